@@ -32,7 +32,7 @@ from malletrain.domain.errors import ClusterUnavailable, InvalidInput, Malletrai
 from malletrain.slurm.command import Commands
 from malletrain.slurm.site import site_facts
 from malletrain.store.errors import DiskFull, Fenced, JournalInUse
-from malletrain.store.register import Register, RegisterUnavailable
+from malletrain.store.pair.register import Register, RegisterUnavailable
 from malletrain.wire import address
 from malletrain.wire.errors import WireError
 

@@ -20,8 +20,8 @@ from malletrain.store.database import WriterLock, create_file, reader_engine, st
 from malletrain.store.encoding import event_row
 from malletrain.store.errors import StoreError
 from malletrain.store.event_reader import batch_after, batches
-from malletrain.store.fence import check_epoch, raise_epoch
 from malletrain.store.migrate import migrate
+from malletrain.store.pair.fence import check_epoch, raise_epoch
 from malletrain.store.projections import empty, project
 from malletrain.wire.codec import steers_nothing
 

@@ -192,7 +192,7 @@ usage = Table(
     PrimaryKeyConstraint("day", "job"),
 )
 
-#: No projection: which of two daemons writes (`malletrain.store.replica`). One row, with id 1, or none.
+#: No projection: which of two daemons writes (`malletrain.store.pair.replica`). One row, with id 1, or none.
 fence = Table(
     "fence",
     metadata,

@@ -17,7 +17,7 @@ from malletrain.cli.admin.failover_findings import failover_findings
 from malletrain.config import Config
 from malletrain.config.load import parse
 from malletrain.slurm.site.site_facts import Level
-from malletrain.store.register import Register, Term
+from malletrain.store.pair.register import Register, Term
 from malletrain.wire import worker_client
 from malletrain.wire.address import Address, AddressError, at
 from malletrain.wire.failover import ROLE_PATH

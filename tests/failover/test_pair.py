@@ -24,8 +24,8 @@ from malletrain.daemon.failover.standby import StandbyHalf
 from malletrain.domain.event import Event, PoolCounted
 from malletrain.store.errors import Fenced, OutOfStep
 from malletrain.store.journal import SqliteJournal
-from malletrain.store.register import Register, Term
-from malletrain.store.replica import ShippingReader
+from malletrain.store.pair.register import Register, Term
+from malletrain.store.pair.replica import ShippingReader
 from malletrain.wire.failover import FENCED, OUT_OF_STEP
 from scripts.play.site import free_port
 

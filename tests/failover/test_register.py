@@ -8,7 +8,7 @@ from threading import Event
 
 import pytest
 
-from malletrain.store.register import KEPT_TERMS, Register, RegisterUnavailable, Term
+from malletrain.store.pair.register import KEPT_TERMS, Register, RegisterUnavailable, Term
 
 
 def test_one_of_many_decides_each_term(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from malletrain.domain.event import ArrayAttached, Event, JobAnnounced, PoolCoun
 from malletrain.domain.job import MalleableJob
 from malletrain.store.errors import Fenced, OutOfStep, StoreError
 from malletrain.store.journal import SqliteJournal
-from malletrain.store.replica import Replica, ShippingReader
+from malletrain.store.pair.replica import Replica, ShippingReader
 
 JOB = MalleableJob(id=1, name="a", user="ada", uid=1, account="", min_nodes=1, max_nodes=2, submitted_at=1.0)
 EVENTS = [

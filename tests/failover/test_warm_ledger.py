@@ -9,7 +9,7 @@ from malletrain.daemon.failover.warm_ledger import WarmLedger
 from malletrain.loop.ledger import Ledger
 from malletrain.store.event_reader import READ_BATCH, read_events
 from malletrain.store.journal import SqliteJournal
-from malletrain.store.replica import Replica, ShippingReader
+from malletrain.store.pair.replica import Replica, ShippingReader
 from scripts.bench.journal_year import day_of_site
 
 

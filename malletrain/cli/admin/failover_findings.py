@@ -10,7 +10,7 @@ from pathlib import Path
 from malletrain.config import Config
 from malletrain.slurm.site.site_facts import Finding, Level
 from malletrain.store.database import NETWORK_FILE_SYSTEMS, file_system_of
-from malletrain.store.register import Register, RegisterUnavailable
+from malletrain.store.pair.register import Register, RegisterUnavailable
 from malletrain.wire.failover import ROLE_PATH
 from malletrain.wire.http import DaemonRefused, DaemonUnavailable, Http
 

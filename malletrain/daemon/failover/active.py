@@ -26,8 +26,8 @@ from malletrain.store.backup import copy
 from malletrain.store.encoding import event_row
 from malletrain.store.errors import Fenced
 from malletrain.store.journal import SqliteJournal
-from malletrain.store.register import Register, RegisterUnavailable, Term
-from malletrain.store.replica import COLUMNS, ShippingReader
+from malletrain.store.pair.register import Register, RegisterUnavailable, Term
+from malletrain.store.pair.replica import COLUMNS, ShippingReader
 
 #: Part of a lease that connecting to the passive daemon may take, and its answer as long again.
 REQUEST_PART = 0.3

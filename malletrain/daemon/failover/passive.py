@@ -21,7 +21,7 @@ from malletrain.daemon.views.metrics import Metrics
 from malletrain.domain.errors import InvalidInput
 from malletrain.loop.ledger import Ledger
 from malletrain.store.errors import Fenced, OutOfStep
-from malletrain.store.register import Register, Term
+from malletrain.store.pair.register import Register, Term
 from malletrain.wire.failover import FENCED, OUT_OF_STEP
 
 #: Seconds between two looks at whether it is this daemon's turn.

@@ -19,8 +19,8 @@ from malletrain.daemon.failover.lease import Promise
 from malletrain.domain.errors import InvalidInput
 from malletrain.loop.ports import Clock
 from malletrain.store.errors import Fenced, OutOfStep, StoreError
-from malletrain.store.register import Register, RegisterUnavailable, Term
-from malletrain.store.replica import Replica
+from malletrain.store.pair.register import Register, RegisterUnavailable, Term
+from malletrain.store.pair.replica import Replica
 from malletrain.store.upkeep import Upkeep
 from malletrain.wire.failover import Verb
 

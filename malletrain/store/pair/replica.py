@@ -19,8 +19,8 @@ from malletrain.store import schema as t
 from malletrain.store.database import reader_engine, storage_errors
 from malletrain.store.encoding import row_event
 from malletrain.store.errors import OutOfStep, StoreError
-from malletrain.store.fence import raise_epoch, store_pairing, stored_epoch, stored_pairing
 from malletrain.store.journal import SqliteJournal, last_number
+from malletrain.store.pair.fence import raise_epoch, store_pairing, stored_epoch, stored_pairing
 from malletrain.store.projections import project
 
 #: Columns of an event as they are shipped, in this order.
