@@ -89,7 +89,8 @@ class _World:
         self.array_of: dict[int, int] = {}
         self.attached: set[int] = set()
         self.submit_at = {number: setting.apart_s * number for number in range(1, setting.jobs + 1)}
-        self.cancelled: set[int] = set()
+        self.asked_to_cancel: set[int] = set()
+        self.cancelled: set[int] = set()  #: of these, what was acknowledged
         self.job_of_array: dict[int, int] = {}
         self.runs: Counter[str] = Counter()  #: of pilots
         self.process_of: dict[str, Process] = {}
@@ -172,12 +173,11 @@ class _World:
             job_id = self.rng.choice(sorted(self.submit_at))
             view = daemon.loop.views.get(job_id)
             if view is not None and not view.phase.is_over:
-                self.cancelled.add(job_id)  # also when the daemon dies of it: it may be written
+                self.asked_to_cancel.add(job_id)  # where the daemon dies of it, it may be written
                 self.happened["cancelled"] += 1
-                try:
+                with suppress(JournalUnavailable):
                     daemon.loop.record([Event(now, JobCancelled(by=USER), job_id, reason="its owner")])
-                except JournalUnavailable:
-                    self.cancelled.discard(job_id)
+                    self.cancelled.add(job_id)
 
     def _is_anothers(self, daemon: SimulatedDaemon, job: int, array: int) -> bool:
         """Whether the daemon refuses the array, as `daemon.requests` does."""
@@ -444,6 +444,8 @@ class _World:
             elif job in self.cancelled:
                 if view.phase not in (JobPhase.CANCELLED, JobPhase.COMPLETED):
                     broken.append(f"job {job} was cancelled, and is {view.phase.value}: {view.reason}")
+            elif view.phase is JobPhase.CANCELLED and job in self.asked_to_cancel:
+                pass
             elif view.phase is not JobPhase.COMPLETED and not self._used_up(job):
                 broken.append(f"job {job} is {view.phase.value}: {view.reason}")
             elif view.phase is JobPhase.COMPLETED and progress.committed != progress.total:
