@@ -61,7 +61,7 @@ def job(site: Site, number: int) -> dict:  # type: ignore[type-arg]
     return json.loads(site.malletrain("alice", "status", str(number), "--json").stdout)  # type: ignore[no-any-return]
 
 
-def wait_members(site: Site, number: int, members: int, deadline_s: float = 60.0) -> None:
+def wait_members(site: Site, number: int, members: int, deadline_s: float = 180.0) -> None:
     site.lab.wait_for(
         lambda: job(site, number)["members"] == members, deadline_s, f"{members} members of job {number}"
     )

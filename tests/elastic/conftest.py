@@ -14,6 +14,9 @@ ALONE = {
     "test_precision.py",
     "test_soak.py",
     "test_faults.py",
+    "test_live.py",
+    "test_nodes.py",
+    "test_schedules.py",
     "test_stages.py",
 }
 

@@ -7,7 +7,14 @@ from pathlib import Path
 
 import pytest
 
-ALONE = {"test_compiled.py", "test_adapters.py", "test_batch_live.py", "test_norm_live.py"}
+ALONE = {
+    "test_compiled.py",
+    "test_adapters.py",
+    "test_batch_live.py",
+    "test_gpt_example.py",
+    "test_norm_live.py",
+    "test_resnet_example.py",
+}
 
 
 @pytest.hookimpl(tryfirst=True)
