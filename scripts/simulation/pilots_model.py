@@ -26,6 +26,7 @@ from malletrain.domain.job import JobPhase, JobView, MalleableJob, Pilot, PilotE
 from malletrain.domain.pilot_life import after
 from malletrain.domain.snapshot import SlurmJob, SlurmState, Snapshot
 from malletrain.loop.pilot_changes import observe
+from scripts.simulation.shortest_history import shortest_history
 
 #: The job's number, its array's, and the time of every look: long after whatever the ledger has.
 JOB, ARRAY, NOW = 1, 100, 1e6
@@ -344,7 +345,7 @@ def search(rules: Rules) -> Found:
             if then not in came_from:
                 came_from[then] = state, what
                 if why := is_broken(then):
-                    return Found(len(came_from), (*_history(then, came_from), why))
+                    return Found(len(came_from), (*shortest_history(then, came_from), why))
                 waiting.append(then)
     steps_back = {True: dict[State, list[State]](), False: dict[State, list[State]]()}
     for state in came_from:
@@ -355,7 +356,7 @@ def search(rules: Rules) -> Found:
     for goal, ends in (is_calm, True), (is_served, False):
         stuck = _cannot_reach([state for state in came_from if goal(state)], came_from, steps_back[ends])
         if stuck is not None:
-            return Found(len(came_from), (), (*_history(stuck, came_from), str(stuck)))
+            return Found(len(came_from), (), (*shortest_history(stuck, came_from), str(stuck)))
     return Found(len(came_from))
 
 
@@ -375,15 +376,6 @@ def _cannot_reach(
                 can.add(earlier)
                 waiting.append(earlier)
     return next((state for state in states if state not in can), None)
-
-
-def _history(state: State, came_from: dict[State, tuple[State, str] | None]) -> tuple[str, ...]:
-    found = []
-    at = came_from[state]
-    while at is not None:
-        found.append(at[1])
-        at = came_from[at[0]]
-    return tuple(reversed(found))
 
 
 def main() -> int:

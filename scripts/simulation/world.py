@@ -444,9 +444,11 @@ class _World:
             elif job in self.cancelled:
                 if view.phase not in (JobPhase.CANCELLED, JobPhase.COMPLETED):
                     broken.append(f"job {job} was cancelled, and is {view.phase.value}: {view.reason}")
-            elif view.phase is JobPhase.CANCELLED and job in self.asked_to_cancel:
-                pass
-            elif view.phase is not JobPhase.COMPLETED and not self._used_up(job):
+            elif not (
+                view.phase is JobPhase.COMPLETED
+                or (view.phase is JobPhase.CANCELLED and job in self.asked_to_cancel)
+                or self._used_up(job)
+            ):
                 broken.append(f"job {job} is {view.phase.value}: {view.reason}")
             elif view.phase is JobPhase.COMPLETED and progress.committed != progress.total:
                 broken.append(f"job {job} is completed at step {progress.committed} of {progress.total}")

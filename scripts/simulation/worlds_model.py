@@ -17,6 +17,8 @@ from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
+from scripts.simulation.shortest_history import shortest_history
+
 #: A quorum's number exceeds every one that its members have seen by this much (500 there).
 QUORUM_GAP = 10
 
@@ -227,7 +229,7 @@ def search(workers: int, rules: Rules) -> Found:
                 came_from[after] = state, what
                 before[after] = []
                 if is_broken(after):
-                    return Found(len(came_from), _history(after, came_from))
+                    return Found(len(came_from), shortest_history(after, came_from))
                 waiting.append(after)
             before[after].append(state)
         if good or _some_world_trains(state) or len(state.plans) > rules.plans:
@@ -246,15 +248,6 @@ def _some_world_trains(state: State) -> bool:
     last = state.plan(state.trained[-1])
     members = [state.workers[w] for w in last.members]
     return all(w.lives and w.at == w.bound == last.number for w in members) and len({w.hears for w in members}) == 1
-
-
-def _history(state: State, came_from: dict[State, tuple[State, str] | None]) -> tuple[str, ...]:
-    found = []
-    at = came_from[state]
-    while at is not None:
-        found.append(at[1])
-        at = came_from[at[0]]
-    return tuple(reversed(found))
 
 
 def main() -> int:
