@@ -49,6 +49,7 @@ def database_command(layout: Layout, toolchain: Toolchain) -> list[str]:
         f"--basedir={toolchain.base}",
         f"--user={pwd.getpwuid(os.geteuid()).pw_name}",
         f"--datadir={layout.database}",
+        f"--tmpdir={layout.scratch}",
         f"--socket={layout.database_socket}",
         f"--pid-file={layout.run}/mariadbd.pid",
         "--skip-networking",
@@ -135,7 +136,9 @@ def _make_database(layout: Layout, toolchain: Toolchain, user: str) -> None:
         "--auth-root-authentication-method=normal",
         "--skip-test-db",
     ]
-    done = subprocess.run(command, env={"PATH": toolchain.path}, capture_output=True, text=True)
+    # A server that starts deletes every #sql* file in its temporary folder, those of other servers too.
+    environment = {"PATH": toolchain.path, "TMPDIR": str(layout.scratch)}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True)
     if done.returncode:
         raise LabError(f"mariadb-install-db: {(done.stderr.strip() or done.stdout.strip())[-300:]}")
 

@@ -328,7 +328,7 @@ def _make_directories(layout: Layout, config: LabConfig) -> None:
         _make_directory(directory, 0o700 if directory in private else 0o1777 if directory in open_to_all else 0o755)
     for node in config.daemon_nodes:
         _make_directory(layout.spool / node, 0o755)
-        _make_directory(layout.root / "tmp" / node, 0o1777)
+        _make_directory(layout.scratch / node, 0o1777)
     if config.users:
         for name in users.TEST_USERS:
             who = users.Identity.of(name)

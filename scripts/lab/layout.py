@@ -78,6 +78,11 @@ class Layout:
         return self.root / "database"
 
     @property
+    def scratch(self) -> Path:
+        """Temporary files of this lab's programs."""
+        return self.root / "tmp"
+
+    @property
     def database_socket(self) -> Path:
         return self.run / "mariadb.sock"
 
@@ -92,7 +97,7 @@ class Layout:
             self.output,
             self.home,
             self.root / "state",
-            self.root / "tmp",
+            self.scratch,
             self.root / "scripts",
             self.root / "devices",
         )

@@ -1,10 +1,14 @@
 """A lab with accounting: who may do what, and what harvested time costs."""
 
 import os
+import pwd
+from pathlib import Path
 
 import pytest
 
-from scripts.lab import Lab, LabConfig, LabError
+from scripts.lab import Lab, LabConfig, LabError, accounting
+from scripts.lab.layout import Layout
+from scripts.lab.packages import host_toolchain
 from tests.slurm_fixtures import LabFactory
 
 pytestmark = [
@@ -16,6 +20,20 @@ pytestmark = [
 @pytest.fixture(scope="module")
 def accounted(lab_factory: LabFactory) -> Lab:
     return lab_factory(LabConfig(nodes=2, accounting=True, users=True))
+
+
+def test_a_new_database_deletes_no_other_servers_temporary_files(lab_directory: Path) -> None:
+    others = Path("/tmp/#sql-temptable-of-another-server.MAI")
+    layout = Layout.of(lab_directory)
+    layout.scratch.mkdir(parents=True)
+    others.touch()
+    try:
+        toolchain = host_toolchain(accounting=True)
+        accounting.write_files(layout, toolchain, 1, pwd.getpwuid(os.geteuid()).pw_name)
+        assert others.exists()
+        assert f"--tmpdir={layout.scratch}" in accounting.database_command(layout, toolchain)
+    finally:
+        others.unlink(missing_ok=True)
 
 
 def test_users_have_both_accounts_and_harvest_has_its_qos(accounted: Lab) -> None:
