@@ -90,7 +90,9 @@ def sight(pid: int) -> Sighting | None:
     # The name stands in parentheses and may itself hold spaces and parentheses: split after the last one.
     head, _, tail = stat.rpartition(")")
     fields = tail.split()
-    if fields[0] in "ZX":
+    # A first thread that ended before the others is a zombie too: so is one while another thread calls execve(2).
+    threads = int(fields[17])
+    if fields[0] == "X" or (fields[0] == "Z" and threads <= 1):
         return None
     try:
         environment = Path(f"/proc/{pid}/environ").read_bytes().decode(errors="replace")

@@ -9,6 +9,7 @@ from pathlib import Path
 from scripts.lab import ports
 from scripts.lab.layout import Layout
 from scripts.lab.processes import MARK, Process, Sighting, alive, ancestry, belonging, send, sight
+from tests.elastic.coordinator import wait_until
 
 LAYOUT = Layout(Path("/srv/lab"))
 CONF = "SLURM_CONF=/srv/lab/slurm.conf"
@@ -78,6 +79,24 @@ def test_a_recycled_id_is_not_signalled() -> None:
         assert send(Process(child.pid, now.start_ticks, "child"), signal.SIGKILL)
     assert child.returncode == -signal.SIGKILL
     assert sight(child.pid) is None
+
+
+def test_a_process_whose_first_thread_has_ended_is_alive() -> None:
+    """So is a slurmd for a moment, where one of its other threads executes the program anew to be reconfigured."""
+    program = (
+        "import ctypes, sys, threading\n"
+        "threading.Thread(target=sys.stdin.read).start()\n"
+        "ctypes.CDLL(None).pthread_exit(None)\n"
+    )
+    child = subprocess.Popen([sys.executable, "-c", program], stdin=subprocess.PIPE)
+    stat = Path(f"/proc/{child.pid}/stat")
+    wait_until(lambda: stat.read_text().rpartition(")")[2].split()[0] == "Z", 10, "a first thread that has ended")
+    running = sight(child.pid)
+    assert running is not None
+    process = Process(child.pid, running.start_ticks, "x")
+    assert alive(process)
+    child.communicate()
+    assert not alive(process)
 
 
 def test_odd_names_do_not_confuse() -> None:
