@@ -332,14 +332,22 @@ class Lab:
     def _last_words(self, daemon: str) -> str:
         return "\n  ".join(["", *self._daemon_log(daemon).read_text(errors="replace").splitlines()[-4:]])
 
-    def restart(self) -> None:
-        """Restarts slurmctld and every slurmd, with the state that they saved; returns when slurmctld answers."""
+    def restart(self, stop_limit_s: float = 30) -> None:
+        """Restarts slurmctld and every slurmd, with the state that they saved; returns when slurmctld answers.
+
+        One that has not ended `stop_limit_s` seconds after SIGTERM is killed with a warning, as systemd does
+        (TimeoutStopSec): a slurmctld 24.11 was seen to hang there.
+        """
         daemons = [name for name in self.daemons if name.startswith("slurm") and name != "slurmdbd"]
         for name in daemons:
             if self.is_running(name):
                 self.kill(name, signal.SIGTERM)
         for name in sorted(daemons, key=_start_order):
-            self._wait_end(name)
+            try:
+                self._wait_end(name, stop_limit_s)
+            except DeadlineError as error:
+                warnings.warn(f"lab {self.path}: killed: {error}", stacklevel=2)
+                self.kill(name)
             self.start(name)
             if name == "slurmctld":
                 self._wait_for_controller()
@@ -361,8 +369,8 @@ class Lab:
         if daemon == "munged":  # the others end at once without it
             self.wait_for(self.munge_socket.exists, 30, "munged's socket")
 
-    def _wait_end(self, daemon: str) -> None:
-        self.wait_for(lambda: not self.is_running(daemon), 30, f"the end of {daemon}")
+    def _wait_end(self, daemon: str, deadline_s: float = 30) -> None:
+        self.wait_for(lambda: not self.is_running(daemon), deadline_s, f"the end of {daemon}")
 
     def is_running(self, daemon: str) -> bool:
         """Whether the daemon runs now."""

@@ -246,6 +246,14 @@ def test_a_daemon_killed_and_started_again_keeps_its_state(lab_directory: Path) 
         assert lab.job_state(job) == "PENDING"
 
 
+def test_a_daemon_that_does_not_end_is_killed_by_a_restart(lab_directory: Path) -> None:
+    with Lab.up(lab_directory, SMALL) as lab:
+        lab.kill("slurmctld", signal.SIGSTOP)
+        with pytest.warns(UserWarning, match="the end of slurmctld: not so within 0.1 s"):
+            lab.restart(stop_limit_s=0.1)
+        lab.wait_for(lambda: set(lab.node_states().values()) == {"idle"}, 60)
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
 def test_a_plain_user_has_a_lab(lab_directory: Path, lab_factory: LabFactory) -> None:
     ensure(("alice",))
