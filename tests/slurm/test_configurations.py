@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from malletrain.domain.decision import CutLimit
+from malletrain.domain.decision import CutLimit, TopUp
 from malletrain.domain.event import EventKind
 from malletrain.domain.snapshot import NodeState
 from malletrain.slurm.site import site_facts
@@ -69,7 +69,7 @@ def test_main_jobs_that_cannot_start_now_take_no_node(any_lab: Lab) -> None:
     lab.submit("sleep 600", *every, f"--dependency=afterok:{held}", user="bob")
     lab.submit("sleep 600", *every, "--array=0-9%1", f"--dependency=afterok:{held}", user="bob")
     decision = harvest.tick()
-    assert not [action for action in decision.actions if not isinstance(action, CutLimit)]
+    assert not [action for action in decision.actions if not isinstance(action, CutLimit | TopUp)]
     assert set(harvest.held()) == set(n)
     lab.run(["scontrol", "release", str(held)])
     lab.wait_for(lambda: harvest.tick() and lab.job_state(held) == "RUNNING", 40, f"{harvest.said()[-6:]}")
