@@ -118,7 +118,13 @@ class JobProgress:
     saved: int = 0
     trains_in: int = 0
     ended: set[int] = field(default_factory=set)
+    secrets: dict[int, str] = field(default_factory=dict)  #: of the daemons' plans, by number
     violations: list[str] = field(default_factory=list)
+
+    def publish(self, plan: Plan) -> None:
+        """A daemon shows a plan; each one that it makes has a secret of its own."""
+        if plan.secret and self.secrets.setdefault(plan.generation, plan.secret) != plan.secret:
+            self.violations.append(f"two plans are numbered {plan.generation}")
 
     def commit(self, plan: Plan, step: int) -> None:
         """One step is committed by the world of `plan`, whose members have done `step` before it."""
@@ -223,6 +229,7 @@ class Workers:
             me.told = daemon.poll(me.name)
             if me.told.plan is not None:
                 me.seen = max(me.seen, me.told.plan.generation)
+                self.progress[me.job].publish(me.told.plan)
 
     # -- the protocol ------------------------------------------------------------------------------------------
 

@@ -17,7 +17,7 @@ from malletrain.domain.event import (
 from malletrain.domain.job import PilotPhase
 from malletrain.loop.membership.admission import Claim, admit, holding
 from malletrain.loop.membership.members import Membership
-from malletrain.loop.membership.next_world import last_worlds
+from malletrain.loop.membership.next_world import LastWorlds, last_worlds
 from malletrain.loop.membership.state import MembershipSettings
 from malletrain.loop.tick import Loop
 from malletrain.sizing.registry import policy
@@ -42,7 +42,7 @@ class Restarted:
             MembershipSettings(),
             world.clock,
             lambda claim: admit(self.loop.views, claim),
-            last_worlds(world.journal.read())[0],
+            last_worlds(world.journal.read()),
         )
         self.loop = Loop(world.cluster, self.members, world.journal, world.clock, policy("exact"), RULES)
         self.loop.restore()
@@ -91,7 +91,7 @@ def test_a_worker_that_must_leave_and_has_no_world_goes_with_its_hello() -> None
 def test_an_intent_that_the_daemon_before_had_only_written_is_carried_out() -> None:
     daemon = Restarted()
     leaver = daemon.ask_for_a_node()
-    again = Membership(MembershipSettings(), daemon.world.clock, lambda claim: admit(daemon.loop.views, claim), {})
+    again = Membership(MembershipSettings(), daemon.world.clock, lambda claim: admit(daemon.loop.views, claim))
     again.hello(Claim(1, leaver, 0, daemon.nodes[leaver], 1001))
     assert "main job 9" in (again.directive_for(f"{leaver}.0").end or "")
 
@@ -113,7 +113,7 @@ class Unheard:
             MembershipSettings(),
             world.clock,
             lambda claim: admit(self.loop.views, claim),
-            {1: 4},
+            LastWorlds({1: 4}),
             holding=lambda job: holding(self.loop.views, job),
         )
         self.loop = Loop(world.cluster, self.members, world.journal, world.clock, policy("exact"), RULES)
@@ -207,12 +207,11 @@ def _left_behind() -> tuple[Restarted, str, list[str]]:
             Event(now, GenerationSwitched(7, 2), 1, others[0]),
         ]
     )
-    generations, taken = last_worlds(daemon.world.journal.read())
-    assert generations == {1: 7}
+    last = last_worlds(daemon.world.journal.read())
+    assert last.published == {1: 7}
     daemon.members = Membership(
-        MembershipSettings(), daemon.world.clock, lambda claim: admit(daemon.loop.views, claim), generations,
-        taken=taken,
-    )  # fmt: skip
+        MembershipSettings(), daemon.world.clock, lambda claim: admit(daemon.loop.views, claim), last
+    )
     return daemon, first, others
 
 

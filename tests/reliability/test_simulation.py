@@ -51,6 +51,11 @@ def test_a_job_completes_again_whose_completion_was_lost_with_a_busy_journal() -
     assert play(2_000_130, WITH_DISKS.scaled(3), ONE_BY_ONE).violations == []
 
 
+def test_numbers_of_worlds_published_with_a_busy_journal_are_not_given_again() -> None:
+    """The daemon died with the journal that could not be written; the next one numbered its worlds from 1 again."""
+    assert play(2_000_441, WITH_DISKS.scaled(2)).violations == []
+
+
 @pytest.mark.parametrize(("seed", "factor"), ONCE_BROKEN)
 def test_a_history_that_once_broke_a_law(seed: int, factor: int) -> None:
     assert play(seed, FAULTS_OF_ONE.scaled(factor)).violations == []

@@ -13,13 +13,19 @@ from dataclasses import dataclass, field
 
 from malletrain.domain.event import Event, GenerationPublished, Payload, WorkerJoined, WorkerLeft, WorkerLost
 from malletrain.learn.scale_up_profiling import next_measurement_size
-from malletrain.loop.membership.next_world import WorkerCandidate, next_world
+from malletrain.loop.membership.next_world import GENERATION_BLOCK, WorkerCandidate, next_world
 from malletrain.loop.membership.state import Check, JobMembership, MembershipSettings, Phase, Worker
 from malletrain.loop.ports import Clock
 from malletrain.wire.messages import Plan, Seat
 
 #: Superseded plans that are kept, since members may have agreed on one of them: far more than can be under way.
 PLANS_KEPT = 16
+
+#: Generations that one call of `JobMachine.settle` publishes at most, and some.
+SETTLED_AT_ONCE = 8
+
+#: Seconds between two tries to reserve numbers in a journal that cannot be written.
+RESERVE_POLL_S = 1.0
 
 #: Seconds between two looks at whether nodes have been given back.
 UNHEARD_POLL_S = 1.0
@@ -54,6 +60,7 @@ class JobMachine:
         up_since: when the daemon started (`Clock.elapsed`).
         make_secret: returns the secret of a generation.
         holding: the job's pilots that may hold a node, and whether a worker has been warm there, by the journal.
+        reserve: reserves generations up to a number in the journal; False if that cannot be written now.
     """
 
     def __init__(
@@ -65,6 +72,7 @@ class JobMachine:
         up_since: float,
         make_secret: Callable[[], str],
         holding: Callable[[], Mapping[str, bool]],
+        reserve: Callable[[int], bool],
     ) -> None:
         self.job = job
         self.settings = settings
@@ -74,6 +82,7 @@ class JobMachine:
         self._up_since = up_since
         self._make_secret = make_secret
         self._holding = holding
+        self._reserve = reserve
 
     # --- Time -----------------------------------------------------------------------------------------------------
 
@@ -219,10 +228,10 @@ class JobMachine:
         if job.pending is None or job.build_again_at is not None:
             return
         job.build_tries += 1
-        if job.build_tries == 1:
+        if job.build_tries == 1 and self._has_numbers():
             self.publish(job.pending.members, reason)
             return
-        delay = min(MAX_BUILD_DELAY_S, FIRST_BUILD_DELAY_S * 2 ** min(job.build_tries - 2, 16))
+        delay = min(MAX_BUILD_DELAY_S, FIRST_BUILD_DELAY_S * 2 ** min(max(0, job.build_tries - 2), 16))
         job.build_again_at, job.build_reason = self.clock.elapsed() + delay, reason
         self.look_at(job.build_again_at)
         self.ask(f"generation {job.pending.generation} cannot be made", broken=False)
@@ -251,8 +260,21 @@ class JobMachine:
         self._outbox.settled.add(self.job.id)
         if self.job.over is None:
             self._note_time_limits()
-            self._settle_world()
+            if self._has_numbers():
+                self._settle_world()
+            else:
+                self.look_at(self.clock.elapsed() + RESERVE_POLL_S)
             self._release_idle_leavers()
+
+    def _has_numbers(self) -> bool:
+        """Whether the next worlds can have numbers that no later daemon gives again, even if this one dies before it
+        has written that they were published (which waits while the journal cannot be written)."""
+        job = self.job
+        left = job.reserved - job.generation
+        until = job.generation + GENERATION_BLOCK
+        if left < GENERATION_BLOCK // 2 and self._reserve(until):
+            job.reserved = until
+        return job.reserved - job.generation >= SETTLED_AT_ONCE
 
     def _note_time_limits(self) -> None:
         for worker in self.job.living():

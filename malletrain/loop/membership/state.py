@@ -109,6 +109,7 @@ class JobMembership:
     id: int
     terms: JobTerms
     generation: int  #: the highest number given
+    reserved: int  #: the highest that may be given: a later daemon gives none up to this one
     journalled: int = 0  #: the highest that was published before the daemon started
     taken: TakenWorld | None = None  #: the newest that trained before the daemon started
     workers: dict[str, Worker] = field(default_factory=dict)  #: by name; lost and departed ones until forgotten
