@@ -159,7 +159,12 @@ def _daemon_of_slurm(name: str, away_s: float) -> Fault:
         seconds = chaos.rng.uniform(0.5, away_s)
         lab.kill(daemon)
         chaos.slurm_fails(seconds)
-        chaos.later(seconds, lambda: lab.is_running(daemon) or lab.start(daemon))
+
+        def start() -> None:
+            if not lab.is_running(daemon):
+                lab.start(daemon)
+
+        chaos.later(seconds, start)
         return f"{daemon} killed, away for {seconds:.1f} s"
 
     fault.__name__ = f"{name}_killed"

@@ -80,7 +80,7 @@ class Supervisor:
             self.spared += self._crash_at > 0 and len(self.crashed) == self._crashed_before
             at = self._crash_at = self.crashes.pop() if self.crashes else 0
             self._crashed_before = len(self.crashed)
-            crashing = [sys.executable, "-m", "scripts.chaos.crashing_daemon", str(at), self.crash_log]
+            crashing = (sys.executable, "-m", "scripts.chaos.crashing_daemon", str(at), self.crash_log)
             self.site.program = crashing if at else (BIN / "malletraind",)
             begun = time.monotonic()
             try:

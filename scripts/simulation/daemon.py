@@ -102,6 +102,10 @@ class SimulatedDaemon:
         self.members.polled(worker)
         return self.gate.look(worker)[0]
 
+    def answered(self, worker: str) -> None:
+        """The poll was answered, and the worker polls again once the answer has arrived."""
+        self.gate.polled(worker, open=False)
+
     def hung_up(self, worker: str) -> None:
         """The connection of the worker's poll broke."""
         if self.knows(worker):

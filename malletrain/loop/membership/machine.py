@@ -303,6 +303,8 @@ class JobMachine:
         if job.check is not None or (job.pending is not None and job.pending.urgent and job.all_live(job.pending)):
             return
         now = self.clock.elapsed()
+        if self._awaits_scripts_apart(now):
+            return
         if job.build_again_at is not None and job.pending is not None and job.all_live(job.pending):
             if now < job.build_again_at:
                 self.look_at(job.build_again_at)
@@ -392,7 +394,7 @@ class JobMachine:
         if silent:
             self.look_at(check.deadline)
             return
-        if check.broken and self._awaits_a_majority(check, now):
+        if check.broken and (self._awaits_a_majority(check, now) or self._awaits_scripts_apart(now)):
             return
         job.check = None
         if not check.broken:
@@ -436,6 +438,44 @@ class JobMachine:
         self.look_at(now + UNHEARD_POLL_S)
         return now < check.fenced_at + self.settings.fence_s
 
+    @property
+    def _relaunches(self) -> bool:
+        """Whether launchers are the members, each of which ends and starts its script by itself."""
+        return self.job.terms.restarts and not self.job.terms.items
+
+    def holds_scripts(self, plan: Plan) -> bool:
+        """Whether no script of this plan may start yet, because one of an earlier world may still run: it saves, and
+        those of the plan are to load that."""
+        return self._relaunches and any(
+            each.unheard or (each.at is not None and each.at.generation < plan.generation)
+            for each in self.job.living()
+        )
+
+    def _awaits_scripts_apart(self, now: float) -> bool:
+        """Whether others must wait, because scripts of an earlier world may train on where they are not heard.
+
+        A launcher takes a plan without asking the other members of its world, whose scripts then fail. So only a
+        world none of whose members is heard can train on. Its nodes are taken back; the others go on once these are
+        free, and after `fence_s` at the latest.
+        """
+        job = self.job
+        if not self._relaunches:
+            return False
+        holding = self._holding()
+        latest = {each.pilot: each for each in sorted(job.workers.values(), key=lambda each: each.restart)}
+        silent = {each.id: each for each in latest.values() if each.silent and holding.get(each.pilot)}
+        apart = [each for each in silent.values() if each.unheard or _trains_apart(each, silent)]
+        job.fenced &= {pilot for pilot, has_been_warm in holding.items() if has_been_warm}
+        if not apart:
+            job.apart_since = None
+            return False
+        job.apart_since = now if job.apart_since is None else job.apart_since
+        for worker in apart:
+            if worker.pilot not in job.fenced:
+                self._fence(worker.pilot, worker)
+        self.look_at(now + UNHEARD_POLL_S)
+        return now < job.apart_since + self.settings.fence_s
+
     def _dissolve(self) -> None:
         """Drops a world whose members are all silent.
 
@@ -459,7 +499,7 @@ class JobMachine:
         """
         job = self.job
         missing = [name for name in world.workers if name not in job.arrived and job.workers[name].phase.lives]
-        if missing and not world.urgent:
+        if missing and not world.urgent and not self._relaunches:
             if now >= job.arriving_since + self.settings.arrive_s:
                 return True
             self.look_at(job.arriving_since + self.settings.arrive_s)
@@ -499,3 +539,12 @@ class JobMachine:
                 continue
             worker.end = worker.leave_reason
             self.leave(worker, worker.leave_reason)
+
+
+def _trains_apart(worker: Worker, silent: Mapping[str, Worker]) -> bool:
+    """Whether all members of the world that the worker is in are silent, and none is in a later one."""
+    world = worker.at
+    if world is None:
+        return False
+    members = [silent.get(name) for name in world.workers]
+    return all(each is not None and (each.at is None or each.at.generation <= world.generation) for each in members)

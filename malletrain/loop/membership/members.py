@@ -295,6 +295,7 @@ class Membership:
             leave=worker.leave_reason or None if worker.leaving_since is not None else None,
             end=worker.end,
             top_up=worker.top_up,
+            hold=plan is not None and machine.holds_scripts(plan),
         )
         if wanted != worker.directive:
             worker.directive = replace(wanted, seq=wanted.seq + 1)

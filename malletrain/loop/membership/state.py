@@ -73,6 +73,7 @@ class Worker:
     leave_reason: str = ""
     lost_at: float | None = None  #: given up then, unless it is heard before
     unheard: bool = False  #: known from others only, since the daemon restarted
+    at: Plan | None = None  #: the one that it last said it is in
     answered_at: float | None = None  #: since when it has no poll open, after its first
     dropped: bool = False  #: its connection broke, and it was not heard since
     lost_how: str = ""
@@ -132,6 +133,7 @@ class JobMembership:
     fenced_at: float | None = (
         None  #: since when nodes of workers are taken back that hold the state, and are not heard
     )
+    apart_since: float | None = None  #: since when scripts may run in a world that is over, and are not heard
     fenced: set[str] = field(default_factory=set)  #: their pilots
     over: str | None = None  #: why it ended
     over_since: float = 0.0
