@@ -99,6 +99,7 @@ class Directive:
 
     `check_in`: answer with `CheckedIn` to this number. `end`: stop, the reason. `top_up`: submit so many tasks more.
     `hold`: in restart mode, end the script of the world before, and start none of this plan yet: others still save.
+    `given_up`: with `end`, others train on without it, so its script must save nothing any more.
     """
 
     seq: int
@@ -108,6 +109,7 @@ class Directive:
     end: str | None = None
     top_up: int = 0
     hold: bool = field(default=False, metadata=SPARSE)
+    given_up: bool = field(default=False, metadata=SPARSE)
 
 
 @dataclass(frozen=True, slots=True)

@@ -72,7 +72,7 @@ class Launchers:
                 self._stopped(me)
             return
         if me.terminated or (told is not None and told.end is not None):
-            self.leave(me, 0)
+            self.leave(me, 0, saves=told is None or not told.given_up)
             return
         if told is None:
             return
@@ -92,8 +92,10 @@ class Launchers:
         elif me.failed_at is not None and self._crew.now > me.failed_at + WAITS_FOR_A_PLAN_S:
             self._end(me, 1)
 
-    def leave(self, me: Process, generation: int) -> None:
-        """Its script saves and ends, and it waits for its node to be taken back."""
+    def leave(self, me: Process, generation: int, *, saves: bool = True) -> None:
+        """Its script saves and ends, and it waits for its node to be taken back. `saves` False: it is killed."""
+        if not saves:
+            me.holds_state, me.stopping_until = False, None
         if me.stopping_until is None:
             self._stop(me)
         me.leaving_by, me.next_plan = generation, None

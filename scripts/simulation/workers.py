@@ -152,7 +152,7 @@ class Workers:
                 if me.elastic is Elastic.LIVE:
                     self._end(me, 143)
                 elif me.left_at is None:
-                    self._launchers.leave(me, 0)
+                    self._launchers.leave(me, 0, saves=False)
                     me.terminated = True
                 return
             if me.has_greeted and me.warm and me.standing() is None and me.left_at is None:

@@ -139,3 +139,14 @@ def test_items_are_independent_so_nothing_is_held() -> None:
     before = _numbered(stage, B)
     _fall_silent(stage)
     assert _numbered(stage, B) > before
+
+
+def test_one_that_is_given_up_is_told_to_save_nothing() -> None:
+    stage = _one_and_a_newcomer()
+    _take(stage, A)
+    _fall_silent(stage)
+    told = stage.members.directive_for(A)
+    assert told.end and told.given_up
+    stage.members.end_job(1, "cancelled by its owner")
+    told = stage.members.directive_for(B)
+    assert told.end and not told.given_up

@@ -214,6 +214,10 @@ class Restarter:
         return 1
 
     def _leave(self, reason: str, generation: int) -> int:
+        if self._link.given_up and self._process is not None:
+            self._kill_rest()  # what it would save is older than what others have trained since
+            wait_for_child(self._process)
+            self._process = None
         self._stop()
         self._link.say(messages.Left(generation, 0))
         self._link.flush(2.0)

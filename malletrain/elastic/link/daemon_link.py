@@ -56,6 +56,7 @@ class Directives:
         plan: the newest plan.
         end: why training must stop, once it must.
         leave: why this worker is asked to leave, if it is.
+        given_up: whether others train on without this worker: then its script must not save any more.
         hold: whether a script that is started anew for `plan` must wait.
         away_since: monotonic time since which the daemon is unreachable; None while it answers.
         changed: notified when `plan` or `end` change.
@@ -66,7 +67,7 @@ class Directives:
         self.plan: messages.Plan | None = None
         self.end: str | None = None
         self.leave: str | None = None
-        self.hold = False
+        self.given_up = self.hold = False
         self.changed = threading.Condition()
         self.away_since: float | None = None
 
@@ -193,7 +194,7 @@ class Link(Directives):
             self.say(self._handler.check_in(directive.check_in))
         self._handler.on_top_up(directive.top_up)
         with self.changed:
-            self.leave, self.hold = directive.leave, directive.hold
+            self.leave, self.hold, self.given_up = directive.leave, directive.hold, directive.given_up
             self.end = directive.end or self.end
             self.changed.notify_all()
         if directive.plan is not None:
@@ -259,5 +260,5 @@ class Link(Directives):
 
     def _stop(self, reason: str) -> None:
         with self.changed:
-            self.end = self.end or reason
+            self.end, self.given_up = self.end or reason, True
             self.changed.notify_all()

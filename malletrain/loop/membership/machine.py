@@ -439,14 +439,14 @@ class JobMachine:
         return now < check.fenced_at + self.settings.fence_s
 
     @property
-    def _relaunches(self) -> bool:
+    def relaunches(self) -> bool:
         """Whether launchers are the members, each of which ends and starts its script by itself."""
         return self.job.terms.restarts and not self.job.terms.items
 
     def holds_scripts(self, plan: Plan) -> bool:
         """Whether no script of this plan may start yet, because one of an earlier world may still run: it saves, and
         those of the plan are to load that."""
-        return self._relaunches and any(
+        return self.relaunches and any(
             each.unheard or (each.at is not None and each.at.generation < plan.generation)
             for each in self.job.living()
         )
@@ -459,7 +459,7 @@ class JobMachine:
         free, and after `fence_s` at the latest.
         """
         job = self.job
-        if not self._relaunches:
+        if not self.relaunches:
             return False
         holding = self._holding()
         latest = {each.pilot: each for each in sorted(job.workers.values(), key=lambda each: each.restart)}
@@ -499,7 +499,7 @@ class JobMachine:
         """
         job = self.job
         missing = [name for name in world.workers if name not in job.arrived and job.workers[name].phase.lives]
-        if missing and not world.urgent and not self._relaunches:
+        if missing and not world.urgent and not self.relaunches:
             if now >= job.arriving_since + self.settings.arrive_s:
                 return True
             self.look_at(job.arriving_since + self.settings.arrive_s)

@@ -20,7 +20,7 @@ from malletrain.loop.membership.admission import Admission, Claim, NotItsPilot
 from malletrain.loop.membership.machine import JobMachine, Outbox
 from malletrain.loop.membership.next_world import GENERATION_BLOCK, JobTerms, LastWorlds
 from malletrain.loop.membership.standing import GENERATION_GAP, members_of, take_standing
-from malletrain.loop.membership.state import JobMembership, MembershipSettings, Worker
+from malletrain.loop.membership.state import JobMembership, MembershipSettings, Phase, Worker
 from malletrain.loop.ports import Clock
 from malletrain.wire.messages import Directive, Message, Plan, Standing
 
@@ -296,6 +296,7 @@ class Membership:
             end=worker.end,
             top_up=worker.top_up,
             hold=plan is not None and machine.holds_scripts(plan),
+            given_up=machine.relaunches and worker.phase is Phase.LOST,
         )
         if wanted != worker.directive:
             worker.directive = replace(wanted, seq=wanted.seq + 1)
