@@ -348,7 +348,7 @@ class JobMachine:
         begins once these are free, and after `fence_s` at the latest: by then Slurm has killed what ran there.
         """
         job = self.job
-        latest = {each.pilot: each for each in sorted(job.workers.values(), key=lambda each: each.restart)}
+        latest = self._latest_runs()
         silent = {pilot: each for pilot, each in latest.items() if each.may_return}
         warm = {pilot for pilot, has_been_warm in self._holding().items() if has_been_warm}
         job.fenced &= warm  # one that was started again has had no warm worker yet
@@ -366,6 +366,10 @@ class JobMachine:
             if pilot not in job.fenced:
                 self._fence(pilot, silent.get(pilot))
         return now < job.fenced_at + self.settings.fence_s
+
+    def _latest_runs(self) -> dict[str, Worker]:
+        """By pilot, the worker of its latest run."""
+        return {each.pilot: each for each in sorted(self.job.workers.values(), key=lambda each: each.restart)}
 
     def _fence(self, pilot: str, worker: Worker | None) -> None:
         """Gives up a worker that may train where it is not heard, for good, and its node with it."""
@@ -421,13 +425,19 @@ class JobMachine:
         if job.terms.restarts or not check.whole:
             return False
         holding = self._holding()
+        latest = self._latest_runs()
         entered = (job.pending, *job.published.values()) if check.entered else ()
-        away: dict[str, Worker] = {}
+        away: dict[str, Worker | None] = {}
         for plan in (job.world, *entered):
             members = [job.workers[name] for name in plan.workers] if plan is not None else []
             silent = [each for each in members if each.silent and holding.get(each.pilot)]
             if 2 * len(silent) > len(members):
                 away.update((each.pilot, each) for each in silent)
+        # A daemon before may have died, or not heard, as the members of a later world took it.
+        for number, pilots in job.untaken.items():
+            unheard = [each for each in sorted(pilots) if holding.get(each) and _is_unheard(latest.get(each))]
+            if number > (job.world.generation if job.world is not None else 0) and 2 * len(unheard) > len(pilots):
+                away.update((pilot, latest.get(pilot)) for pilot in unheard)
         job.fenced &= {pilot for pilot, has_been_warm in holding.items() if has_been_warm}
         if not away:
             return False
@@ -462,7 +472,7 @@ class JobMachine:
         if not self.relaunches:
             return False
         holding = self._holding()
-        latest = {each.pilot: each for each in sorted(job.workers.values(), key=lambda each: each.restart)}
+        latest = self._latest_runs()
         silent = {each.id: each for each in latest.values() if each.silent and holding.get(each.pilot)}
         apart = [each for each in silent.values() if each.unheard or _trains_apart(each, silent)]
         job.fenced &= {pilot for pilot, has_been_warm in holding.items() if has_been_warm}
@@ -548,3 +558,8 @@ def _trains_apart(worker: Worker, silent: Mapping[str, Worker]) -> bool:
         return False
     members = [silent.get(name) for name in world.workers]
     return all(each is not None and (each.at is None or each.at.generation <= world.generation) for each in members)
+
+
+def _is_unheard(worker: Worker | None) -> bool:
+    """Whether a pilot's worker, None where none has said hello, may train where it is not heard."""
+    return worker is None or (worker.silent and not worker.phase.lives)

@@ -240,7 +240,10 @@ class Membership:
         # Releases that reserved no numbers gave fewer than GENERATION_GAP that the journal does not have.
         generation = max(self._last.reserved.get(job_id, 0), 0 if published is None else published + GENERATION_GAP)
         reserved = generation or GENERATION_BLOCK  # by its announcement, if this daemon took that
-        job = JobMembership(job_id, terms, generation, reserved, published or 0, self._last.taken.get(job_id))
+        job = JobMembership(
+            job_id, terms, generation, reserved, published or 0, self._last.taken.get(job_id),
+            self._last.untaken.get(job_id, {}),
+        )  # fmt: skip
         return JobMachine(
             job, self.settings, self._clock, self._outbox, self._up_since, self._make_secret,
             partial(self._holding, job_id), partial(self._reserve, job_id),

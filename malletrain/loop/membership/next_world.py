@@ -208,11 +208,13 @@ class LastWorlds:
         published: the highest generation that it has as published.
         reserved: the highest that a daemon may have published, in the journal or not.
         taken: the newest world that trained; one whose members the journal does not name is left out.
+        untaken: the pilots of later worlds, by number: their members may have taken them without a word.
     """
 
     published: Mapping[int, int] = field(default_factory=dict)
     reserved: Mapping[int, int] = field(default_factory=dict)
     taken: Mapping[int, TakenWorld] = field(default_factory=dict)
+    untaken: Mapping[int, Mapping[int, frozenset[str]]] = field(default_factory=dict)
 
 
 def last_worlds(events: Iterable[Event]) -> LastWorlds:
@@ -237,4 +239,4 @@ def last_worlds(events: Iterable[Event]) -> LastWorlds:
                 taken[event.job] = TakenWorld(number, worlds[number])
                 for older in [each for each in worlds if each <= number]:
                     del worlds[older]
-    return LastWorlds(highest, reserved, taken)
+    return LastWorlds(highest, reserved, taken, published)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -113,6 +114,8 @@ class JobMembership:
     reserved: int  #: the highest that may be given: a later daemon gives none up to this one
     journalled: int = 0  #: the highest that was published before the daemon started
     taken: TakenWorld | None = None  #: the newest that trained before the daemon started
+    #: Pilots of worlds that were published before the daemon started and may have been taken since, by number.
+    untaken: Mapping[int, frozenset[str]] = field(default_factory=dict)
     workers: dict[str, Worker] = field(default_factory=dict)  #: by name; lost and departed ones until forgotten
     void_before: int = 0  #: generations that are broken, as far as is known: all older ones
     world: Plan | None = None
