@@ -108,7 +108,7 @@ def _has_none(lab: Lab, rows: Sequence[str]) -> bool:
 def _journal(scene: Scene) -> list[str]:
     """The journal is sound: read whole and folded, it has every job as over."""
     ledger = Ledger()
-    ledger.apply(read_events(scene.site.directory / "malletrain.db"))
+    ledger.apply(read_events(scene.database))
     missing = [job.number for job in scene.jobs if job.number not in ledger.views()]
     return [f"acknowledged jobs {missing} are not in the journal"] if missing else []
 

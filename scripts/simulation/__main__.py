@@ -104,13 +104,17 @@ def crash_points(begin: int, end: int) -> Found:
             continue
         at = {boundary} if number % 4 else {boundary, boundary + 1 + number % 7}
         again = f"--crash-points {number + 1} --first {number}"
-        found.add(again, play(seed, NO_FAULTS, SHORT, frozenset(at)))
+        found.add(again, play(seed, NO_FAULTS, _short(seed), frozenset(at)))
     return found
+
+
+def _short(seed: int) -> Setting:
+    return replace(SHORT, elastic=KINDS[seed % len(KINDS)])
 
 
 def _boundaries() -> Iterator[tuple[int, int]]:
     for seed in itertools.count():
-        for boundary in range(1, play(seed, NO_FAULTS, SHORT).crash_points + 1):
+        for boundary in range(1, play(seed, NO_FAULTS, _short(seed)).crash_points + 1):
             yield seed, boundary
 
 
