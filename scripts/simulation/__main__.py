@@ -114,8 +114,13 @@ def _short(seed: int) -> Setting:
 
 def _boundaries() -> Iterator[tuple[int, int]]:
     for seed in itertools.count():
-        for boundary in range(1, play(seed, NO_FAULTS, _short(seed)).crash_points + 1):
+        for boundary in range(1, _boundaries_of(seed) + 1):
             yield seed, boundary
+
+
+@functools.cache
+def _boundaries_of(seed: int) -> int:
+    return play(seed, NO_FAULTS, _short(seed)).crash_points
 
 
 def _begin_process() -> None:
