@@ -25,6 +25,7 @@ from malletrain.domain.event import (
     ActionIntent,
     ArrayAttached,
     Event,
+    GenerationsReserved,
     JobAnnounced,
     JobCancelled,
     JobHeld,
@@ -191,7 +192,7 @@ def _binds(event: Event) -> bool:
             return bool(by)
         case JobNotified(failed=failed):
             return not failed
-        case JobAnnounced() | ArrayAttached() | OperatorRequest():
+        case JobAnnounced() | ArrayAttached() | OperatorRequest() | GenerationsReserved():
             return True
         case _:
             return False

@@ -169,16 +169,15 @@ class Service:
                 disk = ShippedJournal(self._disk, half)
             self._keeper = JournalKeeper(disk, self.metrics, min_free, self._clock.elapsed)
         journal = self._keeper or _copy_of(path)
-        generations, taken = last_worlds(read_events(path, WORLD_KINDS))
         self._membership = Membership(
             MembershipSettings(),
             self._clock,
             self._admit,
-            generations,
+            last_worlds(read_events(path, WORLD_KINDS)),
             self._refused_worker,
             functools.partial(secrets.token_hex, SECRET_BYTES),
             lambda job: holding(self._loop.views, job),
-            taken,
+            lambda job, until: self._loop.reserve_generations(job, until),  # noqa: PLW0108 - made below
         )
         budget = ReportBudget(RateLimits(), self._clock, self.metrics.figures_dropped)
         self._roles = Roles(

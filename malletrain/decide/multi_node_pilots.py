@@ -138,12 +138,13 @@ def after_loss(pilot: Pilot, view: JobView, *, left: bool, reason: str, deadline
     """
     others = co_allocated(pilot.id, view)
     running = PilotPhase.RUNNING, PilotPhase.LEAVING
+    here = PilotPhase.RUNNING, PilotPhase.RELEASED  # a look may show the start after the worker was heard
     if any(other.ready for other in others):
         why = f"the worker of {pilot.id} on {pilot.node} is gone: {reason}"
         return [
             LeavePilot(each.job_id, each.id, each.node, LeaveCause.CO_ALLOCATED_GONE, deadline, why)
             for each in others
-            if each.ready and each.phase is PilotPhase.RUNNING
+            if each.ready and each.phase in here
         ]
     return [
         RecyclePilot(each.job_id, each.id, each.node, reason)

@@ -51,6 +51,7 @@ class EventKind(StrEnum):
     WORKER_WARM = "worker_warm"
     WORKER_LEFT = "worker_left"
     WORKER_LOST = "worker_lost"
+    GENERATIONS_RESERVED = "generations_reserved"
     GENERATION = "generation"
     SWITCHED = "switched"
     SAMPLES = "samples"
@@ -267,6 +268,14 @@ class WorkerLost:
     worker: str = ""
     how: str = ""
     fenced: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class GenerationsReserved:
+    """This daemon may give the job's next worlds numbers up to `until`; a later daemon gives only higher ones."""
+
+    kind: ClassVar[EventKind] = EventKind.GENERATIONS_RESERVED
+    until: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -507,7 +516,8 @@ Payload = (
     | ActionIntent | ActionOutcome
     | StartsRefused | PilotStarted | PilotHeld | PilotSetAside | PilotWaits | PilotEnded
     | WorkerJoined | WorkerWarm | WorkerLeft | WorkerLost
-    | GenerationPublished | GenerationSwitched | SamplesReported | MetricReported | ProbeBegun | ProbeEnded
+    | GenerationsReserved | GenerationPublished | GenerationSwitched
+    | SamplesReported | MetricReported | ProbeBegun | ProbeEnded
     | DaemonStarted | DaemonStopped | SizesDecided | BreakerSwitched | NodeAils | SlurmUnavailable
     | MainJobsStarted | MainJobMet | MainJobsUnseen | PoolCounted | HolesOpened | HolesEnded | OperatorRequest
     | UnknownFact

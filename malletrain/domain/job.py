@@ -174,7 +174,8 @@ class Pilot:
 
     `ends_at` is when its time limit runs out (Unix seconds); `since` when it entered its phase; `leave_by`: one that
     was asked to leave, for `leave_cause`, is recycled then, whether it has left or not; `ended_as` how Slurm says it
-    ended; `ready`: its worker is warm, or trains; `replaces`: the pilot of a slow worker that it was started for;
+    ended; `ready`: its worker is warm, or trains; `unheard`: of a task of several nodes, its worker was warm and is
+    lost, so it may train on where it is not heard; `replaces`: the pilot of a slow worker that it was started for;
     `node_class`: of its node, where the site has several; `restarts`: Slurm's restart count of its present run, where
     it is known; `idle_since`: since when it runs and no worker of it has joined or trained, None where one has;
     `preempted`: Slurm had taken its node for a main job when it was recycled.
@@ -197,6 +198,7 @@ class Pilot:
     restarts: int | None = None
     idle_since: float | None = None
     preempted: bool = False
+    unheard: bool = False
 
     @property
     def is_active(self) -> bool:

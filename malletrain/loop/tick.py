@@ -37,6 +37,7 @@ from malletrain.domain.event import (
     ActionOutcome,
     ArrayRefused,
     Event,
+    GenerationsReserved,
     JobCompleted,
     JobFailed,
     Payload,
@@ -150,6 +151,15 @@ class Loop:
         with self._guard:
             self.ledger.apply(self._journal.append(tuple(events)))
             self.views = self.ledger.views()
+
+    def reserve_generations(self, job_id: int, until: int) -> bool:
+        """Reserve the numbers of a job's next worlds in the journal; False if that cannot be written now."""
+        why = f"worlds up to {until} are this daemon's to publish"
+        try:
+            self.record([Event(self._clock.now(), GenerationsReserved(until), job_id, reason=why)])
+        except JournalUnavailable:
+            return False
+        return True
 
     def take_reports(self) -> int:
         """Record what workers reported; returns how many events. What follows from them is left to `react`."""

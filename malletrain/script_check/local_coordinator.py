@@ -19,7 +19,7 @@ from malletrain.domain.errors import Refused
 from malletrain.domain.event import Event
 from malletrain.loop.membership.admission import Admission
 from malletrain.loop.membership.members import Membership
-from malletrain.loop.membership.next_world import JobTerms
+from malletrain.loop.membership.next_world import JobTerms, LastWorlds
 from malletrain.loop.membership.state import MembershipSettings
 
 
@@ -63,8 +63,9 @@ class LocalCoordinator:
         clock = MachineClock()
         self.lock = threading.RLock()
         self.membership = Membership(
-            self.settings, clock, lambda claim: Admission(self.terms), self.generations, make_secret=secrets.token_hex
-        )
+            self.settings, clock, lambda claim: Admission(self.terms), LastWorlds(self.generations),
+            make_secret=secrets.token_hex,
+        )  # fmt: skip
         self.gate = WorkersGate(self.membership, self.lock, self._persist, clock)
         limits = ConnectionLimits()
         self.connections = ConnectionTable(limits, limits.total)

@@ -98,6 +98,8 @@ class Directive:
     """All that is wanted of one worker now. `seq` grows with every change.
 
     `check_in`: answer with `CheckedIn` to this number. `end`: stop, the reason. `top_up`: submit so many tasks more.
+    `hold`: in restart mode, end the script of the world before, and start none of this plan yet: others still save.
+    `given_up`: with `end`, others train on without it, so its script must save nothing any more.
     """
 
     seq: int
@@ -106,6 +108,8 @@ class Directive:
     leave: str | None = None
     end: str | None = None
     top_up: int = 0
+    hold: bool = field(default=False, metadata=SPARSE)
+    given_up: bool = field(default=False, metadata=SPARSE)
 
 
 @dataclass(frozen=True, slots=True)

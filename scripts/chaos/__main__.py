@@ -32,7 +32,9 @@ LAST_BOUNDARY = 60
 EPOCHS = 6, 14
 
 
-def play(minutes: float, seed: int, crash_points: int, nodes: int, directory: Path) -> Outcome:
+def play(
+    minutes: float, seed: int, crash_points: int, nodes: int, directory: Path, *, accounting: bool = False
+) -> Outcome:
     """One run: faults for so many minutes, and until so many crashes; then calm until all jobs have ended.
 
     Raises:
@@ -40,7 +42,7 @@ def play(minutes: float, seed: int, crash_points: int, nodes: int, directory: Pa
     """
     rng = random.Random(seed)
     crashes = [rng.randint(1, LAST_BOUNDARY) for _ in range(crash_points)]
-    with Lab.up(directory, LabConfig(nodes=nodes, users=True)) as lab:
+    with Lab.up(directory, LabConfig(nodes=nodes, users=True, accounting=accounting)) as lab:
         scene = Scene(lab, rng, crashes)
         try:
             chaos = Chaos(scene, rng)
@@ -83,12 +85,16 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--crash-points", type=int, default=0, metavar="N")
     parser.add_argument("--nodes", type=int, default=5)
+    parser.add_argument("--accounting", action="store_true", help="with slurmdbd and its database, which fail too")
     parser.add_argument("--json", action="store_true")
     asked = parser.parse_args()
     logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
     with tempfile.TemporaryDirectory(prefix="mtlab-", dir="/tmp") as name:
         Path(name).chmod(0o755)
-        result = play(asked.minutes, asked.seed, asked.crash_points, asked.nodes, Path(name) / "lab")
+        folder = Path(name) / "lab"
+        result = play(
+            asked.minutes, asked.seed, asked.crash_points, asked.nodes, folder, accounting=asked.accounting
+        )  # fmt: skip
     if asked.json:
         print(json.dumps(result.summary()))
     else:

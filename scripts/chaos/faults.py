@@ -7,6 +7,7 @@ import random
 import signal
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 from scripts.chaos.scene import RESEARCHER, Scene
@@ -154,16 +155,41 @@ def _daemon_of_slurm(name: str, away_s: float) -> Fault:
     def fault(chaos: Chaos) -> str:
         lab = chaos.scene.lab
         daemon = f"slurmd.{chaos.rng.choice(lab.nodes)}" if name == "slurmd" else name
-        if not lab.is_running(daemon):
+        if daemon not in lab.daemons or not lab.is_running(daemon):
             return ""
         seconds = chaos.rng.uniform(0.5, away_s)
         lab.kill(daemon)
         chaos.slurm_fails(seconds)
-        chaos.later(seconds, lambda: lab.is_running(daemon) or lab.start(daemon))
+
+        def start() -> None:
+            if not lab.is_running(daemon):
+                lab.start(daemon)
+
+        chaos.later(seconds, start)
         return f"{daemon} killed, away for {seconds:.1f} s"
 
     fault.__name__ = f"{name}_killed"
     return fault
+
+
+def workers_cut_off(chaos: Chaos) -> str:
+    """Nothing passes between any worker and the daemon; what was sent arrives afterwards."""
+    seconds = chaos.rng.choice([1.0, 4.0, 12.0])
+    chaos.scene.network.cut()
+    chaos.later(seconds, chaos.scene.network.mend)
+    return f"workers cut off from the daemon for {seconds:.0f} s"
+
+
+def disk_full(chaos: Chaos) -> str:
+    """The journal's file system is full."""
+    ballast, seconds = chaos.scene.disk / "ballast", chaos.rng.uniform(1.0, 12.0)
+    with ballast.open("ab", buffering=0) as stream:
+        for size in (1 << 20, 4096):
+            with suppress(OSError):
+                while stream.write(b"x" * size) == size:
+                    pass
+    chaos.later(seconds, lambda: ballast.unlink(missing_ok=True))
+    return f"the journal's disk full for {seconds:.1f} s"
 
 
 def node_drained(chaos: Chaos) -> str:
@@ -220,6 +246,10 @@ FAULTS: tuple[tuple[Fault, float], ...] = (
     (_daemon_of_slurm("slurmd", 5.0), 1.0),
     (_daemon_of_slurm("slurmctld", 6.0), 1.0),
     (_daemon_of_slurm("munged", 3.0), 0.5),
+    (_daemon_of_slurm("slurmdbd", 8.0), 0.5),
+    (_daemon_of_slurm("mariadbd", 8.0), 0.5),
+    (workers_cut_off, 1.0),
+    (disk_full, 1.0),
     (node_drained, 1.0),
     (pilot_cancelled, 1.0),
     (reconfigured, 0.5),

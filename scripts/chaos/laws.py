@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -10,7 +12,7 @@ from malletrain.loop.ledger import Ledger
 from malletrain.store.event_reader import read_events
 from scripts.chaos.faults import Chaos
 from scripts.chaos.scene import ABSOLUTE, RELATIVE, Scene
-from scripts.lab import DeadlineError, LabError
+from scripts.lab import DeadlineError, Lab, LabError
 
 #: A main job begins so soon where the nodes without main jobs suffice (seconds): Slurm's own preemption of a pilot
 #: that does not leave takes the partition's GraceTime of 10 s, its look for candidates, and the start of a job.
@@ -89,9 +91,7 @@ def _left(scene: Scene) -> list[str]:
         ("reservations", ["scontrol", "show", "reservation", "-o"]),
     ):
         try:
-            lab.wait_for(
-                lambda rows=rows: lab.run(rows).stdout.strip() in ("", "No reservations in the system"), 60, what
-            )
+            lab.wait_for(functools.partial(_has_none, lab, rows), 60, what)
         except LabError as error:
             broken.append(f"left: {str(error).splitlines()[0]}: {lab.run(rows, check=False).stdout[:300]}")
     try:
@@ -101,10 +101,14 @@ def _left(scene: Scene) -> list[str]:
     return broken
 
 
+def _has_none(lab: Lab, rows: Sequence[str]) -> bool:
+    return lab.run(list(rows)).stdout.strip() in ("", "No reservations in the system")
+
+
 def _journal(scene: Scene) -> list[str]:
     """The journal is sound: read whole and folded, it has every job as over."""
     ledger = Ledger()
-    ledger.apply(read_events(scene.site.directory / "malletrain.db"))
+    ledger.apply(read_events(scene.database))
     missing = [job.number for job in scene.jobs if job.number not in ledger.views()]
     return [f"acknowledged jobs {missing} are not in the journal"] if missing else []
 

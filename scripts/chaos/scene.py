@@ -18,12 +18,15 @@ from pathlib import Path
 from typing import Any
 
 from malletrain.slurm.formats.hostlist import expand
+from scripts.chaos.network import Network
 from scripts.lab import Lab, LabError, processes
-from scripts.play.site import BIN, Site
+from scripts.play.site import BIN, Site, free_port
 
 ROOT = Path(__file__).resolve().parents[2]
 #: What counts as the same result: sums of floats in another order.
 RELATIVE, ABSOLUTE = 1e-3, 1e-4
+#: Room for the journal.
+DISK_BYTES = 64 << 20
 OVER = ("completed", "failed", "cancelled")
 RESEARCHER, MAIN_USER = "alice", "bob"
 
@@ -80,7 +83,7 @@ class Supervisor:
             self.spared += self._crash_at > 0 and len(self.crashed) == self._crashed_before
             at = self._crash_at = self.crashes.pop() if self.crashes else 0
             self._crashed_before = len(self.crashed)
-            crashing = [sys.executable, "-m", "scripts.chaos.crashing_daemon", str(at), self.crash_log]
+            crashing = (sys.executable, "-m", "scripts.chaos.crashing_daemon", str(at), self.crash_log)
             self.site.program = crashing if at else (BIN / "malletraind",)
             begun = time.monotonic()
             try:
@@ -157,7 +160,20 @@ class Scene:
 
     def __init__(self, lab: Lab, rng: random.Random, crashes: list[int] | None = None) -> None:
         self.lab, self.rng = lab, rng
-        self.site = Site(lab, settings=dict(SETTINGS))
+        self.disk = lab.path.with_name(f"{lab.path.name}-disk")
+        self.disk.mkdir()
+        size = f"size={DISK_BYTES}"
+        subprocess.run(["mount", "-t", "tmpfs", "-o", size, "none", self.disk], check=True, timeout=60)
+        port = free_port()
+        self.network = Network(port)
+        settings = {
+            **SETTINGS,
+            "api": [f'url = "{self.network.url}"'],
+            "store": [f'path = "{self.disk}/malletrain.db"', "min_free_mb = 8"],
+        }
+        account = "harvest" if "slurmdbd" in lab.daemons else ""
+        self.site = Site(lab, account=account, settings=settings, port=port, client_url=self.network.url)
+        self.database = self.disk / "malletrain.db"
         self.supervisor = Supervisor(self.site, crashes or [])
         self.main = MainQueue(lab, rng)
         self.jobs: list[Training] = []
@@ -255,3 +271,5 @@ class Scene:
         """Ends the daemon; the lab is the caller's."""
         self.supervisor.end()
         self.site.close()
+        self.network.close()
+        subprocess.run(["umount", "-l", self.disk], check=True, timeout=60)

@@ -4,6 +4,7 @@
     python -m scripts.simulation --histories 100000 --jobs 2
     python -m scripts.simulation --crash-points 10000        each boundary of quiet histories, one crash each
     python -m scripts.simulation --seed 1449 --histories 1   one history again
+    python -m scripts.simulation --faults disks              without the kinds of faults that came later
 
 Prints each seed that breaks a law, and a summary; exit status 1 when any does. docs/reliability.md has the laws.
 """
@@ -11,6 +12,7 @@ Prints each seed that breaks a law, and a summary; exit status 1 when any does. 
 from __future__ import annotations
 
 import argparse
+import functools
 import gc
 import itertools
 import json
@@ -20,15 +22,24 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import structlog
 
-from scripts.simulation.faults import NO_FAULTS, WITH_DISKS, FaultRates
-from scripts.simulation.world import ONE_BY_ONE, SHORT, History, Setting, play
+from malletrain.domain.job import Elastic
+from scripts.simulation.faults import NO_FAULTS, PROFILES
+from scripts.simulation.world import ONE_BY_ONE, SHORT, WIDE, History, Setting, play
 
 #: Histories that one process plays before it hands its answer back.
 _CHUNK = 25
+
+
+#: The profile that has all faults.
+NEWEST = list(PROFILES)[-1]
+#: How the jobs of a history change size, by turns.
+KINDS = (
+    (Elastic.LIVE,), (Elastic.RESTART,), (Elastic.LIVE,), (Elastic.TASKS,), (Elastic.LIVE,), tuple(Elastic),
+)  # fmt: skip
 
 
 @dataclass
@@ -62,14 +73,27 @@ class Found:
         self.broken |= other.broken
 
 
-def random_histories(begin: int, end: int, rates: FaultRates = WITH_DISKS) -> Found:
-    """Histories of these seeds; the higher a seed modulo 4, the more often something fails. One in five has short
-    jobs one after the other, whose arrays can get numbers of earlier ones."""
+def random_histories(begin: int, end: int, profile: str = NEWEST) -> Found:
+    """Histories of these seeds, with the faults of a profile; the higher a seed modulo 4, the more often something
+    fails."""
     found = Found()
     for seed in range(begin, end):
-        setting = Setting() if seed % 5 else ONE_BY_ONE
-        found.add(f"--seed {seed} --histories 1", play(seed, rates.scaled(1 + seed % 4), setting))
+        setting = setting_of(seed, profile)
+        again = f"--faults {profile} --seed {seed} --histories 1"
+        found.add(again, play(seed, PROFILES[profile].scaled(1 + seed % 4), setting))
     return found
+
+
+def setting_of(seed: int, profile: str) -> Setting:
+    """What a seed plays: with the newest faults every second five seeds have jobs that are relaunched, independent
+    items, or all kinds, and some have tasks of several nodes. One seed in five has short jobs one after the other,
+    whose arrays can get numbers of earlier ones."""
+    if profile != NEWEST:
+        return Setting() if seed % 5 else ONE_BY_ONE
+    kinds = KINDS[seed // 5 % len(KINDS)]
+    if seed % 5 == 4:
+        return replace(WIDE, elastic=kinds)
+    return replace(Setting() if seed % 5 else ONE_BY_ONE, elastic=kinds)
 
 
 def crash_points(begin: int, end: int) -> Found:
@@ -80,14 +104,23 @@ def crash_points(begin: int, end: int) -> Found:
             continue
         at = {boundary} if number % 4 else {boundary, boundary + 1 + number % 7}
         again = f"--crash-points {number + 1} --first {number}"
-        found.add(again, play(seed, NO_FAULTS, SHORT, frozenset(at)))
+        found.add(again, play(seed, NO_FAULTS, _short(seed), frozenset(at)))
     return found
+
+
+def _short(seed: int) -> Setting:
+    return replace(SHORT, elastic=KINDS[seed % len(KINDS)])
 
 
 def _boundaries() -> Iterator[tuple[int, int]]:
     for seed in itertools.count():
-        for boundary in range(1, play(seed, NO_FAULTS, SHORT).crash_points + 1):
+        for boundary in range(1, _boundaries_of(seed) + 1):
             yield seed, boundary
+
+
+@functools.cache
+def _boundaries_of(seed: int) -> int:
+    return play(seed, NO_FAULTS, _short(seed)).crash_points
 
 
 def _begin_process() -> None:
@@ -102,12 +135,13 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m scripts.simulation", description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--histories", type=int, default=1000, help="how many (default: %(default)s)")
     parser.add_argument("--seed", type=int, default=0, help="the first one's (default: %(default)s)")
+    parser.add_argument("--faults", choices=PROFILES, default=NEWEST, help="which kinds (default: %(default)s)")
     parser.add_argument("--crash-points", type=int, default=0, metavar="N", help="crash at N boundaries instead")
     parser.add_argument("--first", type=int, default=0, metavar="N", help="the first of these (default: %(default)s)")
     parser.add_argument("--jobs", type=int, default=1, help="processes at once (default: %(default)s)")
     parser.add_argument("--json", action="store_true", help="the summary as JSON")
     asked = parser.parse_args()
-    search = crash_points if asked.crash_points else random_histories
+    search = crash_points if asked.crash_points else functools.partial(random_histories, profile=asked.faults)
     first, last = (
         (asked.first, asked.crash_points) if asked.crash_points else (asked.seed, asked.seed + asked.histories)
     )

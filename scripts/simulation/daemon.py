@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from contextlib import nullcontext
 from typing import cast
@@ -37,11 +38,12 @@ class SimulatedDaemon:
     ) -> None:
         self.number = number  #: tells daemons apart: a worker that knows another one says hello again
         self._clock = clock
-        generations, taken = last_worlds(journal.read())
+        secrets = itertools.count()
         self.members = Membership(
             MembershipSettings(), clock, lambda claim: admit(self.loop.views, claim),
-            generations, holding=lambda job: holding(self.loop.views, job),
-            taken=taken,
+            last_worlds(journal.read()), holding=lambda job: holding(self.loop.views, job),
+            make_secret=lambda: f"{number}.{next(secrets)}",
+            reserve=lambda job, until: self.loop.reserve_generations(job, until),  # noqa: PLW0108 - made below
         )  # fmt: skip
         self.gate = WorkersGate(
             self.members, nullcontext(), self._persist, clock, ReportBudget(_UNBOUNDED, clock)
@@ -99,6 +101,10 @@ class SimulatedDaemon:
         """What is wanted of the worker now; it goes on polling."""
         self.members.polled(worker)
         return self.gate.look(worker)[0]
+
+    def answered(self, worker: str) -> None:
+        """The poll was answered, and the worker polls again once the answer has arrived."""
+        self.gate.polled(worker, open=False)
 
     def hung_up(self, worker: str) -> None:
         """The connection of the worker's poll broke."""

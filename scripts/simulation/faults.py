@@ -33,6 +33,8 @@ class FaultRates:
         reused_id: chance that a submitted array gets the number of an earlier one, none of whose tasks is left.
         lost_state: slurmctld comes back, after up to 20 s, from a state in which about half of the arrays are not.
         journal_busy: the journal cannot be written, for up to 40 s.
+        echo: chance that a report arrives once more, after later ones: up to 60 s late, also after its worker's end.
+        late_answer: chance that the answer to a poll is on its way for up to 20 s.
         daemon_stall: the daemon stands still, as it does while its disk does, for up to 45 s.
     """
 
@@ -56,6 +58,8 @@ class FaultRates:
     lost_state: float = 0.0
     journal_busy: float = 0.0
     daemon_stall: float = 0.0
+    echo: float = 0.0
+    late_answer: float = 0.0
 
     def scaled(self, factor: float) -> FaultRates:
         """All faults but the main queue's `factor` times as often."""
@@ -66,6 +70,7 @@ class FaultRates:
             min(0.9, self.doubled * factor), self.main_job, self.clock_step * factor, self.cancel * factor,
             self.partition * factor, self.exile * factor, self.reused_id,
             self.lost_state * factor, self.journal_busy * factor, self.daemon_stall * factor,
+            min(0.5, self.echo * factor), min(0.5, self.late_answer * factor),
         )  # fmt: skip
 
 
@@ -79,6 +84,10 @@ FAULTS_OF_ONE = FaultRates(
 ALL_FAULTS = replace(FAULTS_OF_ONE, partition=0.01, exile=0.003, reused_id=0.3)
 #: And what the machines of the daemon and of slurmctld lose or do late.
 WITH_DISKS = replace(ALL_FAULTS, lost_state=0.003, journal_busy=0.01, daemon_stall=0.005)
+#: And a network that delivers late: reports after later ones, directives that no longer hold.
+WITH_LATE_MESSAGES = replace(WITH_DISKS, echo=0.02, late_answer=0.01)
+#: By the name that `--faults` takes; the later ones have all of the earlier ones' faults.
+PROFILES = {"machine": FAULTS_OF_ONE, "network": ALL_FAULTS, "disks": WITH_DISKS, "late": WITH_LATE_MESSAGES}
 #: A busy main queue, and nothing that breaks.
 NO_FAULTS = FaultRates(main_job=0.04)
 

@@ -1,18 +1,19 @@
 """Workers as the daemon and their peers see them: processes in pilots that follow the protocol.
 
 A step of training takes one step of the simulation and is committed by all members of a world at once. Reports are
-delivered in order, at least once; directives are what the daemon said last.
+sent in order, at least once, and one may arrive again later; directives are what the daemon says, or said shortly
+before.
 """
 
 from __future__ import annotations
 
 import itertools
 import random
-from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from malletrain.domain.errors import Refused
+from malletrain.domain.job import Elastic
 from malletrain.loop.membership.admission import Claim
 from malletrain.wire.messages import (
     CheckedIn,
@@ -24,13 +25,15 @@ from malletrain.wire.messages import (
     Plan,
     Samples,
     Seat,
-    Standing,
     Switched,
     ToppedUp,
     Warm,
 )
 from scripts.simulation.daemon import SimulatedDaemon
 from scripts.simulation.faults import FaultRates
+from scripts.simulation.launchers import Launchers
+from scripts.simulation.process import Process
+from scripts.simulation.progress import JobProgress
 
 #: Seconds without a step until a member says that a peer is late.
 STALL_S = 2.5
@@ -45,56 +48,6 @@ STEPS_A_WINDOW = 20
 WAITS_TO_BE_RECYCLED_S = 60.0
 
 
-@dataclass(eq=False)
-class Process:
-    """One worker's process. Times are those of `SimulatedClock.elapsed`."""
-
-    job: int
-    uid: int
-    pilot: str
-    restart: int
-    node: str
-    hello_at: float
-    warm_at: float
-    alive: bool = True
-    frozen_until: float = 0.0
-    cut_until: float = 0.0
-    daemon: int = 0  #: the number of the daemon that it has said hello to
-    has_greeted: bool = False
-    warm: bool = False
-    told: Directive | None = None
-    at: Plan | None = None
-    entering: Plan | None = None
-    tried: int = 0
-    ready: Plan | None = None  #: of the next world, whose group is made beside training
-    failed: int = 0  #: the generation whose group it could not make beside training
-    waits_s: float = 0.0
-    away_s: float = 0.0  #: for how long its world is broken and the daemon not heard
-    seen: int = 0
-    step: int = 0
-    holds_state: bool = False
-    left_at: float | None = None
-    finished_in: Plan | None = None  #: the world in which training ended
-    ends: bool = False  #: it ends once its reports are delivered
-    asked_for: int = 0
-    outbox: deque[Message] = field(default_factory=deque)
-
-    @property
-    def name(self) -> str:
-        return f"{self.pilot}.{self.restart}"
-
-    @property
-    def address(self) -> str:
-        return f"{self.node}:{1 + self.restart}"
-
-    def standing(self) -> Standing | None:
-        """The world that it trains in, for its hello."""
-        world = self.at or self.finished_in
-        if world is None:
-            return None
-        return Standing(world.generation, world.members, self.step, self.address, max(self.seen, world.generation))
-
-
 @dataclass(frozen=True, slots=True)
 class _Parted:
     """Two nodes cannot reach each other: `refused` if both notice at once, else what they send is lost."""
@@ -103,35 +56,14 @@ class _Parted:
     refused: bool
 
 
-@dataclass(eq=False)
-class JobProgress:
-    """What one job has trained, and the laws of it.
+@dataclass(frozen=True, slots=True)
+class _Echo:
+    """A report that arrives once more: when, at which daemon, whose and what."""
 
-    Attributes:
-        committed: steps whose result is in the training state; goes back when all who held it are gone.
-        saved: steps in the last checkpoint.
-        trains_in: the generation that committed last; `ended`: those that trained before it and must not again.
-    """
-
-    total: int
-    committed: int = 0
-    saved: int = 0
-    trains_in: int = 0
-    ended: set[int] = field(default_factory=set)
-    violations: list[str] = field(default_factory=list)
-
-    def commit(self, plan: Plan, step: int) -> None:
-        """One step is committed by the world of `plan`, whose members have done `step` before it."""
-        if plan.generation in self.ended:
-            self.violations.append(f"two worlds train: {plan.generation} beside {self.trains_in}")
-        if plan.generation != self.trains_in:
-            self.ended.add(self.trains_in)
-            self.trains_in = plan.generation
-        if step != self.committed:
-            self.violations.append(
-                f"generation {plan.generation} does step {step + 1}, committed are {self.committed}"
-            )
-        self.committed = step + 1
+    at: float
+    daemon: int
+    worker: str
+    said: tuple[Message, ...]
 
 
 class Workers:
@@ -158,7 +90,9 @@ class Workers:
         self.by_name: dict[str, Process] = {}
         self.progress: dict[int, JobProgress] = {}
         self.parted: dict[tuple[str, str], _Parted] = {}  #: by two nodes, in the order of their names
-        self._now = 0.0
+        self.now = 0.0
+        self._launchers = Launchers(self, end)
+        self._echoes: list[_Echo] = []
 
     def living(self) -> list[Process]:
         """In the order of their names."""
@@ -166,7 +100,7 @@ class Workers:
 
     def runs(self, process: Process) -> bool:
         """Whether it lives and is not frozen."""
-        return process.alive and self._now >= process.frozen_until
+        return process.alive and self.now >= process.frozen_until
 
     def part(self, here: Sequence[str], there: Sequence[str], until: float, *, refused: bool) -> None:
         """No node of the one side reaches one of the other until then."""
@@ -175,9 +109,10 @@ class Workers:
 
     def _between(self, one: Process, other: Process) -> _Parted | None:
         found = self.parted.get((min(one.node, other.node), max(one.node, other.node)))
-        return found if found is not None and self._now < found.until else None
+        return found if found is not None and self.now < found.until else None
 
-    def _all_reach(self, members: Sequence[Process]) -> bool:
+    def all_reach(self, members: Sequence[Process]) -> bool:
+        """Whether each reaches each."""
         return not self.parted or not any(self._between(*pair) for pair in itertools.combinations(members, 2))
 
     def _is_refused(self, me: Process, members: Sequence[Process]) -> bool:
@@ -186,14 +121,23 @@ class Workers:
 
     def step(self, now: float, daemon: SimulatedDaemon | None) -> None:
         """One step of every process. Raises `DaemonKilled` where the daemon dies of a call."""
-        self._now = now
+        self.now = now
         for process in self.living():
             if self.runs(process) and now >= process.hello_at:
                 self._act(process)
         if daemon is not None:
+            if self._echoes:
+                self._deliver_echoes(daemon)
             for process in self.living():
                 if self.runs(process) and now >= max(process.hello_at, process.cut_until):
                     self._talk(process, daemon)
+
+    def _deliver_echoes(self, daemon: SimulatedDaemon) -> None:
+        due = [each for each in self._echoes if each.at <= self.now]
+        self._echoes = [each for each in self._echoes if each.at > self.now]
+        for each in due:
+            if each.daemon == daemon.number and daemon.knows(each.worker):  # another daemon refuses the token
+                daemon.report(each.worker, each.said)
 
     # -- the daemon --------------------------------------------------------------------------------------------
 
@@ -205,11 +149,15 @@ class Workers:
             try:
                 daemon.hello(claim, me.standing())
             except Refused:
-                self._end(me, 143)
+                if me.elastic is Elastic.LIVE:
+                    self._end(me, 143)
+                elif me.left_at is None:
+                    self._launchers.leave(me, 0, saves=False)
+                    me.terminated = True
                 return
-            if me.has_greeted and me.warm and me.at is None and me.left_at is None:
+            if me.has_greeted and me.warm and me.standing() is None and me.left_at is None:
                 me.outbox.appendleft(Warm(me.address))
-            me.daemon, me.has_greeted, me.told = daemon.number, True, None
+            me.daemon, me.has_greeted, me.told, me.coming = daemon.number, True, None, None
         me.away_s = 0.0
         if self.rng.random() < self.rates.delay:
             return
@@ -218,20 +166,40 @@ class Workers:
             daemon.report(me.name, said)
             if self.rng.random() < self.rates.doubled:
                 daemon.report(me.name, said)  # its answer was lost, and it is sent again
+            if self.rates.echo and self.rng.random() < self.rates.echo:
+                late_s = self.rng.choice([1.0, 5.0, 20.0, 60.0])
+                self._echoes.append(_Echo(self.now + late_s, daemon.number, me.name, tuple(said)))
             me.outbox.clear()
-        if daemon.knows(me.name):
-            me.told = daemon.poll(me.name)
-            if me.told.plan is not None:
-                me.seen = max(me.seen, me.told.plan.generation)
+        if me.coming is not None:
+            arrives, directive = me.coming
+            if self.now >= arrives:
+                me.coming = None
+                self._hear(me, directive)
+        elif daemon.knows(me.name):
+            directive = daemon.poll(me.name)
+            if self.rates.late_answer and self.rng.random() < self.rates.late_answer:
+                me.coming = self.now + self.rng.choice([0.5, 2.0, 8.0, 20.0]), directive
+                daemon.answered(me.name)
+            else:
+                self._hear(me, directive)
+
+    def _hear(self, me: Process, directive: Directive) -> None:
+        me.told = directive
+        if directive.plan is not None:
+            me.seen = max(me.seen, directive.plan.generation)
+            self.progress[me.job].publish(directive.plan)
 
     # -- the protocol ------------------------------------------------------------------------------------------
 
     def _act(self, me: Process) -> None:
         if me.left_at is not None:
-            if (me.ends and not me.outbox) or self._now > me.left_at + WAITS_TO_BE_RECYCLED_S:
+            if (me.ends and not me.outbox) or self.now > me.left_at + WAITS_TO_BE_RECYCLED_S:
                 self._end(me, 0)
             return
-        if not me.warm and self._now >= me.warm_at and me.has_greeted:
+        if me.elastic is not Elastic.LIVE:
+            self._launchers.act(me)
+            return
+        if not me.warm and self.now >= me.warm_at and me.has_greeted:
             me.warm = True
             me.outbox.append(Warm(me.address))
         told = me.told
@@ -240,18 +208,25 @@ class Workers:
             if told.end is not None:
                 self._end(me, 143)
                 return
-            if told.check_in is not None and not any(isinstance(each, CheckedIn) for each in me.outbox):
-                generation = me.at.generation if me.at is not None else 0
-                me.outbox.append(CheckedIn(told.check_in, generation, me.step, me.at is not None))
-            if told.top_up > me.asked_for:
-                me.outbox.append(ToppedUp(self._top_up(me.job, told.top_up), told.top_up))
-            me.asked_for = told.top_up
+            self.answer(me, whole=me.at is not None)
         if me.entering is not None:
             self._enter(me, me.entering, plan)
         elif plan is not None and me.warm and plan.generation > me.tried:
             self._consider(me, plan)
         if me.alive and me.left_at is None and me.entering is None and me.at is not None:
             self._train(me, me.at)
+
+    def answer(self, me: Process, *, whole: bool) -> None:
+        """Answers a check, and submits more tasks where asked. `whole`: its script runs."""
+        told = me.told
+        if told is None:
+            return
+        if told.check_in is not None and not any(isinstance(each, CheckedIn) for each in me.outbox):
+            generation = me.at.generation if me.at is not None else 0
+            me.outbox.append(CheckedIn(told.check_in, generation, me.step, whole))
+        if told.top_up > me.asked_for:
+            me.outbox.append(ToppedUp(self._top_up(me.job, told.top_up), told.top_up))
+        me.asked_for = told.top_up
 
     def _consider(self, me: Process, plan: Plan) -> None:
         if me.at is None or plan.urgent:
@@ -262,7 +237,7 @@ class Workers:
                 self._leave(me, plan.generation)
         elif not plan.has(me.name) or all(self._sees(name, plan) for name in plan.workers):
             members = [self.by_name[name] for name in plan.workers] if plan.has(me.name) else []
-            if self._all_reach(members):
+            if self.all_reach(members):
                 me.ready = plan
             elif me.failed != plan.generation and self._is_refused(me, members):
                 me.failed = plan.generation
@@ -280,15 +255,15 @@ class Workers:
 
     def _out(self, me: Process) -> None:
         me.at = me.entering = me.ready = None
-        me.left_at, me.holds_state = self._now, False
+        me.left_at, me.holds_state = self.now, False
 
     def _enter(self, me: Process, mine: Plan, plan: Plan | None) -> None:
         if plan is not None and plan.generation > mine.generation and (plan.urgent or me.at is None):
             me.entering, me.tried = None, mine.generation
             self._consider(me, plan)
             return
-        seats = self._seats(mine)
-        reach = seats is not None and self._all_reach(seats)
+        seats = self.seats(mine)
+        reach = seats is not None and self.all_reach(seats)
         if (
             seats is not None
             and reach
@@ -302,7 +277,7 @@ class Workers:
         broken = "build" if seats is not None and self._is_refused(me, seats) else "stalled"
         self._wait(me, mine, broken if seats is not None else "closed")
 
-    def _seats(self, plan: Plan) -> list[Process] | None:
+    def seats(self, plan: Plan) -> list[Process] | None:
         """The members' processes; None where one is gone."""
         found = [self.by_name.get(name) for name in plan.workers]
         living = [each for each in found if each is not None and each.alive and each.left_at is None]
@@ -314,7 +289,7 @@ class Workers:
         donors = [each for each in seats if each.holds_state]
         step = max((each.step for each in donors), default=job.saved)
         for each in self.living():
-            heard = self.runs(each) and self._now >= each.cut_until
+            heard = self.runs(each) and self.now >= each.cut_until
             if each.job == seats[0].job and each.holds_state and each not in seats and heard and each.step > step:
                 job.violations.append(f"generation {plan.generation} begins at {step}, {each.name} holds {each.step}")
         job.committed = step  # whoever had done more is dead, or was given up
@@ -326,7 +301,7 @@ class Workers:
             each.outbox.append(Switched(plan.generation, step, len(seats), 0.1 if donors else 0.0, grew))
 
     def _train(self, me: Process, world: Plan) -> None:
-        peers = self._seats(world)
+        peers = self.seats(world)
         together = peers is not None and all(
             self.runs(each)
             and each.at is not None
@@ -334,7 +309,7 @@ class Workers:
             and each.entering is None
             for each in peers
         )
-        if not together or peers is None or not self._all_reach(peers):
+        if not together or peers is None or not self.all_reach(peers):
             self._wait(me, world, "closed" if peers is None or self._is_refused(me, peers) else "stalled")
             return
         me.waits_s = me.away_s = 0.0
@@ -419,5 +394,5 @@ class Workers:
 
     def dead(self, process: Process) -> None:
         """Its process is gone, and what it held with it."""
-        process.alive, process.holds_state = False, False
+        process.alive, process.holds_state, process.script_at = False, False, None
         process.at = process.entering = process.ready = None

@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 import random
 from collections import Counter
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, fields, replace
 
 from malletrain.decide.rules import Rules
 from malletrain.domain.errors import JournalUnavailable
 from malletrain.domain.event import ArrayAttached, Event, JobAnnounced, JobCancelled, JobCompleted
-from malletrain.domain.job import JobPhase, MalleableJob, PilotEnd, PilotPhase
+from malletrain.domain.job import Elastic, JobPhase, MalleableJob, PilotEnd, PilotPhase, pilot_name, task_of
 from malletrain.domain.snapshot import Node, NodeState, SlurmJob, SlurmState
 from malletrain.loop.ledger import Ledger
 from malletrain.loop.memory import ManualClock, MemoryCluster, MemoryJournal
@@ -19,7 +20,9 @@ from malletrain.wire.messages import Exited, Leaving
 from scripts.simulation.daemon import SimulatedDaemon
 from scripts.simulation.faults import CrashPoints, DaemonKilled, FaultRates, drawn
 from scripts.simulation.ports import DaemonsJournal, DaemonsSlurm, SimulatedClock
-from scripts.simulation.workers import JobProgress, Process, Workers
+from scripts.simulation.process import Process
+from scripts.simulation.progress import JobProgress
+from scripts.simulation.workers import Workers
 
 START = 1_000_000.0
 STEP_S = 0.25
@@ -42,8 +45,12 @@ class Setting:
     seconds: float = 90.0
     tasks: int = 10
     apart_s: float = 2.0  #: between two submissions
+    elastic: tuple[Elastic, ...] = (Elastic.LIVE,)  #: how the jobs change size, by turns
+    max_pilots: int = RULES.max_pilots  #: where there are fewer than nodes, each holds several
 
 
+#: Tasks that hold two to four nodes each.
+WIDE = Setting(nodes=7, steps=160, max_pilots=3)
 #: A history that is soon over, for a crash at each of its boundaries.
 SHORT = Setting(nodes=3, steps=60, seconds=45.0, tasks=6)
 #: Short jobs of few tasks, one after the other: the later ones can get the numbers of earlier arrays.
@@ -72,6 +79,7 @@ SEEN_AFTER_S = 60.0
 class _World:
     def __init__(self, seed: int, rates: FaultRates, setting: Setting, crash_at: frozenset[int]) -> None:
         self.rng, self.rates, self.setting = random.Random(seed), rates, setting
+        self.rules = replace(RULES, max_pilots=setting.max_pilots, max_nodes=4)
         self.clock = SimulatedClock(START)
         slurms_clock = ManualClock(START)
         self.slurms_clock = slurms_clock
@@ -92,8 +100,8 @@ class _World:
         self.asked_to_cancel: set[int] = set()
         self.cancelled: set[int] = set()  #: of these, what was acknowledged
         self.job_of_array: dict[int, int] = {}
-        self.runs: Counter[str] = Counter()  #: of pilots
-        self.process_of: dict[str, Process] = {}
+        self.runs: Counter[str] = Counter()  #: of tasks
+        self.processes_of: dict[str, dict[str, Process]] = {}  #: by task and pilot
         self.main_since: dict[str, float] = {}
         self.main_ends: dict[str, float] = {}
         self.down_until: dict[str, float] = {}
@@ -134,7 +142,7 @@ class _World:
             lost_answer = self.rates.lost_answer if self.faulty else 0.0
             slurm = self.daemons_slurm = DaemonsSlurm(self.slurm, self.clock, self.points, self.rng, lost_answer)
             journal = DaemonsJournal(self.disk, self.points, lambda: self.clock.passed < self.busy_until)
-            self.daemon = SimulatedDaemon(self.daemons, slurm, journal, self.clock, RULES)
+            self.daemon = SimulatedDaemon(self.daemons, slurm, journal, self.clock, self.rules)
             self._nothing_is_lost(self.daemon)
         with suppress(JournalUnavailable):  # owners are told so, and ask again
             self._owners(self.daemon)
@@ -154,7 +162,8 @@ class _World:
                 continue
             if number not in self.acknowledged:
                 most = self.rng.randint(1, self.setting.nodes)
-                job = MalleableJob(number, f"job{number}", USER, UID, "harvest", 1, most, now)
+                elastic = self._elastic(number)
+                job = MalleableJob(number, f"job{number}", USER, UID, "harvest", 1, most, now, elastic=elastic)
                 self.workers.progress.setdefault(number, JobProgress(self.setting.steps))
                 if number not in daemon.loop.views:  # sent again after a lost answer: the job is there
                     daemon.loop.record([Event(now, JobAnnounced(job), number)])
@@ -178,6 +187,9 @@ class _World:
                 with suppress(JournalUnavailable):
                     daemon.loop.record([Event(now, JobCancelled(by=USER), job_id, reason="its owner")])
                     self.cancelled.add(job_id)
+
+    def _elastic(self, job: int) -> Elastic:
+        return self.setting.elastic[job % len(self.setting.elastic)]
 
     def _is_anothers(self, daemon: SimulatedDaemon, job: int, array: int) -> bool:
         """Whether the daemon refuses the array, as `daemon.requests` does."""
@@ -219,8 +231,9 @@ class _World:
         try:
             over = daemon is None or daemon.loop.views[job].phase.is_over
             if daemon is not None and not over and not self._is_anothers(daemon, job, array):
-                daemon.loop.record([Event(self.clock.now(), ArrayAttached(array, tasks), job)])
-                taken = True
+                with suppress(JournalUnavailable):
+                    daemon.loop.record([Event(self.clock.now(), ArrayAttached(array, tasks), job)])
+                    taken = True
         finally:
             if not taken:
                 self._cancel_array(array)
@@ -258,53 +271,68 @@ class _World:
             self._kill_of(pilot)
 
     def _pilots(self) -> None:
-        """Scripts start and end with their pilots."""
+        """Scripts start and end with their pilots: on each node of a task there is one."""
         tasks = self.slurm.tasks
-        begun = [pilot for pilot, task in tasks.items() if task.start is not None or pilot in self.process_of]
-        for pilot in sorted(begun):
-            task, running = tasks[pilot], self.process_of.get(pilot)
+        begun = [name for name, task in tasks.items() if task.start is not None or name in self.processes_of]
+        for name in sorted(begun):
+            task, running = tasks[name], self.processes_of.get(name, {})
             if task.start is not None and self.slurms_clock.now() >= task.start + task.limit_s and task.end is None:
-                self.slurm.end_pilot(pilot, PilotEnd(SlurmState.TIMEOUT))
-            if task.state is SlurmState.RUNNING and running is None:
-                self._start(pilot, task.node)
-            elif task.state is not SlurmState.RUNNING and running is not None:
-                self._kill(running, told=True)
+                self.slurm.end_pilot(name, PilotEnd(SlurmState.TIMEOUT))
+            if task.state is SlurmState.RUNNING and not running:
+                self._start(name, task.nodes)
+            elif task.state is not SlurmState.RUNNING and running:
+                for process in list(running.values()):
+                    self._kill(process, told=True)
 
-    def _start(self, pilot: str, node: str) -> None:
+    def _start(self, task: str, nodes: Sequence[str]) -> None:
         now = self.clock.passed
-        hello_at = now + self.rng.uniform(0.2, 3.0)
-        process = Process(
-            self.job_of_array[int(pilot.split("_")[0])], UID, pilot, self.runs[pilot], node, hello_at,
-            hello_at + self.rng.uniform(0.5, 5.0),
-        )  # fmt: skip
-        self.runs[pilot] += 1
-        self.process_of[pilot] = process
-        self.workers.spawn(process)
+        job = self.job_of_array[int(task.split("_")[0])]
+        for part, node in enumerate(nodes):
+            hello_at = now + self.rng.uniform(0.2, 3.0)
+            process = Process(
+                job, UID, pilot_name(task, part), self.runs[task], node, hello_at,
+                hello_at + self.rng.uniform(0.5, 5.0), elastic=self._elastic(job),
+            )  # fmt: skip
+            self.processes_of.setdefault(task, {})[process.pilot] = process
+            self.workers.spawn(process)
+        self.runs[task] += 1
+        self.happened["tasks of several nodes"] += len(nodes) > 1
 
-    def _kill_of(self, pilot: str) -> None:
-        if pilot in self.process_of:
-            self._kill(self.process_of[pilot], told=False)
+    def _kill_of(self, task: str) -> None:
+        for process in list(self.processes_of.get(task, {}).values()):
+            self._kill(process, told=False)
+
+    def _gone(self, process: Process) -> bool:
+        """Records the end of a process; whether it was the last one of its task."""
+        self.workers.dead(process)
+        task = task_of(process.pilot)
+        others = self.processes_of.get(task, {})
+        others.pop(process.pilot, None)
+        if not others:
+            self.processes_of.pop(task, None)
+        return not others
 
     def _kill(self, process: Process, *, told: bool) -> None:
         """The process is gone; its connection breaks where its node is there to break it."""
-        self.process_of.pop(process.pilot, None)
-        self.workers.dead(process)
+        self._gone(process)
         reaches = self.clock.passed >= process.cut_until
         if told and self.daemon is not None and reaches and process.daemon == self.daemon.number:
             self.daemon.hung_up(process.name)
 
     def _ended(self, process: Process, status: int) -> None:
         """A process ends by itself, and its script with it."""
-        self.process_of.pop(process.pilot, None)
-        self.workers.dead(process)
-        task = self.slurm.tasks[process.pilot]
-        if task.state is SlurmState.RUNNING:
+        was_last = self._gone(process)
+        name = task_of(process.pilot)
+        if was_last and self.slurm.tasks[name].state is SlurmState.RUNNING:
             state = SlurmState.COMPLETED if status == 0 else SlurmState.FAILED
-            self.slurm.end_pilot(process.pilot, PilotEnd(state, exit_code=status))
+            self.slurm.end_pilot(name, PilotEnd(state, exit_code=status))
         daemon = self.daemon
         reaches = self.clock.passed >= process.cut_until
         if daemon is not None and reaches and process.daemon == daemon.number and daemon.knows(process.name):
-            daemon.report(process.name, [Exited(status)])
+            if process.elastic is Elastic.LIVE:
+                daemon.report(process.name, [Exited(status)])
+            else:  # no launcher is there to say so
+                daemon.hung_up(process.name)
 
     def _nodes_come_back(self) -> None:
         for name, until in list(self.down_until.items()):
@@ -342,11 +370,15 @@ class _World:
         if drawn(rng, rates.worker_kill, STEP_S):
             self.happened["worker killed"] += 1
             victim = rng.choice(processes)
-            self.slurm.end_pilot(victim.pilot, PilotEnd(SlurmState.FAILED, exit_code=137))
+            if len(self.processes_of[task_of(victim.pilot)]) == 1:
+                self.slurm.end_pilot(task_of(victim.pilot), PilotEnd(SlurmState.FAILED, exit_code=137))
             self._kill(victim, told=True)
         elif drawn(rng, rates.worker_term, STEP_S):
             self.happened["worker terminated"] += 1
-            rng.choice(processes).outbox.append(Leaving("SIGTERM"))
+            victim = rng.choice(processes)
+            if victim.elastic is Elastic.LIVE:
+                victim.outbox.append(Leaving("SIGTERM"))
+            victim.terminated = True
         elif drawn(rng, rates.worker_freeze, STEP_S):
             self.happened["worker frozen"] += 1
             rng.choice(processes).frozen_until = now + rng.choice([1.0, 4.0, 20.0, 200.0])

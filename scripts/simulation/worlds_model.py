@@ -3,7 +3,9 @@
 A small model of `malletrain.loop.membership` and `malletrain.elastic.resize.quorum`, searched exhaustively: workers
 move between the daemon's side of the network and the other at any moment, die, train, and bind themselves to plans
 one by one; the daemon gives up who does not answer, fences a silent majority, and names the next world of the others;
-members on the other side vote. No newcomers, and no daemon that starts again: `scripts.simulation` has these.
+members on the other side vote. Newcomers hold no state: they take a plan, to which the members of the present world
+switch together, or begin when nobody else can. A daemon that starts again has what the journal has (plans, the newest
+world that trained, whose nodes are taken back), and learns of worlds from members that say hello.
 
 - Safety: once a later world has trained, an earlier one trains no more.
 - Liveness: whatever happened, as long as a worker lives that was not given up, a world can come to train, or all end.
@@ -21,6 +23,8 @@ from scripts.simulation.shortest_history import shortest_history
 
 #: A quorum's number exceeds every one that its members have seen by this much (500 there).
 QUORUM_GAP = 10
+#: A daemon that has started again, or has adopted a world, goes on so far beyond (1000 there).
+RESTART_GAP = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +38,11 @@ class Rules:
         renames: a plan whose number a member has passed by, as it does when it votes, is named anew.
         plans: the most plans after the first.
         deaths: the most workers that die by themselves.
+        newcomers: workers besides those of the first world.
+        restarts: how often the daemon starts again.
+        awaits: after a restart no world begins before all that may train are heard, or have lost their nodes.
+        suspects: after a restart, later worlds that the journal has as published may have been taken.
+        refuses: one that the newest world in the journal left behind does not bring an older world back.
     """
 
     fences: bool = True
@@ -42,18 +51,25 @@ class Rules:
     renames: bool = True
     plans: int = 3
     deaths: int = 1
+    newcomers: int = 0
+    restarts: int = 0
+    awaits: bool = True
+    suspects: bool = True
+    refuses: bool = True
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
     """A plan; `votes_bound_to`: the plan to which its voters were bound, 0 for one of the daemon's.
 
-    A member takes the plan of its vote as the vote's outcome, so not after it has bound itself to another.
+    A member takes the plan of its vote as the vote's outcome, so not after it has bound itself to another. To one
+    `with_newcomers` the members of a world switch together, once the newcomers have taken it.
     """
 
     number: int
     members: frozenset[int]
     votes_bound_to: int = 0
+    with_newcomers: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +78,7 @@ class Worker:
 
     Attributes:
         lives, hears: whether it lives, and is on the daemon's side.
-        at: the number of the plan in which it trained last.
+        at: the number of the plan in which it trained last; 0 for a newcomer.
         bound: that of the last plan whose group it began to make.
     """
 
@@ -77,10 +93,12 @@ class State:
     """Everything that counts.
 
     Attributes:
-        world, pending: numbers of the daemon's plans; 0 for none.
+        world, pending: numbers of the daemon's plans; 0 for none, or none that it has heard of.
         given_up: whom it does not take back.
         fenced: whose node it takes back.
         trained: plans that have trained, the last at the end.
+        taken: the newest that the journal has as trained.
+        least: the daemon's next plan has a higher number.
     """
 
     workers: tuple[Worker, ...]
@@ -91,6 +109,9 @@ class State:
     fenced: frozenset[int] = frozenset()
     trained: tuple[int, ...] = (1,)
     deaths: int = 0
+    taken: int = 1
+    least: int = 0
+    restarts: int = 0
 
     def plan(self, number: int) -> Plan:
         return next(each for each in self.plans if each.number == number)
@@ -102,9 +123,10 @@ class State:
         return replace(self, workers=tuple(workers))
 
 
-def begin(workers: int) -> State:
-    """A world of all, which trains."""
-    return State((Worker(),) * workers, (Plan(1, frozenset(range(workers))),))
+def begin(workers: int, newcomers: int = 0) -> State:
+    """A world of all but the newcomers, which trains."""
+    members = (Worker(),) * workers
+    return State(members + (Worker(at=0, bound=0),) * newcomers, (Plan(1, frozenset(range(workers))),))
 
 
 def steps(now: State, rules: Rules) -> Iterator[tuple[str, State]]:
@@ -120,14 +142,21 @@ def steps(now: State, rules: Rules) -> Iterator[tuple[str, State]]:
         if worker.hears and which in now.given_up:
             yield f"{which} is refused and ends", now.change(which, lives=False)
         for plan in now.plans:
-            shown = worker.hears and plan.number == now.pending
+            shown = worker.hears and plan.number == now.pending and not (plan.with_newcomers and worker.at)
             if plan.votes_bound_to:
                 shown = worker.bound == plan.votes_bound_to
             if which in plan.members and shown and plan.number > worker.bound:
                 yield f"{which} takes {plan.number}", now.change(which, bound=plan.number)
     for plan in now.plans:
         yield from _trains(now, plan)
-    yield from _daemon(now, rules)
+        if plan.with_newcomers:
+            yield from _switch(now, plan)
+    if now.restarts < rules.restarts:
+        highest = max(plan.number for plan in now.plans if not plan.votes_bound_to)
+        least = max(now.least, highest) + RESTART_GAP
+        again = replace(now, world=0, pending=0, given_up=now.fenced, least=least, restarts=now.restarts + 1)
+        yield "the daemon starts again", again
+    yield from _daemon(now, rules) if now.world else _restarted(now, rules)
     yield from _vote(now, rules)
 
 
@@ -142,27 +171,54 @@ def _trains(now: State, plan: Plan) -> Iterator[tuple[str, State]]:
         after = after.change(which, at=plan.number)
     if now.trained[-1] != plan.number:
         after = replace(after, trained=(*now.trained, plan.number))
-    if members[0].hears and not plan.members & now.given_up and plan.number > now.world:  # reported, or adopted
-        after = replace(after, world=plan.number, pending=0)
+    known = now.world or now.pending == plan.number
+    if known and members[0].hears and not plan.members & now.given_up and plan.number > now.world:
+        after = replace(
+            after, world=plan.number, pending=0, taken=max(now.taken, plan.number)
+        )  # reported, or adopted
     if after != now:
         yield f"{plan.number} trains", after
 
 
+def _switch(now: State, plan: Plan) -> Iterator[tuple[str, State]]:
+    """The members of a world take a plan in the same step, in which its newcomers are already."""
+    old = [which for which in sorted(plan.members) if now.workers[which].at]
+    ready = all(
+        each.lives and each.bound == plan.number for each in map(now.workers.__getitem__, plan.members - set(old))
+    )
+    members = [now.workers[which] for which in plan.members]
+    together = all(each.lives for each in members) and len({each.hears for each in members}) == 1
+    in_one = len({(now.workers[which].at, now.workers[which].bound) for which in old}) == 1
+    if ready and together and in_one and all(now.workers[w].at == now.workers[w].bound < plan.number for w in old):
+        after = now
+        for which in old:
+            after = after.change(which, bound=plan.number)
+        yield f"{old} switch to {plan.number}", after
+
+
 def _daemon(now: State, rules: Rules) -> Iterator[tuple[str, State]]:
-    """A check of the present world, and of the plan that follows it."""
+    """A check of the present world, and of the plan that follows it; or newcomers for a world that is whole."""
     asked = now.plan(now.pending or now.world).members | now.plan(now.world).members
     answer = frozenset(w for w in asked - now.given_up if now.workers[w].lives and now.workers[w].hears)
     silent = asked - answer
     # A member that has begun to make a later group takes no plan of an earlier number.
     overtaken = rules.renames and any(now.workers[w].bound > (now.pending or now.world) for w in answer)
-    if not answer or not (silent - now.given_up or now.fenced or (now.pending and silent) or overtaken):
+    if not (silent - now.given_up or now.fenced or (now.pending and silent) or overtaken):
+        yield from _with_newcomers(now, rules)
+        return
+    if not answer:
+        if rules.newcomers or rules.restarts:  # nobody is heard: the world is dropped
+            yield "the daemon drops the world", replace(now, world=0, pending=0)
         return
     after = replace(now, given_up=now.given_up | silent)
     away: frozenset[int] = frozenset()
-    for number in {now.world, now.pending} - {0}:
+    later = {p.number for p in now.plans if p.number > max(now.world, now.taken) and not p.votes_bound_to}
+    suspected = later if now.restarts and rules.suspects else set[int]()
+    for number in ({now.world, now.pending} | suspected) - {0}:
         members = now.plan(number).members
         # One that has ended on this side of the network is known to have.
-        unknown = frozenset(w for w in members & silent if now.workers[w].lives or not now.workers[w].hears)
+        unheard = members - answer if number in suspected else members & silent
+        unknown = frozenset(w for w in unheard if now.workers[w].lives or not now.workers[w].hears)
         unknown -= frozenset(w for w in now.fenced if not now.workers[w].lives)
         if 2 * len(unknown) > len(members):
             away |= unknown
@@ -170,15 +226,65 @@ def _daemon(now: State, rules: Rules) -> Iterator[tuple[str, State]]:
         if after != now or not away <= now.fenced:
             yield f"the daemon fences {sorted(away)}", replace(after, fenced=now.fenced | away)
         return
-    outstanding = now.pending and now.plan(now.pending).members == answer and not overtaken
-    if len(now.plans) <= rules.plans and not outstanding:
-        highest = max(plan.number for plan in now.plans if not plan.votes_bound_to or plan.number == now.world)
-        if rules.numbers:
-            highest = max(highest, *(now.workers[w].bound for w in answer))
-        plan = Plan(highest + 1, answer)
-        if all(plan.number != each.number for each in now.plans):
-            after = replace(after, plans=(*now.plans, plan), pending=plan.number)
-            yield f"the daemon names {sorted(answer)} as {plan.number}", after
+    staying = frozenset(which for which in answer if now.workers[which].at)
+    if not staying:
+        yield "the daemon drops the world", replace(after, world=0, pending=0)
+        return
+    outstanding = now.pending and now.plan(now.pending).members == staying and not overtaken
+    if not outstanding:
+        yield from _named(after, rules, staying)
+
+
+def _named(
+    now: State, rules: Rules, members: frozenset[int], *, with_newcomers: bool = False
+) -> Iterator[tuple[str, State]]:
+    if len(now.plans) > rules.plans:
+        return
+    highest = max(plan.number for plan in now.plans if not plan.votes_bound_to or plan.number == now.world)
+    if rules.numbers:
+        highest = max(highest, now.least, *(now.workers[w].bound for w in members))
+    plan = Plan(highest + 1, members, with_newcomers=with_newcomers)
+    if all(plan.number != each.number for each in now.plans):
+        after = replace(now, plans=(*now.plans, plan), pending=plan.number)
+        yield f"the daemon names {sorted(members)} as {plan.number}", after
+
+
+def _newcomers(now: State) -> frozenset[int]:
+    heard = (which for which, each in enumerate(now.workers) if each.lives and each.hears and not each.at)
+    return frozenset(heard) - now.given_up
+
+
+def _with_newcomers(now: State, rules: Rules) -> Iterator[tuple[str, State]]:
+    more = _newcomers(now) - now.plan(now.world).members
+    if more and not now.pending:
+        yield from _named(now, rules, now.plan(now.world).members | more, with_newcomers=True)
+
+
+def _restarted(now: State, rules: Rules) -> Iterator[tuple[str, State]]:
+    """A daemon without a world: it adopts one that a member brings, or begins another when none can train."""
+    heard = [w for w, each in enumerate(now.workers) if each.lives and each.hears and w not in now.given_up]
+    for which in heard:
+        number = now.workers[which].at
+        if number and rules.refuses and number < now.taken and which not in now.plan(now.taken).members:
+            yield f"{which} was left behind and ends", now.change(which, lives=False)
+        elif number >= max(1, now.taken if rules.refuses else 1):
+            least = max(now.least, number + RESTART_GAP)
+            taken = max(now.taken, number)
+            yield f"{which} brings {number}", replace(now, world=number, pending=0, taken=taken, least=least)
+    if any(now.workers[which].at for which in heard):
+        return
+    unheard = frozenset(
+        which for which, each in enumerate(now.workers)
+        if each.at and (each.lives or not each.hears) and not (which in now.fenced and not each.lives)
+    )  # fmt: skip
+    if unheard and rules.awaits:
+        if not unheard <= now.fenced:
+            given_up, fenced = now.given_up | unheard, now.fenced | unheard
+            yield f"the daemon fences {sorted(unheard)}", replace(now, given_up=given_up, fenced=fenced)
+        return
+    members = _newcomers(now)
+    if members and (not now.pending or now.plan(now.pending).members != members):
+        yield from _named(now, rules, members)
 
 
 def _vote(now: State, rules: Rules) -> Iterator[tuple[str, State]]:
@@ -216,7 +322,7 @@ def is_broken(state: State) -> bool:
 
 def search(workers: int, rules: Rules) -> Found:
     """Every state that can be reached, in the order of the steps to it."""
-    first = begin(workers)
+    first = begin(workers, rules.newcomers)
     came_from: dict[State, tuple[State, str] | None] = {first: None}
     before: dict[State, list[State]] = {first: []}
     trains = deque[State]()
@@ -256,8 +362,13 @@ def main() -> int:
     parser.add_argument("--workers", type=int, default=3)
     parser.add_argument("--plans", type=int, default=3)
     parser.add_argument("--deaths", type=int, default=1)
+    parser.add_argument("--newcomers", type=int, default=0)
+    parser.add_argument("--restarts", type=int, default=0)
     asked = parser.parse_args()
-    found = search(asked.workers, Rules(plans=asked.plans, deaths=asked.deaths))
+    found = search(
+        asked.workers,
+        Rules(plans=asked.plans, deaths=asked.deaths, newcomers=asked.newcomers, restarts=asked.restarts),
+    )
     print(f"states: {found.states}")
     print("safety:", "holds" if not found.broken else "broken by " + "; ".join(found.broken))
     print("liveness:", "holds" if found.stuck is None else f"nothing follows from {found.stuck}")

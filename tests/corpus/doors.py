@@ -40,7 +40,7 @@ from malletrain.domain.job import Curve, Elastic, MalleableJob, PilotEnd, Profil
 from malletrain.domain.snapshot import BackfillPlan, Node, NodeState, Reservation, SlurmJob, SlurmState
 from malletrain.loop.membership.admission import Admission, Claim
 from malletrain.loop.membership.members import Membership
-from malletrain.loop.membership.next_world import JobTerms
+from malletrain.loop.membership.next_world import JobTerms, LastWorlds
 from malletrain.loop.membership.state import MembershipSettings
 from malletrain.loop.memory import ManualClock, MemoryCluster, MemoryJournal, MemoryWorkers
 from malletrain.loop.tick import Loop
@@ -559,7 +559,9 @@ class Members:
         terms = JobTerms(least, most, tuple(sizes), restarts, tuple(batches))
         self._clock = _Hand()
         self._claims: dict[str, Claim] = {}
-        self._it = Membership(MembershipSettings(), self._clock, lambda claim: Admission(terms), generations)
+        self._it = Membership(
+            MembershipSettings(), self._clock, lambda claim: Admission(terms), LastWorlds(generations or {})
+        )
 
     @property
     def at(self) -> float:

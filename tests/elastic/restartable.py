@@ -28,6 +28,7 @@ while count < 400:
         stream.write(f"{count} {rank} {int(one[0])}\n")
     if one[1] > 0:
         if rank == 0:
+            time.sleep(float(os.environ.get("MALLETRAIN_TEST_SAVE_S", "0")))
             torch.save(torch.tensor(count), saved)
         sys.exit(143)
     if not (home / "go").exists():

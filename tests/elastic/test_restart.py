@@ -73,6 +73,28 @@ def test_any_script_is_relaunched_at_the_new_size(tmp_path: Path) -> None:
     assert set(counts) == set(range(1, 401)), "no step is missing over all restarts"
 
 
+@pytest.mark.nightly
+def test_no_script_starts_while_the_one_before_still_saves(tmp_path: Path) -> None:
+    slow = {"MALLETRAIN_TEST_SAVE_S": "4"}
+    with running(tmp_path, JobTerms(restarts=True)) as (daemon, _):
+        pilots = [start(daemon.url, tmp_path, 0, slow)]
+        try:
+            wait_until(lambda: 1 in sizes(tmp_path), 60, "steps of one")
+            pilots.append(start(daemon.url, tmp_path, 1, slow))
+            wait_until(lambda: 2 in sizes(tmp_path), 60, "steps of two")
+            daemon.leave(0)
+            wait_until(lambda: sizes(tmp_path)[-1:] == [1], 60, "steps of the second alone")
+        finally:
+            print("\n".join(path.read_text() for path in tmp_path.glob("pilot-*.log")))
+            for pilot in pilots:
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(pilot.pid, signal.SIGKILL)
+                pilot.wait(10)
+    lines = [line.split() for line in (tmp_path / "counts").read_text().splitlines()]
+    counts = [int(count) for count, rank, _ in lines if rank == "0"]
+    assert counts == list(range(1, len(counts) + 1)), "each step is done once: none began from an older checkpoint"
+
+
 def test_a_node_that_is_lost_counts_as_a_lost_worker(tmp_path: Path) -> None:
     with running(tmp_path, JobTerms(restarts=True)) as (daemon, _):
         pilots = [start(daemon.url, tmp_path, task) for task in (0, 1)]

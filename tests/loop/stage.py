@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from malletrain.domain.decision import LeaveCause, LeavePilot
@@ -9,7 +10,7 @@ from malletrain.domain.errors import Refused
 from malletrain.domain.event import Event, EventKind
 from malletrain.loop.membership.admission import Admission, Claim
 from malletrain.loop.membership.members import Membership
-from malletrain.loop.membership.next_world import JobTerms
+from malletrain.loop.membership.next_world import JobTerms, LastWorlds
 from malletrain.loop.membership.state import MembershipSettings
 from malletrain.wire.messages import CheckedIn, Left, Plan, Standing, Switched, Warm
 
@@ -28,13 +29,20 @@ class HandClock:
 class Stage:
     """A membership, and workers that do what is asked of them when `obey` is called."""
 
-    def __init__(self, terms: JobTerms | None = None, generations: dict[int, int] | None = None) -> None:
+    def __init__(
+        self,
+        terms: JobTerms | None = None,
+        generations: dict[int, int] | None = None,
+        last: LastWorlds | None = None,
+        reserve: Callable[[int, int], bool] = lambda job, until: True,
+    ) -> None:
         self.clock = HandClock()
         self.terms = terms or JobTerms()
         self.holding: dict[str, bool] = {}  # pilots that may hold a node, and whether a worker was warm there
         self.members = Membership(
-            MembershipSettings(), self.clock, self.admit, generations, holding=lambda _job: self.holding
-        )
+            MembershipSettings(), self.clock, self.admit, last or LastWorlds(generations or {}),
+            holding=lambda _job: self.holding, reserve=reserve,
+        )  # fmt: skip
         self.events: list[Event] = []
         self.leaves: dict[str, str] = {}  # pilot -> why it was asked to leave, by the journal
         self.at: dict[str, int] = {}  # worker -> the generation it trains in

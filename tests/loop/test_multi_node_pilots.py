@@ -9,11 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from malletrain.decide.rules import Rules
-from malletrain.domain.decision import StartPilot
-from malletrain.domain.event import EventKind
+from malletrain.domain.decision import RecyclePilot, StartPilot
+from malletrain.domain.event import ActionIntent, Event, EventKind, WorkerLost
 from malletrain.domain.job import PilotEnd, PilotPhase
 from malletrain.domain.snapshot import Reservation, SlurmState
 from malletrain.loop.ledger import Ledger
+from malletrain.loop.membership.admission import holding
 from tests.loop.test_tick import MAIN_SIZES, MainQueue
 from tests.world import RULES, START, World, data_of, event_of, job, main_job
 
@@ -132,6 +133,25 @@ def test_the_nodes_are_given_back_when_the_last_worker_has_left_not_before(last:
         world.workers.leave = lambda action: None  # type: ignore[method-assign]  # the others take their time
         world.loop.react()
     assert not held(world)
+
+
+def test_a_lost_worker_of_a_task_may_train_on_until_the_task_is_given_back() -> None:
+    """Its pilot counted as one that had never had a worker, and another world began beside it."""
+    world = filled(nodes=3)
+    warm(world)
+    first, *others = sorted(world.loop.views[1].active, key=lambda p: p.node)
+    fenced = WorkerLost(f"{first.id}.0", "silent", fenced=True)
+    world.workers.report(Event(world.clock.now(), fenced, 1, first.id, first.node))
+    world.loop.take_reports()
+    assert holding(world.loop.views, 1)[first.id]
+    asked: list[str] = []
+    world.workers.leave = lambda action: asked.append(action.pilot)  # type: ignore[method-assign]
+    world.loop.react()
+    assert asked == [each.id for each in others]
+    world.clock.advance(RULES.leave_patience_s + 1.0)
+    world.tick()
+    intents = [e.payload.action for e in world.journal.events if isinstance(e.payload, ActionIntent)]
+    assert first.id in [each.pilot for each in intents if isinstance(each, RecyclePilot)]
 
 
 @given(

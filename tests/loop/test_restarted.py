@@ -12,16 +12,17 @@ from malletrain.domain.event import (
     EventKind,
     GenerationPublished,
     GenerationSwitched,
+    WorkerLost,
     WorkerWarm,
 )
 from malletrain.domain.job import PilotPhase
 from malletrain.loop.membership.admission import Claim, admit, holding
 from malletrain.loop.membership.members import Membership
-from malletrain.loop.membership.next_world import last_worlds
+from malletrain.loop.membership.next_world import LastWorlds, last_worlds
 from malletrain.loop.membership.state import MembershipSettings
 from malletrain.loop.tick import Loop
 from malletrain.sizing.registry import policy
-from malletrain.wire.messages import Plan, Seat, Standing, Warm
+from malletrain.wire.messages import CheckedIn, Plan, Seat, Standing, Warm
 from tests.world import RULES, World, job, main_job
 
 PILOTS = 3
@@ -42,7 +43,7 @@ class Restarted:
             MembershipSettings(),
             world.clock,
             lambda claim: admit(self.loop.views, claim),
-            last_worlds(world.journal.read())[0],
+            last_worlds(world.journal.read()),
         )
         self.loop = Loop(world.cluster, self.members, world.journal, world.clock, policy("exact"), RULES)
         self.loop.restore()
@@ -91,7 +92,7 @@ def test_a_worker_that_must_leave_and_has_no_world_goes_with_its_hello() -> None
 def test_an_intent_that_the_daemon_before_had_only_written_is_carried_out() -> None:
     daemon = Restarted()
     leaver = daemon.ask_for_a_node()
-    again = Membership(MembershipSettings(), daemon.world.clock, lambda claim: admit(daemon.loop.views, claim), {})
+    again = Membership(MembershipSettings(), daemon.world.clock, lambda claim: admit(daemon.loop.views, claim))
     again.hello(Claim(1, leaver, 0, daemon.nodes[leaver], 1001))
     assert "main job 9" in (again.directive_for(f"{leaver}.0").end or "")
 
@@ -113,7 +114,7 @@ class Unheard:
             MembershipSettings(),
             world.clock,
             lambda claim: admit(self.loop.views, claim),
-            {1: 4},
+            LastWorlds({1: 4}),
             holding=lambda job: holding(self.loop.views, job),
         )
         self.loop = Loop(world.cluster, self.members, world.journal, world.clock, policy("exact"), RULES)
@@ -207,12 +208,11 @@ def _left_behind() -> tuple[Restarted, str, list[str]]:
             Event(now, GenerationSwitched(7, 2), 1, others[0]),
         ]
     )
-    generations, taken = last_worlds(daemon.world.journal.read())
-    assert generations == {1: 7}
+    last = last_worlds(daemon.world.journal.read())
+    assert last.published == {1: 7}
     daemon.members = Membership(
-        MembershipSettings(), daemon.world.clock, lambda claim: admit(daemon.loop.views, claim), generations,
-        taken=taken,
-    )  # fmt: skip
+        MembershipSettings(), daemon.world.clock, lambda claim: admit(daemon.loop.views, claim), last
+    )
     return daemon, first, others
 
 
@@ -228,3 +228,38 @@ def test_a_member_of_the_newest_world_that_is_still_in_the_one_before_does_not_b
     claim = Claim(1, others[0], 0, daemon.nodes[others[0]], 1001)
     daemon.members.hello(claim, Standing(6, daemon.seats, 40, "", 6))
     assert daemon.members.directive_for(f"{others[0]}.0").plan is None
+
+
+@pytest.mark.parametrize("published", [True, False])
+def test_a_later_world_that_was_published_and_may_have_been_taken_loses_its_nodes_first(published: bool) -> None:
+    """Its only member took it while the daemon before died; the others, who had been given up then, are back."""
+    daemon = Restarted()
+    first, second, third = sorted(daemon.nodes)
+    now = daemon.world.clock.now()
+    past = [Event(now, GenerationPublished(6, (first, second, third)), 1)]
+    past += [Event(now, GenerationSwitched(6, 3), 1, first)]
+    past += [Event(now, WorkerWarm(f"{pilot}.0"), 1, pilot) for pilot in daemon.nodes]
+    past += [Event(now, GenerationPublished(7, (third,), "fault"), 1)] if published else []
+    daemon.world.loop.record(past)
+    world = daemon.world
+    daemon.loop = Loop(world.cluster, daemon.members, world.journal, world.clock, policy("exact"), RULES)
+    daemon.loop.restore()
+    daemon.members = Membership(
+        MembershipSettings(), daemon.world.clock, lambda claim: admit(daemon.loop.views, claim),
+        last_worlds(daemon.world.journal.read()), holding=lambda job: holding(daemon.loop.views, job),
+    )  # fmt: skip
+    names = [f"{first}.0", f"{second}.0"]
+    for pilot in (first, second):
+        claim = Claim(1, pilot, 0, daemon.nodes[pilot], 1001)
+        daemon.members.hello(claim, Standing(6, daemon.seats, 40, "", 6))
+    for _ in range(130):
+        daemon.world.clock.advance(0.5)
+        for name in names:
+            daemon.members.polled(name)
+            if (number := daemon.members.directive_for(name).check_in) is not None:
+                daemon.members.report(name, CheckedIn(number, 6, 40, True))
+        daemon.members.tick()
+    plan = daemon.members.directive_for(names[0]).plan
+    fenced = [e.pilot for e in daemon.members.reports() if isinstance(e.payload, WorkerLost) and e.payload.fenced]
+    assert fenced == ([third] if published else [])
+    assert plan is not None and plan.has(f"{third}.0") == published, "none begins without it yet"

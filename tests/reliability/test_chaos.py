@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import random
+import socket
 from collections.abc import Sequence
 from pathlib import Path
 from subprocess import CompletedProcess
 from types import SimpleNamespace
 from typing import Any, cast
+from urllib.parse import urlsplit
 
 import pytest
 
 from scripts.chaos.__main__ import play
 from scripts.chaos.faults import Chaos, node_drained, reservation_made
 from scripts.chaos.laws import Outcome
+from scripts.chaos.network import Network
 from scripts.chaos.scene import Scene
 from scripts.lab import LabError, UsageError
 
@@ -68,6 +71,28 @@ def test_what_was_broken_is_mended_also_when_slurm_does_not_answer_or_forgets_it
     slurm.broken = broken  # slurmctld starts from what it had saved
     chaos.mend_all()
     assert slurm.broken == set()
+
+
+def test_a_cut_network_delivers_afterwards_what_was_sent_meanwhile() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as daemon:
+        network = Network(daemon.getsockname()[1])
+        try:
+            with socket.create_connection(("127.0.0.1", urlsplit(network.url).port or 0), 60.0) as worker:
+                worker.sendall(b"hello")
+                far, _ = daemon.accept()
+                with far:
+                    far.settimeout(60.0)
+                    assert far.recv(100) == b"hello"
+                    network.cut()
+                    worker.sendall(b"report")
+                    far.settimeout(0.1)
+                    with pytest.raises(TimeoutError):
+                        far.recv(100)
+                    network.mend()
+                    far.settimeout(60.0)
+                    assert far.recv(100) == b"report"
+        finally:
+            network.close()
 
 
 @pytest.mark.slurm

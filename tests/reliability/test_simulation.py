@@ -7,10 +7,18 @@ from dataclasses import replace
 
 import pytest
 
+from malletrain.domain.job import Elastic
 from malletrain.loop.membership.machine import JobMachine
 from scripts.simulation.__main__ import Found, crash_points, random_histories
-from scripts.simulation.faults import ALL_FAULTS, FAULTS_OF_ONE, NO_FAULTS, WITH_DISKS, FaultRates
-from scripts.simulation.world import ONE_BY_ONE, SHORT, Setting, play
+from scripts.simulation.faults import (
+    ALL_FAULTS,
+    FAULTS_OF_ONE,
+    NO_FAULTS,
+    WITH_DISKS,
+    WITH_LATE_MESSAGES,
+    FaultRates,
+)
+from scripts.simulation.world import ONE_BY_ONE, SHORT, WIDE, Setting, play
 
 #: Histories that broke a law before it was mended, with the factor of `FAULTS_OF_ONE` that they had:
 #: worlds that began beside one that the daemon did not hear (after a restart, after all were silent, in a plan that
@@ -27,7 +35,7 @@ def test_without_faults_every_job_trains_to_its_end() -> None:
 
 def test_a_seed_gives_the_same_history_again() -> None:
     assert play(11, ALL_FAULTS) == play(11, ALL_FAULTS)
-    assert play(11, WITH_DISKS) == play(11, WITH_DISKS)
+    assert play(11, WITH_LATE_MESSAGES, WIDE) == play(11, WITH_LATE_MESSAGES, WIDE)
 
 
 #: Histories in which slurmctld lost an array before the daemon had looked at it: its job was announced for ever.
@@ -49,6 +57,11 @@ def test_an_array_that_is_taken_back_ends_no_job() -> None:
 def test_a_job_completes_again_whose_completion_was_lost_with_a_busy_journal() -> None:
     """Its held tasks were cancelled before its end was on the disk; the next daemon ended it as failed."""
     assert play(2_000_130, WITH_DISKS.scaled(3), ONE_BY_ONE).violations == []
+
+
+def test_numbers_of_worlds_published_with_a_busy_journal_are_not_given_again() -> None:
+    """The daemon died with the journal that could not be written; the next one numbered its worlds from 1 again."""
+    assert play(2_000_441, WITH_DISKS.scaled(2)).violations == []
 
 
 @pytest.mark.parametrize(("seed", "factor"), ONCE_BROKEN)
@@ -101,6 +114,44 @@ def test_the_laws_see_a_majority_that_trains_beside_the_daemons_world(monkeypatc
     assert all(play(seed, *EXILE).violations for seed in EXILES)
 
 
+#: Short histories in which main jobs alone go wrong, of jobs that are relaunched at each size.
+RELAUNCHED = Setting(elastic=(Elastic.RESTART,))
+#: Of these, some in which a script began while one of the world before still saved.
+WHILE_SAVED = (7, 18, 41)
+#: A newcomer's world began beside that of the member that had not heard of it.
+BESIDE = 18, replace(NO_FAULTS, cut=0.02, worker_freeze=0.02, late_answer=0.02), RELAUNCHED
+
+
+def test_relaunched_scripts_begin_once_those_before_have_saved() -> None:
+    assert [play(seed, NO_FAULTS, RELAUNCHED).violations for seed in WHILE_SAVED] == [[]] * len(WHILE_SAVED)
+    assert play(*BESIDE).violations == []
+
+
+def test_the_laws_see_scripts_that_begin_too_early(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The check itself."""
+    monkeypatch.setattr(JobMachine, "holds_scripts", lambda *_: False)
+    monkeypatch.setattr(JobMachine, "_awaits_scripts_apart", lambda *_: False)
+    broken = [why for seed in WHILE_SAVED for why in play(seed, NO_FAULTS, RELAUNCHED).violations]
+    assert any("saves step" in why for why in broken)
+    assert any("two worlds train" in why for why in play(*BESIDE).violations)
+
+
+#: Histories of `python -m scripts.simulation --seed N` that broke a law: a launcher that was given up had its script
+#: save beside the next world; one node of a task of several trained on unheard beside the next world.
+BROKEN_WITH_ALL_KINDS = (4_000_196, 4_000_929, 4_000_884, 4_002_164, 4_002_224)
+
+
+def test_histories_of_all_kinds_of_jobs_that_once_broke_a_law() -> None:
+    broken = [random_histories(seed, seed + 1).broken for seed in BROKEN_WITH_ALL_KINDS]
+    assert broken == [{}] * len(BROKEN_WITH_ALL_KINDS)
+
+
+def test_tasks_of_several_nodes_end_as_a_whole() -> None:
+    found = [play(seed, WITH_LATE_MESSAGES.scaled(2), WIDE) for seed in range(6)]
+    assert [each.violations for each in found] == [[]] * 6
+    assert sum(each.faults["tasks of several nodes"] for each in found) > 3
+
+
 def test_members_that_cannot_reach_each_other_train_on_once_they_can() -> None:
     found = [play(seed, FaultRates(partition=0.05), Setting(steps=400)) for seed in range(4)]
     assert [each.violations for each in found] == [[]] * 4
@@ -116,7 +167,7 @@ def test_the_daemon_dies_at_every_boundary_of_a_history() -> None:
 
 @pytest.mark.nightly
 def test_thousands_of_histories() -> None:
-    found = random_histories(100_000, 104_000, ALL_FAULTS)
+    found = random_histories(100_000, 104_000)
     assert not found.broken, _shown(found)
 
 

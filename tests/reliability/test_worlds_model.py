@@ -26,6 +26,30 @@ def test_a_quorum_of_half_a_world_is_too_small() -> None:
     assert search(2, Rules(plans=2, deaths=0, strict=False)).broken
 
 
+def test_a_daemon_that_starts_again_makes_no_second_world() -> None:
+    found = search(2, Rules(plans=2, deaths=0, restarts=1))
+    assert (found.broken, found.stuck) == ((), None)
+    assert found.states > 10_000
+
+
+def test_after_a_restart_a_world_that_was_only_published_may_train() -> None:
+    """What the daemon did before this model had restarts."""
+    found = search(2, Rules(plans=2, deaths=0, restarts=1, suspects=False))
+    assert "the daemon starts again" in found.broken
+    assert found.broken[-1] == "2 trains"
+
+
+def test_without_waiting_for_the_unheard_a_newcomer_begins_beside_them() -> None:
+    assert search(2, Rules(plans=2, deaths=0, newcomers=1, restarts=1, awaits=False)).broken
+
+
+@pytest.mark.nightly
+def test_newcomers_and_a_restart() -> None:
+    for rules in (Rules(plans=2, deaths=0, newcomers=1), Rules(plans=2, deaths=0, newcomers=1, restarts=1)):
+        found = search(2, rules)
+        assert (found.broken, found.stuck) == ((), None)
+
+
 @pytest.mark.nightly
 def test_a_death_and_a_plan_more() -> None:
     assert search(3, Rules()).broken == ()

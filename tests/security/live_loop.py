@@ -46,7 +46,7 @@ class Running:
         clock = self.clock
         self.lock, self.runs = threading.RLock(), 0
         self.cluster = MemoryCluster([node(f"n{i}") for i in range(8)], clock)  # type: ignore[arg-type]
-        members = Membership(MembershipSettings(), clock, lambda claim: admit(self.loop.views, claim), {}, _ignore)
+        members = Membership(MembershipSettings(), clock, lambda claim: admit(self.loop.views, claim), None, _ignore)
         budget = ReportBudget(UNBOUNDED, clock)
         self.roles = Roles(bans=lambda: self.loop.ledger.bans)
         self.gate = WorkersGate(

@@ -124,7 +124,7 @@ def played(new_house: Callable[..., House], private: list[str]) -> Iterator[Hous
 
     def router(house: House) -> Any:
         members = Membership(
-            MembershipSettings(), house.clock, lambda claim: admit(stages[0].views, claim), {}, lambda *_: None
+            MembershipSettings(), house.clock, lambda claim: admit(stages[0].views, claim), None, lambda *_: None
         )
         house.gate = WorkersGate(members, threading.RLock(), lambda: _take(members), house.clock)
         return make_workers_router(house.gate, house.auth.worker_uid, house.connections)

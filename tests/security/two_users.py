@@ -16,6 +16,7 @@ from malletrain.domain.job import MalleableJob
 from malletrain.loop.ledger import Ledger
 from malletrain.loop.membership.admission import admit
 from malletrain.loop.membership.members import Membership
+from malletrain.loop.membership.next_world import LastWorlds
 from malletrain.loop.membership.state import MembershipSettings, Worker
 from malletrain.wire.messages import Plan
 from tests.api.house import Caller, House
@@ -145,6 +146,6 @@ def make_membership(
         MembershipSettings(),
         clock,
         lambda claim: admit(journal.views, claim),
-        generations,
+        LastWorlds(generations),
         lambda job, why: refusals.append((job, why)),
     )

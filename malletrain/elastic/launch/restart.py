@@ -2,8 +2,9 @@
 
 Here the launcher is the member of the world. On a new plan it signals its script, waits until that has ended, and
 starts it again with torchrun's environment variables (PyTorch's "torchrun" manual, Environment Variables): one
-process a node, the oldest member's node as MASTER_ADDR. Each resize costs what the script needs to save, start,
-import and load.
+process a node, the oldest member's node as MASTER_ADDR. No script starts before each of the world before has ended:
+it would load a checkpoint that is still being written, or the one before. Each resize costs what the script needs to
+save, start, import and load.
 
     MALLETRAIN_SIGNAL   the signal that makes the script save and end (TERM)
     MALLETRAIN_GRACE_S  seconds until a script that has not ended is killed (60)
@@ -80,6 +81,7 @@ class Restarter:
         self._ready = Path(tempfile.mkdtemp(prefix="malletrain-")) / "ready"
         #: When the relaunch in progress began, and whether it added nodes; None without one.
         self._relaunch: tuple[float, bool] | None = None
+        self._must_start = False  #: the script of the plan, once the daemon holds it no more
         self._link = Link(client, self)
 
     # --- LinkHandler -----------------------------------------------------------------------------------------
@@ -89,11 +91,11 @@ class Restarter:
 
     def check_in(self, number: int) -> messages.CheckedIn:
         """Answer for the launcher, which is alive as long as its node is."""
-        return messages.CheckedIn(number, self._plan.generation, 0, self._process is not None)
+        return messages.CheckedIn(number, self._plan.generation, 0, self._has_script)
 
     def standing(self) -> messages.Standing | None:
         plan = self._plan
-        if not plan.generation or self._process is None:
+        if not plan.generation or not self._has_script:
             return None
         return messages.Standing(plan.generation, plan.members, 0, "", plan.generation)
 
@@ -135,8 +137,10 @@ class Restarter:
             if self._seat(plan) is not None:
                 self._take(plan)
                 return None
-            if self._process is not None:
+            if self._has_script:
                 return self._leave(plan.reason, plan.generation)
+        if self._must_start and not link.hold:
+            self._start()
         if self._process is not None:
             status = self._process.poll()
             if status is not None:
@@ -149,24 +153,33 @@ class Restarter:
             link.changed.wait(0.1)
         return None
 
+    @property
+    def _has_script(self) -> bool:
+        """Whether its script runs, or is about to be started."""
+        return self._process is not None or self._must_start
+
     def _say_switched(self, pause_s: float, *, grew: bool) -> None:
         self._link.say(messages.Switched(self._plan.generation, 0, len(self._plan.members), pause_s, grew))
 
     def _take(self, plan: messages.Plan) -> None:
-        """Stop the script and start it in the world of a new plan."""
+        """Stop the script, which is started again in the world of a new plan."""
         before, began = len(self._plan.members), time.monotonic()
         self._stop()
         self._ready.unlink(missing_ok=True)
         self._plan = plan
-        rank, size = self._seat(plan) or 0, len(plan.members)
+        size = len(plan.members)
+        self._relaunch = (began, size > before) if before else None
+        self._say_switched(time.monotonic() - began if before else 0.0, grew=size > before)
+        self._must_start = True
+
+    def _start(self) -> None:
+        environment = torchrun_environment(self._plan, self._seat(self._plan) or 0)
         self._process = subprocess.Popen(
             self._command,
-            env={**self._environ, **torchrun_environment(plan, rank), "MALLETRAIN_READY": str(self._ready)},
+            env={**self._environ, **environment, "MALLETRAIN_READY": str(self._ready)},
             start_new_session=True,
         )
-        self._started_at = time.monotonic()
-        self._relaunch = (began, size > before) if before else None
-        self._say_switched(self._started_at - began if before else 0.0, grew=size > before)
+        self._must_start, self._started_at = False, time.monotonic()
 
     def _ended(self, status: int) -> int | None:
         """Handle the end of the script; returns the exit status for this process, or None to go on."""
@@ -201,6 +214,10 @@ class Restarter:
         return 1
 
     def _leave(self, reason: str, generation: int) -> int:
+        if self._link.given_up and self._process is not None:
+            self._kill_rest()  # what it would save is older than what others have trained since
+            wait_for_child(self._process)
+            self._process = None
         self._stop()
         self._link.say(messages.Left(generation, 0))
         self._link.flush(2.0)

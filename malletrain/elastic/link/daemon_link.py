@@ -56,6 +56,8 @@ class Directives:
         plan: the newest plan.
         end: why training must stop, once it must.
         leave: why this worker is asked to leave, if it is.
+        given_up: whether others train on without this worker: then its script must not save any more.
+        hold: whether a script that is started anew for `plan` must wait.
         away_since: monotonic time since which the daemon is unreachable; None while it answers.
         changed: notified when `plan` or `end` change.
     """
@@ -65,6 +67,7 @@ class Directives:
         self.plan: messages.Plan | None = None
         self.end: str | None = None
         self.leave: str | None = None
+        self.given_up = self.hold = False
         self.changed = threading.Condition()
         self.away_since: float | None = None
 
@@ -94,6 +97,7 @@ class Link(Directives):
         self._client = client
         self.last_contact = time.monotonic()
         self._must_greet = False
+        self._warm: messages.Warm | None = None
         self._queue: deque[messages.Message] = deque()
         self._filled = threading.Condition()
         self._sending = 0
@@ -118,6 +122,8 @@ class Link(Directives):
 
     def say(self, message: messages.Message) -> None:
         """Queue a message. When the queue is full, the oldest samples or metric is dropped first."""
+        if isinstance(message, messages.Warm):
+            self._warm = message
         with self._filled:
             if len(self._queue) >= MAX_QUEUED_MESSAGES:
                 for position, old in enumerate(self._queue):
@@ -188,7 +194,7 @@ class Link(Directives):
             self.say(self._handler.check_in(directive.check_in))
         self._handler.on_top_up(directive.top_up)
         with self.changed:
-            self.leave = directive.leave
+            self.leave, self.hold, self.given_up = directive.leave, directive.hold, directive.given_up
             self.end = directive.end or self.end
             self.changed.notify_all()
         if directive.plan is not None:
@@ -231,7 +237,10 @@ class Link(Directives):
             if epoch != self._epoch:
                 return
             try:
-                self._client.hello(self._handler.standing())
+                standing = self._handler.standing()
+                self._client.hello(standing)
+                if standing is None:
+                    self._repeat_warm()
                 self._epoch += 1
                 self._must_greet = False
                 self._in_contact()
@@ -242,7 +251,14 @@ class Link(Directives):
                 self._is_away()
                 self._closed.wait(retry)
 
+    def _repeat_warm(self) -> None:
+        """Ask for a seat again: a daemon that has restarted does not have it that this worker is warm."""
+        with self._filled:
+            if self._warm is not None and self._warm not in self._queue:
+                self._queue.appendleft(self._warm)
+                self._filled.notify_all()
+
     def _stop(self, reason: str) -> None:
         with self.changed:
-            self.end = self.end or reason
+            self.end, self.given_up = self.end or reason, True
             self.changed.notify_all()

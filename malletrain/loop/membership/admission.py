@@ -102,7 +102,7 @@ def holding(views: Mapping[int, JobView], job: int) -> Mapping[str, bool]:
     lost may train on where it is not heard."""
     view = views.get(job)
     pilots = view.pilots.values() if view is not None else ()
-    return {each.id: each.ready for each in pilots if each.phase in _HOLDS_NODE}
+    return {each.id: each.ready or each.unheard for each in pilots if each.phase in _HOLDS_NODE}
 
 
 def _nodes(view: JobView, pilot: Pilot) -> tuple[str, ...]:

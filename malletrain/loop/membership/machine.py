@@ -13,13 +13,19 @@ from dataclasses import dataclass, field
 
 from malletrain.domain.event import Event, GenerationPublished, Payload, WorkerJoined, WorkerLeft, WorkerLost
 from malletrain.learn.scale_up_profiling import next_measurement_size
-from malletrain.loop.membership.next_world import WorkerCandidate, next_world
+from malletrain.loop.membership.next_world import GENERATION_BLOCK, WorkerCandidate, next_world
 from malletrain.loop.membership.state import Check, JobMembership, MembershipSettings, Phase, Worker
 from malletrain.loop.ports import Clock
 from malletrain.wire.messages import Plan, Seat
 
 #: Superseded plans that are kept, since members may have agreed on one of them: far more than can be under way.
 PLANS_KEPT = 16
+
+#: Generations that one call of `JobMachine.settle` publishes at most, and some.
+SETTLED_AT_ONCE = 8
+
+#: Seconds between two tries to reserve numbers in a journal that cannot be written.
+RESERVE_POLL_S = 1.0
 
 #: Seconds between two looks at whether nodes have been given back.
 UNHEARD_POLL_S = 1.0
@@ -54,6 +60,7 @@ class JobMachine:
         up_since: when the daemon started (`Clock.elapsed`).
         make_secret: returns the secret of a generation.
         holding: the job's pilots that may hold a node, and whether a worker has been warm there, by the journal.
+        reserve: reserves generations up to a number in the journal; False if that cannot be written now.
     """
 
     def __init__(
@@ -65,6 +72,7 @@ class JobMachine:
         up_since: float,
         make_secret: Callable[[], str],
         holding: Callable[[], Mapping[str, bool]],
+        reserve: Callable[[int], bool],
     ) -> None:
         self.job = job
         self.settings = settings
@@ -74,6 +82,7 @@ class JobMachine:
         self._up_since = up_since
         self._make_secret = make_secret
         self._holding = holding
+        self._reserve = reserve
 
     # --- Time -----------------------------------------------------------------------------------------------------
 
@@ -219,10 +228,10 @@ class JobMachine:
         if job.pending is None or job.build_again_at is not None:
             return
         job.build_tries += 1
-        if job.build_tries == 1:
+        if job.build_tries == 1 and self._has_numbers():
             self.publish(job.pending.members, reason)
             return
-        delay = min(MAX_BUILD_DELAY_S, FIRST_BUILD_DELAY_S * 2 ** min(job.build_tries - 2, 16))
+        delay = min(MAX_BUILD_DELAY_S, FIRST_BUILD_DELAY_S * 2 ** min(max(0, job.build_tries - 2), 16))
         job.build_again_at, job.build_reason = self.clock.elapsed() + delay, reason
         self.look_at(job.build_again_at)
         self.ask(f"generation {job.pending.generation} cannot be made", broken=False)
@@ -251,8 +260,21 @@ class JobMachine:
         self._outbox.settled.add(self.job.id)
         if self.job.over is None:
             self._note_time_limits()
-            self._settle_world()
+            if self._has_numbers():
+                self._settle_world()
+            else:
+                self.look_at(self.clock.elapsed() + RESERVE_POLL_S)
             self._release_idle_leavers()
+
+    def _has_numbers(self) -> bool:
+        """Whether the next worlds can have numbers that no later daemon gives again, even if this one dies before it
+        has written that they were published (which waits while the journal cannot be written)."""
+        job = self.job
+        left = job.reserved - job.generation
+        until = job.generation + GENERATION_BLOCK
+        if left < GENERATION_BLOCK // 2 and self._reserve(until):
+            job.reserved = until
+        return job.reserved - job.generation >= SETTLED_AT_ONCE
 
     def _note_time_limits(self) -> None:
         for worker in self.job.living():
@@ -281,6 +303,8 @@ class JobMachine:
         if job.check is not None or (job.pending is not None and job.pending.urgent and job.all_live(job.pending)):
             return
         now = self.clock.elapsed()
+        if self._awaits_scripts_apart(now):
+            return
         if job.build_again_at is not None and job.pending is not None and job.all_live(job.pending):
             if now < job.build_again_at:
                 self.look_at(job.build_again_at)
@@ -324,7 +348,7 @@ class JobMachine:
         begins once these are free, and after `fence_s` at the latest: by then Slurm has killed what ran there.
         """
         job = self.job
-        latest = {each.pilot: each for each in sorted(job.workers.values(), key=lambda each: each.restart)}
+        latest = self._latest_runs()
         silent = {pilot: each for pilot, each in latest.items() if each.may_return}
         warm = {pilot for pilot, has_been_warm in self._holding().items() if has_been_warm}
         job.fenced &= warm  # one that was started again has had no warm worker yet
@@ -342,6 +366,10 @@ class JobMachine:
             if pilot not in job.fenced:
                 self._fence(pilot, silent.get(pilot))
         return now < job.fenced_at + self.settings.fence_s
+
+    def _latest_runs(self) -> dict[str, Worker]:
+        """By pilot, the worker of its latest run."""
+        return {each.pilot: each for each in sorted(self.job.workers.values(), key=lambda each: each.restart)}
 
     def _fence(self, pilot: str, worker: Worker | None) -> None:
         """Gives up a worker that may train where it is not heard, for good, and its node with it."""
@@ -370,7 +398,7 @@ class JobMachine:
         if silent:
             self.look_at(check.deadline)
             return
-        if check.broken and self._awaits_a_majority(check, now):
+        if check.broken and (self._awaits_a_majority(check, now) or self._awaits_scripts_apart(now)):
             return
         job.check = None
         if not check.broken:
@@ -397,13 +425,19 @@ class JobMachine:
         if job.terms.restarts or not check.whole:
             return False
         holding = self._holding()
+        latest = self._latest_runs()
         entered = (job.pending, *job.published.values()) if check.entered else ()
-        away: dict[str, Worker] = {}
+        away: dict[str, Worker | None] = {}
         for plan in (job.world, *entered):
             members = [job.workers[name] for name in plan.workers] if plan is not None else []
             silent = [each for each in members if each.silent and holding.get(each.pilot)]
             if 2 * len(silent) > len(members):
                 away.update((each.pilot, each) for each in silent)
+        # A daemon before may have died, or not heard, as the members of a later world took it.
+        for number, pilots in job.untaken.items():
+            unheard = [each for each in sorted(pilots) if holding.get(each) and _is_unheard(latest.get(each))]
+            if number > (job.world.generation if job.world is not None else 0) and 2 * len(unheard) > len(pilots):
+                away.update((pilot, latest.get(pilot)) for pilot in unheard)
         job.fenced &= {pilot for pilot, has_been_warm in holding.items() if has_been_warm}
         if not away:
             return False
@@ -413,6 +447,44 @@ class JobMachine:
                 self._fence(pilot, worker)
         self.look_at(now + UNHEARD_POLL_S)
         return now < check.fenced_at + self.settings.fence_s
+
+    @property
+    def relaunches(self) -> bool:
+        """Whether launchers are the members, each of which ends and starts its script by itself."""
+        return self.job.terms.restarts and not self.job.terms.items
+
+    def holds_scripts(self, plan: Plan) -> bool:
+        """Whether no script of this plan may start yet, because one of an earlier world may still run: it saves, and
+        those of the plan are to load that."""
+        return self.relaunches and any(
+            each.unheard or (each.at is not None and each.at.generation < plan.generation)
+            for each in self.job.living()
+        )
+
+    def _awaits_scripts_apart(self, now: float) -> bool:
+        """Whether others must wait, because scripts of an earlier world may train on where they are not heard.
+
+        A launcher takes a plan without asking the other members of its world, whose scripts then fail. So only a
+        world none of whose members is heard can train on. Its nodes are taken back; the others go on once these are
+        free, and after `fence_s` at the latest.
+        """
+        job = self.job
+        if not self.relaunches:
+            return False
+        holding = self._holding()
+        latest = self._latest_runs()
+        silent = {each.id: each for each in latest.values() if each.silent and holding.get(each.pilot)}
+        apart = [each for each in silent.values() if each.unheard or _trains_apart(each, silent)]
+        job.fenced &= {pilot for pilot, has_been_warm in holding.items() if has_been_warm}
+        if not apart:
+            job.apart_since = None
+            return False
+        job.apart_since = now if job.apart_since is None else job.apart_since
+        for worker in apart:
+            if worker.pilot not in job.fenced:
+                self._fence(worker.pilot, worker)
+        self.look_at(now + UNHEARD_POLL_S)
+        return now < job.apart_since + self.settings.fence_s
 
     def _dissolve(self) -> None:
         """Drops a world whose members are all silent.
@@ -437,7 +509,7 @@ class JobMachine:
         """
         job = self.job
         missing = [name for name in world.workers if name not in job.arrived and job.workers[name].phase.lives]
-        if missing and not world.urgent:
+        if missing and not world.urgent and not self.relaunches:
             if now >= job.arriving_since + self.settings.arrive_s:
                 return True
             self.look_at(job.arriving_since + self.settings.arrive_s)
@@ -477,3 +549,17 @@ class JobMachine:
                 continue
             worker.end = worker.leave_reason
             self.leave(worker, worker.leave_reason)
+
+
+def _trains_apart(worker: Worker, silent: Mapping[str, Worker]) -> bool:
+    """Whether all members of the world that the worker is in are silent, and none is in a later one."""
+    world = worker.at
+    if world is None:
+        return False
+    members = [silent.get(name) for name in world.workers]
+    return all(each is not None and (each.at is None or each.at.generation <= world.generation) for each in members)
+
+
+def _is_unheard(worker: Worker | None) -> bool:
+    """Whether a pilot's worker, None where none has said hello, may train where it is not heard."""
+    return worker is None or (worker.silent and not worker.phase.lives)

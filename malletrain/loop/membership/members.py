@@ -18,9 +18,9 @@ from malletrain.domain.event import Event, WorkerJoined
 from malletrain.loop.membership import reports
 from malletrain.loop.membership.admission import Admission, Claim, NotItsPilot
 from malletrain.loop.membership.machine import JobMachine, Outbox
-from malletrain.loop.membership.next_world import JobTerms, TakenWorld
+from malletrain.loop.membership.next_world import GENERATION_BLOCK, JobTerms, LastWorlds
 from malletrain.loop.membership.standing import GENERATION_GAP, members_of, take_standing
-from malletrain.loop.membership.state import JobMembership, MembershipSettings, Worker
+from malletrain.loop.membership.state import JobMembership, MembershipSettings, Phase, Worker
 from malletrain.loop.ports import Clock
 from malletrain.wire.messages import Directive, Message, Plan, Standing
 
@@ -36,13 +36,16 @@ class Membership:
         clock: time.
         admit: lets in a process that may be a worker (`malletrain.loop.membership.admission.admit`); raises `Refused`
             when it may not.
-        generations: the last generation of each job in the journal.
+        last: the last worlds of each job in the journal. Their numbers are not given again, and a worker that the
+            newest left behind is refused.
+        reserve: called with a job and a number before a world gets one that the journal does not have as reserved;
+            writes a `GenerationsReserved` and returns True, or returns False if that cannot be written now: then no
+            world is published, and the members of the present one train on.
         refused: called with job and reason when a hello, or a seat that it names, is refused.
         make_secret: returns an unpredictable text; each generation gets one. Workers do not connect to each other
             without.
         holding: the pilots of a job that may hold a node, and whether a worker has been warm there, by the journal
             (`malletrain.loop.membership.admission.holding`).
-        taken: the newest world of each job in the journal that trained; a worker that it left behind is refused.
     """
 
     def __init__(
@@ -50,11 +53,11 @@ class Membership:
         settings: MembershipSettings,
         clock: Clock,
         admit: Callable[[Claim], Admission],
-        generations: Mapping[int, int] | None = None,
+        last: LastWorlds | None = None,
         refused: Callable[[int, str], None] = lambda job, why: None,
         make_secret: Callable[[], str] = lambda: "",
         holding: Callable[[int], Mapping[str, bool]] = lambda job: {},
-        taken: Mapping[int, TakenWorld] | None = None,
+        reserve: Callable[[int, int], bool] = lambda job, until: True,
     ) -> None:
         self.settings = settings
         self._clock = clock
@@ -62,8 +65,8 @@ class Membership:
         self._refused = refused
         self._make_secret = make_secret
         self._holding = holding
-        self._journalled = dict(generations or {})
-        self._taken = dict(taken or {})
+        self._last = last or LastWorlds()
+        self._reserve = reserve
         self._batches: dict[int, tuple[tuple[int, int], ...]] = {}  #: by job
         self._climbers: frozenset[int] = frozenset()
         self._machines: dict[int, JobMachine] = {}
@@ -233,12 +236,17 @@ class Membership:
         return self._admit(claim)
 
     def _new_machine(self, job_id: int, terms: JobTerms) -> JobMachine:
-        last = self._journalled.get(job_id, 0)
-        generation = last + GENERATION_GAP if job_id in self._journalled else 0
-        job = JobMembership(job_id, terms, generation, last, self._taken.get(job_id))
+        published = self._last.published.get(job_id)
+        # Releases that reserved no numbers gave fewer than GENERATION_GAP that the journal does not have.
+        generation = max(self._last.reserved.get(job_id, 0), 0 if published is None else published + GENERATION_GAP)
+        reserved = generation or GENERATION_BLOCK  # by its announcement, if this daemon took that
+        job = JobMembership(
+            job_id, terms, generation, reserved, published or 0, self._last.taken.get(job_id),
+            self._last.untaken.get(job_id, {}),
+        )  # fmt: skip
         return JobMachine(
             job, self.settings, self._clock, self._outbox, self._up_since, self._make_secret,
-            partial(self._holding, job_id),
+            partial(self._holding, job_id), partial(self._reserve, job_id),
         )  # fmt: skip
 
     def report(self, name: str, message: Message) -> None:
@@ -290,6 +298,8 @@ class Membership:
             leave=worker.leave_reason or None if worker.leaving_since is not None else None,
             end=worker.end,
             top_up=worker.top_up,
+            hold=plan is not None and machine.holds_scripts(plan),
+            given_up=machine.relaunches and worker.phase is Phase.LOST,
         )
         if wanted != worker.directive:
             worker.directive = replace(wanted, seq=wanted.seq + 1)

@@ -7,10 +7,17 @@ of its members is gone or must leave.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 
-from malletrain.domain.event import Event, EventKind, GenerationPublished, GenerationSwitched
+from malletrain.domain.event import (
+    Event,
+    EventKind,
+    GenerationPublished,
+    GenerationsReserved,
+    GenerationSwitched,
+    JobAnnounced,
+)
 from malletrain.wire.messages import Seat
 
 
@@ -180,16 +187,40 @@ class TakenWorld:
     pilots: frozenset[str]
 
 
+#: A daemon reserves the numbers of a job's next worlds in blocks of this size. The first block of a job is reserved
+#: by its announcement.
+GENERATION_BLOCK = 1000
+
 #: The kinds of events that `last_worlds` goes by.
-WORLD_KINDS = (EventKind.GENERATION, EventKind.SWITCHED)
+WORLD_KINDS = (
+    EventKind.JOB_ANNOUNCED,
+    EventKind.GENERATIONS_RESERVED,
+    EventKind.GENERATION,
+    EventKind.SWITCHED,
+)
 
 
-def last_worlds(events: Iterable[Event]) -> tuple[dict[int, int], dict[int, TakenWorld]]:
-    """Of each job in the journal, the highest generation (never used again), and the newest world that trained.
+@dataclass(frozen=True, slots=True)
+class LastWorlds:
+    """What the journal has of each job's worlds.
 
-    A world whose members the journal does not name is left out.
+    Attributes:
+        published: the highest generation that it has as published.
+        reserved: the highest that a daemon may have published, in the journal or not.
+        taken: the newest world that trained; one whose members the journal does not name is left out.
+        untaken: the pilots of later worlds, by number: their members may have taken them without a word.
     """
+
+    published: Mapping[int, int] = field(default_factory=dict)
+    reserved: Mapping[int, int] = field(default_factory=dict)
+    taken: Mapping[int, TakenWorld] = field(default_factory=dict)
+    untaken: Mapping[int, Mapping[int, frozenset[str]]] = field(default_factory=dict)
+
+
+def last_worlds(events: Iterable[Event]) -> LastWorlds:
+    """Folds events of `WORLD_KINDS`, in order; others change nothing."""
     highest: dict[int, int] = {}
+    reserved: dict[int, int] = {}
     published: dict[int, dict[int, frozenset[str]]] = {}
     taken: dict[int, TakenWorld] = {}
     for event in events:
@@ -197,6 +228,10 @@ def last_worlds(events: Iterable[Event]) -> tuple[dict[int, int], dict[int, Take
             continue
         worlds = published.setdefault(event.job, {})
         match event.payload:
+            case JobAnnounced():
+                reserved[event.job] = max(reserved.get(event.job, 0), GENERATION_BLOCK)
+            case GenerationsReserved(until=until):
+                reserved[event.job] = max(reserved.get(event.job, 0), until)
             case GenerationPublished(generation=number, members=members):
                 highest[event.job] = max(highest.get(event.job, 0), number)
                 worlds[number] = frozenset(members)
@@ -204,4 +239,4 @@ def last_worlds(events: Iterable[Event]) -> tuple[dict[int, int], dict[int, Take
                 taken[event.job] = TakenWorld(number, worlds[number])
                 for older in [each for each in worlds if each <= number]:
                     del worlds[older]
-    return highest, taken
+    return LastWorlds(highest, reserved, taken, published)

@@ -107,6 +107,9 @@ def _switched(machine: JobMachine, this: Worker, said: wire.Switched) -> None:
     """The worker trains in a new generation."""
     job = machine.job
     job.step = max(job.step, said.step)
+    entered = job.published.get(said.generation) or job.world
+    if entered is not None and entered.generation == said.generation and entered.has(this.id):
+        this.at = entered
     machine.take(said.generation)
     world = job.world
     if world is None or world.generation != said.generation:

@@ -112,6 +112,7 @@ def take_standing(machine: JobMachine, this: Worker, said: Standing, brought: Br
     """Records where a member stands, and adopts its world (`brought`; None to keep the present one)."""
     job = machine.job
     job.step = max(job.step, said.step)
+    this.at = Plan(said.generation, said.members)
     own = said.address or next(seat.address for seat in said.members if seat.worker == this.id) or this.address
     if brought is not None:
         this.address = own

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -73,6 +74,7 @@ class Worker:
     leave_reason: str = ""
     lost_at: float | None = None  #: given up then, unless it is heard before
     unheard: bool = False  #: known from others only, since the daemon restarted
+    at: Plan | None = None  #: the one that it last said it is in
     answered_at: float | None = None  #: since when it has no poll open, after its first
     dropped: bool = False  #: its connection broke, and it was not heard since
     lost_how: str = ""
@@ -109,8 +111,11 @@ class JobMembership:
     id: int
     terms: JobTerms
     generation: int  #: the highest number given
+    reserved: int  #: the highest that may be given: a later daemon gives none up to this one
     journalled: int = 0  #: the highest that was published before the daemon started
     taken: TakenWorld | None = None  #: the newest that trained before the daemon started
+    #: Pilots of worlds that were published before the daemon started and may have been taken since, by number.
+    untaken: Mapping[int, frozenset[str]] = field(default_factory=dict)
     workers: dict[str, Worker] = field(default_factory=dict)  #: by name; lost and departed ones until forgotten
     void_before: int = 0  #: generations that are broken, as far as is known: all older ones
     world: Plan | None = None
@@ -131,6 +136,7 @@ class JobMembership:
     fenced_at: float | None = (
         None  #: since when nodes of workers are taken back that hold the state, and are not heard
     )
+    apart_since: float | None = None  #: since when scripts may run in a world that is over, and are not heard
     fenced: set[str] = field(default_factory=set)  #: their pilots
     over: str | None = None  #: why it ended
     over_since: float = 0.0
