@@ -75,12 +75,12 @@ def yield_now(
     views = {j: v for j, v in situation.views.items() if not v.phase.is_over}
     given = _yields(situation, views, rules, cache)
     actions = [
-        leaving_for(given.leave[pilot.id], pilot, situation.now, rules)
+        leaving_for(pilot, given, situation.now, rules)
         for _, view in sorted(views.items())
         for pilot in view.staying
         if pilot.id in given.leave
     ]
-    return with_co_allocated(overdue_leaves(views, situation.now, given.given) + actions, views), given
+    return with_co_allocated(overdue_leaves(views, situation.now, given) + actions, views), given
 
 
 def _clear_away(draft: Draft, inputs: Inputs) -> None:
@@ -89,7 +89,7 @@ def _clear_away(draft: Draft, inputs: Inputs) -> None:
         if view.phase.is_over:
             over_since = inputs.situation.over_since.get(job_id, inputs.now)
             draft.give_up(clear_away(view, over_since, inputs.now, inputs.rules))
-    draft.give_up(overdue_pilots(inputs.live, inputs.snapshot, inputs.now, inputs.rules, draft.yielding.given))
+    draft.give_up(overdue_pilots(inputs.live, inputs.snapshot, inputs.now, inputs.rules, draft.yielding))
 
 
 def _find_holes(draft: Draft, inputs: Inputs) -> None:
