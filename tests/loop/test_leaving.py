@@ -6,9 +6,12 @@ from dataclasses import replace
 
 import pytest
 
+from malletrain.decide.promise.promised_reserve import MainPromise
 from malletrain.domain.decision import LeavePilot, RecyclePilot
 from malletrain.domain.event import ActionIntent, EventKind
+from malletrain.domain.snapshot import Snapshot
 from malletrain.loop.memory import MemoryWorkers
+from malletrain.loop.trackers.hetjobs_seen import HetjobsSeen
 from tests.world import RULES, START, World, data_of, job, main_job
 
 
@@ -94,9 +97,7 @@ def test_a_reserve_that_holds_only_a_part_of_a_heterogeneous_job_is_given_up_for
     assert len(world.running()) == 3
 
 
-@pytest.mark.parametrize(
-    "changed", [{"spare_hetjobs": False}, {"keep_idle": 3}, {"keep_idle": 1, "keep_why": "promised"}]
-)
+@pytest.mark.parametrize("changed", [{"spare_hetjobs": False}, {"keep_idle": 3}])
 def test_a_reserve_stays_that_holds_the_whole_or_that_the_site_wants(changed: dict[str, object]) -> None:
     world = World(nodes=4, rules=replace(RULES, **{"keep_idle": 1, **changed}))  # type: ignore[arg-type]
     world.submit(job(1, most=4))
@@ -104,3 +105,15 @@ def test_a_reserve_stays_that_holds_the_whole_or_that_the_site_wants(changed: di
     world.tick()
     world.tick()
     assert len(world.running()) == 4 - world.loop.rules.keep_idle
+
+
+def test_a_reserve_that_a_promise_asks_for_is_not_made_smaller() -> None:
+    seen = HetjobsSeen()
+    parts = tuple(main_job(n, count=n - 7, het_id=8) for n in (8, 9))
+    seen.look(Snapshot(START, (), parts), RULES.harvest_partition, START)
+    rules = replace(RULES, keep_idle=2)
+    assert seen.rules(rules).keep_idle == 0
+    promised = replace(rules, promise=MainPromise(p95_s=2.0))
+    assert seen.rules(promised) == promised
+    cycles = replace(rules, promise=MainPromise(cycle_ratio=1.5))
+    assert seen.rules(cycles).keep_idle == 0

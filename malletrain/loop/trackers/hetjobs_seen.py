@@ -46,9 +46,10 @@ class HetjobsSeen:
             del self._seen[number]
 
     def rules(self, rules: Rules) -> Rules:
-        """`rules` with a reserve that does them no harm. One that follows from the site's promise stays: it grows
-        when jobs that were put off break the promise."""
-        if not rules.keep_idle or rules.keep_why or rules.keep_leaves or not rules.spare_hetjobs:
+        """`rules` with a reserve that does them no harm. That of a site with a promise stays: it grows when jobs that
+        were put off break the promise."""
+        promised = rules.promise is not None and rules.promise.holds_nodes
+        if not rules.keep_idle or promised or rules.keep_leaves or not rules.spare_hetjobs:
             return rules
         nodes, why = harmless_reserve(rules.keep_idle, [each.width for each in self._seen.values()])
         return replace(rules, keep_idle=nodes, keep_why=why) if why else rules
