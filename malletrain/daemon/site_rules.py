@@ -145,6 +145,7 @@ def rules_from(config: Config, facts: SiteFacts) -> Rules:
         class_features=frozenset(config.sizing.class_features),
         probing=_probing(config.sizing.profile),
         keep_idle=config.pool.keep_idle,
+        spare_hetjobs=config.pool.spare_hetjobs,
         keep_leaves=config.pool.keep_leaves,
         max_pilots=most_pilots(config),
         max_starts=most_starts(config),

@@ -8,9 +8,9 @@ from malletrain.decide.demand import DecisionCache
 from malletrain.decide.draft import Decided, Draft, Inputs, Situation
 from malletrain.decide.holes import Foresight, Holes, find_holes, pilot_limit_s
 from malletrain.decide.learn_and_size import Sizing, learn_and_size
-from malletrain.decide.multi_node_pilots import with_co_allocated
+from malletrain.decide.multi_node_pilots import task_groups, with_co_allocated
 from malletrain.decide.must_leave import leave_what_must
-from malletrain.decide.pilot_width import pilot_width
+from malletrain.decide.pilot_width import LEAST_STAY_S, outgrown, pilot_width
 from malletrain.decide.placement import place, rank, unfit_nodes
 from malletrain.decide.reconcile import (
     clear_away,
@@ -27,7 +27,7 @@ from malletrain.decide.rules import Rules
 from malletrain.decide.straggler_replacement import replace_stragglers
 from malletrain.decide.yielding import YieldPlan, any_pending_fits, availability, plan_yields
 from malletrain.domain.decision import Action, Decision, Hole, LeaveCause, Refusal
-from malletrain.domain.job import JobView
+from malletrain.domain.job import JobView, Pilot
 from malletrain.domain.snapshot import NodeState
 from malletrain.learn.hole_forecast import Forecast
 from malletrain.sizing.policy import Policy
@@ -75,12 +75,12 @@ def yield_now(
     views = {j: v for j, v in situation.views.items() if not v.phase.is_over}
     given = _yields(situation, views, rules, cache)
     actions = [
-        leaving_for(given.leave[pilot.id], pilot, situation.now, rules)
+        leaving_for(pilot, given, situation.now, rules)
         for _, view in sorted(views.items())
         for pilot in view.staying
         if pilot.id in given.leave
     ]
-    return with_co_allocated(overdue_leaves(views, situation.now, given.given) + actions, views), given
+    return with_co_allocated(overdue_leaves(views, situation.now, given) + actions, views), given
 
 
 def _clear_away(draft: Draft, inputs: Inputs) -> None:
@@ -89,7 +89,7 @@ def _clear_away(draft: Draft, inputs: Inputs) -> None:
         if view.phase.is_over:
             over_since = inputs.situation.over_since.get(job_id, inputs.now)
             draft.give_up(clear_away(view, over_since, inputs.now, inputs.rules))
-    draft.give_up(overdue_pilots(inputs.live, inputs.snapshot, inputs.now, inputs.rules, draft.yielding.given))
+    draft.give_up(overdue_pilots(inputs.live, inputs.snapshot, inputs.now, inputs.rules, draft.yielding))
 
 
 def _find_holes(draft: Draft, inputs: Inputs) -> None:
@@ -137,16 +137,18 @@ def _keep_reserve(draft: Draft, inputs: Inputs) -> None:
             draft.keep_the_others(inputs)
     if rules.cap_why:
         _shed_pilots(draft, inputs)
-    pilots = inputs.tasks.count(draft.staying)
     draft.width = pilot_width(
         sum(map(len, draft.staying.values())),
         len(draft.free) + len(draft.coming),
-        pilots,
+        inputs.tasks.count(draft.staying),
         max_pilots=rules.max_pilots,
         max_starts=rules.max_starts,
-        max_nodes=rules.max_nodes,
+        max_nodes=min([rules.max_nodes, *_widest(inputs.live)]),
     )
-    draft.free = inputs.tasks.startable(draft.free, rules.max_pilots - pilots, draft.width)
+    if draft.width > 1 and not situation.paused:
+        _make_room(draft, inputs)
+    room = rules.max_pilots - inputs.tasks.count(draft.staying)
+    draft.free = inputs.tasks.startable(draft.free, room, draft.width)
     if situation.paused:
         draft.refusals.append(Refusal("all", situation.paused))
         draft.free, draft.coming = [], frozenset()
@@ -176,6 +178,41 @@ def _shed_pilots(draft: Draft, inputs: Inputs) -> None:
     ]
     draft.give_up(inputs.tasks.with_co_allocated(leaves))
     draft.keep_the_others(inputs)
+
+
+def _widest(live: Mapping[int, JobView]) -> list[int]:
+    """How many nodes any of the jobs can have, where there are jobs."""
+    return [max(view.job.max_nodes for view in live.values())] if live else []
+
+
+def _make_room(draft: Draft, inputs: Inputs) -> None:
+    """The narrowest pilots leave where the cap keeps wider ones from starting."""
+    room = max(0, inputs.rules.max_pilots - inputs.tasks.count(draft.staying))
+    if len(draft.free) <= room:
+        return
+    growing = [view for j, view in inputs.live.items() if inputs.holdings[j].may_train]
+    growing = [view for view in growing if view.job.id not in inputs.situation.set_aside]
+    lacking = [min(view.job.max_nodes - len(draft.staying[view.job.id]), view.held_count) for view in growing]
+    waiting = [len(group) for group in task_groups(draft.free, draft.width, inputs.snapshot)]
+    tasks: dict[str, list[Pilot]] = {}
+    for pilot in (pilot for pilots in draft.staying.values() for pilot in pilots):
+        tasks.setdefault(pilot.task, []).append(pilot)
+    staid = [
+        (len(pilots), since, min(pilot.node for pilot in pilots), task)
+        for task, pilots in tasks.items()
+        if inputs.now - (since := pilots[0].started_at or pilots[0].since) >= LEAST_STAY_S
+    ]
+    staid.sort()
+    leaving_tasks = outgrown([width for width, *_ in staid], waiting, lacking, room, draft.width)
+    going = frozenset(task for *_, task in staid[:leaving_tasks])
+    if not going:
+        return
+    why = f"at most {inputs.rules.max_pilots} pilots: it makes room for one of up to {draft.width} nodes"
+    leave = [pilot for pilots in draft.staying.values() for pilot in pilots if pilot.task in going]
+    leaves = [leaving(pilot, LeaveCause.SHRINK, inputs.now, inputs.rules, why) for pilot in leave]
+    draft.give_up(inputs.tasks.with_co_allocated(leaves))
+    draft.keep_the_others(inputs)
+    draft.coming |= {pilot.node for pilot in leave}
 
 
 def _replace_stragglers(draft: Draft, inputs: Inputs) -> None:

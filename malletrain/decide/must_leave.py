@@ -23,7 +23,7 @@ def leave_what_must(draft: Draft, inputs: Inputs) -> None:
             if pilot.id in draft.given_up:
                 continue
             if pilot.id in yielding:
-                leaves.append(leaving_for(yielding[pilot.id], pilot, now, rules))
+                leaves.append(leaving_for(pilot, draft.yielding, now, rules))
                 continue
             must = must_leave(pilot, view, inputs.situation, draft.holes, rules)
             if must is not None:

@@ -11,13 +11,26 @@ Were jobs to grow by single nodes, each step would take a pilot of the cap, and 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from itertools import takewhile
 
-#: Widths that pilots have, in nodes. Few, and a quarter to a half apart: a width that follows each node that comes or
+#: Widths that pilots have, in nodes. Few, and at most a quarter apart: a width that follows each node that comes or
 #: goes would move the sizes of all jobs with it.
-WIDTHS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256)
+WIDTHS = (*range(1, 9), *(base * step // 4 for base in (8, 16, 32, 64, 128) for step in (5, 6, 7, 8)))
 
 #: Below this part of the cap there are pilots to spare for fewer free nodes than a whole width.
 SPARE_SHARE = 0.75
+
+#: Pilots are at most so many times as wide as would do if all were alike: a main job empties the whole of one.
+MOST_TIMES_ALIKE = 2
+
+#: A pilot gives its place under the cap to one that holds so many times as many nodes: what its job loses until it
+#: has nodes again is little beside that, and a place changes hands a few times at most.
+WIDER_TIMES = 2
+
+#: A pilot does not make room before it has been there for so long (seconds): a wider one may not come all the same,
+#: for a limit of the site, say, and the job would lose its nodes at each look.
+LEAST_STAY_S = 300.0
 
 #: Where a look may start only so many pilots, all free nodes are to be held within so many: a minute of usual looks.
 LOOKS_TO_HOLD_ALL = 6
@@ -32,12 +45,26 @@ def pilot_width(held: int, free: int, pilots: int, *, max_pilots: int, max_start
     """
     if max_nodes <= 1:
         return 1
-    least = max(math.ceil((held + free) / max(1, max_pilots)), math.ceil(free / max(1, max_pilots - pilots)))
+    alike = math.ceil((held + free) / max(1, max_pilots))
+    least = max(alike, min(MOST_TIMES_ALIKE * alike, math.ceil(free / max(1, max_pilots - pilots))))
     if max_starts:
         least = max(least, math.ceil(free / (LOOKS_TO_HOLD_ALL * max_starts)))
     if pilots < SPARE_SHARE * max_pilots:
         least = min(least, max(1, free))
     return min(max_nodes, next((width for width in WIDTHS if width >= least), max_nodes))
+
+
+def outgrown(widths: Sequence[int], free: Sequence[int], lacking: Sequence[int], room: int, width: int) -> int:
+    """How many pilots, the narrowest first, leave so that wider ones can start in their places.
+
+    `widths`: nodes of each pilot that may leave; `free`: nodes of each pilot that could start on what is free, were
+    there no cap; `lacking`: how many nodes more each job can have; `room`: how many pilots may start as it is;
+    `width`: of a pilot that starts now. A pilot makes room only for one that holds `WIDER_TIMES` as many nodes.
+    """
+    wanted = sorted((min(width, most) for most in lacking for _ in range(max(1, most // width))), reverse=True)
+    starting = [min(pair) for pair in zip(sorted(free, reverse=True), wanted, strict=False)]
+    pairs = zip(sorted(widths), starting[max(0, room) :], strict=False)
+    return sum(1 for _ in takewhile(lambda pair: pair[1] >= WIDER_TIMES * pair[0], pairs))
 
 
 def growth_sizes(held: int, least: int, most: int, width: int, sizes: tuple[int, ...] = ()) -> tuple[int, ...]:

@@ -5,13 +5,14 @@ A node that another job still holds is never handed over: its taker waits for th
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from malletrain.decide.holes import Holes, pilot_limit_s
 from malletrain.decide.multi_node_pilots import co_allocated, task_groups
 from malletrain.decide.placement import Placement
 from malletrain.decide.rules import Rules
 from malletrain.decide.start_diagnosis import diagnose
+from malletrain.decide.yielding import YieldPlan
 from malletrain.domain.decision import (
     KILLED_WHEN_LATE,
     Action,
@@ -53,34 +54,50 @@ def leaving(
     return LeavePilot(pilot.job_id, pilot.id, pilot.node, cause, latest, reason, main_job)
 
 
-def leaving_for(main_job: str, pilot: Pilot, now: float, rules: Rules) -> Action:
-    """How a pilot gives up its node to a main job."""
+def leaving_for(pilot: Pilot, given: YieldPlan, now: float, rules: Rules) -> Action:
+    """How a pilot gives up its node to the main job that `given` names for it.
+
+    For a heterogeneous job Slurm takes it back in the same moment as the others (SIGTERM and KillWait, as at
+    preemption): a completing node makes backfill wait, but one that still runs a pilot beside one that is idle
+    already makes it put the job off.
+    """
+    main_job = given.leave[pilot.id]
+    if pilot.node in given.at_once and pilot.phase is not PilotPhase.RELEASED:
+        return _leaving_at_once(main_job, pilot)
     reason = f"main job {main_job} could start on {pilot.node}"
     return leaving(pilot, LeaveCause.YIELD, now, rules, reason, main_job=main_job)
 
 
-def overdue_leaves(views: Mapping[int, JobView], now: float, wanted: Collection[str]) -> list[Action]:
+def _leaving_at_once(main_job: str, pilot: Pilot) -> Action:
+    reason = f"main job {main_job} could start on {pilot.node}, and needs the nodes of all its parts at once"
+    return RecyclePilot(pilot.job_id, pilot.id, pilot.node, reason, main_job=main_job)
+
+
+def overdue_leaves(views: Mapping[int, JobView], now: float, given: YieldPlan) -> list[Action]:
     """Pilots that were asked to leave, and whose time to do so is over.
 
-    They are killed where the main queue or the staff waits, or is given the node by now (`wanted`). Otherwise Slurm's
-    SIGTERM and KillWait follow, in which a checkpoint on the way to another size may still be written.
+    They are killed where the main queue or the staff waits, or is given the node by now. Otherwise Slurm's SIGTERM
+    and KillWait follow, in which a checkpoint on the way to another size may still be written. On the nodes that a
+    heterogeneous job is given, that time is over at once.
     """
     actions: list[Action] = []
     for _, view in sorted(views.items()):
         for pilot in view.unsettled:
             if pilot.phase is PilotPhase.LEAVING and pilot.leave_by is not None and now >= pilot.leave_by:
-                kill = pilot.leave_cause in KILLED_WHEN_LATE or pilot.node in wanted
+                kill = pilot.leave_cause in KILLED_WHEN_LATE or pilot.node in given.given
                 reason = f"asked to leave {now - pilot.since:.0f} s ago ({pilot.reason}) and still there"
                 reason = f"{reason}: killed" if kill else reason
                 actions.append(RecyclePilot(view.job.id, pilot.id, pilot.node, reason, kill=kill))
+            elif pilot.phase is PilotPhase.LEAVING and pilot.node in given.at_once:
+                actions.append(_leaving_at_once(given.at_once[pilot.node], pilot))
     return actions
 
 
 def overdue_pilots(
-    views: Mapping[int, JobView], snapshot: Snapshot, now: float, rules: Rules, wanted: Collection[str]
+    views: Mapping[int, JobView], snapshot: Snapshot, now: float, rules: Rules, given: YieldPlan
 ) -> list[Action]:
-    """Pilots that were asked for something and did not do it in time. `wanted`: as in `overdue_leaves`."""
-    actions = overdue_leaves(views, now, wanted)
+    """Pilots that were asked for something and did not do it in time. `given`: what main jobs are given."""
+    actions = overdue_leaves(views, now, given)
     rows: dict[str, SlurmJob] | None = None
     for _, view in sorted(views.items()):
         for pilot in view.unsettled:

@@ -37,8 +37,10 @@ class Rules:
         budgets: node-seconds of accounts for each day, week or month (`decide.entitlement.budgets`).
         max_wait_s: a job that has had no node for so long comes before the others' gain, for `turn_s`; 0: never.
         keep_idle: nodes that stay free, or are made free again, for `srun -I`, hetjobs, reservations and bursts.
-        keep_why, cap_why: why `keep_idle` and `max_pilots` are what they are, where the site's promise says it; else
-            empty. Pilots beyond a cap with a reason leave; beyond another one none starts.
+        spare_hetjobs: a reserve that holds only a part of the heterogeneous jobs of late is made smaller.
+        keep_why, cap_why: why `keep_idle` and `max_pilots` are what they are, where the site's promise (or
+            heterogeneous jobs) says it; else empty. Pilots beyond a cap with a reason leave; beyond another one none
+            starts.
         promise: what the site promises its main queue (`decide.promise`); None: nothing.
         keep_leaves: leaf switches that stay free as a whole, of those that no main job is on; their nodes count in
             `keep_idle`.
@@ -63,6 +65,7 @@ class Rules:
         claim_patience_s: free nodes are kept so long for a main job that could start on them; after that
             something else holds the job up, and the nodes are harvested again.
         claim_again_s: so long after its first claim such a job may claim anew.
+        begin_lead_s: nodes are given to a heterogeneous job that Slurm has put off so long before it may begin.
         max_starts: most pilots, or tasks of several, started at one look; 0: any number. Each takes the controller
             some milliseconds.
         max_queue: so many waiting main jobs are looked at, the best first: no more than Slurm's backfill reaches.
@@ -92,6 +95,7 @@ class Rules:
     max_wait_s: float = 1800.0
     turn_s: float = 600.0
     keep_idle: int = 0
+    spare_hetjobs: bool = True
     keep_why: str = ""
     cap_why: str = ""
     promise: MainPromise | None = None
@@ -113,6 +117,7 @@ class Rules:
     start_patience_s: float = 90.0
     claim_patience_s: float = 90.0
     claim_again_s: float = 1800.0
+    begin_lead_s: float = 45.0
     max_starts: int = 0
     max_queue: int = 500
     exit_patience_s: float = 30.0

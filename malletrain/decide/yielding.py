@@ -79,6 +79,8 @@ class YieldPlan:
         given: every node that a main job is given, also those that are coming free.
         awaiting: main jobs that could start now but for pilots, which leave their nodes or are asked to -> whether
             a better job waits that cannot start, so that only backfill starts it.
+        at_once: node -> the heterogeneous job that is given it. Slurm puts such a job off for minutes when it finds
+            some of its nodes idle and has to preempt for others, so all are given back in the same moment.
     """
 
     leave: Mapping[str, str] = field(default_factory=dict)
@@ -86,6 +88,7 @@ class YieldPlan:
     startable: Mapping[str, float] = field(default_factory=dict)
     given: frozenset[str] = frozenset()
     awaiting: Mapping[str, bool] = field(default_factory=dict)
+    at_once: Mapping[str, str] = field(default_factory=dict)
 
 
 def plan_yields(
@@ -100,7 +103,8 @@ def plan_yields(
     Main jobs are taken in the order of their priority, the parts of a heterogeneous job together, each on nodes
     that no better job plans to use before it would end. `startable_since` is the last answer's `startable`: a job
     that could have started for longer than `claim_patience_s` is held up by something else; it claims nothing until
-    `claim_again_s` have passed.
+    `claim_again_s` have passed. A heterogeneous job that Slurm has put off is given nodes from `begin_lead_s` before
+    it begins.
     """
     at_hand = availability(snapshot, harvested, rules)
     all_nodes = at_hand.free | at_hand.coming | set(at_hand.pilot_on)
@@ -110,9 +114,10 @@ def plan_yields(
     claimed: dict[str, str] = {}
     startable: dict[str, float] = {}
     awaiting: dict[str, bool] = {}
+    at_once: dict[str, str] = {}
     is_behind = False
     pilots_on = at_hand.pilot_on.keys() | _nodes_of_pilots(snapshot, rules)
-    for group in _waiting(snapshot, rules)[: rules.max_queue]:
+    for group in _waiting(snapshot, rules, now)[: rules.max_queue]:
         if not left:
             break
         name = group[0].id
@@ -124,12 +129,16 @@ def plan_yields(
                 break
             since = startable_since.get(name, now)
             startable[name] = since
-            if (now - since) % rules.claim_again_s > rules.claim_patience_s:
+            # One that was put off may start from its BeginTime on, and not before.
+            waited_s = max(0.0, now - max([since, *(_begins_at(part) for part in group)]))
+            if waited_s % rules.claim_again_s > rules.claim_patience_s:
                 break
             left.difference_update(chosen)
             if not pilots_on.isdisjoint(chosen):
                 awaiting.setdefault(name, is_behind)
             emptied = at_hand.emptied_with(chosen)
+            if group[0].het_id:
+                at_once |= dict.fromkeys(chosen, name)
             for node in chosen:
                 if node in at_hand.free:
                     claimed[node] = name
@@ -137,7 +146,7 @@ def plan_yields(
                     leave[at_hand.pilot_on[node].pilot] = name
             if emptied:
                 at_hand = at_hand.without(emptied)
-    return YieldPlan(leave, claimed, startable, frozenset(all_nodes - left), awaiting)
+    return YieldPlan(leave, claimed, startable, frozenset(all_nodes - left), awaiting, at_once)
 
 
 def any_pending_fits(snapshot: Snapshot, rules: Rules) -> bool:
@@ -201,13 +210,30 @@ def waits_for_nodes(job: SlurmJob, rules: Rules) -> bool:
     )
 
 
-def _waiting(snapshot: Snapshot, rules: Rules) -> list[list[SlurmJob]]:
-    """Waiting main jobs in the order of priority; parts of one heterogeneous job stand together."""
+def _waiting(snapshot: Snapshot, rules: Rules, now: float) -> list[list[SlurmJob]]:
+    """Waiting main jobs in the order of priority; parts of one heterogeneous job stand together. One of which a part
+    waits for something else, or still leaves the nodes that Slurm took back, is left out: no part starts alone."""
     groups: dict[str, list[SlurmJob]] = {}
+    held_up: set[int] = set()
     for job in snapshot.pending:
-        if waits_for_nodes(job, rules):
+        if waits_for_nodes(job, rules) or (job.het_id and _begins_soon(job, now, rules)):
             groups.setdefault(f"het{job.het_id}" if job.het_id else job.id, []).append(job)
-    return sorted(groups.values(), key=lambda group: min(_rank(job) for job in group))
+        elif job.het_id:
+            held_up.add(job.het_id)
+    if any(name.startswith("het") for name in groups):
+        held_up.update(job.het_id for job in snapshot.holding if job.het_id)
+    found = (group for group in groups.values() if group[0].het_id not in held_up)
+    return sorted(found, key=lambda group: min(_rank(job) for job in group))
+
+
+def _begins_soon(job: SlurmJob, now: float, rules: Rules) -> bool:
+    """Whether Slurm may start the job within `begin_lead_s`, at the BeginTime that it waits for."""
+    return job.reason == "BeginTime" and _begins_at(job) <= now + rules.begin_lead_s
+
+
+def _begins_at(job: SlurmJob) -> float:
+    """Before when Slurm does not start the job (Unix seconds)."""
+    return job.start_time or 0.0 if job.reason == "BeginTime" else 0.0
 
 
 def _choose(

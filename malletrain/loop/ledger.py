@@ -36,6 +36,7 @@ from malletrain.loop.trackers.conduct import Conduct
 from malletrain.loop.trackers.costs import INDEPENDENT_ITEMS, RELAUNCH, TELLING_COSTS, Costs
 from malletrain.loop.trackers.fair_share import FairShareUsage
 from malletrain.loop.trackers.harm_signals import HarmSignalTracker
+from malletrain.loop.trackers.hetjobs_seen import HetjobsSeen
 from malletrain.loop.trackers.hole_history import HoleTracker
 from malletrain.loop.trackers.main_jobs_met import MainJobsMet
 from malletrain.loop.trackers.main_promise import PromiseTracker
@@ -82,6 +83,7 @@ class Ledger:
         self.conduct = Conduct()
         self.main_jobs = MainJobsMet()
         self.promise = PromiseTracker()
+        self.hetjobs = HetjobsSeen()
         #: Since when a daemon has been there to hear workers (Unix seconds).
         self.heard_since = 0.0
         self.last_seq = 0

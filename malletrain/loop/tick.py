@@ -282,12 +282,14 @@ class Loop:
         return self.rules.with_exits(self.ledger.exits.usual_s())
 
     def _promised(self, snapshot: Snapshot) -> Rules:
-        """These rules, with the reserve and the number of pilots that keep the site's promise now."""
-        now, tracker = self._clock.now(), self.ledger.promise
+        """These rules, with the reserve and the number of pilots that keep the site's promise now, and spare
+        heterogeneous jobs."""
+        now, tracker, hetjobs = self._clock.now(), self.ledger.promise, self.ledger.hetjobs
+        hetjobs.look(snapshot, self.rules.harvest_partition, now)
         tasks = {pilot.task for view in self.views.values() for pilot in view.staying}
         with self._guard:  # people ask for its figures meanwhile
             tracker.look(snapshot, len(tasks), self.ledger.exits.usual_s(), now, self.rules)
-            return tracker.rules(self._rules_now(), snapshot, now)
+            return hetjobs.rules(tracker.rules(self._rules_now(), snapshot, now))
 
     def _situation(self, snapshot: Snapshot) -> Situation:
         now = self._clock.now()

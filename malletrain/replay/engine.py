@@ -20,7 +20,7 @@ from time import perf_counter
 import numpy as np
 from numpy.typing import NDArray
 
-from malletrain.decide.pilot_width import pilot_width
+from malletrain.decide.pilot_width import LEAST_STAY_S, outgrown, pilot_width
 from malletrain.replay.cluster_trace import ClusterTrace
 from malletrain.replay.inputs.node_classes import ClassesOfNodes, ClassIdeal, ClassRates
 from malletrain.replay.options import NodeOrder, Options
@@ -444,6 +444,7 @@ class Engine:
         usable = max(0, self.n_idle - self._soon - self.options.keep_idle)
         if self.options.max_nodes > 1:
             self._widen(usable)
+            self._make_room()
         nodes = self._within_cap(usable)
         self._beyond_cap = usable - nodes
         counts = self.held[live].tolist()
@@ -478,9 +479,28 @@ class Engine:
         held = np.flatnonzero(self.owner >= 0)
         width = pilot_width(
             len(held), max(0, nodes - len(held)), self._tasks.count(held), max_pilots=self.options.max_pilots,
-            max_starts=self.options.max_starts, max_nodes=self.options.max_nodes,
+            max_starts=self.options.max_starts, max_nodes=min(self.options.max_nodes, max(self._most)),
         )  # fmt: skip
         self._tasks.widen(width, held)
+
+    def _make_room(self) -> None:
+        """The narrowest pilots leave where the cap keeps wider ones from starting."""
+        held = np.flatnonzero(self.owner >= 0)
+        room = max(0, self.options.max_pilots - self._tasks.count(held))
+        free = self._less_reserve(self._free())
+        free = free[self._freed[free] < self.now]
+        if len(free) <= room or self._tasks.width == 1:
+            return
+        waiting = np.unique(self._tasks.groups(free, self._alike()), return_counts=True)[1].tolist()
+        lacking = [self._most[j] - int(self.held[j]) for j in self.live]
+        staid = held[self.started[held] <= self.now - LEAST_STAY_S]
+        # The first of a task's nodes stands for it; `staid` ascends.
+        tasks, first, widths = np.unique(self._tasks.of[staid], return_index=True, return_counts=True)
+        narrowest = np.lexsort((staid[first], self.started[staid[first]], widths))
+        going = outgrown(widths[narrowest].tolist(), waiting, lacking, room, self._tasks.width)
+        for task in tasks[narrowest[:going]].tolist():
+            nodes = held[self._tasks.of[held] == task]
+            self._release(nodes, int(self.owner[nodes[0]]), Cause.SHRINK, stall=True)
 
     def _within_cap(self, nodes: int) -> int:
         """How many of `nodes` nodes there can be pilots on; and which free ones may be started on at this look."""
@@ -510,12 +530,16 @@ class Engine:
     def _bounds(self, nodes: int) -> SizeBounds | None:
         """What the daemon's rules ask of sizes besides."""
         live = self._live
-        must = self._turns.must(live, nodes, self.now)
-        places = frozenset(i for i, j in enumerate(self.live) if j in must) if must else frozenset()
         allowed: dict[int, NDArray[np.bool_]] = {}
         if self._tasks.several:
             held = np.flatnonzero(self.owner >= 0)
             allowed = self._tasks.allowed(held, self.owner[held], self.live, self._least, self._most)
+        # A job that has no size but none is as if it needed more than there is.
+        least = {
+            self.live[i]: int(np.argmax(may[1:])) + 1 if may[1:].any() else nodes + 1 for i, may in allowed.items()
+        }
+        must = self._turns.must(live, nodes, self.now, least)
+        places = frozenset(i for i, j in enumerate(self.live) if j in must) if must else frozenset()
         return SizeBounds(allowed, places) if places or allowed else None
 
     def _alike(self) -> list[NDArray[np.float64]]:

@@ -5,7 +5,10 @@ and pilots on every idle node. Every third job of several nodes is a hetjob, an 
 switch; staff makes reservations meanwhile. Times of the log are divided by a factor, which is printed.
 
     python -m scripts.bench.harm --log LOG.swf.gz --profile fast --seconds 480 --json run1.json
+    python -m scripts.bench.harm --log LOG.swf.gz --profile site --promise 'main_delay_p95 = "2s"'
     python -m scripts.bench.harm --summarise run1.json run2.json
+
+With `--promise` the daemon knows no arrivals at first: its reserve is the whole machine until it has seen some fifty.
 
 Pilots run a job in restart mode whose script only sleeps: training itself would take this machine's processors from
 all four labs.
@@ -50,6 +53,10 @@ def main() -> int:
     parser.add_argument("--fill", type=float, default=0.6, help="share of the machine that the main queue takes")
     parser.add_argument("--keep-idle", type=int, default=1, help="pool.keep_idle of the pilots' arm")
     parser.add_argument("--keep-leaves", type=int, default=0, help="pool.keep_leaves of the pilots' arm")
+    parser.add_argument(
+        "--promise", action="append", default=[], metavar="LINE",
+        help="a line of [promise] of the pilots' arm, such as 'main_delay_p95 = \"2s\"'; may be given again",
+    )  # fmt: skip
     parser.add_argument("--json", type=Path, help="write the run to this file")
     parser.add_argument("--journal", type=Path, help="keep the pilots' arm's journal here (SQLite)")
     parser.add_argument("--summarise", type=Path, nargs="+", metavar="FILE", help="sum up earlier runs instead")
@@ -82,12 +89,14 @@ def play(options: argparse.Namespace) -> dict[str, object]:
         labs = labs_up(stack, directory, configs)
         quick = FAST_LOOP if options.profile == "fast" else []
         pool = [f"keep_idle = {options.keep_idle}", f"keep_leaves = {options.keep_leaves}"]
-        site = stack.enter_context(Site(labs[PILOTS], settings={"loop": quick, "pool": pool}))
+        settings = {"loop": quick, "pool": pool, "promise": options.promise}
+        site = stack.enter_context(Site(labs[PILOTS], settings=settings))
         site.start()
         number = site.harvest("alice", options.nodes)
         reserve = max(options.keep_idle, options.keep_leaves * LEAF)
+        least = 0 if options.promise else options.nodes - reserve
         labs[PILOTS].wait_for(
-            lambda: site.pilot_nodes("alice") >= options.nodes - reserve,
+            lambda: site.pilot_nodes("alice") >= least,
             120,
             "a pilot on every node but those that stay idle",
         )
@@ -131,6 +140,7 @@ def play(options: argparse.Namespace) -> dict[str, object]:
             "choice": options.choice,
             "keep_idle": options.keep_idle,
             "keep_leaves": options.keep_leaves,
+            "promise": options.promise,
             "begin": begin,
             "seconds": options.seconds,
             "load": [load_before, os.getloadavg()[0]],

@@ -23,6 +23,7 @@ RESERVE_EVERY_S, RESERVE_LEAD_S = 90.0, 40.0
 _STARTED = re.compile(
     r"(sched: Allocate|backfill: Started|_slurm_rpc_allocate_resources)\D*JobId=(\d+)(?:_\d+\((\d+)\))?"
 )
+_RPC = re.compile(r"\s+([A-Z_]+)\s+\(\s*\d+\) count:(\d+)\s+ave_time:\d+\s+total_time:(\d+)")
 _FIELD = re.compile(r"(?:^| )([A-Za-z]+)=(\S*)")
 
 
@@ -43,6 +44,13 @@ def lab_config(nodes: int, profile: str, *, preemption: bool) -> LabConfig:
         node_attributes=tuple((i, "Weight=10") for i in range(nodes // 2, nodes)),
         files=(("topology.conf", topology),),
     )
+
+
+def rpcs_by_kind(sdiag_text: str) -> dict[str, tuple[int, float]]:
+    """What slurmctld was asked since its counters were reset, by kind of message (sdiag(1)): how often, and for how
+    many seconds in all."""
+    found = (_RPC.fullmatch(line.rstrip()) for line in sdiag_text.splitlines())
+    return {match[1]: (int(match[2]), int(match[3]) / 1e6) for match in found if match}
 
 
 class Arm:
@@ -103,6 +111,7 @@ class Arm:
             "jobs": jobs,
             "reservations": len(self._asked),
             "reservations_refused": sum(1 for _, made in self._asked if not made),
+            "rpcs": rpcs_by_kind(counts),
             "drained": self.lab.run(["sinfo", "-h", "-N", "-t", "drain,drng,down,fail", "-o", "%N"]).stdout.split(),
             "main_cycle_s": means[0] if means else None,
             "main_cycle_max_s": seen.main_cycle_max_s,

@@ -95,7 +95,30 @@ def summary(runs: Sequence[Run]) -> Iterator[str]:
                 f"{f'{low:+.2f} to {high:+.2f}':>18}{p99(values):+9.2f}{max(values):+9.2f}"
             )
     yield from _else(runs)
+    yield from _rpcs(runs)
     yield from _goals(runs, later)
+
+
+def _rpcs(runs: Sequence[Run]) -> Iterator[str]:
+    """What slurmctld was asked with pilots beyond what it was asked with preemption alone: the daemon's commands, the
+    pilots' own lives, and what the bench waits by in both."""
+    played = [run for run in runs if all("rpcs" in run["arms"][arm] for arm in (PREEMPTION, PILOTS))]
+    minutes = sum(run["seconds"] for run in played) / 60.0
+    if not minutes:
+        return
+    rows: dict[str, list[float]] = {}
+    for run in played:
+        for place, arm in ((0, PREEMPTION), (1, PILOTS)):
+            for kind, (count, seconds) in run["arms"][arm]["rpcs"].items():
+                row = rows.setdefault(kind, [0.0, 0.0, 0.0, 0.0])
+                row[place] += count / minutes
+                row[2 + place] += 1e3 * seconds / minutes
+    rows["all"] = [sum(column) for column in zip(*rows.values(), strict=True)]
+    yield ""
+    took = f"{'ms, ' + PREEMPTION:>18}{'ms, ' + PILOTS:>12}"
+    yield f"{'slurmctld was asked, a minute':40}{PREEMPTION:>12}{PILOTS:>10}{took}"
+    for kind, (before, after, before_ms, after_ms) in sorted(rows.items(), key=lambda each: -each[1][1])[:13]:
+        yield f"{kind:40}{before:12.1f}{after:10.1f}{before_ms:18.2f}{after_ms:12.2f}"
 
 
 def _else(runs: Sequence[Run]) -> Iterator[str]:

@@ -16,7 +16,7 @@ from malletrain.decide.multi_node_pilots import (
     whole_sizes,
     with_co_allocated,
 )
-from malletrain.decide.pilot_width import growth_sizes, pilot_width
+from malletrain.decide.pilot_width import MOST_TIMES_ALIKE, WIDER_TIMES, growth_sizes, outgrown, pilot_width
 from malletrain.decide.yielding import HarvestedNode, plan_yields
 from malletrain.domain.decision import Hole, LeaveCause, LeavePilot, RecyclePilot
 from malletrain.domain.job import Curve, JobPhase, JobView, Pilot, PilotPhase, part_of, pilot_name, task_of
@@ -80,7 +80,7 @@ def test_pilots_are_as_wide_as_their_number_asks_and_no_wider(held: int, free: i
     tasks = data.draw(st.integers(-(-held // most), min(held, cap))) if held <= most * cap else cap
     width = pilot_width(held, free, tasks, max_pilots=cap, max_starts=0, max_nodes=most)
     assert 1 <= width <= most
-    if most > 1 and width < min(most, free) and tasks < cap:
+    if most > 1 and width < min(most, free, MOST_TIMES_ALIKE * -(-(held + free) // cap)) and tasks < cap:
         assert width * (cap - tasks) >= free, "the pilots that there may be hold all that is free"
     if held + free <= cap and tasks == held:
         assert width == 1, "while there are enough pilots, each holds one node"
@@ -90,7 +90,24 @@ def test_pilots_are_as_wide_as_their_number_asks_and_no_wider(held: int, free: i
 def test_many_free_nodes_are_held_within_a_minute_of_bounded_starts() -> None:
     bounded = {"max_pilots": 5000, "max_starts": 10, "max_nodes": 256}
     assert pilot_width(0, 60, 0, **bounded) == 1
-    assert pilot_width(0, 1000, 0, **bounded) == 24
+    assert pilot_width(0, 1000, 0, **bounded) == 20
+
+
+NODES = st.lists(st.integers(1, 40), max_size=12)
+
+
+@given(NODES, NODES, st.lists(st.integers(0, 40), max_size=12), st.integers(0, 12), st.integers(1, 40))
+def test_pilots_make_room_only_for_ones_that_hold_twice_as_much(
+    widths: list[int], free: list[int], lacking: list[int], room: int, width: int
+) -> None:
+    going = outgrown(widths, free, lacking, room, width)
+    assert 0 <= going <= min(len(widths), max(0, len(free) - room))
+    left, come = sorted(widths)[:going], sorted(free, reverse=True)[room : room + going]
+    assert all(new >= WIDER_TIMES * old for old, new in zip(left, come, strict=True))
+    assert WIDER_TIMES * sum(left) <= sum(lacking), "jobs can have what comes"
+    if lacking and min(lacking) >= width * len(free) and going < min(len(widths), max(0, len(free) - room)):
+        one_more = min(width, sorted(free, reverse=True)[room + going])
+        assert one_more < WIDER_TIMES * sorted(widths)[going], "all that hold twice as much find room"
 
 
 def test_a_job_grows_by_whole_pilots() -> None:

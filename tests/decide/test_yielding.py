@@ -64,6 +64,34 @@ def test_the_parts_of_a_heterogeneous_job_start_together_or_not_at_all() -> None
     assert plan_yields(snapshot, harvested, {}, START, RULES).leave == {}
 
 
+def test_nodes_of_a_heterogeneous_job_are_given_back_at_once_and_those_of_others_are_not() -> None:
+    parts = [main_job(n, count=2, het_id=10) for n in (10, 11)]
+    snapshot, harvested = world(4, 1, *parts)
+    assert dict(plan_yields(snapshot, harvested, {}, START, RULES).at_once) == dict.fromkeys(
+        ["i0", "h0", "h1", "h2"], "10"
+    )
+    snapshot, harvested = world(4, 1, main_job(10, count=4))
+    assert plan_yields(snapshot, harvested, {}, START, RULES).at_once == {}
+
+
+def test_a_heterogeneous_job_that_slurm_put_off_is_given_all_its_nodes_when_it_begins_and_none_before() -> None:
+    begins = START + 120.0
+    first = main_job(10, count=1, het_id=10, reason="BeginTime", start=begins)
+    second = main_job(11, count=3, het_id=10, start=START, planned=["h0", "h1", "h2"])
+    snapshot, harvested = world(4, 1, first, second)
+    since = {"10": START}
+    for now, given in ((START, 0), (begins - 60.0, 0), (begins - 40.0, 4), (begins + 60.0, 4), (begins + 100.0, 0)):
+        answer = plan_yields(snapshot, harvested, since, now, RULES)
+        assert (len(answer.leave) + len(answer.claimed), len(answer.at_once)) == (given, given), now - begins
+
+
+def test_a_heterogeneous_job_whose_part_slurm_takes_back_just_now_is_given_nothing() -> None:
+    going = replace(main_job(10, nodes=["i0"], het_id=10), state=SlurmState.COMPLETING)
+    snapshot, harvested = world(4, 1, going, main_job(11, count=3, het_id=10))
+    answer = plan_yields(snapshot, harvested, {}, START, RULES)
+    assert (answer.leave, answer.claimed) == ({}, {})
+
+
 def test_two_jobs_do_not_share_a_node() -> None:
     snapshot, harvested = world(3, 1, main_job(1, count=2), main_job(2, count=2), main_job(3, count=2))
     answer = plan_yields(snapshot, harvested, {}, START, RULES)

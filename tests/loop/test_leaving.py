@@ -6,9 +6,12 @@ from dataclasses import replace
 
 import pytest
 
-from malletrain.domain.decision import LeavePilot
-from malletrain.domain.event import EventKind
+from malletrain.decide.promise.promised_reserve import MainPromise
+from malletrain.domain.decision import LeavePilot, RecyclePilot
+from malletrain.domain.event import ActionIntent, EventKind
+from malletrain.domain.snapshot import Snapshot
 from malletrain.loop.memory import MemoryWorkers
+from malletrain.loop.trackers.hetjobs_seen import HetjobsSeen
 from tests.world import RULES, START, World, data_of, job, main_job
 
 
@@ -54,3 +57,63 @@ def test_a_worker_that_does_not_leave_is_killed_in_time_for_the_main_job(tick: f
     given_up = [e for e in world.journal.events if e.kind in ends and data_of(e).get("type", "recycle") == "recycle"]
     assert "still there" in given_up[0].reason or given_up[0].reason == "timeout"
     assert closes - given_up[0].at >= rules.margin_s
+
+
+def test_slurm_takes_the_nodes_of_a_heterogeneous_job_back_in_one_moment_whatever_their_workers_do() -> None:
+    world = World(nodes=4)
+    world.workers = world.loop._workers = Deaf(world.clock)
+    world.submit(job(1, most=4))
+    world.tick()
+    world.tick()
+    world.cluster.set_main([main_job(10, count=1)])  # one pilot was asked to leave before
+    world.loop.watch()
+    parts = [main_job(20, count=1, het_id=20, priority=200), main_job(21, count=3, het_id=20, priority=200)]
+    world.cluster.set_main(parts)
+    world.loop.watch()
+    recycled = [
+        e.payload.action for e in world.journal.events
+        if isinstance(e.payload, ActionIntent) and isinstance(e.payload.action, RecyclePilot)
+    ]  # fmt: skip
+    assert {action.node for action in recycled} == {"n0", "n1", "n2", "n3"}
+    assert {(action.main_job, action.kill) for action in recycled} == {("20", False)}
+    assert world.running() == {}
+
+
+def test_a_reserve_that_holds_only_a_part_of_a_heterogeneous_job_is_given_up_for_a_week() -> None:
+    world = World(nodes=4, rules=replace(RULES, keep_idle=1))
+    world.submit(job(1, most=4))
+    world.tick()
+    world.tick()
+    assert len(world.running()) == 3
+    world.cluster.set_main([main_job(n, count=n - 7, het_id=8, reason="Dependency") for n in (8, 9)])
+    world.tick()
+    assert world.loop.last_decision is not None
+    assert "heterogeneous jobs of 3 nodes" in world.loop.last_decision.reason
+    world.cluster.set_main([])
+    world.tick()
+    assert len(world.running()) == 4
+    world.tick(8 * 86_400.0)
+    world.tick()
+    assert len(world.running()) == 3
+
+
+@pytest.mark.parametrize("changed", [{"spare_hetjobs": False}, {"keep_idle": 3}])
+def test_a_reserve_stays_that_holds_the_whole_or_that_the_site_wants(changed: dict[str, object]) -> None:
+    world = World(nodes=4, rules=replace(RULES, **{"keep_idle": 1, **changed}))  # type: ignore[arg-type]
+    world.submit(job(1, most=4))
+    world.cluster.set_main([main_job(n, count=n - 7, het_id=8, reason="Dependency") for n in (8, 9)])
+    world.tick()
+    world.tick()
+    assert len(world.running()) == 4 - world.loop.rules.keep_idle
+
+
+def test_a_reserve_that_a_promise_asks_for_is_not_made_smaller() -> None:
+    seen = HetjobsSeen()
+    parts = tuple(main_job(n, count=n - 7, het_id=8) for n in (8, 9))
+    seen.look(Snapshot(START, (), parts), RULES.harvest_partition, START)
+    rules = replace(RULES, keep_idle=2)
+    assert seen.rules(rules).keep_idle == 0
+    promised = replace(rules, promise=MainPromise(p95_s=2.0))
+    assert seen.rules(promised) == promised
+    cycles = replace(rules, promise=MainPromise(cycle_ratio=1.5))
+    assert seen.rules(cycles).keep_idle == 0

@@ -189,3 +189,40 @@ def test_whatever_the_main_queue_does_tasks_stay_whole(
     assert world.loop.last_decision.actions == ()
     known = {p.node for view in world.loop.views.values() for p in view.active}
     assert known == {name for nodes_of in held(world).values() for name in nodes_of}
+
+
+def test_a_narrow_pilot_makes_room_for_wider_ones_once_it_has_stayed_a_while() -> None:
+    world = World(nodes=13, rules=replace(RULES, max_nodes=8, max_pilots=2))
+    world.cluster.set_main([main_job(90, nodes=[f"n{i}" for i in range(1, 13)])])
+    world.submit(job(1, most=13), tasks=24)
+    world.tick()
+    world.tick()
+    assert sorted(map(len, held(world).values())) == [1]
+    world.cluster.set_main([main_job(90, nodes=[f"n{i}" for i in range(2, 13)])])
+    world.tick()
+    assert sorted(map(len, held(world).values())) == [1, 1]
+    world.cluster.set_main([])
+    for _ in range(5):
+        world.tick()
+    assert sorted(map(len, held(world).values())) == [1, 1], "its job has hardly had its node"
+    world.tick(400.0)
+    reasons = [e.reason for e in world.journal.events if e.kind is EventKind.INTENT]
+    assert any("makes room for one of up to" in reason for reason in reasons)
+    for _ in range(6):
+        world.tick()
+    assert sum(map(len, held(world).values())) >= 12, "all but a node that was changing hands"
+    starts = world.journal.events[-1].seq
+    for _ in range(60):
+        world.tick()
+    moved = [e for e in world.journal.events if (e.seq or 0) > (starts or 0) and e.kind is EventKind.INTENT]
+    assert not moved, "and then all stay"
+
+
+def test_no_pilot_makes_room_where_no_job_can_take_a_wider_one() -> None:
+    world = World(nodes=12, rules=replace(RULES, max_nodes=8, max_pilots=4))
+    for number in range(1, 5):
+        world.submit(job(number, most=2 if number == 1 else 1))
+    for _ in range(60):
+        world.tick(20.0)
+    assert sorted(map(len, held(world).values())) == [1, 1, 1, 2]
+    assert not any("makes room" in e.reason for e in world.journal.events)

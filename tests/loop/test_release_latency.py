@@ -30,6 +30,14 @@ def test_nearly_the_longest_exit_counts_and_outliers_do_not() -> None:
     assert exits.usual_s() == pytest.approx(12.0), "an hour tells of a daemon that was away"
 
 
+def test_a_node_that_was_taken_back_before_its_worker_left_tells_nothing() -> None:
+    exits = ReleaseLatency()
+    exits.apply(event_of(1000.0, EventKind.PILOT_STARTED, 1, "1_0", "n0"))
+    exits.apply(event_of(1001.0, EventKind.INTENT, 1, "1_0", "n0", data={"type": "recycle", "main_job": "9"}))
+    exits.apply(event_of(1031.0, EventKind.PILOT_HELD, 1, "1_0"))
+    assert exits.usual_s() is None
+
+
 def test_a_pilot_that_never_ran_and_a_daemon_that_was_away_tell_nothing() -> None:
     exits = ReleaseLatency()
     left(exits, "1_0", 1000.0, 0.5, ran=False)

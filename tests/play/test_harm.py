@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import random
+from pathlib import Path
 from statistics import fmean
 from typing import Any
 
 import pytest
 
+from scripts.play.arm import rpcs_by_kind
 from scripts.play.harm import ARMS, BASE, PILOTS, TWIN, interval, lost, p99, pairs, quantile, summary
 from scripts.play.load import Kind, MainJob, of_all_kinds
+
+FIXTURES = Path(__file__).parents[1] / "slurm" / "fixtures"
 
 
 def arm(starts: dict[str, float | None], **more: Any) -> dict[str, Any]:
@@ -89,3 +93,16 @@ def test_every_kind_is_dealt_and_nothing_else_changes() -> None:
     assert {job.kind for job in dealt} == set(Kind)
     assert [(j.number, j.submit_s, j.nodes) for j in dealt] == [(j.number, j.submit_s, j.nodes) for j in jobs]
     assert all(job.nodes > 1 for job in dealt if job.kind is not Kind.PLAIN)
+
+
+def test_what_slurmctld_was_asked_is_counted_by_kind_and_minute() -> None:
+    text = (FIXTURES / "22.05.8" / "sdiag.txt").read_text()
+    asked = rpcs_by_kind(text)
+    assert asked["REQUEST_PARTITION_INFO"] == (67, 0.01574)
+    assert "root" not in asked
+    run = run_of() | {"seconds": 120.0}
+    for name in ARMS:
+        run["arms"][name]["rpcs"] = {"REQUEST_JOB_INFO": (20 if name == PILOTS else 4, 0.002)}
+    (line,) = [line for line in summary([run]) if line.startswith("REQUEST_JOB_INFO")]
+    assert line.split()[1:] == ["2.0", "10.0", "1.00", "1.00"]
+    assert not any("slurmctld was asked" in line for line in summary([run_of()])), "runs of before have no counts"

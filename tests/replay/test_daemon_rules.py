@@ -73,8 +73,10 @@ def both(machine: ClusterTrace, jobs: list[TrainingJob], rules: Rules) -> tuple[
 def test_both_engines_replay_the_same_daemon(seed: int, changed: dict[str, float]) -> None:
     jobs = [job(i + 1, costs=ResizeCosts(), most=16) for i in range(4)]
     quick, slow = both(busy_machine(seed), jobs, replace(SHIPPED, **changed))  # type: ignore[arg-type]
-    assert quick.speedup_node_seconds == pytest.approx(slow.speedup_node_seconds, rel=0.005)
-    assert quick.occupied_node_seconds == pytest.approx(slow.occupied_node_seconds, rel=0.005)
+    # Which of several pilots makes room follows from when each began: a tick apart, and others leave from then on.
+    near = 0.01 if "max_nodes" in changed else 0.005
+    assert quick.speedup_node_seconds == pytest.approx(slow.speedup_node_seconds, rel=near)
+    assert quick.occupied_node_seconds == pytest.approx(slow.occupied_node_seconds, rel=near)
 
 
 def test_jobs_that_wait_take_turns_in_both_engines() -> None:
@@ -83,6 +85,15 @@ def test_jobs_that_wait_take_turns_in_both_engines() -> None:
     quick, slow = both(busy_machine(1, seconds=3600), jobs, rules)
     assert quick.speedup_node_seconds == pytest.approx(slow.speedup_node_seconds, rel=0.005)
     assert quick.jobs_started == slow.jobs_started == 20
+
+
+def test_jobs_whose_turn_it_is_take_whole_pilots_and_leave_no_place_under_the_cap_to_narrow_ones() -> None:
+    """Thirty jobs that wait for two pilots of at most eight nodes on sixteen: all are held, whoever's turn it is."""
+    machine = trace([(0.0, n, IDLE) for n in range(16)], 16, 7200.0)
+    rules = replace(SHIPPED, keep_idle=0, max_nodes=8, max_pilots=2, max_wait_s=300.0, turn_s=120.0)
+    log = fast(machine, [job(i + 1, most=8) for i in range(30)], Options.of_daemon(rules, TICK_S)).log
+    held_s = float((log.pilot_end - log.pilot_start).sum())
+    assert held_s >= 0.85 * 16 * 7200.0, "all but the looks at which nodes change hands"
 
 
 def test_no_more_pilots_than_the_site_allows() -> None:

@@ -166,3 +166,26 @@ def test_a_hetjob_of_which_slurm_starts_a_part_waits_for_cred_expire(any_lab: La
         lab.wait_for(lambda: lab.job(job)["Reason"] == "BeginTime", 30, "its first part was started and given up")
         begins = time.mktime(time.strptime(lab.job(job)["EligibleTime"], "%Y-%m-%dT%H:%M:%S"))
         assert 19 <= begins - submitted <= 55
+
+
+@pytest.mark.nightly
+def test_a_hetjob_that_was_put_off_once_starts_when_it_may(any_lab: Lab) -> None:
+    """Its first part found an idle node before the daemon had looked; its nodes are free when its time comes."""
+    lab, n = any_lab, any_lab.nodes
+    auth = next(line for line in (lab.path / "slurm.conf").read_text().splitlines() if line.startswith("AuthInfo="))
+    with lab.changed(Change(settings={"AuthInfo": f"{auth.removeprefix('AuthInfo=')},cred_expire=20"}), restart=True):
+        harvest = Harvesting(lab, overrides={"keep_idle": 1, "begin_lead_s": 8.0})
+        harvest.submit(most=len(n))
+        lab.wait_for(lambda: harvest.tick() and len(harvest.held()) == len(n) - 1, 40, "pilots on all nodes but one")
+        job = hetjob(lab, 1, len(n) - 2)
+
+        def put_off() -> bool:
+            return lab.job(job)["Reason"] == "BeginTime"
+
+        lab.wait_for(put_off, 30, "its first part was started and given up")
+        begins = time.mktime(time.strptime(lab.job(job)["EligibleTime"], "%Y-%m-%dT%H:%M:%S"))
+        lab.wait_for(lambda: harvest.tick() and lab.job_state(job) == "RUNNING", 60, "it runs")
+        started = time.mktime(time.strptime(lab.job(job)["StartTime"], "%Y-%m-%dT%H:%M:%S"))
+        assert 0 <= started - begins <= 5, "it was put off once"
+        assert {row.state for row in harvest.snapshot().jobs if row.het_id == job} == {"running"}
+        lab.clear()

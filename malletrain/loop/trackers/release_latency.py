@@ -42,6 +42,8 @@ class ReleaseLatency:
         match event.payload:
             case PilotStarted():
                 self._ran.add(event.pilot)
+            case ActionIntent(action=RecyclePilot(main_job=job, kill=kill)) if job and not kill:
+                pass  # its worker had not left yet: how long that takes is no matter of the node
             case ActionIntent(action=RecyclePilot()) if event.pilot in self._ran:
                 self._since.setdefault(event.pilot, event.at)  # one that Slurm has not started leaves nothing behind
             case PilotHeld() | PilotEnded():

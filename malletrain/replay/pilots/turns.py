@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,8 +36,9 @@ class Turns:
         self._had[live] = has
         return True
 
-    def must(self, live: Ints, nodes: int, now: float) -> frozenset[int]:
-        """The jobs that must have nodes now: those on their turn, then the longest waiting, as far as nodes reach."""
+    def must(self, live: Ints, nodes: int, now: float, least: Mapping[int, int] | None = None) -> frozenset[int]:
+        """The jobs that must have nodes now: those on their turn, then the longest waiting, as far as nodes reach.
+        `least`: the fewest nodes that a job may have at this moment, where these are not its fewest ever."""
         if self._max_wait_s <= 0 or not len(live):
             return frozenset()
         since = now - self.turned[live]
@@ -47,9 +49,10 @@ class Turns:
         claims = [(False, -float(since[i]), int(live[i])) for i in on_turn.nonzero()[0].tolist()]
         claims += [(True, float(self.turned[live[i]]), int(live[i])) for i in starving.nonzero()[0].tolist()]
         for _, _, j in sorted(claims):
-            if self._least[j] <= left:
+            fewest = int(self._least[j]) if least is None else least.get(j, int(self._least[j]))
+            if fewest <= left:
                 found.add(j)
-                left -= int(self._least[j])
+                left -= fewest
         return frozenset(found)
 
     def next_change(self, live: Ints, now: float) -> float:
