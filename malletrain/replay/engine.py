@@ -467,8 +467,7 @@ class Engine:
             j = int(live[i])
             mine = np.flatnonzero(self.owner == j)
             if self._tasks.several:
-                kept = self._tasks.kept(self._nodes.longest_first(mine), int(sizes[i]))
-                going = np.setdiff1d(mine, kept)
+                going = self._tasks.given_up(self._nodes.longest_first(mine), int(sizes[i]))
             else:
                 going = self._nodes.given_up(mine, -int(change[i]))
             self._release(going, j, Cause.SHRINK, stall=True)

@@ -231,7 +231,7 @@ class PolicySizer:
             ]
         else:
             # By identity: what a kept answer's jobs may have is kept with it.
-            may = () if bounds is None else tuple((at, id(each)) for at, each in bounds.allowed.items())
+            may = () if bounds is None else (*bounds.allowed, *map(id, bounds.allowed.values()))
             key = (tuple(live), tuple(counts), nodes, bounds and bounds.must, may)
             known = self._answers.get(key)
             if known is not None:

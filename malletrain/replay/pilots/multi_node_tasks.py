@@ -26,9 +26,11 @@ class MultiNodeTasks:
         self.of: Ints = np.full(nodes, -1, np.int64)
         self._next = 0
         self._members: dict[int, list[int]] = {}
-        #: How many nodes each task of a job holds, by job; in a second form, sorted, until they change.
+        #: How many nodes each task of a job holds, by job.
         self._widths: dict[int, dict[int, int]] = {}
-        self._sorted: dict[int, tuple[int, ...]] = {}
+        #: Sizes that each job may have where tasks begin `_masks_of` wide, until its tasks change; None: all.
+        self._masks: dict[int, NDArray[np.bool_] | None] = {}
+        self._masks_of = 0
         self._known: dict[tuple[tuple[int, ...], int, int, int], NDArray[np.bool_]] = {}
 
     def __len__(self) -> int:
@@ -53,7 +55,7 @@ class MultiNodeTasks:
                 self._members.setdefault(task, []).append(node)
                 widths[task] = widths.get(task, 0) + 1
             self._next += int(tasks.max() - self._next) + 1
-            self._sorted.pop(job, None)
+            self._masks.pop(job, None)
 
     def end(self, nodes: Ints, jobs: Ints) -> None:
         """Nodes leave their tasks, and the jobs that held them."""
@@ -63,7 +65,7 @@ class MultiNodeTasks:
             widths[task] -= 1
             if not members:
                 del self._members[task], widths[task]
-            self._sorted.pop(job, None)
+            self._masks.pop(job, None)
         self.of[nodes] = -1
 
     def groups(self, nodes: Ints, alike: Sequence[NDArray[np.float64]]) -> Ints:
@@ -94,14 +96,17 @@ class MultiNodeTasks:
         task, growing by whole ones. `least`: the fewest nodes of each job."""
         if not self.several:
             return {}
-        found = {}
-        for place, job in enumerate(live):
-            own = self._sorted.get(job)
-            if own is None:
-                own = self._sorted[job] = tuple(sorted(self._widths.get(job, {}).values()))
-            if self.width > 1 or (own and own[-1] > 1):
-                found[place] = self._sums(own, least[job], most[job])
-        return found
+        if self._masks_of != self.width:
+            self._masks_of = self.width
+            self._masks.clear()
+        masks = self._masks
+        for job in live:
+            if job not in masks:
+                own = tuple(sorted(self._widths.get(job, {}).values()))
+                some = self.width > 1 or (own and own[-1] > 1)
+                masks[job] = self._sums(own, least[job], most[job]) if some else None
+        found = zip(range(len(live)), map(masks.__getitem__, live), strict=True)
+        return {place: mask for place, mask in found if mask is not None}
 
     def _sums(self, widths: tuple[int, ...], least: int, most: int) -> NDArray[np.bool_]:
         """Which sizes of 0..`most` are sums of some of `widths`, or all of them and more tasks."""
@@ -119,10 +124,9 @@ class MultiNodeTasks:
             self._known[key] = known
         return known
 
-    def kept(self, ranked: Ints, size: int) -> Ints:
-        """Of the nodes `ranked`, best first, as many as can be kept, at most `size`, without breaking up a task."""
-        if not self.several:
-            return ranked[:size]
+    def given_up(self, ranked: Ints, size: int) -> Ints:
+        """Of a job's nodes `ranked`, best first, those that it gives up to keep at most `size` without breaking up a
+        task: as few as can be. By number."""
         tasks = self.of[ranked].tolist()
         widths: dict[int, int] = {}
         for task in tasks:
@@ -132,7 +136,8 @@ class MultiNodeTasks:
             for nodes in sorted(reached, reverse=True):
                 if nodes + width <= size and nodes + width not in reached:
                     reached[nodes + width] = (*reached[nodes], task)
-        return ranked[np.isin(self.of[ranked], reached[max(reached)])]
+        kept = set(reached[max(reached)])
+        return np.sort(ranked[[task not in kept for task in tasks]])
 
 
 def _runs(jobs: Sequence[int]) -> list[tuple[int, int]]:
