@@ -348,8 +348,7 @@ class Engine:
     def _plan(self) -> None:
         """The queue's plan as it now is: pilots are limited by it."""
         changed = self._plans.tell(self.now)
-        for node in changed[self.owner[changed] >= 0].tolist():
-            self._limit(node)
+        self._limit(changed[self.owner[changed] >= 0])
         self._due = self._due or len(changed) > 0
 
     def _limit_of(self, node: int) -> float:
@@ -360,10 +359,17 @@ class Engine:
             return until
         return max(self._tick_after(until - self.options.leave_lead_s), self._tick_after(self.started[node] + 1e-3))
 
-    def _limit(self, node: int) -> None:
-        until = self._limit_of(node)
-        if until < math.inf:
-            heapq.heappush(self._limits, (max(until, self.now), node, float(self.started[node])))
+    def _limit(self, nodes: Ints) -> None:
+        """The pilots on these nodes leave at their limits."""
+        known: dict[tuple[float, float], float] = {}
+        started, wanted = self.started[nodes].tolist(), self._plans.wanted_at[nodes].tolist()
+        for node, *since_until in zip(nodes.tolist(), started, wanted, strict=True):
+            key = since_until[0], since_until[1]
+            until = known.get(key)
+            if until is None:
+                until = known[key] = max(self._limit_of(node), self.now)
+            if until < math.inf:
+                heapq.heappush(self._limits, (until, node, key[0]))
 
     def _change(self, step: int) -> None:
         """The trace's changes of this moment."""
@@ -425,10 +431,11 @@ class Engine:
         if cause is not Cause.WINDOW:
             cold = nodes[~self.warm[nodes]]
             self.totals.lost_activation += float((self.now - self.started[cold]).sum())
+        if self.options.max_nodes > 1:
+            self._tasks.end(nodes, self.owner[nodes])
         self.owner[nodes] = -1
         self.warm[nodes] = False
         self._freed[nodes] = self.now
-        self._tasks.of[nodes] = -1
 
     # -- deciding --------------------------------------------------------------------------------------------------
 
@@ -461,8 +468,7 @@ class Engine:
             j = int(live[i])
             mine = np.flatnonzero(self.owner == j)
             if self._tasks.several:
-                kept = self._tasks.kept(self._nodes.longest_first(mine), int(sizes[i]))
-                going = np.setdiff1d(mine, kept)
+                going = self._tasks.given_up(self._nodes.longest_first(mine), int(sizes[i]))
             else:
                 going = self._nodes.given_up(mine, -int(change[i]))
             self._release(going, j, Cause.SHRINK, stall=True)
@@ -476,17 +482,20 @@ class Engine:
 
     def _widen(self, nodes: int) -> None:
         """How wide pilots that start now are, where `nodes` nodes can be held."""
-        held = np.flatnonzero(self.owner >= 0)
         width = pilot_width(
-            len(held), max(0, nodes - len(held)), self._tasks.count(held), max_pilots=self.options.max_pilots,
+            self.n_held, max(0, nodes - self.n_held), len(self._tasks), max_pilots=self.options.max_pilots,
             max_starts=self.options.max_starts, max_nodes=min(self.options.max_nodes, max(self._most)),
         )  # fmt: skip
-        self._tasks.widen(width, held)
+        self._tasks.widen(width, self.n_held)
+
+    def _pilots(self) -> int:
+        """How many there are."""
+        return len(self._tasks) if self.options.max_nodes > 1 else self.n_held
 
     def _make_room(self) -> None:
         """The narrowest pilots leave where the cap keeps wider ones from starting."""
         held = np.flatnonzero(self.owner >= 0)
-        room = max(0, self.options.max_pilots - self._tasks.count(held))
+        room = max(0, self.options.max_pilots - self._pilots())
         free = self._less_reserve(self._free())
         free = free[self._freed[free] < self.now]
         if len(free) <= room or self._tasks.width == 1:
@@ -507,14 +516,13 @@ class Engine:
         self._startable = None
         if nodes <= self.options.max_pilots and not self._tasks.several:
             return nodes
-        held = np.flatnonzero(self.owner >= 0)
-        room = max(0, self.options.max_pilots - self._tasks.count(held))
+        room = max(0, self.options.max_pilots - self._pilots())
         free = self._less_reserve(self._free())
         seen = self._freed[free] < self.now if self._ruled else np.ones(len(free), np.bool_)
         changing_hands = len(free) - int(np.count_nonzero(seen))
         free = free[seen]
         self._startable = free = free[self._tasks.groups(free, self._alike()) < room]
-        return min(nodes, len(held) + len(free) + changing_hands)
+        return min(nodes, self.n_held + len(free) + changing_hands)
 
     def _less_reserve(self, free: Ints) -> Ints:
         """Of free nodes, best first, those that need not stay idle: the reserve is of nodes that are seen free, the
@@ -530,10 +538,7 @@ class Engine:
     def _bounds(self, nodes: int) -> SizeBounds | None:
         """What the daemon's rules ask of sizes besides."""
         live = self._live
-        allowed: dict[int, NDArray[np.bool_]] = {}
-        if self._tasks.several:
-            held = np.flatnonzero(self.owner >= 0)
-            allowed = self._tasks.allowed(held, self.owner[held], self.live, self._least, self._most)
+        allowed = self._tasks.allowed(self.live, self._least, self._most)
         # A job that has no size but none is as if it needed more than there is.
         least = {
             self.live[i]: int(np.argmax(may[1:])) + 1 if may[1:].any() else nodes + 1 for i, may in allowed.items()
@@ -559,7 +564,7 @@ class Engine:
         pool = None
         if self._tasks.several:
             pool = Cohorts(free, self._nodes.about(free).tolist(), began[free].tolist())
-        left = self.options.max_pilots - self._tasks.count(np.flatnonzero(self.owner >= 0))
+        left = self.options.max_pilots - self._pilots()
         left = min(left, self.options.max_starts or left)
         begin = 0
         taken: list[Ints] = []
@@ -588,7 +593,7 @@ class Engine:
         """Of `nodes`, those of the first `left` tasks that they would make; and how many tasks are left then."""
         group = self._tasks.groups(nodes, self._alike())
         within = group < left
-        return nodes[within], left - len(np.unique(group[within]))
+        return nodes[within], left - min(max(0, left), int(group.max(initial=-1)) + 1)
 
     def _decide_by_class(self, classes: ClassesOfNodes) -> None:
         """As `_decide`, with nodes of several classes."""
@@ -659,7 +664,7 @@ class Engine:
         self.warm[nodes] = False
         self.started[nodes] = self.now
         if self.options.max_nodes > 1:
-            self._tasks.begin(nodes, self._alike())
+            self._tasks.begin(nodes, self.owner[nodes], self._alike())
         self.held[jobs] += more
         self.n_held += len(nodes)
         self.totals.activations += len(nodes)
@@ -673,5 +678,4 @@ class Engine:
                 self._join(j, nodes[begin:end])
             begin = end
         if self.trace.plans is not None or self.options.pilot_limit_s < math.inf:
-            for node in nodes.tolist():
-                self._limit(node)
+            self._limit(nodes)

@@ -122,7 +122,7 @@ def parse_policy(
 
 
 #: Answers of a policy that are kept: where a cap on pilots binds, half of a replay's questions come again.
-MAX_KEPT_ANSWERS = 8192
+MAX_KEPT_ANSWERS = 4096
 
 
 class PolicySizer:
@@ -154,7 +154,7 @@ class PolicySizer:
         self._pool = SupplyHistory()
         self._rows: KeptRows | None = None
         self._price = 0.0
-        self._answers: dict[Hashable, list[int]] = {}
+        self._answers: dict[Hashable, tuple[list[int], SizeBounds | None]] = {}
         # A replay has no side constraints: the core is asked at once.
         if self._policy.is_knapsack and choice.objective is not Objective.JCT and self._budgets is None:
             self._rows = KeptRows(jobs, self._demand, choice.horizon_s, choice.value, choice.alpha)
@@ -229,19 +229,22 @@ class PolicySizer:
                 _still(self._demand(j, count), rest) if rest > 0 else None
                 for j, count, rest in zip(live, counts, pending, strict=True)
             ]
-        elif bounds is None or not bounds.allowed:
-            key = (tuple(live), tuple(counts), nodes, bounds and bounds.must)
+        else:
+            # By identity: what a kept answer's jobs may have is kept with it.
+            may = () if bounds is None else (*bounds.allowed, *map(id, bounds.allowed.values()))
+            key = (tuple(live), tuple(counts), nodes, bounds and bounds.must, may)
             known = self._answers.get(key)
             if known is not None:
-                return known
-        table, at = rows.table(live, counts, nodes, instead, None if bounds is None else _allowed(bounds))
+                return known[0]
+        allowed, must = ({}, frozenset()) if bounds is None else (bounds.allowed, bounds.must)
+        table, at = rows.table(live, counts, nodes, instead, allowed, must)
         best = knapsack.solve(table, nodes, self._price)
         self._price = best.price
         sizes: list[int] = table.size[best.rows][at].tolist()
         if key is not None:
             if len(self._answers) >= MAX_KEPT_ANSWERS:
                 self._answers.clear()
-            self._answers[key] = sizes
+            self._answers[key] = sizes, bounds
         return sizes
 
     def _lifetimes(self, nodes: int) -> tuple[tuple[float, int], ...]:
@@ -358,16 +361,6 @@ def _still(job: JobDemand, seconds: float) -> JobDemand:
     if seconds <= 0:
         return job
     return replace(job, grow_s=max(0.0, job.grow_s - seconds), shrink_s=max(0.0, job.shrink_s - seconds))
-
-
-def _allowed(bounds: SizeBounds) -> dict[int, NDArray[np.bool_]]:
-    """Which sizes each job may have: for one that must have nodes, none of no nodes."""
-    found = dict(bounds.allowed)
-    for at in bounds.must:
-        some = found.get(at, np.ones(2, np.bool_)).copy()
-        some[0] = False
-        found[at] = some
-    return found
 
 
 def _bounded(job: JobDemand, at: int, bounds: SizeBounds) -> JobDemand:

@@ -6,8 +6,8 @@ those of `malletrain.sizing.values`, asked for one job at a time; jobs that are 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from itertools import accumulate
+from collections.abc import Callable, Collection, Mapping, Sequence
+from itertools import accumulate, pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -19,6 +19,8 @@ from malletrain.sizing.values import Floats, Ints, ValueTable, value_table
 
 #: Values in the cache (64 MB).
 MAX_CACHED_VALUES = 1 << 23
+#: Sets of allowed sizes whose places are kept.
+MAX_KNOWN_PLACES = 1 << 14
 
 
 class KeptRows:
@@ -51,17 +53,22 @@ class KeptRows:
         self._bounds: list[int] = [0]
         self._value: Floats = np.zeros(0)
         self._widest = 0
+        # Which sizes each job of the last table might have (None: all), and the rows of these.
+        self._may: list[NDArray[np.bool_] | None] = []
+        self._rows: list[Ints] = []
+        # By kind of job and identity of what it may have, which is kept for as long: the sizes' places.
+        self._places_of: dict[tuple[int, int], tuple[NDArray[np.bool_], Ints]] = {}
         #: Which rows a table for so many nodes has, and what does not change of them.
         self._cuts: dict[int, _Cut] = {}
 
     def table(
         self, live: Sequence[int], counts: Sequence[int], nodes: int, instead: Sequence[JobDemand | None] = (),
-        allowed: Mapping[int, NDArray[np.bool_]] | None = None,
+        allowed: Mapping[int, NDArray[np.bool_]] | None = None, must: Collection[int] = (),
     ) -> tuple[ValueTable, Ints]:  # fmt: skip
         """The table of the jobs `live` that hold `counts` nodes, when there are `nodes`; and for each of `live` its
         place in the table. `instead`: where a job is to be taken otherwise than usual, as what. `allowed`: by place
-        in `live`, which sizes (0, 1, ...) that job may have now; the others are worth less than all jobs can gain.
-        The table holds until the next is asked for."""
+        in `live`, which sizes (0, 1, ...) that job may have now, 0 among them; `must`: places of jobs for which no
+        nodes cost more than all jobs can gain. The table holds until the next is asked for."""
         if nodes > self._reach:
             self._reach_for(nodes)
         if tuple(live) != self._live:
@@ -72,11 +79,13 @@ class KeptRows:
                 self._held[i] = counts[at]
         if instead:
             self._put_instead([instead[at] for at in self._order])
-        if allowed:
-            self._bar(allowed)
         most = min(nodes, self._widest)
         cut = self._cuts.get(most) or self._cut(most)
-        value = self._value if most == self._widest else self._value[cut.rows]
+        if allowed:
+            cut = self._within(cut, allowed)
+        value = self._value if len(cut.rows) == len(self._value) else self._value[cut.rows]
+        if must:
+            value = self._without_none(value, cut, must)
         current = np.array(counts, dtype=np.int64)[self._order_of]
         changed = cut.size != current[cut.row_job]
         return ValueTable(self._ids, current, cut.start, cut.row_job, cut.size, value, changed), self._place
@@ -84,6 +93,7 @@ class KeptRows:
     def _reach_for(self, nodes: int) -> None:
         self._reach = 1 << (nodes - 1).bit_length()
         self._sizes.clear()
+        self._places_of.clear()
         self._values.clear()
         self._kept, self._live = 0, None
 
@@ -96,15 +106,42 @@ class KeptRows:
             self._put(i, table.value[begin:end])
             self._held[i] = -1  # not as usual: to be put anew
 
-    def _bar(self, allowed: Mapping[int, NDArray[np.bool_]]) -> None:
-        """Take from the sizes that are not allowed what no plan can make good."""
-        none = 2.0 * float(np.maximum.reduce(np.abs(self._value), initial=0.0)) * len(self._order) + 1.0
-        for at, may in allowed.items():
-            i = int(self._place[at])
-            sizes = self._sizes_of(self._in_order[i])
-            barred = (~may[np.minimum(sizes, len(may) - 1)]).nonzero()[0]
-            self._value[barred + self._bounds[i]] -= none
-            self._held[i] = -1  # not as usual: to be put anew
+    def _within(self, cut: _Cut, allowed: Mapping[int, NDArray[np.bool_]]) -> _Cut:
+        """The rows of `cut` with sizes that are allowed."""
+        may = [allowed.get(at) for at in self._order]
+        for i, each in enumerate(may):
+            if each is not self._may[i]:
+                self._may[i] = each
+                self._rows[i] = self._permitted(self._in_order[i], each) + self._bounds[i]
+        rows = np.concatenate(self._rows)
+        row_job = np.repeat(np.arange(len(may)), [len(each) for each in self._rows])
+        whole = self._cuts.get(self._widest) or self._cut(self._widest)
+        size = whole.size[rows]
+        if len(cut.rows) < len(self._value):
+            few = (size <= cut.most).nonzero()[0]
+            rows, row_job, size = rows[few], row_job[few], size[few]
+        return _Cut(cut.most, rows, row_job.searchsorted(np.arange(len(may) + 1)), row_job, size)
+
+    def _permitted(self, j: int, may: NDArray[np.bool_] | None) -> Ints:
+        """Which of a job's sizes, in their order, it may have."""
+        sizes = self._sizes_of(j)
+        if may is None:
+            return np.arange(len(sizes))
+        key = self._kind[j], id(may)
+        known = self._places_of.get(key)
+        if known is None:
+            if len(self._places_of) >= MAX_KNOWN_PLACES:
+                self._places_of.clear()
+            places = may[np.minimum(sizes, len(may) - 1)].nonzero()[0]
+            known = self._places_of[key] = may, places
+        return known[1]
+
+    def _without_none(self, value: Floats, cut: _Cut, must: Collection[int]) -> Floats:
+        """`value`, but no nodes cost each of the jobs at `must` more than all jobs can gain."""
+        value = value.copy()
+        none = 2.0 * float(np.maximum.reduce(np.abs(value), initial=0.0)) * len(self._order) + 1.0
+        value[cut.start[self._place[list(must)]]] -= none
+        return value
 
     def _put(self, i: int, values: Floats) -> None:
         self._value[self._bounds[i] : self._bounds[i + 1]] = values
@@ -122,6 +159,9 @@ class KeptRows:
         self._bounds = [0, *accumulate(count)]
         self._value = np.zeros(self._bounds[-1])
         self._cuts.clear()
+        self._may = [None] * len(live)
+        whole = np.arange(self._bounds[-1])
+        self._rows = [whole[first:last] for first, last in pairwise(self._bounds)]
 
     def _cut(self, most: int) -> _Cut:
         """The rows with sizes of up to `most` nodes."""
@@ -133,7 +173,7 @@ class KeptRows:
         start = np.searchsorted(row_job, np.arange(len(sizes) + 1))
         if len(self._cuts) * self._bounds[-1] > MAX_CACHED_VALUES:
             self._cuts.clear()
-        cut = self._cuts[most] = _Cut(rows, start, row_job, size)
+        cut = self._cuts[most] = _Cut(most, rows, start, row_job, size)
         return cut
 
     def _sizes_of(self, j: int) -> Ints:
@@ -162,8 +202,9 @@ class KeptRows:
 
 
 class _Cut(NamedTuple):
-    """Of the rows of all sizes those up to a number of nodes, and where each job's begin, their jobs and sizes."""
+    """Of the rows of all sizes those up to `most` nodes, and where each job's begin, their jobs and sizes."""
 
+    most: int
     rows: Ints
     start: Ints
     row_job: Ints

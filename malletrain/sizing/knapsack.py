@@ -16,6 +16,7 @@ from every policy that settles its ties here.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -34,8 +35,11 @@ _TRUE = np.ones(1, dtype=np.bool_)
 PRICE_SEARCH_RATIO = 0.02
 #: Above all costs of the programme.
 _BEYOND = 2**63
+#: Of a gap that leaves more rows than so many a job, smaller parts are searched first.
+FEW_ROWS_PER_JOB = 1.2
+DEEPENING_RATIO = 4.0
 #: Nodes times choices up to which lists are faster than arrays.
-MAX_LIST_CELLS = 512
+MAX_LIST_CELLS = 256
 
 
 @dataclass(frozen=True)
@@ -191,15 +195,43 @@ def repaired(table: ValueTable, nodes: int, price: Price) -> Ints:
 
 
 def least_loss(table: ValueTable, nodes: int, price: Price, gap: float) -> tuple[Ints, int, int]:
-    """Among plans that lose at most `gap`, the one of least loss, ties settled.
+    """Among plans that lose at most `gap`, of which there must be one, the one of least loss, ties settled.
 
-    Returns its row for each job, how many rows survived the gap, and the states of the dynamic programme.
+    Returns its row for each job, how many rows survived, and the states of the dynamic programmes.
     """
     jobs = len(table.ids)
     scale = max(abs(price.bound), float(np.maximum.reduce(np.abs(table.value), initial=0.0)), 1e-300)
     # The gap must fit the whole numbers, with the changes of all jobs in the low digits.
     unit = max(scale * LOSS_UNIT, gap * (jobs + 1) * 2.0**-58)
-    most = int(np.ceil(gap / unit)) + jobs + 1
+    states = 0
+    for within in _deepening(price.loss, jobs, gap):
+        rows, left, more = _least_within(table, nodes, price, unit, int(np.ceil(within / unit)) + jobs + 1)
+        states += more
+        if rows is not None:
+            return rows, left, states
+    raise ValueError("no plan loses as little as the gap")
+
+
+def _deepening(loss: Floats, jobs: int, gap: float) -> Iterator[float]:
+    """Losses that a plan may have, up to `gap`: the first leave few rows.
+
+    The best plan mostly loses a small part of the gap, and a row that alone loses more than a plan may is in none; so
+    where some plan loses at most the first of these, the many rows between it and the gap need not be looked at.
+    """
+    few = int(FEW_ROWS_PER_JOB * jobs)
+    if gap > 0 and np.count_nonzero(loss <= gap) > few:
+        within = float(np.partition(loss, few)[few])
+        while 0 < within < gap / 2:
+            yield within
+            within *= DEEPENING_RATIO
+    yield gap
+
+
+def _least_within(
+    table: ValueTable, nodes: int, price: Price, unit: float, most: int
+) -> tuple[Ints | None, int, int]:
+    """As `least_loss` among plans that lose at most `most` units; no rows where there is none."""
+    jobs = len(table.ids)
     alive = (price.loss <= (most + 0.5) * unit).nonzero()[0]
     units = np.rint(price.loss[alive] / unit)
     key = units.astype(np.int64) * (jobs + 1) + table.changed[alive]
@@ -214,6 +246,8 @@ def least_loss(table: ValueTable, nodes: int, price: Price, gap: float) -> tuple
     chosen = starts[:-1].copy()
     above = size - size[chosen][row_job]
     room = nodes - int(np.add.reduce(size[chosen]))
+    if room < 0:
+        return None, len(alive), 0
     is_open = starts[1:] - starts[:-1] > 1
     limit = np.int64(most) * (jobs + 1) + jobs - np.add.reduce(key[chosen[~is_open]])
     open_jobs = is_open.nonzero()[0]
@@ -222,7 +256,10 @@ def least_loss(table: ValueTable, nodes: int, price: Price, gap: float) -> tuple
     last = programme.last
     unused = np.rint((room - np.arange(len(last))) * (price.node / unit))
     total = last + np.minimum(unused, 2.0**60 / (jobs + 1)).astype(np.int64) * (jobs + 1)
-    chosen[open_jobs] += programme.trace(int(np.argmin(total)))
+    best = int(np.argmin(total))
+    if total[best] > limit:
+        return None, len(alive), programme.states
+    chosen[open_jobs] += programme.trace(best)
     return alive[chosen], len(alive), programme.states
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import groupby
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,32 +25,58 @@ class MultiNodeTasks:
         self.several = False
         self.of: Ints = np.full(nodes, -1, np.int64)
         self._next = 0
+        self._members: dict[int, list[int]] = {}
+        #: How many nodes each task of a job holds, by job.
+        self._widths: dict[int, dict[int, int]] = {}
+        #: Sizes that each job may have where tasks begin `_masks_of` wide, until its tasks change; None: all.
+        self._masks: dict[int, NDArray[np.bool_] | None] = {}
+        self._masks_of = 0
         self._known: dict[tuple[tuple[int, ...], int, int, int], NDArray[np.bool_]] = {}
 
-    def widen(self, width: int, held: Ints) -> None:
-        """Tasks that begin from now on hold at most `width` nodes; `held`: the nodes of those that there are."""
-        self.width = width
-        self.several = width > 1 or (self.several and len(np.unique(self.of[held])) < len(held))
+    def __len__(self) -> int:
+        """How many tasks there are."""
+        return len(self._members)
 
-    def begin(self, nodes: Ints, alike: Sequence[NDArray[np.float64]]) -> None:
-        """Put nodes that a job takes in tasks: those together that are equal in all columns of `alike`."""
-        if self.width == 1:
-            self.of[nodes] = np.arange(self._next, self._next + len(nodes))
-            self._next += len(nodes)
-            return
-        group = self.groups(nodes, alike)
-        self.of[nodes] = self._next + group
-        self._next += int(group.max(initial=-1)) + 1
+    def widen(self, width: int, held: int) -> None:
+        """Tasks that begin from now on hold at most `width` nodes; those that there are hold `held` in all."""
+        self.width = width
+        self.several = width > 1 or (self.several and len(self) < held)
+
+    def begin(self, nodes: Ints, jobs: Ints, alike: Sequence[NDArray[np.float64]]) -> None:
+        """Put nodes that jobs take in tasks: those of one job together that are equal in all columns of `alike`."""
+        first = 0
+        for job, count in _runs(jobs.tolist()):
+            part = nodes[first : first + count]
+            first += count
+            tasks = self._next + self.groups(part, alike)
+            self.of[part] = tasks
+            widths = self._widths.setdefault(job, {})
+            for node, task in zip(part.tolist(), tasks.tolist(), strict=True):
+                self._members.setdefault(task, []).append(node)
+                widths[task] = widths.get(task, 0) + 1
+            self._next += int(tasks.max() - self._next) + 1
+            self._masks.pop(job, None)
+
+    def end(self, nodes: Ints, jobs: Ints) -> None:
+        """Nodes leave their tasks, and the jobs that held them."""
+        for node, task, job in zip(nodes.tolist(), self.of[nodes].tolist(), jobs.tolist(), strict=True):
+            members, widths = self._members[task], self._widths[job]
+            members.remove(node)
+            widths[task] -= 1
+            if not members:
+                del self._members[task], widths[task]
+            self._masks.pop(job, None)
+        self.of[nodes] = -1
 
     def groups(self, nodes: Ints, alike: Sequence[NDArray[np.float64]]) -> Ints:
         """For each of `nodes`, best first, the number of its task-to-be, in the order of each one's first node."""
-        if self.width == 1:
-            return np.arange(len(nodes))
+        columns = [column[nodes] for column in alike]
+        if all((column == column[:1]).all() for column in columns):
+            return np.arange(len(nodes)) // self.width
         group = np.empty(len(nodes), np.int64)
         open_at: dict[tuple[float, ...], tuple[int, int]] = {}
         count = 0
-        columns = [column[nodes].tolist() for column in alike]
-        for i, key in enumerate(zip(*columns, strict=True)):
+        for i, key in enumerate(zip(*(column.tolist() for column in columns), strict=True)):
             at, held = open_at.get(key, (-1, self.width))
             if held >= self.width:
                 at, held, count = count, 0, count + 1
@@ -61,32 +88,25 @@ class MultiNodeTasks:
         """The other nodes of the tasks that hold `nodes`."""
         if not self.several or not len(nodes):
             return np.empty(0, np.int64)
-        tasks = self.of[nodes]
-        return np.setdiff1d(np.flatnonzero(np.isin(self.of, tasks[tasks >= 0])), nodes)
+        found = {node for task in set(self.of[nodes].tolist()) for node in self._members.get(task, ())}
+        return np.array(sorted(found.difference(nodes.tolist())), dtype=np.int64)
 
-    def count(self, nodes: Ints) -> int:
-        """How many tasks hold these nodes."""
-        return len(nodes) if not self.several else len(np.unique(self.of[nodes]))
-
-    def allowed(
-        self, held: Ints, owner: Ints, live: Sequence[int], least: Sequence[int], most: Sequence[int]
-    ) -> dict[int, NDArray[np.bool_]]:
+    def allowed(self, live: Sequence[int], least: Sequence[int], most: Sequence[int]) -> dict[int, NDArray[np.bool_]]:
         """By place in `live`, of jobs that cannot take any size: which of the sizes 0..`most[job]` do not break up a
-        task, growing by whole ones. `owner`: the job of each of the nodes `held`; `least`: the fewest nodes of each
-        job."""
+        task, growing by whole ones. `least`: the fewest nodes of each job."""
         if not self.several:
             return {}
-        widths: dict[int, list[int]] = {}
-        if len(held):
-            _, first, width = np.unique(self.of[held], return_index=True, return_counts=True)
-            for job, count in zip(owner[first].tolist(), width.tolist(), strict=True):
-                widths.setdefault(job, []).append(count)
-        found = {}
-        for place, job in enumerate(live):
-            own = tuple(sorted(widths.get(job, ())))
-            if self.width > 1 or any(width > 1 for width in own):
-                found[place] = self._sums(own, least[job], most[job])
-        return found
+        if self._masks_of != self.width:
+            self._masks_of = self.width
+            self._masks.clear()
+        masks = self._masks
+        for job in live:
+            if job not in masks:
+                own = tuple(sorted(self._widths.get(job, {}).values()))
+                some = self.width > 1 or (own and own[-1] > 1)
+                masks[job] = self._sums(own, least[job], most[job]) if some else None
+        found = zip(range(len(live)), map(masks.__getitem__, live), strict=True)
+        return {place: mask for place, mask in found if mask is not None}
 
     def _sums(self, widths: tuple[int, ...], least: int, most: int) -> NDArray[np.bool_]:
         """Which sizes of 0..`most` are sums of some of `widths`, or all of them and more tasks."""
@@ -104,10 +124,9 @@ class MultiNodeTasks:
             self._known[key] = known
         return known
 
-    def kept(self, ranked: Ints, size: int) -> Ints:
-        """Of the nodes `ranked`, best first, as many as can be kept, at most `size`, without breaking up a task."""
-        if not self.several:
-            return ranked[:size]
+    def given_up(self, ranked: Ints, size: int) -> Ints:
+        """Of a job's nodes `ranked`, best first, those that it gives up to keep at most `size` without breaking up a
+        task: as few as can be. By number."""
         tasks = self.of[ranked].tolist()
         widths: dict[int, int] = {}
         for task in tasks:
@@ -117,7 +136,13 @@ class MultiNodeTasks:
             for nodes in sorted(reached, reverse=True):
                 if nodes + width <= size and nodes + width not in reached:
                     reached[nodes + width] = (*reached[nodes], task)
-        return ranked[np.isin(self.of[ranked], reached[max(reached)])]
+        kept = set(reached[max(reached)])
+        return np.sort(ranked[[task not in kept for task in tasks]])
+
+
+def _runs(jobs: Sequence[int]) -> list[tuple[int, int]]:
+    """Each job and how often it stands there in a row."""
+    return [(job, len(list(same))) for job, same in groupby(jobs)]
 
 
 class Cohorts:
