@@ -74,7 +74,7 @@ Examples:
 @click.option("--alpha", type=float, help="Fairness: 0 is throughput, 1 proportional. [default: sizing.alpha]")
 @click.option(
     "--objective",
-    type=click.Choice(["throughput", "jct", "fair"]),
+    type=click.Choice(["throughput", "jct", "srpt", "fair"]),
     help="What sizes are best for: most training in all, short completion times, or fairness (alpha .5). "
     "[default: sizing.objective]",
 )

@@ -243,8 +243,8 @@ class SizingSection(Section):
 
     policy: NonEmptyWord = "auto"
     """Sizing policy by name: auto, exact, milp, lp, equal, or one that a plug-in brings."""
-    objective: Literal["throughput", "jct", "fair"] = "throughput"
-    """What sizes are best for: most training in all, short completion times, or accounts' fair shares."""
+    objective: Literal["throughput", "jct", "srpt", "fair"] = "throughput"
+    """What sizes are best for: training in all, short completion times (jct: by rest, srpt: by rank), fair shares."""
     alpha: Annotated[float, Field(ge=0, le=100)] = 0.0
     """Fairness: 0 for most throughput, 1 for proportional fairness, more for nearer to equal."""
     profile: Literal["auto", "none", "passive", "active", "downward"] = "auto"

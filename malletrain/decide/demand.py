@@ -22,7 +22,7 @@ from malletrain.domain.snapshot import Snapshot
 from malletrain.learn.advisor import JobKnowledge
 from malletrain.learn.class_curves import curves_on_classes
 from malletrain.sizing.must_run import size_with_must_run
-from malletrain.sizing.objective import Objective, urgency_by_rest
+from malletrain.sizing.objective import Objective, rest_by_attained, urgency_by_rest
 from malletrain.sizing.policy import Policy
 from malletrain.sizing.problem import Due, JobDemand, OnClasses, Problem, Sizes
 from malletrain.sizing.values import ValueRowCache
@@ -247,9 +247,24 @@ def weight_of(view: JobView, rules: Rules) -> float:
     weight = job.weight * rules.user_weights.get(job.user, 1.0) * rules.account_weights.get(job.account, 1.0)
     if rules.objective is not Objective.JCT:
         return weight
-    one = _rate_of_one(view)
-    left = None if job.total_samples is None or view.curve is None else job.total_samples - view.samples_done
-    return weight * urgency_by_rest(None if left is None else max(left, 0.0) / one, view.samples_done / one)
+    return weight * urgency_by_rest(_left_s(view), _done_s(view))
+
+
+def rest_s(view: JobView) -> float:
+    """Seconds of one node's work that are left, by those that were done where that is not known: for `srpt`."""
+    left = _left_s(view)
+    return rest_by_attained(_done_s(view)) if left is None else left
+
+
+def _left_s(view: JobView) -> float | None:
+    """Seconds of one node's work that are left; None where that is not known."""
+    if view.job.total_samples is None or view.curve is None:
+        return None
+    return max(view.job.total_samples - view.samples_done, 0.0) / _rate_of_one(view)
+
+
+def _done_s(view: JobView) -> float:
+    return view.samples_done / _rate_of_one(view)
 
 
 def _rate_of_one(view: JobView) -> float:

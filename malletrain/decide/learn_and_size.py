@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from malletrain.decide.demand import due_of, least_on, on_classes
+from malletrain.decide.demand import due_of, least_on, on_classes, rest_s
 from malletrain.decide.draft import Draft, Inputs, Situation
 from malletrain.decide.entitlement.budgets import BudgetTerms, budgets_for
 from malletrain.decide.entitlement.limits import caps_of_unfit, constraints_for
@@ -19,7 +19,7 @@ from malletrain.learn.advisor import JobKnowledge
 from malletrain.learn.batch_choice import chosen_batches
 from malletrain.learn.class_curves import class_speeds
 from malletrain.learn.supply_forecast import lifetimes_of_holes
-from malletrain.sizing.objective import Objective, alpha_of, urgency_by_use
+from malletrain.sizing.objective import Objective, alpha_of, urgencies_by_rank, urgency_by_use
 from malletrain.sizing.policy import Policy
 from malletrain.sizing.problem import JobDemand, Problem, Sizes
 
@@ -103,12 +103,15 @@ def learn_and_size(draft: Draft, inputs: Inputs) -> Sizing:
 def _weighed(
     demands: Sequence[JobDemand], views: Mapping[int, JobView], nodes: int, situation: Situation, rules: Rules
 ) -> list[JobDemand]:
-    """The demands with what does not follow from a job alone: who has waited too long, who has used most, and
-    how long there is until a deadline."""
+    """The demands with what does not follow from a job alone: who has waited too long, who has used most, who ends
+    first, and how long there is until a deadline."""
     waited = starving_jobs(views, demands, nodes, situation.now, rules)
+    urgencies = [1.0] * len(demands)
+    if rules.objective is Objective.SRPT:
+        urgencies = urgencies_by_rank([rest_s(views[int(demand.id)]) for demand in demands])
     weighed = []
-    for demand in demands:
-        job, weight = views[int(demand.id)].job, demand.weight
+    for demand, urgency in zip(demands, urgencies, strict=True):
+        job, weight = views[int(demand.id)].job, demand.weight * urgency
         if rules.objective is Objective.FAIR:
             weight *= urgency_by_use(situation.used, rules.account_shares, job.account)
         if weight != demand.weight or job.id in waited or job.deadline is not None:

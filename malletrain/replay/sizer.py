@@ -27,7 +27,7 @@ from malletrain.sizing import knapsack
 from malletrain.sizing.batching import best_batch, equal_sample_worth, statistical_efficiency
 from malletrain.sizing.constrained import size_within_constraints
 from malletrain.sizing.must_run import size_with_must_run
-from malletrain.sizing.objective import Objective, alpha_of, urgency_by_rest
+from malletrain.sizing.objective import Objective, alpha_of, urgencies_by_rank, urgency_by_rest
 from malletrain.sizing.policy import Need, Policy, require_inputs
 from malletrain.sizing.problem import Due, JobDemand, Problem, Value
 from malletrain.sizing.registry import policy as registered
@@ -121,6 +121,8 @@ def parse_policy(
     return PolicyChoice(text.strip(), name, horizon, Value.ELASTIC, alpha, objective)
 
 
+#: Objectives whose weights change with what jobs have left.
+BY_REST = frozenset({Objective.JCT, Objective.SRPT})
 #: Answers of a policy that are kept: where a cap on pilots binds, half of a replay's questions come again.
 MAX_KEPT_ANSWERS = 4096
 
@@ -145,7 +147,7 @@ class PolicySizer:
         #: When it is to be asked again though nothing has changed (Unix seconds).
         self.review_at = math.inf
         self._demands: dict[tuple[int, int], JobDemand] = {}
-        #: Samples that a job has left (inf: it is endless), as the replay has it; for the objective `jct`.
+        #: Samples that a job has left (inf: it is endless), as the replay has it; for `jct` and `srpt`.
         self.left: Callable[[int], float] | None = None
         #: How long each idle node has been idle (s), for policies that plan ahead, by the built-in forecast.
         self.ages: Callable[[], NDArray[np.float64]] | None = None
@@ -156,7 +158,7 @@ class PolicySizer:
         self._price = 0.0
         self._answers: dict[Hashable, tuple[list[int], SizeBounds | None]] = {}
         # A replay has no side constraints: the core is asked at once.
-        if self._policy.is_knapsack and choice.objective is not Objective.JCT and self._budgets is None:
+        if self._policy.is_knapsack and choice.objective not in BY_REST and self._budgets is None:
             self._rows = KeptRows(jobs, self._demand, choice.horizon_s, choice.value, choice.alpha)
 
     def __call__(
@@ -169,8 +171,8 @@ class PolicySizer:
         demands = tuple(self._demand(j, count) for j, count in zip(live, counts, strict=True))
         if bounds is not None:
             demands = tuple(_bounded(each, i, bounds) for i, each in enumerate(demands))
-        if choice.objective is Objective.JCT and self.left is not None:
-            demands = tuple(self._urgent(j, each, self.left(j)) for j, each in zip(live, demands, strict=True))
+        if choice.objective in BY_REST and self.left is not None:
+            demands = tuple(self._urgent(live, demands, self.left))
         if any(pending):
             demands = tuple(map(_still, demands, pending))
         supply: tuple[int, ...] = ()
@@ -198,8 +200,8 @@ class PolicySizer:
         """New nodes of each class (columns) for each of `live` (rows), which hold `held`, when `supply` are there."""
         choice = self._choice
         demands = [self._demand(j, int(sum(mine))) for j, mine in zip(live, held.tolist(), strict=True)]
-        if choice.objective is Objective.JCT and self.left is not None:
-            demands = [self._urgent(j, each, self.left(j)) for j, each in zip(live, demands, strict=True)]
+        if choice.objective in BY_REST and self.left is not None:
+            demands = self._urgent(live, demands, self.left)
         asked = tuple(
             classes.demand(self._jobs[j], each, mine)
             for j, each, mine in zip(live, demands, held.tolist(), strict=True)
@@ -261,9 +263,15 @@ class PolicySizer:
         deadline = self._jobs[j].job.deadline
         return each if deadline is None else replace(each, due=Due(max(0.0, deadline - now), max(0.0, left)))
 
-    def _urgent(self, j: int, each: JobDemand, left: float) -> JobDemand:
-        rest = None if left == float("inf") else left / rate_of_one(self._jobs[j])
-        return replace(each, weight=each.weight * urgency_by_rest(rest, 0.0))
+    def _urgent(
+        self, live: Sequence[int], demands: Sequence[JobDemand], left: Callable[[int], float]
+    ) -> list[JobDemand]:
+        rests = [left(j) / rate_of_one(self._jobs[j]) for j in live]
+        if self._choice.objective is Objective.SRPT:
+            urgencies = urgencies_by_rank(rests)
+        else:
+            urgencies = [urgency_by_rest(rest if math.isfinite(rest) else None, 0.0) for rest in rests]
+        return [replace(each, weight=each.weight * by) for each, by in zip(demands, urgencies, strict=True)]
 
     def _demand(self, j: int, count: int) -> JobDemand:
         known = self._demands.get((j, count))

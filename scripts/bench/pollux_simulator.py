@@ -1,7 +1,7 @@
 """Our sizing in the simulator that Pollux's authors published, beside the completion times that they published.
 
     python -m scripts.bench.pollux_simulator SIMULATOR [--workloads 6] [--objective throughput] [--alpha 0]
-        [--horizon 300] [--json FILE]
+        [--horizon 300] [--unknown-lengths] [--json FILE]
 
 SIMULATOR is the folder `simulator` of github.com/petuum/adaptdl, branch osdi21-artifact (Pollux: Qiao et al., OSDI
 2021); it needs pandas, scipy and autograd. Its jobs, its cluster (16 nodes of four GPUs), its models of goodput,
@@ -9,7 +9,9 @@ which are learnt while jobs run, a look every 60 s and a restart of 30 s are as 
 stands the exact core over the speed-ups in goodput that its policy gets, with stalls of 30 s. GPUs of a job are
 packed on whole nodes, and a job whose size stays keeps its GPUs.
 
-With --objective jct the work that was done stands for what is left, as in the daemon where the length is not known.
+With --objective srpt or jct jobs say how many epochs they train, as users of the daemon do and as the simulator's
+Optimus is given: what is left is the progress up to their last epoch. Pollux does not use it. With --unknown-lengths
+nobody says so, and the work that was done stands for what is left.
 The published figures are those of the simulator's own results-jobload/*-1.0/summary.json.
 """
 
@@ -29,7 +31,7 @@ from unittest.mock import MagicMock
 import numpy as np
 
 from malletrain.domain.job import Curve
-from malletrain.sizing.objective import Objective, urgency_by_rest
+from malletrain.sizing.objective import Objective, alpha_of, rest_by_attained, urgencies_by_rank, urgency_by_rest
 from malletrain.sizing.policies.exact import Exact
 from malletrain.sizing.problem import JobDemand, Problem
 from scripts.bench import published_simulators
@@ -82,8 +84,10 @@ class Sizing:
     objective: Objective
     alpha: float
     horizon_s: float
+    lengths: bool = True
     seconds: list[float] = field(default_factory=list)
-    _done: dict[str, float] = field(default_factory=dict)
+    #: The simulator's jobs by name, for what they have done and what is left.
+    simulated: Mapping[str, Any] = field(default_factory=dict)
 
     def optimize(
         self, jobs: Mapping[str, Any], nodes: Mapping[int, Any], before: Allocations, template: Any
@@ -91,17 +95,15 @@ class Sizing:
         """The GPUs of each job, and how many nodes are wanted: as many as there are."""
         began = time.process_time()
         demands = []
-        for name, info in jobs.items():
+        urgencies = [1.0] * len(jobs)
+        if self.objective is Objective.SRPT:
+            urgencies = urgencies_by_rank([self.rest_s(name, info) for name, info in jobs.items()])
+        elif self.objective is Objective.JCT:
+            urgencies = [urgency_by_rest(self.rest_s(name, info), 0.0) for name, info in jobs.items()]
+        for (name, info), urgency in zip(jobs.items(), urgencies, strict=True):
             have = before.get(name, [])
-            if have:
-                self._done[name] = self._done.get(name, 0.0) + LOOK_S * float(
-                    info.speedup_fn(len(set(have)), len(have))
-                )
             counts = np.arange(1, info.max_replicas + 1)
             speedups = np.asarray(info.speedup_fn(-(-counts // GPUS_A_NODE), counts), dtype=np.float64).tolist()
-            weight = 1.0
-            if self.objective is Objective.JCT:
-                weight = urgency_by_rest(None, self._done.get(name, 0.0))
             points = tuple((int(n), rate) for n, rate in zip(counts, speedups, strict=True) if rate > 0)
             demands.append(
                 JobDemand(
@@ -110,7 +112,7 @@ class Sizing:
                     1,
                     points[-1][0],
                     Curve(points),
-                    weight=weight,
+                    weight=urgency,
                     grow_s=RESTART_S,
                     shrink_s=RESTART_S,
                     activate_s=RESTART_S if not have else 0.0,
@@ -122,6 +124,18 @@ class Sizing:
         found = pack(sizes, before, gpus)
         self.seconds.append(time.process_time() - began)
         return found, len(nodes)
+
+    def rest_s(self, name: str, info: Any) -> float:
+        """Seconds on one GPU that are left, or what stands for them; none before the job's speed was measured."""
+        if not hasattr(info.speedup_fn, "_base_goodput"):
+            return 0.0
+        job = self.simulated[name]
+        # Progress counts steps of the first batch size, goodput samples.
+        rate = float(info.speedup_fn._base_goodput) / job.application.init_batch_size
+        if not self.lengths:
+            return rest_by_attained(job.progress / rate)
+        left = job.application.get_progress(job.application.max_epochs) - job.progress
+        return float(left / rate)
 
 
 def load(folder: Path) -> ModuleType:
@@ -136,8 +150,10 @@ def load(folder: Path) -> ModuleType:
     return published_simulators.load(folder, "simulator")
 
 
-def completions(simulator: ModuleType, folder: Path, workload: int, policy: Sizing) -> list[float]:
-    """Seconds from submission to completion of each job of a workload."""
+def completions(
+    simulator: ModuleType, folder: Path, workload: int, policy: Sizing
+) -> tuple[list[float], float, float]:
+    """Seconds from submission to completion of each job of a workload, seconds to the last, and restarts a job."""
     # The simulator asks of which class a policy is, and makes its jobs by that.
     members = {"__init__": lambda self: None, "optimize": staticmethod(policy.optimize)}
     cluster = simulator.Cluster(
@@ -146,42 +162,63 @@ def completions(simulator: ModuleType, folder: Path, workload: int, policy: Sizi
         16,
         num_gpus=GPUS_A_NODE,
     )
+    policy.simulated = {job.name: job for job in cluster.jobs}
     while not cluster.all_complete():
         cluster.step(LOOK_S)
         del cluster.logs[:-1]
-    return [float(seconds) for seconds in cluster.get_jcts().values()]
+    restarts = float(np.mean([job.num_restarts or 0 for job in cluster.jobs]))
+    makespan_s = float(max(job.completion_time for job in cluster.jobs))
+    return [float(seconds) for seconds in cluster.get_jcts().values()], makespan_s, restarts
+
+
+def makespan_of(folder: Path, workload: int, seconds: Mapping[str, float]) -> float:
+    """Seconds to the end of a workload's last job, by published completion times."""
+    jobs = published_simulators.workload(folder / "workloads" / f"workload-{workload}.csv")
+    return max(float(at) + seconds[name] for name, at in zip(jobs.name, jobs.time, strict=True))
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("simulator", type=Path)
     parser.add_argument("--workloads", default="6", help="numbers from 1 to 8, with commas")
-    parser.add_argument("--objective", choices=[str(Objective.THROUGHPUT), str(Objective.JCT)], default="throughput")
-    parser.add_argument("--alpha", type=float, default=0.0)
+    parser.add_argument("--objective", choices=["throughput", "jct", "srpt"], default="throughput")
+    parser.add_argument("--alpha", type=float, default=0.0, help="0: the objective's own")
     parser.add_argument("--horizon", type=float, default=300.0)
+    parser.add_argument("--unknown-lengths", action="store_true", help="no job says how long it trains")
     parser.add_argument("--json", type=Path, help="append each workload's completion times here, one object a line")
     options = parser.parse_args()
     simulator = load(options.simulator)
+    objective = Objective(options.objective)
+    alpha = alpha_of(objective, options.alpha)
     ours: list[list[float]] = []
     theirs: dict[str, list[list[float]]] = {name: [] for name in PUBLISHED}
+    ends: dict[str, list[float]] = {name: [] for name in (*PUBLISHED, "ours")}
     looks: list[float] = []
+    restarts: list[float] = []
     for number in [int(part) for part in options.workloads.split(",")]:
-        policy = Sizing(Objective(options.objective), options.alpha, options.horizon)
-        ours.append(completions(simulator, options.simulator, number, policy))
+        policy = Sizing(objective, alpha, options.horizon, lengths=not options.unknown_lengths)
+        times, makespan_s, each = completions(simulator, options.simulator, number, policy)
+        ours.append(times)
+        ends["ours"].append(makespan_s)
+        restarts.append(each)
         looks += policy.seconds
         if options.json is not None:
             with options.json.open("a") as file:
-                line = {"workload": number, "objective": options.objective, "alpha": options.alpha,
-                        "horizon_s": options.horizon, "completion_s": ours[-1]}  # fmt: skip
+                line = {"workload": number, "objective": options.objective, "alpha": alpha, "lengths": policy.lengths,
+                        "horizon_s": options.horizon, "makespan_s": makespan_s, "restarts": each,
+                        "completion_s": times}  # fmt: skip
                 file.write(json.dumps(line) + "\n")
         for name, values in theirs.items():
             path = options.simulator / "results-jobload" / f"{name}-1.0" / "summary.json"
-            values.append([*json.loads(path.read_text())["jcts"][f"workload-{number}"].values()])
+            found = json.loads(path.read_text())["jcts"][f"workload-{number}"]
+            values.append([*found.values()])
+            ends[name].append(makespan_of(options.simulator, number, found))
     print("| | mean completion, s | median | p95 | p99 |")
     print("|---|---|---|---|---|")
     for name, values in theirs.items():
-        row(f"{name}, published", values)
-    row(f"ours, {options.objective}, alpha {options.alpha:g}", ours, float(np.mean(looks)))
+        row(f"{name}, published; last job ends after {np.mean(ends[name]):,.0f} s", values)
+    row(f"ours, {objective}, alpha {alpha:g}; {np.mean(ends['ours']):,.0f} s; {np.mean(restarts):.1f} restarts a job",
+        ours, float(np.mean(looks)))  # fmt: skip
     by_workload("Pollux", ours, theirs["pollux"])
     return 0
 

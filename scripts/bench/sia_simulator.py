@@ -1,7 +1,7 @@
 """Our sizing by class in the simulator that Sia's authors published, and their policy in the same run.
 
     python -m scripts.bench.sia_simulator SIMULATOR [--traces philly] [--workloads 1,2] [--policies ours,sia]
-        [--alpha 1.5] [--horizon 900] [--json FILE]
+        [--objective throughput|srpt] [--alpha 1.5] [--horizon 900] [--json FILE]
 
 SIMULATOR is the folder `sia-simulator` of github.com/siasosp23/artifacts (Sia: Jayaram Subramanya et al., SOSP 2023);
 it needs pandas, scipy, autograd and, for `sia`, cvxpy. As they come are its jobs; its cluster (6 nodes of four T4, 2
@@ -10,7 +10,8 @@ that a job did not run on by the ratio of one GPU; its sizes and placement; a lo
 250 s). In the place of Sia's programme stands the default sizing by (job, class), over the same goodputs.
 
 `sia` is theirs with the parameters of their run_experiment.sh (p = -.5, lambda_n = 1.1, lambda_a = .01), solved by
-HiGHS to their gap. alpha = 1.5 is their p: exponents of the mean are 1 - alpha.
+HiGHS to their gap. alpha = 1.5 is their p: exponents of the mean are 1 - alpha. With --objective srpt jobs say how
+many epochs they train, which Sia does not use: what is left is the progress up to the last.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ import os
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -32,6 +33,7 @@ from unittest.mock import MagicMock
 import numpy as np
 
 from malletrain.domain.job import Curve
+from malletrain.sizing.objective import Objective, alpha_of, urgencies_by_rank
 from malletrain.sizing.policies.exact import Auto
 from malletrain.sizing.problem import JobDemand, OnClasses, Problem
 from scripts.bench import published_simulators
@@ -61,7 +63,10 @@ class Sizing:
     horizon_s: float
     sia: Any
     restart_s: Any
+    objective: Objective = Objective.THROUGHPUT
     seconds: list[float] = field(default_factory=list)
+    #: The simulator's jobs by name, for what is left of them.
+    simulated: Mapping[str, Any] = field(default_factory=dict)
 
     def optimize(
         self, jobs: Mapping[str, Any], nodes: Mapping[str, Mapping[int, Any]], before: Mapping[str, Allocation]
@@ -71,7 +76,13 @@ class Sizing:
         gpus = {
             name: sum(int(node.resources["nvidia.com/gpu"]) for node in each.values()) for name, each in nodes.items()
         }
-        demands = tuple(self.demand(name, info, before.get(name, NOWHERE)) for name, info in jobs.items())
+        urgencies = [1.0] * len(jobs)
+        if self.objective is Objective.SRPT:
+            urgencies = urgencies_by_rank([self.rest_s(name, info) for name, info in jobs.items()])
+        demands = tuple(
+            replace(self.demand(name, info, before.get(name, NOWHERE)), weight=urgency)
+            for (name, info), urgency in zip(jobs.items(), urgencies, strict=True)
+        )
         problem = Problem(self.horizon_s, sum(gpus.values()), demands, alpha=self.alpha, classes=gpus)
         answer = Auto().size(problem)
         found = dict.fromkeys(jobs, NOWHERE)
@@ -108,6 +119,15 @@ class Sizing:
             grow_s=restart_s, shrink_s=restart_s, activate_s=0.0 if held else restart_s,
             on_classes=OnClasses(curves, {cluster: held} if cluster is not None and held else {}),
         )  # fmt: skip
+
+    def rest_s(self, name: str, info: Any) -> float:
+        """Seconds that are left on one GPU of the job's slowest class; none before its speed was measured."""
+        if all(each is None for each in info.speedup_fn.values()):
+            return 0.0
+        job = self.simulated[name]
+        app, one = job.reference_app, min(min(points.values()) for points in self.goodputs(info).values())
+        # Progress counts steps of the first batch size, goodput samples.
+        return float((app.get_progress(app.max_epochs) - job.progress) * app.init_batch_size / one)
 
     def goodputs(self, info: Any) -> dict[str, dict[int, float]]:
         """Goodput by class and GPUs, of the sizes that Sia permits; 1 on one GPU before anything was measured."""
@@ -146,9 +166,10 @@ def load(folder: Path) -> ModuleType:
 
 
 def completions(
-    simulator: ModuleType, path: Path, policy: str, alpha: float, horizon_s: float
-) -> tuple[list[float], float, float]:
-    """Seconds from submission to completion of each job, restarts a job, and processor seconds a look."""
+    simulator: ModuleType, path: Path, policy: str, objective: Objective, alpha: float, horizon_s: float
+) -> tuple[list[float], float, float, float]:
+    """Seconds from submission to completion of each job, seconds to the last, restarts a job, and processor seconds a
+    look."""
     sia, config = sys.modules["sia"], sys.modules["simulator_config"]
     seconds: list[float] = []
     with Path(os.devnull).open("w") as nothing, contextlib.redirect_stdout(nothing):
@@ -158,9 +179,8 @@ def completions(
         )  # fmt: skip
         per_node = {name: config.cluster_ngpus_per_node[name] for name in config.cluster_nnodes}
         theirs.populate_valid_configs(config.cluster_nnodes, per_node, config.cluster_max_physical_nnodes)
-        decide = theirs.optimize
-        if policy == "ours":
-            decide = Sizing(alpha, horizon_s, theirs, sia.get_restart_penalty).optimize
+        ours = Sizing(alpha, horizon_s, theirs, sia.get_restart_penalty, objective)
+        decide = ours.optimize if policy == "ours" else theirs.optimize
 
         def timed(*given: Any) -> object:
             began = time.process_time()
@@ -173,12 +193,14 @@ def completions(
             published_simulators.workload(path), theirs, config.cluster_nnodes, per_node,
             max_physical_nodes=config.cluster_max_physical_nnodes,
         )  # fmt: skip
+        ours.simulated = {job.name: job for job in cluster.jobs}
         while not cluster.all_complete():
             cluster.step(LOOK_S)
             del cluster.logs[:-1]
         jobs = cluster.jobs
     restarts = float(np.mean([job.num_restarts or 0 for job in jobs]))
-    return [float(job.completion_time - job.submission_time) for job in jobs], restarts, float(np.mean(seconds))
+    times = [float(job.completion_time - job.submission_time) for job in jobs]
+    return times, float(max(job.completion_time for job in jobs)), restarts, float(np.mean(seconds))
 
 
 def main() -> int:
@@ -187,10 +209,14 @@ def main() -> int:
     parser.add_argument("--traces", default="philly", help="a folder of its workloads: philly, saturn, newtrace")
     parser.add_argument("--workloads", default="1", help="numbers, with commas")
     parser.add_argument("--policies", default="ours,sia")
-    parser.add_argument("--alpha", type=float, default=1 - P_FAIRNESS)
+    parser.add_argument("--objective", choices=["throughput", "srpt"], default="throughput")
+    parser.add_argument("--alpha", type=float, help="default: Sia's 1.5, or that of the objective srpt")
     parser.add_argument("--horizon", type=float, default=900.0)
     parser.add_argument("--json", type=Path, help="append each workload's completion times here, one object a line")
     options = parser.parse_args()
+    objective, alpha = Objective(options.objective), options.alpha
+    if alpha is None:
+        alpha = alpha_of(objective, 0.0) or 1 - P_FAIRNESS
     simulator = load(options.simulator)
     policies = options.policies.split(",")
     found: dict[str, list[list[float]]] = {name: [] for name in policies}
@@ -200,14 +226,18 @@ def main() -> int:
     for number in [int(part) for part in options.workloads.split(",")]:
         path = options.simulator / "workloads" / options.traces / f"workload-{number}.csv"
         for name in policies:
-            times, restarts, look_s = completions(simulator, path, name, options.alpha, options.horizon)
+            times, makespan_s, restarts, look_s = completions(
+                simulator, path, name, objective, alpha, options.horizon
+            )
             found[name].append(times)
             looks[name].append(look_s)
-            row(f"{options.traces} {number}, {name}: {restarts:.1f} restarts a job", [times], look_s)
+            end = f"{restarts:.1f} restarts a job, last job ends after {makespan_s:,.0f} s"
+            row(f"{options.traces} {number}, {name}: {end}", [times], look_s)
             if options.json is not None:
                 with options.json.open("a") as file:
-                    line = {"traces": options.traces, "workload": number, "policy": name, "alpha": options.alpha,
-                            "horizon_s": options.horizon, "restarts": restarts, "completion_s": times}  # fmt: skip
+                    line = {"traces": options.traces, "workload": number, "policy": name,
+                            "objective": options.objective, "alpha": alpha, "horizon_s": options.horizon,
+                            "makespan_s": makespan_s, "restarts": restarts, "completion_s": times}  # fmt: skip
                     file.write(json.dumps(line) + "\n")
     for name in policies:
         row(name, found[name], float(np.mean(looks[name])))

@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import TypeVar
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -21,6 +22,7 @@ from malletrain.domain.job import Curve, JobPhase, JobView, Pilot, PilotPhase
 from malletrain.domain.snapshot import NodeState, SlurmJob, SlurmState, Snapshot
 from malletrain.learn.advisor import JobKnowledge
 from malletrain.learn.hole_forecast import Forecast
+from malletrain.sizing.objective import Objective
 from malletrain.sizing.policy import Policy
 from malletrain.sizing.problem import Problem, Sizes
 from malletrain.sizing.registry import policy
@@ -162,3 +164,32 @@ def test_a_world_that_stands_still_is_not_sized_again() -> None:
     assert counting.asked == 1
     look(20.0, 1)
     assert counting.asked == 2
+
+
+@pytest.mark.parametrize(
+    ("objective", "totals", "sizes"),
+    [
+        (Objective.THROUGHPUT, (1e6, 1e4), (4, 4)),
+        (Objective.SRPT, (1e6, 1e4), (2, 6)),
+        (Objective.SRPT, (None, None), (4, 4)),
+        (Objective.JCT, (1e6, 1e4), (0, 8)),
+    ],
+)
+def test_the_job_that_ends_first_has_most_nodes(
+    objective: Objective, totals: tuple[float | None, float | None], sizes: tuple[int, int]
+) -> None:
+    curve = Curve(tuple((n, 10.0 * n**0.7) for n in range(1, 9)))
+    views = {
+        j: JobView(
+            replace(job(j, most=8), total_samples=total, given_curve=curve),
+            JobPhase.QUEUED,
+            {f"{j}_{t}": Pilot(f"{j}_{t}", j, PilotPhase.HELD, START) for t in range(8)},
+            curve=curve,
+            turned_at=START,
+        )
+        for j, total in zip((1, 2), totals, strict=True)
+    }
+    nodes = tuple(node(f"n{i}") for i in range(8))
+    rules = replace(RULES, objective=objective, alpha=0.0, user_share=1.0)
+    decided = decide(Situation(Snapshot(START, nodes), views, START), policy("exact"), rules)
+    assert tuple(decided.decision.sizes[j] for j in (1, 2)) == sizes

@@ -27,7 +27,7 @@ def site(seed: int) -> World:
     random = np.random.default_rng(seed)
     rules = replace(
         SITE,
-        objective=Objective(random.choice(["throughput", "jct", "fair"])),
+        objective=Objective(random.choice(["throughput", "jct", "srpt", "fair"])),
         limits=(SiteLimit("cap", accounts=frozenset({"a"}), most_nodes=int(random.integers(2, 8))),),
         max_resizes=int(random.integers(1, 4)) if random.random() < 0.5 else None,
         user_share=float(random.choice([0.5, 1.0])),

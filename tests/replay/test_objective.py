@@ -18,8 +18,8 @@ JOBS = [
 ]
 
 
-@pytest.mark.parametrize(("objective", "sizes"), [("throughput", [7, 1]), ("jct", [0, 8])])
-def test_with_jct_the_job_that_ends_sooner_has_the_nodes(objective: str, sizes: list[int]) -> None:
+@pytest.mark.parametrize(("objective", "sizes"), [("throughput", [7, 1]), ("jct", [0, 8]), ("srpt", [1, 7])])
+def test_the_job_that_ends_sooner_has_the_nodes_or_most_of_them(objective: str, sizes: list[int]) -> None:
     sizer = PolicySizer(parse_policy("exact", 300.0, objective=Objective(objective)), JOBS)
     sizer.left = lambda j: JOBS[j].job.total_samples or 0.0
     assert sizer([0, 1], [0, 0], 8) == sizes

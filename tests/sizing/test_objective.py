@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+import math
+
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from malletrain.domain.job import Curve
-from malletrain.sizing.objective import Objective, alpha_of, urgency_by_rest, urgency_by_use
+from malletrain.sizing.objective import (
+    Objective,
+    alpha_of,
+    rest_by_attained,
+    urgencies_by_rank,
+    urgency_by_rest,
+    urgency_by_use,
+)
 from malletrain.sizing.policies.exact import Exact
 from malletrain.sizing.problem import JobId, Problem
 from tests.sizing.problems import job
@@ -18,6 +28,35 @@ def test_urgency_is_one_over_the_rest_or_over_what_was_done() -> None:
     assert urgency_by_rest(360.0, 0.0) == 10.0
     assert urgency_by_rest(None, 36_000.0) == 0.1
     assert urgency_by_rest(0.0, 0.0) == urgency_by_rest(60.0, 0.0), "bounded"
+
+
+def test_urgency_by_rank_is_the_part_of_the_jobs_that_have_at_least_as_much_left() -> None:
+    assert urgencies_by_rank([30.0, 10.0, 20.0, 20.0]) == [0.25, 1.0, 0.75, 0.75]
+    assert urgencies_by_rank([math.inf, 5.0]) == [0.5, 1.0], "one that never ends comes last"
+    assert urgencies_by_rank([]) == []
+
+
+@given(st.lists(st.floats(0, 1e9), min_size=1, max_size=8))
+def test_urgency_is_what_a_second_sooner_saves_where_the_shortest_goes_first(rests: list[float]) -> None:
+    """Work is done one after the other: the sum of completion times falls by the urgency times the jobs."""
+
+    def total_s(each: list[float]) -> float:
+        return float(np.cumsum(sorted(each)).sum())
+
+    tied = len(set(rests)) < len(rests)
+    for j, urgency in enumerate(urgencies_by_rank(rests)):
+        # So much less that no job is passed, and that the difference is not lost in rounding.
+        below = max([rest for rest in rests if rest < rests[j]], default=0.0)
+        less = (rests[j] - below) / 2
+        saved = total_s(rests) - total_s([rest - less * (i == j) for i, rest in enumerate(rests)])
+        if not tied and less > 1e-6 * max(rests):
+            assert saved == pytest.approx(urgency * len(rests) * less, rel=1e-3)
+
+
+def test_what_was_done_stands_for_the_rest_in_powers_of_two() -> None:
+    assert rest_by_attained(100.0) == rest_by_attained(127.0) == 64.0
+    assert rest_by_attained(128.0) == 128.0
+    assert rest_by_attained(0.0) == rest_by_attained(60.0), "jobs that have begun are alike"
 
 
 def test_urgency_is_slurms_fair_share_factor() -> None:
@@ -38,9 +77,11 @@ def test_urgency_falls_with_use(used: dict[str, float], shares: dict[str, float]
     assert 0.0 <= urgency_by_use(more, shares, "a") <= urgency_by_use(used, shares, "a") <= 1.0
 
 
-def test_fair_has_an_alpha_of_its_own() -> None:
+def test_objectives_have_an_alpha_of_their_own() -> None:
     assert alpha_of(Objective.FAIR, 0.0) == 0.5
     assert alpha_of(Objective.FAIR, 2.0) == 2.0
+    assert alpha_of(Objective.SRPT, 0.0) == 0.5
+    assert alpha_of(Objective.SRPT, 1.0) == 1.0
     assert alpha_of(Objective.THROUGHPUT, 0.0) == 0.0
 
 
