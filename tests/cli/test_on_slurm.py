@@ -102,9 +102,14 @@ def test_a_job_waits_for_another_and_says_why(start: Callable[..., Running], fil
     row = json.loads(alice.call("main", "status", second, "--json").stdout)
     assert row["phase"] == "held"
     assert row["reason"].startswith(f"waits for afternotok:{first}, which is ")
-    alice.wait_for_event("decided")
-    waits = json.loads(alice.call("main", "status", first, "--json").stdout)["reason"]
-    assert waits.startswith("needs ") and "none can be used now" in waits and "left out: " in waits, waits
+
+    def waits() -> str:
+        return str(json.loads(alice.call("main", "status", first, "--json").stdout)["reason"])
+
+    said = lab.wait_for(
+        lambda: text if (text := waits()).startswith("needs ") else "", 30, "a decision about its nodes"
+    )
+    assert "none can be used now" in said and "left out: " in said, said
 
     assert alice.call("main", "cancel", first).returncode == 0
     assert alice.call("main", "wait", first, "--timeout", "60").stdout.startswith(f"job {first}: cancelled")
