@@ -47,6 +47,7 @@ def assert_pauses_end_with_a_step(switched: Sequence[Event]) -> None:
         assert trains > ended + 0.5, "Python and torch have to be loaded in between"
 
 
+@pytest.mark.alone
 def test_any_script_is_relaunched_at_the_new_size(tmp_path: Path) -> None:
     with running(tmp_path, JobTerms(restarts=True)) as (daemon, _):
         pilots = [start(daemon.url, tmp_path, 0)]

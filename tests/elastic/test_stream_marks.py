@@ -140,6 +140,22 @@ def test_a_mark_whose_reader_is_gone_is_left_out() -> None:
     assert made == whole(open_stream, STEPS_BETWEEN_MARKS + 3)
 
 
+def test_a_mark_is_of_the_worker_that_reads_the_stream_now() -> None:
+    """Two have a stream open at one place where a step is repeated with other readers."""
+
+    def open_stream(stream: int, epoch: int) -> Numbers:
+        return Numbers(stream)
+
+    members = [Member(open_stream, 2), Member(open_stream, 2)]
+    made = []
+    for _ in range(STEPS):
+        for rank, each in enumerate(reversed(members)):
+            each.batches.load(0, 0, rank, 2)
+        made += train(members, 1)
+    assert made == whole(open_stream, STEPS)
+    assert sorted(members[0].positions.marks) == [0, 1]
+
+
 def test_a_stream_that_another_worker_has_in_another_order_is_an_error() -> None:
     order = {"first": 1}
 

@@ -344,7 +344,9 @@ class StreamBatches:
                 table[2, stream] = encoded_length(state) if state is not None and not over else 0
             for stream, length in enumerate(positions.coming):
                 at = positions.taken[stream]
-                state, samples = self._reader.state_at(stream, at), self._reader.following(stream, at)
+                # Where a step was repeated, another member may have the stream open at the same place.
+                state = self._reader.state_at(stream, at) if stream in self._mine else None
+                samples = self._reader.following(stream, at)
                 told = encoded(state, samples) if length and state is not None and samples else []
                 marks += told if len(told) == length else [0] * length
         return [table.reshape(-1), torch.tensor(marks or [0] * max(1, sum(positions.coming)), dtype=torch.int64)]
