@@ -171,13 +171,16 @@ def _shed_pilots(draft: Draft, inputs: Inputs) -> None:
     tasks = dict.fromkeys(of_id[node.pilot].task for node in cheapest)
     going = frozenset(list(tasks)[:over])
     why = f"more pilots than slurmctld bears: {inputs.rules.cap_why}"
-    leaves = [
-        leaving(pilot, LeaveCause.RESERVE, inputs.now, inputs.rules, why)
-        for pilot in of_id.values()
-        if pilot.task in going
-    ]
+    _leave_tasks(draft, inputs, going, LeaveCause.RESERVE, why)
+
+
+def _leave_tasks(draft: Draft, inputs: Inputs, going: Collection[str], cause: LeaveCause, why: str) -> list[Pilot]:
+    """The pilots of these tasks leave, and are returned."""
+    found = [pilot for pilots in draft.staying.values() for pilot in pilots if pilot.task in going]
+    leaves = [leaving(pilot, cause, inputs.now, inputs.rules, why) for pilot in found]
     draft.give_up(inputs.tasks.with_co_allocated(leaves))
     draft.keep_the_others(inputs)
+    return found
 
 
 def _widest(live: Mapping[int, JobView]) -> list[int]:
@@ -190,8 +193,11 @@ def _make_room(draft: Draft, inputs: Inputs) -> None:
     room = max(0, inputs.rules.max_pilots - inputs.tasks.count(draft.staying))
     if len(draft.free) <= room:
         return
-    growing = [view for j, view in inputs.live.items() if inputs.holdings[j].may_train]
-    growing = [view for view in growing if view.job.id not in inputs.situation.set_aside]
+    growing = [
+        view
+        for j, view in inputs.live.items()
+        if inputs.holdings[j].may_train and j not in inputs.situation.set_aside
+    ]
     lacking = [min(view.job.max_nodes - len(draft.staying[view.job.id]), view.held_count) for view in growing]
     waiting = [len(group) for group in task_groups(draft.free, draft.width, inputs.snapshot)]
     tasks: dict[str, list[Pilot]] = {}
@@ -208,11 +214,7 @@ def _make_room(draft: Draft, inputs: Inputs) -> None:
     if not going:
         return
     why = f"at most {inputs.rules.max_pilots} pilots: it makes room for one of up to {draft.width} nodes"
-    leave = [pilot for pilots in draft.staying.values() for pilot in pilots if pilot.task in going]
-    leaves = [leaving(pilot, LeaveCause.SHRINK, inputs.now, inputs.rules, why) for pilot in leave]
-    draft.give_up(inputs.tasks.with_co_allocated(leaves))
-    draft.keep_the_others(inputs)
-    draft.coming |= {pilot.node for pilot in leave}
+    draft.coming |= {pilot.node for pilot in _leave_tasks(draft, inputs, going, LeaveCause.SHRINK, why)}
 
 
 def _replace_stragglers(draft: Draft, inputs: Inputs) -> None:

@@ -362,14 +362,18 @@ class JobMachine:
             if now < self._up_since + self.settings.adopt_s and any(pilot not in silent for pilot in unheard):
                 return True
             job.fenced_at = now
-        for pilot in unheard:
-            if pilot not in job.fenced:
-                self._fence(pilot, silent.get(pilot))
+        self._fence_all({pilot: silent.get(pilot) for pilot in unheard})
         return now < job.fenced_at + self.settings.fence_s
 
     def _latest_runs(self) -> dict[str, Worker]:
         """By pilot, the worker of its latest run."""
         return {each.pilot: each for each in sorted(self.job.workers.values(), key=lambda each: each.restart)}
+
+    def _fence_all(self, away: Mapping[str, Worker | None]) -> None:
+        """Fences these pilots, by their workers' names where these are known, but for those that are already."""
+        for pilot, worker in away.items():
+            if pilot not in self.job.fenced:
+                self._fence(pilot, worker)
 
     def _fence(self, pilot: str, worker: Worker | None) -> None:
         """Gives up a worker that may train where it is not heard, for good, and its node with it."""
@@ -442,9 +446,7 @@ class JobMachine:
         if not away:
             return False
         check.fenced_at = now if check.fenced_at is None else check.fenced_at
-        for pilot, worker in away.items():
-            if pilot not in job.fenced:
-                self._fence(pilot, worker)
+        self._fence_all(away)
         self.look_at(now + UNHEARD_POLL_S)
         return now < check.fenced_at + self.settings.fence_s
 
@@ -480,9 +482,7 @@ class JobMachine:
             job.apart_since = None
             return False
         job.apart_since = now if job.apart_since is None else job.apart_since
-        for worker in apart:
-            if worker.pilot not in job.fenced:
-                self._fence(worker.pilot, worker)
+        self._fence_all({worker.pilot: worker for worker in apart})
         self.look_at(now + UNHEARD_POLL_S)
         return now < job.apart_since + self.settings.fence_s
 
