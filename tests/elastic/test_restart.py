@@ -7,7 +7,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import pytest
@@ -33,6 +33,21 @@ def start(url: str, directory: Path, task: int, more: Mapping[str, str] | None =
         )  # fmt: skip
 
 
+@contextlib.contextmanager
+def pilots_of(directory: Path) -> Iterator[list[subprocess.Popen[bytes]]]:
+    """A list for pilots. At the end what they wrote is printed, and they are killed with all that they started."""
+    pilots: list[subprocess.Popen[bytes]] = []
+    try:
+        yield pilots
+    finally:
+        print("\n".join(path.read_text() for path in directory.glob("pilot-*.log")))
+        for pilot in pilots:
+            for process in (pilot.pid, *children(pilot.pid)):
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(process, signal.SIGKILL)
+            pilot.wait(10)
+
+
 def sizes(directory: Path) -> list[int]:
     path = directory / "counts"
     return [int(line.split()[2]) for line in path.read_text().splitlines()] if path.exists() else []
@@ -49,27 +64,20 @@ def assert_pauses_end_with_a_step(switched: Sequence[Event]) -> None:
 
 @pytest.mark.alone
 def test_any_script_is_relaunched_at_the_new_size(tmp_path: Path) -> None:
-    with running(tmp_path, JobTerms(restarts=True)) as (daemon, _):
-        pilots = [start(daemon.url, tmp_path, 0)]
-        try:
-            wait_until(lambda: 1 in sizes(tmp_path), 60, "steps of one")
-            pilots.append(start(daemon.url, tmp_path, 1))
-            wait_until(lambda: 2 in sizes(tmp_path), 60, "steps of two")
-            daemon.leave(0)
-            wait_until(lambda: sizes(tmp_path)[-1:] == [1], 60, "steps of one again")
-            pilots[0].send_signal(signal.SIGTERM)
-            assert pilots[0].wait(30) == 143
-            (tmp_path / "go").touch()
-            assert pilots[1].wait(60) == 0
-            assert daemon.seen(EventKind.JOB_COMPLETED)
-            assert not daemon.seen(EventKind.WORKER_LOST)
-            assert_pauses_end_with_a_step(daemon.seen(EventKind.SWITCHED))
-        finally:
-            print("\n".join(path.read_text() for path in tmp_path.glob("pilot-*.log")))
-            for pilot in pilots:
-                with contextlib.suppress(ProcessLookupError):
-                    os.killpg(pilot.pid, signal.SIGKILL)
-                pilot.wait(10)
+    with running(tmp_path, JobTerms(restarts=True)) as (daemon, _), pilots_of(tmp_path) as pilots:
+        pilots += [start(daemon.url, tmp_path, 0)]
+        wait_until(lambda: 1 in sizes(tmp_path), 60, "steps of one")
+        pilots.append(start(daemon.url, tmp_path, 1))
+        wait_until(lambda: 2 in sizes(tmp_path), 60, "steps of two")
+        daemon.leave(0)
+        wait_until(lambda: sizes(tmp_path)[-1:] == [1], 60, "steps of one again")
+        pilots[0].send_signal(signal.SIGTERM)
+        assert pilots[0].wait(30) == 143
+        (tmp_path / "go").touch()
+        assert pilots[1].wait(60) == 0
+        assert daemon.seen(EventKind.JOB_COMPLETED)
+        assert not daemon.seen(EventKind.WORKER_LOST)
+        assert_pauses_end_with_a_step(daemon.seen(EventKind.SWITCHED))
     counts = [int(line.split()[0]) for line in (tmp_path / "counts").read_text().splitlines()]
     assert set(counts) == set(range(1, 401)), "no step is missing over all restarts"
 
@@ -77,42 +85,27 @@ def test_any_script_is_relaunched_at_the_new_size(tmp_path: Path) -> None:
 @pytest.mark.nightly
 def test_no_script_starts_while_the_one_before_still_saves(tmp_path: Path) -> None:
     slow = {"MALLETRAIN_TEST_SAVE_S": "4"}
-    with running(tmp_path, JobTerms(restarts=True)) as (daemon, _):
-        pilots = [start(daemon.url, tmp_path, 0, slow)]
-        try:
-            wait_until(lambda: 1 in sizes(tmp_path), 60, "steps of one")
-            pilots.append(start(daemon.url, tmp_path, 1, slow))
-            wait_until(lambda: 2 in sizes(tmp_path), 60, "steps of two")
-            daemon.leave(0)
-            wait_until(lambda: sizes(tmp_path)[-1:] == [1], 60, "steps of the second alone")
-        finally:
-            print("\n".join(path.read_text() for path in tmp_path.glob("pilot-*.log")))
-            for pilot in pilots:
-                with contextlib.suppress(ProcessLookupError):
-                    os.killpg(pilot.pid, signal.SIGKILL)
-                pilot.wait(10)
+    with running(tmp_path, JobTerms(restarts=True)) as (daemon, _), pilots_of(tmp_path) as pilots:
+        pilots += [start(daemon.url, tmp_path, 0, slow)]
+        wait_until(lambda: 1 in sizes(tmp_path), 60, "steps of one")
+        pilots.append(start(daemon.url, tmp_path, 1, slow))
+        wait_until(lambda: 2 in sizes(tmp_path), 60, "steps of two")
+        daemon.leave(0)
+        wait_until(lambda: sizes(tmp_path)[-1:] == [1], 60, "steps of the second alone")
     lines = [line.split() for line in (tmp_path / "counts").read_text().splitlines()]
     counts = [int(count) for count, rank, _ in lines if rank == "0"]
     assert counts == list(range(1, len(counts) + 1)), "each step is done once: none began from an older checkpoint"
 
 
 def test_a_node_that_is_lost_counts_as_a_lost_worker(tmp_path: Path) -> None:
-    with running(tmp_path, JobTerms(restarts=True)) as (daemon, _):
-        pilots = [start(daemon.url, tmp_path, task) for task in (0, 1)]
-        try:
-            wait_until(lambda: 2 in sizes(tmp_path), 60, "steps of two")
-            for process in (pilots[1].pid, *children(pilots[1].pid)):  # as Slurm and a node that fails do
-                os.kill(process, signal.SIGKILL)
-            wait_until(lambda: sizes(tmp_path)[-1:] == [1], 60, "steps of one")
-            assert len(daemon.seen(EventKind.WORKER_LOST)) == 1
-            assert not daemon.seen(EventKind.WORKER_LEFT)
-        finally:
-            print("\n".join(path.read_text() for path in tmp_path.glob("pilot-*.log")))
-            for pilot in pilots:
-                for process in (pilot.pid, *children(pilot.pid)):
-                    with contextlib.suppress(ProcessLookupError):
-                        os.kill(process, signal.SIGKILL)
-                pilot.wait(10)
+    with running(tmp_path, JobTerms(restarts=True)) as (daemon, _), pilots_of(tmp_path) as pilots:
+        pilots += [start(daemon.url, tmp_path, task) for task in (0, 1)]
+        wait_until(lambda: 2 in sizes(tmp_path), 60, "steps of two")
+        for process in (pilots[1].pid, *children(pilots[1].pid)):  # as Slurm and a node that fails do
+            os.kill(process, signal.SIGKILL)
+        wait_until(lambda: sizes(tmp_path)[-1:] == [1], 60, "steps of one")
+        assert len(daemon.seen(EventKind.WORKER_LOST)) == 1
+        assert not daemon.seen(EventKind.WORKER_LEFT)
 
 
 def children(pid: int) -> list[int]:
