@@ -124,17 +124,12 @@ def test_more_tasks_are_submitted_as_the_jobs_owner_when_they_run_out(tmp_path: 
         (tools / name).write_text(f'#!/bin/sh\necho "{name} $*" >> {tmp_path}/asked\necho 77\n')
         (tools / name).chmod(0o755)
     more = {"PATH": f"{tools}:{os.environ['PATH']}", "MALLETRAIN_BATCH_SCRIPT": "/home/alice/train.sh"}
-    with running(tmp_path, JobTerms(restarts=True)) as (daemon, _):
-        pilot = start(daemon.url, tmp_path, 0, more)
-        try:
-            wait_until(lambda: 1 in sizes(tmp_path), 60, "steps of one")
-            with daemon.lock:
-                assert daemon.membership.top_up(7, 8)
-            wait_until(lambda: (tmp_path / "asked").exists(), 30, "tasks were submitted")
-        finally:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(pilot.pid, signal.SIGKILL)
-            pilot.wait(10)
+    with running(tmp_path, JobTerms(restarts=True)) as (daemon, _), pilots_of(tmp_path) as pilots:
+        pilots += [start(daemon.url, tmp_path, 0, more)]
+        wait_until(lambda: 1 in sizes(tmp_path), 60, "steps of one")
+        with daemon.lock:
+            assert daemon.membership.top_up(7, 8)
+        wait_until(lambda: (tmp_path / "asked").exists(), 30, "tasks were submitted")
     asked = (tmp_path / "asked").read_text().splitlines()
     assert asked[0].startswith("sbatch --parsable")
     assert asked[0].endswith("--array=0-7 /home/alice/train.sh")
