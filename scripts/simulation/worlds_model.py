@@ -43,6 +43,8 @@ class Rules:
         awaits: after a restart no world begins before all that may train are heard, or have lost their nodes.
         suspects: after a restart, later worlds that the journal has as published may have been taken.
         refuses: one that the newest world in the journal left behind does not bring an older world back.
+        leavers: how many members of the first world, the last ones, are to leave: a check leaves them out.
+        keeps: but not if they and the silent are more than half of a world.
     """
 
     fences: bool = True
@@ -56,6 +58,8 @@ class Rules:
     awaits: bool = True
     suspects: bool = True
     refuses: bool = True
+    leavers: int = 0
+    keeps: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,6 +216,7 @@ def _daemon(now: State, rules: Rules) -> Iterator[tuple[str, State]]:
         return
     after = replace(now, given_up=now.given_up | silent)
     away: frozenset[int] = frozenset()
+    unknown_of: list[tuple[frozenset[int], frozenset[int]]] = []  # of each world that may train
     later = {p.number for p in now.plans if p.number > max(now.world, now.taken) and not p.votes_bound_to}
     suspected = later if now.restarts and rules.suspects else set[int]()
     for number in ({now.world, now.pending} | suspected) - {0}:
@@ -220,16 +225,22 @@ def _daemon(now: State, rules: Rules) -> Iterator[tuple[str, State]]:
         unheard = members - answer if number in suspected else members & silent
         unknown = frozenset(w for w in unheard if now.workers[w].lives or not now.workers[w].hears)
         unknown -= frozenset(w for w in now.fenced if not now.workers[w].lives)
+        unknown_of.append((members, unknown))
         if 2 * len(unknown) > len(members):
             away |= unknown
     if away and rules.fences:
         if after != now or not away <= now.fenced:
             yield f"the daemon fences {sorted(away)}", replace(after, fenced=now.fenced | away)
         return
-    staying = frozenset(which for which in answer if now.workers[which].at)
-    if not staying:
+    whole = frozenset(which for which in answer if now.workers[which].at)
+    if not whole:
         yield "the daemon drops the world", replace(after, world=0, pending=0)
         return
+    leavers = now.plan(1).members & frozenset(range(len(now.workers))[::-1][: rules.leavers])
+    staying = (whole - leavers) or frozenset(sorted(whole)[:1])
+    out = whole - staying
+    if rules.keeps and any(2 * len(unknown | (members & out)) > len(members) for members, unknown in unknown_of):
+        staying = whole
     outstanding = now.pending and now.plan(now.pending).members == staying and not overtaken
     if not outstanding:
         yield from _named(after, rules, staying)
@@ -364,11 +375,13 @@ def main() -> int:
     parser.add_argument("--deaths", type=int, default=1)
     parser.add_argument("--newcomers", type=int, default=0)
     parser.add_argument("--restarts", type=int, default=0)
+    parser.add_argument("--leavers", type=int, default=0)
     asked = parser.parse_args()
-    found = search(
-        asked.workers,
-        Rules(plans=asked.plans, deaths=asked.deaths, newcomers=asked.newcomers, restarts=asked.restarts),
-    )
+    rules = Rules(
+        plans=asked.plans, deaths=asked.deaths, newcomers=asked.newcomers, restarts=asked.restarts,
+        leavers=asked.leavers,
+    )  # fmt: skip
+    found = search(asked.workers, rules)
     print(f"states: {found.states}")
     print("safety:", "holds" if not found.broken else "broken by " + "; ".join(found.broken))
     print("liveness:", "holds" if found.stuck is None else f"nothing follows from {found.stuck}")

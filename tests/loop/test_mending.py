@@ -537,6 +537,35 @@ def test_nodes_of_a_majority_that_are_not_given_back_hold_nobody_up_for_ever(thr
     assert three.world() == [A]
 
 
+def _one_of_three_leaves_as_another_falls_silent(stage: Stage) -> None:
+    stage.holding = dict.fromkeys(("9_0", "9_1", "9_2"), True)
+    stage.leave(1)
+    stage.members.report(A, Fault(stage.at[A], 7, "closed", "C"))
+    stage.obey_checks(A, B)
+    stage.pass_time(2.1)
+
+
+def test_a_plan_that_may_not_arrive_leaves_no_majority_out(three: Stage) -> None:
+    """One leaves and one is silent: without the daemon these two would go on, beside the one of the plan."""
+    _one_of_three_leaves_as_another_falls_silent(three)
+    plan = three.plan(A)
+    assert plan is not None
+    assert (plan.urgent, plan.workers) == (True, (A, B))
+    three.obey(A, B)
+    three.pass_time(1.0)
+    follows = three.plan(B)
+    assert follows is not None
+    assert (follows.urgent, follows.workers) == (False, (A,)), "which both take after the same step"
+
+
+def test_one_that_leaves_is_left_out_where_the_silent_one_is_known_to_have_ended(three: Stage) -> None:
+    three.members.report(C, Exited(-9))
+    _one_of_three_leaves_as_another_falls_silent(three)
+    assert three.world() == [A, B, C]
+    three.obey(A)
+    assert three.world() == [A]
+
+
 def test_half_of_a_world_is_not_waited_for() -> None:
     stage = Stage()
     stage.begin(2)

@@ -22,6 +22,18 @@ def test_without_fencing_a_majority_trains_beside_the_daemons_world() -> None:
     assert "[0, 1] make 11" in found.broken
 
 
+def test_a_member_that_leaves_makes_no_world_with_a_silent_one() -> None:
+    found = search(3, Rules(plans=2, deaths=0, leavers=1))
+    assert (found.broken, found.stuck) == ((), None)
+
+
+def test_a_plan_without_those_that_leave_may_leave_a_majority_out() -> None:
+    """What the daemon did before this model had members that leave."""
+    found = search(3, Rules(plans=2, deaths=0, leavers=1, keeps=False))
+    assert "the daemon names [1] as 2" in found.broken
+    assert found.broken[-1] == "2 trains"
+
+
 def test_a_quorum_of_half_a_world_is_too_small() -> None:
     assert search(2, Rules(plans=2, deaths=0, strict=False)).broken
 

@@ -8,7 +8,7 @@ urgent generation, so that a repair never waits for a worker that holds no state
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from malletrain.domain.event import Event, GenerationPublished, Payload, WorkerJoined, WorkerLeft, WorkerLost
@@ -415,8 +415,10 @@ class JobMachine:
         if not survivors:
             self._dissolve()
             return
-        seats = tuple(job.workers[name].seat for name in staying or survivors[:1])
-        self.publish(seats, check.reason, urgent=True)
+        members = staying or survivors[:1]
+        if self._may_go_on_apart(check, set(survivors).difference(members)):
+            members = survivors  # those that leave follow by the next plan, which all take together
+        self.publish(tuple(job.workers[name].seat for name in members), check.reason, urgent=True)
 
     def _awaits_a_majority(self, check: Check, now: float) -> bool:
         """Whether those that have answered must wait, because more than half of their world is silent.
@@ -428,20 +430,13 @@ class JobMachine:
         job = self.job
         if job.terms.restarts or not check.whole:
             return False
-        holding = self._holding()
-        latest = self._latest_runs()
-        entered = (job.pending, *job.published.values()) if check.entered else ()
         away: dict[str, Worker | None] = {}
-        for plan in (job.world, *entered):
-            members = [job.workers[name] for name in plan.workers] if plan is not None else []
-            silent = [each for each in members if each.silent and holding.get(each.pilot)]
-            if 2 * len(silent) > len(members):
-                away.update((each.pilot, each) for each in silent)
-        # A daemon before may have died, or not heard, as the members of a later world took it.
-        for number, pilots in job.untaken.items():
-            unheard = [each for each in sorted(pilots) if holding.get(each) and _is_unheard(latest.get(each))]
-            if number > (job.world.generation if job.world is not None else 0) and 2 * len(unheard) > len(pilots):
-                away.update((pilot, latest.get(pilot)) for pilot in unheard)
+        latest = self._latest_runs()
+        for world in self._worlds_that_may_train(check):
+            unheard = self._unheard(world)
+            if 2 * len(unheard) > len(world):
+                away.update((pilot, latest.get(pilot)) for pilot in sorted(unheard))
+        holding = self._holding()
         job.fenced &= {pilot for pilot, has_been_warm in holding.items() if has_been_warm}
         if not away:
             return False
@@ -449,6 +444,31 @@ class JobMachine:
         self._fence_all(away)
         self.look_at(now + UNHEARD_POLL_S)
         return now < check.fenced_at + self.settings.fence_s
+
+    def _may_go_on_apart(self, check: Check, left_out: Collection[str]) -> bool:
+        """Whether an urgent plan must not leave these members out, though they are to leave: with those that are not
+        heard they are more than half of a world. Where the plan does not reach them, they would make one of their
+        own as soon as the daemon is away (`malletrain.elastic.resize.quorum`)."""
+        if self.job.terms.restarts:
+            return False
+        pilots = {self.job.workers[name].pilot for name in left_out}
+        worlds = self._worlds_that_may_train(check)
+        return any(2 * len(self._unheard(world) | (world & pilots)) > len(world) for world in worlds)
+
+    def _worlds_that_may_train(self, check: Check) -> list[frozenset[str]]:
+        """The pilots of each world that members may be in: the job's, and those that they may have entered since."""
+        job = self.job
+        entered = (job.pending, *job.published.values()) if check.entered else ()
+        plans = [plan for plan in (job.world, *entered) if plan is not None]
+        # A daemon before may have died, or not heard, as the members of a later world took it.
+        present = job.world.generation if job.world is not None else 0
+        untaken = [pilots for number, pilots in job.untaken.items() if number > present]
+        return [frozenset(seat.pilot for seat in plan.members) for plan in plans] + untaken
+
+    def _unheard(self, pilots: Collection[str]) -> set[str]:
+        """Those of the pilots that may hold a node, and whose worker may train there where it is not heard."""
+        holding, latest = self._holding(), self._latest_runs()
+        return {pilot for pilot in pilots if holding.get(pilot) and _is_unheard(latest.get(pilot))}
 
     @property
     def relaunches(self) -> bool:
