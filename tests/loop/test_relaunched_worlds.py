@@ -56,9 +56,9 @@ def _one_and_a_newcomer(*, items: bool = False) -> Stage:
     return stage
 
 
-def _fall_silent(stage: Stage) -> None:
-    stage.members.disconnected(A)
-    _poll(stage, 10.0, B)
+def _fall_silent(stage: Stage, silent: str = A, heard: str = B) -> None:
+    stage.members.disconnected(silent)
+    _poll(stage, 10.0, heard)
 
 
 def test_no_script_starts_before_those_of_the_world_before_have_ended() -> None:
@@ -114,10 +114,23 @@ def test_it_is_not_waited_for_longer_than_slurm_may_take_to_kill_it() -> None:
 def test_a_world_that_a_heard_member_leaves_is_over_and_nothing_is_waited_for() -> None:
     stage = _one_and_a_newcomer()
     _take(stage, A)
+    before = _numbered(stage, A)
+    _fall_silent(stage, B, A)
+    assert _numbered(stage, A) > before
+    assert _fenced(stage) == []
+
+
+def test_the_first_of_a_world_that_is_over_may_still_save_so_it_loses_its_node_first() -> None:
+    """A script that was frozen as it saved would write an older state over that of the next world."""
+    stage = _one_and_a_newcomer()
+    _take(stage, A)
     before = _numbered(stage, B)
     _fall_silent(stage)
+    assert _numbered(stage, B) == before
+    assert _fenced(stage) == [PILOTS[A]]
+    del stage.holding[PILOTS[A]]
+    _poll(stage, 2.0, B)
     assert _numbered(stage, B) > before
-    assert _fenced(stage) == []
 
 
 def test_a_member_that_a_restarted_daemon_has_not_heard_holds_the_others() -> None:

@@ -487,8 +487,9 @@ class JobMachine:
         """Whether others must wait, because scripts of an earlier world may train on where they are not heard.
 
         A launcher takes a plan without asking the other members of its world, whose scripts then fail. So only a
-        world none of whose members is heard can train on. Its nodes are taken back; the others go on once these are
-        free, and after `fence_s` at the latest.
+        world none of whose members is heard can train on. But the first member of any may be about to save, and do so
+        over what later worlds have saved. Their nodes are taken back; the others go on once these are free, and
+        after `fence_s` at the latest.
         """
         job = self.job
         if not self.relaunches:
@@ -496,7 +497,7 @@ class JobMachine:
         holding = self._holding()
         latest = self._latest_runs()
         silent = {each.id: each for each in latest.values() if each.silent and holding.get(each.pilot)}
-        apart = [each for each in silent.values() if each.unheard or _trains_apart(each, silent)]
+        apart = [each for each in silent.values() if each.unheard or _saves(each) or _trains_apart(each, silent)]
         job.fenced &= {pilot for pilot, has_been_warm in holding.items() if has_been_warm}
         if not apart:
             job.apart_since = None
@@ -569,6 +570,11 @@ class JobMachine:
                 continue
             worker.end = worker.leave_reason
             self.leave(worker, worker.leave_reason)
+
+
+def _saves(worker: Worker) -> bool:
+    """Whether the script of this launcher is the one that saves: the first of its world."""
+    return worker.at is not None and worker.at.workers[0] == worker.id
 
 
 def _trains_apart(worker: Worker, silent: Mapping[str, Worker]) -> bool:
