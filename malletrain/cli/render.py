@@ -36,6 +36,9 @@ class Span:
 
 Line = tuple[Span, ...]
 
+#: As wide as the longest kind of event.
+_KIND_WIDTH = len("generations_reserved")
+
 #: Backgrounds of jobs in the strip, distinct for most eyes; none is used for anything else.
 _JOB_BACKS = ("blue", "magenta", "cyan", "green", "bright_blue", "bright_magenta", "bright_cyan", "bright_green")
 
@@ -216,7 +219,7 @@ def event(row: EventRow, zone: tzinfo | None = None) -> Line:
     )
     return (
         Span(f"{row.seq:>6} {clock(row.at, zone)} ", dim=True),
-        Span(f"{row.kind:<16} ", bold=True),
+        Span(f"{row.kind:<{_KIND_WIDTH}} ", bold=True),
         Span(" ".join(word for word in who if word)),
         Span(f"  {row.reason}" if row.reason else ""),
         Span(f"  {data}" if data else "", dim=True),

@@ -22,7 +22,7 @@ LONGEST_SAVE_S = 8.0
 #: Seconds until a script has noticed that a peer's is gone.
 BROKEN_S = 0.5
 #: As in `malletrain.elastic.launch.restart`.
-MAX_FAILURES, EARLY_FAILURE_S, WAITS_FOR_A_PLAN_S = 3, 60.0, 60.0
+MAX_FAILURES, EARLY_FAILURE_S, WAITS_FOR_A_PLAN_S = 3, 60.0, 180.0
 #: Seconds that one item takes, and between two reports of what is committed.
 ITEM_S, ITEMS_REPORT_S = 1.0, 10.0
 
@@ -105,6 +105,10 @@ class Launchers:
         if me.elastic is Elastic.TASKS:
             self._enter(me, plan)
             return
+        ran_on = me.script_at is not None and self._crew.now - me.script_at >= EARLY_FAILURE_S
+        losses = me.told.losses if me.told is not None else 0
+        if ran_on or losses != me.losses:
+            me.failures, me.losses = 0, losses
         self._stop(me)
         me.next_plan = plan
 

@@ -52,6 +52,7 @@ class Process:
     must_start: bool = False  #: its script, once the daemon holds it no more
     failed_at: float | None = None  #: when its script failed last
     failures: int = 0
+    losses: int = 0
     reported_at: float = 0.0
 
     @property

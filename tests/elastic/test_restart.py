@@ -13,22 +13,28 @@ from pathlib import Path
 import pytest
 
 from malletrain.domain.event import Event, EventKind
-from malletrain.elastic.launch.restart import seconds_of, signal_named, torchrun_environment
+from malletrain.elastic.launch.restart import MAX_FAILURES, seconds_of, signal_named, torchrun_environment
 from malletrain.loop.membership.next_world import JobTerms
 from malletrain.wire import messages
 from malletrain.wire.errors import WireError
-from tests.elastic.coordinator import HERE, running, wait_until
+from tests.elastic.coordinator import HERE, JOB, running, wait_until
 from tests.elastic.test_launch import environment
 from tests.world import data_of
 
 SCRIPT = str(HERE / "restartable.py")
 
 
-def start(url: str, directory: Path, task: int, more: Mapping[str, str] | None = None) -> subprocess.Popen[bytes]:
+def start(
+    url: str,
+    directory: Path,
+    task: int,
+    more: Mapping[str, str] | None = None,
+    script: Sequence[str] = (sys.executable, SCRIPT),
+) -> subprocess.Popen[bytes]:
     env = environment(url, directory) | {"SLURM_ARRAY_TASK_ID": str(task), "MALLETRAIN_GRACE_S": "20", **(more or {})}
     with (directory / f"pilot-{task}.log").open("wb") as log:
         return subprocess.Popen(
-            [sys.executable, str(HERE / "launched.py"), "--", sys.executable, SCRIPT],
+            [sys.executable, str(HERE / "launched.py"), "--", *script],
             env=env, stdout=log, stderr=log, start_new_session=True,
         )  # fmt: skip
 
@@ -106,6 +112,42 @@ def test_a_node_that_is_lost_counts_as_a_lost_worker(tmp_path: Path) -> None:
         wait_until(lambda: sizes(tmp_path)[-1:] == [1], 60, "steps of one")
         assert len(daemon.seen(EventKind.WORKER_LOST)) == 1
         assert not daemon.seen(EventKind.WORKER_LEFT)
+
+
+#: Says how large its world is, and fails as soon as another member of it is gone.
+FAILS_WITH_ITS_PEER = """
+echo x $RANK $WORLD_SIZE >> counts
+trap 'exit 143' TERM
+until [ $WORLD_SIZE = 2 ] && [ -e gone-$MASTER_PORT-$TORCHELASTIC_RESTART_COUNT ]; do sleep .05; done
+exit 1
+"""
+
+
+def test_failures_that_lost_peers_caused_do_not_end_the_job(tmp_path: Path) -> None:
+    """A script whose peer is gone fails, each time soon after its start."""
+    script = ("sh", "-c", f"cd {tmp_path}; {FAILS_WITH_ITS_PEER}")
+    with running(tmp_path, JobTerms(restarts=True)) as (daemon, _), pilots_of(tmp_path) as pilots:
+        pilots.append(start(daemon.url, tmp_path, 0, script=script))
+        wait_until(lambda: sizes(tmp_path) == [1], 60, "a script alone")
+        for task in range(1, MAX_FAILURES + 1):
+            pilots.append(start(daemon.url, tmp_path, task, script=script))
+            wait_until(lambda: sizes(tmp_path)[-2:] == [2, 2], 60, "scripts of two")
+            for process in (pilots[task].pid, *children(pilots[task].pid)):
+                os.kill(process, signal.SIGKILL)
+            world = daemon.membership.world(JOB)
+            assert world is not None
+            port = world.store.rpartition(":")[2]
+            (tmp_path / f"gone-{port}-{world.generation}").touch()
+            wait_until(lambda: sizes(tmp_path)[-1:] == [1], 60, "a script alone again")
+        assert pilots[0].poll() is None
+        assert not daemon.seen(EventKind.JOB_FAILED)
+
+
+def test_a_script_that_fails_by_itself_ends_the_job(tmp_path: Path) -> None:
+    with running(tmp_path, JobTerms(restarts=True)) as (daemon, _), pilots_of(tmp_path) as pilots:
+        pilots += [start(daemon.url, tmp_path, task, script=("sh", "-c", "exit 7")) for task in (0, 1)]
+        wait_until(lambda: bool(daemon.seen(EventKind.JOB_FAILED)), 60, "the end of the job")
+        assert "3 times in a row" in daemon.seen(EventKind.JOB_FAILED)[0].reason
 
 
 def children(pid: int) -> list[int]:

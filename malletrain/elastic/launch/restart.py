@@ -42,9 +42,14 @@ from malletrain.wire.worker_client import WorkerClient
 
 log = logging.getLogger("malletrain.elastic")
 
-#: The job fails when its script fails so often in a row, each time within `EARLY_FAILURE_S` of its start.
+#: The job fails when its script fails so often in a row, each time within `EARLY_FAILURE_S` of its start. Failures
+#: after which a peer was lost do not count, nor those before a longer run.
 MAX_FAILURES = 3
 EARLY_FAILURE_S = 60.0
+
+#: Seconds that a launcher whose script has failed waits for another plan: longer than the daemon waits for nodes of
+#: members that are not heard (`MembershipSettings.fence_s`), after it has missed them.
+WAITS_FOR_A_PLAN_S = 180.0
 
 
 class Restarter:
@@ -77,7 +82,7 @@ class Restarter:
         self._process: subprocess.Popen[bytes] | None = None
         self._plan = messages.Plan(0)
         self._started_at = 0.0
-        self._failures = 0
+        self._failures = self._losses = 0
         self._ready = Path(tempfile.mkdtemp(prefix="malletrain-")) / "ready"
         #: When the relaunch in progress began, and whether it added nodes; None without one.
         self._relaunch: tuple[float, bool] | None = None
@@ -164,13 +169,21 @@ class Restarter:
     def _take(self, plan: messages.Plan) -> None:
         """Stop the script, which is started again in the world of a new plan."""
         before, began = len(self._plan.members), time.monotonic()
+        self._must_start = True  # from here on: who asks in between is told that there is a script
+        self._forgive_failures()
         self._stop()
         self._ready.unlink(missing_ok=True)
         self._plan = plan
         size = len(plan.members)
         self._relaunch = (began, size > before) if before else None
         self._say_switched(time.monotonic() - began if before else 0.0, grew=size > before)
-        self._must_start = True
+
+    def _forgive_failures(self) -> None:
+        """Before a new world: count no failure of the script that a lost peer may have caused, or that a longer run
+        has followed."""
+        ran_on = self._process is not None and time.monotonic() - self._started_at >= EARLY_FAILURE_S
+        if ran_on or self._link.losses != self._losses:
+            self._failures, self._losses = 0, self._link.losses
 
     def _start(self) -> None:
         environment = torchrun_environment(self._plan, self._seat(self._plan) or 0)
@@ -204,7 +217,7 @@ class Restarter:
 
     def _wait_for_another(self) -> int | None:
         """Wait for a newer plan; returns an exit status if none comes."""
-        end = time.monotonic() + 60.0
+        end = time.monotonic() + WAITS_FOR_A_PLAN_S
         while time.monotonic() < end:
             plan = self._link.plan
             if self._link.end is not None or (plan is not None and plan.generation > self._plan.generation):

@@ -58,6 +58,7 @@ class Directives:
         leave: why this worker is asked to leave, if it is.
         given_up: whether others train on without this worker: then its script must not save any more.
         hold: whether a script that is started anew for `plan` must wait.
+        losses: how many workers of this job have been lost, in restart mode.
         away_since: monotonic time since which the daemon is unreachable; None while it answers.
         changed: notified when `plan` or `end` change.
     """
@@ -68,6 +69,7 @@ class Directives:
         self.end: str | None = None
         self.leave: str | None = None
         self.given_up = self.hold = False
+        self.losses = 0
         self.changed = threading.Condition()
         self.away_since: float | None = None
 
@@ -195,6 +197,7 @@ class Link(Directives):
         self._handler.on_top_up(directive.top_up)
         with self.changed:
             self.leave, self.hold, self.given_up = directive.leave, directive.hold, directive.given_up
+            self.losses = directive.losses
             self.end = directive.end or self.end
             self.changed.notify_all()
         if directive.plan is not None:

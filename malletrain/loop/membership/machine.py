@@ -166,6 +166,7 @@ class JobMachine:
         """Gives a worker up. `silent`: only because it was not heard."""
         worker.phase, worker.lost_how, worker.silent = Phase.LOST, how, silent
         worker.end = worker.end or f"given up: {how}"
+        self.job.losses += 1
         self.emit(WorkerLost(worker.id, how), worker, how)
         if self.job.over is None and self.job.trains(worker.id):
             self.ask(f"{worker.id} is lost: {how}", broken=True)

@@ -300,6 +300,7 @@ class Membership:
             top_up=worker.top_up,
             hold=plan is not None and machine.holds_scripts(plan),
             given_up=machine.relaunches and worker.phase is Phase.LOST,
+            losses=job.losses if machine.relaunches else 0,
         )
         if wanted != worker.directive:
             worker.directive = replace(wanted, seq=wanted.seq + 1)
