@@ -97,6 +97,9 @@ class WorkersGate:
     def leave(self, action: LeavePilot) -> None:
         self.change(lambda: self.membership.leave(action))
 
+    def pilots_ended(self, job_id: int, pilots: Collection[str]) -> None:
+        self.change(lambda: self.membership.pilots_ended(job_id, pilots))
+
     def end_job(self, job_id: int, reason: str) -> None:
         self.change(lambda: self.membership.end_job(job_id, reason))
 

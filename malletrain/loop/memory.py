@@ -238,6 +238,7 @@ class MemoryWorkers:
     def __init__(self, clock: ManualClock) -> None:
         self.clock = clock
         self.ended: dict[int, str] = {}
+        self.outlived: dict[str, int] = {}  #: pilots that Slurm has ended, and their jobs
         self.topped_up: dict[int, int] = {}
         self.batches: dict[int, tuple[tuple[int, int], ...]] = {}
         self.climbers: frozenset[int] = frozenset()
@@ -249,6 +250,9 @@ class MemoryWorkers:
 
     def leave(self, action: LeavePilot) -> None:
         self.report(Event(self.clock.now(), WorkerLeft(), action.job_id, action.pilot, action.node, action.reason))
+
+    def pilots_ended(self, job_id: int, pilots: Collection[str]) -> None:
+        self.outlived.update(dict.fromkeys(pilots, job_id))
 
     def end_job(self, job_id: int, reason: str) -> None:
         self.ended[job_id] = reason

@@ -97,6 +97,10 @@ class Workers(Protocol):
         """Ask one worker to leave its world; `WORKER_LEFT` follows in the reports. Idempotent."""
         ...
 
+    def pilots_ended(self, job_id: int, pilots: Collection[str]) -> None:
+        """Slurm shows that these pilots hold no node any more: what ran there has ended, heard or not."""
+        ...
+
     def end_job(self, job_id: int, reason: str) -> None:
         """Tell every worker of the job to stop: the job is over."""
         ...

@@ -41,6 +41,8 @@ from malletrain.domain.event import (
     JobCompleted,
     JobFailed,
     Payload,
+    PilotEnded,
+    PilotHeld,
     PilotSetAside,
     PoolCounted,
     ProbeBegun,
@@ -207,6 +209,7 @@ class Loop:
                 return None
             self.record([*seen, *hole_events(snapshot, self.ledger.holes.open(), self._last_look, self.rules)])
             self._last_look = snapshot.taken_at
+            self._pass_on_ends(seen)
             pilots = sum(len(view.staying) for view in self.views.values())
             now = self._clock.now()
             signs = [
@@ -331,6 +334,19 @@ class Loop:
             return None
         self.unavailable = False
         return answer
+
+    def _pass_on_ends(self, seen: Iterable[Event]) -> None:
+        """Tells membership which pilots hold no node any more."""
+        ended: dict[int, list[str]] = {}
+        for event in seen:
+            if (
+                isinstance(event.payload, PilotEnded | PilotHeld)
+                and event.job is not None
+                and event.pilot is not None
+            ):
+                ended.setdefault(event.job, []).append(event.pilot)
+        for job, pilots in ended.items():
+            self._workers.pilots_ended(job, pilots)
 
     def _take_in_arrays(self) -> None:
         """Inspect arrays that owners announced; sound tasks become pilots."""

@@ -180,6 +180,9 @@ class ShadowWorkers:
             Event(self._now(), WorkerLeft(), action.job_id, action.pilot, action.node, action.reason)
         )
 
+    def pilots_ended(self, job_id: int, pilots: Collection[str]) -> None:
+        """Does nothing: imagined pilots have no workers."""
+
     def end_job(self, job_id: int, reason: str) -> None:
         """Does nothing: an imagined job is never over."""
 

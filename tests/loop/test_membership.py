@@ -92,6 +92,28 @@ def test_one_that_never_says_that_it_has_arrived_holds_nobody_up_for_long(three:
     assert len((three.plan(A) or three.plan(B)).workers) == 5  # type: ignore[union-attr]
 
 
+def test_members_whose_nodes_failed_are_not_waited_for(three: Stage) -> None:
+    """No connection breaks there: they would be silent for two minutes."""
+    three.warm(3)
+    for worker in (A, B, C):
+        del three.at[worker]
+    three.members.pilots_ended(1, ["9_0", "9_1", "9_2"])
+    three.obey(D)
+    three.pass_time(three.members.settings.check_in_s)
+    three.obey(D)
+    assert three.world() == [D]
+
+
+def test_the_end_of_a_pilot_concerns_no_other(three: Stage) -> None:
+    three.members.pilots_ended(1, ["9_1"])
+    three.members.pilots_ended(2, ["9_0"])
+    for worker in (A, C):
+        three.obey_checks(worker)
+    three.obey(A, C)
+    assert three.world() == [A, C]
+    assert [event.pilot for event in three.seen(EventKind.WORKER_LOST)] == ["9_1"]
+
+
 def test_a_finished_job_ends_for_all(three: Stage) -> None:
     three.members.report(A, Finished({"accuracy": 0.9}))
     three.members.report(B, Finished({"accuracy": 0.9}))

@@ -163,3 +163,19 @@ def test_one_that_is_given_up_is_told_to_save_nothing() -> None:
     stage.members.end_job(1, "cancelled by its owner")
     told = stage.members.directive_for(B)
     assert told.end and not told.given_up
+
+
+def test_scripts_of_a_plan_without_the_first_are_held_until_its_node_is_free() -> None:
+    """It was asked to leave, and is not heard any more while it saves."""
+    stage = _one_and_a_newcomer()
+    _take(stage, A)
+    stage.leave(0)
+    _poll(stage, 1.0, A, B)
+    _take(stage, B)
+    assert stage.world() == [B] and _holds(stage, B)
+    _fall_silent(stage)
+    assert _fenced(stage) == [PILOTS[A]]
+    assert _holds(stage, B), "the first may still save what this one is to load"
+    del stage.holding[PILOTS[A]]
+    _poll(stage, 2.0, B)
+    assert not _holds(stage, B)

@@ -79,6 +79,18 @@ def test_nodes_that_staff_wants_are_left_within_one_tick() -> None:
         assert set(world.running()) == {"n1"}
 
 
+def test_membership_hears_of_pilots_that_slurm_has_ended() -> None:
+    world = World(nodes=2)
+    world.submit(job(1))
+    world.tick()
+    failed, requeued = sorted(world.running().values())
+    world.cluster.end_pilot(failed, PilotEnd(SlurmState.NODE_FAIL))
+    world.cluster.end_pilot(requeued, PilotEnd(SlurmState.REQUEUED, held=True))
+    assert world.workers.outlived == {}
+    world.tick()
+    assert world.workers.outlived == {failed: 1, requeued: 1}
+
+
 def test_slurm_that_does_not_answer_means_no_action_and_one_event() -> None:
     world = World(nodes=2)
     world.submit(job(1))

@@ -293,6 +293,7 @@ class JobMachine:
 
     def _settle_world(self) -> None:
         job = self.job
+        self._awaits_scripts_apart(self.clock.elapsed())  # those of the present plan are held
         if job.check is None and job.pending is not None and not job.pending.urgent:
             # No member of the present world notices that a newcomer froze while it joined.
             if self.clock.elapsed() >= job.ask_again_at:
@@ -479,9 +480,12 @@ class JobMachine:
     def holds_scripts(self, plan: Plan) -> bool:
         """Whether no script of this plan may start yet, because one of an earlier world may still run: it saves, and
         those of the plan are to load that."""
-        return self.relaunches and any(
-            each.unheard or (each.at is not None and each.at.generation < plan.generation)
-            for each in self.job.living()
+        return self.relaunches and (
+            self.job.scripts_apart
+            or any(
+                each.unheard or (each.at is not None and each.at.generation < plan.generation)
+                for each in self.job.living()
+            )
         )
 
     def _awaits_scripts_apart(self, now: float) -> bool:
@@ -500,13 +504,12 @@ class JobMachine:
         silent = {each.id: each for each in latest.values() if each.silent and holding.get(each.pilot)}
         apart = [each for each in silent.values() if each.unheard or _saves(each) or _trains_apart(each, silent)]
         job.fenced &= {pilot for pilot, has_been_warm in holding.items() if has_been_warm}
-        if not apart:
-            job.apart_since = None
-            return False
-        job.apart_since = now if job.apart_since is None else job.apart_since
-        self._fence_all({worker.pilot: worker for worker in apart})
-        self.look_at(now + UNHEARD_POLL_S)
-        return now < job.apart_since + self.settings.fence_s
+        job.apart_since = {each.pilot: job.apart_since.get(each.pilot, now) for each in apart}
+        job.scripts_apart = any(now < since + self.settings.fence_s for since in job.apart_since.values())
+        if apart:
+            self._fence_all({worker.pilot: worker for worker in apart})
+            self.look_at(now + UNHEARD_POLL_S)
+        return job.scripts_apart
 
     def _dissolve(self) -> None:
         """Drops a world whose members are all silent.

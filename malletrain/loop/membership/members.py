@@ -90,6 +90,16 @@ class Membership:
                 machine.ask_to_leave(worker, action.reason)
         machine.settle()
 
+    def pilots_ended(self, job_id: int, pilots: Collection[str]) -> None:
+        """Gives up the workers of these pilots, which Slurm has ended: a node that fails breaks no connection."""
+        machine = self._machines.get(job_id)
+        if machine is None:
+            return
+        for worker in machine.job.living():
+            if worker.pilot in pilots:
+                machine.lose(worker, "its task has ended, by Slurm")
+        machine.settle()
+
     def end_job(self, job_id: int, reason: str) -> None:
         """Directs every worker of the job to stop."""
         machine = self._machines.get(job_id) or self._new_machine(job_id, JobTerms())

@@ -134,10 +134,11 @@ class JobMembership:
     losses: int = 0  #: how many workers have been lost
     climbs: bool = False  #: its world grows in stages, to be measured
     seen: dict[int, float] = field(default_factory=dict)  #: samples/s of the stages so far
-    fenced_at: float | None = (
-        None  #: since when nodes of workers are taken back that hold the state, and are not heard
-    )
-    apart_since: float | None = None  #: since when scripts may run in a world that is over, and are not heard
+    #: By pilot: since when a script may run there in a world that is over, and is not heard.
+    apart_since: dict[str, float] = field(default_factory=dict)
+    scripts_apart: bool = False  #: whether such a script is still waited for
+    #: Since when nodes of workers are taken back that hold the state, and are not heard.
+    fenced_at: float | None = None
     fenced: set[str] = field(default_factory=set)  #: their pilots
     over: str | None = None  #: why it ended
     over_since: float = 0.0
