@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from itertools import groupby
 
 from malletrain.decide.draft import Draft, Inputs, Unfit
+from malletrain.decide.leaf_choice import leaf_order
 from malletrain.decide.multi_node_pilots import keep_whole_tasks
 from malletrain.domain.decision import Hole
 from malletrain.domain.job import JobView, Pilot
@@ -249,15 +250,7 @@ class _Pool:
     def _gather(self, group: list[Hole], wanted: int, near: set[str]) -> None:
         """Put holes on as few leaves as will do first: those in `near`, then the smallest leaf that holds the rest,
         or the largest. Otherwise the order stays."""
-        on: dict[str, int] = Counter(self._leaves.get(hole.node, "") for hole in group)
-        order = sorted(leaf for leaf in on if leaf in near)
-        left = wanted - sum(on.pop(leaf) for leaf in order)
-        while left > 0 and on:
-            whole = [leaf for leaf, count in on.items() if count >= left]
-            leaf = (
-                min(whole, key=lambda name: (on[name], name)) if whole else max(on, key=lambda name: (on[name], name))
-            )
-            left -= on.pop(leaf)
-            order.append(leaf)
+        on = Counter(self._leaves.get(hole.node, "") for hole in group)
+        order = leaf_order(on, wanted, near)
         place_of = {leaf: i for i, leaf in enumerate(order)}
         group.sort(key=lambda hole: place_of.get(self._leaves.get(hole.node, ""), len(order)))

@@ -10,11 +10,15 @@ no part finds nodes, it puts nothing off. So a reserve that holds a part of a he
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 
+from malletrain.decide.leaf_choice import leaves_of, on_few_leaves
+from malletrain.decide.placement import rank
 from malletrain.decide.rules import Rules
-from malletrain.decide.yielding import HarvestedNode
+from malletrain.decide.yielding import MOST_TIMES_CHEAPEST, HarvestedNode, training_loss
 from malletrain.domain.decision import Hole
 from malletrain.domain.snapshot import Snapshot
 
@@ -60,7 +64,8 @@ def plan_reserve(
 
     `harvested`: nodes whose pilots may leave; `coming`: nodes that pilots are leaving already.
     First `keep_leaves` whole leaf switches on which no main job runs, those with the fewest pilots; then single nodes
-    up to `keep_idle` in all, next to those that are kept already and of the least worth to training.
+    up to `keep_idle` in all, next to those that are kept already and of the least worth to training; of those worth
+    as much, nodes on few leaves, which Slurm would give a main job.
     """
     kept: dict[str, str] = {}
     leave: dict[str, str] = {}
@@ -76,14 +81,46 @@ def plan_reserve(
     beside = {snapshot.leaves[name] for name in kept}
     singles = [name for name in [*(hole.node for hole in reversed(free)), *sorted(coming)] if name not in kept]
     singles.sort(key=lambda name: snapshot.leaves.get(name) not in beside)
-    kept |= dict.fromkeys(singles[:missing], why)
+    worth = {hole.node: rank(hole, _weight(snapshot, hole.node))[:2] for hole in free}
+    room = _room(snapshot, rules) if missing and snapshot.leaves else {}
+
+    def alike(name: str) -> tuple[bool, tuple[float, int] | None]:
+        return snapshot.leaves.get(name) in beside, worth.get(name)
+
+    kept |= dict.fromkeys(_first_on_few_leaves(singles, missing, alike, kept, snapshot.leaves, room), why)
     if missing > len(singles):
         cheapest = sorted(
             (node for node in harvested if node.pilot not in leave),
             key=lambda node: (_weight(snapshot, node.node), node.cost, node.node),
         )
-        leave |= {node.pilot: why for node in cheapest[: missing - len(singles)]}
+        names, lacking = [node.node for node in cheapest], missing - len(singles)
+
+        def weight(name: str) -> int:
+            return _weight(snapshot, name)
+
+        going = _first_on_few_leaves(names, lacking, weight, kept, snapshot.leaves, room)
+        if training_loss(going, pilots) > MOST_TIMES_CHEAPEST * training_loss(names[:lacking], pilots):
+            going = names[:lacking]
+        leave |= {pilots[name].pilot: why for name in going}
     return Reserve(kept, leave)
+
+
+def _first_on_few_leaves(
+    names: Sequence[str],
+    wanted: int,
+    alike: Callable[[str], object],
+    near: Collection[str],
+    leaves: Mapping[str, str],
+    room: Mapping[str, int],
+) -> list[str]:
+    """The first `wanted` of `names`; of names in a row that are `alike`, those on few leaves, next to `near`."""
+    taken: list[str] = []
+    for _, group in groupby(names, key=alike):
+        if len(taken) >= wanted:
+            break
+        beside = leaves_of([*near, *taken], leaves)
+        taken += on_few_leaves(list(group), wanted - len(taken), leaves, beside, room)
+    return taken
 
 
 def free_suffice(free: Sequence[Hole], rules: Rules) -> bool:
@@ -93,6 +130,15 @@ def free_suffice(free: Sequence[Hole], rules: Rules) -> bool:
 
 def _weight(snapshot: Snapshot, name: str) -> int:
     return snapshot.node[name].weight if name in snapshot.node else 1
+
+
+def _room(snapshot: Snapshot, rules: Rules) -> dict[str, int]:
+    """How many nodes of each leaf no main job is on: those that are idle, and those of pilots."""
+    of_pilots = {
+        name for job in snapshot.holding if job.partition == rules.harvest_partition for name in job.nodes
+    }  # fmt: skip
+    empty = snapshot.free_names | of_pilots
+    return Counter(leaf for name, leaf in snapshot.leaves.items() if name in empty)
 
 
 def _emptiest(

@@ -6,15 +6,20 @@ emptied beforehand, by the pilots whose leaving costs training least.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from malletrain.decide.leaf_choice import leaves_of, on_few_leaves
 from malletrain.decide.rules import Rules
 from malletrain.domain.requirements import Requirements
 from malletrain.domain.snapshot import NodeState, SlurmJob, SlurmState, Snapshot
 
 #: Reasons (squeue(1) %r) of a job that waits for nodes only. Any other reason holds it up whatever is idle.
 WAITS_FOR_NODES = ("None", "Resources", "Priority", "ReqNodeNotAvail", "Nodes required", "Nodes_required")
+
+#: Pilots on few leaf switches leave instead of the cheapest while training loses at most so many times as much.
+MOST_TIMES_CHEAPEST = 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +86,7 @@ class YieldPlan:
             a better job waits that cannot start, so that only backfill starts it.
         at_once: node -> the heterogeneous job that is given it. Slurm puts such a job off for minutes when it finds
             some of its nodes idle and has to preempt for others, so all are given back in the same moment.
+        gathered: nodes of pilots that leave instead of cheaper ones, so that the job is on few leaf switches.
     """
 
     leave: Mapping[str, str] = field(default_factory=dict)
@@ -89,6 +95,7 @@ class YieldPlan:
     given: frozenset[str] = frozenset()
     awaiting: Mapping[str, bool] = field(default_factory=dict)
     at_once: Mapping[str, str] = field(default_factory=dict)
+    gathered: frozenset[str] = frozenset()
 
 
 def plan_yields(
@@ -115,6 +122,7 @@ def plan_yields(
     startable: dict[str, float] = {}
     awaiting: dict[str, bool] = {}
     at_once: dict[str, str] = {}
+    gathered: set[str] = set()
     is_behind = False
     pilots_on = at_hand.pilot_on.keys() | _nodes_of_pilots(snapshot, rules)
     for group in _waiting(snapshot, rules, now)[: rules.max_queue]:
@@ -123,7 +131,7 @@ def plan_yields(
         name = group[0].id
         # The waiting rest of an array is one row that stands for many tasks.
         for _ in range(group[0].task_count if len(group) == 1 else 1):
-            chosen = _choose(group, snapshot, left, at_hand, planned, now)
+            chosen, instead = _choose(group, snapshot, left, at_hand, planned, now)
             if not chosen:
                 is_behind = True
                 break
@@ -134,6 +142,7 @@ def plan_yields(
             if waited_s % rules.claim_again_s > rules.claim_patience_s:
                 break
             left.difference_update(chosen)
+            gathered |= instead
             if not pilots_on.isdisjoint(chosen):
                 awaiting.setdefault(name, is_behind)
             emptied = at_hand.emptied_with(chosen)
@@ -146,7 +155,7 @@ def plan_yields(
                     leave[at_hand.pilot_on[node].pilot] = name
             if emptied:
                 at_hand = at_hand.without(emptied)
-    return YieldPlan(leave, claimed, startable, frozenset(all_nodes - left), awaiting, at_once)
+    return YieldPlan(leave, claimed, startable, frozenset(all_nodes - left), awaiting, at_once, frozenset(gathered))
 
 
 def any_pending_fits(snapshot: Snapshot, rules: Rules) -> bool:
@@ -243,18 +252,20 @@ def _choose(
     at_hand: Availability,
     planned: Sequence[_Planned],
     now: float,
-) -> list[str]:
-    """Nodes for all parts of a job at once; empty when it cannot start."""
+) -> tuple[list[str], set[str]]:
+    """Nodes for all parts of a job at once, none when it cannot start; and those of them that are not the cheapest,
+    chosen for their leaf switches."""
     if sum(job.node_count for job in group) > len(left):
-        return []
+        return [], set()
     chosen: list[str] = []
+    instead: set[str] = set()
     own = {job.id for job in group}
     for part in group:
         better = [plan for plan in planned if plan.job not in own and plan.rank < _rank(part)]
         usable = [n for n in _usable(snapshot, part, left, better, now) if n not in chosen]
         required = [n for n in part.required_nodes if n in usable]
         if len(required) < len(part.required_nodes):
-            return []
+            return [], set()
         kept_for_it = set(part.planned_nodes)
 
         def order(name: str, kept: Collection[str] = kept_for_it) -> tuple[int, bool, float, str, str]:
@@ -263,13 +274,50 @@ def _choose(
             return at_hand.rank(name)[0], name not in kept, at_hand.rank(name)[1], first, name
 
         count = max(part.node_count, len(required))
-        usable = _on_few_leaves(usable, required, count, part.switches, snapshot.leaves, order)
+        usable = _on_asked_leaves(usable, required, count, part.switches, snapshot.leaves, order)
         rest = sorted((n for n in usable if n not in required), key=order)
-        picked = _sparing((required + rest)[:count], required, rest[count - len(required) :], at_hand)
+        cheapest = (required + rest)[:count]
+        picked = _gathered(cheapest, kept_for_it.union(required), rest, at_hand, snapshot.leaves)
+        instead.update(name for name in picked if name not in cheapest)
+        picked = _sparing(picked, required, [name for name in rest if name not in picked], at_hand)
         if len(picked) < part.node_count:
-            return []
+            return [], set()
         chosen += picked
-    return chosen
+    return chosen, instead
+
+
+def _gathered(
+    picked: list[str],
+    fixed: Collection[str],
+    rest: Sequence[str],
+    at_hand: Availability,
+    leaves: Mapping[str, str],
+) -> list[str]:
+    """`picked`, but of the pilots those that leave it on few leaf switches; the cheapest, as they are in `picked`,
+    where the others would cost training more than `MOST_TIMES_CHEAPEST`. `fixed`: nodes that it has in any case;
+    `rest`: all that it could have, the cheapest first."""
+    pilots = [name for name in picked if name in at_hand.pilot_on and name not in fixed]
+    if not leaves or not pilots:
+        return picked
+    others = [name for name in picked if name not in pilots]
+    candidates = [name for name in rest if name in at_hand.pilot_on and name not in fixed]
+    room = Counter(leaves[name] for name in rest if name in leaves)
+    chosen = on_few_leaves(candidates, len(pilots), leaves, leaves_of(others, leaves), room)
+    if training_loss(chosen, at_hand.pilot_on) > MOST_TIMES_CHEAPEST * training_loss(pilots, at_hand.pilot_on):
+        return picked
+    return others + chosen
+
+
+def training_loss(names: Collection[str], pilot_on: Mapping[str, HarvestedNode]) -> float:
+    """What training loses when the pilots on `names` leave: of each job as much as its cheapest so many, since the
+    first of its pilots to leave costs least, whichever it is; of tasks of several nodes each once."""
+    tasks = {held.co_allocated: held.cost for name in names if (held := pilot_on[name]).co_allocated}
+    going = Counter(pilot_on[name].job_id for name in names if not pilot_on[name].co_allocated)
+    of_job: dict[int, list[float]] = {job: [] for job in going}
+    for held in pilot_on.values():
+        if held.job_id in of_job and not held.co_allocated:
+            of_job[held.job_id].append(held.cost)
+    return sum(tasks.values()) + sum(sum(sorted(costs)[: going[job]]) for job, costs in of_job.items())
 
 
 def _sparing(picked: list[str], required: Collection[str], others: Iterable[str], at_hand: Availability) -> list[str]:
@@ -284,7 +332,7 @@ def _sparing(picked: list[str], required: Collection[str], others: Iterable[str]
     return [name for name in picked if name not in saved] + spare[: len(saved)]
 
 
-def _on_few_leaves(
+def _on_asked_leaves(
     usable: list[str],
     required: Collection[str],
     count: int,

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from malletrain.decide.yielding import HarvestedNode, plan_yields
+from hypothesis import given
+from hypothesis import strategies as st
+
+from malletrain.decide.yielding import MOST_TIMES_CHEAPEST, HarvestedNode, plan_yields, training_loss
 from malletrain.domain.snapshot import NodeState, SlurmJob, SlurmState, Snapshot
 from tests.world import RULES, START, main_job, node
 
@@ -80,9 +83,9 @@ def test_a_heterogeneous_job_that_slurm_put_off_is_given_all_its_nodes_when_it_b
     second = main_job(11, count=3, het_id=10, start=START, planned=["h0", "h1", "h2"])
     snapshot, harvested = world(4, 1, first, second)
     since = {"10": START}
-    for now, given in ((START, 0), (begins - 60.0, 0), (begins - 40.0, 4), (begins + 60.0, 4), (begins + 100.0, 0)):
+    for now, nodes in ((START, 0), (begins - 60.0, 0), (begins - 40.0, 4), (begins + 60.0, 4), (begins + 100.0, 0)):
         answer = plan_yields(snapshot, harvested, since, now, RULES)
-        assert (len(answer.leave) + len(answer.claimed), len(answer.at_once)) == (given, given), now - begins
+        assert (len(answer.leave) + len(answer.claimed), len(answer.at_once)) == (nodes, nodes), now - begins
 
 
 def test_a_heterogeneous_job_whose_part_slurm_takes_back_just_now_is_given_nothing() -> None:
@@ -175,3 +178,60 @@ def test_main_jobs_that_pilots_stand_in_the_way_of_are_named_and_whether_only_ba
     assert plan_yields(snapshot, harvested, {}, START, RULES).awaiting == {"2": False}
     snapshot, harvested = world(1, 2, alone)
     assert plan_yields(snapshot, harvested, {}, START, RULES).awaiting == {}, "idle nodes suffice"
+
+
+def test_a_job_that_asks_for_no_leaf_finds_one_all_the_same() -> None:
+    snapshot, harvested = world(6, 0, main_job(1, count=3))
+    snapshot = _on_leaves(snapshot, a="h0 h3", b="h1 h4 h5", c="h2")
+    harvested = [replace(each, cost=1.0 + each.cost / 10) for each in harvested]
+    answer = plan_yields(snapshot, harvested, {}, START, RULES)
+    assert answer.given == {"h1", "h4", "h5"}
+    assert answer.gathered == {"h4", "h5"}
+
+
+def test_a_narrow_job_is_given_a_node_of_the_fullest_leaf() -> None:
+    snapshot, harvested = world(5, 0, main_job(1, count=1))
+    snapshot = _on_leaves(snapshot, a="h0 h1 h2 h3", b="h4")
+    harvested = [replace(each, cost=1.0 + each.cost / 10) for each in harvested]
+    assert plan_yields(snapshot, harvested, {}, START, RULES).given == {"h4"}
+
+
+def test_idle_nodes_come_first_and_pilots_beside_them_leave() -> None:
+    snapshot, harvested = world(6, 1, main_job(1, count=3))
+    snapshot = _on_leaves(snapshot, a="h0 h1 h2", b="h3 h4 i0", c="h5")
+    answer = plan_yields(snapshot, [replace(each, cost=1.0) for each in harvested], {}, START, RULES)
+    assert (set(answer.given), set(answer.claimed)) == ({"h3", "h4", "i0"}, {"i0"})
+
+
+def test_pilots_that_cost_training_much_more_stay_wherever_they_are() -> None:
+    snapshot, harvested = world(4, 0, main_job(1, count=2))
+    snapshot = _on_leaves(snapshot, a="h0", b="h1", c="h2 h3")
+    # Each of a job of its own, which loses all that it has; the two on one leaf are of a job that weighs ten times.
+    costs = [replace(each, job_id=n, cost=1.0 if n < 2 else 10.0) for n, each in enumerate(harvested)]
+    assert plan_yields(snapshot, costs, {}, START, RULES).given == {"h0", "h1"}
+
+
+@given(
+    leaf_of=st.lists(st.integers(0, 4), min_size=1, max_size=12),
+    costs=st.lists(st.integers(1, 4), min_size=12, max_size=12),
+    jobs=st.lists(st.integers(1, 3), min_size=12, max_size=12),
+    idle=st.integers(0, 3), count=st.integers(1, 8),
+)  # fmt: skip
+def test_leaves_change_which_pilots_leave_and_never_how_many(
+    leaf_of: list[int], costs: list[int], jobs: list[int], idle: int, count: int
+) -> None:
+    held = max(0, len(leaf_of) - idle)
+    snapshot, harvested = world(held, len(leaf_of) - held, main_job(1, count=count))
+    harvested = [
+        replace(each, cost=float(cost), job_id=number)
+        for each, cost, number in zip(harvested, costs, jobs, strict=False)
+    ]
+    cheapest = plan_yields(snapshot, harvested, {}, START, RULES)
+    leaves = {each.name: f"leaf{n}" for each, n in zip(snapshot.nodes, leaf_of, strict=True)}
+    chosen = plan_yields(replace(snapshot, leaves=leaves), harvested, {}, START, RULES)
+    assert len(chosen.leave) == len(cheapest.leave)
+    assert chosen.claimed.keys() == cheapest.claimed.keys()
+    assert len({leaves[name] for name in chosen.given}) <= len({leaves[name] for name in cheapest.given})
+    on = {each.node: each for each in harvested}
+    loss = [training_loss([name for name in plan.given if name in on], on) for plan in (chosen, cheapest)]
+    assert loss[0] <= MOST_TIMES_CHEAPEST * loss[1]
