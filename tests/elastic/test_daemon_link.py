@@ -21,12 +21,13 @@ class Daemon:
 
     def __init__(self) -> None:
         self.knows = True
+        self.plan: messages.Plan | None = None
         self.reports: list[messages.Message] = []
         self.changed = threading.Condition()
 
     def restart(self) -> None:
         with self.changed:
-            self.knows, self.reports = False, []
+            self.knows, self.reports, self.plan = False, [], None
 
     def hello(self, standing: messages.Standing | None) -> None:
         self.knows = True
@@ -43,7 +44,7 @@ class Daemon:
             raise TokenUnknown("say hello")
         with self.changed:
             self.changed.wait(0.01)
-        return None
+        return None if self.plan is None else messages.Directive(1, self.plan)
 
     def wait_for(self, message: messages.Message) -> bool:
         with self.changed:
@@ -83,5 +84,24 @@ def test_a_worker_without_a_world_says_again_that_it_is_warm(standing: messages.
         link.say(after)
         assert daemon.wait_for(after)
         assert (WARM in daemon.reports) == (standing is None)
+    finally:
+        link.close()
+
+
+@pytest.mark.parametrize("standing", [None, STANDING])
+def test_a_worker_without_a_world_takes_no_plan_that_an_earlier_daemon_showed(
+    standing: messages.Standing | None,
+) -> None:
+    daemon = Daemon()
+    daemon.plan = messages.Plan(4, STANDING.members)
+    link = Link(cast(WorkerClient, daemon), Worker(standing))
+    link.start()
+    try:
+        with link.changed:
+            assert link.changed.wait_for(lambda: link.plan is not None, 60.0)
+        daemon.restart()
+        link.say(WARM)
+        assert daemon.wait_for(WARM)
+        assert (link.plan is None) == (standing is None)
     finally:
         link.close()

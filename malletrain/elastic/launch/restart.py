@@ -87,6 +87,9 @@ class Restarter:
         #: When the relaunch in progress began, and whether it added nodes; None without one.
         self._relaunch: tuple[float, bool] | None = None
         self._must_start = False  #: the script of the plan, once the daemon holds it no more
+        self._taking = threading.Lock()
+        #: Plans up to this number are not taken: a daemon was told that there is no script here. The last of these.
+        self._forgone = self._declined = 0
         self._link = Link(client, self)
 
     # --- LinkHandler -----------------------------------------------------------------------------------------
@@ -99,9 +102,12 @@ class Restarter:
         return messages.CheckedIn(number, self._plan.generation, 0, self._has_script)
 
     def standing(self) -> messages.Standing | None:
-        plan = self._plan
-        if not plan.generation or not self._has_script:
-            return None
+        seen = self._link.plan.generation if self._link.plan is not None else 0
+        with self._taking:
+            plan = self._plan
+            if not plan.generation or not self._has_script:
+                self._forgone = max(self._forgone, seen)
+                return None
         return messages.Standing(plan.generation, plan.members, 0, "", plan.generation)
 
     def on_top_up(self, tasks: int) -> None:
@@ -138,7 +144,7 @@ class Restarter:
         link, plan = self._link, self._link.plan
         if link.end is not None or self._must_end.is_set():
             return self._leave(link.end or "asked to end", 0)
-        if plan is not None and plan.generation > self._plan.generation:
+        if plan is not None and plan.generation > max(self._plan.generation, self._declined):
             if self._seat(plan) is not None:
                 self._take(plan)
                 return None
@@ -169,7 +175,14 @@ class Restarter:
     def _take(self, plan: messages.Plan) -> None:
         """Stop the script, which is started again in the world of a new plan."""
         before, began = len(self._plan.members), time.monotonic()
-        self._must_start = True  # from here on: who asks in between is told that there is a script
+        with self._taking:
+            if not self._has_script:
+                if plan.generation <= self._forgone:
+                    self._declined = plan.generation
+                    self._link.say(messages.Fault(plan.generation, 0, "build", "it has said that it has no script"))
+                    return
+                self._plan = plan
+            self._must_start = True  # from here on: who asks in between is told that there is a script
         self._forgive_failures()
         self._stop()
         self._ready.unlink(missing_ok=True)

@@ -243,6 +243,7 @@ class Link(Directives):
                 standing = self._handler.standing()
                 self._client.hello(standing)
                 if standing is None:
+                    self._forget_plan()
                     self._repeat_warm()
                 self._epoch += 1
                 self._must_greet = False
@@ -253,6 +254,11 @@ class Link(Directives):
             except DaemonUnreachable:
                 self._is_away()
                 self._closed.wait(retry)
+
+    def _forget_plan(self) -> None:
+        """Take no plan that another daemon has shown: this one was told that the worker is in no world."""
+        with self.changed:
+            self.plan = None
 
     def _repeat_warm(self) -> None:
         """Ask for a seat again: a daemon that has restarted does not have it that this worker is warm."""

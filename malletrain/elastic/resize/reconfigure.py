@@ -18,6 +18,7 @@ urgent plan needs no vote: it replaces the present world at once.
 from __future__ import annotations
 
 import logging
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -57,6 +58,10 @@ class _Entry:
     pause_s: float
     before: int
     at: float
+
+
+#: Why a plan is not entered that another daemon may have shown.
+FORGONE = "this worker has said meanwhile that it is in no world"
 
 
 class Reconfigurer:
@@ -103,6 +108,9 @@ class Reconfigurer:
         self._top_up = top_up
         self._store_server = store_server
         self._plan: messages.Plan | None = None  #: of the present world
+        self._entering = threading.Lock()
+        #: Plans up to this number are not entered: a daemon was told that this worker is in no world.
+        self._forgone = 0
         #: The plan whose group this member waited for last: it votes for no older world (see `quorum`).
         self._bound: messages.Plan | None = None
         self._agreed = 0  #: the generation on which all members have agreed
@@ -217,8 +225,16 @@ class Reconfigurer:
         names = tuple(seat.worker for seat in plan.members)
         recovering_ranks = self._recover_state(plan, group)
         world = TrainingWorld(plan.generation, names, group, plan.batch, group.size // len(names), recovering_ranks)
-        self._plan = plan
-        old, self._committer.world = self._committer.world, world
+        with self._entering:
+            forgone = plan.generation <= self._forgone
+            if not forgone:
+                self._plan = plan
+                old, self._committer.world = self._committer.world, world
+        if forgone:
+            self._state.has_state = False
+            group.abandon()
+            self._member.fault(plan.generation, "build", FORGONE)
+            raise Aborted(FORGONE)
         if old.group is not group:
             old.group.abandon()
         self._pending_groups.entered(plan.generation)
@@ -406,11 +422,15 @@ class Reconfigurer:
         return 0.0 if since is None or self._state.mesh is None else time.monotonic() - since
 
     def standing(self) -> messages.Standing | None:
-        """The world in which this worker trains, for a daemon that has lost it; None without one."""
-        world, link = self._committer.world, self._member.link
-        if not self._state.has_state or not world.generation:
-            return None
+        """The world in which this worker trains, for a daemon that has lost it; None without one: then it enters no
+        world of the plans that it has seen so far."""
+        link = self._member.link
         seen = link.plan.generation if link is not None and link.plan is not None else 0
+        with self._entering:
+            world = self._committer.world
+            if not self._state.has_state or not world.generation:
+                self._forgone = max(self._forgone, seen)
+                return None
         addresses = {seat.worker: seat.address for seat in self._plan.members} if self._plan is not None else {}
         seats = tuple(messages.Seat(name, addresses.get(name, "")) for name in world.workers)
         own = addresses.get(self._member.worker, "")
