@@ -292,7 +292,7 @@ def harvested(view: JobView) -> tuple[HarvestedNode, ...]:
     found: list[HarvestedNode] = []
     curve = (view.curve or Curve.linear(view.job.max_nodes)).over_one()
     # The pilots that end soonest are the first to go.
-    pilots = sorted(view.staying, key=lambda p: (p.started_at is not None, p.ends_at or 0.0, p.id))
+    pilots = sorted(view.staying, key=lambda p: (p.started_at is not None, p.ends_at or 0.0, p.node, p.id))
     size = len(pilots)
     for pilot in pilots:
         left = size - 1

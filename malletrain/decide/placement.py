@@ -97,6 +97,7 @@ def place(
                         p.started_at is None,
                         any(p.node not in not_for[j] for j in choosy),
                         -_lasts(p, of_held.get(p.node), now),
+                        p.node,  # not by task: which one of equals is given up must not follow from Slurm's numbers
                         p.id,
                     ),
                 )

@@ -27,6 +27,7 @@ from malletrain.replay.options import NodeOrder, Options
 from malletrain.replay.oracle import Lives
 from malletrain.replay.pilots.hole_records import HoleRecords
 from malletrain.replay.pilots.multi_node_tasks import Cohorts, MultiNodeTasks
+from malletrain.replay.pilots.reserve_refill import cheapest_pilots
 from malletrain.replay.pilots.turns import Turns
 from malletrain.replay.plans import PlanBook
 from malletrain.replay.preference import Preference
@@ -108,14 +109,17 @@ class Engine:
         #: The daemon's rules bind: nodes that change hands are seen free at the next tick.
         self._ruled = options.rules is not None and options.tick_s > 0
         self._freed = np.full(nodes, -math.inf)
-        self._again_at = self._turn_at = math.inf
+        #: Nodes whose pilots leave at this moment as their limits end.
+        self._ending: list[Ints] = []
+        #: When sizes are looked at again for nodes that change hands, for turns, and for pilots that may make room.
+        self._again_at = self._turn_at = self._room_at = math.inf
         self._startable: Ints | None = None
         self._beyond_cap = self._soon = 0
         self._looked_at = -math.inf
         self._least = [each.job.min_nodes for each in jobs]
         self._most = [each.job.max_nodes for each in jobs]
         self._tasks = MultiNodeTasks(nodes)
-        self._holes = HoleRecords(nodes) if options.order is NodeOrder.FORECAST else None
+        self._holes = HoleRecords(nodes, trace.start) if options.order is NodeOrder.FORECAST else None
         self._turns = Turns(
             np.array([each.job.submitted_at for each in jobs]), np.array([each.job.min_nodes for each in jobs]),
             options.max_wait_s, options.turn_s,
@@ -202,11 +206,11 @@ class Engine:
 
     def _review_at(self) -> float:
         """When sizes are to be looked at though nothing has changed: budgets run out while nothing happens, nodes
-        change hands, and jobs have waited too long."""
+        change hands, jobs have waited too long, and narrow pilots have been there long enough to make room."""
         if not self.live:
             return math.inf
         own = self.sizer.review_at if isinstance(self.sizer, PolicySizer) else math.inf
-        return min(own, self._again_at, self._turn_at)
+        return min(own, self._again_at, self._turn_at, self._room_at)
 
     def _samples(self, live: Ints) -> NDArray[np.float64]:
         samples: NDArray[np.float64] = self.done[live] * self.unit[live]
@@ -343,6 +347,7 @@ class Engine:
                 alone = np.array([node])
                 together = np.concatenate([alone, self._tasks.co_allocated(alone)])
                 self._release(together, int(self.owner[node]), Cause.LIMIT, stall=True)
+                self._ending.append(together)
                 self._due = True
 
     def _plan(self) -> None:
@@ -376,13 +381,12 @@ class Engine:
         part = slice(self.trace.first[step], self.trace.first[step + 1])
         nodes, new = self.trace.node[part], self.trace.state[part]
         old = self.state[nodes]
+        if self._holes is not None:
+            self._holes.change(self.now, self.state == IDLE, self._tick_after(self.now))
         self.state[nodes] = new
         gone, come = nodes[(old == IDLE) & (new != IDLE)], nodes[(old != IDLE) & (new == IDLE)]
         self.n_idle += len(come) - len(gone)
         self.idle_since[come] = self.now
-        if self._holes is not None:
-            self._holes.ended(gone, self.now)
-            self._holes.opened(come, self._tick_after(self.now))
         taken = gone[self.owner[gone] >= 0]
         begun = self.state[gone] == BUSY
         self.totals.main_starts += bool(begun.any())
@@ -405,6 +409,8 @@ class Engine:
             self._stall(j, float(self.shrink[j]))
         for j in set(self.owner[others].tolist()):
             self._release(others[self.owner[others] == j], j, Cause.TASK, stall=True)
+        # They leave with their task, not at a look: one at this very moment finds them free.
+        self._freed[others] = math.nextafter(self.now, -math.inf)
 
     def _release(self, nodes: Ints, j: int, cause: Cause, *, stall: bool) -> None:
         """`nodes` leave job j; those that trained shrink its world."""
@@ -440,8 +446,10 @@ class Engine:
     # -- deciding --------------------------------------------------------------------------------------------------
 
     def _decide(self) -> None:
-        self._due, self._again_at = False, math.inf
+        self._due, self._again_at, self._room_at = False, math.inf, math.inf
         self._looked_at, self._soon = self.now, self._too_short()
+        if self._holes is not None:
+            self._holes.look(self.state == IDLE, self.now)
         live = self._live
         if not len(live):
             return
@@ -449,10 +457,14 @@ class Engine:
             self._decide_by_class(self.classes)
             return
         usable = max(0, self.n_idle - self._soon - self.options.keep_idle)
+        refilled = self._ruled and self._refill_reserve()
+        ending = self._counted_from_the_next_look()
+        if refilled or ending:
+            usable = max(self.n_held, 0 if refilled else usable - ending)
         if self.options.max_nodes > 1:
             self._widen(usable)
             self._make_room()
-        nodes = self._within_cap(usable)
+        nodes = self._within_cap(usable, ending)
         self._beyond_cap = usable - nodes
         counts = self.held[live].tolist()
         bounds = self._bounds(nodes)
@@ -479,6 +491,41 @@ class Engine:
                 self._again_at = math.inf  # nothing has changed: the next look would find the same
         elif len(growing):
             self._begin(self._free(), live[growing], change[growing])
+        if refilled or ending or (self._tasks.several and (change.any() or len(growing))):
+            self._again_at = (
+                self.now + self.options.tick_s
+            )  # what is held has changed, and with it how wide pilots are
+
+    def _counted_from_the_next_look(self) -> int:
+        """How many nodes the daemon does not share out at this look, as their pilots' limits end at it."""
+        if not self._ending:
+            return 0
+        nodes = np.concatenate(self._ending)
+        self._ending.clear()
+        free = (self.state[nodes] == IDLE) & (self._plans.wanted_at[nodes] >= self.now + self.options.min_hole_s)
+        return int(np.count_nonzero(free)) if self._ruled else 0
+
+    def _refill_reserve(self) -> bool:
+        """Pilots leave where too few nodes stay idle: then none starts at this look. Whether any left."""
+        missing = self.options.keep_idle - (self.n_idle - self._soon - self.n_held)
+        if missing <= 0 or not self.n_held:
+            return False
+        held = np.flatnonzero(self.owner >= 0)
+        ends = np.minimum(
+            self.started[held] + self.options.pilot_limit_s, self._plans.wanted_at[held] - self.options.margin_s
+        )
+        tasks = self._tasks.of[held] if self._tasks.several else None
+        going = cheapest_pilots(held, self.owner[held], ends, tasks, self._loss, missing)
+        going = np.sort(np.concatenate([going, self._tasks.co_allocated(going)]))
+        for j in np.unique(self.owner[going]).tolist():
+            self._release(going[self.owner[going] == j], j, Cause.SHRINK, stall=True)
+        return True
+
+    def _loss(self, j: int, size: int) -> float:
+        """What job j on `size` nodes loses with one of them, in weighted speed-ups."""
+        each = self.jobs[j]
+        left = each.curve.throughput(size - 1) if size - 1 >= each.job.min_nodes else 0.0
+        return each.job.weight * (each.curve.throughput(size) - left) / float(self.unit[j])
 
     def _widen(self, nodes: int) -> None:
         """How wide pilots that start now are, where `nodes` nodes can be held."""
@@ -502,7 +549,10 @@ class Engine:
             return
         waiting = np.unique(self._tasks.groups(free, self._alike()), return_counts=True)[1].tolist()
         lacking = [self._most[j] - int(self.held[j]) for j in self.live]
-        staid = held[self.started[held] <= self.now - LEAST_STAY_S]
+        stays_since = self.started[held]
+        staid = held[stays_since <= self.now - LEAST_STAY_S]
+        others = stays_since[stays_since > self.now - LEAST_STAY_S]
+        self._room_at = float(others.min(initial=math.inf)) + LEAST_STAY_S
         # The first of a task's nodes stands for it; `staid` ascends.
         tasks, first, widths = np.unique(self._tasks.of[staid], return_index=True, return_counts=True)
         narrowest = np.lexsort((staid[first], self.started[staid[first]], widths))
@@ -511,15 +561,16 @@ class Engine:
             nodes = held[self._tasks.of[held] == task]
             self._release(nodes, int(self.owner[nodes[0]]), Cause.SHRINK, stall=True)
 
-    def _within_cap(self, nodes: int) -> int:
-        """How many of `nodes` nodes there can be pilots on; and which free ones may be started on at this look."""
+    def _within_cap(self, nodes: int, ending: int) -> int:
+        """How many of `nodes` nodes there can be pilots on, besides `ending` that are not shared out; and which free
+        ones may be started on at this look."""
         self._startable = None
         if nodes <= self.options.max_pilots and not self._tasks.several:
             return nodes
         room = max(0, self.options.max_pilots - self._pilots())
         free = self._less_reserve(self._free())
         seen = self._freed[free] < self.now if self._ruled else np.ones(len(free), np.bool_)
-        changing_hands = len(free) - int(np.count_nonzero(seen))
+        changing_hands = max(0, len(free) - int(np.count_nonzero(seen)) - ending)
         free = free[seen]
         self._startable = free = free[self._tasks.groups(free, self._alike()) < room]
         return min(nodes, self.n_held + len(free) + changing_hands)

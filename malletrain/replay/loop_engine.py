@@ -251,11 +251,13 @@ def replay_through_loop(
     """The journal of the daemon's loop over the trace.
 
     `jobs` are on the trace's clock. With `tick_s` (seconds) the loop runs at its multiples only, one round at each,
-    as a daemon that polls; else at every event, until a round changes nothing. Rules with time limits that bind are
-    kept at every tick, whether anything else happens or not. DAEMON_STARTED and DAEMON_STOPPED mark the window.
+    as a daemon that polls; else at every event, until a round changes nothing. It runs at every tick, whether
+    anything else happens or not, where pilots' time limits bind, where pilots make room once they have been there for
+    a while, and where a forecast must see when holes end. DAEMON_STARTED and DAEMON_STOPPED mark the window.
     """
     rules = rules or replay_rules()
-    every_tick = bool(tick_s) and rules.max_pilot_s < NO_LIMIT_S
+    makes_room = rules.max_nodes > 1 and len(trace.nodes) > rules.max_pilots
+    every_tick = bool(tick_s) and (rules.max_pilot_s < NO_LIMIT_S or makes_room or rules.forecast)
     clock = ManualClock(trace.start)
     cluster = MemoryCluster(
         [Node(name, NodeState.IDLE, (rules.harvest_partition, "main")) for name in trace.nodes], clock

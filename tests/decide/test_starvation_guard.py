@@ -8,8 +8,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from malletrain.decide.demand import demand_of
+from malletrain.decide.entitlement.starvation_guard import starving_jobs
 from malletrain.domain.job import Curve, MalleableJob
 from malletrain.domain.snapshot import NodeState
+from malletrain.learn.advisor import JobKnowledge
 from malletrain.sizing.registry import names, policy
 from tests.world import RULES, START, World
 
@@ -90,3 +93,16 @@ def test_no_policy_lets_a_job_wait_for_ever(name: str) -> None:
             hungry[number] = 0.0 if world.nodes_of(number) else hungry[number] + TICK_S
             worst[number] = max(worst[number], hungry[number])
     assert max(worst.values()) <= bound, worst
+
+
+def test_a_job_has_not_waited_that_had_nodes_until_this_look() -> None:
+    """Its pilots leave for the reserve, say: it has no node to plan with, but has trained all the time."""
+    world = World(2, PATIENT)
+    world.submit(wanted(1, 1, 2, scales=True))
+    for _ in range(20):
+        world.tick(TICK_S)
+    assert world.nodes_of(1) == 2
+    view, now = world.loop.views[1], world.clock.now()
+    assert now - view.turned_at > PATIENT.max_wait_s
+    nothing = demand_of(view, (), JobKnowledge(), PATIENT)
+    assert not starving_jobs({1: view}, [nothing], 2, now, PATIENT)

@@ -32,7 +32,7 @@ def starving_jobs(
         since = now - view.turned_at
         if demand.current and view.waited_s >= rules.max_wait_s and since < rules.turn_s:
             claims.append((False, -since, view.job.id, demand))
-        elif not demand.current and since >= rules.max_wait_s:
+        elif not demand.current and not view.active and since >= rules.max_wait_s:
             claims.append((True, view.turned_at, view.job.id, demand))
     found, left = set(), nodes
     for _, _, job_id, demand in sorted(claims, key=lambda claim: claim[:3]):
