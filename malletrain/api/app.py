@@ -26,6 +26,7 @@ from malletrain.api.request_guard import RequestGuard
 from malletrain.api.roles import Roles
 from malletrain.api.schemas import answers, object_of
 from malletrain.api.visibility import Visibility
+from malletrain.api.worker_routes import ShortWay, WorkersRouter
 from malletrain.domain.errors import ClusterUnavailable, InvalidInput, MalletrainError, Refused
 from malletrain.loop.ports import Clock
 
@@ -94,7 +95,7 @@ def _no_metrics() -> bytes:
 def create_app(
     requests: Requests,
     views: Views,
-    workers_router: APIRouter | None,
+    workers_router: WorkersRouter | None,
     auth: Auth,
     *,
     roles: Roles,
@@ -156,6 +157,8 @@ def create_app(
     app.add_exception_handler(RequestValidationError, _on_invalid)
     app.add_exception_handler(StarletteHTTPException, _on_http)
     app.add_exception_handler(Exception, _on_unknown)
+    if workers_router is not None:
+        app.add_middleware(ShortWay, router=workers_router, on_known=on_known)
     app.add_middleware(
         RequestGuard,
         limits=limits,

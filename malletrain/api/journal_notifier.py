@@ -12,6 +12,7 @@ class JournalNotifier:
     def __init__(self) -> None:
         self._waiting: set[tuple[asyncio.AbstractEventLoop, asyncio.Event]] = set()
         self._last = 0
+        self.is_over = False  #: nothing is waited for any more: the daemon ends
 
     @property
     def last(self) -> int:
@@ -25,6 +26,11 @@ class JournalNotifier:
             with suppress(RuntimeError):  # its loop has just closed
                 loop.call_soon_threadsafe(event.set)
 
+    def end(self) -> None:
+        """Ends every wait at once, now and from now on."""
+        self.is_over = True
+        self.ring(self._last)
+
     async def wait(self, after: int, seconds: float) -> bool:
         """Wait until the journal has grown beyond `after`, or the time is over; returns whether it has."""
         event = asyncio.Event()
@@ -32,8 +38,8 @@ class JournalNotifier:
         self._waiting.add(entry)
         try:
             # Looked at only after being in the set: a ring in between is not missed.
-            if self._last > after:
-                return True
+            if self._last > after or self.is_over:
+                return self._last > after
             with suppress(TimeoutError):
                 async with asyncio.timeout(seconds):
                     await event.wait()

@@ -300,7 +300,7 @@ def make_people_router(people: PeopleRoutes) -> APIRouter:
                     lambda since=since: views.events(since, job, seen, kind, limit),  # type: ignore[misc]
                 )
                 left = end - people.clock.elapsed()
-                if rows or left <= 0:
+                if rows or left <= 0 or people.notifier.is_over:
                     return JSONResponse({"events": [sight.event(row).to_json() for row in rows], "last": after})
                 await people.notifier.wait(after, left)
 

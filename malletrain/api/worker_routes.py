@@ -10,11 +10,13 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
+import re
 import secrets
 from collections import deque
-from collections.abc import Callable, Collection, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from fastapi import APIRouter, HTTPException, Request, Response
@@ -23,13 +25,14 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from fastapi.routing import APIRoute
 from starlette.requests import ClientDisconnect
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from malletrain.api.connections import ConnectionTable
 from malletrain.api.rate_limits import RateLimits
 from malletrain.api.report_budget import ReportBudget
 from malletrain.api.visibility import Visibility
 from malletrain.domain.decision import LeavePilot
-from malletrain.domain.errors import ContradictsRecord, Refused
+from malletrain.domain.errors import ContradictsRecord, MalletrainError, Refused
 from malletrain.domain.event import Event
 from malletrain.loop.membership.admission import Claim
 from malletrain.loop.membership.members import Membership
@@ -90,6 +93,7 @@ class WorkersGate:
         self._lock = lock
         self._persist = persist
         self._awake_at = clock.elapsed()
+        self._ends = False
         self._waiting: dict[int, set[tuple[asyncio.AbstractEventLoop, asyncio.Event]]] = {}  #: by job
         self._tokens: dict[str, deque[tuple[bytes, float]]] = {}  # by worker: digest, and when it ends
         self._sweep_at = 64
@@ -151,6 +155,11 @@ class WorkersGate:
         with self._lock:
             (self.membership.polled if open else self.membership.answered)(worker)
 
+    def end_polls(self) -> None:
+        """Answers every poll at once, now and from now on: the daemon ends, and workers look for the next one."""
+        self._ends = True
+        self._wake(list(self._waiting))
+
     def hung_up(self, worker: str) -> None:
         """The connection of the worker's last poll has ended."""
         if self.membership.worker(worker) is not None:
@@ -205,43 +214,133 @@ class WorkersGate:
         leave, end = (text if text is None else sight.words(text, own) for text in (directive.leave, directive.end))
         return replace(directive, plan=plan, leave=leave, end=end)
 
-    async def poll(self, worker: str, after: int, wait_s: float, gone: asyncio.Event) -> wire.Directive:
-        """The worker's directive as soon as its number is above `after`, or as it is after `wait_s`."""
-        event = asyncio.Event()
-        entry = (asyncio.get_running_loop(), event)
+    async def poll(self, worker: str, after: int, wait_s: float, caller: Caller) -> wire.Directive:
+        """The worker's directive as soon as its number is above `after`, or as it is after `wait_s`; membership
+        counts the poll as open until then."""
+        entry = (asyncio.get_running_loop(), caller.stirred)
         known = self.membership.worker(worker)
         job = known.job if known is not None else 0
         self._waiting.setdefault(job, set()).add(entry)
-        end = self.clock.elapsed() + wait_s
+        end, is_open, begins = self.clock.elapsed() + wait_s, True, True
         try:
             while True:
-                event.clear()
-                directive, due = await run_in_threadpool(self.look, worker)
-                now = self.clock.elapsed()
-                if directive.seq > after or now >= end or gone.is_set():
+                caller.stirred.clear()
+                over = caller.is_gone or self._ends or self.clock.elapsed() >= end
+                directive, due, is_open = await run_in_threadpool(self._turn, worker, after, begins, over)
+                if not is_open:
                     return directive
+                begins, now = False, self.clock.elapsed()
                 until = end if due is None else min(end, max(due, now + 0.005))
                 with suppress(TimeoutError):
                     async with asyncio.timeout(until - now):
-                        await _first(event, gone)
+                        await caller.stirred.wait()
         finally:
             self._waiting[job].discard(entry)
             if not self._waiting[job]:
                 del self._waiting[job]
+            if is_open:
+                await run_in_threadpool(lambda: self.polled(worker, open=False))
+
+    def _turn(self, worker: str, after: int, begins: bool, over: bool) -> tuple[wire.Directive, float | None, bool]:
+        """One look of a poll, in one turn with the lock: as `look`, and whether the poll stays open."""
+        with self._lock:
+            if begins:
+                self.membership.polled(worker)
+            directive, due = self.look(worker)
+            stays = directive.seq <= after and not over
+            if not stays:
+                self.membership.answered(worker)
+            return directive, due, stays
 
 
-async def _first(*events: asyncio.Event) -> None:
-    tasks = [asyncio.ensure_future(event.wait()) for event in events]
-    try:
-        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-    finally:
-        for task in tasks:
-            task.cancel()
+class Caller:
+    """Whoever waits for the answer to a poll.
+
+    Attributes:
+        stirred: set when there may be something new for it, or it hung up.
+        is_gone: it hung up: the first sign that its process is no more.
+    """
+
+    def __init__(self) -> None:
+        self.stirred = asyncio.Event()
+        self.is_gone = False
+
+    async def watch(self, request: Request) -> None:
+        """Returns when the caller hangs up."""
+        while (await request.receive())["type"] != "http.disconnect":
+            pass
+        self.is_gone = True
+        self.stirred.set()
+
+
+class WorkersRouter(APIRouter):
+    """The routes of workers, and a short way to the two that nearly all of their requests take.
+
+    FastAPI's way through its routes, parameters and exit stacks is most of what a report or a poll costs; thousands
+    of workers send hundreds a second. Whatever is not plainly one of the two goes that way all the same.
+    """
+
+    def __init__(self, endpoints: _Endpoints) -> None:
+        super().__init__(prefix="/v1/workers", tags=["workers"], route_class=_Route)
+        self._endpoints = endpoints
+        self.post("/hello")(endpoints.hello)
+        self.post("/{worker}/report")(endpoints.report)
+        self.get("/{worker}/plan")(endpoints.plan)
+
+    def short_way(self, scope: Scope) -> Callable[[Request], Coroutine[Any, Any, Response]] | None:
+        """What answers a request, without FastAPI; None where FastAPI is to."""
+        path, endpoints = scope["path"], self._endpoints
+        if not path.startswith("/v1/workers/") or path.count("/") != 4:
+            return None
+        worker, what = path[len("/v1/workers/") :].split("/")
+        if what == "report" and scope["method"] == "POST" and worker:
+            return partial(_guarded, lambda request: endpoints.report(worker, request))
+        query = _PLAN_QUERY.fullmatch(scope["query_string"])
+        if what == "plan" and scope["method"] == "GET" and worker and query is not None:
+            after, wait = int(query[1]), float(query[2])
+            return partial(_guarded, lambda request: endpoints.plan(worker, request, after, wait))
+        return None
+
+
+class ShortWay:
+    """ASGI middleware that answers what nearly all requests of workers are (`WorkersRouter.short_way`).
+
+    Args:
+        app: answers all others.
+        router: the workers' routes of that app.
+        on_known: answers for errors of the daemon's own, which are raised without it.
+    """
+
+    def __init__(
+        self,
+        app: ASGIApp,
+        router: WorkersRouter,
+        on_known: Callable[[Request, Exception], Awaitable[Response]] | None = None,
+    ) -> None:
+        self._app, self._router, self._on_known = app, router, on_known
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        handle = self._router.short_way(scope) if scope["type"] == "http" else None
+        if handle is None:
+            await self._app(scope, receive, send)
+            return
+        request = Request(scope, receive, send)
+        try:
+            response = await handle(request)
+        except MalletrainError as error:
+            if self._on_known is None:
+                raise
+            response = await self._on_known(request, error)
+        await response(scope, receive, send)
+
+
+#: As workers write it (`malletrain.wire.worker_client`).
+_PLAN_QUERY = re.compile(rb"after=([0-9]{1,15})&wait=([0-9]{1,6}(?:\.[0-9]{1,20})?)")
 
 
 def make_workers_router(
     gate: WorkersGate, authenticate: Callable[[str], int], connections: ConnectionTable
-) -> APIRouter:
+) -> WorkersRouter:
     """The router that api/app.py mounts.
 
     Args:
@@ -250,15 +349,21 @@ def make_workers_router(
             `Refused` when it proves nothing.
         connections: of the server that it is mounted on: a worker that is killed between two polls is noticed there.
     """
-    router = APIRouter(prefix="/v1/workers", tags=["workers"], route_class=_Route)
+    return WorkersRouter(_Endpoints(gate, authenticate, connections))
 
-    @router.post("/hello")
-    async def hello(request: Request) -> Response:
+
+class _Endpoints:
+    """See `make_workers_router`."""
+
+    def __init__(self, gate: WorkersGate, authenticate: Callable[[str], int], connections: ConnectionTable) -> None:
+        self._gate, self._authenticate, self._connections = gate, authenticate, connections
+
+    async def hello(self, request: Request) -> Response:
         said = wire.parse(wire.Hello, await _body(request, 64 * 1024))
-        return await run_in_threadpool(_hello, gate, authenticate, said)
+        return await run_in_threadpool(_hello, self._gate, self._authenticate, said)
 
-    @router.post("/{worker}/report")
-    async def report(worker: str, request: Request) -> Response:
+    async def report(self, worker: str, request: Request) -> Response:
+        gate = self._gate
         _check_token(gate, worker, request)
         raw = await _body(request, wire.MAX_REPORT_BYTES)
         events = raw.get("events") if isinstance(raw, dict) else None
@@ -269,53 +374,48 @@ def make_workers_router(
             await asyncio.sleep(gate.budget.refusal_seconds)
         return Response(status_code=204)
 
-    @router.get("/{worker}/plan")
-    async def plan(worker: str, request: Request, after: int = 0, wait: float = 0.0) -> Response:
+    async def plan(self, worker: str, request: Request, after: int = 0, wait: float = 0.0) -> Response:
+        gate = self._gate
         _check_token(gate, worker, request)
         if not 0 <= wait <= MAX_WAIT_S or after < 0:
             raise HTTPException(400, f"wait: must be from 0 to {MAX_WAIT_S:g} seconds, after: not negative")
-        await run_in_threadpool(lambda: gate.polled(worker, open=True))
-        loop, gone = asyncio.get_running_loop(), asyncio.Event()
+        loop, caller = asyncio.get_running_loop(), Caller()
         if request.client is not None:
             peer = (request.client.host, request.client.port)
-            connections.watch(peer, lambda: _in_thread(loop, lambda: gate.hung_up(worker)))
-        watch = asyncio.ensure_future(_watch(request, gone))
+            self._connections.watch(peer, lambda: _in_thread(loop, lambda: gate.hung_up(worker)))
+        watch = asyncio.ensure_future(caller.watch(request))
         try:
-            directive = await gate.poll(worker, after, wait, gone)
+            directive = await gate.poll(worker, after, wait, caller)
         finally:
-            await run_in_threadpool(lambda: gate.polled(worker, open=False))
             watch.cancel()
-        if gone.is_set():
+        if caller.is_gone:
             await run_in_threadpool(gate.change, lambda: gate.membership.disconnected(worker))
             return Response(status_code=204)
         return JSONResponse(wire.to_json(directive))
-
-    return router
 
 
 class _Route(APIRoute):
     """Every refusal is one line under `error`."""
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
-        handle = super().get_route_handler()
+        return partial(_guarded, super().get_route_handler())
 
-        async def guarded(request: Request) -> Response:
-            try:
-                return await handle(request)
-            except HTTPException as error:
-                return JSONResponse({"error": str(error.detail)}, error.status_code)
-            except RequestValidationError as error:
-                return JSONResponse({"error": f"after, wait: {error.errors()[0]['msg']}"}, 400)
-            except wire.MessageError as error:
-                return JSONResponse({"error": str(error)}, 400)
-            except WireError as error:
-                return JSONResponse({"error": str(error)}, 401)
-            except ContradictsRecord as error:
-                return JSONResponse({"error": str(error)}, 409)
-            except Refused as error:
-                return JSONResponse({"error": str(error)}, 403)
 
-        return guarded
+async def _guarded(handle: Callable[[Request], Coroutine[Any, Any, Response]], request: Request) -> Response:
+    try:
+        return await handle(request)
+    except HTTPException as error:
+        return JSONResponse({"error": str(error.detail)}, error.status_code)
+    except RequestValidationError as error:
+        return JSONResponse({"error": f"after, wait: {error.errors()[0]['msg']}"}, 400)
+    except wire.MessageError as error:
+        return JSONResponse({"error": str(error)}, 400)
+    except WireError as error:
+        return JSONResponse({"error": str(error)}, 401)
+    except ContradictsRecord as error:
+        return JSONResponse({"error": str(error)}, 409)
+    except Refused as error:
+        return JSONResponse({"error": str(error)}, 403)
 
 
 def _hello(gate: WorkersGate, authenticate: Callable[[str], int], said: wire.Hello) -> Response:
@@ -376,12 +476,3 @@ async def _body(request: Request, limit: int) -> Any:
 def _in_thread(loop: asyncio.AbstractEventLoop, call: Callable[[], None]) -> None:
     with suppress(RuntimeError):  # the server is ending
         loop.run_in_executor(None, call)
-
-
-async def _watch(request: Request, gone: asyncio.Event) -> None:
-    """Set `gone` when the caller hangs up: the first sign that its process is no more."""
-    while True:
-        message = await request.receive()
-        if message["type"] == "http.disconnect":
-            gone.set()
-            return

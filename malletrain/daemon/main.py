@@ -25,6 +25,7 @@ from malletrain.config import Config, ConfigError
 from malletrain.daemon import log
 from malletrain.daemon.actuator_main import steer
 from malletrain.daemon.clock import SystemClock
+from malletrain.daemon.short_collections import ShortCollections
 from malletrain.daemon.systemd import Notifier
 from malletrain.daemon.timers import Timers, schedule
 from malletrain.daemon.views.describe import describe
@@ -248,6 +249,7 @@ class DaemonProcess:
         known_at = address.user_daemon_file(self._environ) if self._user_mode else None
         retired = threading.Event()
         api = threading.Thread(target=self._serve_api, args=(service.serve_forever, retired), name="api", daemon=True)
+        collections = ShortCollections(time.monotonic)
         try:
             api.start()
             slurm = self._settings.slurm
@@ -259,9 +261,11 @@ class DaemonProcess:
             self._tell_doubts()
             self._log.info("serving", url=service.url, observe=self._observe, version=__version__)
             self._notifier.ready(f"serving {service.url}" if service.url else "observing")
+            collections.begin()
             return self._wait(timers)
         finally:
             retired.set()
+            collections.end()
             service.hurry()
             timers.stop()
             service.close()

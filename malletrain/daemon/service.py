@@ -212,6 +212,7 @@ class Service:
         self._views: StoreViews | None = None
         self._history: StoreHistory | None = None
         self._server: HttpServer | None = None
+        self._changes = JournalNotifier()
         self.url = ""
         self._log.info("journal read", events=events, jobs=len(self._loop.views))
         self._learn_arrivals(commands, facts)
@@ -373,6 +374,8 @@ class Service:
         self._closed.set()
         self._wake.set()
         if self._server is not None:
+            self._gate.end_polls()
+            self._changes.end()
             self._server.close()
             self._reactor.join(10)
             try:
@@ -411,7 +414,7 @@ class Service:
         port = config.api.port or _free_port(config.api.host)
         self.url = config.api.url or f"http://{socket.getfqdn()}:{port}"
         auth = Auth((self.url,), roles, self._clock, certificate=config.api.certificate)
-        notifier = JournalNotifier()
+        notifier = self._changes
         journal.on_append(notifier.ring)
         self._views = StoreViews(
             journal.path, self._last_snapshot, self._last_decision, __version__, self.notices, self._loop.waiting

@@ -14,7 +14,7 @@ from fastapi import FastAPI
 
 from malletrain.api.connections import ConnectionLimits, ConnectionTable
 from malletrain.api.http_server import HttpServer, serve
-from malletrain.api.worker_routes import WorkersGate, make_workers_router
+from malletrain.api.worker_routes import ShortWay, WorkersGate, make_workers_router
 from malletrain.domain.errors import Refused
 from malletrain.domain.event import Event
 from malletrain.loop.membership.admission import Admission
@@ -69,8 +69,10 @@ class LocalCoordinator:
         self.gate = WorkersGate(self.membership, self.lock, self._persist, clock)
         limits = ConnectionLimits()
         self.connections = ConnectionTable(limits, limits.total)
+        router = make_workers_router(self.gate, self._authenticate, self.connections)
         self._app = FastAPI()
-        self._app.include_router(make_workers_router(self.gate, self._authenticate, self.connections))
+        self._app.include_router(router)
+        self._app.add_middleware(ShortWay, router=router)
         self._ended = threading.Event()
         self._server: HttpServer | None = None
 

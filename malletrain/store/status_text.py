@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import json
 import threading
+import time
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from malletrain.domain.errors import MalletrainError
 from malletrain.domain.snapshot import Snapshot
 from malletrain.wire.rows import JobRow, NodeRow, StatusRow
 
@@ -22,6 +24,75 @@ PilotOfNode = tuple[int, str, float | None]
 def text_of(value: Any) -> str:
     """JSON as Starlette's JSONResponse writes it."""
     return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+
+
+#: Shorter texts (bytes) are not kept: those of some 1,500 nodes.
+KEPT_FROM_BYTES = 250_000
+
+#: A text is kept for so many times what it took, at most for so long (seconds).
+KEPT_TIMES, MAX_KEPT_S = 40.0, 2.0
+
+
+@dataclass(frozen=True)
+class _Kept:
+    text: bytes
+    made_at: float
+    keep_s: float
+
+
+class KeptTexts:
+    """Long texts, kept for a moment: the more processor time they take, the longer.
+
+    A text that many ask for is written anew in a thread of its own from half of its time on, so that nobody waits
+    for it. Safe from any thread.
+
+    Args:
+        elapsed: seconds of a clock that never jumps.
+        taken: seconds of processor time of the calling thread.
+        start: runs a call beside this one.
+    """
+
+    def __init__(
+        self,
+        elapsed: Callable[[], float] = time.monotonic,
+        taken: Callable[[], float] = time.thread_time,
+        start: Callable[[Callable[[], None]], None] = lambda call: threading.Thread(target=call, daemon=True).start(),
+    ) -> None:
+        self._elapsed, self._taken, self._start = elapsed, taken, start
+        self._lock = threading.Lock()
+        self._kept: dict[Hashable, _Kept] = {}
+        self._under_way: set[Hashable] = set()
+
+    def get(self, key: Hashable, make: Callable[[], bytes]) -> bytes:
+        """The text that was made for `key` a moment ago, or what `make` returns. Raises what `make` raises."""
+        with self._lock:
+            kept = self._kept.get(key)
+            age = 0.0 if kept is None else self._elapsed() - kept.made_at
+            if kept is None or age > kept.keep_s:
+                kept = None
+            elif age > kept.keep_s / 2 and key not in self._under_way:
+                self._under_way.add(key)
+                self._start(lambda: self._make_beside(key, make))
+        return self._make(key, make) if kept is None else kept.text
+
+    def _make(self, key: Hashable, make: Callable[[], bytes]) -> bytes:
+        at, began = self._elapsed(), self._taken()
+        text = make()
+        took = self._taken() - began
+        with self._lock:
+            self._kept.pop(key, None)
+            if len(text) >= KEPT_FROM_BYTES:
+                self._kept[key] = _Kept(text, at, min(MAX_KEPT_S, KEPT_TIMES * took))
+        return text
+
+    def _make_beside(self, key: Hashable, make: Callable[[], bytes]) -> None:
+        try:
+            self._make(key, make)
+        except MalletrainError:
+            pass  # whoever asks next, once the kept text is too old, gets the error
+        finally:
+            with self._lock:
+                self._under_way.discard(key)
 
 
 @dataclass

@@ -18,7 +18,7 @@ from malletrain.domain.snapshot import Snapshot
 from malletrain.store import schema as t
 from malletrain.store.database import reader_engine, storage_errors
 from malletrain.store.encoding import row_event
-from malletrain.store.status_text import StatusText, text_of
+from malletrain.store.status_text import KeptTexts, StatusText, text_of
 from malletrain.store.usage import usage_rows
 from malletrain.wire.rows import DecisionRow, EventRow, JobRow, NodeRow, PilotRow, PoolRow, StatusRow, UsageRow
 
@@ -86,6 +86,7 @@ class StoreViews:
         self._notices = notices
         self._waiting = waiting
         self._text = StatusText()
+        self._kept = KeptTexts()
 
     def close(self) -> None:
         """Give the connections back."""
@@ -125,7 +126,11 @@ class StoreViews:
         )
 
     def status_text(self, at: float, nodes: bool = True) -> bytes:
-        """The JSON text of `status`, with what has not changed since the last one as it was written then."""
+        """The JSON text of `status`. On a large machine it may be that of up to two seconds ago, as its `at` says;
+        what has not changed since the last one is as it was written then."""
+        return self._kept.get(nodes, lambda: self._write_status(at, nodes))
+
+    def _write_status(self, at: float, nodes: bool) -> bytes:
         snapshot = self._snapshot()
         rest, sources, pilots = self._picture(at, snapshot, None)
         held = {p.node: (p.job, p.id, p.ends_at) for p in pilots if p.phase in _HOLDS_NODE}

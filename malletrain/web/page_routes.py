@@ -338,14 +338,16 @@ def _make_router(pages: WebPages, people: PeopleRoutes) -> APIRouter:
         async def messages() -> AsyncIterator[bytes]:
             seen = people.notifier.last
             yield b"retry: 5000\n\n"
-            while pages.identify(request.scope) is not None:
+            while not people.notifier.is_over:
+                if pages.identify(request.scope) is None:
+                    yield b"event: ended\ndata: {}\n\n"
+                    return
                 if await people.notifier.wait(seen, pages.heartbeat_s):
                     seen = people.notifier.last
                     yield b"event: changed\ndata: {}\n\n"
                     await anyio.sleep(pages.pause_s)
                 else:
                     yield b": still here\n\n"
-            yield b"event: ended\ndata: {}\n\n"
 
         pages.open_stream(viewer.uid)
         return _Stream(messages(), lambda: pages.close_stream(viewer.uid))

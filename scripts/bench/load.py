@@ -2,7 +2,8 @@
 
 One process has the daemon's loop, membership, journal on disk and API on a socket, with Slurm in memory; another has
 light clients that speak the workers' protocol (hello, the long poll, a window of training of each job every few
-seconds) and a user who asks for the status. Half-way, nearly half of the nodes change their state at once.
+seconds), and a third a user who asks for the status four times a second, timed to its last byte. Half-way, nearly
+half of the nodes change their state at once.
 
     python -m scripts.bench.load --nodes 10000 --jobs 1000 --workers 2000 --seconds 60
 """
@@ -11,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import http.client
 import json
 import os
 import queue
@@ -34,7 +36,9 @@ from malletrain.api.journal_notifier import JournalNotifier
 from malletrain.api.roles import Roles
 from malletrain.api.worker_routes import WorkersGate, make_workers_router
 from malletrain.daemon.clock import SystemClock
+from malletrain.daemon.main import THREAD_SWITCH_S
 from malletrain.daemon.requests import LoopRequests
+from malletrain.daemon.short_collections import ShortCollections
 from malletrain.decide.rules import Rules
 from malletrain.domain.event import ArrayAttached, Event, JobAnnounced
 from malletrain.domain.job import Curve, MalleableJob, PilotPhase
@@ -67,6 +71,7 @@ START_GAP_S = 0.02
 
 def serve_load(folder: Path, nodes: int, jobs: int, workers: int) -> None:
     """Serve until standard input ends, and bring the storm when it says so; facts go to standard output in JSON."""
+    sys.setswitchinterval(THREAD_SWITCH_S)
     clock = SystemClock()
     journal = SqliteJournal(folder / "journal.db")
     names = [f"n{number:05d}" for number in range(nodes)]
@@ -136,6 +141,7 @@ def serve_load(folder: Path, nodes: int, jobs: int, workers: int) -> None:
         wishes.put("end")
 
     threading.Thread(target=listen, daemon=True).start()
+    ShortCollections(clock.elapsed).begin()
     tick_at = clock.elapsed()
     while True:
         try:
@@ -160,6 +166,8 @@ def serve_load(folder: Path, nodes: int, jobs: int, workers: int) -> None:
             loop.tick()
             _say({"tick_s": time.monotonic() - begun, "storm": wish == "storm", "events": journal.last,
                   "rss_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024})  # fmt: skip
+    gate.end_polls()
+    notifier.end()
     server.close()
 
 
@@ -260,17 +268,11 @@ async def attack(facts: Mapping[str, Any], seconds: float, storm: asyncio.Event)
         tasks.append(asyncio.create_task(client.run()))
         await asyncio.sleep(START_GAP_S)
     await asyncio.sleep(10.0)
-    user, waits = Connection(facts["port"], "127.0.0.1"), []
     begun, took = time.monotonic(), _processor_s(facts["pid"])
-    while time.monotonic() < begun + seconds:
-        if time.monotonic() > begun + seconds / 2:
-            storm.set()
-        asked = time.monotonic()
-        status, _ = await user.ask("GET", "/v1/status", facts["token"])
-        waits.append(time.monotonic() - asked)
-        if status != 200:
-            raise RuntimeError(f"/v1/status: {status}")
-        await asyncio.sleep(0.25)
+    asking = asyncio.create_task(_asked_by_another(facts, seconds))
+    await asyncio.sleep(seconds / 2)
+    storm.set()
+    waits = await asking
     share = (_processor_s(facts["pid"]) - took) / (time.monotonic() - begun)
     for task in tasks:
         task.cancel()
@@ -285,6 +287,36 @@ async def attack(facts: Mapping[str, Any], seconds: float, storm: asyncio.Event)
         "status, p50 (ms)": round(1e3 * waits[len(waits) // 2], 1),
         "status, p99 (ms)": round(1e3 * waits[int(0.99 * len(waits))], 1),
     }
+
+
+async def _asked_by_another(facts: Mapping[str, Any], seconds: float) -> list[float]:
+    """What `ask_status` measures in a process of its own."""
+    told = json.dumps({"port": facts["port"], "token": facts["token"], "seconds": seconds})
+    user = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "scripts.bench.load", "--ask", told, stdout=subprocess.PIPE
+    )
+    said, _ = await user.communicate()
+    if user.returncode:
+        raise RuntimeError("the user could not ask for the status: see above")
+    waits: list[float] = json.loads(said)
+    return waits
+
+
+def ask_status(port: int, token: str, seconds: float) -> list[float]:
+    """The times (seconds) of a user's requests for the status, four a second."""
+    waits: list[float] = []
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        asked = time.monotonic()
+        connection.request("GET", "/v1/status", headers={"Authorization": f"Bearer {token}"})
+        answer = connection.getresponse()
+        answer.read()
+        waits.append(time.monotonic() - asked)
+        if answer.status != 200:
+            raise RuntimeError(f"/v1/status: {answer.status}")
+        time.sleep(0.25)
+    return waits
 
 
 def _processor_s(pid: int) -> float:
@@ -338,7 +370,11 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=60.0)
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--serve", type=Path, help=argparse.SUPPRESS)
+    parser.add_argument("--ask", type=json.loads, help=argparse.SUPPRESS)
     asked = parser.parse_args()
+    if asked.ask is not None:
+        print(json.dumps(ask_status(**asked.ask)))
+        return 0
     if asked.serve is not None:
         serve_load(asked.serve, asked.nodes, asked.jobs, asked.workers)
         return 0

@@ -136,6 +136,35 @@ def test_a_poll_waits_and_is_woken(daemon: Coordinator) -> None:
     assert got[0].end == "cancelled"
 
 
+def test_a_daemon_that_ends_answers_every_poll_at_once(daemon: Coordinator) -> None:
+    worker = client(daemon)
+    worker.hello()
+    first = worker.poll(0, 0.0)
+    assert first is not None
+    got: list[messages.Directive | None] = []
+    waiting = threading.Thread(target=lambda: got.append(worker.poll(first.seq, 50.0)))
+    waiting.start()
+    wait_until(lambda: bool(daemon.gate._waiting), 30, "the poll waits")
+    daemon.gate.end_polls()
+    waiting.join(20)
+    assert got == [first], "as it is, and the worker asks again"
+    assert worker.poll(first.seq, 50.0) == first
+
+
+def test_the_short_way_and_the_long_one_answer_alike(daemon: Coordinator) -> None:
+    worker = client(daemon)
+    welcome = worker.hello()
+    path = f"/v1/workers/{welcome.worker}"
+    for query in ("after=0&wait=0", "after=0&wait=61", "after=0&wait=0.5"):
+        long = "&".join(reversed(query.split("&")))
+        short = raw(daemon, "GET", f"{path}/plan?{query}", token=welcome.token)
+        assert short == raw(daemon, "GET", f"{path}/plan?{long}", token=welcome.token)
+        assert raw(daemon, "GET", f"{path}/plan?{query}") == raw(daemon, "GET", f"{path}/plan?{long}")
+    assert raw(daemon, "GET", f"{path}/report", token=welcome.token)[0] == 405
+    assert raw(daemon, "POST", f"{path}/report/", b"{}", welcome.token)[0] in (307, 404)
+    assert raw(daemon, "GET", "/v1/workers//plan?after=0&wait=0", token=welcome.token)[0] == 404
+
+
 def test_a_poll_that_nothing_answers_ends_in_time(daemon: Coordinator) -> None:
     worker = client(daemon)
     worker.hello()

@@ -16,6 +16,7 @@ from malletrain.loop.membership.members import Membership
 from malletrain.loop.membership.next_world import JobTerms
 from malletrain.loop.membership.state import MembershipSettings
 from tests.api.house import Caller, House
+from tests.elastic.coordinator import wait_until
 
 
 def _router(house: House) -> Any:
@@ -98,3 +99,14 @@ def test_without_munged_workers_are_told_to_come_again(house: House) -> None:
 
 def test_a_body_beyond_the_bound_is_refused(house: House) -> None:
     assert hello(house, "x" * 2_000_000).status_code == 413
+
+
+def test_a_daemon_that_ends_answers_those_who_wait_for_events(house: House) -> None:
+    got: list[Any] = []
+    caller = Caller(house, house.token(os.getuid()))
+    waiting = threading.Thread(target=lambda: got.append(caller.get("/v1/events?after=0&wait=50")))
+    waiting.start()
+    wait_until(lambda: bool(house.notifier._waiting), 30, "the poll waits")
+    house.notifier.end()
+    waiting.join(20)
+    assert [(each.status_code, each.json()["events"]) for each in got] == [(200, [])]
