@@ -59,10 +59,11 @@ from malletrain.loop.memory import MemoryJournal
 from malletrain.loop.ports import Cluster
 from malletrain.loop.rollout import summary
 from malletrain.loop.tick import Loop
+from malletrain.loop.trackers.hetjobs_seen import REMEMBERED_DAYS, HetjobsSeen
 from malletrain.slurm.actuator.client import ActuatorClient
 from malletrain.slurm.cluster import SlurmCluster
 from malletrain.slurm.command import Commands
-from malletrain.slurm.past_arrivals import past_arrivals
+from malletrain.slurm.past_arrivals import PERIODS_DAYS, past_arrivals
 from malletrain.slurm.read_pyslurm import PYTHON, choose
 from malletrain.slurm.site import site_facts
 from malletrain.slurm.submission.user_accounts import Charge, UserAccounts
@@ -218,12 +219,16 @@ class Service:
             self._begin(self._disk)
 
     def _learn_arrivals(self, commands: Commands, facts: site_facts.SiteFacts) -> None:
-        """How main jobs have arrived lately, by accounting, where the site promises them anything."""
-        promise = self._loop.rules.promise
-        if promise is None or not promise.holds_nodes or not facts.accounting:
+        """Main jobs of late by accounting: how they arrive, where the site promises them anything, and those that are
+        heterogeneous, where the reserve could harm them."""
+        rules, ledger = self._loop.rules, self._loop.ledger
+        promised = rules.promise is not None and rules.promise.holds_nodes
+        if not facts.accounting or not (promised or HetjobsSeen.matter(rules)):
             return
-        found = self._loop.ledger.promise.learn(past_arrivals(commands, self._config.slurm.partition))
-        self._log.info("main jobs by accounting", arrivals=found)
+        days = PERIODS_DAYS[0] if promised else REMEMBERED_DAYS
+        arrivals = past_arrivals(commands, self._config.slurm.partition, days)
+        found, hetjobs = ledger.promise.learn(arrivals), ledger.hetjobs.learn(arrivals, self._clock.now())
+        self._log.info("main jobs by accounting", arrivals=found, hetjobs=hetjobs)
 
     # -- what timers call --------------------------------------------------------------------------------------
 

@@ -1,4 +1,5 @@
-"""Main jobs of the last weeks by accounting: what the promise to the main queue is reckoned from at the start."""
+"""Main jobs of the last weeks by accounting: what the promise to the main queue is reckoned from at the start, and
+which heterogeneous jobs the reserve must not harm."""
 
 from __future__ import annotations
 
@@ -10,10 +11,12 @@ from malletrain.slurm.formats import scalars
 PERIODS_DAYS = (28, 7, 1)
 
 
-def past_arrivals(commands: Commands, harvest_partition: str) -> list[tuple[str, float, int]]:
-    """Main jobs as (id, submission in Unix seconds, nodes), the newest four weeks; empty where accounting does not
-    answer, or shows none."""
-    for days in PERIODS_DAYS:
+def past_arrivals(
+    commands: Commands, harvest_partition: str, most_days: int = PERIODS_DAYS[0]
+) -> list[tuple[str, float, int]]:
+    """Main jobs as (id, submission in Unix seconds, nodes), of the newest `most_days`, or fewer, for which accounting
+    answers in time; empty where it does not, or shows none. Each component of a heterogeneous job is one: `12+0`."""
+    for days in (period for period in PERIODS_DAYS if period <= most_days):
         try:
             answer = commands.run(
                 ["sacct", "-a", "-X", "-n", "-P", "-S", f"now-{days}days", "-E", "now",

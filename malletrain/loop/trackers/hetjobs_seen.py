@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from malletrain.decide.reserve import HetjobWidth, harmless_reserve
 from malletrain.decide.rules import Rules
 from malletrain.domain.snapshot import Snapshot
 
-#: A site that has had none for so long (seconds) is taken for one that has none.
-REMEMBERED_S = 7 * 86_400.0
+#: A site that has had none for so many days is taken for one that has none.
+REMEMBERED_DAYS = 7
+REMEMBERED_S = REMEMBERED_DAYS * 86_400.0
 
 #: So many are remembered, the newest.
 MAX_HETJOBS = 1_000
@@ -22,7 +24,7 @@ class _Seen:
 
 
 class HetjobsSeen:
-    """Takes in whole looks, since the daemon began."""
+    """Takes in whole looks, and what accounting shows of the time before the daemon began."""
 
     def __init__(self) -> None:
         self._seen: dict[int, _Seen] = {}  # by number of the first component, the newest last
@@ -34,22 +36,44 @@ class HetjobsSeen:
         for job in snapshot.jobs:
             if job.het_id and job.partition != harvest_partition:
                 parts.setdefault(job.het_id, []).append(job.node_count)
+        self._take(parts, dict.fromkeys(parts, now), now)
+
+    def learn(self, arrivals: Iterable[tuple[str, float, int]], now: float) -> int:
+        """Take in the heterogeneous jobs among main jobs that arrived before: id (`12+0` of a component), submission
+        (Unix seconds), nodes; returns how many of them are of late."""
+        parts: dict[int, list[int]] = {}
+        at: dict[int, float] = {}
+        for identity, submitted, nodes in sorted(arrivals, key=lambda row: row[1]):
+            number, plus, _ = identity.partition("+")
+            if plus and number.isdigit() and now - submitted <= REMEMBERED_S:
+                parts.setdefault(int(number), []).append(nodes)
+                at[int(number)] = submitted
+        self._take(parts, at, now)
+        return len(parts)
+
+    @staticmethod
+    def matter(rules: Rules) -> bool:
+        """Whether these rules have a reserve that is made smaller for them. That of a site with a promise stays: it
+        grows when jobs that were put off break the promise."""
+        promised = rules.promise is not None and rules.promise.holds_nodes
+        return bool(rules.keep_idle) and rules.spare_hetjobs and not promised and not rules.keep_leaves
+
+    def rules(self, rules: Rules) -> Rules:
+        """`rules` with a reserve that does them no harm."""
+        if not self.matter(rules):
+            return rules
+        nodes, why = harmless_reserve(rules.keep_idle, [each.width for each in self._seen.values()])
+        return replace(rules, keep_idle=nodes, keep_why=why) if why else rules
+
+    def _take(self, parts: Mapping[int, Sequence[int]], at: Mapping[int, float], now: float) -> None:
+        """Take in nodes of components by job; `at`: when each was seen, not before any that is known. Old ones go."""
         for number, nodes in parts.items():
             width = HetjobWidth(min(nodes), sum(nodes))
             before = self._seen.pop(number, None)
             if before is not None:
                 width = HetjobWidth(min(width.least, before.width.least), max(width.all, before.width.all))
-            self._seen[number] = _Seen(now, width)
+            self._seen[number] = _Seen(at[number], width)
         for number in list(self._seen):  # the oldest first
             if now - self._seen[number].at <= REMEMBERED_S and len(self._seen) <= MAX_HETJOBS:
                 break
             del self._seen[number]
-
-    def rules(self, rules: Rules) -> Rules:
-        """`rules` with a reserve that does them no harm. That of a site with a promise stays: it grows when jobs that
-        were put off break the promise."""
-        promised = rules.promise is not None and rules.promise.holds_nodes
-        if not rules.keep_idle or promised or rules.keep_leaves or not rules.spare_hetjobs:
-            return rules
-        nodes, why = harmless_reserve(rules.keep_idle, [each.width for each in self._seen.values()])
-        return replace(rules, keep_idle=nodes, keep_why=why) if why else rules
