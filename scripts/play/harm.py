@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from statistics import fmean, median
 from typing import Any
 
+from malletrain.decide.promise.promised_reserve import lower_share
+
 #: The arms: the first is what the others are compared with, the second its twin: the noise floor.
 BASE, TWIN, PREEMPTION, PILOTS = "none", "twin", "preemption", "pilots"
 ARMS = (BASE, TWIN, PREEMPTION, PILOTS)
@@ -15,15 +17,23 @@ ARMS = (BASE, TWIN, PREEMPTION, PILOTS)
 #: Goals beyond the noise floor, in seconds, and the share of what replay says is possible.
 P99_S, MEAN_S, SHARE = 2.0, 0.5, 0.8
 
+#: Backfill comes so often at profile `site`, and its prolog takes so long (seconds).
+SITE_CYCLE_S, SITE_PROLOG_S = 30.0, 10.0
+
+#: Of so large a share of main jobs a promise of the 95th percentile speaks.
+PROMISED_SHARE = 0.95
+
 Run = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """One main job in two arms: `later_s` in the second; `labels` are the classes that it counts in."""
+    """One main job in two arms: `later_s` in the second; `labels` are the classes that it counts in; `base_s`: how
+    long it waited in the first."""
 
     later_s: float
     labels: tuple[str, ...]
+    base_s: float = 0.0
 
 
 def pairs(run: Run, arm: str) -> list[Pair]:
@@ -39,7 +49,7 @@ def pairs(run: Run, arm: str) -> list[Pair]:
             labels.append(job["how"])
         if job["near_reservation"]:
             labels.append("near a reservation")
-        found.append(Pair(twin["start_s"] - job["start_s"], tuple(labels)))
+        found.append(Pair(twin["start_s"] - job["start_s"], tuple(labels), job["start_s"]))
     return found
 
 
@@ -94,9 +104,30 @@ def summary(runs: Sequence[Run]) -> Iterator[str]:
                 f"{name:26}{len(values):6d}{median(values):+9.2f}{fmean(values):+9.2f}"
                 f"{f'{low:+.2f} to {high:+.2f}':>18}{p99(values):+9.2f}{max(values):+9.2f}"
             )
+    yield from _foreseeable(runs)
     yield from _else(runs)
     yield from _rpcs(runs)
     yield from _goals(runs, later)
+
+
+def _foreseeable(runs: Sequence[Run]) -> Iterator[str]:
+    """How late jobs are that could have been seen coming before their cycle, and those that could not. A job that
+    starts within a cycle of its submission without pilots gives nobody the time to leave its nodes beforehand."""
+    if any(run["profile"] != "site" for run in runs):
+        return
+    yield ""
+    yield f"{'jobs that, without pilots,':44}{'jobs':>6}{'mean':>9}{'twin':>9}"
+    for words, waits in (("waited less than a backfill cycle", False), ("waited a backfill cycle or longer", True)):
+        means = []
+        for arm in (PILOTS, TWIN):
+            found = [
+                pair.later_s
+                for run in runs
+                for pair in pairs(run, arm)
+                if (pair.base_s >= SITE_CYCLE_S + SITE_PROLOG_S) is waits
+            ]  # fmt: skip
+            means.append((len(found), fmean(found or [0.0])))
+        yield f"{words:44}{means[0][0]:6d}{means[0][1]:+9.2f}{means[1][1]:+9.2f}"
 
 
 def _rpcs(runs: Sequence[Run]) -> Iterator[str]:
@@ -156,6 +187,7 @@ def _goals(runs: Sequence[Run], later: Mapping[str, Sequence[Pair]]) -> Iterator
     for name, figure, limit in (("p99", p99, P99_S), ("mean", fmean, MEAN_S)):
         beyond = figure(values[PILOTS]) - figure(values[TWIN])
         yield _goal(f"{name} of delay beyond the noise floor: {beyond:+.2f} s", f"< {limit:g} s", beyond < limit)
+    yield from _promise(runs)
     gone = sum(len(lost(run, PILOTS)) for run in runs)
     floor = sum(len(lost(run, TWIN)) for run in runs)
     yield _goal(f"jobs that started without and not with pilots: {gone} (twin: {floor})", "none more", gone <= floor)
@@ -168,6 +200,28 @@ def _goals(runs: Sequence[Run], later: Mapping[str, Sequence[Pair]]) -> Iterator
             f">= {SHARE:.0%}",
             share >= SHARE,
         )
+
+
+def _promise(runs: Sequence[Run]) -> Iterator[str]:
+    """Whether what the site promised its main queue was kept: beyond what a twin misses by itself."""
+    stated = [run.get("attributed", {}).get("stated", {}) for run in runs]
+    bounds = {each.get("main_delay_p95") for each in stated}
+    bound = next(iter(bounds))
+    if len(bounds) != 1 or bound is None:
+        return
+    within = {}
+    for arm in (PILOTS, TWIN):
+        found = [pair.later_s for run in runs for pair in pairs(run, arm)]
+        within[arm] = sum(later <= bound for later in found), len(found)
+    chance = min(each["chance"] for each in stated)
+    (soon, jobs), (twin_soon, twin_jobs) = within[PILOTS], within[TWIN]
+    least = lower_share(soon, jobs, chance)
+    yield _goal(
+        f"promised: {soon} of {jobs} main jobs at most {bound:g} s later (twin {twin_soon} of {twin_jobs}),"
+        f" {least:.1%} at least with a chance of {chance:.0%}",
+        f">= {PROMISED_SHARE:.0%}, or as many as in the twin",
+        least >= PROMISED_SHARE or soon * twin_jobs >= twin_soon * jobs,
+    )
 
 
 def _goal(what: str, goal: str, met: bool) -> str:

@@ -106,3 +106,24 @@ def test_what_slurmctld_was_asked_is_counted_by_kind_and_minute() -> None:
     (line,) = [line for line in summary([run]) if line.startswith("REQUEST_JOB_INFO")]
     assert line.split()[1:] == ["2.0", "10.0", "1.00", "1.00"]
     assert not any("slurmctld was asked" in line for line in summary([run_of()])), "runs of before have no counts"
+
+
+def promised(run: dict[str, Any]) -> dict[str, Any]:
+    return {**run, "attributed": {"stated": {"main_delay_p95": 2.0, "chance": 0.9}, "main_jobs": []}}
+
+
+def test_a_promise_is_kept_where_so_many_jobs_show_it_beyond_the_noise() -> None:
+    kept, broken = (
+        next(line for line in summary([promised(run)]) if "promised" in line)
+        for run in (run_of(pilots=0.5), run_of(pilots=3.0))
+    )
+    assert kept.startswith("met    ")
+    assert "100 of 100 main jobs at most 2 s later (twin 100 of 100)" in kept
+    assert broken.startswith("NOT met")
+    assert "0 of 100" in broken
+
+
+def test_what_could_be_foreseen_is_what_waited_a_cycle_without_pilots_too() -> None:
+    run = run_of(pilots=1.0)  # job n waits 1 + n seconds without pilots, prolog included
+    lines = [line for line in summary([{**run, "profile": "site"}]) if "waited" in line]
+    assert [line.split()[-3:] for line in lines] == [["39", "+1.00", "+0.00"], ["61", "+1.00", "+0.00"]]
