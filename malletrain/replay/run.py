@@ -108,7 +108,7 @@ class Replay:
         """What is doubtful about the log, the window and the assumptions, one sentence each."""
         before = *self.trace.account.warnings, *self.trace.warnings, *doubts(self.choices, self.jobs)
         suspected = () if self.suspected is None else (self.suspected.sentence(),)
-        return *before, *limits_that_bind(self.options, self.scores), *suspected
+        return *before, *limits_that_bind(self.options, self.scores, self.jobs), *suspected
 
     def trace_json(self) -> dict[str, object]:
         """What is said of the trace in the JSON answer."""

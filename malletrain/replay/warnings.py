@@ -53,18 +53,27 @@ def doubts(choices: Sequence[PolicyChoice], jobs: Sequence[TrainingJob]) -> tupl
 MIN_SHARE_LOST = 0.05
 
 
-def limits_that_bind(options: Options, scores: Mapping[str, Score]) -> tuple[str, ...]:
-    """One sentence for each rule of the daemon that leaves much idle time unused, whatever policy sizes."""
+def limits_that_bind(
+    options: Options, scores: Mapping[str, Score], jobs: Sequence[TrainingJob] = ()
+) -> tuple[str, ...]:
+    """One sentence for each rule of the daemon that leaves much idle time unused, whatever policy sizes.
+
+    `jobs`: those replayed; a pilot is of one job, and so no wider than the widest of them takes.
+    """
     if options.rules is None:
         return ()
     found = [score for score in scores.values() if score.idle_node_seconds > 0]
     warnings: list[str] = []
     capped = max(((s.beyond_cap_node_seconds or 0.0) / s.idle_node_seconds for s in found), default=0.0)
     if capped >= MIN_SHARE_LOST:
-        width = f"{options.max_nodes} nodes" if options.max_nodes > 1 else "one node"
+        widest = min([options.max_nodes, max((each.job.max_nodes for each in jobs), default=options.max_nodes)])
+        width = f"{widest} nodes" if widest > 1 else "one node"
+        wider = "Wider pilots (pilot.max_nodes) hold"
+        if widest < options.max_nodes:
+            wider = f"A pilot is of one job, and no job here takes more than {width}: jobs that take more hold"
         warnings.append(
             f"The daemon's cap binds: pool.max_pilots = {options.max_pilots:,} pilots of at most {width} leave "
-            f"{capped:.0%} of the idle node-hours unused. Wider pilots (pilot.max_nodes) hold more with as many "
+            f"{capped:.0%} of the idle node-hours unused. {wider} more with as many "
             "jobs for slurmctld; a higher cap costs it time in every cycle while jobs are blocked (see sdiag)."
         )
     kept = max(((s.reserve_node_seconds or 0.0) / s.idle_node_seconds for s in found), default=0.0)

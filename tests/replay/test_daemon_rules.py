@@ -18,6 +18,7 @@ from malletrain.replay.run import replay
 from malletrain.replay.scoring.figures import Score
 from malletrain.replay.sizer import parse_policy, sizer
 from malletrain.replay.traces.trace import BUSY, IDLE
+from malletrain.replay.warnings import limits_that_bind
 from malletrain.replay.workload import TrainingJob, shifted
 from tests.replay.small import CURVES, job, trace
 
@@ -141,6 +142,8 @@ def test_what_the_cap_and_the_reserve_leave_idle_is_counted() -> None:
     assert score.reserve_node_seconds == pytest.approx(2 * 1000.0)
     assert score.beyond_cap_node_seconds == pytest.approx(3 * 1000.0)
     assert any("max_pilots" in warning and "30%" in warning for warning in found.warnings)
+    narrow = limits_that_bind(replace(options, max_nodes=99), found.scores, [job(most=4)])
+    assert any("no job here takes more than 4 nodes" in warning for warning in narrow)
 
 
 def test_the_ideal_machine_is_a_policy_beside_the_daemon() -> None:
