@@ -131,7 +131,7 @@ def plan_yields(
         name = group[0].id
         # The waiting rest of an array is one row that stands for many tasks.
         for _ in range(group[0].task_count if len(group) == 1 else 1):
-            chosen, instead = _choose(group, snapshot, left, at_hand, planned, now)
+            chosen, instead = _choose(group, snapshot, left, at_hand, planned, now, rules.keep_idle)
             if not chosen:
                 is_behind = True
                 break
@@ -252,6 +252,7 @@ def _choose(
     at_hand: Availability,
     planned: Sequence[_Planned],
     now: float,
+    reserve: int,
 ) -> tuple[list[str], set[str]]:
     """Nodes for all parts of a job at once, none when it cannot start; and those of them that are not the cheapest,
     chosen for their leaf switches."""
@@ -277,7 +278,7 @@ def _choose(
         usable = _on_asked_leaves(usable, required, count, part.switches, snapshot.leaves, order)
         rest = sorted((n for n in usable if n not in required), key=order)
         cheapest = (required + rest)[:count]
-        picked = _gathered(cheapest, kept_for_it.union(required), rest, at_hand, snapshot.leaves)
+        picked = _gathered(cheapest, kept_for_it.union(required), rest, at_hand, snapshot.leaves, reserve)
         instead.update(name for name in picked if name not in cheapest)
         picked = _sparing(picked, required, [name for name in rest if name not in picked], at_hand)
         if len(picked) < part.node_count:
@@ -292,20 +293,40 @@ def _gathered(
     rest: Sequence[str],
     at_hand: Availability,
     leaves: Mapping[str, str],
+    reserve: int,
 ) -> list[str]:
     """`picked`, but of the pilots those that leave it on few leaf switches; the cheapest, as they are in `picked`,
-    where the others would cost training more than `MOST_TIMES_CHEAPEST`. `fixed`: nodes that it has in any case;
-    `rest`: all that it could have, the cheapest first."""
+    where the others would cost training more than `MOST_TIMES_CHEAPEST`.
+
+    Where it needs fewer leaves without the idle nodes of the reserve, up to `reserve` pilots more leave instead: as
+    many would leave afterwards to fill it again. `fixed`: nodes that it has in any case; `rest`: all that it could
+    have, the cheapest first.
+    """
     pilots = [name for name in picked if name in at_hand.pilot_on and name not in fixed]
-    if not leaves or not pilots:
+    if not leaves or all(name in at_hand.free for name in picked):
         return picked
     others = [name for name in picked if name not in pilots]
-    candidates = [name for name in rest if name in at_hand.pilot_on and name not in fixed]
     room = Counter(leaves[name] for name in rest if name in leaves)
-    chosen = on_few_leaves(candidates, len(pilots), leaves, leaves_of(others, leaves), room)
-    if training_loss(chosen, at_hand.pilot_on) > MOST_TIMES_CHEAPEST * training_loss(pilots, at_hand.pilot_on):
-        return picked
-    return others + chosen
+    loss = MOST_TIMES_CHEAPEST * training_loss(pilots, at_hand.pilot_on)
+
+    def choose(names: Sequence[str], own: Sequence[str]) -> list[str]:
+        usable = [name for name in names if name not in fixed]
+        return [*own, *on_few_leaves(usable, len(picked) - len(own), leaves, leaves_of(own, leaves), room)]
+
+    def leaving(names: Sequence[str]) -> list[str]:
+        return [name for name in names if name in at_hand.pilot_on and name not in fixed]
+
+    best = choose([name for name in rest if name in at_hand.pilot_on], others)
+    if training_loss(leaving(best), at_hand.pilot_on) > loss:
+        best = picked
+    anew = choose(rest, [name for name in picked if name in fixed])
+    if (
+        len(leaves_of(anew, leaves)) < len(leaves_of(best, leaves))
+        and len(leaving(anew)) <= len(pilots) + reserve
+        and training_loss(leaving(anew), at_hand.pilot_on) <= loss
+    ):
+        return anew
+    return best
 
 
 def training_loss(names: Collection[str], pilot_on: Mapping[str, HarvestedNode]) -> float:

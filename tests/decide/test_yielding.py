@@ -235,3 +235,36 @@ def test_leaves_change_which_pilots_leave_and_never_how_many(
     on = {each.node: each for each in harvested}
     loss = [training_loss([name for name in plan.given if name in on], on) for plan in (chosen, cheapest)]
     assert loss[0] <= MOST_TIMES_CHEAPEST * loss[1]
+
+
+def test_the_reserve_is_left_out_where_the_job_is_on_one_leaf_without_it() -> None:
+    snapshot, harvested = world(5, 1, main_job(1, count=3))
+    snapshot = _on_leaves(snapshot, a="i0 h0", b="h1 h2 h3", c="h4")
+    harvested = [replace(each, cost=1.0) for each in harvested]
+    rules = replace(RULES, keep_idle=1)
+    answer = plan_yields(snapshot, harvested, {}, START, rules)
+    assert (set(answer.given), dict(answer.claimed)) == ({"h1", "h2", "h3"}, {})
+    # The same nodes at the next look, when their pilots are leaving.
+    left = [each for each in harvested if each.node not in answer.given]
+    assert plan_yields(snapshot, left, {}, START, rules).given == answer.given
+    # Without a reserve to be filled again, no more pilots leave than must.
+    assert len(plan_yields(snapshot, harvested, {}, START, RULES).leave) == 2
+
+
+@given(
+    leaf_of=st.lists(st.integers(0, 4), min_size=1, max_size=12),
+    idle=st.integers(0, 4), count=st.integers(1, 8), keep=st.integers(0, 3),
+)  # fmt: skip
+def test_at_most_as_many_more_pilots_leave_as_the_reserve_would_need_afterwards(
+    leaf_of: list[int], idle: int, count: int, keep: int
+) -> None:
+    held = max(0, len(leaf_of) - idle)
+    snapshot, harvested = world(held, len(leaf_of) - held, main_job(1, count=count))
+    harvested = [replace(each, cost=1.0) for each in harvested]
+    leaves = {each.name: f"leaf{n}" for each, n in zip(snapshot.nodes, leaf_of, strict=True)}
+    rules = replace(RULES, keep_idle=keep)
+    cheapest = plan_yields(snapshot, harvested, {}, START, rules)
+    chosen = plan_yields(replace(snapshot, leaves=leaves), harvested, {}, START, rules)
+    assert len(chosen.given) == len(cheapest.given)
+    assert len(cheapest.leave) <= len(chosen.leave) <= len(cheapest.leave) + keep
+    assert len({leaves[name] for name in chosen.given}) <= len({leaves[name] for name in cheapest.given})
