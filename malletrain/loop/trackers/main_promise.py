@@ -24,6 +24,7 @@ from malletrain.decide.promise.promised_reserve import (
     promised_reserve,
     reserve_curve,
 )
+from malletrain.decide.promise.trial_pilot import with_trial_pilot
 from malletrain.decide.rules import Rules
 from malletrain.domain.decision import LeavePilot, RecyclePilot
 from malletrain.domain.event import ActionIntent, Event, MainJobMet
@@ -64,8 +65,11 @@ KEPT_WINDOW_S = 86_400.0
 #: Arrivals are sorted into hours anew so often, in seconds.
 SORTED_EVERY_S = 60.0
 
+#: Seconds from one look to the next, until the site's `loop.tick_s` is said, and for a worker to leave.
+USUAL_LOOK_S, LEAVE_S = 10.0, 2.0
+
 #: Seconds that a reserve takes to be full again beside the node's own: a look and the worker's leaving.
-REFILL_LOOK_S = 12.0
+REFILL_LOOK_S = USUAL_LOOK_S + LEAVE_S
 
 #: Until an epilog has been measured (seconds).
 UNKNOWN_EXIT_S = 60.0
@@ -95,6 +99,8 @@ class PromiseTracker:
         self.steps_back = 0
         self.stepped_for = ""
         self.held: PromisedReserve | None = None
+        #: Seconds from one look to the next: a reserve is filled again at a look.
+        self.look_s = USUAL_LOOK_S
         self.refill_s = REFILL_LOOK_S + UNKNOWN_EXIT_S
         self._cycle_s = cycle_s
         self._arrivals: list[MainArrival] = []
@@ -157,7 +163,7 @@ class PromiseTracker:
             self._began = self._stepped_at = now
         plan = snapshot.plan
         self._cycle_s = plan.interval_s + (plan.backfill_cycle_s or 0.0)
-        self.refill_s = REFILL_LOOK_S + (UNKNOWN_EXIT_S if exits_s is None else exits_s)
+        self.refill_s = self.look_s + LEAVE_S + (UNKNOWN_EXIT_S if exits_s is None else exits_s)
         self._take_arrivals(snapshot, rules, first=first)
         self._levels[at_hand(snapshot, rules)] += 1
         if rules.promise is None:
@@ -179,9 +185,9 @@ class PromiseTracker:
         if promise is None:
             return rules
         if promise.holds_nodes:
-            self.held = held = promised_reserve(
-                promise, self.hour(now), self.times(), at_hand(snapshot, rules), self.steps_back
-            )
+            times, nodes = self.times(), at_hand(snapshot, rules)
+            least = promised_reserve(promise, self.hour(now), times, nodes, self.steps_back)
+            self.held = held = with_trial_pilot(least, promise, times, nodes, self._lately(now))
             if held.nodes > rules.keep_idle:
                 rules = replace(rules, keep_idle=held.nodes, keep_why=held.reason)
         if self.budget is not None:
@@ -206,6 +212,11 @@ class PromiseTracker:
         jobs = sum(begin <= at <= now - SETTLED_S for at in self._live)
         met = [g for g in self._given.values() if g.delay_s is not None and begin <= g.could_at <= now - SETTLED_S]
         return PromiseKept(max(jobs, len(met)), tuple(each.delay_s for each in met if each.delay_s is not None))
+
+    def _lately(self, now: float) -> PromiseKept:
+        """The main jobs that arrived within the last day, those of accounting among them, and what they have met."""
+        jobs = sum(each.at >= now - KEPT_WINDOW_S for each in self._arrivals)
+        return PromiseKept(jobs, tuple(each.delay_s for each in self.delays(now - KEPT_WINDOW_S)))
 
     def delays(self, since: float) -> tuple[MainJobDelay, ...]:
         """The main jobs that pilots gave way to and that could have started from `since` on (Unix seconds), in that
