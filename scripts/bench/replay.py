@@ -6,7 +6,8 @@ speed        cost by event and memory against nodes, jobs and length; the full l
 curie [DAYS] all 257 days of Curie with 100 endless jobs, every 30 s that changed; or some days from day 100 on,
              once all have been placed
 quality      policies, paired over windows and node sets, with bootstrap intervals
-daemon       the fast engine against the daemon's own loop, with the rules of a daemon as shipped, and others
+daemon [WORD] the fast engine against the daemon's own loop, with the rules of a daemon as shipped, and others; or
+             those rows that have the word
 sensitivity  what activation, stalls, ticks and pilots' limits cost
 
 Times are processor seconds of one core, but for `wall`; memory is the most so far. A busy machine makes both longer.
@@ -169,6 +170,7 @@ def daemon(log: NodeChanges) -> None:
     shipped = Rules(
         keep_idle=1, max_pilots=100, max_starts=50, margin_s=35.0, min_hole_s=110.0, leave_lead_s=15.0, forecast=True
     )
+    only = sys.argv[2:]
     cases: dict[str, tuple[str, dict[str, Any]]] = {
         "as shipped": ("imagenet:10", {}),
         "12 pilots of 10 minutes": ("imagenet:10", {"max_pilots": 12, "max_pilot_s": 600.0}),
@@ -177,6 +179,8 @@ def daemon(log: NodeChanges) -> None:
     }
     part = subset(log, np.sort(np.random.default_rng(0).permutation(len(log.nodes))[:512]))
     for name, (jobs, changed) in cases.items():
+        if only and not any(word in name for word in only):
+            continue
         row = []
         for day in (1, 4, 7, 10):
             trace = cluster_trace(part, Window(start_after=day * DAY, end_after=day * DAY + 7200))
@@ -195,7 +199,12 @@ def main() -> None:
     if len(sys.argv) == 3 and sys.argv[1] == "curie":
         curie(float(sys.argv[2]))
         return
-    if len(sys.argv) != 2 or sys.argv[1] not in ("speed", "curie", "quality", "daemon", "sensitivity"):
+    given = sys.argv[1:]
+    if (
+        not given
+        or (len(given) > 1 and given[0] != "daemon")
+        or given[0] not in ("speed", "curie", "quality", "daemon", "sensitivity")
+    ):
         sys.exit(__doc__)
     if sys.argv[1] == "curie":
         curie(None)
