@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import heapq
 import math
+from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from time import perf_counter
 
@@ -595,10 +596,14 @@ class Engine:
         """What the daemon's rules ask of sizes besides."""
         live = self._live
         allowed = self._tasks.allowed(self.live, self._least, self._most)
-        # A job that has no size but none is as if it needed more than there is.
-        least = {
-            self.live[i]: int(np.argmax(may[1:])) + 1 if may[1:].any() else nodes + 1 for i, may in allowed.items()
-        }
+
+        def least(j: int) -> int:
+            may = allowed.get(bisect_left(self.live, j))
+            if may is None:
+                return self._least[j]
+            # A job that has no size but none is as if it needed more than there is.
+            return int(np.argmax(may[1:])) + 1 if may[1:].any() else nodes + 1
+
         must = self._turns.must(live, self.held[live], nodes, self.now, least)
         places = frozenset(i for i, j in enumerate(self.live) if j in must) if must else frozenset()
         return SizeBounds(allowed, places) if places or allowed else None
@@ -631,8 +636,6 @@ class Engine:
                 own = set(began[self.owner == j].tolist())
                 mine = np.array(pool.take(wanted, own), dtype=np.int64)
                 part, left = self._part_within(mine, left)
-                if len(part):
-                    self._begin(part, np.array([j]), np.array([len(part)]))
             else:
                 part = mine[:left]
                 left -= len(part)
@@ -640,7 +643,7 @@ class Engine:
             if len(part) < wanted:
                 self._again_at = self.now + self.options.tick_s
         counts = np.array([len(part) for part in taken])
-        if pool is None and counts.any():
+        if counts.any():
             some = counts > 0
             self._begin(np.concatenate(taken), jobs[some], counts[some])
         return bool(counts.any())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -39,11 +39,11 @@ class Turns:
         return True
 
     def must(
-        self, live: Ints, held: Ints, nodes: int, now: float, least: Mapping[int, int] | None = None
+        self, live: Ints, held: Ints, nodes: int, now: float, least: Callable[[int], int] | None = None
     ) -> frozenset[int]:
         """The jobs that must have nodes now: those on their turn, then the longest waiting, as far as nodes reach.
         `held`: what they hold at this look, less pilots that leave at it, which end a turn and begin no wait.
-        `least`: the fewest nodes that a job may have at this moment, where these are not its fewest ever."""
+        `least(job)`: the fewest nodes that it may have at this moment, where these may not be its fewest ever."""
         if self._max_wait_s <= 0 or not len(live):
             return frozenset()
         since = now - self.turned[live]
@@ -54,7 +54,7 @@ class Turns:
         claims = [(False, -float(since[i]), int(live[i])) for i in on_turn.nonzero()[0].tolist()]
         claims += [(True, float(self.turned[live[i]]), int(live[i])) for i in starving.nonzero()[0].tolist()]
         for _, _, j in sorted(claims):
-            fewest = int(self._least[j]) if least is None else least.get(j, int(self._least[j]))
+            fewest = int(self._least[j]) if least is None else least(j)
             if fewest <= left:
                 found.add(j)
                 left -= fewest
