@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import heapq
 import math
+from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from time import perf_counter
 
@@ -160,13 +161,14 @@ class Engine:
                     self.progress((self.now - trace.start) / trace.seconds)
             self._arrive()
             self._due = self._due or self.now >= self._review_at()
+            # A look sees which pilots have gone; those that it makes leave are gone at the next.
+            turned = self._note_turns(self._tick_after(self.now))
             if self._due and self._may_decide():
                 self._decide()
-            if self.options.max_wait_s > 0:
-                turned = self._turns.note(self._live, self.held[self._live], self.now)
-                if turned or self._live is not turns_of or self.now >= self._turn_at:
-                    self._turn_at = self._turns.next_change(self._live, self.now)
-                    turns_of = self._live
+                turned = self._note_turns(self._tick_after(self.now + 1e-3)) or turned
+            if turned or self._live is not turns_of or self.now >= self._turn_at:
+                self._turn_at = self._turns.next_change(self._live, self.now)
+                turns_of = self._live
             self.totals.rescales += len(self._resized)
             self._resized.clear()
             self.log.sample(self.now, self.n_idle, self.n_held, self._speed_now(), len(self.live),
@@ -181,6 +183,10 @@ class Engine:
         )  # fmt: skip
 
     # -- time ------------------------------------------------------------------------------------------------------
+
+    def _note_turns(self, seen_at: float) -> bool:
+        """Note which jobs have nodes now, as that look sees it; whether that has changed for one."""
+        return self._turns.note(self._live, self.held[self._live], self.now, seen_at)
 
     def _next_internal(self) -> float:
         """When something next happens that the trace does not say."""
@@ -590,11 +596,15 @@ class Engine:
         """What the daemon's rules ask of sizes besides."""
         live = self._live
         allowed = self._tasks.allowed(self.live, self._least, self._most)
-        # A job that has no size but none is as if it needed more than there is.
-        least = {
-            self.live[i]: int(np.argmax(may[1:])) + 1 if may[1:].any() else nodes + 1 for i, may in allowed.items()
-        }
-        must = self._turns.must(live, nodes, self.now, least)
+
+        def least(j: int) -> int:
+            may = allowed.get(bisect_left(self.live, j))
+            if may is None:
+                return self._least[j]
+            # A job that has no size but none is as if it needed more than there is.
+            return int(np.argmax(may[1:])) + 1 if may[1:].any() else nodes + 1
+
+        must = self._turns.must(live, self.held[live], nodes, self.now, least)
         places = frozenset(i for i, j in enumerate(self.live) if j in must) if must else frozenset()
         return SizeBounds(allowed, places) if places or allowed else None
 
@@ -626,8 +636,6 @@ class Engine:
                 own = set(began[self.owner == j].tolist())
                 mine = np.array(pool.take(wanted, own), dtype=np.int64)
                 part, left = self._part_within(mine, left)
-                if len(part):
-                    self._begin(part, np.array([j]), np.array([len(part)]))
             else:
                 part = mine[:left]
                 left -= len(part)
@@ -635,7 +643,7 @@ class Engine:
             if len(part) < wanted:
                 self._again_at = self.now + self.options.tick_s
         counts = np.array([len(part) for part in taken])
-        if pool is None and counts.any():
+        if counts.any():
             some = counts > 0
             self._begin(np.concatenate(taken), jobs[some], counts[some])
         return bool(counts.any())

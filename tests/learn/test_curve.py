@@ -76,7 +76,9 @@ def test_each_family_is_recognised_and_continued(family: str, rate: Callable[[in
     assert found.family == family
     assert sum(found.probabilities.values()) == pytest.approx(1)
     for estimate in found.at([3, 12, 24, 64]):
-        assert estimate.rate == pytest.approx(rate(estimate.nodes), rel=0.07 if estimate.nodes == 64 else 0.05)
+        # `bending` peaks just there, at twice the largest size measured; the mixture falls more.
+        near = 0.061 if (family, estimate.nodes) == ("bending", 64) else 0.05
+        assert estimate.rate == pytest.approx(rate(estimate.nodes), rel=near)
 
 
 def test_a_curve_that_bends_down_is_seen_one_probe_past_its_peak() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,8 +22,9 @@ class Turns:
         self.waited: Floats = np.zeros(len(submitted))
         self._had: NDArray[np.bool_] = np.zeros(len(submitted), np.bool_)
 
-    def note(self, live: Ints, held: Ints, now: float) -> bool:
-        """What the jobs `live` hold now; returns whether one has nodes that had none, or none that had some."""
+    def note(self, live: Ints, held: Ints, now: float, seen_at: float) -> bool:
+        """What the jobs `live` hold now; returns whether one has nodes that had none, or none that had some.
+        `seen_at`: the look at which the daemon sees that pilots have gone."""
         if self._max_wait_s <= 0:
             return False
         has = held > 0
@@ -32,24 +33,28 @@ class Turns:
             return False
         begun = turned[~self._had[turned]]
         self.waited[begun] = np.maximum(0.0, now - self.turned[begun])
-        self.turned[turned] = now
+        self.turned[turned] = seen_at
+        self.turned[begun] = now
         self._had[live] = has
         return True
 
-    def must(self, live: Ints, nodes: int, now: float, least: Mapping[int, int] | None = None) -> frozenset[int]:
+    def must(
+        self, live: Ints, held: Ints, nodes: int, now: float, least: Callable[[int], int] | None = None
+    ) -> frozenset[int]:
         """The jobs that must have nodes now: those on their turn, then the longest waiting, as far as nodes reach.
-        `least`: the fewest nodes that a job may have at this moment, where these are not its fewest ever."""
+        `held`: what they hold at this look, less pilots that leave at it, which end a turn and begin no wait.
+        `least(job)`: the fewest nodes that it may have at this moment, where these may not be its fewest ever."""
         if self._max_wait_s <= 0 or not len(live):
             return frozenset()
         since = now - self.turned[live]
         has = self._had[live]
-        on_turn = has & (self.waited[live] >= self._max_wait_s) & (since < self._turn_s)
+        on_turn = has & (held > 0) & (self.waited[live] >= self._max_wait_s) & (since < self._turn_s)
         starving = ~has & (since >= self._max_wait_s)
         found, left = set(), nodes
         claims = [(False, -float(since[i]), int(live[i])) for i in on_turn.nonzero()[0].tolist()]
         claims += [(True, float(self.turned[live[i]]), int(live[i])) for i in starving.nonzero()[0].tolist()]
         for _, _, j in sorted(claims):
-            fewest = int(self._least[j]) if least is None else least.get(j, int(self._least[j]))
+            fewest = int(self._least[j]) if least is None else least(j)
             if fewest <= left:
                 found.add(j)
                 left -= fewest
