@@ -265,7 +265,9 @@ def make_people_router(people: PeopleRoutes) -> APIRouter:
             shown = sight.status(views.status(now, nodes and sight.nodes, sight.uid))
             return bytes(JSONResponse(shown.to_json()).body)  # here: writing 2 MB would hold up the event loop
 
-        return Response(await people.off_loop(caller.user, look), media_type="application/json")
+        kept = views.kept_status_text(people.clock.now(), nodes) if sight.is_whole else None
+        text = await people.off_loop(caller.user, look) if kept is None else kept
+        return Response(text, media_type="application/json")
 
     @router.get(
         "/events",

@@ -155,6 +155,10 @@ class Views(Protocol):
         """The JSON text of `status` of all users' jobs."""
         ...
 
+    def kept_status_text(self, at: float, nodes: bool = True) -> bytes | None:
+        """The same, if it was written a moment ago; never blocks."""
+        ...
+
     def events(
         self,
         after: int = 0,

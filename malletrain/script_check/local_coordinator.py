@@ -7,7 +7,6 @@ import hmac
 import secrets
 import threading
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from fastapi import FastAPI
@@ -115,12 +114,3 @@ class LocalCoordinator:
         with self.lock:
             plan = self.membership.world(self.job)
             return tuple(seat.pilot for seat in plan.members) if plan else ()
-
-
-def wait_until(condition: Callable[[], bool], seconds: float, what: str) -> None:
-    """Return once `condition()` holds. Raises `TimeoutError`, with `what`, after so many seconds."""
-    end = time.monotonic() + seconds
-    while not condition():
-        if time.monotonic() > end:
-            raise TimeoutError(f"not within {seconds:.0f} s: {what}")
-        time.sleep(0.01)

@@ -65,15 +65,22 @@ class KeptTexts:
 
     def get(self, key: Hashable, make: Callable[[], bytes]) -> bytes:
         """The text that was made for `key` a moment ago, or what `make` returns. Raises what `make` raises."""
+        kept = self.kept(key, make)
+        return self._make(key, make) if kept is None else kept
+
+    def kept(self, key: Hashable, make: Callable[[], bytes]) -> bytes | None:
+        """The text that was made for `key` a moment ago, if there is one. Does not block."""
         with self._lock:
             kept = self._kept.get(key)
             age = 0.0 if kept is None else self._elapsed() - kept.made_at
             if kept is None or age > kept.keep_s:
-                kept = None
-            elif age > kept.keep_s / 2 and key not in self._under_way:
+                return None
+            begins = age > kept.keep_s / 2 and key not in self._under_way
+            if begins:
                 self._under_way.add(key)
-                self._start(lambda: self._make_beside(key, make))
-        return self._make(key, make) if kept is None else kept.text
+        if begins:
+            self._start(lambda: self._make_beside(key, make))
+        return kept.text
 
     def _make(self, key: Hashable, make: Callable[[], bytes]) -> bytes:
         at, began = self._elapsed(), self._taken()

@@ -130,6 +130,10 @@ class StoreViews:
         what has not changed since the last one is as it was written then."""
         return self._kept.get(nodes, lambda: self._write_status(at, nodes))
 
+    def kept_status_text(self, at: float, nodes: bool = True) -> bytes | None:
+        """What `status_text` would give at once, without a look at the tables. Does not block."""
+        return self._kept.kept(nodes, lambda: self._write_status(at, nodes))
+
     def _write_status(self, at: float, nodes: bool) -> bytes:
         snapshot = self._snapshot()
         rest, sources, pilots = self._picture(at, snapshot, None)

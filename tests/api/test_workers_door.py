@@ -16,7 +16,7 @@ from malletrain.loop.membership.members import Membership
 from malletrain.loop.membership.next_world import JobTerms
 from malletrain.loop.membership.state import MembershipSettings
 from tests.api.house import Caller, House
-from tests.elastic.coordinator import wait_until
+from tests.waiting import wait_until
 
 
 def _router(house: House) -> Any:

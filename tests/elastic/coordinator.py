@@ -11,7 +11,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -22,8 +22,8 @@ from malletrain.domain.event import Event, EventKind
 from malletrain.loop.membership.next_world import JobTerms
 from malletrain.loop.membership.state import MembershipSettings
 from malletrain.script_check.local_coordinator import LocalCoordinator
-from malletrain.script_check.local_coordinator import wait_until as wait_for
 from tests.elastic import as_worker
+from tests.waiting import wait_until
 from tests.world import data_of
 
 HERE = Path(__file__).parent
@@ -74,13 +74,6 @@ class Coordinator(LocalCoordinator):
     def wait_world(self, tasks: Sequence[int], seconds: float = 60) -> None:
         wanted = {f"{ARRAY}_{task}" for task in tasks}
         wait_until(lambda: set(self.world()) == wanted, seconds, f"a world of {sorted(wanted)}, not {self.world()}")
-
-
-def wait_until(condition: Callable[[], bool], seconds: float, what: str) -> None:
-    try:
-        wait_for(condition, seconds, what)
-    except TimeoutError as error:
-        raise AssertionError(str(error)) from error
 
 
 def free_port() -> int:

@@ -9,7 +9,8 @@ from typing import Any
 
 import torch
 
-from tests.elastic.coordinator import HERE, Forked, outside_slurm, wait_until
+from tests.elastic.coordinator import HERE, Forked, outside_slurm
+from tests.waiting import wait_until
 
 SCRIPT = str(HERE / "train_digits.py")
 DIGITS = 1797

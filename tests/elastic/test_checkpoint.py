@@ -21,7 +21,7 @@ from malletrain.elastic.errors import ElasticError
 from malletrain.elastic.state.checkpoint_store import STATE_FILE, CheckpointStore
 from malletrain.elastic.state.tensor_file import read_tensors, write_tensors
 from malletrain.elastic.state.training_state import Position, TrainingState
-from tests.elastic.coordinator import wait_until
+from tests.waiting import wait_until
 
 KINDS = [
     torch.float64,

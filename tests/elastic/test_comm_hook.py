@@ -16,10 +16,11 @@ from malletrain.elastic.errors import ElasticError
 from malletrain.elastic.gradients.comm_hook import CommHook, check_hook
 from malletrain.elastic.gradients.reducer import GradientReducer
 from scripts.bench.elastic.overhead import Calm
-from tests.elastic.coordinator import running, wait_until
+from tests.elastic.coordinator import running
 from tests.elastic.digits import EPOCHS, SCRIPT, Static, assert_equal, assert_every_sample_once, diary
 from tests.elastic.test_transfer import run
 from tests.elastic.train_digits import Half
+from tests.waiting import wait_until
 
 
 class Cast(Half):

@@ -12,8 +12,9 @@ import pytest
 import torch
 
 from malletrain.domain.event import EventKind
-from tests.elastic.coordinator import JOB, Coordinator, free_port, running, wait_until
+from tests.elastic.coordinator import JOB, Coordinator, free_port, running
 from tests.elastic.digits import EPOCHS, SCRIPT, Static, assert_equal, assert_every_sample_once, diary
+from tests.waiting import wait_until
 from tests.world import data_of
 
 

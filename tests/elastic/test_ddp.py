@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.elastic.coordinator import HERE, Forked, outside_slurm, running, wait_until
+from tests.elastic.coordinator import HERE, Forked, outside_slurm, running
 from tests.elastic.digits import assert_equal, run_alone
 from tests.elastic.test_habits import assert_matches
+from tests.waiting import wait_until
 
 SCRIPT = str(HERE / "train_ddp.py")
 

@@ -21,11 +21,12 @@ from malletrain.elastic.comm.paired_group import PairedGroup
 from malletrain.elastic.comm.world_group import finish_connecting, make_world_group
 from malletrain.elastic.errors import ElasticError, PeerLost
 from tests.elastic import device_stand_in, group_contract
-from tests.elastic.coordinator import running, wait_until
+from tests.elastic.coordinator import running
 from tests.elastic.device_stand_in import Completion, StandInCollectives
 from tests.elastic.digits import EPOCHS, SCRIPT, Static, assert_equal, assert_every_sample_once, diary
 from tests.elastic.stores import meeting, serve
 from tests.elastic.test_transfer import run
+from tests.waiting import wait_until
 
 PATIENCE = timedelta(seconds=30)
 

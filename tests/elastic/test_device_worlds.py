@@ -10,8 +10,9 @@ import pytest
 import torch
 
 from malletrain.domain.event import EventKind
-from tests.elastic.coordinator import Forked, free_port, outside_slurm, running, wait_until
+from tests.elastic.coordinator import Forked, free_port, outside_slurm, running
 from tests.elastic.digits import EPOCHS, SCRIPT, Static, assert_equal, assert_every_sample_once, diary
+from tests.waiting import wait_until
 
 PLACES = 2
 BY_DEVICE = "the training state has come from device to device"

@@ -12,8 +12,9 @@ import pytest
 import torch
 
 from malletrain.domain.event import EventKind
-from tests.elastic.coordinator import running, wait_until
+from tests.elastic.coordinator import running
 from tests.elastic.digits import EPOCHS, SCRIPT, Static, assert_equal, diary
+from tests.waiting import wait_until
 
 
 def options(directory: Path) -> list[str]:

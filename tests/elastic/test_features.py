@@ -12,8 +12,9 @@ import torch
 from malletrain.domain.event import EventKind
 from malletrain.learn.stragglers import MIN_WINDOWS
 from malletrain.loop.trackers.straggler_history import StragglerHistory
-from tests.elastic.coordinator import running, wait_until
+from tests.elastic.coordinator import running
 from tests.elastic.digits import EPOCHS, SCRIPT, Static, assert_equal, assert_every_sample_once, diary
+from tests.waiting import wait_until
 from tests.world import data_of, event_of
 
 

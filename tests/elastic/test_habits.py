@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.elastic.coordinator import HERE, Forked, free_port, outside_slurm, running, wait_until
+from tests.elastic.coordinator import HERE, Forked, free_port, outside_slurm, running
 from tests.elastic.digits import assert_equal, run_alone
+from tests.waiting import wait_until
 
 SCRIPT = str(HERE / "train_habits.py")
 

@@ -20,9 +20,10 @@ from malletrain.elastic.data.item_folder import MAX_BATCHES, ItemFolder, ItemRan
 from malletrain.elastic.errors import ItemsError
 from malletrain.elastic.items import Items
 from malletrain.loop.membership.next_world import JobTerms
-from tests.elastic.coordinator import HERE, ROOT, Coordinator, outside_slurm, running, wait_until
+from tests.elastic.coordinator import HERE, ROOT, Coordinator, outside_slurm, running
 from tests.elastic.test_launch import environment
 from tests.elastic.test_restart import children
+from tests.waiting import wait_until
 
 SCRIPT = str(HERE / "bag_of_items.py")
 TERMS = JobTerms(restarts=True, items=True)

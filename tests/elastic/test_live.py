@@ -9,8 +9,9 @@ import pytest
 import torch
 
 from malletrain.domain.event import EventKind
-from tests.elastic.coordinator import JOB, Coordinator, running, wait_until
+from tests.elastic.coordinator import JOB, Coordinator, running
 from tests.elastic.digits import DIGITS, EPOCHS, SCRIPT, Static, assert_equal, assert_every_sample_once, diary
+from tests.waiting import wait_until
 from tests.world import data_of
 
 

@@ -14,9 +14,10 @@ import torch
 
 from malletrain.domain.event import EventKind
 from malletrain.elastic.launch.node_processes import NoSuchCount, environments, visible_gpus
-from tests.elastic.coordinator import HERE, running, wait_until
+from tests.elastic.coordinator import HERE, running
 from tests.elastic.digits import SCRIPT, Static, assert_equal, assert_every_sample_once, diary
 from tests.elastic.test_launch import launched
+from tests.waiting import wait_until
 
 MODULE = "malletrain.elastic.launch.node_processes"
 

@@ -23,10 +23,11 @@ from malletrain.elastic.comm.world_group import make_world_group
 from malletrain.elastic.errors import ElasticError, PeerLost
 from malletrain.elastic.resize.recovery_plan import MemberState, plan_recovery
 from tests.elastic import group_contract
-from tests.elastic.coordinator import HERE, Coordinator, Pod, outside_slurm, running, wait_until
+from tests.elastic.coordinator import HERE, Coordinator, Pod, outside_slurm, running
 from tests.elastic.digits import EPOCHS, SCRIPT, Static, assert_equal, assert_every_sample_once, diary
 from tests.elastic.stores import meeting, serve
 from tests.elastic.test_launch import launched
+from tests.waiting import wait_until
 from tests.world import data_of
 
 PLACES = 2

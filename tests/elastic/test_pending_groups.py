@@ -19,9 +19,9 @@ from malletrain.elastic.comm.group import Group, SoloGroup, Work
 from malletrain.elastic.errors import PeerLost
 from malletrain.elastic.resize.pending_groups import PendingGroups
 from malletrain.wire import messages
-from tests.elastic.coordinator import wait_until
 from tests.elastic.stores import meeting, serve
 from tests.elastic.test_soak import held
+from tests.waiting import wait_until
 
 
 def plan(generation: int, *, urgent: bool = False) -> messages.Plan:

@@ -15,8 +15,9 @@ from malletrain.elastic.data.prefetch import LoadRequest, Prefetcher
 from malletrain.elastic.data.sample_loader import SampleLoader
 from malletrain.elastic.data.sampler import Sampler
 from malletrain.elastic.errors import ElasticError
-from tests.elastic.coordinator import running, wait_until
+from tests.elastic.coordinator import running
 from tests.elastic.digits import SCRIPT, Static, assert_equal, assert_every_sample_once, diary
+from tests.waiting import wait_until
 
 LENGTH = 50
 

@@ -15,9 +15,10 @@ from malletrain.domain.event import EventKind
 from malletrain.elastic.errors import PeerLost
 from malletrain.elastic.resize.quorum import Quorum, Vote, decide
 from malletrain.wire.messages import Plan, Seat
-from tests.elastic.coordinator import JOB, Coordinator, running, wait_until
+from tests.elastic.coordinator import JOB, Coordinator, running
 from tests.elastic.digits import EPOCHS, SCRIPT, Static, assert_equal, diary
 from tests.elastic.stores import SECRET
+from tests.waiting import wait_until
 from tests.world import data_of
 
 

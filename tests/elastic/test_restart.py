@@ -17,8 +17,9 @@ from malletrain.elastic.launch.restart import MAX_FAILURES, seconds_of, signal_n
 from malletrain.loop.membership.next_world import JobTerms
 from malletrain.wire import messages
 from malletrain.wire.errors import WireError
-from tests.elastic.coordinator import HERE, JOB, running, wait_until
+from tests.elastic.coordinator import HERE, JOB, running
 from tests.elastic.test_launch import environment
+from tests.waiting import wait_until
 from tests.world import data_of
 
 SCRIPT = str(HERE / "restartable.py")

@@ -11,8 +11,9 @@ import pytest
 import torch
 
 from malletrain.domain.event import EventKind
-from tests.elastic.coordinator import Coordinator, Pod, running, wait_until
+from tests.elastic.coordinator import Coordinator, Pod, running
 from tests.elastic.digits import SCRIPT, Static, assert_equal, wait_lines
+from tests.waiting import wait_until
 from tests.world import data_of
 
 SEATS = 5

@@ -16,9 +16,10 @@ from malletrain.elastic.state.checkpoint_store import CheckpointStore
 from malletrain.elastic.state.side_copy import SideCopies, side_copies
 from malletrain.elastic.state.training_state import Position, TrainingState
 from scripts.bench.elastic.overhead import Calm
-from tests.elastic.coordinator import running, wait_until
+from tests.elastic.coordinator import running
 from tests.elastic.device_stand_in import LateCopies
 from tests.elastic.digits import EPOCHS, SCRIPT, Static, assert_equal, diary
+from tests.waiting import wait_until
 
 LARGE = 600  # 600 x 600 float32 are more than 1 MiB, so that they are copied from where they lie
 

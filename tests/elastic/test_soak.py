@@ -16,9 +16,10 @@ import pytest
 
 from malletrain.domain.event import EventKind
 from malletrain.elastic.resize.reconfigure import BUILD_PATIENCE
-from tests.elastic.coordinator import running, wait_until
+from tests.elastic.coordinator import running
 from tests.elastic.digits import SCRIPT
 from tests.elastic.test_schedules import Play
+from tests.waiting import wait_until
 
 CHANGES = int(os.environ.get("SOAK_CHANGES", "500"))
 SEED = int(os.environ.get("SOAK_SEED", "5"))

@@ -11,8 +11,9 @@ from _pytest.mark.structures import ParameterSet
 
 from malletrain.domain.event import EventKind
 from malletrain.elastic.errors import Released
-from tests.elastic.coordinator import Coordinator, Pod, running, wait_until
+from tests.elastic.coordinator import Coordinator, Pod, running
 from tests.elastic.digits import EPOCHS, SCRIPT, Static, assert_equal, diary
+from tests.waiting import wait_until
 from tests.world import data_of
 
 #: As a newcomer: what it does before it has a part in a world. A daemon does not wait for one that is not warm.

@@ -21,8 +21,9 @@ from malletrain.elastic.launch.compiled_code import CompiledCode
 from malletrain.elastic.launch.early_cuda import EarlyContext
 from malletrain.elastic.launch.start_stages import StartStages
 from malletrain.wire.rows import ProfileRow
-from tests.elastic.coordinator import running, wait_until
+from tests.elastic.coordinator import running
 from tests.elastic.digits import EPOCHS, SCRIPT
+from tests.waiting import wait_until
 from tests.world import data_of
 
 COMPILED = str(Path(__file__).parents[1] / "elastic_more" / "train_compiled.py")

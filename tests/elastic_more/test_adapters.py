@@ -11,8 +11,9 @@ import pytest
 import torch
 
 from malletrain.domain.event import EventKind
-from tests.elastic.coordinator import ROOT, outside_slurm, running, wait_until
+from tests.elastic.coordinator import ROOT, outside_slurm, running
 from tests.elastic.digits import State, assert_equal, diary
+from tests.waiting import wait_until
 
 EXAMPLE = str(Path(__file__).parent / "example.py")
 SAMPLES = 1437

@@ -9,8 +9,9 @@ import pytest
 import torch
 
 from malletrain.domain.event import EventKind
-from tests.elastic.coordinator import JOB, running, wait_until
+from tests.elastic.coordinator import JOB, running
 from tests.elastic.digits import Line, State, assert_equal, assert_every_sample_once, diary, run_alone
+from tests.waiting import wait_until
 
 HERE = Path(__file__).parent
 SCRIPT = str(HERE / "train_batches.py")

@@ -8,8 +8,9 @@ import pytest
 import torch
 
 from malletrain.domain.event import EventKind
-from tests.elastic.coordinator import running, wait_until
+from tests.elastic.coordinator import running
 from tests.elastic.digits import assert_equal, assert_every_sample_once, diary, run_alone
+from tests.waiting import wait_until
 
 SCRIPT = str(Path(__file__).parent / "train_norm.py")
 

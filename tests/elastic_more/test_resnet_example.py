@@ -7,8 +7,9 @@ from pathlib import Path
 
 import torch
 
-from tests.elastic.coordinator import running, wait_until
+from tests.elastic.coordinator import running
 from tests.elastic.digits import assert_equal, diary, run_alone
+from tests.waiting import wait_until
 
 EXAMPLE = str(Path(__file__).parent / "example.py")
 FOLDER = Path(__file__).resolve().parents[2] / "examples" / "resnet"

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from malletrain.domain.event import EventKind
-from tests.elastic.coordinator import Coordinator, Forked, Pod, free_port, outside_slurm, running, wait_until
+from tests.elastic.coordinator import Coordinator, Forked, Pod, free_port, outside_slurm, running
 from tests.elastic.digits import (
     EPOCHS,
     SCRIPT,
@@ -24,6 +24,7 @@ from tests.elastic.digits import (
     run_alone,
 )
 from tests.gpu.one_gpu import DEVICE, WHY_NOT, environment_of
+from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.alone, pytest.mark.skipif(bool(WHY_NOT), reason=WHY_NOT or "-")]
 

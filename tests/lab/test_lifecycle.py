@@ -5,7 +5,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -15,6 +14,7 @@ from scripts.lab.layout import Layout
 from scripts.lab.users import Identity, ensure
 from tests import slurm_fixtures
 from tests.slurm_fixtures import LabFactory
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.slurm
 
@@ -299,10 +299,3 @@ def record_of(lab: Lab) -> record.Record:
     known = record.read(Layout.of(lab.path))
     assert known is not None
     return known
-
-
-def wait_until(condition: Callable[[], bool], deadline_s: float) -> None:
-    end = time.monotonic() + deadline_s
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.05)

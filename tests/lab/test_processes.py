@@ -9,7 +9,7 @@ from pathlib import Path
 from scripts.lab import ports
 from scripts.lab.layout import Layout
 from scripts.lab.processes import MARK, Process, Sighting, alive, ancestry, belonging, send, sight
-from tests.elastic.coordinator import wait_until
+from tests.waiting import wait_until
 
 LAYOUT = Layout(Path("/srv/lab"))
 CONF = "SLURM_CONF=/srv/lab/slurm.conf"

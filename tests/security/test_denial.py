@@ -19,6 +19,7 @@ from malletrain.api.report_budget import ReportBudget
 from malletrain.wire import messages as wire
 from malletrain.wire.http import DaemonUnavailable
 from tests.api.house import Caller, House, http_of
+from tests.waiting import wait_until
 
 STALLED = b"POST /v1/jobs HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 1000000\r\n"
 
@@ -42,13 +43,6 @@ def ends(connection: socket.socket, seconds: float) -> bytes:
         while part := connection.recv(65536):
             received += part
     return received
-
-
-def wait_until(condition: Callable[[], bool], seconds: float = 20) -> None:
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.005)
 
 
 def test_a_strangers_body_is_not_read(house: House) -> None:

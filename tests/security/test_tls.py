@@ -7,7 +7,6 @@ import os
 import shutil
 import socket
 import subprocess
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,6 +25,7 @@ from tests.api.house import Caller, House
 from tests.elastic.coordinator import free_port
 from tests.security.two_users import ARRAYS, HIS, RUNNING, Site, name_of, node_of
 from tests.slurm.test_sbatch import GOOD, ask
+from tests.waiting import wait_until
 
 SHIPPED = Path(__file__).resolve().parents[2] / "site-configs" / "haproxy.cfg"
 
@@ -121,13 +121,6 @@ def listens(port: int) -> bool:
     except OSError:
         return False
     return True
-
-
-def wait_until(condition: Callable[[], bool], seconds: float = 20) -> None:
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.01)
 
 
 def test_people_and_workers_speak_tls(

@@ -28,9 +28,10 @@ from malletrain.elastic.comm.group import Group
 from malletrain.elastic.comm.peer_store import MAX_STRANGERS, PeerStore, StoreServer
 from malletrain.elastic.errors import ElasticError, PeerLost
 from malletrain.wire.messages import Plan, Seat
-from tests.elastic.coordinator import JOB, Coordinator, Pod, free_port, running, wait_until
+from tests.elastic.coordinator import JOB, Coordinator, Pod, free_port, running
 from tests.elastic.digits import SCRIPT, diary
 from tests.elastic.stores import meeting, serve
+from tests.waiting import wait_until
 from tests.world import data_of
 
 GUESSES = ("", "0" * 64, "secret-of-somebody-else")

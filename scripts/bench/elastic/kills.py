@@ -27,7 +27,8 @@ from pathlib import Path
 from malletrain.elastic.launch.launcher import HUGE_PAGE_ENVIRONMENT
 from malletrain.loop.membership.state import MembershipSettings
 from scripts.bench.elastic.resize import SCRIPT
-from tests.elastic.coordinator import ARRAY, HERE, JOB, Coordinator, Pod, free_port, outside_slurm, wait_until
+from tests.elastic.coordinator import ARRAY, HERE, JOB, Coordinator, Pod, free_port, outside_slurm
+from tests.waiting import wait_until
 
 #: Steps of the new world by which its median is known.
 STEPS_AFTER = 6

@@ -52,8 +52,9 @@ from malletrain.elastic.launch.launcher import HUGE_PAGE_ENVIRONMENT
 from malletrain.elastic.state.transfer import PIECE_BYTES
 from malletrain.loop.membership.admission import Claim
 from malletrain.loop.membership.state import MembershipSettings
-from tests.elastic.coordinator import ARRAY, JOB, Coordinator, Pod, free_port, wait_until
+from tests.elastic.coordinator import ARRAY, JOB, Coordinator, Pod, free_port
 from tests.gpu.one_gpu import environment_of
+from tests.waiting import wait_until
 
 SCRIPT = str(Path(__file__).with_name("train_large.py"))
 
