@@ -207,7 +207,9 @@ class Training:
     level: int = 1
     evidence: Evidence = ()
     curve: tuple[CurveFit, Curve] | None = None
-    climb: dict[int, float] | None = None  #: samples/s of the stops so far; None: before or after
+    climb: dict[int, float] | None = None  #: samples/s of the stops so far; None: before the first
+    climbing: bool = False  #: measured on its way up, which may take several ticks
+    at_stop_s: float = 0.0  #: since it stopped at its present size
     first_at: float | None = None
     waited: float = 0.0  #: node-seconds of nodes that waited meanwhile
     later: tuple[float, Curve] | None = None  #: from when on another curve is the truth, and which
@@ -320,16 +322,24 @@ def windows_of(job: Training) -> tuple[tuple[int, int], ...]:
     return tuple(sorted((n, count if count < 4 else 2 ** count.bit_length()) for n, count in counted.items()))
 
 
-def climb(job: Training, jobs: Jobs, measure: Callable[[Training, int], None]) -> float:
-    """A job that begins, with all its nodes ready: what it trains less for being measured on its way up."""
-    lost = 0.0
-    job.climb = {}
-    while (stop := next_measurement_size(job.climb, job.nodes, lambda n: True)) is not None:
+def climb(job: Training, nodes: int, seconds: float, measure: Callable[[Training, int], None]) -> tuple[float, float]:
+    """A job that begins and has so many nodes ready: what it trains less in the next `seconds` for being measured on
+    its way up, and how many of them that took."""
+    lost, left_s = 0.0, seconds
+    job.climb = {} if job.climb is None else job.climb
+    while (stop := next_measurement_size(job.climb, nodes, lambda n: True)) is not None:
+        spent_s = min(left_s, STOP_S - job.at_stop_s)
+        lost += spent_s * (job.speedup(nodes) - job.speedup(stop))
+        job.waited += spent_s * (nodes - stop)
+        left_s -= spent_s
+        job.at_stop_s += spent_s
+        if job.at_stop_s < STOP_S:
+            return lost, seconds
         measure(job, stop)
-        job.climb[stop] = job.samples[-1].rate
-        lost += STOP_S * (job.speedup(job.nodes) - job.speedup(stop)) + COSTS.grow_s * job.speedup(job.nodes)
-        job.waited += STOP_S * (job.nodes - stop)
-    return lost
+        job.climb[stop], job.at_stop_s = job.samples[-1].rate, 0.0
+        lost += COSTS.grow_s * job.speedup(nodes)
+    job.climbing = False
+    return lost, seconds - left_s
 
 
 def descend(job: Training, jobs: Jobs, measure: Callable[[Training, int], None]) -> float:
@@ -446,12 +456,19 @@ def run(
                 trained += (TICK_S - COSTS.activate_s - (COSTS.grow_s if was else 0.0)) * rate(job.nodes)
             else:
                 trained += (TICK_S - (COSTS.shrink_s if job.nodes < was else 0.0)) * rate(job.nodes)
-            windows = 0
-            if job.nodes and job.nodes == was and name not in ("oracle", "linear", "one exponent"):
-                left_s = TICK_S
-                if name in ("active", "climb", "descend") and job.found is None and pooled(job, jobs) is None:
-                    trained -= (descend if name == "descend" else climb)(job, jobs, measure)
-                    left_s -= STOP_S * len({sample.nodes for sample in job.samples})
+            windows, left_s = 0, TICK_S
+            settled = job.nodes > 0 and job.nodes == was
+            unknown = settled and job.climb is None and job.found is None and pooled(job, jobs) is None
+            if unknown and name == "descend":
+                job.climb = {}
+                trained -= descend(job, jobs, measure)
+                left_s -= STOP_S * len({sample.nodes for sample in job.samples})
+            elif name in ("active", "climb") and min(was, job.nodes) and (unknown or job.climbing):
+                job.climbing = True
+                less, took_s = climb(job, min(was, job.nodes), TICK_S, measure)
+                trained -= less
+                left_s -= took_s
+            if settled and not job.climbing and name not in ("oracle", "linear", "one exponent"):
                 windows = max(1, int(left_s / STOP_S))
                 for _ in range(windows):
                     measure(job, was)

@@ -1,7 +1,7 @@
 """Our sizing by class in the simulator that Sia's authors published, and their policy in the same run.
 
     python -m scripts.bench.sia_simulator SIMULATOR [--traces philly] [--workloads 1,2] [--policies ours,sia]
-        [--objective throughput|srpt] [--alpha 1.5] [--horizon 900] [--json FILE]
+        [--objective throughput|srpt] [--alpha 1.5] [--horizon 900] [--restarts interval|horizon] [--json FILE]
 
 SIMULATOR is the folder `sia-simulator` of github.com/siasosp23/artifacts (Sia: Jayaram Subramanya et al., SOSP 2023);
 it needs pandas, scipy, autograd and, for `sia`, cvxpy. As they come are its jobs; its cluster (6 nodes of four T4, 2
@@ -12,6 +12,9 @@ that a job did not run on by the ratio of one GPU; its sizes and placement; a lo
 `sia` is theirs with the parameters of their run_experiment.sh (p = -.5, lambda_n = 1.1, lambda_a = .01), solved by
 HiGHS to their gap. alpha = 1.5 is their p: exponents of the mean are 1 - alpha. With --objective srpt jobs say how
 many epochs they train, which Sia does not use: what is left is the progress up to the last.
+
+--restarts: over which time a restart has to pay. `interval`: over the time that the job has had its nodes in the mean
+between two restarts, which is what Sia's factor is too; `horizon`: over that of the sizing, for all jobs.
 """
 
 from __future__ import annotations
@@ -43,6 +46,8 @@ LOOK_S = 60.0
 P_FAIRNESS, LAMBDA_N, LAMBDA_A = -0.5, 1.1, 0.01
 #: Relative gap of Sia's solver.
 SOLVER_GAP = 1e-4
+#: Of a horizon, what a restart takes at most: a job that restarts is worth more than one that has no GPU.
+MAX_STALL = 0.95
 #: Of the fit of step times, in this simulator.
 FIT_TOLERANCE = 1e-5
 
@@ -64,6 +69,7 @@ class Sizing:
     sia: Any
     restart_s: Any
     objective: Objective = Objective.THROUGHPUT
+    restarts: str = "interval"
     seconds: list[float] = field(default_factory=list)
     #: The simulator's jobs by name, for what is left of them.
     simulated: Mapping[str, Any] = field(default_factory=dict)
@@ -106,6 +112,7 @@ class Sizing:
         }
         cluster, where = has
         restart_s = float(self.restart_s(name))
+        stall_s = self.stall_s(info, restart_s)
         held = len(where)
         sizes = {n for points in rates.values() for n in points}
         locked = None
@@ -113,12 +120,28 @@ class Sizing:
             # As in Sia: who restarts is left alone.
             curves = {cluster: curves.get(cluster) or Curve(((held, 1.0),))}
             locked, sizes = held, sizes | {held}
+        elif held:
+            # A move to another class is a restart too, of a job whose nodes there are all new.
+            moved = 1 - stall_s / self.horizon_s
+            curves = {
+                name: curve if name == cluster else Curve(tuple((n, rate * moved) for n, rate in curve.points))
+                for name, curve in curves.items()
+            }
         slowest = min(curves, key=lambda each: (curves[each].throughput(min(sizes)), each))
         return JobDemand(
             name, held, 1, max(sizes), curves[slowest], sizes=tuple(sorted(sizes)), locked=locked,
-            grow_s=restart_s, shrink_s=restart_s, activate_s=0.0 if held else restart_s,
+            grow_s=stall_s, shrink_s=stall_s, activate_s=0.0 if held else restart_s,
             on_classes=OnClasses(curves, {cluster: held} if cluster is not None and held else {}),
         )  # fmt: skip
+
+    def stall_s(self, info: Any, restart_s: float) -> float:
+        """Seconds that stand for a restart: the part of `horizon_s` that it is of the time over which it pays."""
+        pays_s, age_s = self.horizon_s, float(info.age)
+        if self.restarts == "interval":
+            if age_s < restart_s:
+                return 0.0
+            pays_s = (age_s + restart_s) / (info.num_restarts + 1)
+        return self.horizon_s * min(restart_s / pays_s, MAX_STALL)
 
     def rest_s(self, name: str, info: Any) -> float:
         """Seconds that are left on one GPU of the job's slowest class; none before its speed was measured."""
@@ -166,7 +189,13 @@ def load(folder: Path) -> ModuleType:
 
 
 def completions(
-    simulator: ModuleType, path: Path, policy: str, objective: Objective, alpha: float, horizon_s: float
+    simulator: ModuleType,
+    path: Path,
+    policy: str,
+    objective: Objective,
+    alpha: float,
+    horizon_s: float,
+    restarts: str = "interval",
 ) -> tuple[list[float], float, float, float]:
     """Seconds from submission to completion of each job, seconds to the last, restarts a job, and processor seconds a
     look."""
@@ -179,7 +208,7 @@ def completions(
         )  # fmt: skip
         per_node = {name: config.cluster_ngpus_per_node[name] for name in config.cluster_nnodes}
         theirs.populate_valid_configs(config.cluster_nnodes, per_node, config.cluster_max_physical_nnodes)
-        ours = Sizing(alpha, horizon_s, theirs, sia.get_restart_penalty, objective)
+        ours = Sizing(alpha, horizon_s, theirs, sia.get_restart_penalty, objective, restarts)
         decide = ours.optimize if policy == "ours" else theirs.optimize
 
         def timed(*given: Any) -> object:
@@ -198,9 +227,9 @@ def completions(
             cluster.step(LOOK_S)
             del cluster.logs[:-1]
         jobs = cluster.jobs
-    restarts = float(np.mean([job.num_restarts or 0 for job in jobs]))
+    each = float(np.mean([job.num_restarts or 0 for job in jobs]))
     times = [float(job.completion_time - job.submission_time) for job in jobs]
-    return times, float(max(job.completion_time for job in jobs)), restarts, float(np.mean(seconds))
+    return times, float(max(job.completion_time for job in jobs)), each, float(np.mean(seconds))
 
 
 def main() -> int:
@@ -212,6 +241,7 @@ def main() -> int:
     parser.add_argument("--objective", choices=["throughput", "srpt"], default="throughput")
     parser.add_argument("--alpha", type=float, help="default: Sia's 1.5, or that of the objective srpt")
     parser.add_argument("--horizon", type=float, default=900.0)
+    parser.add_argument("--restarts", choices=["interval", "horizon"], default="interval")
     parser.add_argument("--json", type=Path, help="append each workload's completion times here, one object a line")
     options = parser.parse_args()
     objective, alpha = Objective(options.objective), options.alpha
@@ -227,7 +257,7 @@ def main() -> int:
         path = options.simulator / "workloads" / options.traces / f"workload-{number}.csv"
         for name in policies:
             times, makespan_s, restarts, look_s = completions(
-                simulator, path, name, objective, alpha, options.horizon
+                simulator, path, name, objective, alpha, options.horizon, options.restarts
             )
             found[name].append(times)
             looks[name].append(look_s)
@@ -237,6 +267,7 @@ def main() -> int:
                 with options.json.open("a") as file:
                     line = {"traces": options.traces, "workload": number, "policy": name,
                             "objective": options.objective, "alpha": alpha, "horizon_s": options.horizon,
+                            "priced": options.restarts,
                             "makespan_s": makespan_s, "restarts": restarts, "completion_s": times}  # fmt: skip
                     file.write(json.dumps(line) + "\n")
     for name in policies:
