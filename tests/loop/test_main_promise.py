@@ -54,6 +54,17 @@ def gave_way(
     tracker.apply(event_of(left + 1, EventKind.MAIN_MET, 1, "7_0", "n0", data=met))
 
 
+def test_a_busy_machine_is_harvested_once_one_node_has_shown_how_quickly_pilots_leave() -> None:
+    tracker, snapshot = PromiseTracker(), seen(interval_s=1.0)
+    tracker.learn([(str(n), START - 60.0 * n, 10) for n in range(70)])
+    looked(tracker, snapshot)
+    assert tracker.rules(PROMISED, snapshot, START).keep_idle == 9
+    gave_way(tracker, "first", START + 10, START + 10, START + 10)
+    later = START + 400.0
+    looked(tracker, snapshot, later)
+    assert tracker.rules(PROMISED, snapshot, later).keep_idle == PROMISED.keep_idle
+
+
 def test_how_long_nodes_take_to_be_free_is_learnt_and_how_much_later_jobs_start() -> None:
     tracker = PromiseTracker()
     looked(tracker, seen(interval_s=30.0))

@@ -24,6 +24,7 @@ from malletrain.decide.promise.promised_reserve import (
     promised_reserve,
     reserve_curve,
 )
+from malletrain.decide.promise.trial_pilot import with_trial_pilot
 from malletrain.decide.rules import Rules
 from malletrain.domain.decision import LeavePilot, RecyclePilot
 from malletrain.domain.event import ActionIntent, Event, MainJobMet
@@ -179,9 +180,9 @@ class PromiseTracker:
         if promise is None:
             return rules
         if promise.holds_nodes:
-            self.held = held = promised_reserve(
-                promise, self.hour(now), self.times(), at_hand(snapshot, rules), self.steps_back
-            )
+            times, nodes = self.times(), at_hand(snapshot, rules)
+            least = promised_reserve(promise, self.hour(now), times, nodes, self.steps_back)
+            self.held = held = with_trial_pilot(least, promise, times, nodes, self._lately(now))
             if held.nodes > rules.keep_idle:
                 rules = replace(rules, keep_idle=held.nodes, keep_why=held.reason)
         if self.budget is not None:
@@ -206,6 +207,11 @@ class PromiseTracker:
         jobs = sum(begin <= at <= now - SETTLED_S for at in self._live)
         met = [g for g in self._given.values() if g.delay_s is not None and begin <= g.could_at <= now - SETTLED_S]
         return PromiseKept(max(jobs, len(met)), tuple(each.delay_s for each in met if each.delay_s is not None))
+
+    def _lately(self, now: float) -> PromiseKept:
+        """The main jobs that arrived within the last day, those of accounting among them, and what they have met."""
+        jobs = sum(each.at >= now - KEPT_WINDOW_S for each in self._arrivals)
+        return PromiseKept(jobs, tuple(each.delay_s for each in self.delays(now - KEPT_WINDOW_S)))
 
     def delays(self, since: float) -> tuple[MainJobDelay, ...]:
         """The main jobs that pilots gave way to and that could have started from `since` on (Unix seconds), in that
