@@ -207,6 +207,7 @@ class Service:
             guard=self._facts,
         )
         events = self._loop.restore(folded)
+        self._loop.ledger.promise.look_s = config.loop.tick_s
         self._harvest = harvest
         self._mail = JobMail(config.notify, webhook_token_of(config.notify), self._clock.elapsed)
         self._views: StoreViews | None = None

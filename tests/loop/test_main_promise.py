@@ -65,6 +65,17 @@ def test_a_busy_machine_is_harvested_once_one_node_has_shown_how_quickly_pilots_
     assert tracker.rules(PROMISED, snapshot, later).keep_idle == PROMISED.keep_idle
 
 
+@pytest.mark.parametrize(("look_s", "nodes"), [(10.0, 3), (1.0, 1)])
+def test_a_reserve_that_is_looked_at_more_often_is_full_again_sooner(look_s: float, nodes: int) -> None:
+    """One-node jobs, four in a row five seconds apart; nodes are free again a second after a worker has left."""
+    tracker, snapshot = PromiseTracker(), seen()
+    tracker.look_s = look_s
+    tracker.learn([(str(n), START - 1000.0 * (n // 4) - 5.0 * (n % 4), 1) for n in range(200)])
+    gave_way(tracker, "first", START - 90, START - 75, START - 75)
+    tracker.look(snapshot, 0, 1.0, START, PROMISED)
+    assert tracker.rules(PROMISED, snapshot, START).keep_idle == nodes
+
+
 def test_how_long_nodes_take_to_be_free_is_learnt_and_how_much_later_jobs_start() -> None:
     tracker = PromiseTracker()
     looked(tracker, seen(interval_s=30.0))

@@ -65,8 +65,11 @@ KEPT_WINDOW_S = 86_400.0
 #: Arrivals are sorted into hours anew so often, in seconds.
 SORTED_EVERY_S = 60.0
 
+#: Seconds from one look to the next, until the site's `loop.tick_s` is said, and for a worker to leave.
+USUAL_LOOK_S, LEAVE_S = 10.0, 2.0
+
 #: Seconds that a reserve takes to be full again beside the node's own: a look and the worker's leaving.
-REFILL_LOOK_S = 12.0
+REFILL_LOOK_S = USUAL_LOOK_S + LEAVE_S
 
 #: Until an epilog has been measured (seconds).
 UNKNOWN_EXIT_S = 60.0
@@ -96,6 +99,8 @@ class PromiseTracker:
         self.steps_back = 0
         self.stepped_for = ""
         self.held: PromisedReserve | None = None
+        #: Seconds from one look to the next: a reserve is filled again at a look.
+        self.look_s = USUAL_LOOK_S
         self.refill_s = REFILL_LOOK_S + UNKNOWN_EXIT_S
         self._cycle_s = cycle_s
         self._arrivals: list[MainArrival] = []
@@ -158,7 +163,7 @@ class PromiseTracker:
             self._began = self._stepped_at = now
         plan = snapshot.plan
         self._cycle_s = plan.interval_s + (plan.backfill_cycle_s or 0.0)
-        self.refill_s = REFILL_LOOK_S + (UNKNOWN_EXIT_S if exits_s is None else exits_s)
+        self.refill_s = self.look_s + LEAVE_S + (UNKNOWN_EXIT_S if exits_s is None else exits_s)
         self._take_arrivals(snapshot, rules, first=first)
         self._levels[at_hand(snapshot, rules)] += 1
         if rules.promise is None:
