@@ -11,8 +11,8 @@ import torch
 from malletrain.elastic.comm.step_commit import StepOutcome
 from malletrain.elastic.data.sampler import mix
 from malletrain.elastic.errors import Aborted, ElasticError, LayoutChanged
-from malletrain.elastic.guards.batch_watch import BatchWatch
 from malletrain.elastic.guards.loss_watch import LossWatch
+from malletrain.elastic.guards.operations.batch_watch import BatchWatch
 from malletrain.elastic.runtime import Runtime
 
 
@@ -73,7 +73,7 @@ class Step:
             samples=share.weight if r.shards is None and r.streams is None else 0,
         )
         if self._watch is not None:
-            self._batch_watch = self._watch.batch = r.guards.watch_batch(share.weight) if r.shards is None else None
+            self._batch_watch = self._watch.batch = r.guards.watch_batch(share.weight, judges=r.shards is None)
             self._watch.__enter__()
         if self._batch_watch is not None:
             self._batch_watch.__enter__()
@@ -110,6 +110,7 @@ class Step:
             r.note_seen(self._batch_watch.found)
         if self._watch is not None:
             self._watch.__exit__(kind, error, trace)
+        r.guards.end_step()
         r.note_seen(r.guards.sources)
         r.lifecycle.step_began = None
         r.first_given_up = isinstance(error, Aborted | LayoutChanged) and not r.any_block_made

@@ -150,10 +150,11 @@ def _nudge(session: Session) -> None:
     with torch.no_grad():
         trained = [each for each in session.model.parameters() if each.requires_grad]
         for parameter in map(local, trained):
-            if parameter.dtype.is_floating_point:
+            if parameter.is_floating_point() or parameter.is_complex():
+                wide = torch.complex128 if parameter.is_complex() else torch.float64
                 noise = torch.randn(parameter.shape, generator=chance, dtype=torch.float64)
                 factor = 1 + NUDGE_UNITS * torch.finfo(parameter.dtype).eps * noise
-                parameter.copy_(parameter.double() * factor.to(parameter.device))
+                parameter.copy_(parameter.to(wide) * factor.to(parameter.device))
 
 
 def main(arguments: list[str]) -> None:

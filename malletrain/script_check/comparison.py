@@ -64,14 +64,14 @@ def compare(
         if other is None or begun is None or other.shape != tensor.shape:
             found.append(TensorDifference(name, float("inf"), 0.0))
             continue
-        wide = tensor.double()
-        moved, apart = float((wide - begun.double()).norm()), float((wide - other.double()).norm())
+        wide = _wide(tensor)
+        moved, apart = float((wide - _wide(begun)).norm()), float((wide - _wide(other)).norm())
         # What rounding of the parameters themselves explains, however little they have moved.
-        eps = torch.finfo(tensor.dtype).eps if tensor.dtype.is_floating_point else 0.0
+        eps = torch.finfo(tensor.dtype).eps if tensor.is_floating_point() or tensor.is_complex() else 0.0
         limit = ROUNDING_UNITS * eps + (64 * eps * float(wide.norm()) / moved if moved else 0.0)
         limit = min(limit, 0.1)
         if nudged is not None and moved:
-            limit = max(limit, NUDGED_FACTOR * float((wide - nudged[name].double()).norm()) / moved)
+            limit = max(limit, NUDGED_FACTOR * float((wide - _wide(nudged[name])).norm()) / moved)
         share = apart / moved if moved else float("inf")
         found.append(TensorDifference(name, share if apart else 0.0, limit))
     return sorted(found, key=lambda each: (-each.difference, each.name))
@@ -86,8 +86,8 @@ def unlike_static_runs(
     """What two static runs of a script, made alike, differ in; "" if runs can be compared."""
     for name, tensor in first.items():
         other = other_first.get(name)
-        wide = tensor.double()
-        if other is None or float((wide - other.double()).norm()) > OTHER_BEGINNING * max(1e-12, float(wide.norm())):
+        wide = _wide(tensor)
+        if other is None or float((wide - _wide(other)).norm()) > OTHER_BEGINNING * max(1e-12, float(wide.norm())):
             return f"{name} begins with other values"
     apart = unsettled(first, static, repeated)
     if not mostly(apart, static):
@@ -105,3 +105,7 @@ def unsettled(
 def mostly(some: Sequence[TensorDifference], static: Mapping[str, torch.Tensor]) -> bool:
     """Whether these are most of the parameters."""
     return 2 * len(some) > len(static)
+
+
+def _wide(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.to(torch.complex128 if tensor.is_complex() else torch.float64)

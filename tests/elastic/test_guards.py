@@ -15,7 +15,6 @@ from torch.utils.data import ConcatDataset, Dataset, Subset, TensorDataset, rand
 
 from malletrain.elastic.comm.step_commit import StepCommitter, TrainingWorld
 from malletrain.elastic.errors import ElasticError, LayoutChanged
-from malletrain.elastic.guards import dispatch
 from malletrain.elastic.guards.agreement import (
     KIND,
     LAYOUT,
@@ -26,9 +25,10 @@ from malletrain.elastic.guards.agreement import (
     Sources,
     odd_ones,
 )
-from malletrain.elastic.guards.batch_watch import BatchWatch
 from malletrain.elastic.guards.dataset_digest import dataset_digest
 from malletrain.elastic.guards.digest import DigestTimer, digest, exceeds_rounding
+from malletrain.elastic.guards.operations import dispatch
+from malletrain.elastic.guards.operations.batch_watch import BatchWatch
 from malletrain.elastic.state.shared_values import SharedValues
 from malletrain.elastic.state.training_state import Position, pack, unpack
 

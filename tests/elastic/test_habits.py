@@ -60,6 +60,8 @@ GROWING = {
     "own_generator": r"has another chance \(a random generator\) than the others \(.*s.state\[",
     "stage_by_steps": r"has another dataset.noise than the others \(.*set it from the epoch",
     "constant_divisor": r"is a sum divided by 64, and this worker has \d+ samples",
+    "annealed_in_closure": r"with another number in mul\(\) \(train_habits.py:\d+\) than the others \(.*s.state",
+    "left_in_eval": r"workers compute different things in a step: .*train\(\) mode on all of them",
     "lambda_over_global": r"learns with another lr than the others|has another count",
 }
 

@@ -96,3 +96,16 @@ def test_an_order_that_does_not_hold_each_sample_once(order: list[int]) -> None:
 def test_a_batch_follows_the_scripts_order() -> None:
     sampler = Sampler(8, 4, seed=0, shuffle=True, drop_last=False, order=lambda _: [7, 6, 5, 4, 3, 2, 1, 0])
     assert [sampler.share(0, 4, rank, 2).indices for rank in (0, 1)] == [[3, 2], [1, 0]]
+
+
+@pytest.mark.parametrize("must_be_finite", [True, False])
+def test_sparse_gradients_are_refused_before_a_second_worker_joins(must_be_finite: bool) -> None:
+    model = nn.Sequential(nn.Embedding(8, 4, sparse=True), nn.Linear(4, 3))
+    data = TensorDataset(torch.arange(8), torch.zeros(8, dtype=torch.int64))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    session = elastic.Session(model, optimizer, data, batch_size=4, must_be_finite=must_be_finite)
+    with pytest.raises(elastic.ElasticError, match=r"0.weight: sparse gradients cannot be summed"):
+        for _ in session.epochs(1):
+            for x, y in session.batches():
+                with session.step():
+                    nn.functional.cross_entropy(model(x), y).backward()

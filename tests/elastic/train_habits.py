@@ -119,6 +119,31 @@ class Trainer:
             optimizer.param_groups[0]["weight_decay"] = 0.01
 
 
+def annealed_in_closure() -> None:
+    """The weight of a penalty is counted where no variable of the loop is."""
+    weights = itertools.count(1)
+    for _ in s.epochs(EPOCHS):
+        for x, y in s.batches():
+            with s.step():
+                optimizer.zero_grad()
+                penalty = sum(each.square().sum() for each in model.parameters())
+                (functional.cross_entropy(model(x), y) + 1e-5 * next(weights) * penalty).backward()
+                optimizer.step()
+            tick()
+
+
+def left_in_eval() -> None:
+    """The main worker alone goes on in eval() after it has looked at its figures."""
+    model.insert(1, nn.Dropout(0.1))
+    for _ in s.epochs(EPOCHS):
+        for x, y in s.batches():
+            with s.step():
+                plain(x, y)
+            if s.is_main and s.steps_done == 2:
+                model.eval()
+            tick()
+
+
 def counter_in_trainer() -> None:
     Trainer().train()
 

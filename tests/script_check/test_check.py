@@ -101,6 +101,12 @@ def test_a_difference_is_measured_by_how_far_training_has_moved() -> None:
     assert compare(first, first, first)[0].equal, "nothing was trained, and nothing differs"
 
 
+def test_complex_parameters_are_compared_in_both_parts() -> None:
+    first, static = {"a": torch.zeros(4, dtype=torch.complex128)}, {"a": torch.full((4,), 1 + 1j)}
+    assert compare(first, static, {"a": static["a"] * (1 + 1e-16)})[0].equal
+    assert not compare(first, static, {"a": static["a"].conj()})[0].equal
+
+
 def test_what_rounding_alone_moves_is_no_difference() -> None:
     """A bias before BatchNorm has no gradient but rounding, which Adam makes steps of."""
     first = {"bias": torch.zeros(8), "weight": torch.zeros(8)}

@@ -10,7 +10,7 @@ member that missed it is given the sums of all of them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import Enum, auto
@@ -451,6 +451,7 @@ class GradientReducer:
         """Weight the next bucket's gradients and start to sum them."""
         flats = self._pass_flats()
         bucket, flat = self._buckets[self._launched], flats[self._launched]
+        self._refuse_sparse(bucket.members)
         factor = 1.0 if self._weight or self._sharded else 0.0
         if self._mean and self._scale is None and not self._sharded:
             factor = self._weight / self._batch
@@ -459,8 +460,6 @@ class GradientReducer:
             part, gradient = self._part(flat, index), self._gradient(index)
             if gradient is None or factor == 0.0:
                 part.zero_()
-            elif gradient.is_sparse:
-                raise ElasticError(f"{self._names[index]}: sparse gradients cannot be summed: use sparse=False")
             else:
                 parts.append(part)
                 gradients.append(gradient)
@@ -513,6 +512,7 @@ class GradientReducer:
             if last:
                 self._commit(self._committer.commit_received(self._given))
         elif self._alone:
+            self._refuse_sparse()
             if self.must_be_finite:
                 self._look_alone()
             control = self._control_vector()
@@ -573,11 +573,18 @@ class GradientReducer:
             control[NONFINITE], control[NONFINITE_RANKS] = 1, rank
         return control
 
+    def _refuse_sparse(self, members: Iterable[int] | None = None) -> None:
+        """Raise if one of these parameters, by default any, has a gradient that cannot be summed."""
+        for index in range(len(self._parameters)) if members is None else members:
+            gradient = self._gradient(index)
+            if gradient is not None and gradient.is_sparse:
+                raise ElasticError(f"{self._names[index]}: sparse gradients cannot be summed: use sparse=False")
+
     def _look_alone(self) -> None:
         """Look at the gradients of this worker, which trains alone."""
         for bucket in self._buckets:
             first = next((g for index in bucket.members if (g := self._gradient(index)) is not None), None)
-            if first is not None and not first.is_sparse:
+            if first is not None:
                 self._finite.look(first)
         row = self._finite.row(0, 1)
         if row is not None:

@@ -6,7 +6,6 @@ named on every worker, before the round is committed.
 
 from __future__ import annotations
 
-import hashlib
 import math
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -19,16 +18,18 @@ import torch
 
 from malletrain.elastic.comm.step_commit import StepCommitter
 from malletrain.elastic.errors import Aborted, ElasticError, LayoutChanged
-from malletrain.elastic.guards.digest import Digests, DigestTimer, exceeds_rounding
+from malletrain.elastic.guards.digest import Digests, DigestTimer, digest_of_text, exceeds_rounding
+from malletrain.elastic.guards.forward_agreement import ForwardAgreement
 from malletrain.elastic.guards.objections import Check, Objections
+from malletrain.elastic.guards.operations.forward_numbers import ForwardNumbers
 from malletrain.elastic.state.training_state import Position
 
 #: The columns of a row. A column that is 0 is not compared.
-KIND, PLACE_EPOCH, PLACE_CURSOR, PLACE_PASS, LAYOUT, RATES, SCRIPT, VALUES, DIGEST_NEXT = range(9)
-ROW_LENGTH = 9
+KIND, PLACE_EPOCH, PLACE_CURSOR, PLACE_PASS, LAYOUT, RATES, SCRIPT, VALUES, DIGEST_NEXT, NUMBERS = range(10)
+ROW_LENGTH = 10
 
 #: Names that are compared one by one once a row differs, and tensors that are looked at element by element.
-MAX_NAMES, MAX_TENSORS = 64, 8
+MAX_NAMES, MAX_TENSORS = 512, 8
 
 #: So few elements of a replica that differ from all others' are taken for damage: sums of gradients are the same on
 #: all members, so an element that memory or a wire has changed stays the only one. A script changes whole tensors.
@@ -74,12 +75,14 @@ class Sources:
         rates: learning rates and the like, by name.
         script: the script's own variables that must be equal, by name.
         values: parameters and tracked state.
+        numbers: what the step's forward pass computes with, where that is looked at.
     """
 
     layout: Callable[[], int]
     rates: Callable[[], dict[str, Any]]
     script: Callable[[], dict[str, Any]]
     values: Callable[[], Digests]
+    numbers: Callable[[], ForwardNumbers | None] = lambda: None
 
 
 class Agreement:
@@ -107,6 +110,7 @@ class Agreement:
         self._rates: dict[str, Any] = {}
         self._script: dict[str, Any] = {}
         self._objections = Objections(check)
+        self._forward = ForwardAgreement(committer, self._objections, sources.numbers)
         self._save_held = self._save_compared = False
         self._damaged: set[str] = set()  #: tensors of which a replica was damaged before
         self.leave: Callable[[str], None] = lambda _: None
@@ -159,6 +163,8 @@ class Agreement:
             return row
         self._rates, self._script = self._sources.rates(), self._sources.script()
         row[RATES], row[SCRIPT] = _hash(self._rates), _hash(self._script)
+        if kind is RoundKind.STEP and not place:
+            row[NUMBERS] = self._forward.digest()
         due, self._digest_due = self._digest_due, False
         if due and not place:
             with self._timer:
@@ -199,6 +205,7 @@ class Agreement:
         # First what may be the cause: a counter that sets the learning rate.
         self._judge_named(rows, SCRIPT, self._script, "has another", _SCRIPT_CURE)
         self._judge_named(rows, RATES, self._rates, "learns with another", _RATES_CURE)
+        self._forward.judge([row[NUMBERS] for row in rows])
         odd = odd_ones([row[VALUES] for row in rows])
         if odd and rows[odd[0]][KIND] == RoundKind.FINISH:
             # (No error: the main worker may have loaded its best parameters, or merged some, to save them.)
@@ -259,7 +266,7 @@ class Agreement:
             note = f"{who} has {name} equal to the others' only up to rounding: other processors?"
             self._objections.warn(note, "rounding")
             return
-        of_buffer = name.startswith("buffer ")  # which scripts change more often than memory fails
+        of_buffer = name.startswith(("buffer ", "frozen "))  # which scripts change more often than memory fails
         if len(different) == 1 and not of_buffer and self._is_damage(odd, *unlike.tolist()):
             self._set_apart(odd[0], name)
         cure = (
@@ -347,11 +354,6 @@ def _place(place: Any) -> str:
     kind, epoch, cursor, _ = place
     where = "" if kind in (RoundKind.FINISH,) else f" in epoch {epoch - 1} after {cursor - 1} samples"
     return f"in {_CALLS[RoundKind(kind)]}{where}"
-
-
-def digest_of_text(text: str) -> int:
-    """A positive 62-bit hash."""
-    return 1 + (int.from_bytes(hashlib.sha256(text.encode()).digest()[:8]) >> 2)
 
 
 def _hash(values: dict[str, Any]) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -41,6 +42,11 @@ class Digests:
         # The place of a tensor counts: two of one shape that are exchanged differ.
         places = torch.arange(1, len(self.names) + 1, dtype=torch.int64) * 0x9E3779B97F4A7C1
         return 1 + (int((self.sums * places).sum()) & (2**62 - 1))
+
+
+def digest_of_text(text: str) -> int:
+    """A positive 62-bit hash."""
+    return 1 + (int.from_bytes(hashlib.sha256(text.encode()).digest()[:8]) >> 2)
 
 
 def digest(named: Iterable[tuple[str, torch.Tensor]]) -> Digests:

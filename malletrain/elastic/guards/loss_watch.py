@@ -18,7 +18,7 @@ from typing import Any
 import torch
 
 from malletrain.elastic.gradients.batch_gather import GATHER_NODES
-from malletrain.elastic.guards.batch_watch import BatchWatch
+from malletrain.elastic.guards.operations.batch_watch import BatchWatch
 from malletrain.elastic.guards.script_place import current_line
 
 #: Nodes of a loss's graph that are looked at, nearest first: a loss is a few terms, and its model lies behind them.
@@ -49,7 +49,7 @@ class LossWatch:
         samples: of this worker in the step; 0 where its losses are of parts of them.
         in_parts: returns whether a loss is of a part of the step's samples (accumulation).
         may_wait: whether to look at values that a GPU has yet to compute.
-        before: called as `backward` is, on the script's thread.
+        before: called with the loss as `backward` is, on the script's thread.
         ratios: of divisors of sums to samples in earlier steps, by the script's line; this one's are added.
     """
 
@@ -63,7 +63,7 @@ class LossWatch:
         may_wait: bool,
         samples: int = 0,
         in_parts: Callable[[], bool] = lambda: False,
-        before: Callable[[], None] = lambda: None,
+        before: Callable[[Any], None] = lambda _: None,
         ratios: dict[str, float] | None = None,
     ) -> None:
         self._object_to = object_to
@@ -83,7 +83,7 @@ class LossWatch:
         self._backward = backward = torch.autograd.backward
 
         def watched(tensors: Any, *args: Any, **more: Any) -> None:
-            self._before()
+            self._before(tensors)
             # (Without its mode: there, numbers in the graph are no tensors.)
             with nullcontext() if self.batch is None else self.batch.looking_away():
                 for tensor in [tensors] if isinstance(tensors, torch.Tensor) else tensors:

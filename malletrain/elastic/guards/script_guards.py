@@ -14,15 +14,17 @@ from torch.utils._pytree import tree_leaves
 from malletrain.elastic.comm.step_commit import StepCommitter
 from malletrain.elastic.errors import ElasticError
 from malletrain.elastic.gradients.reducer import GradientPhase, GradientReducer
-from malletrain.elastic.guards.agreement import Agreement, Sources, digest_of_text
-from malletrain.elastic.guards.batch_watch import BatchWatch
+from malletrain.elastic.guards.agreement import Agreement, Sources
 from malletrain.elastic.guards.chance import ChanceWatch
 from malletrain.elastic.guards.dataset_attributes import DatasetAttributes
-from malletrain.elastic.guards.digest import Digests, digest
+from malletrain.elastic.guards.digest import Digests, digest, digest_of_text
 from malletrain.elastic.guards.gradient_hooks import gradient_hooks
 from malletrain.elastic.guards.loss_sources import LENGTH, REMEDIES
 from malletrain.elastic.guards.loss_watch import LossWatch
 from malletrain.elastic.guards.objections import Check, Objections
+from malletrain.elastic.guards.operations.batch_watch import BatchWatch
+from malletrain.elastic.guards.operations.forward_numbers import ForwardNumbers
+from malletrain.elastic.guards.operations.read_watch import ReadWatch
 from malletrain.elastic.guards.script_place import current_line
 from malletrain.elastic.guards.script_state import (
     CopyWatch,
@@ -42,6 +44,9 @@ log = logging.getLogger("malletrain.elastic")
 #: Steps after which the model is searched for parameters that it did not have. (Optimizers that train one are noticed
 #: at their next step.)
 STEPS_BETWEEN_WALKS = 50
+
+#: Steps after which a step's operations are looked at once more, beyond the first ones of each world.
+STEPS_BETWEEN_LOOKS = 64
 
 
 class ScriptGuards:
@@ -89,7 +94,16 @@ class ScriptGuards:
         self._layout = self._find_layout()
         self._layout_digest = 0
         self._script_values: dict[str, Any] = {}
-        sources = Sources(lambda: self._layout_digest, self._rates, lambda: self._script_values, self._values)
+        self._numbers: ForwardNumbers | None = None  #: of the present step
+        self._earlier_numbers: ForwardNumbers | None = None
+        self._reads = ReadWatch()
+        sources = Sources(
+            lambda: self._layout_digest,
+            self._rates,
+            lambda: self._script_values,
+            self._values,
+            lambda: self._numbers,
+        )
         self.agreement = Agreement(committer, state.position, sources, check)
         self.chance = ChanceWatch()
         self.sources: dict[str, str] = {}
@@ -168,20 +182,26 @@ class ScriptGuards:
             pairs=pairs,
             may_wait=may_wait,
             samples=samples,
-            before=functools.partial(self._read_text, lengths=mean and not weighted),
+            before=functools.partial(self._begin_backward, lengths=mean and not weighted),
             ratios=self._ratios,
             in_parts=lambda: self._reducer.accumulating or self._reducer.phase is GradientPhase.LOCAL,
         )
 
     def batch_given(self, batch: Any) -> None:
         """A batch is given to the script."""
-        self._batch = batch if self.chance.is_early else None
+        self._batch = batch if self._looks_at_operations else None
+        if self._batch is not None:
+            self._reads.start()
         self.chance.begin_between()
 
-    def watch_batch(self, samples: int) -> BatchWatch | None:
-        """Look at what a step of so many samples does with them together, in the first steps of a world."""
-        if not self.chance.is_early or self._state.mesh is not None or not BatchWatch.is_possible(self._state.model):
-            self._batch_watch = None
+    def watch_batch(self, samples: int, *, judges: bool) -> BatchWatch | None:
+        """Look at each operation of a step of so many samples, in the first steps of a world and now and then later.
+
+        Args:
+            judges: whether samples that meet make the result depend on workers.
+        """
+        earlier, self._batch_watch, self._numbers = self._batch_watch, None, None
+        if self._batch is None:
             return None
         state: list[torch.Tensor] = [*self._state.model.parameters(), *self._state.model.buffers()]
         state += [tensor for _, tensor in self._shared.tensors()]
@@ -189,8 +209,19 @@ class ScriptGuards:
             if isinstance(thing, torch.nn.Module):
                 state += [*thing.parameters(), *thing.buffers()]
         batch = [each for each in tree_leaves(self._batch) if isinstance(each, torch.Tensor)]
-        self._batch_watch = BatchWatch(samples, state, batch, self._changing, self._batch_watch)
+        self._numbers = self._earlier_numbers = ForwardNumbers(
+            samples if judges else 0, self._batch, self._earlier_numbers
+        )
+        self._batch_watch = BatchWatch(
+            *(samples, state, batch, self._changing, earlier if self.chance.is_early else None, self._numbers),
+            judges=judges,
+        )
         return self._batch_watch
+
+    def end_step(self) -> None:
+        """The block of a step is over."""
+        self._reads.stop()
+        self._numbers = None
 
     def looking_away(self) -> AbstractContextManager[Any]:
         """A context manager around operations that are none of the script's."""
@@ -220,6 +251,7 @@ class ScriptGuards:
 
     def end(self) -> None:
         """Training is over: optimizers may step as they like."""
+        self._reads.stop()
         self._step_guard = None
 
     # --- inside -----------------------------------------------------------------------------------------------
@@ -231,13 +263,23 @@ class ScriptGuards:
             for kept in optimizer.state.values():
                 yield from (each for each in kept.values() if isinstance(each, torch.Tensor))
 
-    def _read_text(self, *, lengths: bool) -> None:
-        """Look, in the first steps, for what this worker alone has and makes its loss with."""
+    def _begin_backward(self, loss: Any, *, lengths: bool) -> None:
+        """The forward pass is complete. Look, in the first steps, for what this worker alone makes its loss with."""
+        self._reads.stop()
+        if self._numbers is not None:
+            self._numbers.close(loss, reads=self._reads.reads)
         if self.chance.is_early:
             for what, line in sources_of_losses().items():
                 if what not in self.sources and (lengths or what != LENGTH):
                     self.sources[what] = line
                     log.warning("%s: a loss is made with %s. %s", line, what, REMEDIES[what])
+
+    @property
+    def _looks_at_operations(self) -> bool:
+        """Whether the next step's operations are looked at."""
+        regular = self._state.position.step % STEPS_BETWEEN_LOOKS == 0
+        possible = self._check != "off" and self._state.mesh is None and BatchWatch.is_possible(self._state.model)
+        return possible and (self.chance.is_early or regular)
 
     def _object_to_loss(self, message: str) -> None:
         line = current_line()
@@ -260,11 +302,10 @@ class ScriptGuards:
             for place, group in enumerate(optimizer.param_groups):
                 where = f" of group {place}" if place else ""
                 where += f" of optimizer {number}" if number else ""
-                for name in ("lr", "momentum", "betas", "weight_decay"):
-                    value = group.get(name)
-                    if isinstance(value, torch.Tensor):
+                for name, value in group.items():
+                    if isinstance(value, torch.Tensor) and value.ndim == 0:
                         value = None if value.is_cuda else float(value)
-                    if value is not None:
+                    if isinstance(value, int | float | tuple) and not isinstance(value, bool):
                         found[f"{name}{where}"] = value
         return found
 
@@ -272,6 +313,11 @@ class ScriptGuards:
         if self._state.mesh is not None:
             return digest([])  # each process of a node has another shard
         named: list[tuple[str, torch.Tensor]] = [*self._trained(), *self._shared.tensors()]
+        named += [
+            (f"frozen {name}", each)
+            for name, each in self._state.model.named_parameters()
+            if not (each.requires_grad or each.is_meta)
+        ]
         named += [(f"buffer {each.path}", each.value()) for each in self._buffers]
         for name, thing in self._state.tracked.items():
             if isinstance(thing, torch.nn.Module):

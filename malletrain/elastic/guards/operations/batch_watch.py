@@ -19,7 +19,8 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.data import DataLoader
 
 from malletrain.elastic.gradients import sync_batchnorm
-from malletrain.elastic.guards import dispatch
+from malletrain.elastic.guards.operations import dispatch
+from malletrain.elastic.guards.operations.forward_numbers import ForwardNumbers
 from malletrain.elastic.guards.script_place import current_line
 
 #: Of fewer samples a size may be theirs by accident.
@@ -56,6 +57,8 @@ class BatchWatch(dispatch.TorchDispatchMode):
         batch: what the session has given to the script for the step.
         changing: returns gradients and the state of optimizers.
         earlier: of the watch of the step before, or None.
+        numbers: gathers what the step computes with, for comparison between workers.
+        judges: whether samples that meet are looked for (not within virtual shards, where they may).
 
     Attributes:
         found: what was seen, with the script's line.
@@ -69,9 +72,14 @@ class BatchWatch(dispatch.TorchDispatchMode):
         batch: Iterable[torch.Tensor],
         changing: Callable[[], Iterable[torch.Tensor]],
         earlier: BatchWatch | None,
+        numbers: ForwardNumbers,
+        *,
+        judges: bool = True,
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._samples = samples
+        self._numbers = numbers
+        self._judges = judges
         self._own = {_storage(tensor) for tensor in state}
         self._given = {_storage(tensor) for tensor in batch}
         self._changing = changing
@@ -104,13 +112,17 @@ class BatchWatch(dispatch.TorchDispatchMode):
             return func(*args, **(kwargs or {}))
         inputs = [each for each in tree_leaves((args, kwargs)) if isinstance(each, torch.Tensor)]
         for tensor in inputs:
-            self._look_outside(tensor)
+            if self._judges:
+                self._look_outside(tensor)
+            if id(tensor) not in self._made and not self._is_of_state(tensor):
+                self._numbers.look_outside(tensor)
         if LOADER not in self.found and not any(each.requires_grad for each in inputs) and _called_by(_LOADING):
             self._note(LOADER)
         out = func(*args, **(kwargs or {}))
         name = func._schema.name.rpartition("::")[2]
         outs = [each for each in tree_leaves(out) if isinstance(each, torch.Tensor)]
-        if outs and inputs:
+        self._numbers.look(func, args, kwargs, inputs, outs)
+        if outs and inputs and self._judges:
             self._judge(name, args, inputs, outs[0])
         for tensor in outs:
             self._made[id(tensor)] = tensor

@@ -1,0 +1,170 @@
+"""What workers' forward passes compute with: what a newcomer lacks is found, what follows from samples may differ."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+
+from malletrain.elastic.guards.operations.batch_watch import BatchWatch
+from malletrain.elastic.guards.operations.forward_numbers import ForwardNumbers
+from malletrain.elastic.guards.operations.number_table import computes_otherwise, number_at, odd_number, row_of
+from malletrain.elastic.guards.operations.read_watch import ReadWatch
+
+Loss = Callable[[nn.Module, torch.Tensor, torch.Tensor], Any]
+
+
+def watched(loss_of: Loss, samples: int = 8, width: int = 6, earlier: ForwardNumbers | None = None) -> ForwardNumbers:
+    """One worker's forward pass of so many samples."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(6, 5), nn.ReLU(), nn.Dropout(0.5), nn.Linear(5, 3))
+    given, y = torch.randn(samples, width), torch.randint(3, (samples,))
+    x = functional.pad(given, (0, 6 - width)) if width < 6 else given
+    numbers, reads = ForwardNumbers(samples, (given, y), earlier), ReadWatch()
+    reads.start()
+    with BatchWatch(samples, [*model.parameters()], [x, y], list, None, numbers) as watch:
+        loss = loss_of(model, x, y)
+        with watch.looking_away():
+            numbers.close(loss, reads=reads.reads)
+    reads.stop()
+    return numbers
+
+
+def differ(one: ForwardNumbers, other: ForwardNumbers) -> tuple[bool, str]:
+    """Whether other lines are run, and the operation in which a number differs."""
+    rows = [row_of(one), row_of(other)]
+    slot = odd_number(rows)
+    return computes_otherwise(rows), "" if slot is None else number_at(one, slot)[0].split()[1]
+
+
+def plain(model: nn.Module, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    return functional.cross_entropy(model(x), y)
+
+
+def scaled(model: nn.Module, x: torch.Tensor, y: torch.Tensor, count: int) -> torch.Tensor:
+    return plain(model, x, y) + 0.01 * min(1.0, count / 100) * next(model.parameters()).square().sum()
+
+
+def by_tensor(model: nn.Module, x: torch.Tensor, y: torch.Tensor, count: int) -> torch.Tensor:
+    return plain(model, x, y) * torch.tensor(0.1 * count)
+
+
+def noised(model: nn.Module, x: torch.Tensor, y: torch.Tensor, count: int) -> torch.Tensor:
+    return plain(model, x * (1 - 0.001 * count), y)
+
+
+def other_rate(model: nn.Module, x: torch.Tensor, y: torch.Tensor, count: int) -> torch.Tensor:
+    model[2].p = 0.5 / count  # type: ignore[index]
+    return plain(model, x, y)
+
+
+def shorter(model: nn.Module, x: torch.Tensor, y: torch.Tensor, count: int) -> torch.Tensor:
+    return plain(model, functional.pad(x[:, : 1 + count], (0, 5 - count)), y)
+
+
+@pytest.mark.parametrize(
+    ("loss_of", "where"),
+    [(scaled, "mul"), (by_tensor, "torch.tensor"), (noised, "mul"), (other_rate, "div_"), (shorter, "slice")],
+)
+def test_a_count_that_differs_is_found(loss_of: Any, where: str) -> None:
+    def at(count: int) -> Loss:
+        return lambda model, x, y: loss_of(model, x, y, count)
+
+    first = watched(at(2))
+    veteran = watched(at(3), earlier=first)
+    assert differ(veteran, watched(at(1))) == (False, where)
+    # Of another number of samples: the number might follow from it, but has changed while that did not.
+    assert differ(veteran, watched(at(1), samples=7)) == (False, where)
+    assert differ(watched(at(3)), watched(at(1), samples=7)) == (False, "")
+    assert differ(veteran, watched(at(3), samples=7)) == (False, "")
+
+
+def test_another_branch_is_found() -> None:
+    def branch(count: int) -> Loss:
+        def loss_of(model: nn.Module, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+            if count < 2:
+                return functional.multi_margin_loss(model(x), y)
+            return functional.cross_entropy(model(x), y)
+
+        return loss_of
+
+    assert differ(watched(branch(1)), watched(branch(3)))[0]
+    assert differ(watched(branch(2)), watched(branch(3))) == (False, "")
+
+    def train(mode: bool) -> Loss:
+        return lambda model, x, y: plain(model.train(mode), x, y)
+
+    assert differ(watched(train(True)), watched(train(False)))[0]
+
+
+def by_length(model: nn.Module, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    """What follows from the number of samples."""
+    each = functional.cross_entropy(model(x), y, reduction="none")
+    return each.sum() / len(x) + each.mean() * len(x) / 64 + 0.0 * (each[: len(x) // 2].sum() - len(x))
+
+
+def by_root_of_length(model: nn.Module, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    return plain(model, x, y) / math.sqrt(len(x)) + (x[:, 1:].mean() * (len(x) // 2) / len(x))
+
+
+def by_classes(model: nn.Module, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    """What follows from which samples there are, without reading a number."""
+    return torch.stack([plain(model, x[y == c], y[y == c]) for c in torch.arange(1 + int(len(x) > 7))]).mean()
+
+
+def with_figures(model: nn.Module, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    """Figures for messages: a share of steps in which the guess was right."""
+    global STEPS
+    STEPS += 1
+    out = model(x)
+    _ = (out.argmax(1) == y).double().mean() * 100 / STEPS, out.detach() * STEPS, x.mean() * STEPS
+    return functional.cross_entropy(out, y)
+
+
+STEPS = 0
+
+
+def by_reading(model: nn.Module, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    """A number that is read from the samples."""
+    return plain(model, x, y) * float(x.mean())
+
+
+def by_chance(model: nn.Module, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    return plain(model, random.random() * x, y)
+
+
+@pytest.mark.parametrize("loss_of", [by_length, by_root_of_length, by_classes, with_figures, by_reading, by_chance])
+def test_what_follows_from_samples_may_differ(loss_of: Loss) -> None:
+    assert differ(watched(loss_of), watched(loss_of, samples=7)) == (False, "")
+    assert differ(watched(loss_of), watched(loss_of)) == (False, "")
+    assert differ(watched(loss_of, earlier=watched(loss_of)), watched(loss_of, samples=7)) == (False, "")
+
+
+def test_samples_of_other_lengths_may_differ_in_more() -> None:
+    def by_width(model: nn.Module, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return plain(model, x, y) / int((x.abs().sum(0) > 0).sum())
+
+    def by_shape(width: int) -> Loss:
+        return lambda model, x, y: plain(model, x, y) / width
+
+    assert differ(watched(by_width, width=6), watched(by_width, width=5)) == (False, "")
+    assert differ(watched(by_shape(6), width=6), watched(by_shape(5), width=5)) == (False, "")
+
+
+def test_numbers_are_read_as_before_once_reading_is_no_longer_counted() -> None:
+    reads = ReadWatch()
+    reads.start()
+    reads.start()
+    tensor = torch.tensor(2.0)
+    values = [tensor.item(), float(tensor), float(bool(tensor)), tensor.tolist(), int(tensor)]
+    assert values == [2.0, 2.0, 1.0, 2.0, 2]
+    assert reads.reads >= 5
+    reads.stop()
+    reads.stop()
+    assert "item" not in vars(torch.Tensor) and tensor.item() == 2.0
