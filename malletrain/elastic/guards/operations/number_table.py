@@ -44,7 +44,7 @@ def odd_number(rows: Sequence[Row]) -> int | None:
     """The slot of the first number that differs between workers though their samples do not explain it, or None."""
     if not _are_comparable(rows):
         return None
-    pairs = list(itertools.combinations(rows, 2))
+    pairs = list(_unlike_pairs(rows))
     return next((slot for slot in range(SLOTS) if any(_differ(*pair, slot) for pair in pairs)), None)
 
 
@@ -52,7 +52,7 @@ def computes_otherwise(rows: Sequence[Row]) -> bool:
     """Whether two workers of as many samples run other lines, and so get a loss with another graph."""
     return _are_comparable(rows) and any(
         one[_SAMPLES] == other[_SAMPLES] and one[_LINES] != other[_LINES] and one[_GRAPH] != other[_GRAPH]
-        for one, other in itertools.combinations(rows, 2)
+        for one, other in _unlike_pairs(rows)
     )
 
 
@@ -75,6 +75,11 @@ def line_at(numbers: ForwardNumbers, places: Iterable[int]) -> str:
     wanted = set(places)
     found = sorted(line for line in numbers.lines if digest_of_text(line) % LINES in wanted)
     return found[0].partition(" ")[0] if found else ""
+
+
+def _unlike_pairs(rows: Sequence[Row]) -> Iterable[tuple[Row, Row]]:
+    """Pairs of rows that are not the same: of hundreds of workers few differ."""
+    return itertools.combinations(dict.fromkeys(tuple(row) for row in rows), 2)
 
 
 def _are_comparable(rows: Sequence[Row]) -> bool:
