@@ -144,6 +144,17 @@ def test_failures_that_lost_peers_caused_do_not_end_the_job(tmp_path: Path) -> N
         assert not daemon.seen(EventKind.JOB_FAILED)
 
 
+def test_a_script_that_failed_is_started_again_with_another_port(tmp_path: Path) -> None:
+    """Another process may have taken its port since the last script listened there."""
+    ports = tmp_path / "ports"
+    script = ("sh", "-c", f"echo $MASTER_PORT >> {ports}; [ $(wc -l < {ports}) = 1 ] && exit 1; exec sleep 600")
+    with running(tmp_path, JobTerms(restarts=True)) as (daemon, _), pilots_of(tmp_path) as pilots:
+        pilots.append(start(daemon.url, tmp_path, 0, script=script))
+        wait_until(lambda: ports.exists() and len(ports.read_text().split()) == 2, 60, "a second script")
+        before, after = ports.read_text().split()
+        assert before != after
+
+
 def test_a_script_that_fails_by_itself_ends_the_job(tmp_path: Path) -> None:
     with running(tmp_path, JobTerms(restarts=True)) as (daemon, _), pilots_of(tmp_path) as pilots:
         pilots += [start(daemon.url, tmp_path, task, script=("sh", "-c", "exit 7")) for task in (0, 1)]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from malletrain.domain.event import EventKind, WorkerLost
 from malletrain.loop.membership.next_world import JobTerms
-from malletrain.wire.messages import Left, Standing, Switched
+from malletrain.wire.messages import Fault, Left, Standing, Switched, Warm
 from tests.loop.stage import A, B, C, Stage
 
 PILOTS = {A: "9_0", B: "9_1", C: "9_2"}
@@ -144,6 +144,18 @@ def test_a_member_that_a_restarted_daemon_has_not_heard_holds_the_others() -> No
     _poll(stage, 1.0, B, C)
     _poll(stage, stage.members.settings.adopt_s + 5.0, B, C)
     assert _fenced(stage) == [PILOTS[A]], "it may be in a world before that one, alone"
+
+
+def test_a_launcher_whose_script_failed_may_name_another_port() -> None:
+    """That of before may have been taken by another process while no script listened there."""
+    stage = _one_and_a_newcomer()
+    _take(stage, A)
+    stage.members.report(A, Warm("h0:2", {}))
+    stage.members.report(A, Fault(_numbered(stage, A), 0, "closed", "the script ended with status 1"))
+    _poll(stage, 1.0, A, B)
+    plan = stage.plan(B)
+    assert plan is not None and plan.workers == (A, B)
+    assert plan.store == "h0:2"
 
 
 def test_items_are_independent_so_nothing_is_held() -> None:

@@ -224,6 +224,8 @@ class Restarter:
             )
             self._link.flush(10.0)
             return status if status > 0 else 128 - status
+        if self._seat(self._plan) == 0:
+            self._say_warm()  # another process may have taken the port since the last script listened there
         # Usually because a peer is lost: the remaining members start again together.
         self._link.say(messages.Fault(self._plan.generation, 0, "closed", f"the script ended with status {status}"))
         return self._wait_for_another()

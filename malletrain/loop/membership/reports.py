@@ -67,6 +67,8 @@ def _warm(machine: JobMachine, this: Worker, said: wire.Warm) -> None:
     if this.phase is Phase.JOINING:
         this.phase, this.address, this.warm_at = Phase.WARM, said.address, machine.clock.elapsed()
         machine.emit(WorkerWarm(this.id, dict(said.stages)), this)
+    elif machine.relaunches and this.phase.lives:
+        this.address = said.address  # its script failed: it names another port for the next one
 
 
 def _checked_in(machine: JobMachine, this: Worker, said: wire.CheckedIn) -> None:
