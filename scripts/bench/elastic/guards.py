@@ -1,11 +1,11 @@
 """What the guards cost: a digest of a large model, and steps with and without them in the same process.
 
-    python -m scripts.bench.elastic.guards [--rounds 9] [--steps 20]
+    python -m scripts.bench.elastic.guards [--rounds 9] [--steps 128]
 
 Printed: the seconds of one digest of 124 million parameters, the seconds after which the next is due, and the share
 of time that is; then the ratio of a step's time with `check="error"` to that with `check="off"`, in blocks that
-alternate, for a step of about 20 ms and for one that is as short as steps get. The digest itself is not in these: one
-worker makes none.
+alternate, each an epoch, for a step of about 10 ms and for one as short as steps get. The digest itself is not in
+these: one worker makes none.
 """
 
 from __future__ import annotations
@@ -35,17 +35,18 @@ def digest_seconds(rounds: int) -> tuple[int, list[float]]:
     return sum(tensor.numel() for _, tensor in tensors), seconds[1:]
 
 
-def trainer(wide: int, check: Check) -> tuple[elastic.Session, torch.optim.Optimizer]:
+def trainer(wide: int, steps: int, check: Check) -> tuple[elastic.Session, torch.optim.Optimizer]:
     model = nn.Sequential(nn.Linear(64, wide), nn.ReLU(), nn.Linear(wide, wide), nn.ReLU(), nn.Linear(wide, 10))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-    data = torch.utils.data.TensorDataset(torch.randn(64, 64), torch.randint(0, 10, (64,)))
+    samples = 64 * steps
+    data = torch.utils.data.TensorDataset(torch.randn(samples, 64), torch.randint(0, 10, (samples,)))
     return elastic.Session(model, optimizer, data, batch_size=64, check=check), optimizer
 
 
-def block(session: elastic.Session, optimizer: torch.optim.Optimizer, steps: int, done: int) -> float:
-    """Seconds a step."""
+def block(session: elastic.Session, optimizer: torch.optim.Optimizer, steps: int, epoch: int) -> float:
+    """Seconds a step of one epoch, which has so many."""
     began = time.perf_counter()
-    for _ in session.epochs(done + steps):
+    for _ in session.epochs(epoch + 1):
         for x, y in session.batches():
             with session.step():
                 optimizer.zero_grad()
@@ -57,7 +58,7 @@ def block(session: elastic.Session, optimizer: torch.optim.Optimizer, steps: int
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=9)
-    parser.add_argument("--steps", type=int, default=20)
+    parser.add_argument("--steps", type=int, default=128, help="of an epoch; a block is one (default: %(default)s)")
     options = parser.parse_args()
     torch.set_num_threads(1)
     parameters, seconds = digest_seconds(options.rounds)
@@ -67,12 +68,11 @@ def main() -> None:
         f"due every {once / MAX_TIME_SHARE:.0f} s: {100 * MAX_TIME_SHARE:.1f} % of the time"
     )
     for wide in (1400, 16):
-        checked, off = trainer(wide, "error"), trainer(wide, "off")
-        ratios, times, done = [], [], 0
+        checked, off = trainer(wide, options.steps, "error"), trainer(wide, options.steps, "off")
+        ratios, times = [], []
         for number in range(2 * options.rounds):
             pair = [checked, off] if number % 2 else [off, checked]
-            took = {id(one): block(*one, options.steps, done) for one in pair}
-            done += options.steps
+            took = {id(one): block(*one, options.steps, number) for one in pair}
             if number:
                 ratios.append(took[id(checked)] / took[id(off)])
                 times.append(took[id(off)])
