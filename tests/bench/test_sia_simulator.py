@@ -36,7 +36,7 @@ def info(t4: float, a100: float, *, measured: bool = True, underway: bool = Fals
     known = object() if measured else None
     return SimpleNamespace(
         speed={"t4": t4, "a100": a100}, speedup_fn={"t4": known, "a100": None}, max_replicas={"t4": 8, "a100": 2},
-        scaling_underway=underway,
+        scaling_underway=underway, age=0.0, num_restarts=0,
     )  # fmt: skip
 
 

@@ -12,6 +12,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from malletrain.elastic.guards.operations import read_watch
 from malletrain.elastic.guards.operations.batch_watch import BatchWatch
 from malletrain.elastic.guards.operations.forward_numbers import ForwardNumbers
 from malletrain.elastic.guards.operations.number_table import computes_otherwise, number_at, odd_number, row_of
@@ -70,17 +71,25 @@ def shorter(model: nn.Module, x: torch.Tensor, y: torch.Tensor, count: int) -> t
 
 @pytest.mark.parametrize(
     ("loss_of", "where"),
-    [(scaled, "mul"), (by_tensor, "torch.tensor"), (noised, "mul"), (other_rate, "div_"), (shorter, "slice")],
+    [
+        (scaled, {"mul"}),
+        (by_tensor, {"torch.tensor"}),
+        (noised, {"mul"}),
+        (other_rate, {"bernoulli_", "div_"}),  # dropout calls both with the rate; a hash decides which is named
+        (shorter, {"slice"}),
+    ],
 )
-def test_a_count_that_differs_is_found(loss_of: Any, where: str) -> None:
+def test_a_count_that_differs_is_found(loss_of: Any, where: set[str]) -> None:
     def at(count: int) -> Loss:
         return lambda model, x, y: loss_of(model, x, y, count)
 
     first = watched(at(2))
     veteran = watched(at(3), earlier=first)
-    assert differ(veteran, watched(at(1))) == (False, where)
+    otherwise, operation = differ(veteran, watched(at(1)))
+    assert not otherwise and operation in where
     # Of another number of samples: the number might follow from it, but has changed while that did not.
-    assert differ(veteran, watched(at(1), samples=7)) == (False, where)
+    otherwise, operation = differ(veteran, watched(at(1), samples=7))
+    assert not otherwise and operation in where
     assert differ(watched(at(3)), watched(at(1), samples=7)) == (False, "")
     assert differ(veteran, watched(at(3), samples=7)) == (False, "")
 
@@ -158,13 +167,19 @@ def test_samples_of_other_lengths_may_differ_in_more() -> None:
 
 
 def test_numbers_are_read_as_before_once_reading_is_no_longer_counted() -> None:
-    reads = ReadWatch()
+    reads, another = ReadWatch(), ReadWatch()
+    another.start()
     reads.start()
     reads.start()
     tensor = torch.tensor(2.0)
     values = [tensor.item(), float(tensor), float(bool(tensor)), tensor.tolist(), int(tensor)]
     assert values == [2.0, 2.0, 1.0, 2.0, 2]
     assert reads.reads >= 5
+    another.stop()
+    counted = reads.reads
+    assert tensor.item() == 2.0 and reads.reads == counted + 1, "it counts on when another stops"
     reads.stop()
     reads.stop()
-    assert "item" not in vars(torch.Tensor) and tensor.item() == 2.0
+    assert tensor.item() == 2.0 and reads.reads == counted + 1
+    # (Sessions of other tests may count still.)
+    assert ("item" in vars(torch.Tensor)) == bool(read_watch._counting)
