@@ -188,7 +188,7 @@ class LoopSection(Section):
     tick_s: Annotated[float, Field(ge=1, le=300)] = 10.0
     """Seconds between two full looks at the cluster."""
     watch_interval_s: Annotated[float, Field(ge=0.5, le=60)] = 2.0
-    """Seconds between two light looks at the pending queue, for yielding in time; at most tick_s."""
+    """Seconds between two light looks at the main queue, for yielding in time; at most tick_s."""
     horizon_s: Literal["auto"] | Annotated[float, Field(ge=10, le=86400)] = 300.0
     """Seconds within which a change of size must pay; `auto`: as long as holes probably last, 120 to 600."""
     forecast: bool = False

@@ -22,7 +22,7 @@ class Periodic(Protocol):
         ...
 
     def watch(self) -> object:
-        """A light look at the pending queue, for yielding before Slurm preempts."""
+        """A light look at the main queue, for yielding before Slurm preempts."""
         ...
 
     def flush(self) -> object:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import cached_property
 from operator import attrgetter
@@ -255,6 +255,32 @@ def _in(nodes: Iterable[Node], states: frozenset[NodeState]) -> frozenset[str]:
     return frozenset([node.name for node in nodes if node.state in some])
 
 
+@dataclass(frozen=True, slots=True)
+class MainQueue:
+    """A look at the main queue alone.
+
+    Attributes:
+        waiting: its waiting jobs.
+        changed: of the others, those that have begun since its nodes were looked at last, and those that do not run:
+            a job that completes gives its nodes up soon.
+        active: the ids of all that do not wait.
+    """
+
+    waiting: tuple[SlurmJob, ...]
+    changed: tuple[SlurmJob, ...]
+    active: frozenset[str]
+
+    @staticmethod
+    def of(jobs: Iterable[SlurmJob], known: Collection[str]) -> MainQueue:
+        """Of all its jobs; `known`: the ids of those that did not wait before."""
+        waiting: list[SlurmJob] = []
+        active: list[SlurmJob] = []
+        for job in jobs:
+            (waiting if job.state is SlurmState.PENDING else active).append(job)
+        changed = tuple(job for job in active if job.id not in known or job.state is not SlurmState.RUNNING)
+        return MainQueue(tuple(waiting), changed, frozenset(job.id for job in active))
+
+
 @dataclass(frozen=True)
 class Snapshot:
     """The cluster at `taken_at`. Node names are unique; `warnings` say what could not be read; `leaves`: the leaf
@@ -278,6 +304,33 @@ class Snapshot:
         if before is not None and "index" not in self.__dict__:
             self.__dict__["index"] = before.index.after(self.nodes)
         return self
+
+    def active_ids(self, harvest_partition: str) -> frozenset[str]:
+        """The ids of the main queue's jobs that do not wait."""
+        return frozenset(
+            job.id for job in self.jobs if job.state is not SlurmState.PENDING and job.partition != harvest_partition
+        )
+
+    def with_main_queue(self, queue: MainQueue, harvest_partition: str) -> Snapshot:
+        """This snapshot after a later look at the main queue: with its jobs, and with nodes idle on which one has
+        ended since and no other is. (A node that the staff takes meanwhile looks idle until the next snapshot.)"""
+        ended = self.active_ids(harvest_partition) - queue.active
+        anew = ended | {job.id for job in queue.changed}
+        kept = tuple(
+            job for job in self.jobs
+            if job.partition == harvest_partition or (job.state is not SlurmState.PENDING and job.id not in anew)
+        )  # fmt: skip
+        jobs = kept + queue.changed + queue.waiting
+        freed = {name for job in self.jobs if job.id in ended for name in job.nodes}
+        freed -= {name for job in jobs if job.state is not SlurmState.PENDING for name in job.nodes}
+        if not freed:
+            return replace(self, jobs=jobs)
+        taken = (NodeState.ALLOCATED, NodeState.COMPLETING)
+        nodes = tuple(
+            replace(node, state=NodeState.IDLE) if node.name in freed and node.state in taken else node
+            for node in self.nodes
+        )
+        return replace(self, jobs=jobs, nodes=nodes)
 
     @property
     def node(self) -> Mapping[str, Node]:

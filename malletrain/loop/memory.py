@@ -12,7 +12,16 @@ from malletrain.domain.decision import CancelTasks, CutLimit, LeavePilot, Outcom
 from malletrain.domain.errors import ClusterUnavailable
 from malletrain.domain.event import Event, WorkerLeft
 from malletrain.domain.job import ArrayReport, MalleableJob, PilotEnd, task_of
-from malletrain.domain.snapshot import EndedJobs, Node, NodeState, Reservation, SlurmJob, SlurmState, Snapshot
+from malletrain.domain.snapshot import (
+    EndedJobs,
+    MainQueue,
+    Node,
+    NodeState,
+    Reservation,
+    SlurmJob,
+    SlurmState,
+    Snapshot,
+)
 
 
 class ManualClock:
@@ -127,9 +136,7 @@ class MemoryCluster:
 
     def look(self, last: Snapshot) -> Snapshot:
         self._answer()
-        waiting = tuple(j for j in self.main if j.state is SlurmState.PENDING)
-        kept = tuple(j for j in last.jobs if j.state is not SlurmState.PENDING or j.partition == self.partition)
-        return replace(last, jobs=kept + waiting)
+        return last.with_main_queue(MainQueue.of(self.main, last.active_ids(self.partition)), self.partition)
 
     def inspect(self, array_id: int, job: MalleableJob) -> ArrayReport:
         self._answer()

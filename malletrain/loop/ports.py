@@ -38,7 +38,7 @@ class Cluster(Protocol):
         ...
 
     def look(self, last: Snapshot) -> Snapshot:
-        """A light look between two ticks: the main queue's waiting jobs alone, laid over `last`.
+        """A light look between two ticks: the main queue alone, laid over `last` (`Snapshot.with_main_queue`).
 
         Raises:
             ClusterUnavailable: as `snapshot`.

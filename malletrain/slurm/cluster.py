@@ -84,15 +84,15 @@ class SlurmCluster:
         return self._topology.over(self._reader.snapshot())
 
     def look(self, last: Snapshot) -> Snapshot:
-        """The waiting jobs of the main queue, by one light query, laid over the last snapshot.
+        """The main queue, by one light query, laid over the last snapshot.
 
         Raises:
             ClusterUnavailable: as `snapshot`.
         """
-        waiting = self._topology.with_switches(self._reader.pending())
         ours = self._harvest.partition
-        kept = tuple(j for j in last.jobs if j.state is not SlurmState.PENDING or j.partition == ours)
-        return replace(last, jobs=kept + waiting)
+        queue = self._reader.main_queue(last.active_ids(ours))
+        queue = replace(queue, waiting=self._topology.with_switches(queue.waiting))
+        return last.with_main_queue(queue, ours)
 
     def inspect(self, array_id: int, job: MalleableJob) -> ArrayReport:
         """The held tasks of a newly registered array of `job`, and what is wrong with it: none is taken then.

@@ -5,13 +5,15 @@ Cost at 10,000 nodes (22.05): `scontrol show node -o` 60 ms, `squeue -o` 10 ms; 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
+from dataclasses import replace
 
 from malletrain.domain.errors import ClusterUnavailable, InvalidInput
-from malletrain.domain.snapshot import BackfillPlan, SlurmJob, Snapshot
+from malletrain.domain.snapshot import BackfillPlan, MainQueue, SlurmState, Snapshot
 from malletrain.slurm.command import Commands
 from malletrain.slurm.formats import normalise, sdiag, squeue, text
 from malletrain.slurm.formats.records import NodeRecord, ReservationRecord
+from malletrain.slurm.formats.states import job_state
 
 
 class CommandReader:
@@ -80,21 +82,21 @@ class CommandReader:
         except InvalidInput as error:
             raise ClusterUnavailable(f"Slurm's answer cannot be right: {error}") from error
 
-    def pending(self) -> tuple[SlurmJob, ...]:
-        """The waiting jobs of all partitions but the harvest one: one light query, made between ticks.
+    def main_queue(self, known: Collection[str]) -> MainQueue:
+        """The jobs of all partitions but the harvest one: one light query, made between ticks. slurmctld sends them
+        all whatever squeue is to print; rows of jobs that are `known` to run are hardly looked at.
 
         Raises:
             ClusterUnavailable: as `snapshot`.
         """
         mark = self._commands.mark()
-        answer = self._commands.ask(["squeue", "-a", "-h", "-t", "PENDING", "-o", squeue.queue_format(mark)])
+        answer = self._commands.ask(["squeue", "-a", "-h", "-o", squeue.queue_format(mark)])
         try:
             warnings = normalise.Warnings()
-            return tuple(
-                normalise.job(row, warnings)
-                for row in squeue.parse_queue(answer, mark)
-                if row.partition != self._harvest
-            )
+            rows = [row for row in squeue.parse_queue(answer, mark) if row.partition != self._harvest]
+            still = {row.id for row in rows if row.id in known and job_state(row.state) is SlurmState.RUNNING}
+            queue = MainQueue.of((normalise.job(row, warnings) for row in rows if row.id not in still), known)
+            return replace(queue, active=queue.active | still)
         except InvalidInput as error:
             raise ClusterUnavailable(f"Slurm's answer cannot be right: {error}") from error
 

@@ -13,12 +13,12 @@ import selectors
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
 from malletrain.domain.errors import ClusterUnavailable, InvalidInput
-from malletrain.domain.snapshot import SlurmJob, SlurmState, Snapshot
+from malletrain.domain.snapshot import MainQueue, Snapshot
 from malletrain.slurm.command import MAX_OUTPUT_BYTES, Commands
 from malletrain.slurm.formats import normalise, sdiag
 from malletrain.slurm.formats.records import JobRecord, NodeRecord
@@ -35,7 +35,7 @@ class SnapshotReader(Protocol):
     """Who looks at Slurm: `CommandReader`, or `PyslurmReader`."""
 
     def snapshot(self) -> Snapshot: ...
-    def pending(self) -> tuple[SlurmJob, ...]: ...
+    def main_queue(self, known: Collection[str]) -> MainQueue: ...
     def diagnosis(self) -> sdiag.SchedulerStatistics: ...
 
 
@@ -135,8 +135,8 @@ class PyslurmReader:
         except InvalidInput as error:
             raise ClusterUnavailable(f"pyslurm's answer cannot be right: {error}") from error
 
-    def pending(self) -> tuple[SlurmJob, ...]:
-        """As `CommandReader.pending`.
+    def main_queue(self, known: Collection[str]) -> MainQueue:
+        """As `CommandReader.main_queue`.
 
         Raises:
             ClusterUnavailable: as `snapshot`.
@@ -146,7 +146,7 @@ class PyslurmReader:
             jobs = [normalise.job(_job(row), warnings) for row in _rows(self._ask("jobs"), "jobs")]
         except InvalidInput as error:
             raise ClusterUnavailable(f"pyslurm's answer cannot be right: {error}") from error
-        return tuple(j for j in jobs if j.state is SlurmState.PENDING and j.partition != self._harvest)
+        return MainQueue.of((job for job in jobs if job.partition != self._harvest), known)
 
     def diagnosis(self) -> sdiag.SchedulerStatistics:
         """As `CommandReader.diagnosis`."""

@@ -15,8 +15,9 @@ import statistics
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 
-from malletrain.domain.snapshot import Snapshot
+from malletrain.domain.snapshot import MainQueue, Snapshot
 from malletrain.slurm.command import Commands
 from malletrain.slurm.read_commands import CommandReader
 from scripts.lab import Lab, LabConfig, LabError
@@ -55,14 +56,15 @@ def measure(lab: Lab, rounds: int) -> None:
     seen = reader.snapshot()
     print(f"{len(seen.nodes)} nodes, {len(seen.jobs)} jobs and tasks, warnings: {list(seen.warnings) or 'none'}")
     print(f"{'':22}{'wall s':>18}{'commands CPU s':>18}{'reading CPU s':>18}   (median, worst of {rounds})")
-    for name, query in (("snapshot", reader.snapshot), ("look at the queue", reader.pending)):
+    look = partial(reader.main_queue, seen.active_ids("harvest"))
+    for name, query in (("snapshot", reader.snapshot), ("look at the queue", look)):
         costs = [cost(query) for _ in range(rounds)]
         columns = zip(*costs, strict=True)
         shown = "".join(f"{statistics.median(c):12.3f}{max(c):6.2f}" for c in columns)
         print(f"{name:22}{shown}")
 
 
-def cost(query: Callable[[], Snapshot | tuple[object, ...]]) -> tuple[float, float, float]:
+def cost(query: Callable[[], Snapshot | MainQueue]) -> tuple[float, float, float]:
     """Wall seconds, processor seconds of the commands, and our own."""
     own, children, started = _cpu(resource.RUSAGE_SELF), _cpu(resource.RUSAGE_CHILDREN), time.perf_counter()
     query()

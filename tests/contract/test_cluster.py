@@ -46,6 +46,7 @@ class Stage(Protocol):
 
     def submit(self, tasks: int) -> int: ...
     def occupy(self, node: str) -> None: ...
+    def vacate(self) -> None: ...
     def want_all(self) -> None: ...
     def now(self) -> float: ...
     def until(self, condition: Callable[[], bool]) -> None: ...
@@ -68,6 +69,9 @@ class MemoryStage:
 
     def occupy(self, node: str) -> None:
         self.memory.set_main([*self.memory.main, _main(SlurmState.RUNNING, (node,))])
+
+    def vacate(self) -> None:
+        self.memory.set_main([])
 
     def want_all(self) -> None:
         self.memory.main = (*self.memory.main, replace(_main(SlurmState.PENDING, ()), node_count=len(self.nodes)))
@@ -115,6 +119,9 @@ class LiveStage:
     def occupy(self, node: str) -> None:
         job = self.lab.submit("sleep 300", "-p", "batch", "-w", node, "--exclusive", "--time=10", user="bob")
         self.lab.wait_for_state(job, "RUNNING")
+
+    def vacate(self) -> None:
+        self.lab.run(["scancel", "-u", "bob"])
 
     def want_all(self) -> None:
         self.lab.submit("sleep 300", "-p", "batch", f"--nodes={len(self.nodes)}", "--time=5", "--hold", user="bob")
@@ -378,6 +385,16 @@ def test_a_light_look_shows_what_waits_now(stage: Stage) -> None:
     assert [job.node_count for job in waiting] == [len(stage.nodes)]
     assert sum(job.array_id == array for job in looked.jobs) == 2
     assert looked.nodes == before.nodes
+
+
+def test_a_light_look_shows_where_main_jobs_have_begun_and_ended(stage: Stage) -> None:
+    node, idle = stage.nodes[2], stage.cluster.snapshot()
+    stage.occupy(node)
+    assert not stage.cluster.look(idle).is_free(node)
+    held = stage.cluster.snapshot()
+    assert not stage.cluster.look(held).is_free(node)
+    stage.vacate()
+    stage.until(lambda: stage.cluster.look(held).is_free(node))
 
 
 def test_a_vanished_pilot_is_unknown(stage: Stage) -> None:
