@@ -17,7 +17,7 @@ BETWEEN_STEPS = -1
 def seed_all(seed: int) -> None:
     """Seed torch's generators, Python's and, where it is loaded, numpy's."""
     # torch.manual_seed formats a stack for each kind of device that is not in use, and asks the file system for
-    # every source file in it: a quarter of a millisecond and some thirty calls of stat(), at each step.
+    # every source file in it: .2 ms and some thirty calls of stat(), at each step.
     device = _device_in_use()
     if device is None:
         torch.default_generator.manual_seed(seed)
