@@ -263,22 +263,23 @@ class MainQueue:
         waiting: its waiting jobs.
         changed: of the others, those that have begun since its nodes were looked at last, and those that do not run:
             a job that completes gives its nodes up soon.
-        active: the ids of all that do not wait.
+        ended: the ids of those that did not wait then, and have ended or wait again.
     """
 
     waiting: tuple[SlurmJob, ...]
     changed: tuple[SlurmJob, ...]
-    active: frozenset[str]
+    ended: frozenset[str]
 
     @staticmethod
-    def of(jobs: Iterable[SlurmJob], known: Collection[str]) -> MainQueue:
-        """Of all its jobs; `known`: the ids of those that did not wait before."""
+    def of(jobs: Iterable[SlurmJob], known: frozenset[str]) -> MainQueue:
+        """Of all its jobs; `known`: the ids of those that did not wait before. Jobs that run on may be left out of
+        both."""
         waiting: list[SlurmJob] = []
         active: list[SlurmJob] = []
         for job in jobs:
             (waiting if job.state is SlurmState.PENDING else active).append(job)
         changed = tuple(job for job in active if job.id not in known or job.state is not SlurmState.RUNNING)
-        return MainQueue(tuple(waiting), changed, frozenset(job.id for job in active))
+        return MainQueue(tuple(waiting), changed, known.difference(job.id for job in active))
 
 
 @dataclass(frozen=True)
@@ -314,14 +315,13 @@ class Snapshot:
     def with_main_queue(self, queue: MainQueue, harvest_partition: str) -> Snapshot:
         """This snapshot after a later look at the main queue: with its jobs, and with nodes idle on which one has
         ended since and no other is. (A node that the staff takes meanwhile looks idle until the next snapshot.)"""
-        ended = self.active_ids(harvest_partition) - queue.active
-        anew = ended | {job.id for job in queue.changed}
+        anew = queue.ended | {job.id for job in queue.changed}
         kept = tuple(
             job for job in self.jobs
             if job.partition == harvest_partition or (job.state is not SlurmState.PENDING and job.id not in anew)
         )  # fmt: skip
         jobs = kept + queue.changed + queue.waiting
-        freed = {name for job in self.jobs if job.id in ended for name in job.nodes}
+        freed = {name for job in self.jobs if job.id in queue.ended for name in job.nodes}
         freed -= {name for job in jobs if job.state is not SlurmState.PENDING for name in job.nodes}
         if not freed:
             return replace(self, jobs=jobs)

@@ -5,8 +5,7 @@ Cost at 10,000 nodes (22.05): `scontrol show node -o` 60 ms, `squeue -o` 10 ms; 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
-from dataclasses import replace
+from collections.abc import Callable
 
 from malletrain.domain.errors import ClusterUnavailable, InvalidInput
 from malletrain.domain.snapshot import BackfillPlan, MainQueue, SlurmState, Snapshot
@@ -82,7 +81,7 @@ class CommandReader:
         except InvalidInput as error:
             raise ClusterUnavailable(f"Slurm's answer cannot be right: {error}") from error
 
-    def main_queue(self, known: Collection[str]) -> MainQueue:
+    def main_queue(self, known: frozenset[str]) -> MainQueue:
         """The jobs of all partitions but the harvest one: one light query, made between ticks. slurmctld sends them
         all whatever squeue is to print; rows of jobs that are `known` to run are hardly looked at.
 
@@ -95,8 +94,7 @@ class CommandReader:
             warnings = normalise.Warnings()
             rows = [row for row in squeue.parse_queue(answer, mark) if row.partition != self._harvest]
             still = {row.id for row in rows if row.id in known and job_state(row.state) is SlurmState.RUNNING}
-            queue = MainQueue.of((normalise.job(row, warnings) for row in rows if row.id not in still), known)
-            return replace(queue, active=queue.active | still)
+            return MainQueue.of((normalise.job(row, warnings) for row in rows if row.id not in still), known - still)
         except InvalidInput as error:
             raise ClusterUnavailable(f"Slurm's answer cannot be right: {error}") from error
 

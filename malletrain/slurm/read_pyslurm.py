@@ -13,7 +13,7 @@ import selectors
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -35,7 +35,7 @@ class SnapshotReader(Protocol):
     """Who looks at Slurm: `CommandReader`, or `PyslurmReader`."""
 
     def snapshot(self) -> Snapshot: ...
-    def main_queue(self, known: Collection[str]) -> MainQueue: ...
+    def main_queue(self, known: frozenset[str]) -> MainQueue: ...
     def diagnosis(self) -> sdiag.SchedulerStatistics: ...
 
 
@@ -135,7 +135,7 @@ class PyslurmReader:
         except InvalidInput as error:
             raise ClusterUnavailable(f"pyslurm's answer cannot be right: {error}") from error
 
-    def main_queue(self, known: Collection[str]) -> MainQueue:
+    def main_queue(self, known: frozenset[str]) -> MainQueue:
         """As `CommandReader.main_queue`.
 
         Raises:

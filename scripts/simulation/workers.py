@@ -155,9 +155,9 @@ class Workers:
                     self._launchers.leave(me, 0, saves=False)
                     me.terminated = True
                 return
-            if me.has_greeted and me.warm and me.standing() is None and me.left_at is None:
-                me.outbox.appendleft(Warm(me.address))
             if me.standing() is None:
+                if me.has_greeted and me.warm and me.left_at is None:
+                    me.outbox.appendleft(Warm(me.address))
                 me.entering = None  # it takes no plan that it was shown before
             me.daemon, me.has_greeted, me.told, me.coming = daemon.number, True, None, None
         me.away_s = 0.0

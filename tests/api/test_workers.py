@@ -120,16 +120,23 @@ def test_what_a_worker_said_before_it_was_killed_does_not_revive_it(daemon: Coor
     assert known is not None and known.dropped
 
 
-def test_a_poll_waits_and_is_woken(daemon: Coordinator) -> None:
-    worker = client(daemon)
+def begin_poll(
+    daemon: Coordinator, worker: WorkerClient, wait_s: float
+) -> tuple[messages.Directive, threading.Thread, list[messages.Directive | None]]:
+    """A poll that waits for what follows the worker's first directive: that, the poll's thread, and its answer."""
     worker.hello()
     first = worker.poll(0, 0.0)
     assert first is not None
     got: list[messages.Directive | None] = []
-    waiting = threading.Thread(target=lambda: got.append(worker.poll(first.seq, 20.0)))
-    began = time.monotonic()
+    waiting = threading.Thread(target=lambda: got.append(worker.poll(first.seq, wait_s)))
     waiting.start()
     wait_until(lambda: bool(daemon.gate._waiting), 30, "the poll waits")
+    return first, waiting, got
+
+
+def test_a_poll_waits_and_is_woken(daemon: Coordinator) -> None:
+    began = time.monotonic()
+    _, waiting, got = begin_poll(daemon, client(daemon), 20.0)
     daemon.gate.end_job(JOB, "cancelled")
     waiting.join(30)
     assert time.monotonic() - began < 5
@@ -139,13 +146,7 @@ def test_a_poll_waits_and_is_woken(daemon: Coordinator) -> None:
 
 def test_a_daemon_that_ends_answers_every_poll_at_once(daemon: Coordinator) -> None:
     worker = client(daemon)
-    worker.hello()
-    first = worker.poll(0, 0.0)
-    assert first is not None
-    got: list[messages.Directive | None] = []
-    waiting = threading.Thread(target=lambda: got.append(worker.poll(first.seq, 50.0)))
-    waiting.start()
-    wait_until(lambda: bool(daemon.gate._waiting), 30, "the poll waits")
+    first, waiting, got = begin_poll(daemon, worker, 50.0)
     daemon.gate.end_polls()
     waiting.join(20)
     assert got == [first], "as it is, and the worker asks again"

@@ -52,42 +52,34 @@ def test_a_main_job_that_could_start_is_given_nodes_by_the_next_look() -> None:
     assert len(world.running()) == 1
 
 
-def test_nodes_of_a_main_job_that_has_ended_count_at_the_next_light_look() -> None:
+BLOCKED, BESIDE = main_job(7, count=4), main_job(6, nodes=["n3"])
+
+
+def _after_a_light_look(*main: SlurmJob) -> World:
+    """A main job that needs all four nodes waits for one that runs on one of them, and for pilots on the others; then
+    the main queue becomes `main`."""
     world = World(nodes=4)
-    blocked = main_job(7, count=4)
-    world.cluster.set_main([main_job(6, nodes=["n3"]), blocked])
+    world.cluster.set_main([BESIDE, BLOCKED])
     world.submit(job(1))
     world.tick(10)
     assert len(world.running()) == 3, "it cannot start while the other runs"
-    world.cluster.set_main([blocked])
+    world.cluster.set_main(main)
     world.loop.watch()
     world.loop.react()
-    assert world.running() == {}
+    return world
+
+
+def test_nodes_of_a_main_job_that_has_ended_count_at_the_next_light_look() -> None:
+    assert _after_a_light_look(BLOCKED).running() == {}
 
 
 def test_a_main_job_that_completes_counts_at_the_next_light_look_too() -> None:
     """Its epilog runs: those of the pilots that leave run beside it, not after it."""
-    world = World(nodes=4)
-    blocked = main_job(7, count=4)
-    world.cluster.set_main([main_job(6, nodes=["n3"]), blocked])
-    world.submit(job(1))
-    world.tick(10)
-    world.cluster.set_main([replace(main_job(6, nodes=["n3"]), state=SlurmState.COMPLETING), blocked])
-    world.loop.watch()
-    world.loop.react()
-    assert world.running() == {}
+    assert _after_a_light_look(replace(BESIDE, state=SlurmState.COMPLETING), BLOCKED).running() == {}
 
 
 def test_nodes_that_another_main_job_has_taken_since_do_not_count() -> None:
-    world = World(nodes=4)
-    blocked = main_job(7, count=4)
-    world.cluster.set_main([main_job(6, nodes=["n3"]), blocked])
-    world.submit(job(1))
-    world.tick(10)
-    world.cluster.set_main([main_job(8, nodes=["n3"]), blocked])
-    world.loop.watch()
-    world.loop.react()
-    assert len(world.running()) == 3
+    assert len(_after_a_light_look(main_job(8, nodes=["n3"]), BLOCKED).running()) == 3
 
 
 def test_a_hole_is_used_and_left_before_it_closes() -> None:

@@ -153,7 +153,7 @@ def test_what_it_shows_is_made_into_a_snapshot(commands: Commands, opened: list[
 
 
 def test_a_light_look_shows_what_waits_in_the_main_queue(commands: Commands, opened: list[PyslurmReader]) -> None:
-    queue = reader(commands, opened).main_queue(())
+    queue = reader(commands, opened).main_queue(frozenset())
     assert [job.id for job in queue.waiting] == ["7", "8+1"]
 
 

@@ -434,8 +434,7 @@ class JobMachine:
             return False
         away: dict[str, Worker | None] = {}
         latest = self._latest_runs()
-        for world in self._worlds_that_may_train(check):
-            unheard = self._unheard(world)
+        for world, unheard in self._worlds_that_may_train(check):
             if 2 * len(unheard) > len(world):
                 away.update((pilot, latest.get(pilot)) for pilot in sorted(unheard))
         holding = self._holding()
@@ -455,22 +454,21 @@ class JobMachine:
             return False
         pilots = {self.job.workers[name].pilot for name in left_out}
         worlds = self._worlds_that_may_train(check)
-        return any(2 * len(self._unheard(world) | (world & pilots)) > len(world) for world in worlds)
+        return any(2 * len(unheard | (world & pilots)) > len(world) for world, unheard in worlds)
 
-    def _worlds_that_may_train(self, check: Check) -> list[frozenset[str]]:
-        """The pilots of each world that members may be in: the job's, and those that they may have entered since."""
+    def _worlds_that_may_train(self, check: Check) -> list[tuple[frozenset[str], set[str]]]:
+        """The pilots of each world that members may be in: the job's, and those that they may have entered since; and
+        those of them that may hold a node, and whose worker may train there where it is not heard."""
         job = self.job
         entered = (job.pending, *job.published.values()) if check.entered else ()
         plans = [plan for plan in (job.world, *entered) if plan is not None]
         # A daemon before may have died, or not heard, as the members of a later world took it.
         present = job.world.generation if job.world is not None else 0
         untaken = [pilots for number, pilots in job.untaken.items() if number > present]
-        return [frozenset(seat.pilot for seat in plan.members) for plan in plans] + untaken
-
-    def _unheard(self, pilots: Collection[str]) -> set[str]:
-        """Those of the pilots that may hold a node, and whose worker may train there where it is not heard."""
+        worlds = [frozenset(seat.pilot for seat in plan.members) for plan in plans] + untaken
         holding, latest = self._holding(), self._latest_runs()
-        return {pilot for pilot in pilots if holding.get(pilot) and _is_unheard(latest.get(pilot))}
+        return [(each, {pilot for pilot in each if holding.get(pilot) and _is_unheard(latest.get(pilot))})
+                for each in worlds]  # fmt: skip
 
     @property
     def relaunches(self) -> bool:
