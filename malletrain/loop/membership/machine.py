@@ -8,11 +8,18 @@ urgent generation, so that a repair never waits for a worker that holds no state
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from malletrain.domain.event import Event, GenerationPublished, Payload, WorkerJoined, WorkerLeft, WorkerLost
 from malletrain.learn.scale_up_profiling import next_measurement_size
+from malletrain.loop.membership.fencing import (
+    could_go_on_apart,
+    scripts_apart,
+    silent_majorities,
+    still_held,
+    unheard_with_state,
+)
 from malletrain.loop.membership.next_world import GENERATION_BLOCK, WorkerCandidate, next_world
 from malletrain.loop.membership.state import Check, JobMembership, MembershipSettings, Phase, Worker
 from malletrain.loop.ports import Clock
@@ -342,51 +349,6 @@ class JobMachine:
         elif job.pending is not None and not job.all_live(job.pending):
             job.pending = None  # it cannot be taken any more, and no other is possible yet
 
-    def _awaits_the_unheard(self, now: float) -> bool:
-        """Whether no world may begin yet: workers that hold the state may train where they are not heard, and two
-        worlds of one job must not.
-
-        After a restart of the daemon they have `adopt_s` to say hello. Then their nodes are taken back; another world
-        begins once these are free, and after `fence_s` at the latest: by then Slurm has killed what ran there.
-        """
-        job = self.job
-        latest = self._latest_runs()
-        silent = {pilot: each for pilot, each in latest.items() if each.may_return}
-        warm = {pilot for pilot, has_been_warm in self._holding().items() if has_been_warm}
-        job.fenced &= warm  # one that was started again has had no warm worker yet
-        heard = latest.keys() - silent.keys() - job.fenced
-        unheard = sorted(warm - heard)
-        if not unheard:
-            job.fenced_at = None
-            return False
-        self.look_at(now + UNHEARD_POLL_S)
-        if job.fenced_at is None:
-            if now < self._up_since + self.settings.adopt_s and any(pilot not in silent for pilot in unheard):
-                return True
-            job.fenced_at = now
-        self._fence_all({pilot: silent.get(pilot) for pilot in unheard})
-        return now < job.fenced_at + self.settings.fence_s
-
-    def _latest_runs(self) -> dict[str, Worker]:
-        """By pilot, the worker of its latest run."""
-        return {each.pilot: each for each in sorted(self.job.workers.values(), key=lambda each: each.restart)}
-
-    def _fence_all(self, away: Mapping[str, Worker | None]) -> None:
-        """Fences these pilots, by their workers' names where these are known, but for those that are already."""
-        for pilot, worker in away.items():
-            if pilot not in self.job.fenced:
-                self._fence(pilot, worker)
-
-    def _fence(self, pilot: str, worker: Worker | None) -> None:
-        """Gives up a worker that may train where it is not heard, for good, and its node with it."""
-        self.job.fenced.add(pilot)
-        how = "not heard, and others are to train on without it: its node is taken back"
-        name = f"{pilot}.0" if worker is None else worker.id
-        if worker is not None:
-            worker.may_return, worker.end = False, f"given up: {how}"
-        lost = WorkerLost(name, how, fenced=True)
-        self._outbox.events.append(Event(self.clock.now(), lost, self.job.id, pilot, None, how))
-
     def _settle_check(self, check: Check) -> None:
         job = self.job
         now = self.clock.elapsed()
@@ -418,96 +380,10 @@ class JobMachine:
             self._dissolve()
             return
         members = staying or survivors[:1]
-        if self._may_go_on_apart(check, set(survivors).difference(members)):
+        left_out = set(survivors).difference(members)
+        if not job.terms.restarts and could_go_on_apart(job, check, left_out, self._holding()):
             members = survivors  # those that leave follow by the next plan, which all take together
         self.publish(tuple(job.workers[name].seat for name in members), check.reason, urgent=True)
-
-    def _awaits_a_majority(self, check: Check, now: float) -> bool:
-        """Whether those that have answered must wait, because more than half of their world is silent.
-
-        Cut off from the daemon and from them, these would make a world of their own
-        (`malletrain.elastic.resize.quorum`). Their nodes are taken back; the others train on once these are free, and
-        after `fence_s` at the latest. One that is known to have ended, or to hold no node, is not waited for.
-        """
-        job = self.job
-        if job.terms.restarts or not check.whole:
-            return False
-        away: dict[str, Worker | None] = {}
-        latest = self._latest_runs()
-        for world, unheard in self._worlds_that_may_train(check):
-            if 2 * len(unheard) > len(world):
-                away.update((pilot, latest.get(pilot)) for pilot in sorted(unheard))
-        holding = self._holding()
-        job.fenced &= {pilot for pilot, has_been_warm in holding.items() if has_been_warm}
-        if not away:
-            return False
-        check.fenced_at = now if check.fenced_at is None else check.fenced_at
-        self._fence_all(away)
-        self.look_at(now + UNHEARD_POLL_S)
-        return now < check.fenced_at + self.settings.fence_s
-
-    def _may_go_on_apart(self, check: Check, left_out: Collection[str]) -> bool:
-        """Whether an urgent plan must not leave these members out, though they are to leave: with those that are not
-        heard they are more than half of a world. Where the plan does not reach them, they would make one of their
-        own as soon as the daemon is away (`malletrain.elastic.resize.quorum`)."""
-        if self.job.terms.restarts:
-            return False
-        pilots = {self.job.workers[name].pilot for name in left_out}
-        worlds = self._worlds_that_may_train(check)
-        return any(2 * len(unheard | (world & pilots)) > len(world) for world, unheard in worlds)
-
-    def _worlds_that_may_train(self, check: Check) -> list[tuple[frozenset[str], set[str]]]:
-        """The pilots of each world that members may be in: the job's, and those that they may have entered since; and
-        those of them that may hold a node, and whose worker may train there where it is not heard."""
-        job = self.job
-        entered = (job.pending, *job.published.values()) if check.entered else ()
-        plans = [plan for plan in (job.world, *entered) if plan is not None]
-        # A daemon before may have died, or not heard, as the members of a later world took it.
-        present = job.world.generation if job.world is not None else 0
-        untaken = [pilots for number, pilots in job.untaken.items() if number > present]
-        worlds = [frozenset(seat.pilot for seat in plan.members) for plan in plans] + untaken
-        holding, latest = self._holding(), self._latest_runs()
-        return [(each, {pilot for pilot in each if holding.get(pilot) and _is_unheard(latest.get(pilot))})
-                for each in worlds]  # fmt: skip
-
-    @property
-    def relaunches(self) -> bool:
-        """Whether launchers are the members, each of which ends and starts its script by itself."""
-        return self.job.terms.restarts and not self.job.terms.items
-
-    def holds_scripts(self, plan: Plan) -> bool:
-        """Whether no script of this plan may start yet, because one of an earlier world may still run: it saves, and
-        those of the plan are to load that."""
-        return self.relaunches and (
-            self.job.scripts_apart
-            or any(
-                each.unheard or (each.at is not None and each.at.generation < plan.generation)
-                for each in self.job.living()
-            )
-        )
-
-    def _awaits_scripts_apart(self, now: float) -> bool:
-        """Whether others must wait, because scripts of an earlier world may train on where they are not heard.
-
-        A launcher takes a plan without asking the other members of its world, whose scripts then fail. So only a
-        world none of whose members is heard can train on. But the first member of any may be about to save, and do so
-        over what later worlds have saved. Their nodes are taken back; the others go on once these are free, and
-        after `fence_s` at the latest.
-        """
-        job = self.job
-        if not self.relaunches:
-            return False
-        holding = self._holding()
-        latest = self._latest_runs()
-        silent = {each.id: each for each in latest.values() if each.silent and holding.get(each.pilot)}
-        apart = [each for each in silent.values() if each.unheard or _saves(each) or _trains_apart(each, silent)]
-        job.fenced &= {pilot for pilot, has_been_warm in holding.items() if has_been_warm}
-        job.apart_since = {each.pilot: job.apart_since.get(each.pilot, now) for each in apart}
-        job.scripts_apart = any(now < since + self.settings.fence_s for since in job.apart_since.values())
-        if apart:
-            self._fence_all({worker.pilot: worker for worker in apart})
-            self.look_at(now + UNHEARD_POLL_S)
-        return job.scripts_apart
 
     def _dissolve(self) -> None:
         """Drops a world whose members are all silent.
@@ -573,21 +449,87 @@ class JobMachine:
             worker.end = worker.leave_reason
             self.leave(worker, worker.leave_reason)
 
+    # --- Workers that may train where they are not heard ---------------------------------------------------------
 
-def _saves(worker: Worker) -> bool:
-    """Whether the script of this launcher is the one that saves: the first of its world."""
-    return worker.at is not None and worker.at.workers[0] == worker.id
+    def _awaits_the_unheard(self, now: float) -> bool:
+        """Whether no world may begin yet: workers that hold the state may train where they are not heard.
 
+        After a restart of the daemon they have `adopt_s` to say hello, before their nodes are taken back.
+        """
+        job = self.job
+        unheard = unheard_with_state(job, self._look_at_fences())
+        if not unheard:
+            job.fenced_at = None
+            return False
+        if job.fenced_at is None:
+            if now < self._up_since + self.settings.adopt_s and None in unheard.values():
+                self.look_at(now + UNHEARD_POLL_S)
+                return True
+            job.fenced_at = now
+        self._take_back(unheard, now)
+        return now < job.fenced_at + self.settings.fence_s
 
-def _trains_apart(worker: Worker, silent: Mapping[str, Worker]) -> bool:
-    """Whether all members of the world that the worker is in are silent, and none is in a later one."""
-    world = worker.at
-    if world is None:
-        return False
-    members = [silent.get(name) for name in world.workers]
-    return all(each is not None and (each.at is None or each.at.generation <= world.generation) for each in members)
+    def _awaits_a_majority(self, check: Check, now: float) -> bool:
+        """Whether those that have answered must wait, because more than half of their world is silent."""
+        if self.job.terms.restarts or not check.whole:
+            return False
+        away = silent_majorities(self.job, check, self._look_at_fences())
+        if not away:
+            return False
+        check.fenced_at = now if check.fenced_at is None else check.fenced_at
+        self._take_back(away, now)
+        return now < check.fenced_at + self.settings.fence_s
 
+    def _awaits_scripts_apart(self, now: float) -> bool:
+        """Whether others must wait, because scripts of an earlier world may run on where they are not heard."""
+        job = self.job
+        if not self.relaunches:
+            return False
+        apart = {each.pilot: each for each in scripts_apart(job, self._look_at_fences())}
+        job.apart_since = {pilot: job.apart_since.get(pilot, now) for pilot in apart}
+        if apart:
+            self._take_back(apart, now)
+        return self._scripts_may_run_apart(now)
 
-def _is_unheard(worker: Worker | None) -> bool:
-    """Whether a pilot's worker, None where none has said hello, may train where it is not heard."""
-    return worker is None or (worker.silent and not worker.phase.lives)
+    def _scripts_may_run_apart(self, now: float) -> bool:
+        return any(now < since + self.settings.fence_s for since in self.job.apart_since.values())
+
+    def _look_at_fences(self) -> Mapping[str, bool]:
+        """Forgets which nodes were taken back that are free now; the job's pilots that may hold one."""
+        holding = self._holding()
+        self.job.fenced = still_held(self.job, holding)
+        return holding
+
+    def _take_back(self, away: Mapping[str, Worker | None], now: float) -> None:
+        """Gives these pilots' workers up for good, and their nodes with them, unless that is done; looks again soon.
+
+        The others go on once the nodes are free, and `fence_s` later at the latest: by then Slurm has killed what ran
+        there.
+        """
+        self.look_at(now + UNHEARD_POLL_S)
+        for pilot, worker in away.items():
+            if pilot in self.job.fenced:
+                continue
+            self.job.fenced.add(pilot)
+            how = "not heard, and others are to train on without it: its node is taken back"
+            name = f"{pilot}.0" if worker is None else worker.id
+            if worker is not None:
+                worker.may_return, worker.end = False, f"given up: {how}"
+            lost = WorkerLost(name, how, fenced=True)
+            self._outbox.events.append(Event(self.clock.now(), lost, self.job.id, pilot, None, how))
+
+    @property
+    def relaunches(self) -> bool:
+        """Whether launchers are the members, each of which ends and starts its script by itself."""
+        return self.job.terms.restarts and not self.job.terms.items
+
+    def holds_scripts(self, plan: Plan) -> bool:
+        """Whether no script of this plan may start yet, because one of an earlier world may still run: it saves, and
+        those of the plan are to load that."""
+        return self.relaunches and (
+            self._scripts_may_run_apart(self.clock.elapsed())
+            or any(
+                each.unheard or (each.at is not None and each.at.generation < plan.generation)
+                for each in self.job.living()
+            )
+        )

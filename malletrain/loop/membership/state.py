@@ -136,7 +136,6 @@ class JobMembership:
     seen: dict[int, float] = field(default_factory=dict)  #: samples/s of the stages so far
     #: By pilot: since when a script may run there in a world that is over, and is not heard.
     apart_since: dict[str, float] = field(default_factory=dict)
-    scripts_apart: bool = False  #: whether such a script is still waited for
     #: Since when nodes of workers are taken back that hold the state, and are not heard.
     fenced_at: float | None = None
     fenced: set[str] = field(default_factory=set)  #: their pilots

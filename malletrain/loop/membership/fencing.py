@@ -1,0 +1,115 @@
+"""Workers of a job that may train, or save, where the daemon does not hear them. Pure.
+
+No two worlds of a job may train, and no older state may be saved over a newer one. So before others begin, or go on
+without such workers, the nodes of these are taken back (`malletrain.loop.membership.machine`).
+
+In all of these functions `holding` has the job's pilots that may hold a node, and whether a worker has been warm
+there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+
+from malletrain.loop.membership.state import Check, JobMembership, Worker
+
+
+def unheard_with_state(job: JobMembership, holding: Mapping[str, bool]) -> dict[str, Worker | None]:
+    """The pilots where the job's state may be, and training with it, without the daemon hearing of it.
+
+    No world may begin beside them. By pilot, with the worker if it may bring its world back; None where another has
+    been warm that is not known, or whose node is being taken back.
+    """
+    latest = _latest_runs(job)
+    silent = {pilot: each for pilot, each in latest.items() if each.may_return}
+    heard = latest.keys() - silent.keys() - job.fenced
+    return {pilot: silent.get(pilot) for pilot in sorted(_warm(holding) - heard)}
+
+
+def silent_majorities(job: JobMembership, check: Check, holding: Mapping[str, bool]) -> dict[str, Worker | None]:
+    """The unheard pilots, by worker where it is known, of each world more than half of which is not heard.
+
+    Cut off from the daemon and from those that have answered the check, these would make a world of their own
+    (`malletrain.elastic.resize.quorum`). Whoever is known to have ended, or to hold no node, does not count.
+    """
+    latest = _latest_runs(job)
+    away: dict[str, Worker | None] = {}
+    for world, unheard in _worlds_that_may_train(job, check, holding):
+        if 2 * len(unheard) > len(world):
+            away.update((pilot, latest.get(pilot)) for pilot in sorted(unheard))
+    return away
+
+
+def could_go_on_apart(
+    job: JobMembership, check: Check, left_out: Collection[str], holding: Mapping[str, bool]
+) -> bool:
+    """Whether an urgent plan must not leave these workers out, though they are to leave.
+
+    With those that are not heard they are more than half of a world. Where the plan does not reach them, they would
+    make one of their own as soon as the daemon is away (`malletrain.elastic.resize.quorum`).
+    """
+    pilots = {job.workers[name].pilot for name in left_out}
+    worlds = _worlds_that_may_train(job, check, holding)
+    return any(2 * len(unheard | (world & pilots)) > len(world) for world, unheard in worlds)
+
+
+def scripts_apart(job: JobMembership, holding: Mapping[str, bool]) -> list[Worker]:
+    """The launchers whose scripts may train on, or save, in a world that is over.
+
+    A launcher takes a plan without asking the other members of its world, whose scripts then fail. So only a world
+    none of whose members is heard can train on. But the first member of any may be about to save, and do so over what
+    later worlds have saved.
+    """
+    latest = _latest_runs(job).values()
+    silent = {each.id: each for each in latest if each.silent and holding.get(each.pilot)}
+    return [each for each in silent.values() if each.unheard or _saves(each) or _trains_apart(each, silent)]
+
+
+def still_held(job: JobMembership, holding: Mapping[str, bool]) -> set[str]:
+    """The pilots whose nodes are being taken back and are not free yet. One that was started again is free: there has
+    been no warm worker yet."""
+    return job.fenced & _warm(holding)
+
+
+def _warm(holding: Mapping[str, bool]) -> set[str]:
+    return {pilot for pilot, has_been_warm in holding.items() if has_been_warm}
+
+
+def _latest_runs(job: JobMembership) -> dict[str, Worker]:
+    """By pilot, the worker of its latest run."""
+    return {each.pilot: each for each in sorted(job.workers.values(), key=lambda each: each.restart)}
+
+
+def _worlds_that_may_train(
+    job: JobMembership, check: Check, holding: Mapping[str, bool]
+) -> list[tuple[frozenset[str], frozenset[str]]]:
+    """The pilots of each world that members may be in: the job's, and those that they may have entered since; and
+    those of them that may hold a node, and whose worker may train there where it is not heard."""
+    entered = (job.pending, *job.published.values()) if check.entered else ()
+    plans = [plan for plan in (job.world, *entered) if plan is not None]
+    # A daemon before may have died, or not heard, as the members of a later world took it.
+    present = job.world.generation if job.world is not None else 0
+    untaken = [pilots for number, pilots in job.untaken.items() if number > present]
+    worlds = [frozenset(seat.pilot for seat in plan.members) for plan in plans] + untaken
+    latest = _latest_runs(job)
+    unheard = frozenset(pilot for pilot, warm in holding.items() if warm and _is_unheard(latest.get(pilot)))
+    return [(world, world & unheard) for world in worlds]
+
+
+def _is_unheard(worker: Worker | None) -> bool:
+    """Whether a pilot's worker, None where none has said hello, may train where it is not heard."""
+    return worker is None or (worker.silent and not worker.phase.lives)
+
+
+def _saves(worker: Worker) -> bool:
+    """Whether the script of this launcher is the one that saves: the first of its world."""
+    return worker.at is not None and worker.at.workers[0] == worker.id
+
+
+def _trains_apart(worker: Worker, silent: Mapping[str, Worker]) -> bool:
+    """Whether all members of the world that the worker is in are silent, and none is in a later one."""
+    world = worker.at
+    if world is None:
+        return False
+    members = [silent.get(name) for name in world.workers]
+    return all(each is not None and (each.at is None or each.at.generation <= world.generation) for each in members)
