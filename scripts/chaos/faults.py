@@ -52,6 +52,8 @@ class Chaos:
             what = fault(self)
         except LabError as error:
             what = f"{fault.__name__}: not done ({str(error).splitlines()[0]})"
+        except ProcessLookupError:
+            what = f"{fault.__name__}: not done (the process had ended)"
         if what:
             self.done.append((time.monotonic() - self._begun, what))
 

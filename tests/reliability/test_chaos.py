@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import socket
+import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 from subprocess import CompletedProcess
@@ -13,8 +14,9 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from scripts.chaos import faults
 from scripts.chaos.__main__ import play
-from scripts.chaos.faults import Chaos, node_drained, reservation_made
+from scripts.chaos.faults import Chaos, daemon_frozen, node_drained, reservation_made
 from scripts.chaos.laws import Outcome
 from scripts.chaos.network import Network
 from scripts.chaos.scene import Scene
@@ -71,6 +73,15 @@ def test_what_was_broken_is_mended_also_when_slurm_does_not_answer_or_forgets_it
     slurm.broken = broken  # slurmctld starts from what it had saved
     chaos.mend_all()
     assert slurm.broken == set()
+
+
+def test_a_daemon_that_has_just_ended_cannot_be_frozen_and_the_run_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    with subprocess.Popen(["true"]) as ended:
+        ended.wait()
+    chaos = Chaos(cast(Scene, SimpleNamespace(site=SimpleNamespace(pid=ended.pid))), random.Random(1))
+    monkeypatch.setattr(faults, "FAULTS", ((daemon_frozen, 1.0),))
+    chaos.step()
+    assert [what for _, what in chaos.done] == ["daemon_frozen: not done (the process had ended)"]
 
 
 def test_a_cut_network_delivers_afterwards_what_was_sent_meanwhile() -> None:
