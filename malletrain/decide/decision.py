@@ -10,7 +10,7 @@ from malletrain.decide.holes import Foresight, Holes, find_holes, pilot_limit_s
 from malletrain.decide.learn_and_size import Sizing, learn_and_size
 from malletrain.decide.multi_node_pilots import task_groups, with_co_allocated
 from malletrain.decide.must_leave import leave_what_must
-from malletrain.decide.pilot_width import LEAST_STAY_S, outgrown, pilot_width
+from malletrain.decide.pilot_width import LEAST_STAY_S, narrowest_start, outgrown, pilot_width
 from malletrain.decide.placement import place, rank, unfit_nodes
 from malletrain.decide.reconcile import (
     clear_away,
@@ -122,7 +122,7 @@ def _keep_reserve(draft: Draft, inputs: Inputs) -> None:
     draft.keep_the_others(inputs)
     draft.free, refusals = _free_holes(draft.holes, inputs.held, draft.yielding.claimed, situation, rules)
     draft.refusals += refusals
-    draft.coming = _changing_hands(inputs.live, draft.holes, draft.yielding.given, situation, rules)
+    draft.coming = _changing_hands(draft, inputs)
     if rules.keep_leaves or rules.keep_idle:
         spare = _reserve(draft, inputs)
         draft.refusals += [
@@ -135,6 +135,8 @@ def _keep_reserve(draft: Draft, inputs: Inputs) -> None:
             leaves = [leaving(p, LeaveCause.RESERVE, now, rules, spare.leave[p.id]) for p in going]
             draft.give_up(inputs.tasks.with_co_allocated(leaves))
             draft.keep_the_others(inputs)
+            # The other nodes of a task that leaves are for pilots again.
+            draft.coming = _changing_hands(draft, inputs) - spare.kept.keys() - {p.node for p in going}
     if rules.cap_why:
         _shed_pilots(draft, inputs)
     draft.width = pilot_width(
@@ -188,8 +190,14 @@ def _widest(live: Mapping[int, JobView]) -> list[int]:
     return [max(view.job.max_nodes for view in live.values())] if live else []
 
 
+def _most_useful(view: JobView) -> int:
+    """The most nodes that the job has a use for, as far as that is known."""
+    curve = view.curve or view.job.given_curve
+    return view.job.max_nodes if curve is None else curve.best_size(view.job.max_nodes)
+
+
 def _make_room(draft: Draft, inputs: Inputs) -> None:
-    """The narrowest pilots leave where the cap keeps wider ones from starting."""
+    """The narrowest pilots leave where the cap keeps wider ones from starting, and none as narrow starts."""
     room = max(0, inputs.rules.max_pilots - inputs.tasks.count(draft.staying))
     if len(draft.free) <= room:
         return
@@ -198,8 +206,9 @@ def _make_room(draft: Draft, inputs: Inputs) -> None:
         for j, view in inputs.live.items()
         if inputs.holdings[j].may_train and j not in inputs.situation.set_aside
     ]
-    lacking = [min(view.job.max_nodes - len(draft.staying[view.job.id]), view.held_count) for view in growing]
+    lacking = [max(0, min(_most_useful(v) - len(draft.staying[v.job.id]), v.held_count)) for v in growing]
     waiting = [len(group) for group in task_groups(draft.free, draft.width, inputs.snapshot)]
+    draft.narrowest = narrowest_start(waiting, lacking, room, draft.width)
     tasks: dict[str, list[Pilot]] = {}
     for pilot in (pilot for pilots in draft.staying.values() for pilot in pilots):
         tasks.setdefault(pilot.task, []).append(pilot)
@@ -314,19 +323,19 @@ def _reserve(draft: Draft, inputs: Inputs) -> Reserve:
     return plan_reserve(draft.free, held, left, snapshot, rules)
 
 
-def _changing_hands(
-    views: Mapping[int, JobView],
-    holes: Mapping[str, Hole],
-    given: Collection[str],
-    situation: Situation,
-    rules: Rules,
-) -> frozenset[str]:
-    """The nodes that one pilot is leaving for another: counted, or the plan would change while they do.
+def _changing_hands(draft: Draft, inputs: Inputs) -> frozenset[str]:
+    """The nodes that pilots are leaving, also those that are asked to at this look: counted, or other jobs would
+    change size while they do.
 
     Not those that a main job, staff or an operator wants, or whose hole is nearly over.
     """
-    leaving = [p for view in views.values() for p in view.leaving]
-    wanted = set(given) | situation.drained
+    situation, rules, holes = inputs.situation, inputs.rules, draft.holes
+    wanted = set(draft.yielding.given) | situation.drained
+    leaving = [
+        pilot
+        for view in inputs.live.values()
+        for pilot in (*view.leaving, *(each for each in view.staying if each.id in draft.given_up))
+    ]
     return frozenset(
         pilot.node
         for pilot in leaving

@@ -71,7 +71,7 @@ class _CachedDemand:
 
     view: JobView
     count: int
-    width: int
+    width: tuple[int, int]
     fit: object
     prior_jobs: object
     demand: JobDemand
@@ -115,24 +115,25 @@ class DecisionCache:
         return last
 
     def demand(
-        self, view: JobView, stays: Sequence[Pilot], known: JobKnowledge, rules: Rules, width: int = 1
-    ) -> JobDemand:
+        self, view: JobView, stays: Sequence[Pilot], known: JobKnowledge, rules: Rules, width: int = 1,
+        narrowest: int = 1,
+    ) -> JobDemand:  # fmt: skip
         """As `demand_of`."""
         if rules is not self._rules:
             # By identity: comparing what a job is would cost as much as making its demand.
             if self._rules is None or not all(map(is_, _used(rules), _used(self._rules))):
                 self._demands.clear()
             self._rules = rules
-        job_id, count = view.job.id, len(stays)
+        job_id, count, widths = view.job.id, len(stays), (width, narrowest)
         last = self._demands.get(job_id)
-        if last is not None and last.view is view and (last.count, last.width) == (count, width) and last.of(known):
+        if last is not None and last.view is view and (last.count, last.width) == (count, widths) and last.of(known):
             return last.demand
         curve, before = expected_curve(view, known, rules), self._curves.get(job_id)
         if before is None or before[0] is not curve:
             before = self._curves[job_id] = (curve, curve.over_one())
-        demand = _demand(view, stays, before[1], known, rules, width)
+        demand = _demand(view, stays, before[1], known, rules, width, narrowest)
         if not view.co_allocated:  # else it matters which pilots stay, not only how many
-            self._demands[job_id] = _CachedDemand(view, count, width, known.fit, known.prior_jobs, demand)
+            self._demands[job_id] = _CachedDemand(view, count, widths, known.fit, known.prior_jobs, demand)
         return demand
 
     def harvested(self, view: JobView) -> tuple[HarvestedNode, ...]:
@@ -155,19 +156,22 @@ def may_train(view: JobView) -> bool:
     return view.phase in (JobPhase.QUEUED, JobPhase.RUNNING) and tasks >= max(1, view.job.min_nodes)
 
 
-def demand_of(view: JobView, stays: Sequence[Pilot], known: JobKnowledge, rules: Rules, width: int = 1) -> JobDemand:
+def demand_of(
+    view: JobView, stays: Sequence[Pilot], known: JobKnowledge, rules: Rules, width: int = 1, narrowest: int = 1
+) -> JobDemand:
     """One job as the sizing problem sees it. It cannot get more nodes than it has tasks for, and grows by pilots of
-    `width` nodes.
+    `width` nodes, or of `narrowest` at least.
 
     Throughput counts in speed-ups over one node: samples of different models do not compare, and of a job that
     was never measured they are not known.
     """
-    return _demand(view, stays, expected_curve(view, known, rules).over_one(), known, rules, width)
+    return _demand(view, stays, expected_curve(view, known, rules).over_one(), known, rules, width, narrowest)
 
 
 def _demand(
-    view: JobView, stays: Sequence[Pilot], speedups: Curve, known: JobKnowledge, rules: Rules, width: int
-) -> JobDemand:
+    view: JobView, stays: Sequence[Pilot], speedups: Curve, known: JobKnowledge, rules: Rules, width: int,
+    narrowest: int,
+) -> JobDemand:  # fmt: skip
     job = view.job
     most = min(job.max_nodes, len(stays) + view.held_count)
     one = _rate_of_one(view)
@@ -178,7 +182,7 @@ def _demand(
         current=len(stays),
         min=job.min_nodes,
         max=most,
-        sizes=whole_sizes(stays, job.min_nodes, most, tuple(k for k in job.sizes if k <= most), width),
+        sizes=whole_sizes(stays, job.min_nodes, most, tuple(k for k in job.sizes if k <= most), width, narrowest),
         weight=weight_of(view, rules),
         doubt=_doubt(known, len(stays)),
         grow_s=view.costs.grow_s,

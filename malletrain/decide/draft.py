@@ -142,7 +142,7 @@ class Draft:
         free: holes that may be started on, best first.
         coming: nodes that one pilot is leaving for another.
         replacements: starts in place of stragglers; they come before all others.
-        width: how many nodes a pilot that starts now holds at most.
+        width, narrowest: how many nodes a pilot that starts now holds at most, and at least.
         nodes: how many nodes there are to share.
         unfit: by job, those of them that it cannot have.
     """
@@ -158,6 +158,7 @@ class Draft:
     coming: frozenset[str] = frozenset()
     replacements: Sequence[StartPilot] = ()
     width: int = 1
+    narrowest: int = 1
     nodes: int = 0
     unfit: Mapping[int, Unfit] = field(default_factory=dict)
 

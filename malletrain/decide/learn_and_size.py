@@ -57,7 +57,7 @@ def learn_and_size(draft: Draft, inputs: Inputs) -> Sizing:
     }
     known = {j: situation.known[j] for j in training if j in situation.known}
     wanted = {
-        j: cache.demand(view, draft.staying[j], known.get(j, _UNKNOWN), rules, draft.width)
+        j: cache.demand(view, draft.staying[j], known.get(j, _UNKNOWN), rules, draft.width, draft.narrowest)
         for j, view in training.items()
     }
     demands = within_reach(wanted, training, known, draft.nodes, rules)

@@ -77,11 +77,11 @@ def task_groups(holes: Sequence[Hole], most: int, snapshot: Snapshot) -> list[tu
 
 
 def whole_sizes(
-    pilots: Sequence[Pilot], least: int, most: int, sizes: tuple[int, ...], width: int = 1
+    pilots: Sequence[Pilot], least: int, most: int, sizes: tuple[int, ...], width: int = 1, narrowest: int = 1
 ) -> tuple[int, ...]:
     """The sizes that a job on `pilots` can take without breaking up a task, of those that it may have (`least` to
-    `most`, in `sizes` unless that is empty), and growing by tasks of `width` nodes; `sizes` as it is where no task
-    holds several nodes and none is to."""
+    `most`, in `sizes` unless that is empty), and growing by tasks of `width` nodes, or of `narrowest` at least;
+    `sizes` as it is where no task holds several nodes and none is to."""
     if width <= 1 and not any(pilot.is_part for pilot in pilots):
         return sizes
     held = len(pilots)
@@ -89,7 +89,7 @@ def whole_sizes(
     for own in _widths(pilots).values():
         kept |= {size + own for size in kept}
     below = (size for size in sorted(kept) if least <= size <= min(held, most) and (not sizes or size in sizes))
-    allowed = (*below, *growth_sizes(held, least, most, width, sizes))
+    allowed = (*below, *growth_sizes(held, least, most, width, sizes, narrowest))
     # An empty tuple would mean any size: this one is no size at all.
     return allowed or (0,)
 

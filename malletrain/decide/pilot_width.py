@@ -61,19 +61,39 @@ def outgrown(widths: Sequence[int], free: Sequence[int], lacking: Sequence[int],
     there no cap; `lacking`: how many nodes more each job can have; `room`: how many pilots may start as it is;
     `width`: of a pilot that starts now. A pilot makes room only for one that holds `WIDER_TIMES` as many nodes.
     """
-    wanted = sorted((min(width, most) for most in lacking for _ in range(max(1, most // width))), reverse=True)
-    starting = [min(pair) for pair in zip(sorted(free, reverse=True), wanted, strict=False)]
-    pairs = zip(sorted(widths), starting[max(0, room) :], strict=False)
+    pairs = zip(sorted(widths), _widest_starts(free, lacking, width)[max(0, room) :], strict=False)
     return sum(1 for _ in takewhile(lambda pair: pair[1] >= WIDER_TIMES * pair[0], pairs))
 
 
-def growth_sizes(held: int, least: int, most: int, width: int, sizes: tuple[int, ...] = ()) -> tuple[int, ...]:
+def narrowest_start(free: Sequence[int], lacking: Sequence[int], room: int, width: int) -> int:
+    """The fewest nodes of a pilot that starts now; arguments as in `outgrown`.
+
+    Where the cap keeps some from starting, the places that there are go to the widest. A pilot that made room would
+    otherwise be followed by one as narrow, of a job that lacks few nodes, and the next would make room at the next
+    look.
+    """
+    starts = _widest_starts(free, lacking, width)
+    return starts[max(1, room) - 1] if len(starts) > room else 1
+
+
+def _widest_starts(free: Sequence[int], lacking: Sequence[int], width: int) -> list[int]:
+    """Nodes of each pilot that could start were there no cap, the widest first."""
+    wanted = sorted((min(width, most) for most in lacking for _ in range(max(1, most // width))), reverse=True)
+    return [min(pair) for pair in zip(sorted(free, reverse=True), wanted, strict=False)]
+
+
+def growth_sizes(
+    held: int, least: int, most: int, width: int, sizes: tuple[int, ...] = (), narrowest: int = 1
+) -> tuple[int, ...]:
     """The sizes above `held` nodes that a job grows to by whole pilots of `width` nodes, ascending.
 
     `least` to `most`: its bounds, where the most is also what it has tasks for; `sizes`: those that its script
-    allows, where not all. A job that no whole pilot fits into may have its most, or of `sizes` any.
+    allows, where not all; `narrowest`: the fewest nodes of a pilot. A job that no whole pilot fits into may have its
+    most, or of `sizes` any, unless that takes a pilot that is too narrow.
     """
     step = max(1, min(width, most - held))
+    if most - held < narrowest:
+        return ()
     if sizes:
         larger = tuple(size for size in sizes if held < size <= most and size >= least)
         return tuple(size for size in larger if size - held >= step) or larger

@@ -81,6 +81,11 @@ class Curve:
             below_n, below_rate = n, rate
         return below_rate
 
+    def best_size(self, most: int) -> int:
+        """The fewest nodes up to `most` with the highest throughput: more are of no use."""
+        sizes = [n for n, _ in self.points if n <= most]
+        return max([*sizes, most], key=lambda n: (self.throughput(n), -n))
+
     def over_one(self) -> Curve:
         """The same in speed-ups over one node; as it is where nothing trains on one."""
         one = self.throughput(1) or 1.0

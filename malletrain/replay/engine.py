@@ -21,7 +21,7 @@ from time import perf_counter
 import numpy as np
 from numpy.typing import NDArray
 
-from malletrain.decide.pilot_width import LEAST_STAY_S, outgrown, pilot_width
+from malletrain.decide.pilot_width import LEAST_STAY_S, narrowest_start, outgrown, pilot_width
 from malletrain.replay.cluster_trace import ClusterTrace
 from malletrain.replay.inputs.node_classes import ClassesOfNodes, ClassIdeal, ClassRates
 from malletrain.replay.options import NodeOrder, Options
@@ -110,8 +110,6 @@ class Engine:
         #: The daemon's rules bind: nodes that change hands are seen free at the next tick.
         self._ruled = options.rules is not None and options.tick_s > 0
         self._freed = np.full(nodes, -math.inf)
-        #: Nodes whose pilots leave at this moment as their limits end.
-        self._ending: list[Ints] = []
         #: When sizes are looked at again for nodes that change hands, for turns, and for pilots that may make room.
         self._again_at = self._turn_at = self._room_at = math.inf
         self._startable: Ints | None = None
@@ -119,6 +117,7 @@ class Engine:
         self._looked_at = -math.inf
         self._least = [each.job.min_nodes for each in jobs]
         self._most = [each.job.max_nodes for each in jobs]
+        self._most_useful = [each.curve.best_size(each.job.max_nodes) for each in jobs]
         self._tasks = MultiNodeTasks(nodes)
         self._holes = HoleRecords(nodes, trace.start) if options.order is NodeOrder.FORECAST else None
         self._turns = Turns(
@@ -353,7 +352,6 @@ class Engine:
                 alone = np.array([node])
                 together = np.concatenate([alone, self._tasks.co_allocated(alone)])
                 self._release(together, int(self.owner[node]), Cause.LIMIT, stall=True)
-                self._ending.append(together)
                 self._due = True
 
     def _plan(self) -> None:
@@ -464,13 +462,10 @@ class Engine:
             return
         usable = max(0, self.n_idle - self._soon - self.options.keep_idle)
         refilled = self._ruled and self._refill_reserve()
-        ending = self._counted_from_the_next_look()
-        if refilled or ending:
-            usable = max(self.n_held, 0 if refilled else usable - ending)
         if self.options.max_nodes > 1:
             self._widen(usable)
             self._make_room()
-        nodes = self._within_cap(usable, ending)
+        nodes = self._within_cap(usable)
         self._beyond_cap = usable - nodes
         counts = self.held[live].tolist()
         bounds = self._bounds(nodes)
@@ -497,19 +492,10 @@ class Engine:
                 self._again_at = math.inf  # nothing has changed: the next look would find the same
         elif len(growing):
             self._begin(self._free(), live[growing], change[growing])
-        if refilled or ending or (self._tasks.several and (change.any() or len(growing))):
+        if refilled or (self._tasks.several and (change.any() or len(growing))):
             self._again_at = (
                 self.now + self.options.tick_s
             )  # what is held has changed, and with it how wide pilots are
-
-    def _counted_from_the_next_look(self) -> int:
-        """How many nodes the daemon does not share out at this look, as their pilots' limits end at it."""
-        if not self._ending:
-            return 0
-        nodes = np.concatenate(self._ending)
-        self._ending.clear()
-        free = (self.state[nodes] == IDLE) & (self._plans.wanted_at[nodes] >= self.now + self.options.min_hole_s)
-        return int(np.count_nonzero(free)) if self._ruled else 0
 
     def _refill_reserve(self) -> bool:
         """Pilots leave where too few nodes stay idle: then none starts at this look. Whether any left."""
@@ -554,7 +540,8 @@ class Engine:
         if len(free) <= room or self._tasks.width == 1:
             return
         waiting = np.unique(self._tasks.groups(free, self._alike()), return_counts=True)[1].tolist()
-        lacking = [self._most[j] - int(self.held[j]) for j in self.live]
+        lacking = [max(0, self._most_useful[j] - int(self.held[j])) for j in self.live]
+        self._tasks.narrowest = narrowest_start(waiting, lacking, room, self._tasks.width)
         stays_since = self.started[held]
         staid = held[stays_since <= self.now - LEAST_STAY_S]
         others = stays_since[stays_since > self.now - LEAST_STAY_S]
@@ -567,16 +554,15 @@ class Engine:
             nodes = held[self._tasks.of[held] == task]
             self._release(nodes, int(self.owner[nodes[0]]), Cause.SHRINK, stall=True)
 
-    def _within_cap(self, nodes: int, ending: int) -> int:
-        """How many of `nodes` nodes there can be pilots on, besides `ending` that are not shared out; and which free
-        ones may be started on at this look."""
+    def _within_cap(self, nodes: int) -> int:
+        """How many of `nodes` nodes there can be pilots on, and which free ones may be started on at this look."""
         self._startable = None
         if nodes <= self.options.max_pilots and not self._tasks.several:
             return nodes
         room = max(0, self.options.max_pilots - self._pilots())
         free = self._less_reserve(self._free())
         seen = self._freed[free] < self.now if self._ruled else np.ones(len(free), np.bool_)
-        changing_hands = max(0, len(free) - int(np.count_nonzero(seen)) - ending)
+        changing_hands = max(0, len(free) - int(np.count_nonzero(seen)))
         free = free[seen]
         self._startable = free = free[self._tasks.groups(free, self._alike()) < room]
         return min(nodes, self.n_held + len(free) + changing_hands)

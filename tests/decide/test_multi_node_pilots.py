@@ -16,7 +16,14 @@ from malletrain.decide.multi_node_pilots import (
     whole_sizes,
     with_co_allocated,
 )
-from malletrain.decide.pilot_width import MOST_TIMES_ALIKE, WIDER_TIMES, growth_sizes, outgrown, pilot_width
+from malletrain.decide.pilot_width import (
+    MOST_TIMES_ALIKE,
+    WIDER_TIMES,
+    growth_sizes,
+    narrowest_start,
+    outgrown,
+    pilot_width,
+)
 from malletrain.decide.yielding import HarvestedNode, plan_yields
 from malletrain.domain.decision import Hole, LeaveCause, LeavePilot, RecyclePilot
 from malletrain.domain.job import Curve, JobPhase, JobView, Pilot, PilotPhase, part_of, pilot_name, task_of
@@ -110,7 +117,28 @@ def test_pilots_make_room_only_for_ones_that_hold_twice_as_much(
         assert one_more < WIDER_TIMES * sorted(widths)[going], "all that hold twice as much find room"
 
 
+@given(NODES, st.lists(st.integers(0, 40), max_size=12), st.integers(0, 12), st.integers(1, 40))
+def test_where_the_cap_binds_as_many_pilots_as_may_start_are_no_narrower(
+    free: list[int], lacking: list[int], room: int, width: int
+) -> None:
+    narrowest = narrowest_start(free, lacking, room, width)
+    starts = sum(min(width, most) >= narrowest for most in lacking for _ in range(max(1, most // width)))
+    assert min(starts, sum(nodes >= narrowest for nodes in free)) >= min(room, len(free), starts)
+    if len(free) <= room:
+        assert narrowest == 1, "the cap keeps none from starting"
+
+
+@given(st.dictionaries(st.integers(1, 40), st.floats(0.1, 50.0), min_size=1, max_size=6), st.integers(1, 50))
+def test_no_more_nodes_train_faster_than_the_best_size(points: dict[int, float], most: int) -> None:
+    curve = Curve(tuple(sorted(points.items())))
+    best = curve.best_size(most)
+    assert 1 <= best <= most
+    assert all(curve.throughput(n) <= curve.throughput(best) * (1 + 1e-12) for n in range(1, most + 1))
+
+
 def test_a_job_grows_by_whole_pilots() -> None:
+    assert growth_sizes(6, 1, 24, 6, (), 6) == (12, 18, 24)
+    assert growth_sizes(20, 1, 24, 6, (), 6) == (), "a pilot that would be too narrow"
     assert growth_sizes(6, 1, 24, 6) == (12, 18, 24)
     assert growth_sizes(0, 4, 16, 3) == (6, 9, 12, 15)
     assert growth_sizes(0, 1, 4, 6) == (4,), "what a job can have at most, where no whole pilot fits"

@@ -22,16 +22,19 @@ class MultiNodeTasks:
 
     def __init__(self, nodes: int) -> None:
         self.width = 1
+        #: The fewest nodes of a task that begins now.
+        self.narrowest = 1
         self.several = False
         self.of: Ints = np.full(nodes, -1, np.int64)
         self._next = 0
         self._members: dict[int, list[int]] = {}
         #: How many nodes each task of a job holds, by job.
         self._widths: dict[int, dict[int, int]] = {}
-        #: Sizes that each job may have where tasks begin `_masks_of` wide, until its tasks change; None: all.
+        #: Sizes that each job may have where tasks that begin hold at most and at least `_masks_of` nodes, until its
+        #: tasks change; None: all.
         self._masks: dict[int, NDArray[np.bool_] | None] = {}
-        self._masks_of = 0
-        self._known: dict[tuple[tuple[int, ...], int, int, int], NDArray[np.bool_]] = {}
+        self._masks_of = 0, 0
+        self._known: dict[tuple[tuple[int, ...], int, int, int, int], NDArray[np.bool_]] = {}
 
     def __len__(self) -> int:
         """How many tasks there are."""
@@ -39,7 +42,7 @@ class MultiNodeTasks:
 
     def widen(self, width: int, held: int) -> None:
         """Tasks that begin from now on hold at most `width` nodes; those that there are hold `held` in all."""
-        self.width = width
+        self.width, self.narrowest = width, 1
         self.several = width > 1 or (self.several and len(self) < held)
 
     def begin(self, nodes: Ints, jobs: Ints, alike: Sequence[NDArray[np.float64]]) -> None:
@@ -96,8 +99,8 @@ class MultiNodeTasks:
         task, growing by whole ones. `least`: the fewest nodes of each job."""
         if not self.several:
             return {}
-        if self._masks_of != self.width:
-            self._masks_of = self.width
+        if self._masks_of != (self.width, self.narrowest):
+            self._masks_of = self.width, self.narrowest
             self._masks.clear()
         masks = self._masks
         for job in live:
@@ -110,7 +113,7 @@ class MultiNodeTasks:
 
     def _sums(self, widths: tuple[int, ...], least: int, most: int) -> NDArray[np.bool_]:
         """Which sizes of 0..`most` are sums of some of `widths`, or all of them and more tasks."""
-        key = widths, self.width, least, most
+        key = widths, self.width, self.narrowest, least, most
         known = self._known.get(key)
         if known is None:
             sums = 1
@@ -118,7 +121,7 @@ class MultiNodeTasks:
                 sums |= sums << width
             held = sum(widths)
             known = np.array([size <= held and bool(sums >> size & 1) for size in range(most + 1)])
-            known[list(growth_sizes(held, least, most, self.width))] = True
+            known[list(growth_sizes(held, least, most, self.width, (), self.narrowest))] = True
             if len(self._known) > MAX_KNOWN_SUMS:
                 self._known.clear()
             self._known[key] = known
