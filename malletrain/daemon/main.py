@@ -25,7 +25,7 @@ from malletrain.config import Config, ConfigError
 from malletrain.daemon import log
 from malletrain.daemon.actuator_main import steer
 from malletrain.daemon.clock import SystemClock
-from malletrain.daemon.short_collections import ShortCollections
+from malletrain.daemon.short_collections import ShortCollections, no_collections
 from malletrain.daemon.systemd import Notifier
 from malletrain.daemon.timers import Timers, schedule
 from malletrain.daemon.views.describe import describe
@@ -275,13 +275,14 @@ class DaemonProcess:
 
     def _open(self, half: ActiveHalf | None, folded: Ledger | None) -> Service | Observing:
         """What serves: with --observe a loop that acts on nothing, and listens on nothing."""
-        if self._observe:
-            from malletrain.daemon.observing import Observing
+        with no_collections():
+            if self._observe:
+                from malletrain.daemon.observing import Observing
 
-            return Observing.open(self._settings)
-        from malletrain.daemon.service import Service
+                return Observing.open(self._settings)
+            from malletrain.daemon.service import Service
 
-        return Service.open(self._settings, dry_run=False, user_mode=self._user_mode, half=half, folded=folded)
+            return Service.open(self._settings, dry_run=False, user_mode=self._user_mode, half=half, folded=folded)
 
     def _wait(self, timers: Timers) -> str:
         """Feed the watchdog until a wish ends this service."""

@@ -132,6 +132,9 @@ class Observing:
     def skipped(self, task: str) -> None:
         """Only logs a line: observing counts no errors."""
 
+    def image(self) -> None:
+        """Observation folds its journal once, at its start: nobody waits for that."""
+
     def upkeep(self) -> None:
         """Keep the journal small, and log what the last day came to."""
         with self._deeds:

@@ -27,6 +27,8 @@ from malletrain.api.worker_routes import WorkersGate, make_workers_router
 from malletrain.config import Config
 from malletrain.daemon.clock import SystemClock
 from malletrain.daemon.failover.active import ActiveHalf, ShippedJournal
+from malletrain.daemon.image.folded_state import REMEMBERED_S, FoldedState, last_image
+from malletrain.daemon.image.image_maker import ImageMaker
 from malletrain.daemon.job_mail import JobMail
 from malletrain.daemon.journal_keeper import DiskJournal, JournalKeeper
 from malletrain.daemon.poll_backoff import PollBackoff
@@ -170,11 +172,14 @@ class Service:
                 disk = ShippedJournal(self._disk, half)
             self._keeper = JournalKeeper(disk, self.metrics, min_free, self._clock.elapsed)
         journal = self._keeper or _copy_of(path)
+        imaged = FoldedState() if self._disk is None else last_image(path)
+        self._images = None if self._disk is None else ImageMaker(self._disk, imaged.seq, self._clock.elapsed)
+        self._tending = threading.Lock()
         self._membership = Membership(
             MembershipSettings(),
             self._clock,
             self._admit,
-            last_worlds(read_events(path, WORLD_KINDS)),
+            last_worlds(read_events(path, WORLD_KINDS, after=imaged.seq), imaged.worlds),
             self._refused_worker,
             functools.partial(secrets.token_hex, SECRET_BYTES),
             lambda job: holding(self._loop.views, job),
@@ -206,7 +211,7 @@ class Service:
             act=act,
             guard=self._facts,
         )
-        events = self._loop.restore(folded)
+        events = self._loop.restore(folded or imaged.ledger)
         self._loop.ledger.promise.look_s = config.loop.tick_s
         self._harvest = harvest
         self._mail = JobMail(config.notify, webhook_token_of(config.notify), self._clock.elapsed)
@@ -215,7 +220,9 @@ class Service:
         self._server: HttpServer | None = None
         self._changes = JournalNotifier()
         self.url = ""
-        self._log.info("journal read", events=events, jobs=len(self._loop.views))
+        self._log.info(
+            "journal read", events=events, jobs=len(self._loop.views), image=imaged.seq, image_unused=imaged.why_anew
+        )
         self._learn_arrivals(commands, facts)
         if self._disk is not None:
             self._begin(self._disk)
@@ -295,15 +302,24 @@ class Service:
         """Forget jobs that ended a day ago, which the journal still has, and keep the journal small and sound. What
         is wrong with it is in `ailments` then."""
         with self._facts:
-            self._loop.ledger.forget_over(self._clock.now() - 86400.0)
+            self._loop.ledger.forget_over(self._clock.now() - REMEMBERED_S)
         if self._disk is not None:
-            with self._runs.run("upkeep"):
+            with self._runs.run("upkeep"), self._tending:
                 upkeep = Upkeep(self._disk)
                 done = upkeep.tend(self._clock.now())
                 if self._clock.elapsed() - self._checked_at >= CHECK_INTERVAL_S:
                     upkeep.check()
                     self._checked_at = self._clock.elapsed()
             self._log.info("upkeep", merged=done.merged, archived=done.archived, freed_bytes=done.freed_bytes)
+
+    def image(self) -> None:
+        """Keep an image of what the journal folds to, now and then: the next start reads only what came after it."""
+        if self._images is not None:
+            with self._runs.run("image"), self._tending:
+                begun = self._clock.elapsed()
+                if (image := self._images.make_if_due()) is not None:
+                    took_s = round(self._clock.elapsed() - begun, 1)
+                    self._log.info("ledger image", up_to=image.seq, size_bytes=len(image.state), took_s=took_s)
 
     def flush(self) -> None:
         """Write what the journal refused before, once it takes it."""
@@ -364,6 +380,8 @@ class Service:
     def hurry(self) -> None:
         """The end is near: a round that Slurm keeps waiting is not waited for any longer than this."""
         self._mail.end()
+        if self._images is not None:
+            self._images.end()
         self._commands.end_within(GOODBYE_S)
         if self._apart is not None:
             self._apart.end_within(GOODBYE_S)

@@ -8,7 +8,8 @@ collection leaves is frozen, and the next one visits only what has come since. O
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, Protocol
 
 #: Seconds between two collections that visit every object.
@@ -25,6 +26,19 @@ class Collector(Protocol):
     def freeze(self) -> None: ...
 
     def unfreeze(self) -> None: ...
+
+
+@contextmanager
+def no_collections() -> Iterator[None]:
+    """Without collections meanwhile: for a start, whose objects nearly all live on. Those that Python makes while it
+    imports the daemon take an eighth of the processor time, and find nothing."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
 
 
 class ShortCollections:

@@ -1,4 +1,4 @@
-"""What the daemon does again and again, on APScheduler: tick, watch, journal, upkeep.
+"""What the daemon does again and again, on APScheduler: tick, watch, journal, upkeep, image.
 
 A run that is late is made up once (`coalesce`), and no work ever runs twice at the same time (`max_instances=1`).
 """
@@ -37,6 +37,10 @@ class Periodic(Protocol):
         """Keep the journal small and sound."""
         ...
 
+    def image(self) -> object:
+        """Have what is folded from the journal kept, so that the next start is quick."""
+        ...
+
 
 class Timers:
     """Named work at intervals, each in a thread of its own.
@@ -51,7 +55,7 @@ class Timers:
         failed: Callable[[str, BaseException], None],
         late: Callable[[str], None],
         elapsed: Callable[[], float],
-        threads: int = 5,
+        threads: int = 6,
     ) -> None:
         self._scheduler = BackgroundScheduler(
             executors={"default": ThreadPoolExecutor(threads)},
@@ -101,6 +105,7 @@ def schedule(
     upkeep_s: float = 3600.0,
     flush_s: float = 5.0,
     messages_s: float = 5.0,
+    image_s: float = 60.0,
 ) -> None:
     """Put the service's work on the timers. What workers say it answers by itself, at once."""
     timers.every("tick", tick_s, service.tick)
@@ -108,3 +113,4 @@ def schedule(
     timers.every("journal", flush_s, service.flush, at_once=False)
     timers.every("messages", messages_s, service.tell_owners, at_once=False)
     timers.every("upkeep", upkeep_s, service.upkeep, at_once=False)
+    timers.every("image", image_s, service.image, at_once=False)

@@ -16,7 +16,6 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.optimize import nnls
 
 from malletrain.domain.job import Curve, MalleableJob, ThroughputSample
 from malletrain.sizing.batching import best_batch, statistical_efficiency
@@ -59,6 +58,8 @@ def fit_step_time(samples: Iterable[ThroughputSample]) -> StepTime | None:
     seconds = np.array([t for _, _, t in seen])
     # Relative errors count: a short step matters as much as a long one.
     table = np.array(rows) / seconds[:, None]
+    from scipy.optimize import nnls  # a daemon that starts does not wait for SciPy
+
     # What cannot be distinguished yet is taken together: first the cost of each further node, then that of any.
     columns = next(n for n in (4, 3, 2) if n == 2 or _rank(table[:, :n]) == n)
     found, _ = nnls(table[:, :columns], np.ones(len(seen)))

@@ -87,11 +87,14 @@ class Ledger:
         #: Since when a daemon has been there to hear workers (Unix seconds).
         self.heard_since = 0.0
         self.last_seq = 0
+        #: The latest time that an event had (Unix seconds).
+        self.last_at = 0.0
 
     def apply(self, events: Iterable[Event]) -> None:
         """Fold events in the order of the journal."""
         for event in events:
             self.last_seq = max(self.last_seq, event.seq)
+            self.last_at = max(self.last_at, event.at)
             self.holes.apply(event)
             self.exits.apply(event)
             self.unstarted.apply(event)
@@ -209,6 +212,10 @@ class Ledger:
         ]
         return {budget.name: self.submitted.arriving(budget.accounts, live, now) for budget in budgets}
 
+    def jobs(self) -> frozenset[int]:
+        """The jobs that are remembered, those that are over included."""
+        return frozenset(self._records)
+
     def views(self) -> Mapping[int, JobView]:
         """What is known of every job, by id; immutable, and built anew only for jobs that changed."""
         return {job_id: self._view(record) for job_id, record in sorted(self._records.items())}
@@ -293,6 +300,8 @@ class Ledger:
                 self._relaunches.forget(job_id)
                 self._items.forget(job_id)
                 self.conduct.forget(job_id)
+                self.paces.forget(job_id)
+                self.unstarted.forget(job_id)
 
     def _view(self, record: JobState) -> JobView:
         if record.view is None:

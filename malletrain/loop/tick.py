@@ -136,13 +136,11 @@ class Loop:
         return why_without_nodes(view, decision, snapshot, part, supply, seen_s, self._clock.now())
 
     def restore(self, folded: Ledger | None = None) -> int:
-        """Fold the whole journal, or take the ledger that has been `folded` from it; how many events were read."""
+        """Fold the journal's events, those after the last of the ledger that has been `folded` from it; how many."""
         count = 0
         if folded is not None:
             self.ledger = folded
-            self.views = self.ledger.views()
-            return count
-        for event in self._journal.read():
+        for event in self._journal.read(self.ledger.last_seq):
             self.ledger.apply((event,))
             count += 1
         self.views = self.ledger.views()

@@ -17,8 +17,9 @@ from malletrain.store.encoding import row_event
 READ_BATCH = 2000
 
 
-def read_events(path: Path, kinds: Collection[EventKind] = ()) -> Iterator[Event]:
-    """Every event of the journal at `path`, or those of these kinds, in order; none when there is no journal yet.
+def read_events(path: Path, kinds: Collection[EventKind] = (), after: int = 0) -> Iterator[Event]:
+    """The events of the journal at `path` with `seq` above `after`, or those of these kinds, in order; none when
+    there is no journal yet.
 
     For looks that must not disturb the daemon that may be writing it.
 
@@ -29,7 +30,7 @@ def read_events(path: Path, kinds: Collection[EventKind] = ()) -> Iterator[Event
         return
     engine = reader_engine(path, connections=1)
     try:
-        for batch in batches(path, engine, 0, kinds):
+        for batch in batches(path, engine, after, kinds):
             yield from batch
     finally:
         engine.dispose()

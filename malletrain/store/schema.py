@@ -9,6 +9,7 @@ from sqlalchemy import (
     ForeignKey,
     Index,
     Integer,
+    LargeBinary,
     MetaData,
     PrimaryKeyConstraint,
     Table,
@@ -199,6 +200,15 @@ fence = Table(
     Column("id", Integer, primary_key=True),
     _integer("epoch"),
     _integer("pairing", 0),
+)
+
+ledger_image = Table(
+    "ledger_image",
+    metadata,
+    Column("seq", Integer, primary_key=True),
+    _text("fold"),
+    _text("sha256"),
+    Column("state", LargeBinary, nullable=False),
 )
 
 #: Projections in an order in which they can be emptied: those that point at others first.

@@ -3,7 +3,7 @@
 The events of a site are appended day by day, with the times that they would have, and tended as the daemon does;
 nothing else is simulated. By default that of 10,000 nodes: 100 pilots at a time in 50 jobs, a look every 10 s that
 finds other counts and holes, jobs of two days, pilots of half an hour. Windows of training come every `--window-s`
-seconds of each job: at the shortest, 3 s, a day has 1.4 million.
+seconds of each job: at the shortest, 3 s, a day has 1.4 million. At the end the journal is read as a start reads it.
 """
 
 from __future__ import annotations
@@ -17,6 +17,8 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from malletrain.daemon.image.folded_state import FoldedState, folded_on, last_image
+from malletrain.daemon.image.image_maker import EVENTS_BETWEEN_IMAGES, ImageMaker
 from malletrain.domain.decision import Outcome, RecyclePilot, StartPilot
 from malletrain.domain.event import (
     ActionIntent,
@@ -40,7 +42,6 @@ from malletrain.domain.event import (
     WorkerWarm,
 )
 from malletrain.domain.job import MalleableJob
-from malletrain.loop.ledger import Ledger
 from malletrain.store.journal import SqliteJournal
 from malletrain.store.upkeep import DAY_S, Upkeep
 
@@ -140,14 +141,35 @@ def main() -> None:
                 if (day + 1) % 30 == 0 or day + 1 == asked.days:
                     print(json.dumps({"day": day + 1, **figures(folder, journal)}), flush=True)
         with SqliteJournal(folder / "journal.db") as journal:
-            begun, count, ledger = time.process_time(), 0, Ledger()
-            for event in journal.read():
-                ledger.apply((event,))
-                count += 1
-            took = time.process_time() - begun
-        print(
-            json.dumps({"events read at a start": count, "processor_s": round(took, 1), "load": os.getloadavg()[0]})
-        )
+            print(json.dumps({**starts(journal, asked), "load": os.getloadavg()[0]}))
+
+
+def starts(journal: SqliteJournal, asked: argparse.Namespace) -> dict[str, float]:
+    """What a start costs without an image of the ledger and with one, in seconds of processor time; and the image."""
+    with journal.writing() as connection:
+        events = int(connection.exec_driver_sql("SELECT count(*) FROM event").scalar_one())
+    begun = time.process_time()
+    folded_on(FoldedState(), journal.read())
+    whole_s = time.process_time() - begun
+    begun_at = time.monotonic()
+    ImageMaker(journal, 0, time.monotonic).make_if_due()
+    image_s = time.monotonic() - begun_at
+    later = day_of_site(asked.days, asked.jobs, asked.pilots, asked.window_s)
+    journal.append(itertools.islice(later, EVENTS_BETWEEN_IMAGES))
+    begun = time.process_time()
+    image = last_image(journal.path)
+    loaded_s = time.process_time() - begun
+    folded_on(image, journal.read(image.seq))
+    with journal.writing() as connection:
+        packed = connection.exec_driver_sql("SELECT length(state) FROM ledger_image").scalar_one()
+    return {
+        "events": events,
+        "start from all of them, processor_s": round(whole_s, 1),
+        "image made in s": round(image_s, 1),
+        "image, MB": round(int(packed) / 1e6, 2),
+        "image read, processor_s": round(loaded_s, 2),
+        f"start from it and {EVENTS_BETWEEN_IMAGES} events, processor_s": round(time.process_time() - begun, 2),
+    }
 
 
 def figures(folder: Path, journal: SqliteJournal) -> dict[str, float]:

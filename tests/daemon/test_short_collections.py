@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import weakref
 
-from malletrain.daemon.short_collections import WHOLE_INTERVAL_S, ShortCollections
+from malletrain.daemon.short_collections import WHOLE_INTERVAL_S, ShortCollections, no_collections
 
 
 class _Ring:
@@ -33,3 +33,12 @@ def test_what_lives_on_is_visited_once_an_hour() -> None:
     finally:
         collections.end()
     assert gc.get_freeze_count() == 0
+
+
+def test_none_are_made_while_it_starts_and_then_they_are_again() -> None:
+    with no_collections():
+        assert not gc.isenabled()
+        with no_collections():
+            pass
+        assert not gc.isenabled()
+    assert gc.isenabled()

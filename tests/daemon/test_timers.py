@@ -127,7 +127,7 @@ def test_stop_waits_for_what_runs(timers: Timers) -> None:
 
 def test_the_services_work_is_scheduled(timers: Timers) -> None:
     calls: dict[str, threading.Event] = {
-        name: threading.Event() for name in ("tick", "watch", "journal", "messages", "upkeep")
+        name: threading.Event() for name in ("tick", "watch", "journal", "messages", "upkeep", "image")
     }
 
     class Service:
@@ -146,7 +146,10 @@ def test_the_services_work_is_scheduled(timers: Timers) -> None:
         def upkeep(self) -> None:
             calls["upkeep"].set()
 
-    schedule(timers, Service(), tick_s=0.1, watch_s=0.02, upkeep_s=0.05, flush_s=0.05, messages_s=0.05)
+        def image(self) -> None:
+            calls["image"].set()
+
+    schedule(timers, Service(), tick_s=0.1, watch_s=0.02, upkeep_s=0.05, flush_s=0.05, messages_s=0.05, image_s=0.05)
     timers.start()
     for name, called in calls.items():
         assert called.wait(DEADLINE_S), name

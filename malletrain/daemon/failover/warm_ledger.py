@@ -6,12 +6,10 @@ from pathlib import Path
 
 from sqlalchemy import Engine
 
+from malletrain.daemon.image.folded_state import REMEMBERED_S, last_image
 from malletrain.loop.ledger import Ledger
 from malletrain.store.database import reader_engine, storage_errors
 from malletrain.store.event_reader import READ_BATCH, batch_after
-
-#: Seconds after their end for which jobs are remembered, as by the active daemon.
-REMEMBERED_S = 86_400.0
 
 
 class WarmLedger:
@@ -31,6 +29,9 @@ class WarmLedger:
         """
         if self._engine is None:
             self._engine = reader_engine(self._path, connections=1)
+            if not self._folded:
+                begun = last_image(self._path)
+                self.ledger, self._folded = begun.ledger, begun.seq
         with storage_errors(self._path), self._engine.begin() as connection:
             events = batch_after(connection, self._folded)
         self.ledger.apply(events)

@@ -7,7 +7,7 @@ of its members is gone or must leave.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from malletrain.domain.event import (
@@ -216,13 +216,21 @@ class LastWorlds:
     taken: Mapping[int, TakenWorld] = field(default_factory=dict)
     untaken: Mapping[int, Mapping[int, frozenset[str]]] = field(default_factory=dict)
 
+    def of_jobs(self, jobs: Collection[int]) -> LastWorlds:
+        """What it has of these jobs alone."""
+        return LastWorlds(
+            {job: number for job, number in self.published.items() if job in jobs},
+            {job: number for job, number in self.reserved.items() if job in jobs},
+            {job: world for job, world in self.taken.items() if job in jobs},
+            {job: worlds for job, worlds in self.untaken.items() if job in jobs},
+        )
 
-def last_worlds(events: Iterable[Event]) -> LastWorlds:
-    """Folds events of `WORLD_KINDS`, in order; others change nothing."""
-    highest: dict[int, int] = {}
-    reserved: dict[int, int] = {}
-    published: dict[int, dict[int, frozenset[str]]] = {}
-    taken: dict[int, TakenWorld] = {}
+
+def last_worlds(events: Iterable[Event], before: LastWorlds | None = None) -> LastWorlds:
+    """Folds events of `WORLD_KINDS`, in order, others change nothing; `before`: what the events before them gave."""
+    before = before or LastWorlds()
+    highest, reserved, taken = dict(before.published), dict(before.reserved), dict(before.taken)
+    published = {job: dict(worlds) for job, worlds in before.untaken.items()}
     for event in events:
         if event.job is None:
             continue

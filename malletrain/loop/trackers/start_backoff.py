@@ -89,6 +89,15 @@ class StartBackoff:
         why = f"Slurm refuses its pilots: {event.reason}"
         self._refused[subject] = REFUSED.after(self._refused.get(subject), event.at, why)
 
+    def forget(self, job: int) -> None:
+        """The job is long over."""
+        self._resting.pop(f"job {job}", None)
+        self._refused.pop(f"job {job}", None)
+        self._unfit.pop(job, None)
+        for node, of_node in list(self._on_node.items()):
+            if of_node.pop(job, None) is not None and not of_node:
+                del self._on_node[node]
+
     def is_refused(self, job: int) -> bool:
         """Whether Slurm refused the last starts of this job."""
         return f"job {job}" in self._refused

@@ -138,6 +138,10 @@ class StragglerHistory:
             case ActionIntent(action=LeavePilot(cause=LeaveCause.STRAGGLER)) if event.node:
                 job.resting[event.node] = (event.at + REST_S, event.reason, job.rank.get(pilot))
 
+    def forget(self, job: int) -> None:
+        """The job is long over. (What Slurm says of its pilots after its end is taken in as anew.)"""
+        self._jobs.pop(job, None)
+
     def slow(self, now: float) -> Mapping[int, tuple[Straggler, ...]]:
         """The stragglers of each job that has some to replace at `now` (Unix seconds), the slowest first."""
         return {job: each.slow for job, each in self._jobs.items() if each.slow and each.paused_until <= now}
