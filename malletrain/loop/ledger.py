@@ -365,8 +365,10 @@ class Ledger:
         return PriorJobs(tuple(jobs[-MAX_PRIOR_JOBS:])) if jobs else None
 
     def _remember(self, record: JobState) -> None:
-        """A job is over: its application keeps what it has measured."""
+        """A job is over: its application keeps what it has measured, and the job its curve alone."""
         self._fitted(record)
+        record.ignored += Counter(record.fit.ignored if record.fit else {})
+        record.fit, record.by_class = None, {}
         self.submitted.ended(submitted_work(record.job, self._curve(record), record.samples_done, 0.0))
         if record.telling:
             key = application(record.job)

@@ -22,12 +22,13 @@ from malletrain.daemon.image.folded_state import (
     to_image,
 )
 from malletrain.daemon.image.state_codec import NotEncodable
-from malletrain.domain.event import Event
+from malletrain.domain.event import Event, JobAnnounced, JobCompleted, Payload, SamplesReported
 from malletrain.loop.ledger import Ledger
 from malletrain.store.journal import SqliteJournal
 from malletrain.store.ledger_image import LedgerImage, keep_image
 from scripts.bench.journal_year import day_of_site
 from tests.loop.test_histories import history
+from tests.world import START, job
 
 HISTORIES = 4
 
@@ -96,6 +97,22 @@ def test_jobs_that_are_long_over_are_not_in_an_image(journal: SqliteJournal) -> 
     assert whole.ledger.jobs() == {1, 2}
     assert kept.ledger.jobs() == {2}
     assert set(kept.worlds.published) == {2}
+
+
+def test_a_job_that_was_measured_and_has_ended_is_in_an_image() -> None:
+    facts: list[Payload] = [JobAnnounced(job(1)), *(measured(n) for n in (1, 1, 2, 2, 4, 4)), JobCompleted()]
+    ended = [Event(START + 60.0 * number, fact, 1, seq=number + 1) for number, fact in enumerate(facts)]
+    whole = folded_on(FoldedState(), ended)
+    kept = from_image(to_image(whole))
+    views = kept.ledger.views()
+    assert views == whole.ledger.views()
+    assert views[1].curve is not None
+    after = [Event(START + 1e3, JobAnnounced(job(2)), 2, seq=len(ended) + 1)]
+    assert to_image(folded_on(kept, after)) == to_image(folded_on(FoldedState(), [*ended, *after]))
+
+
+def measured(nodes: int) -> SamplesReported:
+    return SamplesReported(nodes=nodes, samples=600.0 * nodes**0.8, seconds=20.0, steps=40)
 
 
 def test_an_image_of_other_code_is_not_used(journal: SqliteJournal, monkeypatch: pytest.MonkeyPatch) -> None:
