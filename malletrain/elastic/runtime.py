@@ -251,6 +251,7 @@ class Runtime:
             lambda: self.share is not None,
             dataset,
         )
+        self.guards.fixed_batch = self.session_batch.fixed
         if settings.order is not None:
             self.guards.order = sampler.permutation
         self.reducer.open_pass = functools.partial(self.guards.agreement.open, RoundKind.STEP)
@@ -354,6 +355,7 @@ class Runtime:
         if self.joined:
             return
         self.guards.begin()
+        self._examine_samples()
         must_be_finite = self._settings.must_be_finite
         if must_be_finite is None:
             must_be_finite = not any(isinstance(t, torch.amp.GradScaler) for t in self.state.tracked.values())
@@ -519,6 +521,14 @@ class Runtime:
         if self.position.step:
             for callback in self.when_joining:
                 callback(self.position.epoch, self.position.step)
+
+    def _examine_samples(self) -> None:
+        """Look at some samples, before any process of a peer waits for this one."""
+        if isinstance(self.loader, SampleLoader):
+            found = self.guards.examine_samples(self.loader, len(self.loader.dataset))
+            self.note_seen(found.seen)
+            if found.draws:
+                self.note_chance()
 
     def _warm_up(self) -> None:
         worker_start.warm_up(self.model, self.loader, self.sampler, self._settings.warm_up)

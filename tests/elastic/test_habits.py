@@ -20,6 +20,7 @@ ALONE = {
     "class_weights": r"train_habits.py:\d+\) is a mean over the class weights.*weight=class_weights\[y\].sum\(\)",
     "ignored_targets": r"is a mean over the targets that it does not ignore.*weight=\(y != -100\).sum\(\)",
     "sum_taken_for_a_mean": r"train_habits.py:\d+\) is a sum over samples: say so, Session\(..., reduction=\"sum\"\)",
+    "adds_up_over_steps": r"train_habits.py:\d+\) has gradients that were added to those of an earlier step",
     "other_model": r"SGD.step\(\) \(train_habits.py:\d+\) trains a parameter of shape \(4, 10\) that the session",
     "frozen_average": r"average is a copy of the model that training changes.*s.track\(average=average\)",
     "average_in_a_class": r"average.shadow is a copy of the model that training changes.*s.state",
@@ -49,6 +50,7 @@ TOGETHER = {
     "gathers_on_main": r"is at another place of the script than the others: .*s.gather\(\)",
     "meddles_on_main --times 10": r"has another 0.weight than the others: something changes it on one worker",
     "orders_that_differ": r"learns with another order of samples than the others",
+    "agrees --noise": r"has another dataset\[\d+\]\[0\] than the others.*must make the same data set: seed",
     "counter_sets_rate --split": r"rank0 \(process 1\) is not like rank0 \(process 0\) in its data set",
 }
 

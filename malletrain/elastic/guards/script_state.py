@@ -27,6 +27,7 @@ from malletrain.elastic.guards.carried_names import CarriedName, carried_names
 from malletrain.elastic.guards.loss_sources import loss_sources
 from malletrain.elastic.guards.script_place import is_script, script_frames
 from malletrain.elastic.guards.script_writes import unguarded_writes
+from malletrain.elastic.guards.unseeded_draws import unseeded_draws
 from malletrain.elastic.state.training_state import TrainingState
 
 log = logging.getLogger("malletrain.elastic")
@@ -106,6 +107,17 @@ def warn_writes() -> None:
             log.warning(
                 "%s:%d: every worker calls %s, and those that train together would write one file at the same time: "
                 "put it under `if s.is_main:`",
+                *(Path(filename).name, each.line, each.call),
+            )
+
+
+def warn_draws() -> None:
+    """Log a warning for each generator of the script that the system or the clock seeds."""
+    for filename in dict.fromkeys(frame.f_code.co_filename for frame in script_frames()):
+        for each in unseeded_draws(_read(filename)):
+            log.warning(
+                "%s:%d: %s gives other random numbers on each worker and in each run: give it a seed, the same on "
+                "every worker",
                 *(Path(filename).name, each.line, each.call),
             )
 
