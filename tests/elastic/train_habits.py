@@ -11,6 +11,7 @@ import itertools
 import logging
 import os
 import random
+import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -1067,6 +1068,17 @@ def scheduler_outside() -> None:
             s.state["seen"] += 1
             tick()
     assert s.state["seen"] == s.steps_done, (s.state["seen"], s.steps_done)
+
+
+def exits() -> None:
+    """Ends where a worker's own loss is low enough."""
+    for _ in s.epochs(EPOCHS):
+        for x, y in s.batches():
+            with s.step():
+                plain(x, y)
+            tick()
+            if s.steps_done == 3:
+                sys.exit(0)
 
 
 def joins() -> None:

@@ -68,6 +68,25 @@ def carried_names(text: str) -> dict[int, frozenset[CarriedName]]:
     return found
 
 
+def renewed_names(text: str) -> frozenset[str]:
+    """Variables that loops only ever make of themselves: `average = 0.9 * average + 0.1 * x`.
+
+    Args:
+        text: of the script. Text that is no Python has none.
+    """
+    try:
+        tree = ast.parse(text)
+    except (SyntaxError, ValueError, RecursionError):
+        return frozenset()
+    renewed, anew = set[str](), set[str]()
+    for loop in ast.walk(tree):
+        for node in ast.walk(loop) if isinstance(loop, _Loop) else ():
+            if isinstance(node, ast.Assign):
+                for name in _targets(node):
+                    (renewed if name in set(_loads(node.value)) else anew).add(name)
+    return frozenset(renewed - anew)
+
+
 def _first_line(scope: ast.Module | _Function) -> int:
     if isinstance(scope, ast.Module):
         return 0

@@ -6,7 +6,7 @@ part to the whole sum of before, which then counts once for each worker; and a w
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import torch
 
@@ -35,25 +35,27 @@ class StaleGradients:
             thorough: also look at gradients that were changed since the last step.
         """
         self._stale = {
-            id(each)
-            for each in self._chosen()
-            if each.grad is not None
-            and (thorough or self._left.get(id(each)) == _mark(each.grad))
-            and bool(torch.count_nonzero(each.grad))
+            place
+            for place, gradient in self._gradients()
+            if (thorough or self._left.get(place) == _mark(gradient)) and bool(torch.count_nonzero(gradient))
         }
 
     def end_step(self) -> None:
         """A step's block is over."""
-        self._left = {id(each): _mark(each.grad) for each in self._chosen() if each.grad is not None}
+        self._left = {place: _mark(gradient) for place, gradient in self._gradients()}
         self._stale = set()
 
     def in_any(self, parameters: Iterable[torch.Tensor]) -> bool:
         """Whether a gradient of these has more in it than this step's."""
         return bool(self._stale) and any(id(each) in self._stale for each in parameters)
 
-    def _chosen(self) -> Sequence[torch.Tensor]:
+    def _gradients(self) -> Iterator[tuple[int, torch.Tensor]]:
+        """Dense gradients, by parameter."""
         found = self._parameters()
-        return found[:: max(1, -(-len(found) // MAX_PARAMETERS))]
+        for each in found[:: max(1, -(-len(found) // MAX_PARAMETERS))]:
+            gradient = each.grad
+            if gradient is not None and gradient.layout is torch.strided:
+                yield id(each), gradient
 
 
 def _mark(gradient: torch.Tensor) -> tuple[int, int]:
