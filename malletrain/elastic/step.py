@@ -110,6 +110,8 @@ class Step:
             self._batch_watch.__exit__(kind, error, trace)
             self._batch_watch.finish()
             r.note_seen(self._batch_watch.found)
+            if self._batch_watch.draws:
+                r.note_chance()
         if self._watch is not None:
             self._watch.__exit__(kind, error, trace)
         r.guards.end_step()

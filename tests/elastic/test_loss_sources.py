@@ -41,6 +41,8 @@ WEIGHTS = {
     "list": "ws = [each.item() for each in losses]; sum(w * l for w, l in zip(ws, losses)).backward()",
     "running": "w = (f(x).detach() / mean).clamp(max=2); loss = (w * f(x)).mean(); loss.backward()\n"
     "            mean = 0.9 * mean + 0.1 * f(x).mean().item()",
+    "running tensor": "loss = f(x)\n            if mean is None: mean = loss.detach()\n"
+    "            (loss / mean).backward(); mean = 0.9 * mean + 0.1 * loss.detach()",
     "limit": "loss = f(x)\n            if loss > 1.0:\n                loss = 2 * loss\n            loss.backward()",
     "decision": "a = f(x)\n            if a.item() > 1:\n                a = 2 * a\n            a.backward()",
 }
@@ -51,6 +53,7 @@ HARMLESS = {
     "trimmed": "k = lengths.max().item(); loss = f(x[:, :k]); loss.backward()",
     "annealed": "beta = min(1.0, s.steps_done / 100); loss = f(x) + beta * g(x); loss.backward()",
     "parts": "losses = []\n            for z in x.split(8): losses.append(f(z))\n            sum(losses).backward()",
+    "detached term": "loss = f(x); loss = loss + g(x).detach().mean(); loss.backward()",
     "switched": "loss = f(x)\n            if loss_weight > 0: loss = loss + g(x)\n            loss.backward()",
     "figures by size": "loss = f(x); loss.backward(); print(loss.item() / s.size); total /= s.size",
     "size of an array": "loss = f(x) / rows.size; loss.backward()",

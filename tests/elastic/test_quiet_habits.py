@@ -98,6 +98,14 @@ def test_a_loss_that_bends_is_noticed(body: Body) -> None:
     assert "a function of a worker's loss that is not linear" in equality(body)
 
 
+def test_noise_from_a_generator_of_the_script_is_noticed() -> None:
+    def noisy(model: nn.Module, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        chance = torch.Generator().manual_seed(7)
+        return each(model, x + torch.randn(x.shape, generator=chance), y).mean()
+
+    assert "a step draws random numbers" in equality(noisy)
+
+
 def by_fixed_weights(model: nn.Module, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
     return (torch.tensor([1.0, 2.0, 0.5])[y] * each(model, x, y)).mean()
 

@@ -18,6 +18,8 @@ import ast
 from collections import Counter
 from collections.abc import Iterator
 
+from malletrain.elastic.guards.carried_names import renewed_names
+
 NUMBER = "a number read from a worker's part of the batch, with which its loss is weighed or divided"
 COLLECTION = "a collection that a worker fills by itself (a replay buffer), and with which no newcomer begins"
 
@@ -73,11 +75,12 @@ def loss_sources(text: str) -> dict[int, dict[str, int]]:
         tree = ast.parse(text)
     except (SyntaxError, ValueError, RecursionError):
         return {}
-    return _File(tree).find()
+    return _File(tree, renewed_names(text)).find()
 
 
 class _File:
-    def __init__(self, tree: ast.Module) -> None:
+    def __init__(self, tree: ast.Module, renewed: frozenset[str]) -> None:
+        self._renewed = renewed
         self._scopes: list[_Scope] = [tree, *(node for node in ast.walk(tree) if isinstance(node, _Function))]
         self._nodes = {scope: list(_own(scope.body)) for scope in self._scopes}
         named = [scope for scope in self._scopes if isinstance(scope, _Function)]
@@ -208,7 +211,7 @@ class _File:
                     for value, test in self._assigned(scope, name):
                         if test is not None and (_reads_number(test) or _limits(test, name)):
                             self._note(NUMBER, test.lineno)
-                        elif _reads_number(value):
+                        elif _reads_number(value) or (name in self._renewed and _is_detached(value)):
                             self._note(NUMBER, value.lineno)
                         else:
                             queue.append(value)
@@ -387,6 +390,11 @@ def _is_gradient(node: ast.AST) -> bool:
 def _is_rate(node: ast.AST) -> bool:
     """Whether a learning rate of an optimizer's group: `group["lr"]`."""
     return isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Constant) and node.slice.value == "lr"
+
+
+def _is_detached(node: ast.AST) -> bool:
+    """Whether a running mean in a tensor is made of something of the step."""
+    return any(isinstance(each, ast.Call) and _method(each) == "detach" for each in ast.walk(node))
 
 
 def _looks_like_loss(node: ast.expr) -> bool:

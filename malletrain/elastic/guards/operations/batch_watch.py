@@ -74,6 +74,8 @@ class BatchWatch(dispatch.TorchDispatchMode):
 
     Attributes:
         found: what was seen, with the script's line.
+        draws: whether random numbers were drawn for each sample from a generator of the script's own. (What is drawn
+            from the global ones shows in these.)
         over: whether the step is committed.
     """
 
@@ -109,6 +111,7 @@ class BatchWatch(dispatch.TorchDispatchMode):
         self._summaries: dict[int, tuple[str, bool]] = {}
         self._counts = counts
         self.found: dict[str, str] = {}
+        self.draws = False
         self.over = False
 
     @staticmethod
@@ -140,6 +143,8 @@ class BatchWatch(dispatch.TorchDispatchMode):
         name = func._schema.name.rpartition("::")[2]
         outs = [each for each in tree_leaves(out) if isinstance(each, torch.Tensor)]
         self._numbers.look(func, args, kwargs, inputs, outs)
+        if outs and _draws(func, args, kwargs) and outs[0].ndim and outs[0].shape[0] == self._samples:
+            self.draws = True
         if outs and inputs and self._judges and self._samples >= MIN_SAMPLES:
             self._judge(name, args, inputs, outs[0])
             self._follow_summaries(name, args, inputs, outs)
@@ -265,6 +270,13 @@ class BatchWatch(dispatch.TorchDispatchMode):
         if _called_by(sync_batchnorm.__name__):
             return  # it sums over all workers
         self.found.setdefault(what, line or current_line())
+
+
+def _draws(func: Any, args: Any, kwargs: Any) -> bool:
+    """Whether an operation draws random numbers from a generator that it is given."""
+    return torch.Tag.nondeterministic_seeded in func.tags and any(
+        isinstance(each, torch.Generator) for each in tree_leaves((args, kwargs))
+    )
 
 
 def _called_by(module: str) -> bool:
