@@ -86,7 +86,7 @@ def main() -> None:
         if s.is_main:
             print(f"epoch {epoch + 1}: test loss {found['loss']:.4f} on {s.size} workers", flush=True)
     s.finish(found)
-    if options.times:
+    if options.times and s.is_main:
         Path(options.times).write_text("".join(f"{seconds}\n" for seconds in times))
     if options.save and s.is_main:
         torch.save(model.state_dict(), options.save)

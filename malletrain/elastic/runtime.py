@@ -11,6 +11,7 @@ import os
 import signal
 import sys
 import time
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -47,7 +48,7 @@ from malletrain.elastic.guards.script_guards import ScriptGuards
 from malletrain.elastic.launch import worker_start
 from malletrain.elastic.launch.compile_cache import SHARED_VARIABLE
 from malletrain.elastic.launch.compiled_code import MIN_COMPILE_S, CompiledCode
-from malletrain.elastic.launch.failure_report import FLUSH_TIMEOUT_S, FailureReporter
+from malletrain.elastic.launch.failure_report import ENDED, FLUSH_TIMEOUT_S, FailureReporter
 from malletrain.elastic.launch.start_stages import StartStages
 from malletrain.elastic.link import standalone_record
 from malletrain.elastic.link.throughput_meter import Meter
@@ -251,6 +252,7 @@ class Runtime:
             lambda: self.share is not None,
             dataset,
         )
+        self.guards.fixed_batch = self.session_batch.fixed
         if settings.order is not None:
             self.guards.order = sampler.permutation
         self.reducer.open_pass = functools.partial(self.guards.agreement.open, RoundKind.STEP)
@@ -315,6 +317,7 @@ class Runtime:
             self.failures.install()
         worker_start.on_terminate(self.lifecycle.terminated)
         atexit.register(_end_process, self.member)
+        atexit.register(_say_ending, weakref.ref(self))  # which runs before the one above
 
     def _check_settings(self, norms: bool, streams: bool) -> None:
         """Raise `ElasticError` for settings that exclude each other."""
@@ -354,6 +357,7 @@ class Runtime:
         if self.joined:
             return
         self.guards.begin()
+        self._examine_samples()
         must_be_finite = self._settings.must_be_finite
         if must_be_finite is None:
             must_be_finite = not any(isinstance(t, torch.amp.GradScaler) for t in self.state.tracked.values())
@@ -520,6 +524,14 @@ class Runtime:
             for callback in self.when_joining:
                 callback(self.position.epoch, self.position.step)
 
+    def _examine_samples(self) -> None:
+        """Look at some samples, before any process of a peer waits for this one."""
+        if isinstance(self.loader, SampleLoader):
+            found = self.guards.examine_samples(self.loader, len(self.loader.dataset))
+            self.note_seen(found.seen)
+            if found.draws:
+                self.note_chance()
+
     def _warm_up(self) -> None:
         worker_start.warm_up(self.model, self.loader, self.sampler, self._settings.warm_up)
 
@@ -554,6 +566,16 @@ class Runtime:
             for callback in self.when_main:
                 callback()
         self._was_main = is_main
+
+    def ending(self) -> None:
+        """The process ends: say so where the script has not finished, and nothing else ends it."""
+        if not self.joined or self.member.finishing or self.member.released or hasattr(sys, "last_value"):
+            return
+        if self._pilot is None:
+            if self.position.step:
+                log.warning("after step %d %s", self.position.step, ENDED)
+        else:
+            self.failures.report_end(whole=self.share is None)
 
     def _keep_state(self) -> None:
         """Save the state as the script fails, on the worker that writes checkpoints."""
@@ -591,6 +613,13 @@ class Runtime:
     def _top_up(self, tasks: int) -> None:
         if self._pilot is not None:
             self._pilot.resubmitter(tasks, self.member.say)
+
+
+def _say_ending(runtime: weakref.ref[Runtime]) -> None:
+    """At exit."""
+    live = runtime()
+    if live is not None:
+        live.ending()
 
 
 def _end_process(member: Member) -> None:

@@ -73,7 +73,9 @@ class Step:
             samples=share.weight if r.shards is None and r.streams is None else 0,
         )
         if self._watch is not None:
-            self._batch_watch = self._watch.batch = r.guards.watch_batch(share.weight, judges=r.shards is None)
+            self._batch_watch = self._watch.batch = r.guards.watch_batch(
+                share.weight, judges=r.shards is None, counts=weight is not None or not r.mean
+            )
             self._watch.__enter__()
         if self._batch_watch is not None:
             self._batch_watch.__enter__()
@@ -108,6 +110,8 @@ class Step:
             self._batch_watch.__exit__(kind, error, trace)
             self._batch_watch.finish()
             r.note_seen(self._batch_watch.found)
+            if self._batch_watch.draws:
+                r.note_chance()
         if self._watch is not None:
             self._watch.__exit__(kind, error, trace)
         r.guards.end_step()

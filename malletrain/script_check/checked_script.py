@@ -20,8 +20,9 @@ from typing import Any
 import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
-from malletrain.elastic.errors import ElasticError
+from malletrain.elastic.errors import ElasticError, Released
 from malletrain.elastic.guards.script_place import line_of
+from malletrain.elastic.launch.failure_report import ENDED
 from malletrain.elastic.runtime import Runtime
 from malletrain.elastic.session import Session
 from malletrain.elastic.state.sharded_model import local
@@ -116,6 +117,7 @@ class Recorder:
             self._write()
             self.note("done", "")
             sys.stdout.flush()
+            session._runtime.member.finishing = True
             raise _Over(0)
 
     def _number(self, name: str, default: float) -> float:
@@ -171,7 +173,15 @@ def main(arguments: list[str]) -> None:
     try:
         runpy.run_path(arguments[0], run_name="__main__")
         recorder.note("done", "")
-    except _Over:
+    except (_Over, Released):
+        raise
+    except SystemExit as error:
+        line = line_of(error.__traceback__)
+        at = f" ({line})" if line else ""
+        if error.code in (0, None):
+            recorder.note("refused", f"{ENDED}{at}")
+        else:
+            recorder.note("failed", f"the script ends itself with status {error.code}{at}")
         raise
     except ElasticError as error:
         line = line_of(error.__traceback__)

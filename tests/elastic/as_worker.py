@@ -10,6 +10,7 @@ NCCL (`device_stand_in`), connected within S seconds beside training (0: between
 
 from __future__ import annotations
 
+import atexit
 import faulthandler
 import logging
 import os
@@ -29,7 +30,7 @@ from malletrain.elastic import evaluate, runtime
 from malletrain.elastic.comm import late_read
 from malletrain.elastic.comm.group import Work
 from malletrain.elastic.comm.step_commit import StepCommitter, StepOutcome
-from malletrain.elastic.errors import Aborted
+from malletrain.elastic.errors import Aborted, Released
 from malletrain.elastic.gradients.reducer import GradientReducer
 from malletrain.elastic.launch import worker_start
 from malletrain.elastic.link import local_group
@@ -128,7 +129,12 @@ def forked(env: dict[str, str], log: str, arguments: list[str]) -> None:
             os.dup2(stream.fileno(), number)
     os.environ.clear()
     os.environ.update(env)
-    main(arguments)
+    try:
+        main(arguments)
+    except SystemExit as end:
+        if not isinstance(end, Released):
+            atexit._run_exitfuncs()  # which multiprocessing's children leave out
+        raise
 
 
 def main(arguments: list[str]) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from malletrain.domain.event import EventKind
 from tests.elastic.coordinator import HERE, Forked, free_port, outside_slurm, running
 from tests.elastic.digits import assert_equal, run_alone
 from tests.waiting import wait_until
@@ -20,6 +21,7 @@ ALONE = {
     "class_weights": r"train_habits.py:\d+\) is a mean over the class weights.*weight=class_weights\[y\].sum\(\)",
     "ignored_targets": r"is a mean over the targets that it does not ignore.*weight=\(y != -100\).sum\(\)",
     "sum_taken_for_a_mean": r"train_habits.py:\d+\) is a sum over samples: say so, Session\(..., reduction=\"sum\"\)",
+    "adds_up_over_steps": r"train_habits.py:\d+\) has gradients that were added to those of an earlier step",
     "other_model": r"SGD.step\(\) \(train_habits.py:\d+\) trains a parameter of shape \(4, 10\) that the session",
     "frozen_average": r"average is a copy of the model that training changes.*s.track\(average=average\)",
     "average_in_a_class": r"average.shadow is a copy of the model that training changes.*s.state",
@@ -49,6 +51,7 @@ TOGETHER = {
     "gathers_on_main": r"is at another place of the script than the others: .*s.gather\(\)",
     "meddles_on_main --times 10": r"has another 0.weight than the others: something changes it on one worker",
     "orders_that_differ": r"learns with another order of samples than the others",
+    "agrees --noise": r"has another dataset\[\d+\]\[0\] than the others.*must make the same data set: seed",
     "counter_sets_rate --split": r"rank0 \(process 1\) is not like rank0 \(process 0\) in its data set",
 }
 
@@ -253,6 +256,20 @@ def test_a_worker_that_joins_is_told_where_training_is(tmp_path: Path) -> None:
     assert int(step) >= 3
     assert int(epoch) == int(step) // 10
     assert not (tmp_path / "joined-0").exists()
+
+
+def test_a_script_that_ends_itself_has_not_completed(tmp_path: Path) -> None:
+    """It failed, with what to do instead; and its state is kept."""
+    with running(tmp_path) as (daemon, pod):
+        pod.spawn(daemon.url, 0, [SCRIPT, "exits"])
+        pod.wait(0)
+        (failed,) = daemon.seen(EventKind.JOB_FAILED)
+        assert not daemon.seen(EventKind.JOB_COMPLETED)
+        assert re.search(r"the script ended without s.finish\(\).*s.agree\(", failed.reason)
+        assert "the state after step 3 is kept" in pod.logs()
+    log = tmp_path / "alone.log"
+    assert Forked(outside_slurm(MALLETRAIN_TEST_DIR=str(tmp_path)), log, [SCRIPT, "exits"]).wait(60) == 0
+    assert "after step 3 the script ended without s.finish()" in log.read_text()
 
 
 def test_synchronised_batchnorm_is_called_equal(tmp_path: Path) -> None:

@@ -7,7 +7,14 @@ from pathlib import Path
 import pytest
 
 from malletrain.elastic.guards import loss_sources as module
-from malletrain.elastic.guards.loss_sources import COLLECTION, NUMBER
+from malletrain.elastic.guards.loss_sources import (
+    COLLECTION,
+    DIVIDED_LOSS,
+    NUMBER,
+    SCALED_GRADIENTS,
+    SCALED_RATE,
+    SIZE,
+)
 
 ROOT = Path(__file__).parents[2]
 
@@ -32,6 +39,11 @@ WEIGHTS = {
     "count": "n = mask.sum().item(); loss = (f(x) * mask).sum() / n; loss.backward()",
     "attribute": "self.w = 0.9 * self.w + 0.1 * f(x).item(); loss = self.w * g(x); loss.backward()",
     "list": "ws = [each.item() for each in losses]; sum(w * l for w, l in zip(ws, losses)).backward()",
+    "running": "w = (f(x).detach() / mean).clamp(max=2); loss = (w * f(x)).mean(); loss.backward()\n"
+    "            mean = 0.9 * mean + 0.1 * f(x).mean().item()",
+    "running tensor": "loss = f(x)\n            if mean is None: mean = loss.detach()\n"
+    "            (loss / mean).backward(); mean = 0.9 * mean + 0.1 * loss.detach()",
+    "limit": "loss = f(x)\n            if loss > 1.0:\n                loss = 2 * loss\n            loss.backward()",
     "decision": "a = f(x)\n            if a.item() > 1:\n                a = 2 * a\n            a.backward()",
 }
 
@@ -41,8 +53,29 @@ HARMLESS = {
     "trimmed": "k = lengths.max().item(); loss = f(x[:, :k]); loss.backward()",
     "annealed": "beta = min(1.0, s.steps_done / 100); loss = f(x) + beta * g(x); loss.backward()",
     "parts": "losses = []\n            for z in x.split(8): losses.append(f(z))\n            sum(losses).backward()",
+    "detached term": "loss = f(x); loss = loss + g(x).detach().mean(); loss.backward()",
+    "switched": "loss = f(x)\n            if loss_weight > 0: loss = loss + g(x)\n            loss.backward()",
+    "figures by size": "loss = f(x); loss.backward(); print(loss.item() / s.size); total /= s.size",
+    "size of an array": "loss = f(x) / rows.size; loss.backward()",
+    "rate by step": "group['lr'] = base / (1 + s.steps_done); loss = f(x); loss.backward()",
     "history": "loss = f(x); loss.backward(); history.append(loss.item()); print(sum(history))",
 }
+
+
+BY_SIZE = {
+    "(f(x) / s.size).backward()": DIVIDED_LOSS,
+    "loss = f(x); (loss / dist.get_world_size()).backward()": DIVIDED_LOSS,
+    "loss = f(x) * s.size / n; loss.backward()": SIZE,
+    "f(x).backward()\n            for p in parameters: p.grad /= s.size": SCALED_GRADIENTS,
+    "f(x).backward()\n            for p in parameters: p.grad.data.div_(float(s.size))": SCALED_GRADIENTS,
+    "f(x).backward()\n            for p in parameters: p.grad = p.grad * s.size": SCALED_GRADIENTS,
+    "group['lr'] = 0.1 * s.size; f(x).backward()": SCALED_RATE,
+}
+
+
+@pytest.mark.parametrize("body", BY_SIZE)
+def test_what_the_number_of_workers_scales_is_found(body: str) -> None:
+    assert set(loss_sources(LOOP.format(body=body))) == {BY_SIZE[body]}
 
 
 @pytest.mark.parametrize("name", WEIGHTS)

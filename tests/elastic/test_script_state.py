@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from torch.nn.utils import parameters_to_vector
 from torch.optim.swa_utils import AveragedModel
 from torch.utils.data import TensorDataset
 
@@ -145,6 +146,46 @@ def test_a_copy_of_the_model_that_changes_is_an_error(kind: str) -> None:
     tensors_of(average)[0].mul_(0.9)
     with pytest.raises(ElasticError, match="average is a copy of the model that training changes"):
         watch.look()
+
+
+@pytest.mark.parametrize("kind", ["arrays", "flat", "flat array"])
+def test_an_average_outside_of_tensors_of_the_models_shapes_is_an_error(kind: str) -> None:
+    model = nn.Linear(2, 3)
+    watch = CopyWatch(state_of(model))
+    flat = parameters_to_vector(model.parameters()).detach().clone()
+    average: Any = flat if kind == "flat" else flat.numpy()
+    if kind == "arrays":
+        average = {name: each.detach().numpy().copy() for name, each in model.named_parameters()}
+    watch.look()
+    watch.look()
+    if kind == "arrays":
+        average["bias"] *= 0.9
+    else:
+        average *= 0.9
+    with pytest.raises(ElasticError, match=r"(average|flat) is a copy of the model that training changes"):
+        watch.look()
+
+
+def test_a_flat_average_that_each_step_makes_anew_is_an_error() -> None:
+    model = nn.Linear(2, 3)
+    watch = CopyWatch(state_of(model))
+    average = parameters_to_vector(model.parameters()).detach()
+    s = SimpleNamespace(batches=lambda: range(3))
+    with pytest.raises(ElasticError, match="average is a copy of the model that training changes"):
+        for _ in s.batches():
+            watch.look()
+            average = 0.9 * average + 0.1 * parameters_to_vector(model.parameters()).detach()
+
+
+def test_gradients_in_one_vector_are_no_copy() -> None:
+    model = nn.Linear(2, 3)
+    watch = CopyWatch(state_of(model))
+    for number in range(4):
+        watch.look()
+        gradients = torch.full((9,), float(number))
+        gradients = gradients * 2
+        values = gradients.numpy().copy()
+        assert len(values) == 9
 
 
 def test_a_copy_that_stays_or_is_tracked_or_of_another_shape_is_none() -> None:

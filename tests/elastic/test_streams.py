@@ -137,6 +137,7 @@ def test_a_session_takes_each_sample_once_and_ends_with_the_streams() -> None:
         seen = []
         for x in s.batches():
             with s.step():
+                optimizer.zero_grad()
                 model(x).mean().backward()
                 optimizer.step()
             seen += x.flatten().tolist()

@@ -11,6 +11,7 @@ import itertools
 import logging
 import os
 import random
+import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -80,6 +81,17 @@ def counter_sets_rate() -> None:
 
 
 def index_of_batch() -> None:
+    for _ in s.epochs(EPOCHS):
+        for i, (x, y) in enumerate(s.batches()):
+            with s.step():
+                optimizer.zero_grad()
+                functional.cross_entropy(model(x), y).backward()
+                if (i + 1) % 2 == 0:
+                    optimizer.step()
+            tick()
+
+
+def adds_up_over_steps() -> None:
     for _ in s.epochs(EPOCHS):
         for i, (x, y) in enumerate(s.batches()):
             with s.step():
@@ -1058,6 +1070,17 @@ def scheduler_outside() -> None:
     assert s.state["seen"] == s.steps_done, (s.state["seen"], s.steps_done)
 
 
+def exits() -> None:
+    """Ends where a worker's own loss is low enough."""
+    for _ in s.epochs(EPOCHS):
+        for x, y in s.batches():
+            with s.step():
+                plain(x, y)
+            tick()
+            if s.steps_done == 3:
+                sys.exit(0)
+
+
 def joins() -> None:
     """What a worker that joins is called with."""
     s.when_joining(lambda epoch, step: (HOME / f"joined-{ME}").write_text(f"{epoch} {step}"))
@@ -1076,6 +1099,12 @@ def all_reduces() -> None:
         assert s.agree(5.0 if s.is_main else 7.0, "main") == 5.0
 
 
+def seeded_by_the_system() -> torch.Generator:
+    generator = torch.Generator()
+    generator.seed()
+    return generator
+
+
 if __name__ == "__main__":
     parser = argparse.ArgumentParser()
     parser.add_argument("habit")
@@ -1083,6 +1112,7 @@ if __name__ == "__main__":
     parser.add_argument("--epochs", type=int, default=EPOCHS)
     parser.add_argument("--times", type=int, default=1, help="an epoch has the data so many times over")
     parser.add_argument("--split", action="store_true", help="train on a part chosen at random, without a seed")
+    parser.add_argument("--noise", action="store_true", help="train on noisy data, drawn without a seed")
     options = parser.parse_args()
     EPOCHS = options.epochs
     logging.basicConfig(level=logging.INFO)
@@ -1090,6 +1120,8 @@ if __name__ == "__main__":
     model = net()
     optimizer = torch.optim.SGD(model.parameters(), lr=LR, momentum=0.9)
     dataset: Dataset[Any] = data(options.times)
+    if options.noise:
+        dataset.tensors[0].add_(0.2 * torch.rand(64, generator=seeded_by_the_system()).double())  # type: ignore[attr-defined]
     given: Any = model
     stepped: Any = optimizer
     if options.habit in ("gan", "gan_norm", "gan_shards"):

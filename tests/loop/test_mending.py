@@ -279,6 +279,14 @@ def test_a_script_that_fails_before_it_began_fails_the_job() -> None:
         stage.hello(1)
 
 
+def test_a_script_that_ends_well_without_training_has_not_completed() -> None:
+    stage = Stage()
+    worker = stage.hello(0)
+    stage.members.report(worker, Exited(0))
+    assert "status 0 and without training" in stage.seen(EventKind.JOB_FAILED)[0].reason
+    assert not stage.seen(EventKind.JOB_COMPLETED)
+
+
 def test_one_that_never_gets_warm_is_given_up() -> None:
     stage = Stage()
     worker = stage.hello(0)

@@ -21,6 +21,9 @@ class SampleLoader:
         seed: of random augmentation.
         collate: makes a batch from a list of samples; by default PyTorch's `default_collate`.
 
+    Attributes:
+        dataset, collate: as given.
+
     Raises:
         ElasticError: the data set is not map-style.
     """
@@ -39,16 +42,21 @@ class SampleLoader:
             )
         self.dataset = dataset
         self._seed = seed
-        self._collate = collate or default_collate
+        self.collate = collate or default_collate
 
     def load(self, epoch: int, indices: Sequence[int]) -> Any:
         """Load the samples at `indices` as one batch. The state of global random generators stays as it is."""
-        if type(self.dataset) is TensorDataset and self._collate is default_collate:
+        if type(self.dataset) is TensorDataset and self.collate is default_collate:
             chosen = torch.as_tensor(indices)
             return [tensor[chosen] for tensor in self.dataset.tensors]
         with kept_random_state():
-            return self._collate([self._item(epoch, index) for index in indices])
+            return self.collate([self.item(epoch, index) for index in indices])
 
-    def _item(self, epoch: int, index: int) -> Any:
-        seed_sample(mix(self._seed, epoch, index))
+    def item(self, epoch: int, index: int) -> Any:
+        """Seed the global random generators for a sample, and load it."""
+        self.seed(epoch, index)
         return self.dataset[index]
+
+    def seed(self, epoch: int, index: int) -> None:
+        """Seed the global random generators as for a sample."""
+        seed_sample(mix(self._seed, epoch, index))

@@ -187,6 +187,16 @@ class GradientReducer:
         return id(parameter) in self._covered
 
     @property
+    def parameters(self) -> list[torch.nn.Parameter]:
+        """Those whose gradients are summed."""
+        return self._parameters
+
+    @property
+    def begins_step(self) -> bool:
+        """Whether nothing of the step in progress has been computed yet, and it has one backward pass."""
+        return self._armed and self._passes == 1 and self.phase is GradientPhase.NONE
+
+    @property
     def passes_left(self) -> int:
         """Backward passes until the step in progress is committed."""
         return self._passes - self._pass

@@ -22,6 +22,7 @@ from malletrain.elastic.guards.digest import Digests, DigestTimer, digest_of_tex
 from malletrain.elastic.guards.forward_agreement import ForwardAgreement
 from malletrain.elastic.guards.objections import Check, Objections
 from malletrain.elastic.guards.operations.forward_numbers import ForwardNumbers
+from malletrain.elastic.guards.sample_examination import Fingerprint
 from malletrain.elastic.state.training_state import Position
 
 #: The columns of a row. A column that is 0 is not compared.
@@ -55,6 +56,11 @@ _SCRIPT_CURE = (
 _DATASET_CURE = (
     "set it from the epoch before the loop over batches, `dataset.stage = stage_of(epoch)`: a worker that joins has "
     "the data set as the script made it"
+)
+
+_SAMPLES_CURE = (
+    "every worker must make the same data set: seed what is drawn as it is made (np.random.default_rng(0), "
+    "torch.manual_seed(0)), and sort listings of files"
 )
 
 _CALLS = {
@@ -233,9 +239,13 @@ class Agreement:
         odd = odd_ones([row[column] for row in rows])
         if odd:
             name, own = self._locate(values)
+            if not name:
+                return  # the same up to rounding
             said = ", ".join(f"{who} has {value}" for who, value in own.items())
             if name.startswith("dataset."):
                 cure = _DATASET_CURE
+            elif isinstance(values.get(name), Fingerprint):
+                cure = _SAMPLES_CURE
             cure = cure.replace("NAME", name.partition(" ")[0].rpartition(".")[2])
             self._objections.raise_or_warn(f"{self._names(odd)} {what} {name} than the others ({said}): {cure}", name)
 
@@ -313,7 +323,8 @@ class Agreement:
         self._committer.wait(self._committer.start(table))
 
     def _locate(self, values: dict[str, Any]) -> tuple[str, dict[str, str]]:
-        """The first name whose value differs, and the values that two members have. Every member takes part."""
+        """The first name whose value differs, and the values that two members have; "" if samples of the data set
+        differ by rounding alone. Every member takes part."""
         world = self._committer.world
         names = sorted(values)[:MAX_NAMES]
         hashes = torch.zeros(world.size, MAX_NAMES, dtype=torch.int64)
@@ -324,8 +335,14 @@ class Agreement:
             numbers[world.rank, place] = float(value) if isinstance(value, int | float) else float("nan")
         self._sum(hashes)
         self._sum(numbers)
+        rounded = False
         for place, name in enumerate(names):
             odd = odd_ones(hashes[:, place].tolist())
+            if odd and isinstance(values[name], Fingerprint):
+                same = [rank for rank in range(world.size) if rank not in odd and hashes[rank, place]]
+                usual = float(numbers[same[0], place])
+                odd = [rank for rank in odd if Fingerprint.differ(usual, float(numbers[rank, place]))]
+                rounded = rounded or not odd
             if odd:
                 other = next(rank for rank in range(world.size) if rank not in odd)
                 shown = {rank: float(numbers[rank, place]) for rank in (odd[0], other)}
@@ -333,7 +350,7 @@ class Agreement:
                     world.worker_of(rank): "another value" if math.isnan(value) else f"{value:.10g}"
                     for rank, value in shown.items()
                 }
-        return "value", {}
+        return "" if rounded else "value", {}
 
     def _names(self, ranks: Sequence[int]) -> str:
         names = list(dict.fromkeys(self._committer.world.worker_of(rank) for rank in ranks))

@@ -39,6 +39,9 @@ def _lines(dataset: Any, depth: int) -> Iterator[str]:
         if isinstance(value, torch.utils.data.Dataset):
             if depth:
                 yield from _lines(value, depth - 1)
+        elif isinstance(value, list | tuple) and value and all(isinstance(each, torch.Tensor) for each in value[:8]):
+            # As in TensorDataset: its labels.
+            yield from (f"{name}[{place}] " + " ".join(_entries(each)) for place, each in enumerate(value[:8]))
         else:
             entries = _entries(value)
             if entries:

@@ -3,6 +3,8 @@
 - A number read from this worker's part of the batch (`ratio = a.item() / b.item()`) that weighs or divides a loss: a
   static run has another one, of the whole batch. `s.agree(a.item())` gives all workers the same.
 - The number of samples of a worker, which its mean is multiplied by (`loss * len(x) / 64`).
+- The number of workers, by which a loss, gradients or a learning rate are multiplied or divided, as in a script that
+  sums gradients itself.
 - A collection that the loop fills and the loss is computed from (a replay buffer): workers have different ones, and a
   worker that joins begins with an empty one.
 
@@ -16,15 +18,31 @@ import ast
 from collections import Counter
 from collections.abc import Iterator
 
+from malletrain.elastic.guards.carried_names import renewed_names
+
 NUMBER = "a number read from a worker's part of the batch, with which its loss is weighed or divided"
 COLLECTION = "a collection that a worker fills by itself (a replay buffer), and with which no newcomer begins"
 
 LENGTH = "the number of a worker's samples, by which its mean is multiplied"
+SIZE = "the number of workers, by which its mean is multiplied"
 
 REMEDIES = {
+    SIZE: "Gradients are means over the batch of all workers already: leave it out",
     LENGTH: 'The session weighs means by samples itself: leave it out, or say Session(..., reduction="sum")',
     NUMBER: "The number of all workers: s.agree(...) after the block of the step before; or virtual_shards=N",
     COLLECTION: "Keep what is learned from in the data set, or generate it there by index",
+}
+
+#: What is wrong at every number of workers but one, with the cure.
+DIVIDED_LOSS = "the loss is divided by the number of workers"
+SCALED_GRADIENTS = "gradients are multiplied or divided by the number of workers"
+SCALED_RATE = "the learning rate follows the number of workers, and the batch does not"
+
+ERRORS = {
+    DIVIDED_LOSS: "gradients are means over the batch of all workers already: leave it out",
+    SCALED_GRADIENTS: "after backward() they are means over the batch of all workers: leave it out",
+    SCALED_RATE: "batch_size is of all workers together: leave it out, or let the batch grow with the workers, "
+    "Session(..., batch_size=elastic.PerWorker(n, limit))",
 }
 
 _Function = ast.FunctionDef | ast.AsyncFunctionDef
@@ -34,7 +52,13 @@ _Loop = ast.For | ast.While | ast.AsyncFor
 _READS = frozenset({"item", "tolist"})
 _AGREES = frozenset({"agree", "all_reduce", "evaluate"})
 _GROWS = frozenset({"append", "appendleft", "extend", "add", "push", "store", "put", "remember", "insert"})
-_ARITHMETIC_CALLS = frozenset({"sum", "min", "max", "abs", "scale", "stack", "tensor", "mean"})
+_ARITHMETIC_CALLS = frozenset(
+    {"sum", "min", "max", "abs", "scale", "stack", "tensor", "mean", "clamp", "clamp_min", "clamp_max", "detach",
+     "exp", "log", "sqrt", "pow", "float", "double", "to"}
+)  # fmt: skip
+#: Names of sessions in functions that are given one, and calls that return the number of workers.
+_SESSIONS = frozenset({"s", "session", "self.s", "self.session"})
+_SIZES = frozenset({"get_world_size"})
 
 #: How often a loss is followed from a function to another.
 MAX_CALLS = 4
@@ -51,17 +75,25 @@ def loss_sources(text: str) -> dict[int, dict[str, int]]:
         tree = ast.parse(text)
     except (SyntaxError, ValueError, RecursionError):
         return {}
-    return _File(tree).find()
+    return _File(tree, renewed_names(text)).find()
 
 
 class _File:
-    def __init__(self, tree: ast.Module) -> None:
+    def __init__(self, tree: ast.Module, renewed: frozenset[str]) -> None:
+        self._renewed = renewed
         self._scopes: list[_Scope] = [tree, *(node for node in ast.walk(tree) if isinstance(node, _Function))]
         self._nodes = {scope: list(_own(scope.body)) for scope in self._scopes}
         named = [scope for scope in self._scopes if isinstance(scope, _Function)]
         names = Counter(scope.name for scope in named)
         self._functions = {scope.name: scope for scope in named if names[scope.name] == 1}
         self._emptied = self._emptied_anywhere()
+        self._sessions = _SESSIONS | {
+            _dotted(target)
+            for nodes in self._nodes.values()
+            for node in nodes
+            for target, value in _assignments(node)
+            if isinstance(value, ast.Call) and _method(value) == "Session"
+        }
         self._found: dict[str, int] = {}
 
     def find(self) -> dict[int, dict[str, int]]:
@@ -75,6 +107,8 @@ class _File:
                 for other, name, line in grown:
                     if name in needed and (other is scope or name not in own):
                         self._note(COLLECTION, line)
+            if _has_backward(self._nodes[scope]):
+                self._look_at_scaling(scope)
             if self._found:
                 found[_first_line(scope)] = self._found
         return found
@@ -107,6 +141,48 @@ class _File:
         given += [each for call in calls for each in call.args]
         return frozenset(name for each in given for name in _names(each))
 
+    # --- the number of workers --------------------------------------------------------------------------------
+
+    def _is_size(self, node: ast.AST) -> bool:
+        """Whether an expression is the number of workers."""
+        if isinstance(node, ast.Call):
+            return _method(node) in _SIZES or (_method(node) == "float" and any(map(self._is_size, node.args)))
+        name = _dotted(node)
+        owner, _, last = name.rpartition(".")
+        return (last == "size" and owner in self._sessions) or last == "world_size"
+
+    def _sizes(self, node: ast.expr, *, divides: bool) -> Iterator[bool]:
+        """Numbers of workers among the factors of an expression: whether it is divided by each."""
+        if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult | ast.Div):
+            yield from self._sizes(node.left, divides=divides)
+            yield from self._sizes(node.right, divides=divides != isinstance(node.op, ast.Div))
+        elif isinstance(node, ast.UnaryOp):
+            yield from self._sizes(node.operand, divides=divides)
+        elif self._is_size(node):
+            yield divides
+
+    def _look_at_scaling(self, scope: _Scope) -> None:
+        """Find gradients and learning rates that are scaled by the number of workers."""
+        for node in self._nodes[scope]:
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.args:
+                if (
+                    node.func.attr in ("div_", "mul_")
+                    and _is_gradient(node.func.value)
+                    and self._scales(node.args[0])
+                ):
+                    self._note(SCALED_GRADIENTS, node.lineno)
+            elif isinstance(node, ast.Assign | ast.AugAssign):
+                targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+                if not self._scales(node.value):
+                    continue
+                if any(_is_gradient(target) for target in targets):
+                    self._note(SCALED_GRADIENTS, node.lineno)
+                elif any(_is_rate(target) for target in targets):
+                    self._note(SCALED_RATE, node.lineno)
+
+    def _scales(self, node: ast.expr) -> bool:
+        return any(True for _ in self._sizes(node, divides=False))
+
     # --- numbers ----------------------------------------------------------------------------------------------
 
     def _follow(self, scope: _Scope, losses: list[ast.expr], known: frozenset[str], calls: int) -> None:
@@ -117,6 +193,11 @@ class _File:
             lengths = list(_lengths(loss, divides=False))
             if any(not divides for _, divides in lengths) and not any(divides for _, divides in lengths):
                 self._note(LENGTH, loss.lineno)
+            sizes = list(self._sizes(loss, divides=False))
+            if any(sizes):
+                self._note(DIVIDED_LOSS, loss.lineno)
+            elif sizes:
+                self._note(SIZE, loss.lineno)
             for operand in _operands(loss):
                 name = _dotted(operand)
                 if _reads_number(operand):
@@ -128,9 +209,9 @@ class _File:
                 elif name and name not in seen and name not in known:
                     seen.add(name)
                     for value, test in self._assigned(scope, name):
-                        if test is not None and _reads_number(test):
+                        if test is not None and (_reads_number(test) or _limits(test, name)):
                             self._note(NUMBER, test.lineno)
-                        elif _reads_number(value):
+                        elif _reads_number(value) or (name in self._renewed and _is_detached(value)):
                             self._note(NUMBER, value.lineno)
                         else:
                             queue.append(value)
@@ -283,6 +364,37 @@ def _reads_number(node: ast.AST) -> bool:
         ):
             return True
     return any(_reads_number(each) for each in ast.iter_child_nodes(node))
+
+
+def _limits(test: ast.AST, name: str) -> bool:
+    """Whether a loss decides about itself: `if loss > 1: loss = 2 * loss`."""
+    last = name.rpartition(".")[2]
+    return (last == "loss" or last.endswith("_loss")) and any(
+        isinstance(node, ast.Compare)
+        and all(isinstance(each, ast.Gt | ast.GtE | ast.Lt | ast.LtE) for each in node.ops)
+        and name in (_dotted(node.left), *map(_dotted, node.comparators))
+        for node in ast.walk(test)
+    )
+
+
+def _has_backward(nodes: list[ast.AST]) -> bool:
+    return any(isinstance(node, ast.Call) and _method(node) == "backward" for node in nodes)
+
+
+def _is_gradient(node: ast.AST) -> bool:
+    return isinstance(node, ast.Attribute) and (
+        node.attr == "grad" or (node.attr == "data" and _is_gradient(node.value))
+    )
+
+
+def _is_rate(node: ast.AST) -> bool:
+    """Whether a learning rate of an optimizer's group: `group["lr"]`."""
+    return isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Constant) and node.slice.value == "lr"
+
+
+def _is_detached(node: ast.AST) -> bool:
+    """Whether a running mean in a tensor is made of something of the step."""
+    return any(isinstance(each, ast.Call) and _method(each) == "detach" for each in ast.walk(node))
 
 
 def _looks_like_loss(node: ast.expr) -> bool:

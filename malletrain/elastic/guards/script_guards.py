@@ -12,6 +12,7 @@ import torch
 from torch.utils._pytree import tree_leaves
 
 from malletrain.elastic.comm.step_commit import StepCommitter
+from malletrain.elastic.data.sample_loader import SampleLoader
 from malletrain.elastic.errors import ElasticError
 from malletrain.elastic.gradients.reducer import GradientPhase, GradientReducer
 from malletrain.elastic.guards.agreement import Agreement, Sources
@@ -19,22 +20,25 @@ from malletrain.elastic.guards.chance import ChanceWatch
 from malletrain.elastic.guards.dataset_attributes import DatasetAttributes
 from malletrain.elastic.guards.digest import Digests, digest, digest_of_text
 from malletrain.elastic.guards.gradient_hooks import gradient_hooks
-from malletrain.elastic.guards.loss_sources import LENGTH, REMEDIES
+from malletrain.elastic.guards.loss_sources import ERRORS, LENGTH, REMEDIES, SCALED_RATE
 from malletrain.elastic.guards.loss_watch import LossWatch
 from malletrain.elastic.guards.objections import Check, Objections
 from malletrain.elastic.guards.operations.batch_watch import BatchWatch
 from malletrain.elastic.guards.operations.forward_numbers import ForwardNumbers
 from malletrain.elastic.guards.operations.read_watch import ReadWatch
+from malletrain.elastic.guards.sample_examination import Examination, Fingerprint, examine
 from malletrain.elastic.guards.script_place import current_line
 from malletrain.elastic.guards.script_state import (
     CopyWatch,
     compared,
     generators,
     sources_of_losses,
+    warn_draws,
     warn_untracked,
     warn_writes,
 )
 from malletrain.elastic.guards.shared_buffers import shared_buffers
+from malletrain.elastic.guards.stale_gradients import StaleGradients
 from malletrain.elastic.guards.step_guard import StepGuard
 from malletrain.elastic.state.shared_values import SharedValues
 from malletrain.elastic.state.training_state import TrainingState
@@ -67,6 +71,7 @@ class ScriptGuards:
         sources: what this worker alone has and makes its loss with, with the script's line.
         order: returns an epoch's order of samples, where the script has one of its own.
         attributes: what the script sets on its data set.
+        fixed_batch: whether the batch is the same at every number of workers.
     """
 
     def __init__(
@@ -94,6 +99,7 @@ class ScriptGuards:
         self._layout = self._find_layout()
         self._layout_digest = 0
         self._script_values: dict[str, Any] = {}
+        self._fingerprints: dict[str, Fingerprint] = {}  #: of samples of the data set
         self._numbers: ForwardNumbers | None = None  #: of the present step
         self._earlier_numbers: ForwardNumbers | None = None
         self._reads = ReadWatch()
@@ -107,13 +113,19 @@ class ScriptGuards:
         self.agreement = Agreement(committer, state.position, sources, check)
         self.chance = ChanceWatch()
         self.sources: dict[str, str] = {}
+        self.fixed_batch = True
         self._ratios: dict[str, float] = {}
         self._buffers = list(shared_buffers(state.model))
         self._batch: Any = None
         self._batch_watch: BatchWatch | None = None
         self._copies = CopyWatch(state)
         self.attributes = DatasetAttributes(dataset)
-        self._step_guard = StepGuard(reducer, in_step, self._objections.raise_or_warn) if check != "off" else None
+        self._stale_gradients = StaleGradients(lambda: self._reducer.parameters)
+        self._step_guard = (
+            StepGuard(reducer, in_step, self._objections.raise_or_warn, self._stale_gradients)
+            if check != "off"
+            else None
+        )
         reducer.strict = check == "error"
 
     def begin(self) -> None:
@@ -121,6 +133,22 @@ class ScriptGuards:
         if self._check != "off":
             warn_untracked(self._state)
             warn_writes()
+            warn_draws()
+
+    def examine_samples(self, loader: SampleLoader, length: int) -> Examination:
+        """Look at some samples of the data set before training begins.
+
+        Raises:
+            ElasticError: they depend on what was loaded before.
+        """
+        if self._check == "off":
+            return Examination()
+        with self.attributes.loading(watched=True):
+            found = examine(loader, length)
+        if found.wrong:
+            self._objections.raise_or_warn(found.wrong)
+        self._fingerprints = found.fingerprints
+        return found
 
     def entered(self) -> None:
         """Training begins in a world; every member is at the same place of the script. Those that hold the state have
@@ -154,6 +182,7 @@ class ScriptGuards:
             self._script_values |= {f's.state["{name}"]': value for name, value in self._shared.plain().items()}
             self._script_values |= self.attributes.compared()
             if self.chance.is_early:
+                self._script_values |= self._fingerprints
                 self._script_values |= generators(self._shared.values())
                 self.sources |= gradient_hooks(self._state.model)
             if self.chance.is_early or not self._state.position.cursor:  # the first step of an epoch
@@ -194,11 +223,12 @@ class ScriptGuards:
             self._reads.start()
         self.chance.begin_between()
 
-    def watch_batch(self, samples: int, *, judges: bool) -> BatchWatch | None:
+    def watch_batch(self, samples: int, *, judges: bool, counts: bool) -> BatchWatch | None:
         """Look at each operation of a step of so many samples, in the first steps of a world and now and then later.
 
         Args:
             judges: whether samples that meet make the result depend on workers.
+            counts: whether the script has said over how much its loss is a mean, or that it is a sum.
         """
         earlier, self._batch_watch, self._numbers = self._batch_watch, None, None
         if self._batch is None:
@@ -215,6 +245,7 @@ class ScriptGuards:
         self._batch_watch = BatchWatch(
             *(samples, state, batch, self._changing, earlier if self.chance.is_early else None, self._numbers),
             judges=judges,
+            counts=counts,
         )
         return self._batch_watch
 
@@ -222,6 +253,8 @@ class ScriptGuards:
         """The block of a step is over."""
         self._reads.stop()
         self._numbers = None
+        if self._step_guard is not None and self._state.mesh is None:
+            self._stale_gradients.end_step()
 
     def looking_away(self) -> AbstractContextManager[Any]:
         """A context manager around operations that are none of the script's."""
@@ -268,9 +301,15 @@ class ScriptGuards:
         self._reads.stop()
         if self._numbers is not None:
             self._numbers.close(loss, reads=self._reads.reads)
+        if self._reducer.begins_step and self._state.mesh is None:
+            with self.looking_away():
+                self._stale_gradients.begin_backward(thorough=self.chance.is_watching)
         if self.chance.is_early:
             for what, line in sources_of_losses().items():
-                if what not in self.sources and (lengths or what != LENGTH):
+                if what in ERRORS:
+                    if self.fixed_batch or what != SCALED_RATE:
+                        self._objections.raise_or_warn(f"{line}: {what}; {ERRORS[what]}")
+                elif what not in self.sources and (lengths or what != LENGTH):
                     self.sources[what] = line
                     log.warning("%s: a loss is made with %s. %s", line, what, REMEDIES[what])
 

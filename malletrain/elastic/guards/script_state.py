@@ -23,16 +23,20 @@ from weakref import ref
 import torch
 
 from malletrain.elastic.errors import ElasticError
-from malletrain.elastic.guards.carried_names import CarriedName, carried_names
+from malletrain.elastic.guards.carried_names import CarriedName, carried_names, renewed_names
 from malletrain.elastic.guards.loss_sources import loss_sources
 from malletrain.elastic.guards.script_place import is_script, script_frames
 from malletrain.elastic.guards.script_writes import unguarded_writes
+from malletrain.elastic.guards.unseeded_draws import unseeded_draws
 from malletrain.elastic.state.training_state import TrainingState
 
 log = logging.getLogger("malletrain.elastic")
 
 #: How deep attributes, lists and dictionaries are looked into, and how many entries of each.
 MAX_DEPTH, MAX_ENTRIES = 3, 1000
+
+#: Numbers of an array in which a change is looked for.
+MAX_NUMBERS = 256
 
 #: A container is a copy of the model if so large a share of the model's parameters has a tensor of its shape in it.
 COPY_SHARE = 0.5
@@ -105,7 +109,18 @@ def warn_writes() -> None:
         for each in found:
             log.warning(
                 "%s:%d: every worker calls %s, and those that train together would write one file at the same time: "
-                "put it under `if s.is_main:`",
+                "put it under `if s.is_main:`, or into s.when_main(callback)",
+                *(Path(filename).name, each.line, each.call),
+            )
+
+
+def warn_draws() -> None:
+    """Log a warning for each generator of the script that the system or the clock seeds."""
+    for filename in dict.fromkeys(frame.f_code.co_filename for frame in script_frames()):
+        for each in unseeded_draws(_read(filename)):
+            log.warning(
+                "%s:%d: %s gives other random numbers on each worker and in each run: give it a seed, the same on "
+                "every worker",
                 *(Path(filename).name, each.line, each.call),
             )
 
@@ -262,8 +277,9 @@ class CopyWatch:
 
     def __init__(self, state: TrainingState) -> None:
         self._state = state
-        #: By name: a reference to a module, or the place of a list or dictionary; and marks of its tensors.
-        self._before: dict[str, tuple[ref[Any] | int, tuple[int, ...]]] | None = None
+        #: By name: a reference to a module, the place of a list or dictionary, or the name itself of a variable that
+        #: the script makes of itself; and marks of its tensors.
+        self._before: dict[str, tuple[ref[Any] | int | str, tuple[int, ...]]] | None = None
 
     def forget(self) -> None:
         """Some steps are not looked at: a new list may lie where one was that is gone."""
@@ -277,7 +293,11 @@ class CopyWatch:
             ElasticError: one has changed since the last look.
         """
         found = self._copies(variables())
-        now = {name: (_identity(thing), _fingerprint(tensors)) for name, thing, tensors in found}
+        renewed = _renewed()
+        now = {
+            name: (name if name in renewed else _identity(thing), _fingerprint(tensors))
+            for name, thing, tensors in found
+        }
         before, self._before = self._before, now
         for name, (identity, marks) in now.items():
             # (A list that each step makes anew, such as one of gradients, carries nothing over.)
@@ -286,10 +306,10 @@ class CopyWatch:
                 raise ElasticError(
                     f"{name} is a copy of the model that training changes, and a worker that joins would not have "
                     f"it: s.track(average={name}) if it has state_dict and load_state_dict, else keep it in "
-                    's.state["average"], before the first epoch'
+                    's.state["average"], as tensors, before the first epoch'
                 )
 
-    def _copies(self, given: Mapping[str, Any]) -> Iterator[tuple[str, Any, list[torch.Tensor]]]:
+    def _copies(self, given: Mapping[str, Any]) -> Iterator[tuple[str, Any, list[Any]]]:
         own = {id(each) for each in [*self._state.model.parameters(), *self._state.model.buffers()]}
         for thing in self._state.tracked.values():
             own |= {id(tensor) for tensor in _tensors(thing)}
@@ -297,6 +317,10 @@ class CopyWatch:
         modules = {id(module) for module in self._state.model.modules()}
         modules |= {id(thing) for thing in self._state.tracked.values()}
         many = sum(shapes.values())
+        total = sum(each.numel() for each in self._state.model.parameters())
+        for name, thing in given.items():
+            if many > 1 and _is_array(thing) and thing.ndim == 1 and thing.shape[0] == total and id(thing) not in own:
+                yield name, thing, [thing]
         for name, thing in _reachable(given):
             if id(thing) in modules or isinstance(thing, torch.optim.Optimizer):
                 continue
@@ -310,17 +334,40 @@ def _identity(thing: Any) -> ref[Any] | int:
     return ref(thing) if isinstance(thing, torch.nn.Module) else id(thing)
 
 
-def _tensors(thing: Any) -> list[torch.Tensor]:
-    """The tensors that a module, list or dictionary holds itself."""
+def _renewed() -> set[str]:
+    """The script's variables that its loops only ever make of themselves."""
+    return set().union(*(_renewed_in_file(frame.f_code.co_filename) for frame in script_frames()))
+
+
+@lru_cache(maxsize=64)
+def _renewed_in_file(filename: str) -> frozenset[str]:
+    return renewed_names(_read(filename))
+
+
+def _is_array(thing: Any) -> bool:
+    """Whether a thing is a tensor, or an array of numpy's."""
+    numpy = sys.modules.get("numpy")
+    return isinstance(thing, torch.Tensor) or (numpy is not None and isinstance(thing, numpy.ndarray))
+
+
+def _tensors(thing: Any) -> list[Any]:
+    """The tensors and arrays that a module, list or dictionary holds itself."""
     if isinstance(thing, torch.nn.Module):
         return [*thing.parameters(), *thing.buffers()]
     if isinstance(thing, dict):
         thing = list(thing.values())[:MAX_ENTRIES]
     if isinstance(thing, list | tuple):
-        return [each for each in thing[:MAX_ENTRIES] if isinstance(each, torch.Tensor)]
+        return [each for each in thing[:MAX_ENTRIES] if _is_array(each)]
     return []
 
 
-def _fingerprint(tensors: list[torch.Tensor]) -> tuple[int, ...]:
-    """Numbers that change when a tensor is changed in place or replaced."""
-    return tuple(number for tensor in tensors for number in (id(tensor), tensor._version))
+def _fingerprint(arrays: list[Any]) -> tuple[int, ...]:
+    """Numbers that change when a tensor or array is changed in place or replaced."""
+    return tuple(number for each in arrays for number in (id(each), _version(each)))
+
+
+def _version(array: Any) -> int:
+    if isinstance(array, torch.Tensor):
+        return array._version
+    flat = array.reshape(-1)  # numpy counts no changes
+    return hash(flat[:: max(1, flat.size // MAX_NUMBERS)].tobytes())

@@ -12,6 +12,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 from malletrain.elastic.errors import ElasticError
 from malletrain.elastic.gradients.reducer import GradientPhase, GradientReducer
 from malletrain.elastic.guards.script_place import current_line
+from malletrain.elastic.guards.stale_gradients import StaleGradients
 
 
 class StepGuard:
@@ -21,17 +22,23 @@ class StepGuard:
         reducer: of the session.
         in_step: returns whether `with s.step()` is being executed.
         object_to: called with a message where something is wrong; may raise.
+        stale_gradients: knows of gradients of earlier steps.
 
     Raises:
         ElasticError: an optimizer calls backward more than once a step.
     """
 
     def __init__(
-        self, reducer: GradientReducer, in_step: Callable[[], bool], object_to: Callable[[str], None]
+        self,
+        reducer: GradientReducer,
+        in_step: Callable[[], bool],
+        object_to: Callable[[str], None],
+        stale_gradients: StaleGradients,
     ) -> None:
         self._reducer = reducer
         self._in_step = in_step
         self._object_to = object_to
+        self._stale_gradients = stale_gradients
         self._whole: dict[int, tuple[int, int]] = {}
         guard = weakref.ref(self)
 
@@ -77,6 +84,12 @@ class StepGuard:
                 self._object_to(
                     f"optimizer.step(){_at()} comes before this step's backward(): call it after, so that a step "
                     "that is repeated is made once"
+                )
+            elif self._stale_gradients.in_any(each for group in optimizer.param_groups for each in group["params"]):
+                self._object_to(
+                    f"optimizer.step(){_at()} has gradients that were added to those of an earlier step, which are "
+                    "sums over all workers already: call optimizer.zero_grad() in every step, before backward(). For "
+                    "a larger batch make batch_size larger; for one in parts, `with s.accumulate():` inside a step"
                 )
         strange = next(
             (each for each in parameters or [] if isinstance(each, torch.nn.Parameter) and each.grad is not None),

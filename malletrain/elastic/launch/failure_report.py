@@ -13,6 +13,12 @@ from malletrain.wire import messages
 #: Characters of a message that the daemon keeps.
 MAX_TEXT_CHARACTERS = 1900
 
+#: What is said of a script that ends by itself (`sys.exit(0)`) while it trains.
+ENDED = (
+    "the script ended without s.finish(), by sys.exit() or at its last line. A job is complete when s.finish() is "
+    "called. To stop early, let all workers decide alike: `if s.agree(loss.item()) < 0.1: break`"
+)
+
 #: How long the process waits for the daemon to have the report.
 FLUSH_TIMEOUT_S = 2.0
 
@@ -60,6 +66,19 @@ class FailureReporter:
         hint = self._hint(error)
         said = f"{text}: {hint}" if hint else text
         self._send(messages.Failed(self._step(), said[:MAX_TEXT_CHARACTERS]))
+
+    def report_end(self, *, whole: bool) -> None:
+        """Report that the script ends without an exception, and before `Session.finish`.
+
+        Args:
+            whole: see `report`.
+        """
+        if self._reported:
+            return
+        self._reported = True
+        if whole:
+            self._keep()
+        self._send(messages.Failed(self._step(), f"{self._worker()}: {ENDED}"))
 
     def install(self) -> None:
         """Report what nothing in the script catches, then go on as Python does."""

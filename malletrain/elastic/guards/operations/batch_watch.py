@@ -1,9 +1,9 @@
 """Notices steps in which samples of a worker's part meet: results then depend on how a batch lies on workers.
 
-Statistics over the samples (a mean of embeddings, whitening), pairs of samples, functions of the whole loss that are
-not linear (a root, a ratio), and tensors that come from outside the step and change from step to step (another
-loader, a running mean in a plain tensor). What is found is no error: the session says that it no longer holds a
-result to be equal to that of a static run.
+Statistics over the samples (a mean of embeddings, whitening, class weights by the counts of a batch's targets), pairs
+of samples, functions of the whole loss that are not linear (a root, a ratio, a flooded loss), and tensors that come
+from outside the step and change from step to step (another loader, a running mean in a plain tensor). What is found
+is no error: the session says that it no longer holds a result to be equal to that of a static run.
 """
 
 from __future__ import annotations
@@ -36,8 +36,18 @@ _LOADING = DataLoader.__module__
 _PRODUCTS = frozenset({"mm", "addmm", "bmm", "_cdist_forward", "_euclidean_dist"})
 _BENDS = frozenset(
     {"sqrt", "rsqrt", "log", "log1p", "log2", "exp", "pow", "reciprocal", "clamp", "clamp_min", "clamp_max", "relu",
-     "sigmoid", "tanh", "softplus", "maximum", "minimum", "square"}
+     "sigmoid", "tanh", "softplus", "maximum", "minimum", "square", "abs", "sign"}
 )  # fmt: skip
+#: Comparisons, by which a loss decides about itself (`where(loss > 1, 2 * loss, loss)`).
+_TESTS = frozenset({"gt", "ge", "lt", "le"})
+
+#: What summarises samples that carry no gradient. (No sorting: by lengths, for packed sequences, it changes nothing.)
+_COUNTS = frozenset(
+    {"mean", "sum", "var", "std", "var_mean", "std_mean", "amax", "amin", "max", "min", "median", "logsumexp",
+     "linalg_vector_norm", "bincount", "histc", "prod", "count_nonzero"}
+)  # fmt: skip
+#: Losses that are means already: divided by a number of samples, they are no mean over something else.
+_MEANS = frozenset({"mean", "nll_loss_forward", "nll_loss2d_forward", "mse_loss", "smooth_l1_loss", "huber_loss"})
 
 STATISTIC = "a statistic over the samples that a worker has"
 PAIRS = "a comparison of the samples that a worker has"
@@ -59,9 +69,13 @@ class BatchWatch(dispatch.TorchDispatchMode):
         earlier: of the watch of the step before, or None.
         numbers: gathers what the step computes with, for comparison between workers.
         judges: whether samples that meet are looked for (not within virtual shards, where they may).
+        counts: whether the script may multiply or divide a loss by a count over its samples: it has said over how
+            much the loss is a mean, or that it is a sum.
 
     Attributes:
         found: what was seen, with the script's line.
+        draws: whether random numbers were drawn for each sample from a generator of the script's own. (What is drawn
+            from the global ones shows in these.)
         over: whether the step is committed.
     """
 
@@ -75,6 +89,7 @@ class BatchWatch(dispatch.TorchDispatchMode):
         numbers: ForwardNumbers,
         *,
         judges: bool = True,
+        counts: bool = False,
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._samples = samples
@@ -90,7 +105,13 @@ class BatchWatch(dispatch.TorchDispatchMode):
         self._of_all: set[int] = set()  #: gathered over workers, or made of such and of what all have alike
         self._of_nothing: set[int] = set()  #: made from no tensor: positions, a mask
         self._losses: set[int] = set()
+        self._means: set[int] = set()  #: losses that are means
+        self._tests: set[int] = set()  #: comparisons of losses
+        #: What summarises samples and carries no gradient, by id: its line, and whether it is one number.
+        self._summaries: dict[int, tuple[str, bool]] = {}
+        self._counts = counts
         self.found: dict[str, str] = {}
+        self.draws = False
         self.over = False
 
     @staticmethod
@@ -122,8 +143,11 @@ class BatchWatch(dispatch.TorchDispatchMode):
         name = func._schema.name.rpartition("::")[2]
         outs = [each for each in tree_leaves(out) if isinstance(each, torch.Tensor)]
         self._numbers.look(func, args, kwargs, inputs, outs)
-        if outs and inputs and self._judges:
+        if outs and _draws(func, args, kwargs) and outs[0].ndim and outs[0].shape[0] == self._samples:
+            self.draws = True
+        if outs and inputs and self._judges and self._samples >= MIN_SAMPLES:
             self._judge(name, args, inputs, outs[0])
+            self._follow_summaries(name, args, inputs, outs)
         for tensor in outs:
             self._made[id(tensor)] = tensor
             if all(id(each) in self._of_nothing for each in inputs):
@@ -159,7 +183,7 @@ class BatchWatch(dispatch.TorchDispatchMode):
 
     def _judge(self, name: str, args: Any, inputs: list[torch.Tensor], out: torch.Tensor) -> None:
         samples, first = self._samples, inputs[0]
-        if samples < MIN_SAMPLES or self._is_of_state(first) or self._are_of_all(inputs):
+        if self._is_of_state(first) or self._are_of_all(inputs):
             return
         if name in _OVER_SAMPLES and first.ndim and first.shape[0] == samples and first.is_floating_point():
             one = first.ndim == 1 and name in ("_softmax", "_log_softmax", "sort", "topk", "cumsum")
@@ -175,6 +199,34 @@ class BatchWatch(dispatch.TorchDispatchMode):
             ratio = name == "div" and len(inputs) > 1 and id(inputs[1]) in self._losses
             if losses and (name in _BENDS or ratio or (name == "mul" and len(losses) > 1)):
                 self._note(BENT)
+            if losses and name in _TESTS:
+                self._tests.add(id(out))
+            elif losses and name == "where" and id(first) in self._tests:
+                self._note(BENT)
+            if name in _MEANS:
+                self._means.add(id(out))
+
+    def _follow_summaries(self, name: str, args: Any, inputs: list[torch.Tensor], outs: list[torch.Tensor]) -> None:
+        """Follow what summarises samples without a gradient to where something that trains is computed with it."""
+        known = [self._summaries[id(each)] for each in inputs if id(each) in self._summaries]
+        first = inputs[0]
+        if any(each.requires_grad for each in inputs):
+            divides = name == "div" and id(first) not in self._means and not any(each.ndim for each in inputs)
+            for line, scalar in known:
+                # (Whether a sum is divided by the right number is for `LossWatch`.)
+                if not (scalar and (self._counts or divides)):
+                    self._note(STATISTIC, line)
+            return
+        if not known:
+            summarises = name in _COUNTS and first.ndim and first.shape[0] == self._samples
+            if not summarises or 0 not in _dims(name, args, first.ndim) or id(first) in self._of_nothing:
+                return
+            if self._is_of_state(first) or self._are_of_all(inputs):
+                return
+            known = [(current_line(), outs[0].ndim == 0)]
+        for tensor in outs:
+            self._made[id(tensor)] = tensor
+            self._summaries[id(tensor)] = known[0][0], all(scalar for _, scalar in known)
 
     def _look_outside(self, tensor: torch.Tensor) -> None:
         if isinstance(tensor, torch.nn.Parameter):
@@ -214,10 +266,17 @@ class BatchWatch(dispatch.TorchDispatchMode):
     def _is_of_state(self, tensor: torch.Tensor) -> bool:
         return id(tensor) in self._of_state or _storage(tensor) in self._own
 
-    def _note(self, what: str) -> None:
+    def _note(self, what: str, line: str = "") -> None:
         if _called_by(sync_batchnorm.__name__):
             return  # it sums over all workers
-        self.found.setdefault(what, current_line())
+        self.found.setdefault(what, line or current_line())
+
+
+def _draws(func: Any, args: Any, kwargs: Any) -> bool:
+    """Whether an operation draws random numbers from a generator that it is given."""
+    return torch.Tag.nondeterministic_seeded in func.tags and any(
+        isinstance(each, torch.Generator) for each in tree_leaves((args, kwargs))
+    )
 
 
 def _called_by(module: str) -> bool:

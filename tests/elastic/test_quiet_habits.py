@@ -1,0 +1,368 @@
+"""Habits whose result depends on how a batch lies on workers, and that nothing but a guard shows: each is noticed by
+one worker alone in its first steps, with its line; what is equal at every size is not."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections.abc import Callable
+from contextlib import nullcontext
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+from torch.utils.data import Dataset, TensorDataset, default_collate
+
+from malletrain.elastic.data.batch_size import PerWorker
+from malletrain.elastic.data.sample_loader import SampleLoader
+from malletrain.elastic.errors import ElasticError
+from malletrain.elastic.guards.sample_examination import Fingerprint, examine
+from malletrain.elastic.session import Session
+
+Body = Callable[[nn.Module, torch.Tensor, torch.Tensor], torch.Tensor]
+
+
+def session(dataset: Any = None, **options: Any) -> tuple[Session, torch.optim.Optimizer]:
+    """Of a small classifier; of 64 samples in eight batches without a data set."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 3))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    if dataset is None:
+        dataset = TensorDataset(torch.randn(64, 6), torch.arange(64) % 3)
+    return Session(model, optimizer, dataset, **{"batch_size": 8, **options}), optimizer
+
+
+def equality(body: Body, *, weight: Callable[[torch.Tensor], Any] | None = None, **options: Any) -> str:
+    """What the session claims after three steps."""
+    s, optimizer = session(**options)
+    for x, y in s.batches():
+        with s.step(weight=None if weight is None else weight(y)):
+            optimizer.zero_grad()
+            body(s.model, x, y).backward()
+            optimizer.step()
+        if s.steps_done == 3:
+            break
+    return s.equality
+
+
+def each(model: nn.Module, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    return functional.cross_entropy(model(x), y, reduction="none")
+
+
+# --- the loss -----------------------------------------------------------------------------------------------------
+
+
+def weights_by_count(model: nn.Module, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    counts = torch.bincount(y, minlength=3).clamp(min=1)
+    return ((1 / counts.float())[y] * each(model, x, y)).mean()
+
+
+def positive_weight(model: nn.Module, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    ones = (y == 1).float()
+    weight = (1 - ones).sum() / ones.sum().clamp(min=1)
+    return functional.binary_cross_entropy_with_logits(model(x)[:, 0], ones, pos_weight=weight)
+
+
+def scaled_input(model: nn.Module, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    return each(model, x / x.abs().max(), y).mean()
+
+
+def normalised_weights(model: nn.Module, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    losses = each(model, x, y)
+    return (losses * losses.detach() / losses.detach().mean()).mean()
+
+
+STATISTICS: list[Body] = [weights_by_count, positive_weight, scaled_input, normalised_weights]
+
+
+@pytest.mark.parametrize("body", STATISTICS)
+def test_a_statistic_of_what_carries_no_gradient_is_noticed(body: Body) -> None:
+    line = r"a statistic over the samples that a worker has (test_quiet_habits.py:"
+    assert equality(body).startswith("statistical") and line in equality(body)
+
+
+def flooded(model: nn.Module, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    return (each(model, x, y).mean() - 0.8).abs() + 0.8
+
+
+def doubled_where_large(model: nn.Module, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    loss = each(model, x, y).mean()
+    return torch.where(loss > 1.0, 2 * loss, loss)
+
+
+@pytest.mark.parametrize("body", [flooded, doubled_where_large])
+def test_a_loss_that_bends_is_noticed(body: Body) -> None:
+    assert "a function of a worker's loss that is not linear" in equality(body)
+
+
+def test_noise_from_a_generator_of_the_script_is_noticed() -> None:
+    def noisy(model: nn.Module, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        chance = torch.Generator().manual_seed(7)
+        return each(model, x + torch.randn(x.shape, generator=chance), y).mean()
+
+    assert "a step draws random numbers" in equality(noisy)
+
+
+def by_fixed_weights(model: nn.Module, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    return (torch.tensor([1.0, 2.0, 0.5])[y] * each(model, x, y)).mean()
+
+
+def with_figures(model: nn.Module, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    logits = model(x)
+    accuracy = (logits.argmax(1) == y).float().mean()
+    torch.stack([accuracy, torch.bincount(y).max().float()])
+    return functional.cross_entropy(logits, y)
+
+
+def by_lengths(model: nn.Module, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    order = torch.argsort(1 + y, descending=True)  # as pack_padded_sequence does
+    return functional.cross_entropy(model(x[order]), y[order])
+
+
+def masked_rows(model: nn.Module, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    logits = model(x) * (x.amax(1, keepdim=True) > -9)
+    return functional.cross_entropy(logits, y)
+
+
+def floor_of_each(model: nn.Module, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    return ((each(model, x, y) - 0.1).abs() + 0.1).mean()
+
+
+EQUAL: list[Body] = [by_fixed_weights, with_figures, by_lengths, masked_rows, floor_of_each]
+
+
+@pytest.mark.parametrize("body", EQUAL)
+def test_a_loss_of_single_samples_stays_additive(body: Body) -> None:
+    assert equality(body).startswith("additive")
+
+
+def over_some(model: nn.Module, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    counts = y != 0
+    return (each(model, x, y) * counts).sum() / counts.sum()
+
+
+def test_a_count_that_the_session_was_given_is_right() -> None:
+    assert equality(over_some, weight=lambda y: (y != 0).sum()).startswith("additive")
+
+
+def test_gradients_divided_by_the_number_of_workers_are_an_error() -> None:
+    s, optimizer = session()
+    with pytest.raises(
+        ElasticError, match=r"quiet_habits.py:\d+: gradients are multiplied or divided by the number of"
+    ):
+        for x, y in s.batches():
+            with s.step():
+                optimizer.zero_grad()
+                each(s.model, x, y).mean().backward()
+                for parameter in s.model.parameters():
+                    parameter.grad /= s.size  # type: ignore[assignment, operator]
+                optimizer.step()
+
+
+def test_a_rate_that_follows_the_workers_needs_a_batch_that_does() -> None:
+    for batch, refused in ((8, True), (PerWorker(8, limit=64), False)):
+        s, optimizer = session(batch_size=batch)
+        with pytest.raises(ElasticError, match="the learning rate follows") if refused else nullcontext():
+            for x, y in s.batches():
+                optimizer.param_groups[0]["lr"] = 0.05 * s.size
+                with s.step():
+                    optimizer.zero_grad()
+                    each(s.model, x, y).mean().backward()
+                    optimizer.step()
+
+
+# --- gradients of earlier steps -----------------------------------------------------------------------------------
+
+
+def make_steps(s: Session, one: Callable[[torch.Tensor], None]) -> None:
+    for x, y in s.batches():
+        with s.step():
+            one(each(s.model, x, y).mean())
+
+
+def test_gradients_added_up_over_steps_are_an_error() -> None:
+    s, optimizer = session()
+
+    def every_second(loss: torch.Tensor) -> None:
+        (loss / 2).backward()
+        if s.steps_done % 2 == 0:
+            optimizer.step()
+            optimizer.zero_grad()
+
+    with pytest.raises(
+        ElasticError, match=r"step\(\) \(test_quiet_habits.py:\d+\) has gradients that were added to those"
+    ):
+        make_steps(s, every_second)
+    assert s.steps_done == 2
+
+
+@pytest.mark.parametrize("clear", ["none", "zeros", "after", "by hand"])
+def test_gradients_that_each_step_clears_are_right(clear: str) -> None:
+    s, optimizer = session()
+
+    def one(loss: torch.Tensor) -> None:
+        if clear == "by hand":
+            for parameter in s.model.parameters():
+                if parameter.grad is not None:
+                    parameter.grad.data.zero_()
+        elif clear != "after":
+            optimizer.zero_grad(set_to_none=clear == "none")
+        with s.accumulate():
+            (loss / 2).backward(retain_graph=True)
+        (loss / 2).backward()
+        optimizer.step()
+        if clear == "after":
+            optimizer.zero_grad()
+
+    make_steps(s, one)
+    assert s.steps_done == 8
+
+
+def test_parts_of_a_model_that_are_trained_in_turn_are_right() -> None:
+    s, _ = session()
+    layers = list(s.model.children())
+    parts = [torch.optim.SGD(layer.parameters(), lr=0.05) for layer in (layers[0], layers[2])]
+
+    def one(loss: torch.Tensor) -> None:
+        optimizer = parts[s.steps_done % 2]
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+
+    make_steps(s, one)
+    assert s.steps_done == 8
+
+
+# --- samples ------------------------------------------------------------------------------------------------------
+
+
+class Rows(Dataset[Any]):
+    """64 samples, of which a function makes what `__getitem__` returns."""
+
+    def __init__(self, made: Callable[[torch.Tensor, int], torch.Tensor]) -> None:
+        self.rows = torch.randn(64, 6, generator=torch.Generator().manual_seed(0))
+        self.made = made
+        self.reads = 0
+        self.kept: dict[int, torch.Tensor] = {}
+
+    def __len__(self) -> int:
+        return 64
+
+    def __getitem__(self, index: int) -> Any:
+        return self.made(self.rows[index], index), index % 3
+
+
+def counted() -> Rows:
+    """Warms up by its number of reads."""
+
+    def made(row: torch.Tensor, index: int) -> torch.Tensor:
+        rows.reads += 1
+        return row * min(1.0, 0.5 + rows.reads / 5000)
+
+    rows = Rows(made)
+    return rows
+
+
+def after_the_last() -> Rows:
+    """Mixes a sample with the one that was read before."""
+    last = torch.zeros(6)
+
+    def made(row: torch.Tensor, index: int) -> torch.Tensor:
+        nonlocal last
+        before, last = last, row
+        return 0.8 * row + 0.2 * before
+
+    return Rows(made)
+
+
+def by_the_system() -> Rows:
+    return Rows(lambda row, index: row + torch.from_numpy(np.random.default_rng().standard_normal(6)).float())
+
+
+@pytest.mark.parametrize("data", [counted, after_the_last, by_the_system])
+def test_samples_that_depend_on_what_was_loaded_before_are_an_error(data: Callable[[], Rows]) -> None:
+    s, _ = session(data())
+    with pytest.raises(
+        ElasticError, match=r"sample 0 of the data set \(test_quiet_habits.py:\d+\) is another when it is"
+    ):
+        next(s.epochs(1))
+
+
+def cached() -> Rows:
+    rows = Rows(lambda row, index: rows.kept.setdefault(index, row * 2))
+    return rows
+
+
+def augmented() -> Rows:
+    return Rows(lambda row, index: row + torch.randn(6) * random.random() * np.random.rand())
+
+
+@pytest.mark.parametrize("data", [cached, augmented])
+def test_caches_and_augmentation_are_right(data: Callable[[], Rows]) -> None:
+    s, _ = session(data())
+    next(s.epochs(1))
+    assert s.equality.startswith("additive")
+
+
+def test_a_generator_within_the_data_set_makes_it_statistical() -> None:
+    """As albumentations has one."""
+    rows = Rows(lambda row, index: row + rows.chance.gauss(0, 1))  # type: ignore[attr-defined]
+    rows.chance = random.Random()  # type: ignore[attr-defined]
+    s, _ = session(rows)
+    next(s.epochs(1))
+    assert "a generator of its own" in s.equality
+
+
+def test_a_collate_that_counts_is_an_error() -> None:
+    calls = itertools.count()
+
+    def collate(rows: list[Any]) -> Any:
+        x, y = default_collate(rows)
+        return x * min(1.0, 0.5 + next(calls) / 100), y
+
+    s, _ = session(collate=collate)
+    with pytest.raises(
+        ElasticError, match=r"collate \(test_quiet_habits.py:\d+\) gives another batch for the same samples"
+    ):
+        next(s.epochs(1))
+
+
+def mixing(rows: list[Any]) -> Any:
+    x, y = default_collate(rows)
+    return 0.7 * x + 0.3 * x.flip(0), y
+
+
+def drawing(rows: list[Any]) -> Any:
+    x, y = default_collate(rows)
+    return x * (torch.rand(x.shape) > 0.1), y
+
+
+def sorting(rows: list[Any]) -> Any:
+    rows.sort(key=lambda row: -float(row[0][0]))
+    return default_collate(rows)
+
+
+@pytest.mark.parametrize(
+    ("collate", "said"),
+    [(mixing, r"samples that meet in collate"), (drawing, "draws random numbers"), (sorting, "additive")],
+)
+def test_a_collate_in_which_samples_meet_is_noticed(collate: Any, said: str) -> None:
+    s, _ = session(collate=collate)
+    next(s.epochs(1))
+    assert said in s.equality
+
+
+def test_data_sets_of_other_numbers_have_other_fingerprints() -> None:
+    def prints(**change: float) -> dict[str, Fingerprint]:
+        rows = torch.randn(64, 6, generator=torch.Generator().manual_seed(0)) * (1 + change.get("rounding", 0.0))
+        rows += change.get("noise", 0.0) * torch.randn(64, 6, generator=torch.Generator().manual_seed(1))
+        labels = (torch.arange(64) + int(change.get("label", 0.0))) % 3
+        return examine(SampleLoader(TensorDataset(rows, labels), 0, None), 64).fingerprints
+
+    first = prints()
+    for change, differs in (({"rounding": 1e-6}, False), ({"noise": 0.1}, True), ({"label": 1.0}, True)):
+        other = prints(**change)
+        assert any(Fingerprint.differ(first[name], other[name]) for name in first) is differs, change
