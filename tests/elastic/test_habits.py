@@ -37,6 +37,9 @@ ALONE = {
     "masked_mean": r"train_habits.py:\d+\) is a sum divided by \d+, and this worker has 64 samples.*s.step\(weight=",
     "rows_left_out": r"train_habits.py:\d+\) is a mean over \d+ values, and this worker has 64 samples.*weight=",
     "hardest": r"is a mean over 16 values, and this worker has 64 samples",
+    "meta_learns_without_a_word": r"is a mean over 1 values, and this worker has 64 samples.*s.inner_loop\(\)",
+    "meta_learns_in_parts": r"SGD.step\(\) \(train_habits.py:\d+\) trains a parameter.*`with s.inner_loop\(\):`",
+    "meta_learns_in_the_model": r"backward\(\) inside s.inner_loop\(\) reaches 2.bias of the session's model",
     "agrees_inside": r"after the `with s.step\(\):` block",
 }
 
@@ -98,6 +101,7 @@ WEAKER = {
     "clips_in_hooks": r"a hook on gradients, which sees those of a worker's own samples \(train_habits.py:\d+\)",
     "whitened": r"a statistic over the samples that a worker has \(train_habits.py:\d+\)",
     "root_of_mean": r"a function of a worker's loss that is not linear",
+    "meta_learns_from_several": r"one inner loop for several of a worker's samples \(train_habits.py:\d+\)",
     "inner_gradients": r"gradients by torch.autograd.grad",
     "other_loader": OTHER,
     "running_mean": OTHER,
@@ -226,6 +230,8 @@ def test_a_plain_loss_with_penalties_is_called_equal(tmp_path: Path) -> None:
         "gathered",
         "own_against_gathered",
         "mean_of_chunks",
+        "meta_learns",
+        "means_of_tasks",
     ):
         assert Forked(outside_slurm(MALLETRAIN_TEST_DIR=str(tmp_path)), log, [SCRIPT, habit]).wait(60) == 0
         assert "statistical" not in log.read_text(), habit

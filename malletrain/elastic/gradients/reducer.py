@@ -92,6 +92,8 @@ class GradientReducer:
         layout_number: how many times `lay_out` was called.
         phase: of the step in progress.
         strict: whether a backward pass after the step is committed is an error.
+        adapting: whether the script trains copies of the model now, in an inner loop: a backward pass that reaches
+            the model itself is an error.
         open_pass: called with the number of a backward pass before anything of it is summed.
         before_return: called at the end of each backward pass whose gradients are summed: the script's code after it
             may change the parameters.
@@ -153,6 +155,7 @@ class GradientReducer:
         self._closed = False
         self.phase = GradientPhase.NONE
         self.strict = True
+        self.adapting = False
         self.on_abort: Callable[[], None] | None = None
         self.aborted: Aborted | LayoutChanged | None = None
         self._clears = False
@@ -306,6 +309,12 @@ class GradientReducer:
 
     def _hook(self, index: int) -> Callable[[torch.Tensor], None]:
         def arrived(parameter: torch.Tensor) -> None:
+            if self.adapting:
+                raise ElasticError(
+                    f"backward() inside s.inner_loop() reaches {self._names[index]} of the session's model, whose "
+                    "gradients are those of the outer loss: train a copy, learner = copy.deepcopy(model), or adapt "
+                    "by torch.autograd.grad"
+                )
             if self.aborted is not None:
                 self._clear_later()
                 return
@@ -346,7 +355,8 @@ class GradientReducer:
         return (
             f"backward() was called {made}, and what it adds would be this worker's alone: for a loss in parts put "
             "`with s.accumulate():` around each backward() but the last; for several optimizers (a GAN) or several "
-            "steps a batch (SAM) say s.step(backwards=N)"
+            "steps a batch (SAM) say s.step(backwards=N); for an inner loop (MAML, Reptile) train a copy of the "
+            "model in `with s.inner_loop():`"
         )
 
     def _scaled(self, gradient: torch.Tensor) -> torch.Tensor:

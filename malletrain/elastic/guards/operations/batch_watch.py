@@ -59,6 +59,7 @@ class BatchWatch(dispatch.TorchDispatchMode):
         earlier: of the watch of the step before, or None.
         numbers: gathers what the step computes with, for comparison between workers.
         judges: whether samples that meet are looked for (not within virtual shards, where they may).
+        adapting: returns whether a copy of the model adapts to one sample: what it learns from is that sample's own.
 
     Attributes:
         found: what was seen, with the script's line.
@@ -75,11 +76,13 @@ class BatchWatch(dispatch.TorchDispatchMode):
         numbers: ForwardNumbers,
         *,
         judges: bool = True,
+        adapting: Callable[[], bool] = lambda: False,
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._samples = samples
         self._numbers = numbers
         self._judges = judges
+        self._adapting = adapting
         self._own = {_storage(tensor) for tensor in state}
         self._given = {_storage(tensor) for tensor in batch}
         self._changing = changing
@@ -111,8 +114,9 @@ class BatchWatch(dispatch.TorchDispatchMode):
         if self.over:
             return func(*args, **(kwargs or {}))
         inputs = [each for each in tree_leaves((args, kwargs)) if isinstance(each, torch.Tensor)]
+        judges = self._judges and not self._adapting()
         for tensor in inputs:
-            if self._judges:
+            if judges:
                 self._look_outside(tensor)
             if id(tensor) not in self._made and not self._is_of_state(tensor):
                 self._numbers.look_outside(tensor)
@@ -122,7 +126,7 @@ class BatchWatch(dispatch.TorchDispatchMode):
         name = func._schema.name.rpartition("::")[2]
         outs = [each for each in tree_leaves(out) if isinstance(each, torch.Tensor)]
         self._numbers.look(func, args, kwargs, inputs, outs)
-        if outs and inputs and self._judges:
+        if outs and inputs and judges:
             self._judge(name, args, inputs, outs[0])
         for tensor in outs:
             self._made[id(tensor)] = tensor
