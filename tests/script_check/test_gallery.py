@@ -65,7 +65,7 @@ def test_a_loop_is_equal_to_its_static_run(loop: Path, tmp_path: Path, monkeypat
     result = CliRunner().invoke(check, ["--json", str(loop), "--epochs", "20"])
     report = json.loads(result.output)
     largest = report["differences"][0]["difference"] if report["differences"] else None
-    print(loop.stem, report["verdict"], report["steps"], largest)  # for the page's table: pytest -m nightly -s
+    print(loop.stem, report["verdict"], report["steps"], largest)  # for the table of the page: pytest --nightly -s
     allowed = {"in distribution"} if loop.stem in IN_DISTRIBUTION else {"equal"}
     if loop.stem in ROUNDED:  # on a busy machine more steps are made, and rounding decides more parameters
         allowed.add("in distribution")
