@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from malletrain.domain.event import EventKind
 from tests.elastic.coordinator import HERE, Forked, free_port, outside_slurm, running
 from tests.elastic.digits import assert_equal, run_alone
 from tests.waiting import wait_until
@@ -185,6 +186,21 @@ def test_equal_over_changes_of_size(habit: str, tmp_path: Path) -> None:
         daemon.wait_world([0, 1, 3])
         (tmp_path / "go").touch()
         assert pod.wait(0) == 0, pod.logs()
+    assert_equal(torch.load(tmp_path / "final.pt"), static, 1e-12)
+
+
+def test_rows_gathered_in_a_round_that_a_member_missed(tmp_path: Path) -> None:
+    """The script keeps them: the member is given those of the round, not what its own samples would give."""
+    static = run_alone(tmp_path / "static", SCRIPT, "replays_gathered")
+    with running(tmp_path) as (daemon, pod):
+        for task in (0, 1):
+            lag = {"LAG_AT": "16"} if task else {}
+            pod.spawn(daemon.url, task, [SCRIPT, "replays_gathered"], 0, **lag)
+        daemon.wait_world([0, 1])
+        wait_until(lambda: steps_of(tmp_path, 1) >= 1, 60, "a step of two")
+        (tmp_path / "go").touch()
+        assert pod.wait(0) == pod.wait(1) == 0, pod.logs()
+        assert any("made to lag" in event.reason for event in daemon.seen(EventKind.GENERATION))
     assert_equal(torch.load(tmp_path / "final.pt"), static, 1e-12)
 
 

@@ -632,6 +632,24 @@ def gathered_centres() -> None:
     _with_centres(s.gather)
 
 
+def replays_gathered() -> None:
+    """A replay buffer in the training state, to which every worker adds the rows of all."""
+    s.state["ring"] = torch.zeros(2 * BATCH, 65, dtype=torch.float64)
+
+    def body(x: torch.Tensor, y: torch.Tensor) -> None:
+        new = s.gather(torch.cat([x, y.double().unsqueeze(1)], dim=1))
+        old = s.state["ring"][(997 * x.sum(1)).long() % len(s.state["ring"])]
+        optimizer.zero_grad()
+        (
+            functional.cross_entropy(model(x), y) + functional.cross_entropy(model(old[:, :-1]), old[:, -1].long())
+        ).backward()
+        optimizer.step()
+        at = (s.samples_done - len(new) + torch.arange(len(new))) % len(s.state["ring"])
+        s.state["ring"][at] = new
+
+    loop(body)
+
+
 def catches_exceptions() -> None:
     for _ in s.epochs(EPOCHS):
         for x, y in s.batches():
