@@ -60,3 +60,31 @@ class WithNoise(Dataset[tuple[torch.Tensor, ...]]):
 
     def __getitem__(self, index: int) -> tuple[torch.Tensor, ...]:
         return (*self._samples[index], torch.randn(self._shape))
+
+
+class Tasks(Dataset[tuple[torch.Tensor, ...]]):
+    """Tasks for meta-learning: images of `WAYS` digits, whose labels are new in each task.
+
+    Args:
+        samples: images with labels.
+        tasks: of an epoch.
+
+    A task has images and labels of its support set, then those of its query set, `SHOTS` of each digit.
+    """
+
+    WAYS, SHOTS = 4, 3
+
+    def __init__(self, samples: TensorDataset, *, tasks: int = 320) -> None:
+        self._images, labels = samples.tensors
+        self._places = [torch.nonzero(labels == digit).squeeze(1) for digit in range(10)]
+        self._tasks = tasks
+
+    def __len__(self) -> int:
+        return self._tasks
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, ...]:
+        chosen = [self._places[digit] for digit in torch.randperm(10)[: self.WAYS].tolist()]
+        picked = torch.stack([places[torch.randperm(len(places))[: 2 * self.SHOTS]] for places in chosen])
+        labels = torch.arange(self.WAYS).repeat_interleave(self.SHOTS)
+        support, query = picked[:, : self.SHOTS].flatten(), picked[:, self.SHOTS :].flatten()
+        return self._images[support], labels, self._images[query], labels

@@ -265,6 +265,28 @@ class Session:
         finally:
             reducer.set_accumulating(before)
 
+    def inner_loop(self) -> AbstractContextManager[None]:
+        """A context manager, inside a step, around what adapts a copy of the model to one sample (a task), as in MAML
+        and Reptile. Enter it once for each of this worker's samples:
+
+            for x, y in zip(*batch):
+                with s.inner_loop():
+                    learner = copy.deepcopy(model)
+                    adapt(learner, x, y)  # optimizer steps, or torch.autograd.grad
+
+        In it, losses, gradients and optimizers are the sample's own: nothing is summed over workers. What the step
+        learns from the copies follows as its `backward()`, a loss or, where gradients are known already,
+        `torch.autograd.backward(list(model.parameters()), gradients)`.
+
+        Raises:
+            ElasticError: it is called outside a step; or inside, `backward()` reaches the session's model, or an
+                optimizer changes it.
+        """
+        r = self._runtime
+        if r.share is None:
+            raise ElasticError("s.inner_loop() belongs inside `with s.step():`")
+        return r.guards.inner_loops.one()
+
     def evaluate(
         self, metrics: Callable[[Any], Mapping[str, Any]], dataset: Any = None, *, batch_size: int = 256
     ) -> dict[str, float]:

@@ -151,6 +151,7 @@ class Step:
                 )
             raise ElasticError("the step ended without a backward() outside s.accumulate()")
         r.any_block_made = True
+        r.note_seen(r.guards.inner_loops.seen(share.weight))
         if r.guards.chance.is_early:
             r.after_block.committed()
         r.seed_between()

@@ -130,6 +130,12 @@ def _find(tree: ast.Module) -> _Found | str:
                 "function over a loader made by `loader = DataLoader(...)`: pass the session to it, and iterate over "
                 "`s.epochs(n)` and `s.batches()`"
             )
+    for node in ast.walk(tree):
+        if isinstance(node, ast.While) and _calls(node, "backward"):
+            return (
+                f"line {node.lineno}: a `while` loop that trains: iterate over `for epoch in s.epochs(n):` and `for "
+                "batch in s.batches():`, with `with s.step():` around the step; its counter becomes s.steps_done"
+            )
     return "no loop with backward() is found: is this the training script?"
 
 
@@ -307,7 +313,7 @@ def _change(text: str, tree: ast.Module, found: _Found) -> Proposal:
     imports = [node for node in tree.body if isinstance(node, ast.Import | ast.ImportFrom)]
     after = max((node.end_lineno or node.lineno for node in imports), default=0)
     inserts.setdefault(after + 1, []).append("from malletrain import elastic")
-    if found.loader is not None and not found.held and not _used_elsewhere(tree, found):
+    if found.loader is not None and not (found.held or _is_unpacked(found) or _used_elsewhere(tree, found)):
         for number in range(found.loader.lineno, (found.loader.end_lineno or found.loader.lineno) + 1):
             lines[number - 1] = "\0"
     if found.function is not None and found.called is not None:  # (Methods have it as an attribute.)
@@ -338,6 +344,8 @@ def _session(found: _Found, notes: list[str]) -> str:
             f"line {found.batches.lineno}: several optimizers: `with s.step(backwards=N):` with the number of "
             "backward() calls that have a step of their own"
         )
+    if _is_unpacked(found):
+        return f"{found.session} = elastic.Session({model}, {optimizer}, {_asked(found)})"
     dataset, size = _text(given.pop("dataset", None)) or "dataset", _text(given.pop("batch_size", None)) or "1"
     if found.held:  # what the loader was made of may be out of reach
         dataset, size = f"{found.held}.dataset", f"{found.held}.batch_size"
@@ -359,6 +367,22 @@ def _session(found: _Found, notes: list[str]) -> str:
         if name in given
     )
     return f"{found.session} = elastic.Session({', '.join(words)})"
+
+
+def _is_unpacked(found: _Found) -> bool:
+    """Whether a loader that has a name is made with `**kwargs`, which say what the text does not."""
+    unpacked = any(keyword.arg is None for keyword in found.call.keywords)
+    return unpacked and bool(found.held or found.loader is not None)
+
+
+def _asked(found: _Found) -> str:
+    """Arguments for such a loader: it is asked what it was given."""
+    name = found.held or ("" if found.loader is None else _dotted(found.loader.targets[0]))
+    return (
+        f"{name}.dataset, batch_size={name}.batch_size, "
+        f"shuffle=isinstance({name}.sampler, torch.utils.data.RandomSampler), drop_last={name}.drop_last, "
+        f"collate={name}.collate_fn, loaders={name}.num_workers"
+    )
 
 
 def _text(node: ast.AST | None) -> str:
@@ -391,6 +415,9 @@ def _with_epochs(node: ast.expr, notes: list[str], session: str) -> str:
         if len(words) == 1:
             return f"{session}.epochs({words[0]})"
         if len(words) == 2:
+            last = node.args[1]
+            if isinstance(last, ast.BinOp) and isinstance(last.op, ast.Add) and ast.unparse(last.right) == words[0]:
+                return f"(epoch + {words[0]} for epoch in {session}.epochs({ast.unparse(last.left)}))"
             return f"(epoch + {words[0]} for epoch in {session}.epochs({words[1]} - {words[0]}))"
     notes.append(f"line {node.lineno}: iterate over `s.epochs(n)` instead of {ast.unparse(node)}")
     return ast.unparse(node)

@@ -227,6 +227,7 @@ def test_generators_go_on_where_they_are() -> None:
         "torch": lambda: torch.Generator().manual_seed(1),
         "python": lambda: random.Random(1),
         "numpy": lambda: np.random.default_rng(1),
+        "legacy": lambda: np.random.RandomState(1),
     }
     for name, make in makers.items():
         values[name], own[name] = make(), make()
@@ -234,6 +235,7 @@ def test_generators_go_on_where_they_are() -> None:
         "torch": lambda g: float(torch.rand(1, generator=g)),
         "python": lambda g: float(g.random()),
         "numpy": lambda g: float(g.random()),
+        "legacy": lambda g: float(g.randn()),
     }
     for name in makers:
         draw[name](values[name])

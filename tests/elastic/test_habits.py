@@ -39,6 +39,9 @@ ALONE = {
     "masked_mean": r"train_habits.py:\d+\) is a sum divided by \d+, and this worker has 64 samples.*s.step\(weight=",
     "rows_left_out": r"train_habits.py:\d+\) is a mean over \d+ values, and this worker has 64 samples.*weight=",
     "hardest": r"is a mean over 16 values, and this worker has 64 samples",
+    "meta_learns_without_a_word": r"is a mean over 1 values, and this worker has 64 samples.*s.inner_loop\(\)",
+    "meta_learns_in_parts": r"SGD.step\(\) \(train_habits.py:\d+\) trains a parameter.*`with s.inner_loop\(\):`",
+    "meta_learns_in_the_model": r"backward\(\) inside s.inner_loop\(\) reaches 2.bias of the session's model",
     "agrees_inside": r"after the `with s.step\(\):` block",
 }
 
@@ -101,6 +104,7 @@ WEAKER = {
     "clips_in_hooks": r"a hook on gradients, which sees those of a worker's own samples \(train_habits.py:\d+\)",
     "whitened": r"a statistic over the samples that a worker has \(train_habits.py:\d+\)",
     "root_of_mean": r"a function of a worker's loss that is not linear",
+    "meta_learns_from_several": r"one inner loop for several of a worker's samples \(train_habits.py:\d+\)",
     "inner_gradients": r"gradients by torch.autograd.grad",
     "other_loader": OTHER,
     "running_mean": OTHER,
@@ -187,6 +191,21 @@ def test_equal_over_changes_of_size(habit: str, tmp_path: Path) -> None:
     assert_equal(torch.load(tmp_path / "final.pt"), static, 1e-12)
 
 
+def test_rows_gathered_in_a_round_that_a_member_missed(tmp_path: Path) -> None:
+    """The script keeps them: the member is given those of the round, not what its own samples would give."""
+    static = run_alone(tmp_path / "static", SCRIPT, "replays_gathered")
+    with running(tmp_path) as (daemon, pod):
+        for task in (0, 1):
+            lag = {"LAG_AT": "16"} if task else {}
+            pod.spawn(daemon.url, task, [SCRIPT, "replays_gathered"], 0, **lag)
+        daemon.wait_world([0, 1])
+        wait_until(lambda: steps_of(tmp_path, 1) >= 1, 60, "a step of two")
+        (tmp_path / "go").touch()
+        assert pod.wait(0) == pod.wait(1) == 0, pod.logs()
+        assert any("made to lag" in event.reason for event in daemon.seen(EventKind.GENERATION))
+    assert_equal(torch.load(tmp_path / "final.pt"), static, 1e-12)
+
+
 @pytest.mark.parametrize("habit", ["gan", "weighted", "unfreezes", "all_reduces", "gathered"])
 def test_equal_with_three_processes_of_a_node(habit: str, tmp_path: Path) -> None:
     static = run_alone(tmp_path / "static", SCRIPT, habit)
@@ -229,6 +248,8 @@ def test_a_plain_loss_with_penalties_is_called_equal(tmp_path: Path) -> None:
         "gathered",
         "own_against_gathered",
         "mean_of_chunks",
+        "meta_learns",
+        "means_of_tasks",
     ):
         assert Forked(outside_slurm(MALLETRAIN_TEST_DIR=str(tmp_path)), log, [SCRIPT, habit]).wait(60) == 0
         assert "statistical" not in log.read_text(), habit

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import copy
 import logging
+import random
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -15,7 +17,7 @@ from torch.optim.swa_utils import AveragedModel
 from torch.utils.data import TensorDataset
 
 from malletrain.elastic.errors import Aborted, ElasticError
-from malletrain.elastic.guards.script_state import CopyWatch, untracked
+from malletrain.elastic.guards.script_state import CopyWatch, generators, untracked
 from malletrain.elastic.launch.failure_report import FailureReporter
 from malletrain.elastic.session import Session
 from malletrain.elastic.state.training_state import Position, TrainingState
@@ -199,3 +201,24 @@ def test_a_copy_that_stays_or_is_tracked_or_of_another_shape_is_none() -> None:
         tensor.mul_(0.9)
     watch.look()
     assert not any(parameter.requires_grad for parameter in teacher.parameters())
+
+
+def test_generators_of_every_kind_are_seen() -> None:
+    """The global ones, which each step seeds, are none of the script's own."""
+    rng = random.Random(1)
+    legacy = np.random.RandomState(1)
+    shared = np.random.mtrand._rand
+    found = generators([])
+    assert {name for name in found if name.split()[0] in ("rng", "legacy", "shared")} == {
+        "rng (a random generator)",
+        "legacy (a random generator)",
+    }
+    before = dict(found)
+    for drawn in (rng.random(), legacy.randn(), shared.rand()):
+        assert drawn is not None
+    after = generators([])
+    assert [name for name in found if after[name] != before[name]] == [
+        "rng (a random generator)",
+        "legacy (a random generator)",
+    ]
+    assert not any(name.startswith("legacy") for name in generators([legacy]))

@@ -14,12 +14,14 @@ import random
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
 import torch
 from sklearn.datasets import load_digits
 from torch import nn
+from torch.func import functional_call
 from torch.nn import functional
 from torch.utils.data import Dataset, Subset, TensorDataset, random_split
 
@@ -28,6 +30,9 @@ from malletrain import elastic
 HOME = Path(os.environ.get("MALLETRAIN_TEST_DIR", "."))
 ME = os.environ.get("SLURM_ARRAY_TASK_ID") or os.environ.get("RANK", "x")
 EPOCHS, BATCH, LR = 3, 64, 0.05
+
+#: Steps of meta-learning, which take long.
+MOST_META_STEPS = 3
 
 
 def data(times: int) -> TensorDataset:
@@ -282,6 +287,81 @@ def other_model() -> None:
         functional.cross_entropy(head(model(x)), y).backward()
         optimizer.step()
         other.step()
+
+    loop(body)
+
+
+def _meta_learns(
+    inner_loop: Callable[[], AbstractContextManager[None]],
+    learner_of: Callable[[nn.Module], nn.Module] = copy.deepcopy,
+    samples: int = 1,
+) -> None:
+    """Reptile: copies of the model adapt to so many samples each, and the model moves towards them."""
+
+    def body(x: torch.Tensor, y: torch.Tensor) -> Any:
+        if s.steps_done > MOST_META_STEPS:
+            return plain(x, y)
+        optimizer.zero_grad()
+        parameters = list(model.parameters())
+        ways = [torch.zeros_like(each) for each in parameters]
+        for some_x, some_y in zip(x.split(samples), y.split(samples), strict=True):
+            with inner_loop():
+                learner = learner_of(model)
+                inner = torch.optim.SGD(learner.parameters(), lr=LR)
+                for _ in range(2):
+                    inner.zero_grad()
+                    functional.cross_entropy(learner(some_x), some_y).backward()
+                    inner.step()
+            for way, here, there in zip(ways, parameters, learner.parameters(), strict=True):
+                way += (here.detach() - there.detach()) * len(some_x) / len(x)
+        torch.autograd.backward(parameters, ways)
+        return optimizer.step()
+
+    loop(body)
+
+
+def meta_learns() -> None:
+    _meta_learns(s.inner_loop)
+
+
+def meta_learns_without_a_word() -> None:
+    _meta_learns(nullcontext)
+
+
+def meta_learns_in_parts() -> None:
+    _meta_learns(nullcontext, samples=BATCH)
+
+
+def meta_learns_in_the_model() -> None:
+    _meta_learns(s.inner_loop, lambda given: given)
+
+
+def meta_learns_from_several() -> None:
+    _meta_learns(s.inner_loop, samples=8)
+
+
+def means_of_tasks() -> None:
+    """Second-order MAML with a sum over tasks, each of which has a mean of its own."""
+
+    def adapted(x: torch.Tensor, y: torch.Tensor) -> dict[str, torch.Tensor]:
+        fast: dict[str, torch.Tensor] = dict(model.named_parameters())
+        loss = functional.cross_entropy(functional_call(model, fast, (x,)), y)
+        gradients = torch.autograd.grad(loss, list(fast.values()), create_graph=True)
+        return {name: each - LR * g for (name, each), g in zip(fast.items(), gradients, strict=True)}
+
+    def body(x: torch.Tensor, y: torch.Tensor) -> Any:
+        if s.steps_done > MOST_META_STEPS:
+            return plain(x, y)
+        losses = []
+        for one_x, one_y in zip(x.unsqueeze(1), y.unsqueeze(1), strict=True):
+            with s.inner_loop():
+                fast = adapted(one_x, one_y)
+            losses.append(
+                functional.cross_entropy(functional_call(model, fast, (one_x.repeat(3, 1),)), one_y.repeat(3))
+            )
+        optimizer.zero_grad()
+        (sum(losses, start=torch.zeros(())) / len(losses)).backward()
+        return optimizer.step()
 
     loop(body)
 
@@ -562,6 +642,24 @@ def own_centres() -> None:
 
 def gathered_centres() -> None:
     _with_centres(s.gather)
+
+
+def replays_gathered() -> None:
+    """A replay buffer in the training state, to which every worker adds the rows of all."""
+    s.state["ring"] = torch.zeros(2 * BATCH, 65, dtype=torch.float64)
+
+    def body(x: torch.Tensor, y: torch.Tensor) -> None:
+        new = s.gather(torch.cat([x, y.double().unsqueeze(1)], dim=1))
+        old = s.state["ring"][(997 * x.sum(1)).long() % len(s.state["ring"])]
+        optimizer.zero_grad()
+        (
+            functional.cross_entropy(model(x), y) + functional.cross_entropy(model(old[:, :-1]), old[:, -1].long())
+        ).backward()
+        optimizer.step()
+        at = (s.samples_done - len(new) + torch.arange(len(new))) % len(s.state["ring"])
+        s.state["ring"][at] = new
+
+    loop(body)
 
 
 def catches_exceptions() -> None:

@@ -128,6 +128,20 @@ def test_a_loop_in_a_function_is_given_the_session() -> None:
         assert line in text, text
 
 
+def test_a_loader_made_with_unpacked_arguments_is_asked_for_them() -> None:
+    """As in pytorch/examples: `DataLoader(dataset, **train_kwargs)`."""
+    text = propose(FUNCTION.replace("batch_size=64, shuffle=True", "**train_kwargs")).text
+    assert (
+        "s = elastic.Session(model, optimizer, loader.dataset, batch_size=loader.batch_size, "
+        "shuffle=isinstance(loader.sampler, torch.utils.data.RandomSampler), drop_last=loader.drop_last, "
+        "collate=loader.collate_fn, loaders=loader.num_workers)" in text
+    ), text
+    direct = propose(PLAIN.replace("batch_size=64, shuffle=True, num_workers=0", "**train_kwargs")).text
+    assert "loader = DataLoader(data, **train_kwargs)\n" in direct and "batch_size=loader.batch_size" in direct, (
+        direct
+    )
+
+
 def test_a_function_whose_parameters_are_not_plain_is_left_alone() -> None:
     text = FUNCTION.replace("opt, epoch):", "opt, epoch=0):")
     proposal = propose(text)
@@ -149,8 +163,10 @@ def test_arguments_of_the_loader_become_those_of_the_session() -> None:
 
 def test_epochs_that_begin_at_one_keep_their_numbers() -> None:
     proposal = propose(PLAIN.replace("range(30)", "range(1, n + 1)"))
-    assert "for epoch in (epoch + 1 for epoch in s.epochs(n + 1 - 1)):" in proposal.text
+    assert "for epoch in (epoch + 1 for epoch in s.epochs(n)):" in proposal.text
     ast.parse(proposal.text)
+    later = propose(PLAIN.replace("range(30)", "range(2, n)")).text
+    assert "for epoch in (epoch + 2 for epoch in s.epochs(n - 2)):" in later
 
 
 def test_a_loader_that_is_needed_elsewhere_stays() -> None:
@@ -166,9 +182,10 @@ def test_a_loader_that_is_needed_elsewhere_stays() -> None:
         ("s = elastic.Session(m, o, d, batch_size=1)", "has a Session already"),
         ("loader = DataLoader(d)\nfor x in loader:\n    loss.backward()", "a loop that trains, but not inside"),
         ("loader = DataLoader(d)\nfor e in range(3):\n    for x in loader:\n        f(x).backward()", "which model"),
+        ("loader = DataLoader(d)\nwhile True:\n    f(next(given)).backward()", "line 2: a `while` loop that trains"),
         ("loader = DataLoader(d)", "no loop with backward() is found"),
     ],
-    ids=["no loader", "no python", "done", "no epochs", "no model", "no loop"],
+    ids=["no loader", "no python", "done", "no epochs", "no model", "while", "no loop"],
 )
 def test_what_cannot_be_changed_is_said(text: str, note: str) -> None:
     proposal = propose(text)

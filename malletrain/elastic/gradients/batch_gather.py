@@ -5,6 +5,10 @@ members: member q, whose gradients the reducer multiplies by f_q (its share of t
 (1 / f_q) sum_r f_r dL_r/dZ_q. So parameters behind the rows of a member get the gradient of the whole batch, and
 parameters past the gathering (a temperature) the mean of equal gradients. The same holds for a loss of a member's own
 rows against all.
+
+A script may keep what it gathers (a codebook, a replay buffer). So a member that missed a step, and is given its
+sums, is given the rows of that step, too.
+
 (torch.distributed.nn.functional.all_gather leaves the weights to the caller, and needs equal parts.)
 """
 
@@ -34,7 +38,9 @@ class BatchGather:
         self._committer = committer
         self._reducer = reducer
         self._open_round = open_round
-        self._in_step = self._received = False
+        self._in_step = False
+        #: What members that have committed the step have sent: its gathered rows are the first.
+        self._given: list[torch.Tensor] | None = None
         self._weight, self._batch, self._samples, self._calls = 0.0, 1, 0, 0
 
     @property
@@ -47,7 +53,7 @@ class BatchGather:
         weight of 0 in none."""
         self._weight, self._batch, self._samples = weight, batch, samples
         self._in_step, self._calls = True, 0
-        self._received = self._committer.received_sums is not None
+        self._given = self._committer.received_sums
 
     def end(self) -> None:
         """End the step, whether it was committed or not."""
@@ -68,16 +74,19 @@ class BatchGather:
                 f"{tuple(tensor.shape)}: gather each view by itself, before they are put together"
             )
         self._calls += 1
+        if self._given is not None:
+            rows_of_all = self._given[self._calls - 1].to(tensor, copy=True)
+            return _Given.apply(tensor, rows_of_all)  # type: ignore[no-untyped-call, no-any-return]
         if self._committer.world.size == 1:
             return _Alone.apply(tensor)  # type: ignore[no-untyped-call, no-any-return]
         counts: list[int] = []
-        if not self._received and self._reducer.aborted is None:
+        if self._reducer.aborted is None:
             with self._reducer.holding():
                 self._open_round(self._calls)
                 self._committer.meet()
                 counts = self._counts(tensor)
         if not counts:
-            # The others have committed this step, or it is void: what is computed from this is not used.
+            # The step is void: what is computed from this is not used.
             repeats = -(-self._batch // rows)
             return tensor.repeat(repeats, *[1] * (tensor.ndim - 1))[: self._batch]
         out: torch.Tensor = _Gather.apply(tensor, self, counts)  # type: ignore[no-untyped-call]
@@ -107,7 +116,8 @@ class BatchGather:
         own = counts[self._committer.world.rank]
         table = torch.zeros(sum(counts), *tensor.shape[1:], dtype=_summable(tensor.dtype))
         table[start : start + own] = tensor[:own].cpu()
-        return self._summed(table).to(tensor)
+        self._reducer.keep(self._summed(table))
+        return table.to(tensor, copy=True)
 
     def scatter_gradients(self, gradient: torch.Tensor, counts: list[int], rows: int) -> torch.Tensor:
         """The gradient by this member's rows, from those that each member has by all rows."""
@@ -152,6 +162,19 @@ class _Alone(torch.autograd.Function):
         return gradients[0]
 
 
+class _Given(torch.autograd.Function):
+    """The rows of a step that others have committed: its gradients are here already."""
+
+    @staticmethod
+    def forward(ctx: Any, tensor: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
+        ctx.like = tensor
+        return rows
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
+        return torch.zeros_like(ctx.like), None
+
+
 class _Gather(torch.autograd.Function):
     """The rows of all members."""
 
@@ -166,4 +189,4 @@ class _Gather(torch.autograd.Function):
 
 
 #: The names of the nodes of gathered rows in the graph of a loss.
-GATHER_NODES = (f"{_Alone.__name__}Backward", f"{_Gather.__name__}Backward")
+GATHER_NODES = tuple(f"{each.__name__}Backward" for each in (_Alone, _Given, _Gather))

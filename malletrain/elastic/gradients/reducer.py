@@ -92,6 +92,8 @@ class GradientReducer:
         layout_number: how many times `lay_out` was called.
         phase: of the step in progress.
         strict: whether a backward pass after the step is committed is an error.
+        adapting: whether the script trains copies of the model now, in an inner loop: a backward pass that reaches
+            the model itself is an error.
         open_pass: called with the number of a backward pass before anything of it is summed.
         before_return: called at the end of each backward pass whose gradients are summed: the script's code after it
             may change the parameters.
@@ -136,6 +138,7 @@ class GradientReducer:
         self._weight, self._batch = 1.0, 1
         self._passes, self._pass = 1, 0
         self._summed: list[torch.Tensor] = []  #: of the passes of this step that are over
+        self._kept: list[torch.Tensor] = []  #: what else a member that missed the step needs
         self._alone = True
         self._given: list[torch.Tensor] | None = None
         self._seen: set[int] = set()
@@ -153,6 +156,7 @@ class GradientReducer:
         self._closed = False
         self.phase = GradientPhase.NONE
         self.strict = True
+        self.adapting = False
         self.on_abort: Callable[[], None] | None = None
         self.aborted: Aborted | LayoutChanged | None = None
         self._clears = False
@@ -213,7 +217,7 @@ class GradientReducer:
         """
         self._weight, self._batch, self._on_commit = weight, batch, on_commit
         self._armed, self._running, self._hold = True, False, False
-        self._passes, self._pass, self._summed = passes, 0, []
+        self._passes, self._pass, self._summed, self._kept = passes, 0, [], []
         self._closed, self.phase = False, GradientPhase.NONE
         self.aborted, self._clears = None, False
 
@@ -247,6 +251,10 @@ class GradientReducer:
     def add_extras(self, extras: ExtraReduction) -> None:
         """Sum further tensors with each step."""
         self._extras.append(extras)
+
+    def keep(self, sums: torch.Tensor) -> None:
+        """Give these sums of the step under way to a member that misses it, before those of its gradients."""
+        self._kept.append(sums)
 
     @contextmanager
     def holding(self) -> Iterator[None]:
@@ -316,6 +324,12 @@ class GradientReducer:
 
     def _hook(self, index: int) -> Callable[[torch.Tensor], None]:
         def arrived(parameter: torch.Tensor) -> None:
+            if self.adapting:
+                raise ElasticError(
+                    f"backward() inside s.inner_loop() reaches {self._names[index]} of the session's model, whose "
+                    "gradients are those of the outer loss: train a copy, learner = copy.deepcopy(model), or adapt "
+                    "by torch.autograd.grad"
+                )
             if self.aborted is not None:
                 self._clear_later()
                 return
@@ -356,7 +370,8 @@ class GradientReducer:
         return (
             f"backward() was called {made}, and what it adds would be this worker's alone: for a loss in parts put "
             "`with s.accumulate():` around each backward() but the last; for several optimizers (a GAN) or several "
-            "steps a batch (SAM) say s.step(backwards=N)"
+            "steps a batch (SAM) say s.step(backwards=N); for an inner loop (MAML, Reptile) train a copy of the "
+            "model in `with s.inner_loop():`"
         )
 
     def _scaled(self, gradient: torch.Tensor) -> torch.Tensor:
@@ -516,8 +531,8 @@ class GradientReducer:
         last = self.passes_left == 1
         if self._given is not None:
             self.ns_per_sample = []
-            length = len(self._given) // self._passes
-            sums = self._given[self._pass * length : (self._pass + 1) * length]
+            length, end = self._sums_of_a_pass, len(self._given)
+            sums = self._given[end - self.passes_left * length : end - (self.passes_left - 1) * length]
             self._apply_sums(sums)
             if last:
                 self._commit(self._committer.commit_received(self._given))
@@ -544,6 +559,12 @@ class GradientReducer:
         self._running = False
         self._pass += 1
 
+    @property
+    def _sums_of_a_pass(self) -> int:
+        """How many tensors a pass sums: of the buckets, beside them, and the control vector."""
+        noise = int(self._noise is not None and self._measured)
+        return len(self._buckets) + sum(each.count for each in self._extras) + noise + 1
+
     def _sum_pass(self, *, last: bool) -> None:
         if self._sharded:
             self.open_pass(self._pass)
@@ -564,7 +585,8 @@ class GradientReducer:
             self._apply_sums(sums)
             self._summed += sums
             return
-        outcome = self._committer.finish(self._pending, [*self._summed, *sums], control, self._refuse_bad)
+        given = [*self._kept, *self._summed, *sums]
+        outcome = self._committer.finish(self._pending, given, control, self._refuse_bad)
         self.ns_per_sample = control[CONTROL_LENGTH + len(self._parameters) :].tolist()
         self._apply_sums(sums)
         self._commit(outcome)

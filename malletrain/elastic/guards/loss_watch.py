@@ -9,7 +9,7 @@ graph of the loss tells: its nodes keep how they reduce, and `NllLossBackward` i
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from types import TracebackType
@@ -23,6 +23,9 @@ from malletrain.elastic.guards.script_place import current_line
 
 #: Nodes of a loss's graph that are looked at, nearest first: a loss is a few terms, and its model lies behind them.
 MAX_NODES = 32
+
+#: Nodes that a term of one sample may have besides: it is weighed, divided and added.
+NODES_PER_SAMPLE = 4
 
 #: Pairs of a contrastive loss from which it is recognised by its targets: fewer may be so by chance.
 MIN_PAIRS = 8
@@ -48,6 +51,7 @@ class LossWatch:
         pairs: whether samples of a part may be compared with each other: in virtual shards, or as the script says.
         samples: of this worker in the step; 0 where its losses are of parts of them.
         in_parts: returns whether a loss is of a part of the step's samples (accumulation).
+        adapting: returns whether a copy of the model is trained, in an inner loop: its losses are one sample's own.
         may_wait: whether to look at values that a GPU has yet to compute.
         before: called with the loss as `backward` is, on the script's thread.
         ratios: of divisors of sums to samples in earlier steps, by the script's line; this one's are added.
@@ -63,6 +67,7 @@ class LossWatch:
         may_wait: bool,
         samples: int = 0,
         in_parts: Callable[[], bool] = lambda: False,
+        adapting: Callable[[], bool] = lambda: False,
         before: Callable[[Any], None] = lambda _: None,
         ratios: dict[str, float] | None = None,
     ) -> None:
@@ -73,6 +78,7 @@ class LossWatch:
         self._may_wait = may_wait
         self._samples = samples
         self._in_parts = in_parts
+        self._adapting = adapting
         self._before = before
         self._ratios = {} if ratios is None else ratios
         self._backward: Any = None
@@ -83,17 +89,20 @@ class LossWatch:
         self._backward = backward = torch.autograd.backward
 
         def watched(tensors: Any, *args: Any, **more: Any) -> None:
-            self._before(tensors)
+            judges = not self._adapting()
+            if judges:
+                self._before(tensors)
             # (Without its mode: there, numbers in the graph are no tensors.)
             with nullcontext() if self.batch is None else self.batch.looking_away():
-                for tensor in [tensors] if isinstance(tensors, torch.Tensor) else tensors:
-                    self._look(tensor)
+                if judges:
+                    for tensor in [tensors] if isinstance(tensors, torch.Tensor) else tensors:
+                        self._look(tensor)
                 backward(tensors, *args, **more)
 
         self._grad = grad = torch.autograd.grad
 
         def watched_grad(outputs: Any, inputs: Any, *args: Any, **more: Any) -> Any:
-            if self.batch is not None:
+            if self.batch is not None and not self._adapting():
                 self.batch.look_at_gradients(inputs)
             return grad(outputs, inputs, *args, **more)
 
@@ -137,7 +146,9 @@ class LossWatch:
     def _judge_counts(self, root: Any) -> None:
         """A mean must be over as many values for each sample, and a sum must be divided by a number of these."""
         self._judge_sums(root)
-        for number, node in enumerate(_linear_terms(root)):
+        terms = list(_linear_terms(root, MAX_NODES + NODES_PER_SAMPLE * self._samples))
+        means = Counter((node.name(), _mean_over(node)) for node in terms)
+        for number, node in enumerate(terms):
             name = node.name()
             if name == "DivBackward0":
                 divisor = node._saved_other
@@ -151,10 +162,14 @@ class LossWatch:
                     )
                 continue
             values = _mean_over(node)
-            if values and values % self._samples and _is_of_data(node) and not _is_of_all(node):
+            one_each = means[name, values] == self._samples  # a sample is a task, with a mean of its own
+            odd = values and values % self._samples and not one_each
+            if odd and _is_of_data(node) and not _is_of_all(node):
                 self._object_to(
-                    f"is a mean over {values} values, and this worker has {self._samples} samples: some count and "
-                    "others do not. Say how many count here, `with s.step(weight=mask.sum()):`"
+                    f"is a mean over {values} values, and this worker has {self._samples} samples: if some count and "
+                    "others do not, say how many count here, `with s.step(weight=mask.sum()):`; if they are drawn "
+                    "from elsewhere (a replay buffer), draw as many for each sample; if a copy of the model adapts "
+                    "to one sample (MAML, Reptile), `with s.inner_loop():`"
                 )
 
     def _is_odd(self, divisor: float, number: int) -> bool:
@@ -211,10 +226,11 @@ def _factor(node: Any) -> float | None:
     return None
 
 
-def _linear_terms(root: Any) -> Iterator[Any]:
-    """Divisions, and whatever is no sum, difference or multiple, on the way from a loss to its terms."""
+def _linear_terms(root: Any, most: int = MAX_NODES) -> Iterator[Any]:
+    """Divisions, and whatever is no sum, difference or multiple, on the way from a loss to its terms, among so many
+    nodes."""
     queue = deque([root])
-    for _ in range(MAX_NODES):
+    for _ in range(most):
         if not queue:
             return
         node = queue.popleft()

@@ -20,6 +20,7 @@ from malletrain.elastic.guards.chance import ChanceWatch
 from malletrain.elastic.guards.dataset_attributes import DatasetAttributes
 from malletrain.elastic.guards.digest import Digests, digest, digest_of_text
 from malletrain.elastic.guards.gradient_hooks import gradient_hooks
+from malletrain.elastic.guards.inner_loops import InnerLoops
 from malletrain.elastic.guards.loss_sources import ERRORS, LENGTH, REMEDIES, SCALED_RATE
 from malletrain.elastic.guards.loss_watch import LossWatch
 from malletrain.elastic.guards.objections import Check, Objections
@@ -72,6 +73,7 @@ class ScriptGuards:
         order: returns an epoch's order of samples, where the script has one of its own.
         attributes: what the script sets on its data set.
         fixed_batch: whether the batch is the same at every number of workers.
+        inner_loops: of the step under way.
     """
 
     def __init__(
@@ -112,6 +114,7 @@ class ScriptGuards:
         )
         self.agreement = Agreement(committer, state.position, sources, check)
         self.chance = ChanceWatch()
+        self.inner_loops = InnerLoops(reducer)
         self.sources: dict[str, str] = {}
         self.fixed_batch = True
         self._ratios: dict[str, float] = {}
@@ -167,6 +170,7 @@ class ScriptGuards:
             ElasticError: there is something that a worker that joins would not have.
         """
         self._steps += 1
+        self.inner_loops.begin_step()
         if self._steps % STEPS_BETWEEN_WALKS == 0:
             self._parameters = list(self._state.model.parameters())
         if self._state.layout_restored:
@@ -214,6 +218,7 @@ class ScriptGuards:
             before=functools.partial(self._begin_backward, lengths=mean and not weighted),
             ratios=self._ratios,
             in_parts=lambda: self._reducer.accumulating or self._reducer.phase is GradientPhase.LOCAL,
+            adapting=lambda: self._reducer.adapting,
         )
 
     def batch_given(self, batch: Any) -> None:
@@ -246,6 +251,7 @@ class ScriptGuards:
             *(samples, state, batch, self._changing, earlier if self.chance.is_early else None, self._numbers),
             judges=judges,
             counts=counts,
+            adapting=lambda: self._reducer.adapting,
         )
         return self._batch_watch
 

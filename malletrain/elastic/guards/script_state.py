@@ -78,6 +78,9 @@ def _generator_state(thing: Any) -> str:
         return hashlib.sha256(repr(thing.getstate()).encode()).hexdigest()
     if numpy is not None and isinstance(thing, numpy.random.Generator):
         return repr(thing.bit_generator.state)
+    if numpy is not None and isinstance(thing, numpy.random.RandomState) and thing is not numpy.random.mtrand._rand:
+        name, key, *rest = thing.get_state()
+        return hashlib.sha256(repr((name, key.tobytes(), rest)).encode()).hexdigest()
     return ""
 
 

@@ -64,12 +64,16 @@ class StepGuard:
         """
         parameters = self._uncovered(optimizer)
         covered = parameters is None or len(parameters) < _count(optimizer)
-        if covered and isinstance(optimizer, torch.optim.LBFGS):
-            raise ElasticError(
-                f"LBFGS{_at()} calls backward as often as it likes within a step; sums of gradients belong to one "
-                "backward pass. Use another optimizer"
-            )
+        if covered:
+            refuse_searching(optimizer)
         if closure:
+            return
+        if self._reducer.adapting:
+            if covered:
+                self._object_to(
+                    f"optimizer.step(){_at()} inside s.inner_loop() changes the session's model: train a copy, "
+                    "learner = copy.deepcopy(model)"
+                )
             return
         in_step = self._in_step()
         if covered and in_step:
@@ -78,7 +82,8 @@ class StepGuard:
                 self._object_to(
                     f"optimizer.step(){_at()} has gradients of this worker alone: s.accumulate() is only for parts "
                     "of one loss. For several optimizers (a GAN), or several steps a batch (SAM), say "
-                    "s.step(backwards=N) with the number of backward() calls"
+                    "s.step(backwards=N) with the number of backward() calls; for an inner loop (MAML, Reptile) "
+                    "train a copy of the model in `with s.inner_loop():`"
                 )
             elif phase is GradientPhase.NONE:
                 self._object_to(
@@ -99,7 +104,8 @@ class StepGuard:
             self._object_to(
                 f"{type(optimizer).__name__}.step(){_at()} trains a parameter of shape {tuple(strange.shape)} that "
                 "the session does not have, so its gradients are not summed: give Session every model, "
-                "Session([generator, discriminator], [optimizer_g, optimizer_d], ...)"
+                "Session([generator, discriminator], [optimizer_g, optimizer_d], ...). If it is a copy that adapts "
+                "to one sample (MAML, Reptile), train it in `with s.inner_loop():`"
             )
 
     def _uncovered(self, optimizer: torch.optim.Optimizer) -> list[Any] | None:
@@ -114,6 +120,19 @@ class StepGuard:
             self._whole[id(optimizer)] = key
             return None
         return found
+
+
+def refuse_searching(optimizer: torch.optim.Optimizer) -> None:
+    """Raise `ElasticError` if an optimizer calls backward as often as it likes within a step: LBFGS, unless it makes
+    one iteration a step. (That looks at gradients alone, and not at this worker's loss.)"""
+    if not isinstance(optimizer, torch.optim.LBFGS):
+        return
+    group = optimizer.param_groups[0]
+    if group["max_iter"] != 1 or group["line_search_fn"] is not None:
+        raise ElasticError(
+            "LBFGS calls backward as often as it likes within a step, and sums of gradients belong to one backward "
+            "pass: say LBFGS(..., max_iter=1), without line_search_fn, which makes one iteration a step"
+        )
 
 
 def _count(optimizer: torch.optim.Optimizer) -> int:

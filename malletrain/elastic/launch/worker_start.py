@@ -27,6 +27,7 @@ from malletrain.elastic.data.sample_loader import SampleLoader
 from malletrain.elastic.data.sampler import Sampler
 from malletrain.elastic.data.streams import StreamReader, StreamSampler
 from malletrain.elastic.errors import ElasticError
+from malletrain.elastic.guards.step_guard import refuse_searching
 from malletrain.elastic.launch.array_resubmit import ArrayResubmitter
 from malletrain.elastic.link.daemon_link import Link
 from malletrain.elastic.link.local_group import Follower, LocalLeader, LocalPeer, meeting_name
@@ -182,7 +183,7 @@ def as_optimizers(
     """What `Session(optimizer)` was given as a list.
 
     Raises:
-        ElasticError: it is empty, or holds anything but optimizers, or LBFGS.
+        ElasticError: it is empty, or holds anything but optimizers, or LBFGS with more than one iteration a step.
     """
     if isinstance(optimizer, Mapping):
         each = list(optimizer.values())
@@ -193,11 +194,7 @@ def as_optimizers(
     for one in each:
         if not hasattr(one, "param_groups"):
             raise ElasticError(f"an optimizer must be a torch.optim.Optimizer, not {type(one).__name__}")
-        if isinstance(one, torch.optim.LBFGS):
-            raise ElasticError(
-                "LBFGS calls backward as often as it likes within a step, and sums of gradients belong to one "
-                "backward pass: use another optimizer"
-            )
+        refuse_searching(one)
     return each
 
 

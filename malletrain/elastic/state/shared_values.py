@@ -19,7 +19,7 @@ class SharedValues(MutableMapping[str, Any]):
     """A dictionary whose values a worker that joins, or a job that resumes, gets as they are in the training.
 
     Values are numbers, text, None, tensors, lists, tuples and dictionaries of such, `torch.Generator`,
-    `random.Random` and `numpy.random.Generator`. Set their first values before the first epoch.
+    `random.Random`, and numpy's `Generator` and `RandomState`. Set their first values before the first epoch.
 
     Raises:
         ElasticError: a value is of another kind.
@@ -85,8 +85,10 @@ def _captured(name: str, value: Any) -> Any:
     if isinstance(value, random.Random):
         version, internal, gauss = value.getstate()
         return {_PYTHON: [version, list(internal), gauss]}
-    if _is_numpy(value):
+    if _is_numpy(value, "Generator"):
         return {_NUMPY: _numbers(value.bit_generator.state)}
+    if _is_numpy(value, "RandomState"):
+        return {_NUMPY: _numbers(value.get_state(legacy=False))}
     raise ElasticError(
         f's.state["{name}"] cannot hold {type(value).__name__}: keep numbers, text, tensors, lists and dictionaries '
         "of "
@@ -105,8 +107,10 @@ def _restored(value: Any, present: Any) -> Any:
         twister.setstate((version, tuple(internal), gauss))
         return twister
     if isinstance(value, dict) and _NUMPY in value:
-        if _is_numpy(present):
+        if _is_numpy(present, "Generator"):
             present.bit_generator.state = value[_NUMPY]
+        elif _is_numpy(present, "RandomState"):
+            present.set_state(value[_NUMPY])
         return present
     if isinstance(value, torch.Tensor):
         if isinstance(present, torch.Tensor) and present.shape == value.shape:
@@ -124,9 +128,10 @@ def _restored(value: Any, present: Any) -> Any:
     return copy.deepcopy(value)
 
 
-def _is_numpy(value: Any) -> bool:
+def _is_numpy(value: Any, kind: str) -> bool:
+    """Whether a value is one of numpy's generators of this class."""
     numpy = sys.modules.get("numpy")
-    return numpy is not None and isinstance(value, numpy.random.Generator)
+    return numpy is not None and isinstance(value, getattr(numpy.random, kind))
 
 
 def _numbers(node: Any) -> Any:

@@ -71,6 +71,7 @@ class BatchWatch(dispatch.TorchDispatchMode):
         judges: whether samples that meet are looked for (not within virtual shards, where they may).
         counts: whether the script may multiply or divide a loss by a count over its samples: it has said over how
             much the loss is a mean, or that it is a sum.
+        adapting: returns whether a copy of the model adapts to one sample: what it learns from is that sample's own.
 
     Attributes:
         found: what was seen, with the script's line.
@@ -90,11 +91,13 @@ class BatchWatch(dispatch.TorchDispatchMode):
         *,
         judges: bool = True,
         counts: bool = False,
+        adapting: Callable[[], bool] = lambda: False,
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._samples = samples
         self._numbers = numbers
         self._judges = judges
+        self._adapting = adapting
         self._own = {_storage(tensor) for tensor in state}
         self._given = {_storage(tensor) for tensor in batch}
         self._changing = changing
@@ -132,8 +135,9 @@ class BatchWatch(dispatch.TorchDispatchMode):
         if self.over:
             return func(*args, **(kwargs or {}))
         inputs = [each for each in tree_leaves((args, kwargs)) if isinstance(each, torch.Tensor)]
+        judges = self._judges and not self._adapting()
         for tensor in inputs:
-            if self._judges:
+            if judges:
                 self._look_outside(tensor)
             if id(tensor) not in self._made and not self._is_of_state(tensor):
                 self._numbers.look_outside(tensor)
@@ -145,7 +149,7 @@ class BatchWatch(dispatch.TorchDispatchMode):
         self._numbers.look(func, args, kwargs, inputs, outs)
         if outs and _draws(func, args, kwargs) and outs[0].ndim and outs[0].shape[0] == self._samples:
             self.draws = True
-        if outs and inputs and self._judges and self._samples >= MIN_SAMPLES:
+        if outs and inputs and judges and self._samples >= MIN_SAMPLES:
             self._judge(name, args, inputs, outs[0])
             self._follow_summaries(name, args, inputs, outs)
         for tensor in outs:
