@@ -75,7 +75,20 @@ def normalised_weights(model: nn.Module, x: torch.Tensor, y: torch.Tensor) -> to
     return (losses * losses.detach() / losses.detach().mean()).mean()
 
 
-STATISTICS: list[Body] = [weights_by_count, positive_weight, scaled_input, normalised_weights]
+def weights_without_gradients(model: nn.Module, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    losses = each(model, x, y)
+    with torch.no_grad():
+        weights = losses / losses.mean()
+    return (weights * losses).mean()
+
+
+STATISTICS: list[Body] = [
+    weights_by_count,
+    positive_weight,
+    scaled_input,
+    normalised_weights,
+    weights_without_gradients,
+]
 
 
 @pytest.mark.parametrize("body", STATISTICS)
@@ -142,6 +155,28 @@ def test_a_loss_of_single_samples_stays_additive(body: Body) -> None:
 def over_some(model: nn.Module, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
     counts = y != 0
     return (each(model, x, y) * counts).sum() / counts.sum()
+
+
+def test_the_norm_of_gradients_between_two_passes_is_no_statistic() -> None:
+    """As in SAM; the hidden layer is as wide as the batch is long."""
+    s, optimizer = session()
+    for x, y in s.batches():
+        with s.step(backwards=2):
+            optimizer.zero_grad()
+            each(s.model, x, y).mean().backward()
+            with torch.no_grad():
+                parameters = list(s.model.parameters())
+                norm = torch.stack([p.grad.norm() for p in parameters if p.grad is not None]).norm()
+                moves = [p.grad * 0.05 / norm for p in parameters if p.grad is not None]
+                for parameter, move in zip(parameters, moves, strict=True):
+                    parameter.add_(move)
+            optimizer.zero_grad()
+            each(s.model, x, y).mean().backward()
+            with torch.no_grad():
+                for parameter, move in zip(parameters, moves, strict=True):
+                    parameter.sub_(move)
+            optimizer.step()
+    assert s.equality.startswith("additive")
 
 
 def test_a_count_that_the_session_was_given_is_right() -> None:

@@ -72,6 +72,7 @@ def test_a_script_without_a_session_is_told_how_to_begin(tmp_path: Path, monkeyp
         ("second_backward", "30", "wrong"),
         ("trains_before", "30", "equal"),
         ("weighted", "1", "too short"),
+        ("exits", "30", "wrong"),
         ("by_the_system", "30", "not repeatable"),
     ],
 )

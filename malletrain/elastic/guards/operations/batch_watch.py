@@ -214,7 +214,7 @@ class BatchWatch(dispatch.TorchDispatchMode):
         """Follow what summarises samples without a gradient to where something that trains is computed with it."""
         known = [self._summaries[id(each)] for each in inputs if id(each) in self._summaries]
         first = inputs[0]
-        if any(each.requires_grad for each in inputs):
+        if torch.is_grad_enabled() and any(each.requires_grad for each in inputs):
             divides = name == "div" and id(first) not in self._means and not any(each.ndim for each in inputs)
             for line, scalar in known:
                 # (Whether a sum is divided by the right number is for `LossWatch`.)
@@ -227,10 +227,13 @@ class BatchWatch(dispatch.TorchDispatchMode):
                 return
             if self._is_of_state(first) or self._are_of_all(inputs):
                 return
+            if _storage(first) in {_storage(each) for each in self._changing()}:  # a norm of gradients, as in SAM
+                return
             known = [(current_line(), outs[0].ndim == 0)]
         for tensor in outs:
-            self._made[id(tensor)] = tensor
-            self._summaries[id(tensor)] = known[0][0], all(scalar for _, scalar in known)
+            if not self._is_of_state(tensor):
+                self._made[id(tensor)] = tensor
+                self._summaries[id(tensor)] = known[0][0], all(scalar for _, scalar in known)
 
     def _look_outside(self, tensor: torch.Tensor) -> None:
         if isinstance(tensor, torch.nn.Parameter):
