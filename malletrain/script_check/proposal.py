@@ -19,6 +19,15 @@ from malletrain.elastic.guards.script_writes import unguarded_writes
 _ARGUMENTS = {"drop_last": "drop_last", "collate_fn": "collate", "num_workers": "loaders"}
 _TRACKED = ("LR", "Scheduler", "Restarts", "Plateau", "GradScaler", "AveragedModel")
 
+#: What is imported, what takes its place, and the section of the page about it.
+_ADAPTERS = (
+    ("lightning", "Trainer(..., strategy=ElasticStrategy(dataset, batch_size=...))", "lightning"),
+    ("pytorch_lightning", "Trainer(..., strategy=ElasticStrategy(dataset, batch_size=...))", "lightning"),
+    ("transformers.Trainer", "ElasticTrainer in its place", "hugging-face-trainer"),
+    ("transformers.Seq2SeqTrainer", "ElasticTrainer in its place", "hugging-face-trainer"),
+    ("accelerate.Accelerator", "ElasticAccelerator in its place, and a Session", "accelerate"),
+)
+
 _Loop = ast.For | ast.AsyncFor
 
 
@@ -74,10 +83,28 @@ def propose(text: str) -> Proposal:
         return Proposal(text, [f"this is no Python that can be read: {error}"])
     if any(isinstance(node, ast.Attribute) and node.attr == "Session" for node in ast.walk(tree)):
         return Proposal(text, ["the script has a Session already: malletrain check says whether it is right"])
+    adapter = _adapter(tree)
+    if adapter:
+        return Proposal(text, [adapter])
     found = _find(tree)
     if isinstance(found, str):
         return Proposal(text, [found])
     return _change(text, tree, found)
+
+
+def _adapter(tree: ast.Module) -> str:
+    """What to do with a script whose loop is a framework's; "" for others."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            names = [each.name for each in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            names = [f"{node.module}.{each.name}" for each in node.names]
+        else:
+            continue
+        for framework, adapter, section in _ADAPTERS:
+            if any(name == framework or name.startswith(f"{framework}.") for name in names):
+                return f"line {node.lineno}: {framework}: {adapter}, see docs/how-to/adapters.md#{section}"
+    return ""
 
 
 # --- finding ------------------------------------------------------------------------------------------------------
@@ -135,6 +162,13 @@ def _find(tree: ast.Module) -> _Found | str:
             return (
                 f"line {node.lineno}: a `while` loop that trains: iterate over `for epoch in s.epochs(n):` and `for "
                 "batch in s.batches():`, with `with s.step():` around the step; its counter becomes s.steps_done"
+            )
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and _last(node.func) == "backward":
+            return (
+                f"line {node.lineno}: backward() stands in a function that the loop over batches calls: "
+                "put `with s.step():` around that call, s.batches() in the place of the loader, s.epochs(n) in "
+                "that of the epochs; or keep a loop for DDP by elastic.ddp (see docs/how-to/adapters.md)"
             )
     return "no loop with backward() is found: is this the training script?"
 

@@ -13,6 +13,7 @@ from malletrain.elastic.comm.group import Group
 from malletrain.elastic.comm.local_rank import LocalRank
 from malletrain.elastic.comm.step_commit import StepCommitter
 from malletrain.elastic.launch.restart import Restarter
+from malletrain.elastic.link.daemon_link import Directives, LinkHandler
 from malletrain.elastic.resize.pending_groups import PendingGroups
 from malletrain.elastic.resize.reconfigure import FORGONE, Reconfigurer
 from malletrain.elastic.state.training_state import Position, TrainingState
@@ -24,6 +25,12 @@ ME = "9_0.0"
 SEATS = (messages.Seat(ME, "127.0.0.1:1"),)
 
 
+class Told(Directives):
+    """What a daemon said last, which has just been heard."""
+
+    last_contact = time.monotonic()
+
+
 class Newcomer(Calm):
     """Member and state recovery of a newcomer; the link says hello while it recovers the state for the first time."""
 
@@ -33,8 +40,8 @@ class Newcomer(Calm):
         self.ending, self.by_device = "", False
         self.committer = StepCommitter(self)
         self.pending_groups = PendingGroups(lambda generation, reason: None)
-        self.link = SimpleNamespace(plan=messages.Plan(4, SEATS), changed=threading.Condition(),
-                                    last_contact=time.monotonic(), end=None)  # fmt: skip
+        self.link = Told(cast(LinkHandler, self))
+        self.link.plan = messages.Plan(4, SEATS)
         self.reconfigurer: Reconfigurer | None = None
         self.told: list[messages.Standing | None] = []
         self.faults: list[tuple[int, str, str]] = []

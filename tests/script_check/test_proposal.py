@@ -183,9 +183,28 @@ def test_a_loader_that_is_needed_elsewhere_stays() -> None:
         ("loader = DataLoader(d)\nfor x in loader:\n    loss.backward()", "a loop that trains, but not inside"),
         ("loader = DataLoader(d)\nfor e in range(3):\n    for x in loader:\n        f(x).backward()", "which model"),
         ("loader = DataLoader(d)\nwhile True:\n    f(next(given)).backward()", "line 2: a `while` loop that trains"),
+        ("loader = DataLoader(d)\ndef f(x):\n    g(x).backward()", "line 3: backward() stands in a function that"),
+        ("import lightning as L\nL.Trainer().fit(m, loader)", "line 1: lightning: Trainer(..., strategy=ElasticS"),
+        (
+            "from transformers import AutoModel, Trainer",
+            "ElasticTrainer in its place, see docs/how-to/adapters.md#",
+        ),
+        ("from accelerate import Accelerator\nloader = DataLoader(d)", "ElasticAccelerator in its place"),
         ("loader = DataLoader(d)", "no loop with backward() is found"),
     ],
-    ids=["no loader", "no python", "done", "no epochs", "no model", "while", "no loop"],
+    ids=[
+        "no loader",
+        "no python",
+        "done",
+        "no epochs",
+        "no model",
+        "while",
+        "function",
+        "lightning",
+        "trainer",
+        "accelerate",
+        "no loop",
+    ],
 )
 def test_what_cannot_be_changed_is_said(text: str, note: str) -> None:
     proposal = propose(text)

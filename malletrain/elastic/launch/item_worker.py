@@ -46,29 +46,18 @@ class ItemWorker(Restarter):
             self._command, env={**self._environ, "MALLETRAIN_READY": str(self._ready)}, start_new_session=True
         )
 
-    def _poll(self) -> int | None:
-        link, plan = self._link, self._link.plan
-        if link.end is not None or self._must_end.is_set():
-            return self._leave(link.end or "asked to end", 0)
-        if plan is not None and plan.generation > self._plan.generation:
-            if self._seat(plan) is not None:
-                self._take(plan)
-            elif self._plan.generation:
-                return self._leave(plan.reason, plan.generation)
-        if self._process is not None:
-            status = self._process.poll()
-            if status is not None:
-                return self._ended(status)
-        elif self._again_at is not None and time.monotonic() >= self._again_at:
+    def _tend(self) -> None:
+        if self._process is None and self._again_at is not None and time.monotonic() >= self._again_at:
             self._launch()
         if not self._warm and self._ready.exists():
             self._warm = True
             self._say_warm()
         if self._reported is None or self._seat(self._plan) == 0:
             self._report(REPORT_S)
-        with link.changed:
-            link.changed.wait(0.1)
-        return None
+
+    @property
+    def _is_member(self) -> bool:
+        return bool(self._plan.generation)
 
     def _take(self, plan: messages.Plan) -> None:
         """Become a member of a world; the script works on."""

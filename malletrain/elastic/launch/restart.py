@@ -88,8 +88,7 @@ class Restarter:
         self._relaunch: tuple[float, bool] | None = None
         self._must_start = False  #: the script of the plan, once the daemon holds it no more
         self._taking = threading.Lock()
-        #: Plans up to this number are not taken: a daemon was told that there is no script here. The last of these.
-        self._forgone = self._declined = 0
+        self._declined = 0  #: the last plan that was not taken because a daemon was told that there is no script here
         self._link = Link(client, self)
 
     # --- LinkHandler -----------------------------------------------------------------------------------------
@@ -102,11 +101,10 @@ class Restarter:
         return messages.CheckedIn(number, self._plan.generation, 0, self._has_script)
 
     def standing(self) -> messages.Standing | None:
-        seen = self._link.plan.generation if self._link.plan is not None else 0
         with self._taking:
             plan = self._plan
             if not plan.generation or not self._has_script:
-                self._forgone = max(self._forgone, seen)
+                self._link.forgo()
                 return None
         return messages.Standing(plan.generation, plan.members, 0, "", plan.generation)
 
@@ -148,21 +146,29 @@ class Restarter:
             if self._seat(plan) is not None:
                 self._take(plan)
                 return None
-            if self._has_script:
+            if self._is_member:
                 return self._leave(plan.reason, plan.generation)
-        if self._must_start and not link.hold:
+        status = None if self._process is None else self._process.poll()
+        if status is not None:
+            return self._ended(status)
+        self._tend()
+        with link.changed:
+            link.changed.wait(0.1)
+        return None
+
+    def _tend(self) -> None:
+        """Start the script when it is due, and report what it has come to."""
+        if self._must_start and not self._link.hold:
             self._start()
-        if self._process is not None:
-            status = self._process.poll()
-            if status is not None:
-                return self._ended(status)
         if self._relaunch is not None and self._ready.exists():
             began, grew = self._relaunch
             self._relaunch = None
             self._say_switched(time.monotonic() - began, grew=grew)
-        with link.changed:
-            link.changed.wait(0.1)
-        return None
+
+    @property
+    def _is_member(self) -> bool:
+        """Whether a plan without a seat for this pilot means that it leaves."""
+        return self._has_script
 
     @property
     def _has_script(self) -> bool:
@@ -177,7 +183,7 @@ class Restarter:
         before, began = len(self._plan.members), time.monotonic()
         with self._taking:
             if not self._has_script:
-                if plan.generation <= self._forgone:
+                if plan.generation <= self._link.forgone:
                     self._declined = plan.generation
                     self._link.say(messages.Fault(plan.generation, 0, "build", "it has said that it has no script"))
                     return

@@ -54,6 +54,7 @@ class Directives:
 
     Attributes:
         plan: the newest plan.
+        forgone: plans up to this number are not entered: a daemon was told that this worker is in no world.
         end: why training must stop, once it must.
         leave: why this worker is asked to leave, if it is.
         given_up: whether others train on without this worker: then its script must not save any more.
@@ -66,12 +67,19 @@ class Directives:
     def __init__(self, handler: LinkHandler) -> None:
         self._handler = handler
         self.plan: messages.Plan | None = None
+        self.forgone = 0
         self.end: str | None = None
         self.leave: str | None = None
         self.given_up = self.hold = False
         self.losses = 0
         self.changed = threading.Condition()
         self.away_since: float | None = None
+
+    def forgo(self) -> None:
+        """A daemon is told that this worker is in no world: enter none of the plans that it has seen so far. Call it
+        under the lock under which the caller looks at `forgone` and enters a world."""
+        if self.plan is not None:
+            self.forgone = max(self.forgone, self.plan.generation)
 
     def _take(self, plan: messages.Plan) -> None:
         """Make `plan` the present one, unless it is not newer."""

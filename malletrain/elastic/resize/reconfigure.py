@@ -109,8 +109,6 @@ class Reconfigurer:
         self._store_server = store_server
         self._plan: messages.Plan | None = None  #: of the present world
         self._entering = threading.Lock()
-        #: Plans up to this number are not entered: a daemon was told that this worker is in no world.
-        self._forgone = 0
         #: The plan whose group this member waited for last: it votes for no older world (see `quorum`).
         self._bound: messages.Plan | None = None
         self._agreed = 0  #: the generation on which all members have agreed
@@ -226,7 +224,8 @@ class Reconfigurer:
         recovering_ranks = self._recover_state(plan, group)
         world = TrainingWorld(plan.generation, names, group, plan.batch, group.size // len(names), recovering_ranks)
         with self._entering:
-            forgone = plan.generation <= self._forgone
+            link = self._member.link
+            forgone = link is not None and plan.generation <= link.forgone
             if not forgone:
                 self._plan = plan
                 old, self._committer.world = self._committer.world, world
@@ -429,7 +428,8 @@ class Reconfigurer:
         with self._entering:
             world = self._committer.world
             if not self._state.has_state or not world.generation:
-                self._forgone = max(self._forgone, seen)
+                if link is not None:
+                    link.forgo()
                 return None
         addresses = {seat.worker: seat.address for seat in self._plan.members} if self._plan is not None else {}
         seats = tuple(messages.Seat(name, addresses.get(name, "")) for name in world.workers)
