@@ -21,7 +21,7 @@ from malletrain.domain.errors import InvalidInput
 from malletrain.domain.job import ResizeCosts
 from malletrain.replay.assumed_placement import AssumedPlacement
 from malletrain.replay.main_queue import MainSchedule
-from malletrain.replay.run import Progress
+from malletrain.replay.parallel.processes import Progress
 from malletrain.replay.traces.how import HOW
 
 if TYPE_CHECKING:
@@ -235,7 +235,9 @@ Examples:
     help="For random placement and random mixes.",
 )
 @click.option(
-    "--processes", type=click.IntRange(1, 1024), help="Policies replayed at once. [default: one for each processor]"
+    "--processes",
+    type=click.IntRange(1, 1024),
+    help="Policies, and parts of long logs, replayed at once. [default: one for each processor]",
 )
 @click.option("--json", "json_file", metavar="FILE", help="Write the figures as JSON; - is stdout.")
 @click.option(
@@ -406,8 +408,11 @@ def replay(
         click.echo(f"warning: {warning}", err=True)
     names = [choice.name for choice in choices]
     beside_it = other if found and len(choices) == 1 else None
+    # Where the machine stood still nothing is idle without it: those times are replayed alone, and added.
+    apart = [(each.start, each.end) for each in found] if machine is cleared else []
+    apart = sorted(apart) if all(each.whole for each in found) else []
     with _bar(names if beside_it is None else [*names, "likely outages"]) as progress:
-        answer = run.replay(machine, jobs, choices, options, progress, processes, power, reaction, beside_it)
+        answer = run.replay(machine, jobs, choices, options, progress, processes, power, reaction, beside_it, apart)
     if found:
         otherwise, name = answer.otherwise, best(answer)[0]
         if otherwise is None:  # of several policies the best is known only now

@@ -49,9 +49,12 @@ class Engine:
 
     def __init__(
         self, trace: ClusterTrace, jobs: Sequence[TrainingJob], sizer: Sizer, options: Options,
-        progress: Callable[[float], None] | None = None,
+        progress: Callable[[float], None] | None = None, *, count_from: float = -math.inf,
+        holes: HoleRecords | None = None,
     ) -> None:  # fmt: skip
-        """`jobs` are on the trace's clock (`workload.shifted`); `progress` is called with the share done."""
+        """`jobs` are on the trace's clock (`workload.shifted`); `progress` is called with the share done. What is
+        before `count_from` (Unix seconds) is replayed and not counted; `holes`: what was seen of holes before the
+        trace, else nothing."""
         self.trace, self.jobs, self.sizer, self.options, self.progress = trace, jobs, sizer, options, progress
         nodes, n = len(trace.nodes), len(jobs)
         most = [min(each.job.max_nodes, nodes) for each in jobs]
@@ -119,7 +122,9 @@ class Engine:
         self._most = [each.job.max_nodes for each in jobs]
         self._most_useful = [each.curve.best_size(each.job.max_nodes) for each in jobs]
         self._tasks = MultiNodeTasks(nodes)
-        self._holes = HoleRecords(nodes, trace.start) if options.order is NodeOrder.FORECAST else None
+        self._holes = None
+        if options.order is NodeOrder.FORECAST:
+            self._holes = holes or HoleRecords(nodes, trace.start)
         self._turns = Turns(
             np.array([each.job.submitted_at for each in jobs]), np.array([each.job.min_nodes for each in jobs]),
             options.max_wait_s, options.turn_s,
@@ -129,11 +134,13 @@ class Engine:
             options.pilot_limit_s, options.margin_s,
         )  # fmt: skip
         self.now = trace.start
-        totals = self.totals = Totals(n)
+        self._count_from = count_from if count_from > trace.start else math.inf
+        self._counts_since = -math.inf
+        self.totals = Totals(n)
         if isinstance(sizer, PolicySizer):
             sizer.ages = lambda: self.now - self.idle_since[self.state == IDLE]
             sizer.clock = lambda: self.now
-            sizer.used = lambda: totals.by_job
+            sizer.used = lambda: self.totals.by_job
         self.log = Log()
 
     def run(self) -> Result:
@@ -144,11 +151,13 @@ class Engine:
         step, turns_of = 0, None
         while True:
             at = times[step] if step < len(times) else math.inf
-            nxt = min(at, self._next_internal(), trace.end)
+            nxt = min(at, self._next_internal(), trace.end, self._count_from)
             if nxt > self.now:
                 self._advance(nxt)
             if nxt >= trace.end:
                 break
+            if nxt >= self._count_from:
+                self._begin_to_count()
             self._warm_up()
             self._complete()
             self._plan()
@@ -180,6 +189,14 @@ class Engine:
             totals=self.totals, log=self.log.columns(), samples=self.done * self.unit, submitted=submitted,
             finished=self.finished, first_start=self.first_start, wall_s=perf_counter() - began,
         )  # fmt: skip
+
+    def _begin_to_count(self) -> None:
+        """What was counted so far was the run-in."""
+        self._counts_since, self._count_from = self.now, math.inf
+        self.totals, self.log = Totals(len(self.jobs)), Log()
+        self.done[:] = 0.0
+        self.first_start[self.held > 0] = self.now
+        self.first_start[self.held == 0] = math.nan
 
     # -- time ------------------------------------------------------------------------------------------------------
 
@@ -437,10 +454,10 @@ class Engine:
             self.stalled[j] = max(self.stalled[j], self.now + seconds)
 
     def _close(self, nodes: Ints, cause: Cause) -> None:
-        self.log.pilots(nodes, self.started[nodes], self.now, self.owner[nodes], cause)
+        begun = np.maximum(self.started[nodes], self._counts_since)
+        self.log.pilots(nodes, begun, self.now, self.owner[nodes], cause)
         if cause is not Cause.WINDOW:
-            cold = nodes[~self.warm[nodes]]
-            self.totals.lost_activation += float((self.now - self.started[cold]).sum())
+            self.totals.lost_activation += float((self.now - begun[~self.warm[nodes]]).sum())
         if self.options.max_nodes > 1:
             self._tasks.end(nodes, self.owner[nodes])
         self.owner[nodes] = -1

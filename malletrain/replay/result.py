@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from array import array
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field, fields, replace
 from enum import IntEnum
 from typing import Any
 
@@ -43,6 +44,14 @@ class Totals:
         self.lost_activation = 0.0
         self.unheld = UnheldTime()
         self.by_job: Floats = np.zeros(jobs)
+
+    def add(self, other: Totals) -> None:
+        """Take in those of another part of the window."""
+        for name, value in vars(other).items():
+            if name != "unheld":
+                setattr(self, name, getattr(self, name) + value)
+        for reason, seconds in other.unheld.node_s.items():
+            self.unheld.node_s[reason] += seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,3 +140,37 @@ class Result:
     finished: Floats
     first_start: Floats
     wall_s: float
+
+
+def joined(parts: Sequence[Result]) -> Result:
+    """The results of parts of one window that follow one another, as one."""
+    first, logs = parts[0], [each.log for each in parts]
+    if len(parts) == 1:
+        return first
+    totals = Totals(len(first.samples))
+    for each in parts:
+        totals.add(each.totals)
+    before = Totals(0)
+    for at, each in enumerate(parts):
+        log = logs[at]
+        logs[at] = replace(log, trained=log.trained + before.speedup, best=log.best + before.ideal)
+        before.speedup += each.totals.speedup
+        before.ideal += each.totals.ideal
+    columns = Columns(
+        **{name.name: np.concatenate([getattr(log, name.name) for log in logs]) for name in fields(Columns)}
+    )
+    starts = np.array([each.first_start for each in parts])
+    return Result(
+        totals=totals, log=columns, samples=np.sum([each.samples for each in parts], axis=0),
+        submitted=first.submitted, finished=first.finished,
+        first_start=np.fmin.reduce(starts), wall_s=sum(each.wall_s for each in parts),
+    )  # fmt: skip
+
+
+def with_more(one: Result, more: Result) -> Result:
+    """The totals and samples of both, and the pilots that began in either, of replays of other spans of time."""
+    totals = Totals(len(one.samples))
+    totals.add(one.totals)
+    totals.add(more.totals)
+    log = replace(one.log, pilot_start=np.concatenate([one.log.pilot_start, more.log.pilot_start]))
+    return replace(one, totals=totals, log=log, samples=one.samples + more.samples)

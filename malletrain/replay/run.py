@@ -3,38 +3,29 @@
 from __future__ import annotations
 
 import math
-import multiprocessing
 import os
-from collections.abc import Callable, Sequence
-from concurrent.futures import ProcessPoolExecutor, wait
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
-from multiprocessing.sharedctypes import Synchronized
-from typing import Any
 
 import numpy as np
 
 from malletrain.domain.errors import InvalidInput
 from malletrain.replay.cluster_trace import ClusterTrace
-from malletrain.replay.engine import Engine
 from malletrain.replay.likely_outages import LikelyOutage
 from malletrain.replay.loop_engine import score_by_loop
 from malletrain.replay.options import EngineKind, NodeOrder, Options
-from malletrain.replay.result import Result
+from malletrain.replay.parallel.parts import Part, divisible, part_count, parts_of
+from malletrain.replay.parallel.processes import Piece, Progress, run_here, run_in_processes
+from malletrain.replay.result import Result, joined, with_more
 from malletrain.replay.scoring.fairness import finish_time_fairness
 from malletrain.replay.scoring.figures import Score, Watts, score
 from malletrain.replay.scoring.main_delay import Reaction
 from malletrain.replay.scoring.promise_curve import PromiseCurve
 from malletrain.replay.scoring.realism import RealismFactor
-from malletrain.replay.sizer import ONE_NODE, PolicyChoice, require_replay_inputs, sizer
+from malletrain.replay.sizer import ONE_NODE, PolicyChoice, require_replay_inputs
 from malletrain.replay.warnings import doubts, limits_that_bind
 from malletrain.replay.workload import TrainingJob, shifted
-
-#: Called with the share done of each policy, and of the other trace where there is one.
-Progress = Callable[[list[float]], None]
-
-#: One replay: a trace and who decides.
-Task = tuple[ClusterTrace, PolicyChoice]
 
 
 def _times(count: int) -> str:
@@ -157,11 +148,13 @@ def replay(
     watts: Watts | None = None,
     reaction: Reaction = Reaction(),  # noqa: B008 - frozen
     other: ClusterTrace | None = None,
+    differs_in: Sequence[tuple[float, float]] = (),
 ) -> Replay:
     """Replays each policy. Deterministic but for the seconds that it took; `processes` 1 stays in this process.
 
     `other`: the same machine seen another way, of the same begin and end; where there is one policy, it is replayed
-    beside.
+    beside. `differs_in`: the spans (Unix seconds) in which alone it has idle nodes that `trace` has not, which then
+    has none: of a replay in parts (`parallel.parts`) only they are replayed, and added.
 
     Raises:
         InvalidInput: no jobs, a policy twice or without its inputs, or something that the engine does not do.
@@ -174,12 +167,18 @@ def replay(
     require_replay_inputs(choices, jobs, options.budgets, has_classes=bool(options.classes))
     _require_plain(choices, options)
     on_clock = tuple(shifted(jobs, trace.start))
-    tasks = [(trace, choice) for choice in choices]
+    wholes: list[tuple[ClusterTrace, PolicyChoice, Sequence[tuple[float, float]]]]
+    wholes = [(trace, choice, ()) for choice in choices]
     if other is not None and len(choices) == 1:
-        tasks.append((other, choices[0]))
-    workers = min(len(tasks), processes or os.cpu_count() or 1)
-    run = _here if workers == 1 else _in_processes
-    outcomes = run(tasks, on_clock, options, progress, workers)
+        long = part_count(trace) > 1 and divisible(other, on_clock, choices[0], _bound(choices[0], options))
+        spans = differs_in if long else ()
+        wholes.append((other, choices[0], spans))
+    pieces, workers = _pieces(wholes, on_clock, options), processes or os.cpu_count() or 1
+    if workers == 1:
+        found = run_here(pieces, len(wholes), _run_part, on_clock, options, progress)
+    else:
+        found = run_in_processes(pieces, len(wholes), _run_part, on_clock, options, progress, workers)
+    outcomes = [_whole(parts) for parts in found]
     due = np.array([math.nan if e.job.deadline is None else e.job.deadline for e in on_clock])
     due[~(due <= trace.end)] = math.nan
 
@@ -188,10 +187,15 @@ def replay(
             return each
         return score(each, trace.seconds, finish_time_fairness(each, on_clock, trace.end), watts, reaction, due)
 
-    found = dict(zip(names, outcomes[: len(names)], strict=True))
-    scores = {name: scored(each) for name, each in found.items()}
-    results = {name: each for name, each in found.items() if isinstance(each, Result)}
-    otherwise = scored(outcomes[-1]) if len(tasks) > len(names) else None
+    by_name = dict(zip(names, outcomes, strict=False))
+    scores = {name: scored(each) for name, each in by_name.items()}
+    results = {name: each for name, each in by_name.items() if isinstance(each, Result)}
+    otherwise = None
+    if len(wholes) > len(names):
+        last = outcomes[-1]
+        if wholes[-1][2] and isinstance(last, Result):
+            last = with_more(results[names[0]], last)
+        otherwise = scored(last)
     return Replay(trace, on_clock, options, tuple(choices), results, scores, otherwise=otherwise)
 
 
@@ -208,65 +212,39 @@ def _require_plain(choices: Sequence[PolicyChoice], options: Options) -> None:
             raise InvalidInput("--policy", f"{choice.name} knows no classes of nodes: leave out --node-class")
 
 
-def _one(
-    trace: ClusterTrace, jobs: Sequence[TrainingJob], choice: PolicyChoice, options: Options,
-    progress: Callable[[float], None] | None,
-) -> Result | Score:  # fmt: skip
-    if options.engine is EngineKind.LOOP:
-        return score_by_loop(trace, jobs, choice, options)
+def _pieces(
+    wholes: Sequence[tuple[ClusterTrace, PolicyChoice, Sequence[tuple[float, float]]]], jobs: Sequence[TrainingJob],
+    options: Options,
+) -> Iterator[Piece]:  # fmt: skip
+    """The parts of each replay, which go side by side; one part where it cannot be divided."""
+    for of, (trace, choice, spans) in enumerate(wholes):
+        parts: Iterable[Part] = [Part(trace, trace.start, None)]
+        bound = _bound(choice, options)
+        if divisible(trace, jobs, choice, bound):
+            parts = parts_of(trace, bound, spans)
+        seconds = sum(end - begin for begin, end in spans) or trace.seconds
+        for part in parts:
+            yield Piece(of, (part.trace.end - part.count_from) / seconds, part, choice)
+
+
+def _bound(choice: PolicyChoice, options: Options) -> Options:
+    """How a policy is replayed: what binds it."""
     if choice.unlimited and options.rules is not None:
         options = options.ideal_machine
     if choice.clairvoyant:
         options = replace(options, order=NodeOrder.LIFE, pending_stalls=True)
-    return Engine(trace, jobs, sizer(choice, jobs, options.budgets), options, progress).run()
+    return options
 
 
-def _here(
-    tasks: Sequence[Task], jobs: Sequence[TrainingJob], options: Options, progress: Progress | None, workers: int,
-) -> list[Result | Score]:  # fmt: skip
-    shares = [0.0] * len(tasks)
-    results: list[Result | Score] = []
-    for i, (trace, choice) in enumerate(tasks):
-
-        def tell(share: float, i: int = i) -> None:
-            shares[i] = share
-            if progress is not None:
-                progress(shares)
-
-        results.append(_one(trace, jobs, choice, options, tell))
-    return results
+def _run_part(
+    part: Part, jobs: Sequence[TrainingJob], choice: PolicyChoice, options: Options, tell: Callable[[float], None]
+) -> Result | Score:
+    if options.engine is EngineKind.LOOP:
+        return score_by_loop(part.trace, jobs, choice, options)
+    return part.run(jobs, choice, _bound(choice, options), tell)
 
 
-_share: Any = None
-_inputs: Any = None
-
-
-def _begin(share: list[Synchronized[float]], inputs: tuple[object, ...]) -> None:
-    """In each process: what is the same for all its policies is handed over once."""
-    global _share, _inputs
-    _share, _inputs = share, inputs
-
-
-def _work(i: int) -> Result | Score:
-    tasks, jobs, options = _inputs
-
-    def tell(share: float) -> None:
-        _share[i].value = share
-
-    trace, choice = tasks[i]
-    return _one(trace, jobs, choice, options, tell)
-
-
-def _in_processes(
-    tasks: Sequence[Task], jobs: Sequence[TrainingJob], options: Options, progress: Progress | None, workers: int,
-) -> list[Result | Score]:  # fmt: skip
-    # Fresh interpreters: forking one that runs a progress bar's thread may hang.
-    context = multiprocessing.get_context("spawn")
-    share = [context.Value("d", 0.0) for _ in tasks]
-    inputs = (tuple(tasks), tuple(jobs), options)
-    with ProcessPoolExecutor(workers, context, _begin, (share, inputs)) as pool:
-        pending = [pool.submit(_work, i) for i in range(len(tasks))]
-        while wait(pending, timeout=0.2).not_done:
-            if progress is not None:
-                progress([each.value for each in share])
-        return [each.result() for each in pending]
+def _whole(parts: Sequence[Result | Score]) -> Result | Score:
+    """One replay of what came out of its parts."""
+    results = [each for each in parts if isinstance(each, Result)]
+    return joined(results) if results else parts[0]

@@ -1,0 +1,123 @@
+"""A replay in parts comes to what one without a break does, whatever replays it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from malletrain.domain.job import ResizeCosts
+from malletrain.replay.cluster_trace import ClusterTrace
+from malletrain.replay.engine import Engine
+from malletrain.replay.options import NodeOrder, Options
+from malletrain.replay.parallel import parts
+from malletrain.replay.result import Result
+from malletrain.replay.run import Replay, replay
+from malletrain.replay.sizer import parse_policy, sizer
+from malletrain.replay.traces.trace import DOWN, IDLE
+from tests.replay.small import job
+from tests.replay.test_daemon_rules import SHIPPED, TICK_S, busy_machine
+
+AUTO = parse_policy("auto", None)
+OPTIONS = Options.of_daemon(replace(SHIPPED, forecast=True, max_nodes=4, max_pilots=9, max_pilot_s=900.0), TICK_S)
+JOBS = [job(n + 1, costs=ResizeCosts(), most=16) for n in range(4)]
+
+
+@pytest.fixture
+def hours(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Parts of an hour, with a run-in of half of one."""
+    monkeypatch.setattr(parts, "PART_S", 3600.0)
+    monkeypatch.setattr(parts, "RUN_IN_S", 1800.0)
+    yield
+
+
+def replayed(machine: ClusterTrace, processes: int = 1, options: Options = OPTIONS) -> Replay:
+    return replay(machine, JOBS, [AUTO], options, processes=processes)
+
+
+def test_parts_come_to_what_the_whole_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    machine = busy_machine(4, seconds=4 * 3600)
+    whole = replayed(machine).results["auto"]
+    monkeypatch.setattr(parts, "PART_S", 3600.0)
+    monkeypatch.setattr(parts, "RUN_IN_S", 1800.0)
+    result = replayed(machine).results["auto"]
+    one, other = whole.totals, result.totals
+    assert other.idle == pytest.approx(one.idle)
+    assert other.ideal == pytest.approx(one.ideal)
+    assert other.speedup == pytest.approx(one.speedup, rel=0.01)
+    assert other.occupied == pytest.approx(one.occupied, rel=0.01)
+    assert sum(other.unheld.node_s.values()) == pytest.approx(other.idle - other.occupied)
+    _adds_up(result, machine)
+
+
+def _adds_up(result: Result, machine: ClusterTrace) -> None:
+    log = result.log
+    assert float((log.pilot_end - log.pilot_start).sum()) == pytest.approx(result.totals.occupied)
+    assert result.samples.sum() == pytest.approx(10.0 * result.totals.speedup)
+    for column in (log.time, log.trained, log.best):
+        assert (np.diff(column) >= 0).all()
+    assert log.trained[-1] <= result.totals.speedup
+    assert machine.start <= log.pilot_start.min() and log.pilot_end.max() <= machine.end
+
+
+@pytest.mark.usefixtures("hours")
+def test_the_answer_does_not_depend_on_how_many_processes_there_are() -> None:
+    machine = busy_machine(5, seconds=3 * 3600)
+    one, two = (replayed(machine, processes).results["auto"] for processes in (1, 2))
+    assert (one.samples == two.samples).all()
+    assert (one.log.pilot_start == two.log.pilot_start).all()
+
+
+@pytest.mark.usefixtures("hours")
+def test_what_was_learnt_of_holes_is_handed_over_exactly() -> None:
+    machine = busy_machine(6, seconds=3 * 3600)
+    for part in list(parts.parts_of(machine, OPTIONS))[1:]:
+        at = part.trace.start
+        until = parts._between(machine, machine.start, at, np.zeros(len(machine.nodes), np.int8))
+        engine = Engine(until, JOBS, sizer(AUTO, JOBS), OPTIONS)
+        engine.run()
+        assert engine._holes is not None and part.holes is not None
+        seen = engine._holes.until(engine.state == IDLE, at)
+        assert seen._history == part.holes._history
+        assert (seen.began == part.holes.began).all()
+
+
+@pytest.mark.usefixtures("hours")
+def test_times_that_the_other_reading_alone_has_idle_are_added() -> None:
+    counted = busy_machine(7, seconds=3 * 3600)
+    begin, end = counted.start + 5000.0, counted.start + 7000.0
+    away = np.full(len(counted.nodes), DOWN, np.int8)
+    before, after = (parts._between(counted, a, b, np.zeros_like(away)) for a, b in
+                     ((counted.start, begin), (counted.start, counted.end)))  # fmt: skip
+    state = np.zeros_like(away)
+    for step in range(int(np.searchsorted(after.time, end))):
+        rows = slice(after.first[step], after.first[step + 1])
+        state[after.node[rows]] = after.state[rows]
+    rest = parts._between(counted, end, counted.end, state)
+    cleared = replace(
+        counted,
+        time=np.concatenate([before.time, [begin], rest.time]),
+        first=np.concatenate([before.first, [len(before.node) + len(away)],
+                              before.first[-1] + len(away) + rest.first[1:]]),
+        node=np.concatenate([before.node, np.arange(len(away), dtype=np.int32), rest.node]),
+        state=np.concatenate([before.state, away, rest.state]),
+    )  # fmt: skip
+    found = replay(cleared, JOBS, [AUTO], OPTIONS, processes=1, other=counted, differs_in=[(begin, end)])
+    exact = replayed(counted).scores["auto"]
+    assert found.otherwise is not None
+    assert found.otherwise.idle_node_seconds == pytest.approx(exact.idle_node_seconds, rel=0.01)
+    assert found.otherwise.speedup_node_seconds == pytest.approx(exact.speedup_node_seconds, rel=0.02)
+
+
+def test_what_lasts_longer_than_a_run_in_is_not_divided() -> None:
+    machine = busy_machine(8)
+    jobs = [replace(each, job=replace(each.job, submitted_at=machine.start)) for each in JOBS]
+    assert parts.divisible(machine, jobs, AUTO, OPTIONS)
+    finite = [replace(each, job=replace(each.job, total_samples=1e6)) for each in jobs]
+    later = [replace(each, job=replace(each.job, submitted_at=machine.start + 60.0)) for each in jobs]
+    assert not parts.divisible(machine, finite, AUTO, OPTIONS)
+    assert not parts.divisible(machine, later, AUTO, OPTIONS)
+    assert not parts.divisible(machine, jobs, AUTO, replace(OPTIONS, order=NodeOrder.LIFE))
+    assert not parts.divisible(machine, jobs, AUTO, replace(OPTIONS, most_jobs=2))
