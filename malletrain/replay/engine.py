@@ -455,7 +455,7 @@ class Engine:
 
     def _close(self, nodes: Ints, cause: Cause) -> None:
         begun = np.maximum(self.started[nodes], self._counts_since)
-        self.log.pilots(nodes, begun, self.now, self.owner[nodes], cause)
+        self.log.pilots.add(nodes, begun, self.now, self.owner[nodes], cause)
         if cause is not Cause.WINDOW:
             self.totals.lost_activation += float((self.now - begun[~self.warm[nodes]]).sum())
         if self.options.max_nodes > 1:

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from malletrain.replay.pilots.pilot_table import PilotRecorder, PilotTable
 from malletrain.replay.scoring.waterfall import UnheldTime
 
 Floats = NDArray[np.float64]
@@ -59,8 +60,7 @@ class Columns:
     """`time`, `idle` (nodes that are idle or harvested), `held` (by pilots), `speed` (sum of speed-ups) and `jobs`
     (that are there and not finished) after each moment; `trained` and `best`: the integrals `Totals.speedup` and
     `Totals.ideal` up to that moment;
-    one entry a pilot in `pilot_node`, `pilot_start`, `pilot_end`, `pilot_job`, `pilot_cause`; `solve_s`
-    seconds of each sizing."""
+    `pilots`: one row a pilot; `solve_s`: seconds of each sizing."""
 
     time: Floats
     idle: Ints
@@ -69,11 +69,7 @@ class Columns:
     jobs: Ints
     trained: Floats
     best: Floats
-    pilot_node: NDArray[np.int32]
-    pilot_start: Floats
-    pilot_end: Floats
-    pilot_job: NDArray[np.int32]
-    pilot_cause: NDArray[np.int8]
+    pilots: PilotTable
     solve_s: Floats
 
 
@@ -89,11 +85,7 @@ class Log:
     _jobs: array[int] = field(default_factory=lambda: array("i"))
     _trained: array[float] = field(default_factory=lambda: array("d"))
     _best: array[float] = field(default_factory=lambda: array("d"))
-    _node: array[int] = field(default_factory=lambda: array("i"))
-    _start: array[float] = field(default_factory=lambda: array("d"))
-    _end: array[float] = field(default_factory=lambda: array("d"))
-    _job: array[int] = field(default_factory=lambda: array("i"))
-    _cause: array[int] = field(default_factory=lambda: array("b"))
+    pilots: PilotRecorder = field(default_factory=PilotRecorder)
 
     def sample(self, now: float, idle: int, held: int, speed: float, jobs: int, trained: float, best: float) -> None:
         if self._time and self._time[-1] == now:
@@ -107,14 +99,6 @@ class Log:
         self._trained.append(trained)
         self._best.append(best)
 
-    def pilots(self, nodes: Ints, start: Floats, end: float, jobs: Ints, cause: Cause) -> None:
-        n = len(nodes)
-        self._node.frombytes(nodes.astype(np.int32).tobytes())
-        self._start.frombytes(np.ascontiguousarray(start).tobytes())
-        self._end.frombytes(np.full(n, end).tobytes())
-        self._job.frombytes(jobs.astype(np.int32).tobytes())
-        self._cause.frombytes(np.full(n, int(cause), np.int8).tobytes())
-
     def columns(self) -> Columns:
         def whole(values: array[Any], kind: type[np.generic]) -> NDArray[Any]:
             return np.frombuffer(values, kind) if len(values) else np.empty(0, kind)  # no second copy
@@ -122,9 +106,8 @@ class Log:
         return Columns(
             whole(self._time, np.float64), whole(self._idle, np.int64), whole(self._held, np.int64),
             whole(self._speed, np.float64), whole(self._jobs, np.int32).astype(np.int64),
-            whole(self._trained, np.float64), whole(self._best, np.float64), whole(self._node, np.int32),
-            whole(self._start, np.float64), whole(self._end, np.float64), whole(self._job, np.int32),
-            whole(self._cause, np.int8), whole(self.solve_s, np.float64),
+            whole(self._trained, np.float64), whole(self._best, np.float64), self.pilots.table(),
+            whole(self.solve_s, np.float64),
         )  # fmt: skip
 
 
@@ -156,14 +139,16 @@ def joined(parts: Sequence[Result]) -> Result:
         logs[at] = replace(log, trained=log.trained + before.speedup, best=log.best + before.ideal)
         before.speedup += each.totals.speedup
         before.ideal += each.totals.ideal
-    columns = Columns(
-        **{name.name: np.concatenate([getattr(log, name.name) for log in logs]) for name in fields(Columns)}
-    )
-    starts = np.array([each.first_start for each in parts])
+    columns = {
+        each.name: np.concatenate([getattr(log, each.name) for log in logs])
+        for each in fields(Columns)
+        if each.name != "pilots"
+    }
+    pilots = PilotTable.joined([log.pilots for log in logs])
     return Result(
-        totals=totals, log=columns, samples=np.sum([each.samples for each in parts], axis=0),
-        submitted=first.submitted, finished=first.finished,
-        first_start=np.fmin.reduce(starts), wall_s=sum(each.wall_s for each in parts),
+        totals=totals, log=Columns(pilots=pilots, **columns),
+        samples=np.sum([each.samples for each in parts], axis=0), submitted=first.submitted, finished=first.finished,
+        first_start=np.fmin.reduce([each.first_start for each in parts]), wall_s=sum(each.wall_s for each in parts),
     )  # fmt: skip
 
 
@@ -172,5 +157,5 @@ def with_more(one: Result, more: Result) -> Result:
     totals = Totals(len(one.samples))
     totals.add(one.totals)
     totals.add(more.totals)
-    log = replace(one.log, pilot_start=np.concatenate([one.log.pilot_start, more.log.pilot_start]))
+    log = replace(one.log, pilots=PilotTable.joined([one.log.pilots, more.log.pilots]))
     return replace(one, totals=totals, log=log, samples=one.samples + more.samples)

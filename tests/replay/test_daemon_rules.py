@@ -106,7 +106,7 @@ def test_jobs_whose_turn_it_is_take_whole_pilots_and_leave_no_place_under_the_ca
     machine = trace([(0.0, n, IDLE) for n in range(16)], 16, 7200.0)
     rules = replace(SHIPPED, keep_idle=0, max_nodes=8, max_pilots=2, max_wait_s=300.0, turn_s=120.0)
     log = fast(machine, [job(i + 1, most=8) for i in range(30)], Options.of_daemon(rules, TICK_S)).log
-    held_s = float((log.pilot_end - log.pilot_start).sum())
+    held_s = float((log.pilots.rows().end - log.pilots.rows().start).sum())
     assert held_s >= 0.85 * 16 * 7200.0, "all but the looks at which nodes change hands"
 
 
@@ -127,7 +127,7 @@ def test_a_pilot_leaves_before_its_limit_and_the_next_starts_a_tick_later() -> N
     machine = trace([(0.0, 0, IDLE)], 1, 2000.0)
     rules = replace(SHIPPED, keep_idle=0, max_pilot_s=600.0)
     log = fast(machine, [job()], Options.of_daemon(rules, TICK_S)).log
-    begun, ended = log.pilot_start - machine.start, log.pilot_end - machine.start
+    begun, ended = log.pilots.rows().start - machine.start, log.pilots.rows().end - machine.start
     assert begun.tolist() == [0.0, 600.0, 1200.0, 1800.0]
     assert ended.tolist() == [590.0, 1190.0, 1790.0, 2000.0]  # the first look within leave_lead_s of the limit
 
@@ -135,16 +135,16 @@ def test_a_pilot_leaves_before_its_limit_and_the_next_starts_a_tick_later() -> N
 def test_a_hole_of_a_second_is_not_harvested() -> None:
     machine = trace([(100.5, 0, IDLE), (101.5, 0, BUSY), (305.0, 0, IDLE)], 1, 600.0)
     log = fast(machine, [job()], Options.of_daemon(replace(SHIPPED, keep_idle=0), TICK_S)).log
-    assert (log.pilot_start - machine.start).tolist() == [310.0]
+    assert (log.pilots.rows().start - machine.start).tolist() == [310.0]
 
 
 def test_a_task_loses_all_its_nodes_with_one() -> None:
     machine = trace([(0.0, 0, IDLE), (0.0, 1, IDLE), (0.0, 2, IDLE), (501.0, 1, BUSY)], 3, 1000.0)
     rules = replace(SHIPPED, keep_idle=0, max_nodes=3, max_pilots=1)
     log = fast(machine, [job()], Options.of_daemon(rules, TICK_S)).log
-    first = log.pilot_start == machine.start
-    assert sorted(log.pilot_cause[first].tolist()) == [Cause.PREEMPTED, Cause.TASK, Cause.TASK]
-    assert np.unique(log.pilot_start[~first] - machine.start).tolist() == [510.0]
+    first = log.pilots.rows().start == machine.start
+    assert sorted(log.pilots.rows().cause[first].tolist()) == [Cause.PREEMPTED, Cause.TASK, Cause.TASK]
+    assert np.unique(log.pilots.rows().start[~first] - machine.start).tolist() == [510.0]
 
 
 def test_what_the_cap_and_the_reserve_leave_idle_is_counted() -> None:

@@ -13,6 +13,7 @@ from malletrain.domain.job import Curve, ResizeCosts
 from malletrain.replay.cluster_trace import ClusterTrace
 from malletrain.replay.engine import Engine
 from malletrain.replay.options import NodeOrder, Options
+from malletrain.replay.pilots.pilot_table import PilotRows
 from malletrain.replay.result import Cause, Result
 from malletrain.replay.sizer import PolicySizer, parse_policy, sizer
 from malletrain.replay.traces.trace import BUSY, DOWN, IDLE
@@ -81,7 +82,7 @@ def test_a_tick_leaves_new_nodes_idle_until_it_comes() -> None:
     machine = trace([(95.0, 0, IDLE)], 1, 200.0)
     result = run(machine, [job()], options=Options(tick_s=30.0))
     assert result.totals.occupied == pytest.approx(200.0 - 120.0)
-    assert result.log.pilot_start[0] == pytest.approx(START + 120.0)
+    assert result.log.pilots.rows().start[0] == pytest.approx(START + 120.0)
 
 
 def test_the_reserve_stays_idle() -> None:
@@ -92,7 +93,7 @@ def test_the_reserve_stays_idle() -> None:
 def test_a_pilot_leaves_at_its_limit_and_the_node_is_taken_again() -> None:
     machine = trace([(0.0, 0, IDLE)], 1, 250.0)
     result = run(machine, [job(costs=ResizeCosts(10.0, 0.0, 0.0))], options=Options(pilot_limit_s=100.0))
-    assert result.log.pilot_cause.tolist() == [Cause.LIMIT, Cause.LIMIT, Cause.WINDOW]
+    assert result.log.pilots.rows().cause.tolist() == [Cause.LIMIT, Cause.LIMIT, Cause.WINDOW]
     assert result.totals.activations == 3
     assert result.samples[0] == pytest.approx(10 * (250.0 - 30.0))
 
@@ -100,9 +101,9 @@ def test_a_pilot_leaves_at_its_limit_and_the_node_is_taken_again() -> None:
 def test_the_longest_idle_node_is_taken_first_and_the_newest_given_up() -> None:
     machine = trace([(0.0, 2, IDLE), (10.0, 0, IDLE), (20.0, 1, IDLE)], 3, 100.0)
     engine = Engine(machine, [job(most=1)], PolicySizer(parse_policy("exact", None), [job(most=1)]), AGE)
-    assert engine.run().log.pilot_node.tolist() == [2]
+    assert engine.run().log.pilots.rows().node.tolist() == [2]
     by_name = run(machine, [job(most=1, at=30.0)], options=Options(order=NodeOrder.NAME))
-    assert by_name.log.pilot_node.tolist() == [0]
+    assert by_name.log.pilots.rows().node.tolist() == [0]
 
 
 def test_neighbours_come_to_one_job_when_jobs_stand_still_anyway() -> None:
@@ -114,14 +115,14 @@ def test_neighbours_come_to_one_job_when_jobs_stand_still_anyway() -> None:
         run(machine, jobs, options=Options(order=order)) for order in (NodeOrder.GROUP, NodeOrder.NAME)
     )
     assert grouped.totals.speedup >= by_name.totals.speedup
-    last = grouped.log.pilot_cause == Cause.PREEMPTED
-    assert len(set(grouped.log.pilot_job[last].tolist())) == 1
+    last = grouped.log.pilots.rows().cause == Cause.PREEMPTED
+    assert len(set(grouped.log.pilots.rows().job[last].tolist())) == 1
 
 
 def test_the_clairvoyant_takes_the_node_that_stays() -> None:
     machine = trace([(0.0, 0, IDLE), (0.0, 1, IDLE), (50.0, 0, BUSY)], 2, 200.0)
     result = run(machine, [job(most=1)], options=Options(order=NodeOrder.LIFE))
-    assert result.log.pilot_node.tolist() == [1]
+    assert result.log.pilots.rows().node.tolist() == [1]
     assert result.totals.preemptions == 0
 
 
@@ -162,7 +163,7 @@ def test_laws(
     assert -1e-6 <= t.occupied <= t.idle + 1e-3
     assert t.occupied == pytest.approx(t.productive + t.stalled + t.activating, abs=1e-3)
     assert t.occupied == pytest.approx(float(t.by_job.sum()), abs=1e-3)
-    assert t.occupied == pytest.approx(float((log.pilot_end - log.pilot_start).sum()), abs=1e-3)
+    assert t.occupied == pytest.approx(float((log.pilots.rows().end - log.pilots.rows().start).sum()), abs=1e-3)
     assert (log.held <= log.idle).all()
     # No policy beats the ideal.
     assert t.speedup <= t.ideal * (1 + 1e-9) + 1e-6
@@ -179,11 +180,11 @@ def _no_pilot_on_a_busy_node(machine: ClusterTrace, result: Result) -> None:
     """Each pilot lies within one idle interval of its node, and pilots of one node do not overlap."""
     holes = machine.intervals()
     log = result.log
-    for node, start, end in zip(log.pilot_node, log.pilot_start, log.pilot_end, strict=True):
+    for node, start, end in zip(log.pilots.rows().node, log.pilots.rows().start, log.pilots.rows().end, strict=True):
         mine = holes.node == node
         assert ((holes.begin[mine] <= start) & (end <= holes.end[mine])).any()
-    order = np.lexsort((log.pilot_start, log.pilot_node))
-    node, start, end = log.pilot_node[order], log.pilot_start[order], log.pilot_end[order]
+    order = np.lexsort((log.pilots.rows().start, log.pilots.rows().node))
+    node, start, end = log.pilots.rows().node[order], log.pilots.rows().start[order], log.pilots.rows().end[order]
     assert (start[1:] >= end[:-1])[node[1:] == node[:-1]].all()
 
 
@@ -195,13 +196,11 @@ def test_the_same_replay_twice_gives_the_same_bytes(machine: ClusterTrace, jobs:
         "idle",
         "held",
         "speed",
-        "pilot_node",
-        "pilot_start",
-        "pilot_end",
-        "pilot_job",
-        "pilot_cause",
     ):
         assert getattr(first.log, name).tobytes() == getattr(second.log, name).tobytes()
+    for name in PilotRows._fields:
+        one, other = (getattr(each.log.pilots.rows(), name) for each in (first, second))
+        assert one.tobytes() == other.tobytes()
     assert first.samples.tobytes() == second.samples.tobytes()
 
 
@@ -216,4 +215,4 @@ def test_down_nodes_are_not_idle() -> None:
     machine = trace([(0.0, 0, DOWN), (0.0, 1, IDLE)], 2, 100.0)
     result = run(machine, [job()])
     assert result.totals.idle == pytest.approx(100.0)
-    assert set(result.log.pilot_node.tolist()) == {1}
+    assert set(result.log.pilots.rows().node.tolist()) == {1}

@@ -54,7 +54,7 @@ def test_each_pilot_is_a_row_in_row_groups_with_names_and_times(
     parquet_tables.write_pilots(tmp_path / "pilots.parquet", answer, "auto")
     log = answer.results["auto"].log
     file = parquet.ParquetFile(tmp_path / "pilots.parquet")
-    assert file.num_row_groups == -(-len(log.pilot_node) // 2) > 1
+    assert file.num_row_groups == -(-len(log.pilots.rows().node) // 2) > 1
     rows = file.read().to_pylist()
     assert {row["node"] for row in rows} == {"n000", "n001", "n002"}
     assert {row["job"] for row in rows} <= {"job-1", "job-2", "job-3"}

@@ -54,12 +54,12 @@ def test_parts_come_to_what_the_whole_does(monkeypatch: pytest.MonkeyPatch) -> N
 
 def _adds_up(result: Result, machine: ClusterTrace) -> None:
     log = result.log
-    assert float((log.pilot_end - log.pilot_start).sum()) == pytest.approx(result.totals.occupied)
+    assert float((log.pilots.rows().end - log.pilots.rows().start).sum()) == pytest.approx(result.totals.occupied)
     assert result.samples.sum() == pytest.approx(10.0 * result.totals.speedup)
     for column in (log.time, log.trained, log.best):
         assert (np.diff(column) >= 0).all()
     assert log.trained[-1] <= result.totals.speedup
-    assert machine.start <= log.pilot_start.min() and log.pilot_end.max() <= machine.end
+    assert machine.start <= log.pilots.rows().start.min() and log.pilots.rows().end.max() <= machine.end
 
 
 @pytest.mark.usefixtures("hours")
@@ -67,7 +67,7 @@ def test_the_answer_does_not_depend_on_how_many_processes_there_are() -> None:
     machine = busy_machine(5, seconds=3 * 3600)
     one, two = (replayed(machine, processes).results["auto"] for processes in (1, 2))
     assert (one.samples == two.samples).all()
-    assert (one.log.pilot_start == two.log.pilot_start).all()
+    assert (one.log.pilots.rows().start == two.log.pilots.rows().start).all()
 
 
 @pytest.mark.usefixtures("hours")

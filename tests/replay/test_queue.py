@@ -136,7 +136,7 @@ def test_pilots_leave_before_a_planned_start_and_short_holes_are_left_alone() ->
     assert machine.plans is not None
     jobs = [job()]
     result = Engine(machine, jobs, sizer(parse_policy("auto", None), jobs), Options()).run()
-    ends = (result.log.pilot_end[result.log.pilot_cause == Cause.LIMIT] - START).tolist()
+    ends = (result.log.pilots.rows().end[result.log.pilots.rows().cause == Cause.LIMIT] - START).tolist()
     assert ends == [970.0]  # 30 s before the wide job starts at 1000
     assert result.totals.preemptions <= 4  # at 1600, which was not planned
     assert result.totals.main_starts_on_pilots <= 1

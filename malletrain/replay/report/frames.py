@@ -27,6 +27,10 @@ HOLE_CLASSES = (
 )  # fmt: skip
 
 
+#: Pilots that are looked at together.
+ROWS_AT_ONCE = 1 << 18
+
+
 @dataclass(frozen=True, slots=True)
 class ColumnTable:
     """Named columns of one length."""
@@ -160,13 +164,10 @@ def holes(answer: Replay) -> ColumnTable:
         "node_hours": np.bincount(of, weights=length, minlength=n)[:n] / 3600,
     }
     for name, result in answer.results.items():
-        log = result.log
-        hole = _hole_of(intervals, log.pilot_node, log.pilot_start, answer.trace.start, answer.trace.end)
-        used = (
-            np.bincount(of[hole], weights=log.pilot_end - log.pilot_start, minlength=n)[:n]
-            if len(hole)
-            else np.zeros(n)
-        )
+        used = np.zeros(n)
+        for rows in result.log.pilots.parts(ROWS_AT_ONCE):
+            hole = _hole_of(intervals, rows.node, rows.start, answer.trace.start, answer.trace.end)
+            used += np.bincount(of[hole], weights=rows.end - rows.start, minlength=n)[:n]
         columns[f"used_{name}"] = used / 3600
     return ColumnTable(columns)
 
@@ -219,14 +220,13 @@ def jobs(answer: Replay) -> ColumnTable:
 def pilots(answer: Replay, name: str, at_once: int) -> Iterator[tuple[str, int, int, str, str]]:
     """Every pilot of a policy: node, start (Unix seconds), how long (seconds), job, why it ended. Made `at_once` rows
     at a time."""
-    log, nodes = answer.results[name].log, answer.trace.nodes
+    nodes = answer.trace.nodes
     causes = [cause.name.lower() for cause in Cause]
     titles = [each.job.name for each in answer.jobs]
-    for begin in range(0, len(log.pilot_node), at_once):
-        part = slice(begin, begin + at_once)
-        start = np.rint(log.pilot_start[part]).astype(np.int64)
-        lasts = np.rint(log.pilot_end[part]).astype(np.int64) - start
-        rows = (log.pilot_node[part], start, lasts, log.pilot_job[part], log.pilot_cause[part])
+    for part in answer.results[name].log.pilots.parts(at_once):
+        start = np.rint(part.start).astype(np.int64)
+        lasts = np.rint(part.end).astype(np.int64) - start
+        rows = (part.node, start, lasts, part.job, part.cause)
         for node, at, seconds, job, cause in zip(*(column.tolist() for column in rows), strict=True):
             yield nodes[node], at, seconds, titles[job], causes[cause]
 
@@ -257,8 +257,8 @@ def node_map(answer: Replay, name: str, nodes: int = 120, bins: int = 480) -> No
     for kind, layer in ((IDLE, 1), (DOWN, 3)):
         mine = state == kind
         _spread(seconds[layer], row[node[mine]], begin[mine], end[mine], edges)
-    mine = row[log.pilot_node] >= 0
-    _spread(seconds[2], row[log.pilot_node[mine]], log.pilot_start[mine], log.pilot_end[mine], edges)
+    pilots = log.pilots.rows(np.flatnonzero(row[log.pilots.node] >= 0))
+    _spread(seconds[2], row[pilots.node], pilots.start, pilots.end, edges)
     seconds[1] -= seconds[2]
     seconds[BUSY] = (edges[1] - edges[0]) - seconds[1:].sum(axis=0)
     return NodeMap([trace.nodes[i] for i in chosen], edges[:-1], seconds.argmax(axis=0).astype(np.int8))

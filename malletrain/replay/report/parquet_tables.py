@@ -66,12 +66,10 @@ def write_pilots(path: Path, answer: Replay, name: str) -> None:
         return pa.DictionaryArray.from_arrays(pa.array(numbers.astype(np.int32)), names)
 
     with parquet.ParquetWriter(path, schema, compression=COMPRESSION) as writer:
-        for begin in range(0, len(log.pilot_node), PILOTS_PER_ROW_GROUP):
-            part = slice(begin, begin + PILOTS_PER_ROW_GROUP)
-            start = np.rint(log.pilot_start[part] * 1000).astype(np.int64)
+        for part in log.pilots.parts(PILOTS_PER_ROW_GROUP):
+            start = np.rint(part.start * 1000).astype(np.int64)
             columns = [
-                named(log.pilot_node[part], texts[0]), pa.array(start).cast(schema.field("start").type),
-                pa.array(log.pilot_end[part] - log.pilot_start[part]), named(log.pilot_job[part], texts[1]),
-                named(log.pilot_cause[part], texts[2]),
+                named(part.node, texts[0]), pa.array(start).cast(schema.field("start").type),
+                pa.array(part.end - part.start), named(part.job, texts[1]), named(part.cause, texts[2]),
             ]  # fmt: skip
             writer.write_table(pa.table(columns, schema=schema))

@@ -131,7 +131,7 @@ def score(
         beyond_cap_node_seconds=t.beyond_cap,
         reserve_node_seconds=t.reserve,
         starts_per_minute=60 * t.activations / seconds if seconds > 0 else None,
-        busiest_minute_starts=busiest_minute(result.log.pilot_start),
+        busiest_minute_starts=busiest_minute(result.log.pilots.start, result.log.pilots.count),
         waterfall=Waterfall(
             **t.unheld.node_s,
             lost_activation=t.lost_activation,
@@ -148,12 +148,12 @@ def solve_times(seconds: NDArray[np.float64]) -> SolveTimes | None:
     return SolveTimes(float(np.median(seconds)), float(np.quantile(seconds, 0.99)), float(seconds.max()))
 
 
-def busiest_minute(started: NDArray[np.float64]) -> int:
-    """Most of these moments (Unix seconds) within one minute of the clock."""
+def busiest_minute(started: NDArray[np.float64], times: NDArray[np.int32] | None = None) -> int:
+    """Most of these moments (Unix seconds), each so many `times` (default: once), within one minute of the clock."""
     if not len(started):
         return 0
-    _, counts = np.unique((started // 60.0).astype(np.int64), return_counts=True)
-    return int(counts.max())
+    _, minute = np.unique((started // 60.0).astype(np.int64), return_inverse=True)
+    return int(np.bincount(minute, weights=times).max())
 
 
 def jain(shares: Sequence[float]) -> float | None:

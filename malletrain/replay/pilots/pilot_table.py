@@ -1,0 +1,90 @@
+"""Every pilot of a replay: one row a node that one held, in as little memory as the many of a year need.
+
+Rows that follow one another and differ in their node alone share what else they say: a job takes and gives many nodes
+at once, so there are four to ten rows for each such run.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, fields
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+Nodes = NDArray[np.int32]
+
+
+class PilotRows(NamedTuple):
+    """Some rows: the node, from when until when (Unix seconds), the job's number, and why it ended (`Cause`)."""
+
+    node: Nodes
+    start: Floats
+    end: Floats
+    job: Nodes
+    cause: NDArray[np.int8]
+
+
+@dataclass(frozen=True, slots=True)
+class PilotTable:
+    """`node` of each row; run i is of `count[i]` rows that have `start[i]`, `end[i]`, `job[i]` and `cause[i]`."""
+
+    node: Nodes
+    count: Nodes
+    start: Floats
+    end: Floats
+    job: Nodes
+    cause: NDArray[np.int8]
+
+    def __len__(self) -> int:
+        """How many rows there are."""
+        return len(self.node)
+
+    def rows(self, at: slice | Ints = slice(None)) -> PilotRows:
+        """The rows `at`, all by default."""
+        places = np.arange(len(self.node))[at] if isinstance(at, slice) else at
+        run = np.searchsorted(np.cumsum(self.count), places, side="right")
+        return PilotRows(self.node[places], self.start[run], self.end[run], self.job[run], self.cause[run])
+
+    def parts(self, at_once: int) -> Iterator[PilotRows]:
+        """All rows in order, `at_once` at a time."""
+        for begin in range(0, len(self.node), at_once):
+            yield self.rows(slice(begin, begin + at_once))
+
+    @staticmethod
+    def joined(tables: Sequence[PilotTable]) -> PilotTable:
+        """The rows of these tables, one after the other."""
+        return PilotTable(*(np.concatenate([getattr(t, each.name) for t in tables]) for each in fields(PilotTable)))
+
+
+class PilotRecorder:
+    """Collects rows while the engine runs."""
+
+    def __init__(self) -> None:
+        self._columns: tuple[array[Any], ...] = tuple(array(kind) for kind in "iiddib")
+
+    def add(self, nodes: Ints, start: Floats, end: float, jobs: Ints, cause: int) -> None:
+        """Pilots on `nodes` ended together, at `end`, for one cause."""
+        if not len(nodes):
+            return
+        first = np.concatenate([[True], (start[1:] != start[:-1]) | (jobs[1:] != jobs[:-1])]).nonzero()[0]
+        counts = np.diff(first, append=len(nodes))
+        values: tuple[NDArray[Any], ...] = (
+            nodes.astype(np.int32), counts.astype(np.int32), start[first], np.full(len(first), end),
+            jobs[first].astype(np.int32), np.full(len(first), cause, np.int8),
+        )  # fmt: skip
+        for column, part in zip(self._columns, values, strict=True):
+            column.frombytes(part.tobytes())
+
+    def table(self) -> PilotTable:
+        """What was collected; nothing may be added after."""
+        kinds = (np.int32, np.int32, np.float64, np.float64, np.int32, np.int8)
+        whole = (
+            np.frombuffer(column, kind) if len(column) else np.empty(0, kind)
+            for column, kind in zip(self._columns, kinds, strict=True)
+        )  # fmt: skip
+        return PilotTable(*whole)
