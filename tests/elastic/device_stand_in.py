@@ -162,7 +162,8 @@ class LateCopies:
             self._asked += 1
             if self._asked == 3:
                 self.finish()
-            return not self._left
+            with self._lock:  # the last copy may be under way in another thread
+                return not self._left
 
     def copy(self, into: Sequence[torch.Tensor], tensors: Sequence[torch.Tensor]) -> Event:
         return self.Event(into, tensors)

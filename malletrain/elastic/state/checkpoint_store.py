@@ -8,7 +8,6 @@ in case all nodes are lost at once. Any number of workers can resume it: one rea
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import json
 import logging
 import os
@@ -22,6 +21,7 @@ import torch
 
 from malletrain.elastic.errors import ElasticError
 from malletrain.elastic.private_folder import PrivateFolder
+from malletrain.elastic.state.checkpoint_scrub import INDEX, SKELETON, STATE_FILE, Scrubber, damage_of, digest_of
 from malletrain.elastic.state.side_copy import SideCopies
 from malletrain.elastic.state.tensor_file import read_tensors, write_tensors
 from malletrain.elastic.state.training_state import TrainingState, names_of, specs_of, unpack
@@ -33,14 +33,11 @@ _NAME = re.compile(r"step-(\d+)")
 _DRAFT = re.compile(r"\.step-(\d+)\.")
 MAX_KEPT_CHECKPOINTS = 2
 
-#: The file of a checkpoint; and that by which one of an earlier release is known, whose metadata was a pickle.
-STATE_FILE, PICKLED_FILE = "state.safetensors", ".metadata"
+#: The file by which a checkpoint of an earlier release is known, whose metadata was a pickle.
+PICKLED_FILE = ".metadata"
 
 #: Names of compiled code that lies beside checkpoints (`launch/compiled_code.py`) begin so.
 COMPILED_PREFIX = "compiled-"
-
-#: The tensor that holds the skeleton, and the text with names and checksums, as JSON.
-_SKELETON, _INDEX = "malletrain.skeleton", "malletrain.index"
 
 
 #: Tensors by name, and texts.
@@ -84,6 +81,7 @@ class CheckpointStore:
         self._last = time.monotonic()
         self._writer: threading.Thread | None = None
         self._confirmed = threading.Event()
+        self._scrubber = Scrubber(self.scrub)
 
     def save(self, state: TrainingState) -> Path:
         """Write a checkpoint of the state now; returns its directory.
@@ -94,6 +92,7 @@ class CheckpointStore:
         self.confirm()
         if self._writer is not None:
             self._writer.join()
+        self._scrubber.end()
         return self._write(state.position.step, _content(state, copied=False))
 
     def is_due(self) -> bool:
@@ -110,6 +109,7 @@ class CheckpointStore:
             side: makes the copy while training goes on, too; call its `hold` before the state changes.
         """
         self._last = time.monotonic()
+        self._scrubber.end()
         idle = self._writer is None or not self._writer.is_alive()
         copy = side.take(state) if side is not None and idle else None
         step, confirmed = state.position.step, threading.Event()
@@ -123,6 +123,7 @@ class CheckpointStore:
                     self._write(step, content, confirmed)
                 else:
                     self._write(step, _named(copy.skeleton, copy.tensors()), confirmed, copy.is_whole)
+                self._scrubber.begin()
             except _Torn:
                 if side is not None:
                     side.give_up()
@@ -136,6 +137,38 @@ class CheckpointStore:
     def confirm(self) -> None:
         """Confirm that the step saved by `save_async` is committed at every member."""
         self._confirmed.set()
+
+    def scrub(self, paced: Callable[[int], None] = lambda _: None) -> list[Path]:
+        """Read the checkpoints of this process as the disk has them, newest first; which are damaged. One that is, is
+        removed where there is another to resume from, and a new one is due at once.
+
+        Begun in a thread after each checkpoint that `save_async` has written.
+
+        Args:
+            paced: called after so many bytes were read (`damage_of`).
+        """
+        damaged: list[Path] = []
+        try:
+            with self._opened() as folder:
+                for step in _steps(folder):
+                    with folder.folder(_name(step)) as checkpoint:
+                        # Twice: memory of this node, or the way to the disk, may be what is at fault.
+                        why = damage_of(checkpoint, paced) and damage_of(checkpoint, paced)
+                    if why:
+                        damaged.append(self.directory / _name(step))
+                        self._found_damaged(folder, step, why)
+        except OSError as error:
+            log.info("%s: checkpoints are not looked through: %s", self.directory, error)
+        return damaged
+
+    def _found_damaged(self, folder: PrivateFolder, step: int, why: str) -> None:
+        others = [each for each in self._complete() if each != step]
+        left = f"It is removed; step {others[0]} is there to resume from. " if others else ""
+        path = self.directory / _name(step)
+        log.warning("%s is damaged on its disk: %s. %sAnother one is written soon", path, why, left)
+        if others:  # the only one stays: without any, the job would begin anew and not say so
+            _remove(folder, _name(step))
+        self._last = float("-inf")
 
     def load(self, state: TrainingState) -> Path | None:
         """Restore the newest readable checkpoint; returns its directory, or None if there are no checkpoints.
@@ -174,6 +207,7 @@ class CheckpointStore:
         self.confirm()
         if self._writer is not None:
             self._writer.join()
+        self._scrubber.end()
         with contextlib.suppress(OSError, ElasticError), self._opened("") as folder:
             for name in folder.names():
                 if name.startswith(COMPILED_PREFIX):
@@ -290,13 +324,9 @@ def _named(skeleton: bytes, tensors: list[torch.Tensor]) -> _Content:
     """A packed state in host memory as tensors by name, and texts."""
     names = names_of(skeleton)
     content = dict(zip(names, tensors, strict=True))
-    content[_SKELETON] = torch.frombuffer(bytearray(skeleton), dtype=torch.uint8)
+    content[SKELETON] = torch.frombuffer(bytearray(skeleton), dtype=torch.uint8)
     sums = [checksum(as_bytes(tensor)) for tensor in tensors]
-    return content, {_INDEX: json.dumps({"names": names, "sums": sums, "skeleton": _digest(skeleton)})}
-
-
-def _digest(skeleton: bytes) -> str:
-    return hashlib.sha256(skeleton).hexdigest()
+    return content, {INDEX: json.dumps({"names": names, "sums": sums, "skeleton": digest_of(skeleton)})}
 
 
 def _write(checkpoint: PrivateFolder, content: _Content) -> None:
@@ -315,11 +345,11 @@ def _read(checkpoint: PrivateFolder) -> tuple[bytes, list[torch.Tensor]]:
         )
     with open(STATE_FILE, "rb", opener=checkpoint.opener) as file:
         content, texts = read_tensors(file)
-    index = json.loads(texts[_INDEX])
-    skeleton = content[_SKELETON].numpy().tobytes()
+    index = json.loads(texts[INDEX])
+    skeleton = content[SKELETON].numpy().tobytes()
     tensors = [content[name] for name in index["names"]]
-    # (A checkpoint of an earlier release has no sum of its skeleton.)
-    if index.get("skeleton", _digest(skeleton)) != _digest(skeleton) or list(index["names"]) != names_of(skeleton):
+    digest = digest_of(skeleton)  # a checkpoint of an earlier release has none
+    if index.get("skeleton", digest) != digest or list(index["names"]) != names_of(skeleton):
         raise ElasticError("the checksum of its skeleton differs: it is damaged")
     if index["sums"] != [checksum(as_bytes(tensor)) for tensor in tensors]:
         raise ElasticError("its checksums differ: it is damaged")
