@@ -98,6 +98,33 @@ def test_a_replica_in_damaged_memory_is_left_behind_and_made_anew(tmp_path: Path
     assert max(float((final[name] - wanted[name]).abs().max()) for name in wanted) < 0.05
 
 
+@pytest.mark.nightly
+def test_a_flip_in_a_gradient_before_it_is_summed_is_in_all_replicas_alike(tmp_path: Path, static: Static) -> None:
+    """No comparison of replicas can find it: what bounds it is the step itself. This is what the documents say."""
+    with running(tmp_path) as (daemon, pod):
+        for task in range(3):
+            flipping = {"FLIP_GRADIENT_AT": "15:54"} if task == 1 else {}
+            pod.spawn(daemon.url, task, [SCRIPT, *options(tmp_path)], 0, **flipping)
+        daemon.wait_world([0, 1, 2])
+        (tmp_path / "go").touch()
+        assert [pod.wait(task) for task in range(3)] == [0, 0, 0]
+        assert daemon.seen(EventKind.WORKER_LOST) == []
+    final, wanted = torch.load(tmp_path / "final.pt"), static("--epochs", EPOCHS)
+    assert max(float((final[name] - wanted[name]).abs().max()) for name in wanted) > 1e-3, "it is in the result"
+
+
+def test_a_flip_that_makes_a_gradient_huge_ends_the_job_at_the_next_step(tmp_path: Path) -> None:
+    """The highest bit of the exponent: 1e-3 becomes 1e305. The sum is finite, and what follows from it is not."""
+    with running(tmp_path) as (daemon, pod):
+        for task in range(2):
+            flipping = {"FLIP_GRADIENT_AT": "15:62"} if task == 1 else {}
+            pod.spawn(daemon.url, task, [SCRIPT, *options(tmp_path)], 0, **flipping)
+        wait_until(lambda: bool(daemon.seen(EventKind.JOB_FAILED)), 60, "the job has failed")
+        assert "are not finite" in daemon.seen(EventKind.JOB_FAILED)[0].reason
+        assert pod.wait(0) == pod.wait(1) == 1
+    assert not list((tmp_path / "checkpoints").glob("step-*")), "nothing of it was saved"
+
+
 def test_an_exception_on_every_worker_fails_the_job(tmp_path: Path) -> None:
     with running(tmp_path) as (daemon, pod):
         for task in range(2):

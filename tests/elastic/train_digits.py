@@ -177,12 +177,21 @@ def main() -> None:
         time.sleep(0.01)
     if options.baseline:
         (home / f"baseline-{me}.json").write_text(json.dumps(s.evaluate(metrics, batch_size=50)))
+    flipping = None
     with (home / f"diary-{me}.jsonl").open("a", buffering=1) as diary:
         for epoch in s.epochs(options.epochs):
             for batch in s.batches():
                 if os.environ.get("FLIP_AT") == str(s.steps_done):  # damaged memory: a bit of a parameter
                     next(model.parameters()).detach().numpy().view("u8")[3, 5] ^= 1 << 54
                     del os.environ["FLIP_AT"]
+                if (at := os.environ.get("FLIP_GRADIENT_AT", "").partition(":"))[0] == str(s.steps_done):
+                    del os.environ["FLIP_GRADIENT_AT"]
+
+                    def flip(gradient: torch.Tensor, bit: int = int(at[2])) -> None:
+                        flat = gradient.reshape(-1)
+                        flat.numpy().view("u8")[int(flat.abs().argmax())] ^= 1 << bit
+
+                    flipping = next(model.parameters()).register_hook(flip)
                 if s.steps_done == options.raise_loaded:
                     raise RuntimeError("made to fail before a step")
                 with s.step():
@@ -217,6 +226,9 @@ def main() -> None:
                         )
                         + "\n"
                     )
+                if flipping is not None:
+                    flipping.remove()
+                    flipping = None
                 if s.steps_done == options.raise_after:
                     raise RuntimeError("made to fail between steps")
             if options.evaluate:
