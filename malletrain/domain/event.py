@@ -249,15 +249,25 @@ class WorkerWarm:
     stages: Mapping[str, float] = field(default_factory=dict)
 
 
+#: How the reason of a job begins whose state could not be saved.
+UNSAVED_WORDS = "not saved as it left its nodes, so that steps are done again"
+
+
 @dataclass(frozen=True, slots=True)
 class WorkerLeft:
     """A worker is out of its world in order, at `step` and with the checkpoint that it `saved` (None: none), if it
-    says so."""
+    says so; `unsaved`: why it could not save."""
 
     kind: ClassVar[EventKind] = EventKind.WORKER_LEFT
     worker: str = field(default="", metadata=SPARSE)
     step: int | None = field(default=None, metadata=SPARSE)
     saved: str | None = field(default="", metadata=SPARSE)
+    unsaved: str = field(default="", metadata=SPARSE)
+
+    @property
+    def unsaved_in_words(self) -> str:
+        """What the job's owner should know; "" where nothing went wrong."""
+        return f"{UNSAVED_WORDS}: {self.unsaved}" if self.unsaved else ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -102,6 +102,7 @@ class JobState:
     unseen_arrays: dict[int, float] = field(default_factory=dict)
     waits: bool = False  #: held until other jobs have come so far
     array_gone: str = ""  #: why its last array, which Slurm does not have, was refused
+    unsaved: str = ""  #: why its state could not be saved when it last left all its nodes
     begun_at: float | None = None  #: when it first had a world
     worlds_at: deque[float] = field(default_factory=lambda: deque(maxlen=WORLDS_KEPT))  #: when it had another one
     world_of: frozenset[str] = frozenset()  #: the members of the world that was last published
@@ -199,6 +200,8 @@ def _of_pilot(record: JobState, event: Event) -> None:
     payload, name = event.payload, event.pilot or ""
     if isinstance(payload, WorkerWarm):
         record.failures = 0
+    if isinstance(payload, WorkerLeft) and (payload.saved or payload.unsaved):
+        record.unsaved = payload.unsaved_in_words
     if isinstance(payload, PilotSetAside):
         record.reason = f"task {event.pilot} stays held: {event.reason}"
     pilot = record.pilots.get(name)

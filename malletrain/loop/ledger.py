@@ -316,7 +316,7 @@ class Ledger:
                 curve=self._curve(record),
                 costs=self._costs_of(record),
                 samples_done=record.samples_done,
-                reason=record.reason,
+                reason=record.reason or record.unsaved,
                 topped_up_at=record.topped_up_at,
                 failures=record.failures,
                 turned_at=record.turned_at,

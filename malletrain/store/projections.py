@@ -17,6 +17,7 @@ from dataclasses import asdict
 from sqlalchemy import Connection
 
 from malletrain.domain.event import (
+    UNSAVED_WORDS,
     ArrayRefused,
     Event,
     GenerationPublished,
@@ -32,6 +33,7 @@ from malletrain.domain.event import (
     PoolCounted,
     SamplesReported,
     StartsRefused,
+    WorkerLeft,
     WorkerLost,
 )
 from malletrain.domain.job import JobPhase, MalleableJob
@@ -83,6 +85,9 @@ def _fold(connection: Connection, event: Event) -> None:
             _over(connection, event, JobPhase.FAILED)
         case JobCompleted(result=result):
             _over(connection, event, JobPhase.COMPLETED, result)
+        case WorkerLeft() as left:
+            _left(connection, event, left)
+            fold_pilot(connection, event)
         case WorkerLost():
             do(connection, "UPDATE job SET lost_workers = lost_workers + 1 WHERE id = :job", event)
         case GenerationPublished() as published:
@@ -134,6 +139,16 @@ def _phase(connection: Connection, event: Event, phase: JobPhase) -> None:
         event,
         phase=phase.value,
     )
+
+
+def _left(connection: Connection, event: Event, left: WorkerLeft) -> None:
+    """What became of the state, if the worker was to save it."""
+    if left.unsaved:
+        query = f"UPDATE job SET reason = :words WHERE id = :job AND phase NOT IN ({_OVER})"
+        do(connection, query, event, words=left.unsaved_in_words)
+    elif left.saved:
+        query = f"UPDATE job SET reason = '' WHERE id = :job AND reason LIKE :words AND phase NOT IN ({_OVER})"
+        do(connection, query, event, words=f"{UNSAVED_WORDS}%")
 
 
 def _over(

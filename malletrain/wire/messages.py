@@ -219,12 +219,13 @@ class Leaving:
 class Left:
     """Out of its world, by `generation` which it has no part in, or by itself (0); its node may be taken.
 
-    `saved`: where the state was saved, if this worker did.
+    `saved`: where the state was saved, if this worker did; `unsaved`: why it could not be, if it was to.
     """
 
     generation: int
     step: int
     saved: str | None = None
+    unsaved: str = field(default="", metadata=SPARSE)
 
 
 @dataclass(frozen=True, slots=True)

@@ -98,6 +98,23 @@ def test_a_replica_in_damaged_memory_is_left_behind_and_made_anew(tmp_path: Path
     assert max(float((final[name] - wanted[name]).abs().max()) for name in wanted) < 0.05
 
 
+def test_a_state_that_cannot_be_saved_is_told_and_the_nodes_are_given_back_at_once(tmp_path: Path) -> None:
+    """A researcher's folder is full; here it cannot be made."""
+    with running(tmp_path) as (daemon, pod):
+        for task in range(2):
+            pod.spawn(daemon.url, task, [SCRIPT, *options(tmp_path)])
+        daemon.wait_world([0, 1])
+        (tmp_path / "checkpoints").write_text("a file")
+        for task in range(2):
+            daemon.leave(task)
+        assert pod.wait(0) == pod.wait(1) == 143
+        assert daemon.seen(EventKind.WORKER_LOST) == []
+        left = daemon.told(EventKind.WORKER_LEFT)
+        assert len(left) == 2
+        (said,) = [data["unsaved"] for data in left if "unsaved" in data]
+        assert re.search(r"checkpoints/step-\d+: the state cannot be saved: ", said)
+
+
 @pytest.mark.nightly
 def test_a_flip_in_a_gradient_before_it_is_summed_is_in_all_replicas_alike(tmp_path: Path, static: Static) -> None:
     """No comparison of replicas can find it: what bounds it is the step itself. This is what the documents say."""

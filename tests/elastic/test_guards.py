@@ -25,7 +25,7 @@ from malletrain.elastic.guards.agreement import (
     Sources,
     odd_ones,
 )
-from malletrain.elastic.guards.dataset_digest import dataset_digest
+from malletrain.elastic.guards.data_sets.dataset_digest import dataset_digest
 from malletrain.elastic.guards.digest import DigestTimer, digest, exceeds_rounding
 from malletrain.elastic.guards.operations import dispatch
 from malletrain.elastic.guards.operations.batch_watch import BatchWatch

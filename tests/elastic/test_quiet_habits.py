@@ -19,7 +19,7 @@ from torch.utils.data import Dataset, TensorDataset, default_collate
 from malletrain.elastic.data.batch_size import PerWorker
 from malletrain.elastic.data.sample_loader import SampleLoader
 from malletrain.elastic.errors import ElasticError
-from malletrain.elastic.guards.sample_examination import Fingerprint, examine
+from malletrain.elastic.guards.data_sets.sample_examination import Fingerprint, examine
 from malletrain.elastic.session import Session
 
 Body = Callable[[nn.Module, torch.Tensor, torch.Tensor], torch.Tensor]

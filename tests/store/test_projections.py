@@ -326,3 +326,21 @@ def test_people_are_shown_what_the_loop_knows(tmp_path_factory: pytest.TempPathF
             p.id: (p.phase.value, p.node, p.ends_at) for p in known.pilots.values()
         }
         assert JobPhase(row.phase).is_over == (number in ledger.over_since())
+
+
+def test_a_state_that_was_not_saved_is_a_jobs_reason_until_one_is(tmp_path: Path) -> None:
+    ledger = Ledger()
+    with SqliteJournal(tmp_path / "j.db") as journal:
+        views = StoreViews(journal.path)
+        ledger.apply(journal.append(STORY[:7]))
+        unsaved = "not saved as it left its nodes, so that steps are done again: no space"
+        for said, reason in (({}, ""), ({"unsaved": "no space"}, unsaved), ({}, unsaved), ({"saved": "step-9"}, "")):
+            ledger.apply(journal.append([ev(25, K.WORKER_LEFT, "7_0", "n000", worker="7_0.0", step=9, **said)]))
+            (row,) = views.jobs()
+            assert row.reason == ledger.views()[1].reason == reason
+        ledger.apply(journal.append([ev(26, K.WORKER_LEFT, "7_0", "n000", step=9, unsaved="no space")]))
+        ledger.apply(journal.append([ev(27, K.JOB_COMPLETED, reason="training finished")]))
+        ledger.apply(journal.append([ev(28, K.WORKER_LEFT, "7_1", "n001", worker="7_1.0", step=9, unsaved="late")]))
+        (row,) = views.jobs()
+        assert row.reason == ledger.views()[1].reason == "training finished"
+        views.close()

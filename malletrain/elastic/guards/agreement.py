@@ -18,11 +18,11 @@ import torch
 
 from malletrain.elastic.comm.step_commit import StepCommitter
 from malletrain.elastic.errors import Aborted, ElasticError, LayoutChanged
+from malletrain.elastic.guards.data_sets.sample_examination import Fingerprint
 from malletrain.elastic.guards.digest import Digests, DigestTimer, digest_of_text, exceeds_rounding
 from malletrain.elastic.guards.forward_agreement import ForwardAgreement
 from malletrain.elastic.guards.objections import Check, Objections
 from malletrain.elastic.guards.operations.forward_numbers import ForwardNumbers
-from malletrain.elastic.guards.sample_examination import Fingerprint
 from malletrain.elastic.state.training_state import Position
 
 #: The columns of a row. A column that is 0 is not compared.

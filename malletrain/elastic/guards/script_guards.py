@@ -17,7 +17,8 @@ from malletrain.elastic.errors import ElasticError
 from malletrain.elastic.gradients.reducer import GradientPhase, GradientReducer
 from malletrain.elastic.guards.agreement import Agreement, Sources
 from malletrain.elastic.guards.chance import ChanceWatch
-from malletrain.elastic.guards.dataset_attributes import DatasetAttributes
+from malletrain.elastic.guards.data_sets.dataset_attributes import DatasetAttributes
+from malletrain.elastic.guards.data_sets.sample_examination import Examination, Fingerprint, examine
 from malletrain.elastic.guards.digest import Digests, digest, digest_of_text
 from malletrain.elastic.guards.gradient_hooks import gradient_hooks
 from malletrain.elastic.guards.inner_loops import InnerLoops
@@ -27,7 +28,6 @@ from malletrain.elastic.guards.objections import Check, Objections
 from malletrain.elastic.guards.operations.batch_watch import BatchWatch
 from malletrain.elastic.guards.operations.forward_numbers import ForwardNumbers
 from malletrain.elastic.guards.operations.read_watch import ReadWatch
-from malletrain.elastic.guards.sample_examination import Examination, Fingerprint, examine
 from malletrain.elastic.guards.script_place import current_line
 from malletrain.elastic.guards.script_state import (
     CopyWatch,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import signal
 import time
 from collections.abc import Callable
@@ -17,6 +18,8 @@ from malletrain.elastic.resize.member import Member
 from malletrain.elastic.resize.reconfigure import Reconfigurer
 from malletrain.elastic.state.checkpointing import Checkpointing
 from malletrain.wire import messages
+
+log = logging.getLogger("malletrain.elastic")
 
 #: After SIGTERM a worker waits this long for a plan without it, then leaves by itself.
 LEAVE_GRACE_S = 2.0
@@ -234,8 +237,10 @@ class WorkerLifecycle:
 
     def _leave_together(self) -> None:
         """All members were asked to end: the first one saves the state. This needs no daemon."""
-        saved = self._checkpointing.save() if self._checkpointing.is_writer else None
+        saved, unsaved = self._checkpointing.save_if_possible() if self._checkpointing.is_writer else (None, "")
         self._reports.send_held()
         if self._member.link is None:
+            if unsaved:
+                log.warning("%s", unsaved)
             raise Released(self._member.ending)
-        self._member.leave(0, saved)
+        self._member.leave(0, saved, unsaved=unsaved)

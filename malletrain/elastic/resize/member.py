@@ -16,6 +16,9 @@ from malletrain.elastic.resize.pending_groups import PendingGroups
 from malletrain.elastic.state.training_state import TrainingState
 from malletrain.wire import messages
 
+#: Characters of a message that is told the daemon.
+MAX_UNSAVED_CHARACTERS = 300
+
 log = logging.getLogger("malletrain.elastic")
 
 #: When a node leaves, its first process waits for the others this long; longer where each of them saves a part.
@@ -133,13 +136,14 @@ class Member:
 
     # --- ends -------------------------------------------------------------------------------------------------
 
-    def leave(self, generation: int, saved: str | None, reason: str = "") -> NoReturn:
+    def leave(self, generation: int, saved: str | None, reason: str = "", unsaved: str = "") -> NoReturn:
         """Report that this worker is out, and end the process.
 
         Args:
             generation: whose plan has no seat for this worker; 0 where it leaves for another reason.
             saved: where it has saved the state, if it has.
             reason: why, where neither the daemon nor a signal has asked it to.
+            unsaved: why the state could not be saved, if it was to be.
 
         Raises:
             Released: always.
@@ -147,9 +151,11 @@ class Member:
         link = self.need_link()
         if self.local_leader is not None:
             self.local_leader.wait_gone(PEERS_SAVE_TIMEOUT_S if saved else PEERS_LEAVE_TIMEOUT_S)
-        link.say(messages.Left(generation, self._state.position.step, saved))
+        link.say(messages.Left(generation, self._state.position.step, saved, unsaved[:MAX_UNSAVED_CHARACTERS]))
         self.committer.world.group.abandon()
         link.flush(2.0)
+        if unsaved:
+            log.warning("%s", unsaved)
         self.release(link.leave or self.ending or reason or "left")
 
     def release(self, reason: str) -> NoReturn:

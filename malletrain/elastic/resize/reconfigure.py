@@ -210,12 +210,10 @@ class Reconfigurer:
 
     def _depart(self, plan: messages.Plan) -> None:
         """Leave a world whose next plan has no seat for this worker. If all leave, the first one saves the state."""
-        saved = (
-            self._checkpointing.save()
-            if not plan.members and self._checkpointing.is_writer and self._state.has_state
-            else None
-        )
-        self._member.leave(plan.generation, saved)
+        saved, unsaved = None, ""
+        if not plan.members and self._checkpointing.is_writer and self._state.has_state:
+            saved, unsaved = self._checkpointing.save_if_possible()
+        self._member.leave(plan.generation, saved, unsaved=unsaved)
 
     # --- 5., 6. members recover the same state, and the new world is the present one ---------------------------
 
@@ -380,8 +378,9 @@ class Reconfigurer:
                 while (plan := link.plan) is None or not plan.voids(tried):
                     member.check(plan.generation if plan else 0)
                     if time.monotonic() - max(since, link.last_contact) > RECOVERY_SILENCE_LIMIT_S:
-                        saved = f"; state saved at {self._checkpointing.save()}" if self._state.has_state else ""
-                        member.release(f"peers are lost and the daemon is silent{saved}")
+                        saved, why = self._checkpointing.save_if_possible() if self._state.has_state else (None, "")
+                        kept = f"; state saved at {saved}" if saved else f"; {why}" if why else ""
+                        member.release(f"peers are lost and the daemon is silent{kept}")
                     link.changed.wait(POLL_INTERVAL_S)
             tried = plan.generation
             if not member.has_seat(plan):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from malletrain.elastic.comm.step_commit import StepCommitter
+from malletrain.elastic.errors import ElasticError
 from malletrain.elastic.state.checkpoint_store import CheckpointStore
 from malletrain.elastic.state.side_copy import SideCopies
 from malletrain.elastic.state.training_state import TrainingState
@@ -44,6 +45,18 @@ class Checkpointing:
         """Write a checkpoint now; returns its directory, or None if no checkpoints are kept."""
         self._state.position.rounds = self._committer.rounds_done
         return str(self._checkpoints.save(self._state)) if self._checkpoints else None
+
+    def save_if_possible(self) -> tuple[str | None, str]:
+        """As `save`, for one that leaves whatever comes of it: where the state was saved, and why it could not be.
+        A main job must not wait for a folder that is full.
+
+        The caller tells the daemon before it logs why: where the job's output lies in the same folder, srun ends at
+        the first line that it cannot write, and this process with it.
+        """
+        try:
+            return self.save(), ""
+        except ElasticError as error:
+            return None, str(error)
 
     def load(self) -> bool:
         """Restore the newest checkpoint; returns whether there was one."""

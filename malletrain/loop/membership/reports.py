@@ -133,7 +133,7 @@ def _left(machine: JobMachine, this: Worker, said: wire.Left) -> None:
     if not this.phase.lives:
         return
     reason = this.leave_reason or "left by itself"
-    machine.leave(this, reason, WorkerLeft(this.id, said.step, said.saved))
+    machine.leave(this, reason, WorkerLeft(this.id, said.step, said.saved, said.unsaved))
     obeyed = job.published.get(said.generation)
     expected = obeyed is not None and not obeyed.has(this.id)
     if obeyed is not None and not obeyed.urgent:
