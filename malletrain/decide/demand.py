@@ -11,13 +11,14 @@ import re
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from operator import is_
 
 from malletrain.decide.multi_node_pilots import whole_sizes
 from malletrain.decide.profiling import expected_curve
 from malletrain.decide.rules import NodeClasses, Rules
 from malletrain.decide.yielding import HarvestedNode
-from malletrain.domain.job import Curve, JobPhase, JobView, Pilot, task_of
+from malletrain.domain.job import Curve, Elastic, JobPhase, JobView, Pilot, task_of
 from malletrain.domain.snapshot import Snapshot
 from malletrain.learn.advisor import JobKnowledge
 from malletrain.learn.class_curves import curves_on_classes
@@ -25,7 +26,7 @@ from malletrain.sizing.must_run import size_with_must_run
 from malletrain.sizing.objective import Objective, rest_by_attained, urgency_by_rest
 from malletrain.sizing.policy import Policy
 from malletrain.sizing.problem import Due, JobDemand, OnClasses, Problem, Sizes
-from malletrain.sizing.values import ValueRowCache
+from malletrain.sizing.values import ValueRowCache, mean_interval_s
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,8 +71,7 @@ class _CachedDemand:
     """A demand, and what it was made of."""
 
     view: JobView
-    count: int
-    width: tuple[int, int]
+    terms: tuple[int, int, int, float | None]  #: nodes that stay, widths of pilots, interval
     fit: object
     prior_jobs: object
     demand: JobDemand
@@ -116,7 +116,7 @@ class DecisionCache:
 
     def demand(
         self, view: JobView, stays: Sequence[Pilot], known: JobKnowledge, rules: Rules, width: int = 1,
-        narrowest: int = 1,
+        narrowest: int = 1, interval_s: float | None = None,
     ) -> JobDemand:  # fmt: skip
         """As `demand_of`."""
         if rules is not self._rules:
@@ -124,16 +124,16 @@ class DecisionCache:
             if self._rules is None or not all(map(is_, _used(rules), _used(self._rules))):
                 self._demands.clear()
             self._rules = rules
-        job_id, count, widths = view.job.id, len(stays), (width, narrowest)
+        job_id, terms = view.job.id, (len(stays), width, narrowest, interval_s)
         last = self._demands.get(job_id)
-        if last is not None and last.view is view and (last.count, last.width) == (count, widths) and last.of(known):
+        if last is not None and last.view is view and last.terms == terms and last.of(known):
             return last.demand
         curve, before = expected_curve(view, known, rules), self._curves.get(job_id)
         if before is None or before[0] is not curve:
             before = self._curves[job_id] = (curve, curve.over_one())
-        demand = _demand(view, stays, before[1], known, rules, width, narrowest)
+        demand = _demand(view, stays, before[1], known, rules, width, narrowest, interval_s)
         if not view.co_allocated:  # else it matters which pilots stay, not only how many
-            self._demands[job_id] = _CachedDemand(view, count, widths, known.fit, known.prior_jobs, demand)
+            self._demands[job_id] = _CachedDemand(view, terms, known.fit, known.prior_jobs, demand)
         return demand
 
     def harvested(self, view: JobView) -> tuple[HarvestedNode, ...]:
@@ -157,20 +157,38 @@ def may_train(view: JobView) -> bool:
 
 
 def demand_of(
-    view: JobView, stays: Sequence[Pilot], known: JobKnowledge, rules: Rules, width: int = 1, narrowest: int = 1
-) -> JobDemand:
+    view: JobView, stays: Sequence[Pilot], known: JobKnowledge, rules: Rules, width: int = 1, narrowest: int = 1,
+    interval_s: float | None = None,
+) -> JobDemand:  # fmt: skip
     """One job as the sizing problem sees it. It cannot get more nodes than it has tasks for, and grows by pilots of
-    `width` nodes, or of `narrowest` at least.
+    `width` nodes, or of `narrowest` at least; a stall has to pay within `interval_s` (None: the horizon).
 
     Throughput counts in speed-ups over one node: samples of different models do not compare, and of a job that
     was never measured they are not known.
     """
-    return _demand(view, stays, expected_curve(view, known, rules).over_one(), known, rules, width, narrowest)
+    return _demand(
+        view, stays, expected_curve(view, known, rules).over_one(), known, rules, width, narrowest, interval_s
+    )
+
+
+def change_interval_s(view: JobView, horizon_s: float, now: float) -> float | None:
+    """How long the job keeps its nodes in the mean between two changes, in seconds; None where a change costs so
+    little that the horizon serves. What a restart gains lasts until the next one.
+
+    Worlds that follow each other within a restart are one change: pilots that start one after the other. Rounded down
+    to a quarter of a power of two, so that a demand stays the same for a while.
+    """
+    if view.job.elastic is not Elastic.RESTART or not view.worlds_at or horizon_s <= 0:
+        return None
+    restart_s = max(view.costs.grow_s, view.costs.shrink_s)
+    changes = sum(after - before > restart_s for before, after in pairwise(view.worlds_at))
+    mean_s = mean_interval_s(horizon_s, max(0.0, now - view.worlds_at[0]), changes)
+    return horizon_s * math.exp2(math.floor(math.log2(mean_s / horizon_s) * 4 + 1e-9) / 4)
 
 
 def _demand(
     view: JobView, stays: Sequence[Pilot], speedups: Curve, known: JobKnowledge, rules: Rules, width: int,
-    narrowest: int,
+    narrowest: int, interval_s: float | None,
 ) -> JobDemand:  # fmt: skip
     job = view.job
     most = min(job.max_nodes, len(stays) + view.held_count)
@@ -191,6 +209,7 @@ def _demand(
         curve=speedups,
         batches=tuple((batch, Curve(tuple((n, rate / one) for n, rate in of.points))) for batch, of in view.batches),
         noise_scale=view.noise_scale,
+        interval_s=interval_s,
     )
 
 

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from malletrain.decide.demand import due_of, least_on, on_classes, rest_s
+from malletrain.decide.demand import change_interval_s, due_of, least_on, on_classes, rest_s
 from malletrain.decide.draft import Draft, Inputs, Situation
 from malletrain.decide.entitlement.budgets import BudgetTerms, budgets_for
 from malletrain.decide.entitlement.limits import caps_of_unfit, constraints_for
@@ -57,7 +57,15 @@ def learn_and_size(draft: Draft, inputs: Inputs) -> Sizing:
     }
     known = {j: situation.known[j] for j in training if j in situation.known}
     wanted = {
-        j: cache.demand(view, draft.staying[j], known.get(j, _UNKNOWN), rules, draft.width, draft.narrowest)
+        j: cache.demand(
+            view,
+            draft.staying[j],
+            known.get(j, _UNKNOWN),
+            rules,
+            draft.width,
+            draft.narrowest,
+            change_interval_s(view, draft.horizon_s, now),
+        )
         for j, view in training.items()
     }
     demands = within_reach(wanted, training, known, draft.nodes, rules)

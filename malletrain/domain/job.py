@@ -325,6 +325,8 @@ class JobView:
     committed_at: float | None = None  #: when steps were last reported (Unix seconds)
     waits: bool = False  #: held until other jobs have come so far
     array_gone: str = ""  #: why it has no task and will get none: Slurm does not have its array
+    #: When its first world began and when others followed, of the latest (Unix seconds, ascending).
+    worlds_at: tuple[float, ...] = ()
 
     @cached_property
     def _out(self) -> tuple[Pilot, ...]:

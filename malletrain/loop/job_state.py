@@ -58,6 +58,8 @@ from malletrain.learn.samples import forget_earlier_phase, invalid_reason, keep_
 
 #: Samples kept for each job's curve: windows of seconds, so this is hours of training.
 SAMPLES_KEPT = 512
+#: Changes of a job's world that are kept with their times: what they say of its pace is then of late.
+WORLDS_KEPT = 17
 
 
 @dataclass
@@ -101,6 +103,8 @@ class JobState:
     waits: bool = False  #: held until other jobs have come so far
     array_gone: str = ""  #: why its last array, which Slurm does not have, was refused
     begun_at: float | None = None  #: when it first had a world
+    worlds_at: deque[float] = field(default_factory=lambda: deque(maxlen=WORLDS_KEPT))  #: when it had another one
+    world_of: frozenset[str] = frozenset()  #: the members of the world that was last published
     notified: set[MailType] = field(default_factory=set)  #: of what its owner has been told
     view: JobView | None = None
 
@@ -224,6 +228,9 @@ def _generation(record: JobState, event: Event, published: GenerationPublished) 
     record.world_sizes.append(len(members))
     if members and record.begun_at is None:
         record.begun_at = event.at
+    if members and record.world_of != set(members):
+        record.worlds_at.append(event.at)
+    record.world_of = frozenset(members)
     for name in members:
         _trains(record, name)
     if record.probe is not None and len(members) == record.probe.nodes:

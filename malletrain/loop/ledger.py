@@ -328,6 +328,7 @@ class Ledger:
                 committed_at=record.committed_at,
                 waits=record.waits and phase is JobPhase.HELD,
                 array_gone=record.array_gone,
+                worlds_at=tuple(record.worlds_at),
             )
         return record.view
 

@@ -17,7 +17,9 @@ The value of a row is that of `malletrain.sizing.values`; a job that moves from 
 which take W to get ready, and trains meanwhile on those that it keeps:
 
     no new node     (T - P_down) O(n)          T O(n) where nothing changes
-    new nodes       W O(kept) + (T - W - [kept > 0] P_up) O(n)
+    new nodes       W O(kept) + (T - W - [c > 0] P_up) O(n)
+
+with c its nodes before: also one that keeps none of them goes on from where it was.
 """
 
 from __future__ import annotations
@@ -31,7 +33,16 @@ import numpy as np
 
 from malletrain.domain.job import Curve
 from malletrain.sizing.problem import JobDemand, JobId, OnClasses, Problem, Synchronous, Value
-from malletrain.sizing.values import Floats, Ints, Throughput, ValueTable, alpha_fair, charge_zero, permitted_sizes
+from malletrain.sizing.values import (
+    Floats,
+    Ints,
+    Throughput,
+    ValueTable,
+    alpha_fair,
+    charge_zero,
+    permitted_sizes,
+    stalls,
+)
 
 #: Up to so many mixtures of one job are all looked at.
 MAX_WHOLE_MIXTURES = 2000
@@ -361,14 +372,15 @@ def _values(
     state: Ints, of_one: Floats,
 ) -> Floats:  # fmt: skip
     horizon = problem.horizon_s
-    grow, shrink, activate, doubt, weight = (
-        np.array([getattr(job, name) for job in jobs], dtype=np.float64)
-        for name in ("grow_s", "shrink_s", "activate_s", "doubt", "weight")
+    activate, doubt, weight = (
+        np.array([getattr(job, name) for job in jobs], dtype=np.float64) for name in ("activate_s", "doubt", "weight")
     )
+    grow, shrink = stalls(problem, jobs)
+    trains = np.array([job.current > 0 for job in jobs], dtype=np.bool_)
     now = rate_now[job_of]
     if Value(problem.value) is Value.ELASTIC:
         ready = np.minimum(activate, horizon)[job_of]
-        stall = np.where(kept_rate > 0, grow[job_of], 0.0)
+        stall = np.where(trains[job_of], grow[job_of], 0.0)
         new = ready * kept_rate + np.maximum(horizon - ready - stall, 0.0) * rate
         fewer = np.maximum(horizon - shrink, 0.0)[job_of] * rate
         value = np.where(state == _NEW, new, np.where(state == _FEWER, fewer, horizon * rate))

@@ -171,7 +171,7 @@ def lower_ids_first(problem: Problem, table: ValueTable, rows: Ints) -> Ints:
 def _all_but_id(problem: Problem, job: JobDemand) -> object:
     return (
         job.current, job.min, job.max, tuple(sorted(job.sizes)), job.weight, job.grow_s, job.shrink_s, job.activate_s,
-        job.remaining_samples, job.curve,
+        job.interval_s, job.remaining_samples, job.curve,
         tuple(_coefficient(problem, i, job.id) for i in range(len(problem.constraints))),
     )  # fmt: skip
 

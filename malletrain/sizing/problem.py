@@ -167,6 +167,8 @@ class JobDemand:
         must_run: it comes before everything, locks too (it has waited too long, or has a deadline): no nodes cost
             more than all locks are worth, and than all other jobs together can gain.
         due: its deadline, where it has one (policy `deadline`).
+        interval_s: mean seconds between two changes of the job's nodes: over so long a stall has to pay. None: over
+            the problem's horizon.
         locked: the only size besides zero that it may have, because it is being measured there; zero then costs more
             than all other jobs together can gain, so that the lock holds as long as the nodes are there and no job
             that must run needs them.
@@ -195,6 +197,7 @@ class JobDemand:
     doubt: float = 0.0
     must_run: bool = False
     due: Due | None = None
+    interval_s: float | None = None
 
     def __post_init__(self) -> None:
         if isinstance(self.id, bool) or not isinstance(self.id, int | str):
@@ -214,6 +217,8 @@ class JobDemand:
         for name in ("remaining_samples", "noise_scale"):
             if getattr(self, name) is not None:
                 _finite(f"{here}: {name}", getattr(self, name))
+        if self.interval_s is not None and not (_are_finite(self.interval_s) and self.interval_s > 0):
+            raise InvalidInput(f"{here}: interval_s", f"must be a finite number above 0, not {self.interval_s!r}")
         for size, added in self.bonus:
             _count(f"{here}: bonus", size, least=1)
             _finite(f"{here}: bonus of size {size}", added)

@@ -2,12 +2,13 @@
 
     {"horizon_s": 300, "nodes": 64, "value": "elastic", "alpha": 0,
      "jobs": [{"id": "a", "current": 4, "min": 1, "max": 16, "sizes": [1, 2, 4, 8, 16], "weight": 1,
-               "grow_s": 1, "shrink_s": 1, "activate_s": 5, "remaining_samples": 1e6,
+               "grow_s": 1, "shrink_s": 1, "activate_s": 5, "interval_s": 600, "remaining_samples": 1e6,
                "throughput": {"1": 100.0, "4": 380.0}}],
      "constraints": [{"name": "alice", "coefficients": {"a": 1}, "upper": 8}, {"at_most_resizes": 3}]}
 
 Only `horizon_s`, `nodes`, `jobs` and a job's `id`, `max` and `throughput` must be given. Throughput is in samples/s,
-linear between given sizes and from (0, 0), constant beyond the last.
+linear between given sizes and from (0, 0), constant beyond the last. `interval_s`: mean seconds between two changes
+of the job, over which a stall has to pay in place of the horizon.
 
 For policies that use them:
 
@@ -57,7 +58,7 @@ MAX_JOBS = 100_000
 _TOP = {"horizon_s", "nodes", "value", "alpha", "jobs", "constraints", "budgets", "classes", "lifetimes", "supply"}
 _JOB = {
     "id", "current", "min", "max", "sizes", "weight", "grow_s", "shrink_s", "activate_s", "remaining_samples",
-    "throughput", "batches", "noise_scale", "synchronous", "on_classes", "due",
+    "throughput", "batches", "noise_scale", "synchronous", "on_classes", "due", "interval_s",
 }  # fmt: skip
 _DUE = {"seconds", "samples"}
 _ON_CLASSES = {"curves", "current", "min", "spans"}
@@ -147,6 +148,7 @@ def _job(where: str, job: dict[str, Any], unknown: list[str]) -> JobDemand:
             synchronous=_synchronous(f"{where}.synchronous", job.get("synchronous"), unknown),
             on_classes=_on_classes(f"{where}.on_classes", job.get("on_classes"), unknown),
             due=_due(f"{where}.due", job.get("due"), unknown),
+            interval_s=job.get("interval_s"),
         )
     except InvalidInput as error:
         if error.where.startswith(where):

@@ -9,6 +9,9 @@ of growing and shrinking and W the activation of new nodes, a job's value is wei
     k > c = 0        (T - W) O(k)                      nothing is interrupted
     k < c            (T - P_down) O(k)
   Times are cut to the horizon: what is not ready within it gains nothing (W = min(W, T), later spans at least 0).
+  What a change gains lasts until the job's next change, not over the horizon: of a job whose nodes change every I
+  seconds in the mean (`interval_s`), P_up and P_down count T/I times, up to .95 T: a job that changes is worth more
+  than one that has no nodes. Sia prices restarts so (Jayaram Subramanya et al., SOSP 2023, section 3.4).
 
 `bftrainer` (arXiv 2106.12091, its objective):
     T O(k) - [k > c] P_up O(c) - [k < c] P_down O(c)
@@ -44,6 +47,9 @@ from malletrain.sizing.problem import JobDemand, JobId, Problem, Value
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
+
+#: Of a horizon, what a stall takes at most where it counts by the job's own interval.
+MAX_STALL = 0.95
 
 #: Mean speed-up that counts as no training at all, where alpha is 1 or more.
 MIN_SPEEDUP = 1e-3
@@ -164,8 +170,7 @@ def _rows(problem: Problem, jobs: tuple[JobDemand, ...]) -> tuple[Ints, Ints, In
     gain = _elastic if Value(problem.value) is Value.ELASTIC else _bftrainer
     value = gain(
         problem.horizon_s, rate, rate_now[row_job], size, current[row_job],
-        *(np.array([getattr(job, name) for job in jobs], dtype=np.float64)[row_job]
-          for name in ("grow_s", "shrink_s", "activate_s")),
+        *(each[row_job] for each in (*stalls(problem, jobs), np.array([job.activate_s for job in jobs], np.float64))),
     )  # fmt: skip
     doubt = np.array([job.doubt for job in jobs], dtype=np.float64)
     if doubt.any():
@@ -176,6 +181,24 @@ def _rows(problem: Problem, jobs: tuple[JobDemand, ...]) -> tuple[Ints, Ints, In
         value = alpha_fair(value, problem.horizon_s, curves.of_one(everyone)[row_job], problem.alpha)
     value *= np.array([job.weight for job in jobs], dtype=np.float64)[row_job]
     return start, row_job, size, value
+
+
+def mean_interval_s(prior_s: float, age_s: float, changes: int) -> float:
+    """Mean seconds between two changes of a job that had `changes` in `age_s` seconds, where `prior_s` is expected
+    before anything was seen: the posterior of a Poisson process whose gamma prior weighs as one change."""
+    return (prior_s + age_s) / (1 + changes)
+
+
+def stalls(problem: Problem, jobs: Sequence[JobDemand]) -> tuple[Floats, Floats]:
+    """What growing and shrinking cost each job within the horizon, in seconds: P_up and P_down, as often as its own
+    interval says."""
+    grow, shrink = (np.array([getattr(job, n) for job in jobs], dtype=np.float64) for n in ("grow_s", "shrink_s"))
+    own = [i for i, job in enumerate(jobs) if job.interval_s is not None]
+    if own and Value(problem.value) is Value.ELASTIC:
+        often = problem.horizon_s / np.array([jobs[i].interval_s for i in own], dtype=np.float64)
+        for each in (grow, shrink):
+            each[own] = np.minimum(each[own] * often, MAX_STALL * problem.horizon_s)
+    return grow, shrink
 
 
 def _add_profiling_terms(jobs: tuple[JobDemand, ...], nodes: int, start: Ints, size: Ints, value: Floats) -> None:

@@ -39,6 +39,7 @@ from malletrain.domain.job import Curve
 from malletrain.sizing.objective import Objective, alpha_of, urgencies_by_rank
 from malletrain.sizing.policies.exact import Auto
 from malletrain.sizing.problem import JobDemand, OnClasses, Problem
+from malletrain.sizing.values import mean_interval_s
 from scripts.bench import published_simulators
 from scripts.bench.published_simulators import by_workload, row
 
@@ -46,8 +47,6 @@ LOOK_S = 60.0
 P_FAIRNESS, LAMBDA_N, LAMBDA_A = -0.5, 1.1, 0.01
 #: Relative gap of Sia's solver.
 SOLVER_GAP = 1e-4
-#: Of a horizon, what a restart takes at most: a job that restarts is worth more than one that has no GPU.
-MAX_STALL = 0.95
 #: Of the fit of step times, in this simulator.
 FIT_TOLERANCE = 1e-5
 
@@ -112,7 +111,6 @@ class Sizing:
         }
         cluster, where = has
         restart_s = float(self.restart_s(name))
-        stall_s = self.stall_s(info, restart_s)
         held = len(where)
         sizes = {n for points in rates.values() for n in points}
         locked = None
@@ -120,28 +118,20 @@ class Sizing:
             # As in Sia: who restarts is left alone.
             curves = {cluster: curves.get(cluster) or Curve(((held, 1.0),))}
             locked, sizes = held, sizes | {held}
-        elif held:
-            # A move to another class is a restart too, of a job whose nodes there are all new.
-            moved = 1 - stall_s / self.horizon_s
-            curves = {
-                name: curve if name == cluster else Curve(tuple((n, rate * moved) for n, rate in curve.points))
-                for name, curve in curves.items()
-            }
         slowest = min(curves, key=lambda each: (curves[each].throughput(min(sizes)), each))
         return JobDemand(
             name, held, 1, max(sizes), curves[slowest], sizes=tuple(sorted(sizes)), locked=locked,
-            grow_s=stall_s, shrink_s=stall_s, activate_s=0.0 if held else restart_s,
+            grow_s=restart_s, shrink_s=restart_s, activate_s=0.0 if held else restart_s,
+            interval_s=self.interval_s(info, restart_s),
             on_classes=OnClasses(curves, {cluster: held} if cluster is not None and held else {}),
         )  # fmt: skip
 
-    def stall_s(self, info: Any, restart_s: float) -> float:
-        """Seconds that stand for a restart: the part of `horizon_s` that it is of the time over which it pays."""
-        pays_s, age_s = self.horizon_s, float(info.age)
-        if self.restarts == "interval":
-            if age_s < restart_s:
-                return 0.0
-            pays_s = (age_s + restart_s) / (info.num_restarts + 1)
-        return self.horizon_s * min(restart_s / pays_s, MAX_STALL)
+    def interval_s(self, info: Any, restart_s: float) -> float | None:
+        """Seconds over which a restart has to pay; None: the horizon."""
+        if self.restarts == "horizon":
+            return None
+        # Nobody forecasts how long GPUs stay: before anything was seen, a restart pays over what it takes, as in Sia.
+        return mean_interval_s(restart_s, float(info.age), int(info.num_restarts))
 
     def rest_s(self, name: str, info: Any) -> float:
         """Seconds that are left on one GPU of the job's slowest class; none before its speed was measured."""

@@ -11,14 +11,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from malletrain.decide.decision import decide
-from malletrain.decide.demand import DecisionCache, JobHoldings, demand_of
+from malletrain.decide.demand import DecisionCache, JobHoldings, change_interval_s, demand_of
 from malletrain.decide.draft import Situation
 from malletrain.decide.holes import find_holes
 from malletrain.decide.must_leave import in_question, must_leave
 from malletrain.decide.rules import Rules
 from malletrain.decide.yielding import HarvestedNode, any_pending_fits, plan_yields
 from malletrain.domain.decision import OpenHole
-from malletrain.domain.job import Curve, JobPhase, JobView, Pilot, PilotPhase
+from malletrain.domain.job import Curve, Elastic, JobPhase, JobView, Pilot, PilotPhase, ResizeCosts
 from malletrain.domain.snapshot import NodeState, SlurmJob, SlurmState, Snapshot
 from malletrain.learn.advisor import JobKnowledge
 from malletrain.learn.hole_forecast import Forecast
@@ -139,6 +139,57 @@ def test_a_demand_counts_in_speedups_and_has_no_more_nodes_than_tasks() -> None:
     demand = demand_of(JobView(job(1, most=8), JobPhase.QUEUED, pilots, curve=curve), (), JobKnowledge(), RULES)
     assert demand.curve.points == ((1, 1.0), (4, 3.0))
     assert (demand.current, demand.max) == (0, 3)
+
+
+def restarting(*worlds_at: float) -> JobView:
+    return JobView(replace(job(1), elastic=Elastic.RESTART), JobPhase.RUNNING, worlds_at=worlds_at)
+
+
+def test_a_restart_pays_over_the_mean_time_between_a_jobs_own_changes() -> None:
+    at = [START + 100.0 * i for i in range(8)]
+    assert change_interval_s(restarting(), 300.0, START) is None, "it has not begun"
+    assert change_interval_s(restarting(START), 300.0, START) == 300.0, "nothing is known: the horizon"
+    assert change_interval_s(restarting(START), 300.0, START + 2100.0) == 2400.0, "it keeps its nodes"
+    often = change_interval_s(restarting(*at), 300.0, at[-1])
+    assert often == pytest.approx(300.0 * 2**-1.5), "1,000 s over 8, rounded down"
+    slow = replace(restarting(START, *at[1:3]), costs=ResizeCosts(grow_s=150.0))
+    assert change_interval_s(slow, 300.0, START + 300.0) == 300.0 * 2.0, "pilots that start one after the other"
+    assert change_interval_s(replace(restarting(*at), job=job(1)), 300.0, at[-1]) is None, "live resizes are cheap"
+
+
+@given(st.lists(st.floats(0.0, 1e5), max_size=17), st.floats(1.0, 1e5), st.floats(0.0, 1e5))
+def test_an_interval_is_the_mean_of_one_horizon_and_what_was_seen(
+    gaps: list[float], horizon_s: float, since_s: float
+) -> None:
+    times = [START]
+    for gap in gaps:
+        times.append(times[-1] + gap)
+    changes = sum(gap > ResizeCosts().grow_s for gap in gaps)
+    now = times[-1] + since_s
+    found = change_interval_s(restarting(*times), horizon_s, now)
+    assert found is not None
+    mean = (horizon_s + now - START) / (1 + changes)
+    assert mean / 2**0.25 * (1 - 1e-6) <= found <= mean * (1 + 1e-6)
+
+
+def test_who_is_resized_often_is_resized_for_more() -> None:
+    """A fourth node would pay within the horizon, and within an hour, but not before the job's next change."""
+    curve = Curve(((1, 1.0), (3, 2.5), (4, 2.75)))
+    pilots = {
+        f"1_{t}": Pilot(f"1_{t}", 1, PilotPhase.RUNNING, START, f"n{t}", START, START + 7200.0, ready=True)
+        for t in range(3)
+    } | {"1_3": Pilot("1_3", 1, PilotPhase.HELD, START)}
+    costs = ResizeCosts(activate_s=5.0, grow_s=18.0, shrink_s=12.0)
+    view = replace(restarting(), pilots=pilots, curve=curve, costs=costs)
+
+    def size(now: float, *worlds_at: float) -> int:
+        nodes = (*(node(f"n{t}", NodeState.MIXED) for t in range(3)), node("n3"))
+        situation = Situation(Snapshot(now, nodes), {1: replace(view, worlds_at=worlds_at)}, now)
+        return decide(situation, policy("auto"), Rules()).decision.sizes[1]
+
+    steady, often = [START], [START + 30.0 * i for i in range(10)]
+    assert size(START + 300.0, *steady) == 4
+    assert size(START + 300.0, *often) == 3
 
 
 def test_a_world_that_stands_still_is_not_sized_again() -> None:

@@ -51,6 +51,27 @@ def test_a_relaunch_that_is_told_twice_counts_once() -> None:
     assert world.loop.views[1].costs.grow_s == 10.0
 
 
+def test_it_is_kept_when_a_job_had_another_world() -> None:
+    world = World(4)
+    world.submit(job(1))
+    world.tick()
+
+    def published(at: float, generation: int, *members: str) -> None:
+        data: dict[str, JsonValue] = {"generation": generation, "members": list(members)}
+        world.loop.record([event_of(START + at, EventKind.GENERATION, 1, data=data)])
+
+    published(10.0, 1, "1_0")
+    published(20.0, 2, "1_0", "1_1")
+    published(30.0, 3, "1_1", "1_0")  # mended: the same nodes
+    published(40.0, 4)
+    published(50.0, 5, "1_1")
+    assert world.loop.views[1].worlds_at == (START + 10.0, START + 20.0, START + 50.0)
+    for generation in range(6, 40):
+        published(10.0 * generation, generation, f"1_{generation % 2}")
+    assert len(world.loop.views[1].worlds_at) == 17
+    assert world.loop.views[1].worlds_at[-1] == START + 390.0
+
+
 def test_a_relaunch_is_dear_until_it_was_measured() -> None:
     """What live jobs have shown says nothing of it, and neither does a world that begins."""
     world = World(8)

@@ -59,6 +59,7 @@ def jobs(draw: st.DrawFn, name: JobId, most: int, wild: bool) -> JobDemand:
         remaining_samples=draw(st.one_of(st.none(), st.none(), st.floats(0, 1e5))),
         doubt=draw(st.sampled_from([0.0, 0.0, 0.02, 0.5])),
         must_run=draw(st.sampled_from([False, False, False, True])),
+        interval_s=draw(st.sampled_from([None, None, 20.0, 3600.0])),
     )
 
 

@@ -56,7 +56,7 @@ def worth(problem: Problem, job: JobDemand, counts: Counts) -> float:
         value = (horizon - job.shrink_s) * rate(job, counts)
     else:
         before = rate(job, kept)
-        stall = job.grow_s if before else 0.0
+        stall = job.grow_s if job.current else 0.0
         value = job.activate_s * before + (horizon - job.activate_s - stall) * rate(job, counts)
     return job.weight * value
 
@@ -101,6 +101,21 @@ def oracle(problem: Problem) -> float:
     found = milp(-value, constraints=rows, integrality=np.ones(len(every)), bounds=(0, 1), options=options)
     assert found.x is not None
     return -float(found.fun)
+
+
+def test_a_move_to_another_class_costs_a_stall_though_no_node_is_kept() -> None:
+    """In restart mode the script is relaunched on nodes that are all new as on any others."""
+    line = Curve(((1, 1.0), (2, 2.0)))
+    on = OnClasses({"a": line, "b": line}, current={"a": 2})
+    moving = JobDemand(1, 2, 1, 2, line, grow_s=18.0, shrink_s=12.0, activate_s=30.0, on_classes=on)
+    table = class_table(Problem(300.0, 4, (moving,), classes={"a": 2, "b": 2}))
+    worth = {tuple(c): v for c, v in zip(table.counts.T.tolist(), table.values.value.tolist(), strict=True)}
+    assert worth[0, 2] == (300 - 30 - 18) * 2.0
+    often = replace(moving, interval_s=60.0)
+    table = class_table(Problem(300.0, 4, (often,), classes={"a": 2, "b": 2}))
+    worth = {tuple(c): v for c, v in zip(table.counts.T.tolist(), table.values.value.tolist(), strict=True)}
+    assert worth[0, 2] == (300 - 30 - 90) * 2.0
+    assert (worth[2, 0], worth[1, 0]) == (600.0, 300 - 60)
 
 
 def random_problem(seed: int, jobs: int = 5, classes: int = 3, most: int = 6, spans: float = 0.5) -> Problem:

@@ -21,6 +21,9 @@ from tests.sizing.problems import job, problems
 def by_hand(problem: Problem, j: JobDemand, k: int) -> float:
     """One value, as documented; for alpha = 0."""
     horizon, c, rate = problem.horizon_s, j.current, j.curve.throughput
+    grow_s, shrink_s = j.grow_s, j.shrink_s
+    if j.interval_s is not None:
+        grow_s, shrink_s = (min(s * horizon / j.interval_s, 0.95 * horizon) for s in (grow_s, shrink_s))
     if problem.value is Value.BFTRAINER:
         stall = j.grow_s if k > c else j.shrink_s if k < c else 0.0
         value = horizon * rate(k) - stall * rate(c)
@@ -28,10 +31,10 @@ def by_hand(problem: Problem, j: JobDemand, k: int) -> float:
         value = horizon * rate(c)
     elif k > c:
         ready = min(j.activate_s, horizon)
-        stall = j.grow_s if c else 0.0
+        stall = grow_s if c else 0.0
         value = ready * rate(c) + max(horizon - ready - stall, 0) * rate(k)
     else:
-        value = max(horizon - j.shrink_s, 0) * rate(k)
+        value = max(horizon - shrink_s, 0) * rate(k)
     value -= j.doubt * horizon * rate(c) if k < c else 0.0
     if j.remaining_samples is not None:
         value = min(value, j.remaining_samples)
