@@ -12,14 +12,18 @@ from tests.loop.stage import Stage
 from tests.world import RULES, World, job
 
 
-def five(terms: JobTerms | None = None, climbs: bool = True) -> tuple[Stage, list[str]]:
+def of(count: int, terms: JobTerms | None = None, climbs: bool = True) -> tuple[Stage, list[str]]:
     stage = Stage(terms)
     stage.members.climb(frozenset({1} if climbs else ()))
-    workers = [stage.hello(task) for task in range(5)]
+    workers = [stage.hello(task) for task in range(count)]
     for task, worker in enumerate(workers):
         stage.members.report(worker, Warm(f"h{task}:1", {}))
     stage.obey(*workers)
     return stage, workers
+
+
+def five(terms: JobTerms | None = None, climbs: bool = True) -> tuple[Stage, list[str]]:
+    return of(5, terms, climbs)
 
 
 def window(stage: Stage, nodes: int, rate: float) -> None:
@@ -28,17 +32,17 @@ def window(stage: Stage, nodes: int, rate: float) -> None:
 
 
 def test_a_world_stops_at_each_stage_until_a_window_is_in() -> None:
-    stage, workers = five()
+    stage, workers = of(12)
     assert len(stage.world()) == 1
     stage.pass_time(5.0)
     stage.obey(*workers)
     assert len(stage.world()) == 1, "no window yet"
-    for nodes, rate in ((1, 10.0), (2, 14.0)):
+    for nodes, rate in ((1, 10.0), (8, 35.0)):
         assert len(stage.world()) == nodes
         window(stage, nodes, rate)
         stage.obey(*workers)
-    assert stage.world() == workers, "a stop at four is too near to five"
-    window(stage, 5, 20.0)
+    assert stage.world() == workers, "a stop at sixteen is beyond twelve"
+    window(stage, 12, 50.0)
     stage.obey(*workers)
     assert stage.world() == workers
 
