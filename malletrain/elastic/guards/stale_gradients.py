@@ -27,23 +27,30 @@ class StaleGradients:
             int, tuple[int, int]
         ] = {}  #: by parameter: place and version of the gradient a step has left
         self._stale: set[int] = set()
+        self._keeps = False  #: whether gradients are there as a step begins; most scripts drop them before
 
     def begin_backward(self, *, thorough: bool) -> None:
         """The first backward pass of a step begins.
 
         Args:
-            thorough: also look at gradients that were changed since the last step.
+            thorough: look also where earlier steps began without gradients, and at gradients that were changed since
+                the last step.
         """
+        if not (thorough or self._keeps):
+            return
+        found = list(self._gradients())
+        self._keeps = bool(found)
         self._stale = {
             place
-            for place, gradient in self._gradients()
+            for place, gradient in found
             if (thorough or self._left.get(place) == _mark(gradient)) and bool(torch.count_nonzero(gradient))
         }
 
     def end_step(self) -> None:
         """A step's block is over."""
-        self._left = {place: _mark(gradient) for place, gradient in self._gradients()}
         self._stale = set()
+        if self._keeps:
+            self._left = {place: _mark(gradient) for place, gradient in self._gradients()}
 
     def in_any(self, parameters: Iterable[torch.Tensor]) -> bool:
         """Whether a gradient of these has more in it than this step's."""
