@@ -317,6 +317,7 @@ class Runtime:
             self.failures.install()
         worker_start.on_terminate(self.lifecycle.terminated)
         atexit.register(_end_process, self.member)
+        atexit.unregister(_say_ending)  # of sessions before: the last one is what the process is about
         atexit.register(_say_ending, weakref.ref(self))  # which runs before the one above
 
     def _check_settings(self, norms: bool, streams: bool) -> None:

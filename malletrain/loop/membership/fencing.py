@@ -17,11 +17,11 @@ from malletrain.loop.membership.state import Check, JobMembership, Worker
 def unheard_with_state(job: JobMembership, holding: Mapping[str, bool]) -> dict[str, Worker | None]:
     """The pilots where the job's state may be, and training with it, without the daemon hearing of it.
 
-    No world may begin beside them. By pilot, with the worker if it may bring its world back; None where another has
-    been warm that is not known, or whose node is being taken back.
+    No world may begin beside them. By pilot, with its worker where that was given up for its silence, None where
+    another has been warm that is not known, or whose node is being taken back.
     """
     latest = _latest_runs(job)
-    silent = {pilot: each for pilot, each in latest.items() if each.may_return}
+    silent = {pilot: each for pilot, each in latest.items() if _is_unheard(each)}
     heard = latest.keys() - silent.keys() - job.fenced
     return {pilot: silent.get(pilot) for pilot in sorted(_warm(holding) - heard)}
 
