@@ -49,8 +49,8 @@ PROBE_PERIOD_S = 3600.0
 MAX_EXPLORATION_FACTOR = 2
 #: The gain must be at least this part of what the job trains: less is noise.
 MIN_RELATIVE_GAIN = 5e-3
-#: Measured sizes after which a job is not probed again: replayed, probes beyond that cost more than they brought.
-ENOUGH_MEASURED_SIZES = 3
+#: Measured sizes after which a job is not probed again: replayed, more probes cost more than they brought.
+ENOUGH_MEASURED_SIZES = 4
 #: The gain must exceed the cost by this factor: some of it would come for free, from resizes that happen anyway.
 MIN_GAIN_OVER_COST = 2.0
 

@@ -9,6 +9,9 @@ size m tells scenarios apart; with y its outcome,
 
 (Raiffa and Schlaifer, 1961; the knowledge gradient of Frazier, Powell and Dayanik, 2008). It is zero where every
 outcome leads to the same size: knowing a curve better is worth nothing unless it moves nodes.
+
+No scenario counts for more than perfect scaling, S(k) <= k. Estimates err to both sides of it, training hardly does;
+where nodes are so few that each job has one, only beyond it would a second node of one be worth another's first.
 """
 
 from __future__ import annotations
@@ -50,6 +53,7 @@ def information_values(
     """
     weight, rate = fit.scenarios([1, *sizes])
     speedup, rate = rate[:, 1:] / rate[:, :1], rate[:, 1:]
+    speedup = np.minimum(speedup, np.array(sizes, dtype=np.float64))
     if alpha > 0:
         speedup = alpha_fair(speedup, 1.0, np.ones(1), alpha)
     column = {n: i for i, n in enumerate(sizes)}

@@ -27,6 +27,8 @@ JobId = int | str
 MAX_NODES = 1_000_000
 #: Magnitudes beyond this are taken for nonsense; sums of products of them still fit a float.
 MAX_MAGNITUDE = 1e100
+#: Shortest time between two changes of a job that is believed: stalls are divided by it.
+MIN_INTERVAL_S = 1e-3
 
 
 class Value(StrEnum):
@@ -217,8 +219,8 @@ class JobDemand:
         for name in ("remaining_samples", "noise_scale"):
             if getattr(self, name) is not None:
                 _finite(f"{here}: {name}", getattr(self, name))
-        if self.interval_s is not None and not (_are_finite(self.interval_s) and self.interval_s > 0):
-            raise InvalidInput(f"{here}: interval_s", f"must be a finite number above 0, not {self.interval_s!r}")
+        if self.interval_s is not None:
+            _finite(f"{here}: interval_s", self.interval_s, least=MIN_INTERVAL_S)
         for size, added in self.bonus:
             _count(f"{here}: bonus", size, least=1)
             _finite(f"{here}: bonus of size {size}", added)

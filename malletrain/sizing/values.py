@@ -11,7 +11,7 @@ of growing and shrinking and W the activation of new nodes, a job's value is wei
   Times are cut to the horizon: what is not ready within it gains nothing (W = min(W, T), later spans at least 0).
   What a change gains lasts until the job's next change, not over the horizon: of a job whose nodes change every I
   seconds in the mean (`interval_s`), P_up and P_down count T/I times, up to .95 T: a job that changes is worth more
-  than one that has no nodes. Sia prices restarts so (Jayaram Subramanya et al., SOSP 2023, section 3.4).
+  than one that has no nodes. Sia prices restarts so (Jayaram Subramanya et al., SOSP 2023).
 
 `bftrainer` (arXiv 2106.12091, its objective):
     T O(k) - [k > c] P_up O(c) - [k < c] P_down O(c)

@@ -60,6 +60,16 @@ def test_knowing_is_worth_nothing_where_every_outcome_leads_to_the_same_size() -
     assert worth.loss > 0
 
 
+def test_where_a_node_brings_as_much_to_a_job_that_has_none_a_second_one_is_not_worth_trying() -> None:
+    """Only beyond perfect scaling would it be the better place."""
+    found = fit_curve(windows({1: 10.0}))
+    assert found is not None
+    _, (first,) = information_values(found, range(1, 5), [2], 0.97, 2)
+    assert first.gain < 0.01
+    _, (abundant,) = information_values(found, range(1, 5), [2], 0.8, 2)
+    assert abundant.gain > 0.01, "it might be the better place"
+
+
 def test_a_job_that_was_seen_at_one_size_is_measured_at_another() -> None:
     advice = advise([candidate(1, {8: 400.0}, 8)], 0.7, 16, 300.0, 0.0, RULES)
     (nodes, bonus) = advice.bonus[1]

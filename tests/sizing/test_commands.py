@@ -113,6 +113,13 @@ def test_unknown_fields_are_warned_of_and_not_used() -> None:
     assert "horizont is not understood" in done.stderr and done.stderr.count("\n") == 1
 
 
+def test_a_job_that_changes_often_is_not_resized_for_little() -> None:
+    grows = {"current": 2, "max": 3, "grow_s": 18, "throughput": {"2": 2, "3": 2.3}}
+    for interval_s, size in ((600, 3), (90.0, 2)):
+        problem = {"horizon_s": 300, "nodes": 3, "jobs": [{"id": "a", "interval_s": interval_s, **grows}]}
+        assert json.loads(malletrain("plan", "-", text=json.dumps(problem)).stdout)["sizes"] == {"a": size}
+
+
 def _job(**change: Any) -> dict[str, Any]:
     return GOOD | {"constraints": [], "jobs": [GOOD["jobs"][0] | change]}
 
@@ -135,6 +142,8 @@ def _job(**change: Any) -> dict[str, Any]:
         (json.dumps(GOOD | {"jobs": GOOD["jobs"] * 2}), "jobs[2].id"),
         (json.dumps(GOOD | {"constraints": [{"coefficients": {"zz": 1}}]}), "constraints[0].coefficients"),
         (json.dumps(_job(throughput={"1": -5})), "jobs[0].throughput['1']"),
+        (json.dumps(_job(interval_s=0.0)), "interval_s"),
+        (json.dumps(_job(interval_s="often")), "interval_s"),
         (json.dumps(_job(throughput={"x": 5})), "jobs[0].throughput['x']"),
         (json.dumps(_job(throughput={})), "jobs[0].throughput"),
         (json.dumps(_job(throughput={"1": 1e400})), "Infinity"),
