@@ -174,7 +174,7 @@ def _samples(file: IO[bytes]) -> list[ThroughputSample]:
             if math.isfinite(nodes) and nodes != int(nodes):
                 raise InvalidInput(f"{here}: nodes", f"must be a whole number, not {row[nodes_at]!r}")
             count = int(nodes) if math.isfinite(nodes) else 0
-            found.append(ThroughputSample(0.0, count, _number(f"{here}: samples_per_s", row[rate_at]), 1.0, 1))
+            found.append(ThroughputSample(0.0, count, _number(f"{here}: samples_per_s", row[rate_at]), 1.0, 0))
     except csv.Error as error:
         raise InvalidInput(f"{file.name}:{rows.line_num}", f"is not CSV: {error}") from None
     return found

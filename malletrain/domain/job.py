@@ -257,7 +257,8 @@ class World:
 
 @dataclass(frozen=True, slots=True)
 class ThroughputSample:
-    """A window of undisturbed training: `samples` trained in `seconds` on `nodes` nodes in `steps` steps.
+    """A window of undisturbed training: `samples` trained in `seconds` on `nodes` nodes in `steps` steps (0: not
+    known).
 
     `node_class`: of these nodes, where the site has several; joined by " + " where they differ.
     """

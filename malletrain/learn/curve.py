@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from malletrain.domain.job import Curve, ThroughputSample
-from malletrain.learn.curve_families import grid
+from malletrain.learn.curve_families import Scaling, grid
 from malletrain.learn.gaussian_process import (
     Points,
     log_likelihoods,
@@ -29,7 +29,7 @@ from malletrain.learn.gaussian_process import (
     posterior_mean,
 )
 from malletrain.learn.prior_jobs import MISFITS, Evidence, PriorJobs, kinds
-from malletrain.learn.samples import by_class, consistent_rates, since_drift, valid_samples
+from malletrain.learn.samples import by_class, consistent_rates, scaling_of, since_drift, valid_samples
 
 Floats = NDArray[np.float64]
 
@@ -40,7 +40,8 @@ CLEAR_SIGMAS = 1.96
 #: What the band leaves out on either side of the mixture (docs/explanation/curves.md: how often it held the truth).
 BAND_TAIL = 0.05
 #: Throughput over nodes has a knee where its exponent between the two largest measured sizes is below this. Beyond
-#: it no scenario grows faster than between them: of published curves with such an exponent few steepen again.
+#: it no scenario grows faster than between them, where it is not known whether the total batch is fixed: those with
+#: such an exponent whose total batch is fixed seldom steepen again.
 KNEE_EXPONENT = 0.7
 #: Below this exponent (a doubling of the nodes brings little more than a quarter) no larger size is tried on a guess.
 FLAT_EXPONENT = 0.35
@@ -107,7 +108,8 @@ class CurveFit:
 
     `family` is the likeliest one, `probabilities` are all of them, and that the job is as others of its application.
     `ignored` counts samples that were not believed, by reason. `noise` is the relative scatter of windows of one
-    size. `node_class` is that of the nodes which all this holds on, where the site has several.
+    size. `node_class` is that of the nodes which all this holds on, where the site has several; `scaling` what the
+    windows' batches say.
     """
 
     family: str
@@ -118,6 +120,7 @@ class CurveFit:
     _parts: tuple[_MixturePart, ...] = field(repr=False, compare=False)
     _curves: dict[int, Curve] = field(repr=False, compare=False, default_factory=dict)  #: by size, as asked for
     node_class: str = ""
+    scaling: Scaling | None = None
 
     @property
     def evidence(self) -> Evidence:
@@ -240,7 +243,9 @@ class CurveFit:
         """Every part, and its shapes bent to pass by the measured points: log samples/s less their mean."""
         found = []
         on_wanted, tables = grid().log_shape(wanted), {}
-        exponent = 0.0 if self.falls else self.last_exponent if keeps_knee else math.inf
+        # Where the scaling is known its families say how a curve goes on; a curve has a knee for one of two reasons.
+        bends = keeps_knee and self.scaling is None
+        exponent = 0.0 if self.falls else self.last_exponent if bends else math.inf
         for part in self._parts:
             key = id(part.points)
             if key not in tables:
@@ -257,7 +262,7 @@ class CurveFit:
 
     def _mixture(self, sizes: Sequence[int], keeps_knee: bool = True) -> tuple[Floats, Floats, Floats]:
         """Weights, means and standard deviations (rows: shapes of all parts) on the sizes. `keeps_knee`: beyond a
-        measured knee no shape grows faster than at it."""
+        measured knee no shape grows faster than at it, where the scaling is not known."""
         wanted = np.array(sizes, dtype=np.float64)
         bent = self._bent(wanted, keeps_knee)
         weight = np.concatenate([part.weight for part, _ in bent])
@@ -288,7 +293,8 @@ def fit_curve(samples: Iterable[ThroughputSample], prior_jobs: PriorJobs | None 
 
     `prior_jobs` is what other jobs of its application have measured. Where throughput has changed at the same size
     (another phase, a slower network), the windows from before do not count: sizes that were measured then are to be
-    measured again. What was measured on nodes of another class counts as another run of the application.
+    measured again. What was measured on nodes of another class counts as another run of the application. The windows'
+    batches say whether the total batch or the batch a node is fixed, and with it which families are likely.
     """
     kept, ignored = valid_samples(samples)
     kept, elsewhere = by_class(kept)
@@ -303,7 +309,7 @@ def fit_curve(samples: Iterable[ThroughputSample], prior_jobs: PriorJobs | None 
     ignored |= more
     if before:
         ignored["from before its throughput changed"] = len(before)
-    found = _fit(_measured(windows), _scatter(windows), prior_jobs)
+    found = _fit(_measured(windows), _scatter(windows), prior_jobs, scaling_of(now))
     return replace(found, ignored=dict(sorted(ignored.items())), node_class=kept[-1].node_class)
 
 
@@ -337,10 +343,12 @@ def shared_evidence(found: CurveFit | None, before: Evidence) -> Evidence:
 
 
 @lru_cache(maxsize=128)  # jobs of a trace, and simulated ones, measure the same
-def _fit(measured: tuple[MeasuredSize, ...], noise: float, prior_jobs: PriorJobs | None) -> CurveFit:
+def _fit(
+    measured: tuple[MeasuredSize, ...], noise: float, prior_jobs: PriorJobs | None, scaling: Scaling | None = None
+) -> CurveFit:
     own = Points.of([(0, [(m.nodes, m.rate, m.windows, noise) for m in measured])])
     found: list[tuple[Floats, NDArray[np.int64], Points, bool]] = []
-    for kind in kinds(prior_jobs):
+    for kind in kinds(prior_jobs, scaling):
         points = own.and_also(kind.points)
         table = grid().log_shape(points.nodes)[kind.shape]
         told = log_likelihoods(points, table, MISFITS) - log_likelihoods(kind.points, table[:, len(own) :], MISFITS)
@@ -368,6 +376,7 @@ def _fit(measured: tuple[MeasuredSize, ...], noise: float, prior_jobs: PriorJobs
         ignored={},
         noise=noise,
         _parts=tuple(parts),
+        scaling=scaling,
     )
 
 

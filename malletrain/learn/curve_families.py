@@ -24,12 +24,27 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from enum import StrEnum
 from functools import cache, lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
+
+
+class Scaling(StrEnum):
+    """What stays as it is when nodes are added."""
+
+    STRONG = "strong"  #: the total batch: a node computes less of each step
+    WEAK = "weak"  #: the batch a node
+
+
+#: Families of strong scaling: only there do nodes compute less of each step.
+STRONG_FAMILIES = ("strong", "tree")
+#: Where the windows' batches say which scaling it is, families of the other are so many times less likely: not
+#: impossible, since batches may be counted otherwise than they are computed.
+OTHER_SCALING_RATIO = 1 / 30
 
 
 @dataclass(frozen=True)
@@ -40,6 +55,14 @@ class Grid:
     family: NDArray[np.int64]
     prior: Floats
     _parts: tuple[tuple[Callable[[Floats, Floats, Floats], Floats], Floats, Floats], ...]
+
+    def prior_with(self, scaling: Scaling | None) -> Floats:
+        """`prior` where the scaling is known; None: it is not."""
+        if scaling is None:
+            return self.prior
+        strong = np.isin(self.family, [self.names.index(name) for name in STRONG_FAMILIES])
+        prior = np.where(strong == (scaling is Scaling.STRONG), self.prior, OTHER_SCALING_RATIO * self.prior)
+        return np.asarray(prior / prior.sum())
 
     def log_shape(self, nodes: Floats) -> Floats:
         """Logarithm of the speed-up over one node: one row a shape, one column for each of `nodes`."""

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from malletrain.domain.job import MalleableJob
-from malletrain.learn.curve_families import grid
+from malletrain.learn.curve_families import Scaling, grid
 from malletrain.learn.gaussian_process import Points, log_likelihoods
 
 Floats = NDArray[np.float64]
@@ -59,11 +59,12 @@ class Kind:
     log_prior: float
 
 
-def kinds(prior_jobs: PriorJobs | None) -> tuple[Kind, ...]:
-    """What a job may be like: any curve at all first, then each kind of its application."""
+def kinds(prior_jobs: PriorJobs | None, scaling: Scaling | None = None) -> tuple[Kind, ...]:
+    """What a job may be like: any curve at all first, then each kind of its application. `scaling`: the job's, where
+    it is known."""
     found = _sorted(prior_jobs.jobs) if prior_jobs is not None else ()
     total = math.log(NEW_KIND_CONCENTRATION + sum(len(jobs) for jobs in found))
-    out = [Kind(*_unconditional(), _NO_POINTS, math.log(NEW_KIND_CONCENTRATION) - total)]
+    out = [Kind(*_unconditional(scaling), _NO_POINTS, math.log(NEW_KIND_CONCENTRATION) - total)]
     for jobs in found:
         shape, log_weight, points = _posterior(jobs)
         out.append(Kind(shape, log_weight, points, math.log(len(jobs)) - total))
@@ -78,9 +79,9 @@ def application(job: MalleableJob) -> tuple[str, str]:
 _NO_POINTS = Points.of([])
 
 
-@lru_cache(maxsize=1)
-def _unconditional() -> tuple[NDArray[np.int64], Floats]:
-    prior = np.log(np.outer(MISFIT_PROBABILITIES, grid().prior) + 1e-300)
+@lru_cache(maxsize=3)
+def _unconditional(scaling: Scaling | None = None) -> tuple[NDArray[np.int64], Floats]:
+    prior = np.log(np.outer(MISFIT_PROBABILITIES, grid().prior_with(scaling)) + 1e-300)
     return np.arange(len(grid().prior), dtype=np.int64), prior
 
 

@@ -10,6 +10,7 @@ from statistics import median
 import numpy as np
 
 from malletrain.domain.job import ThroughputSample
+from malletrain.learn.curve_families import Scaling
 from malletrain.sizing.problem import MAX_NODES
 
 #: Windows that are kept of each size.
@@ -149,6 +150,18 @@ def _changed_at(windows: Sequence[ThroughputSample]) -> ThroughputSample | None:
     last = int(np.flatnonzero(far)[-1])
     earlier = np.flatnonzero(~far[:last])
     return windows[count + (int(earlier[-1]) + 1 if len(earlier) else 0)]
+
+
+def scaling_of(samples: Sequence[ThroughputSample]) -> Scaling | None:
+    """Whether all windows have about one total batch, or one batch a node; None where they do not say."""
+    batches = [(sample.nodes, sample.samples / sample.steps) for sample in samples if sample.steps > 0]
+    if len(batches) < len(samples) or not batches:
+        return None
+    total, each = [batch for _, batch in batches], [batch / nodes for nodes, batch in batches]
+    same_total, same_each = (max(of) <= MAX_BATCH_RATIO * min(of) for of in (total, each))
+    if same_total == same_each:
+        return None
+    return Scaling.STRONG if same_total else Scaling.WEAK
 
 
 def invalid_reason(sample: ThroughputSample) -> str:

@@ -94,7 +94,7 @@ def pollux(data: Path) -> dict[str, Truth]:
 
 
 def gavel(data: Path) -> dict[str, Truth]:
-    """Steps/s on 1, 2, 4, 8 GPUs, which stand for nodes; taken as steps of one batch size, as the source has it."""
+    """Steps/s of all workers together, each step of one batch a worker, on 1, 2, 4, 8 GPUs, which stand for nodes."""
     found: dict[str, dict[int, float]] = defaultdict(dict)
     with gzip.open(data / "gavel" / "throughputs.csv.gz", "rt") as file:
         for row in csv.DictReader(file):
@@ -107,7 +107,8 @@ def gavel(data: Path) -> dict[str, Truth]:
 
 def fitted(truth: Truth, at: Sequence[int], noise: float, random: np.random.Generator) -> CurveFit:
     rates = {n: truth[n] * float(np.exp(noise * random.standard_normal())) for n in at}
-    found = fit_curve([ThroughputSample(0.0, n, 10 * rate, 10.0, 20) for n, rate in rates.items()])
+    # Windows of a thousand steps. All tables here keep the batch a node.
+    found = fit_curve([ThroughputSample(0.0, n, 1e6 * n, 1e6 * n / rate, 1000) for n, rate in rates.items()])
     assert found is not None
     return found
 

@@ -11,8 +11,9 @@ A row for each set of published measurements:
 - what a job loses on the size that the estimator, or a law, takes for the best of the published ones, as a part of
   what it trains on the truly best, mean over curves.
 
-`T4 strong` are Pollux's tables at one total batch, whatever the nodes (the batch a GPU between the measured ones by
-interpolation over the logarithms of batch and time); all other sets keep the batch a GPU, or do not say.
+Windows have the steps that they would have, so that the estimator sees which batch is fixed. `T4 strong` are Pollux's
+tables at one total batch, whatever the nodes (the batch a GPU between the measured ones by interpolation over the
+logarithms of batch and time); all other sets keep the batch a GPU.
 """
 
 from __future__ import annotations
@@ -40,6 +41,12 @@ Floats = NDArray[np.float64]
 
 #: Nodes that are measured, by default.
 GIVEN = (1, 2, 4)
+#: The set whose total batch is fixed. All others fix the batch a node: Pollux's and ImageNet's say so; Gavel's
+#: profiler adds up the steps/s of all workers, each of which loads batches of the given size (its
+#: scripts/profiling/measure_throughput.py and workloads).
+STRONG = "T4 strong"
+#: Samples and steps of a window; a thousand steps of any batch tell the same.
+BATCH, STEPS = 1024, 1000
 
 
 def pollux_strong(data: Path, given: Sequence[int] = GIVEN) -> dict[str, Truth]:
@@ -122,21 +129,24 @@ def law_rates(law: str, points: Truth, sizes: Sequence[int]) -> list[float]:
 # -- the bench
 
 
-def fitted(points: Truth) -> CurveFit:
-    found = fit_curve([ThroughputSample(0.0, n, 10 * rate, 10.0, 20) for n, rate in sorted(points.items())])
+def fitted(points: Truth, *, strong: bool = False) -> CurveFit:
+    """The fit of a window of a thousand steps at each point; the total batch is fixed (`strong`), or that a node."""
+    samples = {n: BATCH * STEPS * (1 if strong else n) for n in points}
+    windows = [ThroughputSample(0.0, n, samples[n], samples[n] / rate, STEPS) for n, rate in sorted(points.items())]
+    found = fit_curve(windows)
     assert found is not None
     return found
 
 
-def measured(curves: Mapping[str, Truth], given: Sequence[int]) -> dict[str, Any]:
-    """The row of one set of curves."""
+def measured(curves: Mapping[str, Truth], given: Sequence[int], *, strong: bool = False) -> dict[str, Any]:
+    """The row of one set of curves; `strong`: their total batch is fixed."""
     error: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
     lost: dict[str, list[float]] = defaultdict(list)
     inside, below, above, widths = [], [], [], []
     for key, truth in sorted(curves.items()):
         points = {n: truth[n] for n in given}
         sizes = [n for n in sorted(truth) if n > max(given)]
-        estimates = fitted(points).at(sizes)
+        estimates = fitted(points, strong=strong).at(sizes)
         rates = {"curves": [e.rate for e in estimates]} | {law: law_rates(law, points, sizes) for law in LAWS}
         for name, found in rates.items():
             error[name][key.split(":")[0]].append(
@@ -158,6 +168,11 @@ def measured(curves: Mapping[str, Truth], given: Sequence[int]) -> dict[str, Any
     }  # fmt: skip
 
 
+def rows_of(sets: Mapping[str, Mapping[str, Truth]], given: Sequence[int]) -> dict[str, dict[str, Any]]:
+    """The row of each set that has curves."""
+    return {name: measured(curves, given, strong=name == STRONG) for name, curves in sets.items() if curves}
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, default=Path(__file__).resolve().parents[3] / "shared" / "data")
@@ -168,7 +183,7 @@ def main() -> int:
         print(f"extrapolation: {options.data} holds no measurements: give --data", file=sys.stderr)
         return 2
     given = tuple(int(n) for n in options.given.split(","))
-    rows = {name: measured(curves, given) for name, curves in tables(options.data, given).items() if curves}
+    rows = rows_of(tables(options.data, given), given)
     laws = ("curves", *LAWS)
     print("| set | curves | error: " + " / ".join(laws) + " | in the band | truth below, above it | lost by the best "
           "size: " + " / ".join(laws) + " |\n|---|---|---|---|---|---|")  # fmt: skip

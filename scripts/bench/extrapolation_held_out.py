@@ -36,7 +36,7 @@ from malletrain.learn.curve_families import grid
 from malletrain.learn.gaussian_process import Points, log_likelihoods, normal_quantile
 from malletrain.learn.prior_jobs import MISFIT_PROBABILITIES, MISFITS
 from scripts.bench.advisor import Truth
-from scripts.bench.extrapolation import GIVEN, LAWS, fitted, law_rates, tables
+from scripts.bench.extrapolation import GIVEN, LAWS, STRONG, fitted, law_rates, tables
 
 Floats = NDArray[np.float64]
 
@@ -96,7 +96,7 @@ def cases(name: str, curves: Mapping[str, Truth], given: Sequence[int]) -> Itera
         likely = log_likelihoods(points, shape, MISFITS)
         laws = {law: law_rates(law, measured, sizes) for law in LAWS}
         yield Case(
-            name, key.split(":")[0], fitted(measured), sizes, [truth[n] for n in sizes], laws,
+            name, key.split(":")[0], fitted(measured, strong=name == STRONG), sizes, [truth[n] for n in sizes], laws,
             np.exp(likely - likely.max()),
         )  # fmt: skip
 
