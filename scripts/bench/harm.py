@@ -24,13 +24,16 @@ import argparse
 import json
 import os
 import shutil
+import signal
 import sqlite3
 import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from contextlib import ExitStack, closing
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from malletrain.domain.event import Event, EventKind
@@ -38,6 +41,7 @@ from malletrain.replay.scoring.journal_score import score_journal
 from malletrain.store.encoding import payload_data
 from malletrain.store.event_reader import read_events
 from scripts.bench.harvest_epilog import install as skip_epilog
+from scripts.lab import Lab, LabError
 from scripts.play.arm import LEAF, Arm, lab_config, labs_up
 from scripts.play.harm import ARMS, BASE, PILOTS, PREEMPTION, summary
 from scripts.play.load import from_log, of_all_kinds
@@ -120,6 +124,7 @@ def play(options: argparse.Namespace) -> dict[str, object]:
         number = site.harvest("alice", options.nodes)
         if options.learn:
             learn(site, options)
+            align_cycles(list(labs.values()))
         reserve = max(options.keep_idle, options.keep_leaves * LEAF)
         least = 0 if options.promise else options.nodes - reserve
         labs[PILOTS].wait_for(
@@ -180,6 +185,31 @@ def play(options: argparse.Namespace) -> dict[str, object]:
             "yields": sum(1 for e in moved if payload_data(e.payload).get("cause") == "yield"),
             "preempted": sum(1 for e in moved if payload_data(e.payload).get("preempted")),
         }
+
+
+def align_cycles(labs: Sequence[Lab]) -> None:
+    """Start slurmctld anew in all labs at one moment: backfill cycles count from there, and a queue that waits for
+    them is seconds ahead in a lab whose cycles are (one with accounting comes up 16 s after the others)."""
+    for lab in labs:
+        lab.kill("slurmctld", signal.SIGTERM)
+    for lab in labs:
+        lab.wait_for(partial(has_ended, lab), 60, "the end of slurmctld")
+    for lab in labs:
+        lab.start("slurmctld")
+    for lab in labs:
+        lab.wait_for(partial(knows_its_nodes, lab), 60, "slurmctld and its nodes")
+
+
+def has_ended(lab: Lab) -> bool:
+    return not lab.is_running("slurmctld")
+
+
+def knows_its_nodes(lab: Lab) -> bool:
+    """Whether slurmctld answers and has heard of every node."""
+    try:
+        return not lab.run(["sinfo", "-h", "-N", "-t", "unk", "-o", "%N"]).stdout.strip()
+    except LabError:
+        return False
 
 
 def learn(site: Site, options: argparse.Namespace) -> None:
