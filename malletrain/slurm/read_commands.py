@@ -8,11 +8,10 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from malletrain.domain.errors import ClusterUnavailable, InvalidInput
-from malletrain.domain.snapshot import BackfillPlan, MainQueue, SlurmState, Snapshot
+from malletrain.domain.snapshot import BackfillPlan, MainQueue, Snapshot
 from malletrain.slurm.command import Commands
 from malletrain.slurm.formats import normalise, sdiag, squeue, text
 from malletrain.slurm.formats.records import NodeRecord, ReservationRecord
-from malletrain.slurm.formats.states import job_state
 
 
 class CommandReader:
@@ -83,7 +82,7 @@ class CommandReader:
 
     def main_queue(self, known: frozenset[str]) -> MainQueue:
         """The jobs of all partitions but the harvest one: one light query, made between ticks. slurmctld sends them
-        all whatever squeue is to print; rows of jobs that are `known` to run are hardly looked at.
+        all whatever squeue is to print; rows of jobs that are `known` and run are read by their ids alone.
 
         Raises:
             ClusterUnavailable: as `snapshot`.
@@ -92,9 +91,9 @@ class CommandReader:
         answer = self._commands.ask(["squeue", "-a", "-h", "-o", squeue.queue_format(mark)])
         try:
             warnings = normalise.Warnings()
-            rows = [row for row in squeue.parse_queue(answer, mark) if row.partition != self._harvest]
-            still = {row.id for row in rows if row.id in known and job_state(row.state) is SlurmState.RUNNING}
-            return MainQueue.of((normalise.job(row, warnings) for row in rows if row.id not in still), known - still)
+            rows, running = squeue.parse_changed(answer, mark, known)
+            main = (normalise.job(row, warnings) for row in rows if row.partition != self._harvest)
+            return MainQueue.of(main, known - running)
         except InvalidInput as error:
             raise ClusterUnavailable(f"Slurm's answer cannot be right: {error}") from error
 

@@ -1,36 +1,44 @@
 """What pilots cost slurmctld: its main and backfill cycles with so many pilots, as ratios to none.
 
 A slurmctld alone with so many (powered-down cloud) nodes, profile `site`: main jobs on most of them, a queue that
-is blocked, and small main jobs that come and go all the time, so that the scheduler runs. Pilots are jobs of one
-node (or of `--pilot-nodes`) of the harvest partition, placed by Slurm itself; on cloud nodes they stay in
-CONFIGURING, which the scheduler counts as running. Times are sdiag's own, reset for each number of
-pilots.
+is blocked, and small main jobs that come and go all the time, so that the scheduler runs. Pilots are jobs of the
+harvest partition, placed by Slurm itself; on cloud nodes they stay in CONFIGURING, which the scheduler counts as
+running. Times are sdiag's own: of main cycles the median of the last one, read beside each job that comes and goes,
+as the daemon reads it; of backfill the mean. Each number of pilots stands between two rounds without. `allowed`: the
+longest main cycle that `[promise] controller_cycle = "auto"` lets pilots cause.
 
-    python -m scripts.bench.controller_cycles --nodes 10000 --pilots 0,100,200,1000,3000
-    python -m scripts.bench.controller_cycles --nodes 10000 --pilots 0,200,1000 --pilot-nodes 4
+    python -m scripts.bench.controller_cycles --nodes 10000 --pilots 100x1,900x1,900x8,900x64
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 import re
 import secrets
 import sys
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
+from statistics import median
 
+from malletrain.decide.promise.controller_budget import ControllerBudget
+from malletrain.slurm.formats import sdiag
 from scripts.lab import Lab, LabConfig, LabError
 from scripts.lab.conf import SCHEDULER_PARAMETERS
 
 #: What each main job that comes and goes makes the scheduler do: one cycle at its submission, one at its end.
 PAUSE_S = 0.25
 
+#: What `[promise] controller_cycle = "auto"` allows.
+BUDGET_RATIO = 1.5
+
 
 @dataclass(frozen=True)
 class Cycles:
     """Seconds, as sdiag counts them since its reset."""
 
-    main_mean: float
+    main: tuple[float, ...]
     main_max: float
     main_count: int
     backfill_mean: float
@@ -79,7 +87,8 @@ def bench(lab: Lab, options: argparse.Namespace) -> int:
     lab.wait_for(lambda: placed(lab, "batch") == options.main, 120, "main jobs on their nodes")
     print(f"{options.nodes} nodes, main jobs on {busy}, {options.waiting} waiting; milliseconds, from sdiag")
     print(
-        "  nodes  pilots   main mean     longest     without       ratio    backfill     without       ratio  cycles"
+        "  nodes  pilots   main cycle     allowed     without       ratio     longest    backfill     without       "
+        "ratio  cycles"
     )
     before = round_of(lab, options, busy)
     for nodes, width in (tuple(map(int, each.split("x"))) for each in options.pilots.split(",")):
@@ -88,18 +97,20 @@ def bench(lab: Lab, options: argparse.Namespace) -> int:
         lab.run(["scancel", "-p", "harvest"], timeout=60)
         lab.wait_for(lambda: placed(lab, "harvest") == 0, 120, "no pilots")
         after = round_of(lab, options, busy)
-        main, backfill = mean(before.main_mean, after.main_mean), mean(before.backfill_mean, after.backfill_mean)
-        if not (main and backfill):
-            raise LabError("no backfill cycle in a round: raise --seconds")
-        columns = [seen.main_mean, seen.main_max, main, seen.main_mean / main * 1e-3]
+        alone, backfill = before.main + after.main, mean(before.backfill_mean, after.backfill_mean)
+        if not (alone and seen.main and backfill):
+            raise LabError("no main or no backfill cycle in a round: raise --seconds")
+        cycle, allowed = median(seen.main), ControllerBudget(cap=0, alone=alone).budget_s(BUDGET_RATIO)
+        columns = [cycle, allowed, median(alone), cycle / median(alone) * 1e-3, seen.main_max]
         columns += [seen.backfill_mean, backfill, seen.backfill_mean / backfill * 1e-3]
         print(
             f"{nodes:7d}{nodes // width:8d}"
             + "".join(f"{1e3 * each:12.2f}" for each in columns)
-            + f"  {seen.main_count}, {seen.backfill_count}",
+            + f"  {seen.main_count}, {seen.backfill_count}  {'within' if cycle <= allowed else 'beyond'} the budget",
             flush=True,
         )
         before = after
+    print(f"load {os.getloadavg()[0]:.1f}")
     return 0
 
 
@@ -129,17 +140,26 @@ def round_of(lab: Lab, options: argparse.Namespace, busy: int) -> Cycles:
     queue = [block(lab, options.nodes, busy) for _ in range(options.waiting)]
     lab.run(["sdiag", "-r"], timeout=60)
     end = time.monotonic() + options.seconds
+    last: list[float] = []
     while time.monotonic() < end:
         job = lab.submit("true", "-p", "batch", "--nodes=1", "--time=5")
         time.sleep(PAUSE_S)
+        last += last_cycle(lab)
         lab.run(["scancel", str(job)], timeout=60)
         time.sleep(PAUSE_S)
-    seen = read(lab.run(["sdiag"], timeout=60).stdout)
+        last += last_cycle(lab)
+    seen = read(lab.run(["sdiag"], timeout=60).stdout, last)
     lab.run(["scancel", *map(str, queue)], timeout=60)
     return seen
 
 
-def read(answer: str) -> Cycles:
+def last_cycle(lab: Lab) -> list[float]:
+    """The last main cycle (seconds), if any since the reset."""
+    cycle = sdiag.parse(lab.run(["sdiag"], timeout=60).stdout).plan.main_cycle_s
+    return [cycle] if cycle else []
+
+
+def read(answer: str, last: Sequence[float]) -> Cycles:
     main, _, backfill = answer.partition("Backfilling stats")
 
     def of(text: str, words: str) -> int:
@@ -147,7 +167,7 @@ def read(answer: str) -> Cycles:
         return int(found[1]) if found else 0
 
     return Cycles(
-        of(main, "Mean cycle") / 1e6,
+        tuple(last),
         of(main, "Max cycle") / 1e6,
         of(main, "Total cycles"),
         of(backfill, "Mean cycle") / 1e6,

@@ -6,9 +6,13 @@ switch; staff makes reservations meanwhile. Times of the log are divided by a fa
 
     python -m scripts.bench.harm --log LOG.swf.gz --profile fast --seconds 480 --json run1.json
     python -m scripts.bench.harm --log LOG.swf.gz --profile site --promise 'main_delay_p95 = "2s"'
+    python -m scripts.bench.harm --log LOG.swf.gz --profile site --skip-epilog --loop 'watch_interval_s = 0.5' ...
     python -m scripts.bench.harm --summarise run1.json run2.json
 
 With `--promise` the daemon knows no arrivals at first: its reserve is the whole machine until it has seen some fifty.
+With `--learn` the pilots' arm first plays another window of the log alone, without a promise; then its daemon starts
+anew with one, and has arrivals from accounting and from its journal how quickly pilots leave, as on a site.
+`--skip-epilog` puts the script of docs/how-to/admin-epilog.md before the prolog and epilog of the pilots' arm.
 
 Pilots run a job in restart mode whose script only sleeps: training itself would take this machine's processors from
 all four labs.
@@ -20,27 +24,37 @@ import argparse
 import json
 import os
 import shutil
+import signal
 import sqlite3
 import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from contextlib import ExitStack, closing
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from malletrain.domain.event import Event, EventKind
 from malletrain.replay.scoring.journal_score import score_journal
 from malletrain.store.encoding import payload_data
 from malletrain.store.event_reader import read_events
+from scripts.bench.harvest_epilog import install as skip_epilog
+from scripts.lab import Lab, LabError
 from scripts.play.arm import LEAF, Arm, lab_config, labs_up
 from scripts.play.harm import ARMS, BASE, PILOTS, PREEMPTION, summary
 from scripts.play.load import from_log, of_all_kinds
+from scripts.play.player import Player
 from scripts.play.predicted import idle_spans, node_changes
 from scripts.play.site import BIN, FAST_LOOP, Site
 
 #: The arms play so many seconds one after the other. Little where backfill comes every 30 s: the labs' cycles come at
 #: the same moments, so what they start begins that much sooner or later after its submission.
 STAGGER_S = {"fast": 1.3, "site": 0.3}
+
+#: Numbers of main jobs that are played to learn from begin here.
+LEARNT_FROM = 100_000
 
 
 def main() -> int:
@@ -58,6 +72,15 @@ def main() -> int:
         "--promise", action="append", default=[], metavar="LINE",
         help="a line of [promise] of the pilots' arm, such as 'main_delay_p95 = \"2s\"'; may be given again",
     )  # fmt: skip
+    parser.add_argument(
+        "--loop", action="append", default=[], metavar="LINE",
+        help="a line of [loop] of the pilots' arm; may be given again (profile fast has two, unless any is given)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--learn", type=float, default=0.0, metavar="S", help="seconds of another window, played first"
+    )
+    parser.add_argument("--learn-choice", type=int, default=0, help="which window, as --choice")
+    parser.add_argument("--skip-epilog", action="store_true", help="pilots skip the site's prolog and epilog")
     parser.add_argument("--json", type=Path, help="write the run to this file")
     parser.add_argument("--journal", type=Path, help="keep the pilots' arm's journal here (SQLite)")
     parser.add_argument("--summarise", type=Path, nargs="+", metavar="FILE", help="sum up earlier runs instead")
@@ -87,13 +110,21 @@ def play(options: argparse.Namespace) -> dict[str, object]:
         configs = {
             arm: lab_config(options.nodes, options.profile, preemption=arm in (PREEMPTION, PILOTS)) for arm in ARMS
         }
+        if options.learn:
+            configs[PILOTS] = replace(configs[PILOTS], accounting=True)
         labs = labs_up(stack, directory, configs)
-        quick = FAST_LOOP if options.profile == "fast" else []
+        if options.skip_epilog:
+            skip_epilog(labs[PILOTS])
+        loop = options.loop or (FAST_LOOP if options.profile == "fast" else [])
         pool = [f"keep_idle = {options.keep_idle}", f"keep_leaves = {options.keep_leaves}"]
-        settings = {"loop": quick, "pool": pool, "promise": options.promise}
-        site = stack.enter_context(Site(labs[PILOTS], settings=settings))
+        settings = {"loop": loop, "pool": pool} | ({} if options.learn else {"promise": options.promise})
+        account = "harvest" if options.learn else ""
+        site = stack.enter_context(Site(labs[PILOTS], account=account, settings=settings))
         site.start()
         number = site.harvest("alice", options.nodes)
+        if options.learn:
+            learn(site, options)
+            align_cycles(list(labs.values()))
         reserve = max(options.keep_idle, options.keep_leaves * LEAF)
         least = 0 if options.promise else options.nodes - reserve
         labs[PILOTS].wait_for(
@@ -142,6 +173,9 @@ def play(options: argparse.Namespace) -> dict[str, object]:
             "keep_idle": options.keep_idle,
             "keep_leaves": options.keep_leaves,
             "promise": options.promise,
+            "loop": loop,
+            "skip_epilog": options.skip_epilog,
+            "learn": [options.learn, options.learn_choice],
             "begin": begin,
             "seconds": options.seconds,
             "load": [load_before, os.getloadavg()[0]],
@@ -151,6 +185,52 @@ def play(options: argparse.Namespace) -> dict[str, object]:
             "yields": sum(1 for e in moved if payload_data(e.payload).get("cause") == "yield"),
             "preempted": sum(1 for e in moved if payload_data(e.payload).get("preempted")),
         }
+
+
+def align_cycles(labs: Sequence[Lab]) -> None:
+    """Start slurmctld anew in all labs at one moment: backfill cycles count from there, and a queue that waits for
+    them is seconds ahead in a lab whose cycles are (one with accounting comes up 16 s after the others)."""
+    for lab in labs:
+        lab.kill("slurmctld", signal.SIGTERM)
+    for lab in labs:
+        lab.wait_for(partial(has_ended, lab), 60, "the end of slurmctld")
+    for lab in labs:
+        lab.start("slurmctld")
+    for lab in labs:
+        lab.wait_for(partial(knows_its_nodes, lab), 60, "slurmctld and its nodes")
+
+
+def has_ended(lab: Lab) -> bool:
+    return not lab.is_running("slurmctld")
+
+
+def knows_its_nodes(lab: Lab) -> bool:
+    """Whether slurmctld answers and has heard of every node."""
+    try:
+        return not lab.run(["sinfo", "-h", "-N", "-t", "unk", "-o", "%N"]).stdout.strip()
+    except LabError:
+        return False
+
+
+def learn(site: Site, options: argparse.Namespace) -> None:
+    """Play another window of the log, then start the daemon anew, with the promise."""
+    jobs, _ = from_log(
+        options.log, options.nodes, options.seconds * 0.85, options.hours * 3600.0, options.learn_choice, options.fill
+    )
+    jobs = [
+        replace(job, number=job.number + LEARNT_FROM) for job in of_all_kinds(jobs) if job.submit_s < options.learn
+    ]
+    player = Player(site.lab, jobs, "bob", site.lab.path / "learn")
+    player.start()
+    time.sleep(options.learn)
+    player.stop()
+    site.lab.run(["scancel", "-p", "batch"])
+    site.lab.wait_for(lambda: not site.lab.run(["squeue", "-h", "-p", "batch"]).stdout.strip(), 120, "no main job")
+    site.stop()
+    with site.config.open("a") as config:
+        config.write("\n".join(["[promise]", *options.promise, ""]))
+    site.start()
+    print(f"learnt from {len(jobs)} main jobs in {options.learn:g} s", flush=True)
 
 
 def harvest_of(

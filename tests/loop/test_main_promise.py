@@ -65,6 +65,17 @@ def test_a_busy_machine_is_harvested_once_one_node_has_shown_how_quickly_pilots_
     assert tracker.rules(PROMISED, snapshot, later).keep_idle == PROMISED.keep_idle
 
 
+def test_before_any_main_job_met_a_pilot_nodes_are_free_after_a_look_the_leaving_and_the_epilog_of_others() -> None:
+    """A promise of 60 s, cycles of 30 s, a look every 10 s, nodes free 12 s after a pilot's end: 54 s at most."""
+    tracker, snapshot = PromiseTracker(), seen()
+    promised = replace(RULES, promise=MainPromise(p95_s=60.0))
+    tracker.learn([(str(n), START - 60.0 * n, 10) for n in range(30)])
+    tracker.look(snapshot, 0, None, START, promised)
+    assert tracker.rules(promised, snapshot, START).keep_idle == 10, "nothing is known of epilogs"
+    tracker.look(snapshot, 0, 12.0, START, promised)
+    assert tracker.rules(promised, snapshot, START).keep_idle == promised.keep_idle
+
+
 @pytest.mark.parametrize(("look_s", "nodes"), [(10.0, 3), (1.0, 1)])
 def test_a_reserve_that_is_looked_at_more_often_is_full_again_sooner(look_s: float, nodes: int) -> None:
     """One-node jobs, four in a row five seconds apart; nodes are free again a second after a worker has left."""

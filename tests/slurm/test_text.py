@@ -119,6 +119,18 @@ def test_a_cut_queue_is_refused(cut: int) -> None:
             squeue.parse_queue(part, MARK)
 
 
+def test_of_jobs_known_to_run_only_the_ids_are_read() -> None:
+    def row(job: str, state: str) -> str:
+        return _line({"i": job, "A": job, "T": state}, "a", "b")
+
+    answer = row("1", "RUNNING") + row("2", "RUNNING") + row("3", "COMPLETING") + row("4", "PENDING")
+    changed, running = squeue.parse_changed(answer, MARK, frozenset({"1", "3", "4", "9"}))
+    assert changed == squeue.parse_queue(answer, MARK)[1:]
+    assert running == {"1"}
+    with pytest.raises(InvalidInput):
+        squeue.parse_changed(answer + row("5", "RUNNING")[:-9], MARK, frozenset({"1"}))
+
+
 def test_rows_of_arrays_and_hetjobs() -> None:
     answer = (
         _line({"i": "9_[0-9999]", "A": "9", "F": "9", "K": "0-9999", "P": "batch"}, "", "")

@@ -60,14 +60,16 @@ class MainPromise:
 
 @dataclass(frozen=True, slots=True)
 class YieldTimes:
-    """How long nodes take to be free for a main job (seconds each, from the job's arrival on), and C."""
+    """How long nodes take to be free for a main job (seconds each, from the job's arrival on), and C. `expected_s`
+    stands for `took_s` while there are none."""
 
     took_s: Sequence[float] = ()
     cycle_s: float = 30.0
+    expected_s: float = UNKNOWN_YIELD_S
 
     def _waits(self) -> list[tuple[float, float]]:
         cycle = max(self.cycle_s, 0.0)
-        times = self.took_s or (UNKNOWN_YIELD_S,)
+        times = self.took_s or (self.expected_s,)
         return [(x, min(1.0, x / cycle) if cycle else 0.0) for x in times]
 
     def within(self, bound_s: float) -> float:

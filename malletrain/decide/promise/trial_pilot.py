@@ -1,8 +1,8 @@
 """One node is harvested to learn how long pilots take to leave, where the promise bears it.
 
-Until a main job has been given a pilot's node, 70 s are reckoned with. On a busy machine no reserve but the whole
-keeps a tight promise then, so that nothing is harvested, and nothing learnt: not even that nodes are free within a
-second. A promise lets some jobs be late, though: that of 95 % one of 66, with a chance of 90 %.
+Until a pilot has left, 70 s are reckoned with. On a busy machine no reserve but the whole keeps a tight promise
+then, so that nothing is harvested, and nothing learnt: not even that nodes are free within a second. A promise lets
+some jobs be late, though: that of 95 % one of 66, with a chance of 90 %.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ from dataclasses import replace
 from malletrain.decide.promise.kept_promise import PromiseKept
 from malletrain.decide.promise.promised_reserve import (
     P95,
-    UNKNOWN_YIELD_S,
     MainPromise,
     PromisedReserve,
     YieldTimes,
@@ -30,7 +29,7 @@ def with_trial_pilot(
     is kept even if one more of the main jobs `seen` is late."""
     if len(times.took_s) >= ENOUGH_YIELDS or not 0 < at_hand <= held.nodes:
         return held
-    longest_s = max(times.took_s, default=UNKNOWN_YIELD_S) + times.cycle_s
+    longest_s = max(times.took_s, default=times.expected_s) + times.cycle_s
     if not shows_kept(promise, replace(seen, delays_s=(*seen.delays_s, longest_s))):
         return held
     why = "but for one node, by which it is learnt how long pilots take to leave"

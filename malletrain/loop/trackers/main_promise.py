@@ -18,6 +18,7 @@ from malletrain.decide.promise.kept_promise import PromiseKept, next_step
 from malletrain.decide.promise.main_arrivals import HourDemands, MainArrival, demands, of_hour
 from malletrain.decide.promise.main_job_delay import MainJobDelay
 from malletrain.decide.promise.promised_reserve import (
+    UNKNOWN_YIELD_S,
     MainPromise,
     PromisedReserve,
     YieldTimes,
@@ -102,6 +103,7 @@ class PromiseTracker:
         #: Seconds from one look to the next: a reserve is filled again at a look.
         self.look_s = USUAL_LOOK_S
         self.refill_s = REFILL_LOOK_S + UNKNOWN_EXIT_S
+        self._exits_known = False
         self._cycle_s = cycle_s
         self._arrivals: list[MainArrival] = []
         self._noted: OrderedDict[str, None] = OrderedDict()
@@ -163,6 +165,7 @@ class PromiseTracker:
             self._began = self._stepped_at = now
         plan = snapshot.plan
         self._cycle_s = plan.interval_s + (plan.backfill_cycle_s or 0.0)
+        self._exits_known = exits_s is not None
         self.refill_s = self.look_s + LEAVE_S + (UNKNOWN_EXIT_S if exits_s is None else exits_s)
         self._take_arrivals(snapshot, rules, first=first)
         self._levels[at_hand(snapshot, rules)] += 1
@@ -203,7 +206,9 @@ class PromiseTracker:
     def times(self) -> YieldTimes:
         """How long nodes took to be free."""
         took = tuple(each.took_s for each in self._given.values() if each.took_s is not None)[-MAX_YIELDS:]
-        return YieldTimes(took, self._cycle_s)
+        # Pilots that left for other reasons say what an epilog takes here, before a main job has met one.
+        expected_s = min(UNKNOWN_YIELD_S, self.refill_s) if self._exits_known else UNKNOWN_YIELD_S
+        return YieldTimes(took, self._cycle_s, expected_s)
 
     def kept(self, now: float, since: float | None = None) -> PromiseKept:
         """What main jobs have met that arrived within the last day, or from `since` on; not the latest, of which

@@ -7,7 +7,7 @@ fields that only Slurm writes are parted by the ASCII unit separator, and free t
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from malletrain.domain.errors import InvalidInput
@@ -19,6 +19,7 @@ FIELD_SEPARATOR = "\x1f"
 #: squeue -o letters (squeue(1), --format); stable since 14.11. Account goes last: without accounting it is free text.
 _LETTERS = "iAFKTruPqDlVSeNYnxfbEQm"
 _FREE_TEXT_LETTERS = "aj"
+_ID, _STATE = _LETTERS.index("i"), _LETTERS.index("T")
 
 #: squeue -O fields of one task, for the check before it is released. Each with width 0, which prints it whole.
 TASK_FIELDS = (
@@ -45,21 +46,43 @@ def parse_queue(text: str, mark: str) -> list[JobRecord]:
     Raises:
         InvalidInput: text outside rows, or a row of the wrong shape: half an answer.
     """
+    return [_row(*parts) for parts in _rows(text, mark)]
+
+
+def parse_changed(text: str, mark: str, known: frozenset[str]) -> tuple[list[JobRecord], frozenset[str]]:
+    """As `parse_queue`, but the rows of jobs that are `known` and run come by their ids alone: on a large machine
+    these are thousands, and nothing else of them is wanted.
+
+    Raises:
+        InvalidInput: as `parse_queue`.
+    """
+    changed: list[JobRecord] = []
+    running: set[str] = set()
+    for fixed, account, name in _rows(text, mark):
+        if fixed[_ID] in known and fixed[_STATE] == "RUNNING":
+            running.add(fixed[_ID])
+        else:
+            changed.append(_row(fixed, account, name))
+    return changed, frozenset(running)
+
+
+def _rows(text: str, mark: str) -> Iterator[tuple[list[str], str, str]]:
+    """Of each row the fields of `_LETTERS`, the account and the name."""
     if not text.strip():
-        return []
+        return
     parts = text.split(mark)
     # [before, fixed, free, free, between, fixed, free, free, between, ...]
     period = len(_FREE_TEXT_LETTERS) + 2
     if len(parts) % period != 1 or any(parts[at].strip() for at in range(0, len(parts), period)):
         raise InvalidInput("squeue", f"an answer of the wrong shape, perhaps cut off: {text.strip()[:80]!r}")
-    return [
-        _row(parts[at].split(FIELD_SEPARATOR), parts[at + 1], parts[at + 2]) for at in range(1, len(parts), period)
-    ]
+    for at in range(1, len(parts), period):
+        fixed = parts[at].split(FIELD_SEPARATOR)
+        if len(fixed) != len(_LETTERS):
+            raise InvalidInput("squeue", f"a row of {len(fixed)} fields, not {len(_LETTERS)}: {fixed[:1]!r}")
+        yield fixed, parts[at + 1], parts[at + 2]
 
 
 def _row(fixed: list[str], account: str, name: str) -> JobRecord:
-    if len(fixed) != len(_LETTERS):
-        raise InvalidInput("squeue", f"a row of {len(fixed)} fields, not {len(_LETTERS)}: {fixed[:1]!r}")
     fields = dict(zip(_LETTERS, fixed, strict=True))
     raw, array, task = fields["A"], fields["F"], scalars.text_or_empty(fields["K"])
     if not raw.isdigit():
