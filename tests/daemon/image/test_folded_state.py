@@ -22,7 +22,7 @@ from malletrain.daemon.image.folded_state import (
     to_image,
 )
 from malletrain.daemon.image.state_codec import NotEncodable
-from malletrain.domain.event import Event
+from malletrain.domain.event import Event, JobCompleted
 from malletrain.loop.ledger import Ledger
 from malletrain.store.journal import SqliteJournal
 from malletrain.store.ledger_image import LedgerImage, keep_image
@@ -38,8 +38,10 @@ def events_of(seed: int) -> Sequence[Event]:
     from images among faults.)"""
     if seed:
         return history(seed, 15).journal.events
-    one_day = itertools.islice(day_of_site(0, jobs=2, pilots_a_job=2, window_s=1800.0), 3000)
-    return [replace(event, seq=number) for number, event in enumerate(one_day, start=1)]
+    one_day = list(itertools.islice(day_of_site(0, jobs=2, pilots_a_job=2, window_s=300.0), 3000))
+    end = one_day[-1].at
+    ends = [Event(end + job, JobCompleted(), job) for job in (1, 2)]  # curves are fitted then
+    return [replace(event, seq=number) for number, event in enumerate([*one_day, *ends], start=1)]
 
 
 @given(seed=st.integers(0, HISTORIES), data=st.data())
@@ -82,6 +84,9 @@ def test_a_start_reads_what_came_after_the_image(journal: SqliteJournal) -> None
         second = next_image(journal.path)
         assert second is not None
         assert second.seq == len(events), "it is folded on the one before"
+        fit = from_image(second).ledger._records[1].fit
+        assert fit is not None
+        assert fit.at((1, 2, 3)) == whole.ledger._records[1].fit.at((1, 2, 3))  # type: ignore[union-attr]
 
 
 def test_jobs_that_are_long_over_are_not_in_an_image(journal: SqliteJournal) -> None:
