@@ -23,7 +23,7 @@ from malletrain.elastic.launch.compile_cache import CACHE_VARIABLE, compile_cach
 from malletrain.elastic.link.standalone_record import StandaloneRecord
 from malletrain.elastic.private_folder import PrivateFolder
 from malletrain.elastic.state import checkpoint_store
-from malletrain.elastic.state.checkpoint_scrub import STATE_FILE
+from malletrain.elastic.state.checkpoint_scrub import SKELETON, STATE_FILE
 from malletrain.elastic.state.checkpoint_store import CheckpointStore
 from malletrain.elastic.state.tensor_file import write_tensors
 from malletrain.elastic.state.training_state import Position, TrainingState
@@ -89,7 +89,7 @@ def test_a_poisoned_skeleton_is_not_run(tmp_path: Path, mark: Path, how: str) ->
         poison = packed.getvalue()
     kept = CheckpointStore(tmp_path / "c").save(state())
     content, texts = checkpoint_store._content(state(), copied=True)
-    content[checkpoint_store.SKELETON] = torch.frombuffer(bytearray(poison), dtype=torch.uint8)
+    content[SKELETON] = torch.frombuffer(bytearray(poison), dtype=torch.uint8)
     with (kept / STATE_FILE).open("wb") as out:
         write_tensors(out, content, texts)
     with pytest.raises(ElasticError, match="no checkpoint can be read"):
