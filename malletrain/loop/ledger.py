@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import Counter, deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from itertools import pairwise
 
 from malletrain.decide.entitlement.budgets import AccountBudget, NodeTimeSpent, work_left_s
 from malletrain.domain.event import DaemonStarted, Event, JobAnnounced, OperatorRequest, SamplesReported, TasksAdded
@@ -64,6 +65,9 @@ class Ledger:
         """`costs` are assumed until a job has measured its own."""
         self._records: dict[int, JobState] = {}
         self._job_of_task: dict[str, int] = {}
+        self._of_application: dict[tuple[str, str], set[int]] = {}
+        self._views: dict[int, JobView] = {}  # as last asked for; replaced, never changed
+        self._changed: set[int] = set()  # jobs that have changed since
         self.costs = Costs(costs)
         self._relaunches = Costs(RELAUNCH)
         self._items = Costs(INDEPENDENT_ITEMS)
@@ -111,7 +115,7 @@ class Ledger:
             if event.job is None:
                 continue
             if isinstance(event.payload, JobAnnounced):
-                self._records.setdefault(event.job, JobState(event.payload.job))
+                self._announced(event.job, event.payload.job)
                 continue
             record = self._records.get(event.job)
             if record is None:
@@ -121,7 +125,7 @@ class Ledger:
             was_over, phase = record.phase.is_over, record.phase
             before = record.pilots.get(event.pilot or "")
             if fold(record, event):
-                record.view = None
+                self._has_changed(record)
                 if not isinstance(event.payload, SamplesReported):
                     record.costs = None
                 if phase in _WAITS_NOT and record.phase not in _WAITS_NOT:
@@ -136,7 +140,14 @@ class Ledger:
                 pilot = record.pilots.get(event.pilot or "")
                 started_at = None if pilot is None else pilot.started_at
                 self._costs_like(record.job).apply(event, application(record.job), started_at)
-                record.view = record.costs = None
+                record.costs = None
+                self._has_changed(record)
+
+    def _announced(self, number: int, job: MalleableJob) -> None:
+        if number not in self._records:
+            self._records[number] = JobState(job)
+            self._of_application.setdefault(application(job), set()).add(number)
+            self._changed.add(number)
 
     def _asked(self, request: OperatorRequest, reason: str) -> None:
         if request.verb == "drain":
@@ -157,7 +168,7 @@ class Ledger:
             for pilot in [each for each in earlier.pilots if task_of(each) == name]:
                 before = earlier.pilots.pop(pilot)
                 self._turned(earlier, before, replace(before, phase=PilotPhase.ENDED), at)
-            earlier.view = None
+            self._has_changed(earlier)
 
     def _turned(self, record: JobState, before: Pilot, after: Pilot, at: float) -> None:
         """A pilot takes or gives up its node: the job's wait may end or begin, and its account has used the node."""
@@ -217,8 +228,20 @@ class Ledger:
         return frozenset(self._records)
 
     def views(self) -> Mapping[int, JobView]:
-        """What is known of every job, by id; immutable, and built anew only for jobs that changed."""
-        return {job_id: self._view(record) for job_id, record in sorted(self._records.items())}
+        """What is known of every job, by id, in its order; immutable, and built anew only for jobs that changed."""
+        if self._changed:
+            views = dict(self._views)
+            for job_id in sorted(self._changed):
+                record = self._records.get(job_id)
+                if record is None:
+                    views.pop(job_id, None)
+                else:
+                    views[job_id] = self._view(record)
+            # Numbers of jobs ascend, so that new ones come last; but for those that another daemon announced.
+            ordered = all(a < b for a, b in pairwise(views)) if len(views) != len(self._views) else True
+            self._views = views if ordered else dict(sorted(views.items()))
+            self._changed.clear()
+        return self._views
 
     def known(self) -> Mapping[int, JobKnowledge]:
         """What was learnt of every job that is not over, for the advisor; nothing of those whose curve was given."""
@@ -292,6 +315,11 @@ class Ledger:
             ended = record.over_since is not None and record.over_since < before
             if ended and job_id not in waited_for and not self._view(record).active:
                 del self._records[job_id]
+                self._changed.add(job_id)
+                alike = self._of_application[application(record.job)]
+                alike.discard(job_id)
+                if not alike:
+                    del self._of_application[application(record.job)]
                 for name in record.pilots:
                     if self._job_of_task.get(name) == job_id:
                         del self._job_of_task[name]
@@ -302,6 +330,10 @@ class Ledger:
                 self.conduct.forget(job_id)
                 self.paces.forget(job_id)
                 self.unstarted.forget(job_id)
+
+    def _has_changed(self, record: JobState) -> None:
+        record.view = None
+        self._changed.add(record.job.id)
 
     def _view(self, record: JobState) -> JobView:
         if record.view is None:
@@ -360,8 +392,9 @@ class Ledger:
     def _pooled(self, key: tuple[str, str], but: int) -> PriorJobs | None:
         """What other jobs of an application have measured, each on two sizes or more; the newest few."""
         jobs = list(self._earlier.get(key, ()))
-        for job_id, record in sorted(self._records.items()):
-            if job_id != but and not record.phase.is_over and record.telling and application(record.job) == key:
+        for job_id in sorted(self._of_application.get(key, ())):
+            record = self._records[job_id]
+            if job_id != but and not record.phase.is_over and record.telling:
                 jobs.append(record.telling)
         return PriorJobs(tuple(jobs[-MAX_PRIOR_JOBS:])) if jobs else None
 

@@ -56,7 +56,7 @@ _NOTE_KINDS = (
 class Retention:
     """For how long (seconds) things stay as they were written.
 
-    A start without an image of the ledger (the first one of a release) reads every event that is left, at some 16 us
+    A start without an image of the ledger (the first one of a release) reads every event that is left, at some 20 us
     each (scripts/bench/journal_year).
     """
 

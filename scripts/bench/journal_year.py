@@ -83,14 +83,14 @@ def _job(slot: int, begin: float, jobs: int, pilots: int, window_s: float) -> It
             yield Event(begin, JobAnnounced(job), number)
             yield Event(begin, ArrayAttached(array, 40), number)
             yield Event(begin, TasksAdded(array, tuple(range(40))), number)
+        world = tuple(f"{array}_{which}" for which in range(pilots))
         generation = int((begin - START) % JOB_S / STAY_S) * pilots
         for turn in range(int(DAY_S / STAY_S)):
             at = begin + turn * STAY_S + slot
             for which in range(pilots):
                 generation += 1
-                yield from _stay(
-                    number, f"{array}_{which}", f"n{(slot * pilots + which):05d}", at + which, generation
-                )
+                node = f"n{(slot * pilots + which):05d}"
+                yield from _stay(number, f"{array}_{which}", node, at + which, generation, world)
             steps = int((STAY_S - 60) / window_s)
             for step in range(steps):
                 window = SamplesReported(
@@ -102,7 +102,7 @@ def _job(slot: int, begin: float, jobs: int, pilots: int, window_s: float) -> It
             yield Event(begin + DAY_S - 1, JobCompleted({"loss": 0.1}), number)
 
 
-def _stay(job: int, pilot: str, node: str, at: float, generation: int) -> Iterator[Event]:
+def _stay(job: int, pilot: str, node: str, at: float, generation: int, world: tuple[str, ...]) -> Iterator[Event]:
     start = StartPilot(job, pilot, node, 3600.0, "the node is idle")
     recycle = RecyclePilot(job, pilot, node, "main job 12345 wants its node")
     done = Outcome(True, "released")
@@ -111,7 +111,7 @@ def _stay(job: int, pilot: str, node: str, at: float, generation: int) -> Iterat
     yield Event(at + 2, PilotStarted(at + 1, at + 3601), job, pilot, node)
     yield Event(at + 5, WorkerJoined(f"{pilot}.0"), job, pilot, node)
     yield Event(at + 12, WorkerWarm(f"{pilot}.0", {"import": 3.1, "load": 4.0}), job, pilot, node)
-    yield Event(at + 12, GenerationPublished(generation, (pilot,), "plan"), job, reason=f"{pilot} is warm")
+    yield Event(at + 12, GenerationPublished(generation, world, "plan"), job, reason=f"{pilot} is warm")
     yield Event(at + 12.4, GenerationSwitched(generation, 1, 0.3, 10, grew=True), job, pilot, node)
     yield Event(at + STAY_S - 20, WorkerLeft(f"{pilot}.0", 900, "step-900"), job, pilot, node, recycle.reason)
     yield Event(at + STAY_S - 20, ActionIntent(recycle), job, pilot, node, recycle.reason)

@@ -1,4 +1,4 @@
-"""Folded state as bytes and back: plain values, containers, and objects of this package's own classes.
+"""Folded state as bytes and back: plain values, containers, arrays of numbers, and objects of this package's classes.
 
 No pickle: decoding makes objects of classes that this package defines and sets their attributes, and runs nothing of
 them. The text is JSON whose lists begin with a tag, and at its head the classes with the names of their attributes.
@@ -15,6 +15,8 @@ from dataclasses import fields, is_dataclass
 from enum import Enum
 from typing import Any
 
+import numpy as np
+
 from malletrain.domain.errors import MalletrainError
 
 #: Rooms whose classes may be in a state. `loop` is folded, the others are what it holds.
@@ -22,7 +24,7 @@ _ROOMS = ("malletrain.domain.", "malletrain.sizing.", "malletrain.learn.", "mall
 
 _ATOMS = frozenset({bool, int, float, str, type(None)})
 
-_TUPLE, _LIST, _DICT, _SET, _FROZENSET, _DEQUE, _COUNTER, _ORDERED, _ENUM, _SAME = range(10)
+_TUPLE, _LIST, _DICT, _SET, _FROZENSET, _DEQUE, _COUNTER, _ORDERED, _ENUM, _SAME, _ARRAY, _SCALAR = range(12)
 _FIRST_CLASS = 16  #: Tags from here on are classes.
 
 _CONTAINERS: Mapping[int, type[Any]] = {_TUPLE: tuple, _LIST: list, _SET: set, _FROZENSET: frozenset}
@@ -31,9 +33,12 @@ _UNORDERED = (_SET, _FROZENSET)
 _BY_TAG: Mapping[int, type[Any]] = {**_CONTAINERS, **_MAPPINGS, _DEQUE: deque}
 _TAGS: Mapping[type[Any], int] = {kind: tag for tag, kind in _BY_TAG.items()}
 
-#: Attributes that are only kept to save work, by class: they are made anew when they are asked for.
-_KEPT_TO_SAVE_WORK: Mapping[str, frozenset[str]] = {
-    "malletrain.loop.job_state:JobState": frozenset({"view", "costs"}),
+#: Attributes that are only kept to save work, by class, and what they are at first: they are made anew when they are
+#: asked for.
+_KEPT_TO_SAVE_WORK: Mapping[str, Mapping[str, object]] = {
+    "malletrain.loop.ledger:Ledger": {"_views": {}},
+    "malletrain.loop.job_state:JobState": {"view": None, "costs": None},
+    "malletrain.learn.curve:CurveFit": {"_curves": {}},
 }
 
 
@@ -90,6 +95,10 @@ class _Encoder:
         return [tag, *(sorted(items, key=repr) if tag in _UNORDERED else items)]  # the same state, the same bytes
 
     def _object(self, value: Any, kind: type[Any]) -> Any:
+        if kind is np.ndarray and value.dtype.kind in "fiub":
+            return [_ARRAY, value.dtype.str, list(value.shape), value.ravel().tolist()]
+        if isinstance(value, np.generic) and value.dtype.kind in "fiub":
+            return [_SCALAR, value.dtype.str, value.item()]
         number, names, changes = self._kinds.get(kind) or self._new_kind(value, kind)
         if isinstance(value, Enum):
             return [_ENUM, number, value.value]
@@ -98,10 +107,10 @@ class _Encoder:
                 return [_SAME, same]
             self._met[id(value)] = len(self._alive)
             self._alive.append(value)
-        hidden = _KEPT_TO_SAVE_WORK.get(self.classes[number][0], frozenset()) if changes else frozenset()
+        anew = _KEPT_TO_SAVE_WORK.get(self.classes[number][0], {})
         return [
             _FIRST_CLASS + number,
-            *(None if name in hidden else self.encode(getattr(value, name)) for name in names),
+            *(self.encode(anew[name] if name in anew else getattr(value, name)) for name in names),
         ]
 
     def _new_kind(self, value: Any, kind: type[Any]) -> tuple[int, list[str], bool]:
@@ -159,6 +168,10 @@ class _Decoder:
             return self._classes[items[0]][0](items[1])
         if tag == _SAME:
             return self._met[items[0]]
+        if tag == _ARRAY:
+            return np.array(items[2], dtype=items[0]).reshape(items[1])
+        if tag == _SCALAR:
+            return np.dtype(items[0]).type(items[1])
         raise ValueError(f"tag {tag!r} is none")
 
     def _pairs(self, items: list[Any], into: Any) -> Any:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import math
 from collections import Counter, OrderedDict, deque
+from typing import Any
 
+import numpy as np
 import pytest
 
 from malletrain.daemon.image.state_codec import NotEncodable, decoded, encoded
@@ -24,6 +27,17 @@ def test_containers_and_values_come_back_as_they_were() -> None:
     assert [type(each) for each in again] == [type(each) for each in value]
     assert again[9].maxlen == 5
     assert encoded(again) == encoded(value)
+
+
+def test_numbers_of_numpy_come_back_as_they_were() -> None:
+    value: tuple[Any, ...] = (
+        np.array([[0.1, math.nan], [1e300, 2.0]]), np.float64(0.1), np.array([], dtype=np.int64), np.int64(3)
+    )  # fmt: skip
+    again = decoded(encoded(value))
+    for one, other in zip(value, again, strict=True):
+        assert type(one) is type(other)
+        assert np.array_equal(one, other, equal_nan=True)
+        assert one.dtype == other.dtype
 
 
 def test_what_is_held_twice_and_changes_is_one_object_again() -> None:
