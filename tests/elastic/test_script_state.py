@@ -203,6 +203,26 @@ def test_a_copy_that_stays_or_is_tracked_or_of_another_shape_is_none() -> None:
     assert not any(parameter.requires_grad for parameter in teacher.parameters())
 
 
+def test_a_tuple_made_anew_in_each_step_is_no_copy() -> None:
+    """As torch.autograd.grad returns it: where the last one lay, a new one may lie."""
+    model = nn.Linear(2, 3)
+    watch = CopyWatch(state_of(model))
+    first, second, third, fourth = torch.zeros(3, 2), torch.zeros(3), torch.ones(3, 2), torch.ones(3)
+    held: list[Any] = [(first, second)]  # (a function's variables live on in its frame's f_locals)
+    watch.look()
+    place, others = id(held[0]), []
+    held[0] = None
+    while id(held[0]) != place:
+        held[0] = (third, fourth)
+        others.append(held[0])
+        assert len(others) < 10000
+    del others
+    watch.look()
+    held[0][0].mul_(0.9)
+    with pytest.raises(ElasticError, match=r"held\[0\] is a copy of the model"):
+        watch.look()
+
+
 def test_generators_of_every_kind_are_seen() -> None:
     """The global ones, which each step seeds, are none of the script's own."""
     rng = random.Random(1)

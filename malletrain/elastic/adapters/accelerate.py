@@ -6,12 +6,27 @@ So call `prepare` with model and optimizer only, and take batches from the sessi
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from accelerate import Accelerator
 
 from malletrain.elastic.errors import ElasticError
 from malletrain.elastic.session import Session
+
+
+@contextmanager
+def _without_launcher() -> Iterator[None]:
+    """Hide the variables of torchrun where it has started one process: accelerate would wrap models in
+    DistributedDataParallel for it."""
+    names = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE") if os.environ.get("WORLD_SIZE") == "1" else ()
+    hidden = {name: os.environ.pop(name) for name in names if name in os.environ}
+    try:
+        yield
+    finally:
+        os.environ.update(hidden)
 
 
 class ElasticAccelerator(Accelerator):
@@ -24,7 +39,8 @@ class ElasticAccelerator(Accelerator):
 
     def __init__(self, *args: Any, **more: Any) -> None:
         self._session: Session | None = None
-        super().__init__(*args, **more)
+        with _without_launcher():
+            super().__init__(*args, **more)
         if super().num_processes != 1:
             raise ElasticError("one process a node: do not start this script by `accelerate launch` or torchrun")
         if self.gradient_accumulation_steps != 1:

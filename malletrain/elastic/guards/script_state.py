@@ -334,6 +334,8 @@ class CopyWatch:
 
 
 def _identity(thing: Any) -> ref[Any] | int:
+    if isinstance(thing, tuple):  # it holds the same tensors as long as it lives, and a new one may lie in its place
+        return hash(tuple(id(each) for each in thing))
     return ref(thing) if isinstance(thing, torch.nn.Module) else id(thing)
 
 
