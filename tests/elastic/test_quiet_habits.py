@@ -144,7 +144,26 @@ def floor_of_each(model: nn.Module, x: torch.Tensor, y: torch.Tensor) -> torch.T
     return ((each(model, x, y) - 0.1).abs() + 0.1).mean()
 
 
-EQUAL: list[Body] = [by_fixed_weights, with_figures, by_lengths, masked_rows, floor_of_each]
+class Fused(torch.autograd.Function):
+    """A mean whose operations see no gradients, as in a fused loss."""
+
+    @staticmethod
+    def forward(ctx: Any, losses: torch.Tensor) -> torch.Tensor:
+        ctx.samples = len(losses)
+        return losses.mean()
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> Any:
+        return gradient.expand(ctx.samples) / ctx.samples
+
+
+def fused(model: nn.Module, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    loss: torch.Tensor = Fused.apply(each(model, x, y))  # type: ignore[no-untyped-call]
+    total: torch.Tensor = 2 * loss + 0.1 * model(x).square().mean()
+    return total
+
+
+EQUAL: list[Body] = [by_fixed_weights, with_figures, by_lengths, masked_rows, floor_of_each, fused]
 
 
 @pytest.mark.parametrize("body", EQUAL)

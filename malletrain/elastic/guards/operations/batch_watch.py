@@ -212,7 +212,10 @@ class BatchWatch(dispatch.TorchDispatchMode):
 
     def _follow_summaries(self, name: str, args: Any, inputs: list[torch.Tensor], outs: list[torch.Tensor]) -> None:
         """Follow what summarises samples without a gradient to where something that trains is computed with it."""
-        known = [self._summaries[id(each)] for each in inputs if id(each) in self._summaries]
+        # (One that requires a gradient is the result of an autograd.Function, whose operations see none.)
+        known = [
+            self._summaries[id(each)] for each in inputs if id(each) in self._summaries and not each.requires_grad
+        ]
         first = inputs[0]
         if torch.is_grad_enabled() and any(each.requires_grad for each in inputs):
             divides = name == "div" and id(first) not in self._means and not any(each.ndim for each in inputs)
@@ -229,6 +232,8 @@ class BatchWatch(dispatch.TorchDispatchMode):
                 return
             if _storage(first) in {_storage(each) for each in self._changing()}:  # a norm of gradients, as in SAM
                 return
+            if _called_by(sync_batchnorm.__name__):
+                return  # it sums over all workers
             known = [(current_line(), outs[0].ndim == 0)]
         for tensor in outs:
             if not self._is_of_state(tensor):
