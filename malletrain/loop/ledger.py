@@ -229,9 +229,10 @@ class Ledger:
 
     def views(self) -> Mapping[int, JobView]:
         """What is known of every job, by id, in its order; immutable, and built anew only for jobs that changed."""
-        if self._changed:
+        changed = self._changed if self._views else self._records.keys()
+        if changed:
             views = dict(self._views)
-            for job_id in sorted(self._changed):
+            for job_id in sorted(changed):
                 record = self._records.get(job_id)
                 if record is None:
                     views.pop(job_id, None)

@@ -36,7 +36,7 @@ _TAGS: Mapping[type[Any], int] = {kind: tag for tag, kind in _BY_TAG.items()}
 #: Attributes that are only kept to save work, by class, and what they are at first: they are made anew when they are
 #: asked for.
 _KEPT_TO_SAVE_WORK: Mapping[str, Mapping[str, object]] = {
-    "malletrain.loop.ledger:Ledger": {"_views": {}},
+    "malletrain.loop.ledger:Ledger": {"_views": {}, "_changed": set()},
     "malletrain.loop.job_state:JobState": {"view": None, "costs": None},
     "malletrain.learn.curve:CurveFit": {"_curves": {}},
 }
