@@ -281,10 +281,20 @@ def test_a_script_that_fails_before_it_began_fails_the_job() -> None:
 
 def test_a_script_that_ends_well_without_training_has_not_completed() -> None:
     stage = Stage()
+    stage.holding = {"9_0": False}
     worker = stage.hello(0)
     stage.members.report(worker, Exited(0))
     assert "status 0 and without training" in stage.seen(EventKind.JOB_FAILED)[0].reason
     assert not stage.seen(EventKind.JOB_COMPLETED)
+
+
+def test_one_that_has_trained_for_an_earlier_daemon_and_left_fails_no_job() -> None:
+    stage = Stage()
+    stage.holding = {"9_0": True}
+    worker = stage.hello(0)
+    stage.members.report(worker, Exited(0))
+    assert not stage.seen(EventKind.JOB_FAILED)
+    assert stage.seen(EventKind.WORKER_LOST)
 
 
 def test_one_that_never_gets_warm_is_given_up() -> None:

@@ -138,6 +138,10 @@ class JobMachine:
         worker.last_seen = self.clock.elapsed()
         worker.lost_at, worker.lost_how, worker.dropped, worker.unheard = None, "", False, False
 
+    def was_never_warm(self, worker: Worker) -> bool:
+        """Whether the worker's pilot holds a node on which no worker has been warm, by the journal."""
+        return self._holding().get(worker.pilot) is False
+
     def train(self, worker: Worker) -> None:
         """Marks a worker as a serving member of its job's world."""
         if worker.phase in (Phase.JOINING, Phase.WARM):

@@ -175,8 +175,8 @@ def _exited(machine: JobMachine, this: Worker, status: int) -> None:
             machine.ask(f"{this.id} ended before it was out of its world", broken=True)
     elif status > 0 and status not in _SIGNAL_STATUSES:
         _failed(machine, this, wire.Failed(job.step, f"exit status {status}"))
-    elif not status and this.phase is Phase.JOINING and not job.trains(this.id):
-        # (One that trains says by itself that it ends, and whether it has finished.)
+    elif not status and this.phase is Phase.JOINING and machine.was_never_warm(this):
+        # One that has trained says by itself that it ends, and how: to an earlier daemon, perhaps.
         said = "the script ended with status 0 and without training: a job is complete when it calls s.finish()"
         _failed(machine, this, wire.Failed(job.step, said))
     else:

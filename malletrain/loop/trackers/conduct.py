@@ -129,7 +129,7 @@ class Conduct:
             if any(at < record.until for _, _, record in mine):
                 continue  # it follows from that
             for name, factor, record in mine:
-                most = 1 if fault is Misconduct.AILING else rules.max_faults * factor
+                most = max(1, rules.max_faults // 3) if fault is Misconduct.AILING else rules.max_faults * factor
                 if fault is Misconduct.IDLE and factor == 1:
                     most = 0
                 if _count(record.ailing if fault is Misconduct.AILING else record.faults, at) <= most:
