@@ -88,11 +88,11 @@ def growth_sizes(
     """The sizes above `held` nodes that a job grows to by whole pilots of `width` nodes, ascending.
 
     `least` to `most`: its bounds, where the most is also what it has tasks for; `sizes`: those that its script
-    allows, where not all; `narrowest`: the fewest nodes of a pilot. A job that no whole pilot fits into may have its
-    most, or of `sizes` any, unless that takes a pilot that is too narrow.
+    allows, where not all; `narrowest`: the fewest nodes of a pilot of a job that has some. A job that no whole pilot
+    fits into may have its most, or of `sizes` any, unless that takes a pilot that is too narrow.
     """
     step = max(1, min(width, most - held))
-    if most - held < narrowest:
+    if held and most - held < narrowest:
         return ()
     if sizes:
         larger = tuple(size for size in sizes if held < size <= most and size >= least)
