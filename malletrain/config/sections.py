@@ -450,7 +450,7 @@ class BreakerSection(Section):
     slow_cycles_per_hour: Annotated[int, Field(ge=0)] = 30
     """The same for looks that find slurmctld's cycles above half a second and twice those without pilots."""
     faults_of_job: Annotated[int, Field(ge=1, le=1000)] = 3
-    """Faults of one job in an hour above which it alone gets no nodes; twice as many of one user's jobs."""
+    """Faults in an hour above which a job alone gets no nodes; twice as many of a user; of ailing nodes a third."""
     pause_minutes: Annotated[float, Field(ge=1, le=1440)] = 30.0
     """Minutes that it then stands back."""
 
