@@ -51,10 +51,15 @@ class ChanceWatch:
         between, self._between = self._between, None
         return self._differs_from(between)
 
-    def begin(self, seed: int) -> None:
-        """Begin a step: seed torch's, Python's and, where it is loaded, numpy's global generator."""
+    def begin(self, seed: int, *, missed: bool = False) -> None:
+        """Begin a step: seed torch's, Python's and, where it is loaded, numpy's global generator.
+
+        Args:
+            missed: whether the others have committed the step already. It does not count: which steps are early is
+                the same on all members.
+        """
         seed_all(seed)
-        self._steps += 1
+        self._steps += not missed
         self._before = _states() if self.is_watching and not self.found else None
 
     def committed(self) -> bool:

@@ -194,7 +194,7 @@ class ScriptGuards:
                     self._copies.look()
                 except ElasticError as error:
                     self._objections.raise_or_warn(str(error))
-        self.chance.begin(seed)
+        self.chance.begin(seed, missed=self._committer.received_sums is not None)
 
     def watch_losses(self, *, mean: bool, weighted: bool, pairs: bool, samples: int) -> LossWatch | None:
         """Look at the losses of a step while the result is active.
