@@ -242,3 +242,16 @@ def test_generators_of_every_kind_are_seen() -> None:
         "legacy (a random generator)",
     ]
     assert not any(name.startswith("legacy") for name in generators([legacy]))
+
+
+def test_a_batch_that_has_the_models_shapes_is_no_copy() -> None:
+    model = torch.nn.Linear(4, 8)
+    watch = CopyWatch(state_of(model))
+    batch = [torch.zeros(8, 4), torch.zeros(8)]
+    watch.look(batch)
+    batch[:] = [torch.ones(8, 4), torch.ones(8)]  # a new list in the place of the last one, say
+    watch.look(batch)
+    watch.look()
+    batch[0] = torch.zeros(8, 4)
+    with pytest.raises(ElasticError, match="batch is a copy"):
+        watch.look()

@@ -191,9 +191,11 @@ class ScriptGuards:
                 self.sources |= gradient_hooks(self._state.model)
             if self.chance.is_early or not self._state.position.cursor:  # the first step of an epoch
                 try:
-                    self._copies.look()
+                    self._copies.look(self._batch)
                 except ElasticError as error:
                     self._objections.raise_or_warn(str(error))
+            else:
+                self._copies.forget()
         self.chance.begin(seed, missed=self._committer.received_sums is not None)
 
     def watch_losses(self, *, mean: bool, weighted: bool, pairs: bool, samples: int) -> LossWatch | None:

@@ -21,6 +21,7 @@ from typing import Any
 from weakref import ref
 
 import torch
+from torch.utils._pytree import tree_leaves
 
 from malletrain.elastic.errors import ElasticError
 from malletrain.elastic.guards.carried_names import CarriedName, carried_names, renewed_names
@@ -289,13 +290,16 @@ class CopyWatch:
         if self._before is not None:
             self._before = {name: kept for name, kept in self._before.items() if isinstance(kept[0], ref)}
 
-    def look(self) -> None:
+    def look(self, batch: Any = None) -> None:
         """Look at the copies that the script holds. Call it at the same place of two steps, at least.
+
+        Args:
+            batch: of the step that begins: no copy, whatever its shapes are.
 
         Raises:
             ElasticError: one has changed since the last look.
         """
-        found = self._copies(variables())
+        found = self._copies(variables(), {id(each) for each in tree_leaves(batch)})
         renewed = _renewed()
         now = {
             name: (name if name in renewed else _identity(thing), _fingerprint(tensors))
@@ -312,8 +316,8 @@ class CopyWatch:
                     's.state["average"], as tensors, before the first epoch'
                 )
 
-    def _copies(self, given: Mapping[str, Any]) -> Iterator[tuple[str, Any, list[Any]]]:
-        own = {id(each) for each in [*self._state.model.parameters(), *self._state.model.buffers()]}
+    def _copies(self, given: Mapping[str, Any], own: set[int]) -> Iterator[tuple[str, Any, list[Any]]]:
+        own |= {id(each) for each in [*self._state.model.parameters(), *self._state.model.buffers()]}
         for thing in self._state.tracked.values():
             own |= {id(tensor) for tensor in _tensors(thing)}
         shapes = Counter(tuple(each.shape) for each in self._state.model.parameters())
