@@ -131,7 +131,7 @@ def test_a_flip_in_a_gradient_before_it_is_summed_is_in_all_replicas_alike(tmp_p
 
 
 def test_a_flip_that_makes_a_gradient_huge_ends_the_job_at_the_next_step(tmp_path: Path) -> None:
-    """The highest bit of the exponent: 1e-3 becomes 1e305. The sum is finite, and what follows from it is not."""
+    """The highest bit of the exponent: -1e-3 becomes -1e305. The sum is finite, and what follows from it is not."""
     with running(tmp_path) as (daemon, pod):
         for task in range(2):
             flipping = {"FLIP_GRADIENT_AT": "15:62"} if task == 1 else {}

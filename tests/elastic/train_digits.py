@@ -188,8 +188,8 @@ def main() -> None:
                     del os.environ["FLIP_GRADIENT_AT"]
 
                     def flip(gradient: torch.Tensor, bit: int = int(at[2])) -> None:
-                        flat = gradient.reshape(-1)
-                        flat.numpy().view("u8")[int(flat.abs().argmax())] ^= 1 << bit
+                        flat = gradient.reshape(-1)  # the least: its weight grows, and does not merely silence a unit
+                        flat.numpy().view("u8")[int(flat.argmin())] ^= 1 << bit
 
                     flipping = next(model.parameters()).register_hook(flip)
                 if s.steps_done == options.raise_loaded:
