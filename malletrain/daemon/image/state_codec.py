@@ -38,7 +38,6 @@ _TAGS: Mapping[type[Any], int] = {kind: tag for tag, kind in _BY_TAG.items()}
 _KEPT_TO_SAVE_WORK: Mapping[str, Mapping[str, object]] = {
     "malletrain.loop.ledger:Ledger": {"_views": {}, "_changed": set()},
     "malletrain.loop.job_state:JobState": {"view": None, "costs": None},
-    "malletrain.learn.curve:CurveFit": {"_curves": {}},
 }
 
 

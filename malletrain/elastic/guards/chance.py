@@ -44,7 +44,7 @@ class ChanceWatch:
     def begin_between(self) -> None:
         """A batch is given to the script, which may draw random numbers before the step begins."""
         next_is_watched = self._steps < FIRST_STEPS or (self._steps + 1) % EVERY == 0
-        self._between = _states() if next_is_watched and not self.found else None
+        self._between = random_states() if next_is_watched and not self.found else None
 
     def drawn_between(self) -> bool:
         """Whether this is the first time that it has. Call it as the step begins."""
@@ -60,7 +60,7 @@ class ChanceWatch:
         """
         seed_all(seed)
         self._steps += not missed
-        self._before = _states() if self.is_watching and not self.found else None
+        self._before = random_states() if self.is_watching and not self.found else None
 
     def committed(self) -> bool:
         """Whether this is the first step found to have drawn random numbers. Call it as backward ends."""
@@ -68,13 +68,14 @@ class ChanceWatch:
         return self._differs_from(before)
 
     def _differs_from(self, before: list[Any] | None) -> bool:
-        if before is None or self.found or all(_same(*pair) for pair in zip(before, _states(), strict=False)):
+        if before is None or self.found or not have_drawn(before):
             return False
         self.found = True
         return True
 
 
-def _states() -> list[Any]:
+def random_states() -> list[Any]:
+    """The states of the global random generators, for `have_drawn`."""
     states: list[Any] = [torch.get_rng_state(), random.getstate()]
     if torch.cuda.is_available() and torch.cuda.is_initialized():
         states.append([generator.get_offset() for generator in torch.cuda.default_generators])
@@ -83,6 +84,12 @@ def _states() -> list[Any]:
         key = numpy.random.get_state()
         states.append((key[1].tobytes(), key[2:]))
     return states
+
+
+def have_drawn(before: list[Any]) -> bool:
+    """Whether a global generator is in another state than `before`, of `random_states`. (One that has been loaded
+    since is left out.)"""
+    return not all(_same(*pair) for pair in zip(before, random_states(), strict=False))
 
 
 def _same(old: Any, new: Any) -> bool:

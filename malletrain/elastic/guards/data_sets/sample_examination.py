@@ -27,6 +27,7 @@ from torch.utils.data import default_collate
 
 from malletrain.elastic.data.random_seeds import kept_random_state
 from malletrain.elastic.data.sample_loader import SampleLoader
+from malletrain.elastic.guards.chance import have_drawn, random_states
 from malletrain.elastic.guards.script_place import is_script
 
 log = logging.getLogger("malletrain.elastic")
@@ -115,11 +116,9 @@ def _examine_collate(loader: SampleLoader, items: Sequence[Any], found: Examinat
 
     try:
         loader.seed(0, 0)
-        before = torch.get_rng_state(), random.getstate(), _numpy_state()
+        before = random_states()
         whole = collated(len(items))
-        found.draws = not (
-            torch.equal(before[0], torch.get_rng_state()) and before[1:] == (random.getstate(), _numpy_state())
-        )
+        found.draws = have_drawn(before)
         again, half = collated(len(items)), collated(len(items) // 2)
     except Exception as error:  # noqa: BLE001 - whatever the function may raise
         # It may refuse so few samples, and samples may refuse to be copied: a batch of the training will show.
@@ -204,14 +203,6 @@ def _generators(thing: Any, depth: int, seen: set[int]) -> Iterator[Any]:
         within = list(thing)[:100] if isinstance(thing, list | tuple) else getattr(thing, "__dict__", {})
         for each in within.values() if isinstance(within, dict) else within:
             yield from _generators(each, depth - 1, seen)
-
-
-def _numpy_state() -> Any:
-    numpy = sys.modules.get("numpy")
-    if numpy is None:
-        return None
-    key = numpy.random.get_state()
-    return key[1].tobytes(), key[2:]
 
 
 def _line_of(function: Callable[..., Any]) -> str:
