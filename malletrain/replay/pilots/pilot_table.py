@@ -46,14 +46,19 @@ class PilotTable:
 
     def rows(self, at: slice | Ints = slice(None)) -> PilotRows:
         """The rows `at`, all by default."""
-        places = np.arange(len(self.node))[at] if isinstance(at, slice) else at
-        run = np.searchsorted(np.cumsum(self.count), places, side="right")
-        return PilotRows(self.node[places], self.start[run], self.end[run], self.job[run], self.cause[run])
+        return self._rows(at, np.cumsum(self.count, dtype=np.int64))
 
     def parts(self, at_once: int) -> Iterator[PilotRows]:
         """All rows in order, `at_once` at a time."""
+        ends: Ints = np.cumsum(self.count, dtype=np.int64)
         for begin in range(0, len(self.node), at_once):
-            yield self.rows(slice(begin, begin + at_once))
+            yield self._rows(slice(begin, begin + at_once), ends)
+
+    def _rows(self, at: slice | Ints, ends: Ints) -> PilotRows:
+        """`ends`: one past the last row of each run."""
+        places = np.arange(*at.indices(len(self.node))) if isinstance(at, slice) else at
+        run = np.searchsorted(ends, places, side="right")
+        return PilotRows(self.node[places], self.start[run], self.end[run], self.job[run], self.cause[run])
 
     @staticmethod
     def joined(tables: Sequence[PilotTable]) -> PilotTable:
