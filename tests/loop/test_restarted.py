@@ -223,6 +223,15 @@ def test_a_worker_whose_world_trained_on_without_it_is_refused_after_a_restart()
         daemon.members.hello(claim, Standing(6, daemon.seats, 40, "", 6))
 
 
+def test_one_that_was_left_behind_is_refused_also_after_the_others_have_said_hello() -> None:
+    """Were it kept, it would hold an older state in no world, and those who hold the newest might end before it."""
+    daemon, first, others = _left_behind()
+    newest = Standing(7, tuple(seat for seat in daemon.seats if seat.pilot in others), 60, "", 7)
+    daemon.members.hello(Claim(1, others[0], 0, daemon.nodes[others[0]], 1001), newest)
+    with pytest.raises(Refused, match="trained on in generation 7 without it"):
+        daemon.members.hello(Claim(1, first, 0, daemon.nodes[first], 1001), Standing(6, daemon.seats, 40, "", 6))
+
+
 def test_a_member_of_the_newest_world_that_is_still_in_the_one_before_does_not_bring_that_back() -> None:
     daemon, _, others = _left_behind()
     claim = Claim(1, others[0], 0, daemon.nodes[others[0]], 1001)

@@ -71,19 +71,33 @@ def members_of(
             raise
         except Refused as error:
             absent.append(f"no seat for {seat.worker[:80]}, which {claim.worker} names: {error}")
-    if not _is_possible(job, claim.job, said):
-        return None
-    if job.taken is not None and said.generation < job.taken.generation:
-        # Others have trained on since, and may do so still where the daemon does not hear them.
-        if claim.pilot in job.taken.pilots:
-            return None
+    possible = _is_possible(job, claim.job, said)
+    trained_on = _trained_on_without(claim, job, said)
+    if trained_on is not None:
         raise Refused(
-            f"worker {claim.worker} was given up: job {claim.job} trained on in generation {job.taken.generation} "
+            f"worker {claim.worker} was given up: job {claim.job} trained on in generation {trained_on} "
             "without it: end this process"
         )
+    if not possible or (job.taken is not None and said.generation < job.taken.generation):
+        return None
     for why in absent:
         refused(claim.job, why)
     return members
+
+
+def _trained_on_without(claim: Claim, job: JobMembership, said: Standing) -> int | None:
+    """The later generation in which others have trained on without the caller; None if it is not known of any.
+
+    They may do so still where the daemon does not hear them, and the caller's state is older than theirs.
+    """
+    world, taken = job.world, job.taken
+    if world is not None and (world.has(claim.worker) or said.generation in job.published):
+        return None  # it is to take that world, or to leave by it
+    if world is not None and said.generation < world.generation:
+        return world.generation
+    if taken is not None and said.generation < taken.generation and claim.pilot not in taken.pilots:
+        return taken.generation
+    return None
 
 
 def _is_possible(job: JobMembership, job_id: int, said: Standing) -> bool:
