@@ -93,6 +93,20 @@ def test_a_count_that_differs_is_found(loss_of: Any, where: set[str]) -> None:
     assert differ(veteran, watched(at(3), samples=7)) == (False, "")
 
 
+@pytest.mark.parametrize("sign", [1, -1])
+def test_what_is_no_number_is_left_to_the_check_of_gradients(sign: int) -> None:
+    """Which names it better. An infinite number is a newcomer's `best = inf`, and counts."""
+
+    def times(factor: float) -> Loss:
+        return lambda model, x, y: plain(model, x, y) * factor + min(factor, 1.0)
+
+    first = watched(times(1.0))
+    veteran = watched(times(2.0), earlier=first)
+    for pair in ((veteran, watched(times(math.nan))), (veteran, watched(times(math.nan), samples=7))):
+        assert differ(*pair[::sign]) == (False, "")
+    assert differ(*(veteran, watched(times(math.inf)))[::sign]) == (False, "mul")
+
+
 def test_another_branch_is_found() -> None:
     def branch(count: int) -> Loss:
         def loss_of(model: nn.Module, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:

@@ -4,6 +4,9 @@ Workers have other numbers of samples where a batch cannot be divided evenly, an
 number n differs by right: `total / n`. So a number that differs between workers of unlike n counts only if it is the
 same in none of the forms v, v / n, v * n and v - n, and has changed from step to step while n did not (a square root
 of n has not).
+
+What is no number (nan) is not compared: it reaches the gradients, whose own check names it. An infinite one is, since
+`best = inf` is what many scripts begin with.
 """
 
 from __future__ import annotations
@@ -34,6 +37,8 @@ def row_of(numbers: ForwardNumbers) -> list[int]:
     row[_LINES], row[_GRAPH] = digest_of_text(repr(sorted(numbers.lines))), numbers.graph
     for slot, name in _slots(numbers).items():
         value, n = numbers.numbers[name], numbers.samples
+        if math.isnan(value):
+            continue
         forms = [digest_of_text(f"{form:.10g}") for form in (value, value / n, value * n, value - n)]
         at = _HEAD + _COLUMNS * slot
         row[at : at + _COLUMNS] = [digest_of_text(name), name in numbers.varying, *forms]
