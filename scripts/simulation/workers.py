@@ -196,7 +196,7 @@ class Workers:
     def _act(self, me: Process) -> None:
         if me.left_at is not None:
             if (me.ends and not me.outbox) or self.now > me.left_at + WAITS_TO_BE_RECYCLED_S:
-                self._end(me, 0)
+                self._end(me, 0 if me.ends else 143)
             return
         if me.elastic is not Elastic.LIVE:
             self._launchers.act(me)

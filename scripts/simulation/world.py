@@ -102,6 +102,7 @@ class _World:
         self.job_of_array: dict[int, int] = {}
         self.runs: Counter[str] = Counter()  #: of tasks
         self.processes_of: dict[str, dict[str, Process]] = {}  #: by task and pilot
+        self.began: dict[str, float | None] = {}  #: by task: when Slurm started the run that they are of
         self.main_since: dict[str, float] = {}
         self.main_ends: dict[str, float] = {}
         self.down_until: dict[str, float] = {}
@@ -278,11 +279,12 @@ class _World:
             task, running = tasks[name], self.processes_of.get(name, {})
             if task.start is not None and self.slurms_clock.now() >= task.start + task.limit_s and task.end is None:
                 self.slurm.end_pilot(name, PilotEnd(SlurmState.TIMEOUT))
-            if task.state is SlurmState.RUNNING and not running:
-                self._start(name, task.nodes)
-            elif task.state is not SlurmState.RUNNING and running:
+            # A task can have been requeued and started again since the last step.
+            if running and (task.state is not SlurmState.RUNNING or task.start != self.began[name]):
                 for process in list(running.values()):
                     self._kill(process, told=True)
+            elif task.state is SlurmState.RUNNING and not running:
+                self._start(name, task.nodes)
 
     def _start(self, task: str, nodes: Sequence[str]) -> None:
         now = self.clock.passed
@@ -296,6 +298,7 @@ class _World:
             self.processes_of.setdefault(task, {})[process.pilot] = process
             self.workers.spawn(process)
         self.runs[task] += 1
+        self.began[task] = self.slurm.tasks[task].start
         self.happened["tasks of several nodes"] += len(nodes) > 1
 
     def _kill_of(self, task: str) -> None:
