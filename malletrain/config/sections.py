@@ -148,7 +148,7 @@ class PromiseSection(Section):
     immediate_refusals: Annotated[float, Field(ge=0, le=1)] | None = None
     """At most this share of jobs that start at once or never (srun -I) meets pilots; unset: no such promise."""
     controller_cycle: Literal["off", "auto"] | Annotated[float, Field(ge=1.05, le=100)] = "off"
-    """slurmctld's main cycle takes at most so many times as long as without pilots; `auto`: 1.5."""
+    """slurmctld's main cycle takes at most so many times as long as without pilots; `auto`: 1.5 or harmless."""
     chance: Annotated[float, Field(ge=0.5, le=0.999)] = 0.9
     """Statistical certainty with which the reserve keeps the promise, by the arrivals that are known."""
     starts_per_minute: Annotated[int, Field(ge=1, le=3000)] = 60

@@ -62,8 +62,9 @@ def promise_of(config: Config) -> MainPromise | None:
     given = config.promise
     most = config.pool.few_pilots if config.pool.stage == "few" else MAX_LEARNT_PILOTS
     found = MainPromise(
-        given.main_delay_p95, given.main_delay_mean, given.immediate_refusals, given.cycle_ratio, given.chance, most
-    )
+        given.main_delay_p95, given.main_delay_mean, given.immediate_refusals, given.cycle_ratio, given.chance, most,
+        harmless_cycles=given.controller_cycle == "auto",
+    )  # fmt: skip
     return found if found.holds_nodes or found.cycle_ratio is not None else None
 
 

@@ -177,6 +177,7 @@ class BackfillPlan:
     queue_length: int | None = None
     main_cycle_s: float | None = None  #: how long slurmctld's main scheduler took last
     backfill_cycle_s: float | None = None  #: how long its backfill scheduler took last
+    main_cycles_per_minute: float | None = None  #: how often its main scheduler ran since it began to count
 
     @property
     def lasts_s(self) -> float:

@@ -28,10 +28,13 @@ from typing import Any
 
 from scripts.lab import Lab, LabError
 from scripts.play.arm import lab_config, labs_up
-from scripts.play.harm import MEAN_S, P99_S, interval, p99
+from scripts.play.harm import interval, p99
 from scripts.play.load import Kind, MainJob
 from scripts.play.player import Player
 from scripts.play.site import FAST_LOOP, Site
+
+#: Goals beyond the noise floor: 99th percentile and mean (seconds).
+P99_S, MEAN_S = 2.0, 0.5
 
 Row = dict[str, Any]  #: of one job: trial, label, took_s by lab
 

@@ -135,8 +135,7 @@ def play(options: argparse.Namespace) -> dict[str, Any]:
             paid = ["--activate", f"{costs.activate_s:.2f}", "--rescale", f"{costs.grow_s:.3f},{costs.shrink_s:.3f}"]
             columns["costs"] = parts(from_jobs(replayed, log, paid))
             arm.end_all()
-            busy = [(node, a, b + config.epilog_seconds) for node, a, b in arm.busy()]
-            holes = idle_spans(busy, lab.nodes, begin, end)
+            holes = idle_spans(arm.busy(config.epilog_seconds), lab.nodes, begin, end)
             columns["holes"] = parts(from_holes(replayed, holes, begin, directory / "holes.csv", paid))
             pilots = [span for span in pilot_spans(events, end) if span.end > begin]
             fall = waterfall_of(holes, pilots, stalls_seen(events), (begin, end), options.keep_idle)

@@ -22,7 +22,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from malletrain.decide.promise.controller_budget import ControllerBudget
+from malletrain.decide.promise.controller_budget import ControllerBudget, harmless_cycle_s
 from malletrain.slurm.formats import sdiag
 from scripts.lab import Lab, LabConfig, LabError
 from scripts.lab.conf import SCHEDULER_PARAMETERS
@@ -100,13 +100,17 @@ def bench(lab: Lab, options: argparse.Namespace) -> int:
         alone, backfill = before.main + after.main, mean(before.backfill_mean, after.backfill_mean)
         if not (alone and seen.main and backfill):
             raise LabError("no main or no backfill cycle in a round: raise --seconds")
-        cycle, allowed = median(seen.main), ControllerBudget(cap=0, alone=alone).budget_s(BUDGET_RATIO)
+        cycle, budget = median(seen.main), ControllerBudget(cap=0, alone=alone)
+        a_minute = 60.0 * seen.main_count / options.seconds
+        allowed = budget.budget_s(BUDGET_RATIO, harmless_cycle_s(a_minute))
+        strictly = "within" if cycle <= budget.budget_s(BUDGET_RATIO, 0.0) else "beyond"
         columns = [cycle, allowed, median(alone), cycle / median(alone) * 1e-3, seen.main_max]
         columns += [seen.backfill_mean, backfill, seen.backfill_mean / backfill * 1e-3]
         print(
             f"{nodes:7d}{nodes // width:8d}"
             + "".join(f"{1e3 * each:12.2f}" for each in columns)
-            + f"  {seen.main_count}, {seen.backfill_count}  {'within' if cycle <= allowed else 'beyond'} the budget",
+            + f"  {seen.main_count}, {seen.backfill_count}"
+            + f"  {'within' if cycle <= allowed else 'beyond'} the budget, {strictly} {BUDGET_RATIO:g} times",
             flush=True,
         )
         before = after

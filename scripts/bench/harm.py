@@ -42,9 +42,10 @@ from malletrain.store.encoding import payload_data
 from malletrain.store.event_reader import read_events
 from scripts.bench.harvest_epilog import install as skip_epilog
 from scripts.lab import Lab, LabError
+from scripts.lab.conf import EPILOG_S, PROLOG_S
 from scripts.play.arm import LEAF, Arm, lab_config, labs_up
 from scripts.play.harm import ARMS, BASE, PILOTS, PREEMPTION, summary
-from scripts.play.load import from_log, of_all_kinds
+from scripts.play.load import MainJob, from_log, of_all_kinds
 from scripts.play.player import Player
 from scripts.play.predicted import idle_spans, node_changes
 from scripts.play.site import BIN, FAST_LOOP, Site
@@ -65,7 +66,13 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=480.0, help="length of the play")
     parser.add_argument("--hours", type=float, default=48.0, help="hours of the log that are played in it")
     parser.add_argument("--choice", type=int, default=0, help="which window: 0 is the one nearest to --fill")
-    parser.add_argument("--fill", type=float, default=0.6, help="share of the machine that the main queue takes")
+    parser.add_argument(
+        "--fill",
+        type=float,
+        default=0.6,
+        help="share of the machine that the main queue takes, prolog and epilog included",
+    )
+    parser.add_argument("--least-jobs", type=int, default=0, help="only windows with so many jobs")
     parser.add_argument("--keep-idle", type=int, default=1, help="pool.keep_idle of the pilots' arm")
     parser.add_argument("--keep-leaves", type=int, default=0, help="pool.keep_leaves of the pilots' arm")
     parser.add_argument(
@@ -98,10 +105,7 @@ def main() -> int:
 
 
 def play(options: argparse.Namespace) -> dict[str, object]:
-    jobs, factor = from_log(
-        options.log, options.nodes, options.seconds * 0.85, options.hours * 3600.0, options.choice, options.fill
-    )
-    jobs = of_all_kinds(jobs)
+    jobs, factor = window(options, options.choice)
     print(f"{len(jobs)} main jobs of {options.log.name}, time divided by {factor:.0f}", flush=True)
     directory = Path(tempfile.mkdtemp(prefix="mt-harm-", dir="/tmp"))
     directory.chmod(0o755)
@@ -162,7 +166,7 @@ def play(options: argparse.Namespace) -> dict[str, object]:
             "--json",
         ]
         attributed = json.loads(site.lab.run(asked).stdout)
-        harvest = harvest_of(site, number, base, begin, end, directory, reserve)
+        harvest = harvest_of(site, number, base, begin, end, directory, reserve, EPILOG_S[options.profile])
         moved = [e for e in read_events(journal) if e.kind in (EventKind.INTENT, EventKind.PILOT_ENDED)]
         return {
             "profile": options.profile,
@@ -170,6 +174,8 @@ def play(options: argparse.Namespace) -> dict[str, object]:
             "nodes": options.nodes,
             "log": options.log.name,
             "choice": options.choice,
+            "least_jobs": options.least_jobs,
+            "fill": options.fill,
             "keep_idle": options.keep_idle,
             "keep_leaves": options.keep_leaves,
             "promise": options.promise,
@@ -185,6 +191,15 @@ def play(options: argparse.Namespace) -> dict[str, object]:
             "yields": sum(1 for e in moved if payload_data(e.payload).get("cause") == "yield"),
             "preempted": sum(1 for e in moved if payload_data(e.payload).get("preempted")),
         }
+
+
+def window(options: argparse.Namespace, choice: int) -> tuple[list[MainJob], float]:
+    """The jobs of a window of the log, of all kinds, and the factor of time; all come before the play ends."""
+    jobs, factor = from_log(
+        options.log, options.nodes, options.seconds * 0.85, options.hours * 3600.0, choice, options.fill,
+        around_s=PROLOG_S[options.profile] + EPILOG_S[options.profile], least_jobs=options.least_jobs,
+    )  # fmt: skip
+    return of_all_kinds(jobs), factor
 
 
 def align_cycles(labs: Sequence[Lab]) -> None:
@@ -214,12 +229,8 @@ def knows_its_nodes(lab: Lab) -> bool:
 
 def learn(site: Site, options: argparse.Namespace) -> None:
     """Play another window of the log, then start the daemon anew, with the promise."""
-    jobs, _ = from_log(
-        options.log, options.nodes, options.seconds * 0.85, options.hours * 3600.0, options.learn_choice, options.fill
-    )
-    jobs = [
-        replace(job, number=job.number + LEARNT_FROM) for job in of_all_kinds(jobs) if job.submit_s < options.learn
-    ]
+    jobs, _ = window(options, options.learn_choice)
+    jobs = [replace(job, number=job.number + LEARNT_FROM) for job in jobs if job.submit_s < options.learn]
     player = Player(site.lab, jobs, "bob", site.lab.path / "learn")
     player.start()
     time.sleep(options.learn)
@@ -234,7 +245,7 @@ def learn(site: Site, options: argparse.Namespace) -> None:
 
 
 def harvest_of(
-    site: Site, number: int, base: Arm, begin: float, end: float, directory: Path, reserve: int
+    site: Site, number: int, base: Arm, begin: float, end: float, directory: Path, reserve: int, epilog_s: float
 ) -> dict[str, float]:
     """What pilots really did, and what replay makes of the load of the arm without them; `reserve` nodes are left
     alone in both."""
@@ -246,7 +257,7 @@ def harvest_of(
     warm = [e for e in events if e.kind is EventKind.WORKER_WARM]
     activate = activation_s(events, warm)
     trace = directory / "trace.csv"
-    trace.write_text(node_changes(idle_spans(base.busy(), base.lab.nodes, begin, end), begin))
+    trace.write_text(node_changes(idle_spans(base.busy(epilog_s), base.lab.nodes, begin, end), begin))
     answer = directory / "replay.json"
     argv = [str(BIN / "malletrain"), "replay", str(trace), "--mix", "endless:1", "--policy", "exact"]
     argv += ["--activate", f"{activate:.1f}", "--keep-idle", str(reserve), "--end", f"{end:.0f}"]

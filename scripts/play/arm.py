@@ -20,8 +20,10 @@ LEAF = 4
 #: So often (seconds) staff asks for a short reservation of two nodes, and so much later it begins.
 RESERVE_EVERY_S, RESERVE_LEAD_S = 90.0, 40.0
 
-_STARTED = re.compile(
-    r"(sched: Allocate|backfill: Started|_slurm_rpc_allocate_resources)\D*JobId=(\d+)(?:_\d+\((\d+)\))?"
+#: slurmctld's log as it starts a job (22.05 to 26.05).
+STARTED = re.compile(
+    r"(sched: Allocate|backfill: (?:_start_job: )?Started|_slurm_rpc_allocate_resources)"
+    r"\D*JobId=(\d+)(?:_\d+\((\d+)\))?"
 )
 _RPC = re.compile(r"\s+([A-Z_]+)\s+\(\s*\d+\) count:(\d+)\s+ave_time:\d+\s+total_time:(\d+)")
 _FIELD = re.compile(r"(?:^| )([A-Za-z]+)=(\S*)")
@@ -124,11 +126,11 @@ class Arm:
         self.lab.run(["scancel", "-p", "batch"])
         self.lab.wait_for(lambda: not self.lab.run(["squeue", "-h", "-p", "batch"]).stdout.strip(), 60, "no main job")
 
-    def busy(self) -> list[tuple[str, float, float]]:
-        """When which node had a main job that has ended, prolog and epilog left out, or was reserved for staff: node,
-        from, to (Unix seconds)."""
+    def busy(self, epilog_s: float) -> list[tuple[str, float, float]]:
+        """When which node had a main job that has ended, with its prolog and `epilog_s` after it, or was reserved for
+        staff: node, from, to (Unix seconds)."""
         jobs = [
-            (node, start, end)
+            (node, start, end + epilog_s)
             for name, nodes, start, end in self._completions()
             if name.startswith("main") and end > start
             for node in nodes
@@ -158,7 +160,7 @@ class Arm:
         """By which scheduler each job was started."""
         found = {}
         for line in (self.lab.log / "slurmctld.log").read_text(errors="replace").splitlines():
-            match = _STARTED.search(line)
+            match = STARTED.search(line)
             if match:
                 found[int(match[3] or match[2])] = "backfilled" if match[1].startswith("backfill") else "top"
         return found

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from statistics import fmean, median
 from typing import Any
 
-from scripts.play.harm import BASE, PILOTS, PREEMPTION, TWIN, quantile
+from scripts.play.harm import COMPARABLE_S, PILOTS, WITHOUT_PILOTS, quantile
 
 #: A job is late beyond so many seconds: Slurm's own times are whole seconds, and the arms' phases differ.
 LATE_S = 2.0
@@ -41,7 +41,7 @@ class AttributedPair:
     @property
     def is_clear(self) -> bool:
         """Whether the arms without pilots agree on when it starts."""
-        return self.noise_s <= LATE_S
+        return self.noise_s <= COMPARABLE_S
 
     @property
     def verdict(self) -> str:
@@ -64,7 +64,7 @@ def attributed_pairs(
     for row in run["attributed"]["main_jobs"]:
         head = row["main_job"].removeprefix("het").partition("_")[0].partition("+")[0]
         said[head] = max(said.get(head, (0.0, "")), (row["delay_s"], row["cause"]))
-    without = [run["arms"][arm]["jobs"] for arm in (BASE, TWIN, PREEMPTION)]
+    without = [run["arms"][arm]["jobs"] for arm in WITHOUT_PILOTS]
     found = []
     for number, job in run["arms"][PILOTS]["jobs"].items():
         starts = [arm.get(number, {}).get("start_s") for arm in without]
@@ -97,7 +97,7 @@ def agreement(pairs: Sequence[AttributedPair]) -> Iterator[str]:
         yield "no main job started alike in all arms without pilots"
         return
     yield (
-        f"{len(pairs)} main jobs, {len(clear)} of which the arms without pilots start within {LATE_S:g} s of "
+        f"{len(pairs)} main jobs, {len(clear)} of which the arms without pilots start within {COMPARABLE_S:g} s of "
         f"each other; these count. Late: more than {LATE_S:g} s"
     )
     verdicts = Counter(pair.verdict for pair in clear)

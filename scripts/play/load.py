@@ -63,13 +63,23 @@ def of_all_kinds(jobs: Sequence[MainJob]) -> list[MainJob]:
 
 
 def from_log(
-    path: Path, nodes: int, span_s: float, window_s: float = 12 * 3600.0, choice: int = 0, fill: float = 0.7
+    path: Path,
+    nodes: int,
+    span_s: float,
+    window_s: float = 12 * 3600.0,
+    choice: int = 0,
+    fill: float = 0.7,
+    *,
+    around_s: float = 0.0,
+    least_jobs: int = 0,
 ) -> tuple[list[MainJob], float]:
     """Some hours of a job log (SWF or sacct), scaled to `nodes` nodes and `span_s` seconds; and the factor of time.
 
     Of the log's windows of `window_s` the one is taken that comes nearest to filling the share `fill` of the machine,
-    or with `choice` the next nearest ones. Sizes keep their share of the machine, rounded up to whole nodes; times
-    are divided by the factor, runs cut to the span. Limits are the log's, or one and a half times the run.
+    or with `choice` the next nearest ones; of those with `least_jobs` jobs, where there are any. `around_s`: seconds
+    of prolog and epilog that each job keeps its nodes besides, which do not shrink with the log's time. Sizes keep
+    their share of the machine, rounded up to whole nodes; times are divided by the factor, runs cut to the span.
+    Limits are the log's, or one and a half times the run.
 
     Raises:
         InvalidInput: the file is no job log, or holds no job that ran.
@@ -97,8 +107,9 @@ def from_log(
     wanted = np.clip(np.ceil(share * nodes), 1, nodes)
     seconds = np.clip(run / factor, 1.0, span_s)
     window = ((submit - first) // window_s).astype(int)
-    filled = np.bincount(window, weights=wanted * seconds) / (nodes * span_s)
-    nearest = np.argsort(np.abs(filled - fill), kind="stable")
+    filled = np.bincount(window, weights=wanted * (seconds + around_s)) / (nodes * span_s)
+    too_few = np.bincount(window) < least_jobs
+    nearest = np.lexsort((np.abs(filled - fill), too_few))
     chosen = np.flatnonzero(window == int(nearest[min(choice, len(nearest) - 1)]))
     start = first + window[chosen[0]] * window_s
     limit = np.where(np.isfinite(trace.limit[order]), trace.limit[order] / factor, 1.5 * seconds)

@@ -172,5 +172,6 @@ def test_what_the_main_queue_is_promised_reaches_decisions_and_nothing_does_with
     assert found.promise == MainPromise(p95_s=2.0, chance=0.8)
     assert found.max_starts == 50
     of_controller = rules('[promise]\ncontroller_cycle = "auto"\nstarts_per_minute = 30\n[pool]\nstage = "few"\n')
-    assert of_controller.promise == MainPromise(cycle_ratio=1.5, most_pilots=4)
+    assert of_controller.promise == MainPromise(cycle_ratio=1.5, most_pilots=4, harmless_cycles=True)
+    assert rules("[promise]\ncontroller_cycle = 1.5\n").promise == MainPromise(cycle_ratio=1.5)
     assert of_controller.max_starts == 5, "thirty a minute are five at each look every ten seconds"

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from malletrain.decide.promise.controller_budget import HARMLESS_CYCLE_S, ControllerBudget
+from malletrain.decide.promise.controller_budget import HARMLESS_CYCLE_S, ControllerBudget, harmless_cycle_s
 from malletrain.decide.promise.main_arrivals import HourDemands, MainArrival, demands, of_hour
 from malletrain.decide.promise.promised_reserve import (
     MainPromise,
@@ -164,11 +164,18 @@ def test_the_share_that_is_shown(hits: int, of: int, chance: float, share: float
 # -- the controller --------------------------------------------------------------------------------------------------
 
 
-def played(per_pilot_s: float, alone_s: float, most: int = 500, looks: int = 600, cap: int = 100) -> list[int]:
+def played(
+    per_pilot_s: float,
+    alone_s: float,
+    most: int = 500,
+    looks: int = 600,
+    cap: int = 100,
+    harmless_s: float = HARMLESS_CYCLE_S,
+) -> list[int]:
     """The caps of a daemon that starts all pilots it may, beside a controller whose cycle goes with them."""
     budget, pilots, caps = ControllerBudget(cap), 0, []
     for look in range(looks):
-        budget = budget.after(alone_s + per_pilot_s * pilots, pilots, 1.5, most)
+        budget = budget.after(alone_s + per_pilot_s * pilots, pilots, 1.5, most, harmless_s)
         pilots = 0 if look < 5 else min(budget.cap, pilots + 20)
         caps.append(budget.cap)
     return caps
@@ -201,7 +208,19 @@ def test_the_cap_stays_within_its_bounds_and_says_why(seen: list[tuple[float | N
         assert 1 <= budget.cap <= most
         assert budget.reason
         assert budget.cap <= before.cap or budget.cap - before.cap <= max(2, 0.05 * before.cap)
-    assert budget.budget_s(1.5) >= HARMLESS_CYCLE_S
+    assert budget.budget_s(1.5, HARMLESS_CYCLE_S) >= HARMLESS_CYCLE_S
+
+
+def test_a_short_cycle_is_harmless_unless_slurmctld_runs_it_all_the_time() -> None:
+    assert harmless_cycle_s(None) == HARMLESS_CYCLE_S
+    assert harmless_cycle_s(6) == HARMLESS_CYCLE_S, "20 ms six times a minute are .2 % of slurmctld's time"
+    assert harmless_cycle_s(300) == pytest.approx(0.002), "five a second may take 2 ms each"
+
+
+@pytest.mark.parametrize(("harmless_s", "least", "most"), [(HARMLESS_CYCLE_S, 150, 200), (0.002, 8, 17), (0.0, 2, 8)])
+def test_how_many_pilots_a_quick_controller_bears(harmless_s: float, least: int, most: int) -> None:
+    caps = played(per_pilot_s=1e-4, alone_s=0.001, harmless_s=harmless_s)
+    assert least <= sum(caps[-200:]) / 200 <= most
 
 
 # -- the decision ----------------------------------------------------------------------------------------------------

@@ -32,3 +32,13 @@ def test_what_is_no_log_is_refused(tmp_path: Path) -> None:
     other.write_text("this is no log\n")
     with pytest.raises(InvalidInput):
         from_log(other, 8, 120.0)
+
+
+def test_prolog_and_epilog_fill_the_machine_too_and_windows_with_few_jobs_come_last(tmp_path: Path) -> None:
+    log = tmp_path / "log.swf"
+    short, long = [(n * 60, 90) for n in range(20)], [(3600, 1800), (7300, 60)]  # 20, 1 and 1 jobs an hour
+    rows = [f"{n} {at} 10 {run} 64 -1 -1 64 3600 -1 1 1 1 1 1 1 -1 -1" for n, (at, run) in enumerate(short + long, 1)]
+    log.write_text("; MaxNodes: 64\n; MaxProcs: 64\n" + "\n".join(rows) + "\n")
+    assert len(from_log(log, 16, 360.0, 3600.0, fill=0.5)[0]) == 20
+    assert len(from_log(log, 16, 360.0, 3600.0, fill=0.5, around_s=20.0)[0]) == 1, "20 s a job are 1.6 machines"
+    assert len(from_log(log, 16, 360.0, 3600.0, fill=0.5, around_s=20.0, least_jobs=10)[0]) == 20

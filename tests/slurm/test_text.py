@@ -203,8 +203,16 @@ def test_sdiag() -> None:
     assert (seen.plan.depth, seen.plan.queue_length) == (98, 151)
     assert seen.main_cycle_s == pytest.approx(0.021)
     assert seen.server_threads == 3
+    assert seen.plan.main_cycles_per_minute is None, "it does not say since when it counts"
     assert not seen.plan.is_stale(1795192395.0 + 60)
     assert seen.plan.is_stale(1795192395.0 + 61)
+
+
+@pytest.mark.parametrize(("since", "per_minute"), [(1795192397 - 120, 6.0), (1795192397 - 30, None)])
+def test_how_often_the_main_scheduler_runs(since: int, per_minute: float | None) -> None:
+    text = SDIAG.replace("Server thread", f"Data since      Fri Nov 20 ({since})\nServer thread")
+    text = text.replace("\tMax cycle:    124\n", "\tMax cycle:    124\n\tTotal cycles: 12\n")
+    assert sdiag.parse(text).plan.main_cycles_per_minute == per_minute
 
 
 def test_errors_name_their_tasks_in_both_spellings() -> None:

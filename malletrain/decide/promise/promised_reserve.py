@@ -43,6 +43,7 @@ class MainPromise:
         immediate_refusals: at most this share of jobs that must start at once finds pilots on its nodes.
         cycle_ratio: slurmctld's main cycle takes at most so many times as long as without pilots; the number of
             pilots that this allows is learnt, up to `most_pilots`.
+        harmless_cycles: also cycles that harm nobody are within it, however short the ones without pilots are.
     """
 
     p95_s: float | None = None
@@ -51,6 +52,7 @@ class MainPromise:
     cycle_ratio: float | None = None
     chance: float = 0.9
     most_pilots: int = 5000
+    harmless_cycles: bool = False
 
     @property
     def holds_nodes(self) -> bool:

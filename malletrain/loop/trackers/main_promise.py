@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from malletrain.decide.promise.controller_budget import ControllerBudget
+from malletrain.decide.promise.controller_budget import ControllerBudget, harmless_cycle_s
 from malletrain.decide.promise.kept_promise import PromiseKept, next_step
 from malletrain.decide.promise.main_arrivals import HourDemands, MainArrival, demands, of_hour
 from malletrain.decide.promise.main_job_delay import MainJobDelay
@@ -173,9 +173,10 @@ class PromiseTracker:
             return
         if rules.promise.cycle_ratio is not None:
             budget = self.budget or ControllerBudget(min(rules.max_pilots, rules.promise.most_pilots))
+            harmless_s = harmless_cycle_s(plan.main_cycles_per_minute) if rules.promise.harmless_cycles else 0.0
             self.budget = budget.after(
-                plan.main_cycle_s, pilots, rules.promise.cycle_ratio, rules.promise.most_pilots
-            )  # fmt: skip
+                plan.main_cycle_s, pilots, rules.promise.cycle_ratio, rules.promise.most_pilots, harmless_s
+            )
         steps, why = next_step(rules.promise, self.kept(now, self._stepped_at), self.steps_back)
         if why:
             self.steps_back, self.stepped_for, self._stepped_at = steps, why, now

@@ -11,6 +11,9 @@ from malletrain.slurm.formats import scalars
 _LINE = re.compile(r"\s*([A-Za-z][^:]*?):\s*(.*)\Z")
 _EPOCH = re.compile(r"\((\d{9,12})\)")
 
+#: slurmctld has to have counted cycles for so long (seconds) before they say how often it runs one.
+_LEAST_COUNT_S = 60.0
+
 
 @dataclass(frozen=True, slots=True)
 class SchedulerStatistics:
@@ -29,11 +32,14 @@ def parse(text: str, interval_s: float = 30.0) -> SchedulerStatistics:
     """The answer of `sdiag`; what it does not say stays None. `interval_s` is bf_interval of slurm.conf(5)."""
     sections: dict[str, dict[str, str]] = {"": {}}
     section = ""
-    at: float | None = None
+    at = since = None
     for line in text.splitlines():
         if line.startswith("sdiag output at"):
             match = _EPOCH.search(line)
             at = float(match[1]) if match else None
+        elif line.startswith("Data since"):
+            match = _EPOCH.search(line)
+            since = float(match[1]) if match else None
         elif line.startswith(("Main schedule statistics", "Backfilling stats", "Latency for", "Remote Procedure")):
             section = line.split(" ", 1)[0]
             sections.setdefault(section, {})
@@ -52,6 +58,7 @@ def parse(text: str, interval_s: float = 30.0) -> SchedulerStatistics:
             queue_length=None if queue is None else scalars.number(queue),
             main_cycle_s=_micros(main.get("Last cycle")),
             backfill_cycle_s=_micros(backfill.get("Last cycle")),
+            main_cycles_per_minute=_per_minute(main.get("Total cycles"), since, at),
         ),
         at=at,
         main_cycle_s=_micros(main.get("Last cycle")),
@@ -60,6 +67,12 @@ def parse(text: str, interval_s: float = 30.0) -> SchedulerStatistics:
         backfill_cycle_max_s=_micros(backfill.get("Max cycle")),
         server_threads=scalars.number(general["Server thread count"]) if "Server thread count" in general else None,
     )
+
+
+def _per_minute(count: str | None, since: float | None, at: float | None) -> float | None:
+    if count is None or since is None or at is None or at - since < _LEAST_COUNT_S:
+        return None
+    return 60.0 * scalars.number(count) / (at - since)
 
 
 def _micros(value: str | None) -> float | None:
