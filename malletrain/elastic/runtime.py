@@ -253,6 +253,7 @@ class Runtime:
             dataset,
         )
         self.guards.fixed_batch = self.session_batch.fixed
+        self.guards.compares = self.compares
         if settings.order is not None:
             self.guards.order = sampler.permutation
         self.reducer.open_pass = functools.partial(self.guards.agreement.open, RoundKind.STEP)

@@ -61,7 +61,7 @@ class Session:
         warm_up: called with a batch before this worker joins, to run the model forward and backward once. Default:
             the model is called with the first element of the batch.
         additive_loss: whether the loss is a mean or sum of one term a sample. Pass False for contrastive losses,
-            which compare samples of a batch.
+            which compare samples of a batch, and for others that are no such sum (a root of a mean).
         virtual_shards: cut each batch into this many shards (see `shards`), so that layers with batch statistics see
             the same shards at every size.
         balance: whether a worker's share of the batch is proportional to its speed, for unequal nodes. Default: all

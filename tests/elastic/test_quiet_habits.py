@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import itertools
 import random
+import re
 from collections.abc import Callable
 from contextlib import nullcontext
 from typing import Any
@@ -91,12 +92,6 @@ STATISTICS: list[Body] = [
 ]
 
 
-@pytest.mark.parametrize("body", STATISTICS)
-def test_a_statistic_of_what_carries_no_gradient_is_noticed(body: Body) -> None:
-    line = r"a statistic over the samples that a worker has (test_quiet_habits.py:"
-    assert equality(body).startswith("statistical") and line in equality(body)
-
-
 def flooded(model: nn.Module, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
     return (each(model, x, y).mean() - 0.8).abs() + 0.8
 
@@ -106,9 +101,42 @@ def doubled_where_large(model: nn.Module, x: torch.Tensor, y: torch.Tensor) -> t
     return torch.where(loss > 1.0, 2 * loss, loss)
 
 
-@pytest.mark.parametrize("body", [flooded, doubled_where_large])
-def test_a_loss_that_bends_is_noticed(body: Body) -> None:
-    assert "a function of a worker's loss that is not linear" in equality(body)
+def root_of_mean(model: nn.Module, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    loss: torch.Tensor = each(model, x, y).mean().sqrt() + 0.1 * model(x).square().mean()
+    return loss
+
+
+def weighed_by_other_loss(model: nn.Module, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    one, other = each(model, x, y).mean(), model(x).square().mean()
+    loss: torch.Tensor = one + (one / other).detach() * other
+    return loss
+
+
+STATISTIC = "a statistic over the samples that a worker has"
+BENT = "a function of a worker's loss that is not linear (a root, a ratio of sums)"
+CERTAIN = [(body, STATISTIC) for body in STATISTICS]
+CERTAIN += [(body, BENT) for body in (flooded, doubled_where_large, root_of_mean, weighed_by_other_loss)]
+
+
+@pytest.mark.parametrize(("body", "what"), CERTAIN)
+def test_what_parts_of_a_batch_certainly_change_is_an_error_with_its_line(body: Body, what: str) -> None:
+    line = re.escape(what)
+    with pytest.raises(ElasticError, match=rf"^test_quiet_habits.py:\d+: the loss is made with {line}\. Parts of a"):
+        equality(body)
+    assert what in equality(body, check="warn")
+    declared = equality(body, additive_loss=False)
+    assert declared.startswith("statistical") and "additive_loss=False" in declared
+    assert equality(body, batch_size=3).startswith("additive"), "of so few samples a size may be theirs by accident"
+
+
+def test_a_statistic_over_as_many_rows_as_there_are_samples_is_no_error() -> None:
+    """Twelve classes, and a batch of twelve: this is a constant, not of the batch."""
+    weights = torch.rand(12)
+
+    def normalised(model: nn.Module, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return ((weights / weights.sum())[y] * each(model, x, y)).mean()
+
+    assert equality(normalised, batch_size=12)
 
 
 def test_noise_from_a_generator_of_the_script_is_noticed() -> None:
@@ -127,7 +155,9 @@ def with_figures(model: nn.Module, x: torch.Tensor, y: torch.Tensor) -> torch.Te
     logits = model(x)
     accuracy = (logits.argmax(1) == y).float().mean()
     torch.stack([accuracy, torch.bincount(y).max().float()])
-    return functional.cross_entropy(logits, y)
+    loss = functional.cross_entropy(logits, y)
+    torch.exp(loss), torch.exp(loss.detach()), loss / (loss + 1)  # a perplexity, with and without gradients
+    return loss
 
 
 def by_lengths(model: nn.Module, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:

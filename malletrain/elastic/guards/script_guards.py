@@ -53,6 +53,12 @@ STEPS_BETWEEN_WALKS = 50
 #: Steps after which a step's operations are looked at once more, beyond the first ones of each world.
 STEPS_BETWEEN_LOOKS = 64
 
+_PARTS = (
+    "Parts of a batch give another result than the whole. Compute it for each sample before the mean, or from the "
+    "whole data set; with Session(..., virtual_shards=N) each shard has its own, at every number of workers; with "
+    "Session(..., additive_loss=False) the result may depend on the workers"
+)
+
 
 class ScriptGuards:
     """The guards of one session.
@@ -74,6 +80,7 @@ class ScriptGuards:
         attributes: what the script sets on its data set.
         fixed_batch: whether the batch is the same at every number of workers.
         inner_loops: of the step under way.
+        compares: whether the script says that its loss is no sum over samples.
     """
 
     def __init__(
@@ -117,6 +124,7 @@ class ScriptGuards:
         self.inner_loops = InnerLoops(reducer)
         self.sources: dict[str, str] = {}
         self.fixed_batch = True
+        self.compares = False
         self._ratios: dict[str, float] = {}
         self._buffers = list(shared_buffers(state.model))
         self._batch: Any = None
@@ -309,6 +317,11 @@ class ScriptGuards:
         self._reads.stop()
         if self._numbers is not None:
             self._numbers.close(loss, reads=self._reads.reads)
+        if self._batch_watch is not None:
+            for what, line in self._batch_watch.made_with(loss):
+                self._batch_watch.found.setdefault(what, line)
+                if not self.compares:
+                    self._objections.raise_or_warn(f"{line}: the loss is made with {what}. {_PARTS}")
         if self._reducer.begins_step and self._state.mesh is None:
             with self.looking_away():
                 self._stale_gradients.begin_backward(thorough=self.chance.is_watching)

@@ -2,15 +2,20 @@
 
 Statistics over the samples (a mean of embeddings, whitening, class weights by the counts of a batch's targets), pairs
 of samples, functions of the whole loss that are not linear (a root, a ratio, a flooded loss), and tensors that come
-from outside the step and change from step to step (another loader, a running mean in a plain tensor). What is found
-is no error: the session says that it no longer holds a result to be equal to that of a static run.
+from outside the step and change from step to step (another loader, a running mean in a plain tensor).
+
+Where shapes alone suggest it, the session says that it no longer holds a result to be equal to that of a static run.
+What is certain is an error: a loss that bends, and a statistic of the whole batch that carries no gradient, on the
+way to what `backward()` is called on. (What is computed for a message, a perplexity, is not on it.)
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from types import FrameType, TracebackType
 from typing import Any, Self
 
@@ -30,6 +35,9 @@ _OVER_SAMPLES = frozenset(
     {"mean", "sum", "var", "std", "var_mean", "std_mean", "amax", "amin", "max", "min", "median", "logsumexp",
      "_softmax", "_log_softmax", "sort", "topk", "cumsum", "linalg_vector_norm"}
 )  # fmt: skip
+#: Nodes of a loss's graph that are searched for what has gone into it.
+MAX_GRAPH_NODES = 16384
+
 #: The module of the DataLoader's iterators.
 _LOADING = DataLoader.__module__
 
@@ -56,6 +64,23 @@ OUTSIDE = "a tensor from outside that is neither of the batch nor of the trainin
 OUTSIDE += "a running mean)"
 LOADER = "batches of another DataLoader, of which each worker reads its own"
 GRADIENTS = "gradients by torch.autograd.grad, which are of a worker's own samples"
+
+
+@dataclass(frozen=True, slots=True)
+class _Summary:
+    """What summarises samples and carries no gradient.
+
+    Attributes:
+        what: one of the findings.
+        line: of the script.
+        scalar: whether it is one number.
+        certain: whether it is of the whole batch, or of the loss.
+    """
+
+    what: str
+    line: str
+    scalar: bool
+    certain: bool
 
 
 class BatchWatch(dispatch.TorchDispatchMode):
@@ -99,6 +124,7 @@ class BatchWatch(dispatch.TorchDispatchMode):
         self._judges = judges
         self._adapting = adapting
         self._own = {_storage(tensor) for tensor in state}
+        batch = list(batch)
         self._given = {_storage(tensor) for tensor in batch}
         self._changing = changing
         self._earlier = None if earlier is None else earlier._outside
@@ -110,8 +136,13 @@ class BatchWatch(dispatch.TorchDispatchMode):
         self._losses: set[int] = set()
         self._means: set[int] = set()  #: losses that are means
         self._tests: set[int] = set()  #: comparisons of losses
-        #: What summarises samples and carries no gradient, by id: its line, and whether it is one number.
-        self._summaries: dict[int, tuple[str, bool]] = {}
+        self._summaries: dict[int, _Summary] = {}  #: by the tensor's id
+        self._whole: set[int] = set()  #: of the batch's samples, each at its place of the first dimension
+        tensors = [each for each in batch if each.ndim]
+        if tensors and all(self._holds_samples(each) for each in tensors):
+            self._whole = {id(each) for each in tensors}
+        #: What is certain, with line and result, until it is known whether the loss is made with it.
+        self._pending: list[tuple[str, str, torch.Tensor]] = []
         self._counts = counts
         self.found: dict[str, str] = {}
         self.draws = False
@@ -152,8 +183,11 @@ class BatchWatch(dispatch.TorchDispatchMode):
         if outs and inputs and judges and self._samples >= MIN_SAMPLES:
             self._judge(name, args, inputs, outs[0])
             self._follow_summaries(name, args, inputs, outs)
+        whole = any(id(each) in self._whole for each in inputs)
         for tensor in outs:
             self._made[id(tensor)] = tensor
+            if whole and self._holds_samples(tensor):
+                self._whole.add(id(tensor))
             if all(id(each) in self._of_nothing for each in inputs):
                 self._of_nothing.add(id(tensor))
             elif all(self._is_of_state(each) for each in inputs):
@@ -173,6 +207,22 @@ class BatchWatch(dispatch.TorchDispatchMode):
         self._made[id(rows)] = rows
         self._of_all.add(id(rows))
 
+    def made_with(self, loss: Any) -> Iterator[tuple[str, str]]:
+        """What certainly depends on a worker's part of the batch, with its line, and goes into this loss.
+
+        Args:
+            loss: what `backward()` is called on.
+        """
+        if not self._pending:
+            return
+        nodes = _graph_of(loss)
+        pending, self._pending = self._pending, []
+        for what, line, tensor in pending:
+            if tensor.grad_fn in nodes:
+                yield what, line
+            else:  # it may go into the loss of a later backward()
+                self._pending.append((what, line, tensor))
+
     def look_at_gradients(self, inputs: Any) -> None:
         """`torch.autograd.grad` is called for these tensors."""
         if any(_storage(each) in self._own for each in tree_leaves(inputs) if isinstance(each, torch.Tensor)):
@@ -181,6 +231,7 @@ class BatchWatch(dispatch.TorchDispatchMode):
     def finish(self) -> None:
         """The step is over: forget what it made."""
         self._made.clear()
+        self._pending.clear()
         self._earlier = None
 
     # --- inside -----------------------------------------------------------------------------------------------
@@ -201,12 +252,15 @@ class BatchWatch(dispatch.TorchDispatchMode):
         elif out.ndim == 0:
             losses = [each for each in inputs if id(each) in self._losses]
             ratio = name == "div" and len(inputs) > 1 and id(inputs[1]) in self._losses
-            if losses and (name in _BENDS or ratio or (name == "mul" and len(losses) > 1)):
-                self._note(BENT)
+            bends = name in _BENDS or ratio or (name == "mul" and len(losses) > 1)
             if losses and name in _TESTS:
                 self._tests.add(id(out))
-            elif losses and name == "where" and id(first) in self._tests:
-                self._note(BENT)
+            elif losses and (bends or (name == "where" and id(first) in self._tests)):
+                if torch.is_grad_enabled() and any(each.requires_grad for each in inputs):
+                    self._pending.append((BENT, current_line(), out))
+                else:
+                    self._made[id(out)] = out
+                    self._summaries[id(out)] = _Summary(BENT, current_line(), scalar=True, certain=True)
             if name in _MEANS:
                 self._means.add(id(out))
 
@@ -219,10 +273,14 @@ class BatchWatch(dispatch.TorchDispatchMode):
         first = inputs[0]
         if torch.is_grad_enabled() and any(each.requires_grad for each in inputs):
             divides = name == "div" and id(first) not in self._means and not any(each.ndim for each in inputs)
-            for line, scalar in known:
+            for summary in known:
                 # (Whether a sum is divided by the right number is for `LossWatch`.)
-                if not (scalar and (self._counts or divides)):
-                    self._note(STATISTIC, line)
+                if summary.what == STATISTIC and summary.scalar and (self._counts or divides):
+                    continue
+                if summary.certain:
+                    self._pending.append((summary.what, summary.line, outs[0]))
+                else:
+                    self._note(summary.what, summary.line)
             return
         if not known:
             summarises = name in _COUNTS and first.ndim and first.shape[0] == self._samples
@@ -234,11 +292,18 @@ class BatchWatch(dispatch.TorchDispatchMode):
                 return
             if _called_by(sync_batchnorm.__name__):
                 return  # it sums over all workers
-            known = [(current_line(), outs[0].ndim == 0)]
+            certain = id(first) in self._whole
+            known = [_Summary(STATISTIC, current_line(), outs[0].ndim == 0, certain)]
+        scalar, certain = all(each.scalar for each in known), any(each.certain for each in known)
         for tensor in outs:
-            if not self._is_of_state(tensor):
+            if not self._is_of_state(tensor) and id(tensor) not in self._summaries:
                 self._made[id(tensor)] = tensor
-                self._summaries[id(tensor)] = known[0][0], all(scalar for _, scalar in known)
+                self._summaries[id(tensor)] = _Summary(known[0].what, known[0].line, scalar, certain)
+
+    def _holds_samples(self, tensor: torch.Tensor) -> bool:
+        """Whether the first dimension, and no other, is as long as there are samples."""
+        shape = tuple(tensor.shape)
+        return self._samples >= MIN_SAMPLES and shape[:1] == (self._samples,) and shape.count(self._samples) == 1
 
     def _look_outside(self, tensor: torch.Tensor) -> None:
         if isinstance(tensor, torch.nn.Parameter):
@@ -282,6 +347,18 @@ class BatchWatch(dispatch.TorchDispatchMode):
         if _called_by(sync_batchnorm.__name__):
             return  # it sums over all workers
         self.found.setdefault(what, line or current_line())
+
+
+def _graph_of(loss: Any) -> set[Any]:
+    """The nodes of a loss's graph, nearest first, up to `MAX_GRAPH_NODES`."""
+    queue: deque[Any] = deque(each.grad_fn for each in tree_leaves(loss) if isinstance(each, torch.Tensor))
+    seen: set[Any] = set()
+    while queue and len(seen) < MAX_GRAPH_NODES:
+        node = queue.popleft()
+        if node is not None and node not in seen:
+            seen.add(node)
+            queue.extend(following for following, _ in node.next_functions)
+    return seen
 
 
 def _draws(func: Any, args: Any, kwargs: Any) -> bool:
