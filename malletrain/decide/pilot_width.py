@@ -78,7 +78,10 @@ def narrowest_start(free: Sequence[int], lacking: Sequence[int], room: int, widt
 
 def _widest_starts(free: Sequence[int], lacking: Sequence[int], width: int) -> list[int]:
     """Nodes of each pilot that could start were there no cap, the widest first."""
-    wanted = sorted((min(width, most) for most in lacking for _ in range(max(1, most // width))), reverse=True)
+    whole = sum(most // width for most in lacking if most >= width)
+    wanted = [width] * min(whole, len(free))
+    if len(wanted) < len(free):
+        wanted += sorted((most for most in lacking if most < width), reverse=True)
     return [min(pair) for pair in zip(sorted(free, reverse=True), wanted, strict=False)]
 
 

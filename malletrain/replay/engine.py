@@ -16,6 +16,7 @@ import heapq
 import math
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
+from functools import partial
 from time import perf_counter
 
 import numpy as np
@@ -104,7 +105,8 @@ class Engine:
         # what happens of itself
         if isinstance(sizer, PolicySizer):
             sizer.left = lambda j: float(self.total[j] - self.done[j] * self.unit[j])
-        self._ready: list[tuple[float, int]] = []
+        #: When nodes that pilots have taken are warm, the number of that start, its job and the nodes.
+        self._ready: list[tuple[float, int, int, Ints]] = []
         self._limits: list[tuple[float, int, float]] = []
         self._plans = PlanBook(trace.plans, nodes)
         self._next_arrival = 0
@@ -116,6 +118,8 @@ class Engine:
         #: When sizes are looked at again for nodes that change hands, for turns, and for pilots that may make room.
         self._again_at = self._turn_at = self._room_at = math.inf
         self._startable: Ints | None = None
+        #: When free nodes were last put in order, and they; until some are taken or become free.
+        self._in_order: tuple[float, Ints] | None = None
         self._beyond_cap = self._soon = 0
         self._looked_at = -math.inf
         self._least = [each.job.min_nodes for each in jobs]
@@ -277,15 +281,18 @@ class Engine:
         unheld = self.n_idle - self.n_held
         if unheld <= 0:
             return
-        bare = (self.state == IDLE) & (self.owner < 0)
-        new = bare & (self.idle_since > self._looked_at)
-        # At a look of the daemon's, nodes that pilots leave are not seen free; an ideal machine takes them at once.
-        left = self._freed >= self._looked_at if self._ruled else self._freed > self._looked_at
+        new_holes = between_pilots = 0
+        if unheld > self.options.keep_idle + self._beyond_cap + self._soon:  # the others hold back what these leave
+            bare = ((self.state == IDLE) & (self.owner < 0)).nonzero()[0]
+            new = self.idle_since[bare] > self._looked_at
+            freed = self._freed[bare]
+            # A look of the daemon's does not see free what pilots leave at it; an ideal machine takes that at once.
+            left = freed >= self._looked_at if self._ruled else freed > self._looked_at
+            new_holes, between_pilots = int(np.count_nonzero(new)), int(np.count_nonzero(left & ~new))
         put_off = unheld if math.isfinite(self._again_at) else 0
         self.totals.unheld.add(
             dt, unheld, reserve=self.options.keep_idle, cap=self._beyond_cap, wanted_soon=self._soon,
-            new_holes=int(np.count_nonzero(new)), between_pilots=int(np.count_nonzero(bare & left & ~new)),
-            starts_put_off=put_off,
+            new_holes=new_holes, between_pilots=between_pilots, starts_put_off=put_off,
         )  # fmt: skip
 
     def _speed_now(self) -> float:
@@ -317,10 +324,10 @@ class Engine:
     def _warm_up(self) -> None:
         """Nodes whose activation is over join their job's world."""
         while self._ready and self._ready[0][0] <= self.now:
-            _, j = heapq.heappop(self._ready)
-            mine = np.flatnonzero((self.owner == j) & ~self.warm)
-            mine = mine[self.started[mine] + self.activate[j] <= self.now + 1e-9]
-            self._join(j, mine)
+            _, _, j, nodes = heapq.heappop(self._ready)
+            still = (self.owner[nodes] == j) & ~self.warm[nodes]
+            still &= self.started[nodes] + self.activate[j] <= self.now + 1e-9
+            self._join(j, nodes[still])
 
     def _join(self, j: int, nodes: Ints) -> None:
         if not len(nodes):
@@ -404,7 +411,7 @@ class Engine:
         old = self.state[nodes]
         if self._holes is not None:
             self._holes.change(self.now, self.state == IDLE, self._tick_after(self.now))
-        self.state[nodes] = new
+        self.state[nodes], self._in_order = new, None
         gone, come = nodes[(old == IDLE) & (new != IDLE)], nodes[(old != IDLE) & (new == IDLE)]
         self.n_idle += len(come) - len(gone)
         self.idle_since[come] = self.now
@@ -463,6 +470,7 @@ class Engine:
         self.owner[nodes] = -1
         self.warm[nodes] = False
         self._freed[nodes] = self.now
+        self._in_order = None
 
     # -- deciding --------------------------------------------------------------------------------------------------
 
@@ -605,15 +613,15 @@ class Engine:
             if may is None:
                 return self._least[j]
             # A job that has no size but none is as if it needed more than there is.
-            return int(np.argmax(may[1:])) + 1 if may[1:].any() else nodes + 1
+            return self._tasks.fewest(may) or nodes + 1
 
         must = self._turns.must(live, self.held[live], nodes, self.now, least)
         places = frozenset(i for i, j in enumerate(self.live) if j in must) if must else frozenset()
         return SizeBounds(allowed, places) if places or allowed else None
 
     def _alike(self) -> list[NDArray[np.float64]]:
-        """What must be equal of the nodes of one task: when their holes end."""
-        return [self._plans.wanted_at]
+        """What must be equal of the nodes of one task: when their holes end, where the queue's plan says so."""
+        return [] if self.trace.plans is None else [self._plans.wanted_at]
 
     def _begin_within_limits(self, jobs: Ints, more: Ints) -> bool:
         """Start pilots on nodes that are seen free now, as many as the rules allow at one look; the rest waits.
@@ -632,12 +640,14 @@ class Engine:
         left = min(left, self.options.max_starts or left)
         begin = 0
         taken: list[Ints] = []
-        for j, wanted in zip(jobs, more.tolist(), strict=True):
+        for j, wanted in zip(jobs.tolist(), more.tolist(), strict=True):
+            if left <= 0:
+                self._again_at = self.now + self.options.tick_s
+                break
             mine = free[begin : begin + wanted]
             begin += wanted
             if pool is not None:
-                own = set(began[self.owner == j].tolist())
-                mine = np.array(pool.take(wanted, own), dtype=np.int64)
+                mine = np.array(pool.take(wanted, partial(self._values_held, j, began)), dtype=np.int64)
                 part, left = self._part_within(mine, left)
             else:
                 part = mine[:left]
@@ -645,17 +655,21 @@ class Engine:
             taken.append(part)
             if len(part) < wanted:
                 self._again_at = self.now + self.options.tick_s
-        counts = np.array([len(part) for part in taken])
-        if counts.any():
-            some = counts > 0
+        counts = np.array([len(part) for part in taken], dtype=np.int64)
+        some = counts.nonzero()[0]
+        if len(some):
             self._begin(np.concatenate(taken), jobs[some], counts[some])
-        return bool(counts.any())
+        return len(some) > 0
+
+    def _values_held(self, j: int, column: NDArray[np.float64]) -> set[float]:
+        """The values in `column` of the nodes that job j holds."""
+        return set(column[self.owner == j].tolist())
 
     def _part_within(self, nodes: Ints, left: int) -> tuple[Ints, int]:
         """Of `nodes`, those of the first `left` tasks that they would make; and how many tasks are left then."""
         group = self._tasks.groups(nodes, self._alike())
-        within = group < left
-        return nodes[within], left - min(max(0, left), int(group.max(initial=-1)) + 1)
+        tasks = int(np.maximum.reduce(group, initial=-1)) + 1
+        return nodes if tasks <= left else nodes[group < left], left - min(max(0, left), tasks)
 
     def _decide_by_class(self, classes: ClassesOfNodes) -> None:
         """As `_decide`, with nodes of several classes."""
@@ -705,10 +719,14 @@ class Engine:
                 self._begin(new, np.array([j]), np.array([len(new)]))
 
     def _free(self) -> Ints:
-        free = np.flatnonzero((self.state == IDLE) & (self.owner < 0))
+        if self._in_order is not None and self._in_order[0] == self.now:
+            return self._in_order[1]
+        free = ((self.state == IDLE) & (self.owner < 0)).nonzero()[0]
         if self.trace.plans is not None:
             free = free[self._plans.wanted_at[free] >= self.now + self.options.min_hole_s]
-        return self._nodes.best_first(free)
+        free = self._nodes.best_first(free)
+        self._in_order = self.now, free
+        return free
 
     def _too_short(self) -> int:
         """Free nodes that are left alone, as they are wanted too soon."""
@@ -722,7 +740,7 @@ class Engine:
         ends = np.minimum(np.cumsum(more), len(free))
         more = np.diff(ends, prepend=0)
         nodes = free[: ends[-1]]
-        self.owner[nodes] = np.repeat(jobs, more)
+        self.owner[nodes], self._in_order = np.repeat(jobs, more), None
         self.warm[nodes] = False
         self.started[nodes] = self.now
         if self.options.max_nodes > 1:
@@ -735,7 +753,8 @@ class Engine:
             if math.isnan(self.first_start[j]):
                 self.first_start[j] = self.now
             if self.activate[j] > 0:
-                heapq.heappush(self._ready, (self.now + float(self.activate[j]), j))
+                at = self.now + float(self.activate[j])
+                heapq.heappush(self._ready, (at, self.totals.activations + begin, j, nodes[begin:end]))
             else:
                 self._join(j, nodes[begin:end])
             begin = end

@@ -22,6 +22,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from malletrain.sizing.alike_stages import Choices, least_loss_of_groups
 from malletrain.sizing.values import Floats, Ints, ValueTable
 
 #: Losses are rounded to this part of the objective's scale.
@@ -251,16 +252,33 @@ def _least_within(
     is_open = starts[1:] - starts[:-1] > 1
     limit = np.int64(most) * (jobs + 1) + jobs - np.add.reduce(key[chosen[~is_open]])
     open_jobs = is_open.nonzero()[0]
-    stages = _stages(above, key, starts, open_jobs)
-    programme = _Programme(stages, room, limit)
+    node_loss, most_unused = price.node / unit, 2.0**60 / (jobs + 1)
+
+    def unused_loss(count: int) -> int:
+        return int(min(float(round(count * node_loss)), most_unused)) * (jobs + 1)
+
+    settled = least_loss_of_groups(_choices(above, key, starts, open_jobs), room, int(limit), unused_loss)
+    if settled.settled:
+        if settled.places is None:
+            return None, len(alive), settled.states
+        chosen[open_jobs] += np.array(settled.places, dtype=np.int64)
+        return alive[chosen], len(alive), settled.states
+    programme = _Programme(_stages(above, key, starts, open_jobs), room, limit)
     last = programme.last
-    unused = np.rint((room - np.arange(len(last))) * (price.node / unit))
-    total = last + np.minimum(unused, 2.0**60 / (jobs + 1)).astype(np.int64) * (jobs + 1)
+    unused = np.rint((room - np.arange(len(last))) * node_loss)
+    total = last + np.minimum(unused, most_unused).astype(np.int64) * (jobs + 1)
     best = int(np.argmin(total))
     if total[best] > limit:
         return None, len(alive), programme.states
     chosen[open_jobs] += programme.trace(best)
     return alive[chosen], len(alive), programme.states
+
+
+def _choices(above: Ints, key: Ints, starts: Ints, jobs: Ints) -> list[Choices]:
+    """Of each of `jobs`, nodes above its leanest, and keys."""
+    aboves, keys = tuple(above.tolist()), tuple(key.tolist())
+    spans = zip(starts[jobs].tolist(), starts[jobs + 1].tolist(), strict=True)
+    return [(aboves[first:last], keys[first:last]) for first, last in spans]
 
 
 class _Stage(NamedTuple):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import groupby
 
 import numpy as np
@@ -35,6 +35,8 @@ class MultiNodeTasks:
         self._masks: dict[int, NDArray[np.bool_] | None] = {}
         self._masks_of = 0, 0
         self._known: dict[tuple[tuple[int, ...], int, int, int, int], NDArray[np.bool_]] = {}
+        #: By identity of such sizes, which are kept with it: the fewest nodes among them but none.
+        self._fewest: dict[int, tuple[NDArray[np.bool_], int]] = {}
 
     def __len__(self) -> int:
         """How many tasks there are."""
@@ -111,6 +113,16 @@ class MultiNodeTasks:
         found = zip(range(len(live)), map(masks.__getitem__, live), strict=True)
         return {place: mask for place, mask in found if mask is not None}
 
+    def fewest(self, may: NDArray[np.bool_]) -> int:
+        """The least size but none that a job may have, by what `allowed` gives for it; 0 where there is no other."""
+        known = self._fewest.get(id(may))
+        if known is None:
+            if len(self._fewest) > MAX_KNOWN_SUMS:
+                self._fewest.clear()
+            least = int(np.argmax(may[1:])) + 1 if may[1:].any() else 0
+            known = self._fewest[id(may)] = may, least
+        return known[1]
+
     def _sums(self, widths: tuple[int, ...], least: int, most: int) -> NDArray[np.bool_]:
         """Which sizes of 0..`most` are sums of some of `widths`, or all of them and more tasks."""
         key = widths, self.width, self.narrowest, least, most
@@ -163,16 +175,23 @@ class Cohorts:
             self._fronts[-1][-1][1].append(node)
             last = front, began
 
-    def take(self, wanted: int, own: set[float]) -> list[int]:
-        """Up to `wanted` nodes for a job that has nodes of the cohorts `own`."""
+    def take(self, wanted: int, cohorts_of_job: Callable[[], set[float]]) -> list[int]:
+        """Up to `wanted` nodes for a job; `cohorts_of_job()`: the cohorts that it has nodes of, a set of its own."""
         taken: list[int] = []
+        own: set[float] | None = None
+        reached: list[float] = []
         while len(taken) < wanted and self._fronts:
             front, left = self._fronts[0], wanted - len(taken)
-            known = [group for group in front if group[0] in own] or front
-            enough = [group for group in known if len(group[1]) >= left]
-            group = min(enough, key=lambda g: len(g[1])) if enough else max(known, key=lambda g: len(g[1]))
+            if len(front) == 1:
+                group = front[0]
+            else:
+                own = cohorts_of_job() if own is None else own
+                own.update(reached)
+                known = [group for group in front if group[0] in own] or front
+                enough = [group for group in known if len(group[1]) >= left]
+                group = min(enough, key=lambda g: len(g[1])) if enough else max(known, key=lambda g: len(g[1]))
             taken += group[1][:left]
-            own.add(group[0])
+            reached.append(group[0])
             del group[1][:left]
             if not group[1]:
                 front.remove(group)

@@ -19,6 +19,10 @@ Ints = NDArray[np.int64]
 Nodes = NDArray[np.int32]
 
 
+#: Additions that are kept before they are put into the columns.
+MAX_UNMERGED = 512
+
+
 class PilotRows(NamedTuple):
     """Some rows: the node, from when until when (Unix seconds), the job's number, and why it ended (`Cause`)."""
 
@@ -71,22 +75,39 @@ class PilotRecorder:
 
     def __init__(self) -> None:
         self._columns: tuple[array[Any], ...] = tuple(array(kind) for kind in "iiddib")
+        # What was added last, not in the columns yet: one pass over many costs a fraction of many passes.
+        self._new: list[tuple[Ints, Floats, float, Ints, int]] = []
 
     def add(self, nodes: Ints, start: Floats, end: float, jobs: Ints, cause: int) -> None:
-        """Pilots on `nodes` ended together, at `end`, for one cause."""
+        """Pilots on `nodes` ended together, at `end`, for one cause. The arrays are kept: leave them as they are."""
         if not len(nodes):
             return
-        first = np.concatenate([[True], (start[1:] != start[:-1]) | (jobs[1:] != jobs[:-1])]).nonzero()[0]
-        counts = np.diff(first, append=len(nodes))
+        self._new.append((nodes, start, end, jobs, cause))
+        if len(self._new) == MAX_UNMERGED:
+            self._merge()
+
+    def _merge(self) -> None:
+        if not self._new:
+            return
+        sizes = np.array([len(nodes) for nodes, *_ in self._new])
+        node, start, job = (np.concatenate([each[column] for each in self._new]) for column in (0, 1, 3))
+        begins = np.concatenate([[True], (start[1:] != start[:-1]) | (job[1:] != job[:-1])])
+        ends: Ints = np.cumsum(sizes)
+        begins[ends[:-1]] = True
+        first = begins.nonzero()[0]
+        of = np.searchsorted(ends, first, side="right")
         values: tuple[NDArray[Any], ...] = (
-            nodes.astype(np.int32), counts.astype(np.int32), start[first], np.full(len(first), end),
-            jobs[first].astype(np.int32), np.full(len(first), cause, np.int8),
+            node.astype(np.int32), np.diff(first, append=len(node)).astype(np.int32), start[first],
+            np.array([end for _, _, end, _, _ in self._new])[of], job[first].astype(np.int32),
+            np.array([cause for *_, cause in self._new], np.int8)[of],
         )  # fmt: skip
         for column, part in zip(self._columns, values, strict=True):
             column.frombytes(part.tobytes())
+        self._new.clear()
 
     def table(self) -> PilotTable:
         """What was collected; nothing may be added after."""
+        self._merge()
         kinds = (np.int32, np.int32, np.float64, np.float64, np.int32, np.int8)
         whole = (
             np.frombuffer(column, kind) if len(column) else np.empty(0, kind)
