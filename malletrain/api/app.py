@@ -249,7 +249,7 @@ class AccessLog:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
+        if scope["type"] != "http" or not _log.isEnabledFor(logging.DEBUG):
             await self._app(scope, receive, send)
             return
         began, status = time.monotonic(), 0

@@ -9,10 +9,9 @@ import time
 from types import TracebackType
 from typing import Self
 
-import h11
 import uvicorn
 from starlette.types import ASGIApp
-from uvicorn.protocols.http.h11_impl import H11Protocol
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from malletrain.api.connections import ConnectionTable, Peer
 from malletrain.api.ports import Unavailable
@@ -36,12 +35,35 @@ WAITING_CONNECTIONS = 2048
 ACCEPTS_AT_ONCE = 8
 
 
-class BoundedProtocol(H11Protocol):
-    """HTTP/1.1 that closes connections whose head does not come, and those that the table has no room for."""
+#: Bytes of a request besides its body: its line and fields, and what frames a chunked body.
+MAX_HEAD_BYTES = 64 * 1024
+
+#: What frames a chunk, at most, where nothing is padded: its length in hexadecimal and two line ends (RFC 9112, 7.1).
+CHUNK_FRAME_BYTES = 16
+
+#: Requests that a connection may have sent before the first of them is answered.
+MAX_PIPELINED = 8
+
+
+class _BadRequest(Exception):
+    """This request is refused with status 400, and the connection closed: httptools would let it pass."""
+
+
+class BoundedProtocol(HttpToolsProtocol):
+    """HTTP/1.1 that closes connections whose head does not come, and those that the table has no room for.
+
+    httptools has llhttp's grammar of a request, but bounds neither a head, trailers and chunk extensions, nor the
+    requests that wait on one connection; and where two readers could take a request for two different ones (RFC 9112,
+    11.2), it is lenient. Such requests are refused here.
+    """
 
     table: ConnectionTable
     peer: Peer | None = None
     head_timer: asyncio.TimerHandle | None = None
+    field_bytes = 0
+    """Of the request line, fields and trailers that have come whole."""
+    loose_bytes = 0
+    """Received for this request, less its body."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -51,13 +73,42 @@ class BoundedProtocol(H11Protocol):
             self.table.opened(self.peer, transport.abort)
 
     def data_received(self, data: bytes) -> None:
+        self.loose_bytes += len(data)
         super().data_received(data)
-        if self.conn.their_state is h11.IDLE:
+        if self.transport.is_closing():
+            return
+        if self.loose_bytes > MAX_HEAD_BYTES:
+            self.send_400_response("The head of the request is too long.")
+        elif self.cycle is None or self.cycle.response_complete:
             # Part of a head: the first piece starts the clock, further ones do not set it back.
             if self.head_timer is None:
                 self._await_head()
         else:
             self._stop_timer()
+
+    def on_message_begin(self) -> None:
+        self.field_bytes = 0
+        super().on_message_begin()
+
+    def on_url(self, url: bytes) -> None:
+        self._count(len(url))
+        super().on_url(url)
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self._count(len(name) + len(value) + len(b": \r\n"))
+        super().on_header(name, value)
+
+    def on_headers_complete(self) -> None:
+        self._check_head()
+        super().on_headers_complete()
+
+    def on_body(self, body: bytes) -> None:
+        self.loose_bytes = max(0, self.loose_bytes - len(body) - CHUNK_FRAME_BYTES)
+        super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        self.loose_bytes = 0
+        super().on_message_complete()
 
     def on_response_complete(self) -> None:
         known = self.peer is not None and self.table.is_known(self.peer)
@@ -69,6 +120,36 @@ class BoundedProtocol(H11Protocol):
         if self.peer is not None:
             self.table.closed(self.peer)
         super().connection_lost(exc)
+
+    def _count(self, count: int) -> None:
+        self.field_bytes += count
+        if self.field_bytes > MAX_HEAD_BYTES:
+            raise _BadRequest("its head or its trailers are too long")
+
+    def _check_head(self) -> None:
+        """Refuses what llhttp accepts and h11 does not, and what no caller of the daemon's sends.
+
+        Raises:
+            _BadRequest: in a callback of the parser, which ends with an `HttpParserError` then.
+        """
+        version, names = self.parser.get_http_version(), [name for name, _ in self.headers]
+        codings = [value for name, value in self.headers if name == b"transfer-encoding"]
+        has_body = bool(codings) or any(n == b"content-length" and v.strip(b"0") for n, v in self.headers)
+        if version not in ("1.0", "1.1"):
+            raise _BadRequest("its version is neither 1.0 nor 1.1")
+        hosts = names.count(b"host")
+        if hosts > 1 or (not hosts and version == "1.1"):
+            raise _BadRequest("it must name one host")
+        if codings and (codings[0].lower() != b"chunked" or len(codings) > 1 or version == "1.0"):
+            raise _BadRequest("its transfer coding is not chunked")
+        if codings and b"content-length" in names:
+            raise _BadRequest("it has two lengths")
+        if self.parser.should_upgrade() and (has_body or self.parser.get_method() == b"CONNECT"):
+            raise _BadRequest("what follows its head is not for a server of HTTP")
+        if not self.url.startswith(b"/") or b"#" in self.url:
+            raise _BadRequest("its target is no path")
+        if len(self.pipeline) >= MAX_PIPELINED:
+            raise _BadRequest("too many requests wait before it on this connection")
 
     def _await_head(self) -> None:
         self.head_timer = self.loop.call_later(HEAD_SECONDS, self._give_up)
@@ -145,7 +226,6 @@ def serve(app: ASGIApp, host: str, port: int, connections: ConnectionTable) -> H
         server_header=False,
         timeout_keep_alive=KEEP_ALIVE_SECONDS,
         timeout_graceful_shutdown=GOODBYE_SECONDS,
-        h11_max_incomplete_event_size=64 * 1024,
         backlog=ACCEPTS_AT_ONCE,
     )
     server = uvicorn.Server(config)

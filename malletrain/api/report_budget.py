@@ -12,7 +12,7 @@ from malletrain.wire import messages as wire
 _log = logging.getLogger("malletrain.api")
 
 #: Messages that only inform. Every other one changes a job's world and is always taken.
-_FIGURES = (wire.Samples, wire.Metric)
+FIGURES = (wire.Samples, wire.Metric)
 
 #: Seconds between two lines of the log about the same user.
 LOG_INTERVAL_S = 3600.0
@@ -40,7 +40,7 @@ class ReportBudget:
         taken = [
             message
             for message in said
-            if not isinstance(message, _FIGURES) or (self._by_worker.has(worker) and self._by_user.has(str(uid)))
+            if not isinstance(message, FIGURES) or (self._by_worker.has(worker) and self._by_user.has(str(uid)))
         ]
         if len(taken) < len(said):
             self._dropped(len(said) - len(taken))

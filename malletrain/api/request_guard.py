@@ -6,6 +6,7 @@ known have no body, except at the two logins.
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Callable
 
@@ -120,7 +121,7 @@ class RequestGuard:
         seconds = self._limits.body_seconds
         whole = self._limits.buffered_bytes if known else self._limits.strangers_buffered_bytes
         try:
-            with anyio.fail_after(seconds):
+            async with asyncio.timeout(seconds):
                 more = True
                 while more:
                     message = await receive()

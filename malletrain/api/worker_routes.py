@@ -14,10 +14,11 @@ import re
 import secrets
 from collections import deque
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Sequence
-from contextlib import AbstractContextManager, suppress
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from types import TracebackType
+from typing import Any, Protocol
 
 from fastapi import APIRouter, HTTPException, Request, Response
 from fastapi.concurrency import run_in_threadpool
@@ -29,7 +30,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from malletrain.api.connections import ConnectionTable
 from malletrain.api.rate_limits import RateLimits
-from malletrain.api.report_budget import ReportBudget
+from malletrain.api.report_budget import FIGURES, ReportBudget
 from malletrain.api.visibility import Visibility
 from malletrain.domain.decision import LeavePilot
 from malletrain.domain.errors import ContradictsRecord, MalletrainError, Refused
@@ -51,6 +52,20 @@ MAX_TOKENS_PER_WORKER = 4
 
 #: Longer than `WorkersGate.beat` is ever late on a machine that runs; shorter than any silence that counts.
 ASLEEP_S = 4.0
+
+
+class Lock(Protocol):
+    """What the gate needs of `threading.RLock`."""
+
+    def acquire(self, blocking: bool = True) -> bool: ...
+
+    def release(self) -> None: ...
+
+    def __enter__(self) -> object: ...
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None, /
+    ) -> object: ...
 
 
 def _everything(_uid: int) -> Visibility:
@@ -78,7 +93,7 @@ class WorkersGate:
     def __init__(
         self,
         membership: Membership,
-        lock: AbstractContextManager[Any],
+        lock: Lock,
         persist: Callable[[], None],
         clock: Clock,
         budget: ReportBudget | None = None,
@@ -193,6 +208,31 @@ class WorkersGate:
         digest, now = _digest(token.strip()), self.clock.elapsed()
         return any(each == digest and now < ends for each, ends in own)
 
+    def report(self, worker: str, said: Sequence[wire.Message]) -> bool:
+        """Takes a report; whether all of it was within the worker's and the user's budget of figures."""
+        return bool(self.change(lambda: self._take(worker, said)))
+
+    def report_at_once(self, worker: str, said: Sequence[wire.Message]) -> bool | None:
+        """As `report`, where it is certain not to wait: for figures of which nothing follows, while the lock is free.
+        None otherwise: nothing was taken."""
+        if not all(isinstance(message, FIGURES) for message in said) or not self._lock.acquire(blocking=False):
+            return None
+        try:
+            known = self.membership.worker(worker)
+            job = None if known is None else self.membership.job(known.job)
+            # A job that climbs may be given another world, which is written to the journal.
+            return None if job is None or job.climbs else self._take(worker, said)
+        finally:
+            self._lock.release()
+
+    def _take(self, worker: str, said: Sequence[wire.Message]) -> bool:
+        self.membership.heard(worker)
+        known = self.membership.worker(worker)
+        taken = self.budget.within(worker, known.uid, said) if known is not None else []
+        for message in taken:
+            self.membership.report(worker, message)
+        return known is None or len(taken) == len(said)
+
     def look(self, worker: str) -> tuple[wire.Directive, float | None]:
         """What is wanted of the worker, and when something of its job is due (`Clock.elapsed`)."""
         with self._lock:
@@ -226,9 +266,11 @@ class WorkersGate:
             while True:
                 caller.stirred.clear()
                 over = caller.is_gone or self._ends or self.clock.elapsed() >= end
-                directive, due, is_open = await run_in_threadpool(self._turn, worker, after, begins, over)
-                if not is_open:
-                    return directive
+                waits, due = (False, None) if over else self._waits_at_once(worker, after, begins)
+                if not waits:
+                    directive, due, is_open = await run_in_threadpool(self._turn, worker, after, begins, over)
+                    if not is_open:
+                        return directive
                 begins, now = False, self.clock.elapsed()
                 until = end if due is None else min(end, max(due, now + 0.005))
                 with suppress(TimeoutError):
@@ -240,6 +282,24 @@ class WorkersGate:
                 del self._waiting[job]
             if is_open:
                 await run_in_threadpool(lambda: self.polled(worker, open=False))
+
+    def _waits_at_once(self, worker: str, after: int, begins: bool) -> tuple[bool, float | None]:
+        """One look of a poll where it is certain not to wait: whether the worker has nothing new to hear, and when
+        something of its job is due. False where `_turn` must find out: the lock is taken, or something is due, which
+        may be written to the journal."""
+        if not self._lock.acquire(blocking=False):
+            return False, None
+        try:
+            due = self.membership.due()
+            if due is not None and due <= self.clock.elapsed():
+                return False, None
+            if begins:
+                self.membership.polled(worker)
+            known = self.membership.worker(worker)
+            nothing_new = self.membership.directive_for(worker).seq <= after
+            return nothing_new, self.membership.due_of(known.job) if known is not None else None
+        finally:
+            self._lock.release()
 
     def _turn(self, worker: str, after: int, begins: bool, over: bool) -> tuple[wire.Directive, float | None, bool]:
         """One look of a poll, in one turn with the lock: as `look`, and whether the poll stays open."""
@@ -370,7 +430,10 @@ class _Endpoints:
         if not isinstance(events, list) or len(events) > wire.MAX_EVENTS_PER_REPORT:
             raise HTTPException(400, f"events: must be a list of at most {wire.MAX_EVENTS_PER_REPORT} messages")
         said = [wire.message_of(event) for event in events]
-        if not await run_in_threadpool(_report, gate, worker, said):
+        within = gate.report_at_once(worker, said)
+        if within is None:  # the lock is taken, or something follows: an event loop waits for neither
+            within = await run_in_threadpool(gate.report, worker, said)
+        if not within:
             await asyncio.sleep(gate.budget.refusal_seconds)
         return Response(status_code=204)
 
@@ -431,20 +494,6 @@ def _hello(gate: WorkersGate, authenticate: Callable[[str], int], said: wire.Hel
         )
 
     return JSONResponse(wire.to_json(gate.change(enter)))
-
-
-def _report(gate: WorkersGate, worker: str, said: Sequence[wire.Message]) -> bool:
-    """Takes a report; whether all of it was within the worker's and the user's budget of figures."""
-
-    def take() -> bool:
-        gate.membership.heard(worker)
-        known = gate.membership.worker(worker)
-        taken = gate.budget.within(worker, known.uid, said) if known is not None else []
-        for message in taken:
-            gate.membership.report(worker, message)
-        return known is None or len(taken) == len(said)
-
-    return bool(gate.change(take))
 
 
 def _digest(token: str) -> bytes:

@@ -68,7 +68,6 @@ class Section(BaseModel):
         frozen=True,
         str_strip_whitespace=True,
         allow_inf_nan=False,
-        use_attribute_docstrings=True,
     )
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import itertools
 import random
+import threading
 from collections.abc import Sequence
-from contextlib import nullcontext
 from typing import cast
 
 from malletrain.api.rate_limits import RateLimits
@@ -59,7 +59,7 @@ class SimulatedDaemon:
             reserve=lambda job, until: self.loop.reserve_generations(job, until),  # noqa: PLW0108 - made below
         )  # fmt: skip
         self.gate = WorkersGate(
-            self.members, nullcontext(), self._persist, clock, ReportBudget(_UNBOUNDED, clock)
+            self.members, threading.RLock(), self._persist, clock, ReportBudget(_UNBOUNDED, clock)
         )  # fmt: skip
         self._keeper = JournalKeeper(cast(SqliteJournal, journal), cast(Metrics, NoMetrics()), 0.0, clock.elapsed)
         self.loop = Loop(slurm, self.gate, self._keeper, clock, policy("exact"), rules)

@@ -15,6 +15,7 @@ from malletrain.loop.membership.admission import Admission, Claim
 from malletrain.loop.membership.members import Membership
 from malletrain.loop.membership.next_world import JobTerms
 from malletrain.loop.membership.state import MembershipSettings
+from malletrain.wire import messages as wire
 from tests.api.house import Caller, House
 from tests.waiting import wait_until
 
@@ -110,3 +111,29 @@ def test_a_daemon_that_ends_answers_those_who_wait_for_events(house: House) -> N
     house.notifier.end()
     waiting.join(20)
     assert [(each.status_code, each.json()["events"]) for each in got] == [(200, [])]
+
+
+def test_while_the_daemon_is_busy_a_report_waits_and_nobody_else_does(house: House) -> None:
+    """Reports and polls are taken on the event loop only where that cannot block it."""
+    told = hello(house, worker_credential(house)).json()
+    mine = Caller(house, told["token"])
+    window = wire.to_json(wire.Samples(30, 1, 300, 3.0, 30, 300))
+    report = f"/v1/workers/{told['worker']}/report"
+    assert mine.post(report, json={"events": [window]}).status_code == 204
+    codes: list[int] = []
+    others = [
+        threading.Thread(target=lambda: codes.append(mine.post(report, json={"events": [window]}).status_code)),
+        threading.Thread(
+            target=lambda: codes.append(
+                Caller(house, told["token"]).get(f"/v1/workers/{told['worker']}/plan?after=0&wait=0").status_code
+            )
+        ),
+    ]
+    with house.gate._lock:
+        for each in others:
+            each.start()
+        assert Caller(house).get("/v1/health").status_code == 200
+        assert codes == [], "they wait for the lock"
+    for each in others:
+        each.join(20)
+    assert sorted(codes) == [200, 204]
