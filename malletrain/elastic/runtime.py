@@ -48,7 +48,7 @@ from malletrain.elastic.guards.script_guards import ScriptGuards
 from malletrain.elastic.launch import worker_start
 from malletrain.elastic.launch.compile_cache import SHARED_VARIABLE
 from malletrain.elastic.launch.compiled_code import MIN_COMPILE_S, CompiledCode
-from malletrain.elastic.launch.failure_report import ENDED, FLUSH_TIMEOUT_S, FailureReporter
+from malletrain.elastic.launch.failure_report import ENDED, FLUSH_TIMEOUT_S, FailureReporter, before_immediate_end
 from malletrain.elastic.launch.start_stages import StartStages
 from malletrain.elastic.link import standalone_record
 from malletrain.elastic.link.throughput_meter import Meter
@@ -152,6 +152,7 @@ class Runtime:
         self.joined = False
         self.calls = 0
         self.left_by = ""
+        self._said_end = False
         self.first_given_up = False
         self.any_block_made = False
         self._finished_epoch = -1
@@ -320,6 +321,7 @@ class Runtime:
         atexit.register(_end_process, self.member)
         atexit.unregister(_say_ending)  # of sessions before: the last one is what the process is about
         atexit.register(_say_ending, weakref.ref(self))  # which runs before the one above
+        before_immediate_end(functools.partial(_say_ending, weakref.ref(self)))
 
     def _check_settings(self, norms: bool, streams: bool) -> None:
         """Raise `ElasticError` for settings that exclude each other."""
@@ -573,6 +575,9 @@ class Runtime:
         """The process ends: say so where the script has not finished, and nothing else ends it."""
         if not self.joined or self.member.finishing or self.member.released or hasattr(sys, "last_value"):
             return
+        if self._said_end:
+            return
+        self._said_end = True
         if self._pilot is None:
             if self.position.step:
                 log.warning("after step %d %s", self.position.step, ENDED)

@@ -279,18 +279,19 @@ def test_a_worker_that_joins_is_told_where_training_is(tmp_path: Path) -> None:
     assert not (tmp_path / "joined-0").exists()
 
 
-def test_a_script_that_ends_itself_has_not_completed(tmp_path: Path) -> None:
+@pytest.mark.parametrize("habit", ["exits", "exits_at_once"])
+def test_a_script_that_ends_itself_has_not_completed(habit: str, tmp_path: Path) -> None:
     """It failed, with what to do instead; and its state is kept."""
     with running(tmp_path) as (daemon, pod):
-        pod.spawn(daemon.url, 0, [SCRIPT, "exits"])
+        pod.spawn(daemon.url, 0, [SCRIPT, habit])
         pod.wait(0)
         (failed,) = daemon.seen(EventKind.JOB_FAILED)
         assert not daemon.seen(EventKind.JOB_COMPLETED)
         assert re.search(r"the script ended without s.finish\(\).*s.agree\(", failed.reason)
         assert "the state after step 3 is kept" in pod.logs()
     log = tmp_path / "alone.log"
-    assert Forked(outside_slurm(MALLETRAIN_TEST_DIR=str(tmp_path)), log, [SCRIPT, "exits"]).wait(60) == 0
-    assert "after step 3 the script ended without s.finish()" in log.read_text()
+    assert Forked(outside_slurm(MALLETRAIN_TEST_DIR=str(tmp_path)), log, [SCRIPT, habit]).wait(60) == 0
+    assert log.read_text().count("after step 3 the script ended without s.finish()") == 1
 
 
 def test_synchronised_batchnorm_is_called_equal(tmp_path: Path) -> None:

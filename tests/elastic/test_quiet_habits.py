@@ -6,6 +6,7 @@ from __future__ import annotations
 import itertools
 import random
 import re
+from collections import Counter
 from collections.abc import Callable
 from contextlib import nullcontext
 from typing import Any
@@ -129,6 +130,36 @@ def test_what_parts_of_a_batch_certainly_change_is_an_error_with_its_line(body: 
     assert equality(body, batch_size=3).startswith("additive"), "of so few samples a size may be theirs by accident"
 
 
+def weights_by_numpy(model: nn.Module, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    losses = each(model, x, y)
+    weights = losses.detach().numpy()
+    return (torch.from_numpy(weights / weights.mean()) * losses).mean()
+
+
+def weights_by_counter(model: nn.Module, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    counts = Counter(y.tolist())
+    return (torch.tensor([1.0 / counts[int(label)] for label in y]) * each(model, x, y)).mean()
+
+
+def input_by_numpy(model: nn.Module, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    pixels = x.numpy()
+    return each(model, torch.as_tensor(pixels / pixels.max()), y).mean()
+
+
+@pytest.mark.parametrize("body", [weights_by_numpy, weights_by_counter, input_by_numpy])
+def test_what_numpy_makes_of_the_samples_is_not_called_equal(body: Body) -> None:
+    said = equality(body)
+    assert said.startswith("statistical") and "values that numpy or Python has computed" in said
+    assert "(test_quiet_habits.py:" in said
+
+
+def with_numpy_figures(model: nn.Module, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    losses = each(model, x, y)
+    np.percentile(losses.detach().numpy(), 90)
+    torch.from_numpy(y.numpy() == 1)
+    return losses.mean()
+
+
 def test_a_statistic_over_as_many_rows_as_there_are_samples_is_no_error() -> None:
     """Twelve classes, and a batch of twelve: this is a constant, not of the batch."""
     weights = torch.rand(12)
@@ -193,7 +224,15 @@ def fused(model: nn.Module, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
     return total
 
 
-EQUAL: list[Body] = [by_fixed_weights, with_figures, by_lengths, masked_rows, floor_of_each, fused]
+EQUAL: list[Body] = [
+    by_fixed_weights,
+    with_figures,
+    with_numpy_figures,
+    by_lengths,
+    masked_rows,
+    floor_of_each,
+    fused,
+]
 
 
 @pytest.mark.parametrize("body", EQUAL)

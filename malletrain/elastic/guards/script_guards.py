@@ -262,6 +262,7 @@ class ScriptGuards:
             judges=judges,
             counts=counts,
             adapting=lambda: self._reducer.adapting,
+            values_read=lambda: self._reads.values,
         )
         return self._batch_watch
 

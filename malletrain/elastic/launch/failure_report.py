@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable
 from types import TracebackType
+from typing import NoReturn
 
 from malletrain.elastic.errors import ElasticError
 from malletrain.elastic.guards.script_place import line_of
@@ -13,14 +15,37 @@ from malletrain.wire import messages
 #: Characters of a message that the daemon keeps.
 MAX_TEXT_CHARACTERS = 1900
 
-#: What is said of a script that ends by itself (`sys.exit(0)`) while it trains.
+#: What is said of a script that ends by itself (`sys.exit(0)`, `os._exit(0)`) while it trains.
 ENDED = (
-    "the script ended without s.finish(), by sys.exit() or at its last line. A job is complete when s.finish() is "
-    "called. To stop early, let all workers decide alike: `if s.agree(loss.item()) < 0.1: break`"
+    "the script ended without s.finish(), by sys.exit(), os._exit() or at its last line. A job is complete when "
+    "s.finish() is called. To stop early, let all workers decide alike: `if s.agree(loss.item()) < 0.1: break`"
 )
 
 #: How long the process waits for the daemon to have the report.
 FLUSH_TIMEOUT_S = 2.0
+
+_before_end: list[Callable[[], None]] = []
+
+
+def before_immediate_end(callback: Callable[[], None]) -> None:
+    """Have a callback called before this process ends by `os._exit(0)`, which runs no exit handlers.
+
+    A script whose threads hang ends so. Of several callbacks the last one counts.
+    """
+    first = not _before_end
+    _before_end[:] = [callback]
+    if not first:
+        return
+    process, plain = os.getpid(), os._exit
+
+    def end_at_once(status: int) -> NoReturn:
+        try:
+            if status == 0 and os.getpid() == process:  # not in a process that was forked, which ends this way
+                _before_end[0]()
+        finally:
+            plain(status)
+
+    os._exit = end_at_once
 
 
 class FailureReporter:

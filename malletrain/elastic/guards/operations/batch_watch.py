@@ -62,6 +62,7 @@ PAIRS = "a comparison of the samples that a worker has"
 BENT = "a function of a worker's loss that is not linear (a root, a ratio of sums)"
 OUTSIDE = "a tensor from outside that is neither of the batch nor of the training state and changes (another loader, "
 OUTSIDE += "a running mean)"
+UNSEEN = "values that numpy or Python has computed from a worker's samples, where it is not seen whether samples meet"
 LOADER = "batches of another DataLoader, of which each worker reads its own"
 GRADIENTS = "gradients by torch.autograd.grad, which are of a worker's own samples"
 
@@ -97,6 +98,7 @@ class BatchWatch(dispatch.TorchDispatchMode):
         counts: whether the script may multiply or divide a loss by a count over its samples: it has said over how
             much the loss is a mean, or that it is a sum.
         adapting: returns whether a copy of the model adapts to one sample: what it learns from is that sample's own.
+        values_read: returns how many numbers the script has read from tensors since it was given the batch.
 
     Attributes:
         found: what was seen, with the script's line.
@@ -117,12 +119,14 @@ class BatchWatch(dispatch.TorchDispatchMode):
         judges: bool = True,
         counts: bool = False,
         adapting: Callable[[], bool] = lambda: False,
+        values_read: Callable[[], int] = lambda: 0,
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._samples = samples
         self._numbers = numbers
         self._judges = judges
         self._adapting = adapting
+        self._values_read = values_read
         self._own = {_storage(tensor) for tensor in state}
         batch = list(batch)
         self._given = {_storage(tensor) for tensor in batch}
@@ -313,7 +317,10 @@ class BatchWatch(dispatch.TorchDispatchMode):
             return
         if not tensor.is_floating_point() and tensor.numel() < MIN_SAMPLES:
             return
-        if self._samples in tensor.shape or self._is_of_state(tensor) or id(tensor) in self._outside:
+        if self._is_of_state(tensor) or id(tensor) in self._outside:
+            return
+        if self._samples in tensor.shape:
+            self._look_at_unseen(tensor)
             return
         self._outside[id(tensor)] = tensor, tensor._version
         if self._earlier is not None:
@@ -325,6 +332,12 @@ class BatchWatch(dispatch.TorchDispatchMode):
                 and _storage(tensor) not in {_storage(each) for each in self._changing()}
             ):
                 self._note(OUTSIDE)
+
+    def _look_at_unseen(self, tensor: torch.Tensor) -> None:
+        """As many rows as there are samples, and no operation has made them: `torch.from_numpy(weights)`."""
+        if tensor.is_floating_point() and self._samples >= MIN_SAMPLES and self._values_read() >= self._samples:
+            self._made[id(tensor)] = tensor
+            self._summaries[id(tensor)] = _Summary(UNSEEN, current_line(), scalar=False, certain=False)
 
     def _is_known(self, tensor: torch.Tensor) -> bool:
         """Whether a step before had another tensor of the same values: positions, a mask."""

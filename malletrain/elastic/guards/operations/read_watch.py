@@ -19,14 +19,15 @@ class ReadWatch:
 
     Attributes:
         reads: since it was started.
+        values: how many numbers these have read.
     """
 
     def __init__(self) -> None:
-        self.reads = 0
+        self.reads = self.values = 0
 
     def start(self) -> None:
         """Count from 0."""
-        self.reads = 0
+        self.reads = self.values = 0
         _counting.add(self)
         if not _replaced:
             _replace_readers()
@@ -65,6 +66,7 @@ def _counted(reader: Callable[..., Any]) -> Callable[..., Any]:
         if not sys._getframe(1).f_globals.get("__name__", "").startswith("malletrain."):
             for watch in _counting:
                 watch.reads += 1
+                watch.values += tensor.numel()
         return reader(tensor, *args, **more)
 
     return counted
