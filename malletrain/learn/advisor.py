@@ -25,7 +25,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -49,8 +49,10 @@ PROBE_PERIOD_S = 3600.0
 MAX_EXPLORATION_FACTOR = 2
 #: The gain must be at least this part of what the job trains: less is noise.
 MIN_RELATIVE_GAIN = 5e-3
-#: Measured sizes after which a job is not probed again: replayed, more probes cost more than they brought.
-ENOUGH_MEASURED_SIZES = 4
+#: Measured sizes near the present one, itself among them, after which a job is not probed: replayed, more probes cost
+#: more than they brought. What is farther than the factor says nothing of where the best size lies beside it.
+ENOUGH_NEAR_SIZES = 3
+NEAR_FACTOR = 4
 #: The gain must exceed the cost by this factor: some of it would come for free, from resizes that happen anyway.
 MIN_GAIN_OVER_COST = 2.0
 
@@ -169,6 +171,11 @@ def max_explored_size(
     return max(factor * measured if measured else share * factor // MAX_EXPLORATION_FACTOR, least, current)
 
 
+def sizes_near(measured: Iterable[int], nodes: int) -> list[int]:
+    """Of the measured sizes those within `NEAR_FACTOR` of so many nodes; of 0 nodes, all."""
+    return [n for n in measured if not nodes or (nodes <= n * NEAR_FACTOR and n <= nodes * NEAR_FACTOR)]
+
+
 def probe_end_reason(probe: Probe, current: int, now: float, rules: ProbeRules) -> str:
     """Why an open probe is over; empty while it goes on."""
     if probe.windows >= rules.windows:
@@ -269,8 +276,9 @@ def _proposals(
         return [], f"has had its {rules.each} probes of this hour"
     if job.profile is Profile.DOWNWARD:
         return _downward(job, price, nodes, horizon_s, tries, rules, alpha)
-    if len(known.windows) >= ENOUGH_MEASURED_SIZES:
-        return [], f"known well enough: {len(known.windows)} sizes are measured"
+    near = sizes_near(known.windows, job.current)
+    if len(near) >= ENOUGH_NEAR_SIZES:
+        return [], f"known well enough: {len(near)} sizes are measured near {job.current or max(near)} nodes"
     # One size tells only the level, not that a job in another phase still scales as the others.
     if fit.probabilities[PRIOR_JOBS] > 0.5 and (known.phase_began is None or len(known.windows) > 1):
         return [], "known well enough: it is as the others of its application"

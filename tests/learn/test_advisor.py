@@ -77,6 +77,16 @@ def test_a_job_that_was_seen_at_one_size_is_measured_at_another() -> None:
     assert "next" in advice.reasons[1]
 
 
+def test_sizes_that_are_far_from_the_present_one_are_no_reason_not_to_measure() -> None:
+    """On its way up a job with its peak on two nodes was measured on eight and beyond, where it loses."""
+    flat = {n: 100.0 * min(n, 2) / (1 + 0.4 * max(n - 2, 0)) for n in (1, 8, 16, 32)}
+    beside_its_peak = advise([candidate(1, flat, 1, range(1, 65))], 0.3, 64, 300.0, 0.0, RULES)
+    assert beside_its_peak.bonus[1][0] in (2, 4)
+    near = {n: 100.0 * n**0.9 for n in (4, 8, 16)}
+    surrounded = advise([candidate(1, near, 8, range(1, 65))], 0.3, 64, 300.0, 0.0, RULES)
+    assert not surrounded.bonus and "3 sizes are measured near 8 nodes" in surrounded.reasons[1]
+
+
 @pytest.mark.parametrize("peak", [2, 4, 8, 16])
 def test_a_falling_curve_is_driven_one_probe_past_its_peak_at_most(peak: int) -> None:
     """From one node up, the way by which a peak can be overrun; allocation and probes are both bounded by reach."""
