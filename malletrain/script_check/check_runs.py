@@ -145,16 +145,18 @@ def _check(run: _Run, say: Callable[[str], None]) -> CheckReport:
         run.wait_end(NUDGED)
     except _Ended as ended:
         return CheckReport("failed", "alone", ended.text, run.steps(STATIC))
-    return _report(run.result("0"), run.result("1"), run.result(STATIC), run.result(REPEATED), run.result(NUDGED))
+    return report_of(run.result("0"), run.result("1"), run.result(STATIC), run.result(REPEATED), run.result(NUDGED))
 
 
-def _report(
+def report_of(
     resized: Mapping[str, Any],
     peer: Mapping[str, Any],
     static: Mapping[str, Any],
     repeated: Mapping[str, Any],
     nudged: Mapping[str, Any],
 ) -> CheckReport:
+    """What follows from the results of the runs: each the parameters as training began (`first`) and at its end
+    (`last`), the number of steps (`step`), and what the session claims (`equality`)."""
     replicas = compare(static["first"], resized["last"], peer["last"])
     steps, equality = int(static["step"]), str(resized["equality"])
     if int(resized["step"]) != steps:
@@ -166,6 +168,9 @@ def _report(
     why = unlike_static_runs(static["first"], repeated["first"], static["last"], repeated["last"])
     if why:
         return CheckReport("not repeatable", "compared", why, steps, equality)
+    strict = compare(static["first"], static["last"], resized["last"])
+    if all(each.equal for each in strict):
+        return CheckReport("equal", "compared", "", steps, equality, strict)
     chaotic = unsettled(static["first"], static["last"], nudged["last"])
     differences = compare(static["first"], static["last"], resized["last"], nudged["last"])
     beyond = [each for each in differences if not each.equal]

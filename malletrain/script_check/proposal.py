@@ -14,6 +14,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from malletrain.elastic.guards.script_writes import unguarded_writes
+from malletrain.script_check.backward_passes import backward_passes, sums_over_samples
+from malletrain.script_check.proposed_state import with_state
 
 #: DataLoader's arguments, and what Session calls them. The rest are noted.
 _ARGUMENTS = {"drop_last": "drop_last", "collate_fn": "collate", "num_workers": "loaders"}
@@ -329,7 +331,10 @@ def _change(text: str, tree: ast.Module, found: _Found) -> Proposal:
     inserts: dict[int, list[str]] = {}  # before this line, from 1
 
     outer = " " * found.epochs.col_offset
-    session = [outer + _session(found, notes)]
+    passes = backward_passes(body, found.optimizers)
+    session = [outer + _session(found, sums=sums_over_samples(tree, body), notes=notes)]
+    if passes is None:
+        notes += _unclear_passes(found)
     tracked = [name for name, call in _assigned(tree) if _last(call.func).endswith(_TRACKED)]
     if tracked:
         session.append(
@@ -338,7 +343,12 @@ def _change(text: str, tree: ast.Module, found: _Found) -> Proposal:
     for number in range(first, last + 1):
         if lines[number - 1].strip():
             lines[number - 1] = "    " + lines[number - 1]
-    inserts.setdefault(first, []).append(f"{indent}with {found.session}.step():")
+    count = "" if passes is None or passes.count == 1 else f"backwards={passes.count}"
+    inserts.setdefault(first, []).append(f"{indent}with {found.session}.step({count}):")
+    for held in () if passes is None else passes.held:
+        inserts.setdefault(held.lineno, []).append(f"{indent}    with {found.session}.accumulate():")
+        for number in range(held.lineno, (held.end_lineno or held.lineno) + 1):
+            lines[number - 1] = "    " + lines[number - 1]
     _replace(lines, found.batches.iter, _with_batches(found.batches.iter, found.session))
     _replace(lines, found.epochs.iter, _with_epochs(found.epochs.iter, notes, found.session))
     inserts.setdefault(found.epochs.lineno, []).extend(session)
@@ -360,26 +370,43 @@ def _change(text: str, tree: ast.Module, found: _Found) -> Proposal:
         if number <= len(lines) and line != "\0":
             changed.append(line)
     notes += _notes(text, tree)
-    return Proposal("\n".join(changed) + "\n", notes)
+    malleable, of_state = with_state("\n".join(changed) + "\n", found.session)
+    return Proposal(malleable, notes + of_state)
+
+
+def _unclear_passes(found: _Found) -> Iterator[str]:
+    """What to look at where it is not clear which `backward()` has a step of its own."""
+    for node in ast.walk(found.batches):
+        if (
+            isinstance(node, ast.If)
+            and _calls(node, "step")
+            and any(isinstance(each, ast.Mod) for each in ast.walk(node.test))
+        ):
+            yield (
+                f"line {node.lineno}: gradients are added up over several batches: give Session a batch_size so many "
+                "times as large, and make the optimizer's step for each"
+            )
+            return
+    if len(found.optimizers) > 1:
+        yield (
+            f"line {found.batches.lineno}: several optimizers: `with s.step(backwards=N):` with the number of "
+            "backward() calls that have a step of their own"
+        )
 
 
 def _word(name: str) -> str:
     return name.removeprefix("self.")
 
 
-def _session(found: _Found, notes: list[str]) -> str:
+def _session(found: _Found, *, sums: bool, notes: list[str]) -> str:
     given = {keyword.arg: keyword.value for keyword in found.call.keywords if keyword.arg}
     places = ("dataset", "batch_size", "shuffle")
     given |= dict(zip(places, found.call.args, strict=False))
     model = found.models[0] if len(found.models) == 1 else f"[{', '.join(found.models)}]"
     optimizer = found.optimizers[0] if len(found.optimizers) == 1 else f"[{', '.join(found.optimizers)}]"
-    if len(found.optimizers) > 1:
-        notes.append(
-            f"line {found.batches.lineno}: several optimizers: `with s.step(backwards=N):` with the number of "
-            "backward() calls that have a step of their own"
-        )
+    reduction = ', reduction="sum"' if sums else ""
     if _is_unpacked(found):
-        return f"{found.session} = elastic.Session({model}, {optimizer}, {_asked(found)})"
+        return f"{found.session} = elastic.Session({model}, {optimizer}, {_asked(found)}{reduction})"
     dataset, size = _text(given.pop("dataset", None)) or "dataset", _text(given.pop("batch_size", None)) or "1"
     if found.held:  # what the loader was made of may be out of reach
         dataset, size = f"{found.held}.dataset", f"{found.held}.batch_size"
@@ -400,7 +427,7 @@ def _session(found: _Found, notes: list[str]) -> str:
         for name in ("sampler", "batch_sampler")
         if name in given
     )
-    return f"{found.session} = elastic.Session({', '.join(words)})"
+    return f"{found.session} = elastic.Session({', '.join(words)}{reduction})"
 
 
 def _is_unpacked(found: _Found) -> bool:

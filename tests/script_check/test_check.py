@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from click.testing import CliRunner, Result
 
 from malletrain.cli.scripts import check
+from malletrain.script_check.check_runs import report_of
 from malletrain.script_check.comparison import compare, unlike_static_runs, unsettled
 
 ROOT = Path(__file__).parents[2]
@@ -134,3 +136,21 @@ def test_a_script_whose_static_runs_differ_cannot_be_compared() -> None:
     assert (
         unlike_static_runs(first, {**first, "w": torch.ones(8) * 1.1}, static, again) == "w begins with other values"
     )
+
+
+def test_what_differs_less_than_rounding_explains_is_equal_however_rounding_grows() -> None:
+    """As LBFGS makes it grow: a run that begins a few units of rounding elsewhere ends far away."""
+
+    def ended(at: float) -> dict[str, Any]:
+        w = torch.tensor([at, 1.0], dtype=torch.float64)
+        return {
+            "first": {"w": torch.zeros(2, dtype=torch.float64)},
+            "last": {"w": w},
+            "step": 57,
+            "equality": "additive",
+        }
+
+    static, nudged = ended(1.0), ended(1.0 + 1e-9)
+    assert report_of(ended(1.0 + 5e-13), ended(1.0 + 5e-13), static, static, nudged).verdict == "equal"
+    assert report_of(ended(1.0 + 1e-9), ended(1.0 + 1e-9), static, static, nudged).verdict == "in distribution"
+    assert report_of(ended(1.1), ended(1.1), static, static, nudged).verdict == "different"

@@ -293,3 +293,96 @@ def test_attributes_that_the_class_makes_itself() -> None:
         "elastic.Session(self.net, self.opt, self.loader.dataset, batch_size=self.loader.batch_size, shuffle=False)"
     )
     assert f"self.s = {session}" in changed and "self.s.track(sched=self.sched)" in changed
+
+
+GAN = """
+import torch
+from torch.utils.data import DataLoader
+
+loader = DataLoader(data, batch_size=64, shuffle=True)
+net_d, net_g = D(), G()
+opt_d = torch.optim.Adam(net_d.parameters())
+opt_g = torch.optim.Adam(net_g.parameters())
+for epoch in range(30):
+    for x, _ in loader:
+        net_d.zero_grad()
+        real = criterion(net_d(x), ones)
+        real.backward()
+        fake = criterion(net_d(net_g(noise(x)).detach()), zeros)
+        fake.backward()
+        opt_d.step()
+        net_g.zero_grad()
+        criterion(net_d(net_g(noise(x))), ones).backward()
+        opt_g.step()
+"""
+
+
+def test_parts_of_a_loss_are_accumulated_and_passes_are_counted() -> None:
+    proposal = propose(GAN)
+    lines = [line.strip() for line in proposal.text.splitlines()]
+    compile(proposal.text, "gan.py", "exec")
+    assert "with s.step(backwards=2):" in lines
+    assert "            with s.accumulate():\n                real.backward()\n            fake =" in proposal.text
+    assert lines.count("with s.accumulate():") == 1 and not proposal.notes
+    unclear = propose(GAN.replace("        fake.backward()", "        if epoch:\n            fake.backward()"))
+    assert "with s.step():" in unclear.text and any("backwards=N" in note for note in unclear.notes)
+
+
+def test_gradients_added_up_over_batches_are_named() -> None:
+    text = PLAIN.replace(
+        "        optimizer.step()\n", "        if (step + 1) % 4 == 0:\n            optimizer.step()\n", 1
+    )
+    assert any("gradients are added up over several batches" in note for note in propose(text).notes)
+    assert any(note.startswith("step steers what follows") for note in propose(text).notes)
+
+
+@pytest.mark.parametrize(
+    ("loss", "sums"),
+    [
+        ('nn.functional.cross_entropy(model(x), y, reduction="sum")', True),
+        ("summed(model(x), y)", True),
+        ('nn.functional.cross_entropy(model(x), y, reduction="sum") / 64', False),
+        ('nn.functional.cross_entropy(model(x), y, reduction="mean")', False),
+    ],
+)
+def test_a_loss_that_is_a_sum_is_said_to_be_one(loss: str, sums: bool) -> None:
+    text = PLAIN.replace("nn.functional.cross_entropy(\n            model(x), y)", loss).replace(
+        "optimizer =", 'summed = nn.CrossEntropyLoss(reduction="sum")\noptimizer ='
+    )
+    assert ('batch_size=64, reduction="sum")' in propose(text).text) == sums
+
+
+COUNTING = PLAIN.replace(
+    "for epoch in range(30):", "best, done = 0, 0\niter_num = 0\nfor epoch in range(30):"
+).replace(
+    "            print(epoch, loss.item())\n",
+    '            print(f"{iter_num}: {loss.item()}")\n'
+    "        iter_num += 1\n"
+    "        for group in optimizer.param_groups:\n"
+    '            group["lr"] = 0.05 * min(1, iter_num / 100)\n',
+)
+
+
+def test_a_counter_that_steers_becomes_part_of_the_training_state() -> None:
+    text = propose(COUNTING).text
+    compile(text, "train.py", "exec")
+    assert "s.track(scheduler=scheduler)\n" in text and 's.state["iter_num"] = iter_num\n' in text
+    assert '        s.state["iter_num"] += 1\n' in text
+    assert "print(f\"{s.state['iter_num']}: {loss.item()}\")" in text
+    assert 'group["lr"] = 0.05 * min(1, s.state["iter_num"] / 100)' in text
+
+
+def test_a_counter_that_something_else_uses_is_named() -> None:
+    text = COUNTING.replace("torch.manual_seed(0)", "torch.manual_seed(0)\ndef rate():\n    return iter_num\n")
+    proposal = propose(text)
+    assert "s.state" not in proposal.text
+    assert any('keep it in s.state["iter_num"], or use s.steps_done' in note for note in proposal.notes)
+
+
+@pytest.mark.nightly
+def test_a_counter_that_was_moved_is_equal_to_a_static_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "train.py").write_text(propose(COUNTING.replace("range(30)", "range(60)")).text)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    result = CliRunner().invoke(check, ["--json", "train.py"])
+    assert json.loads(result.output)["verdict"] == "equal", result.output
