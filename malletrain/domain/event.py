@@ -195,10 +195,15 @@ class PilotStarted:
 
 @dataclass(frozen=True, slots=True)
 class PilotHeld:
-    """A pilot is back in the held array; `preempted`: Slurm had taken its node for a main job before that."""
+    """A pilot is back in the held array; `preempted`: Slurm had taken its node for a main job before that.
+
+    `left_at`: when its node was free, epilog and all, by Slurm (Unix seconds, rounded down); None: not known. The
+    event itself is of the look that shows it, up to `loop.tick_s` later.
+    """
 
     kind: ClassVar[EventKind] = EventKind.PILOT_HELD
     preempted: bool = field(default=False, metadata=SPARSE)
+    left_at: float | None = field(default=None, metadata=SPARSE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,13 +230,15 @@ class PilotWaits:
 
 @dataclass(frozen=True, slots=True)
 class PilotEnded:
-    """A pilot's task is consumed, in Slurm's `state`; one of several nodes in a task has no exit of its own."""
+    """A pilot's task is consumed, in Slurm's `state`; one of several nodes in a task has no exit of its own.
+    `left_at` as of `PilotHeld`."""
 
     kind: ClassVar[EventKind] = EventKind.PILOT_ENDED
     state: SlurmState = SlurmState.UNKNOWN
     preempted: bool = False
     exit_code: int | None = None
     detail: str | None = field(default=None, metadata=SPARSE)
+    left_at: float | None = field(default=None, metadata=SPARSE)
 
 
 @dataclass(frozen=True, slots=True)

@@ -66,8 +66,10 @@ def _of_part(seen: _Seen) -> _Seen:
     payload, reason = seen
     if isinstance(payload, PilotStarted):
         return seen
+    if isinstance(payload, PilotWaits):
+        return PilotEnded(SlurmState.REQUEUED), f"with its task: {reason}"
     state = payload.state if isinstance(payload, PilotEnded) else SlurmState.REQUEUED
-    return PilotEnded(state), f"with its task: {reason or 'held again'}"
+    return PilotEnded(state, left_at=payload.left_at), f"with its task: {reason or 'held again'}"
 
 
 def _with_preemption(seen: _Seen, pilot: Pilot) -> _Seen:
@@ -140,10 +142,18 @@ def is_held(row: SlurmJob) -> bool:
 def _pending(pilot: Pilot, row: SlurmJob) -> _Seen | None:
     # A task that no node could fit is held by Slurm with a reason of its own.
     if is_held(row) or (row.priority == 0 and pilot.phase is PilotPhase.RECYCLING):
-        return None if pilot.phase is PilotPhase.HELD else (PilotHeld(), "")
+        return None if pilot.phase is PilotPhase.HELD else (PilotHeld(left_at=_left_at(pilot, row)), "")
     if pilot.phase in (PilotPhase.RELEASED, PilotPhase.RECYCLING):
         return None
     return PilotWaits(), f"waits in the queue though it was not released by the daemon ({row.reason})"
+
+
+def _left_at(pilot: Pilot, row: SlurmJob) -> float | None:
+    """When Slurm had requeued the task: once its nodes were free, epilog and all, it counts as submitted anew
+    (`batch_requeue_fini` in slurmctld's job_mgr.c). None: it has not run since it was submitted."""
+    if pilot.started_at is None or row.submit_time is None or row.submit_time < pilot.started_at:
+        return None
+    return row.submit_time
 
 
 def _ended(pilot: Pilot, end: PilotEnd) -> _Seen | None:

@@ -53,6 +53,15 @@ def left() -> MainJobsMet:
     return tracker
 
 
+@pytest.mark.parametrize("gone", [PilotHeld(left_at=NOW - 7), PilotEnded(left_at=NOW - 7)])
+def test_a_node_was_free_when_slurm_says_so_not_when_a_look_showed_it(gone: PilotHeld | PilotEnded) -> None:
+    tracker = folded(Event(NOW - 60, PilotStarted(), 1, "9_0", "n1"), Event(NOW, gone, 1, "9_0", "n1"))
+    row = replace(ended(7, NOW + 1, NOW + 90), state=SlurmState.RUNNING)
+    (event,) = tracker.look(Snapshot(NOW + 4, (), (row,)), "harvest", NOW + 4)
+    assert isinstance(event.payload, MainJobMet)
+    assert event.payload.left_at == NOW - 7
+
+
 def test_a_job_that_came_and_went_between_two_looks_is_noted_once(left: MainJobsMet) -> None:
     assert left.to_ask(NOW) is None, "not at each tick: Slurm shows ended jobs for minutes"
     later = NOW + MAX_ASK_INTERVAL_S

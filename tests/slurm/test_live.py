@@ -14,8 +14,10 @@ import pytest
 
 from malletrain.domain.decision import CutLimit, RecyclePilot, StartPilot
 from malletrain.domain.errors import ClusterUnavailable
-from malletrain.domain.job import MalleableJob
+from malletrain.domain.event import PilotHeld
+from malletrain.domain.job import JobPhase, JobView, MalleableJob, Pilot, PilotPhase
 from malletrain.domain.snapshot import NodeState
+from malletrain.loop.pilot_changes import observe
 from malletrain.slurm.cluster import SlurmCluster
 from malletrain.slurm.command import Commands
 from malletrain.slurm.pilots import EndKind, EndState
@@ -223,6 +225,30 @@ def test_recycling_leaves_a_task_that_slurm_does_not_start_by_itself(live: Site)
     live.lab.wait_for(lambda: live.cluster.end_state(pilot).kind is EndKind.HELD, 60)
     job = live.lab.job(pilot)
     assert (job["Requeue"], job["Priority"]) == ("0", "0")
+
+
+def test_a_recycled_task_shows_when_its_node_was_free_again(release: str | None, lab_factory: LabFactory) -> None:
+    """Its submission is that moment, epilog and all, however much later the look comes: a look may be ten seconds
+    late, and a promise of two is reckoned with how long nodes take to be free."""
+    lab = lab_factory(LabConfig(nodes=1, users=os.geteuid() == 0, release=release, epilog_s=2))
+    if "alice" not in lab.users:
+        pytest.skip("needs plain users: run as root")
+    commands = Commands(lab.env, timeout_s=5.0)
+    site = Site(lab, SlurmCluster(commands, Harvest("harvest"), {3: pwd.getpwnam("alice").pw_uid}.get), commands)
+    pilot, node = f"{site.submit()}_0", lab.nodes[0]
+    site.start(pilot, node)
+    asked_at = time.time()
+    assert site.cluster.recycle([RecyclePilot(3, pilot, node, "")])[0].done
+    lab.wait_for(lambda: lab.node_states()[node] == "idle", 60)
+    free_at = time.time()
+    lab.wait_for(lambda: site.cluster.end_state(pilot).kind is EndKind.HELD, 60)
+    (row,) = site.cluster.snapshot().jobs
+    assert row.submit_time is not None
+    assert asked_at + 1.0 <= row.submit_time <= free_at
+    seen = Pilot(pilot, 3, PilotPhase.RECYCLING, asked_at, node, started_at=asked_at - 1.0)
+    views = {3: JobView(_job(), JobPhase.RUNNING, {pilot: seen})}
+    (event,) = observe(site.cluster.snapshot(), views, site.cluster.end_of, time.time(), "harvest")
+    assert event.payload == PilotHeld(left_at=row.submit_time)
 
 
 def test_a_half_recycled_task_is_mended_at_its_next_start(live: Site) -> None:

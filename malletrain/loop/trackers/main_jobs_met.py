@@ -44,8 +44,8 @@ _MAX_LEFT = 50_000
 
 @dataclass(slots=True)
 class _Left:
-    """A node's last pilot, there since `since`; `at`: when it was seen to be gone. `until`: when the node had
-    its next holder."""
+    """A node's last pilot, there since `since`; `at`: when it was seen to be gone, `free_at`: when it was, as far as
+    Slurm says. `until`: when the node had its next holder."""
 
     node: str
     pilot: str
@@ -53,6 +53,7 @@ class _Left:
     since: float | None
     at: float
     preempted: bool
+    free_at: float
     until: float | None = None
 
     def had(self, started_at: float | None, ended_at: float) -> bool:
@@ -87,12 +88,15 @@ class MainJobsMet:
             case PilotStarted(started_at=begun) if event.node:
                 self._close(event.node, event.at)
                 self._started[event.node] = begun or event.at
-            case PilotHeld(preempted=preempted) | PilotEnded(preempted=preempted) if event.node and event.pilot:
+            case (
+                PilotHeld(preempted=preempted, left_at=left_at) | PilotEnded(preempted=preempted, left_at=left_at)
+            ) if event.node and event.pilot:
                 self._close(event.node, event.at)
                 since = self._started.pop(event.node, None)
                 if preempted:
                     self._preempted_at = event.at
-                left = _Left(event.node, event.pilot, event.job, since, event.at, preempted)
+                free_at = event.at if left_at is None else min(left_at, event.at)
+                left = _Left(event.node, event.pilot, event.job, since, event.at, preempted, free_at)
                 self._left[event.node] = left
                 self._unasked.append(left)
             case MainJobMet(main_job=main_job):
@@ -125,7 +129,7 @@ class MainJobsMet:
             rows = [row for row in snapshot.holders.get(node, ()) if row.partition != harvest_partition]
             if rows:
                 row = min(rows, key=lambda each: each.start_time or now)
-                met = MainJobMet(row.id, row.user, row.submit_time, row.start_time, left.at, left.preempted)
+                met = MainJobMet(row.id, row.user, row.submit_time, row.start_time, left.free_at, left.preempted)
                 events.append(Event(now, met, left.job, left.pilot, node))
         for node in [name for name, left in self._left.items() if now - left.at > AFTER_S]:
             del self._left[node]
@@ -171,7 +175,7 @@ class MainJobsMet:
                     continue
                 if left.had(job.start_time, job.end_time):
                     met = MainJobMet(
-                        job.id, job.user, job.submit_time, job.start_time, left.at, left.preempted, job.end_time
+                        job.id, job.user, job.submit_time, job.start_time, left.free_at, left.preempted, job.end_time
                     )
                     _note(self._noted_on, key)
                     events.append(Event(now, met, left.job, left.pilot, left.node))

@@ -1,0 +1,41 @@
+"""What a look at the queue says of pilots."""
+
+from __future__ import annotations
+
+import pytest
+
+from malletrain.domain.event import PilotEnded, PilotHeld
+from malletrain.domain.job import JobPhase, JobView, MalleableJob, Pilot, PilotEnd, PilotPhase
+from malletrain.domain.snapshot import SlurmJob, SlurmState, Snapshot
+from malletrain.loop.pilot_changes import observe
+
+NOW = 1_700_000_000.0
+JOB = MalleableJob(1, "t", "ann", 1000, "", 1, 4, NOW)
+
+
+def unasked(pilot: str) -> PilotEnd:
+    raise AssertionError(f"{pilot} is in the queue")
+
+
+@pytest.mark.parametrize(
+    ("submitted_at", "started_at", "left_at"),
+    [
+        (NOW - 6, NOW - 60, NOW - 6),  # requeued: submitted anew once its nodes were free
+        (NOW - 900, NOW - 60, None),  # held as it was submitted
+        (NOW - 6, None, None),  # it never ran
+        (None, NOW - 60, None),
+    ],
+)
+def test_when_slurm_had_requeued_a_task_is_when_its_nodes_were_free(
+    submitted_at: float | None, started_at: float | None, left_at: float | None
+) -> None:
+    row = SlurmJob(
+        "9_0", 9, "ann", "", "harvest", "", SlurmState.PENDING, reason="job requeued in held state",
+        submit_time=submitted_at,
+    )  # fmt: skip
+    first = Pilot("9_0", 1, PilotPhase.RECYCLING, NOW - 8, "n1", started_at)
+    second = Pilot("9_0+1", 1, PilotPhase.RECYCLING, NOW - 8, "n2", started_at)
+    views = {1: JobView(JOB, JobPhase.RUNNING, {each.id: each for each in (first, second)})}
+    of_task, of_part = observe(Snapshot(NOW, (), (row,)), views, unasked, NOW + 1, "harvest")
+    assert of_task.payload == PilotHeld(left_at=left_at)
+    assert of_part.payload == PilotEnded(SlurmState.REQUEUED, left_at=left_at)
