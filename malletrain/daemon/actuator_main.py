@@ -16,8 +16,8 @@ import structlog
 
 from malletrain import __version__
 from malletrain.config import Config
+from malletrain.daemon.process.systemd import Notifier
 from malletrain.daemon.site_rules import harvest_of, most_pilots, node_names
-from malletrain.daemon.systemd import Notifier
 from malletrain.domain.errors import InvalidInput
 from malletrain.slurm.actuator.audit_log import AuditLog
 from malletrain.slurm.actuator.bounds import ActuatorBounds

@@ -15,7 +15,7 @@ def main() -> NoReturn:
         wanted = ".".join(map(str, OLDEST_PYTHON))
         sys.exit(f"malletraind: needs Python {wanted} or newer, and this is {sys.version.split()[0]}")
     try:
-        with import_module("malletrain.daemon.short_collections").no_collections():
+        with import_module("malletrain.daemon.process.short_collections").no_collections():
             program = import_module("malletrain.daemon.main")
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] == "malletrain":

@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from types import FrameType
@@ -22,12 +23,11 @@ import structlog
 from malletrain import __version__, config
 from malletrain.api.ports import Unavailable
 from malletrain.config import Config, ConfigError
-from malletrain.daemon import log
-from malletrain.daemon.actuator_main import steer
 from malletrain.daemon.clock import SystemClock
-from malletrain.daemon.short_collections import ShortCollections, no_collections
-from malletrain.daemon.systemd import Notifier
-from malletrain.daemon.timers import Timers, schedule
+from malletrain.daemon.process import log
+from malletrain.daemon.process.short_collections import ShortCollections, no_collections
+from malletrain.daemon.process.systemd import Notifier
+from malletrain.daemon.process.timers import Timers, schedule
 from malletrain.daemon.views.describe import describe
 from malletrain.domain.errors import ClusterUnavailable, InvalidInput, MalletrainError
 from malletrain.slurm.command import Commands
@@ -117,6 +117,8 @@ def command(
         raise click.UsageError("--once acts beside a pair of daemons (failover.urls): use --dry-run")
     log.configure(level=settings.log.level, style=settings.log.format, environ=os.environ)
     if actuator:
+        from malletrain.daemon.actuator_main import steer
+
         sys.exit(_exit_status(partial(steer, settings, file or config.SYSTEM_FILE, os.environ)))
     if user_mode and not dry_run:  # a service's folder is made by its unit (StateDirectory=)
         Path(settings.store.path).parent.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -280,9 +282,18 @@ class DaemonProcess:
                 from malletrain.daemon.observing import Observing
 
                 return Observing.open(self._settings)
+            asked = None
+            if half is None:  # a daemon of a pair has imported everything before its turn comes
+                slurm = self._settings.slurm
+                commands = Commands(slurm.environment(self._environ), slurm.command_timeout_s)
+                beside = ThreadPoolExecutor(1, "site")
+                asked = beside.submit(site_facts.read, commands).result  # while Python imports the rest
+                beside.shutdown(wait=False)
             from malletrain.daemon.service import Service
 
-            return Service.open(self._settings, dry_run=False, user_mode=self._user_mode, half=half, folded=folded)
+            return Service.open(
+                self._settings, dry_run=False, user_mode=self._user_mode, half=half, folded=folded, facts=asked
+            )
 
     def _wait(self, timers: Timers) -> str:
         """Feed the watchdog until a wish ends this service."""

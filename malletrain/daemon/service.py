@@ -7,7 +7,7 @@ import os
 import secrets
 import socket
 import threading
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 
 import structlog
@@ -112,17 +112,19 @@ class Service:
         user_mode: bool,
         half: ActiveHalf | None = None,
         folded: Ledger | None = None,
+        facts: Callable[[], site_facts.SiteFacts] | None = None,
     ) -> Service:
         """Check the site, open the journal, fold it, and listen unless nothing is to be done for real.
 
         `half`: this daemon's half of a pair, as the active one; `folded`: the ledger of the journal, where it was
-        followed while this daemon was the passive one.
+        followed while this daemon was the passive one; `facts`: gives what the site's Slurm is configured to do,
+        where it was asked already.
 
         Raises:
             MalletrainError: Slurm does not answer, the partition is not fit for harvest, the journal is in use,
                 the address is taken, ...
         """
-        return cls(config, act=not dry_run, user_mode=user_mode, half=half, folded=folded)
+        return cls(config, act=not dry_run, user_mode=user_mode, half=half, folded=folded, facts=facts)
 
     def __init__(
         self,
@@ -132,6 +134,7 @@ class Service:
         user_mode: bool,
         half: ActiveHalf | None = None,
         folded: Ledger | None = None,
+        facts: Callable[[], site_facts.SiteFacts] | None = None,
     ) -> None:
         self._config = config
         self._half = half
@@ -150,13 +153,13 @@ class Service:
             why_not=None if half is None else half.why_not,
         )
         self._apart: ActuatorClient | None = None
-        facts = site_facts.read(commands)
-        harvest = harvest_of(config, facts)
+        found = site_facts.read(commands) if facts is None else facts()
+        harvest = harvest_of(config, found)
         self._accounts = UserAccounts(
             commands, Charge(config.charging.account), config.charging.users, config.slurm.account,
-            self._clock.elapsed, facts.accounting,
+            self._clock.elapsed, found.accounting,
         )  # fmt: skip
-        self._site = SiteWatch(commands, harvest, facts, self._clock.elapsed)
+        self._site = SiteWatch(commands, harvest, found, self._clock.elapsed)
         self._site.refuse_unfit()
         self._facts, self._deeds = threading.RLock(), threading.Lock()
         self._wake, self._closed = threading.Event(), threading.Event()
@@ -202,12 +205,12 @@ class Service:
             self._roles.is_banned,
         )
         self._loop = Loop(
-            self._cluster(commands, harvest, facts.bf_interval_s),
+            self._cluster(commands, harvest, found.bf_interval_s),
             self._gate,
             journal,
             self._clock,
             policy_from(config),
-            rules_from(config, facts),
+            rules_from(config, found),
             act=act,
             guard=self._facts,
         )
@@ -223,7 +226,7 @@ class Service:
         self._log.info(
             "journal read", events=events, jobs=len(self._loop.views), image=imaged.seq, image_unused=imaged.why_anew
         )
-        self._learn_arrivals(commands, facts)
+        self._learn_arrivals(commands, found)
         if self._disk is not None:
             self._begin(self._disk)
 

@@ -37,13 +37,14 @@ class LocalCoordinator:
     """Names the worlds of one job whose workers run on this machine, and keeps their events.
 
     Args:
-        port: of 127.0.0.1 to listen on; with 0, `start` sets it to one that is free.
+        port: of `host` to listen on; with 0, `start` sets it to one that is free.
         user: numeric id of the workers' user.
         secret: that workers present as their credential.
         job: the number of the job.
         terms: the sizes that it may have.
         settings: time limits of membership.
         generations: the last generation of jobs that are known already.
+        host: the address to listen on.
 
     Attributes:
         events: what happened, in order.
@@ -57,6 +58,7 @@ class LocalCoordinator:
     settings: MembershipSettings = field(default_factory=MembershipSettings)
     generations: dict[int, int] = field(default_factory=dict)
     events: list[Event] = field(default_factory=list)
+    host: str = "127.0.0.1"
 
     def __post_init__(self) -> None:
         clock = MachineClock()
@@ -89,7 +91,7 @@ class LocalCoordinator:
         Raises:
             Unavailable: the port is taken, or the server does not start.
         """
-        self._server = serve(self._app, "127.0.0.1", self.port, self.connections)
+        self._server = serve(self._app, self.host, self.port, self.connections)
         self.port = self._server.port
         threading.Thread(target=self._tick_for_ever, daemon=True).start()
 
@@ -107,7 +109,7 @@ class LocalCoordinator:
 
     @property
     def url(self) -> str:
-        return f"http://127.0.0.1:{self.port}"
+        return f"http://{self.host}:{self.port}"
 
     def world(self) -> tuple[str, ...]:
         """The pilots of the newest world."""

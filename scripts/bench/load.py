@@ -37,8 +37,8 @@ from malletrain.api.roles import Roles
 from malletrain.api.worker_routes import WorkersGate, make_workers_router
 from malletrain.daemon.clock import SystemClock
 from malletrain.daemon.main import THREAD_SWITCH_S
+from malletrain.daemon.process.short_collections import ShortCollections
 from malletrain.daemon.requests import LoopRequests
-from malletrain.daemon.short_collections import ShortCollections
 from malletrain.decide.rules import Rules
 from malletrain.domain.event import ArrayAttached, Event, JobAnnounced
 from malletrain.domain.job import Curve, MalleableJob, PilotPhase

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from malletrain.daemon import journald, log
+from malletrain.daemon.process import journald, log
 
 
 @pytest.fixture(autouse=True)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from malletrain.daemon.systemd import Notifier
+from malletrain.daemon.process.systemd import Notifier
 
 
 @pytest.fixture

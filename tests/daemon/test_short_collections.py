@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import gc
 import weakref
+from collections.abc import Callable
+from itertools import pairwise
+from typing import Any
 
-from malletrain.daemon.short_collections import WHOLE_INTERVAL_S, ShortCollections, no_collections
+from malletrain.daemon.process.short_collections import MIN_WHOLE_INTERVAL_S, ShortCollections, no_collections
 
 
 class _Ring:
@@ -13,7 +16,7 @@ class _Ring:
         self.itself = self
 
 
-def test_what_lives_on_is_visited_once_an_hour() -> None:
+def test_what_lives_on_is_visited_once_a_minute_where_that_is_quick() -> None:
     now = 100.0
     collections = ShortCollections(lambda: now)
     kept = _Ring()
@@ -23,16 +26,53 @@ def test_what_lives_on_is_visited_once_an_hour() -> None:
         del kept
         gc.collect()
         assert dead() is not None, "it was alive at the last full collection, and is not visited"
-        now += WHOLE_INTERVAL_S
+        now += MIN_WHOLE_INTERVAL_S
         gc.collect()
         gc.collect()
-        assert dead() is None, "an hour later all are"
+        assert dead() is None, "a minute later all are"
         young = weakref.ref(_Ring())
         gc.collect()
         assert young() is None, "garbage since the last one is found at once"
     finally:
         collections.end()
     assert gc.get_freeze_count() == 0
+
+
+class _SlowCollector:
+    """A collector whose collections that visit all take a third of a second."""
+
+    def __init__(self) -> None:
+        self.callbacks: list[Callable[[str, dict[str, int]], Any]] = []
+        self.now = 0.0
+        self.is_frozen = False
+        self.whole_at: list[float] = []
+
+    def collect(self) -> int:
+        for phase in ("start", "stop"):
+            if phase == "stop" and not self.is_frozen:
+                self.whole_at.append(self.now)
+                self.now += 0.35
+            for tell in tuple(self.callbacks):
+                tell(phase, {"generation": 2})
+        return 0
+
+    def freeze(self) -> None:
+        self.is_frozen = True
+
+    def unfreeze(self) -> None:
+        self.is_frozen = False
+
+
+def test_visits_of_all_take_a_thousandth_of_the_time() -> None:
+    collector = _SlowCollector()
+    collections = ShortCollections(lambda: collector.now, collector)
+    collections.begin()
+    while collector.now < 3600:
+        collector.now += 5.0
+        collector.collect()
+    between = [later - sooner for sooner, later in pairwise(collector.whole_at)]
+    assert between
+    assert all(350 <= each <= 370 for each in between), between
 
 
 def test_none_are_made_while_it_starts_and_then_they_are_again() -> None:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from malletrain.daemon.timers import Timers, schedule
+from malletrain.daemon.process.timers import Timers, schedule
 
 DEADLINE_S = 10.0
 

@@ -5,12 +5,14 @@ broken, once M others have committed it, which COMMITTED=N,NAME has them tell; T
 [#N]: it signals itself, or has no memory left, when it comes to a place of `PLACES` for the Nth time (by default the
 first). PATIENCE=S: for how long it waits for a daemon in a broken world. APART=S: for how long the processes of a
 node may be in two steps at once. LONG=S: what is a long step. STANDIN=S: gradients are summed by the stand-in for
-NCCL (`device_stand_in`), connected within S seconds beside training (0: between two steps).
+NCCL (`device_stand_in`), connected within S seconds beside training (0: between two steps). NETWORK=PATH: the network
+namespace that a forked worker enters before it does anything else. POLL=S: how long a poll of the daemon lasts.
 """
 
 from __future__ import annotations
 
 import atexit
+import ctypes
 import faulthandler
 import logging
 import os
@@ -33,7 +35,7 @@ from malletrain.elastic.comm.step_commit import StepCommitter, StepOutcome
 from malletrain.elastic.errors import Aborted, Released
 from malletrain.elastic.gradients.reducer import GradientReducer
 from malletrain.elastic.launch import worker_start
-from malletrain.elastic.link import local_group
+from malletrain.elastic.link import daemon_link, local_group
 from malletrain.elastic.resize import lifecycle, reconfigure, state_recovery
 from malletrain.elastic.resize.lifecycle import WorkerLifecycle
 from malletrain.elastic.state.overlapped_recovery import OverlappedSnapshot
@@ -129,12 +131,21 @@ def forked(env: dict[str, str], log: str, arguments: list[str]) -> None:
             os.dup2(stream.fileno(), number)
     os.environ.clear()
     os.environ.update(env)
+    if "NETWORK" in env:
+        enter_network(env["NETWORK"])
     try:
         main(arguments)
     except SystemExit as end:
         if not isinstance(end, Released):
             atexit._run_exitfuncs()  # which multiprocessing's children leave out
         raise
+
+
+def enter_network(path: str) -> None:
+    """Put this thread, and those that it starts, into a network namespace (setns(2); Python's own is of 3.12)."""
+    with Path(path).open() as namespace:
+        if ctypes.CDLL(None, use_errno=True).setns(namespace.fileno(), 0):
+            raise OSError(ctypes.get_errno(), "setns", path)
 
 
 def main(arguments: list[str]) -> None:
@@ -162,6 +173,8 @@ def main(arguments: list[str]) -> None:
         setattr(late_read, "runs_ahead", lambda device: True)  # noqa: B010 - for this process
         setattr(runtime, "side_copies", device_stand_in.side_copies)  # noqa: B010 - imported there
         setattr(runtime, "find_carrier", lambda model, environ: found)  # noqa: B010 - imported there
+    if "POLL" in os.environ:
+        daemon_link.POLL_WAIT_S = float(os.environ["POLL"])
     if "LONG" in os.environ:
         lifecycle.LONG_STEP_S = float(os.environ["LONG"])
     sys.argv = list(arguments)

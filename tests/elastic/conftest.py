@@ -15,6 +15,7 @@ ALONE = {
     "test_soak.py",
     "test_faults.py",
     "test_live.py",
+    "test_network_cuts.py",
     "test_nodes.py",
     "test_schedules.py",
     "test_stages.py",

@@ -54,10 +54,12 @@ class Coordinator(LocalCoordinator):
         terms: JobTerms | None = None,
         settings: MembershipSettings | None = None,
         generations: dict[int, int] | None = None,
+        host: str = "127.0.0.1",
     ) -> None:
         super().__init__(
-            port, os.getuid(), SECRET, JOB, terms or JobTerms(), settings or MembershipSettings(), generations or {}
-        )
+            port, os.getuid(), SECRET, JOB, terms or JobTerms(), settings or MembershipSettings(), generations or {},
+            host=host,
+        )  # fmt: skip
 
     def leave(self, task: int, cause: LeaveCause = LeaveCause.SHRINK) -> None:
         pilot = f"{ARRAY}_{task}"
@@ -225,9 +227,9 @@ class Pod:
 
 @contextlib.contextmanager
 def running(
-    directory: Path, terms: JobTerms | None = None, *, real: bool = False, **settings: float
+    directory: Path, terms: JobTerms | None = None, *, real: bool = False, host: str = "127.0.0.1", **settings: float
 ) -> Iterator[tuple[Coordinator, Pod]]:
-    coordinator = Coordinator(free_port(), terms or JobTerms(), MembershipSettings(**settings))
+    coordinator = Coordinator(free_port(), terms or JobTerms(), MembershipSettings(**settings), host=host)
     pod = Pod(directory, real)
     coordinator.start()
     try:

@@ -21,8 +21,8 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from malletrain.daemon.failover.failover_metrics import FailoverMetrics
+from malletrain.daemon.process.timers import Timers
 from malletrain.daemon.run_health import RunHealth
-from malletrain.daemon.timers import Timers
 from malletrain.daemon.views.metrics import Metrics
 from malletrain.wire import munge
 from malletrain.wire.messages import WORKER_PURPOSE

@@ -1,4 +1,4 @@
-"""Folded state as bytes and back: plain values, containers, arrays of numbers, and objects of this package's classes.
+"""Folded state as bytes and back: plain values, containers, numbers of NumPy, and objects of this package's classes.
 
 No pickle: decoding makes objects of classes that this package defines and sets their attributes, and runs nothing of
 them. The text is JSON whose lists begin with a tag, and at its head the classes with the names of their attributes.
@@ -24,7 +24,7 @@ _ROOMS = ("malletrain.domain.", "malletrain.sizing.", "malletrain.learn.", "mall
 
 _ATOMS = frozenset({bool, int, float, str, type(None)})
 
-_TUPLE, _LIST, _DICT, _SET, _FROZENSET, _DEQUE, _COUNTER, _ORDERED, _ENUM, _SAME, _ARRAY, _SCALAR = range(12)
+_TUPLE, _LIST, _DICT, _SET, _FROZENSET, _DEQUE, _COUNTER, _ORDERED, _ENUM, _SAME, _SCALAR = range(11)
 _FIRST_CLASS = 16  #: Tags from here on are classes.
 
 _CONTAINERS: Mapping[int, type[Any]] = {_TUPLE: tuple, _LIST: list, _SET: set, _FROZENSET: frozenset}
@@ -94,8 +94,6 @@ class _Encoder:
         return [tag, *(sorted(items, key=repr) if tag in _UNORDERED else items)]  # the same state, the same bytes
 
     def _object(self, value: Any, kind: type[Any]) -> Any:
-        if kind is np.ndarray and value.dtype.kind in "fiub":
-            return [_ARRAY, value.dtype.str, list(value.shape), value.ravel().tolist()]
         if isinstance(value, np.generic) and value.dtype.kind in "fiub":
             return [_SCALAR, value.dtype.str, value.item()]
         number, names, changes = self._kinds.get(kind) or self._new_kind(value, kind)
@@ -167,8 +165,6 @@ class _Decoder:
             return self._classes[items[0]][0](items[1])
         if tag == _SAME:
             return self._met[items[0]]
-        if tag == _ARRAY:
-            return np.array(items[2], dtype=items[0]).reshape(items[1])
         if tag == _SCALAR:
             return np.dtype(items[0]).type(items[1])
         raise ValueError(f"tag {tag!r} is none")

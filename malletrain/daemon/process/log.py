@@ -10,7 +10,7 @@ from typing import TextIO
 
 import structlog
 
-from malletrain.daemon.journald import PRIORITIES, SOCKET, JournalHandler, is_journal
+from malletrain.daemon.process.journald import PRIORITIES, SOCKET, JournalHandler, is_journal
 
 
 def configure(
