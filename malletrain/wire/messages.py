@@ -100,7 +100,8 @@ class Directive:
     `check_in`: answer with `CheckedIn` to this number. `end`: stop, the reason. `top_up`: submit so many tasks more.
     `hold`: in restart mode, end the script of the world before, and start none of this plan yet: others still save.
     `given_up`: with `end`, others train on without it, so its script must save nothing any more.
-    `losses`: in restart mode, how many workers of its job have been lost so far; a script may fail because of one.
+    `losses`: in restart mode, how many workers of its job have been lost so far, or have left by no plan; a script
+    may fail because of one.
     """
 
     seq: int

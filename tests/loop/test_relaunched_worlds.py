@@ -146,6 +146,26 @@ def test_a_member_that_a_restarted_daemon_has_not_heard_holds_the_others() -> No
     assert _fenced(stage) == [PILOTS[A]], "it may be in a world before that one, alone"
 
 
+def test_one_that_leaves_by_itself_counts_as_lost_since_the_scripts_of_the_others_fail() -> None:
+    """Else a script whose peers Slurm terminates one after the other would fail its job."""
+    stage = _one_and_a_newcomer()
+    _take(stage, A)
+    before = stage.members.directive_for(B).losses
+    stage.members.report(A, Left(0, 0))
+    assert stage.members.directive_for(B).losses == before + 1
+
+
+def test_one_that_leaves_by_a_plan_counts_as_no_loss() -> None:
+    stage = _one_and_a_newcomer()
+    _take(stage, A)
+    stage.leave(0)
+    _poll(stage, 1.0, A, B)
+    _take(stage, B)
+    before = stage.members.directive_for(B).losses
+    stage.members.report(A, Left(_numbered(stage, A), 0))
+    assert stage.members.directive_for(B).losses == before
+
+
 def test_a_launcher_whose_script_failed_may_name_another_port() -> None:
     """That of before may have been taken by another process while no script listened there."""
     stage = _one_and_a_newcomer()

@@ -59,7 +59,7 @@ class Directives:
         leave: why this worker is asked to leave, if it is.
         given_up: whether others train on without this worker: then its script must not save any more.
         hold: whether a script that is started anew for `plan` must wait.
-        losses: how many workers of this job have been lost, in restart mode.
+        losses: how many workers of this job have been lost, or have left by no plan, in restart mode.
         away_since: monotonic time since which the daemon is unreachable; None while it answers.
         changed: notified when `plan` or `end` change.
     """

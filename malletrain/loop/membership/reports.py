@@ -140,6 +140,7 @@ def _left(machine: JobMachine, this: Worker, said: wire.Left) -> None:
         # (That one worker left by an urgent plan does not mean that the others have received it.)
         machine.take(said.generation)
     if not expected and job.trains(this.id):
+        job.losses += 1
         machine.ask(f"{this.id} left by itself", broken=True)
 
 
@@ -172,6 +173,7 @@ def _exited(machine: JobMachine, this: Worker, status: int) -> None:
     if job.over is not None or this.leaving_since is not None:
         machine.leave(this, this.leave_reason or "its job is over")
         if job.over is None and job.trains(this.id):
+            job.losses += 1
             machine.ask(f"{this.id} ended before it was out of its world", broken=True)
     elif status > 0 and status not in _SIGNAL_STATUSES:
         _failed(machine, this, wire.Failed(job.step, f"exit status {status}"))

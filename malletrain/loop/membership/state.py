@@ -131,7 +131,7 @@ class JobMembership:
     checks: int = 0
     step: int = 0
     failed_at: int | None = None  #: the step at which a script raised last
-    losses: int = 0  #: how many workers have been lost
+    losses: int = 0  #: how many workers have been lost, or have left by no plan
     climbs: bool = False  #: its world grows in stages, to be measured
     seen: dict[int, float] = field(default_factory=dict)  #: samples/s of the stages so far
     #: By pilot: since when a script may run there in a world that is over, and is not heard.
