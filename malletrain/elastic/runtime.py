@@ -84,7 +84,7 @@ class Settings:
     seed: int
     shuffle: bool
     drop_last: bool
-    order: Callable[[int], Sequence[int]] | None
+    order: Callable[[int], Sequence[Any]] | None
     collate: Callable[[list[Any]], Any] | None
     reduction: Literal["mean", "sum"]
     warm_up: Callable[[Any], Any] | None
@@ -188,6 +188,11 @@ class Runtime:
                 drop_last=settings.drop_last,
                 order=settings.order,
             )
+            if settings.order is not None and not self.session_batch.fixed and sampler.batch_ends(0):
+                raise ElasticError(
+                    "an order that consists of batches needs a batch_size that is a number, that of the largest: "
+                    "with PerWorker and Chosen give an order of indices"
+                )
         self.state = TrainingState(model, optimizers, self.position)
         self.shared = SharedValues()
         self.state.track("malletrain.values", self.shared)
@@ -256,7 +261,7 @@ class Runtime:
         self.guards.fixed_batch = self.session_batch.fixed
         self.guards.compares = self.compares
         if settings.order is not None:
-            self.guards.order = sampler.permutation
+            self.guards.order = lambda epoch: (sampler.permutation(epoch), sampler.batch_ends(epoch))
         self.reducer.open_pass = functools.partial(self.guards.agreement.open, RoundKind.STEP)
         if self.session_batch.noise is not None:
             self.reducer.measure_noise(self.session_batch.noise)
@@ -401,6 +406,10 @@ class Runtime:
         if dataset is None or isinstance(dataset, Streams):
             raise ElasticError("evaluate() needs a map-style data set: s.evaluate(metrics, test_set)")
         return SampleLoader(dataset, self._settings.seed, self._settings.collate)
+
+    def batch_ends(self) -> list[int]:
+        """Where the batches of the present epoch end, if the script's order consists of batches; else nothing."""
+        return self.sampler.batch_ends(self.position.epoch) if isinstance(self.sampler, Sampler) else []
 
     def check_epoch(self) -> None:
         """Raise `ElasticError` if the script asks for an epoch's batches again after it has made them all."""

@@ -53,9 +53,9 @@ class Session:
         learning_rate: how the learning rate follows a batch that changes. Default: it does not.
         noise_scale: whether to measure the gradient noise scale. Default: if the batch may change.
         seed: of sample order, augmentation and dropout.
-        order: called with an epoch; returns every index of the data set once, the same on every worker. For batches
-            of samples of similar length, or a curriculum. Default: a random order, or with `shuffle=False` as they
-            lie.
+        order: called with an epoch; returns every index of the data set once, the same on every worker: a list of
+            indices, or of batches, each a list of at most `batch_size` indices. For batches of samples of similar
+            length, or a curriculum. Default: a random order, or with `shuffle=False` as they lie.
         shuffle, drop_last, collate: as in `torch.utils.data.DataLoader`.
         reduction: whether the script's loss is the `mean` or the `sum` over samples.
         warm_up: called with a batch before this worker joins, to run the model forward and backward once. Default:
@@ -101,7 +101,7 @@ class Session:
         seed: int = 0,
         shuffle: bool = True,
         drop_last: bool = False,
-        order: Callable[[int], Sequence[int]] | None = None,
+        order: Callable[[int], Sequence[Any]] | None = None,
         collate: Callable[[list[Any]], Any] | None = None,
         reduction: Literal["mean", "sum"] = "mean",
         warm_up: Callable[[Any], Any] | None = None,
@@ -431,6 +431,12 @@ class Session:
     def fixed_batch(self) -> bool:
         """Whether `batch_size` is the same at every size."""
         return self._runtime.session_batch.fixed
+
+    @property
+    def equal_batches(self) -> bool:
+        """Whether all batches of an epoch but the last have `batch_size` samples: an `order` of batches may have
+        others."""
+        return not self._runtime.batch_ends()
 
     @property
     def gain(self) -> float:

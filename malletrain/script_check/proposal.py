@@ -91,6 +91,15 @@ def propose(text: str) -> Proposal:
     found = _find(tree)
     if isinstance(found, str):
         return Proposal(text, [found])
+    if any(keyword.arg == "batch_sampler" for keyword in found.call.keywords):
+        return Proposal(
+            text,
+            [
+                f"line {found.call.lineno}: a batch_sampler: give Session a batch_size, that of the largest batch, "
+                "and order=lambda epoch: [list(batch) for batch in ...] with the batches of an epoch, the same on "
+                "every worker"
+            ],
+        )
     return _change(text, tree, found)
 
 
@@ -421,12 +430,11 @@ def _session(found: _Found, *, sums: bool, notes: list[str]) -> str:
         value = given.pop(name, None)
         if value is not None and _text(value) not in ("0", "False", "None"):
             words.append(f"{ours}={_text(value)}")
-    notes.extend(
-        f"line {found.call.lineno}: the {name} is left out: the session divides the data; an order of your own is "
-        "Session(..., order=...)"
-        for name in ("sampler", "batch_sampler")
-        if name in given
-    )
+    if "sampler" in given:
+        notes.append(
+            f"line {found.call.lineno}: the sampler is left out: the session divides the data; an order of your own "
+            "is Session(..., order=...)"
+        )
     return f"{found.session} = elastic.Session({', '.join(words)}{reduction})"
 
 

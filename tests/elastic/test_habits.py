@@ -74,6 +74,7 @@ GROWING = {
 
 EQUAL = [
     "own_order",
+    "own_batches",
     "gan",
     "sam",
     "weighted",

@@ -112,7 +112,7 @@ def test_during_recovery_the_others_share_the_whole_batch(batch: int, size: int,
     cursor = data.draw(st.integers(0, 99))
     shares = [feed.load(0, cursor, rank, size, recovering_ranks) for rank in range(size)]
     taken = [index for share, _ in shares if share.weight for index in share.indices]
-    assert taken == sampler.permutation(0)[cursor : cursor + sampler.next_batch(cursor)]
+    assert taken == sampler.permutation(0)[cursor : cursor + sampler.next_batch(0, cursor)]
     assert all(shares[rank][0].weight == 0 for rank in recovering_ranks)
     expected = {len(sampler.share(0, cursor, rank, size).indices) if whole else 1 for rank in recovering_ranks}
     assert {len(shares[rank][0].indices) for rank in recovering_ranks} == expected

@@ -72,7 +72,7 @@ def test_uneven_shares_take_every_sample_once() -> None:
     sampler = Sampler(100, 30, seed=1, shuffle=True, drop_last=False)
     seen: list[int] = []
     for cursor in range(0, 100, 30):
-        counts = apportion(sampler.next_batch(cursor), [5.0, 1.0, 0.01])
+        counts = apportion(sampler.next_batch(0, cursor), [5.0, 1.0, 0.01])
         shares = [sampler.share(0, cursor, rank, 3, counts) for rank in range(3)]
         assert [share.weight for share in shares] == counts
         seen += [index for share in shares for index in share.indices[: share.weight]]

@@ -10,9 +10,10 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch._C._distributed_c10d import HashStore
-from torch.utils.data import TensorDataset
+from torch.utils.data import DataLoader, TensorDataset
 
 from malletrain import elastic
+from malletrain.elastic.adapters.steps import Steps
 from malletrain.elastic.data.sampler import Sampler
 
 DATA = TensorDataset(torch.zeros(8, 4), torch.zeros(8, dtype=torch.int64))
@@ -91,6 +92,54 @@ def test_an_order_that_does_not_hold_each_sample_once(order: list[int]) -> None:
     sampler = Sampler(8, 4, seed=0, shuffle=True, drop_last=False, order=lambda _: order)
     with pytest.raises(elastic.ElasticError, match=r"order\(3\) must return each index from 0 to 7 once"):
         sampler.permutation(3)
+
+
+BATCHES = [[7, 6], [5, 4, 3, 2], [], [1, 0]]
+
+
+def test_batches_of_unequal_sizes_follow_the_scripts_order() -> None:
+    sampler = Sampler(8, 4, seed=0, shuffle=True, drop_last=False, order=lambda _: BATCHES)
+    assert [sampler.next_batch(0, cursor) for cursor in (0, 2, 6)] == [2, 4, 2]
+    assert sampler.following(0, 2) == (0, 6) and sampler.following(0, 6) == (1, 0)
+    shares = [sampler.share(0, 2, rank, 3) for rank in range(3)]
+    assert [share.indices for share in shares] == [[5, 4], [3], [2]] and {share.batch for share in shares} == {4}
+    assert sampler.batch_ends(0) == [2, 6, 8]
+    plain = Sampler(8, 4, seed=0, shuffle=True, drop_last=False)
+    assert plain.batch_ends(0) == [] and plain.next_batch(0, 4) == 4
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"batch_size": 3}, r"order\(0\) has a batch of 4 samples: batch_size, 3, is that of the largest"),
+        ({"batch_size": 4, "drop_last": True}, "an order that consists of batches: leave drop_last out"),
+    ],
+)
+def test_batches_that_do_not_fit_the_session_are_refused(options: dict[str, Any], message: str) -> None:
+    sampler = Sampler(8, seed=0, shuffle=True, order=lambda _: BATCHES, **{"drop_last": False, **options})
+    if "drop_last" in options:
+        sampler.epoch_length = 4
+    with pytest.raises(elastic.ElasticError, match=message):
+        sampler.next_batch(0, 0)
+
+
+def test_batches_of_a_script_need_a_fixed_batch_and_a_loop_of_its_own() -> None:
+    model = nn.Linear(4, 2)
+    given: Any = (model, torch.optim.SGD(model.parameters(), lr=0.1), DATA)
+    with pytest.raises(elastic.ElasticError, match="needs a batch_size that is a number, that of the largest"):
+        elastic.Session(*given, batch_size=elastic.PerWorker(4, limit=8), order=lambda _: BATCHES)
+    session = elastic.Session(*given, batch_size=4, order=lambda _: BATCHES)
+    with pytest.raises(elastic.ElasticError, match="give an order of indices, not of batches"):
+        Steps(session, DATA, 1)
+
+
+def test_a_loader_with_batches_of_its_own_is_told_the_way() -> None:
+    model = nn.Linear(4, 2)
+    loader: Any = DataLoader(DATA, batch_sampler=BATCHES[:2])
+    with pytest.raises(
+        elastic.ElasticError, match=r"what list does as order=: .*order=lambda epoch: \[list\(batch\)"
+    ):
+        elastic.Session(model, torch.optim.SGD(model.parameters(), lr=0.1), loader, batch_size=4)
 
 
 def test_a_batch_follows_the_scripts_order() -> None:

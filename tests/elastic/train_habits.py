@@ -890,6 +890,23 @@ def own_order() -> None:
     loop(plain)
 
 
+def buckets(epoch: int) -> list[list[int]]:
+    """Batches of 48, 64 and fewer samples with similar sums, in another order each epoch."""
+    order = torch.argsort(dataset.tensors[0].sum(1), stable=True).tolist()  # type: ignore[attr-defined]
+    batches: list[list[int]] = []
+    while order:
+        size = (48, BATCH, 21)[len(batches) % 3]
+        batches.append(order[:size])
+        order = order[size:]
+    random.Random(epoch).shuffle(batches)
+    return batches
+
+
+def own_batches() -> None:
+    """Bucketing by batches of unequal sizes."""
+    loop(plain)
+
+
 def orders_that_differ() -> None:
     """An order that depends on the worker."""
     loop(plain)
@@ -1268,8 +1285,9 @@ if __name__ == "__main__":
         torch.manual_seed(0)
     if options.habit == "streams":
         dataset = elastic.Streams(open_stream, STREAMS)  # type: ignore[assignment]
-    orders: dict[str, Callable[[int], list[int]]] = {
+    orders: dict[str, Callable[[int], list[Any]]] = {
         "own_order": lengths,
+        "own_batches": buckets,
         "orders_that_differ": lambda _: torch.randperm(
             640, generator=torch.Generator().manual_seed(int(ME))
         ).tolist(),

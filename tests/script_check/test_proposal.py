@@ -161,6 +161,13 @@ def test_arguments_of_the_loader_become_those_of_the_session() -> None:
     assert "batch_size=64, shuffle=False)" in unshuffled.text
 
 
+def test_a_batch_sampler_is_left_to_the_author() -> None:
+    text = PLAIN.replace("batch_size=64, shuffle=True, num_workers=0", "batch_sampler=Buckets(data)")
+    proposal = propose(text)
+    assert proposal.text == text
+    assert "line 8: a batch_sampler: give Session a batch_size" in proposal.notes[0]
+
+
 def test_epochs_that_begin_at_one_keep_their_numbers() -> None:
     proposal = propose(PLAIN.replace("range(30)", "range(1, n + 1)"))
     assert "for epoch in (epoch + 1 for epoch in s.epochs(n)):" in proposal.text

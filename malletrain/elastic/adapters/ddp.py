@@ -95,7 +95,7 @@ class LoopSession(Session):
 
     @property
     def batches_in_epoch(self) -> int:
-        return math.ceil(self._runtime.sampler.epoch_length / self.batch_size)
+        return len(self._runtime.batch_ends()) or math.ceil(self._runtime.sampler.epoch_length / self.batch_size)
 
     def begin_body(self) -> None:
         """A batch has been loaded."""
@@ -232,8 +232,9 @@ def _shuffles(loader: Any) -> bool:
         )
     if loader.batch_size is None or type(loader.batch_sampler) is not BatchSampler:
         raise ElasticError(
-            "a DataLoader with a batch_sampler, or without batches, cannot be divided: give it batch_size=N, and an "
-            "order of your own by elastic.ddp(..., order=...)"
+            "a DataLoader with a batch_sampler, or without batches, cannot be divided: give it batch_size=N, that of "
+            "the largest batch, and elastic.ddp(..., order=lambda epoch: [list(batch) for batch in ...]) with the "
+            "batches of an epoch, the same on every worker"
         )
     if type(sampler) not in (RandomSampler, SequentialSampler) or getattr(sampler, "replacement", False):
         raise ElasticError(

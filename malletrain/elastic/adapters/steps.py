@@ -29,12 +29,16 @@ class Steps:
         in_epoch: steps of a whole epoch.
 
     Raises:
-        ElasticError: the session's batch size changes with the number of workers.
+        ElasticError: the session's batch size changes with the number of workers, or from batch to batch.
     """
 
     def __init__(self, session: Session, dataset: Any, epochs: int) -> None:
         if not session.fixed_batch:
             raise ElasticError("the framework counts an epoch's steps beforehand: give a batch size that is a number")
+        if not session.equal_batches:
+            raise ElasticError(
+                "the framework counts an epoch's steps beforehand: give an order of indices, not of batches"
+            )
         self.session = session
         self.dataset = dataset
         self.batch_size = session.batch_size

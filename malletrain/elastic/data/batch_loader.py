@@ -74,7 +74,7 @@ class BatchLoader:
         """This member's virtual shards by number, or its share as number 0."""
         if self._shards is not None:
             return self._shards.parts(self._sampler, epoch, cursor, rank, size)
-        counts = self._proportional_shares.shares(self._sampler.next_batch(cursor)) if size > 1 else None
+        counts = self._proportional_shares.shares(self._sampler.next_batch(epoch, cursor)) if size > 1 else None
         return [(0, self._sampler.share(epoch, cursor, rank, size, counts))]
 
     def _part_during_recovery(

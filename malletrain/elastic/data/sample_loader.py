@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from torch.utils.data import DataLoader, TensorDataset, default_collate
+from torch.utils.data import BatchSampler, DataLoader, TensorDataset, default_collate
 
 from malletrain.elastic.data.random_seeds import kept_random_state, seed_sample
 from malletrain.elastic.data.sampler import mix
@@ -29,6 +29,12 @@ class SampleLoader:
     """
 
     def __init__(self, dataset: Any, seed: int, collate: Callable[[list[Any]], Any] | None) -> None:
+        if isinstance(dataset, DataLoader) and type(dataset.batch_sampler) not in (BatchSampler, type(None)):
+            raise ElasticError(
+                f"give Session the data set, and what {type(dataset.batch_sampler).__name__} does as order=: "
+                "Session(model, optimizer, loader.dataset, batch_size=that of the largest batch, order=lambda epoch: "
+                "[list(batch) for batch in ...]) with the batches of an epoch, the same on every worker"
+            )
         if isinstance(dataset, DataLoader):
             raise ElasticError(
                 "give Session the data set, not a DataLoader: Session(model, optimizer, loader.dataset, "

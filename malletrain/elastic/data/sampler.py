@@ -7,8 +7,11 @@ members.
 
 from __future__ import annotations
 
+import itertools
+from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
@@ -35,7 +38,8 @@ class Sampler:
     is dropped with `drop_last`.
 
     Args:
-        order: returns the order of an epoch's samples; by default a random permutation, or as they lie.
+        order: returns the order of an epoch's samples, or its batches, each a list of at most `batch_size`; by
+            default a random permutation, or as they lie.
 
     Attributes:
         epoch_length: samples of an epoch that are used.
@@ -52,7 +56,7 @@ class Sampler:
         seed: int,
         shuffle: bool,
         drop_last: bool,
-        order: Callable[[int], Sequence[int]] | None = None,
+        order: Callable[[int], Sequence[Any]] | None = None,
     ) -> None:
         if batch_size < 1:
             raise ElasticError(f"batch_size must be at least 1, not {batch_size}")
@@ -69,6 +73,7 @@ class Sampler:
         self.epoch_length = length - length % batch_size if drop_last else length
         self.order = order
         self._permutations: dict[int, list[int]] = {}
+        self._ends: dict[int, list[int]] = {}  #: of the batches, in epochs whose order consists of such
 
     def permutation(self, epoch: int) -> list[int]:
         """The permutation of one epoch.
@@ -77,8 +82,9 @@ class Sampler:
             ElasticError: the script's own order is none.
         """
         if epoch not in self._permutations:
+            ends: list[int] = []
             if self.order is not None:
-                order = [int(index) for index in self.order(epoch)]
+                order, ends = self._given(epoch)
                 if sorted(order) != list(range(self.length)):
                     raise ElasticError(
                         f"order({epoch}) must return each index from 0 to {self.length - 1} once; it returned "
@@ -89,20 +95,44 @@ class Sampler:
                 order = torch.randperm(self.length, generator=generator).tolist()
             else:
                 order = list(range(self.length))
-            self._permutations = {
-                other: kept for other, kept in self._permutations.items() if abs(other - epoch) == 1
-            }
-            self._permutations[epoch] = order
+            for kept in (self._permutations, self._ends):
+                for other in [other for other in kept if abs(other - epoch) != 1]:
+                    del kept[other]
+            self._permutations[epoch], self._ends[epoch] = order, ends
         return self._permutations[epoch]
+
+    def batch_ends(self, epoch: int) -> list[int]:
+        """Where the batches of an epoch end, if the script's order consists of batches; else nothing."""
+        self.permutation(epoch)
+        return self._ends[epoch]
 
     def following(self, epoch: int, cursor: int) -> tuple[int, int]:
         """Epoch and cursor of the batch that follows the one at `cursor`."""
-        after = cursor + self.next_batch(cursor)
+        after = cursor + self.next_batch(epoch, cursor)
         return (epoch, after) if after < self.epoch_length else (epoch + 1, 0)
 
-    def next_batch(self, cursor: int) -> int:
+    def next_batch(self, epoch: int, cursor: int) -> int:
         """Samples of the batch that begins at `cursor`."""
+        if self.order is not None:
+            ends = self.batch_ends(epoch)
+            if cursor < self.epoch_length and ends:
+                return ends[bisect_right(ends, cursor)] - cursor
         return min(self.batch_size, self.epoch_length - cursor)
+
+    def _given(self, epoch: int) -> tuple[list[int], list[int]]:
+        """The order of the script's own, and the ends of its batches, if it consists of such."""
+        given = list(self.order(epoch)) if self.order is not None else []
+        if not given or not isinstance(given[0], list | tuple):
+            return [int(index) for index in given], []
+        sizes = [len(batch) for batch in given if len(batch)]
+        if max(sizes, default=0) > self.batch_size:
+            raise ElasticError(
+                f"order({epoch}) has a batch of {max(sizes)} samples: batch_size, {self.batch_size}, is that of the "
+                "largest"
+            )
+        if self.epoch_length != self.length:
+            raise ElasticError("drop_last=True and an order that consists of batches: leave drop_last out")
+        return [int(index) for batch in given for index in batch], list(itertools.accumulate(sizes))
 
     def share(self, epoch: int, cursor: int, rank: int, size: int, counts: Sequence[int] | None = None) -> Share:
         """The share of member `rank` of `size` in the batch that begins at `cursor`.
@@ -114,7 +144,7 @@ class Sampler:
         Raises:
             ElasticError: the epoch has no sample at `cursor`, or `counts` do not add up to the batch.
         """
-        count = self.next_batch(cursor)
+        count = self.next_batch(epoch, cursor)
         if count <= 0:
             raise ElasticError(f"epoch {epoch} has no sample at {cursor}")
         each, extra = divmod(count, size)

@@ -76,7 +76,7 @@ class ScriptGuards:
         agreement: what members compare in each round.
         chance: watches for random numbers.
         sources: what this worker alone has and makes its loss with, with the script's line.
-        order: returns an epoch's order of samples, where the script has one of its own.
+        order: returns an epoch's order of samples, and where its batches end, where the script has one of its own.
         attributes: what the script sets on its data set.
         fixed_batch: whether the batch is the same at every number of workers.
         inner_loops: of the step under way.
@@ -100,7 +100,7 @@ class ScriptGuards:
         self._shared = shared
         self._committer = committer
         self._reducer = reducer
-        self.order: Callable[[int], list[int]] | None = None
+        self.order: Callable[[int], object] | None = None
         self._order_digest: tuple[int, int] = -1, 0
         self._objections = Objections(check)
         self._parameters = list(state.model.parameters())
