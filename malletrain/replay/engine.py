@@ -95,6 +95,8 @@ class Engine:
         #: Speed-up of each job's world.
         self.rate = np.zeros(n)
         self.stalled = np.full(n, -math.inf)
+        #: When the last of those that stand still goes on.
+        self._stalled_until = -math.inf
         self.done = np.zeros(n)
         self.finished = np.full(n, math.nan)
         self.first_start = np.full(n, math.nan)
@@ -262,7 +264,10 @@ class Engine:
         self._count_unheld(dt)
         if len(live):
             world, held = self.world[live], self.held[live]
-            running = np.minimum(np.maximum(until - np.maximum(self.stalled[live], self.now), 0.0), dt)
+            if self._stalled_until > self.now:
+                running = np.minimum(np.maximum(until - np.maximum(self.stalled[live], self.now), 0.0), dt)
+            else:
+                running = np.full(len(live), dt)
             speed = self.rate[live]
             self.done[live] += speed * running
             totals.speedup += float(speed @ running)
@@ -323,11 +328,14 @@ class Engine:
 
     def _warm_up(self) -> None:
         """Nodes whose activation is over join their job's world."""
+        due: dict[int, list[Ints]] = {}
         while self._ready and self._ready[0][0] <= self.now:
             _, _, j, nodes = heapq.heappop(self._ready)
             still = (self.owner[nodes] == j) & ~self.warm[nodes]
             still &= self.started[nodes] + self.activate[j] <= self.now + 1e-9
-            self._join(j, nodes[still])
+            due.setdefault(j, []).append(nodes[still])
+        for j, parts in due.items():  # what a job gets at one moment joins together, and stalls it once
+            self._join(j, parts[0] if len(parts) == 1 else np.unique(np.concatenate(parts)))
 
     def _join(self, j: int, nodes: Ints) -> None:
         if not len(nodes):
@@ -459,6 +467,7 @@ class Engine:
         if self.world[j] > 0:
             self._resized.add(j)
             self.stalled[j] = max(self.stalled[j], self.now + seconds)
+            self._stalled_until = max(self._stalled_until, self.now + seconds)
 
     def _close(self, nodes: Ints, cause: Cause) -> None:
         begun = np.maximum(self.started[nodes], self._counts_since)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Sequence
 from dataclasses import dataclass, field, fields, replace
 from enum import IntEnum
 from typing import Any
@@ -15,7 +14,8 @@ from malletrain.replay.pilots.pilot_table import PilotRecorder, PilotTable
 from malletrain.replay.scoring.waterfall import UnheldTime
 
 Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
+#: A year has millions of moments.
+Counts = NDArray[np.int32]
 
 
 class Cause(IntEnum):
@@ -63,10 +63,10 @@ class Columns:
     `pilots`: one row a pilot; `solve_s`: seconds of each sizing."""
 
     time: Floats
-    idle: Ints
-    held: Ints
+    idle: Counts
+    held: Counts
     speed: Floats
-    jobs: Ints
+    jobs: Counts
     trained: Floats
     best: Floats
     pilots: PilotTable
@@ -79,8 +79,8 @@ class Log:
 
     solve_s: array[float] = field(default_factory=lambda: array("d"))
     _time: array[float] = field(default_factory=lambda: array("d"))
-    _idle: array[int] = field(default_factory=lambda: array("q"))
-    _held: array[int] = field(default_factory=lambda: array("q"))
+    _idle: array[int] = field(default_factory=lambda: array("i"))
+    _held: array[int] = field(default_factory=lambda: array("i"))
     _speed: array[float] = field(default_factory=lambda: array("d"))
     _jobs: array[int] = field(default_factory=lambda: array("i"))
     _trained: array[float] = field(default_factory=lambda: array("d"))
@@ -104,8 +104,8 @@ class Log:
             return np.frombuffer(values, kind) if len(values) else np.empty(0, kind)  # no second copy
 
         return Columns(
-            whole(self._time, np.float64), whole(self._idle, np.int64), whole(self._held, np.int64),
-            whole(self._speed, np.float64), whole(self._jobs, np.int32).astype(np.int64),
+            whole(self._time, np.float64), whole(self._idle, np.int32), whole(self._held, np.int32),
+            whole(self._speed, np.float64), whole(self._jobs, np.int32),
             whole(self._trained, np.float64), whole(self._best, np.float64), self.pilots.table(),
             whole(self.solve_s, np.float64),
         )  # fmt: skip
@@ -125,31 +125,33 @@ class Result:
     wall_s: float
 
 
-def joined(parts: Sequence[Result]) -> Result:
-    """The results of parts of one window that follow one another, as one."""
-    first, logs = parts[0], [each.log for each in parts]
+def joined(parts: list[Result]) -> Result:
+    """The results of parts of one window that follow one another, as one. Uses `parts` up: otherwise the columns of a
+    year are there twice."""
     if len(parts) == 1:
-        return first
-    totals = Totals(len(first.samples))
+        return parts[0]
+    totals, before, logs = Totals(len(parts[0].samples)), Totals(0), []
     for each in parts:
         totals.add(each.totals)
-    before = Totals(0)
-    for at, each in enumerate(parts):
-        log = logs[at]
-        logs[at] = replace(log, trained=log.trained + before.speedup, best=log.best + before.ideal)
+        log = each.log
+        logs.append(replace(log, trained=log.trained + before.speedup, best=log.best + before.ideal))
         before.speedup += each.totals.speedup
         before.ideal += each.totals.ideal
-    columns = {
-        each.name: np.concatenate([getattr(log, each.name) for log in logs])
-        for each in fields(Columns)
-        if each.name != "pilots"
-    }
-    pilots = PilotTable.joined([log.pilots for log in logs])
-    return Result(
-        totals=totals, log=Columns(pilots=pilots, **columns),
-        samples=np.sum([each.samples for each in parts], axis=0), submitted=first.submitted, finished=first.finished,
-        first_start=np.fmin.reduce([each.first_start for each in parts]), wall_s=sum(each.wall_s for each in parts),
-    )  # fmt: skip
+    samples = np.sum([each.samples for each in parts], axis=0)
+    first_start = np.fmin.reduce([each.first_start for each in parts])
+    submitted, finished, wall_s = parts[0].submitted, parts[0].finished, sum(each.wall_s for each in parts)
+    parts.clear()
+    return Result(totals, _joined_columns(logs), samples, submitted, finished, first_start, wall_s)
+
+
+def _joined_columns(logs: list[Columns]) -> Columns:
+    """The rows of these, one after the other. Uses them up."""
+    pieces: dict[str, list[Any]] = {each.name: [getattr(log, each.name) for log in logs] for each in fields(Columns)}
+    logs.clear()
+    whole: dict[str, Any] = {"pilots": PilotTable.joined(pieces.pop("pilots"))}
+    for name in list(pieces):
+        whole[name] = np.concatenate(pieces.pop(name))
+    return Columns(**whole)
 
 
 def with_more(one: Result, more: Result) -> Result:

@@ -244,7 +244,10 @@ def _run_part(
     return part.run(jobs, choice, _bound(choice, options), tell)
 
 
-def _whole(parts: Sequence[Result | Score]) -> Result | Score:
-    """One replay of what came out of its parts."""
+def _whole(parts: list[Result | Score]) -> Result | Score:
+    """One replay of what came out of its parts, which it uses up."""
     results = [each for each in parts if isinstance(each, Result)]
-    return joined(results) if results else parts[0]
+    if not results:
+        return parts[0]
+    parts.clear()
+    return joined(results)

@@ -56,6 +56,9 @@ class KeptRows:
         # Which sizes each job of the last table might have (None: all), and the rows of these.
         self._may: list[NDArray[np.bool_] | None] = []
         self._rows: list[Ints] = []
+        self._counts: Ints = np.zeros(0, dtype=np.int64)
+        self._ends: Ints = np.zeros(1, dtype=np.int64)
+        self._places: Ints = np.zeros(0, dtype=np.int64)
         # By kind of job and identity of what it may have, which is kept for as long: the sizes' places.
         self._places_of: dict[tuple[int, int], tuple[NDArray[np.bool_], Ints]] = {}
         #: Which rows a table for so many nodes has, and what does not change of them.
@@ -108,19 +111,23 @@ class KeptRows:
 
     def _within(self, cut: _Cut, allowed: Mapping[int, NDArray[np.bool_]]) -> _Cut:
         """The rows of `cut` with sizes that are allowed."""
-        may = [allowed.get(at) for at in self._order]
-        for i, each in enumerate(may):
+        for i, at in enumerate(self._order):
+            each = allowed.get(at)
             if each is not self._may[i]:
                 self._may[i] = each
                 self._rows[i] = self._permitted(self._in_order[i], each) + self._bounds[i]
+                self._counts[i] = len(self._rows[i])
         rows = np.concatenate(self._rows)
-        row_job = np.repeat(np.arange(len(may)), [len(each) for each in self._rows])
+        row_job = np.repeat(self._places, self._counts)
         whole = self._cuts.get(self._widest) or self._cut(self._widest)
         size = whole.size[rows]
         if len(cut.rows) < len(self._value):
             few = (size <= cut.most).nonzero()[0]
             rows, row_job, size = rows[few], row_job[few], size[few]
-        return _Cut(cut.most, rows, row_job.searchsorted(np.arange(len(may) + 1)), row_job, size)
+            return _Cut(cut.most, rows, row_job.searchsorted(self._ends), row_job, size)
+        start = np.zeros(len(self._counts) + 1, np.int64)
+        np.cumsum(self._counts, out=start[1:])
+        return _Cut(cut.most, rows, start, row_job, size)
 
     def _permitted(self, j: int, may: NDArray[np.bool_] | None) -> Ints:
         """Which of a job's sizes, in their order, it may have."""
@@ -162,6 +169,9 @@ class KeptRows:
         self._may = [None] * len(live)
         whole = np.arange(self._bounds[-1])
         self._rows = [whole[first:last] for first, last in pairwise(self._bounds)]
+        self._counts = np.array(count, dtype=np.int64)
+        self._ends = np.arange(len(live) + 1)
+        self._places = self._ends[:-1]
 
     def _cut(self, most: int) -> _Cut:
         """The rows with sizes of up to `most` nodes."""

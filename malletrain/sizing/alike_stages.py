@@ -26,7 +26,7 @@ _Option = tuple[int, int, int, tuple[int, ...]]
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class GroupPlan:
     """`places`: the choice of each job; None where none loses as little as allowed, or where it is not `settled`."""
 
     places: tuple[int, ...] | None
@@ -34,12 +34,12 @@ class Outcome:
     states: int = 0
 
 
-UNSETTLED = Outcome(None, settled=False)
+UNSETTLED = GroupPlan(None, settled=False)
 
 
 def least_loss_of_groups(
     jobs: Sequence[Choices], room: int, limit: int, unused_loss: Callable[[int], int]
-) -> Outcome:
+) -> GroupPlan:
     """The plan of least loss of at most `limit`, nodes that no job uses included; of equal ones that of the fewest
     nodes, then of the most nodes for the first jobs.
 
@@ -56,7 +56,7 @@ def least_loss_of_groups(
         if options is None:
             return UNSETTLED
         if not options:
-            return Outcome(None, settled=True)
+            return GroupPlan(None, settled=True)
         steps.append(options)
     # What is lost at least, and used at most, from each step on.
     least, most = [0], [0]
@@ -74,7 +74,7 @@ def least_loss_of_groups(
             return UNSETTLED
     best = min(((lost + unused_loss(room - used), used) for used, (lost, _, _) in states.items()), default=None)
     if best is None or best[0] > limit:
-        return Outcome(None, settled=True, states=count)
+        return GroupPlan(None, settled=True, states=count)
     _, ways, path = states[best[1]]
     if ways > 1:
         return UNSETTLED
@@ -84,7 +84,7 @@ def least_loss_of_groups(
         chosen, path = path
         for at, place in zip(next(members_last_first), chosen, strict=True):
             places[at] = place
-    return Outcome(tuple(places), settled=True, states=count)
+    return GroupPlan(tuple(places), settled=True, states=count)
 
 
 def _step(

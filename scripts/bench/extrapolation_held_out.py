@@ -13,6 +13,12 @@ centre  the mean of log throughput, or the median of the mixture.
 
 Of the eight combinations the one with the least error (as a part of the best law's, mean over the other sets) is
 taken and judged on the held-out family. Beside it: what is shipped, the best of the eight in hindsight, the best law.
+
+A second table does the same for the width of the shipped band (split conformal prediction: Vovk, Gammerman and
+Shafer, 2005; a score is the distance of the truth from the estimate as a part of the band on that side): which
+factors on its width would make it hold .85 to .95 of a set; the factor with which it holds nine tenths of the other
+families, each set counting once; and how much it then holds of the held-out set. `by ratio`: of the others' sizes
+only those that lie about as far beyond what was measured.
 """
 
 from __future__ import annotations
@@ -20,6 +26,7 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
+import math
 import sys
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -52,6 +59,8 @@ NOISE = 0.02
 #: Curves that each share of the learnt prior has beforehand.
 PSEUDO_CURVES = 0.5
 ROUNDS = 40
+#: Sizes lie about as far beyond what was measured within so many times; fewer scores than this say nothing.
+NEAR_RATIO, LEAST_SCORES = 1.5, 20
 
 
 @dataclass(frozen=True)
@@ -153,10 +162,58 @@ def coverage(found: Sequence[Case], bands: Sequence[Sequence[tuple[float, float,
     )
 
 
+def scores(found: Sequence[Case], given: Sequence[int]) -> tuple[Floats, Floats]:
+    """Of each larger size: how far the truth is from the estimate, as a part of the shipped band on that side, over
+    log throughput; and how many times as large the size is as the largest that was measured."""
+    score, ratio = [], []
+    for case in found:
+        for each, truth in zip(case.found.at(case.sizes), case.truth, strict=True):
+            edge = each.high if truth > each.rate else each.low
+            score.append(math.log(truth / each.rate) / math.log(edge / each.rate))
+            ratio.append(each.nodes / max(given))
+    return np.array(score), np.array(ratio)
+
+
+def _nine_tenths(score: Floats, weight: Floats) -> float:
+    """The score that nine tenths of the weight do not exceed."""
+    order = np.argsort(score)
+    reached = np.cumsum(weight[order]) / weight.sum()
+    return float(score[order][np.searchsorted(reached, 1 - 2 * BAND_TAIL)])
+
+
+def band_rows(sets: Mapping[str, Sequence[Case]], given: Sequence[int]) -> dict[str, dict[str, Any]]:
+    """By set: the `needed` factors on the shipped band, least and most, and the `factor` and the `coverage` of one
+    that is chosen on the other families: for all sizes, and by ratio of extrapolation."""
+    of = {name: scores(mine, given) for name, mine in sets.items()}
+    found: dict[str, dict[str, Any]] = {}
+    for name, (score, ratio) in of.items():
+        others = [other for other in sets if FAMILIES[other] != FAMILIES[name]]
+        theirs, their_ratio = (np.concatenate([of[other][column] for other in others]) for column in (0, 1))
+        weight = np.concatenate([np.full(len(of[other][0]), 1 / len(of[other][0])) for other in others])
+        whole = _nine_tenths(theirs, weight)
+        by_ratio = {}
+        for each in np.unique(ratio).tolist():
+            near = np.abs(np.log(their_ratio / each)) <= math.log(NEAR_RATIO)
+            enough = np.count_nonzero(near) >= LEAST_SCORES
+            by_ratio[each] = _nine_tenths(theirs[near], weight[near]) if enough else whole
+        own = np.array([by_ratio[each] for each in ratio.tolist()])
+        found[name] = {
+            "needed": [float(np.quantile(score, share)) for share in (0.85, 0.95)],
+            "factor": [whole, float(own.mean())],
+            "coverage": [float(np.mean(score <= whole)), float(np.mean(score <= own))],
+        }
+    return found
+
+
+def all_cases(data: Path, given: Sequence[int]) -> dict[str, list[Case]]:
+    """The curves of each set that has some."""
+    return {name: list(cases(name, curves, given)) for name, curves in tables(data, given).items() if curves}
+
+
 def rows(data: Path, given: Sequence[int]) -> dict[str, dict[str, Any]]:
     """By set: `error` of each choice, that of the best `law`, what was `chosen` on the other families, and how often
     the band held the truth (`coverage`: as chosen, as shipped)."""
-    sets = {name: list(cases(name, curves, given)) for name, curves in tables(data, given).items() if curves}
+    sets = all_cases(data, given)
     law = {
         name: min(judged(mine, [case.laws[each] for case in mine]) for each in LAWS) for name, mine in sets.items()
     }
@@ -193,7 +250,8 @@ def main() -> int:
     if not options.data.is_dir():
         print(f"extrapolation_held_out: {options.data} holds no measurements: give --data", file=sys.stderr)
         return 2
-    found = rows(options.data, tuple(int(n) for n in options.given.split(",")))
+    given = tuple(int(n) for n in options.given.split(","))
+    found = rows(options.data, given)
     print("| held out | error: chosen on the others / shipped / in hindsight / best law "
           "| in the band: chosen, shipped | chosen on the others |\n|---|---|---|---|")  # fmt: skip
     for name, row in found.items():
@@ -201,6 +259,14 @@ def main() -> int:
         said = error[row["chosen"]], error[str(SHIPPED)], min(error.values()), row["law"]
         print(f"| {name} | {' / '.join(f'{each:.1%}' for each in said)} | {held[0]:.2f}, {held[1]:.2f} "
               f"| {row['chosen']} |")  # fmt: skip
+    bands = band_rows(all_cases(options.data, given), given)
+    print("\n| held out | factors that hold .85 to .95 | factor chosen on the others: one, by ratio "
+          "| in the band: shipped, one, by ratio |\n|---|---|---|---|")  # fmt: skip
+    for name, row in bands.items():
+        needed, factor, held = row["needed"], row["factor"], row["coverage"]
+        print(f"| {name} | {needed[0]:.2f} to {needed[1]:.2f} | {factor[0]:.2f}, {factor[1]:.2f} "
+              f"| {found[name]['coverage'][1]:.2f}, {held[0]:.2f}, {held[1]:.2f} |")  # fmt: skip
+        found[name]["bands"] = row
     if options.json:
         options.json.write_text(json.dumps(found, indent=1) + "\n")
     return 0

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from malletrain.sizing import knapsack
-from malletrain.sizing.alike_stages import UNSETTLED, Choices, Outcome, least_loss_of_groups
+from malletrain.sizing.alike_stages import UNSETTLED, Choices, GroupPlan, least_loss_of_groups
 from malletrain.sizing.problem import Problem
 from malletrain.sizing.values import value_table
 from tests.sizing.problems import problems
@@ -51,7 +51,7 @@ def test_what_is_settled_is_the_best_of_all_plans(
 def test_the_first_of_jobs_that_are_alike_get_the_most_nodes() -> None:
     alike = [((0, 2, 4), (0, 5, 7))] * 30
     found = least_loss_of_groups(alike, 62, 1000, lambda unused: 10 * unused)
-    assert found == Outcome((2,) * 15 + (1,) + (0,) * 14, settled=True, states=found.states)
+    assert found == GroupPlan((2,) * 15 + (1,) + (0,) * 14, settled=True, states=found.states)
 
 
 def test_groups_that_could_share_out_otherwise_settle_nothing() -> None:

@@ -110,8 +110,7 @@ class MultiNodeTasks:
                 own = tuple(sorted(self._widths.get(job, {}).values()))
                 some = self.width > 1 or (own and own[-1] > 1)
                 masks[job] = self._sums(own, least[job], most[job]) if some else None
-        found = zip(range(len(live)), map(masks.__getitem__, live), strict=True)
-        return {place: mask for place, mask in found if mask is not None}
+        return {place: mask for place, job in enumerate(live) if (mask := masks[job]) is not None}
 
     def fewest(self, may: NDArray[np.bool_]) -> int:
         """The least size but none that a job may have, by what `allowed` gives for it; 0 where there is no other."""

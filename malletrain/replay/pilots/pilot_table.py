@@ -7,7 +7,7 @@ at once, so there are four to ten rows for each such run.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from typing import Any, NamedTuple
 
@@ -65,9 +65,11 @@ class PilotTable:
         return PilotRows(self.node[places], self.start[run], self.end[run], self.job[run], self.cause[run])
 
     @staticmethod
-    def joined(tables: Sequence[PilotTable]) -> PilotTable:
-        """The rows of these tables, one after the other."""
-        return PilotTable(*(np.concatenate([getattr(t, each.name) for t in tables]) for each in fields(PilotTable)))
+    def joined(tables: list[PilotTable]) -> PilotTable:
+        """The rows of these tables, one after the other. Uses `tables` up."""
+        columns = [[getattr(table, each.name) for table in tables] for each in fields(PilotTable)]
+        tables.clear()
+        return PilotTable(*(np.concatenate(columns.pop(0)) for _ in range(len(columns))))
 
 
 class PilotRecorder:

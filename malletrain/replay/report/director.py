@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta, tzinfo
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -174,7 +175,7 @@ def hours_of_week(answer: Replay, zone: tzinfo) -> NDArray[np.float64]:
 
 
 def _integral(
-    time: NDArray[np.float64], value: NDArray[np.int64], end: float, at: NDArray[np.float64]
+    time: NDArray[np.float64], value: NDArray[np.integer[Any]], end: float, at: NDArray[np.float64]
 ) -> NDArray[np.float64]:
     """The integral up to each moment of what is `value[i]` from `time[i]` on."""
     if not len(time):
