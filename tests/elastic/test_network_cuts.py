@@ -1,0 +1,105 @@
+"""Nodes that cannot reach the daemon, or one another, while nobody is told: real workers in network namespaces."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+from malletrain.domain.event import EventKind
+from scripts.chaos.node_network import DAEMON, NodeNetwork, why_not_permitted
+from tests.elastic.coordinator import Coordinator, Pod, running
+from tests.elastic.digits import EPOCHS, SCRIPT, Static, assert_equal, diary, wait_lines
+from tests.waiting import wait_until
+
+pytestmark = pytest.mark.nightly  # its default sibling: tests/reliability/test_node_network.py
+
+#: How long a worker's poll lasts, and time limits of membership: short, so that a cut outlasts them.
+POLL_S, SILENCE_S, FENCE_S = 1.0, 10.0, 8.0
+
+
+@pytest.fixture
+def network() -> Iterator[NodeNetwork]:
+    if why := why_not_permitted():
+        pytest.skip(why)
+    with NodeNetwork(3) as made:
+        yield made
+
+
+def options(directory: Path) -> list[str]:
+    return ["--epochs", EPOCHS, "--step-seconds", "0.15", "--slow-until", str(directory / "go")]
+
+
+def spawn(network: NodeNetwork, daemon: Coordinator, pod: Pod, task: int, restart: int) -> None:
+    near = {"NETWORK": network.namespace(task), "POLL": str(POLL_S)}
+    pod.spawn(daemon.url, task, [SCRIPT, *options(pod.directory)], restart, **near)
+
+
+def begin(network: NodeNetwork, daemon: Coordinator, pod: Pod) -> None:
+    """Three workers that train, a node each."""
+    for task in range(3):
+        spawn(network, daemon, pod, task, 0)
+    daemon.wait_world([0, 1, 2])
+    wait_until(lambda: len(diary(pod.directory)) >= 6, 60, "some steps of the three")
+
+
+def finish(daemon: Coordinator, pod: Pod, static: Static) -> None:
+    """Members end, whoever was given up learns of it, and the result is right."""
+    (pod.directory / "go").touch()
+    statuses = [pod.wait(task, 120) for task in range(3)]
+    assert set(statuses) in ({0}, {0, 143}), statuses
+    assert daemon.seen(EventKind.JOB_FAILED) == []
+    assert_equal(torch.load(pod.directory / "final.pt"), static("--epochs", EPOCHS), 1e-12)
+
+
+def test_a_node_that_reaches_nobody_is_left_behind(tmp_path: Path, static: Static, network: NodeNetwork) -> None:
+    with running(tmp_path, host=network.daemon_host, silence_s=SILENCE_S, fence_s=FENCE_S) as (daemon, pod):
+        begin(network, daemon, pod)
+        network.isolate(2)
+        cut_at = time.monotonic()
+        daemon.wait_world([0, 1], 60)
+        took = time.monotonic() - cut_at
+        wait_lines(tmp_path, 3, 60, "the two go on")
+        network.rejoin(2)
+        assert pod.wait(2) == 143, "it learns that it was given up, and ends"
+        assert [event.pilot for event in daemon.seen(EventKind.WORKER_LOST)] == ["100_2"]
+        spawn(network, daemon, pod, 2, 1)
+        daemon.wait_world([0, 1, 2])
+        finish(daemon, pod, static)
+    print(f"the others trained on {took:.1f} s after the cut")
+
+
+#: From where to where nothing arrives.
+CUTS = {
+    "daemon": ((2, DAEMON), (DAEMON, 2)),
+    "to the daemon": ((2, DAEMON),),
+    "from the daemon": ((DAEMON, 2),),
+    "main worker and daemon": ((0, DAEMON), (DAEMON, 0)),
+    "two nodes": ((0, 2), (2, 0)),
+    "two nodes, one way": ((2, 0),),
+    "one node and both others": ((0, 2), (2, 0), (1, 2), (2, 1)),
+}
+
+
+def mend_all(network: NodeNetwork) -> None:
+    for one in range(DAEMON, network.count):
+        for other in range(one + 1, network.count):
+            network.mend(one, other)
+
+
+@pytest.mark.parametrize("seconds", [2.0, 20.0], ids=["shortly", "for long"])
+@pytest.mark.parametrize("cut", CUTS)
+def test_whatever_is_cut_the_result_is_that_of_a_static_run(
+    tmp_path: Path, static: Static, network: NodeNetwork, cut: str, seconds: float
+) -> None:
+    """Shorter and longer than what the daemon and workers wait for."""
+    with running(tmp_path, host=network.daemon_host, silence_s=SILENCE_S, fence_s=FENCE_S) as (daemon, pod):
+        begin(network, daemon, pod)
+        for source, target in CUTS[cut]:
+            network.cut_one_way(source, target)
+        time.sleep(seconds)  # the length of the fault, not a wait for something
+        mend_all(network)
+        finish(daemon, pod, static)
