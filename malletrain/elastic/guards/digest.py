@@ -91,8 +91,8 @@ def exceeds_rounding(tensor: torch.Tensor, mean: torch.Tensor) -> bool:
 class DigestTimer:
     """Decides how often to digest: so that it takes `MAX_TIME_SHARE` of the time. A context manager around each.
 
-    Without a GPU, to wait for a processor that others use counts as no cost: on a busy machine digests would become so
-    rare that a short training ends without one.
+    Without a GPU, to wait for a processor that others use counts as no cost: on a busy machine digests would become
+    so rare that a short training ends without one.
     """
 
     def __init__(self) -> None:
