@@ -84,15 +84,28 @@ def test_rounding_is_told_from_a_difference() -> None:
 
 
 def test_a_digest_that_takes_long_is_made_seldom(monkeypatch: pytest.MonkeyPatch) -> None:
-    now = [100.0]
+    now, computed = [100.0], [7.0]
     monkeypatch.setattr("malletrain.elastic.guards.digest.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("malletrain.elastic.guards.digest.time.thread_time", lambda: computed[0])
     timer = DigestTimer()
     with timer:
         now[0] += 0.1
+        computed[0] += 0.1
     now[0] += 24.9
     assert not timer.is_due()
     now[0] += 0.2
     assert timer.is_due()
+    with timer:  # most of the time others have the processor
+        now[0] += 1.0
+        computed[0] += 0.01
+    now[0] += 2.6
+    assert timer.is_due()
+    monkeypatch.setattr("torch.cuda.is_initialized", lambda: True)  # the time may be a GPU's
+    with timer:
+        now[0] += 1.0
+        computed[0] += 0.01
+    now[0] += 2.6
+    assert not timer.is_due()
 
 
 # --- rows ---------------------------------------------------------------------------------------------------------

@@ -160,6 +160,24 @@ def with_numpy_figures(model: nn.Module, x: torch.Tensor, y: torch.Tensor) -> to
     return losses.mean()
 
 
+@pytest.mark.parametrize("samples", [6, 8], ids=["as many features", "as many hidden units"])
+def test_an_error_alone_as_on_more_workers_where_sizes_are_alike(samples: int) -> None:
+    """A batch may be as long as a layer is wide, with one worker and not with two."""
+
+    def normalised(model: nn.Module, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        out = model(x / 2)
+        return functional.cross_entropy(out / out.detach().abs().mean(), y)
+
+    with pytest.raises(ElasticError, match="the loss is made with a statistic"):
+        equality(normalised, batch_size=samples)
+
+    def by_columns(model: nn.Module, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        norms = x.t().norm(dim=0)  # of each sample, over its features
+        return each(model, x / norms[:, None], y).mean()
+
+    assert equality(by_columns, batch_size=samples)
+
+
 def test_a_statistic_over_as_many_rows_as_there_are_samples_is_no_error() -> None:
     """Twelve classes, and a batch of twelve: this is a constant, not of the batch."""
     weights = torch.rand(12)

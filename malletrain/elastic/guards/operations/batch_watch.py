@@ -41,6 +41,10 @@ MAX_GRAPH_NODES = 16384
 #: The module of the DataLoader's iterators.
 _LOADING = DataLoader.__module__
 
+#: Operations whose result has the rows of one of their arguments, by its place.
+_ROWS_OF = {"mm": 0, "addmm": 1, "bmm": 0, "convolution": 0, "native_layer_norm": 0, "_softmax": 0, "_log_softmax": 0}
+_ROWS_OF |= {"detach": 0, "_to_copy": 0, "clone": 0}
+
 _PRODUCTS = frozenset({"mm", "addmm", "bmm", "_cdist_forward", "_euclidean_dist"})
 _BENDS = frozenset(
     {"sqrt", "rsqrt", "log", "log1p", "log2", "exp", "pow", "reciprocal", "clamp", "clamp_min", "clamp_max", "relu",
@@ -143,7 +147,7 @@ class BatchWatch(dispatch.TorchDispatchMode):
         self._summaries: dict[int, _Summary] = {}  #: by the tensor's id
         self._whole: set[int] = set()  #: of the batch's samples, each at its place of the first dimension
         tensors = [each for each in batch if each.ndim]
-        if tensors and all(self._holds_samples(each) for each in tensors):
+        if samples >= MIN_SAMPLES and all(each.shape[0] == samples for each in tensors):
             self._whole = {id(each) for each in tensors}
         #: What is certain, with line and result, until it is known whether the loss is made with it.
         self._pending: list[tuple[str, str, torch.Tensor]] = []
@@ -190,7 +194,7 @@ class BatchWatch(dispatch.TorchDispatchMode):
         whole = any(id(each) in self._whole for each in inputs)
         for tensor in outs:
             self._made[id(tensor)] = tensor
-            if whole and self._holds_samples(tensor):
+            if whole and self._keeps_samples(func, args, inputs, tensor):
                 self._whole.add(id(tensor))
             if all(id(each) in self._of_nothing for each in inputs):
                 self._of_nothing.add(id(tensor))
@@ -304,10 +308,19 @@ class BatchWatch(dispatch.TorchDispatchMode):
                 self._made[id(tensor)] = tensor
                 self._summaries[id(tensor)] = _Summary(known[0].what, known[0].line, scalar, certain)
 
-    def _holds_samples(self, tensor: torch.Tensor) -> bool:
-        """Whether the first dimension, and no other, is as long as there are samples."""
-        shape = tuple(tensor.shape)
-        return self._samples >= MIN_SAMPLES and shape[:1] == (self._samples,) and shape.count(self._samples) == 1
+    def _keeps_samples(self, func: Any, args: Any, inputs: list[torch.Tensor], out: torch.Tensor) -> bool:
+        """Whether the result of an operation on the batch has a sample in each row, whatever its other sizes."""
+        samples = self._samples
+        if not out.ndim or out.shape[0] != samples:
+            return False
+        place = _ROWS_OF.get(func._schema.name.rpartition("::")[2])
+        if place is not None:
+            return id(args[place]) in self._whole
+        whole = [each for each in inputs if id(each) in self._whole]
+        if torch.Tag.pointwise in func.tags:
+            return any(each.ndim == out.ndim for each in whole)
+        # (A transposed or chosen part might have as many rows by accident.)
+        return all(tuple(each.shape).count(samples) == 1 for each in (*whole, out))
 
     def _look_outside(self, tensor: torch.Tensor) -> None:
         if isinstance(tensor, torch.nn.Parameter):
