@@ -54,6 +54,9 @@ from scripts.play.site import BIN, FAST_LOOP, Site
 #: the same moments, so what they start begins that much sooner or later after its submission.
 STAGGER_S = {"fast": 1.3, "site": 0.3}
 
+#: So many preemptions an hour open no breaker: the site's 20 are those of an hour of the log.
+PREEMPTIONS_PER_HOUR = 1000
+
 #: Numbers of main jobs that are played to learn from begin here.
 LEARNT_FROM = 100_000
 
@@ -121,7 +124,9 @@ def play(options: argparse.Namespace) -> dict[str, object]:
             skip_epilog(labs[PILOTS])
         loop = options.loop or (FAST_LOOP if options.profile == "fast" else [])
         pool = [f"keep_idle = {options.keep_idle}", f"keep_leaves = {options.keep_leaves}"]
-        settings = {"loop": loop, "pool": pool} | ({} if options.learn else {"promise": options.promise})
+        # An hour of the log is minutes here: what the breaker counts in an hour is not what it is meant for.
+        settings = {"loop": loop, "pool": pool, "breaker": [f"preemptions_per_hour = {PREEMPTIONS_PER_HOUR}"]}
+        settings |= {} if options.learn else {"promise": options.promise}
         account = "harvest" if options.learn else ""
         site = stack.enter_context(Site(labs[PILOTS], account=account, settings=settings))
         site.start()
