@@ -22,7 +22,7 @@ from malletrain.loop.membership.next_world import LastWorlds, last_worlds
 from malletrain.loop.membership.state import MembershipSettings
 from malletrain.loop.tick import Loop
 from malletrain.sizing.registry import policy
-from malletrain.wire.messages import CheckedIn, Plan, Seat, Standing, Warm
+from malletrain.wire.messages import CheckedIn, Exited, Plan, Seat, Standing, Warm
 from tests.world import RULES, World, job, main_job
 
 PILOTS = 3
@@ -229,6 +229,20 @@ def test_one_that_was_left_behind_is_refused_also_after_the_others_have_said_hel
     newest = Standing(7, tuple(seat for seat in daemon.seats if seat.pilot in others), 60, "", 7)
     daemon.members.hello(Claim(1, others[0], 0, daemon.nodes[others[0]], 1001), newest)
     with pytest.raises(Refused, match="trained on in generation 7 without it"):
+        daemon.members.hello(Claim(1, first, 0, daemon.nodes[first], 1001), Standing(6, daemon.seats, 40, "", 6))
+
+
+def test_one_that_was_left_behind_is_refused_also_once_the_others_have_ended() -> None:
+    """They had trained on by a quorum's plan, of which the journal has nothing. What they saved is newer."""
+    daemon = Restarted()
+    first, *others = sorted(daemon.nodes)
+    seats = tuple(seat for seat in daemon.seats if seat.pilot in others)
+    for pilot in others:
+        daemon.members.hello(Claim(1, pilot, 0, daemon.nodes[pilot], 1001), Standing(506, seats, 60, "", 506))
+    for pilot in others:
+        daemon.members.report(f"{pilot}.0", Exited(-9))
+    assert daemon.members.world(1) is None
+    with pytest.raises(Refused, match="trained on in generation 506 without it"):
         daemon.members.hello(Claim(1, first, 0, daemon.nodes[first], 1001), Standing(6, daemon.seats, 40, "", 6))
 
 

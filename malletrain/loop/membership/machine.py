@@ -201,7 +201,7 @@ class JobMachine:
         plan = job.published.get(generation)
         if plan is None or not plan.members:
             return  # unknown, old, or without members
-        job.world = plan
+        job.trained(plan)
         if job.pending is plan:
             job.pending = None  # else it was superseded while they agreed on it
         job.build_tries, job.build_again_at = 0, None

@@ -181,7 +181,7 @@ def _why(newcomers: list[WorkerCandidate], leaving: list[WorkerCandidate], gone:
 
 @dataclass(frozen=True, slots=True)
 class TakenWorld:
-    """The newest world in the journal that a member has taken: an older one has been given up by its members."""
+    """The newest world that a member has taken: an older one has been given up by its members."""
 
     generation: int
     pilots: frozenset[str]

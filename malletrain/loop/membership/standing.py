@@ -150,7 +150,8 @@ def _adopt(machine: JobMachine, this: Worker, said: Standing, brought: Brought) 
         _seat(machine, this, each)
     members = tuple(replace(each.seat, address=job.workers[each.seat.worker].address) for each in brought)
     job.generation = max(job.generation, said.generation, said.seen) + GENERATION_GAP
-    job.world = world = Plan(said.generation, members, "", "adopted from its members")
+    world = Plan(said.generation, members, "", "adopted from its members")
+    job.trained(world)
     job.arrived, job.void_before = set(world.workers), said.generation
     if job.pending is not None and job.pending.generation <= said.generation:
         job.pending = None

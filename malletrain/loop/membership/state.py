@@ -113,7 +113,7 @@ class JobMembership:
     generation: int  #: the highest number given
     reserved: int  #: the highest that may be given: a later daemon gives none up to this one
     journalled: int = 0  #: the highest that was published before the daemon started
-    taken: TakenWorld | None = None  #: the newest that trained before the daemon started
+    taken: TakenWorld | None = None  #: the newest that has trained, before the daemon started too
     #: Pilots of worlds that were published before the daemon started and may have been taken since, by number.
     untaken: Mapping[int, frozenset[str]] = field(default_factory=dict)
     workers: dict[str, Worker] = field(default_factory=dict)  #: by name; lost and departed ones until forgotten
@@ -141,6 +141,11 @@ class JobMembership:
     fenced: set[str] = field(default_factory=set)  #: their pilots
     over: str | None = None  #: why it ended
     over_since: float = 0.0
+
+    def trained(self, plan: Plan) -> None:
+        """Records that the world of this plan has trained, and makes it the present one."""
+        self.world = plan
+        self.taken = TakenWorld(plan.generation, frozenset(seat.pilot for seat in plan.members))
 
     def living(self) -> list[Worker]:
         """The workers that have neither left nor been lost, oldest first."""
