@@ -214,12 +214,17 @@ def limit_cuts(views: Mapping[int, JobView], holes: Holes, now: float, rules: Ru
     return actions
 
 
+#: Held tasks that even a job of one node is topped up to: only a living worker can submit more, and on a busy machine
+#: several of its tasks may end one after the other before one has lived long enough.
+RESERVE_TASKS = 4
+
+
 def top_ups(views: Mapping[int, JobView], now: float, rules: Rules) -> list[Action]:
     """Jobs that run low on held tasks, because preemption consumes them: a worker submits more, as its owner."""
     actions: list[Action] = []
     for _, view in sorted(views.items()):
-        left, wanted = view.held_count, min(view.job.max_nodes, rules.max_top_up)
-        if left >= max(1, wanted // 2) or not view.staying:
+        left, wanted = view.held_count, max(RESERVE_TASKS, min(view.job.max_nodes, rules.max_top_up))
+        if left >= wanted // 2 or not view.staying:
             continue
         if view.topped_up_at is None or now - view.topped_up_at >= rules.start_patience_s:
             reason = f"{left} held tasks are left for up to {view.job.max_nodes} nodes"

@@ -117,3 +117,13 @@ def test_a_crowded_queue_gets_no_top_up() -> None:
     world.loop.crowded = ""
     world.tick()
     assert world.workers.topped_up != {}
+
+
+def test_a_job_of_one_node_is_topped_up_while_a_task_is_left() -> None:
+    """With none left, it fails as soon as the one that runs is preempted."""
+    world = World(nodes=1)
+    world.submit(job(1, most=1), tasks=2)
+    for _ in range(3):
+        world.tick()
+    assert world.loop.views[1].held_count == 1
+    assert world.workers.topped_up == {1: 3}
