@@ -43,6 +43,7 @@ ALONE = {
     "meta_learns_in_parts": r"SGD.step\(\) \(train_habits.py:\d+\) trains a parameter.*`with s.inner_loop\(\):`",
     "meta_learns_in_the_model": r"backward\(\) inside s.inner_loop\(\) reaches 2.bias of the session's model",
     "root_of_mean": r"train_habits.py:\d+: the loss is made with a function of a worker's loss that is not linear",
+    "whitened": r"train_habits.py:\d+: the loss is made with a statistic over the samples that a worker has",
     "agrees_inside": r"after the `with s.step\(\):` block",
 }
 
@@ -104,7 +105,6 @@ WEAKER = {
     "gathered_and_own": r"a comparison of the samples that a worker has",
     "times_length": r"the number of a worker's samples, by which its mean is multiplied \(train_habits.py:\d+\)",
     "clips_in_hooks": r"a hook on gradients, which sees those of a worker's own samples \(train_habits.py:\d+\)",
-    "whitened": r"a statistic over the samples that a worker has \(train_habits.py:\d+\)",
     "meta_learns_from_several": r"one inner loop for several of a worker's samples \(train_habits.py:\d+\)",
     "inner_gradients": r"gradients by torch.autograd.grad",
     "other_loader": OTHER,

@@ -65,7 +65,8 @@ def test_a_mended_world_is_taken_after_one_that_was_left_behind_has_told_of_the_
     for task in (0, 2):
         daemon.hello(task, 0, 2, generation=mended)
     assert daemon.world() == (mended, names(0, 2))
-    daemon.hello(1, 0, 1, 2)
+    with pytest.raises(Refused, match=f"trained on in generation {mended} without it"):
+        daemon.hello(1, 0, 1, 2)
     assert daemon.world() == (mended, names(0, 2)), "the old one is not taken back"
 
 
