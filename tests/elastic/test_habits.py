@@ -68,6 +68,7 @@ GROWING = {
     "stage_by_steps": r"has another dataset.noise than the others \(.*set it from the epoch",
     "constant_divisor": r"is a sum divided by 64, and this worker has \d+ samples",
     "shuffles_in_place": r"has another dataset\[\d+\]\[\d\] than the others.*from the epoch alone",
+    "relabels": r"has another dataset.tensors\[1\] than the others .*set it from the epoch",
     "annealed_in_closure": r"with another number in mul\(\) \(train_habits.py:\d+\) than the others \(.*s.state",
     "left_in_eval": r"workers compute different things in a step: .*train\(\) mode on all of them",
     "lambda_over_global": r"learns with another lr than the others|has another count",

@@ -116,6 +116,16 @@ def shuffles_in_place() -> None:
             tick()
 
 
+def relabels() -> None:
+    for _ in s.epochs(EPOCHS):
+        for x, y in s.batches():
+            with s.step():
+                plain(x, y)
+            if s.steps_done == 2:
+                dataset.tensors[1][5] = (dataset.tensors[1][5] + 1) % 10  # type: ignore[attr-defined]
+            tick()
+
+
 def best_score() -> None:
     best = 0.0
     for _ in s.epochs(EPOCHS):
@@ -1288,7 +1298,8 @@ if __name__ == "__main__":
     if options.habit.endswith("_centres"):
         model.register_buffer("centres", torch.zeros(10, 16).double())
     if options.habit == "shuffles_in_place":
-        dataset = list(data(options.times))  # type: ignore[assignment]
+        each_sample = data(options.times)
+        dataset = [each_sample[index] for index in range(len(each_sample))]  # type: ignore[assignment]
     if options.habit.startswith("stage_"):
         dataset = Stages(dataset)
     if "gathered" in options.habit:

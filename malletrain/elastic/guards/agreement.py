@@ -55,7 +55,8 @@ _SCRIPT_CURE = (
 
 _DATASET_CURE = (
     "set it from the epoch before the loop over batches, `dataset.stage = stage_of(epoch)`: a worker that joins has "
-    "the data set as the script made it"
+    "the data set as the script made it. What follows from the model, such as labels that it gives, belongs into "
+    's.state["labels"]'
 )
 
 _SAMPLES_CURE = (

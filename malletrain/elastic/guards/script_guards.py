@@ -203,6 +203,7 @@ class ScriptGuards:
                     look_again(self._loader, self._fingerprints)
             if self.chance.is_early or begins:
                 self._script_values |= self._fingerprints
+                self._script_values |= self.attributes.compared_tensors()
             if self.chance.is_early:
                 self._script_values |= generators(self._shared.values())
                 self.sources |= gradient_hooks(self._state.model)
