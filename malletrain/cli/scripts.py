@@ -41,7 +41,7 @@ def check(as_json: bool, script: Path, arguments: tuple[str, ...]) -> None:
     one worker from start to end. What it arrives at is compared. It runs here, with ARGUMENTS, and writes what it
     always writes: call it in a directory where it may.
 
-    Exit status: 0 equal, or equal in distribution where no more is claimed; 1 not.
+    Exit status: 0 equal, or unlike where the session claims no equality by numbers, or where rounding decides; 1 not.
     """
     # Imported here so that --help need not wait for torch.
     from malletrain.script_check.check_runs import check_script
@@ -79,8 +79,11 @@ def _text(report: CheckReport) -> str:
             "  Nothing can be compared with them. Seed all that the script draws before Session(...) "
             "(torch.manual_seed), and use no clock."
         )
-    if report.verdict == "in distribution":
-        return f"equal in distribution only  {made}.\n  {report.text}\n  the session claims: {report.equality}"
+    if report.verdict in ("statistical", "undecided"):
+        heading = (
+            "statistical, not equal" if report.verdict == "statistical" else "undecided, because rounding decides"
+        )
+        return f"{heading}  {made}.\n  {report.text}\n  the session claims: {report.equality}"
     if report.verdict == "different":
         return (
             f"DIFFERENT  {made}.\n  {report.text}\n  the session claims: {report.equality}\n"

@@ -18,7 +18,7 @@ class Equality(StrEnum):
     ADDITIVE = "additive"  #: the loss is a sum over samples: equal up to rounding
     VIRTUAL_SHARDS = "virtual shards"  #: equal up to rounding to a static run with the same shards
     SYNC_BATCHNORM = "sync batchnorm"  #: equal up to rounding, statistics over the whole batch
-    STATISTICAL = "statistical"  #: the same in distribution, not in numbers
+    STATISTICAL = "statistical"  #: like a static run, not equal to it by numbers
 
 
 @dataclass(frozen=True, slots=True)

@@ -258,6 +258,7 @@ class Runtime:
             lambda: self.share is not None,
             dataset,
         )
+        self.guards.agreement.unchanged = lambda tensor: self.after_block.unchanged(tensor, self.position.step)
         self.guards.fixed_batch = self.session_batch.fixed
         self.guards.compares = self.compares
         if settings.order is not None:

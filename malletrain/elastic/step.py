@@ -152,8 +152,8 @@ class Step:
             raise ElasticError("the step ended without a backward() outside s.accumulate()")
         r.any_block_made = True
         r.note_seen(r.guards.inner_loops.seen(share.weight))
-        if r.guards.chance.is_early:
-            r.after_block.committed()
+        if r.guards.chance.is_early or r.position.cursor >= r.sampler.epoch_length:
+            r.after_block.committed(r.position.step)
         r.seed_between()
         now = time.monotonic()
         r.lifecycle.last_commit = now

@@ -43,9 +43,10 @@ class CheckReport:
     """What a check has found.
 
     Attributes:
-        verdict: `equal`; `in distribution` where equality by numbers is not claimed; `different`; `wrong` where the
-            script was stopped; `not repeatable` where two static runs of it differ; `failed` where it raised an error
-            of its own; `no session`; or `too short`.
+        verdict: `equal`; `statistical` where it differs and equality by numbers is not claimed; `undecided` where
+            rounding alone moves most parameters as far; `different`; `wrong` where the script was stopped;
+            `not repeatable` where two static runs of it differ; `failed` where it raised an error of its own; `no
+            session`; or `too short`.
         during: what was going on: `alone`, `joining`, `three workers`, `after a kill`, or `compared`.
         text: for people: the script's error, what differs, or what could not be compared.
         steps: made in each run.
@@ -63,7 +64,7 @@ class CheckReport:
     @property
     def good(self) -> bool:
         """Whether the script may be submitted as it is."""
-        return self.verdict in ("equal", "in distribution")
+        return self.verdict in ("equal", "statistical", "undecided")
 
     def as_json(self) -> dict[str, Any]:
         """Plain values."""
@@ -179,11 +180,11 @@ def report_of(
         text = f"not compared, because rounding alone decides them: {names}" if names else ""
         if mostly(chaotic, static["last"]):
             text = f"after {steps} steps rounding alone decides most parameters, first {chaotic[0].name}"
-            return CheckReport("in distribution", "compared", text, steps, equality, differences)
+            return CheckReport("undecided", "compared", text, steps, equality, differences)
         return CheckReport("equal", "compared", text, steps, equality, differences)
     worst = beyond[0]
     text = f"{worst.name} differs by {worst.difference:.2g} of what training has changed it by"
-    verdict = "in distribution" if equality.startswith("statistical") else "different"
+    verdict = "statistical" if equality.startswith("statistical") else "different"
     return CheckReport(verdict, "compared", text, steps, equality, differences)
 
 

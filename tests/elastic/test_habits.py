@@ -68,6 +68,8 @@ GROWING = {
     "own_generator": r"has another chance \(a random generator\) than the others \(.*s.state\[",
     "stage_by_steps": r"has another dataset.noise than the others \(.*set it from the epoch",
     "constant_divisor": r"is a sum divided by 64, and this worker has \d+ samples",
+    "shuffles_in_place": r"has another dataset\[\d+\]\[\d\] than the others.*from the epoch alone",
+    "relabels": r"has another dataset.tensors\[1\] than the others .*set it from the epoch",
     "annealed_in_closure": r"with another number in mul\(\) \(train_habits.py:\d+\) than the others \(.*s.state",
     "left_in_eval": r"workers compute different things in a step: .*train\(\) mode on all of them",
     "lambda_over_global": r"learns with another lr than the others|has another count",
@@ -218,9 +220,15 @@ def test_equal_with_three_processes_of_a_node(habit: str, tmp_path: Path) -> Non
 def test_other_parameters_at_the_end_are_named_in_the_log(tmp_path: Path) -> None:
     statuses, text = run_together(tmp_path, "meddles_at_the_end")
     assert statuses == [0, 0], text
-    assert "ends with other parameters than the others" in text
+    assert "ends with other parameters than the others, first 0.weight" in text
     statuses, text = run_together(tmp_path / "plain", "agrees")
     assert statuses == [0, 0] and "ends with other parameters" not in text, text
+
+
+def test_other_parameters_at_the_end_are_an_error_where_no_worker_changed_them(tmp_path: Path) -> None:
+    statuses, text = run_together(tmp_path, "meddles_in_the_last_step")
+    assert statuses == [1, 1], text
+    assert_matches(r"after step 30 .* has another 0.weight than the others: something changes it on one worker", text)
 
 
 def test_random_numbers_of_a_step_weaken_what_is_claimed(tmp_path: Path) -> None:

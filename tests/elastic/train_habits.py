@@ -107,6 +107,25 @@ def adds_up_over_steps() -> None:
             tick()
 
 
+def shuffles_in_place() -> None:
+    for _ in s.epochs(EPOCHS):
+        for x, y in s.batches():
+            with s.step():
+                plain(x, y)
+            random.shuffle(dataset)  # type: ignore[arg-type]  # a list
+            tick()
+
+
+def relabels() -> None:
+    for _ in s.epochs(EPOCHS):
+        for x, y in s.batches():
+            with s.step():
+                plain(x, y)
+            if s.steps_done == 2:
+                dataset.tensors[1][5] = (dataset.tensors[1][5] + 1) % 10  # type: ignore[attr-defined]
+            tick()
+
+
 def best_score() -> None:
     best = 0.0
     for _ in s.epochs(EPOCHS):
@@ -221,6 +240,16 @@ def meddles_at_the_end() -> None:
     if s.is_main:
         with torch.no_grad():
             next(model.parameters()).mul_(1.01)
+
+
+def meddles_in_the_last_step() -> None:
+    def body(x: torch.Tensor, y: torch.Tensor) -> None:
+        plain(x, y)
+        if s.is_main and s.steps_done == EPOCHS * 10:
+            with torch.no_grad():
+                next(model.parameters()).mul_(1.01)
+
+    loop(body)
 
 
 def second_backward() -> None:
@@ -1268,6 +1297,9 @@ if __name__ == "__main__":
         model.register_buffer("seen", torch.zeros(()))
     if options.habit.endswith("_centres"):
         model.register_buffer("centres", torch.zeros(10, 16).double())
+    if options.habit == "shuffles_in_place":
+        each_sample = data(options.times)
+        dataset = [each_sample[index] for index in range(len(each_sample))]  # type: ignore[assignment]
     if options.habit.startswith("stage_"):
         dataset = Stages(dataset)
     if "gathered" in options.habit:

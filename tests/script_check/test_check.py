@@ -10,7 +10,7 @@ import pytest
 import torch
 from click.testing import CliRunner, Result
 
-from malletrain.cli.scripts import check
+from malletrain.cli.scripts import _text, check
 from malletrain.script_check.check_runs import report_of
 from malletrain.script_check.comparison import compare, unlike_static_runs, unsettled
 
@@ -70,7 +70,7 @@ def test_a_script_without_a_session_is_told_how_to_begin(tmp_path: Path, monkeyp
     ("habit", "epochs", "verdict"),
     [
         ("gan", "30", "equal"),
-        ("draws", "30", "in distribution"),
+        ("draws", "30", "statistical"),
         ("second_backward", "30", "wrong"),
         ("trains_before", "30", "equal"),
         ("weighted", "1", "too short"),
@@ -152,5 +152,16 @@ def test_what_differs_less_than_rounding_explains_is_equal_however_rounding_grow
 
     static, nudged = ended(1.0), ended(1.0 + 1e-9)
     assert report_of(ended(1.0 + 5e-13), ended(1.0 + 5e-13), static, static, nudged).verdict == "equal"
-    assert report_of(ended(1.0 + 1e-9), ended(1.0 + 1e-9), static, static, nudged).verdict == "in distribution"
+    assert report_of(ended(1.0 + 1e-9), ended(1.0 + 1e-9), static, static, nudged).verdict == "undecided"
     assert report_of(ended(1.1), ended(1.1), static, static, nudged).verdict == "different"
+
+
+def test_what_differs_statistically_is_not_called_equal() -> None:
+    def ended(at: float) -> dict[str, Any]:
+        w = torch.tensor([at, 1.0], dtype=torch.float64)
+        claim = "statistical: like a static run, not equal to it, because a step has samples that meet in collate"
+        return {"first": {"w": torch.zeros_like(w)}, "last": {"w": w}, "step": 57, "equality": claim}
+
+    report = report_of(ended(1.1), ended(1.1), ended(1.0), ended(1.0), ended(1.0))
+    assert report.verdict == "statistical" and report.good
+    assert _text(report).startswith("statistical, not equal  57 steps: ")

@@ -23,6 +23,27 @@ def plain_attributes(dataset: Any) -> dict[str, Any]:
     return found
 
 
+def tensor_attributes(dataset: Any) -> dict[str, torch.Tensor]:
+    """Tensors that a data set, or one within it (`Subset.dataset`), has itself or in a short sequence, by path."""
+    found: dict[str, torch.Tensor] = {}
+    path = ""
+    for _ in range(MAX_DEPTH):
+        fields = getattr(dataset, "__dict__", None)
+        if not isinstance(fields, dict):
+            break
+        for name, value in fields.items():
+            if isinstance(value, torch.Tensor):
+                found[f"{path}{name}"] = value
+            elif isinstance(value, list | tuple) and len(value) <= 8:
+                found |= {
+                    f"{path}{name}[{place}]": each
+                    for place, each in enumerate(value)
+                    if isinstance(each, torch.Tensor)
+                }
+        dataset, path = fields.get("dataset"), f"{path}dataset."
+    return found
+
+
 def set_attributes(dataset: Any, values: Mapping[str, Any]) -> None:
     """Set attributes by path, as `plain_attributes` names them."""
     for path, value in values.items():

@@ -55,12 +55,14 @@ _SCRIPT_CURE = (
 
 _DATASET_CURE = (
     "set it from the epoch before the loop over batches, `dataset.stage = stage_of(epoch)`: a worker that joins has "
-    "the data set as the script made it"
+    "the data set as the script made it. What follows from the model, such as labels that it gives, belongs into "
+    's.state["labels"]'
 )
 
 _SAMPLES_CURE = (
     "every worker must make the same data set: seed what is drawn as it is made (np.random.default_rng(0), "
-    "torch.manual_seed(0)), and sort listings of files"
+    "torch.manual_seed(0)), and sort listings of files; what the script changes in it as it trains must follow from "
+    "the epoch alone, because a worker that joins has the data set as it was made"
 )
 
 _CALLS = {
@@ -103,6 +105,7 @@ class Agreement:
     Attributes:
         leave: called with why, on a member whose replica is damaged: it is to leave its world, without a further step
             and without giving its state to others.
+        unchanged: returns whether a tensor is certainly as the last step left it.
     """
 
     def __init__(self, committer: StepCommitter, position: Position, sources: Sources, check: Check) -> None:
@@ -120,6 +123,7 @@ class Agreement:
         self._save_held = self._save_compared = False
         self._damaged: set[str] = set()  #: tensors of which a replica was damaged before
         self.leave: Callable[[str], None] = lambda _: None
+        self.unchanged: Callable[[torch.Tensor], bool] = lambda _: False
         committer.judge_rows = self._judge
 
     def want_digest(self) -> None:
@@ -213,14 +217,8 @@ class Agreement:
         self._judge_named(rows, RATES, self._rates, "learns with another", _RATES_CURE)
         self._forward.judge([row[NUMBERS] for row in rows])
         odd = odd_ones([row[VALUES] for row in rows])
-        if odd and rows[odd[0]][KIND] == RoundKind.FINISH:
-            # (No error: the main worker may have loaded its best parameters, or merged some, to save them.)
-            self._objections.warn(
-                f"{self._names(odd)} ends with other parameters than the others: right if it has changed them "
-                "since the last step to save them; else something changes them on one worker and not on another"
-            )
-        elif odd:
-            self._judge_tensors(odd)
+        if odd:
+            self._judge_tensors(odd, at_end=rows[odd[0]][KIND] == RoundKind.FINISH)
 
     def _judge_places(self, rows: list[list[int]]) -> None:
         places = [tuple(row[: PLACE_PASS + 1]) if row[KIND] else 0 for row in rows]
@@ -249,8 +247,14 @@ class Agreement:
             cure = cure.replace("NAME", name.partition(" ")[0].rpartition(".")[2])
             self._objections.raise_or_warn(f"{self._names(odd)} {what} {name} than the others ({said}): {cure}", name)
 
-    def _judge_tensors(self, odd: list[int]) -> None:
-        """Find the first tensor that differs by more than rounding. Every member takes part."""
+    def _judge_tensors(self, odd: list[int], *, at_end: bool) -> None:
+        """Find the first tensor that differs by more than rounding. Every member takes part.
+
+        Args:
+            at_end: whether this is in `s.finish()`: then the main worker may have loaded its best parameters, or
+                merged some, to save them, which is no fault. It is one where no member has changed the tensor since
+                the last step.
+        """
         digests, world = self._digests, self._committer.world
         if digests is None:
             raise ElasticError("members compare parameters that this one has not looked at: a fault of malletrain")
@@ -276,6 +280,15 @@ class Agreement:
             note = f"{who} has {name} equal to the others' only up to rounding: other processors?"
             self._objections.warn(note, "rounding")
             return
+        if at_end:
+            changed = torch.tensor([not self.unchanged(digests.tensors[different[first]])], dtype=torch.int64)
+            self._sum(changed)
+            if changed.any():
+                self._objections.warn(
+                    f"{who} ends with other parameters than the others, first {name}: right if it has changed them "
+                    "since the last step to save them; else something changes them on one worker and not on another"
+                )
+                return
         of_buffer = name.startswith(("buffer ", "frozen "))  # which scripts change more often than memory fails
         if len(different) == 1 and not of_buffer and self._is_damage(odd, *unlike.tolist()):
             self._set_apart(odd[0], name)

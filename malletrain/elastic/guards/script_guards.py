@@ -18,7 +18,7 @@ from malletrain.elastic.gradients.reducer import GradientPhase, GradientReducer
 from malletrain.elastic.guards.agreement import Agreement, Sources
 from malletrain.elastic.guards.chance import ChanceWatch
 from malletrain.elastic.guards.data_sets.dataset_attributes import DatasetAttributes
-from malletrain.elastic.guards.data_sets.sample_examination import Examination, Fingerprint, examine
+from malletrain.elastic.guards.data_sets.sample_examination import Examination, Fingerprint, examine, look_again
 from malletrain.elastic.guards.digest import Digests, digest, digest_of_text
 from malletrain.elastic.guards.gradient_hooks import gradient_hooks
 from malletrain.elastic.guards.inner_loops import InnerLoops
@@ -109,6 +109,8 @@ class ScriptGuards:
         self._layout_digest = 0
         self._script_values: dict[str, Any] = {}
         self._fingerprints: dict[str, Fingerprint] = {}  #: of samples of the data set
+        self._loader: SampleLoader | None = None
+        self._in_new_world = True
         self._numbers: ForwardNumbers | None = None  #: of the present step
         self._earlier_numbers: ForwardNumbers | None = None
         self._reads = ReadWatch()
@@ -158,13 +160,14 @@ class ScriptGuards:
             found = examine(loader, length)
         if found.wrong:
             self._objections.raise_or_warn(found.wrong)
-        self._fingerprints = found.fingerprints
+        self._fingerprints, self._loader = found.fingerprints, loader
         return found
 
     def entered(self) -> None:
         """Training begins in a world; every member is at the same place of the script. Those that hold the state have
         sent newcomers what is trained now."""
         self.agreement.want_digest()
+        self._in_new_world = True
         self.chance.begin_world()
         self._copies.forget()
         self._batch_watch = None
@@ -193,11 +196,18 @@ class ScriptGuards:
             self._script_values = compared()
             self._script_values |= {f's.state["{name}"]': value for name, value in self._shared.plain().items()}
             self._script_values |= self.attributes.compared()
-            if self.chance.is_early:
+            begins = not self._state.position.cursor  # an epoch
+            if self._loader is not None and (begins or self._in_new_world):
+                self._in_new_world = False
+                with self.attributes.loading(watched=True):
+                    look_again(self._loader, self._fingerprints)
+            if self.chance.is_early or begins:
                 self._script_values |= self._fingerprints
+                self._script_values |= self.attributes.compared_tensors()
+            if self.chance.is_early:
                 self._script_values |= generators(self._shared.values())
                 self.sources |= gradient_hooks(self._state.model)
-            if self.chance.is_early or not self._state.position.cursor:  # the first step of an epoch
+            if self.chance.is_early or begins:
                 try:
                     self._copies.look(self._batch)
                 except ElasticError as error:

@@ -31,12 +31,34 @@ class AfterBlockChanges:
         self._seen = 0
         self._changes = False
         self._marks: list[_Mark] | None = None
+        self._last: tuple[int, list[_Mark]] = -1, []  #: the step whose block left them, and its marks
         self._copies: list[torch.Tensor] | None = None
         self._given_up = False
 
-    def committed(self) -> None:
-        """The block of a committed step has ended: see what the rest of the loop's body changes."""
+    def committed(self, steps: int) -> None:
+        """The block of a committed step has ended: see what the rest of the loop's body changes.
+
+        Args:
+            steps: committed so far.
+        """
         self._marks = self._take_marks()
+        self._last = steps, self._marks
+
+    def unchanged(self, tensor: torch.Tensor, steps: int) -> bool:
+        """Whether a parameter is certainly as the block of the last step left it. False where that was not seen.
+
+        Args:
+            tensor: the parameter, or a detached alias of it.
+            steps: committed so far.
+        """
+        since, marks = self._last
+        now = self._tensors()
+        if since != steps or len(marks) != len(now):
+            return False
+        return any(
+            each.data_ptr() == tensor.data_ptr() and not _differs(each, mark)
+            for each, mark in zip(now, marks, strict=True)
+        )
 
     def given_up(self) -> None:
         """The block of a step that is to be repeated has ended."""
@@ -56,8 +78,7 @@ class AfterBlockChanges:
         if marks is None:
             return
         changed = len(marks) != len(self._tensors()) or any(
-            tensor._version != version or not torch.equal(sampled_elements(tensor), sample)
-            for tensor, (version, sample) in zip(self._tensors(), marks, strict=True)
+            _differs(tensor, mark) for tensor, mark in zip(self._tensors(), marks, strict=True)
         )
         self._seen += 1
         self._changes = self._changes or changed
@@ -76,3 +97,8 @@ class AfterBlockChanges:
 
     def _take_marks(self) -> list[_Mark]:
         return [(tensor._version, sampled_elements(tensor)) for tensor in self._tensors()]
+
+
+def _differs(tensor: torch.Tensor, mark: _Mark) -> bool:
+    version, sample = mark
+    return tensor._version != version or not torch.equal(sampled_elements(tensor), sample)

@@ -1,16 +1,23 @@
-"""Numbers that the script sets on its data set while it trains, such as the stage of a curriculum.
+"""Numbers and tensors that the script sets on its data set while it trains: the stage of a curriculum, labels.
 
 A worker that joins begins with the first ones. So those that are no longer as at first are compared between workers;
-those that the data set changes by itself as samples are loaded (a count of reads) are not.
+those that the data set changes by itself as samples are loaded (a count of reads, a cache) are not.
 """
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from malletrain.elastic.data.plain_attributes import plain_attributes
+import torch
+
+from malletrain.elastic.data.plain_attributes import plain_attributes, tensor_attributes
+from malletrain.elastic.guards.digest import digest
+
+#: What identifies a tensor's values, as far as counters show. (It does not keep one that the script replaces.)
+_Mark = tuple[weakref.ref[torch.Tensor], int]
 
 #: What is compared of a number that is as at first.
 AS_AT_FIRST = "as at first"
@@ -26,7 +33,9 @@ class DatasetAttributes:
     def __init__(self, dataset: Any) -> None:
         self._dataset = dataset
         self._first = self._numbers()
+        self._first_marks = self._marks()
         self._own: set[str] = set()
+        self._digests: dict[str, tuple[_Mark, str]] = {}
 
     @contextmanager
     def loading(self, *, watched: bool) -> Iterator[None]:
@@ -35,10 +44,11 @@ class DatasetAttributes:
         Args:
             watched: whether to look for what the data set changes by itself.
         """
-        before = self._numbers() if watched else {}
+        before, marks = (self._numbers(), self._marks()) if watched else ({}, {})
         yield
         if watched:
             self._own |= {name for name, value in self._numbers().items() if before.get(name, value) != value}
+            self._own |= {name for name, mark in self._marks().items() if not _same(marks.get(name, mark), mark)}
 
     def compared(self) -> dict[str, Any]:
         """What workers must have in common, by name."""
@@ -48,6 +58,33 @@ class DatasetAttributes:
             if name not in self._own
         }
 
+    def compared_tensors(self) -> dict[str, Any]:
+        """Likewise of tensors that are not of floating point: those that the workers computed may differ by rounding,
+        and are seen in the samples. The tensors that the script has changed are read."""
+        found: dict[str, Any] = {}
+        for name, mark in self._marks().items():
+            tensor = mark[0]()
+            if tensor is None or name in self._own or tensor.is_floating_point() or tensor.is_complex():
+                continue
+            if _same(self._first_marks.get(name), mark):
+                found[f"dataset.{name}"] = AS_AT_FIRST
+                continue
+            known = self._digests.get(name)
+            if known is None or not _same(known[0], mark):
+                known = self._digests[name] = mark, str(digest([(name, tensor)]).total)
+            found[f"dataset.{name}"] = known[1]
+        return found
+
+    def _marks(self) -> dict[str, _Mark]:
+        found = tensor_attributes(self._dataset)
+        return {
+            name: (weakref.ref(each), 0 if each.is_inference() else each._version) for name, each in found.items()
+        }
+
     def _numbers(self) -> dict[str, Any]:
         found = plain_attributes(self._dataset)
         return {name: value for name, value in found.items() if isinstance(value, int | float)}
+
+
+def _same(one: _Mark | None, other: _Mark) -> bool:
+    return one is not None and one[0]() is other[0]() is not None and one[1] == other[1]

@@ -109,6 +109,25 @@ def examine(loader: SampleLoader, length: int) -> Examination:
     return found
 
 
+def look_again(loader: SampleLoader, earlier: dict[str, Fingerprint]) -> None:
+    """Load one of the samples of which there are fingerprints, and replace these by what it is now.
+
+    A worker that joins has the data set as the script made it: one that the script has changed since, such as a list
+    that it shuffles at each epoch, is another. Global random generators stay as they are.
+    """
+    names = [name for name in earlier if name.startswith("dataset[")]
+    if not names:
+        return
+    index = int(names[len(names) // 2].partition("[")[2].partition("]")[0])
+    with kept_random_state():
+        try:
+            item = loader.item(0, index)
+        except Exception as error:  # noqa: BLE001 - whatever a data set may raise
+            log.debug("sample %d was not looked at again: %s", index, error)  # it may have become shorter
+            return
+    earlier.update({name: value for name, value in _fingerprints(f"dataset[{index}]", item) if name in earlier})
+
+
 def _examine_collate(loader: SampleLoader, items: Sequence[Any], found: Examination) -> None:
     def collated(count: int) -> Any:
         loader.seed(0, 0)
