@@ -93,6 +93,14 @@ def test_lightning_in_half_precision_is_equal(tmp_path: Path, monkeypatch: pytes
     assert json.loads(result.output)["verdict"] == "equal", result.output
 
 
+@pytest.mark.nightly
+def test_trainer_is_equal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A check starts scripts as torchrun does, and accelerate would wrap the model in DistributedDataParallel."""
+    script = str(ROOT / "examples" / "digits_transformers.py")
+    result = said(tmp_path, monkeypatch, "--json", script, "--double", "--epochs", "40")
+    assert json.loads(result.output)["verdict"] == "equal", result.output
+
+
 def test_a_difference_is_measured_by_how_far_training_has_moved() -> None:
     first, static = {"w": torch.zeros(100)}, {"w": torch.ones(100)}
     rounding = {"w": torch.ones(100) * (1 + 1e-6)}

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from accelerate import DistributedType
 from transformers import Trainer, TrainerCallback
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
@@ -42,6 +43,9 @@ class ElasticTrainer(Trainer):
             raise ElasticError("gradient_accumulation_steps must be 1: per_device_train_batch_size is of all workers")
         if self.args.world_size != 1 or self.args.n_gpu > 1:
             raise ElasticError("one process and one GPU a node: do not start this script by torchrun or accelerate")
+        # Started as by torchrun with one process, accelerate would wrap the model in DistributedDataParallel, which
+        # puts this worker's own gradients in the place of the sums.
+        self.accelerator.state.distributed_type = DistributedType.NO
         if self.args.max_steps > 0:
             raise ElasticError("max_steps is not supported: give num_train_epochs")
         self._more = dict(session or {})
