@@ -15,11 +15,11 @@ from malletrain.elastic.adapters.lightning import ElasticStrategy
 
 
 class Classifier(lightning.LightningModule):
-    """A small network. `one_cycle`: a schedule over all steps of the training."""
+    """A small network. `one_cycle`: a schedule over all steps of the training; `plateau`: one by the accuracy."""
 
-    def __init__(self, *, one_cycle: bool = False) -> None:
+    def __init__(self, *, one_cycle: bool = False, plateau: bool = False) -> None:
         super().__init__()
-        self.one_cycle = one_cycle
+        self.one_cycle, self.plateau = one_cycle, plateau
         self.layers = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.LayerNorm(64), nn.Linear(64, 10))
 
     def forward(self, pixels: torch.Tensor) -> torch.Tensor:
@@ -40,6 +40,11 @@ class Classifier(lightning.LightningModule):
             steps = int(self.trainer.estimated_stepping_batches)
             schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=1e-2, total_steps=steps)
             return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
+        if self.plateau:
+            slower = torch.optim.lr_scheduler.ReduceLROnPlateau(
+                optimizer, "max", factor=0.5, patience=0, threshold=0.2
+            )
+            return {"optimizer": optimizer, "lr_scheduler": {"scheduler": slower, "monitor": "accuracy"}}
         return {"optimizer": optimizer, "lr_scheduler": torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.9)}
 
 
@@ -49,6 +54,9 @@ def main() -> None:
     parser.add_argument("--batch-size", type=int, default=64, help="samples of a step, over all workers")
     parser.add_argument("--output", default="digits-lightning")
     parser.add_argument("--one-cycle", action="store_true", help="a learning rate that rises and falls, by step")
+    parser.add_argument(
+        "--plateau", action="store_true", help="a learning rate that falls as the accuracy stands still"
+    )
     parser.add_argument("--precision", default="32-true", help="as Lightning calls it, such as bf16-true")
     parser.add_argument("--double", action="store_true", help="train in float64")
     options = parser.parse_args()
@@ -66,7 +74,8 @@ def main() -> None:
         gradient_clip_val=1.0, logger=False, enable_checkpointing=False, enable_progress_bar=False,
         precision="64-true" if options.double else options.precision,
     )  # fmt: skip
-    trainer.fit(Classifier(one_cycle=options.one_cycle), strategy.loader(), DataLoader(test, batch_size=120))
+    module = Classifier(one_cycle=options.one_cycle, plateau=options.plateau)
+    trainer.fit(module, strategy.loader(), DataLoader(test, batch_size=120))
     print(f"accuracy {float(trainer.callback_metrics['accuracy']):.3f}", flush=True)
 
 

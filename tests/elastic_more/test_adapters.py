@@ -32,7 +32,7 @@ def alone(home: Path, script: str, *options: str) -> State:
 #: Four processes import the framework: the heavy ones nightly.
 HEAVY = [
     pytest.param(name, marks=pytest.mark.nightly)
-    for name in ("transformers", "transformers --keep-best", "lightning --one-cycle")
+    for name in ("transformers", "transformers --keep-best", "lightning --one-cycle", "lightning --plateau")
 ]
 
 

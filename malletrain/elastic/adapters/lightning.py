@@ -104,7 +104,13 @@ class ElasticStrategy(SingleDeviceStrategy):
 
             return loader.train_on(self._batch, train, lambda _: None)
 
-        return super().optimizer_step(optimizer, repeated, model, **more)
+        result = super().optimizer_step(optimizer, repeated, model, **more)
+        loop = self._trainer.fit_loop
+        if loop.restarting and self._trainer.max_steps < 0:
+            # To Lightning, one that has joined goes on from a checkpoint within an epoch: at the end of that epoch it
+            # would step no ReduceLROnPlateau, as the others do.
+            loop.restarting = False
+        return result
 
     def training_step(self, batch: Any, *args: Any, **more: Any) -> Any:
         """Train on this worker's current part of the batch."""
