@@ -640,8 +640,11 @@ def _say_ending(runtime: weakref.ref[Runtime]) -> None:
 
 
 def _end_process(member: Member) -> None:
-    """At exit, end at once where the usual way fails or takes long: a group that is stuck in an operation aborts the
-    process, and a worker that leaves holds a node that a main job may wait for."""
+    """At exit, close the group while the interpreter is whole: one that is closed after it aborts the process now and
+    then (with two processes a node, in one run of ten). End at once where the usual way fails or takes long: a group
+    that is stuck in an operation aborts the process, and a worker that leaves holds a node that a main job may wait
+    for."""
+    member.committer.world.group.abandon()
     if member.released or not member.pending_groups.give_up(1.0) or not all_closed(1.0):
         sys.stdout.flush()
         sys.stderr.flush()

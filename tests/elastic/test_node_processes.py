@@ -111,7 +111,8 @@ def test_a_pilot_with_a_process_for_each_gpu_trains_to_the_same_result(tmp_path:
     worker = [sys.executable, str(HERE / "as_worker.py"), SCRIPT, "--epochs", "2"]
     command = [sys.executable, "-m", MODULE, "2", "--", "/bin/bash", "-c", shlex.join(worker)]
     with running(tmp_path) as (daemon, _), launched(daemon.url, tmp_path, "--", *command) as process:
-        assert process.wait(120) == 0
+        said, _ = process.communicate(timeout=120)
+        assert process.returncode == 0, said
     assert {line["size"] for line in diary(tmp_path) if "step" in line} == {2}
     assert_every_sample_once(diary(tmp_path), 2)
     assert_equal(torch.load(tmp_path / "final.pt"), static("--epochs", "2"), 1e-12)
