@@ -75,8 +75,13 @@ def held_out(table: str, *given: int) -> Callable[[Path], float]:
 
 
 @cache
+def held_out_cases(data: Path) -> Mapping[str, Any]:
+    return extrapolation_held_out.all_cases(data, extrapolation.GIVEN)
+
+
+@cache
 def chosen_on_the_others(data: Path) -> Mapping[str, Any]:
-    return extrapolation_held_out.rows(data, extrapolation.GIVEN)
+    return extrapolation_held_out.rows(held_out_cases(data))
 
 
 def blind(name: str) -> Callable[[Path], float]:
@@ -91,9 +96,7 @@ def blind(name: str) -> Callable[[Path], float]:
 
 @cache
 def bands_chosen_on_the_others(data: Path) -> Mapping[str, Any]:
-    return extrapolation_held_out.band_rows(
-        extrapolation_held_out.all_cases(data, extrapolation.GIVEN), extrapolation.GIVEN
-    )
+    return extrapolation_held_out.band_rows(held_out_cases(data), extrapolation.GIVEN)
 
 
 def blind_band(name: str) -> Callable[[Path], float]:

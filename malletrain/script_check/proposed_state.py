@@ -7,9 +7,7 @@ import ast
 from collections.abc import Iterator
 
 from malletrain.elastic.guards.carried_names import carried_names
-
-_Function = ast.FunctionDef | ast.AsyncFunctionDef
-_Scope = ast.Module | _Function
+from malletrain.elastic.guards.script_scopes import Function, Scope, first_line, scopes_of
 
 
 def with_state(text: str, session: str) -> tuple[str, list[str]]:
@@ -40,7 +38,7 @@ def _moved(text: str, scope_line: int, name: str, session: str) -> str | None:
     """The text with one variable moved; None where it is not certain that it does the same."""
     tree = ast.parse(text)
     # (A line that an earlier move has added comes after the first line of a function.)
-    scope = next(each for each in _scopes(tree) if _first_line(each) == scope_line)
+    scope = next(each for each in scopes_of(tree) if first_line(each) == scope_line)
     made = next((each for each in _own(scope.body) if isinstance(each, ast.Assign) and _makes(each, session)), None)
     if made is None or _used_by_others(tree, scope, name):
         return None
@@ -88,7 +86,7 @@ def _does_the_same(changed: str, text: str, later: list[ast.Name], name: str, se
     return ast.dump(found) == ast.dump(Replace().visit(ast.parse(text)))
 
 
-def _assigns_plainly(scope: _Scope, name: str, line: int) -> bool:
+def _assigns_plainly(scope: Scope, name: str, line: int) -> bool:
     """Whether all that is assigned to a variable after a line is by `=` or `+=` and the like."""
     stored = [
         each
@@ -109,7 +107,7 @@ def _assigns_plainly(scope: _Scope, name: str, line: int) -> bool:
     return plain == len(stored)
 
 
-def _used_by_others(tree: ast.Module, scope: _Scope, name: str) -> bool:
+def _used_by_others(tree: ast.Module, scope: Scope, name: str) -> bool:
     """Whether a function other than the variable's own, or one inside it, has its name."""
     own = set(map(id, _own(scope.body)))
     others = ast.walk(tree) if isinstance(scope, ast.Module) else ast.walk(scope)
@@ -129,7 +127,7 @@ def _is_number(value: ast.expr) -> bool:
     return isinstance(constant, ast.Constant) and isinstance(constant.value, int | float)
 
 
-def _in_strings(scope: _Scope, lines: list[str]) -> dict[int, str]:
+def _in_strings(scope: Scope, lines: list[str]) -> dict[int, str]:
     """For each name inside an f-string, the quote that may stand in it."""
     found = {}
     for string in (each for each in _own(scope.body) if isinstance(each, ast.JoinedStr)):
@@ -148,22 +146,11 @@ def _makes(node: ast.Assign, session: str) -> bool:
     )
 
 
-def _scopes(tree: ast.Module) -> Iterator[_Scope]:
-    yield tree
-    yield from (node for node in ast.walk(tree) if isinstance(node, _Function))
-
-
-def _first_line(scope: _Scope) -> int:
-    if isinstance(scope, ast.Module):
-        return 0
-    return min([scope.lineno, *(decorator.lineno for decorator in scope.decorator_list)])
-
-
 def _own(body: list[ast.stmt]) -> Iterator[ast.AST]:
     """All nodes of a scope, without those of functions, classes and lambdas in it."""
     queue: list[ast.AST] = list(body)
     while queue:
         node = queue.pop()
-        if not isinstance(node, _Function | ast.ClassDef | ast.Lambda):
+        if not isinstance(node, Function | ast.ClassDef | ast.Lambda):
             yield node
             queue += ast.iter_child_nodes(node)

@@ -210,10 +210,9 @@ def all_cases(data: Path, given: Sequence[int]) -> dict[str, list[Case]]:
     return {name: list(cases(name, curves, given)) for name, curves in tables(data, given).items() if curves}
 
 
-def rows(data: Path, given: Sequence[int]) -> dict[str, dict[str, Any]]:
+def rows(sets: Mapping[str, Sequence[Case]]) -> dict[str, dict[str, Any]]:
     """By set: `error` of each choice, that of the best `law`, what was `chosen` on the other families, and how often
     the band held the truth (`coverage`: as chosen, as shipped)."""
-    sets = all_cases(data, given)
     law = {
         name: min(judged(mine, [case.laws[each] for case in mine]) for each in LAWS) for name, mine in sets.items()
     }
@@ -251,7 +250,8 @@ def main() -> int:
         print(f"extrapolation_held_out: {options.data} holds no measurements: give --data", file=sys.stderr)
         return 2
     given = tuple(int(n) for n in options.given.split(","))
-    found = rows(options.data, given)
+    sets = all_cases(options.data, given)
+    found = rows(sets)
     print("| held out | error: chosen on the others / shipped / in hindsight / best law "
           "| in the band: chosen, shipped | chosen on the others |\n|---|---|---|---|")  # fmt: skip
     for name, row in found.items():
@@ -259,7 +259,7 @@ def main() -> int:
         said = error[row["chosen"]], error[str(SHIPPED)], min(error.values()), row["law"]
         print(f"| {name} | {' / '.join(f'{each:.1%}' for each in said)} | {held[0]:.2f}, {held[1]:.2f} "
               f"| {row['chosen']} |")  # fmt: skip
-    bands = band_rows(all_cases(options.data, given), given)
+    bands = band_rows(sets, given)
     print("\n| held out | factors that hold .85 to .95 | factor chosen on the others: one, by ratio "
           "| in the band: shipped, one, by ratio |\n|---|---|---|---|")  # fmt: skip
     for name, row in bands.items():

@@ -18,6 +18,8 @@ import ast
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from malletrain.elastic.guards.script_scopes import Function, first_line, scopes_of
+
 #: Calls that change nothing in the training: plain names, and methods by their last name.
 _MESSAGE_NAMES = frozenset({"print", "display", "tqdm", "len", "str", "int", "float", "round", "format", "repr"})
 _MESSAGE_METHODS = frozenset(
@@ -29,7 +31,6 @@ _MESSAGE_METHODS = frozenset(
 )  # fmt: skip
 
 _Loop = ast.For | ast.While | ast.AsyncFor
-_Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -53,18 +54,16 @@ def carried_names(text: str) -> dict[int, frozenset[CarriedName]]:
     except (SyntaxError, ValueError, RecursionError):
         return {}
     loaders = frozenset(_loaders(tree))
-    scopes: list[ast.Module | _Function] = [tree]
-    scopes += [node for node in ast.walk(tree) if isinstance(node, _Function)]
     whole = frozenset(each for each in _of_scope(tree, tree.body, loaders, deep=True) if "." in each.name)
     found = {}
-    for scope in scopes:
+    for scope in scopes_of(tree):
         loops = [node for node in _statements(scope.body) if isinstance(node, _Loop) and _trains(node, loaders)]
         outer = [loop for loop in loops if not any(loop is not other and _inside(loop, other) for other in loops)]
         names = frozenset(
             each for loop in outer for each in _of_scope(scope, [loop], loaders) if "." not in each.name
         )
         if names | whole:
-            found[_first_line(scope)] = names | whole
+            found[first_line(scope)] = names | whole
     return found
 
 
@@ -97,12 +96,6 @@ def renewed_names(text: str) -> frozenset[str]:
     return frozenset(renewed - anew)
 
 
-def _first_line(scope: ast.Module | _Function) -> int:
-    if isinstance(scope, ast.Module):
-        return 0
-    return min([scope.lineno, *(decorator.lineno for decorator in scope.decorator_list)])
-
-
 def _of_scope(
     scope: ast.AST, body: list[ast.stmt], loaders: frozenset[str], *, deep: bool = False
 ) -> Iterator[CarriedName]:
@@ -121,7 +114,7 @@ def _statements(body: list[ast.stmt]) -> Iterator[ast.stmt]:
     """All statements of a scope, without those of functions and classes in it."""
     for node in body:
         yield node
-        if isinstance(node, _Function | ast.ClassDef):
+        if isinstance(node, Function | ast.ClassDef):
             continue
         for name in ("body", "orelse", "finalbody"):
             yield from _statements(getattr(node, name, []))
@@ -226,7 +219,7 @@ def _steering(body: list[ast.stmt], *, deep: bool) -> set[str]:
 
 
 def _reads(node: ast.AST, *, deep: bool) -> set[str]:
-    if isinstance(node, _Function | ast.ClassDef) and not deep:
+    if isinstance(node, Function | ast.ClassDef) and not deep:
         return set()
     if isinstance(node, ast.Expr) and _is_message(node.value):
         return set()

@@ -19,6 +19,7 @@ from collections import Counter
 from collections.abc import Iterator
 
 from malletrain.elastic.guards.carried_names import renewed_names
+from malletrain.elastic.guards.script_scopes import Function, Scope, first_line, scopes_of
 
 NUMBER = "a number read from a worker's part of the batch, with which its loss is weighed or divided"
 COLLECTION = "a collection that a worker fills by itself (a replay buffer), and with which no newcomer begins"
@@ -45,8 +46,6 @@ ERRORS = {
     "Session(..., batch_size=elastic.PerWorker(n, limit))",
 }
 
-_Function = ast.FunctionDef | ast.AsyncFunctionDef
-_Scope = ast.Module | _Function
 _Loop = ast.For | ast.While | ast.AsyncFor
 
 _READS = frozenset({"item", "tolist"})
@@ -81,9 +80,9 @@ def loss_sources(text: str) -> dict[int, dict[str, int]]:
 class _File:
     def __init__(self, tree: ast.Module, renewed: frozenset[str]) -> None:
         self._renewed = renewed
-        self._scopes: list[_Scope] = [tree, *(node for node in ast.walk(tree) if isinstance(node, _Function))]
+        self._scopes = scopes_of(tree)
         self._nodes = {scope: list(_own(scope.body)) for scope in self._scopes}
-        named = [scope for scope in self._scopes if isinstance(scope, _Function)]
+        named = [scope for scope in self._scopes if isinstance(scope, Function)]
         names = Counter(scope.name for scope in named)
         self._functions = {scope.name: scope for scope in named if names[scope.name] == 1}
         self._emptied = self._emptied_anywhere()
@@ -110,10 +109,10 @@ class _File:
             if _has_backward(self._nodes[scope]):
                 self._look_at_scaling(scope)
             if self._found:
-                found[_first_line(scope)] = self._found
+                found[first_line(scope)] = self._found
         return found
 
-    def _made(self, scope: _Scope) -> set[str]:
+    def _made(self, scope: Scope) -> set[str]:
         """The variables that are assigned in a scope, and its parameters."""
         made = {
             _dotted(each)
@@ -121,20 +120,20 @@ class _File:
             if not isinstance(node, ast.Expr)
             for each, _ in _assignments(node)
         }
-        if isinstance(scope, _Function):
+        if isinstance(scope, Function):
             made |= {each.arg for each in [*scope.args.args, *scope.args.kwonlyargs] if each.arg != "self"}
         return made
 
     def _note(self, what: str, line: int) -> None:
         self._found[what] = min(line, self._found.get(what, line))
 
-    def _losses(self, scope: _Scope) -> Iterator[ast.expr]:
+    def _losses(self, scope: Scope) -> Iterator[ast.expr]:
         """What `backward` is called on, or with."""
         for node in self._nodes[scope]:
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "backward":
                 yield from node.args if _dotted(node.func.value) in ("accelerator", "fabric") else [node.func.value]
 
-    def _weights(self, scope: _Scope) -> frozenset[str]:
+    def _weights(self, scope: Scope) -> frozenset[str]:
         """Names that the session has been given as a step's weight."""
         calls = [node for node in self._nodes[scope] if isinstance(node, ast.Call) and _method(node) == "step"]
         given = [*(each.value for call in calls for each in call.keywords if each.arg == "weight")]
@@ -161,7 +160,7 @@ class _File:
         elif self._is_size(node):
             yield divides
 
-    def _look_at_scaling(self, scope: _Scope) -> None:
+    def _look_at_scaling(self, scope: Scope) -> None:
         """Find gradients and learning rates that are scaled by the number of workers."""
         for node in self._nodes[scope]:
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.args:
@@ -185,7 +184,7 @@ class _File:
 
     # --- numbers ----------------------------------------------------------------------------------------------
 
-    def _follow(self, scope: _Scope, losses: list[ast.expr], known: frozenset[str], calls: int) -> None:
+    def _follow(self, scope: Scope, losses: list[ast.expr], known: frozenset[str], calls: int) -> None:
         """Look at the operands of a loss, at what was assigned to them, and at the functions that return them."""
         queue, seen = losses, set[str]()
         while queue:
@@ -216,7 +215,7 @@ class _File:
                         else:
                             queue.append(value)
 
-    def _assigned(self, scope: _Scope, name: str) -> Iterator[tuple[ast.expr, ast.expr | None]]:
+    def _assigned(self, scope: Scope, name: str) -> Iterator[tuple[ast.expr, ast.expr | None]]:
         """Values of a variable, each with the condition of the `if` around it.
 
         Attributes may be assigned anywhere.
@@ -235,7 +234,7 @@ class _File:
 
     # --- collections ------------------------------------------------------------------------------------------
 
-    def _needed(self, scope: _Scope, loss: ast.expr) -> set[str]:
+    def _needed(self, scope: Scope, loss: ast.expr) -> set[str]:
         """The variables of which a loss is computed in this scope."""
         assigned = [pair for node in self._nodes[scope] for pair in _assignments(node)]
         needed: set[str] = set()
@@ -251,7 +250,7 @@ class _File:
             }
         return needed
 
-    def _grown(self) -> Iterator[tuple[_Scope, str, int]]:
+    def _grown(self) -> Iterator[tuple[Scope, str, int]]:
         """Collections that outlive the step that adds to them."""
         for scope in self._scopes:
             loops = [node for node in self._nodes[scope] if isinstance(node, _Loop) and _has_batches(node)]
@@ -275,28 +274,22 @@ class _File:
         found: set[str] = set()
         for scope in self._scopes:
             found |= set(_emptied(self._nodes[scope]))
-            if isinstance(scope, _Function) and scope.name != "__init__":
+            if isinstance(scope, Function) and scope.name != "__init__":
                 made = {_dotted(target) for node in self._nodes[scope] for target, _ in _assignments(node)}
                 found |= {name for name in made if "." in name}
         return found
 
 
-def _first_line(scope: _Scope) -> int:
-    if isinstance(scope, ast.Module):
-        return 0
-    return min([scope.lineno, *(decorator.lineno for decorator in scope.decorator_list)])
-
-
 def _own(body: list[ast.stmt]) -> Iterator[ast.AST]:
     """All nodes of a scope, without those of functions and classes in it."""
     for statement in body:
-        if isinstance(statement, _Function | ast.ClassDef):
+        if isinstance(statement, Function | ast.ClassDef):
             continue
         queue: list[ast.AST] = [statement]
         while queue:
             node = queue.pop()
             yield node
-            queue += [each for each in ast.iter_child_nodes(node) if not isinstance(each, _Function | ast.ClassDef)]
+            queue += [each for each in ast.iter_child_nodes(node) if not isinstance(each, Function | ast.ClassDef)]
 
 
 def _operands(node: ast.expr) -> Iterator[ast.expr]:
