@@ -291,8 +291,8 @@ class Workers:
         donors = [each for each in seats if each.holds_state]
         step = max((each.step for each in donors), default=job.saved)
         for each in self.living():
-            heard = self.runs(each) and self.now >= each.cut_until
-            if each.job == seats[0].job and each.holds_state and each not in seats and heard and each.step > step:
+            hears = self.runs(each) and self.now >= each.cut_until and each.coming is None
+            if each.job == seats[0].job and each.holds_state and each not in seats and hears and each.step > step:
                 job.violations.append(f"generation {plan.generation} begins at {step}, {each.name} holds {each.step}")
         job.committed = step  # whoever had done more is dead, or was given up
         grew = len(donors) < len(seats)

@@ -105,6 +105,25 @@ def test_a_fault_while_mending(three: Stage) -> None:
     assert three.world() == [A, B]
 
 
+@pytest.mark.parametrize(("leavers_step", "members"), [(7, (A,)), (9, (A, B))])
+def test_a_leaving_member_that_holds_more_steps_takes_part_once_more(
+    leavers_step: int, members: tuple[str, ...]
+) -> None:
+    stage = Stage()
+    stage.begin(2)
+    stage.leave(1)
+    for name, step in ((A, 7), (B, leavers_step)):
+        stage.members.report(name, Fault(stage.at[A], step, "closed", ""))
+    for name, step in ((A, 7), (B, leavers_step)):
+        asked = stage.members.directive_for(name).check_in
+        assert asked is not None
+        stage.members.report(name, CheckedIn(asked, 0, step, True))
+    plan = stage.plan(A)
+    assert plan is not None
+    assert plan.urgent
+    assert plan.workers == members
+
+
 def test_newcomers_are_never_in_an_urgent_plan(three: Stage) -> None:
     three.warm(3)
     three.members.report(A, Fault(three.at[A], 7, "closed", ""))

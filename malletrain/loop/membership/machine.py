@@ -385,7 +385,9 @@ class JobMachine:
             return
         members = staying or survivors[:1]
         left_out = set(survivors).difference(members)
-        if not job.terms.restarts and could_go_on_apart(job, check, left_out, self._holding()):
+        if not job.terms.restarts and (
+            could_go_on_apart(job, check, left_out, self._holding()) or check.would_lose_steps(members, left_out)
+        ):
             members = survivors  # those that leave follow by the next plan, which all take together
         self.publish(tuple(job.workers[name].seat for name in members), check.reason, urgent=True)
 
