@@ -20,6 +20,7 @@ from typing import Any
 from malletrain.slurm.formats.hostlist import expand
 from scripts.chaos.network import Network
 from scripts.lab import Lab, LabError, processes
+from scripts.lab.node_network import NodeNetwork
 from scripts.play.site import BIN, Site, free_port
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -97,7 +98,10 @@ class Supervisor:
 
 @dataclass(frozen=True, slots=True)
 class MainJob:
-    """A job of the main queue. Times are Unix seconds; infinite for what has not happened."""
+    """A job of the main queue. Times are Unix seconds; infinite for what has not happened.
+
+    One that Slurm requeued, since its node failed, has the begin of its first run and the end of its last.
+    """
 
     number: int
     nodes: int
@@ -141,7 +145,7 @@ class MainQueue:
         for number, (at, nodes) in self.submitted.items():
             path = self.lab.output / f"main-{number}"
             noted = [float(line) for line in path.read_text().split()] if path.exists() else []
-            begun, ended = [*noted, math.inf, math.inf][:2]
+            begun, ended = (noted[0], noted[-1]) if len(noted) > 1 else (*noted, math.inf, math.inf)[:2]
             found.append(MainJob(number, nodes, at, begun, ended))
         return found
 
@@ -156,16 +160,18 @@ class Training:
 
 
 class Scene:
-    """All of it. The caller ends it (`close`)."""
+    """All of it. The caller ends it (`close`). `nodes`: the network that the lab's nodes are in, if they have one."""
 
-    def __init__(self, lab: Lab, rng: random.Random, crashes: list[int] | None = None) -> None:
-        self.lab, self.rng = lab, rng
+    def __init__(
+        self, lab: Lab, rng: random.Random, crashes: list[int] | None = None, nodes: NodeNetwork | None = None
+    ) -> None:
+        self.lab, self.rng, self.nodes = lab, rng, nodes
         self.disk = lab.path.with_name(f"{lab.path.name}-disk")
         self.disk.mkdir()
         size = f"size={DISK_BYTES}"
         subprocess.run(["mount", "-t", "tmpfs", "-o", size, "none", self.disk], check=True, timeout=60)
         port = free_port()
-        self.network = Network(port)
+        self.network = Network(port, nodes.daemon_host if nodes else "127.0.0.1")
         settings = {
             **SETTINGS,
             "api": [f'url = "{self.network.url}"'],
