@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from scripts.chaos.scene import RESEARCHER, Scene
 from scripts.lab import Lab, LabError
@@ -222,16 +223,26 @@ def nodes_parted(chaos: Chaos) -> str:
     return f"{names[source]} and {names[target]} parted {'' if both else 'one way '}for {seconds:.0f} s"
 
 
-def disk_full(chaos: Chaos) -> str:
+def journal_full(chaos: Chaos) -> str:
     """The journal's file system is full."""
-    ballast, seconds = chaos.scene.disk / "ballast", chaos.rng.uniform(1.0, 12.0)
+    return f"the journal's disk full for {_fill(chaos, chaos.scene.disk):.1f} s"
+
+
+def work_folder_full(chaos: Chaos) -> str:
+    """The researcher's folder is full, where jobs save their state and Slurm writes what they print."""
+    return f"{RESEARCHER}'s folder full for {_fill(chaos, chaos.scene.work_folder):.1f} s"
+
+
+def _fill(chaos: Chaos, folder: Path) -> float:
+    """Leaves no room on a folder's file system; for how many seconds."""
+    ballast, seconds = folder / "ballast", chaos.rng.uniform(1.0, 12.0)
     with ballast.open("ab", buffering=0) as stream:
         for size in (1 << 20, 4096):
             with suppress(OSError):
                 while stream.write(b"x" * size) == size:
                     pass
     chaos.later(seconds, lambda: ballast.unlink(missing_ok=True))
-    return f"the journal's disk full for {seconds:.1f} s"
+    return seconds
 
 
 def node_drained(chaos: Chaos) -> str:
@@ -293,7 +304,8 @@ FAULTS: tuple[tuple[Fault, float], ...] = (
     (workers_cut_off, 1.0),
     (node_isolated, 1.0),
     (nodes_parted, 1.5),
-    (disk_full, 1.0),
+    (journal_full, 1.0),
+    (work_folder_full, 1.0),
     (node_drained, 1.0),
     (pilot_cancelled, 1.0),
     (reconfigured, 0.5),

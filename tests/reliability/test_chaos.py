@@ -17,12 +17,22 @@ import pytest
 
 from scripts.chaos import faults
 from scripts.chaos.__main__ import play
-from scripts.chaos.faults import Chaos, daemon_frozen, node_drained, node_isolated, nodes_parted, reservation_made
+from scripts.chaos.faults import (
+    Chaos,
+    daemon_frozen,
+    journal_full,
+    node_drained,
+    node_isolated,
+    nodes_parted,
+    reservation_made,
+    work_folder_full,
+)
 from scripts.chaos.laws import Outcome
 from scripts.chaos.network import Network
 from scripts.chaos.scene import MainQueue, Scene
 from scripts.lab import Lab, LabError, UsageError
 from scripts.lab.node_network import DAEMON
+from tests.small_disk import small_disk as small_disk
 
 
 def played(directory: Path, *, minutes: float = 0.0, seed: int = 0, crash_points: int = 0) -> Outcome:
@@ -180,3 +190,13 @@ def test_a_main_job_that_was_requeued_ends_with_its_last_run(tmp_path: Path) -> 
     for noted, times in (("", (inf, inf)), ("2.0\n", (2.0, inf)), ("2.0\n30.0\n40.0\n", (2.0, 40.0))):
         (tmp_path / "main-7").write_text(noted)
         assert [(job.begun, job.ended) for job in queue.times()] == [times]
+
+
+@pytest.mark.parametrize("fault", [journal_full, work_folder_full])
+def test_a_full_folder_takes_nothing_until_it_is_mended(fault: Any, small_disk: Path) -> None:
+    chaos = Chaos(cast(Scene, SimpleNamespace(disk=small_disk, work_folder=small_disk)), random.Random(1))
+    assert "full for" in fault(chaos)
+    with pytest.raises(OSError, match="No space left"):
+        (small_disk / "state").write_bytes(b"x" * 8192)
+    chaos.mend_due(float("inf"))
+    (small_disk / "state").write_bytes(b"x" * 8192)
