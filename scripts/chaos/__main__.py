@@ -13,6 +13,7 @@ import argparse
 import json
 import logging
 import random
+import signal
 import sys
 import tempfile
 import time
@@ -100,6 +101,7 @@ def main() -> int:
     parser.add_argument("--json", action="store_true")
     asked = parser.parse_args()
     logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # lab, mounts and namespaces go in order
     with tempfile.TemporaryDirectory(prefix="mtlab-", dir="/tmp") as name:
         Path(name).chmod(0o755)
         folder = Path(name) / "lab"
