@@ -3,6 +3,7 @@
     python -m scripts.chaos --minutes 5              faults of all kinds, every five seconds on average
     python -m scripts.chaos --minutes 0 --crash-points 300      the daemon alone dies, at boundaries of its own
 
+Each node has a network namespace of its own, where the machine permits, so that nodes are cut off as well.
 Prints what was broken and what came of it (`--json`: as JSON); exit status 1 when a law does not hold. Needs root.
 """
 
@@ -12,16 +13,19 @@ import argparse
 import json
 import logging
 import random
+import signal
 import sys
 import tempfile
 import time
 from collections import Counter
+from contextlib import ExitStack
 from pathlib import Path
 
 from scripts.chaos.faults import Chaos
 from scripts.chaos.laws import MAIN_WAIT_S, Outcome, outcome
 from scripts.chaos.scene import Scene
 from scripts.lab import Lab, LabConfig
+from scripts.lab.node_network import NodeNetwork, why_not_permitted
 
 _log = logging.getLogger("chaos")
 
@@ -42,8 +46,16 @@ def play(
     """
     rng = random.Random(seed)
     crashes = [rng.randint(1, LAST_BOUNDARY) for _ in range(crash_points)]
-    with Lab.up(directory, LabConfig(nodes=nodes, users=True, accounting=accounting)) as lab:
-        scene = Scene(lab, rng, crashes)
+    with ExitStack() as stack:
+        network = None
+        if why := why_not_permitted():
+            _log.warning("no node is cut off: %s", why)
+        else:
+            network = stack.enter_context(NodeNetwork(nodes))
+        addresses = network.addresses if network else None
+        config = LabConfig(nodes=nodes, users=True, accounting=accounting, addresses=addresses)
+        lab = stack.enter_context(Lab.up(directory, config))
+        scene = Scene(lab, rng, crashes, network)
         try:
             chaos = Chaos(scene, rng)
             begun = told = time.monotonic()
@@ -89,6 +101,7 @@ def main() -> int:
     parser.add_argument("--json", action="store_true")
     asked = parser.parse_args()
     logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # lab, mounts and namespaces go in order
     with tempfile.TemporaryDirectory(prefix="mtlab-", dir="/tmp") as name:
         Path(name).chmod(0o755)
         folder = Path(name) / "lab"

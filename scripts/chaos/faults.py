@@ -9,12 +9,18 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from scripts.chaos.scene import RESEARCHER, Scene
 from scripts.lab import Lab, LabError
+from scripts.lab.node_network import DAEMON
 
 #: Seconds from the mending of Slurm until its main queue is served as before.
 RECOVERS_S = 20.0
+
+#: Longest time from a node's last word until slurmctld sets it DOWN, measured in this lab (52 s): SlurmdTimeout of
+#: 30 s, counted from the last answer to a ping, and looked at when the next one is due.
+SLURM_GIVES_UP_S = 55.0
 
 #: Breaks something; what it did, or "" when there was nothing to break.
 Fault = Callable[["Chaos"], str]
@@ -182,16 +188,61 @@ def workers_cut_off(chaos: Chaos) -> str:
     return f"workers cut off from the daemon for {seconds:.0f} s"
 
 
-def disk_full(chaos: Chaos) -> str:
+def node_isolated(chaos: Chaos) -> str:
+    """A node reaches nobody: Slurm, the daemon and the other nodes lose it, and are not told."""
+    network = chaos.scene.nodes
+    if network is None:
+        return ""
+    index = chaos.rng.randrange(network.count)
+    seconds = chaos.rng.choice([2.0, 10.0, 10.0, SLURM_GIVES_UP_S + 10.0])
+    network.isolate(index)
+    node = chaos.scene.lab.nodes[index]
+    chaos.slurm_fails(seconds)
+
+    def mend() -> None:
+        network.rejoin(index)
+        if seconds > SLURM_GIVES_UP_S:  # slurmctld looks for a node that it has set DOWN only every few minutes
+            resume(chaos.scene.lab, node)
+
+    chaos.later(seconds, mend)
+    return f"{node} isolated for {seconds:.0f} s"
+
+
+def nodes_parted(chaos: Chaos) -> str:
+    """What one node sends another, or the machine of slurmctld and the daemon, is lost; at times the answers too."""
+    network = chaos.scene.nodes
+    if network is None or network.count < 2:
+        return ""
+    source, target = chaos.rng.sample([DAEMON, *range(network.count)], 2)
+    both, seconds = chaos.rng.random() < 0.5, chaos.rng.choice([2.0, 10.0, 25.0])
+    cut, mend = (network.cut, network.mend) if both else (network.cut_one_way, network.mend_one_way)
+    cut(source, target)
+    chaos.slurm_fails(seconds)
+    chaos.later(seconds, lambda: mend(source, target))
+    names = {DAEMON: "the daemon's machine", **dict(enumerate(chaos.scene.lab.nodes))}
+    return f"{names[source]} and {names[target]} parted {'' if both else 'one way '}for {seconds:.0f} s"
+
+
+def journal_full(chaos: Chaos) -> str:
     """The journal's file system is full."""
-    ballast, seconds = chaos.scene.disk / "ballast", chaos.rng.uniform(1.0, 12.0)
+    return f"the journal's disk full for {_fill(chaos, chaos.scene.disk):.1f} s"
+
+
+def work_folder_full(chaos: Chaos) -> str:
+    """The researcher's folder is full, where jobs save their state and Slurm writes what they print."""
+    return f"{RESEARCHER}'s folder full for {_fill(chaos, chaos.scene.work_folder):.1f} s"
+
+
+def _fill(chaos: Chaos, folder: Path) -> float:
+    """Leaves no room on a folder's file system; for how many seconds."""
+    ballast, seconds = folder / "ballast", chaos.rng.uniform(1.0, 12.0)
     with ballast.open("ab", buffering=0) as stream:
         for size in (1 << 20, 4096):
             with suppress(OSError):
                 while stream.write(b"x" * size) == size:
                     pass
     chaos.later(seconds, lambda: ballast.unlink(missing_ok=True))
-    return f"the journal's disk full for {seconds:.1f} s"
+    return seconds
 
 
 def node_drained(chaos: Chaos) -> str:
@@ -251,7 +302,10 @@ FAULTS: tuple[tuple[Fault, float], ...] = (
     (_daemon_of_slurm("slurmdbd", 8.0), 0.5),
     (_daemon_of_slurm("mariadbd", 8.0), 0.5),
     (workers_cut_off, 1.0),
-    (disk_full, 1.0),
+    (node_isolated, 1.0),
+    (nodes_parted, 1.5),
+    (journal_full, 1.0),
+    (work_folder_full, 1.0),
     (node_drained, 1.0),
     (pilot_cancelled, 1.0),
     (reconfigured, 0.5),

@@ -6,19 +6,20 @@ import socket
 import threading
 from contextlib import suppress
 
-from scripts.play.site import free_port
-
 
 class Network:
-    """Passes connections on to the daemon's port. While it is cut nothing arrives, and nothing is refused: what was
-    sent meanwhile arrives afterwards, as from a network that retransmits, unless its sender has given up."""
+    """Passes connections at `host` on to the daemon's port.
 
-    def __init__(self, to: int) -> None:
+    While it is cut nothing arrives, and nothing is refused: what was sent meanwhile arrives afterwards, as from a
+    network that retransmits, unless its sender has given up.
+    """
+
+    def __init__(self, to: int, host: str = "127.0.0.1") -> None:
         self._to = to
         self._whole = threading.Event()
         self._whole.set()
-        self._listener = socket.create_server(("127.0.0.1", free_port()), backlog=1024)
-        self.url = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
+        self._listener = socket.create_server((host, 0), backlog=1024)
+        self.url = f"http://{host}:{self._listener.getsockname()[1]}"
         threading.Thread(target=self._accept, name="network", daemon=True).start()
 
     def cut(self) -> None:

@@ -20,13 +20,14 @@ from typing import Any
 from malletrain.slurm.formats.hostlist import expand
 from scripts.chaos.network import Network
 from scripts.lab import Lab, LabError, processes
+from scripts.lab.node_network import NodeNetwork
 from scripts.play.site import BIN, Site, free_port
 
 ROOT = Path(__file__).resolve().parents[2]
 #: What counts as the same result: sums of floats in another order.
 RELATIVE, ABSOLUTE = 1e-3, 1e-4
-#: Room for the journal.
-DISK_BYTES = 64 << 20
+#: Room for the journal, and in the researcher's folder.
+DISK_BYTES, WORK_BYTES = 64 << 20, 32 << 20
 OVER = ("completed", "failed", "cancelled")
 RESEARCHER, MAIN_USER = "alice", "bob"
 
@@ -97,7 +98,10 @@ class Supervisor:
 
 @dataclass(frozen=True, slots=True)
 class MainJob:
-    """A job of the main queue. Times are Unix seconds; infinite for what has not happened."""
+    """A job of the main queue. Times are Unix seconds; infinite for what has not happened.
+
+    One that Slurm requeued, since its node failed, has the begin of its first run and the end of its last.
+    """
 
     number: int
     nodes: int
@@ -141,7 +145,7 @@ class MainQueue:
         for number, (at, nodes) in self.submitted.items():
             path = self.lab.output / f"main-{number}"
             noted = [float(line) for line in path.read_text().split()] if path.exists() else []
-            begun, ended = [*noted, math.inf, math.inf][:2]
+            begun, ended = (noted[0], noted[-1]) if len(noted) > 1 else (*noted, math.inf, math.inf)[:2]
             found.append(MainJob(number, nodes, at, begun, ended))
         return found
 
@@ -156,16 +160,20 @@ class Training:
 
 
 class Scene:
-    """All of it. The caller ends it (`close`)."""
+    """All of it. The caller ends it (`close`). `nodes`: the network that the lab's nodes are in, if they have one."""
 
-    def __init__(self, lab: Lab, rng: random.Random, crashes: list[int] | None = None) -> None:
-        self.lab, self.rng = lab, rng
+    def __init__(
+        self, lab: Lab, rng: random.Random, crashes: list[int] | None = None, nodes: NodeNetwork | None = None
+    ) -> None:
+        self.lab, self.rng, self.nodes = lab, rng, nodes
         self.disk = lab.path.with_name(f"{lab.path.name}-disk")
         self.disk.mkdir()
-        size = f"size={DISK_BYTES}"
-        subprocess.run(["mount", "-t", "tmpfs", "-o", size, "none", self.disk], check=True, timeout=60)
+        self.work_folder = Path(lab.env_for(RESEARCHER)["HOME"])
+        owner = self.work_folder.stat()
+        _mount(self.disk, f"size={DISK_BYTES}")
+        _mount(self.work_folder, f"size={WORK_BYTES},mode=0755,uid={owner.st_uid},gid={owner.st_gid}")
         port = free_port()
-        self.network = Network(port)
+        self.network = Network(port, nodes.daemon_host if nodes else "127.0.0.1")
         settings = {
             **SETTINGS,
             "api": [f'url = "{self.network.url}"'],
@@ -194,14 +202,15 @@ class Scene:
         command = shlex.join(
             [sys.executable, f"{ROOT}/scripts/chaos/trainee.py", f"--epochs={epochs}", f"--seed={seed}"]
         )
-        path = Path(self.lab.env_for(RESEARCHER)["HOME"]) / f"trainee-{seed}.sh"
-        path.write_text(f"#!/bin/bash\n#MALLETRAIN --nodes=1-{most} --tasks=40\n{command}\n")
+        path = self.work_folder / f"trainee-{seed}.sh"
+        script = f"#!/bin/bash\n#MALLETRAIN --nodes=1-{most} --tasks=40\n{command}\n"
         end = time.monotonic() + deadline_s
         while True:
             try:
+                path.write_text(script)
                 job = Training(self.site.mtbatch(RESEARCHER, path), epochs, seed)
                 break
-            except (LabError, ValueError, IndexError):
+            except (OSError, LabError, ValueError, IndexError):  # OSError: the folder is full
                 if time.monotonic() > end:
                     raise
                 meanwhile()
@@ -272,4 +281,10 @@ class Scene:
         self.supervisor.end()
         self.site.close()
         self.network.close()
-        subprocess.run(["umount", "-l", self.disk], check=True, timeout=60)
+        for folder in (self.disk, self.work_folder):
+            subprocess.run(["umount", "-l", folder], check=True, timeout=60)
+
+
+def _mount(folder: Path, options: str) -> None:
+    """A file system of its own for a folder, which a fault can fill."""
+    subprocess.run(["mount", "-t", "tmpfs", "-o", options, "none", folder], check=True, timeout=60)

@@ -1,4 +1,5 @@
-"""Bringing a private Slurm up and down: munged, slurmctld and one slurmd a node, all on the loopback interface."""
+"""Bringing a private Slurm up and down: munged, slurmctld and one slurmd a node, all on the loopback interface
+unless the nodes have addresses of their own."""
 
 import contextlib
 import fcntl
@@ -148,6 +149,7 @@ class _Bringing:
             release=config.release,
             accounting=config.accounting,
             users=users.TEST_USERS if config.users else (),
+            namespaces=config.addresses.namespaces if config.addresses else (),
             toolchain=toolchain,
         )
 
@@ -273,6 +275,9 @@ def _spawn(layout: Layout, known: Record, name: str, keep_open: tuple[int, ...] 
             command += ["-d", str(known.toolchain.stepd)]
         if known.users:
             command = namespace.within(command)  # users' jobs are its children
+        if known.namespaces:
+            network = known.namespaces[known.nodes.index(name.removeprefix("slurmd."))]
+            command = ["nsenter", f"--net={network}", *command]
     else:
         raise LabError(f"no daemon {name!r} in this lab: slurmctld, slurmd.NODE, munged, slurmdbd or mariadbd")
     return processes.spawn(name, command, variables, layout.log / f"{name}.out", keep_open)

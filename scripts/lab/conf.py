@@ -37,6 +37,19 @@ _REPEATED = ("nodename", "partitionname", "downnodes", "nodeset", "include")
 
 
 @dataclass(frozen=True)
+class NodeAddresses:
+    """A network in which each node has an address of its own (`scripts.lab.node_network` makes one).
+
+    `controller` is the address at which nodes reach slurmctld; `nodes` theirs, and `namespaces` the paths of the
+    network namespaces that their daemons run in, each in the order of the nodes.
+    """
+
+    controller: str
+    nodes: tuple[str, ...]
+    namespaces: tuple[str, ...]
+
+
+@dataclass(frozen=True)
 class LabConfig:
     """One lab: how many nodes, how its scheduler is set, what it has beside Slurm itself.
 
@@ -49,8 +62,9 @@ class LabConfig:
     `release` None is the Slurm installed on this machine. `users` makes plain test users whose jobs the lab
     runs; `accounting` adds MariaDB and slurmdbd. `settings` replaces or adds slurm.conf lines by key ("KEY+"
     appends to a comma-separated value); `node_attributes` adds attributes ("Features=x Weight=9") to a node by
-    index; `lines` and `files` add what has no option here: partitions, topology.conf, ... Raises UsageError on
-    values that no lab can have.
+    index; `lines` and `files` add what has no option here: partitions, topology.conf, ... `addresses`, for root,
+    gives each node's daemon a network namespace; without them all share the loopback interface. Raises UsageError
+    on values that no lab can have.
     """
 
     nodes: int = 8
@@ -72,6 +86,7 @@ class LabConfig:
     node_attributes: tuple[tuple[int, str], ...] = ()
     lines: tuple[str, ...] = ()
     files: tuple[tuple[str, str], ...] = field(default=())
+    addresses: NodeAddresses | None = None
 
     def __post_init__(self) -> None:
         def need(condition: bool, message: str) -> None:
@@ -103,6 +118,10 @@ class LabConfig:
             need(0 <= index < self.nodes, f"node_attributes: there is no node {index}")
         for name, _ in self.files:
             need(bool(re.fullmatch(r"[a-z_]+\.conf", name)), f"files: {name!r}: must be the name of a .conf file")
+        if (given := self.addresses) is not None:
+            need(not self.controller_only, "addresses: nodes without daemons need none")
+            sizes = {len(given.nodes), len(given.namespaces)}
+            need(sizes == {self.nodes}, f"addresses: must be those of {self.nodes} nodes")
 
     @property
     def node_names(self) -> tuple[str, ...]:
@@ -152,7 +171,7 @@ def slurm_conf(config: LabConfig, layout: Layout, ports: tuple[int, ...], host: 
     d = layout.root
     pairs: list[tuple[str, str]] = [
         ("ClusterName", cluster_name(layout)),
-        ("SlurmctldHost", f"{host.name}(127.0.0.1)"),
+        ("SlurmctldHost", f"{host.name}({config.addresses.controller if config.addresses else '127.0.0.1'})"),
         ("SlurmUser", host.user),
         ("SlurmdUser", host.user),
         ("SlurmctldPort", str(ports[0])),
@@ -198,7 +217,7 @@ def slurm_conf(config: LabConfig, layout: Layout, ports: tuple[int, ...], host: 
     ]
     if config.harvest:
         pairs += [("PreemptType", "preempt/partition_prio"), ("PreemptMode", "REQUEUE")]
-    if host.loopback:
+    if host.loopback and config.addresses is None:
         # Nothing outside can even connect. Daemons bind what the machine's name means, so elsewhere they would bind
         # an address that the others do not use; there they listen on all, and MUNGE alone keeps strangers out.
         pairs.append(("CommunicationParameters", "NoCtldInAddrAny,NoInAddrAny"))
@@ -299,7 +318,11 @@ def _node_lines(config: LabConfig, ports: tuple[int, ...]) -> list[str]:
         where = [""] * config.nodes
         state = "CLOUD"
     else:
-        where = [f" NodeHostname=localhost NodeAddr=127.0.0.1 Port={port}" for port in ports[: config.nodes]]
+        own = config.addresses.nodes if config.addresses else ("127.0.0.1",) * config.nodes
+        where = [
+            f" NodeHostname=localhost NodeAddr={address} Port={port}"
+            for address, port in zip(own, ports[: config.nodes], strict=True)
+        ]
         state = "UNKNOWN"
     return [
         f"NodeName={name}{where[index]} {shape} State={state}{' ' + extra[index] if index in extra else ''}"

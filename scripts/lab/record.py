@@ -16,7 +16,8 @@ class Record:
     """One lab as it was brought up.
 
     `made_root`: the lab's directory did not exist before. `ends_with`: the process at whose end the lab goes down.
-    `files`: the names of configuration files added to it.
+    `files`: the names of configuration files added to it. `namespaces`: the network namespaces of its nodes' daemons,
+    in their order; empty where they have none of their own.
     """
 
     made_root: bool
@@ -30,6 +31,7 @@ class Record:
     processes: tuple[Process, ...] = ()
     ends_with: Process | None = None
     files: tuple[str, ...] = ()
+    namespaces: tuple[str, ...] = ()
 
     def having(self, process: Process) -> "Record":
         """With `process` in place of the former one of its name."""
@@ -77,6 +79,7 @@ def read(layout: Layout) -> Record | None:
             processes=tuple(Process(**p) for p in plain["processes"]),
             ends_with=plain["ends_with"] and Process(**plain["ends_with"]),
             files=tuple(plain["files"]),
+            namespaces=tuple(plain["namespaces"]),
         )
     except (ValueError, KeyError, TypeError) as error:
         raise LabError(

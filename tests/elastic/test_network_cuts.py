@@ -10,12 +10,12 @@ import pytest
 import torch
 
 from malletrain.domain.event import EventKind
-from scripts.chaos.node_network import DAEMON, NodeNetwork, why_not_permitted
+from scripts.lab.node_network import DAEMON, NodeNetwork, why_not_permitted
 from tests.elastic.coordinator import Coordinator, Pod, running
 from tests.elastic.digits import EPOCHS, SCRIPT, Static, assert_equal, diary, wait_lines
 from tests.waiting import wait_until
 
-pytestmark = pytest.mark.nightly  # its default sibling: tests/reliability/test_node_network.py
+pytestmark = pytest.mark.nightly  # its default sibling: tests/lab/test_node_network.py
 
 #: How long a worker's poll lasts, and time limits of membership: short, so that a cut outlasts them.
 POLL_S, SILENCE_S, FENCE_S = 1.0, 10.0, 8.0

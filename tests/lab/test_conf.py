@@ -1,13 +1,23 @@
 """The text of slurm.conf, without a cluster."""
 
+import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from scripts.lab.accounting import association_commands, slurmdbd_conf
-from scripts.lab.conf import SCHEDULER_PARAMETERS, Host, LabConfig, cluster_name, gres_conf, slurm_conf
+from scripts.lab.conf import (
+    SCHEDULER_PARAMETERS,
+    Host,
+    LabConfig,
+    NodeAddresses,
+    cluster_name,
+    gres_conf,
+    slurm_conf,
+)
 from scripts.lab.errors import UsageError
 from scripts.lab.layout import LONGEST_DIRECTORY, Layout
 
@@ -160,3 +170,23 @@ def test_the_database_is_reached_by_socket_alone() -> None:
     text = slurmdbd_conf(LAYOUT, 20001, "root", "secret")
     assert "StorageHost=localhost\n" in text
     assert "StoragePort" not in text
+
+
+def test_nodes_with_addresses_of_their_own_are_named_by_them() -> None:
+    text = text_of(LabConfig(nodes=2, addresses=NodeAddresses("10.0.0.1", ("10.0.0.10", "10.0.0.11"), ("/a", "/b"))))
+    assert "SlurmctldHost=node(10.0.0.1)" in text.splitlines()
+    assert re.findall(r"^NodeName=.* NodeAddr=(\S+)", text, re.MULTILINE) == ["10.0.0.10", "10.0.0.11"]
+
+
+def test_daemons_that_others_must_reach_do_not_bind_the_loopback_interface() -> None:
+    addresses = NodeAddresses("10.0.0.1", ("10.0.0.10",), ("/a",))
+    own = Host("node", "alice", loopback=True)
+    bound = "CommunicationParameters"
+    assert bound in slurm_conf(LabConfig(nodes=1), LAYOUT, (1, 2, 3), own)
+    assert bound not in slurm_conf(LabConfig(nodes=1, addresses=addresses), LAYOUT, (1, 2, 3), own)
+
+
+@pytest.mark.parametrize("config", [{"nodes": 3}, {"nodes": 2, "controller_only": True}])
+def test_addresses_must_be_those_of_the_nodes(config: dict[str, Any]) -> None:
+    with pytest.raises(UsageError, match="addresses"):
+        LabConfig(**config, addresses=NodeAddresses("10.0.0.1", ("10.0.0.10", "10.0.0.11"), ("/a", "/b")))

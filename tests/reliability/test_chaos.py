@@ -6,6 +6,7 @@ import random
 import socket
 import subprocess
 from collections.abc import Sequence
+from math import inf
 from pathlib import Path
 from subprocess import CompletedProcess
 from types import SimpleNamespace
@@ -16,11 +17,22 @@ import pytest
 
 from scripts.chaos import faults
 from scripts.chaos.__main__ import play
-from scripts.chaos.faults import Chaos, daemon_frozen, node_drained, reservation_made
+from scripts.chaos.faults import (
+    Chaos,
+    daemon_frozen,
+    journal_full,
+    node_drained,
+    node_isolated,
+    nodes_parted,
+    reservation_made,
+    work_folder_full,
+)
 from scripts.chaos.laws import Outcome
 from scripts.chaos.network import Network
-from scripts.chaos.scene import Scene
-from scripts.lab import LabError, UsageError
+from scripts.chaos.scene import MainQueue, Scene
+from scripts.lab import Lab, LabError, UsageError
+from scripts.lab.node_network import DAEMON
+from tests.small_disk import small_disk as small_disk
 
 
 def played(directory: Path, *, minutes: float = 0.0, seed: int = 0, crash_points: int = 0) -> Outcome:
@@ -37,7 +49,7 @@ def played(directory: Path, *, minutes: float = 0.0, seed: int = 0, crash_points
 class ForgetfulSlurm:
     """scontrol's answers: no answer at first, and what was mended is forgotten once, as when slurmctld dies early."""
 
-    nodes = ("n1",)
+    nodes: tuple[str, ...] = ("n1",)
 
     def __init__(self) -> None:
         self.broken, self.silent = set[str](), 0
@@ -126,3 +138,65 @@ def test_twenty_minutes_of_faults(lab_directory: Path, seed: int) -> None:
 @pytest.mark.nightly
 def test_three_hundred_crash_points(lab_directory: Path) -> None:
     assert played(lab_directory, crash_points=300).broken == []
+
+
+class RememberedNetwork:
+    """What is cut, by source and target, as `NodeNetwork` is told."""
+
+    def __init__(self, nodes: int) -> None:
+        self.count, self.lost = nodes, set[tuple[int, int]]()
+
+    def cut_one_way(self, source: int, target: int) -> None:
+        self.lost.add((source, target))
+
+    def mend_one_way(self, source: int, target: int) -> None:
+        self.lost.discard((source, target))
+
+    def cut(self, one: int, other: int) -> None:
+        self.lost |= {(one, other), (other, one)}
+
+    def mend(self, one: int, other: int) -> None:
+        self.lost -= {(one, other), (other, one)}
+
+    def isolate(self, node: int) -> None:
+        for other in set(range(DAEMON, self.count)) - {node}:
+            self.cut(node, other)
+
+    def rejoin(self, node: int) -> None:
+        for other in set(range(DAEMON, self.count)) - {node}:
+            self.mend(node, other)
+
+
+@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("fault", [node_isolated, nodes_parted])
+def test_what_was_cut_of_the_nodes_network_is_whole_afterwards(fault: Any, seed: int) -> None:
+    slurm, network = ForgetfulSlurm(), RememberedNetwork(3)
+    chaos = Chaos(cast(Scene, SimpleNamespace(lab=slurm, nodes=network)), random.Random(seed))
+    slurm.nodes = ("n0", "n1", "n2")
+    assert fault(chaos)
+    assert network.lost
+    assert chaos.unsure, "Slurm may not serve its main queue meanwhile"
+    chaos.mend_due(float("inf"))
+    assert network.lost == set()
+
+
+@pytest.mark.parametrize("fault", [node_isolated, nodes_parted])
+def test_nothing_is_cut_where_nodes_have_no_network_of_their_own(fault: Any) -> None:
+    assert fault(Chaos(cast(Scene, SimpleNamespace(nodes=None)), random.Random(1))) == ""
+
+
+def test_a_main_job_that_was_requeued_ends_with_its_last_run(tmp_path: Path) -> None:
+    queue = MainQueue(cast(Lab, SimpleNamespace(output=tmp_path)), random.Random(1), submitted={7: (1.0, 2)})
+    for noted, times in (("", (inf, inf)), ("2.0\n", (2.0, inf)), ("2.0\n30.0\n40.0\n", (2.0, 40.0))):
+        (tmp_path / "main-7").write_text(noted)
+        assert [(job.begun, job.ended) for job in queue.times()] == [times]
+
+
+@pytest.mark.parametrize("fault", [journal_full, work_folder_full])
+def test_a_full_folder_takes_nothing_until_it_is_mended(fault: Any, small_disk: Path) -> None:
+    chaos = Chaos(cast(Scene, SimpleNamespace(disk=small_disk, work_folder=small_disk)), random.Random(1))
+    assert "full for" in fault(chaos)
+    with pytest.raises(OSError, match="No space left"):
+        (small_disk / "state").write_bytes(b"x" * 8192)
+    chaos.mend_due(float("inf"))
+    (small_disk / "state").write_bytes(b"x" * 8192)

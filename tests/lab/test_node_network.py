@@ -6,10 +6,13 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
-from scripts.chaos.node_network import DAEMON, NodeNetwork, why_not_permitted
+from scripts.lab import Lab, LabConfig
+from scripts.lab.node_network import DAEMON, NodeNetwork, why_not_permitted
+from tests.slurm_fixtures import LabFactory
 
 #: Sends to argument 1, port 9, what argument 2 says.
 SEND = "import socket, sys; socket.socket(type=socket.SOCK_DGRAM).sendto(sys.argv[2].encode(), (sys.argv[1], 9000))"
@@ -95,3 +98,22 @@ def test_nothing_is_left_of_it() -> None:
     left = subprocess.run(["ip", "link"], capture_output=True, text=True, check=True).stdout
     left += subprocess.run(["ip", "netns"], capture_output=True, text=True, check=True).stdout
     assert not [name for name in names if name in left]
+
+
+@pytest.mark.slurm
+def test_slurm_loses_a_node_that_is_cut_off_and_has_it_again(
+    network: NodeNetwork, lab_factory: LabFactory, lab_directory: Path
+) -> None:
+    lab_factory()  # skips where there is no Slurm
+    config = LabConfig(nodes=2, addresses=network.addresses, settings=(("SlurmdTimeout", "3"),))
+    with Lab.up(lab_directory, config) as lab:
+        job = lab.submit("srun --ntasks=2 ip -4 -brief address show node0", "--nodes=2")
+        lab.wait_for_state(job, "COMPLETED")
+        said = (lab.output / f"{job}.txt").read_text()
+        assert {host for host in network.addresses.nodes if f" {host}/24" in said} == set(network.addresses.nodes)
+        network.isolate(1)
+        lab.wait_for(lambda: lab.node_states()["n001"].startswith("down"), 90, "a node that is down")
+        assert lab.node_states()["n000"] == "idle"
+        network.rejoin(1)
+        lab.run(["scontrol", "update", "NodeName=n001", "State=RESUME"])
+        lab.wait_for(lambda: set(lab.node_states().values()) == {"idle"}, 60, "both nodes idle")

@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from types import TracebackType
 from typing import Self
 
+from scripts.lab.conf import NodeAddresses
 from scripts.lab.errors import LabError
 
 #: Stands for the daemon's side, which is the machine's own namespace, where a node is asked for.
@@ -79,6 +80,12 @@ class NodeNetwork:
         except BaseException:
             self.close()
             raise
+
+    @property
+    def addresses(self) -> NodeAddresses:
+        """For `LabConfig.addresses`: a lab whose nodes are these. Take it down before this is closed."""
+        namespaces = tuple(self.namespace(node) for node in range(self.count))
+        return NodeAddresses(self.daemon_host, tuple(self._hosts), namespaces)
 
     def namespace(self, node: int) -> str:
         """The path of a node's namespace, for setns(2) of a process that is to be on it."""
