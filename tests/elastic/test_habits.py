@@ -97,6 +97,7 @@ EQUAL = [
     "penalised",
     "scheduler_outside",
     "decides_by_random",
+    "rewrites_labels",
 ]
 
 OTHER = r"a tensor from outside that is neither of the batch nor of the training state and changes"

@@ -126,6 +126,17 @@ def relabels() -> None:
             tick()
 
 
+def rewrites_labels() -> None:
+    """A worker that was not there when they were written has them as they were: they are the same."""
+    for _ in s.epochs(EPOCHS):
+        for x, y in s.batches():
+            with s.step():
+                plain(x, y)
+            if s.steps_done == 2:
+                dataset.tensors[1][5] = dataset.tensors[1][5].clone()  # type: ignore[attr-defined]
+            tick()
+
+
 def best_score() -> None:
     best = 0.0
     for _ in s.epochs(EPOCHS):
