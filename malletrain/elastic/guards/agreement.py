@@ -19,7 +19,7 @@ import torch
 from malletrain.elastic.comm.step_commit import StepCommitter
 from malletrain.elastic.errors import Aborted, ElasticError, LayoutChanged
 from malletrain.elastic.guards.data_sets.dataset_attributes import Unread
-from malletrain.elastic.guards.data_sets.sample_examination import Fingerprint
+from malletrain.elastic.guards.data_sets.sample_examination import COLLATED, Fingerprint
 from malletrain.elastic.guards.digest import Digests, DigestTimer, digest_of_text, exceeds_rounding
 from malletrain.elastic.guards.forward_agreement import ForwardAgreement
 from malletrain.elastic.guards.objections import Check, Objections
@@ -67,6 +67,11 @@ _SAMPLES_CURE = (
     "every worker must make the same data set: seed what is drawn as it is made (np.random.default_rng(0), "
     "torch.manual_seed(0)), and sort listings of files; what the script changes in it as it trains must follow from "
     "the epoch alone, because a worker that joins has the data set as it was made"
+)
+
+_COLLATE_CURE = (
+    "collate makes another batch of the same sample, by something that the script counts or keeps: a worker that "
+    "joins begins with the script's first value. Set it from the epoch before the loop over batches"
 )
 
 _CALLS = {
@@ -246,6 +251,8 @@ class Agreement:
             said = ", ".join(f"{who} has {value}" for who, value in own.items())
             if name.startswith("dataset."):
                 cure = _DATASET_CURE
+            elif name.startswith(COLLATED):
+                cure = _COLLATE_CURE
             elif isinstance(values.get(name), Fingerprint):
                 cure = _SAMPLES_CURE
             cure = cure.replace("NAME", name.partition(" ")[0].rpartition(".")[2])

@@ -238,6 +238,7 @@ class ScriptGuards:
             before=functools.partial(self._begin_backward, lengths=mean and not weighted),
             ratios=self._ratios,
             in_parts=lambda: self._reducer.accumulating or self._reducer.phase is GradientPhase.LOCAL,
+            more_parts=lambda: self._reducer.accumulating,
             adapting=lambda: self._reducer.adapting,
         )
 
