@@ -24,6 +24,7 @@ ALONE = {
     "adds_up_over_steps": r"train_habits.py:\d+\) has gradients that were added to those of an earlier step",
     "other_model": r"SGD.step\(\) \(train_habits.py:\d+\) trains a parameter of shape \(4, 10\) that the session",
     "frozen_average": r"average is a copy of the model that training changes.*s.track\(average=average\)",
+    "renews_teacher": r"teacher is a copy of the model that training changes.*s.track",
     "average_in_a_class": r"average.shadow is a copy of the model that training changes.*s.state",
     "epochs_by_range": r"the epoch's batches are used up: iterate over epochs by `for epoch in s.epochs",
     "norm_in_parts": r"called twice in a step, for parts of the batch \(accumulation\).*virtual_shards",
@@ -70,6 +71,7 @@ GROWING = {
     "constant_divisor": r"is a sum divided by 64, and this worker has \d+ samples",
     "shuffles_in_place": r"has another dataset\[\d+\]\[\d\] than the others.*from the epoch alone",
     "relabels": r"has another dataset.tensors\[1\] than the others .*set it from the epoch",
+    "crops_less": r"has another collate\(dataset\[\d+\]\)\[0\] than the others.*Set it from the epoch",
     "annealed_in_closure": r"with another number in mul\(\) \(train_habits.py:\d+\) than the others \(.*s.state",
     "left_in_eval": r"workers compute different things in a step: .*train\(\) mode on all of them",
     "lambda_over_global": r"learns with another lr than the others|has another count",
@@ -97,9 +99,12 @@ EQUAL = [
     "penalised",
     "scheduler_outside",
     "decides_by_random",
+    "rewrites_labels",
 ]
 
 OTHER = r"a tensor from outside that is neither of the batch nor of the training state and changes"
+
+LOADER = r"batches of another DataLoader, of which each worker reads its own \(train_habits.py:\d+\)"
 
 #: What a step does that makes its result depend on how samples lie on workers.
 WEAKER = {
@@ -109,10 +114,10 @@ WEAKER = {
     "clips_in_hooks": r"a hook on gradients, which sees those of a worker's own samples \(train_habits.py:\d+\)",
     "meta_learns_from_several": r"one inner loop for several of a worker's samples \(train_habits.py:\d+\)",
     "inner_gradients": r"gradients by torch.autograd.grad",
-    "other_loader": OTHER,
+    "other_loader": LOADER,
     "running_mean": OTHER,
-    "tokens_between": OTHER,
-    "loader_inside": r"batches of another DataLoader, of which each worker reads its own \(train_habits.py:\d+\)",
+    "tokens_between": LOADER,
+    "loader_inside": LOADER,
     "loss_weight_by_item": r"a number read from a worker's part of the batch.*\(train_habits.py:\d+\)",
     "replays": r"train_habits.py:\d+: a loss is made with a collection that a worker fills by itself",
     "draws_between": r"a step draws random numbers",

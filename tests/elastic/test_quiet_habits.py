@@ -15,8 +15,10 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
+from torch._C import _len_torch_dispatch_stack
 from torch.nn import functional
 from torch.utils.data import Dataset, TensorDataset, default_collate
+from torch.utils.flop_counter import FlopCounterMode
 
 from malletrain.elastic.data.batch_size import PerWorker
 from malletrain.elastic.data.sample_loader import SampleLoader
@@ -128,6 +130,65 @@ def test_what_parts_of_a_batch_certainly_change_is_an_error_with_its_line(body: 
     declared = equality(body, additive_loss=False)
     assert declared.startswith("statistical") and "additive_loss=False" in declared
     assert equality(body, batch_size=3).startswith("additive"), "of so few samples a size may be theirs by accident"
+
+
+Made = Callable[[torch.Tensor], torch.Tensor]
+
+
+def equality_of_inputs(made: Made, batch_size: int = 8) -> str:
+    """What the session claims after three steps with inputs that the loop makes before the block."""
+    s, optimizer = session(batch_size=batch_size)
+    for x, y in s.batches():
+        inputs = made(x)
+        with s.step():
+            optimizer.zero_grad()
+            each(s.model, inputs, y).mean().backward()
+            optimizer.step()
+        if s.steps_done == 3:
+            break
+    return s.equality
+
+
+def test_a_statistic_of_the_batch_that_is_used_before_the_block_is_an_error() -> None:
+    for made in (lambda x: x / x.max(), lambda x: (x - x.mean()) / x.std(), lambda x: x - x.mean(0)):
+        with pytest.raises(ElasticError, match=r"^test_quiet_habits.py:\d+: the loss is made with a statistic"):
+            equality_of_inputs(made)
+
+
+def test_what_is_made_of_each_sample_before_the_block_is_called_equal() -> None:
+    figures: list[float] = []
+
+    def with_figures(x: torch.Tensor) -> torch.Tensor:
+        figures.append(float(x.max()))
+        return x
+
+    for made in (lambda x: x.double().float(), lambda x: x.flip(1) / 2, lambda x: x / x.norm(dim=1)[:, None]):
+        assert equality_of_inputs(made).startswith("additive")
+    assert equality_of_inputs(with_figures).startswith("additive") and len(figures) == 3
+
+
+def test_what_is_carried_from_batch_to_batch_is_not_called_equal() -> None:
+    """The samples at one place of two batches have nothing to do with each other, and workers have other places."""
+    carried = [torch.zeros(8, 6)]
+
+    def with_the_last(x: torch.Tensor) -> torch.Tensor:
+        last, carried[0] = carried[0], x
+        return x + 0.1 * last
+
+    assert "a tensor from outside that is neither of the batch" in equality_of_inputs(with_the_last)
+
+
+def test_a_mode_of_the_script_around_its_step_stays_whole() -> None:
+    s, optimizer = session()
+    for x, y in s.batches():
+        with FlopCounterMode(display=False) as counter:
+            with s.step():
+                optimizer.zero_grad()
+                each(s.model, x, y).mean().backward()
+                optimizer.step()
+            assert counter.get_total_flops()
+    assert s.steps_done == 8
+    assert not _len_torch_dispatch_stack()
 
 
 def weights_by_numpy(model: nn.Module, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
@@ -322,6 +383,72 @@ def make_steps(s: Session, one: Callable[[torch.Tensor], None]) -> None:
     for x, y in s.batches():
         with s.step():
             one(each(s.model, x, y).mean())
+
+
+Weigh = Callable[[torch.Tensor, int, int, int], torch.Tensor]
+
+
+def train_in_parts(weigh: Weigh, *, batch_size: int, in_part: int, reduction: str = "mean") -> Session:
+    """One epoch, each step in parts of so many samples.
+
+    Args:
+        weigh: of a part's loss, its number of samples, the step's, and the number of parts.
+    """
+    s, optimizer = session(batch_size=batch_size)
+    for x, y in s.batches():
+        with s.step():
+            optimizer.zero_grad()
+            parts = list(zip(x.split(in_part), y.split(in_part), strict=True))
+            for number, (some, labels) in enumerate(parts, 1):
+                loss = functional.cross_entropy(s.model(some), labels, reduction=reduction)
+                with s.accumulate() if number < len(parts) else nullcontext():
+                    weigh(loss, len(some), len(x), len(parts)).backward()
+            optimizer.step()
+    return s
+
+
+def test_parts_of_unlike_sizes_that_count_alike_are_an_error() -> None:
+    """As `x.chunk(4)` gives them to a worker that has 21 of 64 samples."""
+    for weigh in (lambda loss, own, all_, parts: loss / parts, lambda loss, own, all_, parts: 0.5 * loss):
+        with pytest.raises(
+            ElasticError, match=r"loss \(test_quiet_habits.py:\d+\) is a mean over 6 values in one part"
+        ):
+            train_in_parts(weigh, batch_size=21, in_part=6)
+    with pytest.raises(
+        ElasticError, match=r"mean over 6 values in one part of the step and over 3 in another, and both"
+    ):
+        train_in_parts(lambda loss, own, all_, parts: loss / own / parts, batch_size=21, in_part=6, reduction="sum")
+
+
+def test_a_fixed_divisor_for_a_number_of_parts_that_changes_is_an_error() -> None:
+    """The last batch has 16 samples, two parts."""
+    with pytest.raises(
+        ElasticError, match=r"is one of 2 means over parts of the step, of which an earlier step had 3"
+    ):
+        train_in_parts(lambda loss, own, all_, parts: loss / 3, batch_size=24, in_part=8)
+
+
+def test_parts_that_are_weighed_by_their_samples_are_right() -> None:
+    by_share: Weigh = lambda loss, own, all_, parts: loss * own / all_  # noqa: E731
+    assert train_in_parts(by_share, batch_size=21, in_part=6).steps_done == 4
+    assert train_in_parts(by_share, batch_size=24, in_part=8).steps_done == 3
+    assert train_in_parts(lambda loss, own, all_, parts: loss / parts, batch_size=24, in_part=8).steps_done == 3
+    summed: Weigh = lambda loss, own, all_, parts: loss / all_  # noqa: E731
+    assert train_in_parts(summed, batch_size=21, in_part=6, reduction="sum").steps_done == 4
+
+
+def test_losses_of_the_same_samples_may_be_accumulated_with_weights_that_change() -> None:
+    s, optimizer = session(batch_size=24)
+    for x, y in s.batches():
+        with s.step():
+            optimizer.zero_grad()
+            with s.accumulate():
+                functional.cross_entropy(s.model(x), y).backward()
+                if s.steps_done % 2:
+                    (0.1 * s.steps_done * s.model(x).square().mean(1).mean()).backward()
+            functional.mse_loss(s.model(x)[:, 0], y.float()).backward()
+            optimizer.step()
+    assert s.steps_done == 3
 
 
 def test_gradients_added_up_over_steps_are_an_error() -> None:

@@ -23,7 +23,7 @@ from sklearn.datasets import load_digits
 from torch import nn
 from torch.func import functional_call
 from torch.nn import functional
-from torch.utils.data import Dataset, Subset, TensorDataset, random_split
+from torch.utils.data import Dataset, Subset, TensorDataset, default_collate, random_split
 
 from malletrain import elastic
 
@@ -123,6 +123,56 @@ def relabels() -> None:
                 plain(x, y)
             if s.steps_done == 2:
                 dataset.tensors[1][5] = (dataset.tensors[1][5] + 1) % 10  # type: ignore[attr-defined]
+            tick()
+
+
+def renews_teacher() -> None:
+    """A teacher that only a closure has, made anew from the model at the second epoch."""
+    teacher = copy.deepcopy(model).requires_grad_(False)
+
+    def soft(x: torch.Tensor) -> torch.Tensor:
+        return functional.softmax(teacher(x), 1)
+
+    distils(soft, lambda: teacher.load_state_dict(model.state_dict()))
+
+
+def distils(soft: Callable[[torch.Tensor], torch.Tensor], renew: Callable[[], Any]) -> None:
+    for epoch in s.epochs(EPOCHS):
+        if epoch == 1:
+            renew()
+        for x, _ in s.batches():
+            with s.step():
+                optimizer.zero_grad()
+                functional.cross_entropy(model(x), soft(x)).backward()
+                optimizer.step()
+            tick()
+
+
+shown_pixels = [8]
+
+
+def crop(samples: list[Any]) -> Any:
+    return default_collate([(x[: shown_pixels[0]], y) for x, y in samples])
+
+
+def crops_less() -> None:
+    """A curriculum in collate: each step shows one pixel more."""
+    for _ in s.epochs(EPOCHS):
+        for x, y in s.batches():
+            with s.step():
+                plain(functional.pad(x, (0, 64 - x.shape[1])), y)
+            shown_pixels[0] = min(64, shown_pixels[0] + 1)
+            tick()
+
+
+def rewrites_labels() -> None:
+    """A worker that was not there when they were written has them as they were: they are the same."""
+    for _ in s.epochs(EPOCHS):
+        for x, y in s.batches():
+            with s.step():
+                plain(x, y)
+            if s.steps_done == 2:
+                dataset.tensors[1][5] = dataset.tensors[1][5].clone()  # type: ignore[attr-defined]
             tick()
 
 
@@ -1330,6 +1380,7 @@ if __name__ == "__main__":
         check=options.check,
         order=orders.get(options.habit),
         virtual_shards=4 if options.habit == "gan_shards" else None,
+        collate=crop if options.habit == "crops_less" else None,
     )
     globals()[options.habit]()
     if s.is_main:

@@ -18,7 +18,8 @@ import torch
 
 from malletrain.elastic.comm.step_commit import StepCommitter
 from malletrain.elastic.errors import Aborted, ElasticError, LayoutChanged
-from malletrain.elastic.guards.data_sets.sample_examination import Fingerprint
+from malletrain.elastic.guards.data_sets.dataset_attributes import Unread
+from malletrain.elastic.guards.data_sets.sample_examination import COLLATED, Fingerprint
 from malletrain.elastic.guards.digest import Digests, DigestTimer, digest_of_text, exceeds_rounding
 from malletrain.elastic.guards.forward_agreement import ForwardAgreement
 from malletrain.elastic.guards.objections import Check, Objections
@@ -31,6 +32,9 @@ ROW_LENGTH = 10
 
 #: Names that are compared one by one once a row differs, and tensors that are looked at element by element.
 MAX_NAMES, MAX_TENSORS = 512, 8
+
+#: What stands for a tensor that a member has not read, where names are compared one by one.
+_UNREAD_HASH = 1
 
 #: So few elements of a replica that differ from all others' are taken for damage: sums of gradients are the same on
 #: all members, so an element that memory or a wire has changed stays the only one. A script changes whole tensors.
@@ -63,6 +67,11 @@ _SAMPLES_CURE = (
     "every worker must make the same data set: seed what is drawn as it is made (np.random.default_rng(0), "
     "torch.manual_seed(0)), and sort listings of files; what the script changes in it as it trains must follow from "
     "the epoch alone, because a worker that joins has the data set as it was made"
+)
+
+_COLLATE_CURE = (
+    "collate makes another batch of the same sample, by something that the script counts or keeps: a worker that "
+    "joins begins with the script's first value. Set it from the epoch before the loop over batches"
 )
 
 _CALLS = {
@@ -242,6 +251,8 @@ class Agreement:
             said = ", ".join(f"{who} has {value}" for who, value in own.items())
             if name.startswith("dataset."):
                 cure = _DATASET_CURE
+            elif name.startswith(COLLATED):
+                cure = _COLLATE_CURE
             elif isinstance(values.get(name), Fingerprint):
                 cure = _SAMPLES_CURE
             cure = cure.replace("NAME", name.partition(" ")[0].rpartition(".")[2])
@@ -336,26 +347,30 @@ class Agreement:
         self._committer.wait(self._committer.start(table))
 
     def _locate(self, values: dict[str, Any]) -> tuple[str, dict[str, str]]:
-        """The first name whose value differs, and the values that two members have; "" if samples of the data set
-        differ by rounding alone. Every member takes part."""
+        """The first name whose value differs, and the values that two members have; "" if they are alike once all
+        have been read, or samples of the data set differ by rounding alone. Every member takes part."""
         world = self._committer.world
         names = sorted(values)[:MAX_NAMES]
-        hashes = torch.zeros(world.size, MAX_NAMES, dtype=torch.int64)
+        hashes = self._hashes(names, values)
+        alike = any(_UNREAD_HASH in column and odd_ones(column) for column in hashes)
+        if alike:
+            values = {
+                name: value.read() if isinstance(value, Unread) and odd_ones(column) else value
+                for (name, value), column in zip(sorted(values.items()), hashes, strict=False)
+            }
+            hashes = self._hashes(names, values)
         numbers = torch.zeros(world.size, MAX_NAMES, dtype=torch.float64)
         for place, name in enumerate(names):
             value = values[name]
-            hashes[world.rank, place] = _hash({name: value})
             numbers[world.rank, place] = float(value) if isinstance(value, int | float) else float("nan")
-        self._sum(hashes)
         self._sum(numbers)
-        rounded = False
         for place, name in enumerate(names):
-            odd = odd_ones(hashes[:, place].tolist())
+            odd = odd_ones(hashes[place])
             if odd and isinstance(values[name], Fingerprint):
-                same = [rank for rank in range(world.size) if rank not in odd and hashes[rank, place]]
+                same = [rank for rank in range(world.size) if rank not in odd and hashes[place][rank]]
                 usual = float(numbers[same[0], place])
                 odd = [rank for rank in odd if Fingerprint.differ(usual, float(numbers[rank, place]))]
-                rounded = rounded or not odd
+                alike = alike or not odd
             if odd:
                 other = next(rank for rank in range(world.size) if rank not in odd)
                 shown = {rank: float(numbers[rank, place]) for rank in (odd[0], other)}
@@ -363,7 +378,18 @@ class Agreement:
                     world.worker_of(rank): "another value" if math.isnan(value) else f"{value:.10g}"
                     for rank, value in shown.items()
                 }
-        return "" if rounded else "value", {}
+        return "" if alike else "value", {}
+
+    def _hashes(self, names: list[str], values: dict[str, Any]) -> list[list[int]]:
+        """All members' hashes of each named value, by rank."""
+        world = self._committer.world
+        table = torch.zeros(world.size, MAX_NAMES, dtype=torch.int64)
+        for place, name in enumerate(names):
+            value = values[name]
+            table[world.rank, place] = _UNREAD_HASH if isinstance(value, Unread) else _hash({name: value})
+        self._sum(table)
+        columns: list[list[int]] = table.T.tolist()
+        return columns
 
     def _names(self, ranks: Sequence[int]) -> str:
         names = list(dict.fromkeys(self._committer.world.worker_of(rank) for rank in ranks))

@@ -2,7 +2,9 @@
 
 `cross_entropy` and `nll_loss` with class weights, or with targets that are ignored, divide by the weights of the
 targets that count. Parts of a batch then have other divisors than the whole, and the session must be given them. A
-loss that is a sum where the session expects a mean, or the reverse, gets other weights at each number of workers. A
+loss that is a sum where the session expects a mean, or the reverse, gets other weights at each number of workers. So
+do means over parts of a worker's samples that are accumulated with weights of their own, `loss / 4`: how a worker's
+samples fall into four parts depends on how many it has. A
 contrastive loss compares the samples that a worker has with each other: other pairs at each number of workers. The
 graph of the loss tells: its nodes keep how they reduce, and `NllLossBackward` its divisor and targets.
 """
@@ -51,6 +53,7 @@ class LossWatch:
         pairs: whether samples of a part may be compared with each other: in virtual shards, or as the script says.
         samples: of this worker in the step; 0 where its losses are of parts of them.
         in_parts: returns whether a loss is of a part of the step's samples (accumulation).
+        more_parts: returns whether further parts follow.
         adapting: returns whether a copy of the model is trained, in an inner loop: its losses are one sample's own.
         may_wait: whether to look at values that a GPU has yet to compute.
         before: called with the loss as `backward` is, on the script's thread.
@@ -67,6 +70,7 @@ class LossWatch:
         may_wait: bool,
         samples: int = 0,
         in_parts: Callable[[], bool] = lambda: False,
+        more_parts: Callable[[], bool] = lambda: False,
         adapting: Callable[[], bool] = lambda: False,
         before: Callable[[Any], None] = lambda _: None,
         ratios: dict[str, float] | None = None,
@@ -78,6 +82,8 @@ class LossWatch:
         self._may_wait = may_wait
         self._samples = samples
         self._in_parts = in_parts
+        self._more_parts = more_parts
+        self._parts: dict[tuple[str, str], list[int]] = {}  #: sizes, by how they are averaged and weighed
         self._adapting = adapting
         self._before = before
         self._ratios = {} if ratios is None else ratios
@@ -127,8 +133,11 @@ class LossWatch:
         if self._mean and not self._weighted:
             for node in _nll_nodes(loss.grad_fn):
                 self._judge_divisor(node)
-            if self._samples and self._may_wait and not self._in_parts():
-                self._judge_counts(loss.grad_fn)
+            if self._samples and self._may_wait:
+                if self._in_parts():
+                    self._judge_parts(loss.grad_fn)
+                else:
+                    self._judge_counts(loss.grad_fn)
         if not self._pairs:
             for node in _nll_nodes(loss.grad_fn):
                 self._judge_pairs(node)
@@ -170,6 +179,37 @@ class LossWatch:
                     "others do not, say how many count here, `with s.step(weight=mask.sum()):`; if they are drawn "
                     "from elsewhere (a replay buffer), draw as many for each sample; if a copy of the model adapts "
                     "to one sample (MAML, Reptile), `with s.inner_loop():`"
+                )
+
+    def _judge_parts(self, root: Any) -> None:
+        """Means over parts of a worker's samples must be weighed by how many of these they have.
+
+        Those with one weight must be of one size, and as many in every step.
+        """
+        for node, factor in _weighed_terms(root):
+            values = _mean_over(node)
+            if node.name() == "DivBackward0":
+                values = round(_number(node._saved_other) or 0)
+            if values % self._samples and _is_of_data(node) and not _is_of_all(node):
+                self._parts.setdefault((node.name(), f"{factor:.9g}"), []).append(values)
+        if self._more_parts():
+            return
+        parts, self._parts = self._parts, {}
+        for (name, weight), sizes in parts.items():
+            cure = (
+                "workers have other numbers of samples, and so other parts. Weigh each by its own: "
+                "`(loss * len(part) / len(batch)).backward()` of a mean, `(loss / len(batch)).backward()` of a sum"
+            )
+            if min(sizes) != max(sizes):
+                self._object_to(
+                    f"is a mean over {max(sizes)} values in one part of the step and over {min(sizes)} in "
+                    f"another, and both count alike ({weight}): {cure}"
+                )
+            usual = self._ratios.setdefault(f"{current_line()} {name} {weight}", float(len(sizes)))
+            if usual != len(sizes):
+                self._object_to(
+                    f"is one of {len(sizes)} means over parts of the step, of which an earlier step had "
+                    f"{usual:g}, and each counts alike ({weight}): {cure}"
                 )
 
     def _is_odd(self, divisor: float, number: int) -> bool:
@@ -226,6 +266,37 @@ def _factor(node: Any) -> float | None:
     return None
 
 
+def _number(thing: Any) -> float | None:
+    """The number that an operation was called with; None where it was called with a tensor that is computed, 1 of one
+    on a GPU, which is not waited for (a loss scale, the same for all parts of a step)."""
+    if not isinstance(thing, torch.Tensor) or thing.ndim or thing.requires_grad:
+        return None
+    return float(thing) if thing.device.type == "cpu" else 1.0
+
+
+def _weighed_terms(root: Any) -> Iterator[tuple[Any, float]]:
+    """The terms of a loss, with the numbers by which they are multiplied; without those whose weight is computed."""
+    queue: deque[tuple[Any, float]] = deque([(root, 1.0)])
+    for _ in range(MAX_NODES):
+        if not queue:
+            return
+        node, weight = queue.popleft()
+        if node is None:
+            continue
+        following = [(each, weight) for each, _ in node.next_functions]
+        if node.name() in ("AddBackward0", "SubBackward0", "RsubBackward1", "NegBackward0"):
+            queue.extend(following)
+        elif node.name() == "MulBackward0":
+            numbers = [_number(node._saved_other), _number(node._saved_self)]
+            known = [each for each in numbers if each is not None]
+            queue.extend((each, weight * known[0]) for each, _ in following if known)
+        elif node.name() == "DivBackward0" and not _is_sum(node.next_functions[0][0]):
+            divisor = _number(node._saved_other)
+            queue.extend((each, weight / divisor) for each, _ in following[:1] if divisor)
+        else:
+            yield node, weight
+
+
 def _linear_terms(root: Any, most: int = MAX_NODES) -> Iterator[Any]:
     """Divisions, and whatever is no sum, difference or multiple, on the way from a loss to its terms, among so many
     nodes."""
@@ -246,10 +317,11 @@ def _linear_terms(root: Any, most: int = MAX_NODES) -> Iterator[Any]:
 
 def _sums_data(root: Any) -> bool:
     """Whether a term is a sum over samples."""
-    return any(
-        (node.name() == "SumBackward0" or getattr(node, "_saved_reduction", None) == _SUM) and _is_of_data(node)
-        for node in _linear_terms(root)
-    )
+    return any(_is_sum(node) and _is_of_data(node) for node in _linear_terms(root))
+
+
+def _is_sum(node: Any) -> bool:
+    return node is not None and (node.name() == "SumBackward0" or getattr(node, "_saved_reduction", None) == _SUM)
 
 
 def _mean_over(node: Any) -> int:

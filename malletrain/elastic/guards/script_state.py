@@ -14,9 +14,10 @@ import re
 import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
-from types import CodeType, FrameType
+from types import CodeType, FrameType, FunctionType
 from typing import Any
 from weakref import ref
 
@@ -237,8 +238,8 @@ def _trains(module: torch.nn.Module, parameters: set[int]) -> bool:
 
 
 def _reachable(given: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Objects by path, nearest first: of the script's own classes the attributes, of lists and dictionaries the
-    entries."""
+    """Objects by path, nearest first: of the script's own classes the attributes, of its functions what they close
+    over, of lists and dictionaries the entries."""
     seen: set[int] = set()
     level = [(name, thing) for name, thing in given.items()]
     for _ in range(MAX_DEPTH + 1):
@@ -257,9 +258,18 @@ def _entries(name: str, thing: Any) -> Iterable[tuple[str, Any]]:
         return [(f"{name}[{key!r}]", value) for key, value in list(thing.items())[:MAX_ENTRIES]]
     if isinstance(thing, list | tuple):
         return [(f"{name}[{place}]", value) for place, value in enumerate(thing[:MAX_ENTRIES])]
+    if isinstance(thing, FunctionType) and is_script(thing.__code__.co_filename):
+        return [(f"{name}.{key}", value) for key, value in _closed_over(thing)]
     if isinstance(thing, torch.nn.Module) or not _is_own(thing):
         return []
     return [(f"{name}.{key}", value) for key, value in list(vars(thing).items())[:MAX_ENTRIES]]
+
+
+def _closed_over(function: FunctionType) -> Iterator[tuple[str, Any]]:
+    """Variables of the functions around this one, by name."""
+    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
+        with suppress(ValueError):  # it has no value yet
+            yield name, cell.cell_contents
 
 
 def _is_own(thing: Any) -> bool:

@@ -2,12 +2,16 @@
 
 A worker that joins begins with the first ones. So those that are no longer as at first are compared between workers;
 those that the data set changes by itself as samples are loaded (a count of reads, a cache) are not.
+
+Tensors that no worker has written to are not read: they may be larger than memory. Where one worker has written to a
+tensor and another has not, the other reads it then, since what was written may be what was there.
 """
 
 from __future__ import annotations
 
+import functools
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -21,6 +25,20 @@ _Mark = tuple[weakref.ref[torch.Tensor], int]
 
 #: What is compared of a number that is as at first.
 AS_AT_FIRST = "as at first"
+
+
+class Unread:
+    """What is compared of a tensor that the script has not written to. Equal to any other one.
+
+    Args:
+        read: returns what is compared once another worker has written to the tensor.
+    """
+
+    def __init__(self, read: Callable[[], str]) -> None:
+        self.read = read
+
+    def __repr__(self) -> str:
+        return AS_AT_FIRST
 
 
 class DatasetAttributes:
@@ -66,14 +84,16 @@ class DatasetAttributes:
             tensor = mark[0]()
             if tensor is None or name in self._own or tensor.is_floating_point() or tensor.is_complex():
                 continue
-            if _same(self._first_marks.get(name), mark):
-                found[f"dataset.{name}"] = AS_AT_FIRST
-                continue
-            known = self._digests.get(name)
-            if known is None or not _same(known[0], mark):
-                known = self._digests[name] = mark, str(digest([(name, tensor)]).total)
-            found[f"dataset.{name}"] = known[1]
+            read = functools.partial(self._digest, name, tensor, mark)
+            unread = _same(self._first_marks.get(name), mark) and name not in self._digests
+            found[f"dataset.{name}"] = Unread(read) if unread else read()
         return found
+
+    def _digest(self, name: str, tensor: torch.Tensor, mark: _Mark) -> str:
+        known = self._digests.get(name)
+        if known is None or not _same(known[0], mark):
+            known = self._digests[name] = mark, str(digest([(name, tensor)]).total)
+        return known[1]
 
     def _marks(self) -> dict[str, _Mark]:
         found = tensor_attributes(self._dataset)

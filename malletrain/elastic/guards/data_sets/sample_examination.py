@@ -5,7 +5,8 @@ A data set that counts its reads or keeps its last sample, and a `collate` that 
 each worker, and begin anew on one that joins. A `collate` that mixes samples (mixup) or draws random numbers makes
 what the model sees depend on which samples a worker has together.
 
-The numbers of these samples are kept, so that workers whose data sets were made with other random numbers are found.
+The numbers of these samples are kept, so that workers whose data sets were made with other random numbers are found;
+also as `collate` gives them, which may cut or scale them by what the script counts.
 """
 
 from __future__ import annotations
@@ -40,6 +41,9 @@ MAX_PARTS, MAX_NUMBERS = 4, 4096
 
 #: Fingerprints that differ by less are those of one sample, read on another processor or by another decoder.
 TOLERANCE, RELATIVE_TOLERANCE = 1e-2, 1e-5
+
+#: What the name of a fingerprint begins with where `collate` has made it.
+COLLATED = "collate("
 
 MIXES = "samples that meet in collate (mixup, a statistic over them)"
 OWN_DRAWS = (
@@ -106,14 +110,18 @@ def examine(loader: SampleLoader, length: int) -> Examination:
                 found.fingerprints |= dict(_fingerprints(f"dataset[{index}]", item))
         if loader.collate is not default_collate and len(items) > 1:
             _examine_collate(loader, items, found)
+            if found.fingerprints and not (found.wrong or found.draws):
+                for index, item in zip(indices, items, strict=True):
+                    found.fingerprints |= _collated_fingerprints(loader, index, item)
     return found
 
 
 def look_again(loader: SampleLoader, earlier: dict[str, Fingerprint]) -> None:
     """Load one of the samples of which there are fingerprints, and replace these by what it is now.
 
-    A worker that joins has the data set as the script made it: one that the script has changed since, such as a list
-    that it shuffles at each epoch, is another. Global random generators stay as they are.
+    A worker that joins has the data set, and what `collate` reads, as the script made it: one that the script has
+    changed since, such as a list that it shuffles at each epoch, is another. Global random generators stay as they
+    are.
     """
     names = [name for name in earlier if name.startswith("dataset[")]
     if not names:
@@ -125,7 +133,21 @@ def look_again(loader: SampleLoader, earlier: dict[str, Fingerprint]) -> None:
         except Exception as error:  # noqa: BLE001 - whatever a data set may raise
             log.debug("sample %d was not looked at again: %s", index, error)  # it may have become shorter
             return
-    earlier.update({name: value for name, value in _fingerprints(f"dataset[{index}]", item) if name in earlier})
+        found = dict(_fingerprints(f"dataset[{index}]", item))
+        if any(name.startswith(COLLATED) for name in earlier):
+            found |= _collated_fingerprints(loader, index, item)
+    earlier.update({name: value for name, value in found.items() if name in earlier})
+
+
+def _collated_fingerprints(loader: SampleLoader, index: int, item: Any) -> dict[str, Fingerprint]:
+    """Of a batch of this sample alone."""
+    try:
+        loader.seed(0, 0)
+        batch = loader.collate([copy.deepcopy(item)])
+    except Exception as error:  # noqa: BLE001 - whatever the function may raise, for one sample
+        log.debug("collate was not looked at: %s", error)
+        return {}
+    return dict(_fingerprints(f"{COLLATED}dataset[{index}])", batch))
 
 
 def _examine_collate(loader: SampleLoader, items: Sequence[Any], found: Examination) -> None:
