@@ -24,16 +24,16 @@ Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
-class Estimate:
+class WindowEstimate:
     """A figure of the whole window, and its 95 % interval."""
 
     value: float
     low: float
     high: float
 
-    def over(self, known: float) -> Estimate:
+    def over(self, known: float) -> WindowEstimate:
         """The same divided by what is known exactly."""
-        return Estimate(self.value / known, self.low / known, self.high / known)
+        return WindowEstimate(self.value / known, self.low / known, self.high / known)
 
 
 def weights(sample: Sample, known: Floats) -> Floats:
@@ -44,14 +44,14 @@ def weights(sample: Sample, known: Floats) -> Floats:
     return each * (float(known.sum()) / reached) if reached > 0 else each
 
 
-def estimate(sample: Sample, known: Floats, found: Floats) -> Estimate:
+def estimate(sample: Sample, known: Floats, found: Floats) -> WindowEstimate:
     """The figure for all days. `known`: x of all days; `found`: y of those that were replayed, in order."""
     from scipy.stats import t  # takes a second to import
 
     total, x = float(known.sum()), known[sample.drawn]
     value = float(weights(sample, known) @ found)
     if total <= 0:
-        return Estimate(value, value, value)
+        return WindowEstimate(value, value, value)
     apart = found - value / total * x
     all_days, replayed = _counts(sample)
     stratum = sample.stratum[sample.drawn]
@@ -61,10 +61,10 @@ def estimate(sample: Sample, known: Floats, found: Floats) -> Estimate:
     parts = all_days * (all_days - replayed) / np.maximum(replayed, 1) * spread
     variance = float(parts.sum())
     if variance <= 0:
-        return Estimate(value, value, value)
+        return WindowEstimate(value, value, value)
     reached = float((all_days / np.maximum(replayed, 1))[stratum] @ x)
     half = float(t.ppf(0.975, variance**2 / float((parts**2 / freedom).sum())) * np.sqrt(variance)) * total / reached
-    return Estimate(value, value - half, value + half)
+    return WindowEstimate(value, value - half, value + half)
 
 
 def _counts(sample: Sample) -> tuple[Floats, Floats]:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from malletrain.replay.cluster_trace import ClusterTrace
 from malletrain.replay.result import Columns, Result, Totals, joined
 from malletrain.replay.sampling.days import RUN_IN_S, Sample, integral
-from malletrain.replay.sampling.estimate import Estimate, estimate, weights
+from malletrain.replay.sampling.estimate import WindowEstimate, estimate, weights
 from malletrain.replay.scoring.ideal import Ideal
 from malletrain.replay.workload import TrainingJob
 
@@ -57,11 +57,11 @@ class SampledReplay:
     known: KnownOfDays
     found: Mapping[str, FoundInDays]
 
-    def figure(self, policy: str, name: str) -> Estimate:
+    def figure(self, policy: str, name: str) -> WindowEstimate:
         """A sum over the window, by its name in `FoundInDays`."""
         return estimate(self.sample, self._beside(name), getattr(self.found[policy], name))
 
-    def more_trained(self, policy: str, than: str) -> Estimate:
+    def more_trained(self, policy: str, than: str) -> WindowEstimate:
         """How much more speed-up, in node-seconds, one policy has than another on the same days."""
         more = self.found[policy].speedup - self.found[than].speedup
         return estimate(self.sample, self.known.ideal, more)
@@ -104,7 +104,7 @@ class SampledReplay:
             },
         }
 
-    def headline(self, policy: str, seconds: float) -> dict[str, Estimate]:
+    def headline(self, policy: str, seconds: float) -> dict[str, WindowEstimate]:
         """The policy's main figures, by their names in `Score`."""
         trained = self.figure(policy, "speedup")
         found = {
