@@ -34,6 +34,13 @@ _UNIT = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0, "w": 604_800.
 #: Seconds of a replay up to which the report replays a score more without being asked.
 MAX_UNASKED_REPLAY_S = 5.0
 
+#: Days of a window up to which all are replayed, and days that are drawn of a longer one, where nothing is said: as
+#: many as two processors replay in two minutes or so, of a machine of some thousand nodes.
+MAX_WHOLE_DAYS, DEFAULT_SAMPLE_DAYS = 64, 32
+
+#: Fewest days that tell how much days differ.
+MIN_SAMPLE_DAYS = 4
+
 #: Bytes read of a site's configuration.
 MAX_CONFIG_BYTES = 1 << 20
 
@@ -232,7 +239,14 @@ Examples:
     type=click.IntRange(0, 2**63 - 1),
     default=0,
     show_default=True,
-    help="For random placement and random mixes.",
+    help="For random placement, random mixes and the days of a sample.",
+)
+@click.option(
+    "--sample",
+    "sample_text",
+    metavar="DAYS|all",
+    help="Replay so many days, drawn at random by --seed, and estimate the rest, with an interval; all: replay every "
+    "day. [default: all of up to 64 days, 32 of more]",
 )
 @click.option(
     "--processes",
@@ -290,7 +304,7 @@ def replay(
     ignore_partition: tuple[str, ...], timezone: str, seed: int, processes: int | None, watts: str | None,
     scheduler: Path | None, with_promise: bool, json_file: str | None, report_dir: Path | None,
     sensitivity: bool | None, price: float | None, currency: str, grams_per_kwh: float | None, compare: Path | None,
-    calibration: Path | None, tables: str,
+    calibration: Path | None, tables: str, sample_text: str | None,
 ) -> None:  # fmt: skip
     """Say what idle nodes would have trained.
 
@@ -333,6 +347,7 @@ def replay(
     from malletrain.replay.report.parquet_tables import require_pyarrow
     from malletrain.replay.report.side_by_side import read_figures
     from malletrain.replay.report.summary import best, summary
+    from malletrain.replay.sampling.days import drawn_days
     from malletrain.replay.scoring.main_delay import Reaction, parse_reaction
     from malletrain.replay.scoring.promise_curve import promise_curve
     from malletrain.replay.sensitivity import sensitivity as sensitivities
@@ -351,6 +366,7 @@ def replay(
     costs = _costs(rescale, activate, _measured(costs_from))
     measured = None if calibration is None else read_calibration(calibration)
     site = None if config_file is None else replayed_site.of_file(config_file)
+    asked_days = _days(sample_text)
     # Faults in what was typed are found before the log is read; how large the site is, only the log says.
     for name in policies.split(","):
         if name.strip():
@@ -406,19 +422,32 @@ def replay(
     before = [*machine.account.warnings, *machine.warnings, *doubts(choices, jobs)]
     for warning in before:
         click.echo(f"warning: {warning}", err=True)
+    sample = None
+    long = round(machine.seconds / 86_400.0) > MAX_WHOLE_DAYS
+    if asked_days is not None or (sample_text is None and long):
+        if asked_days is not None or run.can_be_sampled(machine, jobs, choices, options):
+            drawn = drawn_days(machine, asked_days or DEFAULT_SAMPLE_DAYS, seed, options.tick_s)
+            sample = drawn if drawn.size < len(drawn) else None
+        if sample is not None:
+            click.echo(f"sample: {sample.sentence()}", err=True)
+        elif long:
+            click.echo(f"sample: none, all days are replayed; {run.NOT_SAMPLED}", err=True)
     names = [choice.name for choice in choices]
     beside_it = other if found and len(choices) == 1 else None
     # Where the machine stood still nothing is idle without it: those times are replayed alone, and added.
     apart = [(each.start, each.end) for each in found] if machine is cleared else []
     apart = sorted(apart) if all(each.whole for each in found) else []
     with _bar(names if beside_it is None else [*names, "likely outages"]) as progress:
-        answer = run.replay(machine, jobs, choices, options, progress, processes, power, reaction, beside_it, apart)
+        answer = run.replay(
+            machine, jobs, choices, options, progress, processes, power, reaction, beside_it, apart, sample
+        )
     if found:
         otherwise, name = answer.otherwise, best(answer)[0]
         if otherwise is None:  # of several policies the best is known only now
             chosen = [choice for choice in choices if choice.name == name]
             with _bar(["likely outages"]) as progress:
-                otherwise = run.replay(other, jobs, chosen, options, progress, 1, power, reaction).scores[name]
+                again = run.replay(other, jobs, chosen, options, progress, 1, power, reaction, sample=sample)
+            otherwise = again.scores[name]
         suspected = run.SuspectedOutages(found, likely_outages == "leave-out", name, otherwise)
         answer = dataclasses.replace(answer, suspected=suspected)
     if measured is not None:
@@ -465,6 +494,15 @@ def replay(
         raise InvalidInput(str(error.filename), f"cannot be written: {error.strerror}") from error
     if json_file != "-":
         click.echo(summary(answer))
+
+
+def _days(text: str | None) -> int | None:
+    """How many days to draw; None: nothing was said, or all."""
+    if text is None or text == "all":
+        return None
+    if not text.isdecimal() or not MIN_SAMPLE_DAYS <= int(text) <= 1_000_000:
+        raise InvalidInput("--sample", f"{text!r} must be a number of days, {MIN_SAMPLE_DAYS} or more, or all")
+    return int(text)
 
 
 def _names(option: str, lists: Sequence[str]) -> frozenset[str]:

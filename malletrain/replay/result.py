@@ -46,13 +46,13 @@ class Totals:
         self.unheld = UnheldTime()
         self.by_job: Floats = np.zeros(jobs)
 
-    def add(self, other: Totals) -> None:
-        """Take in those of another part of the window."""
+    def add(self, other: Totals, times: float = 1) -> None:
+        """Take in those of another part of the window, `times` times."""
         for name, value in vars(other).items():
             if name != "unheld":
-                setattr(self, name, getattr(self, name) + value)
+                setattr(self, name, getattr(self, name) + times * value)
         for reason, seconds in other.unheld.node_s.items():
-            self.unheld.node_s[reason] += seconds
+            self.unheld.node_s[reason] += times * seconds
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,9 +15,11 @@ from malletrain.replay.cluster_trace import ClusterTrace
 from malletrain.replay.likely_outages import LikelyOutage
 from malletrain.replay.loop_engine import score_by_loop
 from malletrain.replay.options import EngineKind, NodeOrder, Options
-from malletrain.replay.parallel.parts import Part, divisible, part_count, parts_of
+from malletrain.replay.parallel.parts import RUN_IN_TO_OUTAGE_S, Part, divisible, part_count, parts_of
 from malletrain.replay.parallel.processes import Piece, Progress, run_here, run_in_processes
 from malletrain.replay.result import Result, joined, with_more
+from malletrain.replay.sampling.days import OUTAGE_SPANS, RUN_IN_S, Sample, drawn_of_outages
+from malletrain.replay.sampling.estimated import SampledReplay, estimated, found_in, known_of
 from malletrain.replay.scoring.fairness import finish_time_fairness
 from malletrain.replay.scoring.figures import Score, Watts, score
 from malletrain.replay.scoring.main_delay import Reaction
@@ -80,7 +82,9 @@ class Replay:
 
     `results` is empty after the daemon's loop (`EngineKind.LOOP`), whose journal is scored. `realism`: how real
     harvests compare with replays, where the site has measured it. `otherwise`: the score of the only policy on the
-    other trace that was given. `promise`: harvest against the delay of main jobs, where it was asked for.
+    other trace that was given. `promise`: harvest against the delay of main jobs, where it was asked for. `sampled`:
+    which days were replayed, where not all were: totals, samples and scores are then estimates of the window, columns
+    and pilots those of these days.
     """
 
     trace: ClusterTrace
@@ -93,6 +97,7 @@ class Replay:
     realism: RealismFactor | None = None
     otherwise: Score | None = None
     promise: PromiseCurve | None = None
+    sampled: SampledReplay | None = None
 
     @property
     def warnings(self) -> tuple[str, ...]:
@@ -130,12 +135,34 @@ class Replay:
         found = {} if self.suspected is None else {"likely_outages": self.suspected.as_json()}
         calibrated = {} if self.realism is None else {"calibration": self.realism.as_json()}
         promise = {} if self.promise is None else {"promise": self.promise.as_json()}
+        sampled = {} if self.sampled is None else {"sample": self.sampled.as_json(self.trace.seconds)}
         return {
             "trace": self.trace_json() | found,
+            **sampled,
             **calibrated,
             "policies": {name: each.as_json() for name, each in self.scores.items()},
             **promise,
         }
+
+
+@dataclass(frozen=True, slots=True)
+class _Whole:
+    """One trace replayed by one policy: `spans` of it alone where there are some; `sample`: those that were drawn."""
+
+    trace: ClusterTrace
+    choice: PolicyChoice
+    spans: Sequence[tuple[float, float]] = ()
+    run_in_s: float | None = None
+    sample: Sample | None = None
+
+
+def can_be_sampled(
+    trace: ClusterTrace, jobs: Sequence[TrainingJob], choices: Sequence[PolicyChoice], options: Options
+) -> bool:
+    """Whether some days of the trace say what all would give: nothing that lasts longer than a run-in binds a replay
+    of these (`parallel.parts.divisible`)."""
+    on_clock = shifted(jobs, trace.start)
+    return all(divisible(trace, on_clock, choice, _bound(choice, options)) for choice in choices)
 
 
 def replay(
@@ -149,12 +176,14 @@ def replay(
     reaction: Reaction = Reaction(),  # noqa: B008 - frozen
     other: ClusterTrace | None = None,
     differs_in: Sequence[tuple[float, float]] = (),
+    sample: Sample | None = None,
 ) -> Replay:
     """Replays each policy. Deterministic but for the seconds that it took; `processes` 1 stays in this process.
 
     `other`: the same machine seen another way, of the same begin and end; where there is one policy, it is replayed
     beside. `differs_in`: the spans (Unix seconds) in which alone it has idle nodes that `trace` has not, which then
-    has none: of a replay in parts (`parallel.parts`) only they are replayed, and added.
+    has none: of a replay in parts (`parallel.parts`) or a sample only they are replayed, and added. `sample`: the
+    days of the trace that are replayed, where not all are to be; ask `can_be_sampled` before.
 
     Raises:
         InvalidInput: no jobs, a policy twice or without its inputs, or something that the engine does not do.
@@ -166,19 +195,22 @@ def replay(
         raise InvalidInput("--policy", "each policy once, and at least one")
     require_replay_inputs(choices, jobs, options.budgets, has_classes=bool(options.classes))
     _require_plain(choices, options)
+    if sample is not None and not can_be_sampled(trace, jobs, choices, options):
+        raise InvalidInput("--sample", f"{NOT_SAMPLED}: leave it out, or give --sample all")
     on_clock = tuple(shifted(jobs, trace.start))
-    wholes: list[tuple[ClusterTrace, PolicyChoice, Sequence[tuple[float, float]]]]
-    wholes = [(trace, choice, ()) for choice in choices]
+    wholes = [_whole_of(trace, choice, sample) for choice in choices]
     if other is not None and len(choices) == 1:
-        long = part_count(trace) > 1 and divisible(other, on_clock, choices[0], _bound(choices[0], options))
-        spans = differs_in if long else ()
-        wholes.append((other, choices[0], spans))
+        wholes.append(_other(trace, other, on_clock, choices[0], options, differs_in, sample))
     pieces, workers = _pieces(wholes, on_clock, options), processes or os.cpu_count() or 1
     if workers == 1:
         found = run_here(pieces, len(wholes), _run_part, on_clock, options, progress)
     else:
         found = run_in_processes(pieces, len(wholes), _run_part, on_clock, options, progress, workers)
-    outcomes = [_whole(parts) for parts in found]
+    sampled = None
+    if sample is not None:
+        in_days = {name: found_in(_results(parts)) for name, parts in zip(names, found, strict=False)}
+        sampled = SampledReplay(sample, known_of(trace, on_clock, sample), in_days)
+    outcomes = [_joined(parts, whole, on_clock) for parts, whole in zip(found, wholes, strict=True)]
     due = np.array([math.nan if e.job.deadline is None else e.job.deadline for e in on_clock])
     due[~(due <= trace.end)] = math.nan
 
@@ -193,10 +225,41 @@ def replay(
     otherwise = None
     if len(wholes) > len(names):
         last = outcomes[-1]
-        if wholes[-1][2] and isinstance(last, Result):
+        if differs_in and wholes[-1].spans and isinstance(last, Result):
             last = with_more(results[names[0]], last)
         otherwise = scored(last)
-    return Replay(trace, on_clock, options, tuple(choices), results, scores, otherwise=otherwise)
+    return Replay(
+        trace, on_clock, options, tuple(choices), results, scores, otherwise=otherwise, sampled=sampled
+    )  # fmt: skip
+
+
+#: Why some replays cannot be sampled.
+NOT_SAMPLED = (
+    "days can stand for all only where jobs have no end and are there from the begin, without budgets, deadlines, "
+    "--at-once, --schedule, --engine loop and clairvoyant policies"
+)
+
+
+def _whole_of(trace: ClusterTrace, choice: PolicyChoice, sample: Sample | None) -> _Whole:
+    if sample is None:
+        return _Whole(trace, choice)
+    return _Whole(trace, choice, sample.spans, RUN_IN_S, sample)
+
+
+def _other(
+    trace: ClusterTrace, other: ClusterTrace, jobs: Sequence[TrainingJob], choice: PolicyChoice, options: Options,
+    differs_in: Sequence[tuple[float, float]], sample: Sample | None,
+) -> _Whole:  # fmt: skip
+    """How the machine seen another way is replayed: where it differs, on a sample's days, or whole."""
+    bound = _bound(choice, options)
+    if sample is not None and differs_in:
+        outages = drawn_of_outages(other, differs_in, OUTAGE_SPANS, sample.seed)
+        return _Whole(other, choice, outages.spans, RUN_IN_TO_OUTAGE_S, outages)
+    if sample is not None:
+        return _whole_of(other, choice, sample)
+    if differs_in and part_count(trace) > 1 and divisible(other, jobs, choice, bound):
+        return _Whole(other, choice, differs_in, RUN_IN_TO_OUTAGE_S)
+    return _Whole(other, choice)
 
 
 def _require_plain(choices: Sequence[PolicyChoice], options: Options) -> None:
@@ -212,17 +275,15 @@ def _require_plain(choices: Sequence[PolicyChoice], options: Options) -> None:
             raise InvalidInput("--policy", f"{choice.name} knows no classes of nodes: leave out --node-class")
 
 
-def _pieces(
-    wholes: Sequence[tuple[ClusterTrace, PolicyChoice, Sequence[tuple[float, float]]]], jobs: Sequence[TrainingJob],
-    options: Options,
-) -> Iterator[Piece]:  # fmt: skip
+def _pieces(wholes: Sequence[_Whole], jobs: Sequence[TrainingJob], options: Options) -> Iterator[Piece]:
     """The parts of each replay, which go side by side; one part where it cannot be divided."""
-    for of, (trace, choice, spans) in enumerate(wholes):
+    for of, whole in enumerate(wholes):
+        trace, choice = whole.trace, whole.choice
         parts: Iterable[Part] = [Part(trace, trace.start, None)]
         bound = _bound(choice, options)
         if divisible(trace, jobs, choice, bound):
-            parts = parts_of(trace, bound, spans)
-        seconds = sum(end - begin for begin, end in spans) or trace.seconds
+            parts = parts_of(trace, bound, whole.spans, whole.run_in_s)
+        seconds = sum(end - begin for begin, end in whole.spans) or trace.seconds
         for part in parts:
             yield Piece(of, (part.trace.end - part.count_from) / seconds, part, choice)
 
@@ -244,10 +305,16 @@ def _run_part(
     return part.run(jobs, choice, _bound(choice, options), tell)
 
 
-def _whole(parts: list[Result | Score]) -> Result | Score:
+def _results(parts: Sequence[Result | Score]) -> list[Result]:
+    return [each for each in parts if isinstance(each, Result)]
+
+
+def _joined(parts: list[Result | Score], whole: _Whole, jobs: Sequence[TrainingJob]) -> Result | Score:
     """One replay of what came out of its parts, which it uses up."""
-    results = [each for each in parts if isinstance(each, Result)]
+    results = _results(parts)
     if not results:
         return parts[0]
     parts.clear()
+    if whole.sample is not None:
+        return estimated(results, whole.sample, known_of(whole.trace, jobs, whole.sample))
     return joined(results)

@@ -82,10 +82,12 @@ def part_count(trace: ClusterTrace) -> int:
     return max(1, round(trace.seconds / PART_S))
 
 
-def parts_of(trace: ClusterTrace, options: Options, spans: Sequence[tuple[float, float]] = ()) -> Iterator[Part]:
-    """The parts of a trace, in order: of likely outages (`spans`: begin, end; Unix seconds), or of all of it."""
+def parts_of(
+    trace: ClusterTrace, options: Options, spans: Sequence[tuple[float, float]] = (), run_in_s: float | None = None
+) -> Iterator[Part]:
+    """The parts of a trace, in order: of all of it, or these `spans` of it (begin, end; Unix seconds)."""
     unit = options.tick_s or 1.0
-    run_in_s = math.ceil((RUN_IN_TO_OUTAGE_S if spans else RUN_IN_S) / unit) * unit
+    run_in_s = math.ceil((RUN_IN_S if run_in_s is None else run_in_s) / unit) * unit
     if not spans:
         count = part_count(trace)
         edges = [trace.start + math.floor(trace.seconds * i / count / unit) * unit for i in range(count)]

@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta, tzinfo
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ from malletrain.replay.report.intervals import nodes_interval
 from malletrain.replay.report.summary import best, length
 from malletrain.replay.run import Replay
 from malletrain.replay.scoring.figures import Watts
+from malletrain.replay.scoring.ideal import Ideal
 from malletrain.replay.scoring.realism import RealismFactor
 
 #: Days of a mean month (365.25 / 12).
@@ -77,7 +79,8 @@ def key_figures(answer: Replay, prices: SitePrices) -> Iterator[tuple[str, str]]
             carbon = kwh * prices.grams_per_kwh / 1e6
             yield f"carbon dioxide of that ({prices.grams_per_kwh:g} g/kWh)", f"{carbon:,.2f} t"
     if score.starts_per_minute is not None:
-        starts = f"{score.starts_per_minute:.2f}; {score.busiest_minute_starts or 0:,} in the busiest minute"
+        of = "" if answer.sampled is None else " of those replayed"
+        starts = f"{score.starts_per_minute:.2f}; {score.busiest_minute_starts or 0:,} in the busiest minute{of}"
         yield "nodes on which pilots start a minute, which slurmctld has to serve", starts
     delay = score.main_delay
     if delay is not None:
@@ -129,16 +132,24 @@ def trainings(answer: Replay) -> str:
 
 def months(answer: Replay, prices: SitePrices, zone: tzinfo) -> ColumnTable:
     """One row a calendar month of the window: days, idle and held node-hours, and those that the training was worth;
-    with money and energy where the site gives figures."""
+    with money and energy where the site gives figures. Of a sample, held and worth are estimated by the month's days
+    that were replayed."""
     trace, (name, _) = answer.trace, best(answer)
     edges = _month_edges(trace.start, trace.end, zone)
     idle, _ = trace.counts()
     log = answer.results[name].log
     at = np.array(edges)
     idle_h = np.diff(_integral(trace.time, idle, trace.end, at)) / 3600
-    held_h = np.diff(_integral(log.time, log.held, trace.end, at)) / 3600
-    trained = np.append(log.trained, answer.results[name].totals.speedup)
-    worth_h = np.diff(np.interp(at, np.append(log.time, trace.end), trained)) / 3600
+    if answer.sampled is None:
+        held_h = np.diff(_integral(log.time, log.held, trace.end, at)) / 3600
+        trained = np.append(log.trained, answer.results[name].totals.speedup)
+        worth_h = np.diff(np.interp(at, np.append(log.time, trace.end), trained)) / 3600
+    else:
+        spans = list(pairwise(edges))
+        best_possible = Ideal.of_all(answer.jobs, idle, len(trace.nodes))
+        best_h = np.diff(_integral(trace.time, best_possible, trace.end, at)) / 3600
+        held_h = idle_h * [answer.sampled.ratio(name, "occupied", *span) for span in spans]
+        worth_h = best_h * [answer.sampled.ratio(name, "speedup", *span) for span in spans]
     columns: dict[str, NDArray[np.generic]] = {
         "month": np.array([datetime.fromtimestamp(edge, zone).strftime("%Y-%m") for edge in edges[:-1]]),
         "days": np.diff(at) / 86_400,
@@ -175,7 +186,7 @@ def hours_of_week(answer: Replay, zone: tzinfo) -> NDArray[np.float64]:
 
 
 def _integral(
-    time: NDArray[np.float64], value: NDArray[np.integer[Any]], end: float, at: NDArray[np.float64]
+    time: NDArray[np.float64], value: NDArray[Any], end: float, at: NDArray[np.float64]
 ) -> NDArray[np.float64]:
     """The integral up to each moment of what is `value[i]` from `time[i]` on."""
     if not len(time):

@@ -47,8 +47,10 @@ def number(value: float) -> str:
 
 
 def lines(key: str, name: str, ticks: Sequence[tuple[float, str]], series: Sequence[Series]) -> str:
-    """Values over equal steps: the first series an area, the others lines. `ticks`: share of the width, label."""
-    height, top = 260, _ceiling(max((max(each.values, default=0.0) for each in series), default=0.0))
+    """Values over equal steps: the first series an area, the others lines, which break where a value is nan. `ticks`:
+    share of the width, label."""
+    known = (value for each in series for value in each.values if not math.isnan(value))
+    height, top = 260, _ceiling(max(known, default=0.0))
     plot_w, plot_h = WIDTH - _LEFT - _RIGHT, height - _TOP - _BOTTOM
     parts = [_y_axis(top, plot_w, plot_h)]
     for share, label in ticks:
@@ -67,12 +69,19 @@ def lines(key: str, name: str, ticks: Sequence[tuple[float, str]], series: Seque
             )
         else:
             dash = f' stroke-dasharray="{_DASHES[i % 6]}"' if _DASHES[i % 6] else ""
-            parts.append(
-                f'<polyline points="{" ".join(points)}" fill="none" stroke="{_SERIES[i % 6]}" '
+            parts += [
+                f'<polyline points="{" ".join(points[a:b])}" fill="none" stroke="{_SERIES[i % 6]}" '
                 f'stroke-width="1.6"{dash}/>'
-            )
+                for a, b in _known(each.values)
+            ]
     legend = "".join(_line_key(i, each.name) for i, each in enumerate(series))
     return _svg(key, name, height, parts) + f'<p class="legend">{legend}</p>'
+
+
+def _known(values: Sequence[float]) -> list[tuple[int, int]]:
+    """First and one past the last of each run of values that are not nan."""
+    edge = np.diff(np.concatenate([[False], ~np.isnan(np.asarray(values, float)), [False]]).astype(np.int8))
+    return list(zip(np.flatnonzero(edge == 1).tolist(), np.flatnonzero(edge == -1).tolist(), strict=True))
 
 
 def steps(key: str, name: str, x_title: str, curves: Sequence[tuple[str, NDArray[np.float64]]]) -> str:

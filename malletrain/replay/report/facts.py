@@ -17,6 +17,10 @@ def facts(answer: Replay) -> Iterator[tuple[str, object]]:
             yield key, value
     for unit, seconds in (("days", 86_400.0), ("hours", 3600.0), ("minutes", 60.0), ("seconds", 1.0)):
         yield unit, trace.seconds / seconds
+    if answer.sampled is not None:
+        yield "days with idle nodes", len(answer.sampled.sample)
+        yield "days replayed", answer.sampled.sample.size
+        yield "sample", answer.sampled.sentence()
     _, first = best(answer)
     yield "upper bound, nodes", first.ideal_speedup_node_seconds / (trace.seconds or 1.0)
     options = answer.options

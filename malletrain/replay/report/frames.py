@@ -51,7 +51,8 @@ def frame(table: ColumnTable) -> pandas.DataFrame:
 def timeline(answer: Replay, bins: int = 720) -> ColumnTable:
     """Mean idle nodes, nodes held by pilots and sum of speed-ups in equal spans of time, for each policy.
 
-    Every row says: main = nodes - idle - down, and unused = idle - held.
+    Every row says: main = nodes - idle - down, and unused = idle - held. What pilots held is not known (nan) in spans
+    of which less than half was replayed.
     """
     trace = answer.trace
     edges = np.linspace(trace.start, trace.end, bins + 1)
@@ -61,10 +62,22 @@ def timeline(answer: Replay, bins: int = 720) -> ColumnTable:
         "idle": _means(trace.time, idle, edges),
         "down": _means(trace.time, down, edges),
     }
+    seen = _share_replayed(answer, edges)
     for name, result in answer.results.items():
-        columns[f"held_{name}"] = _means(result.log.time, result.log.held, edges)
-        columns[f"speedup_{name}"] = _means(result.log.time, result.log.speed, edges)
+        for what, values in (("held", result.log.held), ("speedup", result.log.speed)):
+            columns[f"{what}_{name}"] = _means(result.log.time, values, edges) / seen
     return ColumnTable(columns)
+
+
+def _share_replayed(answer: Replay, edges: NDArray[Any]) -> NDArray[Any]:
+    """The part of each span between edges that was replayed; nan where it is less than half."""
+    if answer.sampled is None:
+        return np.ones(len(edges) - 1)
+    begin, end = (np.array(each) for each in zip(*answer.sampled.sample.spans, strict=True))
+    inside = np.minimum(end[:, None], edges[None, 1:]) - np.maximum(begin[:, None], edges[None, :-1])
+    share: NDArray[Any] = np.maximum(inside, 0.0).sum(axis=0) / np.diff(edges)
+    share[share < 0.5] = np.nan
+    return share
 
 
 def _means(time: NDArray[Any], value: NDArray[Any], edges: NDArray[Any]) -> NDArray[Any]:
@@ -103,6 +116,24 @@ def shares(answer: Replay) -> ColumnTable:
     found = [asdict(each) for each in intervals(answer)]
     names = [field.name for field in fields(Interval)]
     return ColumnTable({name: np.array([row[name] for row in found]) for name in names})
+
+
+def sampled_days(answer: Replay) -> ColumnTable:
+    """One row a day of a sample: begin and end (Unix seconds), stratum, whether it was replayed, what is known of it,
+    and what each policy held and trained there (node-seconds; nan: not replayed). No rows where all was replayed."""
+    if answer.sampled is None:
+        return ColumnTable({})
+    sample, known = answer.sampled.sample, answer.sampled.known
+    columns: dict[str, NDArray[Any]] = {
+        "begin": sample.begin, "end": sample.end, "stratum": sample.stratum, "replayed": sample.drawn,
+        "idle": known.idle, "ideal": known.ideal,
+    }  # fmt: skip
+    for name, found in answer.sampled.found.items():
+        for what, values in (("held", found.occupied), ("speedup", found.speedup)):
+            column = np.full(len(sample), np.nan)
+            column[sample.drawn] = values
+            columns[f"{what}_{name}"] = column
+    return ColumnTable(columns)
 
 
 def waits(answer: Replay) -> ColumnTable:
@@ -152,7 +183,8 @@ def waterfalls(answer: Replay) -> Iterator[tuple[str, str, float]]:
 
 
 def holes(answer: Replay) -> ColumnTable:
-    """Holes by length: how many, their node-hours, and how many of these pilots held, for each policy."""
+    """Holes by length: how many, their node-hours, and how many of these pilots held, for each policy. Of a sample,
+    held is estimated by the holes' node-hours on the days that were replayed."""
     intervals = answer.trace.intervals()
     length = intervals.end - intervals.begin
     bounds = np.array([bound for bound, _ in HOLE_CLASSES])
@@ -163,12 +195,20 @@ def holes(answer: Replay) -> ColumnTable:
         "holes": np.bincount(of, minlength=n)[:n],
         "node_hours": np.bincount(of, weights=length, minlength=n)[:n] / 3600,
     }
+    scale = np.ones(n)
+    if answer.sampled is not None:
+        inside = np.zeros(n)
+        for first, last in answer.sampled.sample.spans:
+            here = np.flatnonzero((intervals.end > first) & (intervals.begin < last))
+            seconds = np.minimum(intervals.end[here], last) - np.maximum(intervals.begin[here], first)
+            inside += np.bincount(of[here], weights=seconds, minlength=n)[:n]
+        scale = np.divide(columns["node_hours"] * 3600, inside, out=np.zeros(n), where=inside > 0)
     for name, result in answer.results.items():
         used = np.zeros(n)
         for rows in result.log.pilots.parts(ROWS_AT_ONCE):
             hole = _hole_of(intervals, rows.node, rows.start, answer.trace.start, answer.trace.end)
             used += np.bincount(of[hole], weights=rows.end - rows.start, minlength=n)[:n]
-        columns[f"used_{name}"] = used / 3600
+        columns[f"used_{name}"] = used * scale / 3600
     return ColumnTable(columns)
 
 

@@ -4,6 +4,9 @@ Neighbouring hours are alike, days much less so (they have their own queue): so 
 replacement, and each draw's share is the sum trained over the sum that was best possible (Efron and Tibshirani,
 "An Introduction to the Bootstrap", 1993; blocks: Kuensch, Annals of Statistics 17, 1989). Of few days the intervals
 are rough, and a week that is unlike the site's usual ones they cannot know.
+
+Of a window that was replayed in part (`malletrain.replay.sampling`) intervals say how far a replay of all its days
+may be from the estimate.
 """
 
 from __future__ import annotations
@@ -15,6 +18,7 @@ from numpy.typing import NDArray
 
 from malletrain.replay.result import Result
 from malletrain.replay.run import Replay
+from malletrain.replay.sampling.estimated import SampledReplay
 
 Floats = NDArray[np.float64]
 
@@ -51,6 +55,8 @@ def by_day(start: float, end: float, result: Result, day_s: float = DAY_S) -> tu
 def intervals(answer: Replay, day_s: float = DAY_S) -> tuple[Interval, ...]:
     """One of each policy, in their order; none where the window has too few days, or there was nothing to train.
     The same draws of days for all policies."""
+    if answer.sampled is not None:
+        return tuple(_estimated(answer.sampled, name, next(iter(answer.results))) for name in answer.results)
     trace = answer.trace
     days = [by_day(trace.start, trace.end, result, day_s) for result in answer.results.values()]
     count = len(days[0][0])
@@ -72,10 +78,21 @@ def intervals(answer: Replay, day_s: float = DAY_S) -> tuple[Interval, ...]:
     return tuple(found)
 
 
+def _estimated(sampled: SampledReplay, policy: str, first: str) -> Interval:
+    """By the days that were replayed: how far a replay of all days may be."""
+    ideal = float(sampled.known.ideal.sum()) or 1.0
+    share = sampled.figure(policy, "speedup").over(ideal)
+    more = sampled.more_trained(policy, first).over(ideal)
+    return Interval(policy, share.value, share.low, share.high, more.value, more.low, more.high, sampled.sample.size)
+
+
 def nodes_interval(answer: Replay, policy: str, day_s: float = DAY_S) -> tuple[float, float] | None:
     """95 % interval of the dedicated nodes that would have trained as much as `policy` did; None: too few days. By
-    drawing the window's days anew, as for shares."""
+    drawing the window's days anew, as for shares; of a sample, where a replay of all its days would be."""
     trace = answer.trace
+    if answer.sampled is not None:
+        found = answer.sampled.figure(policy, "speedup").over(trace.seconds)
+        return found.low, found.high
     edges = np.append(np.arange(trace.start, trace.end - 1.0, day_s), trace.end)
     lasts = np.diff(edges)
     if len(lasts) < MIN_DAYS:

@@ -26,6 +26,7 @@ from malletrain.replay.report.summary import (
     limits,
     promise_basis,
     promise_table,
+    sampled,
     table,
     waterfall_table,
 )
@@ -79,6 +80,9 @@ def write_report(
     shares = frames.shares(answer)
     _write_csv(folder / "intervals.csv", list(shares.columns), shares.rows())
     _write_csv(folder / "waterfall.csv", ["policy", "part", "node_seconds"], frames.waterfalls(answer))
+    days = frames.sampled_days(answer)
+    if days.columns:
+        _write_csv(folder / "sample.csv", list(days.columns), days.rows())
     changed = frames.sensitivities(settings)
     if settings:
         _write_csv(folder / "sensitivity.csv", list(changed.columns), changed.rows())
@@ -101,12 +105,13 @@ def write_report(
     page = Template(files("malletrain.replay.report").joinpath("report.html").read_text(encoding="utf-8")).substitute(
         headline=html.escape(headline(answer)),
         worth=html.escape(director.worth(answer, prices)),
+        sampled=_sampled(answer),
         calibrated=_calibrated(answer),
         trainings=html.escape(director.trainings(answer)),
         key=_key(key),
         comparison=_comparison(compared),
         policies=_html_table(table(answer.scores), "Policies side by side"),
-        intervals=_intervals(shares),
+        intervals=_intervals(answer, shares),
         warnings=_warnings(answer),
         trace=_trace(answer, origin),
         best=html.escape(name),
@@ -123,12 +128,14 @@ def write_report(
         spending=_html_table(_rows(tables["spending"]), "Node-hours by use"),
         waterfall=_waterfall(answer.scores[name]),
         plot_nodes=drawings.node_map(
-            f"What {len(node_map.nodes)} nodes did over time: main jobs, idle, training, down; the data is nodes.csv",
+            f"What {len(node_map.nodes)} nodes did over time: main jobs, idle, training, down; the data is nodes.csv"
+            + _only_in_days(answer),
             node_map.state, ticks,
         ),
         plot_jct=_jct(answer),
         users=_users(tables["users"]),
         pilots=pilots,
+        only=html.escape(_only_in_days(answer)),
     )  # fmt: skip
     path = folder / "index.html"
     path.write_text(page, encoding="utf-8")
@@ -272,6 +279,17 @@ def _calibrated(answer: Replay) -> str:
     return f'<p id="calibrated">{html.escape(words)}</p>'
 
 
+def _sampled(answer: Replay) -> str:
+    """Which days were replayed; nothing where all were."""
+    if answer.sampled is None:
+        return ""
+    return f'<p id="sampled">{html.escape(sampled(answer))} <a class="csv" href="sample.csv">sample.csv</a></p>'
+
+
+def _only_in_days(answer: Replay) -> str:
+    return "" if answer.sampled is None else "; pilots only of the days that were replayed"
+
+
 def _comparison(rows: list[list[str]]) -> str:
     """This report beside another; nothing where none was given."""
     if not rows:
@@ -296,7 +314,7 @@ def _users(data: frames.ColumnTable) -> str:
     return f'<section class="analyst"><h2>Users</h2><div class="scroll" id="users">{shown}</div>{link}</section>'
 
 
-def _intervals(shares: frames.ColumnTable) -> str:
+def _intervals(answer: Replay, shares: frames.ColumnTable) -> str:
     """Shares with their intervals, and what each policy has more than the first, in hundredths of the ideal."""
     rows = [dict(zip(shares.columns, row, strict=True)) for row in shares.rows()]
     if not rows:
@@ -307,7 +325,10 @@ def _intervals(shares: frames.ColumnTable) -> str:
         paired = f"{row['difference_low']:+.2%} to {row['difference_high']:+.2%}"
         more = [f"{row['difference']:+.2%}", paired] if row is not rows[0] else ["", ""]
         said.append([row["policy"], f"{row['share']:.2%}", own, *more])
-    words = f"<p>By drawing the window's {rows[0]['days']} days anew; differences pair the same days.</p>"
+    how = f"By drawing the window's {rows[0]['days']} days anew"
+    if answer.sampled is not None:
+        how = f"Where a replay of all days would be, by the {rows[0]['days']} that were replayed"
+    words = f"<p>{how}; differences pair the same days.</p>"
     return _html_table(said, "Share of the ideal, and how sure it is") + words
 
 

@@ -13,7 +13,7 @@ from malletrain.replay.report.director import MONTH_DAYS
 
 #: Facts of a report that say what it is of; the others are results, or words.
 _OF_WHAT = (
-    "file", "start", "end", "days", "nodes", "jobs", "training jobs", "seed", "version",
+    "file", "start", "end", "days", "days replayed", "nodes", "jobs", "training jobs", "seed", "version",
     "daemon", "max_pilots", "nodes of a pilot", "keep_idle", "pilot limit, minutes", "tick_s",
     "costs 1: activate_s", "costs 1: grow_s", "costs 1: shrink_s",
 )  # fmt: skip

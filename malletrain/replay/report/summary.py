@@ -42,6 +42,21 @@ def headline(answer: Replay) -> str:
     )
 
 
+def sampled(answer: Replay) -> str:
+    """Which part was replayed and how sure that makes the headline; empty where all was."""
+    if answer.sampled is None:
+        return ""
+    name, score = best(answer)
+    idle = score.idle_node_seconds or 1.0
+    sure = answer.sampled.headline(name, answer.trace.seconds or 1.0)
+    held, nodes, share = sure["occupied_node_seconds"], sure["equivalent_nodes"], sure.get("share_of_ideal")
+    of_ideal = "" if share is None else f", {share.low:.1%} to {share.high:.1%} of the upper bound"
+    return (
+        f"{answer.sampled.sentence()} Here: {held.low / idle:.1%} to {held.high / idle:.1%} of idle time held, "
+        f"{nodes.low:,.1f} to {nodes.high:,.1f} nodes{of_ideal}."
+    )
+
+
 def calibrated(answer: Replay) -> str:
     """What is to be expected of a real daemon, by what was measured beside a replay; empty without a calibration."""
     if answer.realism is None:
@@ -166,7 +181,7 @@ def _aligned(rows: list[list[str]], words: int) -> list[str]:
 
 def summary(answer: Replay) -> str:
     """Sentence, table, and what was skipped."""
-    lines = [headline(answer), *filter(None, [calibrated(answer)]), limits(answer), ""]
+    lines = [headline(answer), *filter(None, [sampled(answer), calibrated(answer)]), limits(answer), ""]
     lines += _aligned(table(answer.scores), words=1)
     if fell := waterfall_lines(*best(answer)):
         lines += ["", *fell]

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from malletrain.replay.sizer import rate_of_one, trained_curve
+from malletrain.replay.sizer import rate_of_one, speedups, trained_curve
 from malletrain.replay.workload import TrainingJob
 from malletrain.sizing.knapsack import solve
 from malletrain.sizing.problem import JobDemand, Problem
@@ -28,6 +28,15 @@ class Ideal:
         self._tables: dict[tuple[int, ...], Floats] = {}
         self._points: dict[tuple[tuple[int, ...], int], float] = {}
         self._asked: dict[tuple[int, ...], int] = {}
+
+    @staticmethod
+    def of_all(jobs: Sequence[TrainingJob], idle: NDArray[np.int64], nodes: int) -> Floats:
+        """The best sum of speed-ups of all `jobs` together on each number of `idle` nodes, of `nodes` at most."""
+        rows = [speedups(each, min(each.job.max_nodes, nodes), trained_curve(each, None)) for each in jobs]
+        ideal, live = Ideal(jobs, rows, nodes), tuple(range(len(jobs)))
+        levels, of = np.unique(idle, return_inverse=True)
+        best: Floats = np.array([ideal.at(live, count) for count in levels.tolist()])[of]
+        return best
 
     def at(self, live: tuple[int, ...], nodes: int) -> float:
         """The best sum of speed-ups of the jobs `live` on `nodes` nodes."""

@@ -1,0 +1,1 @@
+"""A long log replayed in part: which days are drawn, and what the whole log is estimated to give."""

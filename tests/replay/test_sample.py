@@ -1,0 +1,327 @@
+"""A long log is replayed in part: the sample's answer is that of all days, as surely as its interval says."""
+
+from __future__ import annotations
+
+import csv
+import json
+import random
+from dataclasses import replace
+from datetime import UTC
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from malletrain.domain.errors import InvalidInput
+from malletrain.domain.job import ResizeCosts
+from malletrain.replay import run
+from malletrain.replay.cluster_trace import ClusterTrace
+from malletrain.replay.options import Options
+from malletrain.replay.report.director import SitePrices, months
+from malletrain.replay.report.frames import holes, sampled_days, timeline
+from malletrain.replay.run import Replay, replay
+from malletrain.replay.sampling import days
+from malletrain.replay.sampling.days import Sample, drawn_days, drawn_of_outages
+from malletrain.replay.sampling.estimate import estimate, weights
+from malletrain.replay.traces.trace import BUSY, IDLE
+from tests.replay.small import START, job, trace
+from tests.replay.test_command import malletrain
+from tests.replay.test_daemon_rules import SHIPPED, TICK_S, busy_machine
+from tests.replay.test_parts import AUTO
+
+HOURS = 6
+OPTIONS = Options.of_daemon(replace(SHIPPED, forecast=True, max_nodes=4, max_pilots=5, max_pilot_s=900.0), TICK_S)
+JOBS = [job(n + 1, costs=ResizeCosts(), most=8) for n in range(3)]
+
+
+@pytest.fixture
+def hours(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Days of an hour, with a run-in of half of one."""
+    monkeypatch.setattr(days, "DAY_S", 3600.0)
+    monkeypatch.setattr(run, "RUN_IN_S", 1800.0)
+
+
+def busy(seed: int, hours: int = HOURS) -> ClusterTrace:
+    return busy_machine(seed, nodes=24, seconds=hours * 3600)
+
+
+def sampled(machine: ClusterTrace, count: int, seed: int = 0, processes: int = 1) -> Replay:
+    sample = drawn_days(machine, count, seed, TICK_S)
+    return replay(machine, JOBS, [AUTO], OPTIONS, processes=processes, sample=sample)
+
+
+@pytest.mark.usefixtures("hours")
+def test_a_sample_of_all_days_is_the_whole_but_for_what_begins_anew() -> None:
+    machine = busy(4)
+    whole = replay(machine, JOBS, [AUTO], OPTIONS, processes=1).scores["auto"]
+    answer = sampled(machine, HOURS)
+    found, sure = answer.scores["auto"], answer.sampled
+    assert sure is not None and sure.sample.size == HOURS
+    assert found.idle_node_seconds == pytest.approx(whole.idle_node_seconds)
+    assert found.ideal_speedup_node_seconds == pytest.approx(whole.ideal_speedup_node_seconds)
+    assert found.speedup_node_seconds == pytest.approx(whole.speedup_node_seconds, rel=0.02)
+    assert found.occupied_node_seconds == pytest.approx(whole.occupied_node_seconds, rel=0.02)
+    assert found.waterfall is not None
+    assert found.waterfall.total == pytest.approx(found.idle_node_seconds)
+    for each in sure.headline("auto", machine.seconds).values():
+        assert each.low == each.value == each.high
+    assert found.mean_wait_s is None
+
+
+@pytest.mark.usefixtures("hours")
+def test_what_is_known_of_days_is_what_replaying_them_counts() -> None:
+    machine = busy(5)
+    answer = sampled(machine, HOURS)
+    assert answer.sampled is not None
+    log = answer.results["auto"].log
+    ends = [int(np.searchsorted(log.time, end, side="right")) - 1 for _, end in answer.sampled.sample.spans]
+    assert np.diff(log.best[ends], prepend=0.0) == pytest.approx(answer.sampled.known.ideal)
+    assert answer.sampled.known.idle.sum() == pytest.approx(answer.trace_json()["idle_node_seconds"])
+
+
+@pytest.mark.usefixtures("hours")
+def test_half_of_the_days_are_near_and_parts_add_up() -> None:
+    machine = busy(6, 2 * HOURS)
+    whole = replay(machine, JOBS, [AUTO], OPTIONS, processes=1).scores["auto"]
+    answer = sampled(machine, HOURS)
+    found = answer.scores["auto"]
+    assert found.idle_node_seconds == pytest.approx(whole.idle_node_seconds)
+    assert found.speedup_node_seconds == pytest.approx(whole.speedup_node_seconds, rel=0.05)
+    assert found.activations == pytest.approx(whole.activations, rel=0.2)
+    used = found.productive_node_seconds + found.stall_node_seconds + found.activation_node_seconds
+    assert used == pytest.approx(found.occupied_node_seconds)
+    assert found.waterfall is not None and found.waterfall.total == pytest.approx(found.idle_node_seconds)
+    assert answer.results["auto"].samples.sum() == pytest.approx(10.0 * found.speedup_node_seconds)
+
+
+@pytest.mark.usefixtures("hours")
+def test_the_same_seed_gives_the_same_answer_in_one_process_or_two_and_another_other_days() -> None:
+    machine = busy(7)
+    one, two, other = sampled(machine, 4), sampled(machine, 4, processes=2), sampled(machine, 4, seed=1)
+    a, b, c = (each.scores["auto"].speedup_node_seconds for each in (one, two, other))
+    assert a == b != c
+    assert one.sampled is not None and two.sampled is not None and other.sampled is not None
+    assert one.sampled.sample.spans == two.sampled.sample.spans != other.sampled.sample.spans
+    assert one.sampled.as_json(machine.seconds) == two.sampled.as_json(machine.seconds)
+
+
+@pytest.mark.usefixtures("hours")
+def test_likely_outages_are_sampled_apart_and_added() -> None:
+    machine = busy(8)
+    away = (machine.start + 2 * 3600.0, machine.start + 2.5 * 3600.0)
+    counted = trace([(t - START, n, s) for t, n, s in _rows(machine)] + [
+        (when - START, node, state) for node in range(18, 24) for when, state in zip(away, (IDLE, BUSY), strict=True)
+    ], 24, machine.seconds)  # fmt: skip
+    sample = drawn_days(machine, 4, 0, TICK_S)
+    both = replay(machine, JOBS, [AUTO], OPTIONS, processes=1, other=counted, differs_in=[away], sample=sample)
+    assert both.otherwise is not None
+    assert both.otherwise.idle_node_seconds > both.scores["auto"].idle_node_seconds
+    assert both.otherwise.speedup_node_seconds > both.scores["auto"].speedup_node_seconds
+
+
+def _rows(machine: ClusterTrace) -> list[tuple[float, int, int]]:
+    times = np.repeat(machine.time, np.diff(machine.first)).tolist()
+    rows = zip(times, machine.node.tolist(), machine.state.tolist(), strict=True)
+    return [(t, n, s) for t, n, s in rows if not (2 * 3600 <= t - START <= 2.5 * 3600 and n >= 18)]
+
+
+@pytest.mark.usefixtures("hours")
+def test_tables_tell_what_was_replayed_from_what_was_not() -> None:
+    machine = busy(9)
+    answer = sampled(machine, 4)
+    line = timeline(answer, bins=2 * HOURS).columns["held_auto"]
+    assert np.isnan(line).sum() == 2 * (HOURS - 4) and not np.isnan(timeline(answer, bins=12).columns["idle"]).any()
+    listed = sampled_days(answer).columns
+    assert listed["replayed"].sum() == 4 and (np.isnan(listed["held_auto"]) == ~listed["replayed"]).all()
+    rows = holes(answer).columns
+    assert (rows["used_auto"] <= rows["node_hours"] * (1 + 1e-9)).all()
+    assert rows["used_auto"].sum() == pytest.approx(answer.scores["auto"].occupied_node_seconds / 3600, rel=0.2)
+    month = months(answer, SitePrices(), UTC).columns
+    assert month["worth_node_hours"].sum() == pytest.approx(answer.scores["auto"].speedup_node_seconds / 3600)
+
+
+def test_what_outlasts_a_run_in_is_not_sampled() -> None:
+    machine = busy(10, 1)
+    finite = [replace(each, job=replace(each.job, total_samples=1e6)) for each in JOBS]
+    sample = Sample(np.array([machine.start]), np.array([machine.end]), np.zeros(1, int), np.ones(1, bool), 0)
+    assert run.can_be_sampled(machine, JOBS, [AUTO], OPTIONS)
+    assert not run.can_be_sampled(machine, finite, [AUTO], OPTIONS)
+    with pytest.raises(InvalidInput, match="jobs have no end"):
+        replay(machine, finite, [AUTO], OPTIONS, processes=1, sample=sample)
+
+
+# -- which days, and the estimator -----------------------------------------------------------------------------------
+
+
+def idle_machine(hours: int) -> ClusterTrace:
+    """Two nodes; one is idle for a quarter of each hour but every fifth."""
+    rows = [(3600.0 * h + at, 0, state) for h in range(hours) if h % 5 for at, state in ((0, IDLE), (900, BUSY))]
+    return trace(rows, 2, 3600.0 * hours)
+
+
+@pytest.mark.usefixtures("hours")
+def test_days_without_idle_nodes_are_not_drawn_and_strata_have_as_many_each() -> None:
+    sample = drawn_days(idle_machine(100), 16, 3, TICK_S)
+    assert len(sample) == 80 and sample.size == 16
+    assert np.bincount(sample.stratum).tolist() == [20, 20, 20, 20]
+    assert np.bincount(sample.stratum[sample.drawn]).tolist() == [4, 4, 4, 4]
+    assert drawn_days(idle_machine(10), 30, 3, TICK_S).drawn.all()
+
+
+@pytest.mark.usefixtures("hours")
+def test_each_day_is_as_likely_as_another() -> None:
+    machine = idle_machine(25)
+    times = np.sum([drawn_days(machine, 8, seed, TICK_S).drawn for seed in range(400)], axis=0)
+    assert len(times) == 20
+    assert times.min() > 110 and times.max() < 210  # 160 expected, 10 the deviation
+
+
+@pytest.mark.usefixtures("hours")
+def test_long_outages_are_cut_into_days() -> None:
+    outages = [(START + 3600, START + 3600 * 3.5), (START + 3600 * 6, START + 3600 * 7)]
+    sample = drawn_of_outages(idle_machine(10), outages, 2, 0)
+    assert len(sample) == 4 and sample.size == 2
+    assert (sample.end - sample.begin).max() <= 3600.0
+
+
+def population(draw: np.random.Generator, size: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """x and y of days: a season, days of unlike size, a skewed ratio with few bad days."""
+    season = 1 + 0.5 * np.sin(np.arange(size) / size * 7)
+    x = draw.gamma(2.0, 500.0, size) * season
+    share = 0.98 - 0.2 * draw.beta(1.0, 5.0, size) - 0.02 * (season - 1)
+    return x, x * share
+
+
+def of(drawn: NDArray[np.bool_], strata: int) -> Sample:
+    size = len(drawn)
+    at = np.arange(size, dtype=float)
+    return Sample(at, at + 1, np.arange(size) * strata // size, drawn, 0)
+
+
+def test_the_combined_ratio_by_hand() -> None:
+    sample = of(np.array([True, True, False, False, True, True]), 2)
+    x = np.array([2.0, 4.0, 3.0, 5.0, 6.0, 10.0])
+    found = estimate(sample, x, np.array([1.0, 2.0, 2.0, 6.0]))
+    # Of three days each, two replayed: 3 * 3 + 3 * 8 = 33 of x, 3 * 1.5 + 3 * 4 = 16.5 of y; all of x is 30.
+    assert found.value == pytest.approx(30 * 16.5 / 33)
+    # y - x / 2 is 0, 0, -1, 1: no spread in the one stratum, 2 in the other; 3 * 1 / 2 * 2 = 3, times (30 / 33)^2;
+    # one degree of freedom: 12.706.
+    assert found.high - found.value == pytest.approx(12.7062 * 3**0.5 * 30 / 33, rel=1e-4)
+
+
+@given(seed=st.integers(0, 10_000), strata=st.integers(1, 5))
+def test_a_constant_ratio_is_found_exactly_and_weights_reproduce_what_is_known(seed: int, strata: int) -> None:
+    draw = np.random.default_rng(seed)
+    x = draw.gamma(2.0, 500.0, 40)
+    drawn = np.zeros(40, bool)
+    for stratum in range(strata):
+        mine = np.flatnonzero(np.arange(40) * strata // 40 == stratum)
+        drawn[draw.choice(mine, 3, replace=False)] = True
+    sample = of(drawn, strata)
+    assert weights(sample, x) @ x[drawn] == pytest.approx(x.sum())
+    found = estimate(sample, x, 0.9 * x[drawn])
+    assert found.value == pytest.approx(0.9 * x.sum())
+    assert found.high - found.low <= 1e-6 * x.sum()
+
+
+def test_intervals_hold_as_often_as_they_say() -> None:
+    """Ten windows of 300 days, 200 samples of each."""
+    hits = []
+    for window in range(10):
+        draw = np.random.default_rng(window)
+        x, y = population(draw, 300)
+        for _ in range(200):
+            drawn = np.zeros(300, bool)
+            for stratum in range(8):
+                mine = np.flatnonzero(np.arange(300) * 8 // 300 == stratum)
+                drawn[draw.choice(mine, 4, replace=False)] = True
+            found = estimate(of(drawn, 8), x, y[drawn])
+            hits.append(found.low <= y.sum() <= found.high)
+    assert 0.92 <= np.mean(hits) <= 0.98
+
+
+# -- the command -----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def long_log(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Seventy days of six nodes, of which two idle now and then."""
+    at, path = random.Random(5), tmp_path_factory.mktemp("log") / "log.swf"
+    rows: list[str] = []
+    when = 0
+    while when < 70 * 86_400:
+        lasts = at.randrange(3600, 20_000)
+        rows.append(f"{len(rows)} {when} 0 {lasts} {at.choice([4, 5])} -1 -1 4 30000\n")
+        when += lasts + at.randrange(0, 3000)
+    path.write_text("; UnixStartTime: 1600000000\n; MaxNodes: 6\n; MaxProcs: 6\n" + "".join(rows))
+    return path
+
+
+def test_the_command_samples_long_logs_and_says_so(long_log: Path, tmp_path: Path) -> None:
+    folder, out = tmp_path / "report", tmp_path / "answer.json"
+    args = [
+        "replay",
+        str(long_log),
+        "--mix",
+        "imagenet:3",
+        "--likely-outages",
+        "count",
+        "--no-sensitivity",
+        "--ideal",
+    ]
+    done = malletrain(*args, "--sample", "8", "--report", str(folder), "--json", str(out), "--processes", "1")
+    assert done.returncode == 0, done.stderr
+    assert "sample: 8 of 70 days are replayed, drawn at random (seed 0)" in done.stderr
+    assert "Sampled: 8 of the 70 days" in done.stdout
+    answer = json.loads(out.read_text())
+    assert answer["sample"]["replayed"] == len(answer["sample"]["spans"]) == 8
+    sure, figures = answer["sample"]["intervals"]["auto"], answer["policies"]["auto"]
+    for name in ("occupied_node_seconds", "speedup_node_seconds", "share_of_ideal", "equivalent_nodes"):
+        assert sure[name][0] <= figures[name] <= sure[name][1]
+    assert sure["speedup_node_seconds"][0] < sure["speedup_node_seconds"][1]
+    page = (folder / "index.html").read_text()
+    low, high = sure["equivalent_nodes"]
+    assert f"{low:,.1f} to {high:,.1f} nodes" in page and 'id="sampled"' in page and "--sample all" in page
+    with (folder / "sample.csv").open() as file:
+        listed = list(csv.DictReader(file))
+    assert sum(row["replayed"] == "True" for row in listed) == 8 and len(listed) == 70
+    whole = malletrain(*args, "--sample", "all", "--json", "-", "--processes", "1")
+    everything = json.loads(whole.stdout)
+    assert "sample" not in everything and "sample:" not in whole.stderr
+    for name in ("idle_node_seconds", "ideal_speedup_node_seconds"):
+        assert figures[name] == pytest.approx(everything["policies"]["auto"][name])
+    assert figures["share_of_ideal"] == pytest.approx(everything["policies"]["auto"]["share_of_ideal"], abs=0.03)
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        ([], "sample: 32 of 70 days are replayed"),
+        (["--end", "+60d"], ""),
+        (["--mix", "hpo:2"], "sample: none, all days are replayed"),
+    ],
+)
+def test_what_is_sampled_without_being_asked(long_log: Path, more: list[str], said: str) -> None:
+    mix = [] if "--mix" in more else ["--mix", "imagenet:1"]
+    done = malletrain(
+        "replay", str(long_log), "--ideal", "--likely-outages", "count", "--processes", "1", *mix, *more
+    )
+    assert done.returncode == 0, done.stderr
+    assert said in done.stderr if said else "sample:" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        (["--sample", "3"], "must be a number of days, 4 or more, or all"),
+        (["--sample", "some"], "must be a number of days"),
+        (["--sample", "8", "--mix", "hpo:2"], "days can stand for all only where jobs have no end"),
+    ],
+)
+def test_what_cannot_be_sampled_is_refused_in_one_line(long_log: Path, more: list[str], said: str) -> None:
+    done = malletrain("replay", str(long_log), *more)
+    assert done.returncode == 2 and said in done.stderr
+    assert "Traceback" not in done.stderr
