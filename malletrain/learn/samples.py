@@ -34,7 +34,8 @@ MAX_BATCH_RATIO = 1.1
 def keep_sample(samples: MutableSequence[ThroughputSample], sample: ThroughputSample) -> None:
     """Append `sample`, and drop the oldest of its size and batch beyond `MAX_WINDOWS_PER_SIZE`, so that hours at one
     size do not displace the others."""
-    same = [i for i, other in enumerate(samples) if _kind(other) == _kind(sample)]
+    kind = _kind(sample)
+    same = [i for i, other in enumerate(samples) if other.nodes == sample.nodes and _kind(other) == kind]
     if len(same) >= MAX_WINDOWS_PER_SIZE:
         del samples[same[0]]
     samples.append(sample)
@@ -58,7 +59,7 @@ def forget_earlier_phase(samples: MutableSequence[ThroughputSample]) -> float | 
 
 def _alike(one: ThroughputSample, other: ThroughputSample) -> bool:
     """Whether two windows show the same size, batch (about: a last one may be short) and class of nodes."""
-    if (one.nodes, one.node_class) != (other.nodes, other.node_class):
+    if one.nodes != other.nodes or one.node_class != other.node_class:
         return False
     first, second = one.samples * max(other.steps, 1), other.samples * max(one.steps, 1)
     return max(first, second) <= MAX_BATCH_RATIO * min(first, second)

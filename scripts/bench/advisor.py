@@ -328,7 +328,7 @@ def climb(job: Training, nodes: int, seconds: float, measure: Callable[[Training
     its way up, and how many of them that took."""
     lost, left_s = 0.0, seconds
     job.climb = {} if job.climb is None else job.climb
-    while (stop := next_measurement_size(job.climb, nodes, lambda n: True)) is not None:
+    while (stop := next_measurement_size(job.climb, nodes, lambda n: True, job.job.max_nodes)) is not None:
         spent_s = min(left_s, STOP_S - job.at_stop_s)
         lost += spent_s * (job.speedup(nodes) - job.speedup(stop))
         job.waited += spent_s * (nodes - stop)

@@ -47,6 +47,14 @@ def test_a_world_stops_at_each_stage_until_a_window_is_in() -> None:
     assert stage.world() == workers
 
 
+def test_a_world_with_half_of_all_that_its_job_may_have_stops_on_one_node_only() -> None:
+    stage, workers = of(12, JobTerms(1, 24))
+    assert len(stage.world()) == 1
+    window(stage, 1, 10.0)
+    stage.obey(*workers)
+    assert stage.world() == workers
+
+
 def test_windows_that_do_not_come_end_the_climb() -> None:
     stage, workers = five()
     window(stage, 1, 0.0)

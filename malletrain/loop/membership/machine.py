@@ -434,7 +434,7 @@ class JobMachine:
             job.climbs = False  # its steps are too long to be measured so
             return None
         target = sum(each.leaving_since is None for each in candidates)
-        stop = next_measurement_size(job.seen, target, job.terms.permits)
+        stop = next_measurement_size(job.seen, target, job.terms.permits, job.terms.max_nodes)
         if stop is None and target > size:
             job.climbs = False
         return stop
