@@ -6,6 +6,7 @@ real changes are kept.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -19,15 +20,16 @@ Nodes = NDArray[np.int32]
 States = NDArray[np.int8]
 
 #: Rows processed at a time.
-CHUNK_ROWS = 1 << 20
+CHUNK_ROWS = 1 << 18
 
 
 @dataclass(frozen=True, slots=True)
 class Changes:
     """Rows (node, time, state): from then on the node is in that state. Within a part sorted by node, then time, one
-    row a moment; no node is in two parts. `initial`: the state of every node before its first row."""
+    row a moment; no node is in two parts, and each part has higher nodes than the one before. Parts are made as they
+    are asked for, once. `initial`: the state of every node before its first row."""
 
-    parts: list[tuple[Nodes, Floats, States]]
+    parts: Iterator[tuple[Nodes, Floats, States]]
     initial: States
 
 
@@ -55,7 +57,7 @@ def from_events(node: Nodes, time: Floats, state: States, nodes: int) -> Changes
     order = np.argsort(node, kind="stable")
     node, time, state = node[order], time[order], state[order]
     stands = _last_of_each(node, time)
-    return Changes([(node[stands], time[stands], state[stands])], np.full(nodes, BUSY, np.int8))
+    return Changes(iter([(node[stands], time[stands], state[stands])]), np.full(nodes, BUSY, np.int8))
 
 
 def from_holdings(held: Holdings, rank: Nodes, nodes: int, outages: Outages | None = None) -> Changes:
@@ -63,6 +65,12 @@ def from_holdings(held: Holdings, rank: Nodes, nodes: int, outages: Outages | No
 
     `rank` gives the number among the `nodes` chosen of each node that `held` and `outages` name, -1 where not chosen.
     """
+    return Changes(_parts(held, rank, nodes, _sorted(outages, rank)), np.full(nodes, IDLE, np.int8))
+
+
+def _parts(
+    held: Holdings, rank: Nodes, nodes: int, outages: tuple[Nodes, Floats, Nodes]
+) -> Iterator[tuple[Nodes, Floats, States]]:
     counts = np.diff(held.first)
     record = np.repeat(np.arange(len(counts), dtype=np.int32), counts)
     node = rank[held.node]
@@ -71,9 +79,8 @@ def from_holdings(held: Holdings, rank: Nodes, nodes: int, outages: Outages | No
         node, record = node[chosen], record[chosen]
     order = np.argsort(node, kind="stable")
     node, record = node[order], record[order]
-    del order
-    out_node, out_time, out_delta = _sorted(outages, rank)
-    parts: list[tuple[Nodes, Floats, States]] = []
+    del order, chosen
+    out_node, out_time, out_delta = outages
     low = 0
     while low < nodes:
         # As many nodes as have a chunk of rows, at least one.
@@ -82,43 +89,50 @@ def from_holdings(held: Holdings, rank: Nodes, nodes: int, outages: Outages | No
         high = nodes if begin + CHUNK_ROWS >= len(node) else max(high, low + 1)
         part = slice(begin, int(np.searchsorted(node, high)))
         down = slice(*np.searchsorted(out_node, [low, high]))
-        parts.append(
-            _states(node[part], held.start[record[part]], held.end[record[part]],
-                    out_node[down], out_time[down], out_delta[down])
+        yield _states(
+            node[part], held.start[record[part]], held.end[record[part]],
+            out_node[down], out_time[down], out_delta[down],
         )  # fmt: skip
         low = high
-    return Changes(parts, np.full(nodes, IDLE, np.int8))
 
 
 def windowed(changes: Changes, start: float, end: float) -> tuple[Floats, Ints, Nodes, States]:
     """Steps of equal time from `start` to `end`: step i is at `time[i]`, its rows are `first[i]` to `first[i + 1]` of
     nodes and their new states. Step 0 holds the nodes that are not busy at `start`. Uses `changes.parts` up."""
     then = changes.initial.copy()
-    nodes, times, states = [], [], []
-    changes.parts.reverse()
-    while changes.parts:  # from the first on, letting go of each
-        node, time, state = changes.parts.pop()
+    moments: list[Floats] = []  # of each part, once each
+    rows: list[tuple[Nodes, Nodes, States]] = []  # node, which of its part's moments, state
+    for node, time, state in changes.parts:
         known = time <= start
         then[node[known]] = state[known]  # later rows overwrite earlier ones
         inside = (time > start) & (time < end)
         node, time, state = node[inside], time[inside], state[inside]
         real = state != np.where(_first_of_each(node), then[node], np.append(BUSY, state[:-1]))
-        nodes.append(node[real])
-        times.append(time[real])
-        states.append(state[real])
-    time = np.concatenate([np.empty(0), *times])
-    times.clear()
-    order = np.argsort(time, kind="stable")  # within a moment by node, as parts are
-    time = time[order]
-    news = _changes_of(time)
+        own, inverse = np.unique(time[real], return_inverse=True)
+        moments.append(own)
+        rows.append((node[real], inverse.astype(np.int32), state[real]))
     begin = np.flatnonzero(then != BUSY).astype(np.int32)
-    moments = np.append(start, time[news])
-    first = np.concatenate([[0], len(begin) + np.flatnonzero(news), [len(begin) + len(time)]]).astype(np.int64)
-    del time, news
-    node = np.concatenate([np.empty(0, np.int32), *nodes])[order]
-    nodes.clear()
-    state = np.concatenate([np.empty(0, np.int8), *states])[order]
-    return moments, first, np.concatenate([begin, node]), np.concatenate([then[begin], state])
+    steps = np.unique(np.concatenate([np.empty(0), *moments]))
+    step_of = [np.searchsorted(steps, own).astype(np.int32) for own in moments]
+    sizes = np.zeros(len(steps), np.int64)
+    for of, (_, moment, _) in zip(step_of, rows, strict=True):
+        sizes += np.bincount(of[moment], minlength=len(steps))
+    first = np.concatenate([[0], len(begin) + np.cumsum(np.append(0, sizes))]).astype(np.int64)
+    all_nodes, all_states = np.empty(first[-1], np.int32), np.empty(first[-1], np.int8)
+    all_nodes[: len(begin)], all_states[: len(begin)] = begin, then[begin]
+    free = first[1:-1].copy()  # where the next row of each step goes: within a moment by node, as parts are
+    rows.reverse()
+    for of in step_of:
+        node, moment, state = rows.pop()  # from the first on, letting go of each
+        step = of[moment]
+        order = np.argsort(step, kind="stable")
+        step = step[order]
+        news = np.flatnonzero(_first_of_each(step))
+        counts = np.diff(np.append(news, len(step)))
+        place = free[step] + np.arange(len(step)) - np.repeat(news, counts)
+        all_nodes[place], all_states[place] = node[order], state[order]
+        free[step[news]] += counts
+    return np.append(start, steps), first, all_nodes, all_states
 
 
 def _states(
@@ -168,7 +182,3 @@ def _last_of_each(node: Nodes, time: Floats) -> NDArray[np.bool_]:
     if not len(node):
         return np.empty(0, np.bool_)
     return np.append((node[1:] != node[:-1]) | (time[1:] != time[:-1]), True)
-
-
-def _changes_of(time: Floats) -> NDArray[np.bool_]:
-    return np.append(True, time[1:] != time[:-1]) if len(time) else np.empty(0, np.bool_)
