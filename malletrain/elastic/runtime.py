@@ -446,7 +446,7 @@ class Runtime:
         self.committed = False
         self.load_s = time.monotonic() - began
         self.seed_between()
-        self.guards.batch_given(batch, self.share.weight, judges=self.shards is None)
+        self.guards.batch_given(batch)
         return batch
 
     def seed_between(self) -> None:

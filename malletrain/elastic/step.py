@@ -49,7 +49,6 @@ class Step:
         if r.share is None:
             raise ElasticError("s.step() belongs into the body of `for batch in s.batches()`, once for each batch")
         share, weight = r.share, self._weight
-        r.guards.end_between()
         self._began, self._waited_s = time.monotonic(), r.committer.waited_s
         r.buffer_copies.take()
         r.calls = 0
@@ -74,7 +73,9 @@ class Step:
             samples=share.weight if r.shards is None and r.streams is None else 0,
         )
         if self._watch is not None:
-            self._batch_watch = self._watch.batch = r.guards.watch_batch(counts=weight is not None or not r.mean)
+            self._batch_watch = self._watch.batch = r.guards.watch_batch(
+                share.weight, judges=r.shards is None, counts=weight is not None or not r.mean
+            )
             self._watch.__enter__()
         if self._batch_watch is not None:
             self._batch_watch.__enter__()

@@ -104,8 +104,6 @@ EQUAL = [
 
 OTHER = r"a tensor from outside that is neither of the batch nor of the training state and changes"
 
-LOADER = r"batches of another DataLoader, of which each worker reads its own \(train_habits.py:\d+\)"
-
 #: What a step does that makes its result depend on how samples lie on workers.
 WEAKER = {
     "statistic": r"a statistic over the samples that a worker has \(train_habits.py:\d+\)",
@@ -114,10 +112,10 @@ WEAKER = {
     "clips_in_hooks": r"a hook on gradients, which sees those of a worker's own samples \(train_habits.py:\d+\)",
     "meta_learns_from_several": r"one inner loop for several of a worker's samples \(train_habits.py:\d+\)",
     "inner_gradients": r"gradients by torch.autograd.grad",
-    "other_loader": LOADER,
+    "other_loader": OTHER,
     "running_mean": OTHER,
-    "tokens_between": LOADER,
-    "loader_inside": LOADER,
+    "tokens_between": OTHER,
+    "loader_inside": r"batches of another DataLoader, of which each worker reads its own \(train_habits.py:\d+\)",
     "loss_weight_by_item": r"a number read from a worker's part of the batch.*\(train_habits.py:\d+\)",
     "replays": r"train_habits.py:\d+: a loss is made with a collection that a worker fills by itself",
     "draws_between": r"a step draws random numbers",

@@ -15,10 +15,8 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
-from torch._C import _len_torch_dispatch_stack
 from torch.nn import functional
 from torch.utils.data import Dataset, TensorDataset, default_collate
-from torch.utils.flop_counter import FlopCounterMode
 
 from malletrain.elastic.data.batch_size import PerWorker
 from malletrain.elastic.data.sample_loader import SampleLoader
@@ -130,65 +128,6 @@ def test_what_parts_of_a_batch_certainly_change_is_an_error_with_its_line(body: 
     declared = equality(body, additive_loss=False)
     assert declared.startswith("statistical") and "additive_loss=False" in declared
     assert equality(body, batch_size=3).startswith("additive"), "of so few samples a size may be theirs by accident"
-
-
-Made = Callable[[torch.Tensor], torch.Tensor]
-
-
-def equality_of_inputs(made: Made, batch_size: int = 8) -> str:
-    """What the session claims after three steps with inputs that the loop makes before the block."""
-    s, optimizer = session(batch_size=batch_size)
-    for x, y in s.batches():
-        inputs = made(x)
-        with s.step():
-            optimizer.zero_grad()
-            each(s.model, inputs, y).mean().backward()
-            optimizer.step()
-        if s.steps_done == 3:
-            break
-    return s.equality
-
-
-def test_a_statistic_of_the_batch_that_is_used_before_the_block_is_an_error() -> None:
-    for made in (lambda x: x / x.max(), lambda x: (x - x.mean()) / x.std(), lambda x: x - x.mean(0)):
-        with pytest.raises(ElasticError, match=r"^test_quiet_habits.py:\d+: the loss is made with a statistic"):
-            equality_of_inputs(made)
-
-
-def test_what_is_made_of_each_sample_before_the_block_is_called_equal() -> None:
-    figures: list[float] = []
-
-    def with_figures(x: torch.Tensor) -> torch.Tensor:
-        figures.append(float(x.max()))
-        return x
-
-    for made in (lambda x: x.double().float(), lambda x: x.flip(1) / 2, lambda x: x / x.norm(dim=1)[:, None]):
-        assert equality_of_inputs(made).startswith("additive")
-    assert equality_of_inputs(with_figures).startswith("additive") and len(figures) == 3
-
-
-def test_what_is_carried_from_batch_to_batch_is_not_called_equal() -> None:
-    """The samples at one place of two batches have nothing to do with each other, and workers have other places."""
-    carried = [torch.zeros(8, 6)]
-
-    def with_the_last(x: torch.Tensor) -> torch.Tensor:
-        last, carried[0] = carried[0], x
-        return x + 0.1 * last
-
-    assert "a tensor from outside that is neither of the batch" in equality_of_inputs(with_the_last)
-
-
-def test_a_mode_of_the_script_around_its_step_stays_whole() -> None:
-    s, optimizer = session()
-    for x, y in s.batches():
-        with FlopCounterMode(display=False) as counter:
-            with s.step():
-                optimizer.zero_grad()
-                each(s.model, x, y).mean().backward()
-                optimizer.step()
-            assert counter.get_total_flops()
-    assert s.steps_done == 8
-    assert not _len_torch_dispatch_stack()
 
 
 def weights_by_numpy(model: nn.Module, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:

@@ -242,57 +242,40 @@ class ScriptGuards:
             adapting=lambda: self._reducer.adapting,
         )
 
-    def batch_given(self, batch: Any, samples: int, *, judges: bool) -> None:
-        """A batch is given to the script. In the first steps of a world and now and then later, each operation is
-        looked at from here to the end of the step.
-
-        Args:
-            samples: of this worker in it.
-            judges: whether samples that meet make the result depend on workers.
-        """
-        self.end_between()
+    def batch_given(self, batch: Any) -> None:
+        """A batch is given to the script."""
         self._batch = batch if self._looks_at_operations else None
-        earlier, self._batch_watch, self._numbers = self._batch_watch, None, None
         if self._batch is not None:
             self._reads.start()
-            self._batch_watch = self._new_watch(samples, earlier if self.chance.is_early else None, judges=judges)
-            self._batch_watch.begin_between()
         self.chance.begin_between()
 
-    def end_between(self) -> None:
-        """What follows is no longer what the script makes of the batch before its step."""
-        if self._batch_watch is not None:
-            self._batch_watch.end_between()
+    def watch_batch(self, samples: int, *, judges: bool, counts: bool) -> BatchWatch | None:
+        """Look at each operation of a step of so many samples, in the first steps of a world and now and then later.
 
-    def _new_watch(self, samples: int, earlier: BatchWatch | None, *, judges: bool) -> BatchWatch:
+        Args:
+            judges: whether samples that meet make the result depend on workers.
+            counts: whether the script has said over how much its loss is a mean, or that it is a sum.
+        """
+        earlier, self._batch_watch, self._numbers = self._batch_watch, None, None
+        if self._batch is None:
+            return None
         state: list[torch.Tensor] = [*self._state.model.parameters(), *self._state.model.buffers()]
         state += [tensor for _, tensor in self._shared.tensors()]
         for thing in self._state.tracked.values():
             if isinstance(thing, torch.nn.Module):
                 state += [*thing.parameters(), *thing.buffers()]
-        leaves = tree_leaves(self._batch)
-        batch = [each for each in leaves if isinstance(each, torch.Tensor)]
-        self._earlier_numbers = ForwardNumbers(samples if judges else 0, self._batch, self._earlier_numbers)
-        return BatchWatch(
-            *(samples, state, batch, self._changing, earlier, self._earlier_numbers),
+        batch = [each for each in tree_leaves(self._batch) if isinstance(each, torch.Tensor)]
+        self._numbers = self._earlier_numbers = ForwardNumbers(
+            samples if judges else 0, self._batch, self._earlier_numbers
+        )
+        self._batch_watch = BatchWatch(
+            *(samples, state, batch, self._changing, earlier if self.chance.is_early else None, self._numbers),
             judges=judges,
-            complete=all(isinstance(each, torch.Tensor | int | float | str | None) for each in leaves),
+            counts=counts,
             adapting=lambda: self._reducer.adapting,
             values_read=lambda: self._reads.values,
         )
-
-    def watch_batch(self, *, counts: bool) -> BatchWatch | None:
-        """Look on at each operation, in the step.
-
-        Args:
-            counts: whether the script has said over how much its loss is a mean, or that it is a sum.
-        """
-        watch = self._batch_watch
-        if watch is None or watch.over:
-            return None
-        self._numbers = self._earlier_numbers
-        watch.counts = counts
-        return watch
+        return self._batch_watch
 
     def end_step(self) -> None:
         """The block of a step is over."""

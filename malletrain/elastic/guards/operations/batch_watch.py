@@ -89,7 +89,7 @@ class _Summary:
 
 
 class BatchWatch(dispatch.TorchDispatchMode):
-    """While active, looks at each operation of a step's forward pass, and of what comes before it with the batch.
+    """While active, looks at each operation of a step's forward pass.
 
     Args:
         samples: of this worker in the step.
@@ -99,7 +99,8 @@ class BatchWatch(dispatch.TorchDispatchMode):
         earlier: of the watch of the step before, or None.
         numbers: gathers what the step computes with, for comparison between workers.
         judges: whether samples that meet are looked for (not within virtual shards, where they may).
-        complete: whether `batch` has all its tensors: it may be an object of the script's own.
+        counts: whether the script may multiply or divide a loss by a count over its samples: it has said over how
+            much the loss is a mean, or that it is a sum.
         adapting: returns whether a copy of the model adapts to one sample: what it learns from is that sample's own.
         values_read: returns how many numbers the script has read from tensors since it was given the batch.
 
@@ -108,8 +109,6 @@ class BatchWatch(dispatch.TorchDispatchMode):
         draws: whether random numbers were drawn for each sample from a generator of the script's own. (What is drawn
             from the global ones shows in these.)
         over: whether the step is committed.
-        counts: whether the script may multiply or divide a loss by a count over its samples: it has said over how
-            much the loss is a mean, or that it is a sum.
     """
 
     def __init__(
@@ -122,7 +121,7 @@ class BatchWatch(dispatch.TorchDispatchMode):
         numbers: ForwardNumbers,
         *,
         judges: bool = True,
-        complete: bool = True,
+        counts: bool = False,
         adapting: Callable[[], bool] = lambda: False,
         values_read: Callable[[], int] = lambda: 0,
     ) -> None:
@@ -130,7 +129,6 @@ class BatchWatch(dispatch.TorchDispatchMode):
         self._samples = samples
         self._numbers = numbers
         self._judges = judges
-        self._complete = complete
         self._adapting = adapting
         self._values_read = values_read
         self._own = {_storage(tensor) for tensor in state}
@@ -153,8 +151,7 @@ class BatchWatch(dispatch.TorchDispatchMode):
             self._whole = {id(each) for each in tensors}
         #: What is certain, with line and result, until it is known whether the loss is made with it.
         self._pending: list[tuple[str, str, torch.Tensor]] = []
-        self.counts = False
-        self._is_between = False
+        self._counts = counts
         self.found: dict[str, str] = {}
         self.draws = False
         self.over = False
@@ -208,20 +205,6 @@ class BatchWatch(dispatch.TorchDispatchMode):
             elif tensor.ndim == 0 and tensor.is_floating_point() and any(each.requires_grad for each in inputs):
                 self._losses.add(id(tensor))
         return out
-
-    def begin_between(self) -> None:
-        """Look at what the script makes of the batch before its step."""
-        self.__enter__()
-        self._is_between = True
-
-    def end_between(self) -> None:
-        """Look no longer, until the step. (Within a mode of the script's own it cannot be left: then it stays, and
-        nothing more is looked at.)"""
-        if self._is_between and dispatch.is_innermost(self):
-            self._is_between = False
-            self.__exit__(None, None, None)
-        elif self._is_between:
-            self.over = True
 
     def looking_away(self) -> AbstractContextManager[Any]:
         """A context manager around what is none of the script's forward passes."""
@@ -300,7 +283,7 @@ class BatchWatch(dispatch.TorchDispatchMode):
             divides = name == "div" and id(first) not in self._means and not any(each.ndim for each in inputs)
             for summary in known:
                 # (Whether a sum is divided by the right number is for `LossWatch`.)
-                if summary.what == STATISTIC and summary.scalar and (self.counts or divides):
+                if summary.what == STATISTIC and summary.scalar and (self._counts or divides):
                     continue
                 if summary.certain:
                     self._pending.append((summary.what, summary.line, outs[0]))
@@ -351,8 +334,7 @@ class BatchWatch(dispatch.TorchDispatchMode):
             return
         if self._samples in tensor.shape:
             self._look_at_unseen(tensor)
-            if self._values_read() or not self._complete:  # it may be made of the batch by numpy, or part of it
-                return
+            return
         self._outside[id(tensor)] = tensor, tensor._version
         if self._earlier is not None:
             before = self._earlier.get(id(tensor))

@@ -9,14 +9,10 @@ from __future__ import annotations
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
-__all__ = ["AVAILABLE", "TorchDispatchMode", "is_innermost", "without_modes"]
+__all__ = ["AVAILABLE", "TorchDispatchMode", "without_modes"]
 
 try:
-    from torch.utils._python_dispatch import (
-        TorchDispatchMode,
-        _disable_current_modes,
-        _get_current_dispatch_mode,
-    )
+    from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 except ImportError:  # pragma: no cover - no torch that we support
     AVAILABLE = False
     TorchDispatchMode = object  # type: ignore[assignment, misc]
@@ -28,8 +24,3 @@ def without_modes() -> AbstractContextManager[Any]:
     """A context manager in which no mode sees operations."""
     away: AbstractContextManager[Any] = _disable_current_modes() if AVAILABLE else nullcontext()
     return away
-
-
-def is_innermost(mode: Any) -> bool:
-    """Whether a mode is the one that was entered last."""
-    return AVAILABLE and _get_current_dispatch_mode() is mode
