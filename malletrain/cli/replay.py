@@ -337,6 +337,7 @@ def replay(
     from malletrain.cli.replays.calibration_file import read_calibration
     from malletrain.replay import run, sizer, workload
     from malletrain.replay.cluster_trace import Window, cluster_trace
+    from malletrain.replay.freed_memory import release_freed_memory
     from malletrain.replay.inputs.account_budgets import parse_budget
     from malletrain.replay.inputs.node_classes import parse_node_class
     from malletrain.replay.likely_outages import likely_outages as outages_in
@@ -396,6 +397,7 @@ def replay(
     counted = cluster_trace(log, window, down)
     found = outages_in(counted)
     cleared = without_outages(counted, found)
+    release_freed_memory()  # reading a year leaves a third of the memory that the replay then needs
     machine, other = (cleared, counted) if likely_outages == "leave-out" else (counted, cleared)
     options, rules = Options(), None
     if not ideal and not node_classes:

@@ -18,6 +18,9 @@ from malletrain.replay.plans import PlanChanges
 from malletrain.replay.traces import Account, JobRecords, NodeChanges, Trace
 from malletrain.replay.traces.trace import BUSY, DOWN, IDLE
 
+#: Rows of nodes' changes that are put in order at a time: a year of a large machine has tens of millions.
+ROWS_AT_ONCE = 1 << 20
+
 
 @dataclass(frozen=True, slots=True)
 class Window:
@@ -90,16 +93,30 @@ class ClusterTrace:
 
     def intervals(self) -> IdleIntervals:
         """Every idle interval of every node, by node and time."""
-        order = np.argsort(self.node, kind="stable")  # within a node by time
-        step = np.repeat(np.arange(len(self.time), dtype=np.int32), np.diff(self.first))[order]
-        node, idle = self.node[order], np.flatnonzero(self.state[order] == IDLE)
-        del order
+        count = int(np.count_nonzero(self.state == IDLE))
+        found = IdleIntervals(np.empty(count, np.int32), np.empty(count), np.empty(count), np.empty(count, bool))
+        blocks = max(1, len(self.node) // ROWS_AT_ONCE)
+        edges = np.linspace(0, len(self.nodes), blocks + 1).astype(np.int32)
+        done = 0
+        for low, high in zip(edges[:-1].tolist(), edges[1:].tolist(), strict=True):
+            done += self._intervals_of(low, high, found, done)
+        return found
+
+    def _intervals_of(self, low: int, high: int, found: IdleIntervals, at: int) -> int:
+        """Those of nodes `low` up to `high`, written to `found` from row `at` on; how many they are."""
+        rows = np.flatnonzero((self.node >= low) & (self.node < high))
+        rows = rows[np.argsort(self.node[rows], kind="stable")]  # within a node by time
+        node, step = self.node[rows], np.searchsorted(self.first, rows, side="right") - 1
+        idle = np.flatnonzero(self.state[rows] == IDLE)
         last = np.append(node[1:] != node[:-1], True) if len(node) else np.empty(0, bool)
         cut = last[idle]
-        following = step[np.minimum(idle + 1, max(len(step) - 1, 0))]
         begin = self.time[step[idle]]
-        end = np.where(cut, self.end, self.time[following])
-        return IdleIntervals(node[idle], begin, end, cut | (begin == self.start))
+        following = step[np.minimum(idle + 1, max(len(step) - 1, 0))]
+        mine = slice(at, at + len(idle))
+        found.node[mine], found.begin[mine] = node[idle], begin
+        found.end[mine] = np.where(cut, self.end, self.time[following])
+        found.cut[mine] = cut | (begin == self.start)
+        return len(idle)
 
 
 @dataclass(frozen=True, slots=True)
