@@ -335,9 +335,9 @@ def replay(
     # Imported here so that --help and --how need not wait for numpy.
     from malletrain.cli.replays import replayed_site
     from malletrain.cli.replays.calibration_file import read_calibration
+    from malletrain.cli.replays.freed_memory import release_freed_memory
     from malletrain.replay import run, sizer, workload
     from malletrain.replay.cluster_trace import Window, cluster_trace
-    from malletrain.replay.freed_memory import release_freed_memory
     from malletrain.replay.inputs.account_budgets import parse_budget
     from malletrain.replay.inputs.node_classes import parse_node_class
     from malletrain.replay.likely_outages import likely_outages as outages_in

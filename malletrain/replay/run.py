@@ -19,7 +19,7 @@ from malletrain.replay.parallel.parts import RUN_IN_TO_OUTAGE_S, Part, divisible
 from malletrain.replay.parallel.processes import Piece, Progress, run_here, run_in_processes
 from malletrain.replay.result import Result, joined, with_more
 from malletrain.replay.sampling.days import OUTAGE_SPANS, RUN_IN_S, Sample, drawn_of_outages
-from malletrain.replay.sampling.estimated import SampledReplay, estimated, found_in, known_of
+from malletrain.replay.sampling.estimated import KnownOfDays, SampledReplay, estimated, found_in, known_of
 from malletrain.replay.scoring.fairness import finish_time_fairness
 from malletrain.replay.scoring.figures import Score, Watts, score
 from malletrain.replay.scoring.main_delay import Reaction
@@ -147,13 +147,15 @@ class Replay:
 
 @dataclass(frozen=True, slots=True)
 class _Whole:
-    """One trace replayed by one policy: `spans` of it alone where there are some; `sample`: those that were drawn."""
+    """One trace replayed by one policy: `spans` of it alone where there are some; `sample`: those that were drawn,
+    and `known`: what is known of its days."""
 
     trace: ClusterTrace
     choice: PolicyChoice
     spans: Sequence[tuple[float, float]] = ()
     run_in_s: float | None = None
     sample: Sample | None = None
+    known: KnownOfDays | None = None
 
 
 def can_be_sampled(
@@ -198,7 +200,8 @@ def replay(
     if sample is not None and not can_be_sampled(trace, jobs, choices, options):
         raise InvalidInput("--sample", f"{NOT_SAMPLED}: leave it out, or give --sample all")
     on_clock = tuple(shifted(jobs, trace.start))
-    wholes = [_whole_of(trace, choice, sample) for choice in choices]
+    known = None if sample is None else known_of(trace, on_clock, sample)
+    wholes = [_whole_of(trace, choice, sample, known) for choice in choices]
     if other is not None and len(choices) == 1:
         wholes.append(_other(trace, other, on_clock, choices[0], options, differs_in, sample))
     pieces, workers = _pieces(wholes, on_clock, options), processes or os.cpu_count() or 1
@@ -207,10 +210,10 @@ def replay(
     else:
         found = run_in_processes(pieces, len(wholes), _run_part, on_clock, options, progress, workers)
     sampled = None
-    if sample is not None:
+    if sample is not None and known is not None:
         in_days = {name: found_in(_results(parts)) for name, parts in zip(names, found, strict=False)}
-        sampled = SampledReplay(sample, known_of(trace, on_clock, sample), in_days)
-    outcomes = [_joined(parts, whole, on_clock) for parts, whole in zip(found, wholes, strict=True)]
+        sampled = SampledReplay(sample, known, in_days)
+    outcomes = [_joined(parts, whole) for parts, whole in zip(found, wholes, strict=True)]
     due = np.array([math.nan if e.job.deadline is None else e.job.deadline for e in on_clock])
     due[~(due <= trace.end)] = math.nan
 
@@ -240,10 +243,10 @@ NOT_SAMPLED = (
 )
 
 
-def _whole_of(trace: ClusterTrace, choice: PolicyChoice, sample: Sample | None) -> _Whole:
+def _whole_of(trace: ClusterTrace, choice: PolicyChoice, sample: Sample | None, known: KnownOfDays | None) -> _Whole:
     if sample is None:
         return _Whole(trace, choice)
-    return _Whole(trace, choice, sample.spans, RUN_IN_S, sample)
+    return _Whole(trace, choice, sample.spans, RUN_IN_S, sample, known)
 
 
 def _other(
@@ -251,13 +254,13 @@ def _other(
     differs_in: Sequence[tuple[float, float]], sample: Sample | None,
 ) -> _Whole:  # fmt: skip
     """How the machine seen another way is replayed: where it differs, on a sample's days, or whole."""
-    bound = _bound(choice, options)
     if sample is not None and differs_in:
         outages = drawn_of_outages(other, differs_in, OUTAGE_SPANS, sample.seed)
-        return _Whole(other, choice, outages.spans, RUN_IN_TO_OUTAGE_S, outages)
+        known = known_of(other, jobs, outages)
+        return _Whole(other, choice, outages.spans, RUN_IN_TO_OUTAGE_S, outages, known)
     if sample is not None:
-        return _whole_of(other, choice, sample)
-    if differs_in and part_count(trace) > 1 and divisible(other, jobs, choice, bound):
+        return _whole_of(other, choice, sample, known_of(other, jobs, sample))
+    if differs_in and part_count(trace) > 1 and divisible(other, jobs, choice, _bound(choice, options)):
         return _Whole(other, choice, differs_in, RUN_IN_TO_OUTAGE_S)
     return _Whole(other, choice)
 
@@ -309,12 +312,12 @@ def _results(parts: Sequence[Result | Score]) -> list[Result]:
     return [each for each in parts if isinstance(each, Result)]
 
 
-def _joined(parts: list[Result | Score], whole: _Whole, jobs: Sequence[TrainingJob]) -> Result | Score:
+def _joined(parts: list[Result | Score], whole: _Whole) -> Result | Score:
     """One replay of what came out of its parts, which it uses up."""
     results = _results(parts)
     if not results:
         return parts[0]
     parts.clear()
-    if whole.sample is not None:
-        return estimated(results, whole.sample, known_of(whole.trace, jobs, whole.sample))
+    if whole.sample is not None and whole.known is not None:
+        return estimated(results, whole.sample, whole.known)
     return joined(results)

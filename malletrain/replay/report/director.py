@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta, tzinfo
 from itertools import pairwise
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +17,7 @@ from malletrain.replay.report.summary import best, length
 from malletrain.replay.run import Replay
 from malletrain.replay.scoring.figures import Watts
 from malletrain.replay.scoring.ideal import Ideal
+from malletrain.replay.scoring.integral import integral
 from malletrain.replay.scoring.realism import RealismFactor
 
 #: Days of a mean month (365.25 / 12).
@@ -139,15 +139,15 @@ def months(answer: Replay, prices: SitePrices, zone: tzinfo) -> ColumnTable:
     idle, _ = trace.counts()
     log = answer.results[name].log
     at = np.array(edges)
-    idle_h = np.diff(_integral(trace.time, idle, trace.end, at)) / 3600
+    idle_h = np.diff(integral(trace.time, idle, trace.end, at)) / 3600
     if answer.sampled is None:
-        held_h = np.diff(_integral(log.time, log.held, trace.end, at)) / 3600
+        held_h = np.diff(integral(log.time, log.held, trace.end, at)) / 3600
         trained = np.append(log.trained, answer.results[name].totals.speedup)
         worth_h = np.diff(np.interp(at, np.append(log.time, trace.end), trained)) / 3600
     else:
         spans = list(pairwise(edges))
         best_possible = Ideal.of_all(answer.jobs, idle, len(trace.nodes))
-        best_h = np.diff(_integral(trace.time, best_possible, trace.end, at)) / 3600
+        best_h = np.diff(integral(trace.time, best_possible, trace.end, at)) / 3600
         held_h = idle_h * [answer.sampled.ratio(name, "occupied", *span) for span in spans]
         worth_h = best_h * [answer.sampled.ratio(name, "speedup", *span) for span in spans]
     columns: dict[str, NDArray[np.generic]] = {
@@ -174,7 +174,7 @@ def hours_of_week(answer: Replay, zone: tzinfo) -> NDArray[np.float64]:
     first = math.floor(trace.start / 3600) * 3600.0
     edges = np.clip(np.arange(first, trace.end + 3600.0, 3600.0), trace.start, trace.end)
     seconds = np.diff(edges)
-    node_seconds = np.diff(_integral(trace.time, idle, trace.end, edges))
+    node_seconds = np.diff(integral(trace.time, idle, trace.end, edges))
     total, lasted = np.zeros((7, 24)), np.zeros((7, 24))
     for edge, lasts, sum_ in zip(edges.tolist(), seconds.tolist(), node_seconds.tolist(), strict=False):
         if lasts > 0:
@@ -183,18 +183,6 @@ def hours_of_week(answer: Replay, zone: tzinfo) -> NDArray[np.float64]:
             lasted[when.weekday(), when.hour] += lasts
     means: NDArray[np.float64] = np.divide(total, lasted, out=np.full((7, 24), np.nan), where=lasted > 0)
     return means
-
-
-def _integral(
-    time: NDArray[np.float64], value: NDArray[Any], end: float, at: NDArray[np.float64]
-) -> NDArray[np.float64]:
-    """The integral up to each moment of what is `value[i]` from `time[i]` on."""
-    if not len(time):
-        return np.zeros(len(at))
-    moments = np.append(time, max(end, float(time[-1])))
-    total = np.concatenate([[0.0], np.cumsum(value * np.diff(moments))])
-    found: NDArray[np.float64] = np.interp(at, moments, total)
-    return found
 
 
 def _month_edges(start: float, end: float, zone: tzinfo) -> list[float]:

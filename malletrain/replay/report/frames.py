@@ -14,6 +14,7 @@ from malletrain.replay.report.intervals import Interval, intervals
 from malletrain.replay.result import Cause
 from malletrain.replay.run import Replay
 from malletrain.replay.scoring.figures import Score
+from malletrain.replay.scoring.integral import integral
 from malletrain.replay.sensitivity import Setting
 from malletrain.replay.traces.trace import BUSY, DOWN, IDLE
 
@@ -82,11 +83,7 @@ def _share_replayed(answer: Replay, edges: NDArray[Any]) -> NDArray[Any]:
 
 def _means(time: NDArray[Any], value: NDArray[Any], edges: NDArray[Any]) -> NDArray[Any]:
     """Time-weighted means between edges of what is `value[i]` from `time[i]` on."""
-    if not len(time):
-        return np.zeros(len(edges) - 1)
-    at = np.append(time, max(edges[-1], time[-1]))
-    total = np.concatenate([[0.0], np.cumsum(value * np.diff(at))])
-    means: NDArray[Any] = np.diff(np.interp(edges, at, total)) / np.diff(edges)
+    means: NDArray[Any] = np.diff(integral(time, value, edges[-1], edges)) / np.diff(edges)
     return means
 
 

@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from malletrain.replay.cluster_trace import ClusterTrace
+from malletrain.replay.scoring.integral import integral_between
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -102,12 +103,4 @@ def _drawn(trace: ClusterTrace, begin: Floats, end: Floats, count: int, seed: in
 def idle_node_seconds(trace: ClusterTrace, begin: Floats, end: Floats) -> Floats:
     """Idle node-seconds of the trace from each `begin` to the `end` of the same place."""
     idle, _ = trace.counts()
-    return integral(trace.time, idle.astype(np.float64), trace.end, begin, end)
-
-
-def integral(time: Floats, value: Floats, last: float, begin: Floats, end: Floats) -> Floats:
-    """The integral, from each `begin` to each `end`, of what is `value[i]` from `time[i]` on, up to `last`."""
-    at = np.append(time, last)
-    total = np.concatenate([[0.0], np.cumsum(value * np.diff(at))])
-    found: Floats = np.interp(end, at, total) - np.interp(begin, at, total)
-    return found
+    return integral_between(trace.time, idle, trace.end, begin, end)

@@ -10,9 +10,10 @@ from numpy.typing import NDArray
 
 from malletrain.replay.cluster_trace import ClusterTrace
 from malletrain.replay.result import Columns, Result, Totals, joined
-from malletrain.replay.sampling.days import RUN_IN_S, Sample, integral
+from malletrain.replay.sampling.days import RUN_IN_S, Sample
 from malletrain.replay.sampling.estimate import WindowEstimate, estimate, weights
 from malletrain.replay.scoring.ideal import Ideal
+from malletrain.replay.scoring.integral import integral_between
 from malletrain.replay.workload import TrainingJob
 
 Floats = NDArray[np.float64]
@@ -33,7 +34,7 @@ def known_of(trace: ClusterTrace, jobs: Sequence[TrainingJob], sample: Sample) -
     idle, _ = trace.counts()
     best = Ideal.of_all(jobs, idle, len(trace.nodes))
     spans = trace.end, sample.begin, sample.end
-    return KnownOfDays(integral(trace.time, idle.astype(np.float64), *spans), integral(trace.time, best, *spans))
+    return KnownOfDays(integral_between(trace.time, idle, *spans), integral_between(trace.time, best, *spans))
 
 
 @dataclass(frozen=True, slots=True)
