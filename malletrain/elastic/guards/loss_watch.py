@@ -42,6 +42,11 @@ MAX_MODEL_NODES = 256
 #: Reductions as the nodes keep them (torch.nn._reduction).
 _MEAN, _SUM = 1, 2
 
+_PARTS_CURE = (
+    "workers have other numbers of samples, and so other parts. Weigh each by its own: "
+    "`(loss * len(part) / len(batch)).backward()` of a mean, `(loss / len(batch)).backward()` of a sum"
+)
+
 
 class LossWatch:
     """While active, looks at each loss that `backward` is called on.
@@ -196,20 +201,16 @@ class LossWatch:
             return
         parts, self._parts = self._parts, {}
         for (name, weight), sizes in parts.items():
-            cure = (
-                "workers have other numbers of samples, and so other parts. Weigh each by its own: "
-                "`(loss * len(part) / len(batch)).backward()` of a mean, `(loss / len(batch)).backward()` of a sum"
-            )
             if min(sizes) != max(sizes):
                 self._object_to(
                     f"is a mean over {max(sizes)} values in one part of the step and over {min(sizes)} in "
-                    f"another, and both count alike ({weight}): {cure}"
+                    f"another, and both count alike ({weight}): {_PARTS_CURE}"
                 )
             usual = self._ratios.setdefault(f"{current_line()} {name} {weight}", float(len(sizes)))
             if usual != len(sizes):
                 self._object_to(
                     f"is one of {len(sizes)} means over parts of the step, of which an earlier step had "
-                    f"{usual:g}, and each counts alike ({weight}): {cure}"
+                    f"{usual:g}, and each counts alike ({weight}): {_PARTS_CURE}"
                 )
 
     def _is_odd(self, divisor: float, number: int) -> bool:
