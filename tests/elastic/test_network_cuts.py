@@ -10,9 +10,10 @@ import pytest
 import torch
 
 from malletrain.domain.event import EventKind
-from scripts.lab.node_network import DAEMON, NodeNetwork, why_not_permitted
+from scripts.lab.node_network import DAEMON, NodeNetwork
 from tests.elastic.coordinator import Coordinator, Pod, running
 from tests.elastic.digits import EPOCHS, SCRIPT, Static, assert_equal, diary, wait_lines
+from tests.node_network import network_of
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.nightly  # its default sibling: tests/lab/test_node_network.py
@@ -23,10 +24,7 @@ POLL_S, SILENCE_S, FENCE_S = 1.0, 10.0, 8.0
 
 @pytest.fixture
 def network() -> Iterator[NodeNetwork]:
-    if why := why_not_permitted():
-        pytest.skip(why)
-    with NodeNetwork(3) as made:
-        yield made
+    yield from network_of(3)
 
 
 def options(directory: Path) -> list[str]:

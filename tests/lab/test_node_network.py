@@ -12,6 +12,7 @@ import pytest
 
 from scripts.lab import Lab, LabConfig
 from scripts.lab.node_network import DAEMON, NodeNetwork, why_not_permitted
+from tests.node_network import network_of
 from tests.slurm_fixtures import LabFactory
 
 #: Sends to argument 1, port 9, what argument 2 says.
@@ -30,10 +31,7 @@ while (word := heard.recv(100).decode()) != "end":
 
 @pytest.fixture
 def network() -> Iterator[NodeNetwork]:
-    if why := why_not_permitted():
-        pytest.skip(why)
-    with NodeNetwork(2) as made:
-        yield made
+    yield from network_of(2)
 
 
 def test_each_direction_is_cut_alone_and_in_silence(network: NodeNetwork) -> None:
