@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import os
-import platform
 from pathlib import Path
-
-# Recorded results hold to the last digit: OpenBLAS, which NumPy loads below, has other kernels for each processor.
-if platform.machine() in ("x86_64", "AMD64"):
-    os.environ.setdefault("OPENBLAS_CORETYPE", "Haswell")
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+import tests.kernels  # noqa: F401  before what loads NumPy
 
 pytest_plugins = ["tests.slurm_fixtures"]  # lab, lab_factory, lab_directory: real Slurm
 

@@ -9,6 +9,7 @@ import argparse
 import shutil
 from pathlib import Path
 
+import tests.kernels  # noqa: F401  before what loads NumPy
 from tests.corpus.cases import RECORDED, files
 from tests.corpus.groups import GROUPS
 
