@@ -25,6 +25,7 @@ from malletrain.replay.parallel.processes import Progress
 from malletrain.replay.traces.how import HOW
 
 if TYPE_CHECKING:
+    from malletrain.replay.cluster_trace import ClusterTrace
     from malletrain.replay.scoring.figures import Watts
     from malletrain.replay.sensitivity import Setting
 
@@ -471,9 +472,11 @@ def replay(
     if sensitivity:
         placed = None
         if isinstance(log, JobRecords) and not log.has_node_lists:
-            placed = lambda rule: cluster_trace(  # noqa: E731
-                log, dataclasses.replace(window, placement=rule), down
-            )
+
+            def placed(rule: AssumedPlacement) -> ClusterTrace:
+                again = cluster_trace(log, dataclasses.replace(window, placement=rule), down)
+                return without_outages(again, found) if machine is cleared else again
+
         with _bar(["other assumptions"]) as progress:
             tell = None if progress is None else lambda share: progress([share])
             settings = sensitivities(answer, placed, window.placement, tell)

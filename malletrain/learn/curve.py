@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from malletrain.domain.job import Curve, ThroughputSample
+from malletrain.learn.band_width import width_factor
 from malletrain.learn.curve_families import Scaling, grid
 from malletrain.learn.gaussian_process import (
     Points,
@@ -144,10 +145,17 @@ class CurveFit:
         found = []
         for n, c, below, above in zip(sizes, centre.tolist(), low.tolist(), high.tolist(), strict=True):
             rate = exact.get(n, self._scale(c))
-            found.append(
-                Estimate(n, rate, rate * math.exp(min(below - c, 0.0)), rate * math.exp(max(above - c, 0.0)))
-            )
+            width = self.band_width(n, rate)
+            less, more = width * min(below - c, 0.0), width * max(above - c, 0.0)
+            found.append(Estimate(n, rate, rate * math.exp(less), rate * math.exp(more)))
         return tuple(found)
+
+    def band_width(self, nodes: int, rate: float) -> float:
+        """The band's width over the mixture's on so many nodes, where `rate` is expected (samples/s): another beyond
+        what was measured, where one node and two sizes more were. With two sizes the mixture is unsure enough."""
+        if len(self.measured) < 3 or self.measured[0].nodes > 1 or nodes <= self.seen:
+            return 1.0
+        return width_factor(self.scaling, rate / (nodes * self.measured[0].rate))
 
     def rates(self, sizes: Sequence[int]) -> list[float]:
         """Samples/s on these sizes, each at least 1, without the band: that costs more."""

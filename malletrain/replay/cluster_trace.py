@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -70,13 +71,21 @@ class ClusterTrace:
     warnings: tuple[str, ...] = ()
     plans: PlanChanges | None = None
     names_are_real: bool = False
+    _counts: list[tuple[NDArray[np.int64], NDArray[np.int64]]] = field(
+        default_factory=list, init=False, repr=False, compare=False
+    )  #: once they were asked for
 
     @property
     def seconds(self) -> float:
         return self.end - self.start
 
     def counts(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Idle and down nodes after each step."""
+        """Idle and down nodes after each step: made once, the same read-only arrays for all who ask."""
+        if not self._counts:
+            self._counts.append(self._counted())
+        return self._counts[0]
+
+    def _counted(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         state = np.full(len(self.nodes), BUSY, np.int8)
         idle = np.zeros(len(self.time), np.int64)
         down = np.zeros(len(self.time), np.int64)
@@ -89,21 +98,32 @@ class ClusterTrace:
             n_down += int((new == DOWN).sum()) - int((old == DOWN).sum())
             state[nodes] = new
             idle[i], down[i] = n_idle, n_down
+        idle.flags.writeable = down.flags.writeable = False
         return idle, down
 
     def intervals(self) -> IdleIntervals:
-        """Every idle interval of every node, by node and time."""
+        """Every idle interval of every node, by node and time. Those of a year of a large machine take more memory
+        than the trace: `interval_blocks` has some at a time."""
         count = int(np.count_nonzero(self.state == IDLE))
         found = IdleIntervals(np.empty(count, np.int32), np.empty(count), np.empty(count), np.empty(count, bool))
-        blocks = max(1, len(self.node) // ROWS_AT_ONCE)
-        edges = np.linspace(0, len(self.nodes), blocks + 1).astype(np.int32)
         done = 0
-        for low, high in zip(edges[:-1].tolist(), edges[1:].tolist(), strict=True):
-            done += self._intervals_of(low, high, found, done)
+        for _, _, part in self.interval_blocks():
+            mine = slice(done, done + len(part.node))
+            found.node[mine], found.begin[mine], found.end[mine], found.cut[mine] = (
+                part.node, part.begin, part.end, part.cut,
+            )  # fmt: skip
+            done = mine.stop
         return found
 
-    def _intervals_of(self, low: int, high: int, found: IdleIntervals, at: int) -> int:
-        """Those of nodes `low` up to `high`, written to `found` from row `at` on; how many they are."""
+    def interval_blocks(self) -> Iterator[tuple[int, int, IdleIntervals]]:
+        """The same in blocks (first node, one past the last, their intervals), in order."""
+        blocks = max(1, len(self.node) // ROWS_AT_ONCE)
+        edges = np.linspace(0, len(self.nodes), blocks + 1).astype(np.int32).tolist()
+        for low, high in pairwise(edges):
+            yield low, high, self._intervals_of(low, high)
+
+    def _intervals_of(self, low: int, high: int) -> IdleIntervals:
+        """Those of nodes `low` up to `high`."""
         rows = np.flatnonzero((self.node >= low) & (self.node < high))
         rows = rows[np.argsort(self.node[rows], kind="stable")]  # within a node by time
         node, step = self.node[rows], np.searchsorted(self.first, rows, side="right") - 1
@@ -112,11 +132,8 @@ class ClusterTrace:
         cut = last[idle]
         begin = self.time[step[idle]]
         following = step[np.minimum(idle + 1, max(len(step) - 1, 0))]
-        mine = slice(at, at + len(idle))
-        found.node[mine], found.begin[mine] = node[idle], begin
-        found.end[mine] = np.where(cut, self.end, self.time[following])
-        found.cut[mine] = cut | (begin == self.start)
-        return len(idle)
+        end = np.where(cut, self.end, self.time[following])
+        return IdleIntervals(node[idle], begin, end, cut | (begin == self.start))
 
 
 @dataclass(frozen=True, slots=True)

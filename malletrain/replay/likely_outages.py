@@ -57,12 +57,12 @@ def likely_outages(trace: ClusterTrace) -> tuple[LikelyOutage, ...]:
     ]
     if trace.names_are_real:
         still = [(each.start, each.end) for each in found]
-        holes = trace.intervals()
-        for i in np.flatnonzero(holes.end - holes.begin >= MIN_ABSENCE_S).tolist():
-            begin, end = float(holes.begin[i]), float(holes.end[i])
-            alone = end - begin - sum(max(0.0, min(end, e) - max(begin, b)) for b, e in still)
-            if alone >= MIN_ABSENCE_S:
-                found.append(LikelyOutage(False, begin, end, 1, alone, trace.nodes[holes.node[i]]))
+        for _, _, holes in trace.interval_blocks():
+            for i in np.flatnonzero(holes.end - holes.begin >= MIN_ABSENCE_S).tolist():
+                begin, end = float(holes.begin[i]), float(holes.end[i])
+                alone = end - begin - sum(max(0.0, min(end, e) - max(begin, b)) for b, e in still)
+                if alone >= MIN_ABSENCE_S:
+                    found.append(LikelyOutage(False, begin, end, 1, alone, trace.nodes[holes.node[i]]))
     return tuple(sorted(found, key=lambda each: (-each.node_seconds, each.start, each.name)))
 
 
@@ -71,14 +71,12 @@ def without_outages(trace: ClusterTrace, outages: tuple[LikelyOutage, ...]) -> C
     if not outages:
         return trace
     first, node, state = trace.first, trace.node, trace.state.copy()
-    away = {(each.name, each.start) for each in outages if not each.whole}
-    if away:
-        holes = trace.intervals()
-        order = np.argsort(node, kind="stable")
-        mine = order[state[order] == IDLE]  # the rows that open holes, in the holes' order
-        keys = zip(holes.node.tolist(), holes.begin.tolist(), strict=True)
-        state[mine[np.array([(trace.nodes[n], begin) in away for n, begin in keys], bool)]] = DOWN
-        del holes, order, mine
+    number = {name: i for i, name in enumerate(trace.nodes)}
+    for each in outages:
+        if not each.whole:  # the rows that open its hole
+            step = int(np.searchsorted(trace.time, each.start))
+            rows = slice(int(first[step]), int(first[step + 1]))
+            state[rows][(node[rows] == number[each.name]) & (state[rows] == IDLE)] = DOWN
     # Rows are copied span by span: a year of a large machine has tens of millions.
     now = np.full(len(trace.nodes), BUSY, np.int8)
     more = np.zeros(len(trace.time), np.int64)

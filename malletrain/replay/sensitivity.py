@@ -62,8 +62,13 @@ def sensitivity(
 _Plan = Iterator[tuple[str, str, Callable[[], Score] | None]]
 
 
-def _again(answer: Replay, choice: PolicyChoice, jobs: Sequence[TrainingJob], trace: ClusterTrace) -> Score:
-    return replayed(trace, jobs, [choice], answer.options, processes=1).scores[choice.name]
+def _again(
+    answer: Replay, choice: PolicyChoice, jobs: Sequence[TrainingJob], trace: ClusterTrace,
+    options: Options | None = None,
+) -> Score:  # fmt: skip
+    sample = None if answer.sampled is None else answer.sampled.sample
+    found = replayed(trace, jobs, [choice], options or answer.options, processes=1, sample=sample)
+    return found.scores[choice.name]
 
 
 def _horizons(answer: Replay, first: PolicyChoice) -> _Plan:
@@ -107,7 +112,7 @@ def _caps(answer: Replay, first: PolicyChoice) -> _Plan:
 
 
 def _with_options(answer: Replay, first: PolicyChoice, options: Options) -> Callable[[], Score]:
-    return lambda: replayed(answer.trace, answer.jobs, [first], options, processes=1).scores[first.name]
+    return lambda: _again(answer, first, answer.jobs, answer.trace, options)
 
 
 def _job_counts(answer: Replay, first: PolicyChoice) -> _Plan:

@@ -14,11 +14,12 @@ centre  the mean of log throughput, or the median of the mixture.
 Of the eight combinations the one with the least error (as a part of the best law's, mean over the other sets) is
 taken and judged on the held-out family. Beside it: what is shipped, the best of the eight in hindsight, the best law.
 
-A second table does the same for the width of the shipped band (split conformal prediction: Vovk, Gammerman and
-Shafer, 2005; a score is the distance of the truth from the estimate as a part of the band on that side): which
-factors on its width would make it hold .85 to .95 of a set; the factor with which it holds nine tenths of the other
-families, each set counting once; and how much it then holds of the held-out set. `by ratio`: of the others' sizes
-only those that lie about as far beyond what was measured.
+A second table does the same for the width of the band beyond the measured sizes (split conformal prediction: Vovk,
+Gammerman and Shafer, 2005; a score is the distance of the truth from the estimate as a part of the mixture's own band
+on that side): which factors on that width would make it hold .85 to .95 of a set; and how much of the set is held by
+the mixture's own band, with the one factor that holds nine tenths of the other families (each set counting once),
+with one that grows with what is lost (`malletrain.learn.band_width`), whose slope holds nine tenths of the other
+families that fix the batch a node, and as shipped, with its 95 % interval (curves drawn anew).
 """
 
 from __future__ import annotations
@@ -38,6 +39,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from malletrain.learn.band_width import MIN_LOSS
 from malletrain.learn.curve import BAND_TAIL, CurveFit
 from malletrain.learn.curve_families import grid
 from malletrain.learn.gaussian_process import Points, log_likelihoods, normal_quantile
@@ -59,8 +61,7 @@ NOISE = 0.02
 #: Curves that each share of the learnt prior has beforehand.
 PSEUDO_CURVES = 0.5
 ROUNDS = 40
-#: Sizes lie about as far beyond what was measured within so many times; fewer scores than this say nothing.
-NEAR_RATIO, LEAST_SCORES = 1.5, 20
+BOOTSTRAP_DRAWS = 2000
 
 
 @dataclass(frozen=True)
@@ -162,16 +163,30 @@ def coverage(found: Sequence[Case], bands: Sequence[Sequence[tuple[float, float,
     )
 
 
-def scores(found: Sequence[Case], given: Sequence[int]) -> tuple[Floats, Floats]:
-    """Of each larger size: how far the truth is from the estimate, as a part of the shipped band on that side, over
-    log throughput; and how many times as large the size is as the largest that was measured."""
-    score, ratio = [], []
-    for case in found:
+@dataclass(frozen=True)
+class Scores:
+    """Of each larger size of a set: how far the truth is from the estimate, as a part of the mixture's own band on
+    that side, over log throughput; the part of throughput that is lost by the estimate; the factor that is shipped;
+    and which curve it is of."""
+
+    score: Floats
+    lost: Floats
+    shipped: Floats
+    curve: NDArray[np.int64]
+
+
+def scores(found: Sequence[Case]) -> Scores:
+    """Of all larger sizes of a set."""
+    rows = []
+    for number, case in enumerate(found):
+        one = case.found.measured[0].rate / case.found.measured[0].nodes
         for each, truth in zip(case.found.at(case.sizes), case.truth, strict=True):
             edge = each.high if truth > each.rate else each.low
-            score.append(math.log(truth / each.rate) / math.log(edge / each.rate))
-            ratio.append(each.nodes / max(given))
-    return np.array(score), np.array(ratio)
+            shipped = case.found.band_width(each.nodes, each.rate)
+            score = shipped * math.log(truth / each.rate) / math.log(edge / each.rate)
+            rows.append((score, max(1 - each.rate / (each.nodes * one), 0.0), shipped, number))
+    table = np.array(rows, dtype=np.float64).T
+    return Scores(table[0], table[1], table[2], table[3].astype(np.int64))
 
 
 def _nine_tenths(score: Floats, weight: Floats) -> float:
@@ -181,26 +196,40 @@ def _nine_tenths(score: Floats, weight: Floats) -> float:
     return float(score[order][np.searchsorted(reached, 1 - 2 * BAND_TAIL)])
 
 
-def band_rows(sets: Mapping[str, Sequence[Case]], given: Sequence[int]) -> dict[str, dict[str, Any]]:
-    """By set: the `needed` factors on the shipped band, least and most, and the `factor` and the `coverage` of one
-    that is chosen on the other families: for all sizes, and by ratio of extrapolation."""
-    of = {name: scores(mine, given) for name, mine in sets.items()}
+def _least(parts: Sequence[Floats]) -> float:
+    """The least factor that holds nine tenths, each set counting once; nan without any."""
+    if not parts:
+        return math.nan
+    return _nine_tenths(np.concatenate(parts), np.concatenate([np.full(len(each), 1 / len(each)) for each in parts]))
+
+
+def _sure(held: NDArray[np.bool_], curve: NDArray[np.int64]) -> list[float]:
+    """95 % interval of how often the band holds, by drawing curves anew."""
+    sizes = np.bincount(curve).astype(np.float64)
+    inside = np.bincount(curve, weights=held)
+    drawn = np.random.default_rng(0).integers(0, len(sizes), (BOOTSTRAP_DRAWS, len(sizes)))
+    found: list[float] = np.quantile(inside[drawn].sum(axis=1) / sizes[drawn].sum(axis=1), [0.025, 0.975]).tolist()
+    return found
+
+
+def band_rows(sets: Mapping[str, Sequence[Case]]) -> dict[str, dict[str, Any]]:
+    """By set: the `needed` factors on the mixture's band, least and most; the `factor`s that are chosen on the other
+    families (one for all, and the slope over what is lost); the `coverage` of the mixture's band, with each of these,
+    and as shipped; and the interval of the last (`sure`). nan: no other family fixes the same."""
+    of = {name: scores(mine) for name, mine in sets.items()}
     found: dict[str, dict[str, Any]] = {}
-    for name, (score, ratio) in of.items():
+    for name, mine in of.items():
         others = [other for other in sets if FAMILIES[other] != FAMILIES[name]]
-        theirs, their_ratio = (np.concatenate([of[other][column] for other in others]) for column in (0, 1))
-        weight = np.concatenate([np.full(len(of[other][0]), 1 / len(of[other][0])) for other in others])
-        whole = _nine_tenths(theirs, weight)
-        by_ratio = {}
-        for each in np.unique(ratio).tolist():
-            near = np.abs(np.log(their_ratio / each)) <= math.log(NEAR_RATIO)
-            enough = np.count_nonzero(near) >= LEAST_SCORES
-            by_ratio[each] = _nine_tenths(theirs[near], weight[near]) if enough else whole
-        own = np.array([by_ratio[each] for each in ratio.tolist()])
+        one = _least([of[other].score for other in others])
+        alike = [of[other] for other in others if STRONG not in (name, other)]
+        slope = _least([each.score / (each.lost + MIN_LOSS) for each in alike])
+        held = mine.score <= mine.shipped
+        by_loss = float(np.mean(mine.score <= slope * (mine.lost + MIN_LOSS))) if alike else math.nan
         found[name] = {
-            "needed": [float(np.quantile(score, share)) for share in (0.85, 0.95)],
-            "factor": [whole, float(own.mean())],
-            "coverage": [float(np.mean(score <= whole)), float(np.mean(score <= own))],
+            "needed": [float(np.quantile(mine.score, share)) for share in (0.85, 0.95)],
+            "factor": [one, slope],
+            "coverage": [float(np.mean(mine.score <= 1)), float(np.mean(mine.score <= one)), by_loss, held.mean()],
+            "sure": _sure(held, mine.curve),
         }
     return found
 
@@ -253,19 +282,21 @@ def main() -> int:
     sets = all_cases(options.data, given)
     found = rows(sets)
     print("| held out | error: chosen on the others / shipped / in hindsight / best law "
-          "| in the band: chosen, shipped | chosen on the others |\n|---|---|---|---|")  # fmt: skip
+          "| in the mixture's own band: chosen, shipped | chosen on the others |\n|---|---|---|---|")  # fmt: skip
     for name, row in found.items():
         error, held = row["error"], row["coverage"]
         said = error[row["chosen"]], error[str(SHIPPED)], min(error.values()), row["law"]
         print(f"| {name} | {' / '.join(f'{each:.1%}' for each in said)} | {held[0]:.2f}, {held[1]:.2f} "
               f"| {row['chosen']} |")  # fmt: skip
-    bands = band_rows(sets, given)
-    print("\n| held out | factors that hold .85 to .95 | factor chosen on the others: one, by ratio "
-          "| in the band: shipped, one, by ratio |\n|---|---|---|---|")  # fmt: skip
+    bands = band_rows(sets)
+    print("\n| held out | factors that hold .85 to .95 | chosen on the others: factor, slope "
+          "| in the band: the mixture's, factor, slope | shipped |\n|---|---|---|---|---|")  # fmt: skip
     for name, row in bands.items():
-        needed, factor, held = row["needed"], row["factor"], row["coverage"]
-        print(f"| {name} | {needed[0]:.2f} to {needed[1]:.2f} | {factor[0]:.2f}, {factor[1]:.2f} "
-              f"| {found[name]['coverage'][1]:.2f}, {held[0]:.2f}, {held[1]:.2f} |")  # fmt: skip
+        needed, factor, held, sure = row["needed"], row["factor"], row["coverage"], row["sure"]
+        print(
+            f"| {name} | {needed[0]:.2f} to {needed[1]:.2f} | {factor[0]:.2f}, {factor[1]:.2f} "
+            f"| {held[0]:.2f}, {held[1]:.2f}, {held[2]:.2f} | {held[3]:.2f} [{sure[0]:.2f}, {sure[1]:.2f}] |"
+        )
         found[name]["bands"] = row
     if options.json:
         options.json.write_text(json.dumps(found, indent=1) + "\n")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 from pathlib import Path
 
@@ -165,3 +166,18 @@ def test_a_configurations_node_lists_count(tmp_path: Path) -> None:
     done = malletrain("replay", str(log), "--partition", "gpu")
     assert done.returncode == 2
     assert "--machine FILE" in done.stderr
+
+
+def test_other_placements_leave_the_outages_out_too(tmp_path: Path) -> None:
+    """How many nodes are idle does not depend on the rule that places jobs."""
+    log, report = tmp_path / "log.swf", tmp_path / "report"
+    jobs = [(hour, width) for hour in range(24) if not 10 <= hour < 14 for width in (1, 5, 11)]
+    rows = (f"{i} {3600 * at} 0 {3000 + 100 * (i % 7)} {width} -1 -1 {width} 3600 -1 1 1 1 1 1 1 -1 -1"
+            for i, (at, width) in enumerate(jobs))  # fmt: skip
+    log.write_text("; UnixStartTime: 1600000000\n; MaxNodes: 17\n; MaxProcs: 17\n" + "\n".join(rows) + "\n")
+    done = malletrain("replay", str(log), "--mix", "imagenet:2", "--sensitivity", "--report", str(report))
+    assert done.returncode == 0, done.stderr
+    assert "Likely outages look like" in done.stderr
+    with (report / "sensitivity.csv").open(newline="") as file:
+        idle = {row["idle_node_seconds"] for row in csv.DictReader(file) if row["what"] == "placement of main jobs"}
+    assert len(idle) == 1

@@ -20,12 +20,14 @@ from malletrain.domain.job import ResizeCosts
 from malletrain.replay import run
 from malletrain.replay.cluster_trace import ClusterTrace
 from malletrain.replay.options import Options
+from malletrain.replay.parallel import parts
 from malletrain.replay.report.director import SitePrices, months
 from malletrain.replay.report.frames import holes, sampled_days, timeline
 from malletrain.replay.run import Replay, replay
 from malletrain.replay.sampling import days
 from malletrain.replay.sampling.days import Sample, drawn_days, drawn_of_outages
 from malletrain.replay.sampling.estimate import estimate, weights
+from malletrain.replay.sensitivity import sensitivity
 from malletrain.replay.traces.trace import BUSY, IDLE
 from tests.replay.small import START, job, trace
 from tests.replay.test_command import malletrain
@@ -51,6 +53,11 @@ def busy(seed: int, hours: int = HOURS) -> ClusterTrace:
 def sampled(machine: ClusterTrace, count: int, seed: int = 0, processes: int = 1) -> Replay:
     sample = drawn_days(machine, count, seed, TICK_S)
     return replay(machine, JOBS, [AUTO], OPTIONS, processes=processes, sample=sample)
+
+
+def test_a_day_has_the_run_in_of_a_part() -> None:
+    """Three hours were too few: pilots and turns that begin together go on together for hours."""
+    assert days.RUN_IN_S == parts.RUN_IN_S
 
 
 @pytest.mark.usefixtures("hours")
@@ -126,6 +133,22 @@ def _rows(machine: ClusterTrace) -> list[tuple[float, int, int]]:
     times = np.repeat(machine.time, np.diff(machine.first)).tolist()
     rows = zip(times, machine.node.tolist(), machine.state.tolist(), strict=True)
     return [(t, n, s) for t, n, s in rows if not (2 * 3600 <= t - START <= 2.5 * 3600 and n >= 18)]
+
+
+@pytest.mark.usefixtures("hours")
+def test_other_assumptions_are_replayed_on_the_days_of_the_sample() -> None:
+    machine = busy(10)
+    answer = sampled(machine, 4)
+    found = {(each.what, each.value): each.score for each in sensitivity(answer)}
+    assert answer.sampled is not None
+    for key, jobs, options in (
+        (("training jobs", "1"), JOBS[:1], OPTIONS),
+        (("most pilots at a time", "10"), JOBS, replace(OPTIONS, max_pilots=10)),
+    ):
+        by_hand = replay(machine, jobs, [AUTO], options, processes=1, sample=answer.sampled.sample).scores["auto"]
+        assert found[key].speedup_node_seconds == by_hand.speedup_node_seconds
+    whole = replay(machine, JOBS[:1], [AUTO], OPTIONS, processes=1).scores["auto"]
+    assert found["training jobs", "1"].speedup_node_seconds != whole.speedup_node_seconds
 
 
 @pytest.mark.usefixtures("hours")

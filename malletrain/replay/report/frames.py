@@ -28,7 +28,7 @@ HOLE_CLASSES = (
 )  # fmt: skip
 
 
-#: Pilots that are looked at together.
+#: Pilots, or changes of nodes, that are looked at together.
 ROWS_AT_ONCE = 1 << 18
 
 
@@ -182,30 +182,36 @@ def waterfalls(answer: Replay) -> Iterator[tuple[str, str, float]]:
 def holes(answer: Replay) -> ColumnTable:
     """Holes by length: how many, their node-hours, and how many of these pilots held, for each policy. Of a sample,
     held is estimated by the holes' node-hours on the days that were replayed."""
-    intervals = answer.trace.intervals()
-    length = intervals.end - intervals.begin
+    trace, n = answer.trace, len(HOLE_CLASSES)
     bounds = np.array([bound for bound, _ in HOLE_CLASSES])
-    of = np.searchsorted(bounds, length, side="right")
-    n = len(HOLE_CLASSES)
+    count, seconds, inside = np.zeros(n, np.int64), np.zeros(n), np.zeros(n)
+    used = {name: np.zeros(n) for name in answer.results}
+    spans = [] if answer.sampled is None else answer.sampled.sample.spans
+    # Some nodes at a time: all holes of a year of a large machine take more memory than the rest of the answer.
+    for low, high, idle in trace.interval_blocks():
+        length = idle.end - idle.begin
+        of = np.searchsorted(bounds, length, side="right")
+        count += np.bincount(of, minlength=n)[:n]
+        seconds += np.bincount(of, weights=length, minlength=n)[:n]
+        for first, last in spans:
+            here = np.flatnonzero((idle.end > first) & (idle.begin < last))
+            within = np.minimum(idle.end[here], last) - np.maximum(idle.begin[here], first)
+            inside += np.bincount(of[here], weights=within, minlength=n)[:n]
+        for name, result in answer.results.items():
+            pilots = result.log.pilots
+            mine = np.flatnonzero((pilots.node >= low) & (pilots.node < high))
+            for begin in range(0, len(mine), ROWS_AT_ONCE):
+                rows = pilots.rows(mine[begin : begin + ROWS_AT_ONCE])
+                hole = _hole_of(idle, rows.node, rows.start, trace.start, trace.end)
+                used[name] += np.bincount(of[hole], weights=rows.end - rows.start, minlength=n)[:n]
     columns: dict[str, NDArray[Any]] = {
-        "length": np.array([name for _, name in HOLE_CLASSES]),
-        "holes": np.bincount(of, minlength=n)[:n],
-        "node_hours": np.bincount(of, weights=length, minlength=n)[:n] / 3600,
-    }
+        "length": np.array([name for _, name in HOLE_CLASSES]), "holes": count, "node_hours": seconds / 3600
+    }  # fmt: skip
     scale = np.ones(n)
     if answer.sampled is not None:
-        inside = np.zeros(n)
-        for first, last in answer.sampled.sample.spans:
-            here = np.flatnonzero((intervals.end > first) & (intervals.begin < last))
-            seconds = np.minimum(intervals.end[here], last) - np.maximum(intervals.begin[here], first)
-            inside += np.bincount(of[here], weights=seconds, minlength=n)[:n]
         scale = np.divide(columns["node_hours"] * 3600, inside, out=np.zeros(n), where=inside > 0)
-    for name, result in answer.results.items():
-        used = np.zeros(n)
-        for rows in result.log.pilots.parts(ROWS_AT_ONCE):
-            hole = _hole_of(intervals, rows.node, rows.start, answer.trace.start, answer.trace.end)
-            used += np.bincount(of[hole], weights=rows.end - rows.start, minlength=n)[:n]
-        columns[f"used_{name}"] = used * scale / 3600
+    for name, held in used.items():
+        columns[f"used_{name}"] = held * scale / 3600
     return ColumnTable(columns)
 
 
@@ -285,7 +291,8 @@ def node_map(answer: Replay, name: str, nodes: int = 120, bins: int = 480) -> No
     row[chosen] = np.arange(len(chosen))
     edges = np.linspace(trace.start, trace.end, bins + 1)
     seconds = np.zeros((4, len(chosen), bins))
-    wanted = np.flatnonzero(row[trace.node] >= 0)  # of a year of a large machine a small part
+    drawn = row >= 0
+    wanted = _rows_of(trace.node, drawn)
     order = wanted[np.argsort(trace.node[wanted], kind="stable")]
     node, state = trace.node[order], trace.state[order]
     begin = trace.time[np.searchsorted(trace.first, order, side="right") - 1]
@@ -294,11 +301,18 @@ def node_map(answer: Replay, name: str, nodes: int = 120, bins: int = 480) -> No
     for kind, layer in ((IDLE, 1), (DOWN, 3)):
         mine = state == kind
         _spread(seconds[layer], row[node[mine]], begin[mine], end[mine], edges)
-    pilots = log.pilots.rows(np.flatnonzero(row[log.pilots.node] >= 0))
+    pilots = log.pilots.rows(_rows_of(log.pilots.node, drawn))
     _spread(seconds[2], row[pilots.node], pilots.start, pilots.end, edges)
     seconds[1] -= seconds[2]
     seconds[BUSY] = (edges[1] - edges[0]) - seconds[1:].sum(axis=0)
     return NodeMap([trace.nodes[i] for i in chosen], edges[:-1], seconds.argmax(axis=0).astype(np.int8))
+
+
+def _rows_of(node: NDArray[np.int32], wanted: NDArray[np.bool_]) -> NDArray[np.int64]:
+    """The rows of the wanted nodes: of a year of a large machine a small part."""
+    begins = range(0, len(node), ROWS_AT_ONCE)
+    parts = [begin + np.flatnonzero(wanted[node[begin : begin + ROWS_AT_ONCE]]) for begin in begins]
+    return np.concatenate([np.empty(0, np.int64), *parts])
 
 
 def _spread(
@@ -309,12 +323,12 @@ def _spread(
     width, origin, bins = edges[1] - edges[0], edges[0], len(edges) - 1
     first = np.clip(((begin - origin) / width).astype(np.int64), 0, bins - 1)
     last = np.clip(((end - origin) / width).astype(np.int64), 0, bins - 1)
-    for r, a, b, t0, t1 in zip(
-        row.tolist(), first.tolist(), last.tolist(), begin.tolist(), end.tolist(), strict=True
-    ):
-        if a == b:
-            total[r, a] += t1 - t0
-        else:
-            total[r, a] += edges[a + 1] - t0
-            total[r, a + 1 : b] += width
-            total[r, b] += t1 - edges[b]
+    within = first == last
+    np.add.at(total, (row[within], first[within]), (end - begin)[within])
+    row, begin, end, first, last = (each[~within] for each in (row, begin, end, first, last))
+    np.add.at(total, (row, first), edges[first + 1] - begin)
+    np.add.at(total, (row, last), end - edges[last])
+    covered = np.zeros(total.shape, np.int64)
+    np.add.at(covered, (row, first + 1), 1)
+    np.subtract.at(covered, (row, last), 1)
+    total += covered.cumsum(axis=1) * width
