@@ -441,7 +441,7 @@ class BreakerSection(Section):
     """When the daemon steps back by itself."""
 
     preemptions_per_hour: Annotated[int, Field(ge=1)] = 20
-    """Preempted pilots in an hour above which no new pilot starts: yielding should come first."""
+    """Preemptions in an hour above which no new pilot starts; pilots preempted within a minute count once."""
     slow_exits_per_hour: Annotated[int, Field(ge=0)] = 10
     """The same for pilots that were still there a minute after they should have left."""
     ailing_nodes_per_hour: Annotated[int, Field(ge=0)] = 2

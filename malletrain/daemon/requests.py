@@ -16,6 +16,7 @@ from malletrain.daemon.views.scalability_view import profile_row
 from malletrain.domain.errors import InvalidInput, Refused
 from malletrain.domain.event import (
     ArrayAttached,
+    ArrayRefused,
     Event,
     JobAnnounced,
     JobCancelled,
@@ -188,6 +189,11 @@ class LoopRequests:
             # Slurm uses numbers again: what a job that is over had by this one was another array.
             if any(name.startswith(mark) for other in own if not other.phase.is_over for name in other.pilots):
                 raise Conflict(f"array {array_id} belongs to another job")
+            unseen = self._loop.ledger.unseen_arrays()
+            for other in own:
+                if other.job.id != job and array_id in unseen.get(other.job.id, ()):
+                    lost = f"Slurm has lost array {array_id}, and given its number to job {job}'s"
+                    self._record(ArrayRefused(array_id, gone=True), other.job.id, lost)
             self._record(ArrayAttached(array_id, tasks), job)
 
     def cancel(self, job: int, identity: Identity) -> None:

@@ -530,9 +530,7 @@ class Service:
     def _mind_breaker(self, snapshot: Snapshot) -> None:
         """Step back at signs of harm or without a journal, and say so in log, journal and `status`."""
         ledger, rules = self._loop.ledger, self._loop.rules
-        signs = ledger.harm_signals.seen(
-            self._site.why_unfit(), lambda job, at: ledger.conduct.excuses(job, at, rules)
-        )
+        signs = ledger.signs_of_harm(rules, self._site.why_unfit())
         why = self._why_unsafe() or why_to_pause(signs, self._clock.now(), breaker_rules(self._config))
         if bool(why) != bool(self._loop.paused):
             self._log.warning("breaker", why=why or "closed again")

@@ -38,9 +38,17 @@ def termination(view: JobView, rules: Rules, spent_s: float = 0.0) -> tuple[JobC
         )
     if any(p.phase is not PilotPhase.ENDED for p in view.pilots.values()):
         return None
-    ends = [p.ended_as for p in view.pilots.values() if not p.is_part]
-    if SlurmState.CANCELLED in ends and SlurmState.PREEMPTED not in ends:
+    tasks = [p for p in view.pilots.values() if not p.is_part]
+    last = max(tasks, key=lambda pilot: pilot.since)
+    if last.ended_as is SlurmState.CANCELLED:  # (an earlier one may have been cancelled for itself)
         return JobCancelled(), "its array was cancelled in Slurm"
+    ends = [p.ended_as for p in tasks]
+    if last.ended_as is SlurmState.UNKNOWN:
+        unknown = ends.count(SlurmState.UNKNOWN)
+        return JobFailed(), (
+            f"Slurm no longer knows its tasks ({unknown} of {len(ends)}): slurmctld was killed before it had saved "
+            "them, or they ended while nobody looked: submit it again, and it goes on from its last save"
+        )
     consumed = ", ".join(f"{ends.count(state)} {state.value}" for state in SlurmState if state in ends)
     return JobFailed(), (
         f"no held task is left (of {len(ends)}: {consumed}): submit it again, and it goes on from its last save"

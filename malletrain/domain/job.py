@@ -237,7 +237,7 @@ class PilotEnd:
 @dataclass(frozen=True, slots=True)
 class ArrayReport:
     """A held array, looked at before its tasks are trusted: the sound tasks, and what is wrong with the others.
-    `gone`: Slurm has none of its tasks, or has them no more."""
+    `gone`: Slurm has no such array of the job's user, or has it no more."""
 
     array_id: int
     tasks: tuple[int, ...] = ()

@@ -23,9 +23,14 @@ class BreakerRules:
 @dataclass(frozen=True, slots=True)
 class HarmSignals:
     """Signs of harm, as the times (Unix seconds, rising) at which each was seen; `unsound`: what is wrong with the
-    harvest partition by now."""
+    harvest partition by now.
+
+    Where the site promises by how much main jobs may be later, `late_main_jobs` stands for `preempted`: those that
+    were later, of the main jobs that Slurm preempted pilots for.
+    """
 
     preempted: Sequence[float] = ()
+    late_main_jobs: Sequence[float] = ()
     slow_exits: Sequence[float] = ()
     ailing_nodes: Sequence[float] = ()
     slow_cycles: Sequence[float] = ()
@@ -41,7 +46,13 @@ def why_to_pause(harm: HarmSignals, now: float, rules: BreakerRules) -> str:
         (
             harm.preempted,
             rules.preemptions_per_hour,
-            "pilots were preempted, so yielding comes too late",
+            "times pilots were preempted, so yielding comes too late",
+            "preemptions_per_hour",
+        ),
+        (
+            harm.late_main_jobs,
+            rules.preemptions_per_hour,
+            "main jobs that Slurm preempted pilots for were later than promised",
             "preemptions_per_hour",
         ),
         (harm.slow_exits, rules.slow_exits_per_hour, "pilots were slow to leave", "slow_exits_per_hour"),

@@ -221,7 +221,10 @@ def _of_pilot(record: JobState, event: Event) -> None:
         record.world = replace(record.world, members=left) if left else None
     # One that was to go says nothing of the script: it may have been killed.
     by_itself = pilot.phase not in (PilotPhase.LEAVING, PilotPhase.RECYCLING)
-    if isinstance(payload, PilotEnded) and turned.ended_as in _FAILED_STATES and by_itself and not pilot.is_part:
+    # One whose worker was ready and that ends with 0 has finished, and could not say so while the daemon was away.
+    finished = turned.ended_as is SlurmState.COMPLETED and (pilot.ready or pilot.unheard)
+    failed = isinstance(payload, PilotEnded) and turned.ended_as in _FAILED_STATES and not finished
+    if failed and by_itself and not pilot.is_part:
         record.failures += 1
 
 

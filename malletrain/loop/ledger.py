@@ -11,6 +11,7 @@ from dataclasses import replace
 from itertools import pairwise
 
 from malletrain.decide.entitlement.budgets import AccountBudget, NodeTimeSpent, work_left_s
+from malletrain.decide.rules import Rules
 from malletrain.domain.event import DaemonStarted, Event, JobAnnounced, OperatorRequest, SamplesReported, TasksAdded
 from malletrain.domain.job import (
     Curve,
@@ -30,6 +31,7 @@ from malletrain.learn.class_curves import fits_by_class
 from malletrain.learn.curve import fit_curve, shared_evidence
 from malletrain.learn.given_curve import plausible
 from malletrain.learn.prior_jobs import MAX_PRIOR_JOBS, Evidence, PriorJobs, application
+from malletrain.loop.breaker import HarmSignals
 from malletrain.loop.job_notices import JobNotice, notices_due
 from malletrain.loop.job_state import JobState, fold
 from malletrain.loop.trackers.budget_usage import BudgetUsage
@@ -300,6 +302,17 @@ class Ledger:
     def samples(self, job_id: int) -> tuple[ThroughputSample, ...]:
         """The windows of training that a job has reported lately."""
         return tuple(self._records[job_id].samples)
+
+    def signs_of_harm(self, rules: Rules, unsound: str = "") -> HarmSignals:
+        """All signs for the breaker. `unsound`: what is wrong with the harvest partition.
+
+        What follows from a job's or user's own breaker is left out. Preemptions matter by what the site promises: of
+        a delay that is within it the main queue takes no harm.
+        """
+        signs = self.harm_signals.seen(unsound, lambda job, at: self.conduct.excuses(job, at, rules))
+        if rules.promise is None or rules.promise.p95_s is None:
+            return signs
+        return replace(signs, preempted=(), late_main_jobs=self.promise.late_after_preemption(rules.promise.p95_s))
 
     def notices_due(self, now: float) -> tuple[JobNotice, ...]:
         """Notices due to the owners of jobs."""

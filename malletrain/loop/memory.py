@@ -71,6 +71,8 @@ class _Task:
     start: float | None = None
     limit_s: float = 60.0
     end: PilotEnd | None = None
+    submitted: float | None = None
+    cancelled: float | None = None  #: when it was, in hold, by the daemon
     more: tuple[str, ...] = ()  #: further nodes that it holds
 
     @property
@@ -103,7 +105,7 @@ class MemoryCluster:
             self._next_array += 1
         number = self._next_array if again is None else again
         for task in range(tasks):
-            self.tasks[f"{number}_{task}"] = _Task(user)
+            self.tasks[f"{number}_{task}"] = _Task(user, submitted=self.clock.now())
         return number
 
     def set_main(self, jobs: Iterable[SlurmJob]) -> tuple[str, ...]:
@@ -119,6 +121,13 @@ class MemoryCluster:
         """Let a running pilot end; its task is consumed."""
         task = self.tasks[pilot]
         task.state, task.node, task.start, task.end = end.state, "", None, end
+
+    def forget_cancellations(self, seconds: float) -> None:
+        """slurmctld is killed, and comes back from what it had saved so long ago: held tasks that were cancelled
+        since wait again."""
+        for task in self.tasks.values():
+            if task.cancelled is not None and self.clock.now() - task.cancelled <= seconds:
+                task.state, task.end, task.cancelled = SlurmState.PENDING, None, None
 
     # -- the port ----------------------------------------------------------------------------------------------
 
@@ -140,12 +149,10 @@ class MemoryCluster:
 
     def inspect(self, array_id: int, job: MalleableJob) -> ArrayReport:
         self._answer()
-        own = {p: t for p, t in self.tasks.items() if p.startswith(f"{array_id}_")}
+        own = {p: t for p, t in self.tasks.items() if p.startswith(f"{array_id}_") and t.owner == job.user}
         if not own:
-            return ArrayReport(array_id, (), (f"array {array_id} is not in the queue",), gone=True)
-        foreign = [f"{p} belongs to {t.owner}, not to {job.user}" for p, t in own.items() if t.owner != job.user]
-        sound = tuple(int(p.split("_")[1]) for p, t in own.items() if t.owner == job.user and t.held)
-        return ArrayReport(array_id, sound, tuple(foreign))
+            return ArrayReport(array_id, (), (f"Slurm knows no job array {array_id}",), gone=True)
+        return ArrayReport(array_id, tuple(int(p.split("_")[1]) for p, t in own.items() if t.held))
 
     def end_of(self, pilot: str) -> PilotEnd:
         self._answer()
@@ -206,6 +213,7 @@ class MemoryCluster:
         for pilot in action.pilots:
             task = self.tasks.get(task_of(pilot))
             if task is not None and task.end is None:
+                task.cancelled = self.clock.now() if task.held else None
                 self.end_pilot(task_of(pilot), PilotEnd(SlurmState.CANCELLED))
         return Outcome(True)
 
@@ -232,6 +240,7 @@ class MemoryCluster:
             array_id=array,
             array_task=index,
             time_limit_s=task.limit_s,
+            submit_time=task.submitted,
             start_time=task.start,
             end_time=None if task.start is None else task.start + task.limit_s,
             nodes=task.nodes,

@@ -38,9 +38,12 @@ def observe(
     events: list[Event] = []
     for job_id, view in sorted(views.items()):
         for pilot_id, pilot in sorted(view.pilots.items()):
-            if pilot.phase is PilotPhase.ENDED or snapshot.taken_at <= pilot.since <= now:
+            if snapshot.taken_at <= pilot.since <= now:
                 continue  # (one that changed after `now` did so before the clock was set back)
-            seen = _seen(pilot, rows.get(pilot.task), end_once, now, partition)
+            if pilot.phase is PilotPhase.ENDED:
+                seen = _back(pilot, rows.get(pilot_id), partition)
+            else:
+                seen = _seen(pilot, rows.get(pilot.task), end_once, now, partition)
             if seen is not None:
                 payload, reason = _of_part(seen) if pilot.is_part else _with_preemption(seen, pilot)
                 node = pilot.node
@@ -80,6 +83,16 @@ def _with_preemption(seen: _Seen, pilot: Pilot) -> _Seen:
     if isinstance(payload, PilotHeld):
         return replace(payload, preempted=True), "preempted"
     return (replace(payload, preempted=True), "preempted") if isinstance(payload, PilotEnded) else seen
+
+
+def _back(pilot: Pilot, row: SlurmJob | None, partition: str) -> _Seen | None:
+    """A task that has ended waits again, in hold: slurmctld was killed before it had saved that end, and has come
+    back with the task as it was. (One that was submitted since is of another job: numbers are used again.)"""
+    if row is None or row.state is not SlurmState.PENDING or not is_held(row):
+        return None
+    if row.partition != partition or row.submit_time is None or row.submit_time > pilot.since:
+        return None
+    return PilotHeld(), "had ended, and Slurm has it again: slurmctld came back from an older state"
 
 
 def _seen(

@@ -102,7 +102,7 @@ class SlurmCluster:
         """
         rows = self._queries.array(array_id)
         seen = pilots.inspect(array_id, rows, self._harvest, job.uid)
-        return ArrayReport(array_id, seen.tasks if seen.sound else (), seen.faults, gone=not rows)
+        return ArrayReport(array_id, seen.tasks if seen.sound else (), seen.faults, seen.gone)
 
     def end_of(self, pilot: str) -> PilotEnd:
         """What became of a pilot that the queue no longer shows.

@@ -59,13 +59,15 @@ class EndState:
 
 @dataclass(frozen=True, slots=True)
 class ArrayInspection:
-    """A registered array as Slurm shows it. `tasks` are held and sound; `faults` say what is not."""
+    """A registered array as Slurm shows it. `tasks` are held and sound; `faults` say what is not; `gone`: Slurm has
+    no such array of this user's, though its number may be another job's by now."""
 
     array_id: int
     user: str
     uid: int
     tasks: tuple[int, ...]
     faults: tuple[str, ...]
+    gone: bool = False
 
     @property
     def sound(self) -> bool:
@@ -218,7 +220,7 @@ def inspect(array_id: int, rows: Sequence[TaskRecord], harvest: Harvest, uid: in
     """The held tasks of an array, and everything that is wrong with it."""
     mine = [row for row in rows if row.array_id == array_id and uid in (None, row.uid)]
     if not mine:  # the same words as for another user's: Slurm's PrivateData may hide it
-        return ArrayInspection(array_id, "", -1, (), (f"Slurm knows no job array {array_id}",))
+        return ArrayInspection(array_id, "", -1, (), (f"Slurm knows no job array {array_id}",), gone=True)
     tasks: list[int] = []
     found: dict[str, None] = {}
     for row in mine:

@@ -256,7 +256,8 @@ def test_an_array_is_inspected(stage: Stage) -> None:
     assert refused.faults
     missing = stage.cluster.inspect(array + 1000, stage.job)
     assert missing.faults and missing.gone
-    assert not refused.gone
+    assert refused.gone, "nobody learns from it whether another user has an array of this number"
+    assert not stage.cluster.inspect(array, stage.job).gone
 
 
 def test_a_started_pilot_holds_its_node(stage: Stage) -> None:

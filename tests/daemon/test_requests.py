@@ -9,7 +9,7 @@ import pytest
 from malletrain.api.ports import Conflict, Identity, NewJob
 from malletrain.daemon.requests import MAX_UNATTACHED_JOBS, LoopRequests
 from malletrain.domain.event import Event, PilotEnded, TasksAdded
-from malletrain.domain.job import Profile
+from malletrain.domain.job import JobPhase, Profile
 from malletrain.domain.snapshot import SlurmState
 from malletrain.loop.ledger import Ledger
 from malletrain.slurm.site.site_facts import Harvest
@@ -66,6 +66,25 @@ def test_a_user_announces_few_jobs_without_an_array() -> None:
         requests.announce(wanted, mallory)
     requests.cancel(made[0], mallory)
     requests.announce(wanted, mallory)
+
+
+def test_a_job_whose_array_slurm_lost_fails_when_its_number_is_another_jobs() -> None:
+    """slurmctld was killed before it had saved the first array, and gave its number to the owner's next one. The
+    daemon, away meanwhile, took that one's tasks for those of both: the first job waited for ever."""
+    world = World()
+    numbers = iter(range(1, 100))
+    requests = LoopRequests(
+        world.loop, nullcontext(), world.clock, Harvest("harvest"), lambda count: (), lambda: next(numbers)
+    )
+    ada = Identity(1001, 1001, "ada")
+    first, second = (requests.announce(NewJob("digits", 1, 4), ada) for _ in range(2))
+    for job in (first, second, second):
+        requests.attach_array(job, 4711, 2, ada)
+    assert world.loop.ledger.unseen_arrays() == {second: (4711,)}
+    world.loop.tick()
+    view = world.loop.views[first]
+    assert view.phase is JobPhase.FAILED
+    assert view.reason == f"Slurm has lost array 4711, and given its number to job {second}'s: submit it again"
 
 
 def test_an_array_is_of_one_job_until_slurm_uses_its_number_again() -> None:

@@ -17,7 +17,8 @@ RULES = BreakerRules(2, 2, 2, 2, pause_s=600.0)
 @pytest.mark.parametrize(
     ("sign", "key", "said"),
     [
-        ("preempted", "preemptions", "more than 2 pilots were preempted, so yielding comes too late"),
+        ("preempted", "preemptions", "more than 2 times pilots were preempted, so yielding comes too late"),
+        ("late_main_jobs", "preemptions", "more than 2 main jobs that Slurm preempted pilots for were later than"),
         ("slow_exits", "slow_exits", "more than 2 pilots were slow to leave"),
         ("ailing_nodes", "ailing_nodes", "more than 2 nodes ailed after pilots"),
         ("slow_cycles", "slow_cycles", "cycles longer than without pilots"),

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from malletrain.domain.event import Event, EventKind
+from malletrain.decide.promise.promised_reserve import MainPromise
+from malletrain.decide.rules import Rules
+from malletrain.domain.event import Event, EventKind, JsonValue
 from malletrain.domain.snapshot import BackfillPlan, NodeState, Snapshot
 from malletrain.loop.ledger import Ledger
 from malletrain.loop.rollout import Stage
@@ -32,11 +34,34 @@ def test_a_pilot_that_takes_long_to_leave_is_slow() -> None:
     assert signs.seen().slow_exits == (71.0,)
 
 
-def test_preempted_pilots_are_counted() -> None:
+def test_preemptions_are_counted_those_of_one_wide_main_job_once() -> None:
     signs = HarmSignalTracker()
-    signs.apply(event_of(5, EventKind.PILOT_ENDED, 1, "7_0", data={"preempted": True}))
-    signs.apply(event_of(6, EventKind.PILOT_ENDED, 1, "7_1", data={"preempted": False}))
-    assert signs.seen().preempted == (5,)
+    signs.apply(event_of(1, EventKind.DAEMON_STARTED, data={"stage": "few"}))
+    for number, (at, preempted) in enumerate([(5, True), (6, False), (7, True), (40, True), (66, True), (200, True)]):
+        signs.apply(event_of(at, EventKind.PILOT_ENDED, 1, f"7_{number}", data={"preempted": preempted}))
+    assert signs.seen().preempted == (5, 66, 200)
+    lately = signs.lately()
+    assert lately is not None
+    assert lately.preempted == 5, "a stage is judged by its pilots"
+
+
+def test_where_the_site_promises_a_delay_only_main_jobs_that_were_later_are_signs_of_harm() -> None:
+    ledger = Ledger()
+    for number, wait_s in enumerate((1.0, 40.0)):
+        at, pilot = START + 500.0 * number, f"7_{number}"
+        met: dict[str, JsonValue] = {
+            "main_job": str(number), "submitted_at": at, "started_at": at + wait_s, "left_at": at + wait_s,
+            "preempted": True,
+        }  # fmt: skip
+        ended = event_of(at + wait_s, EventKind.PILOT_ENDED, 1, pilot, data={"preempted": True})
+        ledger.apply([ended, event_of(at + wait_s + 1, EventKind.MAIN_MET, 1, pilot, "n0", data=met)])
+    without = ledger.signs_of_harm(Rules())
+    assert (without.preempted, without.late_main_jobs) == ((START + 1.0, START + 540.0), ())
+    for promise in (MainPromise(cycle_ratio=1.5), MainPromise(mean_s=5.0)):
+        assert ledger.signs_of_harm(Rules(promise=promise)) == without, "of a delay it says nothing, or not for each"
+    promised = ledger.signs_of_harm(Rules(promise=MainPromise(p95_s=5.0)), unsound="PreemptMode=OFF")
+    assert (promised.preempted, promised.late_main_jobs) == ((), (START + 540.0,))
+    assert promised.unsound == "PreemptMode=OFF"
 
 
 def test_a_node_that_slurm_takes_out_of_service_after_a_pilot_ails_once() -> None:

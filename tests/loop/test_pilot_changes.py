@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from malletrain.domain.event import PilotEnded, PilotHeld
@@ -39,3 +41,36 @@ def test_when_slurm_had_requeued_a_task_is_when_its_nodes_were_free(
     of_task, of_part = observe(Snapshot(NOW, (), (row,)), views, unasked, NOW + 1, "harvest")
     assert of_task.payload == PilotHeld(left_at=left_at)
     assert of_part.payload == PilotEnded(SlurmState.REQUEUED, left_at=left_at)
+
+
+HELD_AGAIN = SlurmJob(
+    "9_0", 9, "ann", "", "harvest", "", SlurmState.PENDING, reason="JobHeldUser", submit_time=NOW - 900
+)  # fmt: skip
+
+
+def test_a_task_that_had_ended_and_waits_again_is_held_again() -> None:
+    """slurmctld had not saved the end before it was killed: it comes back with the task as it was."""
+    views = {1: JobView(JOB, JobPhase.COMPLETED, {"9_0": Pilot("9_0", 1, PilotPhase.ENDED, NOW - 8)})}
+    (event,) = observe(Snapshot(NOW, (), (HELD_AGAIN,)), views, unasked, NOW + 1, "harvest")
+    assert (event.payload, event.pilot) == (PilotHeld(), "9_0")
+    assert "has it again" in event.reason
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        replace(HELD_AGAIN, submit_time=NOW - 5),  # of another job: slurmctld uses the number again
+        replace(HELD_AGAIN, submit_time=None),
+        replace(HELD_AGAIN, partition="main"),  # its owner has made a job of the main queue of it
+        replace(HELD_AGAIN, reason="Priority"),
+        replace(HELD_AGAIN, state=SlurmState.COMPLETING),
+    ],
+)
+def test_what_has_the_name_of_a_task_that_has_ended_is_left_alone(row: SlurmJob) -> None:
+    pilot = Pilot("9_0", 1, PilotPhase.ENDED, NOW - 8)
+    views = {1: JobView(JOB, JobPhase.COMPLETED, {"9_0": pilot, "9_0+1": replace(pilot, id="9_0+1")})}
+    assert observe(Snapshot(NOW, (), (row,)), views, unasked, NOW + 1, "harvest") == []
+    late = replace(views[1], pilots={"9_0": replace(pilot, since=NOW)})
+    assert observe(Snapshot(NOW, (), (HELD_AGAIN,)), {1: late}, unasked, NOW + 1, "harvest") == [], (
+        "older than its end"
+    )

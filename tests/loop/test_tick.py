@@ -33,8 +33,9 @@ def test_an_array_of_someone_else_is_refused() -> None:
     world.tick()
     assert world.running() == {}
     view = world.loop.ledger.views()[1]
-    assert view.phase is JobPhase.ANNOUNCED
-    assert "mallory" in view.reason
+    assert view.phase is JobPhase.FAILED
+    assert "Slurm knows no job array 1001" in view.reason
+    assert "mallory" not in view.reason, "nobody learns from it who has an array of this number"
 
 
 def test_a_main_job_that_could_start_is_given_nodes_by_the_next_look() -> None:
@@ -326,6 +327,32 @@ def test_a_job_without_tasks_says_so() -> None:
         assert world.loop.ledger.views()[1].phase is phase
 
 
+@pytest.mark.parametrize(
+    ("ends", "phase", "said"),
+    [
+        ((SlurmState.CANCELLED, SlurmState.NODE_FAIL), JobPhase.FAILED, "no held task is left (of 2:"),
+        ((SlurmState.PREEMPTED, SlurmState.CANCELLED), JobPhase.CANCELLED, "cancelled in Slurm"),
+        ((SlurmState.CANCELLED, SlurmState.UNKNOWN), JobPhase.FAILED, "Slurm no longer knows its tasks (1 of 2)"),
+    ],
+)
+def test_of_a_job_whose_tasks_have_all_ended_the_last_one_says_how(
+    ends: tuple[SlurmState, ...], phase: JobPhase, said: str
+) -> None:
+    """Its owner may cancel one task among many, without meaning the job."""
+    world = World(nodes=1)
+    world.submit(job(1, most=1), tasks=2)
+    world.loop.crowded = "no task is added"
+    for state in ends:
+        for _ in range(3):
+            world.tick()
+        (pilot,) = world.running().values()
+        world.cluster.end_pilot(pilot, PilotEnd(state, preempted=state is SlurmState.PREEMPTED))
+    world.tick()
+    view = world.loop.ledger.views()[1]
+    assert view.phase is phase
+    assert said in view.reason
+
+
 def test_the_last_task_of_a_job_leaves_a_node_that_staff_wants() -> None:
     world = World(nodes=2)
     world.submit(job(1), tasks=1)
@@ -334,3 +361,36 @@ def test_the_last_task_of_a_job_leaves_a_node_that_staff_wants() -> None:
     world.cluster.nodes[node_name] = replace(world.cluster.nodes[node_name], state=NodeState.DRAINED)
     world.tick()
     assert not world.running()
+
+
+def test_tasks_that_slurmctld_brings_back_after_their_job_ended_are_cancelled_again() -> None:
+    world = World(nodes=1)
+    world.submit(job(1, most=1), tasks=3)
+    world.tick()
+    world.loop.record([event_of(world.clock.now(), EventKind.JOB_COMPLETED, 1)])
+    for _ in range(4):
+        world.tick(60.0)
+    assert all(task.end is not None for task in world.cluster.tasks.values())
+    for task in list(world.cluster.tasks.values())[
+        1:
+    ]:  # slurmctld dies, and comes back from what it had saved before
+        task.end, task.state, task.held = None, SlurmState.PENDING, True
+    world.tick()
+    world.tick()
+    assert all(task.end is not None for task in world.cluster.tasks.values())
+
+
+def test_workers_that_end_with_0_after_they_were_ready_are_no_failures_of_the_script() -> None:
+    """Training had finished while the daemon was away: its four pilots counted as four that had failed in a row."""
+    world = World(nodes=4)
+    world.submit(job(1), tasks=20)
+    for _ in range(3):
+        world.tick()
+    pilots = world.running()
+    assert len(pilots) == 4
+    for node_name, pilot in pilots.items():
+        world.loop.record([event_of(world.clock.now(), EventKind.WORKER_WARM, 1, pilot, node_name)])
+        world.cluster.end_pilot(pilot, PilotEnd(SlurmState.COMPLETED, exit_code=0, detail="completed, exit code 0:0"))
+    world.tick()
+    view = world.loop.ledger.views()[1]
+    assert (view.failures, view.phase.is_over) == (0, False)

@@ -25,6 +25,22 @@ def test_a_sound_array() -> None:
     found = pilots.inspect(7, [HELD], HARVEST, 1001)
     assert found.sound
     assert found.tasks == (0, 1, 2, 3)
+    assert not found.gone
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        [],
+        [
+            HELD._replace(array_id=None, tasks=(), id="7", uid=1002)
+        ],  # slurmctld lost the array, and gave its number anew
+        [HELD._replace(uid=1002)],
+    ],
+)
+def test_an_array_that_slurm_does_not_have_is_gone_whoever_has_its_number_now(rows: list[TaskRecord]) -> None:
+    found = pilots.inspect(7, rows, HARVEST, 1001)
+    assert (found.gone, found.sound, found.faults) == (True, False, ("Slurm knows no job array 7",))
 
 
 @pytest.mark.parametrize(

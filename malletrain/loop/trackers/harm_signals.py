@@ -32,6 +32,10 @@ _OWN_WORDS = (
     "unexpectedly rebooted",
 )  # fmt: skip
 
+#: What Slurm preempts within so many seconds counts once: a main job of many nodes ends as many pilots, whose grace
+#: time (GraceTime, KillWait) they use in part.
+ONE_PREEMPTION_S = 60.0
+
 #: Main cycles count as slow above this factor over those without pilots, and above so many seconds.
 SLOW_FACTOR = 2.0
 SLOW_CYCLE_S = 0.5
@@ -70,7 +74,7 @@ class HarmSignalTracker:
             case PilotHeld(preempted=preempted) | PilotEnded(preempted=preempted):
                 self._ended(event)
                 if preempted and event.pilot is not None:
-                    self._count("preempted", event)
+                    self._count("preempted", event, apart_s=ONE_PREEMPTION_S)
             case NodeAils():
                 if event.node:
                     self._ailing.add(event.node)
@@ -127,8 +131,11 @@ class HarmSignalTracker:
             if median(self._beside) > slowest_good:
                 self._times["slow_cycles"].append((now, None))
 
-    def _count(self, name: str, event: Event) -> None:
-        self._times[name].append((event.at, event.job))
+    def _count(self, name: str, event: Event, apart_s: float = 0.0) -> None:
+        """Of a stage each pilot counts; for the breaker, those within `apart_s` once."""
+        times = self._times[name]
+        if not times or not 0.0 <= event.at - times[-1][0] < apart_s:
+            times.append((event.at, event.job))
         if self._lately is not None:
             self._lately = replace(self._lately, **{name: getattr(self._lately, name) + 1})
 

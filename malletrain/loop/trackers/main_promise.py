@@ -237,6 +237,16 @@ class PromiseTracker:
         ]  # fmt: skip
         return tuple(sorted(found, key=lambda each: each.could_at))
 
+    def late_after_preemption(self, bound_s: float) -> tuple[float, ...]:
+        """When the main jobs started that Slurm preempted pilots for and that were later than `bound_s` (Unix
+        seconds, rising)."""
+        late = (
+            each.started_at
+            for each in self._given.values()
+            if each.preempted and each.delay_s is not None and each.delay_s > bound_s
+        )
+        return tuple(sorted(late))
+
     def kept_since(self, since: float, now: float) -> tuple[float, PromiseKept]:
         """What the main jobs that arrived from `since` on have met, by journal and accounting, and the moment that
         counts for it: not before the journal begins. The latest are left out: nothing is known of them yet."""
