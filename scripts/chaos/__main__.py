@@ -21,6 +21,7 @@ from collections import Counter
 from contextlib import ExitStack
 from pathlib import Path
 
+from scripts.chaos.evidence import keep
 from scripts.chaos.faults import Chaos
 from scripts.chaos.laws import MAIN_WAIT_S, Outcome, outcome
 from scripts.chaos.scene import Scene
@@ -37,9 +38,18 @@ EPOCHS = 6, 14
 
 
 def play(
-    minutes: float, seed: int, crash_points: int, nodes: int, directory: Path, *, accounting: bool = False
+    minutes: float,
+    seed: int,
+    crash_points: int,
+    nodes: int,
+    directory: Path,
+    *,
+    accounting: bool = False,
+    evidence: Path | None = None,
 ) -> Outcome:
     """One run: faults for so many minutes, and until so many crashes; then calm until all jobs have ended.
+
+    `evidence`: where the journal and all logs are kept of a run that broke a law.
 
     Raises:
         LabError: the lab cannot be brought up, or what was broken not be mended.
@@ -71,6 +81,7 @@ def play(
                 scene.main.step()
                 if minutes:
                     chaos.step()
+                    chaos.resume_drained()
                 scene.look()
                 if time.monotonic() - told > 15.0:
                     told = time.monotonic()
@@ -82,7 +93,10 @@ def play(
                 time.sleep(0.2)
             scene.supervisor.crashes.clear()
             chaos.mend_all()
-            return outcome(scene, chaos, calm_s=600.0)
+            found = outcome(scene, chaos, calm_s=600.0)
+            if found.broken and evidence is not None:
+                keep(scene, evidence)
+            return found
         except BaseException:
             _log.error("%s", scene.site.last_log())
             raise
@@ -98,6 +112,9 @@ def main() -> int:
     parser.add_argument("--crash-points", type=int, default=0, metavar="N")
     parser.add_argument("--nodes", type=int, default=5)
     parser.add_argument("--accounting", action="store_true", help="with slurmdbd and its database, which fail too")
+    parser.add_argument(
+        "--evidence", type=Path, metavar="FOLDER", help="keep the journal and all logs where a law breaks"
+    )
     parser.add_argument("--json", action="store_true")
     asked = parser.parse_args()
     logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
@@ -106,7 +123,8 @@ def main() -> int:
         Path(name).chmod(0o755)
         folder = Path(name) / "lab"
         result = play(
-            asked.minutes, asked.seed, asked.crash_points, asked.nodes, folder, accounting=asked.accounting
+            asked.minutes, asked.seed, asked.crash_points, asked.nodes, folder, accounting=asked.accounting,
+            evidence=asked.evidence,
         )  # fmt: skip
     if asked.json:
         print(json.dumps(result.summary()))

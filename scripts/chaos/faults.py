@@ -22,6 +22,12 @@ RECOVERS_S = 20.0
 #: 30 s, counted from the last answer to a ping, and looked at when the next one is due.
 SLURM_GIVES_UP_S = 55.0
 
+#: The reason that a node has which this run has drained.
+DRAINED_HERE = "chaos"
+
+#: Seconds between two looks of the run's administrator at nodes that Slurm itself has drained.
+ADMIN_LOOKS_S = 20.0
+
 #: Breaks something; what it did, or "" when there was nothing to break.
 Fault = Callable[["Chaos"], str]
 
@@ -45,6 +51,7 @@ class Chaos:
     )  #: (from, to), Unix seconds, of Slurm's own faults
     _mend: list[tuple[float, Callable[[], object]]] = field(default_factory=list)
     _next: float = 0.0
+    _next_look: float = 0.0
     _begun: float = field(default_factory=time.monotonic)
 
     def step(self) -> None:
@@ -62,6 +69,24 @@ class Chaos:
             what = f"{fault.__name__}: not done (the process had ended)"
         if what:
             self.done.append((time.monotonic() - self._begun, what))
+
+    def resume_drained(self) -> None:
+        """What an administrator does, every `ADMIN_LOOKS_S`: nodes that Slurm itself has drained ("Kill task failed",
+        "Duplicate jobid") serve again. Without it they would be away until the end of the run."""
+        if time.monotonic() < self._next_look:
+            return
+        self._next_look = time.monotonic() + ADMIN_LOOKS_S
+        lab = self.scene.lab
+        try:
+            rows = lab.run(["sinfo", "-h", "-N", "-p", "batch", "-t", "drain", "-o", "%N %E"], timeout=10.0).stdout
+            for row in rows.splitlines():
+                node, _, reason = row.partition(" ")
+                if reason != DRAINED_HERE:
+                    self.unsure.append((time.time() - ADMIN_LOOKS_S, time.time() + RECOVERS_S))
+                    resume(lab, node)
+                    self.done.append((time.monotonic() - self._begun, f'{node}, drained with "{reason}", resumed'))
+        except LabError:
+            pass  # slurmctld is away: at the next look
 
     def slurm_fails(self, seconds: float) -> None:
         """Notes that Slurm may not serve its main queue from now on, for so long and a little more."""
@@ -249,7 +274,7 @@ def node_drained(chaos: Chaos) -> str:
     """scontrol update State=DRAIN, and RESUME later."""
     lab, node = chaos.scene.lab, chaos.rng.choice(chaos.scene.lab.nodes)
     seconds = chaos.rng.uniform(3.0, 20.0)
-    lab.run(["scontrol", "update", f"NodeName={node}", "State=DRAIN", "Reason=chaos"], timeout=10.0)
+    lab.run(["scontrol", "update", f"NodeName={node}", "State=DRAIN", f"Reason={DRAINED_HERE}"], timeout=10.0)
     chaos.slurm_fails(seconds)
     chaos.later(seconds, lambda: resume(lab, node))
     return f"{node} drained for {seconds:.0f} s"

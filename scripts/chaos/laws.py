@@ -11,12 +11,18 @@ from typing import Any
 from malletrain.loop.ledger import Ledger
 from malletrain.store.event_reader import read_events
 from scripts.chaos.faults import Chaos
-from scripts.chaos.scene import ABSOLUTE, RELATIVE, Scene
+from scripts.chaos.scene import ABSOLUTE, RELATIVE, Scene, Training
 from scripts.lab import DeadlineError, Lab, LabError
 
 #: A main job begins so soon where the nodes without main jobs suffice (seconds): Slurm's own preemption of a pilot
 #: that does not leave takes the partition's GraceTime of 10 s, its look for candidates, and the start of a job.
 MAIN_WAIT_S = 25.0
+
+#: slurmctld may not have saved what it acknowledged within so many seconds before it was killed.
+UNSAVED_S = 10.0
+
+#: What a job says whose array it did not save.
+SAID_WHEN_LOST = ("Slurm knows no job array", "no longer knows its tasks", "Slurm has lost array")
 
 
 @dataclass
@@ -25,6 +31,7 @@ class Outcome:
 
     broken: list[str] = field(default_factory=list)
     jobs: int = 0
+    lost_by_slurm: int = 0  #: jobs whose array slurmctld had not saved before it was killed; each said so
     daemons: int = 0
     crashes: list[str] = field(default_factory=list)
     faults: list[tuple[float, str]] = field(default_factory=list)
@@ -37,6 +44,7 @@ class Outcome:
         return {
             "broken": self.broken,
             "jobs with the result of their static run": self.jobs,
+            "jobs that slurmctld itself lost, and that say so": self.lost_by_slurm,
             "faults": len(self.faults),
             "daemons": self.daemons,
             "crashes at boundaries": len(self.crashes),
@@ -57,7 +65,9 @@ def outcome(scene: Scene, chaos: Chaos, calm_s: float) -> Outcome:
     except DeadlineError as error:
         found.broken.append(str(error).splitlines()[0])
     for job in scene.jobs:
-        if why := _not_as_static(scene, job.number, scene.static_result(job)):
+        if _was_lost_by_slurm(scene, chaos, job):
+            found.lost_by_slurm += 1
+        elif why := _not_as_static(scene, job.number, scene.static_result(job)):
             found.broken.append(f"job {job.number}: {why}")
         else:
             found.jobs += 1
@@ -68,6 +78,16 @@ def outcome(scene: Scene, chaos: Chaos, calm_s: float) -> Outcome:
     found.crashes, found.daemons = scene.supervisor.crashed, scene.supervisor.starts
     found.recovered_s = sorted(scene.supervisor.recovered_s)
     return found
+
+
+def _was_lost_by_slurm(scene: Scene, chaos: Chaos, job: Training) -> bool:
+    """Whether slurmctld was killed soon after it had taken the job's array, came back without it, and the job has
+    failed with that reason."""
+    if not chaos.was_unsure(job.acknowledged, job.acknowledged + UNSAVED_S):
+        return False
+    seen = scene.job(job.number)
+    said = str(seen.get("reason"))
+    return seen.get("phase") == "failed" and any(each in said for each in SAID_WHEN_LOST)
 
 
 def _not_as_static(scene: Scene, number: int, static: dict[str, float]) -> str:

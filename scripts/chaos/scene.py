@@ -33,7 +33,13 @@ RESEARCHER, MAIN_USER = "alice", "bob"
 
 SETTINGS = {
     "loop": ["tick_s = 1.0", "watch_interval_s = 0.5"],
-    "breaker": ["preemptions_per_hour = 100000", "faults_of_job = 1000", "ailing_nodes_per_hour = 1000"],
+    # (Frozen workers and nodes that are cut off make pilots slow to leave, which no site has so often.)
+    "breaker": [
+        "preemptions_per_hour = 100000",
+        "faults_of_job = 1000",
+        "ailing_nodes_per_hour = 1000",
+        "slow_exits_per_hour = 1000",
+    ],
     "pilot": ["margin_s = 10", "leave_patience_s = 5.0"],
 }
 
@@ -152,11 +158,12 @@ class MainQueue:
 
 @dataclass
 class Training:
-    """A malleable job, and what its static run gave."""
+    """A malleable job; `acknowledged`: when (Unix seconds)."""
 
     number: int
     epochs: int
     seed: int
+    acknowledged: float
 
 
 class Scene:
@@ -208,7 +215,7 @@ class Scene:
         while True:
             try:
                 path.write_text(script)
-                job = Training(self.site.mtbatch(RESEARCHER, path), epochs, seed)
+                job = Training(self.site.mtbatch(RESEARCHER, path), epochs, seed, time.time())
                 break
             except (OSError, LabError, ValueError, IndexError):  # OSError: the folder is full
                 if time.monotonic() > end:
@@ -278,11 +285,13 @@ class Scene:
 
     def close(self) -> None:
         """Ends the daemon; the lab is the caller's."""
-        self.supervisor.end()
-        self.site.close()
-        self.network.close()
-        for folder in (self.disk, self.work_folder):
-            subprocess.run(["umount", "-l", folder], check=True, timeout=60)
+        try:
+            self.supervisor.end()
+            self.site.close()
+        finally:  # (a daemon that is frozen does not end)
+            self.network.close()
+            for folder in (self.disk, self.work_folder):
+                subprocess.run(["umount", "-l", folder], check=True, timeout=60)
 
 
 def _mount(folder: Path, options: str) -> None:

@@ -31,7 +31,8 @@ class FaultRates:
         exile: two or three nodes that reach neither the daemon nor the others, for up to 150 s.
         cancel: an owner cancels a job.
         reused_id: chance that a submitted array gets the number of an earlier one, none of whose tasks is left.
-        lost_state: slurmctld comes back, after up to 20 s, from a state in which about half of the arrays are not.
+        lost_state: slurmctld comes back, after up to 20 s, from a state in which about half of the arrays are not,
+            and tasks that were cancelled lately are.
         journal_busy: the journal cannot be written, for up to 40 s.
         echo: chance that a report arrives once more, after later ones: up to 60 s late, also after its worker's end.
         late_answer: chance that the answer to a poll is on its way for up to 20 s.

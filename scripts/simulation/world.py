@@ -26,6 +26,8 @@ from scripts.simulation.workers import Workers
 
 START = 1_000_000.0
 STEP_S = 0.25
+#: What slurmctld was told within so many seconds before it is killed it may not have saved.
+UNSAVED_S = 5.0
 USER, UID = "ada", 1001
 #: Slurm preempts pilots for a main job that has waited so long (seconds): its backfill interval.
 PREEMPTS_AFTER_S = 30.0
@@ -393,7 +395,8 @@ class _World:
                 self.daemon.hung_up(victim.name)
 
     def _lose_state(self) -> None:
-        """slurmctld comes back from an older state: arrays are gone, slurmd kills what runs of them."""
+        """slurmctld comes back from an older state: arrays are gone, slurmd kills what runs of them; tasks that were
+        cancelled lately wait again."""
         self.happened["slurmctld's state lost"] += 1
         self.silent_until = self.clock.passed + self.rng.uniform(5.0, 20.0)
         arrays = sorted({int(pilot.split("_")[0]) for pilot in self.slurm.tasks})
@@ -404,6 +407,7 @@ class _World:
                 self.forgotten.setdefault(self.job_of_array[array], []).append(
                     end.state if end else SlurmState.UNKNOWN
                 )
+        self.slurm.forget_cancellations(UNSAVED_S)
 
     def _part_nodes(self, *, exile: bool = False) -> None:
         """Some nodes cannot reach others: one pair, or one node or two and all others. `exile`: nor the daemon."""

@@ -15,8 +15,12 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from malletrain.domain.event import DaemonStarted, Event
+from malletrain.store.event_reader import read_events
+from malletrain.store.journal import SqliteJournal
 from scripts.chaos import faults
 from scripts.chaos.__main__ import play
+from scripts.chaos.evidence import keep
 from scripts.chaos.faults import (
     Chaos,
     daemon_frozen,
@@ -25,6 +29,7 @@ from scripts.chaos.faults import (
     node_isolated,
     nodes_parted,
     reservation_made,
+    resume,
     work_folder_full,
 )
 from scripts.chaos.laws import Outcome
@@ -68,6 +73,19 @@ class ForgetfulSlurm:
         node = f"NodeName=n1 State=IDLE{'+DRAIN' if 'drained' in self.broken else ''} "
         reservation = "ReservationName=chaos0 Nodes=n1" if "reserved" in self.broken else ""
         return CompletedProcess(command, 0, node if "node" in command else reservation, "")
+
+
+def test_nodes_that_slurm_itself_has_drained_serve_again(lab: Lab) -> None:
+    chaos = Chaos(cast(Scene, SimpleNamespace(lab=lab)), random.Random(1))
+    drained, here, *_ = lab.nodes
+    for node, reason in ((drained, "Kill task failed"), (here, faults.DRAINED_HERE)):
+        lab.run(["scontrol", "update", f"NodeName={node}", "State=DRAIN", f"Reason={reason}"])
+    lab.wait_for(lambda: lab.node_states()[here].rstrip("*") == "drained", 30)
+    chaos.resume_drained()
+    assert lab.node_states()[drained].rstrip("*") == "idle"
+    assert lab.node_states()[here].rstrip("*") == "drained"
+    assert [what for _, what in chaos.done] == [f'{drained}, drained with "Kill task failed", resumed']
+    resume(lab, here)
 
 
 @pytest.mark.parametrize("fault", [node_drained, reservation_made])
@@ -200,3 +218,28 @@ def test_a_full_folder_takes_nothing_until_it_is_mended(fault: Any, small_disk: 
         (small_disk / "state").write_bytes(b"x" * 8192)
     chaos.mend_due(float("inf"))
     (small_disk / "state").write_bytes(b"x" * 8192)
+
+
+def test_of_a_broken_run_the_journal_and_all_logs_are_kept(tmp_path: Path) -> None:
+    folders = {name: tmp_path / name for name in ("disk", "slurm", "work", "site")}
+    for folder in folders.values():
+        folder.mkdir()
+    (folders["slurm"] / "slurmctld.log").write_text("error: no room")
+    (folders["work"] / "slurm-7_1.out").write_text("epoch 3")
+    (folders["work"] / "state.pt").write_bytes(b"x" * 100)
+    database, log = folders["disk"] / "malletrain.db", folders["site"] / "malletraind.log"
+    log.write_text("ready")
+    with SqliteJournal(database) as journal:
+        journal.append([Event(1.0, DaemonStarted())])
+        scene = SimpleNamespace(
+            database=database,
+            site=SimpleNamespace(log=log),
+            lab=SimpleNamespace(log=folders["slurm"]),
+            work_folder=folders["work"],
+        )
+        kept = tmp_path / "evidence"
+        for _ in range(2):
+            keep(cast(Scene, scene), kept)
+        found = sorted(str(each.relative_to(kept)) for each in kept.rglob("*") if each.is_file())
+        assert found == ["malletrain.db", "malletraind.log", "slurm/slurmctld.log", "work/slurm-7_1.out"]
+        assert [each.payload for each in read_events(kept / "malletrain.db")] == [DaemonStarted()]

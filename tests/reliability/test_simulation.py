@@ -9,6 +9,7 @@ import pytest
 
 from malletrain.domain.job import Elastic
 from malletrain.loop.membership.machine import JobMachine
+from scripts.simulation import world
 from scripts.simulation.__main__ import Found, crash_points, random_histories
 from scripts.simulation.faults import (
     ALL_FAULTS,
@@ -47,6 +48,14 @@ def test_a_job_ends_whose_array_slurm_has_lost(seed: int) -> None:
     history = play(seed, WITH_DISKS.scaled(1 + seed % 4), Setting() if seed % 5 else ONE_BY_ONE)
     assert history.violations == []
     assert history.faults["slurmctld's state lost"] > 0
+
+
+def test_tasks_whose_cancellation_slurm_has_lost_are_cancelled_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Seen on a real Slurm, killed three seconds after scancel: the held tasks of a job that was over stayed."""
+    monkeypatch.setattr(world, "UNSAVED_S", 1e9)
+    found = random_histories(30_000_000, 30_000_010)
+    assert found.broken == {}
+    assert found.faults["slurmctld's state lost"] > 0
 
 
 def test_an_array_that_is_taken_back_ends_no_job() -> None:
