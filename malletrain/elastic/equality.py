@@ -111,7 +111,13 @@ def whole_batch_layers(model: nn.Module) -> list[str]:
         for name, module in model.named_modules()
         if (isinstance(module, nn.modules.batchnorm._BatchNorm) and not isinstance(module, SyncBatchNorm))
         or (isinstance(module, nn.modules.instancenorm._InstanceNorm) and module.track_running_stats)
+        or _observes(module)
     ]
+
+
+def _observes(module: nn.Module) -> bool:
+    """Whether a module follows the range of its inputs, as quantisation's observers."""
+    return type(module).__module__.startswith("torch.ao.quantization") and hasattr(module, "calculate_qparams")
 
 
 def random_layers(model: nn.Module) -> list[str]:

@@ -25,6 +25,7 @@ from malletrain.elastic.comm.group import Group, SoloGroup
 from malletrain.elastic.comm.local_rank import LocalRank
 from malletrain.elastic.comm.node_group import NodeGroup
 from malletrain.elastic.comm.static_rendezvous import RENDEZVOUS_TIMEOUT, environment_world, step_host
+from malletrain.elastic.comm.step_commit import TrainingWorld
 from malletrain.elastic.comm.world_group import require_one_carrier, with_device
 from malletrain.elastic.data.batch_loader import BatchLoader
 from malletrain.elastic.data.batch_size import BatchRule, SessionBatch, as_rule
@@ -44,13 +45,17 @@ from malletrain.elastic.gradients.sync_batchnorm import SyncBatchNormLayers
 from malletrain.elastic.guards.agreement import RoundKind
 from malletrain.elastic.guards.data_sets.dataset_digest import dataset_digest
 from malletrain.elastic.guards.objections import Check
+from malletrain.elastic.guards.operations.batch_watch import BatchWatch
 from malletrain.elastic.guards.script_guards import ScriptGuards
+from malletrain.elastic.guards.split_trial.trial_member import Trained, TrialMember, TrialRole, Unmonitored
+from malletrain.elastic.guards.split_trial.trials import BEFORE_SAVING_S, LIMIT_S, SplitTrials
 from malletrain.elastic.launch import worker_start
 from malletrain.elastic.launch.compile_cache import SHARED_VARIABLE
-from malletrain.elastic.launch.compiled_code import MIN_COMPILE_S, CompiledCode
+from malletrain.elastic.launch.compiled_code import MIN_COMPILE_S, CompiledCode, compile_seconds
 from malletrain.elastic.launch.failure_report import ENDED, FLUSH_TIMEOUT_S, FailureReporter, before_immediate_end
 from malletrain.elastic.launch.start_stages import StartStages
 from malletrain.elastic.link import standalone_record
+from malletrain.elastic.link.daemon_link import END_PATIENCE_S
 from malletrain.elastic.link.throughput_meter import Meter
 from malletrain.elastic.link.training_reports import Reports
 from malletrain.elastic.resize.lifecycle import WorkerLifecycle
@@ -126,6 +131,8 @@ class Runtime:
         gathers: rows of all members within a step.
         when_joining: called on a worker that joins a training that has begun.
         calls: how many collective calls the script has made since the last step.
+        trials: of steps in parts.
+        trial_member: what this process does in such a trial, if it is a forked copy of a worker.
 
     Raises:
         ElasticError: it cannot be trained this way; the message says what to change.
@@ -245,7 +252,7 @@ class Runtime:
             sum_dtype=settings.sum_dtype,
             comm_hook=settings.comm_hook,
         )
-        self.state.before_capture = self.reducer.settle
+        self.state.before_capture = self._settle
         self.reducer.before_return = self.checkpointing.hold
         self.buffer_copies = BufferCopies(model)
         self.after_block = AfterBlockChanges(model)
@@ -285,6 +292,8 @@ class Runtime:
             sampler, sample_loader, self.proportional_shares, self.shards, settings.loaders, whole=whole
         )
         self.judgement = self._judge()
+        self.trials = SplitTrials(self._what_is_trained)
+        self.trial_member: TrialMember | None = None
 
         # How the world changes, and what is reported.
         self.reports = Reports(
@@ -426,6 +435,8 @@ class Runtime:
         Raises:
             Released: this worker's part is over.
         """
+        if self.trial_member is not None:
+            self.trial_member.give_up("its step needs another batch")
         if self.left_by:
             raise ElasticError(
                 f"the script caught an exception of a step and went on ({self.left_by}): the others wait for this "
@@ -445,8 +456,9 @@ class Runtime:
             self.recovery.can_overlap = False  # a newcomer would miss what this step writes to them
         self.committed = False
         self.load_s = time.monotonic() - began
+        batch = self._try_step(batch)
         self.seed_between()
-        self.guards.batch_given(batch)
+        self.guards.batch_given(batch, self.share.weight, judges=self.shards is None)
         return batch
 
     def seed_between(self) -> None:
@@ -457,6 +469,7 @@ class Runtime:
         """Wait until every member has committed its last step, then report the result and close all connections."""
         self.join()
         self.reducer.settle()
+        self.judge_trial(LIMIT_S)
         self.member.finishing = True
         self.guards.agreement.want_digest()
         try:
@@ -469,14 +482,28 @@ class Runtime:
             self.reports.send_held()
             self.member.say(messages.Finished(messages.plain(dict(result or {}), "result")))
         standalone_record.note_finish()
+        worker_start.on_terminate(signal.SIG_DFL)
+        told = True
         if self.member.link is not None:
-            self.member.link.flush(10.0)
+            told = self.member.link.deliver_end() if self.committer.world.rank == 0 else self.member.link.flush(10.0)
             self.member.link.close()
         if self.member.local_leader is not None:
             self.member.local_leader.close()
-        self.checkpointing.discard()
         self.guards.end()
-        worker_start.on_terminate(signal.SIG_DFL)
+        if not told and self.committer.world.rank == 0:
+            refusal = self.member.link.end if self.member.link is not None else None
+            why = refusal or f"it was away for {END_PATIENCE_S / 60:.0f} minutes"
+            raise ElasticError(
+                f"training has finished, and the daemon has not taken it ({why}): the last save is kept, and "
+                "the job, if it is not over, goes on from it"
+            )
+        self.checkpointing.discard()
+
+    def judge_trial(self, seconds: float) -> None:
+        """Raise `ElasticError` if a step that was tried in parts is found to be wrong; wait for that so long."""
+        wrong = self.trials.verdict(seconds)
+        if wrong and self.judgement.equality is not Equality.STATISTICAL:
+            self.guards.object_to(wrong, key="trial")
 
     def note_chance(self) -> None:
         """A step has drawn random numbers, which depend on how samples lie on workers."""
@@ -509,6 +536,59 @@ class Runtime:
         self._kept = {name: copy.deepcopy(thing.state_dict()) for name, thing in self.state.tracked.items()}, groups
 
     # --- inside -----------------------------------------------------------------------------------------------
+
+    def _settle(self) -> None:
+        """Wait until what is known of the steps so far is known to be right."""
+        self.reducer.settle()
+        self.judge_trial(BEFORE_SAVING_S)
+
+    def _what_is_trained(self, norm: float) -> Trained:
+        def tensors() -> list[tuple[str, torch.Tensor]]:
+            named: list[tuple[str, torch.Tensor]] = list(self.model.named_parameters())
+            named += self.shared.tensors()
+            for name, thing in self.state.tracked.items():
+                if isinstance(thing, torch.nn.Module):
+                    named += [(f"{name}.{key}", each) for key, each in thing.named_parameters()]
+            return named
+
+        def numbers() -> dict[str, Any]:
+            return self.guards.rates() | {f's.state["{name}"]': value for name, value in self.shared.plain().items()}
+
+        gradients = [(name, each) for name, each in self.model.named_parameters() if self.reducer.covers(each)]
+        return Trained(gradients, tensors, numbers, norm)
+
+    def _may_try_step(self) -> bool:
+        """Whether this worker is the one that tries steps in parts, and this step can be made by copies of it."""
+        settings, world = self._settings, self.committer.world
+        claimed = settings.check != "off" and self.judgement.equality is not Equality.STATISTICAL
+        divided = bool(self.shards or self.sharded or world.rank or world.recovering_ranks)
+        rounded = settings.comm_hook is not None or settings.sum_dtype is not None
+        repeated = self.committer.received_sums is not None
+        compiled = compile_seconds() > 0.0 or not BatchWatch.is_possible(self.model)
+        measured = self.session_batch.noise is not None
+        return claimed and not (divided or rounded or repeated or compiled or measured)
+
+    def _try_step(self, batch: Any) -> Any:
+        """If it is due, let forked copies make the step that begins. Returns the batch; in a copy, its part's."""
+        share, loader, world = self.share, self.loader, self.committer.world
+        if share is None or not isinstance(loader, SampleLoader) or not self._may_try_step():
+            return batch
+        cut = self.trials.cut(share.weight)
+        if not cut:
+            return batch
+        parts = {TrialRole.FIRST: share.indices[:cut], TrialRole.SECOND: share.indices[cut:]}
+        batches = {role: loader.load(self.position.epoch, indices) for role, indices in parts.items()}
+        batches[TrialRole.WHOLE], parts[TrialRole.WHOLE] = batch, share.indices
+        self.trial_member = member = self.trials.fork(self.position.step, (cut, share.weight - cut))
+        if member is None:
+            return batch
+        own = parts[member.role]
+        self.share = Share(own, len(own), share.weight)
+        self.committer.leave_for(TrainingWorld(world.generation, ("first", "second"), member.group), Unmonitored())
+        self.guards.stop_looking()
+        self.reducer.open_pass = lambda _: None
+        self.reducer.after_pass = member.pass_made
+        return batches[member.role]
 
     def _take_back(self) -> None:
         self.after_block.body_ended()
@@ -547,7 +627,8 @@ class Runtime:
                 self.note_chance()
 
     def _warm_up(self) -> None:
-        worker_start.warm_up(self.model, self.loader, self.sampler, self._settings.warm_up)
+        with self.guards.rehearsing():
+            worker_start.warm_up(self.model, self.loader, self.sampler, self._settings.warm_up)
 
     def _join_without_daemon(self) -> None:
         """Enter the world of processes that were started together, or train alone."""

@@ -217,7 +217,10 @@ class Session:
         r.join()
         r.check_epoch()
         while r.position.cursor < r.sampler.epoch_length:
-            yield r.load_batch()
+            try:
+                yield r.load_batch()
+            finally:
+                r.guards.end_between()
             r.after_block.body_ended()
             if r.share is not None:
                 raise ElasticError("the body of `for batch in s.batches()` needs `with s.step():` around the step")
@@ -308,6 +311,7 @@ class Session:
         if not r.in_pilot:
             r.join()
         r.meter.paused()
+        r.guards.end_between()
         return evaluate(r, r.loader_of(dataset), metrics, batch_size)
 
     def agree(self, value: float, how: How = "mean") -> float | bool:
@@ -326,6 +330,7 @@ class Session:
             ElasticError: it is called inside a step, workers call different things, or `how` is none of these.
         """
         self._runtime.join()
+        self._runtime.guards.end_between()
         return agree(self._runtime, value, how)
 
     def all_reduce(self, tensor: torch.Tensor) -> torch.Tensor:
@@ -336,6 +341,7 @@ class Session:
             ElasticError: it is called inside a step, or workers call different things.
         """
         self._runtime.join()
+        self._runtime.guards.end_between()
         return all_reduce(self._runtime, tensor)
 
     def gather(self, tensor: torch.Tensor) -> torch.Tensor:

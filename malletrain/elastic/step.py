@@ -13,6 +13,7 @@ from malletrain.elastic.data.sampler import mix
 from malletrain.elastic.errors import Aborted, ElasticError, LayoutChanged
 from malletrain.elastic.guards.loss_watch import LossWatch
 from malletrain.elastic.guards.operations.batch_watch import BatchWatch
+from malletrain.elastic.guards.split_trial.trials import AT_ONCE_S
 from malletrain.elastic.runtime import Runtime
 
 
@@ -49,6 +50,7 @@ class Step:
         if r.share is None:
             raise ElasticError("s.step() belongs into the body of `for batch in s.batches()`, once for each batch")
         share, weight = r.share, self._weight
+        r.guards.end_between()
         self._began, self._waited_s = time.monotonic(), r.committer.waited_s
         r.buffer_copies.take()
         r.calls = 0
@@ -73,9 +75,7 @@ class Step:
             samples=share.weight if r.shards is None and r.streams is None else 0,
         )
         if self._watch is not None:
-            self._batch_watch = self._watch.batch = r.guards.watch_batch(
-                share.weight, judges=r.shards is None, counts=weight is not None or not r.mean
-            )
+            self._batch_watch = self._watch.batch = r.guards.watch_batch(counts=weight is not None or not r.mean)
             self._watch.__enter__()
         if self._batch_watch is not None:
             self._batch_watch.__enter__()
@@ -97,7 +97,8 @@ class Step:
         r.position.cursor += self._taken
         r.position.samples += self._taken
         r.committed = True
-        r.lifecycle.committed(outcome)
+        if r.trial_member is None:
+            r.lifecycle.committed(outcome)
         r.session_batch.lr_scaling.committed(r.position.samples)
         r.proportional_shares.update(r.position.step, r.reducer.ns_per_sample)
 
@@ -105,6 +106,8 @@ class Step:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> bool:
         r = self._runtime
+        if r.trial_member is not None:
+            r.trial_member.block_ended(error)
         share, r.share = r.share, None
         if self._batch_watch is not None:
             self._batch_watch.__exit__(kind, error, trace)
@@ -164,6 +167,7 @@ class Step:
         r.reducer.own_ns_per_sample = int(1e9 * (r.load_s + computed) / share.weight) if share.weight else 0
         parts = {"data": r.load_s, "compute": computed, "sync": waited}
         r.meter.step(r.committer.world.nodes, self._taken, r.position.step, r.position.samples, parts)
+        r.judge_trial(AT_ONCE_S if r.trials.began_at(r.position.step - 1) else 0.0)
         return False
 
     def _undo(self) -> None:

@@ -20,6 +20,7 @@ from typing import Any
 
 import torch
 
+from malletrain.loop.membership.state import MembershipSettings
 from malletrain.script_check.checked_script import NAME_VARIABLE, NUDGE_VARIABLE
 from malletrain.script_check.comparison import TensorDifference, compare, mostly, unlike_static_runs, unsettled
 from malletrain.script_check.local_coordinator import LocalCoordinator
@@ -33,6 +34,9 @@ PACE_S, PACE_WHILE_STARTING_S = 0.03, 0.5
 
 #: Seconds without a further step after which a run counts as stuck.
 PATIENCE_S = 180.0
+
+#: A worker that a busy machine does not run for seconds is not lost: the one that is killed hangs up.
+PATIENT = MembershipSettings(check_in_s=60.0, reconnect_s=60.0)
 
 JOB, ARRAY = 1, 1
 STATIC, REPEATED, NUDGED = "static", "repeated", "nudged"
@@ -197,7 +201,7 @@ class _Run:
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
         secret = secrets.token_hex()
         (folder / "secret").write_text(secret)
-        self.coordinator = LocalCoordinator(0, os.getuid(), secret, JOB)
+        self.coordinator = LocalCoordinator(0, os.getuid(), secret, JOB, settings=PATIENT)
 
     def spawn(self, name: str) -> None:
         kept = {
@@ -297,7 +301,10 @@ class _Run:
                 path = candidate
                 break
         if not path.exists():
-            return _Ended("failed", f"a process of the script ended without a word\n{self.log_tail(name)}")
+            return _Ended(
+                "failed",
+                f"a process of the script {_way_of(self._processes[name])} without a word\n{self.log_tail(name)}",
+            )
         given = json.loads(path.read_text())
         return _Ended(given["kind"], given["text"])
 
@@ -324,6 +331,14 @@ def _free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
+
+
+def _way_of(process: subprocess.Popen[bytes]) -> str:
+    """How it has ended, in words."""
+    status = process.poll()
+    if status is not None and status < 0:
+        return f"was ended by {signal.Signals(-status).name}"
+    return f"ended with status {status}"
 
 
 def _kill(process: subprocess.Popen[bytes]) -> None:

@@ -173,7 +173,10 @@ def main(arguments: list[str]) -> None:
     try:
         runpy.run_path(arguments[0], run_name="__main__")
         recorder.note("done", "")
-    except (_Over, Released):
+    except _Over:
+        raise
+    except Released as error:
+        recorder.note("failed", f"a worker was let go: {error.reason}")
         raise
     except SystemExit as error:
         line = line_of(error.__traceback__)

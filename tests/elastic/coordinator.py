@@ -253,3 +253,24 @@ def running(
     finally:
         pod.end()
         coordinator.stop()
+
+
+@contextlib.contextmanager
+def another(
+    generations: dict[int, int] | None = None, port: int | None = None, terms: JobTerms | None = None
+) -> Iterator[Coordinator]:
+    """A daemon beside the first one, or after it, whose workers go on with it."""
+    daemon = Coordinator(port or free_port(), terms or JobTerms(), generations=generations or {})
+    daemon.start()
+    try:
+        yield daemon
+    except BaseException:
+        print("\n".join(f"{e.at:.3f} {e.kind} {e.pilot or ''} {e.reason} {dict(data_of(e))}" for e in daemon.events))
+        raise
+    finally:
+        daemon.stop()
+
+
+def last_generation(daemon: Coordinator) -> dict[int, int]:
+    """What a restarted daemon reads of the job in its journal."""
+    return {JOB: max(data["generation"] for data in daemon.told(EventKind.GENERATION))}

@@ -135,6 +135,20 @@ HARMLESS = {
             it += len(x)
             bar.set_postfix(seen=it)
         """,
+    "the best of its own figures, for a message": """
+        it = 9.0
+        for x in s.batches():
+            loss = train(x)
+            if loss < it:
+                it = loss
+                print(f"new best {it}")
+        """,
+    "the best by min, for a message": """
+        it = 9.0
+        for x in s.batches():
+            it = min(it, train(x))
+            bar.set_postfix(best=it)
+        """,
     "set anew at each step": """
         for x in s.batches():
             it = 3

@@ -5,17 +5,15 @@ from __future__ import annotations
 import contextlib
 import socket
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import torch
 
 from malletrain.domain.event import EventKind
-from tests.elastic.coordinator import JOB, Coordinator, free_port, running
+from tests.elastic.coordinator import JOB, another, last_generation, running
 from tests.elastic.digits import EPOCHS, SCRIPT, Static, assert_equal, assert_every_sample_once, diary
 from tests.waiting import wait_until
-from tests.world import data_of
 
 
 class Relay:
@@ -66,19 +64,6 @@ class Relay:
                 each.shutdown(socket.SHUT_RDWR)
 
 
-@contextlib.contextmanager
-def another(generations: dict[int, int] | None = None, port: int | None = None) -> Iterator[Coordinator]:
-    daemon = Coordinator(port or free_port(), generations=generations or {})
-    daemon.start()
-    try:
-        yield daemon
-    except BaseException:
-        print("\n".join(f"{e.at:.3f} {e.kind} {e.pilot or ''} {e.reason} {dict(data_of(e))}" for e in daemon.events))
-        raise
-    finally:
-        daemon.stop()
-
-
 @pytest.mark.nightly
 def test_two_daemons_take_turns_and_nobody_trains_twice(tmp_path: Path, static: Static) -> None:
     """The second one has an empty database and does not know of the first. Workers are led to it, made larger by it,
@@ -121,4 +106,24 @@ def test_a_daemon_with_an_older_database_goes_on_with_higher_numbers(tmp_path: P
             assert min(data["generation"] for data in again.told(EventKind.GENERATION)) > last
             (tmp_path / "go").touch()
             assert [pod.wait(task) for task in (0, 1, 2)] == [0, 0, 0]
+    assert_equal(torch.load(tmp_path / "final.pt"), static("--epochs", EPOCHS), 1e-12)
+
+
+def test_a_worker_that_has_finished_waits_for_the_daemon_to_hear_of_it(tmp_path: Path, static: Static) -> None:
+    """Its training was done again: it ended after ten seconds of a daemon's absence, as finished, and unheard."""
+    options = ["--epochs", EPOCHS, "--slow-until", str(tmp_path / "go")]
+    with running(tmp_path) as (daemon, pod):
+        for task in (0, 1):
+            pod.spawn(daemon.url, task, [SCRIPT, *options])
+            daemon.wait_world(range(task + 1))
+        generations = last_generation(daemon)
+        daemon.stop()
+        (tmp_path / "go").touch()
+        wait_until((tmp_path / "final.pt").exists, 60, "the end of training")
+        assert pod.wait(1) == 0, "one that has nothing to report ends"
+        with pytest.raises(AssertionError, match="has not ended within 12 s"):
+            pod.wait(0, 12)
+        with another(generations, daemon.port) as again:
+            assert pod.wait(0) == 0
+            wait_until(lambda: bool(again.seen(EventKind.JOB_COMPLETED)), 10, "the job is completed")
     assert_equal(torch.load(tmp_path / "final.pt"), static("--epochs", EPOCHS), 1e-12)

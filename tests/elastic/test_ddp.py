@@ -67,3 +67,4 @@ def test_a_loop_over_a_loader_is_equal_over_changes_of_size(tmp_path: Path) -> N
     assert_equal(torch.load(tmp_path / "final.pt"), static, 1e-12)
     bodies = [bodies_of(tmp_path, task) for task in (0, 1)]
     assert any(len(set(each)) < len(each) for each in bodies), "the kill must have aborted a step on some worker"
+    assert "statistical" not in pod.logs(), "what takes a step back is none of the script's operations"

@@ -14,7 +14,13 @@ from torch.nn import functional
 
 from malletrain.elastic.guards.operations.batch_watch import BatchWatch
 from malletrain.elastic.guards.operations.forward_numbers import ForwardNumbers
-from malletrain.elastic.guards.operations.number_table import computes_otherwise, number_at, odd_number, row_of
+from malletrain.elastic.guards.operations.number_table import (
+    computes_otherwise,
+    have_read,
+    number_at,
+    odd_number,
+    row_of,
+)
 from malletrain.elastic.guards.operations.read_watch import ReadWatch
 
 Loss = Callable[[nn.Module, torch.Tensor, torch.Tensor], Any]
@@ -166,6 +172,23 @@ def test_what_follows_from_samples_may_differ(loss_of: Loss) -> None:
     assert differ(watched(loss_of), watched(loss_of, samples=7)) == (False, "")
     assert differ(watched(loss_of), watched(loss_of)) == (False, "")
     assert differ(watched(loss_of, earlier=watched(loss_of)), watched(loss_of, samples=7)) == (False, "")
+
+
+def test_beside_a_number_that_is_read_a_weight_is_compared_and_a_length_is_not() -> None:
+    def at(count: int, loss_of: Any) -> Loss:
+        def read(model: nn.Module, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+            loss: torch.Tensor = loss_of(model, x, y, count)
+            loss.item()
+            return loss
+
+        return read
+
+    for loss_of, where in ((scaled, "mul"), (noised, "mul"), (shorter, "")):
+        veteran = watched(at(3, loss_of), earlier=watched(at(2, loss_of)))
+        for samples in (8, 7):
+            newcomer = watched(at(1, loss_of), samples=samples)
+            assert differ(veteran, newcomer) == (False, where)
+            assert have_read([row_of(veteran), row_of(newcomer)])
 
 
 def test_samples_of_other_lengths_may_differ_in_more() -> None:

@@ -10,9 +10,12 @@ from malletrain.elastic.guards import loss_sources as module
 from malletrain.elastic.guards.loss_sources import (
     COLLECTION,
     DIVIDED_LOSS,
+    LENGTH,
     NUMBER,
+    SAMPLES_RATE,
     SCALED_GRADIENTS,
     SCALED_RATE,
+    SCALED_SCHEDULE,
     SIZE,
 )
 
@@ -58,6 +61,12 @@ HARMLESS = {
     "figures by size": "loss = f(x); loss.backward(); print(loss.item() / s.size); total /= s.size",
     "size of an array": "loss = f(x) / rows.size; loss.backward()",
     "rate by step": "group['lr'] = base / (1 + s.steps_done); loss = f(x); loss.backward()",
+    "divided by its length": "n = len(x); loss = f(x).sum() / n; loss.backward()",
+    "share of a part": "for z in x.split(8): (f(z) * len(z) / len(x)).backward()",
+    "weight of a penalty": "loss = f(x) + s.batch_size / len(dataset) * kl; loss.backward()",
+    "epochs by a loader": "group['lr'] = base * 0.5 ** (s.steps_done // len(loader)); f(x).backward()",
+    "rate by all samples": "group['lr'] = rate(s.samples_done / len(dataset)); f(x).backward()",
+    "agreed count": "seen += s.agree(len(x), 'sum'); group['lr'] = rate(seen); f(x).backward()",
     "history": "loss = f(x); loss.backward(); history.append(loss.item()); print(sum(history))",
 }
 
@@ -76,6 +85,42 @@ BY_SIZE = {
 @pytest.mark.parametrize("body", BY_SIZE)
 def test_what_the_number_of_workers_scales_is_found(body: str) -> None:
     assert set(loss_sources(LOOP.format(body=body))) == {BY_SIZE[body]}
+
+
+BY_LENGTH = {
+    "(f(x) * len(x) / 64).backward()": LENGTH,
+    "n = x.shape[0]; loss = f(x) + n / len(dataset) * kl; loss.backward()": LENGTH,
+    "beta = x.size(0) / len(dataset); loss = f(x) + beta * kl; loss.backward()": LENGTH,
+    "group['lr'] = 0.1 * len(x) / 64; f(x).backward()": SAMPLES_RATE,
+    "seen += len(y); m = rate(seen)\n            for g in groups: g['lr'] = m\n            f(x).backward()": (
+        SAMPLES_RATE
+    ),
+    "self.tokens += (y >= 0).sum(); group['lr'] = rate(self.tokens); f(x).backward()": SAMPLES_RATE,
+    "adjust(optimizer, seen); seen += len(x); f(x).backward()": SAMPLES_RATE,
+}
+
+
+@pytest.mark.parametrize("body", BY_LENGTH)
+def test_what_the_number_of_own_samples_scales_is_found(body: str) -> None:
+    text = "def adjust(optimizer, seen):\n    for group in optimizer.param_groups:\n        group['lr'] = 1 / seen\n"
+    assert set(loss_sources((text if "adjust" in body else "") + LOOP.format(body=body))) == {BY_LENGTH[body]}
+
+
+BEFORE = {
+    "world = int(os.environ['WORLD_SIZE'])\noptimizer = SGD(model.parameters(), lr=0.1 * world)": SCALED_RATE,
+    "lr = 0.1 * dist.get_world_size()\noptimizer = SGD(model.parameters(), lr=lr)": SCALED_RATE,
+    "n = max(1, int(os.getenv('SLURM_NTASKS', 1)))\nsteps = len(data) // (64 * n)\n"
+    "scheduler = CosineAnnealingLR(optimizer, steps)": SCALED_SCHEDULE,
+    "world_size = 2\nscheduler = get_cosine_schedule(optimizer, steps=99 // world_size)": SCALED_SCHEDULE,
+}
+
+
+@pytest.mark.parametrize("text", BEFORE)
+def test_rates_and_schedules_that_are_made_by_the_number_of_workers_are_found(text: str) -> None:
+    loop = LOOP.format(body="f(x).backward()")
+    assert set(loss_sources(f"{text}\n{loop}")) == {BEFORE[text]}
+    grows = "s = elastic.Session(model, optimizer, data, batch_size=64 * int(os.environ['WORLD_SIZE']))"
+    assert loss_sources(f"{text}\n{grows}\n{loop}") == {}
 
 
 @pytest.mark.parametrize("name", WEIGHTS)

@@ -15,8 +15,10 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
+from torch._C import _len_torch_dispatch_stack
 from torch.nn import functional
 from torch.utils.data import Dataset, TensorDataset, default_collate
+from torch.utils.flop_counter import FlopCounterMode
 
 from malletrain.elastic.data.batch_size import PerWorker
 from malletrain.elastic.data.sample_loader import SampleLoader
@@ -84,7 +86,38 @@ def weights_without_gradients(model: nn.Module, x: torch.Tensor, y: torch.Tensor
     return (weights * losses).mean()
 
 
+def above_threshold(model: nn.Module, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    losses = each(model, x, y)
+    threshold = losses.detach().kthvalue(len(losses) // 2).values
+    return (losses * (losses >= threshold)).mean()
+
+
+def between_extremes(model: nn.Module, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    low, high = torch.aminmax(x)
+    return each(model, (x - low) / (high - low), y).mean()
+
+
+class Quantised(torch.autograd.Function):
+    """By the largest of all samples."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        scale = x.abs().max() / 7
+        return (x / scale).round() * scale
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:
+        return gradient
+
+
+def quantised(model: nn.Module, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    return functional.cross_entropy(Quantised.apply(model(x)), y)  # type: ignore[no-untyped-call]
+
+
 STATISTICS: list[Body] = [
+    above_threshold,
+    between_extremes,
+    quantised,
     weights_by_count,
     positive_weight,
     scaled_input,
@@ -127,7 +160,86 @@ def test_what_parts_of_a_batch_certainly_change_is_an_error_with_its_line(body: 
     assert what in equality(body, check="warn")
     declared = equality(body, additive_loss=False)
     assert declared.startswith("statistical") and "additive_loss=False" in declared
-    assert equality(body, batch_size=3).startswith("additive"), "of so few samples a size may be theirs by accident"
+    few = equality(body, batch_size=3, check="warn")
+    assert few.startswith("additive"), "of so few samples a size may be theirs by accident"
+
+
+Made = Callable[[torch.Tensor], torch.Tensor]
+
+
+def equality_of_inputs(made: Made, batch_size: int = 8) -> str:
+    """What the session claims after three steps with inputs that the loop makes before the block."""
+    s, optimizer = session(batch_size=batch_size)
+    for x, y in s.batches():
+        inputs = made(x)
+        with s.step():
+            optimizer.zero_grad()
+            each(s.model, inputs, y).mean().backward()
+            optimizer.step()
+        if s.steps_done == 3:
+            break
+    return s.equality
+
+
+def test_a_statistic_of_the_batch_that_is_used_before_the_block_is_an_error() -> None:
+    for made in (lambda x: x / x.max(), lambda x: (x - x.mean()) / x.std(), lambda x: x - x.mean(0)):
+        with pytest.raises(ElasticError, match=r"^test_quiet_habits.py:\d+: the loss is made with a statistic"):
+            equality_of_inputs(made)
+
+
+def test_what_is_made_of_each_sample_before_the_block_is_called_equal() -> None:
+    figures: list[float] = []
+
+    def with_figures(x: torch.Tensor) -> torch.Tensor:
+        figures.append(float(x.max()))
+        return x
+
+    for made in (lambda x: x.double().float(), lambda x: x.flip(1) / 2, lambda x: x / x.norm(dim=1)[:, None]):
+        assert equality_of_inputs(made).startswith("additive")
+    assert equality_of_inputs(with_figures).startswith("additive") and len(figures) == 3
+
+
+def test_what_is_carried_from_batch_to_batch_is_not_called_equal() -> None:
+    """The samples at one place of two batches have nothing to do with each other, and workers have other places."""
+    carried = [torch.zeros(8, 6)]
+
+    def with_the_last(x: torch.Tensor) -> torch.Tensor:
+        last, carried[0] = carried[0], x
+        return x + 0.1 * last
+
+    assert "a tensor from outside that is neither of the batch" in equality_of_inputs(with_the_last)
+
+
+def test_a_mode_of_the_script_around_its_step_stays_whole() -> None:
+    s, optimizer = session()
+    for x, y in s.batches():
+        with FlopCounterMode(display=False) as counter:
+            with s.step():
+                optimizer.zero_grad()
+                each(s.model, x, y).mean().backward()
+                optimizer.step()
+            assert counter.get_total_flops()
+    assert s.steps_done == 8
+    assert not _len_torch_dispatch_stack()
+
+
+@pytest.mark.parametrize("around", ["block", "loop"])
+def test_a_mode_of_the_script_hides_nothing_and_sees_its_backward_passes(around: str) -> None:
+    def flops(dataset: Any, check: str) -> int:
+        s, optimizer = session(dataset, check=check)
+        counter: Any = FlopCounterMode(display=False)
+        with counter if around == "loop" else nullcontext():
+            for x, y in s.batches():
+                with counter if around == "block" else nullcontext(), s.step():
+                    optimizer.zero_grad()
+                    each(s.model, x - x.mean(0), y).mean().backward()
+                    optimizer.step()
+        return int(counter.get_total_flops())
+
+    with pytest.raises(ElasticError, match="the loss is made with a statistic"):
+        flops(None, "error")
+    assert flops(None, "warn") == flops(None, "off")
+    assert not _len_torch_dispatch_stack()
 
 
 def weights_by_numpy(model: nn.Module, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
@@ -196,6 +308,219 @@ def test_noise_from_a_generator_of_the_script_is_noticed() -> None:
     assert "a step draws random numbers" in equality(noisy)
 
 
+def penalised_gradients(model: nn.Module, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    x = x.detach().requires_grad_()
+    loss = functional.cross_entropy(model(x), y)
+    (gradient,) = torch.autograd.grad(loss, x, create_graph=True)
+    penalised: torch.Tensor = loss + gradient.norm(dim=1).mean()
+    return penalised
+
+
+def step_along_gradients(model: nn.Module, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    x = x.detach().requires_grad_()
+    (gradient,) = torch.autograd.grad(functional.cross_entropy(model(x), y), x)
+    return functional.cross_entropy(model(x + 5 * gradient), y)
+
+
+@pytest.mark.parametrize("body", [penalised_gradients, step_along_gradients])
+def test_gradients_of_a_mean_by_its_inputs_are_not_called_equal(body: Body) -> None:
+    """A sample's is the larger the fewer samples a worker has."""
+    assert "gradients of a mean by its inputs" in equality(body)
+
+
+def test_a_hook_on_the_gradients_of_a_hidden_layer_is_not_called_equal() -> None:
+    def clipped(model: Any, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        hidden = model[0](x)
+        hidden.register_hook(lambda gradient: gradient.clamp(-0.01, 0.01))
+        return functional.cross_entropy(model[2](hidden), y)
+
+    assert re.search(r"a hook on gradients.*\(test_quiet_habits.py:\d+\)", equality(clipped))
+
+
+class Texts(Dataset[Any]):
+    """64 texts of two to eight numbers."""
+
+    def __len__(self) -> int:
+        return 64
+
+    def __getitem__(self, index: int) -> Any:
+        row = torch.randn(2 + index * 7 % 32 // 4, generator=torch.Generator().manual_seed(index))
+        return row, index % 3
+
+
+def padded(texts: list[Any]) -> Any:
+    rows, labels = zip(*texts, strict=True)
+    wide = nn.utils.rnn.pad_sequence(list(rows), batch_first=True)
+    return wide, torch.tensor([len(row) for row in rows]), torch.tensor(labels)
+
+
+def cut_to_six(texts: list[Any]) -> Any:
+    wide, lengths, labels = padded(texts)
+    return functional.pad(wide, (0, 9))[:, :6], lengths, labels
+
+
+def pooled(model: Any, rows: torch.Tensor, lengths: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    hidden = rows[:, :, None] * model[0].weight[:, 0]
+    return functional.cross_entropy(model[2](hidden.mean(1)), y)
+
+
+def of_all_places(model: Any, rows: torch.Tensor, lengths: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    hidden = model[2](rows[:, :, None] * model[0].weight[:, 0])
+    targets = y[:, None].expand(rows.shape)
+    return functional.cross_entropy(hidden.flatten(0, 1), targets.reshape(-1))
+
+
+def pooled_by_lengths(model: Any, rows: torch.Tensor, lengths: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    hidden = rows[:, :, None] * model[0].weight[:, 0]
+    return functional.cross_entropy(model[2](hidden.sum(1) / lengths[:, None]), y)
+
+
+@pytest.mark.parametrize(
+    ("body", "collate", "wrong"),
+    [
+        (pooled, padded, True),
+        (of_all_places, padded, True),
+        (pooled_by_lengths, padded, False),
+        (pooled, cut_to_six, False),
+        (of_all_places, cut_to_six, False),
+    ],
+)
+def test_means_over_places_that_only_the_longest_sample_has_are_not_called_equal(
+    body: Any, collate: Any, wrong: bool
+) -> None:
+    s, optimizer = session(Texts(), collate=collate)
+    for rows, lengths, y in s.batches():
+        with s.step():
+            optimizer.zero_grad()
+            body(s.model, rows, lengths, y).backward()
+            optimizer.step()
+    assert s.equality.startswith("statistical" if wrong else "additive"), s.equality
+    assert bool(re.search(r"collate has filled up.*\(test_quiet_habits.py:\d+\)", s.equality)) is wrong
+
+
+class Graphs(Dataset[Any]):
+    """64 graphs of three to six nodes."""
+
+    def __len__(self) -> int:
+        return 64
+
+    def __getitem__(self, index: int) -> Any:
+        nodes = torch.randn(3 + index % 4, 6, generator=torch.Generator().manual_seed(index))
+        return nodes, index % 3
+
+
+def joined(graphs: list[Any]) -> Any:
+    """Nodes below each other, with the number of the graph of each."""
+    counts = torch.tensor([len(nodes) for nodes, _ in graphs])
+    numbers = torch.repeat_interleave(torch.arange(len(graphs)), counts)
+    return torch.cat([nodes for nodes, _ in graphs]), numbers, torch.tensor([label for _, label in graphs])
+
+
+@pytest.mark.parametrize("normalised", [True, False])
+def test_statistics_over_the_nodes_of_several_graphs_are_not_called_equal(normalised: bool) -> None:
+    s, optimizer = session(Graphs(), collate=joined)
+    model: Any = s.model
+    for nodes, numbers, y in s.batches():
+        with s.step():
+            optimizer.zero_grad()
+            hidden = model[0](nodes)
+            if normalised:
+                hidden = (hidden - hidden.mean(0)) / (hidden.std(0) + 0.1)
+            pooled = torch.zeros(len(y), 8).index_add(0, numbers, hidden.relu())
+            sizes = torch.zeros(len(y)).index_add(0, numbers, torch.ones(len(nodes)))
+            functional.cross_entropy(model[2](pooled / sizes[:, None]), y).backward()
+            optimizer.step()
+    assert s.equality.startswith("statistical" if normalised else "additive"), s.equality
+    assert ("a statistic over the samples" in s.equality) is normalised
+
+
+def test_a_memory_that_numpy_changes_is_noticed() -> None:
+    """Of predictions by index, as in temporal ensembling: torch does not see that it changes."""
+    memory = np.zeros((64, 3), dtype=np.float32)
+    shared = torch.from_numpy(memory)
+    rows = TensorDataset(torch.randn(64, 6), torch.arange(64) % 3, torch.arange(64))
+    s, optimizer = session(rows)
+    for x, y, index in s.batches():
+        with s.step():
+            optimizer.zero_grad()
+            out = s.model(x)
+            (functional.cross_entropy(out, y) + (out - shared[index]).square().mean()).backward()
+            optimizer.step()
+        memory[index.numpy()] = out.detach().numpy()
+    assert "a tensor from outside" in s.equality
+
+
+def test_observers_of_quantisation_make_it_statistical() -> None:
+    quantised = pytest.importorskip("torch.ao.quantization")
+    layer = nn.Linear(6, 3)
+    model = nn.Sequential(quantised.PerChannelMinMaxObserver(), layer)
+    rows = TensorDataset(torch.randn(64, 6), torch.arange(64) % 3)
+    s = Session(model, torch.optim.SGD(layer.parameters(), lr=0.05), rows, batch_size=8)
+    assert "0 (PerChannelMinMaxObserver) look at the part of the batch" in s.equality
+
+
+class Normalised(torch.autograd.Function):
+    """Gradients of length 1."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:
+        length: torch.Tensor = gradient.norm()
+        return gradient / length
+
+
+class Reversed(torch.autograd.Function):
+    """Of the other sign, and none where the input is small."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        ctx.save_for_backward(x)
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:
+        (x,) = ctx.saved_tensors
+        passed: torch.Tensor = -0.5 * gradient * (x.abs() > 0.1)
+        return passed
+
+
+@pytest.mark.parametrize(("function", "wrong"), [(Normalised, True), (Reversed, False)])
+def test_a_function_that_bends_gradients_is_not_called_equal(function: Any, wrong: bool) -> None:
+    said = equality(lambda model, x, y: functional.cross_entropy(function.apply(model(x)), y))
+    assert bool(re.search(r"backward\(\) is not linear.*\(test_quiet_habits.py:\d+\)", said)) is wrong
+    assert wrong or said.startswith("additive")
+
+
+def in_words(model: nn.Module, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    return sum(functional.cross_entropy(model(x[i : i + 1]), y[i : i + 1]) for i in range(len(x)))  # type: ignore[return-value]
+
+
+def test_sums_in_other_words_are_an_error() -> None:
+    with pytest.raises(ElasticError, match=r"loss \(test_quiet_habits.py:\d+\) is a sum over samples: say so"):
+        equality(in_words)
+    assert equality(lambda model, x, y: in_words(model, x, y) / len(x)).startswith("additive")
+    assert equality(in_words, reduction="sum").startswith("additive")
+    in_parts = "was tried with one worker and with two"
+    for weight, wrong, steps in (
+        (1.0, "is a sum over samples", 0),
+        (None, "", 8),
+        (1 / 8, in_parts, 1),
+        (1 / 16, in_parts, 1),
+    ):
+        s, optimizer = session()
+        with pytest.raises(ElasticError, match=wrong) if wrong else nullcontext():
+            for x, y in s.batches():
+                with s.step():
+                    optimizer.zero_grad()
+                    losses = each(s.model, x, y)
+                    losses.backward(torch.full_like(losses, weight or 1 / len(x)))
+                    optimizer.step()
+        assert s.steps_done == steps
+
+
 def by_fixed_weights(model: nn.Module, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
     return (torch.tensor([1.0, 2.0, 0.5])[y] * each(model, x, y)).mean()
 
@@ -206,6 +531,7 @@ def with_figures(model: nn.Module, x: torch.Tensor, y: torch.Tensor) -> torch.Te
     torch.stack([accuracy, torch.bincount(y).max().float()])
     loss = functional.cross_entropy(logits, y)
     torch.exp(loss), torch.exp(loss.detach()), loss / (loss + 1)  # a perplexity, with and without gradients
+    (logits > logits.detach().mean()).float().mean()
     return loss
 
 
@@ -327,13 +653,15 @@ def make_steps(s: Session, one: Callable[[torch.Tensor], None]) -> None:
 Weigh = Callable[[torch.Tensor, int, int, int], torch.Tensor]
 
 
-def train_in_parts(weigh: Weigh, *, batch_size: int, in_part: int, reduction: str = "mean") -> Session:
+def train_in_parts(
+    weigh: Weigh, *, batch_size: int, in_part: int, reduction: str = "mean", check: str = "error"
+) -> Session:
     """One epoch, each step in parts of so many samples.
 
     Args:
         weigh: of a part's loss, its number of samples, the step's, and the number of parts.
     """
-    s, optimizer = session(batch_size=batch_size)
+    s, optimizer = session(batch_size=batch_size, check=check)
     for x, y in s.batches():
         with s.step():
             optimizer.zero_grad()
@@ -359,19 +687,22 @@ def test_parts_of_unlike_sizes_that_count_alike_are_an_error() -> None:
         train_in_parts(lambda loss, own, all_, parts: loss / own / parts, batch_size=21, in_part=6, reduction="sum")
 
 
-def test_a_fixed_divisor_for_a_number_of_parts_that_changes_is_an_error() -> None:
-    """The last batch has 16 samples, two parts."""
-    with pytest.raises(
-        ElasticError, match=r"is one of 2 means over parts of the step, of which an earlier step had 3"
-    ):
+def test_a_fixed_divisor_for_a_number_of_parts_that_changes_is_an_error(caplog: pytest.LogCaptureFixture) -> None:
+    """The half of a batch has two parts, one of four samples; the last batch has 16 samples, two parts."""
+    with pytest.raises(ElasticError, match=r"was tried with one worker and with two \(12 and 12 samples\)"):
         train_in_parts(lambda loss, own, all_, parts: loss / 3, batch_size=24, in_part=8)
+    train_in_parts(lambda loss, own, all_, parts: loss / 3, batch_size=24, in_part=8, check="warn")
+    assert "is one of 2 means over parts of the step, of which an earlier step had 3" in caplog.text
 
 
 def test_parts_that_are_weighed_by_their_samples_are_right() -> None:
     by_share: Weigh = lambda loss, own, all_, parts: loss * own / all_  # noqa: E731
     assert train_in_parts(by_share, batch_size=21, in_part=6).steps_done == 4
     assert train_in_parts(by_share, batch_size=24, in_part=8).steps_done == 3
-    assert train_in_parts(lambda loss, own, all_, parts: loss / parts, batch_size=24, in_part=8).steps_done == 3
+    by_number: Weigh = lambda loss, own, all_, parts: loss / parts  # noqa: E731
+    assert train_in_parts(by_number, batch_size=16, in_part=8).steps_done == 4
+    with pytest.raises(ElasticError, match=r"was tried with one worker and with two \(12 and 12 samples\)"):
+        train_in_parts(by_number, batch_size=24, in_part=8)
     summed: Weigh = lambda loss, own, all_, parts: loss / all_  # noqa: E731
     assert train_in_parts(summed, batch_size=21, in_part=6, reduction="sum").steps_done == 4
 
@@ -560,6 +891,19 @@ def test_a_collate_in_which_samples_meet_is_noticed(collate: Any, said: str) -> 
     s, _ = session(collate=collate)
     next(s.epochs(1))
     assert said in s.equality
+
+
+@pytest.mark.parametrize("seed", range(50))
+def test_one_vector_added_to_all_samples_is_seen(seed: int) -> None:
+    """A vector may leave any one fingerprint of all samples as it was."""
+    rows, labels = torch.randn(64, 64, generator=torch.Generator().manual_seed(1)), torch.arange(64)
+
+    def prints(seed: int) -> dict[str, Fingerprint]:
+        noise = 0.2 * torch.rand(64, generator=torch.Generator().manual_seed(seed))
+        return examine(SampleLoader(TensorDataset(rows + noise, labels), 0, None), 64).fingerprints
+
+    one, other = prints(2 * seed), prints(2 * seed + 1)
+    assert any(Fingerprint.differ(one[name], other[name]) for name in one)
 
 
 def test_data_sets_of_other_numbers_have_other_fingerprints() -> None:

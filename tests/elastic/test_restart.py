@@ -17,7 +17,7 @@ from malletrain.elastic.launch.restart import MAX_FAILURES, seconds_of, signal_n
 from malletrain.loop.membership.next_world import JobTerms
 from malletrain.wire import messages
 from malletrain.wire.errors import WireError
-from tests.elastic.coordinator import HERE, JOB, running
+from tests.elastic.coordinator import HERE, JOB, another, last_generation, running
 from tests.elastic.test_launch import environment
 from tests.waiting import wait_until
 from tests.world import data_of
@@ -87,6 +87,23 @@ def test_any_script_is_relaunched_at_the_new_size(tmp_path: Path) -> None:
         assert_pauses_end_with_a_step(daemon.seen(EventKind.SWITCHED))
     counts = [int(line.split()[0]) for line in (tmp_path / "counts").read_text().splitlines()]
     assert set(counts) == set(range(1, 401)), "no step is missing over all restarts"
+
+
+def test_a_launcher_whose_script_has_finished_waits_for_the_daemon_to_hear_of_it(tmp_path: Path) -> None:
+    terms = JobTerms(restarts=True)
+    with running(tmp_path, terms) as (daemon, _), pilots_of(tmp_path) as pilots:
+        pilots.append(start(daemon.url, tmp_path, 0))
+        wait_until(lambda: 1 in sizes(tmp_path), 60, "steps of one")
+        generations = last_generation(daemon)
+        daemon.stop()
+        (tmp_path / "go").touch()
+        wait_until(lambda: len(sizes(tmp_path)) == 400, 60, "the script's last step")
+        with pytest.raises(subprocess.TimeoutExpired):
+            pilots[0].wait(12)
+        with another(generations, daemon.port, terms) as again:
+            assert pilots[0].wait(30) == 0
+            wait_until(lambda: bool(again.seen(EventKind.JOB_COMPLETED)), 10, "the job is completed")
+    assert len(sizes(tmp_path)) == 400, "no step is made again"
 
 
 @pytest.mark.nightly

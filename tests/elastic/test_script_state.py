@@ -150,6 +150,22 @@ def test_a_copy_of_the_model_that_changes_is_an_error(kind: str) -> None:
         watch.look()
 
 
+def test_a_copy_that_only_a_closure_has_is_called_by_its_own_name() -> None:
+    model = nn.Linear(2, 3)
+
+    def distillation() -> Any:
+        teacher = averaged(model, "module")
+        return lambda x: teacher(x)
+
+    watch, loss_of = CopyWatch(state_of(model)), distillation()
+    watch.look()
+    watch.look()
+    tensors_of(loss_of.__closure__[0].cell_contents)[0].mul_(0.9)
+    said = r"^teacher \(in loss_of\) is a copy of the model that training changes.* s\.track\(average=teacher\) if"
+    with pytest.raises(ElasticError, match=said):
+        watch.look()
+
+
 @pytest.mark.parametrize("kind", ["arrays", "flat", "flat array"])
 def test_an_average_outside_of_tensors_of_the_models_shapes_is_an_error(kind: str) -> None:
     model = nn.Linear(2, 3)

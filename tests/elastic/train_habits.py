@@ -275,6 +275,39 @@ def main_evaluates() -> None:
             s.evaluate(lambda batch: {"loss": functional.cross_entropy(model(batch[0]), batch[1], reduction="sum")})
 
 
+class FirstBatch(nn.Module):
+    """Centres by the mean of the first batch that it is called with, as ActNorm does."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.shift = nn.Parameter(torch.zeros(64).double())
+        self.is_set = False
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if not self.is_set:
+            self.shift.data.copy_(-x.detach().mean(0))
+            self.is_set = True
+        return x + self.shift
+
+
+def set_by_first_batch() -> None:
+    loop(plain)
+
+
+class Pixels(nn.Embedding):
+    """A row for each brightness of a pixel, none longer than 1."""
+
+    def __init__(self) -> None:
+        super().__init__(17, 4, max_norm=1.0, dtype=torch.float64)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return super().forward((16 * x).long()).flatten(1)
+
+
+def shortened_rows() -> None:
+    loop(plain)
+
+
 def meddles_on_main() -> None:
     for _ in s.epochs(EPOCHS):
         for x, y in s.batches():
@@ -609,6 +642,55 @@ def decays_after_block() -> None:
 
 def sum_by_hand() -> None:
     loop(lambda x, y: functional.cross_entropy(model(x), y, reduction="none").sum().backward())
+
+
+def temperature_of_batch() -> None:
+    """By how far a worker's own outputs are spread."""
+
+    def loss_of(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        z = model(x)
+        spread = z.detach().std().item()
+        return functional.cross_entropy(z / max(spread, 0.1), y)
+
+    def body(x: torch.Tensor, y: torch.Tensor) -> None:
+        optimizer.zero_grad()
+        loss_of(x, y).backward()
+        optimizer.step()
+
+    loop(body)
+
+
+def keeps_own_centre() -> None:
+    """A running mean of what this worker has seen, in the training state."""
+    s.state["centre"] = torch.zeros(10)
+
+    def body(x: torch.Tensor, y: torch.Tensor) -> None:
+        optimizer.zero_grad()
+        z = model(x)
+        (functional.cross_entropy(z, y) + 0.1 * (z - s.state["centre"]).square().mean()).backward()
+        optimizer.step()
+        s.state["centre"] = 0.9 * s.state["centre"] + 0.1 * z.detach().mean(0)
+
+    loop(body)
+
+
+def writes_in_step() -> None:
+    """A line for each step, printed and written to a file that is open, and a place in a file that is read."""
+    there = HOME / "lines"
+    source = HOME / "source"
+    source.write_text("".join(f"{number:04}\n" for number in range(1000)))
+    with there.open("w") as lines, source.open("rb", buffering=0) as numbers:
+
+        def body(x: torch.Tensor, y: torch.Tensor) -> None:
+            optimizer.zero_grad()
+            loss = functional.cross_entropy(model(x), y)
+            print("a step", flush=True)
+            lines.write(numbers.read(5).decode())
+            lines.flush()
+            loss.backward()
+            optimizer.step()
+
+        loop(body)
 
 
 def constant_divisor() -> None:
@@ -1345,6 +1427,13 @@ if __name__ == "__main__":
         model.register_buffer("seen", torch.zeros(()))
     if options.habit.endswith("_centres"):
         model.register_buffer("centres", torch.zeros(10, 16).double())
+    if options.habit == "set_by_first_batch":
+        model = nn.Sequential(FirstBatch(), *net())
+    if options.habit == "shortened_rows":
+        model = nn.Sequential(Pixels(), *net(inputs=256))
+    if options.habit in ("set_by_first_batch", "shortened_rows"):
+        optimizer = torch.optim.SGD(model.parameters(), lr=LR, momentum=0.9)
+        given, stepped = model, optimizer
     if options.habit == "shuffles_in_place":
         each_sample = data(options.times)
         dataset = [each_sample[index] for index in range(len(each_sample))]  # type: ignore[assignment]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import pytest
 import torch
 from torch import nn
 from torch.utils.data import TensorDataset
@@ -68,3 +69,10 @@ def test_a_tiny_data_set_is_enough() -> None:
     model = torch.compile(nn.Linear(4, 2), backend="eager")
     assert isinstance(model, nn.Module)
     rehearse(model, length=1, batch=1)
+
+
+def test_an_observer_has_no_size_again_afterwards() -> None:
+    quantised = pytest.importorskip("torch.ao.quantization")
+    observer = quantised.PerChannelMinMaxObserver()
+    rehearse(nn.Sequential(observer, nn.Linear(4, 2)))
+    assert not observer.min_val.numel()

@@ -29,6 +29,36 @@ for _ in range(1000):
     optimizer.step()
 """
 
+#: Of two workers the second one is not run for some seconds, once.
+FROZEN = """
+import os, signal, subprocess, sys
+import torch
+from torch import nn
+from malletrain import elastic
+
+torch.manual_seed(0)
+model = nn.Linear(4, 3).double()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+rows = torch.randn(64, 4).double()
+s = elastic.Session(model, optimizer, torch.utils.data.TensorDataset(rows), batch_size=8)
+for _ in s.epochs(50):
+    for (x,) in s.batches():
+        if s.size == 2 and os.environ.get("SLURM_ARRAY_TASK_ID") == "1" and "FROZEN" not in os.environ:
+            os.environ["FROZEN"] = "once"
+            subprocess.Popen(["sh", "-c", f"sleep 9; kill -CONT {os.getpid()}"])
+            os.kill(os.getpid(), signal.SIGSTOP)
+        with s.step():
+            optimizer.zero_grad()
+            model(x).square().mean().backward()
+            optimizer.step()
+"""
+
+LET_GO = """
+from malletrain.elastic.errors import Released
+
+raise Released("the others train on without it")
+"""
+
 pytestmark = pytest.mark.alone
 
 
@@ -56,6 +86,22 @@ def test_what_goes_wrong_as_workers_join_is_said(tmp_path: Path, monkeypatch: py
     assert result.exit_code == 1
     assert result.output.startswith(("WRONG  as workers joined:", "WRONG  with three workers:"))
     assert "has another best (train_habits.py:" in result.output
+
+
+def test_a_worker_that_a_busy_machine_does_not_run_for_seconds_is_not_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script = tmp_path / "frozen.py"
+    script.write_text(FROZEN)
+    result = said(tmp_path, monkeypatch, "--json", str(script))
+    assert json.loads(result.output)["verdict"] == "equal", result.output
+
+
+def test_a_worker_that_is_let_go_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    script = tmp_path / "let_go.py"
+    script.write_text(LET_GO)
+    result = said(tmp_path, monkeypatch, "--json", str(script))
+    assert json.loads(result.output)["text"] == "a worker was let go: the others train on without it"
 
 
 def test_a_script_without_a_session_is_told_how_to_begin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -171,6 +171,12 @@ class StepCommitter:
         self.judge_rows: Callable[[list[list[int]]], None] = lambda _: None
         self._opening: _Opening | None = None
 
+    def leave_for(self, world: TrainingWorld, monitor: WorldMonitor) -> None:
+        """In a forked copy of this process: make rounds in `world` from now on, of which nobody else knows."""
+        self.world, self._monitor = world, monitor
+        self.received_sums, self._opening = None, None
+        self.save_is_due = self.overlapped_state_changed = lambda: False
+
     def open_round(self, row: Sequence[int]) -> None:
         """Begin a round, or a further pass of one: start to exchange rows with the other members.
 

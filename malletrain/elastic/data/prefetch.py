@@ -11,7 +11,6 @@ epoch`) are sent along, and batches loaded with earlier values are dropped.
 
 from __future__ import annotations
 
-import ctypes
 import multiprocessing
 import os
 import signal
@@ -22,6 +21,7 @@ from typing import Any
 import torch
 import torch.multiprocessing
 
+from malletrain.elastic.child_process import end_with_parent
 from malletrain.elastic.data.plain_attributes import plain_attributes, set_attributes
 from malletrain.elastic.data.sample_loader import SampleLoader
 from malletrain.elastic.errors import ElasticError
@@ -32,7 +32,6 @@ PREFETCH_FACTOR = 2
 #: An epoch, and the indices of the samples to load.
 LoadRequest = tuple[int, tuple[int, ...]]
 
-_PR_SET_PDEATHSIG = 1  # prctl(2)
 
 _loader: SampleLoader | None = None  #: set in worker processes
 
@@ -109,9 +108,7 @@ def _begin(loader: SampleLoader, parent: int) -> None:
     """Initialise a worker process, and make it end together with its parent, however that ends."""
     global _loader
     _loader = loader
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:
-        os._exit(0)
+    end_with_parent(parent, 0)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, signal.SIG_IGN)
     torch.set_num_threads(1)

@@ -97,6 +97,7 @@ class GradientReducer:
         open_pass: called with the number of a backward pass before anything of it is summed.
         before_return: called at the end of each backward pass whose gradients are summed: the script's code after it
             may change the parameters.
+        after_pass: called when the gradients of a backward pass are summed, before it returns.
         on_abort: where it is set, `backward` returns in an aborted round as in any other, with gradients of zero,
             and this is called as it does; `aborted` says so until the next step.
         aborted: why the round under way is void, where `on_abort` is set.
@@ -121,6 +122,7 @@ class GradientReducer:
         self._mean = mean
         self.open_pass: Callable[[int], None] = lambda _: None
         self.before_return: Callable[[], None] = lambda: None
+        self.after_pass: Callable[[], None] = lambda: None
         self.layout_number = 0
         self._scales = False
         self._hooks: list[Any] = []
@@ -558,6 +560,7 @@ class GradientReducer:
         self.phase = GradientPhase.SUMMED
         self._running = False
         self._pass += 1
+        self.after_pass()
 
     @property
     def _sums_of_a_pass(self) -> int:

@@ -33,6 +33,9 @@ ROW_LENGTH = 10
 #: Names that are compared one by one once a row differs, and tensors that are looked at element by element.
 MAX_NAMES, MAX_TENSORS = 512, 8
 
+#: How a value is shown that is no number.
+_NO_NUMBER = "another value"
+
 #: What stands for a tensor that a member has not read, where names are compared one by one.
 _UNREAD_HASH = 1
 
@@ -128,7 +131,7 @@ class Agreement:
         self._rates: dict[str, Any] = {}
         self._script: dict[str, Any] = {}
         self._objections = Objections(check)
-        self._forward = ForwardAgreement(committer, self._objections, sources.numbers)
+        self.forward = ForwardAgreement(committer, self._objections, sources.numbers)
         self._save_held = self._save_compared = False
         self._damaged: set[str] = set()  #: tensors of which a replica was damaged before
         self.leave: Callable[[str], None] = lambda _: None
@@ -183,7 +186,7 @@ class Agreement:
         self._rates, self._script = self._sources.rates(), self._sources.script()
         row[RATES], row[SCRIPT] = _hash(self._rates), _hash(self._script)
         if kind is RoundKind.STEP and not place:
-            row[NUMBERS] = self._forward.digest()
+            row[NUMBERS] = self.forward.digest()
         due, self._digest_due = self._digest_due, False
         if due and not place:
             with self._timer:
@@ -224,7 +227,7 @@ class Agreement:
         # First what may be the cause: a counter that sets the learning rate.
         self._judge_named(rows, SCRIPT, self._script, "has another", _SCRIPT_CURE)
         self._judge_named(rows, RATES, self._rates, "learns with another", _RATES_CURE)
-        self._forward.judge([row[NUMBERS] for row in rows])
+        self.forward.judge([row[NUMBERS] for row in rows])
         odd = odd_ones([row[VALUES] for row in rows])
         if odd:
             self._judge_tensors(odd, at_end=rows[odd[0]][KIND] == RoundKind.FINISH)
@@ -249,14 +252,17 @@ class Agreement:
             if not name:
                 return  # the same up to rounding
             said = ", ".join(f"{who} has {value}" for who, value in own.items())
+            said = f" ({said})" if set(own.values()) != {_NO_NUMBER} else ""
             if name.startswith("dataset."):
                 cure = _DATASET_CURE
             elif name.startswith(COLLATED):
                 cure = _COLLATE_CURE
             elif isinstance(values.get(name), Fingerprint):
                 cure = _SAMPLES_CURE
+            if isinstance(values.get(name), Fingerprint):
+                name = name.partition(" ")[0]  # which of its weightings does not matter
             cure = cure.replace("NAME", name.partition(" ")[0].rpartition(".")[2])
-            self._objections.raise_or_warn(f"{self._names(odd)} {what} {name} than the others ({said}): {cure}", name)
+            self._objections.raise_or_warn(f"{self._names(odd)} {what} {name} than the others{said}: {cure}", name)
 
     def _judge_tensors(self, odd: list[int], *, at_end: bool) -> None:
         """Find the first tensor that differs by more than rounding. Every member takes part.
@@ -307,8 +313,10 @@ class Agreement:
             "a worker changes it by its own samples. Change it by those of all, `rows = s.gather(rows)` before the "
             "last backward()"
             if of_buffer
-            else "something changes it on one worker and not on another. What belongs to a step goes after "
-            "backward() inside `with s.step():` and depends on nothing of this worker alone"
+            else "something changes it on one worker and not on another. What the script keeps from step to step and "
+            "changes parameters or gradients with (a count, earlier norms or losses, slow weights, a generator) "
+            'belongs into s.state["name"], which a worker that joins is given; what belongs to a step goes after '
+            "backward() inside `with s.step():`"
         )
         self._objections.raise_or_warn(
             f"after step {self._position.step} {who} has another {name} than the others: {cure}", name
@@ -375,7 +383,7 @@ class Agreement:
                 other = next(rank for rank in range(world.size) if rank not in odd)
                 shown = {rank: float(numbers[rank, place]) for rank in (odd[0], other)}
                 return name, {
-                    world.worker_of(rank): "another value" if math.isnan(value) else f"{value:.10g}"
+                    world.worker_of(rank): _NO_NUMBER if math.isnan(value) else f"{value:.10g}"
                     for rank, value in shown.items()
                 }
         return "" if alike else "value", {}

@@ -224,7 +224,9 @@ def _reads(node: ast.AST, *, deep: bool) -> set[str]:
     if isinstance(node, ast.Expr) and _is_message(node.value):
         return set()
     if isinstance(node, ast.If) and all(_is_harmless(each) for each in [*node.body, *node.orelse]):
-        # Only messages, and figures for them; unless the figure is what the next test compares with.
+        # Only messages, and figures for them; unless the figure is what the next test compares with, and no message.
+        if any(isinstance(each, ast.Expr) and _is_message(each.value) for each in node.body):
+            return set()
         figures = {name for each in ast.walk(node) if isinstance(each, ast.Assign) for name in _targets(each)}
         return figures & set(_loads(node.test))
     if isinstance(node, ast.AugAssign):
@@ -232,8 +234,7 @@ def _reads(node: ast.AST, *, deep: bool) -> set[str]:
     if isinstance(node, ast.Assign) and len(node.targets) == 1:
         own = set(_name(node.targets[0]))
         if own and isinstance(node.value, ast.BinOp | ast.Constant | ast.Call):
-            read = _reads(node.value, deep=deep)
-            return read if _is_best(node.value) else read - own
+            return _reads(node.value, deep=deep) - own
     found: set[str] = set()
     if isinstance(node, ast.Name | ast.Attribute) and isinstance(node.ctx, ast.Load):
         found.update(_name(node))

@@ -13,6 +13,11 @@ from malletrain.elastic.guards.objections import Objections
 from malletrain.elastic.guards.operations import number_table
 from malletrain.elastic.guards.operations.forward_numbers import ForwardNumbers
 
+UNLIKE = (
+    "a number that workers have unlike, and that may be read from their own samples by .item() (then decide by "
+    's.agree(...) after the block of the step before) or be counted (then keep it in s.state["name"])'
+)
+
 _CURE = (
     'if it follows from what the script counts or keeps, keep that in s.state["name"], or compute it from '
     "s.steps_done or the epoch: a worker that joins begins with the script's first value"
@@ -26,6 +31,9 @@ class ForwardAgreement:
         committer: sums tables over members.
         objections: where a difference goes.
         source: returns what the present step computes with; None where that is not looked at.
+
+    Attributes:
+        found: numbers that differ and may follow from a worker's own samples, with the script's line.
     """
 
     def __init__(
@@ -34,6 +42,7 @@ class ForwardAgreement:
         self._committer = committer
         self._objections = objections
         self._source = source
+        self.found: dict[str, str] = {}
         self._own: ForwardNumbers | None = None
 
     def digest(self) -> int:
@@ -59,11 +68,11 @@ class ForwardAgreement:
         rows = [table[rank].tolist() for rank in ranks]
         slot = number_table.odd_number(rows)
         if slot is not None:
-            self._object_to_number(ranks, slot)
+            self._object_to_number(ranks, slot, may_follow=number_table.have_read(rows))
         elif number_table.computes_otherwise(rows):
             self._object_to_lines(len(ranks))
 
-    def _object_to_number(self, ranks: Sequence[int], slot: int) -> None:
+    def _object_to_number(self, ranks: Sequence[int], slot: int, *, may_follow: bool) -> None:
         world = self._committer.world
         name, value = ("", math.nan) if self._own is None else number_table.number_at(self._own, slot)
         table = torch.zeros(world.size, 2, dtype=torch.float64)
@@ -75,8 +84,12 @@ class ForwardAgreement:
         odd = next(rank for rank, shown in seen.items() if shown != usual)
         other = next(rank for rank, shown in seen.items() if shown == usual)
         line, operation, *_ = name.split() if name else ("", "")
-        where = f" in {operation.strip('_')}() ({line})" if line else ""
+        called = f" in {operation.strip('_')}()" if operation != "scalar" else ", kept in a tensor,"
+        where = f"{called} ({line})" if line else ""
         said = ", ".join(f"{world.worker_of(rank)} has {seen[rank]}" for rank in (odd, other))
+        if may_follow:
+            self.found.setdefault(f"{UNLIKE}: {said}", line)
+            return
         self._objections.raise_or_warn(
             f"{world.worker_of(odd)} computes with another number{where} than the others ({said}): {_CURE}",
             f"number {line}",

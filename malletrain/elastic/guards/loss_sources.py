@@ -2,9 +2,10 @@
 
 - A number read from this worker's part of the batch (`ratio = a.item() / b.item()`) that weighs or divides a loss: a
   static run has another one, of the whole batch. `s.agree(a.item())` gives all workers the same.
-- The number of samples of a worker, which its mean is multiplied by (`loss * len(x) / 64`).
+- The number of samples of a worker, which its mean or a penalty is multiplied by (`loss * len(x) / 64`), or which a
+  learning rate follows (`lr * len(x) / 64`, `seen += len(x)`).
 - The number of workers, by which a loss, gradients or a learning rate are multiplied or divided, as in a script that
-  sums gradients itself.
+  sums gradients itself, or which the length of a schedule follows.
 - A collection that the loop fills and the loss is computed from (a replay buffer): workers have different ones, and a
   worker that joins begins with an empty one.
 
@@ -15,8 +16,9 @@ passes through them; what lies in other files is not found.
 from __future__ import annotations
 
 import ast
+import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from malletrain.elastic.guards.carried_names import renewed_names
 from malletrain.elastic.guards.script_scopes import Function, Scope, first_line, scopes_of
@@ -26,10 +28,13 @@ COLLECTION = "a collection that a worker fills by itself (a replay buffer), and 
 
 LENGTH = "the number of a worker's samples, by which its mean is multiplied"
 SIZE = "the number of workers, by which its mean is multiplied"
+SAMPLES_RATE = "a learning rate that follows the number of a worker's samples"
 
 REMEDIES = {
     SIZE: "Gradients are means over the batch of all workers already: leave it out",
-    LENGTH: 'The session weighs means by samples itself: leave it out, or say Session(..., reduction="sum")',
+    LENGTH: 'The session weighs means by samples itself: leave it out, or say Session(..., reduction="sum"); the '
+    "weight of a penalty follows from s.batch_size",
+    SAMPLES_RATE: "Those of all workers are s.samples_done and s.batch_size",
     NUMBER: "The number of all workers: s.agree(...) after the block of the step before; or virtual_shards=N",
     COLLECTION: "Keep what is learned from in the data set, or generate it there by index",
 }
@@ -39,11 +44,17 @@ DIVIDED_LOSS = "the loss is divided by the number of workers"
 SCALED_GRADIENTS = "gradients are multiplied or divided by the number of workers"
 SCALED_RATE = "the learning rate follows the number of workers, and the batch does not"
 
+SCALED_SCHEDULE = "the length of a schedule follows the number of workers, and the batch does not"
+
+#: Errors that are none where the batch grows with the workers.
+OF_FIXED_BATCH = frozenset({SCALED_RATE, SCALED_SCHEDULE})
+
 ERRORS = {
     DIVIDED_LOSS: "gradients are means over the batch of all workers already: leave it out",
     SCALED_GRADIENTS: "after backward() they are means over the batch of all workers: leave it out",
     SCALED_RATE: "batch_size is of all workers together: leave it out, or let the batch grow with the workers, "
     "Session(..., batch_size=elastic.PerWorker(n, limit))",
+    SCALED_SCHEDULE: "an epoch has as many steps at every number of workers: len(dataset) / batch_size",
 }
 
 _Loop = ast.For | ast.While | ast.AsyncFor
@@ -58,6 +69,15 @@ _ARITHMETIC_CALLS = frozenset(
 #: Names of sessions in functions that are given one, and calls that return the number of workers.
 _SESSIONS = frozenset({"s", "session", "self.s", "self.session"})
 _SIZES = frozenset({"get_world_size"})
+#: Variables of the environment with the number of workers.
+_SIZE_VARIABLES = frozenset(
+    {"WORLD_SIZE", "SLURM_NTASKS", "SLURM_NPROCS", "SLURM_NNODES", "SLURM_JOB_NUM_NODES", "OMPI_COMM_WORLD_SIZE"}
+)
+#: Calls that leave a number what it is.
+_NUMBERS = frozenset({"int", "float", "max"})
+_RATES = frozenset({"lr", "learning_rate", "max_lr", "base_lr"})
+#: Parameters of functions that are no part of a batch, by the end of their names.
+_OF_ALL = re.compile(r"(loader|sets?|data|batches|optimizer|model)$")
 
 #: How often a loss is followed from a function to another.
 MAX_CALLS = 4
@@ -93,13 +113,21 @@ class _File:
             for target, value in _assignments(node)
             if isinstance(value, ast.Call) and _method(value) == "Session"
         }
+        self._own = {scope: self._own_names(scope) for scope in self._scopes}
+        self._size_names: set[str] = set()
+        for nodes in self._nodes.values():
+            pairs = [pair for node in nodes for pair in _assignments(node)]
+            self._size_names |= {_dotted(target) for target, value in pairs if self._is_size(value)} - {""}
         self._found: dict[str, int] = {}
 
     def find(self) -> dict[int, dict[str, int]]:
         found = {}
         grown = list(self._grown())
         for scope in self._scopes:
-            self._found = {}
+            self._look_at_rates(scope)
+        rates = self._found
+        for scope in self._scopes:
+            self._found = dict(rates) if _has_backward(self._nodes[scope]) else {}
             for loss in self._losses(scope):
                 self._follow(scope, [loss], self._weights(scope), MAX_CALLS)
                 needed, own = self._needed(scope, loss), self._made(scope)
@@ -145,10 +173,12 @@ class _File:
     def _is_size(self, node: ast.AST) -> bool:
         """Whether an expression is the number of workers."""
         if isinstance(node, ast.Call):
-            return _method(node) in _SIZES or (_method(node) == "float" and any(map(self._is_size, node.args)))
+            name = _method(node)
+            return name in _SIZES or _is_variable(node) or (name in _NUMBERS and any(map(self._is_size, node.args)))
         name = _dotted(node)
         owner, _, last = name.rpartition(".")
-        return (last == "size" and owner in self._sessions) or last == "world_size"
+        of_session = last == "size" and owner in self._sessions
+        return of_session or last == "world_size" or name in self._size_names or _is_variable(node)
 
     def _sizes(self, node: ast.expr, *, divides: bool) -> Iterator[bool]:
         """Numbers of workers among the factors of an expression: whether it is divided by each."""
@@ -182,22 +212,127 @@ class _File:
     def _scales(self, node: ast.expr) -> bool:
         return any(True for _ in self._sizes(node, divides=False))
 
+    # --- learning rates ---------------------------------------------------------------------------------------
+
+    def _look_at_rates(self, scope: Scope) -> None:
+        """Find learning rates and schedules that follow the number of workers, or of a worker's samples."""
+        calls = [node for node in self._nodes[scope] if isinstance(node, ast.Call)]
+        for node in self._nodes[scope]:
+            if isinstance(node, ast.Assign | ast.AugAssign):
+                targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+                if any(map(_is_rate, targets)) and self._leads_to(scope, node.value, self._counts_samples):
+                    self._note(SAMPLES_RATE, node.lineno)
+        for call in [] if self._grows_with_workers() else calls:
+            rates = [each.value for each in call.keywords if each.arg in _RATES]
+            if any(self._leads_to(scope, each, self._has_size) for each in rates):
+                self._note(SCALED_RATE, call.lineno)
+            elif _is_schedule(call):
+                given = [*call.args, *(each.value for each in call.keywords)]
+                if any(self._leads_to(scope, each, self._has_size) for each in given):
+                    self._note(SCALED_SCHEDULE, call.lineno)
+
+    def _grows_with_workers(self) -> bool:
+        """Whether a batch is said to follow the number of workers."""
+        return any(
+            each.arg == "batch_size" and self._leads_to(scope, each.value, self._has_size)
+            for scope in self._scopes
+            for node in self._nodes[scope]
+            if isinstance(node, ast.Call) and _method(node) == "Session"
+            for each in node.keywords
+        )
+
+    def _has_size(self, scope: Scope, node: ast.AST) -> bool:
+        return self._is_size(node)
+
+    def _counts_samples(self, scope: Scope, node: ast.AST) -> bool:
+        """Whether an expression is a number of this worker's samples, or of values that a test leaves of them."""
+        return isinstance(node, ast.expr) and (self._is_own_length(scope, node) or _counts_tests(node))
+
+    def _leads_to(
+        self,
+        scope: Scope,
+        value: ast.AST,
+        found: Callable[[Scope, ast.AST], bool],
+        seen: set[tuple[int, str]] | None = None,
+    ) -> bool:
+        """Whether something is in an expression, in what was assigned to its names, or in what a function is given
+        for its parameters."""
+        seen = set() if seen is None else seen
+        if found(scope, value):
+            return True
+        if isinstance(value, ast.Call) and _method(value) in _AGREES:
+            return False
+        behind = [(scope, each) for each in ast.iter_child_nodes(value)]
+        name = _dotted(value)
+        if name and (id(scope), name) not in seen:
+            seen.add((id(scope), name))
+            behind += [(scope, assigned) for assigned, _ in self._assigned(scope, name)]
+            behind += self._arguments(scope, name)
+        return any(self._leads_to(other, each, found, seen) for other, each in behind)
+
+    def _arguments(self, scope: Scope, name: str) -> Iterator[tuple[Scope, ast.expr]]:
+        """What the functions of this file give for a parameter."""
+        if not isinstance(scope, Function) or self._functions.get(scope.name) is not scope:
+            return
+        names = [each.arg for each in scope.args.args if each.arg != "self"]
+        if name not in names:
+            return
+        for other, nodes in self._nodes.items():
+            for node in nodes:
+                if isinstance(node, ast.Call) and _method(node) == scope.name:
+                    given = dict(zip(names, node.args, strict=False)) | {
+                        str(each.arg): each.value for each in node.keywords
+                    }
+                    if name in given:
+                        yield other, given[name]
+
+    # --- lengths ----------------------------------------------------------------------------------------------
+
+    def _own_names(self, scope: Scope) -> set[str]:
+        """Variables that may hold a worker's part of the batch: a function's, and those of the loop over batches."""
+        if isinstance(scope, Function) and not any(
+            isinstance(each, _Loop) and _has_batches(each) for each in scope.body
+        ):
+            return {name for name in self._made(scope) if not _OF_ALL.search(name)}
+        loops = [node for node in self._nodes[scope] if isinstance(node, _Loop) and _has_batches(node)]
+        pairs = [pair for loop in loops for node in [loop, *_own(loop.body)] for pair in _assignments(node)]
+        return {_dotted(target) for target, _ in pairs}
+
+    def _is_own_length(self, scope: Scope, node: ast.expr) -> bool:
+        if not _is_length(node):
+            return False
+        measured = node.value.value if isinstance(node, ast.Subscript) else None  # type: ignore[attr-defined]
+        if isinstance(node, ast.Call):
+            measured = node.args[0] if _method(node) == "len" and node.args else getattr(node.func, "value", None)
+        return bool(set(_names(measured)) & self._own[scope]) if measured is not None else False
+
+    def _lengths(self, scope: Scope, node: ast.expr, *, divides: bool) -> Iterator[bool]:
+        """Sizes of a worker's tensors that an expression is multiplied by, or divided by: whether it is divided."""
+        if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult | ast.Div):
+            yield from self._lengths(scope, node.left, divides=divides)
+            yield from self._lengths(scope, node.right, divides=divides != isinstance(node.op, ast.Div))
+        elif isinstance(node, ast.UnaryOp):
+            yield from self._lengths(scope, node.operand, divides=divides)
+        elif self._is_own_length(scope, node):
+            yield divides
+
     # --- numbers ----------------------------------------------------------------------------------------------
 
     def _follow(self, scope: Scope, losses: list[ast.expr], known: frozenset[str], calls: int) -> None:
         """Look at the operands of a loss, at what was assigned to them, and at the functions that return them."""
-        queue, seen = losses, set[str]()
+        queue, seen = [(each, False) for each in losses], set[str]()
         while queue:
-            loss = queue.pop()
-            lengths = list(_lengths(loss, divides=False))
-            if any(not divides for _, divides in lengths) and not any(divides for _, divides in lengths):
-                self._note(LENGTH, loss.lineno)
+            loss, divides = queue.pop()
+            for term in _terms(loss):
+                lengths = list(self._lengths(scope, term, divides=divides))
+                if lengths and not any(lengths):
+                    self._note(LENGTH, term.lineno)
             sizes = list(self._sizes(loss, divides=False))
             if any(sizes):
                 self._note(DIVIDED_LOSS, loss.lineno)
             elif sizes:
                 self._note(SIZE, loss.lineno)
-            for operand in _operands(loss):
+            for operand, inverse in _operands(loss, divides=divides):
                 name = _dotted(operand)
                 if _reads_number(operand):
                     self._note(NUMBER, operand.lineno)
@@ -213,7 +348,7 @@ class _File:
                         elif _reads_number(value) or (name in self._renewed and _is_detached(value)):
                             self._note(NUMBER, value.lineno)
                         else:
-                            queue.append(value)
+                            queue.append((value, inverse))
 
     def _assigned(self, scope: Scope, name: str) -> Iterator[tuple[ast.expr, ast.expr | None]]:
         """Values of a variable, each with the condition of the `if` around it.
@@ -292,45 +427,45 @@ def _own(body: list[ast.stmt]) -> Iterator[ast.AST]:
             queue += [each for each in ast.iter_child_nodes(node) if not isinstance(each, Function | ast.ClassDef)]
 
 
-def _operands(node: ast.expr) -> Iterator[ast.expr]:
-    """What an expression is made of by arithmetic."""
-    if isinstance(node, ast.BinOp):
-        yield from _operands(node.left)
-        yield from _operands(node.right)
-    elif isinstance(node, ast.UnaryOp):
-        yield from _operands(node.operand)
-    elif isinstance(node, ast.IfExp):
-        for each in (node.test, node.body, node.orelse):
-            yield from _operands(each)
-    elif isinstance(node, ast.List | ast.Tuple):
-        for each in node.elts:
-            yield from _operands(each)
-    elif isinstance(node, ast.GeneratorExp | ast.ListComp):
-        yield from _operands(node.elt)
-        for generator in node.generators:
-            iterated = generator.iter
-            called = isinstance(iterated, ast.Call) and _method(iterated) in ("zip", "enumerate")
-            for each in iterated.args if called and isinstance(iterated, ast.Call) else [iterated]:
-                yield from _operands(each)
-    elif isinstance(node, ast.Subscript):
-        yield from _operands(node.value)
-    elif isinstance(node, ast.Call) and _method(node) in _ARITHMETIC_CALLS:
-        yield from (operand for each in node.args for operand in _operands(each))
-        if isinstance(node.func, ast.Attribute):
-            yield from _operands(node.func.value)
+def _terms(node: ast.expr) -> Iterator[ast.expr]:
+    """What an expression is the sum of."""
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add | ast.Sub):
+        yield from _terms(node.left)
+        yield from _terms(node.right)
     else:
         yield node
 
 
-def _lengths(node: ast.expr, *, divides: bool) -> Iterator[tuple[ast.expr, bool]]:
-    """Sizes of tensors that an expression is multiplied by, or divided by."""
-    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult | ast.Div):
-        yield from _lengths(node.left, divides=divides)
-        yield from _lengths(node.right, divides=divides != isinstance(node.op, ast.Div))
-    elif isinstance(node, ast.UnaryOp):
-        yield from _lengths(node.operand, divides=divides)
-    elif _is_length(node):
+def _operands(node: ast.expr, *, divides: bool) -> Iterator[tuple[ast.expr, bool]]:
+    """What an expression is made of by arithmetic; and whether it is divided by it."""
+    parts: Iterable[ast.expr]
+    if isinstance(node, ast.BinOp):
+        yield from _operands(node.left, divides=divides)
+        yield from _operands(node.right, divides=divides != isinstance(node.op, ast.Div))
+        return
+    if isinstance(node, ast.UnaryOp):
+        parts = [node.operand]
+    elif isinstance(node, ast.IfExp):
+        parts = [node.test, node.body, node.orelse]
+    elif isinstance(node, ast.List | ast.Tuple):
+        parts = node.elts
+    elif isinstance(node, ast.GeneratorExp | ast.ListComp):
+        iterated = [each.iter for each in node.generators]
+        parts = [node.elt, *(part for each in iterated for part in _iterated(each))]
+    elif isinstance(node, ast.Subscript):
+        parts = [node.value]
+    elif isinstance(node, ast.Call) and _method(node) in _ARITHMETIC_CALLS:
+        parts = [*node.args, *([node.func.value] if isinstance(node.func, ast.Attribute) else [])]
+    else:
         yield node, divides
+        return
+    for part in parts:
+        yield from _operands(part, divides=divides)
+
+
+def _iterated(node: ast.expr) -> list[ast.expr]:
+    """What is iterated over, alone or several together."""
+    return node.args if isinstance(node, ast.Call) and _method(node) in ("zip", "enumerate") else [node]
 
 
 def _is_length(node: ast.expr) -> bool:
@@ -340,6 +475,32 @@ def _is_length(node: ast.expr) -> bool:
     if isinstance(node, ast.Subscript) and isinstance(node.value, ast.Attribute) and node.value.attr == "shape":
         return isinstance(node.slice, ast.Constant) and node.slice.value == 0
     return False
+
+
+def _is_variable(node: ast.AST) -> bool:
+    """Whether the number of workers is read from the environment."""
+    if isinstance(node, ast.Subscript):
+        key: ast.AST | None = node.slice
+    else:
+        key = (
+            node.args[0] if isinstance(node, ast.Call) and _method(node) in ("get", "getenv") and node.args else None
+        )
+    return isinstance(key, ast.Constant) and key.value in _SIZE_VARIABLES
+
+
+def _is_schedule(call: ast.Call) -> bool:
+    """Whether a call makes a learning-rate schedule, by its name."""
+    return _method(call).endswith(("LR", "Scheduler")) or "schedule" in _method(call)
+
+
+def _counts_tests(node: ast.expr) -> bool:
+    """`(y >= 0).sum()`."""
+    return (
+        isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Attribute)
+        and node.func.attr == "sum"
+        and isinstance(node.func.value, ast.Compare)
+    )
 
 
 def _reads_number(node: ast.AST) -> bool:

@@ -11,6 +11,7 @@ graph of the loss tells: its nodes keep how they reduce, and `NllLossBackward` i
 
 from __future__ import annotations
 
+import math
 from collections import Counter, deque
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
@@ -18,6 +19,7 @@ from types import TracebackType
 from typing import Any
 
 import torch
+from torch.utils._pytree import tree_leaves
 
 from malletrain.elastic.gradients.batch_gather import GATHER_NODES
 from malletrain.elastic.guards.operations.batch_watch import BatchWatch
@@ -39,8 +41,13 @@ MIN_SAMPLES, ROUNDING = 4, 1e-9
 _MODEL_NODES = ("Addmm", "Mm", "Bmm", "Convolution", "Embedding", "NativeLayerNorm", "ScaledDot", "NativeBatchNorm")
 MAX_MODEL_NODES = 256
 
+#: Cross entropies. (A derivative of one, in a penalty on gradients, keeps neither divisor nor targets.)
+_NLL_NODES = ("NllLossBackward0", "NllLoss2DBackward0")
+
 #: Reductions as the nodes keep them (torch.nn._reduction).
 _MEAN, _SUM = 1, 2
+
+_A_SUM = 'is a sum over samples: say so, Session(..., reduction="sum"), or divide it by their number'
 
 _PARTS_CURE = (
     "workers have other numbers of samples, and so other parts. Weigh each by its own: "
@@ -63,6 +70,8 @@ class LossWatch:
         may_wait: whether to look at values that a GPU has yet to compute.
         before: called with the loss as `backward` is, on the script's thread.
         ratios: of divisors of sums to samples in earlier steps, by the script's line; this one's are added.
+        note_pads: called where a mean is over other lengths than before, if `collate` makes samples as long as the
+            longest of a batch.
     """
 
     def __init__(
@@ -79,6 +88,7 @@ class LossWatch:
         adapting: Callable[[], bool] = lambda: False,
         before: Callable[[Any], None] = lambda _: None,
         ratios: dict[str, float] | None = None,
+        note_pads: Callable[[], None] | None = None,
     ) -> None:
         self._object_to = object_to
         self._mean = mean
@@ -92,6 +102,7 @@ class LossWatch:
         self._adapting = adapting
         self._before = before
         self._ratios = {} if ratios is None else ratios
+        self._note_pads = note_pads
         self._backward: Any = None
         self._grad: Any = None
         self.batch: BatchWatch | None = None  #: looks away while backward runs
@@ -104,18 +115,25 @@ class LossWatch:
             if judges:
                 self._before(tensors)
             # (Without its mode: there, numbers in the graph are no tensors.)
-            with nullcontext() if self.batch is None else self.batch.looking_away():
-                if judges:
+            if judges:
+                with nullcontext() if self.batch is None else self.batch.looking_away():
                     for tensor in [tensors] if isinstance(tensors, torch.Tensor) else tensors:
                         self._look(tensor)
+                    self._look_at_vectors(tensors, args[0] if args else more.get("grad_tensors"))
+            with nullcontext() if self.batch is None else self.batch.during_backward():
                 backward(tensors, *args, **more)
 
         self._grad = grad = torch.autograd.grad
 
         def watched_grad(outputs: Any, inputs: Any, *args: Any, **more: Any) -> Any:
-            if self.batch is not None and not self._adapting():
-                self.batch.look_at_gradients(inputs)
-            return grad(outputs, inputs, *args, **more)
+            if self.batch is None or self._adapting():
+                return grad(outputs, inputs, *args, **more)
+            self.batch.look_at_gradients(outputs, inputs)
+            with self.batch.during_backward():
+                found = grad(outputs, inputs, *args, **more)
+                means = any(_is_mean(each.grad_fn) for each in tree_leaves(outputs) if isinstance(each, torch.Tensor))
+            self.batch.note_gradients(inputs, found, of_mean=means)
+            return found
 
         torch.autograd.backward = watched
         torch.autograd.grad = watched_grad
@@ -130,15 +148,13 @@ class LossWatch:
         for node in _terms(loss.grad_fn):
             reduction = getattr(node, "_saved_reduction", None)
             if reduction == _SUM and self._mean:
-                self._object_to(
-                    'is a sum over samples: say so, Session(..., reduction="sum"), or divide it by their number'
-                )
-            elif reduction == _MEAN and not self._mean:
+                self._object_to(_A_SUM)
+            elif reduction == _MEAN and not self._mean and _mean_over(node) != 1:  # (of one sample, one of a sum)
                 self._object_to('is a mean, and the session has reduction="sum": leave that out')
         if self._mean and not self._weighted:
             for node in _nll_nodes(loss.grad_fn):
                 self._judge_divisor(node)
-            if self._samples and self._may_wait:
+            if self._judges_samples:
                 if self._in_parts():
                     self._judge_parts(loss.grad_fn)
                 else:
@@ -146,6 +162,24 @@ class LossWatch:
         if not self._pairs:
             for node in _nll_nodes(loss.grad_fn):
                 self._judge_pairs(node)
+
+    def _look_at_vectors(self, tensors: Any, weights: Any) -> None:
+        """`losses.backward(torch.ones_like(losses))` is that of their sum."""
+        for losses, weight in zip(tree_leaves(tensors), tree_leaves(weights), strict=False):
+            rows = isinstance(losses, torch.Tensor) and losses.grad_fn is not None and losses.ndim
+            if not (rows and isinstance(weight, torch.Tensor) and self._judges_samples and not self._in_parts()):
+                continue
+            if losses.shape[0] == self._samples >= MIN_SAMPLES and bool((weight == weight.flatten()[0]).all()):
+                self._judge_factor(float(weight.flatten()[0]))
+
+    @property
+    def _judges_samples(self) -> bool:
+        return bool(self._mean and not self._weighted and self._samples and self._may_wait)
+
+    def _judge_factor(self, factor: float) -> None:
+        """A sum over samples must be multiplied by the inverse of as many for each."""
+        if factor > 0 and (1 / factor) % self._samples > ROUNDING * self._samples:
+            self._object_to(_A_SUM)
 
     def _judge_divisor(self, node: Any) -> None:
         if node._saved_reduction != _MEAN:
@@ -160,8 +194,10 @@ class LossWatch:
     def _judge_counts(self, root: Any) -> None:
         """A mean must be over as many values for each sample, and a sum must be divided by a number of these."""
         self._judge_sums(root)
-        terms = list(_linear_terms(root, MAX_NODES + NODES_PER_SAMPLE * self._samples))
+        most = MAX_NODES + NODES_PER_SAMPLE * self._samples
+        terms = list(_linear_terms(root, most))
         means = Counter((node.name(), _mean_over(node)) for node in terms)
+        self._judge_lists(root, most)
         for number, node in enumerate(terms):
             name = node.name()
             if name == "DivBackward0":
@@ -175,6 +211,8 @@ class LossWatch:
                         'if the divisor is one number for all workers, Session(..., reduction="sum")'
                     )
                 continue
+            if self._note_pads is not None and self._has_other_length(node, number):
+                self._note_pads()
             values = _mean_over(node)
             one_each = means[name, values] == self._samples  # a sample is a task, with a mean of its own
             odd = values and values % self._samples and not one_each
@@ -183,8 +221,22 @@ class LossWatch:
                     f"is a mean over {values} values, and this worker has {self._samples} samples: if some count and "
                     "others do not, say how many count here, `with s.step(weight=mask.sum()):`; if they are drawn "
                     "from elsewhere (a replay buffer), draw as many for each sample; if a copy of the model adapts "
-                    "to one sample (MAML, Reptile), `with s.inner_loop():`"
+                    "to one sample (MAML, Reptile), `with s.inner_loop():`; if each is a statistic over the samples, "
+                    "of a class or a feature, it depends on the workers: Session(..., virtual_shards=N), or "
+                    "additive_loss=False"
                 )
+
+    def _judge_lists(self, root: Any, most: int) -> None:
+        """As many losses as samples, each a mean over one, that are added up: their sum must be divided."""
+        ones = [
+            (node, factor)
+            for node, factor in _weighed_terms(root, most)
+            if getattr(node, "_saved_reduction", None) == _MEAN and _mean_over(node) == 1
+        ]
+        if len(ones) == self._samples >= MIN_SAMPLES and len({factor for _, factor in ones}) == 1:
+            node, factor = ones[0]
+            if _is_of_data(node) and not _is_of_all(node):
+                self._judge_factor(factor)
 
     def _judge_parts(self, root: Any) -> None:
         """Means over parts of a worker's samples must be weighed by how many of these they have.
@@ -213,6 +265,14 @@ class LossWatch:
                     f"{usual:g}, and each counts alike ({weight}): {_PARTS_CURE}"
                 )
 
+    def _has_other_length(self, node: Any, number: int) -> bool:
+        """Whether a mean is over another number of values for each sample than in an earlier step."""
+        values = _values_of(node)
+        if not values or values % self._samples or not _is_of_data(node):
+            return False
+        length = values / self._samples
+        return length != self._ratios.setdefault(f"{current_line()} {number} values", length)
+
     def _is_odd(self, divisor: float, number: int) -> bool:
         """Whether a sum is not divided by the same number for each sample, in every step alike."""
         ratio = divisor / self._samples
@@ -233,9 +293,7 @@ class LossWatch:
                 sizes = tuple(node._saved_self_sym_sizes)
                 stacked = node.next_functions[0][0].name() == "StackBackward0"
                 if sizes and not stacked and sizes[0] == self._samples and _is_of_data(node) and not _is_of_all(node):
-                    self._object_to(
-                        'is a sum over samples: say so, Session(..., reduction="sum"), or divide it by their number'
-                    )
+                    self._object_to(_A_SUM)
 
     def _judge_pairs(self, node: Any) -> None:
         """A sample's partner is its target: as many classes as samples (InfoNCE, CLIP), or one less with the partner
@@ -275,10 +333,11 @@ def _number(thing: Any) -> float | None:
     return float(thing) if thing.device.type == "cpu" else 1.0
 
 
-def _weighed_terms(root: Any) -> Iterator[tuple[Any, float]]:
-    """The terms of a loss, with the numbers by which they are multiplied; without those whose weight is computed."""
+def _weighed_terms(root: Any, most: int = MAX_NODES) -> Iterator[tuple[Any, float]]:
+    """The terms of a loss, with the numbers by which they are multiplied; without those whose weight is computed.
+    Looks at so many nodes."""
     queue: deque[tuple[Any, float]] = deque([(root, 1.0)])
-    for _ in range(MAX_NODES):
+    for _ in range(most):
         if not queue:
             return
         node, weight = queue.popleft()
@@ -311,9 +370,34 @@ def _linear_terms(root: Any, most: int = MAX_NODES) -> Iterator[Any]:
         if node.name() in ("AddBackward0", "SubBackward0", "RsubBackward1", "NegBackward0", "MulBackward0"):
             queue.extend(following for following, _ in node.next_functions)
             continue
+        listed = _listed(node)
+        if listed:
+            queue.extend(listed)
+            continue
         yield node
         if node.name() == "DivBackward0":
             queue.append(node.next_functions[0][0])
+
+
+def _listed(node: Any) -> list[Any]:
+    """The losses of a list that a node averages: `torch.stack([one, other]).mean()`. Empty if it is none."""
+    joined = node.next_functions[0][0] if node.name() == "MeanBackward0" else None
+    if joined is None or joined.name() not in ("StackBackward0", "CatBackward0"):
+        return []
+    losses = [following for following, _ in joined.next_functions]
+    if tuple(node._saved_self_sym_sizes) != (len(losses),):
+        return []
+    if joined.name() == "CatBackward0":  # of losses that were given a dimension for it
+        losses = [each.next_functions[0][0] if each is not None else None for each in losses]
+    return losses
+
+
+def _is_mean(root: Any) -> bool:
+    """Whether a loss has a term that is a mean, or is divided by a number."""
+    return any(
+        node.name() in ("MeanBackward0", "DivBackward0") or getattr(node, "_saved_reduction", None) == _MEAN
+        for node in _linear_terms(root)
+    )
 
 
 def _sums_data(root: Any) -> bool:
@@ -329,12 +413,29 @@ def _mean_over(node: Any) -> int:
     """Over how many values a node is a mean: of one loss a value, or of targets; 0 if it is none."""
     if node.name() == "MeanBackward0":
         sizes = tuple(node._saved_self_sym_sizes)
-        return int(sizes[0]) if len(sizes) == 1 else 0
+        return int(sizes[0]) if len(sizes) == 1 and not _is_of_means(node) else 0
     if getattr(node, "_saved_reduction", None) == _MEAN:
         target = getattr(node, "_saved_target", None)
         if isinstance(target, torch.Tensor) and target.ndim:
-            return target.numel() if node.name().startswith("NllLoss") else int(target.shape[0])
+            return target.numel() if node.name() in _NLL_NODES else int(target.shape[0])
     return 0
+
+
+def _values_of(node: Any) -> int:
+    """Over how many values in all a node is a mean; 0 if it is none."""
+    if node.name() == "MeanBackward0":
+        return math.prod(node._saved_self_sym_sizes)
+    target = getattr(node, "_saved_target", None)
+    mean = getattr(node, "_saved_reduction", None) == _MEAN
+    return target.numel() if mean and isinstance(target, torch.Tensor) else 0
+
+
+def _is_of_means(root: Any) -> bool:
+    """Whether the values of a mean are means over samples themselves, as of a loss for each class."""
+    node = root.next_functions[0][0]
+    while node is not None and node.name() in ("MulBackward0", "DivBackward0", "NegBackward0"):
+        node = node.next_functions[0][0]
+    return node is not None and node.name() == "MeanBackward1" and 0 in node._saved_dim
 
 
 def _is_of_data(root: Any) -> bool:
@@ -414,7 +515,7 @@ def _nll_nodes(root: Any) -> Iterator[Any]:
         if node is None or node in seen:
             continue
         seen.add(node)
-        if node.name().startswith("NllLoss"):
+        if node.name() in _NLL_NODES:
             yield node
         else:
             queue.extend(following for following, _ in node.next_functions)

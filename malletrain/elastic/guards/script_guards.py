@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import logging
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -20,12 +20,13 @@ from malletrain.elastic.guards.chance import ChanceWatch
 from malletrain.elastic.guards.data_sets.dataset_attributes import DatasetAttributes
 from malletrain.elastic.guards.data_sets.sample_examination import Examination, Fingerprint, examine, look_again
 from malletrain.elastic.guards.digest import Digests, digest, digest_of_text
-from malletrain.elastic.guards.gradient_hooks import gradient_hooks
+from malletrain.elastic.guards.gradient_functions import gradient_functions
+from malletrain.elastic.guards.gradient_hooks import gradient_hooks, hooks_of
 from malletrain.elastic.guards.inner_loops import InnerLoops
-from malletrain.elastic.guards.loss_sources import ERRORS, LENGTH, REMEDIES, SCALED_RATE
+from malletrain.elastic.guards.loss_sources import ERRORS, LENGTH, OF_FIXED_BATCH, REMEDIES
 from malletrain.elastic.guards.loss_watch import LossWatch
 from malletrain.elastic.guards.objections import Check, Objections
-from malletrain.elastic.guards.operations.batch_watch import BatchWatch
+from malletrain.elastic.guards.operations.batch_watch import PADS, BatchWatch
 from malletrain.elastic.guards.operations.forward_numbers import ForwardNumbers
 from malletrain.elastic.guards.operations.read_watch import ReadWatch
 from malletrain.elastic.guards.script_place import current_line
@@ -38,7 +39,7 @@ from malletrain.elastic.guards.script_state import (
     warn_untracked,
     warn_writes,
 )
-from malletrain.elastic.guards.shared_buffers import shared_buffers
+from malletrain.elastic.guards.shared_buffers import saved_buffers, shared_buffers
 from malletrain.elastic.guards.stale_gradients import StaleGradients
 from malletrain.elastic.guards.step_guard import StepGuard
 from malletrain.elastic.state.shared_values import SharedValues
@@ -112,11 +113,11 @@ class ScriptGuards:
         self._loader: SampleLoader | None = None
         self._in_new_world = True
         self._numbers: ForwardNumbers | None = None  #: of the present step
-        self._earlier_numbers: ForwardNumbers | None = None
+        self._last_numbers: ForwardNumbers | None = None  #: of the last batch that was looked at
         self._reads = ReadWatch()
         sources = Sources(
             lambda: self._layout_digest,
-            self._rates,
+            self.rates,
             lambda: self._script_values,
             self._values,
             lambda: self._numbers,
@@ -128,6 +129,7 @@ class ScriptGuards:
         self.fixed_batch = True
         self.compares = False
         self._ratios: dict[str, float] = {}
+        self._lengths: dict[str, int] | None = None
         self._buffers = list(shared_buffers(state.model))
         self._batch: Any = None
         self._batch_watch: BatchWatch | None = None
@@ -148,6 +150,28 @@ class ScriptGuards:
             warn_writes()
             warn_draws()
 
+    @contextmanager
+    def rehearsing(self) -> Iterator[None]:
+        """While active, the model is called with samples before training begins, which must leave parameters alone.
+
+        Raises:
+            ElasticError: it has changed one.
+        """
+        compares = self._check != "off" and self._state.mesh is None
+        before = digest(self._trained()).sums if compares else None
+        yield
+        if before is None:
+            return
+        after = digest(self._trained())
+        changed = [name for name, old, new in zip(after.names, before, after.sums, strict=True) if old != new]
+        if changed:
+            self._objections.raise_or_warn(
+                f"{changed[0]} changes as the model is called: what is set from its first batch (as ActNorm) "
+                "would be another at each number of workers, so call the model once with fixed samples before "
+                "Session(...); what changes later (nn.Embedding(max_norm=...)) follows a worker's own samples, so "
+                "change parameters after backward()"
+            )
+
     def examine_samples(self, loader: SampleLoader, length: int) -> Examination:
         """Look at some samples of the data set before training begins.
 
@@ -161,6 +185,7 @@ class ScriptGuards:
         if found.wrong:
             self._objections.raise_or_warn(found.wrong)
         self._fingerprints, self._loader = found.fingerprints, loader
+        self._lengths = {} if found.pads else None
         return found
 
     def entered(self) -> None:
@@ -206,7 +231,7 @@ class ScriptGuards:
                 self._script_values |= self.attributes.compared_tensors()
             if self.chance.is_early:
                 self._script_values |= generators(self._shared.values())
-                self.sources |= gradient_hooks(self._state.model)
+                self.sources |= gradient_hooks(hooks_of(self._state.model))
             if self.chance.is_early or begins:
                 try:
                     self._copies.look(self._batch)
@@ -214,6 +239,8 @@ class ScriptGuards:
                     self._objections.raise_or_warn(str(error))
             else:
                 self._copies.forget()
+        if self._batch_watch is not None and self._last_numbers is not None:
+            self._last_numbers.note_draws()
         self.chance.begin(seed, missed=self._committer.received_sums is not None)
 
     def watch_losses(self, *, mean: bool, weighted: bool, pairs: bool, samples: int) -> LossWatch | None:
@@ -237,50 +264,79 @@ class ScriptGuards:
             samples=samples,
             before=functools.partial(self._begin_backward, lengths=mean and not weighted),
             ratios=self._ratios,
+            note_pads=None if self._lengths is None else self._note_pads,
             in_parts=lambda: self._reducer.accumulating or self._reducer.phase is GradientPhase.LOCAL,
             more_parts=lambda: self._reducer.accumulating,
             adapting=lambda: self._reducer.adapting,
         )
 
-    def batch_given(self, batch: Any) -> None:
-        """A batch is given to the script."""
-        self._batch = batch if self._looks_at_operations else None
-        if self._batch is not None:
-            self._reads.start()
-        self.chance.begin_between()
-
-    def watch_batch(self, samples: int, *, judges: bool, counts: bool) -> BatchWatch | None:
-        """Look at each operation of a step of so many samples, in the first steps of a world and now and then later.
+    def batch_given(self, batch: Any, samples: int, *, judges: bool) -> None:
+        """A batch is given to the script. In the first steps of a world and now and then later, each operation is
+        looked at from here to the end of the step.
 
         Args:
+            samples: of this worker in it.
             judges: whether samples that meet make the result depend on workers.
-            counts: whether the script has said over how much its loss is a mean, or that it is a sum.
         """
+        self.end_between()
+        self._batch = batch if self._looks_at_operations else None
         earlier, self._batch_watch, self._numbers = self._batch_watch, None, None
-        if self._batch is None:
-            return None
-        state: list[torch.Tensor] = [*self._state.model.parameters(), *self._state.model.buffers()]
+        if self._batch is not None:
+            self._reads.start()
+            self._batch_watch = self._new_watch(samples, earlier if self.chance.is_early else None, judges=judges)
+            self._batch_watch.begin_between()
+        self.chance.begin_between()
+
+    def end_between(self) -> None:
+        """What follows is no longer what the script makes of the batch before its step."""
+        if self._batch_watch is not None:
+            self._batch_watch.end_between()
+
+    def _new_watch(self, samples: int, earlier: BatchWatch | None, *, judges: bool) -> BatchWatch:
+        state: list[torch.Tensor] = [*self._state.model.parameters(), *saved_buffers(self._state.model)]
         state += [tensor for _, tensor in self._shared.tensors()]
         for thing in self._state.tracked.values():
             if isinstance(thing, torch.nn.Module):
                 state += [*thing.parameters(), *thing.buffers()]
-        batch = [each for each in tree_leaves(self._batch) if isinstance(each, torch.Tensor)]
-        self._numbers = self._earlier_numbers = ForwardNumbers(
-            samples if judges else 0, self._batch, self._earlier_numbers
-        )
-        self._batch_watch = BatchWatch(
-            *(samples, state, batch, self._changing, earlier if self.chance.is_early else None, self._numbers),
+        leaves = tree_leaves(self._batch)
+        batch = [each for each in leaves if isinstance(each, torch.Tensor)]
+        self._last_numbers = ForwardNumbers(samples if judges else 0, self._batch, self._last_numbers)
+        return BatchWatch(
+            *(samples, state, batch, self._changing, earlier, self._last_numbers),
             judges=judges,
-            counts=counts,
+            complete=all(isinstance(each, torch.Tensor | int | float | str | None) for each in leaves),
             adapting=lambda: self._reducer.adapting,
             values_read=lambda: self._reads.values,
+            lengths=self._lengths,
         )
-        return self._batch_watch
+
+    def watch_batch(self, *, counts: bool) -> BatchWatch | None:
+        """Look on at each operation, in the step.
+
+        Args:
+            counts: whether the script has said over how much its loss is a mean, or that it is a sum.
+        """
+        watch = self._batch_watch
+        if watch is None or watch.over:
+            return None
+        self._numbers = self._last_numbers
+        if self._numbers is not None:
+            self._numbers.seeded()
+        watch.counts = counts
+        return watch
+
+    def step_is_void(self) -> None:
+        """The step under way is to be repeated: its operations are looked at no longer."""
+        if self._batch_watch is not None:
+            self._batch_watch.over = True
 
     def end_step(self) -> None:
         """The block of a step is over."""
         self._reads.stop()
         self._numbers = None
+        self.sources |= {
+            what: line for what, line in self.agreement.forward.found.items() if what not in self.sources
+        }
         if self._step_guard is not None and self._state.mesh is None:
             self._stale_gradients.end_step()
 
@@ -310,6 +366,15 @@ class ScriptGuards:
         """Whether the script has written to buffers that all workers have alike."""
         return any(each.is_written() for each in self._buffers)
 
+    def object_to(self, message: str, key: str) -> None:
+        """Object to what the session has found out: raise `ElasticError`, or log it once for all of one key."""
+        self._objections.raise_or_warn(message, key)
+
+    def stop_looking(self) -> None:
+        """In a forked copy of a worker, which only computes: look at nothing."""
+        self._check = "off"
+        self._step_guard = None
+
     def end(self) -> None:
         """Training is over: optimizers may step as they like."""
         self._reads.stop()
@@ -328,8 +393,11 @@ class ScriptGuards:
         """The forward pass is complete. Look, in the first steps, for what this worker alone makes its loss with."""
         self._reads.stop()
         if self._numbers is not None:
-            self._numbers.close(loss, reads=self._reads.reads)
+            self._numbers.close(loss, reads=self._reads.reads, weighted=not lengths)
         if self._batch_watch is not None:
+            self.sources |= gradient_hooks(self._batch_watch.hooked())
+            with self.looking_away():
+                self.sources |= gradient_functions(loss)
             for what, line in self._batch_watch.made_with(loss):
                 self._batch_watch.found.setdefault(what, line)
                 if not self.compares:
@@ -340,7 +408,7 @@ class ScriptGuards:
         if self.chance.is_early:
             for what, line in sources_of_losses().items():
                 if what in ERRORS:
-                    if self.fixed_batch or what != SCALED_RATE:
+                    if self.fixed_batch or what not in OF_FIXED_BATCH:
                         self._objections.raise_or_warn(f"{line}: {what}; {ERRORS[what]}")
                 elif what not in self.sources and (lengths or what != LENGTH):
                     self.sources[what] = line
@@ -357,13 +425,17 @@ class ScriptGuards:
         line = current_line()
         self._objections.raise_or_warn(f"the loss{f' ({line})' if line else ''} {message}")
 
+    def _note_pads(self) -> None:
+        self.sources.setdefault(PADS, current_line())
+
     def _trained(self) -> list[tuple[str, torch.nn.Parameter]]:
         return [(name, p) for name, p in self._state.model.named_parameters() if p.requires_grad]
 
     def _find_layout(self) -> tuple[int, ...]:
         return tuple(id(parameter) for parameter in self._parameters if parameter.requires_grad)
 
-    def _rates(self) -> dict[str, Any]:
+    def rates(self) -> dict[str, Any]:
+        """The numbers that optimizers learn with, by name, and what else all workers must have alike."""
         found: dict[str, Any] = {"number of tensors": len(self._layout) + sum(1 for _ in self._shared.tensors())}
         if self.order is not None:
             epoch = self._state.position.epoch

@@ -192,13 +192,18 @@ def warn_untracked(state: TrainingState) -> None:
         log.warning(
             "%s (%s) has state that newcomers will not get: s.track(%s=%s) before the first epoch, if training "
             "changes it",
-            *(name, type(thing).__name__, _keyword(name), name),
+            *(name, type(thing).__name__, _keyword(name), _bare(name)),
         )
 
 
 def _keyword(name: str) -> str:
     """A name for `track` from the path of an object: of `trainer.parts['warm'][0]`, `warm_0`."""
-    return "_".join(re.findall(r"\w+", name.rpartition(".")[2])) or "thing"
+    return "_".join(re.findall(r"\w+", _bare(name).rpartition(".")[2])) or "thing"
+
+
+def _bare(name: str) -> str:
+    """A name as the script writes it where the thing is made: of `teacher (in loss_of)`, `teacher`."""
+    return re.sub(r" \(in [^()]*\)+", "", name)
 
 
 def untracked(state: TrainingState, given: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
@@ -259,7 +264,7 @@ def _entries(name: str, thing: Any) -> Iterable[tuple[str, Any]]:
     if isinstance(thing, list | tuple):
         return [(f"{name}[{place}]", value) for place, value in enumerate(thing[:MAX_ENTRIES])]
     if isinstance(thing, FunctionType) and is_script(thing.__code__.co_filename):
-        return [(f"{name}.{key}", value) for key, value in _closed_over(thing)]
+        return [(f"{key} (in {name})", value) for key, value in _closed_over(thing)]
     if isinstance(thing, torch.nn.Module) or not _is_own(thing):
         return []
     return [(f"{name}.{key}", value) for key, value in list(vars(thing).items())[:MAX_ENTRIES]]
@@ -322,7 +327,7 @@ class CopyWatch:
             if earlier is not None and earlier[0] == identity and earlier[1] != marks:
                 raise ElasticError(
                     f"{name} is a copy of the model that training changes, and a worker that joins would not have "
-                    f"it: s.track(average={name}) if it has state_dict and load_state_dict, else keep it in "
+                    f"it: s.track(average={_bare(name)}) if it has state_dict and load_state_dict, else keep it in "
                     's.state["average"], as tensors, before the first epoch'
                 )
 

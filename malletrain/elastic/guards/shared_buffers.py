@@ -38,6 +38,14 @@ class SharedBuffer:
         return now is not self.first or (not now.is_inference() and now._version != self.version)
 
 
+def saved_buffers(model: nn.Module) -> Iterator[torch.Tensor]:
+    """The buffers of a model that are saved with it, and given to workers that join."""
+    for module in model.modules():
+        for name, buffer in module._buffers.items():
+            if buffer is not None and name not in module._non_persistent_buffers_set:
+                yield buffer
+
+
 def shared_buffers(model: nn.Module) -> Iterator[SharedBuffer]:
     """The buffers of a model that are compared between workers."""
     for path, module in model.named_modules():

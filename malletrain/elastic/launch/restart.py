@@ -220,6 +220,7 @@ class Restarter:
         if status == 0:
             if self._seat(self._plan) == 0:
                 self._link.say(messages.Finished({}))
+                return 0 if self._link.deliver_end(self._must_end) else 1
             self._link.flush(10.0)
             return 0
         early = time.monotonic() - self._started_at < EARLY_FAILURE_S

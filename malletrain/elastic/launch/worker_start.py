@@ -247,7 +247,7 @@ def warm_up(
             parameter.grad = None
         with torch.no_grad():
             for buffer, before in buffers:
-                buffer.copy_(before)
+                buffer.resize_(before.shape).copy_(before)  # an observer's has no size before its first batch
         torch.set_rng_state(rng)
 
 

@@ -22,6 +22,8 @@ POLL_WAIT_S = 20.0
 MAX_QUEUED_MESSAGES = 1024
 MAX_REPORT_MESSAGES = 128
 FIRST_RETRY_S, LAST_RETRY_S = 0.1, 2.0
+#: A worker that has finished waits so long for a daemon that is away: for a machine to start again.
+END_PATIENCE_S = 600.0
 
 
 class LinkHandler(Protocol):
@@ -156,6 +158,16 @@ class Link(Directives):
                 self._filled.wait(left)
         return True
 
+    def deliver_end(self, unless: threading.Event | None = None) -> bool:
+        """Wait until the daemon has taken what is queued, the job's end among it: without that, what was trained last
+        is trained again. Returns False after `END_PATIENCE_S`, when `unless` is set, when the link is closed, or when
+        the daemon will not have this worker (`end` says why)."""
+        end = time.monotonic() + END_PATIENCE_S
+        while not self.flush(1.0):
+            if self._closed.is_set() or (unless is not None and unless.is_set()) or time.monotonic() > end:
+                return False
+        return True
+
     # --- threads --------------------------------------------------------------------------------------------------
 
     def _poll(self) -> None:
@@ -259,6 +271,7 @@ class Link(Directives):
                 log.info("said hello again: the daemon has restarted, or does not know this world")
             except Rejected as error:
                 self._stop(str(error))
+                self.close()  # it takes no report either
             except DaemonUnreachable:
                 self._is_away()
                 self._closed.wait(retry)

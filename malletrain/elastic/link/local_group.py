@@ -282,6 +282,10 @@ class Follower(Directives):
         """Nothing is queued here: returns True."""
         return True
 
+    def deliver_end(self, unless: threading.Event | None = None) -> bool:
+        """As `flush`: the leader reports the end."""
+        return True
+
     # --- threads ----------------------------------------------------------------------------------------------
 
     def _hear(self) -> None:

@@ -39,6 +39,9 @@ SAMPLES, MAX_DEPTH = 4, 4
 #: Parts of a sample, and numbers of each, that are compared between workers.
 MAX_PARTS, MAX_NUMBERS = 4, 4096
 
+#: Fingerprints of each part: one vector added to all samples may leave any one of them as it was.
+WEIGHTINGS = 4
+
 #: Fingerprints that differ by less are those of one sample, read on another processor or by another decoder.
 TOLERANCE, RELATIVE_TOLERANCE = 1e-2, 1e-5
 
@@ -75,12 +78,14 @@ class Examination:
         seen: what makes the result depend on the workers, with the script's line.
         draws: whether `collate` draws random numbers.
         fingerprints: of the samples, by name; those of parts that are numbers.
+        pads: whether `collate` makes samples of unlike lengths as long as the longest of a batch.
     """
 
     wrong: str = ""
     seen: dict[str, str] = field(default_factory=dict)
     draws: bool = False
     fingerprints: dict[str, Fingerprint] = field(default_factory=dict)
+    pads: bool = False
 
 
 def examine(loader: SampleLoader, length: int) -> Examination:
@@ -110,6 +115,7 @@ def examine(loader: SampleLoader, length: int) -> Examination:
                 found.fingerprints |= dict(_fingerprints(f"dataset[{index}]", item))
         if loader.collate is not default_collate and len(items) > 1:
             _examine_collate(loader, items, found)
+            found.pads = _pads(loader, items)
             if found.fingerprints and not (found.wrong or found.draws):
                 for index, item in zip(indices, items, strict=True):
                     found.fingerprints |= _collated_fingerprints(loader, index, item)
@@ -148,6 +154,20 @@ def _collated_fingerprints(loader: SampleLoader, index: int, item: Any) -> dict[
         log.debug("collate was not looked at: %s", error)
         return {}
     return dict(_fingerprints(f"{COLLATED}dataset[{index}])", batch))
+
+
+def _pads(loader: SampleLoader, items: Sequence[Any]) -> bool:
+    """Whether samples are of unlike lengths in batches of one."""
+    shapes: set[tuple[torch.Size, ...]] = set()
+    for item in items:
+        try:
+            loader.seed(0, 0)
+            leaves = tree_leaves(loader.collate([copy.deepcopy(item)]))
+        except Exception as error:  # noqa: BLE001 - whatever the function may raise, for one sample
+            log.debug("collate was not looked at: %s", error)
+            return False
+        shapes.add(tuple(each.shape for each in leaves if isinstance(each, torch.Tensor) and each.shape[:1] == (1,)))
+    return len(shapes) > 1
 
 
 def _examine_collate(loader: SampleLoader, items: Sequence[Any], found: Examination) -> None:
@@ -223,12 +243,19 @@ def _fingerprints(name: str, item: Any) -> Iterator[tuple[str, Fingerprint]]:
         if numbers is None or not numbers.numel() or numbers.is_complex():
             continue
         values = numbers.flatten()[:: max(1, numbers.numel() // MAX_NUMBERS)].to("cpu", torch.float64)
-        weights = torch.cos(torch.arange(1.0, len(values) + 1, dtype=torch.float64))
-        value = float(values @ weights) / (float(values.norm()) or 1.0)
-        if len(values) == 1:
-            value = float(values)
-        if math.isfinite(value):
-            yield f"{name}[{place}]", Fingerprint(value)
+        for weighting, value in enumerate(_weighted(values)):
+            if math.isfinite(value):
+                yield f"{name}[{place}]" + (f" weighted {weighting}" if weighting else ""), Fingerprint(value)
+
+
+def _weighted(values: torch.Tensor) -> list[float]:
+    """`WEIGHTINGS` sums of values, each with other weights, over their norm; of one value itself."""
+    if len(values) == 1:
+        return values.tolist()
+    frequencies = torch.arange(1.0, WEIGHTINGS + 1, dtype=torch.float64)
+    weights = torch.cos(torch.outer(frequencies, torch.arange(1.0, len(values) + 1, dtype=torch.float64)))
+    sums: list[float] = (weights @ values / (float(values.norm()) or 1.0)).tolist()
+    return sums
 
 
 def _generators(thing: Any, depth: int, seen: set[int]) -> Iterator[Any]:

@@ -9,10 +9,15 @@ from __future__ import annotations
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
-__all__ = ["AVAILABLE", "TorchDispatchMode", "without_modes"]
+__all__ = ["AVAILABLE", "TorchDispatchMode", "is_alone", "is_innermost", "without_modes"]
 
 try:
-    from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
+    from torch._C import _len_torch_dispatch_stack
+    from torch.utils._python_dispatch import (
+        TorchDispatchMode,
+        _disable_current_modes,
+        _get_current_dispatch_mode,
+    )
 except ImportError:  # pragma: no cover - no torch that we support
     AVAILABLE = False
     TorchDispatchMode = object  # type: ignore[assignment, misc]
@@ -24,3 +29,13 @@ def without_modes() -> AbstractContextManager[Any]:
     """A context manager in which no mode sees operations."""
     away: AbstractContextManager[Any] = _disable_current_modes() if AVAILABLE else nullcontext()
     return away
+
+
+def is_alone() -> bool:
+    """Whether at most one mode is active."""
+    return not AVAILABLE or _len_torch_dispatch_stack() <= 1
+
+
+def is_innermost(mode: Any) -> bool:
+    """Whether a mode is the one that was entered last."""
+    return AVAILABLE and _get_current_dispatch_mode() is mode

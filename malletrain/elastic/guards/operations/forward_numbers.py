@@ -6,8 +6,8 @@ argument, a generator, a class of another file, an attribute of the model), a wo
 script's first one, and computes with another number than the others in its first steps.
 
 Figures for messages, which the loss does not depend on, are not compared. Neither are steps in which workers may
-differ by right: those that read a number from their samples, have samples of other lengths, or draw random numbers
-outside torch.
+differ by right: those that have samples of other lengths, or draw random numbers outside torch. Where a step has read
+a number from its samples, only the numbers are compared that something is multiplied with, divided by or added to.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import functools
 import random
 import sys
 from collections import Counter, deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
@@ -64,6 +64,7 @@ class ForwardNumbers:
         shapes: a digest of the shapes, but for the number of samples, of the batch and of the tensors that the step
             begins with.
         may_differ: whether something of a worker's own samples may decide what it computes.
+        reads: whether it has read numbers from tensors, which may do so.
     """
 
     def __init__(self, samples: int, batch: Any, earlier: ForwardNumbers | None) -> None:
@@ -75,6 +76,7 @@ class ForwardNumbers:
         self.shapes = 0
         # (Numbers that are no tensors are read without being seen.)
         self.may_differ = not all(isinstance(each, torch.Tensor) for each in tree_leaves(batch))
+        self.reads = False
         self._earlier = earlier
         self._shapes = {self._shape_of(each) for each in tree_leaves(batch) if isinstance(each, torch.Tensor)}
         self._sources: dict[int, _Source] = {}
@@ -82,6 +84,14 @@ class ForwardNumbers:
         self._scalars: dict[int, torch.Tensor] = {}
         self._generators = _plain_generators()
         self._is_open = samples > 0
+
+    def note_draws(self) -> None:
+        """Python's and numpy's global generators are about to be seeded anew: note whether they were drawn from."""
+        self.may_differ = self.may_differ or self._generators != _plain_generators()
+
+    def seeded(self) -> None:
+        """They have been seeded anew."""
+        self._generators = _plain_generators()
 
     def look_outside(self, tensor: torch.Tensor) -> None:
         """An operation is about to be called with a tensor that neither this step nor the training state has made."""
@@ -101,15 +111,21 @@ class ForwardNumbers:
         """An operation was called. The tensors must be kept alive until `close`."""
         if not self._is_open:
             return
-        self.may_differ = self.may_differ or _depends_on_values(func, inputs)
         name = func._schema.name.rpartition("::")[2]
+        if name == "_local_scalar_dense":  # item()
+            self.reads = True
+        else:
+            self.may_differ = self.may_differ or _depends_on_values(func, inputs)
         use = self._name_of_use(name)
         numbers = {f"{use} {place}": value for place, value in _numbers_of(func, args, kwargs or {}) if use}
         sources = [self._sources[id(each)] for each in inputs if id(each) in self._sources]
         if name == "lift_fresh" and use and outs[0].ndim == 0:
             numbers[f"{use.replace(name, 'torch.tensor')} 0"] = float(outs[0])
-        trains = torch.is_grad_enabled() and name != "detach" and any(each.requires_grad for each in inputs)
-        if trains and any(each.is_floating_point() or each.is_complex() for each in outs):
+        if (
+            name != "detach"
+            and trains(inputs)
+            and any(each.is_floating_point() or each.is_complex() for each in outs)
+        ):
             self.lines.add(f"{_script_line()} {name}")
             self.numbers |= numbers
             self._use(sources)
@@ -118,17 +134,20 @@ class ForwardNumbers:
             for tensor in outs:
                 self._sources[id(tensor)] = made
 
-    def close(self, loss: Any, *, reads: int) -> None:
+    def close(self, loss: Any, *, reads: int, weighted: bool = False) -> None:
         """The first `backward()` begins.
 
         Args:
             loss: what it is called on.
             reads: how many numbers the script has read from tensors since it was given the batch.
+            weighted: whether the script may divide by such a number: over so much its loss is a mean, it has said.
         """
         if not self._is_open:
             return
         self._is_open = False
-        self.may_differ = self.may_differ or reads > 0 or self._generators != _plain_generators()
+        self.note_draws()
+        self.reads = self.reads or reads > 0
+        self.may_differ = self.may_differ or (self.reads and weighted)
         self.graph = _digest_of_graph(loss)
         self.shapes = digest_of_text(repr(sorted(self._shapes)))
         self._sources.clear()
@@ -163,6 +182,11 @@ class ForwardNumbers:
             self.numbers |= source.numbers
             sources += source.inputs
             source.numbers, source.inputs = {}, []  # they are counted
+
+
+def trains(inputs: Iterable[torch.Tensor]) -> bool:
+    """Whether gradients flow through an operation on these."""
+    return torch.is_grad_enabled() and any(each.requires_grad for each in inputs)
 
 
 def _depends_on_values(func: Any, inputs: Sequence[torch.Tensor]) -> bool:

@@ -5,6 +5,9 @@ number n differs by right: `total / n`. So a number that differs between workers
 same in none of the forms v, v / n, v * n and v - n, and has changed from step to step while n did not (a square root
 of n has not).
 
+Where a worker has read a number from its samples (`loss.item()`), that number may be what differs, and only numbers
+that something is multiplied with, divided by or added to are looked at: lengths follow from samples by right.
+
 What is no number (nan) is not compared: it reaches the gradients, whose own check names it. An infinite one is, since
 `best = inf` is what many scripts begin with.
 """
@@ -21,8 +24,11 @@ from malletrain.elastic.guards.operations.forward_numbers import ForwardNumbers
 #: Places for numbers, and for lines.
 SLOTS, LINES = 256, 512
 
-_MAY_DIFFER, _SHAPES, _SAMPLES, _LINES, _GRAPH, _HEAD = range(6)
-_NAME, _VARIES, _VALUE, _COLUMNS = 0, 1, 2, 6
+_MAY_DIFFER, _READS, _SHAPES, _SAMPLES, _LINES, _GRAPH, _HEAD = range(7)
+_NAME, _VARIES, _WEIGHS, _VALUE, _COLUMNS = 0, 1, 2, 3, 7
+
+#: Operations that weigh with a number.
+_WEIGHING = frozenset({"mul", "div", "add", "sub", "rsub", "pow", "torch.tensor", "scalar"})
 
 #: Length of a row.
 ROW_LENGTH = _HEAD + SLOTS * _COLUMNS
@@ -33,7 +39,8 @@ Row = Sequence[int]
 def row_of(numbers: ForwardNumbers) -> list[int]:
     """A worker's row."""
     row = [0] * ROW_LENGTH
-    row[_MAY_DIFFER], row[_SHAPES], row[_SAMPLES] = numbers.may_differ, numbers.shapes, numbers.samples
+    row[_MAY_DIFFER], row[_READS] = numbers.may_differ, numbers.reads
+    row[_SHAPES], row[_SAMPLES] = numbers.shapes, numbers.samples
     row[_LINES], row[_GRAPH] = digest_of_text(repr(sorted(numbers.lines))), numbers.graph
     for slot, name in _slots(numbers).items():
         value, n = numbers.numbers[name], numbers.samples
@@ -41,7 +48,8 @@ def row_of(numbers: ForwardNumbers) -> list[int]:
             continue
         forms = [digest_of_text(f"{form:.10g}") for form in (value, value / n, value * n, value - n)]
         at = _HEAD + _COLUMNS * slot
-        row[at : at + _COLUMNS] = [digest_of_text(name), name in numbers.varying, *forms]
+        weighs = name.split()[1].rstrip("_") in _WEIGHING
+        row[at : at + _COLUMNS] = [digest_of_text(name), name in numbers.varying, weighs, *forms]
     return row
 
 
@@ -49,15 +57,27 @@ def odd_number(rows: Sequence[Row]) -> int | None:
     """The slot of the first number that differs between workers though their samples do not explain it, or None."""
     if not _are_comparable(rows):
         return None
-    pairs = list(_unlike_pairs(rows))
-    return next((slot for slot in range(SLOTS) if any(_differ(*pair, slot) for pair in pairs)), None)
+    pairs, read = list(_unlike_pairs(rows)), have_read(rows)
+    weighing = [
+        slot for slot in range(SLOTS) if not read or any(row[_HEAD + _COLUMNS * slot + _WEIGHS] for row in rows)
+    ]
+    return next((slot for slot in weighing if any(_differ(*pair, slot) for pair in pairs)), None)
+
+
+def have_read(rows: Sequence[Row]) -> bool:
+    """Whether a worker has read a number from its samples, which may be what differs."""
+    return any(row[_READS] for row in rows)
 
 
 def computes_otherwise(rows: Sequence[Row]) -> bool:
     """Whether two workers of as many samples run other lines, and so get a loss with another graph."""
-    return _are_comparable(rows) and any(
-        one[_SAMPLES] == other[_SAMPLES] and one[_LINES] != other[_LINES] and one[_GRAPH] != other[_GRAPH]
-        for one, other in _unlike_pairs(rows)
+    return (
+        _are_comparable(rows)
+        and not have_read(rows)
+        and any(
+            one[_SAMPLES] == other[_SAMPLES] and one[_LINES] != other[_LINES] and one[_GRAPH] != other[_GRAPH]
+            for one, other in _unlike_pairs(rows)
+        )
     )
 
 

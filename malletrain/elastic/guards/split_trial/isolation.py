@@ -1,0 +1,87 @@
+"""A forked copy of a training process that can do nothing but compute."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import resource
+import signal
+import stat
+import sys
+from collections.abc import Callable, Collection
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from malletrain.elastic.child_process import end_with_parent
+
+#: Audit events (docs.python.org, "Audit events table") of what would be seen outside of the process.
+_OUTWARD = frozenset({
+    "os.exec", "os.fork", "os.forkpty", "os.kill", "os.link", "os.mkdir", "os.posix_spawn", "os.remove", "os.rename",
+    "os.rmdir", "os.symlink", "os.system", "os.truncate", "shutil.rmtree", "socket.bind",
+    "socket.connect", "socket.sendto", "subprocess.Popen",
+})  # fmt: skip
+
+
+def isolate(keep: Collection[int], parent: int, seconds: int, refuse: Callable[[str], None]) -> None:
+    """Cut this process, which was forked a moment ago, off from everything outside: files that the parent writes,
+    connections, standard output, signals that it was sent. What it reads it reads at places of its own. It ends with
+    its parent, is the first to go where memory runs out, and gets processor time within limits.
+
+    Args:
+        keep: file descriptors that it needs.
+        parent: the process that forked it.
+        seconds: of processor time.
+        refuse: called with what it is about to do outside of itself; must not return.
+    """
+    end_with_parent(parent, 1)
+    Path("/proc/self/oom_score_adj").write_text("1000", "ascii")
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, signal.SIGALRM):
+        signal.signal(number, signal.SIG_DFL)
+    signal.setitimer(signal.ITIMER_REAL, 0)
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds))
+    _part_with_files(keep)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
+    sys.dont_write_bytecode = True
+    torch.set_num_threads(1)  # the pool of threads that the parent had is not here
+
+    def look(event: str, arguments: tuple[Any, ...]) -> None:
+        if event in _OUTWARD or (event == "open" and _writes(arguments)):
+            refuse(event)
+
+    sys.addaudithook(look)
+
+
+def _writes(arguments: tuple[Any, ...]) -> bool:
+    flags = arguments[2] if len(arguments) > 2 else 0
+    return isinstance(flags, int) and bool(flags & (os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC))
+
+
+def _part_with_files(keep: Collection[int]) -> None:
+    """Replace open files: those that are read by others of their own, all else by nothing."""
+    nothing = os.open(os.devnull, os.O_RDWR)
+    for number in [int(each.name) for each in Path("/proc/self/fd").iterdir()]:
+        if number in keep or number == nothing:
+            continue
+        try:
+            own = _reopened(number)
+        except OSError:  # the descriptor of the listing itself, or a file that cannot be opened any more
+            own = None
+        try:
+            os.dup2(nothing if own is None else own, number)
+        except OSError:
+            continue
+        if own is not None:
+            os.close(own)
+
+
+def _reopened(number: int) -> int | None:
+    """A descriptor of the same file, at the same place, that does not share its place; None if it is not read."""
+    mode = os.fstat(number).st_mode
+    if not stat.S_ISREG(mode) or fcntl.fcntl(number, fcntl.F_GETFL) & os.O_ACCMODE != os.O_RDONLY:
+        return None
+    own = os.open(f"/proc/self/fd/{number}", os.O_RDONLY)
+    os.lseek(own, os.lseek(number, 0, os.SEEK_CUR), os.SEEK_SET)
+    return own

@@ -1,0 +1,147 @@
+"""Steps that are tried in forked copies of a worker: what the copies compare, and that they touch nothing."""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from malletrain.elastic.errors import PeerLost
+from malletrain.elastic.guards.split_trial.isolation import isolate
+from malletrain.elastic.guards.split_trial.memory_room import bytes_free, resident_bytes
+from malletrain.elastic.guards.split_trial.socket_group import SocketGroup, receive_bytes, send_bytes
+from malletrain.elastic.guards.split_trial.trial_member import Trained, farthest
+from malletrain.elastic.guards.split_trial.trials import FACTOR, SplitTrials
+
+
+@given(st.integers(0, 2**31), st.floats(1e-6, 1e6), st.floats(0.01, 0.5))
+def test_what_lies_apart_is_named_at_any_scale(seed: int, scale: float, by: float) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    one = scale * torch.randn(7, 3, generator=generator, dtype=torch.float64)
+    other = scale * torch.randn(5, generator=generator, dtype=torch.float64)
+    rounded = one * (1 + 1e-12)
+    assert farthest([("one", one, rounded), ("other", other, other)], 1e-7, 0.0) is None
+    found = farthest([("one", one, rounded), ("other", other, (1 + by) * other)], 1e-7, 0.0)
+    assert found is not None and found[0] == "other"
+    assert found[1] == pytest.approx(by / (1 + by))
+
+
+def test_what_rounding_leaves_is_not_compared() -> None:
+    noise = torch.full((4,), 1e-17, dtype=torch.float64)
+    assert farthest([("one", noise, -noise)], 1e-7, 1e-13) is None
+    assert farthest([("one", torch.zeros(4), torch.zeros(4))], 1e-7, 0.0) is None
+
+
+def in_both(call: Callable[[SocketGroup], None]) -> None:
+    first, second = socket.socketpair()
+    other = threading.Thread(target=call, args=(SocketGroup(second, 1),))
+    other.start()
+    call(SocketGroup(first, 0))
+    other.join(10)
+    assert not other.is_alive()
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.int64])
+def test_two_processes_have_bitwise_the_same_sums(dtype: torch.dtype) -> None:
+    sums: list[torch.Tensor] = []
+
+    def call(group: SocketGroup) -> None:
+        large = (torch.arange(300_000) % 7 * (group.rank + 1)).to(dtype)
+        for tensor in (large, torch.tensor(group.rank + 1, dtype=dtype), torch.empty(0, dtype=dtype)):
+            assert group.all_reduce(tensor).wait(0.0)
+            sums.append(tensor)
+        into = [torch.empty(2, dtype=dtype), torch.empty(2, dtype=dtype)]
+        group.all_gather(into, torch.full((2,), group.rank, dtype=dtype))
+        assert [each.tolist() for each in into] == [[0, 0], [1, 1]]
+
+    in_both(call)
+    large = [each for each in sums if each.numel() > 1]
+    assert torch.equal(*large) and torch.equal(large[0], (torch.arange(300_000) % 7 * 3).to(dtype))
+    assert [each.item() for each in sums if each.ndim == 0] == [3, 3]
+
+
+def test_a_copy_that_is_gone_is_noticed() -> None:
+    first, second = socket.socketpair()
+    send_bytes(second, b"{}")
+    second.close()
+    assert receive_bytes(first) == b"{}"
+    with pytest.raises(PeerLost, match="gone"):
+        SocketGroup(first, 0).all_reduce(torch.ones(3))
+
+
+def test_a_copy_touches_nothing(tmp_path: Path) -> None:
+    """What it would do outside ends it; the files that its parent has open stay as they are."""
+    written, read = tmp_path / "written", tmp_path / "read"
+    read.write_text("0123456789")
+    outcomes = []
+    with written.open("w") as out, read.open("rb", buffering=0) as source:
+        assert source.read(2) == b"01"
+        for act in (
+            lambda: print("seen", file=out, flush=True),
+            lambda: os.write(1, b"seen"),
+            lambda: os.write(out.fileno(), source.read(3)),
+            lambda: (tmp_path / "new").write_text("seen"),
+            lambda: (tmp_path / "new").mkdir(),
+            lambda: read.unlink(),
+            lambda: os.system("touch new"),
+            lambda: os.fork(),
+            lambda: socket.create_connection(("127.0.0.1", 1)),
+        ):
+            parent, child = os.getpid(), os.fork()
+            if not child:
+                try:
+                    isolate([], parent, 20, lambda event: os._exit(3))
+                    act()
+                except BaseException:  # noqa: BLE001  a copy must not go on as a test
+                    os._exit(4)
+                os._exit(0)
+            outcomes.append(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+        assert source.read(3) == b"234"
+    assert outcomes == [0, 0, 0, 3, 3, 3, 3, 3, 3]
+    assert written.read_text() == ""
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["read", "written"]
+
+
+def trials_of(model: torch.nn.Module) -> SplitTrials:
+    named = list(model.named_parameters())
+    return SplitTrials(lambda norm: Trained(named, lambda: list(named), dict, norm))
+
+
+def test_steps_are_tried_ever_more_seldom_in_other_parts() -> None:
+    trials = trials_of(torch.nn.Linear(2, 2))
+    cuts = [trials.cut(64) for _ in range(FACTOR**3)]
+    tried = {step + 1: cut for step, cut in enumerate(cuts) if cut}
+    assert tried == {1: 32, FACTOR: 21, FACTOR**2: 8, FACTOR**3: 32}
+    assert trials_of(torch.nn.Linear(2, 2)).cut(1) == 0
+
+
+def test_large_models_are_not_tried() -> None:
+    trials = trials_of(torch.nn.Linear(2**13, 2**13 + 1, device="meta"))
+    assert trials.cut(64) == 0
+    assert not trials.possible
+
+
+def test_room_is_the_least_that_any_limit_leaves(tmp_path: Path) -> None:
+    for path, text in {
+        "proc/meminfo": "MemTotal: 100 kB\nMemAvailable: 50 kB\n",
+        "proc/self/status": "VmRSS:\t 7 kB\n",
+        "proc/self/cgroup": "0::/slurm/job\n",
+        "sys/fs/cgroup/slurm/memory.max": "30000\n",
+        "sys/fs/cgroup/slurm/memory.current": "10000\n",
+        "sys/fs/cgroup/slurm/job/memory.max": "max\n",
+        "sys/fs/cgroup/slurm/job/memory.current": "10000\n",
+    }.items():
+        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / path).write_text(text)
+    assert bytes_free(tmp_path) == 20000
+    assert resident_bytes(tmp_path) == 7 * 1024
+    (tmp_path / "proc/self/cgroup").write_text("9:memory:/slurm/job\n1:cpu:/\n")
+    assert bytes_free(tmp_path) == 50 * 1024
+    assert resident_bytes() > 0 and bytes_free() > 0
