@@ -398,6 +398,20 @@ def test_means_over_places_that_only_the_longest_sample_has_are_not_called_equal
     assert bool(re.search(r"collate has filled up.*\(test_quiet_habits.py:\d+\)", s.equality)) is wrong
 
 
+def cut_to_shortest(texts: list[Any]) -> Any:
+    shortest = min(len(row) for row, _ in texts)
+    wide, lengths, labels = padded([(row[:shortest], label) for row, label in texts])
+    return wide, lengths, labels
+
+
+@pytest.mark.parametrize(("collate", "wrong"), [(cut_to_shortest, True), (cut_to_six, False), (padded, False)])
+def test_samples_that_collate_cuts_to_the_shortest_of_a_batch_are_not_called_equal(collate: Any, wrong: bool) -> None:
+    s, _ = session(Texts(), collate=collate)
+    next(s.epochs(1))
+    assert s.equality.startswith("statistical" if wrong else "additive"), s.equality
+    assert bool(re.search(r"samples that collate cuts.*\(test_quiet_habits.py:\d+\)", s.equality)) is wrong
+
+
 class Graphs(Dataset[Any]):
     """64 graphs of three to six nodes."""
 

@@ -2,8 +2,8 @@
 index, the epoch and the global random generators, which are seeded by these.
 
 A data set that counts its reads or keeps its last sample, and a `collate` that counts batches, give other samples on
-each worker, and begin anew on one that joins. A `collate` that mixes samples (mixup) or draws random numbers makes
-what the model sees depend on which samples a worker has together.
+each worker, and begin anew on one that joins. A `collate` that mixes samples (mixup), cuts them to the shortest or
+draws random numbers makes what the model sees depend on which samples a worker has together.
 
 The numbers of these samples are kept, so that workers whose data sets were made with other random numbers are found;
 also as `collate` gives them, which may cut or scale them by what the script counts.
@@ -19,6 +19,7 @@ import random
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from operator import gt
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +50,7 @@ TOLERANCE, RELATIVE_TOLERANCE = 1e-2, 1e-5
 COLLATED = "collate("
 
 MIXES = "samples that meet in collate (mixup, a statistic over them)"
+CUTS = "samples that collate cuts by what else a worker has in its batch, as to the shortest"
 OWN_DRAWS = (
     "random numbers of the data set from a generator of its own, which depend on what a worker has loaded before"
 )
@@ -115,7 +117,7 @@ def examine(loader: SampleLoader, length: int) -> Examination:
                 found.fingerprints |= dict(_fingerprints(f"dataset[{index}]", item))
         if loader.collate is not default_collate and len(items) > 1:
             _examine_collate(loader, items, found)
-            found.pads = _pads(loader, items)
+            _examine_lengths(loader, items, found)
             if found.fingerprints and not (found.wrong or found.draws):
                 for index, item in zip(indices, items, strict=True):
                     found.fingerprints |= _collated_fingerprints(loader, index, item)
@@ -156,18 +158,31 @@ def _collated_fingerprints(loader: SampleLoader, index: int, item: Any) -> dict[
     return dict(_fingerprints(f"{COLLATED}dataset[{index}])", batch))
 
 
-def _pads(loader: SampleLoader, items: Sequence[Any]) -> bool:
-    """Whether samples are of unlike lengths in batches of one."""
-    shapes: set[tuple[torch.Size, ...]] = set()
-    for item in items:
-        try:
-            loader.seed(0, 0)
-            leaves = tree_leaves(loader.collate([copy.deepcopy(item)]))
-        except Exception as error:  # noqa: BLE001 - whatever the function may raise, for one sample
-            log.debug("collate was not looked at: %s", error)
-            return False
-        shapes.add(tuple(each.shape for each in leaves if isinstance(each, torch.Tensor) and each.shape[:1] == (1,)))
-    return len(shapes) > 1
+def _examine_lengths(loader: SampleLoader, items: Sequence[Any], found: Examination) -> None:
+    """Compare the lengths that samples have in batches of one, and among each other."""
+    try:
+        alone = [_row_shapes(loader, [item]) for item in items]
+        together = _row_shapes(loader, items)
+    except Exception as error:  # noqa: BLE001 - whatever the function may raise, for one sample
+        log.debug("the lengths that collate gives were not looked at: %s", error)
+        return
+    found.pads = len(set(map(tuple, alone))) > 1
+    cut = any(_longer(one, other) for shapes in alone for one, other in zip(shapes, together, strict=False))
+    if cut and not (found.wrong or found.draws):
+        found.seen[CUTS] = _line_of(loader.collate)
+
+
+def _row_shapes(loader: SampleLoader, items: Sequence[Any]) -> list[torch.Size | None]:
+    """Of each part of a batch of these samples: the shape of a sample in it; None if it has not one row for each."""
+    loader.seed(0, 0)
+    parts = tree_leaves(loader.collate(copy.deepcopy(list(items))))  # many take samples to pieces
+    shapes = [part.shape if isinstance(part, torch.Tensor) else torch.Size() for part in parts]
+    return [shape[1:] if shape[:1] == (len(items),) else None for shape in shapes]
+
+
+def _longer(one: torch.Size | None, other: torch.Size | None) -> bool:
+    """Whether a shape is longer than another of as many dimensions in any of them."""
+    return one is not None and other is not None and len(one) == len(other) and any(map(gt, one, other))
 
 
 def _examine_collate(loader: SampleLoader, items: Sequence[Any], found: Examination) -> None:
