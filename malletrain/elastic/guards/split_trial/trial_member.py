@@ -111,7 +111,8 @@ class TrialMember:
         self._verdict = verdict
         self._trained = trained
         self.group: Group = SoloGroup() if sibling is None else SocketGroup(sibling, int(role is TrialRole.SECOND))
-        self._before = {name: each.detach().clone() for name, each in trained.tensors()}
+        compared = [] if role is TrialRole.WHOLE else trained.tensors()
+        self._before = {name: each.detach().clone() for name, each in compared}
         self._narrowest = _narrowest(each.dtype for _, each in trained.gradients)
         if torch.get_float32_matmul_precision() != "highest":
             self._narrowest = torch.bfloat16
