@@ -13,7 +13,7 @@ import difflib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from malletrain.elastic.guards.script_writes import unguarded_writes
+from malletrain.elastic.guards.script_text.script_writes import unguarded_writes
 from malletrain.script_check.backward_passes import backward_passes, sums_over_samples
 from malletrain.script_check.proposed_state import with_state
 

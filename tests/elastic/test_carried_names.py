@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from malletrain.elastic.guards.carried_names import carried_names
+from malletrain.elastic.guards.script_text.carried_names import carried_names
 
 
 def names(script: str) -> set[str]:

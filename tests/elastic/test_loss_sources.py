@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from malletrain.elastic.guards import loss_sources as module
-from malletrain.elastic.guards.loss_sources import (
+from malletrain.elastic.guards.script_text import loss_sources as module
+from malletrain.elastic.guards.script_text.loss_sources import (
     COLLECTION,
     DIVIDED_LOSS,
     LENGTH,

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from malletrain.elastic.guards.script_writes import unguarded_writes
-from malletrain.elastic.guards.unseeded_draws import unseeded_draws
+from malletrain.elastic.guards.script_text.script_writes import unguarded_writes
+from malletrain.elastic.guards.script_text.unseeded_draws import unseeded_draws
 
 
 def lines(script: str) -> list[tuple[int, str]]:

@@ -23,7 +23,6 @@ from malletrain.elastic.guards.digest import Digests, digest, digest_of_text
 from malletrain.elastic.guards.gradient_functions import gradient_functions
 from malletrain.elastic.guards.gradient_hooks import gradient_hooks, hooks_of
 from malletrain.elastic.guards.inner_loops import InnerLoops
-from malletrain.elastic.guards.loss_sources import ERRORS, LENGTH, OF_FIXED_BATCH, REMEDIES
 from malletrain.elastic.guards.loss_watch import LossWatch
 from malletrain.elastic.guards.objections import Check, Objections
 from malletrain.elastic.guards.operations.batch_watch import PADS, BatchWatch
@@ -39,6 +38,7 @@ from malletrain.elastic.guards.script_state import (
     warn_untracked,
     warn_writes,
 )
+from malletrain.elastic.guards.script_text.loss_sources import ERRORS, LENGTH, OF_FIXED_BATCH, REMEDIES
 from malletrain.elastic.guards.shared_buffers import saved_buffers, shared_buffers
 from malletrain.elastic.guards.stale_gradients import StaleGradients
 from malletrain.elastic.guards.step_guard import StepGuard

@@ -25,11 +25,11 @@ import torch
 from torch.utils._pytree import tree_leaves
 
 from malletrain.elastic.errors import ElasticError
-from malletrain.elastic.guards.carried_names import CarriedName, carried_names, renewed_names
-from malletrain.elastic.guards.loss_sources import loss_sources
 from malletrain.elastic.guards.script_place import is_script, script_frames
-from malletrain.elastic.guards.script_writes import unguarded_writes
-from malletrain.elastic.guards.unseeded_draws import unseeded_draws
+from malletrain.elastic.guards.script_text.carried_names import CarriedName, carried_names, renewed_names
+from malletrain.elastic.guards.script_text.loss_sources import loss_sources
+from malletrain.elastic.guards.script_text.script_writes import unguarded_writes
+from malletrain.elastic.guards.script_text.unseeded_draws import unseeded_draws
 from malletrain.elastic.state.training_state import TrainingState
 
 log = logging.getLogger("malletrain.elastic")

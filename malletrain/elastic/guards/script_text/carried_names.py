@@ -18,7 +18,7 @@ import ast
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from malletrain.elastic.guards.script_scopes import Function, first_line, scopes_of
+from malletrain.elastic.guards.script_text.script_scopes import Function, first_line, scopes_of
 
 #: Calls that change nothing in the training: plain names, and methods by their last name.
 _MESSAGE_NAMES = frozenset({"print", "display", "tqdm", "len", "str", "int", "float", "round", "format", "repr"})

@@ -20,8 +20,8 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 
-from malletrain.elastic.guards.carried_names import renewed_names
-from malletrain.elastic.guards.script_scopes import Function, Scope, first_line, scopes_of
+from malletrain.elastic.guards.script_text.carried_names import renewed_names
+from malletrain.elastic.guards.script_text.script_scopes import Function, Scope, first_line, scopes_of
 
 NUMBER = "a number read from a worker's part of the batch, with which its loss is weighed or divided"
 COLLECTION = "a collection that a worker fills by itself (a replay buffer), and with which no newcomer begins"
