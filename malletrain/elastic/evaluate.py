@@ -27,6 +27,7 @@ def evaluate(
     runtime: Runtime, loader: SampleLoader, metrics: Callable[[Any], Mapping[str, Any]], batch_size: int
 ) -> dict[str, float]:
     """See `Session.evaluate`."""
+    runtime.stay_in_trial("it evaluates between its steps")
     length = len(loader.dataset)
     if length == 0:
         raise ElasticError("evaluate(): the data set is empty")

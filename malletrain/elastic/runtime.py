@@ -47,7 +47,7 @@ from malletrain.elastic.guards.data_sets.dataset_digest import dataset_digest
 from malletrain.elastic.guards.objections import Check
 from malletrain.elastic.guards.operations.batch_watch import BatchWatch
 from malletrain.elastic.guards.script_guards import ScriptGuards
-from malletrain.elastic.guards.split_trial.trial_member import Trained, TrialMember, TrialRole, Unmonitored
+from malletrain.elastic.guards.split_trial.trial_member import Part, Trained, TrialMember, TrialRole, Unmonitored
 from malletrain.elastic.guards.split_trial.trials import BEFORE_SAVING_S, LIMIT_S, SplitTrials
 from malletrain.elastic.launch import worker_start
 from malletrain.elastic.launch.compile_cache import SHARED_VARIABLE
@@ -436,7 +436,7 @@ class Runtime:
             Released: this worker's part is over.
         """
         if self.trial_member is not None:
-            self.trial_member.give_up("its step needs another batch")
+            return self._load_part(self.trial_member.next_part())
         if self.left_by:
             raise ElasticError(
                 f"the script caught an exception of a step and went on ({self.left_by}): the others wait for this "
@@ -467,6 +467,7 @@ class Runtime:
 
     def finish(self, result: Mapping[str, Any] | None) -> None:
         """Wait until every member has committed its last step, then report the result and close all connections."""
+        self.stay_in_trial("its training is over")
         self.join()
         self.reducer.settle()
         self.judge_trial(LIMIT_S)
@@ -499,11 +500,17 @@ class Runtime:
             )
         self.checkpointing.discard()
 
-    def judge_trial(self, seconds: float) -> None:
-        """Raise `ElasticError` if a step that was tried in parts is found to be wrong; wait for that so long."""
-        wrong = self.trials.verdict(seconds)
+    def judge_trial(self, seconds: float, *, steps: int = 2) -> None:
+        """Raise `ElasticError` if a step that was tried in parts is found wrong; wait so long for the verdict on
+        so many."""
+        wrong = self.trials.verdict(seconds, steps=steps)
         if wrong and self.judgement.equality is not Equality.STATISTICAL:
             self.guards.object_to(wrong, key="trial")
+
+    def stay_in_trial(self, why: str) -> None:
+        """In a copy that tries a step: end it before it does what only workers do. Does nothing in a worker."""
+        if self.trial_member is not None:
+            self.trial_member.give_up(why)
 
     def note_chance(self) -> None:
         """A step has drawn random numbers, which depend on how samples lie on workers."""
@@ -570,25 +577,37 @@ class Runtime:
 
     def _try_step(self, batch: Any) -> Any:
         """If it is due, let forked copies make the step that begins. Returns the batch; in a copy, its part's."""
-        share, loader, world = self.share, self.loader, self.committer.world
-        if share is None or not isinstance(loader, SampleLoader) or not self._may_try_step():
+        share, loader, batches, world = self.share, self.loader, self._batch_loader, self.committer.world
+        if not (share and isinstance(loader, SampleLoader) and isinstance(batches, BatchLoader)):
+            return batch
+        if not self._may_try_step():
             return batch
         cut = self.trials.cut(share.weight)
         if not cut:
             return batch
-        parts = {TrialRole.FIRST: share.indices[:cut], TrialRole.SECOND: share.indices[cut:]}
-        batches = {role: loader.load(self.position.epoch, indices) for role, indices in parts.items()}
-        batches[TrialRole.WHOLE], parts[TrialRole.WHOLE] = batch, share.indices
-        self.trial_member = member = self.trials.fork(self.position.step, (cut, share.weight - cut))
-        if member is None:
+        parts = share.indices[:cut], share.indices[cut:]
+        first, second = [loader.load(self.position.epoch, indices) for indices in parts]
+        following = batches.following(self.position.epoch, self.position.cursor, world.rank, world.size)
+        forked = self.trials.fork(self.position.step, cut, share, following)
+        if forked is None:
             return batch
-        own = parts[member.role]
-        self.share = Share(own, len(own), share.weight)
+        self.trial_member, part = member, _ = forked
         self.committer.leave_for(TrainingWorld(world.generation, ("first", "second"), member.group), Unmonitored())
         self.guards.stop_looking()
         self.reducer.open_pass = lambda _: None
         self.reducer.after_pass = member.pass_made
-        return batches[member.role]
+        self.share = Share(part.indices, len(part.indices), part.whole)
+        return {TrialRole.WHOLE: batch, TrialRole.FIRST: first, TrialRole.SECOND: second}[member.role]
+
+    def _load_part(self, part: Part) -> Any:
+        """In a copy: load its part of the step that follows the one that it has made."""
+        if not isinstance(self.loader, SampleLoader):
+            raise ElasticError("a step of streams was tried in parts: a fault of malletrain")
+        self.share = Share(part.indices, len(part.indices), part.whole)
+        self.committed = False
+        batch = self.loader.load(self.position.epoch, part.indices)
+        self.seed_between()
+        return batch
 
     def _take_back(self) -> None:
         self.after_block.body_ended()

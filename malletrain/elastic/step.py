@@ -108,6 +108,10 @@ class Step:
         r = self._runtime
         if r.trial_member is not None:
             r.trial_member.block_ended(error)
+            r.share = None
+            self._disarm()
+            r.seed_between()
+            return False
         share, r.share = r.share, None
         if self._batch_watch is not None:
             self._batch_watch.__exit__(kind, error, trace)
@@ -122,12 +126,7 @@ class Step:
         r.lifecycle.step_began = None
         r.first_given_up = isinstance(error, Aborted | LayoutChanged) and not r.any_block_made
         made = self._backwards - r.reducer.passes_left
-        r.reducer.disarm()
-        r.gathers.end()
-        if r.norms is not None:
-            r.norms.end()
-        if r.output_scale is not None:
-            r.output_scale.end()
+        self._disarm()
         if isinstance(error, LayoutChanged):
             self._undo()
             if r.reducer.on_abort is None:
@@ -167,8 +166,17 @@ class Step:
         r.reducer.own_ns_per_sample = int(1e9 * (r.load_s + computed) / share.weight) if share.weight else 0
         parts = {"data": r.load_s, "compute": computed, "sync": waited}
         r.meter.step(r.committer.world.nodes, self._taken, r.position.step, r.position.samples, parts)
-        r.judge_trial(AT_ONCE_S if r.trials.began_at(r.position.step - 1) else 0.0)
+        r.judge_trial(AT_ONCE_S if r.trials.answers_at(r.position.step - 1) else 0.0, steps=1)
         return False
+
+    def _disarm(self) -> None:
+        r = self._runtime
+        r.reducer.disarm()
+        r.gathers.end()
+        if r.norms is not None:
+            r.norms.end()
+        if r.output_scale is not None:
+            r.output_scale.end()
 
     def _undo(self) -> None:
         self._runtime.buffer_copies.restore()

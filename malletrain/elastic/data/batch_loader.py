@@ -70,6 +70,12 @@ class BatchLoader:
         indices = [index for _, part in parts for index in part.indices]
         return Share(indices, sum(part.weight for _, part in parts), parts[0][1].batch), batch
 
+    def following(self, epoch: int, cursor: int, rank: int, size: int) -> Share | None:
+        """The share of member `rank` of `size` of the batch after the one that begins at `cursor`; None at the end of
+        an epoch."""
+        next_epoch, after = self._sampler.following(epoch, cursor)
+        return self._parts_of(after, epoch, rank, size)[0][1] if next_epoch == epoch else None
+
     def _parts_of(self, cursor: int, epoch: int, rank: int, size: int) -> list[tuple[int, Share]]:
         """This member's virtual shards by number, or its share as number 0."""
         if self._shards is not None:

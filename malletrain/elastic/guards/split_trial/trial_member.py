@@ -64,6 +64,19 @@ class Trained:
     norm: float
 
 
+@dataclass(frozen=True, slots=True)
+class Part:
+    """The samples that a copy has of a step.
+
+    Attributes:
+        indices: in the data set.
+        whole: how many the copies have that have parts, together.
+    """
+
+    indices: list[int]
+    whole: int
+
+
 class Unmonitored:
     """The monitor (`comm.step_commit.WorldMonitor`) of a world that only such copies know."""
 
@@ -83,15 +96,16 @@ class Unmonitored:
 
 
 class TrialMember:
-    """What a copy does in the step. The step's block does not return in it.
+    """What a copy does in the step, and in the one that follows it.
 
     Args:
         role: of this process.
         links: to the copies that have a part, in the one with the whole; in those, to that one.
         sibling: to the other copy that has a part; None in the one with the whole.
         verdict: descriptor of a pipe that takes lines of JSON: `{"norm": ...}`, `{"differs": ...}` or
-            `{"unknown": ...}`, and `{"end": true}`.
+            `{"unknown": ...}`, and `{"end": true}` after each step, with how many steps were `made` before.
         trained: of this process.
+        following: what the copy has of the next step; None if there is none in this epoch.
 
     Attributes:
         role: of this process.
@@ -105,18 +119,37 @@ class TrialMember:
         sibling: socket.socket | None,
         verdict: int,
         trained: Trained,
+        following: Part | None,
     ) -> None:
         self.role = role
+        self._following = following
+        self._made = 0
         self._links = links
         self._verdict = verdict
         self._trained = trained
         self.group: Group = SoloGroup() if sibling is None else SocketGroup(sibling, int(role is TrialRole.SECOND))
-        compared = [] if role is TrialRole.WHOLE else trained.tensors()
-        self._before = {name: each.detach().clone() for name, each in compared}
+        self._before: dict[str, torch.Tensor] = {}
+        self._begin()
         self._narrowest = _narrowest(each.dtype for _, each in trained.gradients)
         if torch.get_float32_matmul_precision() != "highest":
             self._narrowest = torch.bfloat16
         _call_at_autocast(self._note_autocast)
+
+    def next_part(self) -> Part:
+        """What this copy has of the step that follows the one that it has made."""
+        part, self._following = self._following, None
+        if part is None or not self._made:
+            self.give_up("its step needs another batch")
+        self._begin()
+        return part
+
+    def sum(self, table: torch.Tensor) -> torch.Tensor:
+        """Sum a table, between two steps, over the copies that have a part."""
+        try:
+            self.group.all_reduce(table)
+        except PeerLost as lost:
+            self.give_up(str(lost))
+        return table
 
     def pass_made(self) -> None:
         """A backward pass is complete: compare its gradients, and go on with those of the whole."""
@@ -135,8 +168,8 @@ class TrialMember:
         except PeerLost as lost:
             self.give_up(str(lost))
 
-    def block_ended(self, error: BaseException | None) -> NoReturn:
-        """The step's block is over: compare what it has made of the parameters, and end."""
+    def block_ended(self, error: BaseException | None) -> None:
+        """The step's block is over: compare what it has made of the parameters. Returns if another step follows."""
         if error is not None:
             self.give_up(f"{type(error).__name__}: {error}")
         try:
@@ -150,7 +183,9 @@ class TrialMember:
         except PeerLost as lost:
             self.give_up(str(lost))
         self._say(end=True)
-        os._exit(0)
+        self._made += 1
+        if self._following is None:
+            os._exit(0)
 
     def give_up(self, why: str) -> NoReturn:
         """End without a verdict."""
@@ -159,8 +194,12 @@ class TrialMember:
 
     # --- inside -----------------------------------------------------------------------------------------------
 
+    def _begin(self) -> None:
+        if self.role is not TrialRole.WHOLE:
+            self._before = {name: each.detach().clone() for name, each in self._trained.tensors()}
+
     def _say(self, **what: Any) -> None:
-        os.write(self._verdict, json.dumps(what).encode() + b"\n")
+        os.write(self._verdict, json.dumps(what | {"made": self._made}).encode() + b"\n")
 
     def _figures(self) -> bytes:
         """Numbers, and shapes of the tensors that follow them, as JSON."""
@@ -208,6 +247,7 @@ class TrialMember:
             before = self._before.get(name)
             if before is not None and before.shape == mine.shape and mine.is_floating_point():
                 pairs.append((name, mine.detach() - before, whole - before))
+            mine.data.copy_(whole)  # what rounding has left apart does not grow in the next step
         found = farthest(pairs, TOLERANCES[self._narrowest], NOISE[self._narrowest])
         if found is not None:
             self._say(differs="tensor", name=found[0], by=found[1])

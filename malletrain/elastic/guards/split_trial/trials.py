@@ -18,14 +18,15 @@ from typing import Any
 
 import torch
 
+from malletrain.elastic.data.sampler import Share
 from malletrain.elastic.guards.split_trial.isolation import isolate
 from malletrain.elastic.guards.split_trial.memory_room import bytes_free, resident_bytes
-from malletrain.elastic.guards.split_trial.trial_member import Trained, TrialMember, TrialRole
+from malletrain.elastic.guards.split_trial.trial_member import Part, Trained, TrialMember, TrialRole
 
 log = logging.getLogger("malletrain.elastic")
 
-#: How many times as late as the one before a step is that is tried.
-FACTOR = 8
+#: How many times as late as the one before a step is that is tried; later on, the part of the time that trials take.
+FACTOR, MAX_TIME_SHARE = 2, 0.004
 
 #: What part of the samples the first copy has, in each trial in turn.
 PARTS = (2, 3, 8)
@@ -33,7 +34,7 @@ PARTS = (2, 3, 8)
 #: Parameters of more bytes than this are not tried: three processes would hold their gradients.
 MAX_BYTES = 256 * 2**20
 
-#: Seconds that a worker waits for the verdict at the end of the step that is tried, and before its state is saved or
+#: Seconds that a worker waits for the verdict at the end of a step that is tried, and before its state is saved or
 #: sent: its peers wait meanwhile, and call a worker lost that is silent for longer.
 AT_ONCE_S, BEFORE_SAVING_S = 1.0, 2.0
 
@@ -50,31 +51,41 @@ ROOM = 4
 @dataclass(slots=True)
 class _Trial:
     step: int
-    parts: tuple[int, int]
-    deadline: float  #: monotonic
+    parts: list[tuple[int, int]]  #: samples of the two copies that have parts, in each step
+    began: float  #: monotonic
     children: list[int] = field(default_factory=list)
     verdicts: list[int] = field(default_factory=list)  #: descriptors
     lines: list[dict[str, Any]] = field(default_factory=list)
     rest: dict[int, bytes] = field(default_factory=dict)
+    cost_s: float = 0.0  #: of the worker, which forks and waits, and of the copies' processors
+
+    def has_made(self, steps: int) -> bool:
+        """Whether all copies have made so many steps."""
+        ends = [line for line in self.lines if "end" in line and line["made"] == steps - 1]
+        return len(ends) == len(TrialRole)
 
 
 class SplitTrials:
-    """Tries steps of this worker whole and in two parts, in forked copies of it: its first one, and each that comes
-    `FACTOR` times as late as the one before.
+    """Tries steps of this worker whole and in two parts, in forked copies of it, two in a row: its first ones, those
+    that come `FACTOR` times as late as the ones before, and as many as take `MAX_TIME_SHARE` of the time.
 
     Args:
         trained: returns what a step changes.
+        now: monotonic seconds.
 
     Attributes:
         possible: whether steps can be tried.
     """
 
-    def __init__(self, trained: Callable[[float], Trained]) -> None:
+    def __init__(self, trained: Callable[[float], Trained], now: Callable[[], float] = time.monotonic) -> None:
         self._trained = trained
+        self._now = now
         self.possible = True
         self._steps, self._next = 0, 1
+        self._due = float("inf")
         self._trials = 0
-        self._unknown = 0
+        self._unknown = [0, 0]  #: trials without a verdict on the first step, and on the second
+        self._answers_at_once = True
         self._norm = 0.0
         self._trial: _Trial | None = None
 
@@ -85,20 +96,39 @@ class SplitTrials:
         one sample of many shows in small parts.
         """
         self._steps += 1
-        if self._steps < self._next or not self.possible or samples < 2 or self._trial is not None:
+        if not self.possible or samples < 2 or self._trial is not None:
             return 0
-        self._next = FACTOR * self._steps
+        if self._steps >= self._next:
+            self._next = FACTOR * self._steps
+        elif self._now() < self._due:
+            return 0
         if not self._has_room():
+            self._due = self._now() + LIMIT_S
             return 0
         self._trials += 1
         return max(1, samples // PARTS[(self._trials - 1) % len(PARTS)])
 
-    def fork(self, step: int, parts: tuple[int, int]) -> TrialMember | None:
-        """Fork the copies that make the step that is about to begin. Returns None in the worker itself."""
+    def fork(self, step: int, cut: int, share: Share, following: Share | None) -> tuple[TrialMember, Part] | None:
+        """Fork the copies that make the step that is about to begin.
+
+        Args:
+            step: which one.
+            cut: what the method of this name has returned.
+            share: what this worker has of it.
+            following: what this worker has of the next one of this epoch, if there is one.
+
+        Returns:
+            None in the worker itself; in a copy, what it does in the trial, and its part of the step.
+        """
+        began = self._now()
+        parts = [_parted(share, cut)]
+        if following is not None and self._unknown[1] < MAX_UNKNOWN and following.weight >= 2:
+            parts.append(_parted(following, max(1, cut * following.weight // share.weight)))
         first, second, between = socket.socketpair(), socket.socketpair(), socket.socketpair()
         links = {TrialRole.WHOLE: [first[0], second[0]], TrialRole.FIRST: [first[1]], TrialRole.SECOND: [second[1]]}
         siblings = {TrialRole.FIRST: between[0], TrialRole.SECOND: between[1]}
-        trial = _Trial(step, parts, time.monotonic() + LIMIT_S)
+        sizes = [(len(each[TrialRole.FIRST].indices), len(each[TrialRole.SECOND].indices)) for each in parts]
+        trial = _Trial(step, sizes, began)
         parent = os.getpid()
         for role in TrialRole:
             reads, writes = os.pipe()
@@ -109,7 +139,9 @@ class SplitTrials:
                 own = [each.fileno() for each in links[role]] + [writes]
                 if role in siblings:
                     own.append(siblings[role].fileno())
-                return _begin(role, links[role], siblings.get(role), own, parent, self._trained(self._norm))
+                next_part = parts[1][role] if len(parts) > 1 else None
+                trained = self._trained(self._norm)
+                return _begin(role, links[role], siblings.get(role), own, parent, trained, next_part), parts[0][role]
             os.close(writes)
             os.set_blocking(reads, False)
             trial.children.append(child)
@@ -117,42 +149,44 @@ class SplitTrials:
         for pair in (first, second, between):
             for each in pair:
                 each.close()
+        trial.cost_s = self._now() - began
         self._trial = trial
         return None
 
-    def began_at(self, step: int) -> bool:
-        """Whether this is the step that is being tried."""
-        return self._trial is not None and self._trial.step == step
+    def answers_at(self, step: int) -> bool:
+        """Whether this is a step that is being tried whose verdict is worth waiting for as it ends."""
+        return self._trial is not None and self._trial.step == step and self._answers_at_once
 
-    def verdict(self, seconds: float) -> str:
-        """What is wrong with the step that was tried; an empty text if nothing is, or nothing is known (yet).
+    def verdict(self, seconds: float, *, steps: int = 2) -> str:
+        """What is wrong with the steps that were tried; an empty text if nothing is, or nothing is known (yet).
 
         Args:
             seconds: how long to wait for it at most.
+            steps: wait for what is known of so many.
         """
         trial = self._trial
         if trial is None:
             return ""
-        until = min(trial.deadline, time.monotonic() + seconds)
+        began = self._now()
+        deadline = trial.began + LIMIT_S
+        until = min(deadline, began + seconds)
         while trial.verdicts:
-            ready, _, _ = select.select(trial.verdicts, [], [], max(0.0, until - time.monotonic()))
+            patience = 0.0 if trial.has_made(steps) else max(0.0, until - self._now())
+            ready, _, _ = select.select(trial.verdicts, [], [], patience)
             if not ready:
                 break
             for each in ready:
                 self._read(trial, each)
+        if seconds:
+            trial.cost_s += self._now() - began
+            self._answers_at_once = trial.has_made(1)
         wrong = next((line for line in trial.lines if "differs" in line), None)
-        if wrong is None and trial.verdicts and time.monotonic() < trial.deadline:
+        if wrong is None and trial.verdicts and self._now() < deadline:
             return ""
         self._end(trial)
         if wrong is not None:
             return _message(wrong, trial)
-        if sum("end" in line for line in trial.lines) == len(TrialRole):
-            self._norm = max([self._norm, *(line["norm"] for line in trial.lines if "norm" in line)])
-            return ""
-        self._unknown += 1
-        reason = next((line["unknown"] for line in trial.lines if line.get("unknown")), "they took too long")
-        log.debug("step %d could not be tried in parts: %s", trial.step, reason)
-        self.possible = self._unknown < MAX_UNKNOWN
+        self._count(trial)
         return ""
 
     def end(self) -> None:
@@ -161,6 +195,18 @@ class SplitTrials:
             self._end(self._trial)
 
     # --- inside -----------------------------------------------------------------------------------------------
+
+    def _count(self, trial: _Trial) -> None:
+        """A trial is over, and has found nothing."""
+        if trial.has_made(1):
+            self._norm = max([self._norm, *(line["norm"] for line in trial.lines if "norm" in line)])
+        for number in range(len(trial.parts)):
+            if not trial.has_made(number + 1):
+                self._unknown[number] += 1
+                reason = next((line["unknown"] for line in trial.lines if line.get("unknown")), "they took too long")
+                log.debug("step %d could not be tried in parts: %s", trial.step + number, reason)
+                break
+        self.possible = self._unknown[0] < MAX_UNKNOWN
 
     def _has_room(self) -> bool:
         model = self._trained(0.0).tensors()
@@ -188,7 +234,16 @@ class SplitTrials:
         for child in trial.children:
             with contextlib.suppress(ProcessLookupError, ChildProcessError):
                 os.kill(child, signal.SIGKILL)
-                os.waitpid(child, 0)
+                used = os.wait4(child, 0)[2]
+                trial.cost_s += used.ru_utime + used.ru_stime
+        self._due = self._now() + trial.cost_s / MAX_TIME_SHARE
+
+
+def _parted(share: Share, cut: int) -> dict[TrialRole, Part]:
+    """What each copy has of a worker's samples."""
+    first, second = share.indices[:cut], share.indices[cut:]
+    indices = {TrialRole.WHOLE: share.indices, TrialRole.FIRST: first, TrialRole.SECOND: second}
+    return {role: Part(each, share.weight) for role, each in indices.items()}
 
 
 def _begin(
@@ -198,6 +253,7 @@ def _begin(
     own: Sequence[int],
     parent: int,
     trained: Trained,
+    following: Part | None,
 ) -> TrialMember:
     """In a forked copy."""
     member: list[TrialMember] = []
@@ -210,13 +266,15 @@ def _begin(
     isolate(own, parent, int(LIMIT_S), refuse)
     os.environ["WORLD_SIZE"] = "1" if role is TrialRole.WHOLE else "2"
     os.environ["RANK"] = "1" if role is TrialRole.SECOND else "0"
-    member.append(TrialMember(role, links, sibling, own[len(links)], trained))
+    member.append(TrialMember(role, links, sibling, own[len(links)], trained, following))
     return member[0]
 
 
 def _message(wrong: dict[str, Any], trial: _Trial) -> str:
-    first, second = trial.parts
-    how = f"step {trial.step} was tried with one worker and with two ({first} and {second} samples)"
+    first, second = trial.parts[wrong["made"]]
+    how = f"step {trial.step + wrong['made']} was tried with one worker and with two ({first} and {second} samples)"
+    if wrong["made"]:
+        how += ", as the one before had been"
     if wrong["differs"] == "number":
         old, new = wrong["values"]
         return (
@@ -225,12 +283,16 @@ def _message(wrong: dict[str, Any], trial: _Trial) -> str:
             "samples or the number of one worker"
         )
     if wrong["differs"] == "gradient":
+        carried = (
+            ", or follows from what a worker carries from step to step and makes of its own samples (keep it in "
+            "s.state, made by s.gather() or s.agree())"
+        )
         return (
             f"{how}, and the gradients of {wrong['name']} lie {wrong['by']:.1%} apart: the loss is no mean (or sum, "
-            "as reduction says) of one term a sample. Compute what looks at several samples from the whole data set, "
-            "or by s.gather(); say s.step(weight=...) if it is a mean over something else than samples; with "
-            "Session(..., virtual_shards=N) each shard has its own, at every number of workers; with "
-            "Session(..., additive_loss=False) the result may depend on the workers"
+            f"as reduction says) of one term a sample{carried if wrong['made'] else ''}. Compute what looks at "
+            "several samples from the whole data set, or by s.gather(); say s.step(weight=...) if it is a mean over "
+            "something else than samples; with Session(..., virtual_shards=N) each shard has its own, at every "
+            "number of workers; with Session(..., additive_loss=False) the result may depend on the workers"
         )
     return (
         f"{how}: from the same gradients, the change of {wrong['name']} came out {wrong['by']:.1%} apart. What a "
