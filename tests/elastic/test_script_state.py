@@ -219,6 +219,36 @@ def test_a_copy_that_stays_or_is_tracked_or_of_another_shape_is_none() -> None:
     assert not any(parameter.requires_grad for parameter in teacher.parameters())
 
 
+class OwnAverage:
+    """An average with what `Session.track` asks for; `whole`: whether its state has the copy."""
+
+    def __init__(self, model: nn.Module, whole: bool) -> None:
+        self.copy: Any = copy.deepcopy(model).requires_grad_(False)
+        self.whole = whole
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"copy": self.copy.state_dict()} if self.whole else {"updates": 1}
+
+    def load_state_dict(self, state: Any) -> None:
+        raise NotImplementedError
+
+
+@pytest.mark.parametrize("whole", [True, False])
+def test_a_copy_that_a_tracked_object_keeps_in_its_state_is_none(whole: bool) -> None:
+    model = nn.Linear(2, 3)
+    state, average = state_of(model), OwnAverage(model, whole)
+    state.track("average", average)
+    watch = CopyWatch(state)
+    watch.look()
+    watch.look()
+    average.copy.weight.mul_(0.9)
+    if whole:
+        watch.look()
+    else:
+        with pytest.raises(ElasticError, match=r"average\.copy is a copy of the model that training changes"):
+            watch.look()
+
+
 def test_a_tuple_made_anew_in_each_step_is_no_copy() -> None:
     """As torch.autograd.grad returns it: where the last one lay, a new one may lie."""
     model = nn.Linear(2, 3)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
+import signal
 import socket
 import threading
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
@@ -77,9 +80,13 @@ def test_a_copy_that_is_gone_is_noticed() -> None:
 
 
 def test_a_copy_touches_nothing(tmp_path: Path) -> None:
-    """What it would do outside ends it; the files that its parent has open stay as they are."""
-    written, read = tmp_path / "written", tmp_path / "read"
+    """What it writes is lost, what it would do outside otherwise ends it; the files that its parent has open, and the
+    memory that it shares, stay as they are."""
+    written, read, mapped = tmp_path / "written", tmp_path / "read", tmp_path / "mapped"
     read.write_text("0123456789")
+    array = np.memmap(mapped, dtype=np.int64, mode="w+", shape=(4096,))
+    shared = torch.zeros(4096).share_memory_()
+    library, path = ctypes.CDLL(None), str(read).encode()
     outcomes = []
     with written.open("w") as out, read.open("rb", buffering=0) as source:
         assert source.read(2) == b"01"
@@ -88,11 +95,21 @@ def test_a_copy_touches_nothing(tmp_path: Path) -> None:
             lambda: os.write(1, b"seen"),
             lambda: os.write(out.fileno(), source.read(3)),
             lambda: (tmp_path / "new").write_text("seen"),
+            lambda: read.open("a").write("seen"),
+            lambda: torch.save(shared, tmp_path / "new"),
+            lambda: array.fill(1),
+            lambda: shared.fill_(1),
+            lambda: library.open(path, os.O_RDONLY),
             lambda: (tmp_path / "new").mkdir(),
+            lambda: read.open("r+").write("seen"),
             lambda: read.unlink(),
             lambda: os.system("touch new"),
             lambda: os.fork(),
             lambda: socket.create_connection(("127.0.0.1", 1)),
+            lambda: library.open(path, os.O_WRONLY | os.O_TRUNC),
+            lambda: library.truncate(path, 0),
+            lambda: library.unlink(path),
+            lambda: library.kill(1, 0),
         ):
             parent, child = os.getpid(), os.fork()
             if not child:
@@ -104,9 +121,10 @@ def test_a_copy_touches_nothing(tmp_path: Path) -> None:
                 os._exit(0)
             outcomes.append(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
         assert source.read(3) == b"234"
-    assert outcomes == [0, 0, 0, 3, 3, 3, 3, 3, 3]
-    assert written.read_text() == ""
-    assert sorted(each.name for each in tmp_path.iterdir()) == ["read", "written"]
+    assert outcomes == [0] * 9 + [3] * 6 + [-signal.SIGSYS] * 4
+    assert not array.any() and not shared.any()
+    assert written.read_text() == "" and read.read_text() == "0123456789"
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["mapped", "read", "written"]
 
 
 def trials_of(model: torch.nn.Module) -> SplitTrials:

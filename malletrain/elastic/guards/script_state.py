@@ -334,7 +334,7 @@ class CopyWatch:
     def _copies(self, given: Mapping[str, Any], own: set[int]) -> Iterator[tuple[str, Any, list[Any]]]:
         own |= {id(each) for each in [*self._state.model.parameters(), *self._state.model.buffers()]}
         for thing in self._state.tracked.values():
-            own |= {id(tensor) for tensor in _tensors(thing)}
+            own |= {id(tensor) for tensor in [*_tensors(thing), *_kept(thing)]}
         shapes = Counter(tuple(each.shape) for each in self._state.model.parameters())
         modules = {id(module) for module in self._state.model.modules()}
         modules |= {id(thing) for thing in self._state.tracked.values()}
@@ -383,6 +383,14 @@ def _tensors(thing: Any) -> list[Any]:
     if isinstance(thing, list | tuple):
         return [each for each in thing[:MAX_ENTRIES] if _is_array(each)]
     return []
+
+
+def _kept(tracked: Any) -> list[Any]:
+    """The tensors that a tracked object of the script's own class holds, if its state has as many of these shapes."""
+    held = [tensor for _, thing in _reachable({"": tracked}) for tensor in _tensors(thing)]
+    saved = [each for each in tree_leaves(tracked.state_dict()) if _is_array(each)] if held else []
+    shapes = [Counter(tuple(each.shape) for each in tensors) for tensors in (held, saved)]
+    return held if shapes[0] <= shapes[1] else []
 
 
 def _fingerprint(arrays: list[Any]) -> tuple[int, ...]:

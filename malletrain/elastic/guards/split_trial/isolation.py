@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import builtins
 import fcntl
+import io
 import os
 import resource
 import signal
@@ -15,6 +17,8 @@ from typing import Any
 import torch
 
 from malletrain.elastic.child_process import end_with_parent
+from malletrain.elastic.guards.split_trial.shared_memory import part_with_shared_memory
+from malletrain.elastic.guards.split_trial.system_calls import give_up_writing
 
 #: Audit events (docs.python.org, "Audit events table") of what would be seen outside of the process.
 _OUTWARD = frozenset({
@@ -23,11 +27,15 @@ _OUTWARD = frozenset({
     "socket.connect", "socket.sendto", "subprocess.Popen",
 })  # fmt: skip
 
+#: Shared memory of more bytes is not copied.
+MAX_SHARED_BYTES = 256 * 2**20
+
 
 def isolate(keep: Collection[int], parent: int, seconds: int, refuse: Callable[[str], None]) -> None:
     """Cut this process, which was forked a moment ago, off from everything outside: files that the parent writes,
-    connections, standard output, signals that it was sent. What it reads it reads at places of its own. It ends with
-    its parent, is the first to go where memory runs out, and gets processor time within limits.
+    shared memory, connections, standard output, signals that it was sent. What it reads it reads at places of its
+    own; what it writes is lost. It ends with its parent, is the first to go where memory runs out, and gets processor
+    time within limits. Whatever else it would do outside of itself ends it.
 
     Args:
         keep: file descriptors that it needs.
@@ -42,8 +50,13 @@ def isolate(keep: Collection[int], parent: int, seconds: int, refuse: Callable[[
     signal.setitimer(signal.ITIMER_REAL, 0)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds))
-    _part_with_files(keep)
+    nothing = _part_with_files(keep)
     resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
+    if not part_with_shared_memory(MAX_SHARED_BYTES):
+        refuse("for too much shared memory")
+    _write_to(nothing)
+    if not give_up_writing():
+        refuse("for system calls that it cannot be kept from")
     sys.dont_write_bytecode = True
     torch.set_num_threads(1)  # the pool of threads that the parent had is not here
 
@@ -55,12 +68,29 @@ def isolate(keep: Collection[int], parent: int, seconds: int, refuse: Callable[[
 
 
 def _writes(arguments: tuple[Any, ...]) -> bool:
-    flags = arguments[2] if len(arguments) > 2 else 0
-    return isinstance(flags, int) and bool(flags & (os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC))
+    path, _, flags = arguments
+    if isinstance(path, int) or not isinstance(flags, int):  # it is open already
+        return False
+    return bool(flags & (os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC))
 
 
-def _part_with_files(keep: Collection[int]) -> None:
-    """Replace open files: those that are read by others of their own, all else by nothing."""
+def _write_to(nothing: int) -> None:
+    """Let what Python opens to write be `nothing`, which a script's lines of a log may go to."""
+    plain: Any = io.open
+
+    def opened(file: Any, mode: str = "r", *args: Any, **options: Any) -> Any:
+        if not isinstance(mode, str) or "r" in mode or "+" in mode or isinstance(file, int):
+            return plain(file, mode, *args, **options)
+        options.pop("opener", None)
+        return plain(os.dup(nothing), "w" + mode.strip("wax"), *args, **options)
+
+    builtins.open = io.open = opened
+    torch.save = lambda *_, **__: None  # it opens files by itself
+
+
+def _part_with_files(keep: Collection[int]) -> int:
+    """Replace open files: those that are read by others of their own, all else by nothing. Returns a descriptor of
+    nothing."""
     nothing = os.open(os.devnull, os.O_RDWR)
     for number in [int(each.name) for each in Path("/proc/self/fd").iterdir()]:
         if number in keep or number == nothing:
@@ -75,6 +105,7 @@ def _part_with_files(keep: Collection[int]) -> None:
             continue
         if own is not None:
             os.close(own)
+    return nothing
 
 
 def _reopened(number: int) -> int | None:

@@ -19,6 +19,7 @@ from typing import Any
 import torch
 
 from malletrain.elastic.data.sampler import Share
+from malletrain.elastic.guards.split_trial import system_calls
 from malletrain.elastic.guards.split_trial.isolation import isolate
 from malletrain.elastic.guards.split_trial.memory_room import bytes_free, resident_bytes
 from malletrain.elastic.guards.split_trial.trial_member import Part, Trained, TrialMember, TrialRole
@@ -211,7 +212,7 @@ class SplitTrials:
     def _has_room(self) -> bool:
         model = self._trained(0.0).tensors()
         on_host = all(each.device.type == "cpu" for _, each in model)
-        used_elsewhere = torch.cuda.is_initialized() or "mpi4py.MPI" in sys.modules
+        used_elsewhere = torch.cuda.is_initialized() or "mpi4py.MPI" in sys.modules or not system_calls.is_possible()
         size = sum(each.numel() * each.element_size() for _, each in model)
         if not on_host or used_elsewhere or size > MAX_BYTES:
             self.possible = False
