@@ -47,6 +47,7 @@ ALONE = {
     "whitened": r"train_habits.py:\d+: the loss is made with a statistic over the samples that a worker has",
     "constant_divisor": r"step 0 was tried with one worker and with two .*the gradients of \d\.\w+ lie 50.0% apart",
     "temperature_of_batch": r"step \d+ was tried with one worker and with two .*lie \d+.\d% apart",
+    "scaled_by_own_figures": r"step \d+ was tried .*as the one before had been, and the gradients of .*step to step",
     "keeps_own_centre": r"step 0 was tried .*from the same gradients, the change of centre came out",
     "agrees_inside": r"after the `with s.step\(\):` block",
 }

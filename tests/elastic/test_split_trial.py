@@ -16,12 +16,13 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from malletrain.elastic.data.sampler import Share
 from malletrain.elastic.errors import PeerLost
 from malletrain.elastic.guards.split_trial.isolation import isolate
 from malletrain.elastic.guards.split_trial.memory_room import bytes_free, resident_bytes
 from malletrain.elastic.guards.split_trial.socket_group import SocketGroup, receive_bytes, send_bytes
-from malletrain.elastic.guards.split_trial.trial_member import Trained, farthest
-from malletrain.elastic.guards.split_trial.trials import FACTOR, SplitTrials
+from malletrain.elastic.guards.split_trial.trial_member import Trained, farthest, multiplies_exactly
+from malletrain.elastic.guards.split_trial.trials import FACTOR, MAX_TIME_SHARE, SplitTrials
 
 
 @given(st.integers(0, 2**31), st.floats(1e-6, 1e6), st.floats(0.01, 0.5))
@@ -40,6 +41,19 @@ def test_what_rounding_leaves_is_not_compared() -> None:
     noise = torch.full((4,), 1e-17, dtype=torch.float64)
     assert farthest([("one", noise, -noise)], 1e-7, 1e-13) is None
     assert farthest([("one", torch.zeros(4), torch.zeros(4))], 1e-7, 0.0) is None
+
+
+@pytest.mark.parametrize("precision", ["highest", "high", "medium"])
+def test_the_precision_of_products_is_measured(precision: str) -> None:
+    before = torch.get_float32_matmul_precision()
+    try:
+        torch.set_float32_matmul_precision(precision)
+        one = torch.linspace(0.1, 1.9, 256 * 256).reshape(256, 256)
+        error = float((one @ one - one.double() @ one.double()).norm() / (one.double() @ one.double()).norm())
+        assert multiplies_exactly() is (error < 1e-5)
+        assert multiplies_exactly() or precision != "highest"
+    finally:
+        torch.set_float32_matmul_precision(before)
 
 
 def in_both(call: Callable[[SocketGroup], None]) -> None:
@@ -138,6 +152,29 @@ def test_steps_are_tried_ever_more_seldom_in_other_parts() -> None:
     tried = {step + 1: cut for step, cut in enumerate(cuts) if cut}
     assert tried == {1: 32, FACTOR: 21, FACTOR**2: 8, FACTOR**3: 32}
     assert trials_of(torch.nn.Linear(2, 2)).cut(1) == 0
+
+
+def test_steps_are_tried_as_often_as_takes_their_share_of_the_time() -> None:
+    clock = [1000.0]
+
+    def now() -> float:
+        clock[0] += 0.1
+        return clock[0]
+
+    named = list(torch.nn.Linear(2, 2).named_parameters())
+    trials = SplitTrials(lambda norm: Trained(named, lambda: list(named), dict, norm), now)
+    cuts = [trials.cut(2) for _ in range(FACTOR**7)]
+    assert cuts[-1] == 1
+    copy = trials.fork(FACTOR**7, 1, Share([0, 1], 2, 2), None)
+    if copy is not None:
+        copy[0].give_up("it is a test")
+    assert trials.cut(2) == 0
+    assert trials.verdict(10.0) == ""
+    began = clock[0]
+    while not trials.cut(2):
+        clock[0] += 1.0
+        assert clock[0] < began + 1000
+    assert clock[0] - began >= 0.2 / MAX_TIME_SHARE  # forking and waiting took .1 s each, and more
 
 
 def test_large_models_are_not_tried() -> None:

@@ -674,6 +674,37 @@ def keeps_own_centre() -> None:
     loop(body)
 
 
+class OwnFigures:
+    """What a worker's own samples were like so far; numbers in a list."""
+
+    def __init__(self) -> None:
+        self.sums = [0.0, 0.0]
+
+    def saw(self, x: torch.Tensor) -> None:
+        for value in x.flatten().tolist():
+            self.sums[0] += value * value
+            self.sums[1] += 1.0
+
+    def scale(self) -> float:
+        return (self.sums[0] / self.sums[1]) ** 0.5 if self.sums[1] else 1.0
+
+
+def scaled_by_own_figures() -> None:
+    """Between steps, and after the first ones alone: no step by itself shows it."""
+    figures = OwnFigures()
+
+    def body(x: torch.Tensor, y: torch.Tensor) -> None:
+        optimizer.zero_grad()
+        functional.cross_entropy(model(x / figures.scale()), y).backward()
+        optimizer.step()
+
+    for _ in s.epochs(EPOCHS):
+        for x, y in s.batches():
+            with s.step():
+                body(x, y)
+            figures.saw(x)
+
+
 def writes_in_step() -> None:
     """A line for each step, printed and written to a file that is open, and a place in a file that is read."""
     there = HOME / "lines"

@@ -98,8 +98,9 @@ def examine(loader: SampleLoader, length: int) -> Examination:
         return found
     with kept_random_state():
         try:
-            items = [loader.item(0, index) for index in indices]
+            items, drawn = zip(*[_drawn_item(loader, 0, index) for index in indices], strict=True)
             again = loader.item(0, indices[0])
+            later, draws = _drawn_item(loader, 1, indices[0]) if drawn[0] else (None, True)
         except Exception as error:  # noqa: BLE001 - whatever a data set may raise
             # Training may never ask for this sample, and raises the same if it does.
             log.info("the data set was not examined: %s", error)
@@ -112,6 +113,12 @@ def examine(loader: SampleLoader, length: int) -> Examination:
                 found.wrong = (
                     f"sample {indices[0]} of the data set{_at(line)} is another when it is loaded again: it {_CURE}"
                 )
+        elif not draws and _same(again, later):
+            found.wrong = (
+                f"sample {indices[0]} of the data set{_at(line)} is made with random numbers when loaded first, "
+                "and kept: a worker that joins meets it first in another epoch, and makes another. Draw from a "
+                "generator that the index alone seeds, or draw each time"
+            )
         else:
             for index, item in zip(indices, items, strict=True):
                 found.fingerprints |= dict(_fingerprints(f"dataset[{index}]", item))
@@ -122,6 +129,14 @@ def examine(loader: SampleLoader, length: int) -> Examination:
                 for index, item in zip(indices, items, strict=True):
                     found.fingerprints |= _collated_fingerprints(loader, index, item)
     return found
+
+
+def _drawn_item(loader: SampleLoader, epoch: int, index: int) -> tuple[Any, bool]:
+    """A sample, and whether loading it has drawn random numbers."""
+    loader.seed(epoch, index)
+    before = random_states()
+    item = loader.dataset[index]
+    return item, have_drawn(before)
 
 
 def look_again(loader: SampleLoader, earlier: dict[str, Fingerprint]) -> None:
