@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import signal
 import time
 from collections.abc import Callable
@@ -27,6 +28,10 @@ LEAVE_GRACE_S = 2.0
 #: After SIGTERM a step that would last longer than this is abandoned: Slurm kills after KillWait (30 s by default),
 #: and a main job waits for the node.
 LONG_STEP_S = 10.0
+
+#: Seconds for which further signals are passed over that ask for what the first has begun: one that raised while
+#: Python left a lock would leave it broken.
+UNHEARD_S = 5.0
 
 
 class WorkerLifecycle:
@@ -65,6 +70,7 @@ class WorkerLifecycle:
         self._leave_all = False
         self._must_recover = False
         self._ending_since: float | None = None
+        self._released_at = -math.inf  #: by a signal before it trained (monotonic)
         self._leave_now = False
         agreement.leave = self._leave_damaged
         self.last_commit = time.monotonic()
@@ -187,6 +193,10 @@ class WorkerLifecycle:
         """
         name = signal.Signals(number).name
         if self._member.link is None and self._in_pilot:
+            now = time.monotonic()
+            if now - self._released_at < UNHEARD_S:
+                return
+            self._released_at = now
             raise Released(name)
         if self._ending_since is not None or self._member.released:
             return
