@@ -19,7 +19,7 @@ def lifecycle() -> WorkerLifecycle:
 
 
 def test_a_second_signal_does_not_break_what_ends_for_the_first() -> None:
-    """Slurm signals each process, and a launcher passes its own on: two come within a moment. A second one that raised
+    """Slurm signals each process, and a launcher passes its own on: two come within a moment. One that raised
     while Python left a lock ended the script by "release unlocked lock", as its own failure."""
     before = signal.signal(signal.SIGTERM, lifecycle().terminated)
     try:
