@@ -503,7 +503,7 @@ class Runtime:
     def judge_trial(self, seconds: float, *, steps: int = 2) -> None:
         """Raise `ElasticError` if a step that was tried in parts is found wrong; wait so long for the verdict on
         so many."""
-        wrong = self.trials.verdict(seconds, steps=steps)
+        wrong = self.trials.verdict(seconds, self.position.step, steps=steps)
         if wrong and self.judgement.equality is not Equality.STATISTICAL:
             self.guards.object_to(wrong, key="trial")
 

@@ -57,7 +57,8 @@ TOGETHER = {
     "local_plateau": r"learns with another lr than the others \(.*s.track\(scheduler",
     "main_evaluates": r"is at another place of the script than the others: in s.evaluate\(\)|and the others in "
     "s.evaluate",
-    "own_centres": r"has another buffer centres than the others: a worker changes it by its own samples.*s.gather",
+    "own_centres": r"has another buffer centres than the others: a worker changes it by its own samples.*s.gather"
+    r"|step 1 was tried .* as the one before had been, and the gradients",
     "gathers_on_main": r"is at another place of the script than the others: .*s.gather\(\)",
     "set_by_first_batch": r"0.shift changes as the model is called: .*with fixed samples before Session",
     "shortened_rows": r"0.weight changes as the model is called: .*change parameters after backward\(\)",

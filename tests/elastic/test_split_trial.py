@@ -169,7 +169,7 @@ def test_steps_are_tried_as_often_as_takes_their_share_of_the_time() -> None:
     if copy is not None:
         copy[0].give_up("it is a test")
     assert trials.cut(2) == 0
-    assert trials.verdict(10.0) == ""
+    assert trials.verdict(10.0, FACTOR**7 + 1) == ""
     began = clock[0]
     while not trials.cut(2):
         clock[0] += 1.0

@@ -47,6 +47,9 @@ from malletrain.elastic.state.training_state import TrainingState
 
 log = logging.getLogger("malletrain.elastic")
 
+#: What `rates` calls how many tensors are trained.
+LAYOUT = "number of tensors"
+
 #: Steps after which the model is searched for parameters that it did not have. (Optimizers that train one are noticed
 #: at their next step.)
 STEPS_BETWEEN_WALKS = 50
@@ -436,7 +439,7 @@ class ScriptGuards:
 
     def rates(self) -> dict[str, Any]:
         """The numbers that optimizers learn with, by name, and what else all workers must have alike."""
-        found: dict[str, Any] = {"number of tensors": len(self._layout) + sum(1 for _ in self._shared.tensors())}
+        found: dict[str, Any] = {LAYOUT: len(self._layout) + sum(1 for _ in self._shared.tensors())}
         if self.order is not None:
             epoch = self._state.position.epoch
             if self._order_digest[0] != epoch:

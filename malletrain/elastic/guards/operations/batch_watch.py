@@ -74,6 +74,9 @@ _COUNTS = frozenset(
 #: Losses that are means already: divided by a number of samples, they are no mean over something else.
 _MEANS = frozenset({"mean", "nll_loss_forward", "nll_loss2d_forward", "mse_loss", "smooth_l1_loss", "huber_loss"})
 
+#: What makes a sum of two terms.
+_TERMS = frozenset({"add", "sub", "rsub"})
+
 #: What makes sums and multiples of sums.
 _LINEAR = JOINS | frozenset(
     {"mean", "sum", "neg", "add", "sub", "rsub", "mul", "div", "dot", "view", "_unsafe_view", "unsqueeze", "squeeze",
@@ -477,6 +480,8 @@ class BatchWatch(dispatch.TorchDispatchMode):
                     continue
                 # (Whether a sum is divided by the right number is for `LossWatch`.)
                 if summary.what == STATISTIC and summary.scalar and (self.counts or divides):
+                    continue
+                if summary.scalar and name in _TERMS and not outs[0].ndim:  # a term of the loss without a gradient
                     continue
                 if summary.certain:
                     self._pending.append((summary.what, summary.line, outs[0], True))

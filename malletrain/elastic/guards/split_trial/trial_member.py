@@ -16,6 +16,7 @@ from torch.amp import autocast_mode
 
 from malletrain.elastic.comm.group import Group, SoloGroup
 from malletrain.elastic.errors import PeerLost
+from malletrain.elastic.guards.script_guards import LAYOUT
 from malletrain.elastic.guards.split_trial.socket_group import (
     SocketGroup,
     receive_bytes,
@@ -236,6 +237,8 @@ class TrialMember:
         link = self._links[0]
         of_whole = json.loads(receive_bytes(link))
         own = json.loads(self._figures())
+        if of_whole.get(LAYOUT) != own.get(LAYOUT):
+            self.give_up("other parameters are trained from here on, which workers agree about first")
         for name, number in own.items():
             if not _same(of_whole.get(name), number):
                 self._say(differs="number", name=name, values=[of_whole.get(name), number])

@@ -158,11 +158,13 @@ class SplitTrials:
         """Whether this is a step that is being tried whose verdict is worth waiting for as it ends."""
         return self._trial is not None and self._trial.step == step and self._answers_at_once
 
-    def verdict(self, seconds: float, *, steps: int = 2) -> str:
+    def verdict(self, seconds: float, done: int, *, steps: int = 2) -> str:
         """What is wrong with the steps that were tried; an empty text if nothing is, or nothing is known (yet).
 
         Args:
             seconds: how long to wait for it at most.
+            done: steps that the worker has made. Of one that it has not made nothing is said: rules look at it too,
+                and may find that the result depends on the workers.
             steps: wait for what is known of so many.
         """
         trial = self._trial
@@ -182,6 +184,8 @@ class SplitTrials:
             trial.cost_s += self._now() - began
             self._answers_at_once = trial.has_made(1)
         wrong = next((line for line in trial.lines if "differs" in line), None)
+        if wrong is not None and done <= trial.step + wrong["made"]:
+            return ""
         if wrong is None and trial.verdicts and self._now() < deadline:
             return ""
         self._end(trial)
