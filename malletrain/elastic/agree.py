@@ -21,22 +21,24 @@ def agree(runtime: Runtime, value: float, how: How) -> float | bool:
     world = runtime.committer.world
 
     def table() -> torch.Tensor:
-        """A row for values and one for who has one, with a column a member."""
-        both = torch.zeros(2, runtime.committer.world.size, dtype=torch.float64)
-        both[0, runtime.committer.world.rank], both[1, runtime.committer.world.rank] = number, 1.0
-        return both
+        """A row for values, one for who has one, and one for weights, with a column a member."""
+        rows = torch.zeros(3, runtime.committer.world.size, dtype=torch.float64)
+        rows[:, runtime.committer.world.rank] = torch.tensor([number, 1.0, runtime.weight], dtype=torch.float64)
+        return rows
 
     if world.size == 1:
-        values = torch.tensor([number], dtype=torch.float64)
+        values, weights = torch.tensor([number], dtype=torch.float64), torch.ones(1, dtype=torch.float64)
     else:
         summed = _sum(runtime, table)
-        values = summed[0][summed[1] > 0]
+        values, weights = summed[::2, summed[1] > 0]
     if how == "main":
         return float(values[0])
     if how == "all":
         return bool((values != 0).all())
     if how == "any":
         return bool((values != 0).any())
+    if how == "mean" and weights.any():
+        return float((weights * values).sum() / weights.sum())
     if how in ("mean", "sum", "min", "max"):
         return float(getattr(values, how)())
     raise ElasticError(f"agree(how={how!r}): one of mean, sum, min, max, main, all, any")

@@ -131,6 +131,7 @@ class Runtime:
         gathers: rows of all members within a step.
         when_joining: called on a worker that joins a training that has begun.
         calls: how many collective calls the script has made since the last step.
+        weight: what this worker's part of the last step counts: samples, or what the script said.
         trials: of steps in parts.
         trial_member: what this process does in such a trial, if it is a forked copy of a worker.
 
@@ -158,6 +159,7 @@ class Runtime:
         self.load_s = 0.0
         self.joined = False
         self.calls = 0
+        self.weight = 0.0
         self.left_by = ""
         self._said_end = False
         self.first_given_up = False

@@ -324,7 +324,8 @@ class Session:
 
         Args:
             value: this worker's number or truth value.
-            how: `mean`, `sum`, `min`, `max`, `main` (the main worker's), or for truth values `all` and `any`.
+            how: `mean` (by what the workers' parts of the last step count: of losses of the parts, the loss of the
+                whole batch), `sum`, `min`, `max`, `main` (the main worker's), or for truth values `all` and `any`.
 
         Raises:
             ElasticError: it is called inside a step, workers call different things, or `how` is none of these.

@@ -62,6 +62,7 @@ class Step:
         if r.shards is not None:
             r.shards.begin(share.batch)
         counts = share.weight if weight is None or not share.weight else weight
+        r.weight = float(counts)
         if r.norms is not None:
             r.norms.begin(counts, share.batch, max(1, share.weight))
         r.gathers.begin(counts, share.batch, share.weight)

@@ -867,6 +867,17 @@ def test_a_generator_within_the_data_set_makes_it_statistical() -> None:
     assert "a generator of its own" in s.equality
 
 
+def test_a_term_of_the_loss_without_a_gradient_is_right() -> None:
+    teacher = nn.Linear(6, 8)
+
+    def hint(model: Any, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        with torch.no_grad():
+            far = (1 - functional.cosine_similarity(model[0](x), teacher(x), dim=1)).mean()
+        return functional.cross_entropy(model(x), y) + 0.1 * far
+
+    assert equality(hint).startswith("additive")
+
+
 def noisy(row: torch.Tensor, index: int) -> torch.Tensor:
     return row + torch.randn(row.shape)
 

@@ -1411,6 +1411,8 @@ def all_reduces() -> None:
         seen = s.all_reduce(torch.ones(2))
         assert seen.tolist() == [s.size, s.size]
         assert s.agree(float(s.is_main), "sum") == 1.0
+        squares, samples = s.all_reduce(torch.tensor([len(x) ** 2, len(x)], dtype=torch.float64)).tolist()
+        assert abs(s.agree(float(len(x))) - squares / samples) < 1e-9
         assert s.agree(s.is_main, "any") and (s.size == 1 or not s.agree(s.is_main, "all"))
         assert s.agree(5.0 if s.is_main else 7.0, "main") == 5.0
 

@@ -10,6 +10,7 @@ import resource
 import signal
 import stat
 import sys
+import time
 from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
@@ -29,6 +30,17 @@ _OUTWARD = frozenset({
 
 #: Shared memory of more bytes is not copied.
 MAX_SHARED_BYTES = 256 * 2**20
+
+
+def clocks() -> dict[str, float]:
+    """What the clocks of `time` say, by name."""
+    return {name: getattr(time, name)() for name in ("time", "monotonic", "perf_counter")}
+
+
+def stop_clocks(said: dict[str, float]) -> None:
+    """In a copy: let the clocks of `time` say this from now on, so that copies do not differ by when they look."""
+    for name, seconds in said.items():
+        setattr(time, name, lambda seconds=seconds: seconds)
 
 
 def isolate(keep: Collection[int], parent: int, seconds: int, refuse: Callable[[str], None]) -> None:

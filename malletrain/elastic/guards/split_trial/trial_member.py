@@ -29,6 +29,9 @@ from malletrain.elastic.guards.split_trial.socket_group import (
 #: a batch are rounded differently, and some sums cancel.
 TOLERANCES = {torch.float64: 1e-7, torch.float32: 2e-3, torch.float16: 2e-2, torch.bfloat16: 5e-2}
 
+#: Likewise for numbers that are no whole ones.
+NUMBER_TOLERANCES = {torch.float64: 1e-9, torch.float32: 2e-5, torch.float16: 1e-2, torch.bfloat16: 5e-2}
+
 #: Gradients of a smaller norm are not compared: they are what rounding leaves of terms that cancel.
 NOISE = {torch.float64: 1e-13, torch.float32: 1e-5, torch.float16: 1e-3, torch.bfloat16: 1e-2}
 
@@ -240,7 +243,7 @@ class TrialMember:
         if of_whole.get(LAYOUT) != own.get(LAYOUT):
             self.give_up("other parameters are trained from here on, which workers agree about first")
         for name, number in own.items():
-            if not _same(of_whole.get(name), number):
+            if not _same(of_whole.get(name), number, NUMBER_TOLERANCES[self._narrowest]):
                 self._say(differs="number", name=name, values=[of_whole.get(name), number])
                 self.give_up("")
         pairs = []
@@ -284,10 +287,10 @@ def farthest(
     return (name, by) if by > tolerance and total > least else None
 
 
-def _same(one: object, other: object) -> bool:
+def _same(one: object, other: object, tolerance: float) -> bool:
     """Whether two numbers are the same up to rounding."""
-    if isinstance(one, int | float) and isinstance(other, int | float):
-        return math.isclose(one, other, rel_tol=1e-6, abs_tol=1e-12)
+    if isinstance(one, float) and isinstance(other, float):
+        return math.isclose(one, other, rel_tol=tolerance, abs_tol=1e-12)
     return one == other
 
 

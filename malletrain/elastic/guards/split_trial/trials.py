@@ -20,7 +20,7 @@ import torch
 
 from malletrain.elastic.data.sampler import Share
 from malletrain.elastic.guards.split_trial import system_calls
-from malletrain.elastic.guards.split_trial.isolation import isolate
+from malletrain.elastic.guards.split_trial.isolation import clocks, isolate, stop_clocks
 from malletrain.elastic.guards.split_trial.memory_room import bytes_free, resident_bytes
 from malletrain.elastic.guards.split_trial.trial_member import Part, Trained, TrialMember, TrialRole
 
@@ -130,7 +130,7 @@ class SplitTrials:
         siblings = {TrialRole.FIRST: between[0], TrialRole.SECOND: between[1]}
         sizes = [(len(each[TrialRole.FIRST].indices), len(each[TrialRole.SECOND].indices)) for each in parts]
         trial = _Trial(step, sizes, began)
-        parent = os.getpid()
+        parent, now = os.getpid(), clocks()
         for role in TrialRole:
             reads, writes = os.pipe()
             with warnings.catch_warnings():
@@ -140,6 +140,7 @@ class SplitTrials:
                 own = [each.fileno() for each in links[role]] + [writes]
                 if role in siblings:
                     own.append(siblings[role].fileno())
+                stop_clocks(now)
                 next_part = parts[1][role] if len(parts) > 1 else None
                 trained = self._trained(self._norm)
                 return _begin(role, links[role], siblings.get(role), own, parent, trained, next_part), parts[0][role]
