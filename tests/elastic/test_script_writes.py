@@ -67,6 +67,11 @@ UNSEEDED = [
     "torch.manual_seed(int(time.time()))",
     "torch.Generator().manual_seed(os.getpid() + 1)",
 ]
+BY_RANK = [
+    "np.random.default_rng([epoch, RANK])",
+    "torch.Generator().manual_seed(seed + dist.get_rank())",
+    "random.Random(int(os.environ['LOCAL_RANK']))",
+]
 SEEDED = [
     "np.random.default_rng(0)",
     "random.Random(epoch)",
@@ -79,6 +84,11 @@ SEEDED = [
 @pytest.mark.parametrize("script", UNSEEDED)
 def test_a_generator_without_a_seed_is_found(script: str) -> None:
     assert [each.line for each in unseeded_draws("import torch\n" + script)] == [2]
+
+
+@pytest.mark.parametrize("script", BY_RANK)
+def test_a_generator_that_the_rank_seeds_is_found(script: str) -> None:
+    assert [each.by_rank for each in unseeded_draws(script)] == [True]
 
 
 @pytest.mark.parametrize("script", SEEDED)

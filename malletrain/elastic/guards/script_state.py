@@ -120,13 +120,13 @@ def warn_writes() -> None:
 
 
 def warn_draws() -> None:
-    """Log a warning for each generator of the script that the system or the clock seeds."""
+    """Log a warning for each generator of the script that the system, the clock or the worker's rank seeds."""
     for filename in dict.fromkeys(frame.f_code.co_filename for frame in script_frames()):
         for each in unseeded_draws(_read(filename)):
+            runs = ", by its rank" if each.by_rank else " and in each run"
             log.warning(
-                "%s:%d: %s gives other random numbers on each worker and in each run: give it a seed, the same on "
-                "every worker",
-                *(Path(filename).name, each.line, each.call),
+                "%s:%d: %s gives other random numbers on each worker%s: give it a seed, the same on every worker",
+                *(Path(filename).name, each.line, each.call, runs),
             )
 
 

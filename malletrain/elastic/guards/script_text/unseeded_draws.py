@@ -1,5 +1,5 @@
-"""Finds, in a script's text, random numbers that are others on each worker and in each run: generators that the
-system or the clock seeds."""
+"""Finds, in a script's text, random numbers that are others on each worker: generators that the system, the clock or
+the worker's rank seeds."""
 
 from __future__ import annotations
 
@@ -14,15 +14,17 @@ _OTHERS = frozenset({"SystemRandom", "urandom"})
 
 #: What no seed may be made of: the clock, the process.
 _CLOCKS = frozenset({"time", "time_ns", "perf_counter", "perf_counter_ns", "monotonic", "getpid", "now", "urandom"})
+_RANKS = frozenset({"rank", "local_rank", "global_rank", "world_rank", "get_rank", "slurm_procid"})
 _SEEDING = frozenset({"manual_seed", "manual_seed_all", "seed", "seed_everything", "set_seed", *_MAKERS})
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class UnseededDraw:
-    """A call, by line and name: `np.random.default_rng`."""
+    """A call, by line and name: `np.random.default_rng`; `by_rank`: whether the rank seeds it."""
 
     line: int
     call: str
+    by_rank: bool
 
 
 def unseeded_draws(text: str) -> list[UnseededDraw]:
@@ -32,7 +34,11 @@ def unseeded_draws(text: str) -> list[UnseededDraw]:
     except (SyntaxError, ValueError, RecursionError):
         return []
     calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
-    return sorted({UnseededDraw(call.lineno, ast.unparse(call.func)) for call in calls if _is_unseeded(call)})
+    return sorted(
+        UnseededDraw(call.lineno, ast.unparse(call.func), not _is_unseeded(call))
+        for call in calls
+        if _is_unseeded(call) or _is_seeded_by_rank(call)
+    )
 
 
 def _is_unseeded(call: ast.Call) -> bool:
@@ -46,6 +52,18 @@ def _is_unseeded(call: ast.Call) -> bool:
     return name in _SEEDING and any(
         isinstance(node, ast.Call) and _last(node) in _CLOCKS for each in given for node in ast.walk(each)
     )
+
+
+def _is_seeded_by_rank(call: ast.Call) -> bool:
+    given = [*call.args, *(each.value for each in call.keywords)]
+    names = {_name(node).lower() for each in given for node in ast.walk(each)}
+    return _last(call) in _SEEDING and bool(names & _RANKS)
+
+
+def _name(node: ast.AST) -> str:
+    """Of a variable, an attribute, or a variable of the environment."""
+    found = getattr(node, "id", None) or getattr(node, "attr", None) or getattr(node, "value", None)
+    return found if isinstance(found, str) else ""
 
 
 def _last(call: ast.Call) -> str:
