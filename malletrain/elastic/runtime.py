@@ -47,7 +47,13 @@ from malletrain.elastic.guards.data_sets.dataset_digest import dataset_digest
 from malletrain.elastic.guards.objections import Check
 from malletrain.elastic.guards.operations.batch_watch import BatchWatch
 from malletrain.elastic.guards.script_guards import ScriptGuards
-from malletrain.elastic.guards.split_trial.trial_member import Part, Trained, TrialMember, TrialRole, Unmonitored
+from malletrain.elastic.guards.split_trial.trial_member import (
+    PartOfStep,
+    Trained,
+    TrialMember,
+    TrialRole,
+    Unmonitored,
+)
 from malletrain.elastic.guards.split_trial.trials import BEFORE_SAVING_S, LIMIT_S, SplitTrials
 from malletrain.elastic.launch import worker_start
 from malletrain.elastic.launch.compile_cache import SHARED_VARIABLE
@@ -601,7 +607,7 @@ class Runtime:
         self.share = Share(part.indices, len(part.indices), part.whole)
         return {TrialRole.WHOLE: batch, TrialRole.FIRST: first, TrialRole.SECOND: second}[member.role]
 
-    def _load_part(self, part: Part) -> Any:
+    def _load_part(self, part: PartOfStep) -> Any:
         """In a copy: load its part of the step that follows the one that it has made."""
         if not isinstance(self.loader, SampleLoader):
             raise ElasticError("a step of streams was tried in parts: a fault of malletrain")

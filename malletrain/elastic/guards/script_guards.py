@@ -34,6 +34,7 @@ from malletrain.elastic.guards.script_state import (
     compared,
     generators,
     sources_of_losses,
+    warn_collections,
     warn_draws,
     warn_untracked,
     warn_writes,
@@ -152,6 +153,7 @@ class ScriptGuards:
             warn_untracked(self._state)
             warn_writes()
             warn_draws()
+            warn_collections()
 
     @contextmanager
     def rehearsing(self) -> Iterator[None]:

@@ -28,6 +28,7 @@ from malletrain.elastic.errors import ElasticError
 from malletrain.elastic.guards.script_place import is_script, script_frames
 from malletrain.elastic.guards.script_text.carried_names import CarriedName, carried_names, renewed_names
 from malletrain.elastic.guards.script_text.loss_sources import loss_sources
+from malletrain.elastic.guards.script_text.own_collections import own_collections
 from malletrain.elastic.guards.script_text.script_writes import unguarded_writes
 from malletrain.elastic.guards.script_text.unseeded_draws import unseeded_draws
 from malletrain.elastic.state.training_state import TrainingState
@@ -127,6 +128,17 @@ def warn_draws() -> None:
             log.warning(
                 "%s:%d: %s gives other random numbers on each worker%s: give it a seed, the same on every worker",
                 *(Path(filename).name, each.line, each.call, runs),
+            )
+
+
+def warn_collections() -> None:
+    """Log a warning for each collection that the script fills while the workers evaluate together."""
+    for filename in dict.fromkeys(frame.f_code.co_filename for frame in script_frames()):
+        for each in own_collections(_read(filename)):
+            log.warning(
+                "%s:%d: in evaluate() a worker sees its own part of the data set, and %s has what this one has seen: "
+                "return sums, or loop over the data set yourself where every worker needs all of it",
+                *(Path(filename).name, each.line, each.name),
             )
 
 

@@ -69,7 +69,7 @@ class Trained:
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class PartOfStep:
     """The samples that a copy has of a step.
 
     Attributes:
@@ -123,7 +123,7 @@ class TrialMember:
         sibling: socket.socket | None,
         verdict: int,
         trained: Trained,
-        following: Part | None,
+        following: PartOfStep | None,
     ) -> None:
         self.role = role
         self._following = following
@@ -139,7 +139,7 @@ class TrialMember:
             self._narrowest = torch.bfloat16
         _call_at_autocast(self._note_autocast)
 
-    def next_part(self) -> Part:
+    def next_part(self) -> PartOfStep:
         """What this copy has of the step that follows the one that it has made."""
         part, self._following = self._following, None
         if part is None or not self._made:

@@ -22,7 +22,7 @@ from malletrain.elastic.data.sampler import Share
 from malletrain.elastic.guards.split_trial import system_calls
 from malletrain.elastic.guards.split_trial.isolation import clocks, isolate, stop_clocks
 from malletrain.elastic.guards.split_trial.memory_room import bytes_free, resident_bytes
-from malletrain.elastic.guards.split_trial.trial_member import Part, Trained, TrialMember, TrialRole
+from malletrain.elastic.guards.split_trial.trial_member import PartOfStep, Trained, TrialMember, TrialRole
 
 log = logging.getLogger("malletrain.elastic")
 
@@ -109,7 +109,9 @@ class SplitTrials:
         self._trials += 1
         return max(1, samples // PARTS[(self._trials - 1) % len(PARTS)])
 
-    def fork(self, step: int, cut: int, share: Share, following: Share | None) -> tuple[TrialMember, Part] | None:
+    def fork(
+        self, step: int, cut: int, share: Share, following: Share | None
+    ) -> tuple[TrialMember, PartOfStep] | None:
         """Fork the copies that make the step that is about to begin.
 
         Args:
@@ -245,11 +247,11 @@ class SplitTrials:
         self._due = self._now() + trial.cost_s / MAX_TIME_SHARE
 
 
-def _parted(share: Share, cut: int) -> dict[TrialRole, Part]:
+def _parted(share: Share, cut: int) -> dict[TrialRole, PartOfStep]:
     """What each copy has of a worker's samples."""
     first, second = share.indices[:cut], share.indices[cut:]
     indices = {TrialRole.WHOLE: share.indices, TrialRole.FIRST: first, TrialRole.SECOND: second}
-    return {role: Part(each, share.weight) for role, each in indices.items()}
+    return {role: PartOfStep(each, share.weight) for role, each in indices.items()}
 
 
 def _begin(
@@ -259,7 +261,7 @@ def _begin(
     own: Sequence[int],
     parent: int,
     trained: Trained,
-    following: Part | None,
+    following: PartOfStep | None,
 ) -> TrialMember:
     """In a forked copy."""
     member: list[TrialMember] = []
