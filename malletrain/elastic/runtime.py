@@ -580,7 +580,7 @@ class Runtime:
         rounded = settings.comm_hook is not None or settings.sum_dtype is not None
         repeated = self.committer.received_sums is not None
         compiled = compile_seconds() > 0.0 or not BatchWatch.is_possible(self.model)
-        measured = self.session_batch.noise is not None
+        measured = self.session_batch.noise is not None and not self.session_batch.fixed
         return claimed and not (divided or rounded or repeated or compiled or measured)
 
     def _try_step(self, batch: Any) -> Any:

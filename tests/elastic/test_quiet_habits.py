@@ -4,6 +4,7 @@ one worker alone in its first steps, with its line; what is equal at every size 
 from __future__ import annotations
 
 import itertools
+import math
 import random
 import re
 from collections import Counter
@@ -865,6 +866,17 @@ def test_a_generator_within_the_data_set_makes_it_statistical() -> None:
     s, _ = session(rows)
     next(s.epochs(1))
     assert "a generator of its own" in s.equality
+
+
+@pytest.mark.parametrize("options", [{}, {"noise_scale": True}])
+def test_what_no_rule_knows_is_an_error_in_the_first_step(options: dict[str, Any]) -> None:
+    s, optimizer = session(**options)
+    with pytest.raises(ElasticError, match=r"step 0 was tried with one worker and with two \(4 and 4 samples\)"):
+        for x, y in s.batches():
+            with s.step():
+                optimizer.zero_grad()
+                functional.cross_entropy(s.model(x) * math.log(1 + x.shape[0]), y).backward()
+                optimizer.step()
 
 
 def test_a_term_of_the_loss_without_a_gradient_is_right() -> None:
