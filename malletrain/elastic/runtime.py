@@ -54,7 +54,7 @@ from malletrain.elastic.guards.split_trial.trial_member import (
     TrialRole,
     Unmonitored,
 )
-from malletrain.elastic.guards.split_trial.trials import BEFORE_SAVING_S, LIMIT_S, SplitTrials
+from malletrain.elastic.guards.split_trial.trials import BEFORE_SAVING_S, SplitTrials
 from malletrain.elastic.launch import worker_start
 from malletrain.elastic.launch.compile_cache import SHARED_VARIABLE
 from malletrain.elastic.launch.compiled_code import MIN_COMPILE_S, CompiledCode, compile_seconds
@@ -478,7 +478,8 @@ class Runtime:
         self.stay_in_trial("its training is over")
         self.join()
         self.reducer.settle()
-        self.judge_trial(LIMIT_S)
+        self.judge_trial(BEFORE_SAVING_S, steps=1)
+        self.trials.end()
         self.member.finishing = True
         self.guards.agreement.want_digest()
         try:
@@ -555,7 +556,7 @@ class Runtime:
     def _settle(self) -> None:
         """Wait until what is known of the steps so far is known to be right."""
         self.reducer.settle()
-        self.judge_trial(BEFORE_SAVING_S)
+        self.judge_trial(BEFORE_SAVING_S, steps=1)
 
     def _what_is_trained(self, norm: float) -> Trained:
         def tensors() -> list[tuple[str, torch.Tensor]]:
