@@ -176,7 +176,9 @@ def main(arguments: list[str]) -> None:
     except _Over:
         raise
     except Released as error:
-        recorder.note("failed", f"a worker was let go: {error.reason}")
+        # (Another worker's guard may have ended the job before this one's did.)
+        found = "ElasticError" in error.reason
+        recorder.note("refused" if found else "failed", f"a worker was let go: {error.reason}")
         raise
     except SystemExit as error:
         line = line_of(error.__traceback__)
