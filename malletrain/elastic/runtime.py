@@ -478,7 +478,7 @@ class Runtime:
         self.stay_in_trial("its training is over")
         self.join()
         self.reducer.settle()
-        self.judge_trial(BEFORE_SAVING_S, steps=1)
+        self.judge_trial(BEFORE_SAVING_S)
         self.trials.end()
         self.member.finishing = True
         self.guards.agreement.want_digest()
@@ -509,10 +509,9 @@ class Runtime:
             )
         self.checkpointing.discard()
 
-    def judge_trial(self, seconds: float, *, steps: int = 2) -> None:
-        """Raise `ElasticError` if a step that was tried in parts is found wrong; wait so long for the verdict on
-        so many."""
-        wrong = self.trials.verdict(seconds, self.position.step, steps=steps)
+    def judge_trial(self, seconds: float) -> None:
+        """Raise `ElasticError` if a step that was tried in parts is found wrong; wait so long for the verdict."""
+        wrong = self.trials.verdict(seconds, self.position.step)
         if wrong and self.judgement.equality is not Equality.STATISTICAL:
             self.guards.object_to(wrong, key="trial")
 
@@ -556,7 +555,7 @@ class Runtime:
     def _settle(self) -> None:
         """Wait until what is known of the steps so far is known to be right."""
         self.reducer.settle()
-        self.judge_trial(BEFORE_SAVING_S, steps=1)
+        self.judge_trial(BEFORE_SAVING_S)
 
     def _what_is_trained(self, norm: float) -> Trained:
         def tensors() -> list[tuple[str, torch.Tensor]]:

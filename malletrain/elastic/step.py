@@ -167,7 +167,7 @@ class Step:
         r.reducer.own_ns_per_sample = int(1e9 * (r.load_s + computed) / share.weight) if share.weight else 0
         parts = {"data": r.load_s, "compute": computed, "sync": waited}
         r.meter.step(r.committer.world.nodes, self._taken, r.position.step, r.position.samples, parts)
-        r.judge_trial(AT_ONCE_S if r.trials.answers_at(r.position.step - 1) else 0.0, steps=1)
+        r.judge_trial(AT_ONCE_S if r.trials.answers_at(r.position.step - 1) else 0.0)
         return False
 
     def _disarm(self) -> None:

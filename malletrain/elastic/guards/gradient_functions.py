@@ -11,7 +11,6 @@ import ast
 import functools
 import inspect
 import textwrap
-from collections import deque
 from pathlib import Path
 from types import CodeType
 from typing import Any
@@ -19,6 +18,7 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_leaves
 
+from malletrain.elastic.guards.loss_graph import nodes_behind
 from malletrain.elastic.guards.script_place import is_script
 
 FUNCTION = "an autograd.Function whose backward() is not linear in the gradients of a worker's own samples"
@@ -36,14 +36,8 @@ _BENDS = frozenset(
 
 def gradient_functions(loss: Any) -> dict[str, str]:
     """What was found behind a loss, with the script's line; empty if there is none."""
-    queue: deque[Any] = deque(each.grad_fn for each in tree_leaves(loss) if isinstance(each, torch.Tensor))
-    seen: set[Any] = set()
-    while queue and len(seen) < MAX_NODES:
-        node = queue.popleft()
-        if node is None or node in seen:
-            continue
-        seen.add(node)
-        queue.extend(following for following, _ in node.next_functions)
+    roots = [each.grad_fn for each in tree_leaves(loss) if isinstance(each, torch.Tensor)]
+    for node in nodes_behind(roots, MAX_NODES):
         code = getattr(getattr(getattr(node, "_forward_cls", None), "backward", None), "__code__", None)
         if code is not None and is_script(code.co_filename) and _bends(code):
             return {FUNCTION: f"{Path(code.co_filename).name}:{code.co_firstlineno}"}

@@ -22,6 +22,7 @@ import torch
 from torch.utils._pytree import tree_leaves
 
 from malletrain.elastic.gradients.batch_gather import GATHER_NODES
+from malletrain.elastic.guards.loss_graph import nodes_behind
 from malletrain.elastic.guards.operations.batch_watch import BatchWatch
 from malletrain.elastic.guards.script_place import current_line
 
@@ -440,17 +441,7 @@ def _is_of_means(root: Any) -> bool:
 
 def _is_of_data(root: Any) -> bool:
     """Whether a model is behind a node: no penalty on parameters alone."""
-    queue: deque[Any] = deque([root])
-    seen: set[Any] = set()
-    while queue and len(seen) < MAX_MODEL_NODES:
-        node = queue.popleft()
-        if node is None or node in seen:
-            continue
-        seen.add(node)
-        if node.name().startswith(_MODEL_NODES):
-            return True
-        queue.extend(following for following, _ in node.next_functions)
-    return False
+    return any(node.name().startswith(_MODEL_NODES) for node in nodes_behind([root], MAX_MODEL_NODES))
 
 
 def _gathered(root: Any) -> bool:

@@ -18,7 +18,7 @@ import ast
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from malletrain.elastic.guards.script_text.script_scopes import Function, first_line, scopes_of
+from malletrain.elastic.guards.script_text.script_scopes import Function, first_line, parsed, scopes_of
 
 #: Calls that change nothing in the training: plain names, and methods by their last name.
 _MESSAGE_NAMES = frozenset({"print", "display", "tqdm", "len", "str", "int", "float", "round", "format", "repr"})
@@ -49,9 +49,8 @@ def carried_names(text: str) -> dict[int, frozenset[CarriedName]]:
     Args:
         text: of the script. Text that is no Python has none.
     """
-    try:
-        tree = ast.parse(text)
-    except (SyntaxError, ValueError, RecursionError):
+    tree = parsed(text)
+    if tree is None:
         return {}
     loaders = frozenset(_loaders(tree))
     whole = frozenset(each for each in _of_scope(tree, tree.body, loaders, deep=True) if "." in each.name)
@@ -74,9 +73,8 @@ def renewed_names(text: str) -> frozenset[str]:
     Args:
         text: of the script. Text that is no Python has none.
     """
-    try:
-        tree = ast.parse(text)
-    except (SyntaxError, ValueError, RecursionError):
+    tree = parsed(text)
+    if tree is None:
         return frozenset()
     renewed, anew = set[str](), set[str]()
     for loop in ast.walk(tree):

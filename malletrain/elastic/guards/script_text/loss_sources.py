@@ -21,7 +21,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 
 from malletrain.elastic.guards.script_text.carried_names import renewed_names
-from malletrain.elastic.guards.script_text.script_scopes import Function, Scope, first_line, scopes_of
+from malletrain.elastic.guards.script_text.script_scopes import Function, Scope, first_line, parsed, scopes_of
 
 NUMBER = "a number read from a worker's part of the batch, with which its loss is weighed or divided"
 COLLECTION = "a collection that a worker fills by itself (a replay buffer), and with which no newcomer begins"
@@ -90,9 +90,8 @@ def loss_sources(text: str) -> dict[int, dict[str, int]]:
     Args:
         text: of the script. Text that is no Python has none.
     """
-    try:
-        tree = ast.parse(text)
-    except (SyntaxError, ValueError, RecursionError):
+    tree = parsed(text)
+    if tree is None:
         return {}
     return _File(tree, renewed_names(text)).find()
 

@@ -7,7 +7,7 @@ import ast
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from malletrain.elastic.guards.script_text.script_scopes import Function
+from malletrain.elastic.guards.script_text.script_scopes import Function, parsed
 
 _FILLS = frozenset({"append", "extend", "add", "update", "insert", "setdefault", "appendleft"})
 
@@ -22,9 +22,8 @@ class FilledCollection:
 
 def own_collections(text: str) -> list[FilledCollection]:
     """Those of a script; none of a text that is no Python."""
-    try:
-        tree = ast.parse(text)
-    except (SyntaxError, ValueError, RecursionError):
+    tree = parsed(text)
+    if tree is None:
         return []
     nodes = list(ast.walk(tree))
     functions = {node.name: node for node in nodes if isinstance(node, Function)}

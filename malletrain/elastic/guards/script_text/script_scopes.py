@@ -1,4 +1,4 @@
-"""The scopes of a script's text: the module, and each function. Guards name one by its first line."""
+"""A script's text as a tree, and its scopes: the module, and each function. Guards name one by its first line."""
 
 from __future__ import annotations
 
@@ -6,6 +6,14 @@ import ast
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 Scope = ast.Module | Function
+
+
+def parsed(text: str) -> ast.Module | None:
+    """The tree of a script's text; None of a text that is no Python."""
+    try:
+        return ast.parse(text)
+    except (SyntaxError, ValueError, RecursionError):
+        return None
 
 
 def scopes_of(tree: ast.Module) -> list[Scope]:

@@ -6,6 +6,8 @@ from __future__ import annotations
 import ast
 from dataclasses import dataclass
 
+from malletrain.elastic.guards.script_text.script_scopes import parsed
+
 #: Calls that write a file: by their last name, and the names that must stand before it ("" for any).
 _WRITERS = {
     "savez": ("np", "numpy"),
@@ -48,9 +50,8 @@ class UnguardedWrite:
 
 def unguarded_writes(text: str) -> list[UnguardedWrite]:
     """The calls of a script that trains with a session; none of a text that is no Python, or has no session."""
-    try:
-        tree = ast.parse(text)
-    except (SyntaxError, ValueError, RecursionError):
+    tree = parsed(text)
+    if tree is None:
         return []
     return sorted(_Search(tree).found)
 

@@ -6,6 +6,8 @@ from __future__ import annotations
 import ast
 from dataclasses import dataclass
 
+from malletrain.elastic.guards.script_text.script_scopes import parsed
+
 #: Calls that take their seed from the system where they are given none.
 _MAKERS = frozenset({"default_rng", "RandomState", "Random", "seed"})
 
@@ -29,9 +31,8 @@ class UnseededDraw:
 
 def unseeded_draws(text: str) -> list[UnseededDraw]:
     """The calls of a script; none of a text that is no Python."""
-    try:
-        tree = ast.parse(text)
-    except (SyntaxError, ValueError, RecursionError):
+    tree = parsed(text)
+    if tree is None:
         return []
     calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
     return sorted(

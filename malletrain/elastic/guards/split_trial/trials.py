@@ -161,14 +161,13 @@ class SplitTrials:
         """Whether this is a step that is being tried whose verdict is worth waiting for as it ends."""
         return self._trial is not None and self._trial.step == step and self._answers_at_once
 
-    def verdict(self, seconds: float, done: int, *, steps: int = 2) -> str:
+    def verdict(self, seconds: float, done: int) -> str:
         """What is wrong with the steps that were tried; an empty text if nothing is, or nothing is known (yet).
 
         Args:
-            seconds: how long to wait for it at most.
+            seconds: how long to wait at most for what is known of the first; nobody waits for the second.
             done: steps that the worker has made. Of one that it has not made nothing is said: rules look at it too,
                 and may find that the result depends on the workers.
-            steps: wait for what is known of so many.
         """
         trial = self._trial
         if trial is None:
@@ -177,7 +176,7 @@ class SplitTrials:
         deadline = trial.began + LIMIT_S
         until = min(deadline, began + seconds)
         while trial.verdicts:
-            patience = 0.0 if trial.has_made(steps) else max(0.0, until - self._now())
+            patience = 0.0 if trial.has_made(1) else max(0.0, until - self._now())
             ready, _, _ = select.select(trial.verdicts, [], [], patience)
             if not ready:
                 break
