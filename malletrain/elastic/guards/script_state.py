@@ -105,40 +105,42 @@ def _read(filename: str) -> str:
         return ""
 
 
+def _texts() -> Iterator[tuple[str, str]]:
+    """Name and text of each file of the functions being called."""
+    for filename in dict.fromkeys(frame.f_code.co_filename for frame in script_frames()):
+        yield Path(filename).name, _read(filename)
+
+
 def warn_writes() -> None:
     """Log a warning for each file that every worker of the script would write."""
-    for filename in dict.fromkeys(frame.f_code.co_filename for frame in script_frames()):
-        try:
-            found = unguarded_writes(Path(filename).read_text())
-        except (OSError, UnicodeDecodeError):
-            continue
-        for each in found:
+    for name, text in _texts():
+        for each in unguarded_writes(text):
             log.warning(
                 "%s:%d: every worker calls %s, and those that train together would write one file at the same time: "
                 "put it under `if s.is_main:`, or into s.when_main(callback)",
-                *(Path(filename).name, each.line, each.call),
+                *(name, each.line, each.call),
             )
 
 
 def warn_draws() -> None:
     """Log a warning for each generator of the script that the system, the clock or the worker's rank seeds."""
-    for filename in dict.fromkeys(frame.f_code.co_filename for frame in script_frames()):
-        for each in unseeded_draws(_read(filename)):
+    for name, text in _texts():
+        for each in unseeded_draws(text):
             runs = ", by its rank" if each.by_rank else " and in each run"
             log.warning(
                 "%s:%d: %s gives other random numbers on each worker%s: give it a seed, the same on every worker",
-                *(Path(filename).name, each.line, each.call, runs),
+                *(name, each.line, each.call, runs),
             )
 
 
 def warn_collections() -> None:
     """Log a warning for each collection that the script fills while the workers evaluate together."""
-    for filename in dict.fromkeys(frame.f_code.co_filename for frame in script_frames()):
-        for each in own_collections(_read(filename)):
+    for name, text in _texts():
+        for each in own_collections(text):
             log.warning(
                 "%s:%d: in evaluate() a worker sees its own part of the data set, and %s has what this one has seen: "
                 "return sums, or loop over the data set yourself where every worker needs all of it",
-                *(Path(filename).name, each.line, each.name),
+                *(name, each.line, each.name),
             )
 
 
