@@ -7,6 +7,7 @@ known have no body, except at the two logins.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 from collections.abc import Callable
 
@@ -22,6 +23,11 @@ Identify = Callable[[Scope], str | None]
 
 NO_USER = "no valid token: POST a MUNGE credential to /v1/session for one"
 NO_WORKER = "no token of this worker: say hello again with a fresh MUNGE credential"
+
+#: After a refusal, what the caller still sends is read and forgotten, for so long and so many bytes. A connection
+#: closed with bytes that nobody has read is reset, and the answer may be lost with it (RFC 9112, 9.6).
+LINGER_SECONDS = 2.0
+LINGER_BYTES = 2 * 1024 * 1024
 
 
 class _Refused(Exception):
@@ -77,9 +83,9 @@ class RequestGuard:
                 await self._app(scope, _replayed(body, receive), send)
         except TooManyRequests as refused:
             await anyio.sleep(self._limits.refusal_seconds)
-            await _refuse(send, 429, str(refused))
+            await _refuse(receive, send, 429, str(refused))
         except _Refused as refused:
-            await _refuse(send, refused.status, str(refused))
+            await _refuse(receive, send, refused.status, str(refused))
         finally:
             self._buffered_bytes[known] -= len(body)
 
@@ -158,16 +164,30 @@ def _replayed(body: bytearray, receive: Receive) -> Receive:
     return replay
 
 
-async def _refuse(send: Send, status: int, words: str) -> None:
+async def _refuse(receive: Receive, send: Send, status: int, words: str) -> None:
     text = json.dumps({"error": words}).encode()
     headers = [
         (b"content-type", b"application/json"),
         (b"content-length", str(len(text)).encode()),
-        (b"connection", b"close"),  # what is left of the body is not read
+        (b"connection", b"close"),
     ]
     if status == 401:
         headers.append((b"www-authenticate", b"Bearer"))
     if status in (429, 503):
         headers.append((b"retry-after", b"1"))
     await send({"type": "http.response.start", "status": status, "headers": headers})
-    await send({"type": "http.response.body", "body": text})
+    await send({"type": "http.response.body", "body": text, "more_body": True})
+    await _linger(receive)
+    await send({"type": "http.response.body"})  # closes the connection
+
+
+async def _linger(receive: Receive) -> None:
+    """Read what the caller still sends, until it has sent all, hangs up, or has sent too much for too long."""
+    left = LINGER_BYTES
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(LINGER_SECONDS):
+            while left > 0:
+                message = await receive()
+                left -= len(message.get("body", b""))
+                if not message.get("more_body", False):
+                    return

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import select
 import socket
 import time
 from collections.abc import Callable
@@ -48,6 +49,37 @@ def test_a_body_that_grows_too_long_is_refused(new_house: Callable[..., House]) 
     answer = talk(house, head(house) + b"Transfer-Encoding: chunked\r\n\r\n" + chunk * 3)
     assert answer.startswith(b"HTTP/1.1 413")
     assert house.requests.asked == []
+
+
+@pytest.mark.parametrize(
+    ("asked", "length", "status"),
+    [
+        (b"POST /v1/jobs HTTP/1.1\r\n", 300_000, b"401"),
+        (b"POST /v1/session HTTP/1.1\r\n", 300_000, b"413"),
+        (b"POST /v1/session HTTP/1.1\r\n", 10_000, b"429"),
+    ],
+)
+def test_a_refusal_can_be_read_by_who_sends_its_body_all_the_same(
+    new_house: Callable[..., House], asked: bytes, length: int, status: bytes
+) -> None:
+    house = new_house(limits=RateLimits(login_rate=0.001, login_burst=0 if status == b"429" else 5))
+    with socket.create_connection(("127.0.0.1", house.server.port), timeout=20) as connection:
+        connection.sendall(asked + f"Host: x\r\nContent-Length: {length}\r\n\r\n".encode())
+        assert select.select([connection], [], [], 20)[0], "no answer before the body"
+        for _ in range(10):
+            connection.sendall(b"x" * (length // 10))
+        received = b""
+        while part := connection.recv(65536):
+            received += part
+    assert received.startswith(b"HTTP/1.1 " + status)
+    assert received.endswith(b'"}')
+
+
+def test_who_never_ends_its_body_is_hung_up_on(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("malletrain.api.request_guard.LINGER_SECONDS", 0.2)
+    began = time.monotonic()
+    assert talk(house, HEAD + b"Content-Length: 100\r\n\r\n").startswith(b"HTTP/1.1 401")
+    assert time.monotonic() - began < 15
 
 
 def test_a_slow_body_is_given_up(new_house: Callable[..., House]) -> None:
