@@ -444,7 +444,9 @@ class Runtime:
             Released: this worker's part is over.
         """
         if self.trial_member is not None:
-            return self._load_part(self.trial_member.next_part())
+            batch = self._load_part(self.trial_member.next_part())
+            self.seed_between()
+            return batch
         if self.left_by:
             raise ElasticError(
                 f"the script caught an exception of a step and went on ({self.left_by}): the others wait for this "
@@ -585,16 +587,14 @@ class Runtime:
 
     def _try_step(self, batch: Any) -> Any:
         """If it is due, let forked copies make the step that begins. Returns the batch; in a copy, its part's."""
-        share, loader, batches, world = self.share, self.loader, self._batch_loader, self.committer.world
-        if not (share and isinstance(loader, SampleLoader) and isinstance(batches, BatchLoader)):
+        share, batches, world = self.share, self._batch_loader, self.committer.world
+        if not (share and isinstance(batches, BatchLoader)):
             return batch
         if not self._may_try_step():
             return batch
         cut = self.trials.cut(share.weight)
         if not cut:
             return batch
-        parts = share.indices[:cut], share.indices[cut:]
-        first, second = [loader.load(self.position.epoch, indices) for indices in parts]
         following = batches.following(self.position.epoch, self.position.cursor, world.rank, world.size)
         forked = self.trials.fork(self.position.step, cut, share, following)
         if forked is None:
@@ -604,18 +604,15 @@ class Runtime:
         self.guards.stop_looking()
         self.reducer.open_pass = lambda _: None
         self.reducer.after_pass = member.pass_made
-        self.share = Share(part.indices, len(part.indices), part.whole)
-        return {TrialRole.WHOLE: batch, TrialRole.FIRST: first, TrialRole.SECOND: second}[member.role]
+        return batch if member.role is TrialRole.WHOLE else self._load_part(part)
 
     def _load_part(self, part: PartOfStep) -> Any:
-        """In a copy: load its part of the step that follows the one that it has made."""
+        """In a copy: load its part of a step, and begin it."""
         if not isinstance(self.loader, SampleLoader):
             raise ElasticError("a step of streams was tried in parts: a fault of malletrain")
         self.share = Share(part.indices, len(part.indices), part.whole)
         self.committed = False
-        batch = self.loader.load(self.position.epoch, part.indices)
-        self.seed_between()
-        return batch
+        return self.loader.load(self.position.epoch, part.indices)
 
     def _take_back(self) -> None:
         self.after_block.body_ended()

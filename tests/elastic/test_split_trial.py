@@ -3,26 +3,32 @@
 from __future__ import annotations
 
 import ctypes
+import gc
 import os
 import signal
 import socket
 import threading
 from collections.abc import Callable
+from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
+import torch.distributed as dist
 from hypothesis import given
 from hypothesis import strategies as st
 
+from malletrain.elastic.comm.step_commit import StepCommitter, TrainingWorld
 from malletrain.elastic.data.sampler import Share
 from malletrain.elastic.errors import PeerLost
 from malletrain.elastic.guards.split_trial.isolation import isolate
 from malletrain.elastic.guards.split_trial.memory_room import bytes_free, resident_bytes
 from malletrain.elastic.guards.split_trial.socket_group import SocketGroup, receive_bytes, send_bytes
-from malletrain.elastic.guards.split_trial.trial_member import Trained, farthest, multiplies_exactly
+from malletrain.elastic.guards.split_trial.trial_member import Trained, Unmonitored, farthest, multiplies_exactly
 from malletrain.elastic.guards.split_trial.trials import FACTOR, MAX_TIME_SHARE, SplitTrials
+from tests.waiting import wait_until
 
 
 @given(st.integers(0, 2**31), st.floats(1e-6, 1e6), st.floats(0.01, 0.5))
@@ -139,6 +145,26 @@ def test_a_copy_touches_nothing(tmp_path: Path) -> None:
     assert not array.any() and not shared.any()
     assert written.read_text() == "" and read.read_text() == "0123456789"
     assert sorted(each.name for each in tmp_path.iterdir()) == ["mapped", "read", "written"]
+
+
+@pytest.mark.parametrize("in_a_cycle", [False, True])
+def test_a_copy_does_not_wait_for_threads_of_the_group_that_it_has_left(in_a_cycle: bool) -> None:
+    """Its destructor joins them, in whatever line the last reference goes, or where garbage is collected: copies hung
+    in the second step of a trial."""
+    group: Any = dist.ProcessGroupGloo(dist.HashStore(), 0, 1, timedelta(seconds=20))  # type: ignore[attr-defined]
+    committer, ring = StepCommitter(Unmonitored()), [group]
+    if in_a_cycle:
+        ring.append(ring)
+    else:
+        committer.world = TrainingWorld(1, ("n1",), ring.pop())
+    parent, child = os.getpid(), os.fork()
+    if not child:
+        isolate([], parent, 20, lambda event: os._exit(3))
+        committer.leave_for(TrainingWorld(1, ("first", "second")), Unmonitored())
+        del group, ring
+        gc.collect()
+        os._exit(0)
+    wait_until(lambda: bool(os.waitpid(child, os.WNOHANG)[0]), 20, "the end of the copy")
 
 
 def trials_of(model: torch.nn.Module) -> SplitTrials:

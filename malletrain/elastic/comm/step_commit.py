@@ -172,7 +172,11 @@ class StepCommitter:
         self._opening: _Opening | None = None
 
     def leave_for(self, world: TrainingWorld, monitor: WorldMonitor) -> None:
-        """In a forked copy of this process: make rounds in `world` from now on, of which nobody else knows."""
+        """In a forked copy of this process: make rounds in `world` from now on, of which nobody else knows.
+
+        The world that is left is kept: a group's destructor waits for its threads, which are not in the copy.
+        """
+        self._left_world = self.world
         self.world, self._monitor = world, monitor
         self.received_sums, self._opening = None, None
         self.save_is_due = self.overlapped_state_changed = lambda: False
