@@ -51,7 +51,6 @@ from malletrain.elastic.guards.split_trial.trial_member import (
     PartOfStep,
     Trained,
     TrialMember,
-    TrialRole,
     Unmonitored,
 )
 from malletrain.elastic.guards.split_trial.trials import BEFORE_SAVING_S, SplitTrials
@@ -578,7 +577,7 @@ class Runtime:
         """Whether this worker is the one that tries steps in parts, and this step can be made by copies of it."""
         settings, world = self._settings, self.committer.world
         claimed = settings.check != "off" and self.judgement.equality is not Equality.STATISTICAL
-        divided = bool(self.shards or self.sharded or world.rank or world.recovering_ranks)
+        divided = bool(self.sharded or world.rank or world.recovering_ranks)
         rounded = settings.comm_hook is not None or settings.sum_dtype is not None
         repeated = self.committer.received_sums is not None
         compiled = compile_seconds() > 0.0 or not BatchWatch.is_possible(self.model)
@@ -587,32 +586,31 @@ class Runtime:
 
     def _try_step(self, batch: Any) -> Any:
         """If it is due, let forked copies make the step that begins. Returns the batch; in a copy, its part's."""
-        share, batches, world = self.share, self._batch_loader, self.committer.world
-        if not (share and isinstance(batches, BatchLoader)):
-            return batch
+        world = self.committer.world
         if not self._may_try_step():
             return batch
-        cut = self.trials.cut(share.weight)
+        at = self.position.epoch, self.position.cursor, world.rank, world.size
+        pieces = self._batch_loader.pieces(*at)
+        cut = self.trials.cut(pieces.count)
         if not cut:
             return batch
-        following = batches.following(self.position.epoch, self.position.cursor, world.rank, world.size)
-        forked = self.trials.fork(self.position.step, cut, share, following)
+        forked = self.trials.fork(self.position.step, cut, pieces, self._batch_loader.following_pieces(*at))
         if forked is None:
             return batch
-        self.trial_member, part = member, _ = forked
-        self.committer.leave_for(TrainingWorld(world.generation, ("first", "second"), member.group), Unmonitored())
+        self.trial_member, load = forked
+        self.committer.leave_for(
+            TrainingWorld(world.generation, ("first", "second"), self.trial_member.group), Unmonitored()
+        )
         self.guards.stop_looking()
         self.reducer.open_pass = lambda _: None
-        self.reducer.after_pass = member.pass_made
-        return batch if member.role is TrialRole.WHOLE else self._load_part(part)
+        self.reducer.after_pass = self.trial_member.pass_made
+        return self._load_part(load)
 
-    def _load_part(self, part: PartOfStep) -> Any:
+    def _load_part(self, load: PartOfStep) -> Any:
         """In a copy: load its part of a step, and begin it."""
-        if not isinstance(self.loader, SampleLoader):
-            raise ElasticError("a step of streams was tried in parts: a fault of malletrain")
-        self.share = Share(part.indices, len(part.indices), part.whole)
+        self.share, batch = load()
         self.committed = False
-        return self.loader.load(self.position.epoch, part.indices)
+        return batch
 
     def _take_back(self) -> None:
         self.after_block.body_ended()

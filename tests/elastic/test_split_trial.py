@@ -21,6 +21,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from malletrain.elastic.comm.step_commit import StepCommitter, TrainingWorld
+from malletrain.elastic.data.pieces import SAMPLES, Pieces
 from malletrain.elastic.data.sampler import Share
 from malletrain.elastic.errors import PeerLost
 from malletrain.elastic.guards.split_trial.isolation import isolate
@@ -191,7 +192,7 @@ def test_steps_are_tried_as_often_as_takes_their_share_of_the_time() -> None:
     trials = SplitTrials(lambda norm: Trained(named, lambda: list(named), dict, norm), now)
     cuts = [trials.cut(2) for _ in range(FACTOR**7)]
     assert cuts[-1] == 1
-    copy = trials.fork(FACTOR**7, 1, Share([0, 1], 2, 2), None)
+    copy = trials.fork(FACTOR**7, 1, Pieces(2, SAMPLES, lambda first, last: (Share([0, 1], 2, 2), None)), None)
     if copy is not None:
         copy[0].give_up("it is a test")
     assert trials.cut(2) == 0

@@ -13,13 +13,14 @@ import logging
 import sys
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch.utils.data import default_collate
 
+from malletrain.elastic.data.pieces import SAMPLES, Pieces
 from malletrain.elastic.data.random_seeds import kept_random_state, seed_sample
 from malletrain.elastic.data.sampler import Share, mix
 from malletrain.elastic.data.stream_marks import (
@@ -308,6 +309,7 @@ class StreamBatches:
         self._positions = positions
         self._reducer = reducer
         self._mine: dict[int, tuple[int, bool]] = {}
+        self._samples: list[Any] = []
         self.taken = 0
         reducer.add_extras(ExtraReduction(2, self._contribute, self._apply))
 
@@ -315,9 +317,35 @@ class StreamBatches:
         self, epoch: int, cursor: int, rank: int, size: int, recovering_ranks: frozenset[int] = frozenset()
     ) -> tuple[Share, Any]:
         """Load the part of member `rank` of `size`; see `BatchLoader.load`."""
+        self._samples = self._read(epoch, rank, [other for other in range(size) if other not in recovering_ranks])
+        share = Share([], len(self._samples), self._sampler.batch_size)
+        return share, self._reader.collate(self._samples or self._reader.a_sample)
+
+    def pieces(self, epoch: int, cursor: int, rank: int, size: int) -> Pieces:
+        """The samples that were loaded last; see `BatchLoader.pieces`."""
+        return Pieces(len(self._samples), SAMPLES, self._load_some)
+
+    def following_pieces(self, epoch: int, cursor: int, rank: int, size: int) -> Pieces | None:
+        """As many samples after those, or None where a stream ends with them; see `BatchLoader.following_pieces`.
+
+        To load them is to read on, so it is for a copy of this process alone.
+        """
+        if any(over for _, over in self._mine.values()):
+            return None
+        count = len(self._samples)
+
+        def load(first: int, last: int) -> tuple[Share, Any]:
+            self._samples = self._read(epoch, rank, range(size))
+            if len(self._samples) != count:
+                raise ElasticError(f"{len(self._samples)} samples follow, and not {count}")
+            return self._load_some(first, last)
+
+        return Pieces(count, SAMPLES, load)
+
+    def _read(self, epoch: int, rank: int, readers: Sequence[int]) -> list[Any]:
+        """This member's samples of the next step, if `readers` have any."""
         self._positions.begin(epoch)
         live = self._positions.live()
-        readers = [other for other in range(size) if other not in recovering_ranks]
         each, more = divmod(self._sampler.batch_size, len(live))
         samples: list[Any] = []
         self._mine = {}
@@ -328,8 +356,13 @@ class StreamBatches:
                 got, over = self._reader.read(epoch, stream, first, count, mark)
                 self._mine[stream] = len(got), over
                 samples += got
-        share = Share([], len(samples), self._sampler.batch_size)
-        return share, self._reader.collate(samples or self._reader.a_sample)
+        return samples
+
+    def _load_some(self, first: int, last: int) -> tuple[Share, Any]:
+        if first > 0:
+            self._mine = {}  # whoever has the first sample tells what was taken of each stream
+        with kept_random_state():
+            return Share([], last - first, len(self._samples)), self._reader.collate(self._samples[first:last])
 
     def _contribute(self) -> list[torch.Tensor]:
         """What this member has taken of each stream, whether it is over, and how long the mark is that the next step

@@ -15,6 +15,7 @@ import torch
 from torch.amp import autocast_mode
 
 from malletrain.elastic.comm.group import Group, SoloGroup
+from malletrain.elastic.data.sampler import Share
 from malletrain.elastic.errors import PeerLost
 from malletrain.elastic.guards.script_guards import LAYOUT
 from malletrain.elastic.guards.split_trial.socket_group import (
@@ -68,17 +69,8 @@ class Trained:
     norm: float
 
 
-@dataclass(frozen=True, slots=True)
-class PartOfStep:
-    """The samples that a copy has of a step.
-
-    Attributes:
-        indices: in the data set.
-        whole: how many the copies have that have parts, together.
-    """
-
-    indices: list[int]
-    whole: int
+#: Loads what a copy has of a step: its share, and the batch.
+PartOfStep = Callable[[], tuple[Share, Any]]
 
 
 class Unmonitored:
@@ -109,7 +101,7 @@ class TrialMember:
         verdict: descriptor of a pipe that takes lines of JSON: `{"norm": ...}`, `{"differs": ...}` or
             `{"unknown": ...}`, and `{"end": true}` after each step, with how many steps were `made` before.
         trained: of this process.
-        following: what the copy has of the next step; None if there is none in this epoch.
+        following: loads what the copy has of the next step; None if there is none in this epoch.
 
     Attributes:
         role: of this process.
@@ -140,7 +132,7 @@ class TrialMember:
         _call_at_autocast(self._note_autocast)
 
     def next_part(self) -> PartOfStep:
-        """What this copy has of the step that follows the one that it has made."""
+        """Loads what this copy has of the step that follows the one that it has made."""
         part, self._following = self._following, None
         if part is None or not self._made:
             self.give_up("its step needs another batch")

@@ -14,11 +14,12 @@ import time
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
 
-from malletrain.elastic.data.sampler import Share
+from malletrain.elastic.data.pieces import SHARDS, Pieces
 from malletrain.elastic.guards.split_trial import system_calls
 from malletrain.elastic.guards.split_trial.isolation import clocks, isolate, stop_clocks
 from malletrain.elastic.guards.split_trial.memory_room import bytes_free, resident_bytes
@@ -52,7 +53,8 @@ ROOM = 4
 @dataclass(slots=True)
 class _Trial:
     step: int
-    parts: list[tuple[int, int]]  #: samples of the two copies that have parts, in each step
+    kind: str  #: of pieces
+    parts: list[tuple[int, int]]  #: pieces of the two copies that have parts, in each step
     began: float  #: monotonic
     children: list[int] = field(default_factory=list)
     verdicts: list[int] = field(default_factory=list)  #: descriptors
@@ -90,14 +92,14 @@ class SplitTrials:
         self._norm = 0.0
         self._trial: _Trial | None = None
 
-    def cut(self, samples: int) -> int:
-        """Where to cut a worker's samples of the step that begins; 0 if it is not tried.
+    def cut(self, pieces: int) -> int:
+        """Where to cut the pieces that a worker has of the step that begins; 0 if it is not tried.
 
         The parts are halves first, then a third and the rest, then an eighth and the rest, and so on: what looks at
         one sample of many shows in small parts.
         """
         self._steps += 1
-        if not self.possible or samples < 2 or self._trial is not None:
+        if not self.possible or pieces < 2 or self._trial is not None:
             return 0
         if self._steps >= self._next:
             self._next = FACTOR * self._steps
@@ -107,31 +109,32 @@ class SplitTrials:
             self._due = self._now() + LIMIT_S
             return 0
         self._trials += 1
-        return max(1, samples // PARTS[(self._trials - 1) % len(PARTS)])
+        return max(1, pieces // PARTS[(self._trials - 1) % len(PARTS)])
 
     def fork(
-        self, step: int, cut: int, share: Share, following: Share | None
+        self, step: int, cut: int, pieces: Pieces, following: Pieces | None
     ) -> tuple[TrialMember, PartOfStep] | None:
         """Fork the copies that make the step that is about to begin.
 
         Args:
             step: which one.
             cut: what the method of this name has returned.
-            share: what this worker has of it.
+            pieces: what this worker has of it.
             following: what this worker has of the next one of this epoch, if there is one.
 
         Returns:
-            None in the worker itself; in a copy, what it does in the trial, and its part of the step.
+            None in the worker itself; in a copy, what it does in the trial, and what loads its part of the step.
         """
         began = self._now()
-        parts = [_parted(share, cut)]
-        if following is not None and self._unknown[1] < MAX_UNKNOWN and following.weight >= 2:
-            parts.append(_parted(following, max(1, cut * following.weight // share.weight)))
+        parts, sizes = [_parted(pieces, cut)], [(cut, pieces.count - cut)]
+        if following is not None and self._unknown[1] < MAX_UNKNOWN and following.count >= 2:
+            next_cut = max(1, cut * following.count // pieces.count)
+            parts.append(_parted(following, next_cut))
+            sizes.append((next_cut, following.count - next_cut))
         first, second, between = socket.socketpair(), socket.socketpair(), socket.socketpair()
         links = {TrialRole.WHOLE: [first[0], second[0]], TrialRole.FIRST: [first[1]], TrialRole.SECOND: [second[1]]}
         siblings = {TrialRole.FIRST: between[0], TrialRole.SECOND: between[1]}
-        sizes = [(len(each[TrialRole.FIRST].indices), len(each[TrialRole.SECOND].indices)) for each in parts]
-        trial = _Trial(step, sizes, began)
+        trial = _Trial(step, pieces.kind, sizes, began)
         parent, now = os.getpid(), clocks()
         for role in TrialRole:
             reads, writes = os.pipe()
@@ -246,11 +249,13 @@ class SplitTrials:
         self._due = self._now() + trial.cost_s / MAX_TIME_SHARE
 
 
-def _parted(share: Share, cut: int) -> dict[TrialRole, PartOfStep]:
-    """What each copy has of a worker's samples."""
-    first, second = share.indices[:cut], share.indices[cut:]
-    indices = {TrialRole.WHOLE: share.indices, TrialRole.FIRST: first, TrialRole.SECOND: second}
-    return {role: PartOfStep(each, share.weight) for role, each in indices.items()}
+def _parted(pieces: Pieces, cut: int) -> dict[TrialRole, PartOfStep]:
+    """What loads each copy's part of a worker's pieces."""
+    return {
+        TrialRole.WHOLE: partial(pieces.load, 0, pieces.count),
+        TrialRole.FIRST: partial(pieces.load, 0, cut),
+        TrialRole.SECOND: partial(pieces.load, cut, pieces.count),
+    }
 
 
 def _begin(
@@ -279,7 +284,8 @@ def _begin(
 
 def _message(wrong: dict[str, Any], trial: _Trial) -> str:
     first, second = trial.parts[wrong["made"]]
-    how = f"step {trial.step + wrong['made']} was tried with one worker and with two ({first} and {second} samples)"
+    step = trial.step + wrong["made"]
+    how = f"step {step} was tried with one worker and with two ({first} and {second} {trial.kind})"
     if wrong["made"]:
         how += ", as the one before had been"
     if wrong["differs"] == "number":
@@ -288,6 +294,13 @@ def _message(wrong: dict[str, Any], trial: _Trial) -> str:
             f"{how}, and {wrong['name']} came out as {old} and as {new}: what a step sets must follow from "
             "s.steps_done, s.epoch or s.batch_size, or be made one value by s.agree() after the block; not from the "
             "samples or the number of one worker"
+        )
+    if wrong["differs"] == "gradient" and trial.kind == SHARDS:
+        return (
+            f"{how}, and the gradients of {wrong['name']} lie {wrong['by']:.1%} apart: those of a shard must follow "
+            "from its own samples, not from the shards that this worker has run before it. Keep what they share in "
+            "s.state, and change it after the block, from s.gather() or s.agree(); with Session(..., "
+            "additive_loss=False) the result may depend on the workers"
         )
     if wrong["differs"] == "gradient":
         carried = (
