@@ -109,6 +109,12 @@ def test_objects_of_libraries_are_not_looked_into() -> None:
     )
 
 
+def test_modules_are_not_looked_at(recwarn: pytest.WarningsRecorder) -> None:
+    """Some of what `torch.distributed` has warns as soon as it is looked at."""
+    assert names(state_of(nn.Linear(2, 2)), dist=torch.distributed) == []
+    assert not recwarn.list
+
+
 def test_what_belongs_to_something_tracked_is_not_forgotten() -> None:
     model, head = nn.Linear(2, 2), nn.Linear(2, 2)
     state = state_of(model)

@@ -17,7 +17,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
-from types import CodeType, FrameType, FunctionType
+from types import CodeType, FrameType, FunctionType, ModuleType
 from typing import Any
 from weakref import ref
 
@@ -264,7 +264,7 @@ def _reachable(given: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     for _ in range(MAX_DEPTH + 1):
         following: list[tuple[str, Any]] = []
         for name, thing in level:
-            if isinstance(thing, (*_PLAIN, type, torch.Tensor, CodeType)) or id(thing) in seen:
+            if isinstance(thing, (*_PLAIN, type, torch.Tensor, CodeType, ModuleType)) or id(thing) in seen:
                 continue
             seen.add(id(thing))
             yield name, thing
