@@ -255,7 +255,9 @@ class Session:
         Raises:
             ElasticError: the weight is negative or not finite, or the session cannot make several passes.
         """
-        return Step(self._runtime, None if weight is None else checked_weight(float(weight)), backwards)
+        with self._runtime.guards.looking_away():
+            counts = None if weight is None else checked_weight(float(weight))
+        return Step(self._runtime, counts, backwards)
 
     @contextmanager
     def accumulate(self) -> Iterator[None]:

@@ -191,6 +191,28 @@ def test_beside_a_number_that_is_read_a_weight_is_compared_and_a_length_is_not()
             assert have_read([row_of(veteran), row_of(newcomer)])
 
 
+def test_a_tensor_that_was_there_before_the_step_is_compared_by_its_values() -> None:
+    """As weights of classes that each worker has counted itself; not what has the samples of a step, or many values,
+    and not beside a number that is read: it may decide which tensor is taken."""
+
+    def weighed(weights: torch.Tensor, *, reads: bool = False) -> Loss:
+        def loss_of(model: nn.Module, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+            if reads:
+                y.tolist()
+            return functional.cross_entropy(model(x), y, weight=weights)
+
+        return loss_of
+
+    counted, otherwise = torch.tensor([1.0, 2.0, 3.0]), torch.tensor([2.0, 1.0, 3.0])
+    assert differ(watched(weighed(counted)), watched(weighed(otherwise))) == (False, "values")
+    assert differ(watched(weighed(counted)), watched(weighed(counted.clone()))) == (False, "")
+    assert differ(watched(weighed(counted)), watched(weighed(otherwise, reads=True))) == (False, "")
+    for shape in ((8, 3), (70, 70)):
+        added = [torch.full(shape, value) for value in (0.1, 0.2)]
+        one, other = [watched(lambda model, x, y, z=each: plain(model, x, y) * z.mean()) for each in added]  # type: ignore[misc]
+        assert differ(one, other) == (False, "")
+
+
 def test_samples_of_other_lengths_may_differ_in_more() -> None:
     def by_width(model: nn.Module, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         return plain(model, x, y) / int((x.abs().sum(0) > 0).sum())

@@ -257,6 +257,12 @@ def test_random_numbers_of_a_step_weaken_what_is_claimed(tmp_path: Path) -> None
     assert "equality with a static run is statistical" in text
 
 
+def test_a_tensor_that_workers_have_unlike_weakens_what_is_claimed(tmp_path: Path) -> None:
+    statuses, text = run_together(tmp_path, "weighs_by_own_counts")
+    assert statuses == [0, 0], text
+    assert_matches(r"is statistical: .*a tensor that workers have unlike.*\(train_habits.py:\d+\)", text)
+
+
 @pytest.mark.parametrize("habit", WEAKER)
 def test_what_depends_on_the_workers_is_not_called_equal(habit: str, tmp_path: Path) -> None:
     log = tmp_path / "alone.log"

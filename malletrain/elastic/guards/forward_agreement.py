@@ -11,12 +11,20 @@ import torch
 from malletrain.elastic.comm.step_commit import StepCommitter
 from malletrain.elastic.guards.objections import Objections
 from malletrain.elastic.guards.operations import number_table
-from malletrain.elastic.guards.operations.forward_numbers import ForwardNumbers
+from malletrain.elastic.guards.operations.forward_numbers import VALUES, ForwardNumbers
 
 UNLIKE = (
     "a number that workers have unlike, and that may be read from their own samples by .item() (then decide by "
     's.agree(...) after the block of the step before) or be counted (then keep it in s.state["name"])'
 )
+
+UNLIKE_TENSOR = (
+    "a tensor that workers have unlike, since each makes it of what it has seen itself (make it by s.gather(...) or "
+    's.agree(...), or keep it in s.state["name"])'
+)
+
+#: Values of tensors that differ by less, as a part of them, come from other processors.
+ROUNDING = 1e-5
 
 _CURE = (
     'if it follows from what the script counts or keeps, keep that in s.state["name"], or compute it from '
@@ -84,6 +92,11 @@ class ForwardAgreement:
         odd = next(rank for rank, shown in seen.items() if shown != usual)
         other = next(rank for rank, shown in seen.items() if shown == usual)
         line, operation, *_ = name.split() if name else ("", "")
+        if operation == VALUES:
+            values = [float(table[rank, 1]) for rank in seen]
+            if max(values) - min(values) > ROUNDING * max(values):
+                self.found.setdefault(UNLIKE_TENSOR, line)
+            return
         called = f" in {operation.strip('_')}()" if operation != "scalar" else ", kept in a tensor,"
         where = f"{called} ({line})" if line else ""
         said = ", ".join(f"{world.worker_of(rank)} has {seen[rank]}" for rank in (odd, other))

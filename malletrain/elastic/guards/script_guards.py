@@ -55,8 +55,9 @@ LAYOUT = "number of tensors"
 #: at their next step.)
 STEPS_BETWEEN_WALKS = 50
 
-#: Steps after which a step's operations are looked at once more, beyond the first ones of each world.
-STEPS_BETWEEN_LOOKS = 64
+#: Steps after which a step's operations are looked at once more, beyond the first ones of each world; and epochs of
+#: which the first step is looked at.
+STEPS_BETWEEN_LOOKS, FIRST_EPOCHS = 64, 8
 
 _PARTS = (
     "Parts of a batch give another result than the whole. Compute it for each sample before the mean, or from the "
@@ -422,7 +423,8 @@ class ScriptGuards:
     @property
     def _looks_at_operations(self) -> bool:
         """Whether the next step's operations are looked at."""
-        regular = self._state.position.step % STEPS_BETWEEN_LOOKS == 0
+        at = self._state.position
+        regular = at.step % STEPS_BETWEEN_LOOKS == 0 or (at.cursor == 0 and at.epoch < FIRST_EPOCHS)
         possible = self._check != "off" and self._state.mesh is None and BatchWatch.is_possible(self._state.model)
         return possible and (self.chance.is_early or regular)
 

@@ -5,6 +5,9 @@ What a script counts reaches training as a number that an operation is called wi
 argument, a generator, a class of another file, an attribute of the model), a worker that joins begins with the
 script's first one, and computes with another number than the others in its first steps.
 
+So does a tensor that was there before the step and is none of the training state, as weights of classes that a worker
+has counted: of each, one number that follows from its values is compared.
+
 Figures for messages, which the loss does not depend on, are not compared. Neither are steps in which workers may
 differ by right: those that have samples of other lengths, or draw random numbers outside torch. Where a step has read
 a number from its samples, only the numbers are compared that something is multiplied with, divided by or added to.
@@ -30,6 +33,12 @@ from malletrain.elastic.guards.script_place import is_script
 
 #: Uses of one operation in one line that are looked at: of a loop over layers, or over time.
 MAX_USES = 4
+
+#: Tensors that were there before the step are compared by their values if they have so many at most.
+MAX_VALUES = 4096
+
+#: Stands for the operation in the name of such a tensor.
+VALUES = "values"
 
 #: Nodes of the loss's graph that are counted, nearest first.
 MAX_GRAPH_NODES = 4096
@@ -78,10 +87,12 @@ class ForwardNumbers:
         self.may_differ = not all(isinstance(each, torch.Tensor) for each in tree_leaves(batch))
         self.reads = False
         self._earlier = earlier
-        self._shapes = {self._shape_of(each) for each in tree_leaves(batch) if isinstance(each, torch.Tensor)}
+        given = [each for each in tree_leaves(batch) if isinstance(each, torch.Tensor)]
+        self._shapes = {self._shape_of(each) for each in given}
+        self._given = {id(each) for each in given}
         self._sources: dict[int, _Source] = {}
         self._uses: Counter[str] = Counter()
-        self._scalars: dict[int, torch.Tensor] = {}
+        self._outside: dict[int, torch.Tensor] = {}
         self._generators = _plain_generators()
         self._is_open = samples > 0
 
@@ -99,11 +110,16 @@ class ForwardNumbers:
             return
         if tensor.ndim:
             self._shapes.add(self._shape_of(tensor))
-            return
         if tensor.device.type != "cpu" or not tensor.is_floating_point() or tensor.requires_grad:
             return
-        self._scalars[id(tensor)] = tensor
-        if self._earlier is not None and id(tensor) in self._earlier._scalars:  # else it may be made of the batch
+        if id(tensor) in self._given or tensor.numel() > MAX_VALUES or self.samples in tensor.shape:
+            return
+        self._outside[id(tensor)] = tensor
+        if tensor.ndim:
+            if id(tensor) not in self._sources:
+                name = self._name_of_use(VALUES)
+                self._sources[id(tensor)] = _Source({name: _size_of(tensor)} if name else {})
+        elif self._earlier is not None and id(tensor) in self._earlier._outside:  # else it may be made of the batch
             name = self._name_of_use("scalar")
             self._sources.setdefault(id(tensor), _Source({name: float(tensor)} if name else {}))
 
@@ -182,6 +198,13 @@ class ForwardNumbers:
             self.numbers |= source.numbers
             sources += source.inputs
             source.numbers, source.inputs = {}, []  # they are counted
+
+
+def _size_of(tensor: torch.Tensor) -> float:
+    """A number that follows from all values and their places, and in which nothing cancels."""
+    values = tensor.detach().double().reshape(-1)
+    places = torch.linspace(1.0, 2.0, len(values), dtype=torch.float64)
+    return float((values.abs() * places).sum() + values.clamp(min=0.0).sum())
 
 
 def trains(inputs: Iterable[torch.Tensor]) -> bool:
