@@ -28,7 +28,7 @@ from malletrain.elastic.guards.split_trial.isolation import isolate
 from malletrain.elastic.guards.split_trial.memory_room import bytes_free, resident_bytes
 from malletrain.elastic.guards.split_trial.socket_group import SocketGroup, receive_bytes, send_bytes
 from malletrain.elastic.guards.split_trial.trial_member import Trained, Unmonitored, farthest, multiplies_exactly
-from malletrain.elastic.guards.split_trial.trials import FACTOR, MAX_TIME_SHARE, SplitTrials
+from malletrain.elastic.guards.split_trial.trials import MAX_TIME_SHARE, SplitTrials
 from tests.waiting import wait_until
 
 
@@ -175,9 +175,9 @@ def trials_of(model: torch.nn.Module) -> SplitTrials:
 
 def test_steps_are_tried_ever_more_seldom_in_other_parts() -> None:
     trials = trials_of(torch.nn.Linear(2, 2))
-    cuts = [trials.cut(64) for _ in range(FACTOR**3)]
-    tried = {step + 1: cut for step, cut in enumerate(cuts) if cut}
-    assert tried == {1: 32, FACTOR: 21, FACTOR**2: 8, FACTOR**3: 32}
+    tried = {step: cut for step in range(1, 100) if (cut := trials.cut(64))}
+    assert tried == {1: 32, 2: 21, 5: 8, 10: 32, 21: 21, 42: 8, 85: 32}
+    assert {place % 6 for step in tried for place in (step, step + 1)} == set(range(6)), "with the steps that follow"
     assert trials_of(torch.nn.Linear(2, 2)).cut(1) == 0
 
 
@@ -190,13 +190,14 @@ def test_steps_are_tried_as_often_as_takes_their_share_of_the_time() -> None:
 
     named = list(torch.nn.Linear(2, 2).named_parameters())
     trials = SplitTrials(lambda norm: Trained(named, lambda: list(named), dict, norm), now)
-    cuts = [trials.cut(2) for _ in range(FACTOR**7)]
+    step = 85
+    cuts = [trials.cut(2) for _ in range(step)]
     assert cuts[-1] == 1
-    copy = trials.fork(FACTOR**7, 1, Pieces(2, SAMPLES, lambda first, last: (Share([0, 1], 2, 2), None)), None)
+    copy = trials.fork(step, 1, Pieces(2, SAMPLES, lambda first, last: (Share([0, 1], 2, 2), None)), None)
     if copy is not None:
         copy[0].give_up("it is a test")
     assert trials.cut(2) == 0
-    assert trials.verdict(10.0, FACTOR**7 + 1) == ""
+    assert trials.verdict(10.0, step + 1) == ""
     began = clock[0]
     while not trials.cut(2):
         clock[0] += 1.0

@@ -55,9 +55,9 @@ LAYOUT = "number of tensors"
 #: at their next step.)
 STEPS_BETWEEN_WALKS = 50
 
-#: Steps after which a step's operations are looked at once more, beyond the first ones of each world; and epochs of
-#: which the first step is looked at.
-STEPS_BETWEEN_LOOKS, FIRST_EPOCHS = 64, 8
+#: Steps after which a step's operations are looked at once more, beyond the first ones of each world; how many epochs
+#: begin with such steps, and with how many: what is there in two of them was not made by a step.
+STEPS_BETWEEN_LOOKS, FIRST_EPOCHS, FIRST_OF_EPOCH = 64, 8, 2
 
 _PARTS = (
     "Parts of a batch give another result than the whole. Compute it for each sample before the mean, or from the "
@@ -114,6 +114,7 @@ class ScriptGuards:
         self._layout = self._find_layout()
         self._layout_digest = 0
         self._script_values: dict[str, Any] = {}
+        self._epoch_began, self._early_in_epoch = 0, False
         self._fingerprints: dict[str, Fingerprint] = {}  #: of samples of the data set
         self._loader: SampleLoader | None = None
         self._in_new_world = True
@@ -285,6 +286,10 @@ class ScriptGuards:
             judges: whether samples that meet make the result depend on workers.
         """
         self.end_between()
+        at = self._state.position
+        if not at.cursor:
+            self._epoch_began = at.step
+        self._early_in_epoch = at.epoch < FIRST_EPOCHS and at.step - self._epoch_began < FIRST_OF_EPOCH
         self._batch = batch if self._looks_at_operations else None
         earlier, self._batch_watch, self._numbers = self._batch_watch, None, None
         if self._batch is not None:
@@ -423,8 +428,7 @@ class ScriptGuards:
     @property
     def _looks_at_operations(self) -> bool:
         """Whether the next step's operations are looked at."""
-        at = self._state.position
-        regular = at.step % STEPS_BETWEEN_LOOKS == 0 or (at.cursor == 0 and at.epoch < FIRST_EPOCHS)
+        regular = self._state.position.step % STEPS_BETWEEN_LOOKS == 0 or self._early_in_epoch
         possible = self._check != "off" and self._state.mesh is None and BatchWatch.is_possible(self._state.model)
         return possible and (self.chance.is_early or regular)
 

@@ -5,8 +5,8 @@ What a script counts reaches training as a number that an operation is called wi
 argument, a generator, a class of another file, an attribute of the model), a worker that joins begins with the
 script's first one, and computes with another number than the others in its first steps.
 
-So does a tensor that was there before the step and is none of the training state, as weights of classes that a worker
-has counted: of each, one number that follows from its values is compared.
+So does a tensor that is none of the training state and has been there since the last step that was looked at, as
+weights of classes that a worker has counted: of each, one number that follows from its values is compared.
 
 Figures for messages, which the loss does not depend on, are not compared. Neither are steps in which workers may
 differ by right: those that have samples of other lengths, or draw random numbers outside torch. Where a step has read
@@ -115,13 +115,12 @@ class ForwardNumbers:
         if id(tensor) in self._given or tensor.numel() > MAX_VALUES or self.samples in tensor.shape:
             return
         self._outside[id(tensor)] = tensor
-        if tensor.ndim:
-            if id(tensor) not in self._sources:
-                name = self._name_of_use(VALUES)
-                self._sources[id(tensor)] = _Source({name: _size_of(tensor)} if name else {})
-        elif self._earlier is not None and id(tensor) in self._earlier._outside:  # else it may be made of the batch
-            name = self._name_of_use("scalar")
-            self._sources.setdefault(id(tensor), _Source({name: float(tensor)} if name else {}))
+        if self._earlier is None or id(tensor) not in self._earlier._outside:
+            return  # it may be made of the batch, out of sight
+        if id(tensor) not in self._sources:
+            name = self._name_of_use(VALUES if tensor.ndim else "scalar")
+            value = _size_of(tensor) if tensor.ndim else float(tensor)
+            self._sources[id(tensor)] = _Source({name: value} if name else {})
 
     def look(self, func: Any, args: Sequence[Any], kwargs: Any, inputs: Sequence[Any], outs: Sequence[Any]) -> None:
         """An operation was called. The tensors must be kept alive until `close`."""

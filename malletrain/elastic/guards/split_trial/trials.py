@@ -102,7 +102,8 @@ class SplitTrials:
         if not self.possible or pieces < 2 or self._trial is not None:
             return 0
         if self._steps >= self._next:
-            self._next = FACTOR * self._steps
+            # Odd ones and even ones in turn: powers of two never meet what happens at every sixth step.
+            self._next = FACTOR * self._steps + self._trials % 2
         elif self._now() < self._due:
             return 0
         if not self._has_room():
