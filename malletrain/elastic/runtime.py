@@ -34,7 +34,7 @@ from malletrain.elastic.data.random_seeds import BETWEEN_STEPS, seed_plain
 from malletrain.elastic.data.sample_loader import SampleLoader
 from malletrain.elastic.data.sampler import Sampler, Share, mix
 from malletrain.elastic.data.streams import StreamBatches, StreamPositions, StreamReader, Streams, StreamSampler
-from malletrain.elastic.data.virtual_shards import VirtualShards
+from malletrain.elastic.data.virtual_shards import ShardedBatch, VirtualShards
 from malletrain.elastic.equality import Equality, Judgement, judge, synced_layers, whole_batch_layers
 from malletrain.elastic.errors import ElasticError, JobOver, PeerLost, Released
 from malletrain.elastic.gradients.batch_gather import BatchGather
@@ -586,15 +586,16 @@ class Runtime:
 
     def _try_step(self, batch: Any) -> Any:
         """If it is due, let forked copies make the step that begins. Returns the batch; in a copy, its part's."""
-        world = self.committer.world
-        if not self._may_try_step():
+        weight = self.share.weight if self.share is not None else 0
+        if not weight or not self._may_try_step():
             return batch
-        at = self.position.epoch, self.position.cursor, world.rank, world.size
-        pieces = self._batch_loader.pieces(*at)
-        cut = self.trials.cut(pieces.count)
+        cut = self.trials.cut(len(batch) if isinstance(batch, ShardedBatch) else weight)
         if not cut:
             return batch
-        forked = self.trials.fork(self.position.step, cut, pieces, self._batch_loader.following_pieces(*at))
+        world = self.committer.world
+        at = self.position.epoch, self.position.cursor, world.rank, world.size
+        pieces, following = self._batch_loader.pieces(*at), self._batch_loader.following_pieces(*at)
+        forked = self.trials.fork(self.position.step, cut, pieces, following)
         if forked is None:
             return batch
         self.trial_member, load = forked

@@ -94,7 +94,7 @@ class ForwardAgreement:
         line, operation, *_ = name.split() if name else ("", "")
         if operation == VALUES:
             values = [float(table[rank, 1]) for rank in seen]
-            if max(values) - min(values) > ROUNDING * max(values):
+            if not all(math.isclose(value, values[0], rel_tol=ROUNDING) for value in values):
                 self.found.setdefault(UNLIKE_TENSOR, line)
             return
         called = f" in {operation.strip('_')}()" if operation != "scalar" else ", kept in a tensor,"
