@@ -53,7 +53,8 @@ def forget_earlier_phase(samples: MutableSequence[ThroughputSample]) -> float | 
     first = _changed_at([sample for sample in samples if _alike(sample, last)])
     if first is None:
         return None
-    del samples[: next(i for i, sample in enumerate(samples) if sample is first)]
+    while samples[0] is not first:  # a deque cannot be sliced
+        del samples[0]
     return first.at
 
 

@@ -18,6 +18,9 @@ from tests.world import RULES, World, data_of, event_of, job
 Rate = Callable[[int], float]
 
 
+BATCH = 64
+
+
 class Training:
     """Workers that train at their job's true rate and report a window each tick that leaves the world alone."""
 
@@ -39,7 +42,9 @@ class Training:
                 data: dict[str, JsonValue] = {"generation": self.generation, "members": list(members)}
                 events.append(event_of(now, EventKind.GENERATION, job_id, data=data))
             elif members:
-                rated = {"nodes": len(members), "samples": 10 * rate(len(members)), "seconds": 10.0, "steps": 20}
+                # The batch stays what it is, as a script's does: windows of other batches are not compared.
+                seconds = 20 * BATCH / rate(len(members))
+                rated = {"nodes": len(members), "samples": 20.0 * BATCH, "seconds": seconds, "steps": 20}
                 events.append(event_of(now, EventKind.SAMPLES, job_id, members[0], data=rated))
             self.members[job_id] = members
         self.world.workers.report(*events)
