@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from malletrain.elastic.data.prefetch import LoadRequest, Prefetcher
 from malletrain.elastic.data.sample_loader import SampleLoader
 from malletrain.elastic.data.sampler import Sampler
 from malletrain.elastic.errors import ElasticError
+from malletrain.elastic.guards.data_sets.sample_examination import examine
 from tests.elastic.coordinator import running
 from tests.elastic.digits import SCRIPT, Static, assert_equal, assert_every_sample_once, diary
 from tests.waiting import wait_until
@@ -50,6 +52,39 @@ def orders(sizes: list[int]) -> Iterator[tuple[LoadRequest, list[LoadRequest]]]:
             coming.append((after[0], tuple(sampler.share(*after, 0, size).indices)))
         yield (place[0], tuple(sampler.share(*place, 0, size).indices)), coming
         place = sampler.following(*place)
+
+
+class Opened(Dataset[str]):
+    """Opens its file as it is first read, as data sets do that are sent to other processes."""
+
+    is_open = False
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.length = 3
+
+    def __len__(self) -> int:
+        return LENGTH
+
+    def __getitem__(self, index: int) -> str:
+        if not self.is_open:
+            self.file = zipfile.ZipFile(self.path)
+            self.is_open = True
+        return self.file.read("lines").decode()[index : index + self.length]
+
+
+def test_what_a_data_set_opens_in_this_process_is_not_taken_for_the_scripts(tmp_path: Path) -> None:
+    with zipfile.ZipFile(tmp_path / "lines.zip", "w") as file:
+        file.writestr("lines", "0123456789")
+    loader = SampleLoader(Opened(tmp_path / "lines.zip"), 5, list)
+    prefetch = Prefetcher(loader, 2)
+    examine(loader, 8)
+    assert prefetch.load([(0, (1, 4))], []) == [["123", "456"]]
+    loader.dataset.length = 2
+    assert prefetch.load([(0, (1, 4))], []) == [["12", "45"]]
+    loader.dataset.place = Opened(tmp_path / "lines.zip")
+    with pytest.raises(ElasticError, match=r"has set place.length on its data set, .* have no place: make such"):
+        prefetch.load([(0, (1, 4))], [])
 
 
 def test_a_batch_does_not_depend_on_when_it_is_loaded(tmp_path: Path) -> None:

@@ -7,6 +7,8 @@ from typing import Any
 
 import torch
 
+from malletrain.elastic.errors import ElasticError
+
 #: How deep data sets and transforms within data sets are looked into, and how many attributes of all are looked at.
 MAX_DEPTH, MAX_ATTRIBUTES = 4, 1000
 
@@ -45,12 +47,21 @@ def tensor_attributes(dataset: Any) -> dict[str, torch.Tensor]:
 
 
 def set_attributes(dataset: Any, values: Mapping[str, Any]) -> None:
-    """Set attributes by path, as `plain_attributes` names them."""
+    """Set attributes by path, as `plain_attributes` names them.
+
+    Raises:
+        ElasticError: the data set has no such object.
+    """
     for path, value in values.items():
         *owners, name = path.split(".")
         owner = dataset
         for each in owners:
-            owner = owner.__dict__[each]
+            owner = getattr(owner, "__dict__", {}).get(each)
+        if owner is None:
+            raise ElasticError(
+                f"the script has set {path} on its data set, and the processes that load have no "
+                f"{'.'.join(owners)}: make such objects before Session(..., loaders=N), or load with loaders=0"
+            )
         setattr(owner, name, value)
 
 

@@ -14,8 +14,9 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import BrokenExecutor, Future, ProcessPoolExecutor
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -65,6 +66,7 @@ class Prefetcher:
         fork = multiprocessing.get_context("fork")
         self._pool = ProcessPoolExecutor(processes, fork, initializer=_begin, initargs=(loader, os.getpid()))
         self._pool.submit(int).result()  # the first call forks all of them
+        loader.loading = self._loading_here
 
     def load(self, requests: Sequence[LoadRequest], coming: Sequence[LoadRequest]) -> list[Any]:
         """Return the batches of some requests, and load others ahead.
@@ -89,6 +91,19 @@ class Prefetcher:
             return [self._loading.pop(request).result() for request in requests]
         except BrokenExecutor as error:
             raise ElasticError(f"a process that loads batches is gone (out of memory?): {error}") from error
+
+    @contextmanager
+    def _loading_here(self) -> Iterator[None]:
+        """Around the loading of a sample by this process itself: what the data set sets then (a file that it has
+        opened) is none of the script's."""
+        before = plain_attributes(self._dataset)
+        try:
+            yield
+        finally:
+            after = plain_attributes(self._dataset)
+            self._forked |= {
+                name: value for name, value in after.items() if name not in before or before[name] != value
+            }
 
     def _follow_script(self) -> None:
         """Drop batches loaded with values that the script has set anew since."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -23,6 +24,7 @@ class SampleLoader:
 
     Attributes:
         dataset, collate: as given.
+        loading: a context manager around the loading of each sample.
 
     Raises:
         ElasticError: the data set is not map-style.
@@ -49,6 +51,7 @@ class SampleLoader:
         self.dataset = dataset
         self._seed = seed
         self.collate = collate or default_collate
+        self.loading: Callable[[], AbstractContextManager[None]] = nullcontext
 
     def load(self, epoch: int, indices: Sequence[int]) -> Any:
         """Load the samples at `indices` as one batch. The state of global random generators stays as it is."""
@@ -61,7 +64,8 @@ class SampleLoader:
     def item(self, epoch: int, index: int) -> Any:
         """Seed the global random generators for a sample, and load it."""
         self.seed(epoch, index)
-        return self.dataset[index]
+        with self.loading():
+            return self.dataset[index]
 
     def seed(self, epoch: int, index: int) -> None:
         """Seed the global random generators as for a sample."""
