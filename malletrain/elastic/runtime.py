@@ -645,9 +645,11 @@ class Runtime:
         """Look at some samples, before any process of a peer waits for this one."""
         if isinstance(self.loader, SampleLoader):
             found = self.guards.examine_samples(self.loader, len(self.loader.dataset))
-            self.note_seen(found.seen)
-            if found.draws:
-                self.note_chance()
+        else:
+            found = self.guards.examine_streams(self.loader)
+        self.note_seen(found.seen)
+        if found.draws:
+            self.note_chance()
 
     def _warm_up(self) -> None:
         with self.guards.rehearsing():

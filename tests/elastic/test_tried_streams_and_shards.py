@@ -10,11 +10,17 @@ import pytest
 import torch
 from torch import nn
 from torch.nn import functional
+from torch.utils.data import default_collate
 
 from malletrain import elastic
+from malletrain.elastic.comm.step_commit import StepCommitter
 from malletrain.elastic.data.batch_loader import BatchLoader
 from malletrain.elastic.data.pieces import SHARDS
+from malletrain.elastic.data.sampler import Sampler
+from malletrain.elastic.data.virtual_shards import VirtualShards
 from malletrain.elastic.errors import ElasticError
+from malletrain.elastic.gradients.reducer import GradientReducer
+from malletrain.elastic.guards.split_trial.trial_member import Unmonitored
 
 Loss = Callable[[nn.Module, torch.Tensor, torch.Tensor], torch.Tensor]
 
@@ -77,6 +83,31 @@ def test_the_step_of_streams_after_it_is_tried() -> None:
         train(ByMemory(), elastic.Streams(of_streams, 3))
 
 
+def test_what_streams_share_in_a_process_is_an_error() -> None:
+    """A normaliser of all streams: two workers have one each."""
+    largest = [1.0]
+
+    def normalised(stream: int, epoch: int) -> Iterator[Any]:
+        for row, target in samples(10 * epoch + stream, 40):
+            largest[0] = max(largest[0], float(row.abs().max()))
+            yield row / largest[0], target
+
+    with pytest.raises(ElasticError, match=r"step \d+ was tried .* as the one before had been, and the gradients"):
+        train(plain, elastic.Streams(normalised, 4))
+
+
+def test_a_collate_of_streams_that_remembers_is_an_error() -> None:
+    largest = [1.0]
+
+    def collate(some: list[Any]) -> Any:
+        x, y = default_collate(some)
+        scale, largest[0] = largest[0], max(largest[0], float(x.abs().max()))
+        return x / scale, y
+
+    with pytest.raises(ElasticError, match="gives another batch for the same samples"):
+        train(plain, elastic.Streams(of_streams, 3), collate=collate)
+
+
 def test_streams_train_on_as_if_nothing_had_been_tried() -> None:
     tried, plainly = [train(plain, elastic.Streams(of_streams, 3), check=check) for check in ("error", "off")]
     assert tried.equality.startswith("additive")
@@ -118,3 +149,13 @@ def test_pieces_are_all_that_a_member_has(count: int, monkeypatch: pytest.Monkey
     assert [shard.number for _, some in parts for shard in some] == [shard.number for shard in batch]
     assert {part.batch for part, _ in parts} == {share.weight} == {8}
     assert loader.following_pieces(0, 32, 0, 1) is None
+
+
+def test_a_worker_without_a_shard_has_all_samples_of_one_that_do_not_count() -> None:
+    """BatchNorm refuses a single one: with fewer shards than workers the second worker ended."""
+    model = nn.Linear(1, 1)
+    reducer = GradientReducer(list(model.named_parameters()), StepCommitter(Unmonitored()), mean=True)
+    shards = VirtualShards(1, model, reducer, 0, mean=True)
+    sampler = Sampler(40, 8, seed=0, shuffle=True, drop_last=False)
+    [(_, first)], [(_, second)] = [shards.parts(sampler, 0, 0, rank, 2) for rank in (0, 1)]
+    assert (first.indices, first.weight, second.weight) == (second.indices, 8, 0)

@@ -205,8 +205,13 @@ def test_a_pilot_at_its_limit_has_timed_out(live: Site) -> None:
 
 
 def test_a_killed_node_daemon_does_not_make_a_pilot_free(live: Site) -> None:
-    pilot, node = f"{live.submit()}_0", live.lab.nodes[7]
+    runs = Path(live.lab.env_for("alice")["HOME"]) / "runs"
+    payload = f"exec srun --ntasks=1 sh -c 'touch {runs}; exec sleep 300'"
+    pilot, node = f"{live.submit(payload)}_0", live.lab.nodes[7]
     live.start(pilot, node)
+    # Slurm calls a step that slurmd has not quite launched failed, and not lost.
+    live.lab.wait_for(runs.exists, 30, "its step runs")
+    runs.unlink()
     live.lab.kill(f"slurmd.{node}")
     try:
         live.lab.run(["scontrol", "update", f"NodeName={node}", "State=DOWN", "Reason=died"])

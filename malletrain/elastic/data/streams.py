@@ -186,6 +186,10 @@ class StreamReader:
             raise ElasticError("stream 0 is empty")
         return self.collate(samples)
 
+    def seed(self, epoch: int, index: int) -> None:
+        """Seed the global random generators as for a batch that begins with this sample."""
+        seed_sample(mix(self._seed, epoch, index))
+
     def read(
         self, epoch: int, stream: int, first: int, count: int, mark: StreamMark | None = None
     ) -> tuple[list[Any], bool]:
@@ -317,7 +321,7 @@ class StreamBatches:
         self, epoch: int, cursor: int, rank: int, size: int, recovering_ranks: frozenset[int] = frozenset()
     ) -> tuple[Share, Any]:
         """Load the part of member `rank` of `size`; see `BatchLoader.load`."""
-        self._samples = self._read(epoch, rank, [other for other in range(size) if other not in recovering_ranks])
+        self._samples = self._read(epoch, self._own_streams(epoch, rank, size, recovering_ranks))
         share = Share([], len(self._samples), self._sampler.batch_size)
         return share, self._reader.collate(self._samples or self._reader.a_sample)
 
@@ -328,29 +332,41 @@ class StreamBatches:
     def following_pieces(self, epoch: int, cursor: int, rank: int, size: int) -> Pieces | None:
         """As many samples after those, or None where a stream ends with them; see `BatchLoader.following_pieces`.
 
-        To load them is to read on, so it is for a copy of this process alone.
+        To load them is to read on, so it is for a copy of this process alone. Two parts are of streams of their own
+        where this member has several, as two members have: what streams share in a process they do not share then.
         """
         if any(over for _, over in self._mine.values()):
             return None
         count = len(self._samples)
 
         def load(first: int, last: int) -> tuple[Share, Any]:
-            self._samples = self._read(epoch, rank, range(size))
+            own = self._own_streams(epoch, rank, size)
+            is_part = (first, last) != (0, count)
+            if is_part and len(own) > 1:
+                self._samples = self._read(epoch, own[int(first > 0) :: 2])
+                share = Share([], len(self._samples), count)
+                return share, self._reader.collate(self._samples)
+            self._samples = self._read(epoch, own)
             if len(self._samples) != count:
                 raise ElasticError(f"{len(self._samples)} samples follow, and not {count}")
             return self._load_some(first, last)
 
         return Pieces(count, SAMPLES, load)
 
-    def _read(self, epoch: int, rank: int, readers: Sequence[int]) -> list[Any]:
-        """This member's samples of the next step, if `readers` have any."""
+    def _own_streams(self, epoch: int, rank: int, size: int, without: frozenset[int] = frozenset()) -> list[int]:
+        """Those that member `rank` of `size` reads in this step, which members `without` do not make."""
         self._positions.begin(epoch)
+        readers = [other for other in range(size) if other not in without]
+        return [stream for stream in self._positions.live() if readers[stream % len(readers)] == rank]
+
+    def _read(self, epoch: int, streams: Sequence[int]) -> list[Any]:
+        """The samples that these streams have for a step."""
         live = self._positions.live()
         each, more = divmod(self._sampler.batch_size, len(live))
         samples: list[Any] = []
         self._mine = {}
         for place, stream in enumerate(live):
-            if readers[stream % len(readers)] == rank:
+            if stream in streams:
                 count = each + (1 if place < more else 0)
                 first, mark = self._positions.taken[stream], self._positions.marks.get(stream)
                 got, over = self._reader.read(epoch, stream, first, count, mark)

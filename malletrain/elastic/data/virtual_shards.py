@@ -64,7 +64,7 @@ class VirtualShards:
 
     def parts(self, sampler: Sampler, epoch: int, cursor: int, rank: int, size: int) -> list[tuple[int, Share]]:
         """The shards of one worker by number: contiguous, one more for lower ranks, without empty ones. A worker that
-        has none gets a single sample of weight 0."""
+        has none gets the first shard with weight 0: layers that depend on the whole shard need all of it."""
         each, extra = divmod(self.count, size)
         first = rank * each + min(rank, extra)
         mine = range(first, first + each + (1 if rank < extra else 0))
@@ -73,7 +73,7 @@ class VirtualShards:
         if full:
             return full
         lead = sampler.share(epoch, cursor, 0, self.count)
-        return [(self.count, Share(lead.indices[:1], 0, lead.batch))]
+        return [(self.count, Share(lead.indices, 0, lead.batch))]
 
     def begin(self, batch: int) -> None:
         """Begin a step of `batch` samples."""

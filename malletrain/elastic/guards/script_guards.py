@@ -13,12 +13,19 @@ from torch.utils._pytree import tree_leaves
 
 from malletrain.elastic.comm.step_commit import StepCommitter
 from malletrain.elastic.data.sample_loader import SampleLoader
+from malletrain.elastic.data.streams import StreamReader
 from malletrain.elastic.errors import ElasticError
 from malletrain.elastic.gradients.reducer import GradientPhase, GradientReducer
 from malletrain.elastic.guards.agreement import Agreement, Sources
 from malletrain.elastic.guards.chance import ChanceWatch
 from malletrain.elastic.guards.data_sets.dataset_attributes import DatasetAttributes
-from malletrain.elastic.guards.data_sets.sample_examination import Examination, Fingerprint, examine, look_again
+from malletrain.elastic.guards.data_sets.sample_examination import (
+    Examination,
+    Fingerprint,
+    examine,
+    examine_streams,
+    look_again,
+)
 from malletrain.elastic.guards.digest import Digests, digest, digest_of_text
 from malletrain.elastic.guards.gradient_functions import gradient_functions
 from malletrain.elastic.guards.gradient_hooks import gradient_hooks, hooks_of
@@ -193,6 +200,19 @@ class ScriptGuards:
             self._objections.raise_or_warn(found.wrong)
         self._fingerprints, self._loader = found.fingerprints, loader
         self._lengths = {} if found.pads else None
+        return found
+
+    def examine_streams(self, reader: StreamReader) -> Examination:
+        """Look at the first samples of streams before training begins.
+
+        Raises:
+            ElasticError: a batch depends on what was loaded before.
+        """
+        if self._check == "off":
+            return Examination()
+        found = examine_streams(reader)
+        if found.wrong:
+            self._objections.raise_or_warn(found.wrong)
         return found
 
     def entered(self) -> None:

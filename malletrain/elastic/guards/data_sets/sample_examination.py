@@ -29,6 +29,7 @@ from torch.utils.data import default_collate
 
 from malletrain.elastic.data.random_seeds import kept_random_state
 from malletrain.elastic.data.sample_loader import SampleLoader
+from malletrain.elastic.data.streams import StreamReader
 from malletrain.elastic.guards.chance import have_drawn, random_states
 from malletrain.elastic.guards.script_place import is_script
 
@@ -131,11 +132,29 @@ def examine(loader: SampleLoader, length: int) -> Examination:
     return found
 
 
+def examine_streams(reader: StreamReader) -> Examination:
+    """Examine the collate function of streams, with the first samples of the first one. Global random generators stay
+    as they are."""
+    found = Examination()
+    if reader.collate is default_collate:
+        return found
+    try:
+        items, _ = reader.read(0, 0, 0, SAMPLES)
+    except Exception as error:  # noqa: BLE001 - whatever a stream may raise
+        log.info("the streams were not examined: %s", error)  # training raises the same
+        return found
+    with kept_random_state():
+        if len(items) > 1:
+            _examine_collate(reader, items, found)
+    return found
+
+
 def _drawn_item(loader: SampleLoader, epoch: int, index: int) -> tuple[Any, bool]:
     """A sample, and whether loading it has drawn random numbers."""
     loader.seed(epoch, index)
     before = random_states()
-    item = loader.dataset[index]
+    with loader.loading():
+        item = loader.dataset[index]
     return item, have_drawn(before)
 
 
@@ -200,7 +219,7 @@ def _longer(one: torch.Size | None, other: torch.Size | None) -> bool:
     return one is not None and other is not None and len(one) == len(other) and any(map(gt, one, other))
 
 
-def _examine_collate(loader: SampleLoader, items: Sequence[Any], found: Examination) -> None:
+def _examine_collate(loader: SampleLoader | StreamReader, items: Sequence[Any], found: Examination) -> None:
     def collated(count: int) -> Any:
         loader.seed(0, 0)
         return loader.collate(copy.deepcopy(list(items[:count])))  # many take samples to pieces
