@@ -27,6 +27,8 @@ from malletrain.elastic.errors import ElasticError
 from malletrain.elastic.guards.data_sets.sample_examination import Fingerprint, examine
 from malletrain.elastic.session import Session
 
+pytestmark = pytest.mark.usefixtures("nothing_compiled")
+
 Body = Callable[[nn.Module, torch.Tensor, torch.Tensor], torch.Tensor]
 
 
