@@ -211,9 +211,12 @@ def test_a_tensor_that_was_there_before_the_step_is_compared_by_its_values() -> 
     assert differ(watched(weighed(counted)), watched(weighed(otherwise))) == (False, ""), "it may be of the step"
     assert differ(again(weighed(counted)), again(weighed(counted.clone()))) == (False, "")
     assert differ(again(weighed(counted)), again(weighed(otherwise, reads=True))) == (False, "")
+
+    def times(other: torch.Tensor) -> Loss:
+        return lambda model, x, y: plain(model, x, y) * other.mean()
+
     for shape in ((8, 3), (70, 70)):
-        added = [torch.full(shape, value) for value in (0.1, 0.2)]
-        one, other = [again(lambda model, x, y, z=each: plain(model, x, y) * z.mean()) for each in added]  # type: ignore[misc]
+        one, other = [again(times(torch.full(shape, value))) for value in (0.1, 0.2)]
         assert differ(one, other) == (False, "")
 
 

@@ -60,7 +60,8 @@ class Prefetcher:
         self.dropped = 0
         self._loading: dict[LoadRequest, Future[Any]] = {}
         self._dataset = loader.dataset
-        self._forked = plain_attributes(loader.dataset)  #: as the worker processes have them
+        #: As the worker processes have them, or as loading in this process has left them.
+        self._forked = plain_attributes(loader.dataset)
         self._set_names: set[str] = set()
         self._attributes: dict[str, Any] = {}  #: that the script has set since
         fork = multiprocessing.get_context("fork")

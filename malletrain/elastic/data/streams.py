@@ -344,8 +344,7 @@ class StreamBatches:
             is_part = (first, last) != (0, count)
             if is_part and len(own) > 1:
                 self._samples = self._read(epoch, own[int(first > 0) :: 2])
-                share = Share([], len(self._samples), count)
-                return share, self._reader.collate(self._samples)
+                return self._collated(self._samples, count)
             self._samples = self._read(epoch, own)
             if len(self._samples) != count:
                 raise ElasticError(f"{len(self._samples)} samples follow, and not {count}")
@@ -361,12 +360,12 @@ class StreamBatches:
 
     def _read(self, epoch: int, streams: Sequence[int]) -> list[Any]:
         """The samples that these streams have for a step."""
-        live = self._positions.live()
+        live, chosen = self._positions.live(), frozenset(streams)
         each, more = divmod(self._sampler.batch_size, len(live))
         samples: list[Any] = []
         self._mine = {}
         for place, stream in enumerate(live):
-            if stream in streams:
+            if stream in chosen:
                 count = each + (1 if place < more else 0)
                 first, mark = self._positions.taken[stream], self._positions.marks.get(stream)
                 got, over = self._reader.read(epoch, stream, first, count, mark)
@@ -377,8 +376,11 @@ class StreamBatches:
     def _load_some(self, first: int, last: int) -> tuple[Share, Any]:
         if first > 0:
             self._mine = {}  # whoever has the first sample tells what was taken of each stream
+        return self._collated(self._samples[first:last], len(self._samples))
+
+    def _collated(self, samples: list[Any], batch: int) -> tuple[Share, Any]:
         with kept_random_state():
-            return Share([], last - first, len(self._samples)), self._reader.collate(self._samples[first:last])
+            return Share([], len(samples), batch), self._reader.collate(samples)
 
     def _contribute(self) -> list[torch.Tensor]:
         """What this member has taken of each stream, whether it is over, and how long the mark is that the next step

@@ -121,7 +121,7 @@ class ScriptGuards:
         self._layout = self._find_layout()
         self._layout_digest = 0
         self._script_values: dict[str, Any] = {}
-        self._epoch_began, self._early_in_epoch = 0, False
+        self._epoch_began = 0  #: the step with which it did
         self._fingerprints: dict[str, Fingerprint] = {}  #: of samples of the data set
         self._loader: SampleLoader | None = None
         self._in_new_world = True
@@ -306,10 +306,8 @@ class ScriptGuards:
             judges: whether samples that meet make the result depend on workers.
         """
         self.end_between()
-        at = self._state.position
-        if not at.cursor:
-            self._epoch_began = at.step
-        self._early_in_epoch = at.epoch < FIRST_EPOCHS and at.step - self._epoch_began < FIRST_OF_EPOCH
+        if not self._state.position.cursor:
+            self._epoch_began = self._state.position.step
         self._batch = batch if self._looks_at_operations else None
         earlier, self._batch_watch, self._numbers = self._batch_watch, None, None
         if self._batch is not None:
@@ -448,7 +446,9 @@ class ScriptGuards:
     @property
     def _looks_at_operations(self) -> bool:
         """Whether the next step's operations are looked at."""
-        regular = self._state.position.step % STEPS_BETWEEN_LOOKS == 0 or self._early_in_epoch
+        at = self._state.position
+        begins = at.epoch < FIRST_EPOCHS and at.step - self._epoch_began < FIRST_OF_EPOCH
+        regular = begins or at.step % STEPS_BETWEEN_LOOKS == 0
         possible = self._check != "off" and self._state.mesh is None and BatchWatch.is_possible(self._state.model)
         return possible and (self.chance.is_early or regular)
 
