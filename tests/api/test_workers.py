@@ -18,7 +18,8 @@ from malletrain.api.worker_routes import _body
 from malletrain.domain.event import EventKind
 from malletrain.wire import messages
 from malletrain.wire.worker_client import PilotIdentity, Rejected, TokenUnknown, WorkerClient
-from tests.elastic.coordinator import ARRAY, JOB, SECRET, Coordinator, free_port
+from scripts.lab.ports import free_port
+from tests.elastic.coordinator import ARRAY, JOB, SECRET, Coordinator
 from tests.waiting import wait_until
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from scripts.lab import Lab, LabConfig
-from scripts.play.site import free_port
+from scripts.lab.ports import free_port
 from tests.slurm_fixtures import LabFactory
 
 ROOT = Path(__file__).resolve().parents[2]

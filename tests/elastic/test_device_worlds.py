@@ -10,7 +10,8 @@ import pytest
 import torch
 
 from malletrain.domain.event import EventKind
-from tests.elastic.coordinator import Forked, free_port, outside_slurm, running
+from scripts.lab.ports import free_port
+from tests.elastic.coordinator import Forked, outside_slurm, running
 from tests.elastic.digits import EPOCHS, SCRIPT, Static, assert_equal, assert_every_sample_once, diary
 from tests.waiting import wait_until
 

@@ -9,7 +9,8 @@ import pytest
 import torch
 
 from malletrain.domain.event import EventKind
-from tests.elastic.coordinator import HERE, Forked, free_port, outside_slurm, running
+from scripts.lab.ports import free_port
+from tests.elastic.coordinator import HERE, Forked, outside_slurm, running
 from tests.elastic.digits import assert_equal, run_alone
 from tests.waiting import wait_until
 

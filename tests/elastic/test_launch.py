@@ -19,7 +19,8 @@ from malletrain.domain.event import EventKind
 from malletrain.elastic.launch import launcher
 from malletrain.elastic.launch.signal_waits import wait_for_child, wait_for_event
 from malletrain.loop.membership.next_world import JobTerms
-from tests.elastic.coordinator import ARRAY, HERE, JOB, free_port, outside_slurm, running
+from scripts.lab.ports import free_port
+from tests.elastic.coordinator import ARRAY, HERE, JOB, outside_slurm, running
 from tests.elastic.digits import SCRIPT
 from tests.waiting import wait_until
 from tests.world import data_of

@@ -27,7 +27,7 @@ from malletrain.store.journal import SqliteJournal
 from malletrain.store.pair.register import Register, Term
 from malletrain.store.pair.replica import ShippingReader
 from malletrain.wire.failover import FENCED, OUT_OF_STEP
-from scripts.play.site import free_port
+from scripts.lab.ports import free_port
 
 LEASE_S = 1.0
 

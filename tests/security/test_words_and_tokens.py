@@ -22,8 +22,9 @@ from malletrain.wire import messages
 from malletrain.wire.codec import steers_nothing
 from malletrain.wire.errors import WireError
 from malletrain.wire.worker_client import PilotIdentity, WorkerClient
+from scripts.lab.ports import free_port
 from tests.api.house import Caller
-from tests.elastic.coordinator import ARRAY, JOB, SECRET, Coordinator, free_port
+from tests.elastic.coordinator import ARRAY, JOB, SECRET, Coordinator
 from tests.security.two_users import HERS, HIS, MALLORY, RUNNING, Site, name_of
 from tests.world import announced, event_of, job
 

@@ -28,7 +28,8 @@ from malletrain.elastic.comm.group import Group
 from malletrain.elastic.comm.peer_store import MAX_STRANGERS, PeerStore, StoreServer
 from malletrain.elastic.errors import ElasticError, PeerLost
 from malletrain.wire.messages import Plan, Seat
-from tests.elastic.coordinator import JOB, Coordinator, Pod, free_port, running
+from scripts.lab.ports import free_port
+from tests.elastic.coordinator import JOB, Coordinator, Pod, running
 from tests.elastic.digits import SCRIPT, diary
 from tests.elastic.stores import meeting, serve
 from tests.waiting import wait_until
