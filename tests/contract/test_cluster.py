@@ -106,7 +106,7 @@ class LiveStage:
         self.close: Callable[[], None] = lambda: None
         self.nodes = lab.nodes
         self.job = replace(JOB, uid=pwd.getpwnam("alice").pw_uid)
-        commands = Commands(lab.env, timeout_s=5.0)
+        commands = Commands(lab.env, timeout_s=30.0)
         self.cluster: Cluster = SlurmCluster(commands, HARVEST, {3: self.job.uid}.get, bf_interval_s=1.0)
 
     def submit(self, tasks: int) -> int:
@@ -130,7 +130,7 @@ class LiveStage:
         return time.time()
 
     def until(self, condition: Callable[[], bool]) -> None:
-        self.lab.wait_for(condition, 30)
+        self.lab.wait_for(condition, 90)
 
     def go_down(self) -> None:
         self.lab.kill("slurmctld")
@@ -152,7 +152,7 @@ def acting_apart(live: LiveStage) -> Iterator[None]:
     """The live cluster with its deeds done by an actuator, at the other end of a socket."""
     folder = Path(tempfile.mkdtemp(dir="/tmp"))
     actuator = Actuator(
-        Commands(live.lab.env, timeout_s=5.0), HARVEST, ActuatorBounds(3600.0), AuditLog(folder / "acts", time.time)
+        Commands(live.lab.env, timeout_s=30.0), HARVEST, ActuatorBounds(3600.0), AuditLog(folder / "acts", time.time)
     )
     server = ActuatorServer(folder / "socket", actuator, frozenset({os.geteuid()}), lambda: None)
     serving = threading.Thread(target=server.run)
@@ -171,7 +171,7 @@ def acting_apart(live: LiveStage) -> Iterator[None]:
 
 def reading_by_pyslurm(live: LiveStage) -> None:
     """The live cluster, looked at through pyslurm; skips where there is none for its release."""
-    commands = Commands(live.lab.env, timeout_s=5.0)
+    commands = Commands(live.lab.env, timeout_s=30.0)
     python = os.environ.get(PYTHON, "")
     reader, why = choose(commands, time.time, "harvest", 1.0, site_facts.read(commands).release, python)
     if not isinstance(reader, PyslurmReader):
