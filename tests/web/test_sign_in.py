@@ -76,11 +76,11 @@ def test_half_a_session_is_worth_nothing(house: House) -> None:
     whole = house.viewer(1001)
     cookie, key = whole.cookies[COOKIE], whole.headers[KEY_HEADER]
     for http in (
-        httpx.Client(base_url=house.address, cookies={COOKIE: cookie}),
-        httpx.Client(base_url=house.address, headers={KEY_HEADER: key}),
-        httpx.Client(base_url=house.address, headers={KEY_HEADER: key}, cookies={COOKIE: key}),
-        httpx.Client(base_url=house.address, headers={KEY_HEADER: cookie}, cookies={COOKIE: cookie}),
-        httpx.Client(base_url=house.address, headers={KEY_HEADER: ""}, cookies={COOKIE: cookie}),
+        httpx.Client(base_url=house.address, timeout=60, cookies={COOKIE: cookie}),
+        httpx.Client(base_url=house.address, timeout=60, headers={KEY_HEADER: key}),
+        httpx.Client(base_url=house.address, timeout=60, headers={KEY_HEADER: key}, cookies={COOKIE: key}),
+        httpx.Client(base_url=house.address, timeout=60, headers={KEY_HEADER: cookie}, cookies={COOKIE: cookie}),
+        httpx.Client(base_url=house.address, timeout=60, headers={KEY_HEADER: ""}, cookies={COOKIE: cookie}),
     ):
         assert http.get("/web/data/me").status_code == 401
 
@@ -211,7 +211,7 @@ def test_the_log_has_no_link_and_no_session(house: House, caplog: pytest.LogCapt
         opened = browser(house).post("/web/session", json={"link": link})
         cookies = {COOKIE: opened.cookies[COOKIE]}
         with httpx.Client(
-            base_url=house.address, cookies=cookies, headers={KEY_HEADER: opened.json()["key"]}
+            base_url=house.address, timeout=60, cookies=cookies, headers={KEY_HEADER: opened.json()["key"]}
         ) as http:
             assert http.get("/web/data/me").status_code == 200
     theirs = ("httpx", "httpcore")  # the test's own side
@@ -250,7 +250,7 @@ PROXY = PageSettings(proxy_header="x-remote-user", proxy_address="127.0.0.1", pr
 
 
 def ask(house: House, *headers: tuple[Any, Any]) -> Any:
-    return httpx.get(f"{house.address}/web/data/me", headers=list(headers), trust_env=False)
+    return httpx.get(f"{house.address}/web/data/me", headers=list(headers), trust_env=False, timeout=60)
 
 
 def test_the_sites_proxy_names_the_viewer(new_house: Callable[..., House]) -> None:
