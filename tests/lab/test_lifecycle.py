@@ -62,8 +62,8 @@ def test_up_is_idle_and_down_leaves_nothing(lab_directory: Path) -> None:
     assert naming(lab_directory) == []
     assert sorted(lab_directory.parent.iterdir()) == beside
     # The targets are 3 s and 4 s on an idle machine; these bounds only catch what hangs.
-    assert up_s < 15
-    assert down_s < 10
+    assert up_s < 60
+    assert down_s < 45
 
 
 def test_two_labs_do_not_know_of_each_other(lab_directory: Path) -> None:
@@ -169,7 +169,7 @@ def test_a_lab_ends_with_the_process_it_is_bound_to(lab_directory: Path) -> None
         f"from scripts.lab import Lab, LabConfig; Lab.up({str(lab_directory)!r}, LabConfig(nodes=1));"
         "os.kill(os.getpid(), signal.SIGKILL)"
     )
-    assert subprocess.run([sys.executable, "-c", code], timeout=60).returncode == -signal.SIGKILL
+    assert subprocess.run([sys.executable, "-c", code], timeout=180).returncode == -signal.SIGKILL
     wait_until(lambda: not lab_directory.exists() and not left_of(lab_directory), 90)
 
 

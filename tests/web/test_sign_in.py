@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 from collections.abc import Callable
 from typing import Any
@@ -172,7 +173,7 @@ def test_streams_say_when_the_journal_grows_and_that_they_live(house: House) -> 
         assert next(lines) == "retry: 5000"
         assert next(line for line in lines if line) == ": still here"
         house.requests._record("job_held", 1, {"by": "ada"})
-        assert "event: changed" in (next(lines), next(lines), next(lines), next(lines))
+        assert "event: changed" in itertools.islice(lines, 500)  # after some beats, on a busy machine
 
 
 def test_every_answer_is_fenced_in(house: House) -> None:
