@@ -44,7 +44,7 @@ def test_every_command_of_the_tutorial_works(lab_factory: LabFactory, tmp_path: 
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True,
     ) as process:  # fmt: skip
         try:
-            output, _ = process.communicate(timeout=240)
+            output, _ = process.communicate(timeout=600)
         except subprocess.TimeoutExpired:
             process.send_signal(signal.SIGTERM)
             output, _ = process.communicate(timeout=60)
