@@ -36,7 +36,7 @@ def test_nodes_of_two_processes_give_their_state_from_device_to_device(
         daemon.wait_world([0, 1])
         wait_until(lambda: any(line["size"] == 4 for line in diary(tmp_path)), 60, "a step of four processes")
         daemon.leave(0)
-        daemon.wait_world([1], 20)
+        daemon.wait_world([1], 90)
         (tmp_path / "go").touch()
         assert pod.wait_node(1) == [0, 0]
         said = pod.logs()
