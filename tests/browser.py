@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import json
 import shutil
-import socket
 import subprocess
 import time
 import urllib.request
@@ -13,6 +12,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+
+from scripts.lab.ports import free_port
 
 
 def is_there() -> bool:
@@ -45,7 +46,7 @@ class Browser:
         """Run JavaScript that returns a value."""
         return self.call("POST", "/execute/sync", {"script": script, "args": list(args)})
 
-    def await_that(self, condition: str, seconds: float = 20.0) -> Any:
+    def await_that(self, condition: str, seconds: float = 60.0) -> Any:
         """Wait until a JavaScript expression is true; returns its value.
 
         Raises:
@@ -91,15 +92,13 @@ class Browser:
 @contextmanager
 def chromium(profile: Path) -> Iterator[Browser]:
     """A browser with its profile in this folder."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     driver = subprocess.Popen(
         ["chromedriver", f"--port={port}"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
     )
     try:
         root = Browser(f"http://127.0.0.1:{port}")
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + 60
         while True:
             try:
                 root.call("GET", "/status")
@@ -119,4 +118,4 @@ def chromium(profile: Path) -> Iterator[Browser]:
         made.call("DELETE", "")
     finally:
         driver.terminate()
-        driver.wait(10)
+        driver.wait(60)

@@ -30,7 +30,7 @@ def munged(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
     )  # fmt: skip
     try:
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + 60
         while True:
             try:
                 munge.encode(b"", str(socket))
@@ -38,7 +38,8 @@ def munged(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
             except munge.MungeUnavailable:
                 assert daemon.poll() is None, (folder / "log").read_text(errors="replace")
                 assert time.monotonic() < deadline, "munged did not start"
+                time.sleep(0.02)
         yield str(socket)
     finally:
         daemon.terminate()
-        daemon.wait(10)
+        daemon.wait(60)

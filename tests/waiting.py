@@ -2,14 +2,28 @@
 
 from __future__ import annotations
 
+import shlex
 import time
 from collections.abc import Callable
+from pathlib import Path
+from uuid import uuid4
 
 
-def wait_until(condition: Callable[[], bool], seconds: float = 60.0, what: str = "what is waited for") -> None:
+def wait_until(condition: Callable[[], bool], seconds: float = 120.0, what: str = "what is waited for") -> None:
     """Return once `condition()` holds. Raises `AssertionError`, with `what`, after so many seconds."""
     end = time.monotonic() + seconds
     while not condition():
         if time.monotonic() > end:
             raise AssertionError(f"not within {seconds:g} s: {what}")
         time.sleep(0.01)
+
+
+class Gate:
+    """What a job waits for: `closed` is shell text that ends once `open` was called, and not before."""
+
+    def __init__(self, folder: Path) -> None:
+        self._path = folder / f"gate-{uuid4().hex}"
+        self.closed = f"until [ -e {shlex.quote(str(self._path))} ]; do sleep 0.1; done"
+
+    def open(self) -> None:
+        self._path.touch()

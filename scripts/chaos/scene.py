@@ -21,7 +21,8 @@ from malletrain.slurm.formats.hostlist import expand
 from scripts.chaos.network import Network
 from scripts.lab import Lab, LabError, processes
 from scripts.lab.node_network import NodeNetwork
-from scripts.play.site import BIN, Site, free_port
+from scripts.lab.ports import free_port
+from scripts.play.site import BIN, Site
 
 ROOT = Path(__file__).resolve().parents[2]
 #: What counts as the same result: sums of floats in another order.

@@ -24,7 +24,7 @@ from scripts.lab.users import Identity
 
 T = TypeVar("T")
 
-COMMAND_TIMEOUT_S = 60.0  # a Slurm command blocks for 9 s or more while slurmctld is down
+COMMAND_TIMEOUT_S = 120.0  # a Slurm command blocks for 9 s or more while slurmctld is down
 POLL_S = 0.05
 
 
@@ -208,7 +208,7 @@ class Lab:
             time.sleep(POLL_S)
         return value
 
-    def wait_for_state(self, job_id: int | str, *states: str, deadline_s: float = 30) -> str:
+    def wait_for_state(self, job_id: int | str, *states: str, deadline_s: float = 120) -> str:
         """Waits until the job is in one of `states`; returns that state."""
         return self.wait_for(
             lambda: state if (state := self.job_state(job_id)) in states else "",
@@ -216,7 +216,7 @@ class Lab:
             f"job {job_id} {' or '.join(states)}",
         )
 
-    def clear(self, deadline_s: float = 60) -> None:
+    def clear(self, deadline_s: float = 120) -> None:
         """Cancels all jobs, deletes reservations, resumes nodes; returns when every node is idle: a clean lab.
 
         Daemons that ended are started again; LabError at once, with their last words, for one that ends during this.
@@ -369,7 +369,7 @@ class Lab:
         if daemon == "munged":  # the others end at once without it
             self.wait_for(self.munge_socket.exists, 30, "munged's socket")
 
-    def _wait_end(self, daemon: str, deadline_s: float = 30) -> None:
+    def _wait_end(self, daemon: str, deadline_s: float = 120) -> None:
         self.wait_for(lambda: not self.is_running(daemon), deadline_s, f"the end of {daemon}")
 
     def is_running(self, daemon: str) -> bool:

@@ -89,7 +89,7 @@ def parser() -> argparse.ArgumentParser:
         help="a line of slurm.conf, replaced or added; KEY+=VALUE appends to a list; repeatable",
     )
     up.add_argument("--while", dest="ends_with", type=int, metavar="PID", help="go down when process PID ends")
-    up.add_argument("--deadline", type=float, metavar="S", help="give up after S seconds (default 30 and 0.1 a node)")
+    up.add_argument("--deadline", type=float, metavar="S", help="give up after S s (default 120 and 0.1 a node)")
     up.set_defaults(act=_up)
 
     down = commands.add_parser("down", help="end the lab in DIR and all its jobs, and remove its files")

@@ -36,7 +36,7 @@ def up(
 ) -> Record:
     """Brings a fresh lab up in `directory` and returns when all its nodes are idle.
 
-    `directory` must not exist, be empty, or hold a lab that is down. `deadline_s` defaults to 30 s, and a tenth of a
+    `directory` must not exist, be empty, or hold a lab that is down. `deadline_s` defaults to 120 s, and a tenth of a
     second a node. `ends_with`: a process at whose end, however it comes, the lab goes down by itself. On any failure
     all is taken down again but the logs, and the error quotes them. UsageError on a request that cannot be met here,
     with nothing started; DeadlineError, LabError otherwise.
@@ -63,7 +63,7 @@ def up(
             if ends_with is not None:
                 initial = replace(initial, ends_with=_process(ends_with))
             bringing = _Bringing(layout, config, toolchain, initial)
-            return bringing.up(deadline_s or 30 + config.nodes / 10)
+            return bringing.up(deadline_s or 120 + config.nodes / 10)
         except BaseException as error:
             _take_down(layout, isinstance(error, LabError) and not isinstance(error, UsageError), made_root)
             raise

@@ -7,7 +7,11 @@ port.
 """
 
 import hashlib
+import itertools
+import os
 import socket
+import threading
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -52,6 +56,13 @@ def reserve(count: int, seed: str) -> Reservation:
     raise OSError(f"no {count} free ports in a row between {FIRST} and {LAST}")
 
 
+def free_port() -> int:
+    """A free port that is this process's for as long as it lives, and is not given twice. No client socket gets it by
+    chance, as it could get one of the kernel's ephemeral ports: so a daemon that stops may listen on it again."""
+    with _keeping:
+        return next(p for p in _kept.setdefault(os.getpid(), _ports_of(os.getpid())) if free(p))
+
+
 def free(port: int) -> bool:
     """Whether a daemon could listen on `port` now."""
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
@@ -74,6 +85,17 @@ def listening(port: int) -> bool:
         except FileNotFoundError:  # a kernel without IPv6
             continue
     return False
+
+
+_keeping = threading.Lock()
+_kept: dict[int, Iterator[int]] = {}  # by process: a fork must not give what its parent gives
+_held: list[Reservation] = []
+
+
+def _ports_of(process: int) -> Iterator[int]:
+    for number in itertools.count():
+        _held.append(reserve(BLOCK, f"{process}.{number}"))
+        yield from _held[-1].ports
 
 
 def _hold(blocks: range) -> tuple[socket.socket, ...] | None:

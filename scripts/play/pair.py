@@ -14,7 +14,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from scripts.lab import Lab, LabError
-from scripts.play.site import Site, free_port
+from scripts.lab.ports import free_port
+from scripts.play.site import Site
 
 
 class Cable:

@@ -6,7 +6,6 @@ import json
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -18,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from scripts.lab import Lab, LabError
+from scripts.lab.ports import free_port
 
 BIN = Path(sys.executable).parent
 
@@ -26,13 +26,6 @@ FAST_LOOP = ["tick_s = 2.0", "watch_interval_s = 0.5"]
 
 #: A payload that takes nodes and no processor time.
 SLEEPING = "exec sleep 86400"
-
-
-def free_port() -> int:
-    """A port that nothing listens on now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 @dataclass
@@ -93,7 +86,7 @@ class Site:
 
     # -- the daemon --------------------------------------------------------------------------------------------
 
-    def start(self, *options: str, deadline_s: float = 90.0) -> None:
+    def start(self, *options: str, deadline_s: float = 180.0) -> None:
         """Start malletraind and wait until its API answers.
 
         Raises:
@@ -136,7 +129,7 @@ class Site:
 
     def is_up(self) -> bool:
         try:
-            with urllib.request.urlopen(f"{self.url}/v1/health", timeout=2) as answer:
+            with urllib.request.urlopen(f"{self.url}/v1/health", timeout=10) as answer:
                 return bool(answer.status == 200)
         except (urllib.error.URLError, OSError):
             return False

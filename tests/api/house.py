@@ -205,7 +205,7 @@ class House:
         session = self.sign_in.open_session(self.sign_in.issue_link(self.roles.identify(uid, uid)))
         assert session is not None
         return httpx.Client(
-            base_url=self.address, timeout=20, trust_env=False, headers={KEY_HEADER: session.key},
+            base_url=self.address, timeout=60, trust_env=False, headers={KEY_HEADER: session.key},
             cookies={COOKIE: session.cookie},
         )  # fmt: skip
 
@@ -221,7 +221,7 @@ class Caller:
 
     def __init__(self, house: House, token: str = "") -> None:
         headers = {"Authorization": f"Bearer {token}"} if token else {}
-        self.http = httpx.Client(base_url=house.address, headers=headers, timeout=20, trust_env=False)
+        self.http = httpx.Client(base_url=house.address, headers=headers, timeout=60, trust_env=False)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.http, name)

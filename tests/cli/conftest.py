@@ -79,7 +79,7 @@ class Desk:
         module = {"malletrain": "malletrain.cli.main", "mtbatch": "malletrain.cli.mtbatch"}[program]
         done = subprocess.run(
             [sys.executable, "-c", f"import {module} as m; m.main()", *argv],
-            capture_output=True, text=True, cwd=self.work, timeout=60, check=False,
+            capture_output=True, text=True, cwd=self.work, timeout=180, check=False,
             env={**self.environ, "PYTHONPATH": str(Path.cwd()), **(more or {})},
         )  # fmt: skip
         return Done(done.returncode, done.stdout, done.stderr)

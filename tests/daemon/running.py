@@ -14,9 +14,10 @@ from pathlib import Path
 import pytest
 
 from scripts.lab import Lab
+from scripts.lab.ports import free_port
 
 MALLETRAIND = [sys.executable, "-c", "import malletrain.daemon.main as m; m.main()"]
-DEADLINE_S = 60.0
+DEADLINE_S = 180.0
 
 
 def environment(tmp_path: Path, **more: str) -> dict[str, str]:
@@ -35,9 +36,8 @@ def run(tmp_path: Path, *argv: str, environ: dict[str, str] | None = None) -> su
 
 @pytest.fixture
 def file(tmp_path: Path) -> Path:
-    """A configuration that listens here, on a port that was free."""
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        port = probe.getsockname()[1]
+    """A configuration that listens here, on a port that is its own."""
+    port = free_port()
     made = tmp_path / "malletrain.toml"
     made.write_text(
         f'[slurm]\npartition = "harvest"\n[loop]\ntick_s = 1\nwatch_interval_s = 1\n[api]\nhost = "127.0.0.1"\n'
@@ -89,7 +89,11 @@ class Running:
 
     def events(self) -> list[str]:
         """What the log says, in JSON lines."""
-        return [json.loads(line)["event"] for line in self.log.read_text().splitlines()]
+        return [json.loads(line)["event"] for line in self.lines()]
+
+    def lines(self) -> list[str]:
+        """The log's whole lines: the daemon may be writing the next."""
+        return self.log.read_text().rpartition("\n")[0].splitlines()
 
     def wait_for_log(self, words: str) -> None:
         deadline = time.monotonic() + DEADLINE_S
@@ -121,5 +125,5 @@ def start(tmp_path: Path, lab: Lab) -> Iterator[Callable[..., Running]]:
     for running in made:
         if running.process.poll() is None:
             running.process.kill()
-        running.process.wait(30)
+        running.process.wait(120)
         running.systemd.close()

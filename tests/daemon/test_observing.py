@@ -59,14 +59,14 @@ def test_what_would_be_harvested_is_told_and_nothing_is_done(lab: Lab, home: Pat
         user="bob", stderr=log.fileno(),
     )  # fmt: skip
     try:
-        lab.wait_for(lambda: '"event": "serving"' in (home / "log").read_text(), 60, "a daemon that observes")
-        lab.wait_for(lambda: harvested(home / "malletrain-observed.db") == 6, 60, "pilots on all nodes but two")
+        lab.wait_for(lambda: '"event": "serving"' in (home / "log").read_text(), 120, "a daemon that observes")
+        lab.wait_for(lambda: harvested(home / "malletrain-observed.db") == 6, 120, "pilots on all nodes but two")
         number = lab.submit("sleep 600", "--nodes=8", "--exclusive", "--time=20", user="alice")
         lab.wait_for_state(number, "RUNNING")
-        lab.wait_for(lambda: observed()["main_jobs_met"] == 1, 60, "a main job that would have met pilots")
-        lab.wait_for(lambda: observed()["main_started"] == 1, 60, "a tick that sees it running")
+        lab.wait_for(lambda: observed()["main_jobs_met"] == 1, 120, "a main job that would have met pilots")
+        lab.wait_for(lambda: observed()["main_started"] == 1, 120, "a tick that sees it running")
         daemon.send_signal(signal.SIGTERM)
-        assert daemon.wait(60) == 0, (home / "log").read_text()
+        assert daemon.wait(120) == 0, (home / "log").read_text()
     finally:
         if daemon.poll() is None:
             daemon.kill()

@@ -100,7 +100,7 @@ def test_the_shipped_unit_serves_survives_and_ends(site: Site) -> None:
     before = pilots(lab)
 
     systemctl("reload", NAME)
-    lab.wait_for(lambda: "configuration reloaded" in said() and of_unit("ActiveState") == "active", 30, "its reload")
+    lab.wait_for(lambda: "configuration reloaded" in said() and of_unit("ActiveState") == "active", 90, "its reload")
 
     for number, why in (("SIGKILL", "killed"), ("SIGSTOP", "hung: the watchdog ends it")):
         wanted = int(of_unit("NRestarts")) + 1
@@ -120,7 +120,7 @@ def test_it_is_started_again_until_slurm_and_its_port_are_there(site: Site) -> N
     """As after a power cut: slurmctld comes up later, on another machine; and another program may hold the port."""
     lab = site.lab
     lab.kill("slurmctld")
-    lab.wait_for(lambda: not lab.is_running("slurmctld"), 30, "the end of slurmctld")
+    lab.wait_for(lambda: not lab.is_running("slurmctld"), 90, "the end of slurmctld")
     assert systemctl("start", NAME, check=False).returncode != 0
     lab.wait_for(partial(has_restarted, 2), 120, "a new start while slurmctld is away")
     assert of_unit("ExecMainStatus") in ("0", "1")
@@ -184,7 +184,7 @@ def test_an_upgrade_and_the_way_back_leave_pilots_alone(site: Site) -> None:
         assert site.is_up()
         kept = list(site.directory.glob("malletrain.db.schema*"))
         assert len(kept) == 1, "the journal as it was, for the way back"
-        lab.wait_for(lambda: site.malletrain("alice", "status", str(number)).returncode == 0, 30, "the job, known")
+        lab.wait_for(lambda: site.malletrain("alice", "status", str(number)).returncode == 0, 90, "the job, known")
         assert (pilots(lab), of_unit("NRestarts")) == (before, "0")
 
         run_release(site, older)
@@ -197,7 +197,7 @@ def test_an_upgrade_and_the_way_back_leave_pilots_alone(site: Site) -> None:
         kept[0].replace(journal)
         systemctl("start", NAME)
         assert site.is_up()
-        lab.wait_for(lambda: site.malletrain("alice", "status", str(number)).returncode == 0, 30, "the job, known")
+        lab.wait_for(lambda: site.malletrain("alice", "status", str(number)).returncode == 0, 90, "the job, known")
         assert pilots(lab) == before
     finally:
         run_release(site, None)

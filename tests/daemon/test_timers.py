@@ -8,7 +8,7 @@ import pytest
 
 from malletrain.daemon.process.timers import Timers, schedule
 
-DEADLINE_S = 10.0
+DEADLINE_S = 60.0
 
 
 class Told:
@@ -55,9 +55,10 @@ def test_work_is_done_again_and_again(timers: Timers) -> None:
 
     timers.every("work", 0.05, work)
     assert timers.since_end("work") is None
+    began = time.monotonic()
     timers.start()
     assert enough.wait(DEADLINE_S)
-    assert runs[2] - runs[0] >= 0.05
+    assert runs[2] - began >= 0.09
 
 
 def test_work_that_fails_is_told_and_done_again(timers: Timers, told: Told) -> None:

@@ -125,8 +125,8 @@ def test_a_collector_that_hangs_holds_neither_work_nor_the_end() -> None:
                 pass
         worked = time.monotonic()
         tracer.close()
-        assert worked - begun < EXPORT_TIMEOUT_S
-        assert time.monotonic() - worked < 2 * EXPORT_TIMEOUT_S
+        assert worked - begun < 5 * EXPORT_TIMEOUT_S, "it would wait for ten exports"
+        assert time.monotonic() - worked < 5 * EXPORT_TIMEOUT_S
 
 
 def test_without_an_endpoint_nothing_is_made() -> None:
@@ -157,9 +157,9 @@ def test_ticks_of_the_daemon_reach_the_collector(
 ) -> None:
     file.write_text(file.read_text() + f'[traces]\nendpoint = "{collector.url}"\n')
     running = start("--config", str(file), OTEL_BSP_SCHEDULE_DELAY="200")
-    lab.wait_for(lambda: "decide and act" in collector.spans(), 60, "a tick's spans")
+    lab.wait_for(lambda: "decide and act" in collector.spans(), 120, "a tick's spans")
     running.process.send_signal(signal.SIGTERM)
-    assert running.process.wait(30) == 0
+    assert running.process.wait(120) == 0
     spans = collector.spans()
     assert counts(spans["tick"])["malletrain.nodes"] == len(lab.nodes)
     commands = [span for span in spans.values() if span.kind == Span.SPAN_KIND_CLIENT]

@@ -19,8 +19,8 @@ from malletrain.slurm.command import Commands
 from malletrain.slurm.site import doctor
 from malletrain.slurm.site.site_facts import Finding, Harvest, Level
 from scripts.lab import Lab, LabConfig, UsageError, namespace
+from scripts.lab.ports import free_port
 from scripts.lab.users import Identity
-from scripts.play.site import free_port
 from tests.slurm_fixtures import short_directory
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -36,14 +36,14 @@ def test_each_item_is_committed_once_while_main_jobs_take_nodes(site: Site) -> N
     number = site.mtbatch("alice", script)
     wait_members(site, number, 4)
     diary = Diary(home / "bag")
-    lab.wait_for(lambda: len(diary.of("begin")) == 4, 60, "four batches that last")
+    lab.wait_for(lambda: len(diary.of("begin")) == 4, 120, "four batches that last")
 
     # Two nodes are wanted in the midst of a batch: it is given back within a second, and done elsewhere.
     main = lab.submit("sleep 2", "--nodes=2", "--exclusive", user="bob")
-    lab.wait_for_state(main, "RUNNING", "COMPLETED", deadline_s=60)
+    lab.wait_for_state(main, "RUNNING", "COMPLETED", deadline_s=120)
     assert not diary.of("commit")
     lab.run(["rm", str(home / "bag" / "long")], user="alice")
-    lab.wait_for(lambda: job(site, number)["phase"] == "completed", 90, "all items")
+    lab.wait_for(lambda: job(site, number)["phase"] == "completed", 240, "all items")
     assert Counter(diary.of("commit")) == Counter(range(60))
     assert job(site, number)["samples"] == 300
-    lab.wait_for(lambda: not running(lab), 30, "an empty harvest partition")
+    lab.wait_for(lambda: not running(lab), 90, "an empty harvest partition")

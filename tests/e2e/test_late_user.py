@@ -60,21 +60,24 @@ def test_it_says_so_and_goes_on_once_slurm_has_looked_again(accounted: Lab, late
             return next(each for each in site.status("alice")["jobs"] if each["id"] == job)
 
         refused = re.compile("Slurm refuses its pilots: scontrol update: .*Invalid user id")
-        lab.wait_for(lambda: refused.match(str(row()["reason"])), 30, "the refusal in `malletrain status`")
-        told = [line for line in site.log.read_text().splitlines() if "Slurm refuses pilots" in line]
-        assert told
-        assert "Invalid user id" in told[0]
+        lab.wait_for(lambda: refused.match(str(row()["reason"])), 90, "the refusal in `malletrain status`")
+
+        def told() -> list[str]:
+            return [line for line in site.log.read_text().splitlines() if "Slurm refuses pilots" in line]
+
+        lab.wait_for(told, 90, "the refusal in the log")  # after the journal's
+        assert "Invalid user id" in told()[0]
         events = site.malletrain("alice", "events").stdout
-        assert len([line for line in events.splitlines() if "starts_refused" in line]) <= len(told) + 1
+        assert len([line for line in events.splitlines() if "starts_refused" in line]) <= len(told()) + 1
         lab.wait_for(
             lambda: "to be tried again in" in site.malletrain("alice", "explain", str(job)).stdout,
-            30,
+            90,
             "the back-off in `malletrain explain`",
         )
 
         lab.run(["scontrol", "reconfigure"])
         lab.wait_for(lambda: site.pilot_nodes("alice") == 2, 120, f"pilots\n{site.last_log()}")
-        assert row()["reason"] == ""
-        assert "Slurm refuses pilots no more" in site.log.read_text()
+        lab.wait_for(lambda: row()["reason"] == "", 90, "a job with nothing to be said of it")
+        lab.wait_for(lambda: "Slurm refuses pilots no more" in site.log.read_text(), 90, "its end in the log")
     (finding,) = about_ids(lab, tmp_path)
     assert finding.level is Level.OK

@@ -40,30 +40,41 @@ def test_one_pilot_holds_four_nodes_trains_on_all_and_gives_them_back_whole(site
     number = site.mtbatch("alice", write_script(site, f'echo "script at $0"\n{paced()}'))
     wait_members(site, number, 4)
     assert tasks(site) == ["n[000-003]"]
-    said = [line for line in outputs(site).splitlines() if line.startswith("script at ")]
-    assert len(said) == 4
-    assert all(line.startswith("script at /proc/") for line in said), said
-    lab.wait_for(lambda: job(site, number)["samples"] > 0, 20, "training on four nodes")
 
+    def said() -> list[str]:
+        return [line for line in outputs(site).splitlines() if line.startswith("script at ")]
+
+    lab.wait_for(lambda: len(said()) >= 4, 60, "each script's first line")
+    assert len(said()) == 4
+    assert all(line.startswith("script at /proc/") for line in said()), said()
+    lab.wait_for(lambda: job(site, number)["samples"] > 0, 90, "training on four nodes")
+
+    def switched() -> list[int]:
+        """The step at which each world began, once its members were in it."""
+        return [e["data"]["step"] for e in events(site) if e["kind"] == "switched"]
+
+    generations = len(switched())
     # In order: the staff wants one node, all four are left, and three are taken again.
     lab.run(["scontrol", "update", "NodeName=n002", "State=DRAIN", "Reason=disk"])
-    lab.wait_for(lambda: tasks(site) == ["n[000-001,003]"], 30, "a task of three nodes")
+    lab.wait_for(lambda: tasks(site) == ["n[000-001,003]"], 90, "a task of three nodes")
     wait_members(site, number, 3)
+    lab.wait_for(lambda: len(switched()) > generations, 60, "the new world's first step")
     seen = events(site)
     assert {e["data"]["cause"] for e in seen if e["data"].get("type") == "leave"} == {"node_wanted"}
     assert not [e for e in seen if e["data"].get("preempted")]
-    steps = [e["data"]["step"] for e in seen if e["kind"] == "switched"]
+    steps = switched()
     assert steps == sorted(steps)
     assert steps[-1] > 0, "the last that left saved the training, and it goes on from there"
     lab.run(["scontrol", "update", "NodeName=n002", "State=RESUME"])
 
     # With no daemon alive Slurm preempts the whole task, and training goes on from what was saved.
     site.stop(signal.SIGKILL)
+    before = len(steps)
     second = lab.submit("sleep 2", "--nodes=4", "--exclusive", user="bob")
-    lab.wait_for_state(second, "RUNNING", "COMPLETED", deadline_s=60)
+    lab.wait_for_state(second, "RUNNING", "COMPLETED", deadline_s=120)
     site.start()
     wait_members(site, number, 4)
-    again = [e["data"]["step"] for e in events(site) if e["kind"] == "switched"]
-    assert again[-1] >= steps[-1]
+    lab.wait_for(lambda: len(switched()) > before, 180, "a world after the daemon's")
+    assert switched()[-1] >= steps[-1]
     site.malletrain("alice", "cancel", str(number))
-    lab.wait_for(lambda: not harvest_rows(lab), 30, "an empty harvest partition")
+    lab.wait_for(lambda: not harvest_rows(lab), 90, "an empty harvest partition")

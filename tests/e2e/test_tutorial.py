@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from scripts.lab import Lab, LabConfig
-from scripts.play.site import free_port
+from scripts.lab.ports import free_port
 from tests.slurm_fixtures import LabFactory
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -44,7 +44,7 @@ def test_every_command_of_the_tutorial_works(lab_factory: LabFactory, tmp_path: 
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True,
     ) as process:  # fmt: skip
         try:
-            output, _ = process.communicate(timeout=240)
+            output, _ = process.communicate(timeout=600)
         except subprocess.TimeoutExpired:
             process.send_signal(signal.SIGTERM)
             output, _ = process.communicate(timeout=60)

@@ -7,7 +7,6 @@ import contextlib
 import multiprocessing
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -22,6 +21,7 @@ from malletrain.domain.event import Event, EventKind
 from malletrain.loop.membership.next_world import JobTerms
 from malletrain.loop.membership.state import MembershipSettings
 from malletrain.script_check.local_coordinator import LocalCoordinator
+from scripts.lab.ports import free_port
 from tests.elastic import as_worker
 from tests.waiting import wait_until
 from tests.world import data_of
@@ -73,15 +73,9 @@ class Coordinator(LocalCoordinator):
         """The data of the events of a kind."""
         return [dict(data_of(event)) for event in self.seen(kind)]
 
-    def wait_world(self, tasks: Sequence[int], seconds: float = 60) -> None:
+    def wait_world(self, tasks: Sequence[int], seconds: float = 180) -> None:
         wanted = {f"{ARRAY}_{task}" for task in tasks}
         wait_until(lambda: set(self.world()) == wanted, seconds, f"a world of {sorted(wanted)}, not {self.world()}")
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 #: Importing torch takes seconds of a core: one process does it for all tests, and forks.
@@ -158,7 +152,7 @@ class Pod:
             local = {"LOCAL_RANK": str(place), "LOCAL_WORLD_SIZE": str(places)}
             self.spawn(url, task, script, restart, **local, **environ)
 
-    def wait_node(self, task: int, seconds: float = 60) -> list[int]:
+    def wait_node(self, task: int, seconds: float = 180) -> list[int]:
         """Exit statuses of a node's processes."""
         return [
             process.wait(seconds)
@@ -175,7 +169,7 @@ class Pod:
         who = f"{task}.0" if isinstance(task, int) else f"{task[0]}.0.{task[1]}"
         path = self.directory / f"diary-{who}.jsonl"
         made = path.stat().st_size if path.exists() else 0
-        wait_until(lambda: path.exists() and path.stat().st_size > made, 60, f"a step of worker {task}")
+        wait_until(lambda: path.exists() and path.stat().st_size > made, 180, f"a step of worker {task}")
         self.kill(task)
 
     def kill_between_steps(self, task: int | tuple[int, int]) -> None:
@@ -191,12 +185,12 @@ class Pod:
         before = ends()
         wait_until(
             lambda: len(diaries()) == len(self.processes) and len(set(ends())) == 1 and ends() != before,
-            60,
+            180,
             "the same step of all",
         )
         self.kill(task)
 
-    def wait(self, task: int, seconds: float = 60) -> int:
+    def wait(self, task: int, seconds: float = 180) -> int:
         return self.processes[task].wait(seconds)
 
     def log(self, task: int, restart: int = 0) -> str:
@@ -222,7 +216,7 @@ class Pod:
                 except ProcessLookupError:  # it has just been forked, and has no group of its own yet
                     process.kill()
         for process in self.processes.values():
-            process.wait(10)
+            process.wait(60)
 
 
 @contextlib.contextmanager

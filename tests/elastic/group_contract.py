@@ -97,7 +97,7 @@ def _messages(group: Group, ring: Sequence[int]) -> None:
             group.receive(tensor, left, 2 * number + tag)
             assert torch.equal(tensor, torch.full((size,), left + 2 * tag).to(dtype))
         for thread in threads:
-            thread.join(30)
+            thread.join(90)
             assert not thread.is_alive()
 
 

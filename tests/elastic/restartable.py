@@ -32,4 +32,4 @@ while count < 400:
             torch.save(torch.tensor(count), saved)
         sys.exit(143)
     if not (home / "go").exists():
-        time.sleep(0.05)
+        time.sleep(0.05 if count < 100 else 1.0)  # so that the end is far off, however slow the machine is

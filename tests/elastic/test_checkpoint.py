@@ -156,17 +156,17 @@ def test_an_async_checkpoint_has_the_state_of_the_moment_it_began(tmp_path: Path
 def test_an_async_checkpoint_is_found_once_its_step_is_confirmed(tmp_path: Path) -> None:
     checkpoints = CheckpointStore(tmp_path / "c", every_s=0.0)
     checkpoints.save_async(state(3))
-    wait_until(lambda: any((tmp_path / "c").glob(f".step-3.*/{STATE_FILE}")), 20, "it is written aside")
+    wait_until(lambda: any((tmp_path / "c").glob(f".step-3.*/{STATE_FILE}")), 90, "it is written aside")
     assert CheckpointStore(tmp_path / "c").load(state()) is None
     assert not checkpoints.is_due()
     checkpoints.confirm()
-    wait_until(checkpoints.is_due, 20, "it is written")
+    wait_until(checkpoints.is_due, 90, "it is written")
     assert (tmp_path / "c" / "step-3").is_dir()
 
 
 def test_unfinished_checkpoints_of_lost_workers_are_removed(tmp_path: Path) -> None:
     CheckpointStore(tmp_path / "c", every_s=0.0).save_async(state(3))
-    wait_until(lambda: any((tmp_path / "c").glob(f".step-3.*/{STATE_FILE}")), 20, "it is written aside")
+    wait_until(lambda: any((tmp_path / "c").glob(f".step-3.*/{STATE_FILE}")), 90, "it is written aside")
     (tmp_path / "c" / ".step-9.other.1").mkdir()
     CheckpointStore(tmp_path / "c").save(state(4))
     assert {path.name for path in (tmp_path / "c").iterdir()} == {"step-4", ".step-9.other.1"}

@@ -131,7 +131,7 @@ def test_a_resized_run_with_a_hook_equals_a_static_one(tmp_path: Path, static: S
             pod.spawn(daemon.url, task, [SCRIPT, *options], 0, **more)
         daemon.wait_world([0, 1, 2])
         pod.kill_after_a_step(0)
-        daemon.wait_world([1, 2], 20)
+        daemon.wait_world([1, 2], 90)
         (tmp_path / "go").touch()
         assert pod.wait(1) == pod.wait(2) == 0
     assert_every_sample_once(diary(tmp_path), int(EPOCHS))

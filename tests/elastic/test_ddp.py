@@ -35,7 +35,7 @@ REFUSED = {
 @pytest.mark.parametrize("habit", REFUSED)
 def test_what_cannot_be_kept_is_refused_by_name(habit: str, tmp_path: Path) -> None:
     log = tmp_path / "alone.log"
-    status = Forked(outside_slurm(MALLETRAIN_TEST_DIR=str(tmp_path)), log, [SCRIPT, habit]).wait(60)
+    status = Forked(outside_slurm(MALLETRAIN_TEST_DIR=str(tmp_path)), log, [SCRIPT, habit]).wait(180)
     text = log.read_text().replace("\n", " ")
     assert status == 1, text
     assert "ElasticError" in text

@@ -147,7 +147,7 @@ def test_a_device_that_is_connected_too_late_is_given_up() -> None:
         def connect(attempt: str, limit: timedelta) -> DeviceParts:
             if attempt == "beside" and group.rank == 0:
                 begun.set()
-                go_on.wait(30)
+                go_on.wait(90)
             flat = DeviceGroup(StandInCollectives(group), group.rank, group.size)
             device = DeviceParts(flat, torch.device("cpu"))
             if attempt == "beside" and group.rank == 0:
@@ -161,7 +161,7 @@ def test_a_device_that_is_connected_too_late_is_given_up() -> None:
         return "dropped"
 
     assert run(2, act) == ["dropped"] * 2
-    wait_until(lambda: bool(made) and made[0].flat.given_up, 10, "the late communicator is given up")
+    wait_until(lambda: bool(made) and made[0].flat.given_up, 90, "the late communicator is given up")
 
 
 def model_on(*devices: str) -> Any:

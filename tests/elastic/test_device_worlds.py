@@ -10,7 +10,8 @@ import pytest
 import torch
 
 from malletrain.domain.event import EventKind
-from tests.elastic.coordinator import Forked, free_port, outside_slurm, running
+from scripts.lab.ports import free_port
+from tests.elastic.coordinator import Forked, outside_slurm, running
 from tests.elastic.digits import EPOCHS, SCRIPT, Static, assert_equal, assert_every_sample_once, diary
 from tests.waiting import wait_until
 
@@ -35,7 +36,7 @@ def test_nodes_of_two_processes_give_their_state_from_device_to_device(
         daemon.wait_world([0, 1])
         wait_until(lambda: any(line["size"] == 4 for line in diary(tmp_path)), 60, "a step of four processes")
         daemon.leave(0)
-        daemon.wait_world([1], 20)
+        daemon.wait_world([1], 90)
         (tmp_path / "go").touch()
         assert pod.wait_node(1) == [0, 0]
         said = pod.logs()

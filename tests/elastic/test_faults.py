@@ -29,11 +29,11 @@ def test_a_frozen_peer_is_found_and_left_behind(tmp_path: Path, static: Static) 
         wait_until(lambda: len(diary(tmp_path)) >= 5, 60, "some steps of the three")
         pod.kill(1, signal.SIGSTOP)
         frozen_at = time.monotonic()
-        daemon.wait_world([0, 2], 20)
+        daemon.wait_world([0, 2], 90)
         took = time.monotonic() - frozen_at
         steps = sorted({line["at"] for line in diary(tmp_path)})
         normal = sorted(b - a for a, b in itertools.pairwise(steps))[len(steps) // 2]
-        assert took < max(5.0, 10 * normal) + 2.0
+        assert took < max(5.0, 10 * normal) + 10.0
         pod.kill(1, signal.SIGCONT)
         assert pod.wait(1) == 143, "it learns that it was given up, and ends"
         (tmp_path / "go").touch()
@@ -48,7 +48,7 @@ def test_a_member_that_missed_a_round_is_given_its_sums(tmp_path: Path, static: 
     is before the tenth."""
     go = tmp_path / "go"
     given = ["--epochs", "6", "--evaluate", "--wait-for", "3", "--step-seconds", "1", "--slow-until", str(go)]
-    with running(tmp_path) as (daemon, pod):
+    with running(tmp_path, check_in_s=20.0, arrive_s=20.0, reconnect_s=30.0) as (daemon, pod):
         for task in range(3):
             lag = {"LAG_AT": str(rounds)} if task == 1 else {}
             pod.spawn(daemon.url, task, [SCRIPT, *given], 0, **lag)
@@ -87,7 +87,7 @@ def test_a_replica_in_damaged_memory_is_left_behind_and_made_anew(tmp_path: Path
             flipping = {"FLIP_AT": "15"} if task == 1 else {}
             pod.spawn(daemon.url, task, [SCRIPT, *options(tmp_path)], 0, **flipping)
         assert pod.wait(1) == 143
-        daemon.wait_world([0, 2], 20)
+        daemon.wait_world([0, 2], 90)
         pod.spawn(daemon.url, 1, [SCRIPT, *options(tmp_path)], 1)
         daemon.wait_world([0, 1, 2])
         (tmp_path / "go").touch()

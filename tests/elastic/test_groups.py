@@ -18,8 +18,9 @@ from hypothesis import strategies as st
 from malletrain.elastic.comm.group import Group, SoloGroup
 from malletrain.elastic.comm.static_rendezvous import environment_world, first_node, rank_and_size, rendezvous_address
 from malletrain.elastic.errors import ElasticError, PeerLost
+from scripts.lab.ports import free_port
 from tests.elastic import group_contract
-from tests.elastic.coordinator import Forked, free_port, outside_slurm
+from tests.elastic.coordinator import Forked, outside_slurm
 from tests.elastic.digits import SCRIPT, Static, assert_equal, assert_every_sample_once, diary
 from tests.elastic.test_transfer import run
 

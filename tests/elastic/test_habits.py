@@ -9,7 +9,8 @@ import pytest
 import torch
 
 from malletrain.domain.event import EventKind
-from tests.elastic.coordinator import HERE, Forked, free_port, outside_slurm, running
+from scripts.lab.ports import free_port
+from tests.elastic.coordinator import HERE, Forked, outside_slurm, running
 from tests.elastic.digits import assert_equal, run_alone
 from tests.waiting import wait_until
 
@@ -160,7 +161,7 @@ def steps_of(directory: Path, task: int) -> int:
 @pytest.mark.parametrize("habit", ALONE)
 def test_wrong_alone_as_on_the_cluster(habit: str, tmp_path: Path) -> None:
     log = tmp_path / "alone.log"
-    status = Forked(outside_slurm(MALLETRAIN_TEST_DIR=str(tmp_path)), log, [SCRIPT, habit]).wait(60)
+    status = Forked(outside_slurm(MALLETRAIN_TEST_DIR=str(tmp_path)), log, [SCRIPT, habit]).wait(180)
     text = log.read_text().replace("\n", " ")
     assert status == 1, text
     assert_matches(ALONE[habit], text)
@@ -217,7 +218,7 @@ def test_equal_over_changes_of_size(habit: str, tmp_path: Path) -> None:
 def test_rows_gathered_in_a_round_that_a_member_missed(tmp_path: Path) -> None:
     """The script keeps them: the member is given those of the round, not what its own samples would give."""
     static = run_alone(tmp_path / "static", SCRIPT, "replays_gathered")
-    with running(tmp_path) as (daemon, pod):
+    with running(tmp_path, check_in_s=20.0, arrive_s=20.0, reconnect_s=30.0) as (daemon, pod):
         for task in (0, 1):
             lag = {"LAG_AT": "16"} if task else {}
             pod.spawn(daemon.url, task, [SCRIPT, "replays_gathered"], 0, **lag)
@@ -266,7 +267,7 @@ def test_a_tensor_that_workers_have_unlike_weakens_what_is_claimed(tmp_path: Pat
 @pytest.mark.parametrize("habit", WEAKER)
 def test_what_depends_on_the_workers_is_not_called_equal(habit: str, tmp_path: Path) -> None:
     log = tmp_path / "alone.log"
-    assert Forked(outside_slurm(MALLETRAIN_TEST_DIR=str(tmp_path)), log, [SCRIPT, habit]).wait(60) == 0
+    assert Forked(outside_slurm(MALLETRAIN_TEST_DIR=str(tmp_path)), log, [SCRIPT, habit]).wait(180) == 0
     text = log.read_text()
     assert text.count("equality with a static run is statistical") == 1, text
     assert_matches(WEAKER[habit], text)
@@ -286,13 +287,13 @@ def test_a_plain_loss_with_penalties_is_called_equal(tmp_path: Path) -> None:
         "meta_learns",
         "means_of_tasks",
     ):
-        assert Forked(outside_slurm(MALLETRAIN_TEST_DIR=str(tmp_path)), log, [SCRIPT, habit]).wait(60) == 0
+        assert Forked(outside_slurm(MALLETRAIN_TEST_DIR=str(tmp_path)), log, [SCRIPT, habit]).wait(180) == 0
         assert "statistical" not in log.read_text(), habit
 
 
 def test_a_step_that_is_tried_in_parts_is_seen_once(tmp_path: Path) -> None:
     log = tmp_path / "alone.log"
-    assert Forked(outside_slurm(MALLETRAIN_TEST_DIR=str(tmp_path)), log, [SCRIPT, "writes_in_step"]).wait(60) == 0
+    assert Forked(outside_slurm(MALLETRAIN_TEST_DIR=str(tmp_path)), log, [SCRIPT, "writes_in_step"]).wait(180) == 0
     steps = len((tmp_path / "steps-x").read_text().splitlines())
     assert log.read_text().count("a step") == steps > 8
     assert (tmp_path / "lines").read_text() == "".join(f"{each:04}\n" for each in range(steps))
@@ -301,9 +302,9 @@ def test_a_step_that_is_tried_in_parts_is_seen_once(tmp_path: Path) -> None:
 def test_findings_are_logged_where_the_script_asks_for_that(tmp_path: Path) -> None:
     log = tmp_path / "alone.log"
     environ = outside_slurm(MALLETRAIN_TEST_DIR=str(tmp_path))
-    assert Forked(environ, log, [SCRIPT, "class_weights", "--check", "warn"]).wait(60) == 0
+    assert Forked(environ, log, [SCRIPT, "class_weights", "--check", "warn"]).wait(180) == 0
     assert log.read_text().count("is a mean over the class weights") == 1
-    assert Forked(environ, log, [SCRIPT, "class_weights", "--check", "off"]).wait(60) == 0
+    assert Forked(environ, log, [SCRIPT, "class_weights", "--check", "off"]).wait(180) == 0
     assert "is a mean over" not in log.read_text()
 
 
@@ -333,7 +334,7 @@ def test_a_script_that_ends_itself_has_not_completed(habit: str, tmp_path: Path)
         assert re.search(r"the script ended without s.finish\(\).*s.agree\(", failed.reason)
         assert "the state after step 3 is kept" in pod.logs()
     log = tmp_path / "alone.log"
-    assert Forked(outside_slurm(MALLETRAIN_TEST_DIR=str(tmp_path)), log, [SCRIPT, habit]).wait(60) == 0
+    assert Forked(outside_slurm(MALLETRAIN_TEST_DIR=str(tmp_path)), log, [SCRIPT, habit]).wait(180) == 0
     assert log.read_text().count("after step 3 the script ended without s.finish()") == 1
 
 

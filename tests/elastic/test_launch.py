@@ -19,7 +19,8 @@ from malletrain.domain.event import EventKind
 from malletrain.elastic.launch import launcher
 from malletrain.elastic.launch.signal_waits import wait_for_child, wait_for_event
 from malletrain.loop.membership.next_world import JobTerms
-from tests.elastic.coordinator import ARRAY, HERE, JOB, free_port, outside_slurm, running
+from scripts.lab.ports import free_port
+from tests.elastic.coordinator import ARRAY, HERE, JOB, outside_slurm, running
 from tests.elastic.digits import SCRIPT
 from tests.waiting import wait_until
 from tests.world import data_of
@@ -42,11 +43,13 @@ def environment(url: str, directory: Path) -> dict[str, str]:
 
 
 @contextlib.contextmanager
-def launched(url: str, directory: Path, *command: str, patience: str = "60") -> Iterator[subprocess.Popen[str]]:
+def launched(
+    url: str, directory: Path, *command: str, patience: str = "60", requeue: str = "3"
+) -> Iterator[subprocess.Popen[str]]:
     thread = ["--thread"] * ("--thread" in command)
     command = tuple(word for word in command if word != "--thread")
     process = subprocess.Popen(
-        [sys.executable, str(HERE / "launched.py"), *thread, "--patience", patience, *command],
+        [sys.executable, str(HERE / "launched.py"), "--requeue", requeue, *thread, "--patience", patience, *command],
         env=environment(url, directory),
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -58,7 +61,7 @@ def launched(url: str, directory: Path, *command: str, patience: str = "60") -> 
     finally:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
-        process.wait(10)
+        process.wait(60)
 
 
 @pytest.mark.parametrize(("script", "status", "kind"), [
@@ -67,7 +70,7 @@ def launched(url: str, directory: Path, *command: str, patience: str = "60") -> 
 ])  # fmt: skip
 def test_the_exit_status_is_reported(tmp_path: Path, script: str, status: int, kind: EventKind) -> None:
     with running(tmp_path) as (daemon, _), launched(daemon.url, tmp_path, "--", "/bin/bash", "-c", script) as process:
-        assert process.wait(30) == status
+        assert process.wait(90) == status
         assert daemon.seen(EventKind.WORKER_JOINED)[0].pilot == f"{ARRAY}_0"
         assert daemon.seen(kind)
 
@@ -80,14 +83,14 @@ def test_the_token_is_in_neither_arguments_nor_environment(tmp_path: Path) -> No
     )
     command = ["--", "/bin/bash", "-c", f'{PYTHON} -c "{look}"; {PYTHON} -c "{look}"']
     with running(tmp_path) as (daemon, _), launched(daemon.url, tmp_path, *command) as process:
-        out, _ = process.communicate(timeout=30)
+        out, _ = process.communicate(timeout=120)
     assert out.split("\n")[:2] == ["kept True"] * 2, "and it can be read twice"
 
 
 def test_without_a_daemon_it_gives_the_node_back(tmp_path: Path) -> None:
     url = f"http://127.0.0.1:{free_port()}"
     with launched(url, tmp_path, "--", "/bin/true", patience="1") as process:
-        out, _ = process.communicate(timeout=30)
+        out, _ = process.communicate(timeout=120)
     assert process.returncode == 1
     assert "given up after" in out
     assert len(out.strip().splitlines()) == 1
@@ -97,7 +100,7 @@ def test_a_rejected_pilot_prints_one_line(tmp_path: Path) -> None:
     with running(tmp_path) as (daemon, _):
         daemon.gate.end_job(JOB, "cancelled by its owner")
         with launched(daemon.url, tmp_path, "--", "/bin/true") as process:
-            out, _ = process.communicate(timeout=30)
+            out, _ = process.communicate(timeout=120)
     assert process.returncode == 1
     assert out.strip() == "malletrain.elastic.launch: job 7 is over (cancelled by its owner): end this process"
 
@@ -105,7 +108,7 @@ def test_a_rejected_pilot_prints_one_line(tmp_path: Path) -> None:
 @pytest.mark.parametrize("arguments", [[], ["--"], ["/bin/true"]])
 def test_usage(arguments: list[str], tmp_path: Path) -> None:
     with launched("http://127.0.0.1:9", tmp_path, *arguments) as process:
-        out, _ = process.communicate(timeout=30)
+        out, _ = process.communicate(timeout=120)
     assert process.returncode == 2
     assert out.startswith("usage:")
 
@@ -113,7 +116,7 @@ def test_usage(arguments: list[str], tmp_path: Path) -> None:
 def test_outside_a_pilot_missing_variables_are_named(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "malletrain.elastic.launch", "--", "/bin/true"],
-        env=outside_slurm(), capture_output=True, text=True, timeout=30,
+        env=outside_slurm(), capture_output=True, text=True, timeout=120,
     )  # fmt: skip
     assert done.returncode == 1
     assert "MALLETRAIN_JOB is None, not a number: start this through a script that mtbatch wrote" in done.stderr
@@ -122,13 +125,14 @@ def test_outside_a_pilot_missing_variables_are_named(tmp_path: Path) -> None:
 def test_a_worker_that_leaves_ends_its_script_and_waits_to_be_ended(tmp_path: Path) -> None:
     """Commands after python in the batch script do not run once the worker has left."""
     body = f"trap 'exit 143' TERM; {PYTHON} {QUOTED} --epochs 100 --step-seconds 0.1; touch {tmp_path}/after"
-    with running(tmp_path) as (daemon, _), launched(daemon.url, tmp_path, "--", "/bin/bash", "-c", body) as process:
+    command = ("--", "/bin/bash", "-c", body)
+    with running(tmp_path) as (daemon, _), launched(daemon.url, tmp_path, *command, requeue="120") as process:
         daemon.wait_world([0])
         daemon.leave(0)
-        wait_until(lambda: bool(daemon.seen(EventKind.WORKER_LEFT)), 30, "the worker has left")
+        wait_until(lambda: bool(daemon.seen(EventKind.WORKER_LEFT)), 90, "the worker has left")
         assert process.poll() is None, "its task must still run when it is requeued"
         process.send_signal(signal.SIGTERM)
-        assert process.wait(30) == 143
+        assert process.wait(90) == 143
         saved = data_of(daemon.seen(EventKind.WORKER_LEFT)[0])["saved"]
         assert str(saved).startswith(str(tmp_path / ".malletrain" / str(JOB)))
     assert not (tmp_path / "after").exists()
@@ -149,10 +153,10 @@ def test_a_signal_that_another_thread_gets_reaches_the_script(tmp_path: Path, mo
         running(tmp_path, terms) as (daemon, _),
         launched(daemon.url, tmp_path, "--thread", "--", "/bin/bash", "-c", body) as process,
     ):
-        wait_until((tmp_path / "runs").exists, 30, "the script runs")
+        wait_until((tmp_path / "runs").exists, 90, "the script runs")
         signal_another_thread(process.pid)
-        wait_until((tmp_path / "told").exists, 10, "the script has the signal")
-        assert process.wait(30) == 143
+        wait_until((tmp_path / "told").exists, 90, "the script has the signal")
+        assert process.wait(90) == 143
 
 
 @pytest.mark.parametrize("old", [False, True], ids=["pidfd", "without pidfd"])
@@ -178,8 +182,8 @@ def test_a_killed_script_is_reported_at_once(tmp_path: Path) -> None:
     with running(tmp_path) as (daemon, _), launched(daemon.url, tmp_path, "--", "/bin/bash", "-c", body) as process:
         daemon.wait_world([0])
         os.kill(int((tmp_path / "pid").read_text()), signal.SIGKILL)
-        wait_until(lambda: bool(daemon.seen(EventKind.WORKER_LOST)), 20, "the loss is known")
-        assert process.wait(30) == 137
+        wait_until(lambda: bool(daemon.seen(EventKind.WORKER_LOST)), 90, "the loss is known")
+        assert process.wait(90) == 137
 
 
 def test_a_script_from_stdin_is_kept_and_stdin_is_empty_afterwards() -> None:
@@ -195,7 +199,9 @@ def test_a_script_from_stdin_is_kept_and_stdin_is_empty_afterwards() -> None:
     path = launcher.keep_script(reading)
     thread.join()
     assert Path(path).read_bytes() == text
-    assert subprocess.run(["/bin/bash", path], capture_output=True, text=True, timeout=30).stdout == "kept\n" * 10_000
+    assert (
+        subprocess.run(["/bin/bash", path], capture_output=True, text=True, timeout=120).stdout == "kept\n" * 10_000
+    )
     assert os.read(reading, 1) == b""
     os.close(reading)
 

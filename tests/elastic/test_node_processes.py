@@ -87,9 +87,9 @@ def test_the_status_is_that_of_the_first_that_fails_and_the_others_are_ended() -
 def test_a_signal_reaches_all_of_them(tmp_path: Path) -> None:
     script = f'trap "exit 143" TERM; touch {tmp_path}/$LOCAL_RANK; while true; do sleep 0.05; done'
     process = subprocess.Popen([sys.executable, "-m", MODULE, "2", "--", "/bin/bash", "-c", script])
-    wait_until(lambda: len(list(tmp_path.iterdir())) == 2, 30, "two processes")
+    wait_until(lambda: len(list(tmp_path.iterdir())) == 2, 90, "two processes")
     process.send_signal(signal.SIGTERM)
-    assert process.wait(30) == 143
+    assert process.wait(90) == 143
 
 
 def test_a_pilot_with_a_process_for_each_gpu_trains_and_leaves_in_order(tmp_path: Path) -> None:
@@ -101,7 +101,7 @@ def test_a_pilot_with_a_process_for_each_gpu_trains_and_leaves_in_order(tmp_path
         daemon.wait_world([0])
         wait_until(lambda: any(line["size"] == 2 for line in diary(tmp_path)), 60, "a step of both")
         daemon.leave(0)
-        wait_until(lambda: bool(daemon.seen(EventKind.WORKER_LEFT)), 30, "the node has left")
+        wait_until(lambda: bool(daemon.seen(EventKind.WORKER_LEFT)), 90, "the node has left")
         assert process.wait(60) == 143
         assert not daemon.seen(EventKind.WORKER_LOST)
     assert not (tmp_path / "after").exists()

@@ -58,12 +58,12 @@ class Maker:
 
     def make(self, wanted: messages.Plan) -> Group:
         self.made.append(wanted.generation)
-        self.let.wait(10)
+        self.let.wait(90)
         group = self.groups[wanted.generation] = Fake(breaks=self.breaks)
         return group
 
     def wait_ready(self, generation: int) -> None:
-        wait_until(lambda: self.pending_groups.ready == generation, 10, f"generation {generation} is ready")
+        wait_until(lambda: self.pending_groups.ready == generation, 90, f"generation {generation} is ready")
 
     @contextmanager
     def entering(self, wanted: messages.Plan) -> Iterator[list[Group | None]]:
@@ -73,10 +73,10 @@ class Maker:
             target=lambda: got.append(self.pending_groups.group(wanted, self.make, lambda: None))
         )
         thread.start()
-        wait_until(lambda: wanted.generation in self.made, 10, "the group is being made")
+        wait_until(lambda: wanted.generation in self.made, 90, "the group is being made")
         yield got
         self.let.set()
-        thread.join(10)
+        thread.join(90)
 
 
 @pytest.mark.parametrize("urgent", [False, True])
@@ -105,7 +105,7 @@ def test_a_plan_heard_when_its_world_trains_already_is_not_made_again() -> None:
 def test_a_newer_plan_gives_up_the_older() -> None:
     maker = Maker()
     maker.pending_groups.hear(plan(1), maker.make)
-    wait_until(lambda: maker.made == [1], 10, "the older one is being made")
+    wait_until(lambda: maker.made == [1], 90, "the older one is being made")
     maker.pending_groups.hear(plan(2), maker.make)
     maker.let.set()
     maker.wait_ready(2)
@@ -115,10 +115,10 @@ def test_a_newer_plan_gives_up_the_older() -> None:
 def test_a_group_that_is_made_after_a_newer_one_was_entered_is_abandoned() -> None:
     maker = Maker()
     maker.pending_groups.hear(plan(1), maker.make)
-    wait_until(lambda: maker.made == [1], 10, "the older one is being made")
+    wait_until(lambda: maker.made == [1], 90, "the older one is being made")
     maker.pending_groups.entered(2)
     maker.let.set()
-    wait_until(lambda: 1 in maker.groups and maker.groups[1].is_abandoned, 10, "it is abandoned")
+    wait_until(lambda: 1 in maker.groups and maker.groups[1].is_abandoned, 90, "it is abandoned")
 
 
 def test_only_the_group_that_is_entered_is_kept() -> None:
@@ -136,7 +136,7 @@ def test_a_group_whose_barrier_breaks_is_abandoned() -> None:
     maker = Maker(breaks=True)
     maker.let.set()
     maker.pending_groups.hear(plan(1), maker.make)
-    wait_until(lambda: maker.failed == [1], 10, "it is said")
+    wait_until(lambda: maker.failed == [1], 90, "it is said")
     assert maker.groups[1].is_abandoned
 
 
@@ -165,9 +165,9 @@ def test_nothing_is_kept_of_a_group_that_nobody_else_came_to() -> None:
     pending_groups = PendingGroups(lambda generation, why: failed.append(generation))
     before = held(os.getpid())
     pending_groups.hear(plan(1), make)
-    wait_until(lambda: failed == [1], 10, "no peer came")
+    wait_until(lambda: failed == [1], 90, "no peer came")
     pending_groups.entered(1)
-    wait_until(nothing_more, 10, f"as before: {before}")
+    wait_until(nothing_more, 90, f"as before: {before}")
 
 
 @pytest.mark.usefixtures("without_collection")
@@ -185,5 +185,5 @@ def test_what_a_call_that_failed_had_in_hand_is_let_go() -> None:
     work = Background(call, "test")
     for _ in range(2):
         with pytest.raises(PeerLost, match="half-way"):
-            work.wait(10)
+            work.wait(60)
     assert seen[0]() is None

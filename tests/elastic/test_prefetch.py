@@ -156,8 +156,8 @@ def test_loaded_ahead_through_changes_of_size_each_sample_counts_once(tmp_path: 
         children = Path(f"/proc/{pod.processes[1].pid}/task/{pod.processes[1].pid}/children").read_text().split()
         assert len(children) == 1
         pod.kill_after_a_step(1)
-        daemon.wait_world([0, 2], 20)
-        wait_until(lambda: not Path(f"/proc/{children[0]}").exists(), 20, "its loader has ended with it")
+        daemon.wait_world([0, 2], 90)
+        wait_until(lambda: not Path(f"/proc/{children[0]}").exists(), 90, "its loader has ended with it")
         (tmp_path / "go").touch()
         assert pod.wait(0) == pod.wait(2) == 0
     assert_every_sample_once(diary(tmp_path), 6)

@@ -65,7 +65,7 @@ def meet(
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(30)
+        thread.join(90)
     return got
 
 
@@ -136,7 +136,7 @@ def test_a_majority_trains_on(tmp_path: Path, static: Static, number: int) -> No
         again = Coordinator(daemon.port, generations={JOB: 3})
         again.start()
         try:
-            again.wait_world([1, 2], 30)
+            again.wait_world([1, 2], 90)
             pod.spawn(again.url, 3, [SCRIPT, *options(tmp_path)])
             again.wait_world([1, 2, 3], 60)
             (tmp_path / "go").touch()

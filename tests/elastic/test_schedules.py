@@ -52,7 +52,7 @@ class Play:
     def revive(self) -> None:
         """Somebody must be there."""
         if not self.alive():
-            wait_until(lambda: bool(self.free()), 30, "a seat is free")
+            wait_until(lambda: bool(self.free()), 90, "a seat is free")
             self.join(self.free()[0])
 
     def join(self, task: int) -> None:
@@ -104,7 +104,7 @@ class Play:
 
 def play(directory: Path, seed: int, changes: int, options: list[str]) -> None:
     script = [SCRIPT, *options, "--step-seconds", "0.1", "--slow-until", str(directory / "go")]
-    with running(directory) as (daemon, pod):
+    with running(directory, check_in_s=6.0) as (daemon, pod):  # the machine may be slow, and is no fault
         game = Play(seed, daemon, pod, script)
         try:
             game.join(0)

@@ -34,14 +34,14 @@ def state_of(size: int = LARGE) -> TrainingState:
 
 def prepared(state: TrainingState) -> SideCopies:
     side = SideCopies(LateCopies())
-    wait_until(lambda: side.prepare(state), 10, "memory")
+    wait_until(lambda: side.prepare(state), 90, "memory")
     return side
 
 
 def kept(directory: Path) -> dict[str, torch.Tensor]:
     other = state_of()
     store = CheckpointStore(directory)
-    wait_until(lambda: bool(list(directory.glob("step-*"))), 10, "a checkpoint")
+    wait_until(lambda: bool(list(directory.glob("step-*"))), 90, "a checkpoint")
     store.load(other)
     return {name: value.clone() for name, value in other.model.state_dict().items()}
 
@@ -84,7 +84,7 @@ def test_a_checkpoint_of_a_state_that_changed_too_early_is_left_out(
     side.hold()
     with caplog.at_level("INFO"):
         store.confirm()
-        wait_until(lambda: "step 5 is left out" in caplog.text, 10, "it is said")
+        wait_until(lambda: "step 5 is left out" in caplog.text, 90, "it is said")
     assert not list(tmp_path.glob("*step*"))
     assert side.take(state) is None, "from now on training waits for the copy"
     store.save_async(state, side)
@@ -108,12 +108,12 @@ def test_a_state_is_loaded_after_the_copy(tmp_path: Path) -> None:
 def test_without_memory_the_copy_is_made_at_once_and_memory_for_the_next(tmp_path: Path) -> None:
     state, side = state_of(), SideCopies(LateCopies())
     assert side.take(state) is None
-    wait_until(lambda: side.prepare(state), 10, "memory")
+    wait_until(lambda: side.prepare(state), 90, "memory")
     copy = side.take(state)
     assert copy is not None
     larger = state_of(LARGE + 100)
     assert not side.prepare(larger)
-    wait_until(lambda: side.prepare(larger), 10, "more memory")
+    wait_until(lambda: side.prepare(larger), 90, "more memory")
 
 
 def test_training_ends_while_a_copy_is_under_way(tmp_path: Path) -> None:
@@ -145,7 +145,7 @@ def test_a_job_goes_on_from_a_checkpoint_that_was_copied_beside_its_steps(tmp_pa
         pod.spawn(daemon.url, 0, [SCRIPT, *options, "--checkpoint-s", "0.3"], STANDIN="20")
         wait_until(lambda: bool(list((tmp_path / "checkpoints").glob("step-*"))), 60, "a checkpoint")
         pod.kill(0)
-        wait_until(lambda: bool(daemon.seen(EventKind.WORKER_LOST)), 30, "it is lost")
+        wait_until(lambda: bool(daemon.seen(EventKind.WORKER_LOST)), 90, "it is lost")
         made = len(diary(tmp_path))
         pod.spawn(daemon.url, 0, [SCRIPT, *options, "--checkpoint-s", "600"], restart=1, STANDIN="20")
         wait_until(lambda: len(diary(tmp_path)) > made, 60, "steps")

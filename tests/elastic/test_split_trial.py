@@ -68,7 +68,7 @@ def in_both(call: Callable[[SocketGroup], None]) -> None:
     other = threading.Thread(target=call, args=(SocketGroup(second, 1),))
     other.start()
     call(SocketGroup(first, 0))
-    other.join(10)
+    other.join(60)
     assert not other.is_alive()
 
 
@@ -166,7 +166,7 @@ def test_a_copy_does_not_wait_for_threads_of_the_group_that_it_has_left(in_a_cyc
         del group, ring
         gc.collect()
         os._exit(0)
-    wait_until(lambda: bool(os.waitpid(child, os.WNOHANG)[0]), 20, "the end of the copy")
+    wait_until(lambda: bool(os.waitpid(child, os.WNOHANG)[0]), 90, "the end of the copy")
 
 
 def trials_of(model: torch.nn.Module) -> SplitTrials:

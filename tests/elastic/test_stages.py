@@ -39,7 +39,7 @@ def train_to_the_end(directory: Path, daemon: Coordinator, pod: Pod, tasks: list
     wait_until(lambda: len(diary(directory)) > made + 3 * len(tasks), 60, "steps of the others")
     (directory / "go").touch()
     assert [pod.wait(task, 120) for task in tasks] == [0] * len(tasks)
-    wait_until(lambda: bool(daemon.seen(EventKind.JOB_COMPLETED)), 10, "the job is completed")
+    wait_until(lambda: bool(daemon.seen(EventKind.JOB_COMPLETED)), 90, "the job is completed")
 
 
 def options(directory: Path) -> list[str]:
@@ -123,6 +123,8 @@ def test_who_gave_the_state_is_lost_before_the_step_is_done(tmp_path: Path, stat
     with running(tmp_path) as (daemon, pod):
         pod.spawn(daemon.url, 0, [SCRIPT, *options(tmp_path), *often], TROUBLE="kill@lent")
         wait_until(lambda: len(diary(tmp_path)) > 8, 60, "steps")
+        if kept:
+            wait_until(lambda: any((tmp_path / "checkpoints").glob("step-*")), 60, "a checkpoint")
         pod.spawn(daemon.url, 1, [SCRIPT, *options(tmp_path)])
         assert pod.wait(0) == -9
         if not kept:
@@ -179,7 +181,7 @@ def test_training_ends_while_a_group_is_in_the_making(tmp_path: Path, static: St
         pod.spawn(daemon.url, 1, [SCRIPT, *options(tmp_path)], TROUBLE="freeze@build")
         wait_until(lambda: len(daemon.seen(EventKind.GENERATION)) > made, 60, "a plan with the newcomer")
         (tmp_path / "go").touch()
-        assert pod.wait(0, 60) == 0
+        assert pod.wait(0, 180) == 0
     assert_equal(torch.load(tmp_path / "final.pt"), static("--epochs", EPOCHS), 1e-12)
 
 

@@ -28,7 +28,7 @@ def test_a_compiled_model_takes_every_share_without_recompiling(tmp_path: Path, 
         daemon.wait_world([0, 1, 2], 120)
         wait_until(lambda: {line["n"] for line in diary(tmp_path)} >= {16, 17}, 60, "a whole step of three")
         pod.kill(0)
-        daemon.wait_world([1, 2], 20)
+        daemon.wait_world([1, 2], 90)
         made = len(diary(tmp_path))
         wait_until(lambda: len(diary(tmp_path)) > made + 3, 60, "steps of two")
         (tmp_path / "go").touch()

@@ -28,7 +28,7 @@ def test_batchnorm_over_the_whole_batch_is_that_of_one_process(tmp_path: Path, o
         daemon.wait_world([0, 1, 2])
         wait_until(lambda: any(line["step"] > 24 for line in diary(tmp_path)), 60, "a missed round is made good")
         pod.kill_after_a_step(1)
-        daemon.wait_world([0, 2], 20)
+        daemon.wait_world([0, 2], 90)
         made = len(diary(tmp_path))
         wait_until(lambda: len(diary(tmp_path)) > made + 3, 60, "steps of two")
         (tmp_path / "go").touch()

@@ -23,6 +23,7 @@ from malletrain.wire.address import Address, AddressError, at
 from malletrain.wire.failover import ROLE_PATH
 from malletrain.wire.pair_http import open_http
 from malletrain.wire.worker_client import DaemonUnreachable, PilotIdentity, WorkerClient
+from tests.waiting import wait_until
 
 
 class Daemon:
@@ -88,7 +89,6 @@ def test_addresses_may_be_lists() -> None:
 def test_a_worker_leaves_a_suspended_daemon_with_its_poll(
     daemons: tuple[Daemon, Daemon], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(worker_client, "TIMEOUT_S", 0.3)
     _, active = daemons
     active.active = True
     with socket.create_server(("127.0.0.1", 0)) as suspended:  # the kernel takes connections, and nobody answers
@@ -103,11 +103,11 @@ def test_a_worker_leaves_a_suspended_daemon_with_its_poll(
 
         polling = threading.Thread(target=poll)
         polling.start()
-        while not client._open:
-            time.sleep(0.005)
-        with pytest.raises(DaemonUnreachable):
+        wait_until(lambda: bool(client._open), 60, "the poll is sent")
+        with monkeypatch.context() as impatient, pytest.raises(DaemonUnreachable):
+            impatient.setattr(worker_client, "TIMEOUT_S", 0.3)
             client.report([])
-        polling.join(20)
+        polling.join(40)
         assert ended, "the poll would have waited a minute"
         client.report([])
         assert active.reports == 1

@@ -5,9 +5,10 @@ from __future__ import annotations
 
 import os
 import shutil
+import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import closing
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pytest
@@ -20,6 +21,7 @@ from malletrain.api.roles import Roles
 from malletrain.api.standby_app import standby_app
 from malletrain.daemon.clock import SystemClock
 from malletrain.daemon.failover.active import ActiveHalf, CopyState, ShippedJournal
+from malletrain.daemon.failover.peer import Peer
 from malletrain.daemon.failover.standby import StandbyHalf
 from malletrain.domain.event import Event, PoolCounted
 from malletrain.store.errors import Fenced, OutOfStep
@@ -27,9 +29,10 @@ from malletrain.store.journal import SqliteJournal
 from malletrain.store.pair.register import Register, Term
 from malletrain.store.pair.replica import ShippingReader
 from malletrain.wire.failover import FENCED, OUT_OF_STEP
-from scripts.play.site import free_port
+from scripts.lab.ports import free_port
+from tests.waiting import wait_until
 
-LEASE_S = 1.0
+LEASE_S = 8.0
 
 
 def note(idle: int) -> Event:
@@ -119,10 +122,27 @@ class Pair:
 
 
 def until(condition: Callable[[], bool]) -> None:
-    end = time.monotonic() + 30
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.01)
+    wait_until(condition, 90)
+
+
+@contextmanager
+def no_beats(half: ActiveHalf) -> Iterator[None]:
+    """The active half does not renew its lease by itself meanwhile; no beat is on its way either."""
+    held, go_on = threading.Event(), threading.Event()
+    real = half._beat
+
+    def beat(peer: Peer) -> None:
+        held.set()
+        go_on.wait()
+        real(peer)
+
+    half._beat = beat  # type: ignore[method-assign]
+    try:
+        assert held.wait(60)
+        yield
+    finally:
+        half._beat = real  # type: ignore[method-assign]
+        go_on.set()
 
 
 @pytest.fixture
@@ -155,18 +175,20 @@ def test_a_daemon_that_was_suspended_neither_orders_nor_acknowledges(pair: Pair)
     pair.stand_by()
     pair.begin()
     assert pair.half.why_not() == ""
-    pair.time.added += LEASE_S  # it slept; nobody has said so yet
-    assert "last word" in pair.half.why_not()
-    with pytest.raises(Fenced):
-        pair.journal.append([note(1)])
-    assert rows_of(pair.folder / "a") == []
+    with no_beats(pair.half):
+        pair.time.added += LEASE_S  # it slept; nobody has said so yet
+        assert "last word" in pair.half.why_not()
+        with pytest.raises(Fenced):
+            pair.journal.append([note(1)])
+        assert rows_of(pair.folder / "a") == []
     until(lambda: pair.half.holds)
     pair.journal.append([note(1)])
-    pair.part()
-    assert pair.turn() is not None
-    pair.half._lease.renew(pair.half._lease.now())  # between its last check and its next write
-    with pytest.raises(Fenced, match="taken over"):
-        pair.journal.append([note(2)])
+    with no_beats(pair.half):
+        pair.part()
+        assert pair.turn() is not None
+        pair.half._lease.renew(pair.half._lease.now())  # between its last check and its next write
+        with pytest.raises(Fenced, match="taken over"):
+            pair.journal.append([note(2)])
     until(lambda: bool(pair.lost))
     mine, theirs = pair.both()
     assert (len(mine), len(theirs)) == (2, 1), "its last event was never acknowledged, and is nobody's"
@@ -237,10 +259,11 @@ def test_a_restart_keeps_the_pairing_and_its_tail(pair: Pair) -> None:
 def test_without_the_other_and_the_register_nothing_is_acknowledged(pair: Pair) -> None:
     pair.stand_by()
     pair.begin()
-    pair.part()
-    shutil.move(pair.shared, pair.folder / "gone")
-    with pytest.raises(Fenced, match="neither"):
-        pair.journal.append([note(1)])
+    with no_beats(pair.half):  # with the register it would go on alone
+        pair.part()
+        shutil.move(pair.shared, pair.folder / "gone")
+        with pytest.raises(Fenced, match="neither"):
+            pair.journal.append([note(1)])
     assert pair.half.why_not()
     shutil.move(pair.folder / "gone", pair.shared)
 

@@ -13,7 +13,8 @@ import pytest
 import torch
 
 from malletrain.domain.event import EventKind
-from tests.elastic.coordinator import Coordinator, Forked, Pod, free_port, outside_slurm, running
+from scripts.lab.ports import free_port
+from tests.elastic.coordinator import Coordinator, Forked, Pod, outside_slurm, running
 from tests.elastic.digits import (
     EPOCHS,
     SCRIPT,

@@ -70,7 +70,7 @@ def test_finished_jobs_are_in_the_accounts(accounted: Lab) -> None:
     accounted.wait_for_state(job, "COMPLETED")
     show = ["sacct", "-nPX", "-j", str(job), "-o", "user,account,qos,state"]
     line = accounted.wait_for(
-        lambda: text if "|harvest|COMPLETED" in (text := accounted.run(show).stdout) else "", 20, "the job in sacct"
+        lambda: text if "|harvest|COMPLETED" in (text := accounted.run(show).stdout) else "", 90, "the job in sacct"
     )
     assert line.strip() == "bob|harvest|harvest|COMPLETED"
 

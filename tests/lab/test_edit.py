@@ -102,7 +102,7 @@ def test_a_slurmd_that_ended_is_named_and_started_again(lab: Lab) -> None:
     name = f"slurmd.{lab.nodes[0]}"
     ended = lab.run(["scontrol", "show", "slurmd", lab.nodes[0]]).stdout.partition("Slurmd PID")[2].split()[1]
     os.kill(int(ended), signal.SIGKILL)
-    lab.wait_for(lambda: not lab.is_running(name), 10)
+    lab.wait_for(lambda: not lab.is_running(name), 90)
     with pytest.warns(UserWarning, match=f"{name} had ended"):
         lab.clear()
     assert lab.is_running(name)

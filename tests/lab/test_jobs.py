@@ -26,7 +26,7 @@ def test_a_plain_users_job_runs_as_that_user(lab: Lab) -> None:
 def test_a_batch_job_takes_nodes_from_harvest(lab: Lab) -> None:
     harvested = lab.submit("srun sleep 600", "--nodes=8", "--partition=harvest", "--time=10", "--no-requeue")
     # Only a running step hears of preemption at once; a batch shell hears nothing until GraceTime is over.
-    lab.wait_for(lambda: f"{harvested}.0" in lab.run(["squeue", "-h", "-s", "-o", "%i"]).stdout.split(), 20)
+    lab.wait_for(lambda: f"{harvested}.0" in lab.run(["squeue", "-h", "-s", "-o", "%i"]).stdout.split(), 90)
     main = lab.submit("true", "--nodes=8")
-    assert lab.wait_for_state(main, "COMPLETED", "FAILED", deadline_s=30) == "COMPLETED"
+    assert lab.wait_for_state(main, "COMPLETED", "FAILED", deadline_s=90) == "COMPLETED"
     assert lab.job(harvested)["PreemptTime"] not in ("", "None")

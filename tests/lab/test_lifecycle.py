@@ -55,15 +55,15 @@ def test_up_is_idle_and_down_leaves_nothing(lab_directory: Path) -> None:
         assert len(lab.nodes) == 8
         stray = f"(trap '' TERM; env -i sh -c ': {lab.path}; while :; do sleep 1; done' &) &"
         lab.submit(f"{stray} touch {lab.output}/strayed; srun sleep 600", "--nodes=4")
-        lab.wait_for(lambda: (lab.output / "strayed").exists() and naming(lab_directory), 10)
+        lab.wait_for(lambda: (lab.output / "strayed").exists() and naming(lab_directory), 90)
         ended = time.monotonic()
     down_s = time.monotonic() - ended
     assert left_of(lab_directory) == []
     assert naming(lab_directory) == []
     assert sorted(lab_directory.parent.iterdir()) == beside
     # The targets are 3 s and 4 s on an idle machine; these bounds only catch what hangs.
-    assert up_s < 15
-    assert down_s < 10
+    assert up_s < 60
+    assert down_s < 45
 
 
 def test_two_labs_do_not_know_of_each_other(lab_directory: Path) -> None:
@@ -100,7 +100,7 @@ def test_down_after_everything_was_killed(lab_directory: Path) -> None:
     lab.wait_for_state(job, "RUNNING")
     for daemon in lab.daemons:
         lab.kill(daemon, signal.SIGKILL)
-    lab.wait_for(lambda: not any(lab.is_running(d) for d in lab.daemons), 30)
+    lab.wait_for(lambda: not any(lab.is_running(d) for d in lab.daemons), 90)
     assert left_of(lab_directory)  # steps outlive their slurmd
     lab.down()
     assert left_of(lab_directory) == []
@@ -169,8 +169,8 @@ def test_a_lab_ends_with_the_process_it_is_bound_to(lab_directory: Path) -> None
         f"from scripts.lab import Lab, LabConfig; Lab.up({str(lab_directory)!r}, LabConfig(nodes=1));"
         "os.kill(os.getpid(), signal.SIGKILL)"
     )
-    assert subprocess.run([sys.executable, "-c", code], timeout=60).returncode == -signal.SIGKILL
-    wait_until(lambda: not lab_directory.exists() and not left_of(lab_directory), 20)
+    assert subprocess.run([sys.executable, "-c", code], timeout=180).returncode == -signal.SIGKILL
+    wait_until(lambda: not lab_directory.exists() and not left_of(lab_directory), 90)
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL])
@@ -178,7 +178,7 @@ def test_an_up_that_is_interrupted_leaves_nothing(number: signal.Signals, lab_di
     with subprocess.Popen(
         [SLURM_LAB, "up", lab_directory, "--nodes=60"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
     ) as process:
-        wait_until(lambda: (lab_directory / "log/slurmctld.out").exists(), 20)
+        wait_until(lambda: (lab_directory / "log/slurmctld.out").exists(), 90)
         process.send_signal(number)
     if number == signal.SIGKILL:
         cluster.down(lab_directory)
@@ -238,11 +238,11 @@ def test_a_lab_may_outlive_its_maker(lab_directory: Path) -> None:
 def test_a_daemon_killed_and_started_again_keeps_its_state(lab_directory: Path) -> None:
     with Lab.up(lab_directory, SMALL) as lab:
         job = lab.submit("true", "--hold")
-        lab.wait_for(lambda: (lab_directory / "state/job_state").exists(), 20, "saved state")
+        lab.wait_for(lambda: (lab_directory / "state/job_state").exists(), 90, "saved state")
         lab.kill("slurmctld", signal.SIGTERM)
-        lab.wait_for(lambda: not lab.is_running("slurmctld"), 10)
+        lab.wait_for(lambda: not lab.is_running("slurmctld"), 90)
         lab.start("slurmctld")
-        lab.wait_for(lambda: lab.run(["squeue", "-h"], check=False).returncode == 0, 20)
+        lab.wait_for(lambda: lab.run(["squeue", "-h"], check=False).returncode == 0, 90)
         assert lab.job_state(job) == "PENDING"
 
 

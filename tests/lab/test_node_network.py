@@ -111,7 +111,7 @@ def test_slurm_loses_a_node_that_is_cut_off_and_has_it_again(
         assert {host for host in network.addresses.nodes if f" {host}/24" in said} == set(network.addresses.nodes)
         network.isolate(1)
         lab.wait_for(lambda: lab.node_states()["n001"].startswith("down"), 90, "a node that is down")
-        assert lab.node_states()["n000"] == "idle"
+        lab.wait_for(lambda: lab.node_states()["n000"] == "idle", 60, "the other one, idle")
         network.rejoin(1)
         lab.run(["scontrol", "update", "NodeName=n001", "State=RESUME"])
         lab.wait_for(lambda: set(lab.node_states().values()) == {"idle"}, 60, "both nodes idle")

@@ -90,7 +90,7 @@ def test_a_process_whose_first_thread_has_ended_is_alive() -> None:
     )
     child = subprocess.Popen([sys.executable, "-c", program], stdin=subprocess.PIPE)
     stat = Path(f"/proc/{child.pid}/stat")
-    wait_until(lambda: stat.read_text().rpartition(")")[2].split()[0] == "Z", 10, "a first thread that has ended")
+    wait_until(lambda: stat.read_text().rpartition(")")[2].split()[0] == "Z", 90, "a first thread that has ended")
     running = sight(child.pid)
     assert running is not None
     process = Process(child.pid, running.start_ticks, "x")

@@ -29,7 +29,7 @@ def test_a_release_runs_and_preempts(release: str, lab_factory: LabFactory) -> N
     assert version.startswith(VERSIONS.get(release, "2"))
     harvested = lab.submit("srun sleep 600", "--nodes=4", "--partition=harvest", "--time=10", "--no-requeue")
     # Only a running step hears of preemption at once; a batch shell hears nothing until GraceTime is over.
-    lab.wait_for(lambda: f"{harvested}.0" in lab.run(["squeue", "-h", "-s", "-o", "%i"]).stdout.split(), 20)
+    lab.wait_for(lambda: f"{harvested}.0" in lab.run(["squeue", "-h", "-s", "-o", "%i"]).stdout.split(), 90)
     main = lab.submit("which scontrol; srun hostname", "--nodes=4")
     assert lab.wait_for_state(main, "COMPLETED", "FAILED") == "COMPLETED"
     said = (lab.output / f"{main}.txt").read_text().split()

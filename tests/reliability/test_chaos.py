@@ -80,7 +80,7 @@ def test_nodes_that_slurm_itself_has_drained_serve_again(lab: Lab) -> None:
     drained, here, *_ = lab.nodes
     for node, reason in ((drained, "Kill task failed"), (here, faults.DRAINED_HERE)):
         lab.run(["scontrol", "update", f"NodeName={node}", "State=DRAIN", f"Reason={reason}"])
-    lab.wait_for(lambda: lab.node_states()[here].rstrip("*") == "drained", 30)
+    lab.wait_for(lambda: lab.node_states()[here].rstrip("*") == "drained", 90)
     chaos.resume_drained()
     assert lab.node_states()[drained].rstrip("*") == "idle"
     assert lab.node_states()[here].rstrip("*") == "drained"

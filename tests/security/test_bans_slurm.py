@@ -26,7 +26,7 @@ def test_a_banned_user_holds_no_node_and_no_task(lab_factory: Callable[[LabConfi
     with quick_site(lab_factory, Site.last_log) as site:
         lab = site.lab
         bobs, alices = site.harvest("bob", 2), site.harvest("alice", 2)
-        lab.wait_for(lambda: len(of(lab, "bob", "RUNNING")) == len(of(lab, "alice", "RUNNING")) == 2, 60, "pilots")
+        lab.wait_for(lambda: len(of(lab, "bob", "RUNNING")) == len(of(lab, "alice", "RUNNING")) == 2, 120, "pilots")
         hers = of(lab, "alice", "RUNNING")
         refused = lab.run([BIN / "malletrain", "ban", "bob", "--reason", "x"], user="alice", check=False)
         assert refused.returncode == 1
@@ -34,7 +34,7 @@ def test_a_banned_user_holds_no_node_and_no_task(lab_factory: Callable[[LabConfi
         assert len(of(lab, "bob", "RUNNING")) == 2
 
         operate(site, "ban", "bob", "--reason", "mines, ticket 4711")
-        lab.wait_for(lambda: not of(lab, "bob"), 60, "no task of a banned user")
+        lab.wait_for(lambda: not of(lab, "bob"), 120, "no task of a banned user")
         assert set(hers) <= set(of(lab, "alice", "RUNNING")), "nobody else's pilot has ended"
         told = lab.run([BIN / "malletrain", "status"], user="bob", check=False)
         assert told.returncode == 1
@@ -43,7 +43,7 @@ def test_a_banned_user_holds_no_node_and_no_task(lab_factory: Callable[[LabConfi
         own = lab.submit(
             "sleep 600", "-p", "harvest", "--hold", "--array=0-3", f"--comment=malletrain job {bobs}", user="bob"
         )
-        lab.wait_for(lambda: len(of(lab, "alice", "RUNNING")) == 2, 30, "alice trains on")
+        lab.wait_for(lambda: len(of(lab, "alice", "RUNNING")) == 2, 120, "alice trains on")
         assert not of(lab, "bob", "RUNNING")
 
         site.stop()
@@ -53,5 +53,5 @@ def test_a_banned_user_holds_no_node_and_no_task(lab_factory: Callable[[LabConfi
         operate(site, "unban", "bob")
         lab.run(["scancel", str(own)])
         site.harvest("bob", 2)
-        lab.wait_for(lambda: len(of(lab, "bob", "RUNNING")) == 2, 60, "pilots of the admitted user")
+        lab.wait_for(lambda: len(of(lab, "bob", "RUNNING")) == 2, 120, "pilots of the admitted user")
         assert site.status("alice")["jobs"][0]["id"] in (bobs, alices)

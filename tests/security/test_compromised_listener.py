@@ -37,7 +37,7 @@ class Stage:
     def __init__(self, lab: Lab, folder: Path, bounds: ActuatorBounds) -> None:
         self.lab = lab
         self.log = folder / "acts.jsonl"
-        commands = Commands(lab.env, timeout_s=5.0)
+        commands = Commands(lab.env, timeout_s=30.0)
         actuator = Actuator(commands, HARVEST, bounds, AuditLog(self.log, time.time))
         self.server = ActuatorServer(folder / "socket", actuator, frozenset({os.geteuid()}), lambda: None)
         self.thread = threading.Thread(target=self.server.run)

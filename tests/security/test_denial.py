@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import select
 import socket
 import threading
 import time
@@ -29,7 +30,7 @@ def connections(house: House, count: int, sent: bytes = b"") -> Iterator[list[so
     with contextlib.ExitStack() as stack:
         opened = []
         for _ in range(count):
-            connection = stack.enter_context(socket.create_connection(("127.0.0.1", house.server.port), timeout=20))
+            connection = stack.enter_context(socket.create_connection(("127.0.0.1", house.server.port), timeout=60))
             connection.sendall(sent)
             opened.append(connection)
         yield opened
@@ -47,16 +48,16 @@ def ends(connection: socket.socket, seconds: float) -> bytes:
 
 def test_a_strangers_body_is_not_read(house: House) -> None:
     with connections(house, 1, STALLED + b"\r\n" + b"x" * 1000) as (stranger,):
-        answer = ends(stranger, 10)
+        answer = ends(stranger, 60)
     assert answer.startswith(b"HTTP/1.1 401") and b"connection: close" in answer
 
 
 def test_a_token_that_nobody_has_is_a_stranger(house: House) -> None:
     with connections(house, 1, STALLED + b"Authorization: Bearer made-up\r\n\r\n") as (stranger,):
-        assert ends(stranger, 10).startswith(b"HTTP/1.1 401")
+        assert ends(stranger, 60).startswith(b"HTTP/1.1 401")
     report = b"POST /v1/workers/7_0.0/report HTTP/1.1\r\nHost: x\r\nContent-Length: 900000\r\n"
     with connections(house, 1, report + b"Authorization: Bearer made-up\r\n\r\n") as (stranger,):
-        assert b"say hello again" in ends(stranger, 10)
+        assert b"say hello again" in ends(stranger, 60)
 
 
 def test_made_up_tokens_do_not_evade_the_limit_of_an_address(new_house: Callable[..., House]) -> None:
@@ -71,7 +72,7 @@ def test_made_up_tokens_do_not_evade_the_limit_of_an_address(new_house: Callable
 def test_a_login_has_a_short_body(house: House) -> None:
     long = b"POST /v1/session HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 20000\r\n\r\n"
     with connections(house, 1, long) as (stranger,):
-        assert ends(stranger, 10).startswith(b"HTTP/1.1 413")
+        assert ends(stranger, 60).startswith(b"HTTP/1.1 413")
 
 
 def test_stalled_logins_hold_a_bounded_amount_of_memory(new_house: Callable[..., House]) -> None:
@@ -81,14 +82,15 @@ def test_stalled_logins_hold_a_bounded_amount_of_memory(new_house: Callable[...,
         + b"x" * 15_000
     )
     with connections(house, 6, part) as stalled:
-        for connection in stalled:
-            connection.settimeout(5)
-        refused = 0
-        for connection in stalled:
-            with contextlib.suppress(TimeoutError):
-                refused += connection.recv(100).startswith(b"HTTP/1.1 503")
-        assert refused == 3, "three bodies fit the budget"
+
+        def answered() -> list[socket.socket]:
+            return select.select(stalled, [], [], 0)[0]
+
+        wait_until(lambda: len(answered()) >= 3, 60, "an answer to each body beyond the budget")
         assert Caller(house, house.token(1001)).get("/v1/jobs").status_code == 200
+        refused = answered()
+        assert len(refused) == 3, "three bodies fit the budget"
+        assert all(connection.recv(100).startswith(b"HTTP/1.1 503") for connection in refused)
     wait_until(lambda: len(house.connections) <= 1)
     login = Caller(house).post("/v1/session", json={"credential": house.credential()})
     assert login.status_code == 200, "what was read is given back"
@@ -98,15 +100,16 @@ def test_idle_strangers_make_room_for_others(new_house: Callable[..., House]) ->
     house = new_house(connections=ConnectionLimits(strangers_per_address=20))
     known = Caller(house, house.token(1001))
     assert known.get("/v1/jobs").status_code == 200
-    house.connections._elapsed = house.clock.elapsed
+    at = [time.monotonic()]
+    house.connections._elapsed = lambda: at[0]
     with connections(house, 100, b"GET /v1/health HTTP/1.1\r\n") as idle, contextlib.ExitStack() as later:
         wait_until(lambda: len(house.connections) == 101)
-        house.clock.ahead += 2.0  # none is within its first second
+        at[0] += 2.0  # none is within its first second
         later.enter_context(connections(house, 1))
         wait_until(lambda: len(house.connections) <= 21)
         assert known.get("/v1/jobs").status_code == 200, "a known caller keeps its connection"
         assert Caller(house, house.token(1002)).get("/v1/jobs").status_code == 200, "a newcomer gets one"
-        assert ends(idle[0], 5) == b"", "the oldest stranger went"
+        assert ends(idle[0], 60) == b"", "the oldest stranger went"
 
 
 def test_a_caller_has_so_many_connections(new_house: Callable[..., House]) -> None:
@@ -115,7 +118,7 @@ def test_a_caller_has_so_many_connections(new_house: Callable[..., House]) -> No
     with connections(house, 4, request) as mine:
         answers = []
         for connection in mine:
-            connection.settimeout(10)
+            connection.settimeout(60)
             answers.append(connection.recv(12))
         assert sorted(answers) == [b"HTTP/1.1 200"] * 3 + [b"HTTP/1.1 429"]
     wait_until(lambda: len(house.connections) == 0)
@@ -125,7 +128,7 @@ def test_a_caller_has_so_many_connections(new_house: Callable[..., House]) -> No
 def test_a_stranger_does_not_keep_an_idle_connection(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("malletrain.api.http_server.STRANGERS_KEEP_ALIVE_SECONDS", 0.3)
     with connections(house, 1, b"GET /v1/health HTTP/1.1\r\nHost: x\r\n\r\n") as (stranger,):
-        assert ends(stranger, 10).startswith(b"HTTP/1.1 200")
+        assert ends(stranger, 60).startswith(b"HTTP/1.1 200")
 
 
 def test_refusals_of_a_flood_are_slow(new_house: Callable[..., House]) -> None:
@@ -145,10 +148,12 @@ def test_logins_that_fail_are_answered_slowly_and_others_are_not(new_house: Call
     began = time.monotonic()
     assert Caller(house).post("/v1/session", json={"credential": "MUNGE:AwQDAAAAAAAA:"}).status_code == 401
     assert time.monotonic() - began >= 2.0
+    patient = new_house(limits=RateLimits(refusal_seconds=50.0, address_rate=0.001, address_burst=10))
     began = time.monotonic()
-    assert Caller(house).post("/v1/session", json={"credential": house.credential()}).status_code == 200
-    assert Caller(house).get("/v1/jobs").status_code == 401, "a token that ran out: say so at once"
-    assert time.monotonic() - began < 2.0
+    for each in (house, patient):
+        assert Caller(each).post("/v1/session", json={"credential": each.credential()}).status_code == 200
+        assert Caller(each).get("/v1/jobs").status_code == 401, "a token that ran out: say so at once"
+    assert time.monotonic() - began < 50.0
     stranger = Caller(house)
     began = time.monotonic()
     assert [stranger.get("/v1/jobs").status_code for _ in range(6)] == [401] * 6
@@ -164,7 +169,7 @@ def test_a_users_requests_wait_for_each_other_not_others_for_them(new_house: Cal
     def slow(over: bool = True, uid: int | None = None, limit: int = 10_000) -> Any:
         if uid == 1001:
             begun.release()
-            assert go_on.wait(30)
+            assert go_on.wait(120)
         return real(over, uid, limit)
 
     house.views.jobs = slow  # type: ignore[method-assign]
@@ -172,19 +177,20 @@ def test_a_users_requests_wait_for_each_other_not_others_for_them(new_house: Cal
     threads = [threading.Thread(target=caller.get, args=("/v1/jobs?mine=true",)) for caller in flood]
     for thread in threads:
         thread.start()
-    assert begun.acquire(timeout=20)
+    assert begun.acquire(timeout=60)
     try:
         assert Caller(house, house.token(1002)).get("/v1/jobs?mine=true").status_code == 200
     finally:
         go_on.set()
         for thread in threads:
-            thread.join(30)
+            thread.join(60)
 
 
 @pytest.mark.parametrize("kind", ["head", "body", "login"])
 def test_a_slow_loris_is_cut_off(kind: str, new_house: Callable[..., House], monkeypatch: pytest.MonkeyPatch) -> None:
     """A byte now and then does not set the clock back: neither in a head, nor in a known caller's body or a login."""
     monkeypatch.setattr("malletrain.api.http_server.HEAD_SECONDS", 0.5)
+    monkeypatch.setattr("malletrain.api.request_guard.LINGER_SECONDS", 60.0)  # this side may be slow
     house = new_house(limits=RateLimits(body_seconds=0.5))
     token = f"Authorization: Bearer {house.token(1001)}\r\n\r\n".encode()
     login = b"POST /v1/session HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 9000\r\n\r\n"
@@ -193,10 +199,14 @@ def test_a_slow_loris_is_cut_off(kind: str, new_house: Callable[..., House], mon
         loris.settimeout(0.05)
         began, answer = time.monotonic(), None
         while answer is None:
-            assert time.monotonic() - began < 15
-            with contextlib.suppress(TimeoutError, ConnectionResetError, BrokenPipeError):
+            assert time.monotonic() - began < 40
+            try:
                 loris.sendall(b"x")
                 answer = loris.recv(65536)
+            except TimeoutError:
+                continue
+            except ConnectionError:  # a byte was on the way as the server hung up
+                answer = b""
         assert answer[:12] in ((b"",) if kind == "head" else (b"HTTP/1.1 408",))
 
 

@@ -30,7 +30,7 @@ def test_a_payload_deaf_to_sigterm_does_not_keep_its_node_for_killwait(
     """Drained, not wanted by a main job: this lab's Slurm would preempt within the patience."""
     lab, nodes = any_lab, any_lab.nodes
     monkeypatch.setattr(harvesting, "PAYLOAD", DEAF_STEP)
-    with lab.changed(Change(settings={"KillWait": "40"})):
+    with lab.changed(Change(settings={"KillWait": "100"})):
         harvest = Harvesting(lab, overrides={"leave_patience_s": 2.0, "include_nodes": frozenset(nodes[:2])})
         harvest.workers = harvest.loop._workers = Deaf(harvest.clock)  # type: ignore[arg-type]
         harvest.submit()
@@ -42,6 +42,6 @@ def test_a_payload_deaf_to_sigterm_does_not_keep_its_node_for_killwait(
             harvest.tick()
             return not harvest.held() and len(harvest.view().held) == 10
 
-        lab.wait_for(drained, 35, "\n".join(harvest.said()))
-        assert time.monotonic() - begun < 35, "KillWait is 40 s"
+        lab.wait_for(drained, 90, "\n".join(harvest.said()))
+        assert time.monotonic() - begun < 90, "KillWait is 100 s"
         lab.run(["scontrol", "update", f"NodeName={nodes[0]},{nodes[1]}", "State=RESUME"])

@@ -21,8 +21,8 @@ from malletrain.wire.errors import WireError
 from malletrain.wire.http import DaemonUnavailable
 from malletrain.wire.messages import Standing
 from malletrain.wire.worker_client import DaemonUnreachable, PilotIdentity, WorkerClient
+from scripts.lab.ports import free_port
 from tests.api.house import Caller, House
-from tests.elastic.coordinator import free_port
 from tests.security.two_users import ARRAYS, HIS, RUNNING, Site, name_of, node_of
 from tests.slurm.test_sbatch import GOOD, ask
 from tests.waiting import wait_until

@@ -28,7 +28,8 @@ from malletrain.elastic.comm.group import Group
 from malletrain.elastic.comm.peer_store import MAX_STRANGERS, PeerStore, StoreServer
 from malletrain.elastic.errors import ElasticError, PeerLost
 from malletrain.wire.messages import Plan, Seat
-from tests.elastic.coordinator import JOB, Coordinator, Pod, free_port, running
+from scripts.lab.ports import free_port
+from tests.elastic.coordinator import JOB, Coordinator, Pod, running
 from tests.elastic.digits import SCRIPT, diary
 from tests.elastic.stores import meeting, serve
 from tests.waiting import wait_until
@@ -129,7 +130,7 @@ def test_nothing_is_had_from_the_ports_of_a_live_job(live: tuple[Coordinator, Po
         answers = strangers.map(says, [port for _, port in ports for _ in words], [*words] * len(ports))
         assert set(answers) == {b""}, "strangers get no answer"
         assert all(strangers.map(is_refused, meetings))
-    wait_until(lambda: steps(directory) > began, 30, "training goes on")
+    wait_until(lambda: steps(directory) > began, 90, "training goes on")
     assert not daemon.seen(EventKind.WORKER_LOST)
 
     (directory / "go").touch()
@@ -146,7 +147,7 @@ def test_a_stranger_is_not_given_the_state(live: tuple[Coordinator, Pod, Path]) 
         with pytest.raises(PeerLost):
             make_group(Meeting(world.store, world.generation + 1, guess), 1, 2, "127.0.0.1", timedelta(seconds=2))
     began = steps(directory)
-    wait_until(lambda: steps(directory) > began, 30, "training goes on")
+    wait_until(lambda: steps(directory) > began, 90, "training goes on")
 
 
 @pytest.mark.alone
@@ -353,7 +354,7 @@ def test_members_of_a_generation_that_is_not_heard_of_yet_are_waited_for() -> No
     server.put("key", "value")
     thread = threading.Thread(target=come)
     thread.start()
-    wait_until(lambda: bool(server._strangers), 30, "it has come")
+    wait_until(lambda: bool(server._strangers), 90, "it has come")
     server.trust(meeting(server.address, 2))
     thread.join(10)
     assert found == ["value"]

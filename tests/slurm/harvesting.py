@@ -42,17 +42,33 @@ class Clock:
         return time.monotonic()
 
 
+def until_saved(lab: Lab) -> None:
+    """Wait until slurmctld has on disk what it knows of jobs now: what it has not is gone when it is killed."""
+    name = f"saved-{time.monotonic_ns()}"
+    lab.submit("exit", "-p", "batch", "--hold", f"--job-name={name}", user="bob")
+
+    def saved() -> bool:
+        try:
+            return name.encode() in (lab.path / "state" / "job_state").read_bytes()
+        except FileNotFoundError:  # the new one takes its place at this moment
+            return False
+
+    lab.wait_for(saved, 60, "slurmctld's state on disk")
+
+
 @dataclass
 class Harvesting:
-    """One harvest on one lab. `harvest` names partition, account and QOS; `overrides` are fields of Rules."""
+    """One harvest on one lab. `harvest` names partition, account and QOS; `overrides` are fields of Rules. A command
+    is given `patience_s` seconds."""
 
     lab: Lab
     harvest: Harvest = field(default_factory=lambda: Harvest("harvest"))
     environment: Mapping[str, str] | None = None
     overrides: Mapping[str, object] = field(default_factory=dict)
+    patience_s: float = 30.0
 
     def __post_init__(self) -> None:
-        self.commands = Commands(self.environment or self.lab.env, timeout_s=10.0)
+        self.commands = Commands(self.environment or self.lab.env, self.patience_s)
         self.facts: SiteFacts = site_facts.read(self.commands)
         self.uid = pwd.getpwnam("alice").pw_uid
         self.clock = Clock()
@@ -96,7 +112,7 @@ class Harvesting:
         assert decision is not None, [e.reason for e in self.events(EventKind.CLUSTER_UNAVAILABLE)]
         return decision
 
-    def fill(self, nodes: Sequence[str], deadline_s: float = 40.0) -> None:
+    def fill(self, nodes: Sequence[str], deadline_s: float = 120.0) -> None:
         """Tick until pilots run on exactly these nodes."""
 
         def filled() -> bool:
@@ -118,7 +134,7 @@ class Harvesting:
             for node in job.nodes
         }
 
-    def left(self, nodes: Iterable[str], deadline_s: float = 20.0) -> None:
+    def left(self, nodes: Iterable[str], deadline_s: float = 60.0) -> None:
         """Wait, without another tick, until no pilot is on these nodes."""
         gone = set(nodes)
         self.lab.wait_for(lambda: not gone & set(self.held()), deadline_s, f"no pilot on {gone}; {self.said()[-12:]}")

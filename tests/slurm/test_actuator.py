@@ -9,6 +9,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -39,7 +40,7 @@ def serve(tmp_path: Path) -> Iterator[Serve]:
                 (tmp_path / name).write_text(f"#!/bin/sh\n{slurm}\n")
                 (tmp_path / name).chmod(0o755)
             hands = Actuator(
-                Commands({"PATH": f"{tmp_path}:/usr/bin:/bin"}, 5.0),
+                Commands({"PATH": f"{tmp_path}:/usr/bin:/bin"}, 30.0),
                 HARVEST,
                 ActuatorBounds(3600.0),
                 AuditLog(tmp_path / "acts", time.time),
@@ -60,7 +61,7 @@ def serve(tmp_path: Path) -> Iterator[Serve]:
             server.close()
 
 
-def cluster(path: Path, patience_s: float = 20.0) -> ActuatorClient:
+def cluster(path: Path, patience_s: float = 60.0) -> ActuatorClient:
     looks = SlurmCluster(Commands({"PATH": "/nowhere"}, 1.0), HARVEST, {1: 1001}.get)
     return ActuatorClient(looks, path, {1: 1001}.get, patience_s)
 
@@ -101,17 +102,19 @@ def test_a_limit_above_the_sites_is_refused_by_the_actuator_itself(serve: Serve)
 
 
 def test_who_stalls_babbles_or_vanishes_holds_nobody_up(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "REQUEST_TIMEOUT_S", 0.5)
+    monkeypatch.setattr(module, "REQUEST_TIMEOUT_S", 2.0)
     path = serve(slurm="echo 'slurm_load_jobs error: Invalid job id specified' >&2; exit 1")
     open_ones = []
     for said in (b"", b'{"verb": "start"', b"\xff\xfe\n", b"[" * 100_000 + b"\n"):
         line = socket.socket(socket.AF_UNIX)
         line.connect(str(path))
-        line.sendall(said)
+        with suppress(OSError):  # given up before all was sent
+            line.sendall(said)
         open_ones.append(line)
     vanished = socket.socket(socket.AF_UNIX)
     vanished.connect(str(path))
-    vanished.sendall(b'{"verb"')
+    with suppress(OSError):
+        vanished.sendall(b'{"verb"')
     vanished.close()
     done = cluster(path).recycle([RECYCLE])
     assert [o.done for o in done] == [True], "it is gone, says Slurm"

@@ -47,7 +47,7 @@ def commands_as(lab: Lab, user: str, folder: Path) -> Commands:
         script = folder / name
         script.write_text(f'#!/bin/sh\nexec setpriv --reuid {user} --regid {gid} --init-groups {real} "$@"\n')
         script.chmod(0o755)
-    return Commands({**environment, "PATH": f"{folder}:{environment['PATH']}"}, timeout_s=10.0)
+    return Commands({**environment, "PATH": f"{folder}:{environment['PATH']}"}, timeout_s=30.0)
 
 
 def submit(lab: Lab, user: str, tasks: int = 3) -> int:
@@ -69,7 +69,7 @@ def test_a_pilots_whole_life(accounted: Lab, who: str, tmp_path: Path) -> None:
     def start() -> None:
         outcome = cluster.start([StartPilot(3, pilot, node, 600.0, "")])[0]
         assert outcome.done, outcome.detail
-        accounted.wait_for(lambda: cluster.end_state(pilot).kind is EndKind.ACTIVE, 30)
+        accounted.wait_for(lambda: cluster.end_state(pilot).kind is EndKind.ACTIVE, 90)
 
     start()
     assert cluster.snapshot().holders[node][0].id == pilot
@@ -81,7 +81,7 @@ def test_a_pilots_whole_life(accounted: Lab, who: str, tmp_path: Path) -> None:
     accounted.wait_for(lambda: cluster.end_state(pilot).kind is EndKind.HELD and cluster.snapshot().is_free(node), 60)
     assert accounted.job(pilot)["Requeue"] == "0"
     accounted.wait_for(lambda: cluster.start([StartPilot(3, pilot, node, 600.0, "")])[0].done, 60)
-    accounted.wait_for(lambda: cluster.end_state(pilot).kind is EndKind.ACTIVE, 30)
+    accounted.wait_for(lambda: cluster.end_state(pilot).kind is EndKind.ACTIVE, 90)
     cancelled = cluster.cancel(CancelTasks(3, (f"{array}_0", f"{array}_2"), ""))
     assert cancelled.done, cancelled.detail
     accounted.wait_for(lambda: f"{array}_0" not in {job.id for job in cluster.snapshot().jobs}, 60)
@@ -215,13 +215,13 @@ def test_the_table_of_rights(
     main = lab.submit("sleep 60", "-p", "batch", "--hold", "--nodes=1", user="malletrain" if user == "bob" else "bob")
     lab.run(["scontrol", "update", f"JobId={array}_2", f"NodeList={lab.nodes[3]}", "TimeLimit=10"])
     lab.run(["scontrol", "release", f"{array}_2"])
-    lab.wait_for_state(f"{array}_2", "RUNNING", deadline_s=20)
+    lab.wait_for_state(f"{array}_2", "RUNNING", deadline_s=90)
     lab.run(["scontrol", "hold", f"{array}_3"])
     if who == "operator":
         lab.run(["sacctmgr", "-i", "modify", "user", "name=bob", "set", "adminlevel=operator"])
         commands = commands_as(lab, user, tmp_path)
         lab.wait_for(
-            lambda: commands.run(["scontrol", "update", f"JobId={main}", "Comment=x"]).ok, 20, "bob's new rights"
+            lambda: commands.run(["scontrol", "update", f"JobId={main}", "Comment=x"]).ok, 90, "bob's new rights"
         )
     try:
         commands = commands_as(lab, user, tmp_path)

@@ -51,7 +51,7 @@ def test_whatever_was_changed_is_named_and_stays_held(accounted: Lab, tmp_path: 
         if task == 4:
             fields = [f"Dependency=afterany:{lab.submit('true', '--hold', user='alice')}"]
         lab.run(["scontrol", verb, *([f"JobId={name}", *fields] if fields else [name])], user)
-    lab.wait_for(lambda: harvest.tick() and harvest.running(), 30, "the one that was not changed")
+    lab.wait_for(lambda: harvest.tick() and harvest.running(), 90, "the one that was not changed")
     assert set(harvest.held().values()) == {f"{array}_5"}
     why = told(harvest)
     assert "its account is main" in why[f"{array}_0"]
@@ -75,7 +75,7 @@ def test_a_task_that_is_put_right_again_is_used(any_lab: Lab, monkeypatch: pytes
     assert harvest.view().pilots[f"{array}_0"].phase is PilotPhase.ASIDE
     any_lab.run(["scontrol", "uhold", f"{array}_0"])
     monkeypatch.setattr(pilot_changes, "ASIDE_S", 0.0)
-    any_lab.wait_for(lambda: harvest.tick() and harvest.running(), 30, "it runs")
+    any_lab.wait_for(lambda: harvest.tick() and harvest.running(), 90, "it runs")
 
 
 def test_a_task_that_its_owner_makes_a_main_job_is_no_pilot_any_more(any_lab: Lab) -> None:
@@ -84,7 +84,7 @@ def test_a_task_that_its_owner_makes_a_main_job_is_no_pilot_any_more(any_lab: La
     any_lab.run(["scontrol", "update", f"JobId={array}_0", "Partition=batch", "TimeLimit=10"], "alice")
     any_lab.run(["scontrol", "release", f"{array}_0"], "alice")
     any_lab.wait_for_state(f"{array}_0", "RUNNING")
-    any_lab.wait_for(lambda: harvest.tick() and harvest.running(), 30, "the other runs")
+    any_lab.wait_for(lambda: harvest.tick() and harvest.running(), 90, "the other runs")
     assert harvest.view().pilots[f"{array}_0"].phase is PilotPhase.ENDED
     harvest.tick()
     assert any_lab.job_state(f"{array}_0") == "RUNNING", "it is left alone"

@@ -54,7 +54,7 @@ def test_select_linear(any_lab: Lab) -> None:
         lab.run(["scontrol", "update", f"NodeName={n[1]}", "State=DRAIN", "Reason=x"])
         harvest.tick()
         harvest.left([n[1]])
-        lab.wait_for(lambda: harvest.tick() and len(harvest.view().held) == 4, 20, "its task waits again")
+        lab.wait_for(lambda: harvest.tick() and len(harvest.view().held) == 4, 90, "its task waits again")
 
 
 def test_main_jobs_that_cannot_start_now_take_no_node(any_lab: Lab) -> None:
@@ -72,7 +72,7 @@ def test_main_jobs_that_cannot_start_now_take_no_node(any_lab: Lab) -> None:
     assert not [action for action in decision.actions if not isinstance(action, CutLimit | TopUp)]
     assert set(harvest.held()) == set(n)
     lab.run(["scontrol", "release", str(held)])
-    lab.wait_for(lambda: harvest.tick() and lab.job_state(held) == "RUNNING", 40, f"{harvest.said()[-6:]}")
+    lab.wait_for(lambda: harvest.tick() and lab.job_state(held) == "RUNNING", 90, f"{harvest.said()[-6:]}")
 
 
 def test_cloud_nodes_that_are_off_are_no_holes(release: str | None, lab_factory: LabFactory) -> None:
@@ -102,7 +102,7 @@ def test_features_gres_weights_and_topology(any_lab: Lab) -> None:
         },
     )
     with lab.changed(change, restart=True):
-        lab.wait_for(lambda: "fpga:2" in lab.run(["sinfo", "-h", "-n", n[0], "-o", "%G"]).stdout, 30)
+        lab.wait_for(lambda: "fpga:2" in lab.run(["sinfo", "-h", "-n", n[0], "-o", "%G"]).stdout, 90)
         harvest = Harvesting(lab, overrides={"max_pilots": 2})
         seen = harvest.snapshot().node
         assert (set(seen[n[0]].features), seen[n[0]].weight, seen[n[0]].gres) == ({"a100", "ib"}, 50, "fpga:2")
@@ -173,12 +173,12 @@ def test_preempt_modes_and_grace_times(any_lab: Lab, mode: str, grace: str) -> N
         harvest.fill(n[:2])
         pilot = harvest.held()[n[0]]
         main = lab.submit("sleep 600", "-p", "batch", "-w", n[0], "--exclusive", "--time=5", user="bob")
-        lab.wait_for_state(main, "RUNNING", deadline_s=30)
-        harvest.lab.wait_for(lambda: harvest.tick() and harvest.events(EventKind.PILOT_ENDED), 20, "its end is seen")
+        lab.wait_for_state(main, "RUNNING", deadline_s=90)
+        harvest.lab.wait_for(lambda: harvest.tick() and harvest.events(EventKind.PILOT_ENDED), 90, "its end is seen")
         (end,) = harvest.events(EventKind.PILOT_ENDED)
         assert (end.pilot, data_of(end)["preempted"]) == (pilot, True)
         lab.run(["scancel", str(main)])
-        lab.wait_for(lambda: harvest.snapshot().is_free(n[0]), 20)
+        lab.wait_for(lambda: harvest.snapshot().is_free(n[0]), 90)
         assert pilot not in [job.id for job in harvest.snapshot().jobs], "it does not come back by itself"
 
 

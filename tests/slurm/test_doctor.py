@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -112,6 +112,30 @@ def test_clocks_that_differ(any_lab: Lab) -> None:
     assert only(examine(any_lab), "agrees with slurmctld's").level is Level.OK
 
 
+class Slow(Commands):
+    """Answers that are true when they come, each of them ten seconds late: `late_s` counts them."""
+
+    late_s = 0.0
+
+    def ask(self, argv: Sequence[str], timeout_s: float | None = None) -> str:
+        answer = super().ask(argv, timeout_s)
+        self.late_s += 10.0
+        return answer
+
+
+def test_answers_that_take_their_time_are_no_clock_that_differs(any_lab: Lab) -> None:
+    commands = Slow(any_lab.env)
+
+    def examined(ahead_s: float) -> tuple[Finding, ...]:
+        return doctor.examine(commands, Harvest("harvest"), lambda: time.time() + commands.late_s + ahead_s)
+
+    assert only(examined(0.0), "agrees with slurmctld's").level is Level.OK
+    commands.late_s = 0.0
+    assert only(examined(60.0), "ahead of slurmctld's").level is Level.ERROR
+    commands.late_s = 0.0
+    assert only(examined(-60.0), "behind slurmctld's").level is Level.ERROR
+
+
 def test_a_process_tracking_that_leaves_processes_behind(any_lab: Lab) -> None:
     """A lab has no cgroups."""
     finding = only(examine(any_lab), "proctrack/linuxproc")
@@ -122,7 +146,7 @@ def test_backfill_that_does_not_reach_the_pilots(any_lab: Lab) -> None:
     change = Change(settings={"SchedulerParameters": "bf_interval=1,bf_max_job_test=5,bf_continue,sched_interval=2"})
     with any_lab.changed(change):
         blocker = any_lab.submit(
-            "sleep 60", "-p", "batch", f"--nodes={len(any_lab.nodes)}", "--exclusive", "--time=5"
+            "sleep 600", "-p", "batch", f"--nodes={len(any_lab.nodes)}", "--exclusive", "--time=5"
         )
         any_lab.wait_for_state(blocker, "RUNNING")
         for _ in range(12):
@@ -131,14 +155,14 @@ def test_backfill_that_does_not_reach_the_pilots(any_lab: Lab) -> None:
         def found() -> list[Finding]:
             return [f for f in examine(any_lab) if "backfill does not reach" in f.what]
 
-        (finding,) = any_lab.wait_for(found, 30, "a backfill cycle")
+        (finding,) = any_lab.wait_for(found, 90, "a backfill cycle")
         assert re.search(r"depth \d+ of \d+ \(bf_max_job_test=5\)", finding.what)
         assert "bf_max_job_test=100" in finding.remedy
 
 
 def test_a_queue_that_is_nearly_full(release: str | None, lab_factory: LabFactory) -> None:
     small = (("MaxJobCount", "100"), ("MaxArraySize", "16"))
-    lab = lab_factory(LabConfig(nodes=2, users=True, release=release, settings=small))
+    lab = lab_factory(LabConfig(nodes=3, users=True, release=release, settings=small))  # test_queues has one of two
     for _ in range(6):
         lab.submit("true", "-p", "batch", "--hold", "--array=0-14")
     finding = only(examine(lab), "of at most 100 jobs (MaxJobCount)")
@@ -200,9 +224,9 @@ def test_preemption_by_qos(by_qos: Lab) -> None:
     harvest.submit()
     harvest.fill(by_qos.nodes)
     node = by_qos.nodes[0]
-    main = by_qos.submit("sleep 60", "-p", "batch", "-A", "main", "-w", node, "--exclusive", "--time=5", user="bob")
+    main = by_qos.submit("sleep 600", "-p", "batch", "-A", "main", "-w", node, "--exclusive", "--time=5", user="bob")
     by_qos.wait_for_state(main, "RUNNING", deadline_s=60)
-    by_qos.wait_for(lambda: harvest.tick() and harvest.events(EventKind.PILOT_ENDED), 20, "its end is seen")
+    by_qos.wait_for(lambda: harvest.tick() and harvest.events(EventKind.PILOT_ENDED), 90, "its end is seen")
     (end,) = harvest.events(EventKind.PILOT_ENDED)
     assert (end.node, data_of(end)["preempted"]) == (node, True)
 
@@ -214,7 +238,7 @@ def test_a_federation_is_refused_by_name(accounted: Lab) -> None:
     try:
         commands = Commands(accounted.env)
         accounted.wait_for(
-            lambda: site_facts.read(commands).federation == "union", 30, "the cluster knows its federation"
+            lambda: site_facts.read(commands).federation == "union", 90, "the cluster knows its federation"
         )
         finding = only(examine(accounted, harvest=HARVEST), "the cluster is in federation union")
         assert finding.level is Level.ERROR

@@ -48,7 +48,7 @@ def unlike(lab: Lab) -> Change:
 def test_unlike_gpus_are_classes_and_each_process_has_its_own(lab: Lab) -> None:
     n = lab.nodes
     with lab.changed(unlike(lab), restart=True):
-        lab.wait_for(lambda: "a100:2" in lab.run(["sinfo", "-h", "-n", n[0], "-o", "%G"]).stdout, 30)
+        lab.wait_for(lambda: "a100:2" in lab.run(["sinfo", "-h", "-n", n[0], "-o", "%G"]).stdout, 90)
         harvest = Harvesting(lab)
         kinds = node_kinds(harvest.commands, "harvest")
         assert sorted((kind.nodes, kind.gres) for kind in kinds) == [
@@ -65,7 +65,7 @@ def test_unlike_gpus_are_classes_and_each_process_has_its_own(lab: Lab) -> None:
         wanted = {1: {n[0], n[1]}, 2: {n[2]}}
         lab.wait_for(
             lambda: harvest.tick() and {job: harvest.running(job) for job in wanted} == wanted,
-            40,
+            90,
             f"nodes for each of them; {harvest.said()}",
         )
         lab.clear()

@@ -39,7 +39,7 @@ def test_a_job_that_asks_for_one_leaf_is_given_one(any_lab: Lab) -> None:
         assert asked == {job: 1}
         lab.run(["scontrol", "update", "PartitionName=batch", "State=UP"])
         lab.wait_for(
-            lambda: harvest.tick() and lab.job_state(job) == "RUNNING", 40, "it runs, long before its patience"
+            lambda: harvest.tick() and lab.job_state(job) == "RUNNING", 90, "it runs, long before its patience"
         )
         on = {seen.leaves[name] for row in harvest.snapshot().jobs if row.raw_id == job for name in row.nodes}
         assert len(on) == 1
@@ -51,7 +51,7 @@ def test_a_leaf_is_kept_and_the_reserve_is_made_free_again(any_lab: Lab) -> None
     with lab.changed(tree(lab), restart=True):
         harvest = Harvesting(lab, overrides={"keep_leaves": 1, "keep_idle": 5})
         harvest.submit()
-        lab.wait_for(lambda: harvest.tick() and len(harvest.held()) == 3, 40, "pilots on what is not kept")
+        lab.wait_for(lambda: harvest.tick() and len(harvest.held()) == 3, 90, "pilots on what is not kept")
         leaves = harvest.snapshot().leaves
         kept = set(n) - harvest.held().keys()
         whole = next(leaf for leaf in "ab" if kept >= {name for name in n if leaves[name] == leaf})
@@ -64,7 +64,7 @@ def test_a_leaf_is_kept_and_the_reserve_is_made_free_again(any_lab: Lab) -> None
             harvest.tick()
             return len(harvest.held()) == 2 and not others & harvest.held().keys()
 
-        lab.wait_for(kept_again, 40, "the other leaf idle, pilots on the rest but one")
+        lab.wait_for(kept_again, 90, "the other leaf idle, pilots on the rest but one")
         asked = [e for e in harvest.events(EventKind.INTENT) if data_of(e).get("cause") == "reserve"]
         assert len(asked) == 3
         assert all("pool.keep_leaves" in each.reason for each in asked)

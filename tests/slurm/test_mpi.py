@@ -68,8 +68,8 @@ def test_the_processes_of_a_pilot_number_themselves(lab: Lab, by: str, mpi: str)
     # As the script that mtbatch writes starts them.
     step = f"srun --nodes=3 --ntasks=3 --ntasks-per-node=1 --mpi={mpi} --kill-on-bad-exit=0 --wait=0 --overlap"
     command = f"export PYTHONPATH={shlex.quote(str(ROOT))}; {step} --export=ALL {shlex.join(launch)}"
-    job = lab.submit(command, "-p", "batch", "--nodes=3", "--exclusive", "--time=2")
-    lab.wait_for_state(job, "COMPLETED", "FAILED", "TIMEOUT", deadline_s=90)
+    job = lab.submit(command, "-p", "batch", "--nodes=3", "--exclusive", "--time=10")
+    lab.wait_for_state(job, "COMPLETED", "FAILED", "TIMEOUT", deadline_s=300)
     said = (lab.output / f"{job}.txt").read_text()
     ranks = sorted(line for line in said.splitlines() if line.startswith("rank "))
     assert [line.partition(":")[0] for line in ranks] == [f"rank {rank} of 3 by {by}" for rank in range(3)], said

@@ -39,7 +39,7 @@ def test_few_tasks_hold_many_nodes_and_give_way_whole(wide: Harvesting) -> None:
     wide.submit(most=8, tasks=10)
     wide.fill(lab.nodes)
     assert widths(wide) == [4, 4]
-    lab.wait_for(lambda: bool(wide.tick()) and len(wide.running()) == 8, 20, "the loop has seen them run")
+    lab.wait_for(lambda: bool(wide.tick()) and len(wide.running()) == 8, 90, "the loop has seen them run")
     pilots = {p.node: p for p in wide.view().active}
     assert {p.phase for p in pilots.values()} == {PilotPhase.RUNNING}
     assert len(pilots) == 8
@@ -67,11 +67,11 @@ def test_few_tasks_hold_many_nodes_and_give_way_whole(wide: Harvesting) -> None:
 def test_what_slurm_preempts_is_a_whole_task_and_counts_once(wide: Harvesting) -> None:
     lab = wide.lab
     wide.submit(most=4, tasks=4)
-    wide.lab.wait_for(lambda: bool(wide.tick()) and len(wide.held()) == 4, 30)
+    wide.lab.wait_for(lambda: bool(wide.tick()) and len(wide.held()) == 4, 90)
     node = sorted(wide.held())[1]
     main = lab.submit("sleep 5", "-p", "batch", "-w", node, "--exclusive", "--time=1", user="bob")
-    lab.wait_for_state(main, "RUNNING", deadline_s=40)
-    wide.lab.wait_for(lambda: bool(wide.tick()) and len(wide.events(EventKind.PILOT_ENDED)) == 4, 20)
+    lab.wait_for_state(main, "RUNNING", deadline_s=90)
+    wide.lab.wait_for(lambda: bool(wide.tick()) and len(wide.events(EventKind.PILOT_ENDED)) == 4, 90)
     assert sum(bool(data_of(e).get("preempted")) for e in wide.events(EventKind.PILOT_ENDED)) == 1
     assert wide.view().failures <= 1
 
@@ -84,17 +84,17 @@ def test_a_recycled_wide_task_holds_one_node_where_no_more_are_allowed(wide: Har
     where = zip(parts, nodes, strict=False)
     started = wide.cluster.start([StartPilot(1, part, node, 600.0, "") for part, node in where])
     assert [outcome.done for outcome in started] == [True] * 3, started
-    lab.wait_for(lambda: set(wide.held()) == set(nodes[:3]), 20)
+    lab.wait_for(lambda: set(wide.held()) == set(nodes[:3]), 90)
     recycled = wide.cluster.recycle([RecyclePilot(1, part, "", "") for part in parts])
     assert [outcome.detail for outcome in recycled] == ["requeued and held"] * 3
-    lab.wait_for(lambda: not wide.held(), 20)
+    lab.wait_for(lambda: not wide.held(), 90)
     narrow = Harvesting(lab, Harvest("harvest"))
 
     def starts() -> bool:
         return narrow.cluster.start([StartPilot(1, pilot, nodes[5], 600.0, "")])[0].done
 
-    lab.wait_for(starts, 20, "the start of a task that was wide")
-    lab.wait_for(lambda: set(narrow.held()) == {nodes[5]}, 20)
+    lab.wait_for(starts, 90, "the start of a task that was wide")
+    lab.wait_for(lambda: set(narrow.held()) == {nodes[5]}, 90)
 
 
 def test_no_task_is_started_on_more_nodes_than_the_site_allows_or_on_some_of_them(wide: Harvesting) -> None:

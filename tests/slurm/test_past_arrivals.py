@@ -33,7 +33,7 @@ def test_a_restarted_daemon_has_the_heterogeneous_jobs_of_late_from_accounting(l
         number = int(answer.stdout.split(";")[0])
         lab.wait_for_state(number, "RUNNING", deadline_s=60)
         lab.run(["scancel", str(number)])
-        commands = Commands(lab.env, timeout_s=10.0)
+        commands = Commands(lab.env, timeout_s=30.0)
 
         def found() -> dict[str, int]:
             return {identity: nodes for identity, _, nodes in past_arrivals(commands, "harvest", most_days=7)}

@@ -15,6 +15,7 @@ from scripts.lab import Lab, LabConfig
 from tests.slurm import harvesting
 from tests.slurm.harvesting import Harvesting
 from tests.slurm_fixtures import LabFactory
+from tests.waiting import Gate
 from tests.world import data_of
 
 pytestmark = pytest.mark.slurm
@@ -43,10 +44,11 @@ def test_each_preempted_pilot_counts_also_those_that_are_requeued_meanwhile(
     harvest.submit()
     harvest.fill(n)
     harvest.tick()
-    lab.wait_for(lambda: len(started(lab)) == len(n), 30, "each pilot's step, most with their traps set")
+    lab.wait_for(lambda: len(started(lab)) == len(n), 90, "each pilot's step, most with their traps set")
     # No look foresees it: Slurm preempts five pilots.
+    gate = Gate(lab.output)
     job = lab.submit(
-        "sleep 6", "-p", "batch", "-w", ",".join(n[:5]), "--nodes=5", "--exclusive", "--time=5", user="bob"
+        gate.closed, "-p", "batch", "-w", ",".join(n[:5]), "--nodes=5", "--exclusive", "--time=5", user="bob"
     )
     pilots = {pilot.node: pilot.id for pilot in harvest.view().active}
 
@@ -56,20 +58,21 @@ def test_each_preempted_pilot_counts_also_those_that_are_requeued_meanwhile(
         running = {row.split()[1] for row in rows.splitlines() if row.startswith("N/A") and len(row.split()) > 1}
         return running.isdisjoint(n[:5])
 
-    lab.wait_for(all_preempted, 30, "Slurm preempts five pilots")
+    lab.wait_for(all_preempted, 90, "Slurm preempts five pilots")
     # Workers on three of these nodes say that they have left, so that their tasks are requeued in their grace.
     now = harvest.clock.now()
     harvest.workers.report(*(Event(now, WorkerLeft(), 1, pilots[node], node, "SIGTERM") for node in n[:3]))
     harvest.loop.react()
     lab.wait_for_state(job, "RUNNING")
-    lab.wait_for(lambda: harvest.tick() and preempted(harvest) == {*n[:5]}, 30, str(harvest.said()[-20:]))
+    lab.wait_for(lambda: harvest.tick() and preempted(harvest) == {*n[:5]}, 90, str(harvest.said()[-20:]))
     assert len(harvest.loop.ledger.harm_signals.seen().preempted) == 1, (
         "they were one main job's: the breaker counts it"
     )
 
     met = [event for event in harvest.events(EventKind.MAIN_MET) if event.node]
-    lab.wait_for(lambda: harvest.tick() and len(harvest.events(EventKind.MAIN_MET)) >= 5, 20, str(met))
-    lab.wait_for_state(job, "COMPLETED", "gone")
+    lab.wait_for(lambda: harvest.tick() and len(harvest.events(EventKind.MAIN_MET)) >= 5, 90, str(met))
+    gate.open()
+    lab.wait_for_state(job, "COMPLETED")
     harvest.tick()
     told = explain(
         f"main-job {job}", harvest.loop.views, None, None,
@@ -102,7 +105,7 @@ def test_a_main_job_that_began_and_ended_between_two_looks_is_told_of(
     def named() -> list[Event]:
         return [event for event in harvest.events() if is_main_job(main_job_of(event), str(job))]
 
-    lab.wait_for(lambda: harvest.tick() and named(), 20, str(harvest.said()[-12:]))
+    lab.wait_for(lambda: harvest.tick() and named(), 90, str(harvest.said()[-12:]))
     (event,) = named()
     assert isinstance(event.payload, MainJobMet)
     assert (event.node, event.payload.user, event.payload.preempted) == (n[0], "bob", True)
@@ -117,8 +120,8 @@ def test_what_squeue_has_forgotten_accounting_tells_and_without_it_the_gap_is_kn
     lab = lab_factory(LabConfig(nodes=2, accounting=accounting, users=True))
     began = time.time()
     job = lab.submit("true", "-p", "batch", "-w", lab.nodes[0], user="bob")
-    lab.wait_for_state(job, "COMPLETED", "gone")
-    commands = Commands(lab.env, timeout_s=10.0)
+    lab.wait_for_state(job, "COMPLETED")
+    commands = Commands(lab.env, timeout_s=30.0)
     asks = EndedMainJobs(commands, "harvest", 300.0, time.time)
     whole = asks.on(lab.nodes, began)
     assert ([row.id for row in whole.jobs], whole.since) == ([str(job)], began)
@@ -132,7 +135,7 @@ def test_what_squeue_has_forgotten_accounting_tells_and_without_it_the_gap_is_kn
             rows = short._accounted(lab.nodes, 600) or []
             return [(row.id, row.nodes) for row in rows if row.id == str(job)]  # the lab may have had others before
 
-        lab.wait_for(accounted, 20, "the record in accounting")
+        lab.wait_for(accounted, 90, "the record in accounting")
         assert short.on(lab.nodes, began).since == began
         assert accounted() == [(str(job), (lab.nodes[0],))]
     else:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import pwd
 import subprocess
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,7 +16,7 @@ from malletrain.domain.event import EventKind
 from malletrain.slurm.submission import submit
 from malletrain.slurm.submission.sbatch import Submission
 from scripts.lab import Change, Lab
-from tests.slurm.harvesting import Harvesting
+from tests.slurm.harvesting import Harvesting, until_saved
 from tests.slurm.test_authority import HARVEST, accounted, commands_as
 
 __all__ = ["accounted"]
@@ -42,11 +41,11 @@ def backup_controller(lab: Lab) -> Iterator[None]:
     with lab.changed(change, restart=True):
         process = lab.popen(["unshare", "--uts", "--mount", "bash", "-c", start], stderr=subprocess.DEVNULL)
         try:
-            lab.wait_for(lambda: pinged(lab).count("UP") == 2, 30, "both controllers")
+            lab.wait_for(lambda: pinged(lab).count("UP") == 2, 90, "both controllers")
             yield
         finally:
             process.terminate()
-            process.wait(20)
+            process.wait(60)
 
 
 def pinged(lab: Lab) -> str:
@@ -65,13 +64,10 @@ def test_a_backup_controller_that_takes_over(any_lab: Lab) -> None:
     ):
         pytest.skip("this machine's name is no loopback address: two controllers would share a port")
     with backup_controller(lab):
-        harvest = Harvesting(lab)
+        harvest = Harvesting(lab, patience_s=10.0)
         harvest.submit()
         harvest.fill(n)
-        saved = time.time()
-        lab.wait_for(
-            lambda: (lab.path / "state" / "job_state").stat().st_mtime > saved, 30, "slurmctld's state on disk"
-        )
+        until_saved(lab)
         lab.kill("slurmctld")
         acted = len(harvest.events(EventKind.INTENT))
         silent = 0
@@ -82,12 +78,12 @@ def test_a_backup_controller_that_takes_over(any_lab: Lab) -> None:
         assert len(harvest.events(EventKind.INTENT)) == acted, "no answer, no deed"
         assert "(primary)" in pinged(lab).split("DOWN")[0]
         # The backup hears of a node only when that registers or is asked; then all is as before.
-        lab.wait_for(lambda: set(harvest.held()) == set(n), 30, "the pilots are known to the backup")
+        lab.wait_for(lambda: set(harvest.held()) == set(n), 90, "the pilots are known to the backup")
         lab.run(["scontrol", "update", f"NodeName={n[0]}", "State=DRAIN", "Reason=x"])
         harvest.tick()
         harvest.left([n[0]])
         lab.start("slurmctld")
-        lab.wait_for(lambda: pinged(lab).count("UP") == 2, 30, "the first controller is back")
+        lab.wait_for(lambda: pinged(lab).count("UP") == 2, 90, "the first controller is back")
         # A drain that the backup had not saved yet is forgotten, and then there is nothing to resume.
         lab.run(["scontrol", "update", f"NodeName={n[0]}", "State=RESUME"], check=False)
         lab.wait_for(lambda: answered(harvest) and set(harvest.held()) == set(n), 60, f"{harvest.said()[-8:]}")

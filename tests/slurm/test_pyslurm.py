@@ -83,7 +83,7 @@ def commands(tmp_path: Path) -> Commands:
     for name in ("scontrol", "sdiag", "squeue"):
         (tmp_path / name).write_text("#!/bin/sh\necho No reservations in the system\n")
         (tmp_path / name).chmod(0o755)
-    return Commands({**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}", "PYTHONPATH": str(tmp_path)}, 5.0)
+    return Commands({**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}", "PYTHONPATH": str(tmp_path)}, 60.0)
 
 
 @pytest.fixture
@@ -96,7 +96,7 @@ def opened() -> Iterator[list[PyslurmReader]]:
 
 def chosen(commands: Commands, release: tuple[int, int], mode: str = "") -> tuple[SnapshotReader, str]:
     environment = {**commands.environment, "MADE_UP": mode}
-    return choose(Commands(environment, 5.0), time.time, "harvest", 30.0, release, sys.executable)
+    return choose(Commands(environment, commands.timeout_s), time.time, "harvest", 30.0, release, sys.executable)
 
 
 def reader(commands: Commands, opened: list[PyslurmReader], mode: str = "") -> PyslurmReader:
@@ -162,7 +162,8 @@ def test_a_light_look_shows_what_waits_in_the_main_queue(commands: Commands, ope
 )
 def test_no_answer_is_no_snapshot(commands: Commands, opened: list[PyslurmReader], mode: str, said: str) -> None:
     """Each time anew: a process that ended or was silent is started again, and ends with its reader."""
-    broken = reader(Commands(commands.environment, 0.5), opened, mode)
+    patience_s = 1.0 if mode == "silent" else 60.0
+    broken = reader(Commands(commands.environment, patience_s), opened, mode)
     for _ in range(2):
         with pytest.raises(ClusterUnavailable, match=said):
             broken.snapshot()

@@ -46,10 +46,10 @@ def test_nodes_of_a_heterogeneous_job_that_is_next_are_left_before_it_starts(any
         rows = [row for row in harvest.snapshot().jobs if row.het_id == job]
         return len(rows) == 2 and bool(rows[0].planned_nodes or rows[1].planned_nodes)
 
-    lab.wait_for(planned, 30, "a plan for it")
-    lab.wait_for(lambda: harvest.tick() and len(harvest.held()) == 1, 30, "its three nodes are left, one is not")
+    lab.wait_for(planned, 90, "a plan for it")
+    lab.wait_for(lambda: harvest.tick() and len(harvest.held()) == 1, 90, "its three nodes are left, one is not")
     lab.run(["scancel", str(main)])
-    lab.wait_for(lambda: harvest.tick() and lab.job_state(job) == "RUNNING", 40, "it runs")
+    lab.wait_for(lambda: harvest.tick() and lab.job_state(job) == "RUNNING", 90, "it runs")
     assert {row.state for row in harvest.snapshot().jobs if row.het_id == job} == {"running"}
     assert lab.job(job)["Restarts"] == "0", "no component was requeued"
     assert not [e for e in harvest.events(EventKind.PILOT_ENDED) if data_of(e)["preempted"]]
@@ -60,9 +60,9 @@ def test_nodes_kept_for_a_planned_start_are_used_until_then(any_lab: Lab) -> Non
     main = lab.submit("sleep 600", "-p", "batch", "-w", n[0], "--exclusive", "--time=15", user="bob")
     lab.wait_for_state(main, "RUNNING")
     big = lab.submit("sleep 60", "-p", "batch", f"--nodes={len(n)}", "--exclusive", "--time=5", user="bob")
-    lab.wait_for(lambda: lab.job(big)["StartTime"] != "Unknown", 30)
+    lab.wait_for(lambda: lab.job(big)["StartTime"] != "Unknown", 90)
     harvest = Harvesting(lab)
-    lab.wait_for(lambda: harvest.snapshot().node[n[1]].state is NodeState.PLANNED, 30)
+    lab.wait_for(lambda: harvest.snapshot().node[n[1]].state is NodeState.PLANNED, 90)
     harvest.submit()
     harvest.fill(n[1:])
     ends = [row.end_time for row in harvest.snapshot().jobs if row.partition == "harvest" and row.holds_nodes]
@@ -120,7 +120,7 @@ def test_jobs_that_have_ended_count_until_slurm_forgets_them(release: str | None
     crowded.submit("true", "-p", "batch", "--array=0-9", "--output=/dev/null", user="bob")
     crowded.submit("true", "-p", "batch", "--array=0-9", "--hold", user="bob")
     ended = ["squeue", "-h", "-t", "COMPLETED", "-o", "%A"]
-    crowded.wait_for(lambda: len(crowded.run(ended).stdout.split()) == 10, 30, "ten jobs that have ended")
+    crowded.wait_for(lambda: len(crowded.run(ended).stdout.split()) == 10, 90, "ten jobs that have ended")
     assert held_task_limits.known_jobs(Commands(crowded.env)) >= 20
     crowded.clear()
 
@@ -163,7 +163,7 @@ def test_a_hetjob_of_which_slurm_starts_a_part_waits_for_cred_expire(any_lab: La
             lab.wait_for_state(low, "RUNNING")
         submitted = time.time()
         job = hetjob(lab, 1, len(n) - 1)
-        lab.wait_for(lambda: lab.job(job)["Reason"] == "BeginTime", 30, "its first part was started and given up")
+        lab.wait_for(lambda: lab.job(job)["Reason"] == "BeginTime", 90, "its first part was started and given up")
         begins = time.mktime(time.strptime(lab.job(job)["EligibleTime"], "%Y-%m-%dT%H:%M:%S"))
         assert 19 <= begins - submitted <= 55
 
@@ -176,13 +176,13 @@ def test_a_hetjob_that_was_put_off_once_starts_when_it_may(any_lab: Lab) -> None
     with lab.changed(Change(settings={"AuthInfo": f"{auth.removeprefix('AuthInfo=')},cred_expire=20"}), restart=True):
         harvest = Harvesting(lab, overrides={"keep_idle": 1, "begin_lead_s": 8.0})
         harvest.submit(most=len(n))
-        lab.wait_for(lambda: harvest.tick() and len(harvest.held()) == len(n) - 1, 40, "pilots on all nodes but one")
+        lab.wait_for(lambda: harvest.tick() and len(harvest.held()) == len(n) - 1, 90, "pilots on all nodes but one")
         job = hetjob(lab, 1, len(n) - 2)
 
         def put_off() -> bool:
             return lab.job(job)["Reason"] == "BeginTime"
 
-        lab.wait_for(put_off, 30, "its first part was started and given up")
+        lab.wait_for(put_off, 90, "its first part was started and given up")
         begins = time.mktime(time.strptime(lab.job(job)["EligibleTime"], "%Y-%m-%dT%H:%M:%S"))
         lab.wait_for(lambda: harvest.tick() and lab.job_state(job) == "RUNNING", 60, "it runs")
         started = time.mktime(time.strptime(lab.job(job)["StartTime"], "%Y-%m-%dT%H:%M:%S"))

@@ -33,7 +33,7 @@ def test_the_how_tos_study_and_commands_run(tmp_path: Path) -> None:
         extra = ["--once"] if words[2] == "top" else []
         done = subprocess.run(
             [sys.executable, "-c", "import malletrain.cli.main as m; m.main()", *words[1:], *extra],
-            capture_output=True, text=True, timeout=240, check=False, env=environment(), cwd=tmp_path,
+            capture_output=True, text=True, timeout=600, check=False, env=environment(), cwd=tmp_path,
         )  # fmt: skip
         assert done.returncode == 0, (words, done.stderr)
     page = (tmp_path / "study.html").read_text()

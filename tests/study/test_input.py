@@ -24,7 +24,7 @@ from malletrain.wire.daemon import connect
 from malletrain.wire.http import DaemonUnavailable
 from malletrain.wire.munge import MungeError
 from malletrain.wire.rows import EventRow
-from scripts.play.site import free_port
+from scripts.lab.ports import free_port
 from tests.study.tiny import HEAD, OBJECTIVE, call, write
 
 # --- study files -------------------------------------------------------------------------------------------------

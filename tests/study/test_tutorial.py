@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from scripts.lab import LabConfig
-from scripts.play.site import free_port
+from scripts.lab.ports import free_port
 from tests.slurm_fixtures import LabFactory
 from tests.study.tiny import ROOT, ended
 

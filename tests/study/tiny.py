@@ -64,7 +64,7 @@ def environment() -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": str(ROOT)}
 
 
-def call(verb: str, path: Path, *options: str, timeout: float = 120.0) -> subprocess.CompletedProcess[str]:
+def call(verb: str, path: Path, *options: str, timeout: float = 600.0) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         command(verb, path, *options), capture_output=True, text=True, timeout=timeout, check=False,
         env=environment(), cwd=path.parent,

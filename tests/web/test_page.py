@@ -139,7 +139,7 @@ def test_changes_come_by_themselves(browser: Browser, server: PageServer) -> Non
     assert "burst into flames" not in browser.run("return document.querySelector('main').textContent")
     browser.await_that("document.getElementById('state').textContent === 'live'")
     server.journal.append([Event(time.time(), JobHeld(), 5, reason="burst into flames")])
-    browser.await_that("document.querySelector('main').textContent.includes('burst into flames')", 25)
+    browser.await_that("document.querySelector('main').textContent.includes('burst into flames')", 60)
 
 
 def test_the_focus_stays_where_it_was_when_figures_come(browser: Browser, server: PageServer) -> None:

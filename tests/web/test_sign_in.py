@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 from collections.abc import Callable
 from typing import Any
@@ -76,11 +77,11 @@ def test_half_a_session_is_worth_nothing(house: House) -> None:
     whole = house.viewer(1001)
     cookie, key = whole.cookies[COOKIE], whole.headers[KEY_HEADER]
     for http in (
-        httpx.Client(base_url=house.address, cookies={COOKIE: cookie}),
-        httpx.Client(base_url=house.address, headers={KEY_HEADER: key}),
-        httpx.Client(base_url=house.address, headers={KEY_HEADER: key}, cookies={COOKIE: key}),
-        httpx.Client(base_url=house.address, headers={KEY_HEADER: cookie}, cookies={COOKIE: cookie}),
-        httpx.Client(base_url=house.address, headers={KEY_HEADER: ""}, cookies={COOKIE: cookie}),
+        httpx.Client(base_url=house.address, timeout=60, cookies={COOKIE: cookie}),
+        httpx.Client(base_url=house.address, timeout=60, headers={KEY_HEADER: key}),
+        httpx.Client(base_url=house.address, timeout=60, headers={KEY_HEADER: key}, cookies={COOKIE: key}),
+        httpx.Client(base_url=house.address, timeout=60, headers={KEY_HEADER: cookie}, cookies={COOKIE: cookie}),
+        httpx.Client(base_url=house.address, timeout=60, headers={KEY_HEADER: ""}, cookies={COOKIE: cookie}),
     ):
         assert http.get("/web/data/me").status_code == 401
 
@@ -172,7 +173,7 @@ def test_streams_say_when_the_journal_grows_and_that_they_live(house: House) -> 
         assert next(lines) == "retry: 5000"
         assert next(line for line in lines if line) == ": still here"
         house.requests._record("job_held", 1, {"by": "ada"})
-        assert "event: changed" in (next(lines), next(lines), next(lines), next(lines))
+        assert "event: changed" in itertools.islice(lines, 500)  # after some beats, on a busy machine
 
 
 def test_every_answer_is_fenced_in(house: House) -> None:
@@ -211,7 +212,7 @@ def test_the_log_has_no_link_and_no_session(house: House, caplog: pytest.LogCapt
         opened = browser(house).post("/web/session", json={"link": link})
         cookies = {COOKIE: opened.cookies[COOKIE]}
         with httpx.Client(
-            base_url=house.address, cookies=cookies, headers={KEY_HEADER: opened.json()["key"]}
+            base_url=house.address, timeout=60, cookies=cookies, headers={KEY_HEADER: opened.json()["key"]}
         ) as http:
             assert http.get("/web/data/me").status_code == 200
     theirs = ("httpx", "httpcore")  # the test's own side
@@ -250,7 +251,7 @@ PROXY = PageSettings(proxy_header="x-remote-user", proxy_address="127.0.0.1", pr
 
 
 def ask(house: House, *headers: tuple[Any, Any]) -> Any:
-    return httpx.get(f"{house.address}/web/data/me", headers=list(headers), trust_env=False)
+    return httpx.get(f"{house.address}/web/data/me", headers=list(headers), trust_env=False, timeout=60)
 
 
 def test_the_sites_proxy_names_the_viewer(new_house: Callable[..., House]) -> None:

@@ -12,6 +12,7 @@ import pytest
 
 from malletrain.wire.errors import WireError
 from malletrain.wire.http import DaemonRefused, DaemonUnavailable, Http
+from scripts.lab.ports import free_port
 
 Answer = Callable[[socket.socket, bytes], None]
 
@@ -38,7 +39,7 @@ class RawServer:
             except OSError:
                 return
             self.connections += 1
-            connection.settimeout(10)
+            connection.settimeout(60)
             with connection:
                 while self.answers:
                     request = self._read(connection)
@@ -99,7 +100,7 @@ def server() -> Iterator[RawServer]:
 
 @pytest.fixture
 def client(server: RawServer, munged: str) -> Iterator[Http]:
-    with Http(server.url, munge_socket=munged, timeout_s=10) as made:
+    with Http(server.url, munge_socket=munged, timeout_s=60) as made:
         yield made
 
 
@@ -198,7 +199,7 @@ def test_a_silent_daemon_is_given_up(server: RawServer, client: Http) -> None:
     client._timeout_s = 0.3
 
     def wait(connection: socket.socket, _request: bytes) -> None:
-        done.wait(10)
+        done.wait(60)
 
     server.answers += [SESSION, wait]
     with pytest.raises(DaemonUnavailable, match="no answer in time"):
@@ -217,7 +218,7 @@ def test_a_dripping_daemon_is_given_up(server: RawServer, client: Http) -> None:
         except OSError:
             return
 
-    client._timeout_s = 0.5
+    client._timeout_s = 2.0
     server.answers += [SESSION, drip]
     with pytest.raises(DaemonUnavailable, match="takes too long"):
         client.get("/v1/jobs")
@@ -225,10 +226,8 @@ def test_a_dripping_daemon_is_given_up(server: RawServer, client: Http) -> None:
 
 
 def test_nobody_there(munged: str) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
     for url, words in (
-        (f"http://127.0.0.1:{port}", "nothing listens there: is malletraind running"),
+        (f"http://127.0.0.1:{free_port()}", "nothing listens there: is malletraind running"),
         ("http://no-such-host.invalid:1", "name is not known"),
     ):
         with Http(url, munge_socket=munged) as client, pytest.raises(DaemonUnavailable, match=words):

@@ -51,6 +51,7 @@ def examine(
     `preemptible`: main partitions whose jobs are meant to be preempted by other main jobs. `actuator`: the socket of
     the process that steers Slurm, where that is another one; its user's rights are looked at then.
     """
+    began = now()
     try:
         facts = site_facts.read(commands)
     except ClusterUnavailable as error:
@@ -63,7 +64,7 @@ def examine(
         _release(facts),
         *_partition(facts, harvest, max_pilot_s),
         *check_main_partitions(facts, harvest.partition, preemptible),
-        _clock(facts, now()),
+        _clock(facts, began, now()),
         _munge(facts),
     ]
     rights = partial(_apart, socket=actuator) if actuator else _rights
@@ -125,12 +126,13 @@ def _in(name: str, names: str) -> bool:
     return name.lower() in names.lower().split(",")
 
 
-def _clock(facts: SiteFacts, now: float) -> Finding:
+def _clock(facts: SiteFacts, began: float, now: float) -> Finding:
+    """slurmctld told its time between these two moments: its commands may have taken their time."""
     if facts.asked_at is None:
         return Finding(Level.WARNING, "slurmctld's clock could not be read", "compare `date` on both machines")
-    ahead = now - facts.asked_at
-    # slurmctld answers in whole seconds, and the answer took its time.
-    if not -CLOCK_TOLERANCE_S <= ahead <= CLOCK_TOLERANCE_S + 1:
+    least, most = began - facts.asked_at - 1, now - facts.asked_at  # slurmctld answers in whole seconds
+    if least > CLOCK_TOLERANCE_S or most < -CLOCK_TOLERANCE_S:
+        ahead = began - facts.asked_at if least > 0 else most
         return Finding(
             Level.ERROR,
             f"the clock here is {abs(ahead):.0f} s {'ahead of' if ahead > 0 else 'behind'} slurmctld's",

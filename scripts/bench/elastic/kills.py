@@ -27,7 +27,8 @@ from pathlib import Path
 from malletrain.elastic.launch.launcher import HUGE_PAGE_ENVIRONMENT
 from malletrain.loop.membership.state import MembershipSettings
 from scripts.bench.elastic.resize import SCRIPT
-from tests.elastic.coordinator import ARRAY, HERE, JOB, Coordinator, Pod, free_port, outside_slurm
+from scripts.lab.ports import free_port
+from tests.elastic.coordinator import ARRAY, HERE, JOB, Coordinator, Pod, outside_slurm
 from tests.waiting import wait_until
 
 #: Steps of the new world by which its median is known.

@@ -32,7 +32,8 @@ from typing import Protocol
 
 from malletrain.elastic.launch.launcher import HUGE_PAGE_ENVIRONMENT
 from scripts.bench.elastic.resize import Field, waited
-from tests.elastic.coordinator import ROOT, free_port
+from scripts.lab.ports import free_port
+from tests.elastic.coordinator import ROOT
 from tests.waiting import wait_until
 
 HERE = Path(__file__).parent

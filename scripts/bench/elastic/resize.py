@@ -52,7 +52,8 @@ from malletrain.elastic.launch.launcher import HUGE_PAGE_ENVIRONMENT
 from malletrain.elastic.state.transfer import PIECE_BYTES
 from malletrain.loop.membership.admission import Claim
 from malletrain.loop.membership.state import MembershipSettings
-from tests.elastic.coordinator import ARRAY, JOB, Coordinator, Pod, free_port
+from scripts.lab.ports import free_port
+from tests.elastic.coordinator import ARRAY, JOB, Coordinator, Pod
 from tests.gpu.one_gpu import environment_of
 from tests.waiting import wait_until
 
