@@ -513,6 +513,8 @@ class Runtime:
     def judge_trial(self, seconds: float) -> None:
         """Raise `ElasticError` if a step that was tried in parts is found wrong; wait so long for the verdict."""
         wrong = self.trials.verdict(seconds, self.position.step)
+        while self.trials.without_verdict:
+            self.guards.tried_forms.not_examined(self.trials.without_verdict.pop())
         if wrong and self.judgement.equality is not Equality.STATISTICAL:
             self.guards.object_to(wrong, key="trial")
 
@@ -589,9 +591,13 @@ class Runtime:
         weight = self.share.weight if self.share is not None else 0
         if not weight or not self._may_try_step():
             return batch
-        cut = self.trials.cut(len(batch) if isinstance(batch, ShardedBatch) else weight)
+        forms = self.guards.tried_forms
+        expected = forms.expects(self.position.step)
+        cut = self.trials.cut(len(batch) if isinstance(batch, ShardedBatch) else weight, expected=expected)
         if not cut:
             return batch
+        if expected:
+            forms.take()
         world = self.committer.world
         at = self.position.epoch, self.position.cursor, world.rank, world.size
         pieces, following = self._batch_loader.pieces(*at), self._batch_loader.following_pieces(*at)

@@ -221,8 +221,8 @@ def test_a_tensor_that_was_there_before_the_step_is_compared_by_its_values() -> 
 
 
 def test_a_tensor_made_of_plain_numbers_is_compared_by_its_values() -> None:
-    """As weights of classes in a list, by what a worker has counted in the epoch before; not what has a value for each
-    sample, and not beside a number that is read, of which it may be made."""
+    """As weights of classes in a list, by what a worker has counted in the epoch before; not what has a value for
+    each sample, and not beside a number that is read, of which it may be made."""
 
     def weighed(weights: list[float], *, reads: bool = False) -> Loss:
         def loss_of(model: nn.Module, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
@@ -247,7 +247,7 @@ def test_a_tensor_made_of_plain_numbers_is_compared_by_its_values() -> None:
 
 
 def test_a_number_of_rows_may_differ_where_each_sample_has_another() -> None:
-    """A loss over the boxes of a batch, of which each picture has its own number, divided by the weight of the step."""
+    """A loss over the boxes of a batch, of which each picture has its own number, divided by the step's weight."""
 
     def boxes(numbers: list[int]) -> ForwardNumbers:
         torch.manual_seed(0)
