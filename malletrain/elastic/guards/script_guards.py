@@ -260,7 +260,7 @@ class ScriptGuards:
                     look_again(self._loader, self._fingerprints)
             if self.chance.is_early or begins:
                 self._script_values |= self._fingerprints
-                self._script_values |= self.attributes.compared_tensors()
+                self._script_values |= self.attributes.compared_values()
             if self.chance.is_early:
                 self._script_values |= generators(self._shared.values())
                 self.sources |= gradient_hooks(hooks_of(self._state.model))
