@@ -15,8 +15,6 @@ from malletrain.elastic.guards.step_forms import MAX_EXPECTED, MAX_FORMS, StepFo
 from malletrain.elastic.session import Session
 from tests.waiting import wait_until
 
-pytestmark = pytest.mark.usefixtures("nothing_compiled")
-
 
 def examined_steps(forms: list[int], always: set[int]) -> list[int]:
     """Which of these steps are examined where those in `always` are, and those that are expected."""

@@ -328,5 +328,7 @@ def _message(wrong: dict[str, Any], trial: _Trial) -> str:
         )
     return (
         f"{how}: from the same gradients, the change of {wrong['name']} came out {wrong['by']:.1%} apart. What a "
-        "step changes must follow from the gradients and from s.gather(), not from a worker's own samples"
+        "step changes must follow from the gradients and from s.gather(), not from a worker's own samples, nor from "
+        "torch's global random numbers, which each worker draws for itself (a generator that s.steps_done seeds is "
+        "alike on all)"
     )
