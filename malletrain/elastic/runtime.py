@@ -45,7 +45,6 @@ from malletrain.elastic.gradients.sync_batchnorm import SyncBatchNormLayers
 from malletrain.elastic.guards.agreement import RoundKind
 from malletrain.elastic.guards.data_sets.dataset_digest import dataset_digest
 from malletrain.elastic.guards.objections import Check
-from malletrain.elastic.guards.operations.batch_watch import BatchWatch
 from malletrain.elastic.guards.script_guards import ScriptGuards
 from malletrain.elastic.guards.split_trial.trial_member import (
     PartOfStep,
@@ -54,9 +53,9 @@ from malletrain.elastic.guards.split_trial.trial_member import (
     Unmonitored,
 )
 from malletrain.elastic.guards.split_trial.trials import BEFORE_SAVING_S, SplitTrials
-from malletrain.elastic.launch import worker_start
+from malletrain.elastic.launch import lazy_dynamo, worker_start
 from malletrain.elastic.launch.compile_cache import SHARED_VARIABLE
-from malletrain.elastic.launch.compiled_code import MIN_COMPILE_S, CompiledCode, compile_seconds
+from malletrain.elastic.launch.compiled_code import MIN_COMPILE_S, CompiledCode
 from malletrain.elastic.launch.failure_report import ENDED, FLUSH_TIMEOUT_S, FailureReporter, before_immediate_end
 from malletrain.elastic.launch.start_stages import StartStages
 from malletrain.elastic.link import standalone_record
@@ -513,6 +512,8 @@ class Runtime:
     def judge_trial(self, seconds: float) -> None:
         """Raise `ElasticError` if a step that was tried in parts is found wrong; wait so long for the verdict."""
         wrong = self.trials.verdict(seconds, self.position.step)
+        while self.trials.without_verdict:
+            self.guards.tried_forms.not_examined(self.trials.without_verdict.pop())
         if wrong and self.judgement.equality is not Equality.STATISTICAL:
             self.guards.object_to(wrong, key="trial")
 
@@ -580,18 +581,21 @@ class Runtime:
         divided = bool(self.sharded or world.rank or world.recovering_ranks)
         rounded = settings.comm_hook is not None or settings.sum_dtype is not None
         repeated = self.committer.received_sums is not None
-        compiled = compile_seconds() > 0.0 or not BatchWatch.is_possible(self.model)
         measured = self.session_batch.noise is not None and not self.session_batch.fixed
-        return claimed and not (divided or rounded or repeated or compiled or measured)
+        return claimed and not (divided or rounded or repeated or measured)
 
     def _try_step(self, batch: Any) -> Any:
         """If it is due, let forked copies make the step that begins. Returns the batch; in a copy, its part's."""
         weight = self.share.weight if self.share is not None else 0
         if not weight or not self._may_try_step():
             return batch
-        cut = self.trials.cut(len(batch) if isinstance(batch, ShardedBatch) else weight)
+        forms = self.guards.tried_forms
+        expected = forms.expects(self.position.step)
+        cut = self.trials.cut(len(batch) if isinstance(batch, ShardedBatch) else weight, expected=expected)
         if not cut:
             return batch
+        if expected:
+            forms.take()
         world = self.committer.world
         at = self.position.epoch, self.position.cursor, world.rank, world.size
         pieces, following = self._batch_loader.pieces(*at), self._batch_loader.following_pieces(*at)
@@ -603,6 +607,8 @@ class Runtime:
             TrainingWorld(world.generation, ("first", "second"), self.trial_member.group), Unmonitored()
         )
         self.guards.stop_looking()
+        if lazy_dynamo.is_imported():  # what is compiled runs as it was written, in all copies alike
+            torch.compiler.set_stance("force_eager")
         self.reducer.open_pass = lambda _: None
         self.reducer.after_pass = self.trial_member.pass_made
         return self._load_part(load)

@@ -154,6 +154,7 @@ class Step:
                 )
             raise ElasticError("the step ended without a backward() outside s.accumulate()")
         r.any_block_made = True
+        r.guards.step_made(r.position.step - 1, tried=r.position.step - 1 in r.trials.tried)
         r.note_seen(r.guards.inner_loops.seen(share.weight))
         if r.guards.chance.is_early or r.position.cursor >= r.sampler.epoch_length:
             r.after_block.committed(r.position.step)

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from malletrain.elastic.launch.compiled_code import compile_seconds
 from tests.elastic.digits import SCRIPT, State, Static, run_alone
 
 ALONE = {
@@ -41,10 +40,3 @@ def static(tmp_path_factory: pytest.TempPathFactory) -> Static:
         return results[options]
 
     return run
-
-
-@pytest.fixture
-def nothing_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Another test of this process may have compiled something, and then no step is tried in copies."""
-    before = compile_seconds()
-    monkeypatch.setattr("malletrain.elastic.runtime.compile_seconds", lambda: compile_seconds() - before)

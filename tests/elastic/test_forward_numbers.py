@@ -220,6 +220,51 @@ def test_a_tensor_that_was_there_before_the_step_is_compared_by_its_values() -> 
         assert differ(one, other) == (False, "")
 
 
+def test_a_tensor_made_of_plain_numbers_is_compared_by_its_values() -> None:
+    """As weights of classes in a list, by what a worker has counted in the epoch before; not what has a value for
+    each sample, and not beside a number that is read, of which it may be made."""
+
+    def weighed(weights: list[float], *, reads: bool = False) -> Loss:
+        def loss_of(model: nn.Module, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+            if reads:
+                y.tolist()
+            return (functional.cross_entropy(model(x), y, reduction="none") * torch.tensor(weights)[y]).mean()
+
+        return loss_of
+
+    def by_place(rate: float) -> Loss:
+        def loss_of(model: nn.Module, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+            places = torch.as_tensor([rate * place for place in range(len(x))])
+            return (functional.cross_entropy(model(x), y, reduction="none") * places).mean()
+
+        return loss_of
+
+    counted, otherwise = [1.0, 2.0, 3.0], [2.0, 1.0, 3.0]
+    assert differ(watched(weighed(counted)), watched(weighed(otherwise))) == (False, "values")
+    assert differ(watched(weighed(counted)), watched(weighed(list(counted)))) == (False, "")
+    assert differ(watched(weighed(counted)), watched(weighed(otherwise, reads=True))) == (False, "")
+    assert differ(watched(by_place(0.1)), watched(by_place(0.2))) == (False, "")
+
+
+def test_a_number_of_rows_may_differ_where_each_sample_has_another() -> None:
+    """A loss over the boxes of a batch, of which each picture has its own number, divided by the step's weight."""
+
+    def boxes(numbers: list[int]) -> ForwardNumbers:
+        torch.manual_seed(0)
+        model, x = nn.Linear(6, 4), torch.randn(len(numbers), 6)
+        targets = [torch.randn(number, 4) for number in numbers]
+        forward = ForwardNumbers(len(numbers), (x, targets), None)
+        with BatchWatch(len(numbers), [*model.parameters()], [x, *targets], list, None, forward) as watch:
+            pairs = zip(model(x), targets, strict=True)
+            loss = sum((out - target).abs().sum() for out, target in pairs) / sum(map(len, targets))
+            with watch.looking_away():
+                forward.close(loss, reads=0, weighted=True)
+        return forward
+
+    assert differ(boxes([1, 2, 3, 4, 4]), boxes([1, 1, 2, 3, 4])) == (False, "")
+    assert differ(boxes([1, 2, 3, 4]), boxes([1, 2, 3])) == (False, "")
+
+
 def test_samples_of_other_lengths_may_differ_in_more() -> None:
     def by_width(model: nn.Module, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         return plain(model, x, y) / int((x.abs().sum(0) > 0).sum())

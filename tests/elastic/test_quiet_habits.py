@@ -27,8 +27,6 @@ from malletrain.elastic.errors import ElasticError
 from malletrain.elastic.guards.data_sets.sample_examination import Fingerprint, examine
 from malletrain.elastic.session import Session
 
-pytestmark = pytest.mark.usefixtures("nothing_compiled")
-
 Body = Callable[[nn.Module, torch.Tensor, torch.Tensor], torch.Tensor]
 
 
@@ -879,6 +877,40 @@ def test_what_no_rule_knows_is_an_error_in_the_first_step(options: dict[str, Any
                 optimizer.zero_grad()
                 functional.cross_entropy(s.model(x) * math.log(1 + x.shape[0]), y).backward()
                 optimizer.step()
+
+
+class Centred(nn.Module):
+    """A model that may look at all samples of a part."""
+
+    def __init__(self, *, over_samples: bool) -> None:
+        super().__init__()
+        self.first, self.last = nn.Linear(6, 8), nn.Linear(8, 3)
+        self.dim = 0 if over_samples else 1
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        hidden = self.first(x)
+        out: torch.Tensor = self.last(torch.tanh(hidden - hidden.mean(self.dim, keepdim=True)))
+        return out
+
+
+@pytest.mark.parametrize("over_samples", [True, False])
+def test_a_step_with_a_compiled_model_is_tried_as_it_is_written(*, over_samples: bool) -> None:
+    """No rule looks into it."""
+    torch.manual_seed(0)
+    model: Any = torch.compile(Centred(over_samples=over_samples), backend="eager")
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    s = Session(model, optimizer, TensorDataset(torch.randn(64, 6), torch.arange(64) % 3), batch_size=8)
+    with pytest.raises(ElasticError, match="step 0 was tried with") if over_samples else nullcontext():
+        for x, y in s.batches():
+            with s.step():
+                optimizer.zero_grad()
+                functional.cross_entropy(model(x), y).backward()
+                optimizer.step()
+    if not over_samples:
+        s.finish()
+        assert s.equality.startswith("additive")
+        assert s._runtime.trials.tried
+        assert s._runtime.trials._unknown[0] == 0
 
 
 def test_a_term_of_the_loss_without_a_gradient_is_right() -> None:

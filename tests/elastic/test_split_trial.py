@@ -180,6 +180,9 @@ def test_steps_are_tried_ever_more_seldom_in_other_parts() -> None:
     assert tried == {1: 32, 2: 21, 5: 8, 10: 32, 21: 21, 42: 8, 85: 32}
     assert {place % 6 for step in tried for place in (step, step + 1)} == set(range(6)), "with the steps that follow"
     assert trials_of(torch.nn.Linear(2, 2)).cut(1) == 0
+    for pieces, part in ((8, 2), (3, 1), (2, 1)):  # an eighth, but no single sample where there are four
+        trials = trials_of(torch.nn.Linear(2, 2))
+        assert [trials.cut(pieces) for _ in range(5)][-1] == part
 
 
 def test_steps_are_tried_as_often_as_takes_their_share_of_the_time() -> None:

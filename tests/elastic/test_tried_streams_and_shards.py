@@ -22,8 +22,6 @@ from malletrain.elastic.errors import ElasticError
 from malletrain.elastic.gradients.reducer import GradientReducer
 from malletrain.elastic.guards.split_trial.trial_member import Unmonitored
 
-pytestmark = pytest.mark.usefixtures("nothing_compiled")
-
 Loss = Callable[[nn.Module, torch.Tensor, torch.Tensor], torch.Tensor]
 
 

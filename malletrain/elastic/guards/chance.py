@@ -41,9 +41,13 @@ class ChanceWatch:
         """A world is entered: watch the next steps."""
         self._steps = 0
 
-    def begin_between(self) -> None:
-        """A batch is given to the script, which may draw random numbers before the step begins."""
-        next_is_watched = self._steps < FIRST_STEPS or (self._steps + 1) % EVERY == 0
+    def begin_between(self, *, looks: bool = False) -> None:
+        """A batch is given to the script, which may draw random numbers before the step begins.
+
+        Args:
+            looks: whether the step is one that is watched besides.
+        """
+        next_is_watched = looks or self._steps < FIRST_STEPS or (self._steps + 1) % EVERY == 0
         self._between = random_states() if next_is_watched and not self.found else None
 
     def drawn_between(self) -> bool:
@@ -51,16 +55,17 @@ class ChanceWatch:
         between, self._between = self._between, None
         return self._differs_from(between)
 
-    def begin(self, seed: int, *, missed: bool = False) -> None:
+    def begin(self, seed: int, *, missed: bool = False, looks: bool = False) -> None:
         """Begin a step: seed torch's, Python's and, where it is loaded, numpy's global generator.
 
         Args:
             missed: whether the others have committed the step already. It does not count: which steps are early is
                 the same on all members.
+            looks: whether the step is one that is watched besides.
         """
         seed_all(seed)
         self._steps += not missed
-        self._before = random_states() if self.is_watching and not self.found else None
+        self._before = random_states() if (looks or self.is_watching) and not self.found else None
 
     def committed(self) -> bool:
         """Whether this is the first step found to have drawn random numbers. Call it as backward ends."""

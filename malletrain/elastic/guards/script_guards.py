@@ -49,6 +49,7 @@ from malletrain.elastic.guards.script_state import (
 from malletrain.elastic.guards.script_text.loss_sources import ERRORS, LENGTH, OF_FIXED_BATCH, REMEDIES
 from malletrain.elastic.guards.shared_buffers import saved_buffers, shared_buffers
 from malletrain.elastic.guards.stale_gradients import StaleGradients
+from malletrain.elastic.guards.step_forms import StepForms, form_of
 from malletrain.elastic.guards.step_guard import StepGuard
 from malletrain.elastic.state.shared_values import SharedValues
 from malletrain.elastic.state.training_state import TrainingState
@@ -94,6 +95,7 @@ class ScriptGuards:
         fixed_batch: whether the batch is the same at every number of workers.
         inner_loops: of the step under way.
         compares: whether the script says that its loss is no sum over samples.
+        tried_forms: kinds of steps, and whether one of them has been tried in parts.
     """
 
     def __init__(
@@ -141,6 +143,8 @@ class ScriptGuards:
         self.sources: dict[str, str] = {}
         self.fixed_batch = True
         self.compares = False
+        self.tried_forms, self._watched_forms = StepForms(), StepForms()
+        self._form = 0  #: of the present step
         self._ratios: dict[str, float] = {}
         self._lengths: dict[str, int] | None = None
         self._buffers = list(shared_buffers(state.model))
@@ -233,6 +237,7 @@ class ScriptGuards:
             ElasticError: there is something that a worker that joins would not have.
         """
         self._steps += 1
+        self._form = 0
         self.inner_loops.begin_step()
         if self._steps % STEPS_BETWEEN_WALKS == 0:
             self._parameters = list(self._state.model.parameters())
@@ -255,7 +260,7 @@ class ScriptGuards:
                     look_again(self._loader, self._fingerprints)
             if self.chance.is_early or begins:
                 self._script_values |= self._fingerprints
-                self._script_values |= self.attributes.compared_tensors()
+                self._script_values |= self.attributes.compared_values()
             if self.chance.is_early:
                 self._script_values |= generators(self._shared.values())
                 self.sources |= gradient_hooks(hooks_of(self._state.model))
@@ -268,7 +273,8 @@ class ScriptGuards:
                 self._copies.forget()
         if self._batch_watch is not None and self._last_numbers is not None:
             self._last_numbers.note_draws()
-        self.chance.begin(seed, missed=self._committer.received_sums is not None)
+        looks = self._batch_watch is not None
+        self.chance.begin(seed, missed=self._committer.received_sums is not None, looks=looks)
 
     def watch_losses(self, *, mean: bool, weighted: bool, pairs: bool, samples: int) -> LossWatch | None:
         """Look at the losses of a step while the result is active.
@@ -310,11 +316,13 @@ class ScriptGuards:
             self._epoch_began = self._state.position.step
         self._batch = batch if self._looks_at_operations else None
         earlier, self._batch_watch, self._numbers = self._batch_watch, None, None
+        if self._batch is not None and self._watched_forms.expects(self._state.position.step):
+            self._watched_forms.take()
         if self._batch is not None:
             self._reads.start()
             self._batch_watch = self._new_watch(samples, earlier if self.chance.is_early else None, judges=judges)
             self._batch_watch.begin_between()
-        self.chance.begin_between()
+        self.chance.begin_between(looks=self._batch is not None)
 
     def end_between(self) -> None:
         """What follows is no longer what the script makes of the batch before its step."""
@@ -369,6 +377,16 @@ class ScriptGuards:
         if self._step_guard is not None and self._state.mesh is None:
             self._stale_gradients.end_step()
 
+    def step_made(self, step: int, *, tried: bool) -> None:
+        """A step is made.
+
+        Args:
+            step: its number.
+            tried: whether it was tried in parts.
+        """
+        self.tried_forms.made(step, self._form, examined=tried)
+        self._watched_forms.made(step, self._form, examined=self._batch_watch is not None)
+
     def looking_away(self) -> AbstractContextManager[Any]:
         """A context manager around operations that are none of the script's."""
         return nullcontext() if self._batch_watch is None else self._batch_watch.looking_away()
@@ -421,6 +439,8 @@ class ScriptGuards:
     def _begin_backward(self, loss: Any, *, lengths: bool) -> None:
         """The forward pass is complete. Look, in the first steps, for what this worker alone makes its loss with."""
         self._reads.stop()
+        roots = [each.grad_fn for each in tree_leaves(loss) if isinstance(each, torch.Tensor)]
+        self._form = form_of(roots, self._form)
         if self._numbers is not None:
             self._numbers.close(loss, reads=self._reads.reads, weighted=not lengths)
         if self._batch_watch is not None:
@@ -448,7 +468,7 @@ class ScriptGuards:
         """Whether the next step's operations are looked at."""
         at = self._state.position
         begins = at.epoch < FIRST_EPOCHS and at.step - self._epoch_began < FIRST_OF_EPOCH
-        regular = begins or at.step % STEPS_BETWEEN_LOOKS == 0
+        regular = begins or at.step % STEPS_BETWEEN_LOOKS == 0 or self._watched_forms.expects(at.step)
         possible = self._check != "off" and self._state.mesh is None and BatchWatch.is_possible(self._state.model)
         return possible and (self.chance.is_early or regular)
 

@@ -1,4 +1,4 @@
-"""Numbers and tensors that the script sets on its data set while it trains: the stage of a curriculum, labels.
+"""Numbers, lists and tensors that the script sets on its data set while it trains: the stage of a curriculum, labels.
 
 A worker that joins begins with the first ones. So those that are no longer as at first are compared between workers;
 those that the data set changes by itself as samples are loaded (a count of reads, a cache) are not.
@@ -17,8 +17,8 @@ from typing import Any
 
 import torch
 
-from malletrain.elastic.data.plain_attributes import plain_attributes, tensor_attributes
-from malletrain.elastic.guards.digest import digest
+from malletrain.elastic.data.plain_attributes import listed_attributes, plain_attributes, tensor_attributes
+from malletrain.elastic.guards.digest import digest, digest_of_text
 
 #: What identifies a tensor's values, as far as counters show. (It does not keep one that the script replaces.)
 _Mark = tuple[weakref.ref[torch.Tensor], int]
@@ -52,6 +52,7 @@ class DatasetAttributes:
         self._dataset = dataset
         self._first = self._numbers()
         self._first_marks = self._marks()
+        self._first_lists = self._lists()
         self._own: set[str] = set()
         self._digests: dict[str, tuple[_Mark, str]] = {}
 
@@ -62,10 +63,11 @@ class DatasetAttributes:
         Args:
             watched: whether to look for what the data set changes by itself.
         """
-        before, marks = (self._numbers(), self._marks()) if watched else ({}, {})
+        before, marks, lists = (self._numbers(), self._marks(), self._lists()) if watched else ({}, {}, {})
         yield
         if watched:
             self._own |= {name for name, value in self._numbers().items() if before.get(name, value) != value}
+            self._own |= {name for name, value in self._lists().items() if lists.get(name) != value}
             self._own |= {name for name, mark in self._marks().items() if not _same(marks.get(name, mark), mark)}
 
     def compared(self) -> dict[str, Any]:
@@ -76,10 +78,14 @@ class DatasetAttributes:
             if name not in self._own
         }
 
-    def compared_tensors(self) -> dict[str, Any]:
-        """Likewise of tensors that are not of floating point: those that the workers computed may differ by rounding,
-        and are seen in the samples. The tensors that the script has changed are read."""
-        found: dict[str, Any] = {}
+    def compared_values(self) -> dict[str, Any]:
+        """Likewise of lists, arrays and tensors that are not of floating point: those that the workers computed may
+        differ by rounding, and are seen in the samples. The tensors that the script has changed are read."""
+        found: dict[str, Any] = {
+            f"dataset.{name}": AS_AT_FIRST if self._first_lists.get(name) == value else value
+            for name, value in self._lists().items()
+            if name not in self._own
+        }
         for name, mark in self._marks().items():
             tensor = mark[0]()
             if tensor is None or name in self._own or tensor.is_floating_point() or tensor.is_complex():
@@ -100,6 +106,10 @@ class DatasetAttributes:
         return {
             name: (weakref.ref(each), 0 if each.is_inference() else each._version) for name, each in found.items()
         }
+
+    def _lists(self) -> dict[str, str]:
+        found = listed_attributes(self._dataset)
+        return {name: str(digest_of_text(value.hex())) for name, value in found.items()}
 
     def _numbers(self) -> dict[str, Any]:
         found = plain_attributes(self._dataset)

@@ -6,7 +6,8 @@ argument, a generator, a class of another file, an attribute of the model), a wo
 script's first one, and computes with another number than the others in its first steps.
 
 So does a tensor that is none of the training state and has been there since the last step that was looked at, as
-weights of classes that a worker has counted: of each, one number that follows from its values is compared.
+weights of classes that a worker has counted; or that the step makes of numbers of Python or numpy before it has read
+any from its samples (`torch.tensor(weights)`): of each, one number that follows from its values is compared.
 
 Figures for messages, which the loss does not depend on, are not compared. Neither are steps in which workers may
 differ by right: those that have samples of other lengths, or draw random numbers outside torch. Where a step has read
@@ -88,7 +89,9 @@ class ForwardNumbers:
         self.reads = False
         self._earlier = earlier
         given = [each for each in tree_leaves(batch) if isinstance(each, torch.Tensor)]
-        self._shapes = {self._shape_of(each) for each in given}
+        # (Of a list with a tensor for each sample, how many have which shape: the script may count their rows.)
+        counts = Counter(self._shape_of(each) for each in given)
+        self._shapes = {f"{'all' if count == samples else count} of {shape}" for shape, count in counts.items()}
         self._given = {id(each) for each in given}
         self._sources: dict[int, _Source] = {}
         self._uses: Counter[str] = Counter()
@@ -110,9 +113,7 @@ class ForwardNumbers:
             return
         if tensor.ndim:
             self._shapes.add(self._shape_of(tensor))
-        if tensor.device.type != "cpu" or not tensor.is_floating_point() or tensor.requires_grad:
-            return
-        if id(tensor) in self._given or tensor.numel() > MAX_VALUES or self.samples in tensor.shape:
+        if tensor.requires_grad or id(tensor) in self._given or not self._has_values(tensor):
             return
         self._outside[id(tensor)] = tensor
         if self._earlier is None or id(tensor) not in self._earlier._outside:
@@ -136,6 +137,9 @@ class ForwardNumbers:
         sources = [self._sources[id(each)] for each in inputs if id(each) in self._sources]
         if name == "lift_fresh" and use and outs[0].ndim == 0:
             numbers[f"{use.replace(name, 'torch.tensor')} 0"] = float(outs[0])
+        elif name == "lift_fresh" and self._has_values(outs[0]):
+            values = self._name_of_use(VALUES)
+            numbers |= {values: _size_of(outs[0])} if values else {}
         if (
             name != "detach"
             and trains(inputs)
@@ -180,6 +184,11 @@ class ForwardNumbers:
         if not self.lines:
             return 0
         return digest_of_text(repr((sorted(self.numbers.items()), sorted(self.lines), self.graph)))
+
+    def _has_values(self, tensor: torch.Tensor) -> bool:
+        """Whether a tensor has values that workers may compare: few, and not one or more for each sample."""
+        of_host = tensor.device.type == "cpu" and tensor.is_floating_point()
+        return of_host and tensor.numel() <= MAX_VALUES and self.samples not in tensor.shape
 
     def _shape_of(self, tensor: torch.Tensor) -> str:
         return ",".join("samples" if size == self.samples else str(size) for size in tensor.shape)

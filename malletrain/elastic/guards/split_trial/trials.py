@@ -30,8 +30,9 @@ log = logging.getLogger("malletrain.elastic")
 #: How many times as late as the one before a step is that is tried; later on, the part of the time that trials take.
 FACTOR, MAX_TIME_SHARE = 2, 0.004
 
-#: What part of the samples the first copy has, in each trial in turn.
-PARTS = (2, 3, 8)
+#: What part of the samples the first copy has, in each trial in turn; at least so many: of one sample a deviation is
+#: no number, and the step has no verdict.
+PARTS, LEAST_PART = (2, 3, 8), 2
 
 #: Parameters of more bytes than this are not tried: three processes would hold their gradients.
 MAX_BYTES = 256 * 2**20
@@ -78,12 +79,16 @@ class SplitTrials:
 
     Attributes:
         possible: whether steps can be tried.
+        tried: the last steps that are, or have been.
+        without_verdict: steps of which nothing has become known; for the caller to take.
     """
 
     def __init__(self, trained: Callable[[float], Trained], now: Callable[[], float] = time.monotonic) -> None:
         self._trained = trained
         self._now = now
         self.possible = True
+        self.tried = range(0)
+        self.without_verdict: list[int] = []
         self._steps, self._next = 0, 1
         self._due = float("inf")
         self._trials = 0
@@ -92,8 +97,12 @@ class SplitTrials:
         self._norm = 0.0
         self._trial: _Trial | None = None
 
-    def cut(self, pieces: int) -> int:
+    def cut(self, pieces: int, *, expected: bool = False) -> int:
         """Where to cut the pieces that a worker has of the step that begins; 0 if it is not tried.
+
+        Args:
+            pieces: how many the worker has.
+            expected: whether it is taken to be of a kind that has not been tried, which is not put off.
 
         The parts are halves first, then a third and the rest, then an eighth and the rest, and so on: what looks at
         one sample of many shows in small parts.
@@ -104,13 +113,13 @@ class SplitTrials:
         if self._steps >= self._next:
             # Odd ones and even ones in turn: powers of two never meet what happens at every sixth step.
             self._next = FACTOR * self._steps + self._trials % 2
-        elif self._now() < self._due:
+        elif not expected and self._now() < self._due:
             return 0
         if not self._has_room():
             self._due = self._now() + LIMIT_S
             return 0
         self._trials += 1
-        return max(1, pieces // PARTS[(self._trials - 1) % len(PARTS)])
+        return max(min(LEAST_PART, pieces // 2), pieces // PARTS[(self._trials - 1) % len(PARTS)])
 
     def fork(
         self, step: int, cut: int, pieces: Pieces, following: Pieces | None
@@ -159,6 +168,7 @@ class SplitTrials:
                 each.close()
         trial.cost_s = self._now() - began
         self._trial = trial
+        self.tried = range(step, step + len(parts))
         return None
 
     def answers_at(self, step: int) -> bool:
@@ -214,6 +224,7 @@ class SplitTrials:
         for number in range(len(trial.parts)):
             if not trial.has_made(number + 1):
                 self._unknown[number] += 1
+                self.without_verdict += range(trial.step + number, trial.step + len(trial.parts))
                 reason = next((line["unknown"] for line in trial.lines if line.get("unknown")), "they took too long")
                 log.debug("step %d could not be tried in parts: %s", trial.step + number, reason)
                 break
@@ -317,5 +328,7 @@ def _message(wrong: dict[str, Any], trial: _Trial) -> str:
         )
     return (
         f"{how}: from the same gradients, the change of {wrong['name']} came out {wrong['by']:.1%} apart. What a "
-        "step changes must follow from the gradients and from s.gather(), not from a worker's own samples"
+        "step changes must follow from the gradients and from s.gather(), not from a worker's own samples, nor from "
+        "torch's global random numbers, which each worker draws for itself (a generator that s.steps_done seeds is "
+        "alike on all)"
     )
