@@ -190,8 +190,8 @@ def main(arguments: list[str]) -> None:
         raise
     except Released as error:
         # (Another worker's guard may have ended the job before this one's did.)
-        found = "ElasticError" in error.reason
-        recorder.note("refused" if found else "failed", f"a worker was let go: {error.reason}")
+        _, found, text = error.reason.partition("ElasticError: ")
+        recorder.note("refused" if found else "failed", text or f"a worker was let go: {error.reason}")
         raise
     except SystemExit as error:
         line = line_of(error.__traceback__)

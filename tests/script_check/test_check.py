@@ -138,6 +138,9 @@ def test_a_worker_that_is_let_go_says_why(tmp_path: Path, monkeypatch: pytest.Mo
     script.write_text(LET_GO)
     result = said(tmp_path, monkeypatch, "--json", str(script))
     assert json.loads(result.output)["text"] == "a worker was let go: the others train on without it"
+    script.write_text(LET_GO.replace("the others train", "the script failed: 1_2.0: ElasticError: it has another i"))
+    result = said(tmp_path, monkeypatch, "--json", str(script))
+    assert json.loads(result.output)["text"].startswith("it has another i"), "what another worker's guard has found"
 
 
 def test_a_script_without_a_session_is_told_how_to_begin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
