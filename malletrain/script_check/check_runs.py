@@ -185,7 +185,9 @@ def report_of(
     units = ROUNDING_UNITS if claims else FEW_ROUNDING_UNITS
     strict = compare(static["first"], static["last"], resized["last"], units=units)
     if all(each.equal for each in strict):
-        return CheckReport("equal", "compared", "", steps, equality, strict)
+        moved = any(not torch.equal(tensor, static["last"][name]) for name, tensor in static["first"].items())
+        text = "" if moved else "training has changed no parameter: nothing is shown"
+        return CheckReport("equal", "compared", text, steps, equality, strict)
     chaotic = unsettled(static["first"], static["last"], nudged["last"])
     differences = compare(static["first"], static["last"], resized["last"], nudged["last"], units=units)
     beyond = [each for each in differences if not each.equal]

@@ -264,6 +264,14 @@ def test_statistics_that_hardly_differ_are_not_called_rounding() -> None:
     assert report_of(additive, additive, static, static, nudged).verdict == "equal"
 
 
+def test_where_nothing_was_trained_nothing_is_shown() -> None:
+    """As with the cross entropy of a single class, whose gradient is 0."""
+    w = torch.ones(2)
+    ended: dict[str, Any] = {"first": {"w": w}, "last": {"w": w.clone()}, "step": 42, "equality": "additive"}
+    report = report_of(ended, ended, ended, ended, ended)
+    assert report.verdict == "equal" and "changed no parameter: nothing is shown" in _text(report)
+
+
 def test_what_differs_statistically_is_not_called_equal() -> None:
     def ended(at: float) -> dict[str, Any]:
         w = torch.tensor([at, 1.0], dtype=torch.float64)
