@@ -152,7 +152,10 @@ class Step:
                     f"the step ended after {made} of {self._backwards} backward() calls: s.step(backwards=N) needs "
                     "as many, on every worker"
                 )
-            raise ElasticError("the step ended without a backward() outside s.accumulate()")
+            raise ElasticError(
+                "the step ended without a backward() outside s.accumulate(): every batch is trained on. Look at a "
+                "sample in the data set: next(iter(loader)) of elastic.ddp's loader begins a step"
+            )
         r.any_block_made = True
         r.guards.step_made(r.position.step - 1, tried=r.position.step - 1 in r.trials.tried)
         r.note_seen(r.guards.inner_loops.seen(share.weight))

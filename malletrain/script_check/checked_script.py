@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import runpy
 import sys
 import time
@@ -17,6 +18,7 @@ import traceback
 from pathlib import Path
 from typing import Any
 
+import numpy
 import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
@@ -159,6 +161,16 @@ def _nudge(session: Session) -> None:
                 parameter.copy_(parameter.to(wide) * factor.to(parameter.device))
 
 
+def _seed(number: int) -> None:
+    """Seed the global generators, for scripts that seed nothing.
+
+    The first worker and the static runs begin alike, so that they can be compared; workers that join do not, as in a
+    job, so that what they draw for themselves is found."""
+    random.seed(number)
+    numpy.random.seed(number)
+    torch.manual_seed(number)
+
+
 def main(arguments: list[str]) -> None:
     """Run the script; exit status 0 once it has made its steps."""
     folder = Path(os.environ["MALLETRAIN_CHECK_DIR"])
@@ -168,6 +180,7 @@ def main(arguments: list[str]) -> None:
         worker_client.credential_for = lambda url: secret.read_text()
     recorder = Recorder(folder, name, speaks="elastic" in Path(arguments[0]).read_text(errors="replace").lower())
     recorder.install()
+    _seed(int(name) if name.isdigit() else 0)
     sys.argv = arguments
     sys.path.insert(0, str(Path(arguments[0]).resolve().parent))
     try:
@@ -177,8 +190,8 @@ def main(arguments: list[str]) -> None:
         raise
     except Released as error:
         # (Another worker's guard may have ended the job before this one's did.)
-        found = "ElasticError" in error.reason
-        recorder.note("refused" if found else "failed", f"a worker was let go: {error.reason}")
+        _, found, text = error.reason.partition("ElasticError: ")
+        recorder.note("refused" if found else "failed", text or f"a worker was let go: {error.reason}")
         raise
     except SystemExit as error:
         line = line_of(error.__traceback__)

@@ -11,6 +11,10 @@ import torch
 #: from step to step; a wrong weight or a forgotten state gives a difference of the order of the movement itself.
 ROUNDING_UNITS = 3e4
 
+#: The same for a session that claims to be like a static run only: what differs may be less than `ROUNDING_UNITS` of
+#: single precision, as statistics of large parts are. What the further static run shows is rounding all the same.
+FEW_ROUNDING_UNITS = 300.0
+
 #: A run that began with a few units of rounding elsewhere may be so many times closer to the static one. What
 #: training changes by rounding alone, such as a bias before BatchNorm under Adam, is anywhere in either.
 NUDGED_FACTOR = 10.0
@@ -49,6 +53,8 @@ def compare(
     static: Mapping[str, torch.Tensor],
     resized: Mapping[str, torch.Tensor],
     nudged: Mapping[str, torch.Tensor] | None = None,
+    *,
+    units: float = ROUNDING_UNITS,
 ) -> list[TensorDifference]:
     """Compare parameters, the most different first.
 
@@ -56,6 +62,7 @@ def compare(
         first: as training began.
         static: as the static run has them.
         nudged: as a static run has them that began a few units of rounding elsewhere: what rounding alone does.
+        units: of rounding that the runs may differ by.
         resized: as the resized run has them; one that lacks a parameter differs from the static run without limit.
     """
     found = []
@@ -68,7 +75,7 @@ def compare(
         moved, apart = float((wide - _wide(begun)).norm()), float((wide - _wide(other)).norm())
         # What rounding of the parameters themselves explains, however little they have moved.
         eps = torch.finfo(tensor.dtype).eps if tensor.is_floating_point() or tensor.is_complex() else 0.0
-        limit = ROUNDING_UNITS * eps + (64 * eps * float(wide.norm()) / moved if moved else 0.0)
+        limit = units * eps + (64 * eps * float(wide.norm()) / moved if moved else 0.0)
         limit = min(limit, 0.1)
         if nudged is not None and moved:
             limit = max(limit, NUDGED_FACTOR * float((wide - _wide(nudged[name])).norm()) / moved)

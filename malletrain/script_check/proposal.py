@@ -63,6 +63,7 @@ class _Found:
             there itself.
         session: what the session is called: `s`, or `self.s` where methods share it.
         held: the attribute of a class that holds the loader, `self.loader`; "" if it is a variable.
+        elsewhere: the variable of a loader that another function or file makes; "" if what makes it can be read.
     """
 
     loader: ast.Assign | None
@@ -75,6 +76,7 @@ class _Found:
     called: ast.Call | None = None
     session: str = "s"
     held: str = ""
+    elsewhere: str = ""
 
 
 def propose(text: str) -> Proposal:
@@ -129,7 +131,8 @@ def _find(tree: ast.Module) -> _Found | str:
         if isinstance(node.value, ast.Call) and _last(node.value.func) == "DataLoader"
     }
     inline = [loop for loop in _loops(tree) if _inline(loop.iter) is not None]
-    if not loaders and not inline:
+    unseen = [loop for loop in _loops(tree) if "loader" in _iterated(loop.iter) and _calls(loop, "backward")]
+    if not loaders and not inline and not unseen:
         return (
             "no `loader = DataLoader(...)` is found: give Session the data set, see docs/how-to/researcher-script.md"
         )
@@ -138,7 +141,7 @@ def _find(tree: ast.Module) -> _Found | str:
         for batches in (loop for loop in _loops(epochs) if loop is not epochs):
             if _calls(batches, "backward"):
                 name = _iterated(batches.iter)
-                found = _with_models(tree, epochs, batches, loaders.get(given.get(name, name)), given)
+                found = _with_models(tree, epochs, batches, name, loaders.get(given.get(name, name)), given)
                 if isinstance(found, _Found):
                     return replace(found, held=name if name.startswith("self.") else "")
                 if found is not None:
@@ -148,7 +151,7 @@ def _find(tree: ast.Module) -> _Found | str:
             name = _iterated(batches.iter)
             passed = bound.get(name, name)
             loader = loaders.get(given.get(passed, passed))
-            found = _with_models(tree, epochs, batches, loader, bound)
+            found = _with_models(tree, epochs, batches, name if _is_method(function) else passed, loader, bound)
             if isinstance(found, str):
                 return found
             if found is not None and _is_method(function):
@@ -185,18 +188,34 @@ def _find(tree: ast.Module) -> _Found | str:
 
 
 def _with_models(
-    tree: ast.Module, epochs: ast.For, batches: ast.For, loader: ast.Assign | None, given: Mapping[str, str]
+    tree: ast.Module,
+    epochs: ast.For,
+    batches: ast.For,
+    name: str,
+    loader: ast.Assign | None,
+    given: Mapping[str, str],
 ) -> _Found | str | None:
     """The parts around a loop over batches; None if it is over no loader, text where something is not clear.
 
     Args:
+        name: of what is iterated over, where the loop over epochs stands.
+        loader: the statement that makes it, if that is seen.
         given: what the caller's names are for the parameters of the function that the loop stands in.
     """
     call = loader.value if loader is not None else _inline(batches.iter)
+    elsewhere = ""
+    if not name.startswith("self."):
+        if loader is not None and _function_of(tree, loader) not in (None, _function_of(tree, epochs)):
+            elsewhere, loader = name, None
+        elif call is None and "loader" in name:
+            elsewhere = name
+            call = ast.Call(ast.Name("DataLoader"), [], [], lineno=batches.lineno)
     if not isinstance(call, ast.Call):
         return None
     optimizers = _optimizers(tree, batches, given)
     models = _models(tree, optimizers)
+    if not optimizers or not models:
+        optimizers, models = _called_in(tree, batches, given)
     if not optimizers or not models:
         return (
             f"line {batches.lineno}: the loop trains, but which model and optimizer is not clear: write "
@@ -204,7 +223,17 @@ def _with_models(
         )
     held = _attributes(given)
     optimizers, models = ([held.get(name, name) for name in names] for names in (optimizers, models))
-    return _Found(loader, call, epochs, batches, optimizers, models)
+    return _Found(loader, call, epochs, batches, optimizers, models, elsewhere=elsewhere)
+
+
+def _function_of(tree: ast.Module, node: ast.stmt) -> ast.FunctionDef | None:
+    """The innermost function that a statement stands in; None if it is the module's own."""
+    around = [
+        each
+        for each in ast.walk(tree)
+        if isinstance(each, ast.FunctionDef) and each.lineno <= node.lineno <= (each.end_lineno or each.lineno)
+    ]
+    return max(around, key=lambda each: each.lineno, default=None)
 
 
 def _attributes(given: Mapping[str, str]) -> dict[str, str]:
@@ -303,6 +332,37 @@ def _optimizers(tree: ast.Module, loop: ast.For, given: Mapping[str, str]) -> li
     return [name for name in dict.fromkeys(made) if name in stepped]
 
 
+def _called_in(tree: ast.Module, loop: ast.For, given: Mapping[str, str]) -> tuple[list[str], list[str]]:
+    """An optimizer and a model that a function of the script or another file has made.
+
+    One name's `step()` and `zero_grad()` are called in the loop. Another one is called there itself, and its
+    parameters or mode are asked for or changed somewhere, or the optimizer was made with it. Nothing if there are
+    several of either."""
+    used: dict[str, set[str]] = {}
+    called = set[str]()
+    for node in (each for each in ast.walk(loop) if isinstance(each, ast.Call)):
+        if isinstance(node.func, ast.Attribute) and _dotted(node.func.value):
+            used.setdefault(_dotted(node.func.value), set()).add(node.func.attr)
+        if _dotted(node.func):
+            called.add(_dotted(node.func))
+    called |= {name for name, methods in used.items() if "forward" in methods}
+    optimizers = [given.get(name, name) for name, methods in used.items() if {"step", "zero_grad"} <= methods]
+    known = {
+        _dotted(node.func.value)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)
+        if node.func.attr in ("parameters", "named_parameters", "train", "state_dict") and _dotted(node.func.value)
+    }
+    given_to = {
+        _dotted(argument)
+        for name, call in _assigned(tree)
+        if name in optimizers
+        for argument in [*call.args, *(each.value for each in call.keywords)]
+    }
+    models = sorted({given.get(name, name) for name in called if {name, given.get(name, name)} & (known | given_to)})
+    return (optimizers, models) if len(optimizers) == len(models) == 1 else ([], [])
+
+
 def _models(tree: ast.Module, optimizers: Sequence[str]) -> list[str]:
     names = []
     for name, call in _assigned(tree):
@@ -344,11 +404,14 @@ def _change(text: str, tree: ast.Module, found: _Found) -> Proposal:
     session = [outer + _session(found, sums=sums_over_samples(tree, body), notes=notes)]
     if passes is None:
         notes += _unclear_passes(found)
-    tracked = [name for name, call in _assigned(tree) if _last(call.func).endswith(_TRACKED)]
-    if tracked:
-        session.append(
-            f"{outer}{found.session}.track({', '.join(f'{_word(name)}={name}' for name in dict.fromkeys(tracked))})"
-        )
+    tracked = dict.fromkeys(name for name, call in _assigned(tree) if _last(call.func).endswith(_TRACKED))
+    absent = [name for name in tracked if name in _may_be_none(tree)]
+    always = [name for name in tracked if name not in absent]
+    if always:
+        session.append(f"{outer}{found.session}.track({', '.join(f'{_word(name)}={name}' for name in always)})")
+    for name in absent:
+        session.append(f"{outer}if {name} is not None:")
+        session.append(f"{outer}    {found.session}.track({_word(name)}={name})")
     for number in range(first, last + 1):
         if lines[number - 1].strip():
             lines[number - 1] = "    " + lines[number - 1]
@@ -381,6 +444,16 @@ def _change(text: str, tree: ast.Module, found: _Found) -> Proposal:
     notes += _notes(text, tree)
     malleable, of_state = with_state("\n".join(changed) + "\n", found.session)
     return Proposal(malleable, notes + of_state)
+
+
+def _may_be_none(tree: ast.Module) -> set[str]:
+    """Names that are set to None somewhere: `scheduler = None`, before an option decides."""
+    return {
+        _dotted(target)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Constant) and node.value.value is None
+        for target in node.targets
+    }
 
 
 def _unclear_passes(found: _Found) -> Iterator[str]:
@@ -439,14 +512,16 @@ def _session(found: _Found, *, sums: bool, notes: list[str]) -> str:
 
 
 def _is_unpacked(found: _Found) -> bool:
-    """Whether a loader that has a name is made with `**kwargs`, which say what the text does not."""
+    """Whether a loader that has a name is made with `**kwargs` or elsewhere, and so by what the text does not say."""
+    if found.elsewhere:
+        return True
     unpacked = any(keyword.arg is None for keyword in found.call.keywords)
     return unpacked and bool(found.held or found.loader is not None)
 
 
 def _asked(found: _Found) -> str:
     """Arguments for such a loader: it is asked what it was given."""
-    name = found.held or ("" if found.loader is None else _dotted(found.loader.targets[0]))
+    name = found.held or found.elsewhere or ("" if found.loader is None else _dotted(found.loader.targets[0]))
     return (
         f"{name}.dataset, batch_size={name}.batch_size, "
         f"shuffle=isinstance({name}.sampler, torch.utils.data.RandomSampler), drop_last={name}.drop_last, "
@@ -487,6 +562,8 @@ def _with_epochs(node: ast.expr, notes: list[str], session: str) -> str:
             last = node.args[1]
             if isinstance(last, ast.BinOp) and isinstance(last.op, ast.Add) and ast.unparse(last.right) == words[0]:
                 return f"(epoch + {words[0]} for epoch in {session}.epochs({ast.unparse(last.left)}))"
+            if isinstance(last, ast.BinOp) and isinstance(last.op, ast.Add) and ast.unparse(last.left) == words[0]:
+                return f"(epoch + {words[0]} for epoch in {session}.epochs({ast.unparse(last.right)}))"
             return f"(epoch + {words[0]} for epoch in {session}.epochs({words[1]} - {words[0]}))"
     notes.append(f"line {node.lineno}: iterate over `s.epochs(n)` instead of {ast.unparse(node)}")
     return ast.unparse(node)

@@ -50,6 +50,15 @@ STEERING = {
                 it = score
                 torch.save(model, "best.pt")
         """,
+    "the end after so many steps": """
+        it = 0
+        for x in s.batches():
+            it += 1
+            if it % 100 == 0:
+                print(it)
+                if it > options.most:
+                    break
+        """,
     "the best score so far, in one line": """
         it = 0
         for epoch in s.epochs(3):
@@ -122,6 +131,28 @@ HARMLESS = {
                 speed = it / 3
                 logging.info("step %d: %f", it, speed)
                 writer.add_scalar("it", it)
+        """,
+    "progress by a meter's display": """
+        for it, x in enumerate(s.batches()):
+            train(x)
+            if it % 100 == 0:
+                progress.display(it + 1)
+        """,
+    "progress, and the end of a trial run": """
+        for it, x in enumerate(s.batches()):
+            train(x)
+            if it % 100 == 0:
+                print(it)
+                if options.dry_run:
+                    break
+        """,
+    "an option that is filled in": """
+        def main(options):
+            if options.it == -1:
+                options.it = int(environ["IT"])
+            make(options.it)
+            for x in s.batches():
+                train(x)
         """,
     "a sum of this worker's own figures": """
         it = 0.0

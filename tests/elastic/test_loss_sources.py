@@ -123,6 +123,15 @@ def test_rates_and_schedules_that_are_made_by_the_number_of_workers_are_found(te
     assert loss_sources(f"{text}\n{grows}\n{loop}") == {}
 
 
+def test_a_switch_by_the_number_of_workers_is_no_number_of_them() -> None:
+    text = (
+        "args.distributed = dist.get_world_size() > 1\n"
+        "loader = DataLoader(data, sampler=sampler(data, args.distributed))\n"
+        "scheduler = CycleScheduler(optimizer, len(loader))"
+    )
+    assert loss_sources(f"{text}\n{LOOP.format(body='f(x).backward()')}") == {}
+
+
 @pytest.mark.parametrize("name", WEIGHTS)
 def test_numbers_of_a_part_of_the_batch_are_found(name: str) -> None:
     assert set(loss_sources(LOOP.format(body=WEIGHTS[name]))) == {NUMBER}

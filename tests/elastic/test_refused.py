@@ -81,6 +81,20 @@ def test_models_and_optimizers_of_other_kinds(given: dict[str, Any], text: str) 
         elastic.Session(dataset=DATA, batch_size=4, **whole)
 
 
+@pytest.mark.parametrize(
+    ("thing", "text"),
+    [
+        (None, "there is none: track it only where"),
+        (3, "int has no state_dict and .*: give it both, .* s.steps_done"),
+    ],
+)
+def test_what_cannot_be_tracked_is_told_the_way(thing: Any, text: str) -> None:
+    model = nn.Linear(4, 3)
+    s = elastic.Session(model, torch.optim.SGD(model.parameters(), lr=0.1), DATA, batch_size=4)
+    with pytest.raises(elastic.ElasticError, match=rf"track\(scheduler=...\): {text}"):
+        s.track(scheduler=thing)
+
+
 def test_a_frozen_model() -> None:
     model = nn.Linear(4, 3).requires_grad_(False)
     with pytest.raises(elastic.ElasticError, match="no parameter that requires a gradient"):

@@ -306,6 +306,18 @@ def tokens(model: Any, x: Tensor, y: Tensor) -> Any:
     return functional.cross_entropy(out.reshape(-1, 3), targets.reshape(-1))
 
 
+def heads_over_as_many_places(model: Any, x: Tensor, y: Tensor) -> Any:
+    places = model[0](x)  # as many hidden units as samples
+    rows = places[:, None, :, None] * model[0].weight[:2, None, :3]
+    attended = torch.softmax(rows @ rows.transpose(-2, -1), -1) @ rows
+    return functional.cross_entropy(attended.sum((1, 2)) + model(x), y)
+
+
+def means_with_a_dimension(model: Any, x: Tensor, y: Tensor) -> Any:
+    one, other = functional.cross_entropy(model(x), y).unsqueeze(0), model[0](x).square().mean().unsqueeze(0)
+    return functional.cross_entropy(model(x), y) + 0.25 * (one + 2 * other).mean()
+
+
 def time_first(model: Any, x: Tensor, y: Tensor) -> Any:
     steps, hidden = x.T[:, :, None] * model[0].weight[:, 0], torch.zeros(len(x), 8)
     for step in steps:
@@ -412,6 +424,8 @@ ALONE: list[Body] = [
     permuted,
     routed,
     tokens,
+    heads_over_as_many_places,
+    means_with_a_dimension,
     time_first,
     row_by_row,
     chosen_by_targets,

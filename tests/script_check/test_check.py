@@ -53,6 +53,27 @@ for _ in s.epochs(50):
             optimizer.step()
 """
 
+#: As most scripts in public places: nothing is seeded, and what follows from the order of a set is sorted.
+UNSEEDED = """
+import random
+import numpy
+import torch
+from torch import nn
+from malletrain import elastic
+
+model = nn.Linear(4, 3).double()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01 * (1 + random.random() + numpy.random.rand()))
+rows = torch.arange(256.0).double().view(64, 4).sin()
+s = elastic.Session(model, optimizer, torch.utils.data.TensorDataset(rows), batch_size=8)
+for _ in s.epochs(50):
+    for (x,) in s.batches():
+        with s.step():
+            optimizer.zero_grad()
+            model(x).square().mean().backward()
+            optimizer.step()
+s.finish()
+"""
+
 LET_GO = """
 from malletrain.elastic.errors import Released
 
@@ -97,11 +118,29 @@ def test_a_worker_that_a_busy_machine_does_not_run_for_seconds_is_not_lost(
     assert json.loads(result.output)["verdict"] == "equal", result.output
 
 
+def test_a_script_that_seeds_nothing_is_compared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "unseeded.py").write_text(UNSEEDED)
+    result = said(tmp_path, monkeypatch, "--json", str(tmp_path / "unseeded.py"))
+    assert json.loads(result.output)["verdict"] == "equal", result.output
+
+
+def test_what_a_newcomer_draws_without_a_seed_is_another_thing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    noisy = UNSEEDED.replace(".sin()", ".sin() + torch.randn(64, 4)")
+    (tmp_path / "unseeded.py").write_text(noisy)
+    result = said(tmp_path, monkeypatch, "--json", str(tmp_path / "unseeded.py"))
+    assert json.loads(result.output)["verdict"] == "wrong", result.output
+
+
 def test_a_worker_that_is_let_go_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     script = tmp_path / "let_go.py"
     script.write_text(LET_GO)
     result = said(tmp_path, monkeypatch, "--json", str(script))
     assert json.loads(result.output)["text"] == "a worker was let go: the others train on without it"
+    script.write_text(LET_GO.replace("the others train", "the script failed: 1_2.0: ElasticError: it has another i"))
+    result = said(tmp_path, monkeypatch, "--json", str(script))
+    assert json.loads(result.output)["text"].startswith("it has another i"), "what another worker's guard has found"
 
 
 def test_a_script_without_a_session_is_told_how_to_begin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -208,6 +247,29 @@ def test_what_differs_less_than_rounding_explains_is_equal_however_rounding_grow
     assert report_of(ended(1.0 + 5e-13), ended(1.0 + 5e-13), static, static, nudged).verdict == "equal"
     assert report_of(ended(1.0 + 1e-9), ended(1.0 + 1e-9), static, static, nudged).verdict == "undecided"
     assert report_of(ended(1.1), ended(1.1), static, static, nudged).verdict == "different"
+
+
+def test_statistics_that_hardly_differ_are_not_called_rounding() -> None:
+    """As BatchNorm over a third of a large batch: less than what single precision is allowed elsewhere."""
+
+    def ended(at: float, claim: str = "statistical: BatchNorm looks at the part that a worker has") -> dict[str, Any]:
+        w = torch.tensor([at, 1.0])
+        return {"first": {"w": torch.zeros_like(w)}, "last": {"w": w}, "step": 40, "equality": claim}
+
+    static, nudged, resized = ended(1.0), ended(1.0 + 1e-6), ended(1.0 + 1e-3)
+    assert report_of(resized, resized, static, static, nudged).verdict == "statistical"
+    alike = ended(1.0 + 5e-6)
+    assert report_of(alike, alike, static, static, nudged).verdict == "equal"
+    additive = ended(1.0 + 1e-3, "additive")
+    assert report_of(additive, additive, static, static, nudged).verdict == "equal"
+
+
+def test_where_nothing_was_trained_nothing_is_shown() -> None:
+    """As with the cross entropy of a single class, whose gradient is 0."""
+    w = torch.ones(2)
+    ended: dict[str, Any] = {"first": {"w": w}, "last": {"w": w.clone()}, "step": 42, "equality": "additive"}
+    report = report_of(ended, ended, ended, ended, ended)
+    assert report.verdict == "equal" and "changed no parameter: nothing is shown" in _text(report)
 
 
 def test_what_differs_statistically_is_not_called_equal() -> None:

@@ -142,6 +142,33 @@ def test_a_loader_made_with_unpacked_arguments_is_asked_for_them() -> None:
     )
 
 
+ASKED = (
+    "s = elastic.Session(model, optimizer, loader.dataset, batch_size=loader.batch_size, "
+    "shuffle=isinstance(loader.sampler, torch.utils.data.RandomSampler), drop_last=loader.drop_last, "
+    "collate=loader.collate_fn, loaders=loader.num_workers)"
+)
+
+
+def test_a_loader_that_is_made_elsewhere_is_asked_for_its_arguments() -> None:
+    """As in SupContrast, and where another file makes it: `train_loader = set_loader(opt)`."""
+    made = "loader = DataLoader(data, batch_size=64, shuffle=True, num_workers=0)\n"
+    function = f"def set_loader(data):\n    {made}    return loader\nloader = set_loader(data)\n"
+    for text in (PLAIN.replace(made, function), PLAIN.replace(made, "loader = other.set_loader(data)\n")):
+        changed = propose(text).text
+        assert ASKED in changed and "for step, (x, y) in enumerate(s.batches()):" in changed, changed
+
+
+def test_an_optimizer_that_a_function_makes() -> None:
+    text = PLAIN.replace("torch.optim.SGD(model.parameters(), lr=0.05)", "set_optimizer(options, model)")
+    assert "s = elastic.Session(model, optimizer, data, batch_size=64)\n" in propose(text).text
+
+
+def test_what_an_option_leaves_out_is_not_tracked() -> None:
+    scheduler = "scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 5)\n"
+    text = propose(PLAIN.replace(scheduler, f"scheduler = None\nif decays:\n    {scheduler}")).text
+    assert "if scheduler is not None:\n    s.track(scheduler=scheduler)\nfor epoch in s.epochs(30):" in text
+
+
 def test_a_function_whose_parameters_are_not_plain_is_left_alone() -> None:
     text = FUNCTION.replace("opt, epoch):", "opt, epoch=0):")
     proposal = propose(text)
@@ -174,6 +201,8 @@ def test_epochs_that_begin_at_one_keep_their_numbers() -> None:
     ast.parse(proposal.text)
     later = propose(PLAIN.replace("range(30)", "range(2, n)")).text
     assert "for epoch in (epoch + 2 for epoch in s.epochs(n - 2)):" in later
+    so_many = propose(PLAIN.replace("range(30)", "range(begin, begin + n)")).text
+    assert "for epoch in (epoch + begin for epoch in s.epochs(n)):" in so_many
 
 
 def test_a_loader_that_is_needed_elsewhere_stays() -> None:

@@ -375,9 +375,29 @@ def _linear_terms(root: Any, most: int = MAX_NODES) -> Iterator[Any]:
         if listed:
             queue.extend(listed)
             continue
+        if node.name() == "UnsqueezeBackward0" or _is_one_value(node):  # `means.unsqueeze(0)`, and `.mean()` of it
+            queue.append(node.next_functions[0][0])
+            continue
         yield node
         if node.name() == "DivBackward0":
             queue.append(node.next_functions[0][0])
+
+
+def _is_one_value(node: Any) -> bool:
+    """Whether a mean is over one value that was a whole tensor before, as a module returns a loss of its own for
+    DataParallel. (A value that was chosen of several, `loss[mask].mean()`, is none.)"""
+    if node.name() != "MeanBackward0" or tuple(node._saved_self_sym_sizes) != (1,):
+        return False
+    terms = [node.next_functions[0][0]]
+    for _ in range(MAX_NODES):
+        if not terms:
+            return True
+        term = terms.pop()
+        if term is not None and term.name() in ("AddBackward0", "SubBackward0", "NegBackward0", "MulBackward0"):
+            terms += [following for following, _ in term.next_functions]
+        elif term is not None and term.name() != "UnsqueezeBackward0":
+            return False
+    return False
 
 
 def _listed(node: Any) -> list[Any]:

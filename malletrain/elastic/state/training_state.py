@@ -166,10 +166,14 @@ class TrainingState:
         """Whether any of the model's parameters is."""
         return any(parameter.is_cuda for parameter in self.model.parameters())
 
-    def track(self, name: str, thing: Stateful) -> None:
+    def track(self, name: str, thing: Stateful | None) -> None:
         """Make `thing` part of the state. Raises `ElasticError` if it has no state_dict and load_state_dict."""
+        if thing is None:
+            raise ElasticError(f"track({name}=...): there is none: track it only where there is one")
         if not (hasattr(thing, "state_dict") and hasattr(thing, "load_state_dict")):
-            raise ElasticError(f"track({name}=...): {type(thing).__name__} has no state_dict and load_state_dict")
+            why = f"{type(thing).__name__} has no state_dict and load_state_dict: give it both, to return and to set "
+            why += "what changes in it; or set what it sets from s.steps_done"
+            raise ElasticError(f"track({name}=...): {why}")
         self.tracked[name] = thing
 
     def signatures(self) -> dict[str, int]:

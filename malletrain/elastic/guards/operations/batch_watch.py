@@ -373,9 +373,11 @@ class BatchWatch(dispatch.TorchDispatchMode):
             elif name not in ("mean", "sum") and trains(inputs):  # an extreme, a norm
                 self._note_meeting(SamplesMeet(sums=True, outs=(out,)), inputs)
         elif name in _PRODUCTS and out.ndim >= 2 and out.shape[-1] == out.shape[-2] == samples:
-            # (Attention over as many places as there are samples has a matrix for each of them.)
+            # (Attention over as many places as there are samples has a matrix, or one a head, for each of them. Where
+            # it is known which samples the matrices have, `SamplePlaces` judges.)
             known = any(self._is_of_state(each) or id(each) in self._of_all for each in inputs)
-            if not (known or (out.ndim > 2 and out.shape[0] == samples)):
+            placed = self._places is not None and any(self._places.of(each) is not None for each in inputs)
+            if not (known or placed or (out.ndim > 2 and out.shape[0] % samples == 0)):
                 self._note_meeting(SamplesMeet(sums=False, outs=(out,)), inputs)
         elif out.ndim == 0:
             losses = [each for each in inputs if id(each) in self._losses]

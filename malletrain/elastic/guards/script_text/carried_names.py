@@ -25,8 +25,9 @@ _MESSAGE_NAMES = frozenset({"print", "display", "tqdm", "len", "str", "int", "fl
 _MESSAGE_METHODS = frozenset(
     {
         "info", "debug", "warning", "error", "log", "write", "flush", "set_postfix", "set_postfix_str",
-        "set_description", "update", "report", "add_scalar", "add_scalars", "add_text", "add_image", "add_histogram",
-        "log_metric", "log_metrics", "append", "item", "format", "join", "time", "perf_counter", "monotonic",
+        "set_description", "update", "report", "display", "print", "add_scalar", "add_scalars", "add_text",
+        "add_image", "add_histogram", "log_metric", "log_metrics", "log_value", "append", "item", "format", "join",
+        "time", "perf_counter", "monotonic",
     }
 )  # fmt: skip
 
@@ -160,12 +161,29 @@ def _carries(node: ast.AST, loaders: frozenset[str]) -> Iterator[str]:
             elif _is_best(value) and any(name in _name(each) for each in getattr(value, "args", [])):
                 yield name
     elif isinstance(node, ast.If):
-        tested = set(_loads(node.test))
+        tested = set(_loads(node.test)) - set(_unset_options(node.test))
         for inner in _statements(node.body):
             if isinstance(inner, ast.Assign):
                 yield from (name for target in inner.targets for name in _name(target) if name in tested)
     elif isinstance(node, ast.For) and isinstance(node.target, ast.Tuple) and _enumerates_batches(node.iter, loaders):
         yield from _name(node.target.elts[0])
+
+
+def _unset_options(test: ast.AST) -> Iterator[str]:
+    """Attributes that a test asks whether they have been given: `options.rank == -1`, `not options.seed`.
+
+    What an object keeps of itself, `self.best is None`, is none."""
+    for node in ast.walk(test):
+        if isinstance(node, ast.Compare) and isinstance(node.ops[0], ast.Eq | ast.Is):
+            asked = [node.left] if _is_constant(node.comparators[0]) or _is_none(node.comparators[0]) else []
+        else:
+            asked = [node.operand] if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not) else []
+        for each in asked:
+            yield from (name for name in _name(each) if "." in name and not name.startswith("self."))
+
+
+def _is_none(node: ast.AST) -> bool:
+    return isinstance(node, ast.Constant) and node.value is None
 
 
 def _enumerates_batches(node: ast.AST, loaders: frozenset[str]) -> bool:
@@ -252,7 +270,9 @@ def _is_harmless(node: ast.stmt) -> bool:
     if isinstance(node, ast.Pass):
         return True
     if isinstance(node, ast.If):
-        return all(_is_harmless(each) for each in [*node.body, *node.orelse])
+        # (An end that an option alone decides, `if options.dry_run: break`, comes with the first message or never.)
+        ends = isinstance(node.test, ast.Name | ast.Attribute) and isinstance(node.body[0], ast.Break | ast.Return)
+        return (ends and not node.orelse) or all(_is_harmless(each) for each in [*node.body, *node.orelse])
     if isinstance(node, ast.Expr):
         return isinstance(node.value, ast.Constant) or _is_message(node.value)
     if isinstance(node, ast.Assign):  # figures for a message: `speed = steps / passed`, `running = 0.0`

@@ -265,7 +265,9 @@ class _File:
         name = _dotted(value)
         if name and (id(scope), name) not in seen:
             seen.add((id(scope), name))
-            behind += [(scope, assigned) for assigned, _ in self._assigned(scope, name)]
+            # (A switch, `distributed = world_size > 1`, is no number.)
+            given = [assigned for assigned, _ in self._assigned(scope, name)]
+            behind += [(scope, each) for each in given if not isinstance(each, ast.Compare)]
             behind += self._arguments(scope, name)
         return any(self._leads_to(other, each, found, seen) for other, each in behind)
 
