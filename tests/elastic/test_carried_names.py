@@ -209,6 +209,18 @@ def test_a_variable_for_messages_or_own_data_is_not(script: str) -> None:
     assert names(script) == set()
 
 
+def test_a_best_score_that_an_object_keeps_is_no_option_that_is_filled_in() -> None:
+    script = """
+        def main(kept):
+            for x in s.batches():
+                score = train(x)
+                if kept.best is None or score < kept.best:
+                    kept.best = score
+                    torch.save(model, "best.pt")
+        """
+    assert names(script) == {"kept.best"}
+
+
 def test_attributes_count_in_every_function() -> None:
     script = """
         class Trainer:

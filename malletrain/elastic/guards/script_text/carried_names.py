@@ -15,6 +15,7 @@ Sums over a worker's own data (`total += loss.item()`) differ between workers by
 from __future__ import annotations
 
 import ast
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -161,7 +162,7 @@ def _carries(node: ast.AST, loaders: frozenset[str]) -> Iterator[str]:
             elif _is_best(value) and any(name in _name(each) for each in getattr(value, "args", [])):
                 yield name
     elif isinstance(node, ast.If):
-        tested = set(_loads(node.test)) - set(_unset_options(node.test))
+        tested = set(Counter(_loads(node.test)) - Counter(_unset_options(node.test)))
         for inner in _statements(node.body):
             if isinstance(inner, ast.Assign):
                 yield from (name for target in inner.targets for name in _name(target) if name in tested)
@@ -172,7 +173,8 @@ def _carries(node: ast.AST, loaders: frozenset[str]) -> Iterator[str]:
 def _unset_options(test: ast.AST) -> Iterator[str]:
     """Attributes that a test asks whether they have been given: `options.rank == -1`, `not options.seed`.
 
-    What an object keeps of itself, `self.best is None`, is none."""
+    Each as often as it is asked: one that the test has besides is more than an option (`kept.best is None or
+    score < kept.best`). What an object keeps of itself, `self.best is None`, is none."""
     for node in ast.walk(test):
         if isinstance(node, ast.Compare) and isinstance(node.ops[0], ast.Eq | ast.Is):
             asked = [node.left] if _is_constant(node.comparators[0]) or _is_none(node.comparators[0]) else []
