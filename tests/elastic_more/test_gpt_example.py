@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 from pathlib import Path
 
+import pytest
 import torch
 
 from tests.elastic.coordinator import running
@@ -28,6 +29,7 @@ def test_the_plain_script_becomes_malleable_in_fifteen_lines() -> None:
     assert 5 < len(added) <= 15, "\n".join(added)
 
 
+@pytest.mark.nightly  # 45 s; the ResNet is one of the daily ones
 def test_a_gpt_that_grows_and_shrinks_equals_a_static_one(tmp_path: Path) -> None:
     with running(tmp_path) as (daemon, pod):
         for task in range(3):
