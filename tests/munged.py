@@ -38,7 +38,7 @@ def munged(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
             except munge.MungeUnavailable:
                 assert daemon.poll() is None, (folder / "log").read_text(errors="replace")
                 assert time.monotonic() < deadline, "munged did not start"
-                time.sleep(0.02)
+                time.sleep(0.02)  # between two looks
         yield str(socket)
     finally:
         daemon.terminate()

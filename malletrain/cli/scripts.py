@@ -5,7 +5,6 @@ runs."""
 from __future__ import annotations
 
 import json
-import logging
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -46,9 +45,6 @@ def check(as_json: bool, script: Path, arguments: tuple[str, ...]) -> None:
     """
     # Imported here so that --help need not wait for torch.
     from malletrain.script_check.check_runs import check_script
-
-    # A worker's request that is cut off as the check ends is no news.
-    logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)
 
     def say(text: str) -> None:
         if not as_json and sys.stderr.isatty():

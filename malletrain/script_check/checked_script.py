@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import json
 import os
-import random
 import runpy
 import sys
 import time
@@ -18,10 +17,10 @@ import traceback
 from pathlib import Path
 from typing import Any
 
-import numpy
 import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
+from malletrain.elastic.data.random_seeds import seed_plain
 from malletrain.elastic.errors import ElasticError, Released
 from malletrain.elastic.guards.script_place import line_of
 from malletrain.elastic.launch.failure_report import ENDED
@@ -166,9 +165,8 @@ def _seed(number: int) -> None:
 
     The first worker and the static runs begin alike, so that they can be compared; workers that join do not, as in a
     job, so that what they draw for themselves is found."""
-    random.seed(number)
-    numpy.random.seed(number)
     torch.manual_seed(number)
+    seed_plain(number)
 
 
 def main(arguments: list[str]) -> None:

@@ -405,7 +405,8 @@ def _change(text: str, tree: ast.Module, found: _Found) -> Proposal:
     if passes is None:
         notes += _unclear_passes(found)
     tracked = dict.fromkeys(name for name, call in _assigned(tree) if _last(call.func).endswith(_TRACKED))
-    absent = [name for name in tracked if name in _may_be_none(tree)]
+    unset = _may_be_none(tree)
+    absent = [name for name in tracked if name in unset]
     always = [name for name in tracked if name not in absent]
     if always:
         session.append(f"{outer}{found.session}.track({', '.join(f'{_word(name)}={name}' for name in always)})")
