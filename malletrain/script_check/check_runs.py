@@ -14,7 +14,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -64,7 +64,8 @@ class CheckReport:
         text: for people: the script's error, what differs, or what could not be compared.
         steps: made in each run.
         equality: what the session claims.
-        differences: of the parameters, the largest first.
+        differences: of the parameters and whatever else is compared, the largest first.
+        epochs: that ended in each run; they are shorter than in training, so that their ends are met.
     """
 
     verdict: str
@@ -73,6 +74,7 @@ class CheckReport:
     steps: int = 0
     equality: str = ""
     differences: list[TensorDifference] = field(default_factory=list)
+    epochs: int = 0
 
     @property
     def good(self) -> bool:
@@ -159,7 +161,9 @@ def _check(run: _Run, say: Callable[[str], None]) -> CheckReport:
         run.wait_end(NUDGED)
     except _Ended as ended:
         return CheckReport("failed", "alone", ended.text, run.steps(STATIC))
-    return report_of(run.result("0"), run.result("1"), run.result(STATIC), run.result(REPEATED), run.result(NUDGED))
+    resized = run.result("0")
+    report = report_of(resized, run.result("1"), run.result(STATIC), run.result(REPEATED), run.result(NUDGED))
+    return replace(report, epochs=int(resized["epoch"]))
 
 
 def report_of(

@@ -14,6 +14,7 @@ import runpy
 import sys
 import time
 import traceback
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from malletrain.elastic.data.random_seeds import seed_plain
+from malletrain.elastic.data.sampler import Sampler
 from malletrain.elastic.errors import ElasticError, Released
 from malletrain.elastic.guards.script_place import line_of
 from malletrain.elastic.launch.failure_report import ENDED
@@ -37,6 +39,9 @@ STEPS_WITHOUT_SESSION = 20
 #: Environment variable: 1 in the run that shows what rounding alone does. It begins with parameters that differ by
 #: `NUDGE_UNITS` units of rounding.
 NUDGE_VARIABLE, NUDGE_UNITS = "MALLETRAIN_CHECK_NUDGE", 4.0
+
+#: An epoch of a check has so many steps; more, if all epochs together were fewer than a check may take.
+STEPS_OF_EPOCH, STEPS_OF_TRAINING = 10, 300
 
 #: The name of a static run.
 NAME_VARIABLE = "MALLETRAIN_CHECK_NAME"
@@ -67,6 +72,7 @@ class Recorder:
     def install(self) -> None:
         """Have the session's parts call this recorder."""
         made, begun, ended, finish = Session.__init__, Step.__enter__, Step.__exit__, Runtime.finish
+        epochs = Session.epochs
         steps: list[None] = []
 
         def init(session: Session, *args: Any, **more: Any) -> None:
@@ -75,6 +81,10 @@ class Recorder:
             self._first = {}
             if os.environ.get(NUDGE_VARIABLE):
                 _nudge(session)
+
+        def short_epochs(session: Session, count: int) -> Iterator[int]:
+            _shorten(session, count)
+            return epochs(session, count)
 
         def begin(step: Step) -> None:
             if self._session is not None and not self._first:
@@ -101,6 +111,7 @@ class Recorder:
         # Wrapped for this process alone: a check must not need a line in the script.
         for owner, name, wrapper in (
             (Session, "__init__", init),
+            (Session, "epochs", short_epochs),
             (Step, "__enter__", begin),
             (Step, "__exit__", end),
             (Runtime, "finish", finished),
@@ -148,12 +159,25 @@ class Recorder:
             "first": {name: self._first.get(name, torch.zeros_like(each)) for name, each in last.items()},
             "last": last,
             "step": session.steps_done,
+            "epoch": session.epoch,
             "size": session.size,
             "equality": session.equality,
         }
         path = self._folder / f"result-{self._name}.pt"
         torch.save(result, path.with_suffix(".part"))
         path.with_suffix(".part").rename(path)
+
+
+def _shorten(session: Session, epochs: int) -> None:
+    """Let epochs be over soon, so that the check meets what the script does at their ends, but not so soon that all
+    are over before it is."""
+    sampler, batch = session._runtime.sampler, session.batch_size
+    if not isinstance(sampler, Sampler) or epochs < 1:
+        return
+    steps = max(STEPS_OF_EPOCH, -(-STEPS_OF_TRAINING // epochs))
+    ends = sampler.batch_ends(0)
+    length = ends[min(steps, len(ends)) - 1] if ends else steps * batch
+    sampler.epoch_length = min(sampler.epoch_length, length)
 
 
 def _nudge(session: Session) -> None:
