@@ -294,7 +294,7 @@ def test_status_imports_nothing_that_the_base_wheel_lacks(bare_desk: Desk) -> No
     import sys
 
     heavy = (
-        "numpy scipy pydantic sqlalchemy fastapi uvicorn highspy pulp torch structlog rich ClusterShell apscheduler"
+        "numpy scipy pydantic sqlalchemy fastapi uvicorn highspy pulp torch structlog rich apscheduler"
     )
     code = (
         f"import sys\nclass Wall:\n  def find_spec(self, name, *_):\n"
