@@ -1,7 +1,6 @@
 """Node lists: opened here to the names that Slurm's own `scontrol show hostnames` gives."""
 
 import os
-import shutil
 import subprocess
 from pathlib import Path
 
@@ -11,31 +10,18 @@ from hypothesis import strategies as st
 
 from malletrain.domain.errors import InvalidInput
 from malletrain.slurm.formats import hostlist
-from scripts.lab.errors import UsageError
 from scripts.lab.packages import Toolchain
-from scripts.lab.releases import release_toolchain
 
 END = "end-of-list"
 
 
-@pytest.fixture
-def tools(release: str | None) -> Toolchain:
-    """The programs of this machine's Slurm, and at night those of the other releases."""
-    if release is None and shutil.which("scontrol") is None:
-        pytest.skip("Slurm is not installed")
-    try:
-        return Toolchain() if release is None else release_toolchain(release)
-    except UsageError as error:
-        pytest.skip(str(error))
-
-
-def slurms(tools: Toolchain, conf: Path, lists: list[str]) -> list[list[str]]:
+def slurms(toolchain: Toolchain, conf: Path, lists: list[str]) -> list[list[str]]:
     """What Slurm opens each list to; [] where it refuses it. One process answers all."""
-    plugins = f"PluginDir={tools.plugin_directory}\n" if tools.plugin_directory else ""
+    plugins = f"PluginDir={toolchain.plugin_directory}\n" if toolchain.plugin_directory else ""
     conf.write_text(f"ClusterName=x\nSlurmctldHost=localhost\n{plugins}")
     asked = "".join(f"show hostnames {text}\nshow hostnames {END}\n" for text in lists)
     done = subprocess.run(
-        [tools.program("scontrol")], input=asked, capture_output=True, text=True, timeout=60, check=False,
+        [toolchain.program("scontrol")], input=asked, capture_output=True, text=True, timeout=60, check=False,
         env={**os.environ, "SLURM_CONF": str(conf), "COLUMNS": "100000"},  # readline folds its echo
     )  # fmt: skip
     answers: list[list[str]] = [[]]
@@ -75,8 +61,8 @@ OF_SITES = [
 
 
 @pytest.mark.slurm
-def test_lists_of_sites_open_to_the_names_that_slurm_gives(tools: Toolchain, tmp_path: Path) -> None:
-    for text, names in zip(OF_SITES, slurms(tools, tmp_path / "slurm.conf", OF_SITES), strict=True):
+def test_lists_of_sites_open_to_the_names_that_slurm_gives(toolchain: Toolchain, tmp_path: Path) -> None:
+    for text, names in zip(OF_SITES, slurms(toolchain, tmp_path / "slurm.conf", OF_SITES), strict=True):
         if names:
             assert hostlist.opened(text) == tuple(dict.fromkeys(names)), text
 
@@ -88,9 +74,9 @@ def test_lists_of_sites_open_to_the_names_that_slurm_gives(tools: Toolchain, tmp
 )  # fmt: skip
 @given(st.lists(node_lists, min_size=20, max_size=60), st.lists(scrambled, min_size=20, max_size=60))
 def test_every_list_that_slurm_opens_opens_here_to_the_same_names(
-    tools: Toolchain, tmp_path: Path, lists: list[str], others: list[str]
+    toolchain: Toolchain, tmp_path: Path, lists: list[str], others: list[str]
 ) -> None:
-    answers = slurms(tools, tmp_path / "slurm.conf", [*lists, *others])
+    answers = slurms(toolchain, tmp_path / "slurm.conf", [*lists, *others])
     for text, names in zip([*lists, *others], answers, strict=True):
         assert names or text in others, f"the strategy makes lists, and {text} is none"
         if names:
