@@ -29,7 +29,7 @@ _JOB_HEADINGS = {
     "NODELIST": "nodes", "NODELIST(REASON)": "nodes_or_reason", "TIME_LIMIT": "limit", "TIMELIMIT": "limit",
     "START_TIME": "start", "END_TIME": "end", "SUBMIT_TIME": "submit", "SCHEDNODES": "planned", "ACCOUNT": "account",
     "QOS": "qos", "PRIORITY": "priority", "DEPENDENCY": "dependency", "EXC_NODES": "excluded",
-    "REQ_NODES": "required", "FEATURES": "features", "TRES_PER_NODE": "gres", "TIME_LEFT": "left",
+    "REQ_NODES": "required", "FEATURES": "features", "TRES_PER_NODE": "gres",
     "COMMENT": "comment", "COMMAND": "command", "WORK_DIR": "folder",
 }  # fmt: skip
 
@@ -41,7 +41,7 @@ _LISTS = frozenset({"nodes", "planned", "required", "excluded", "gres", "depende
 #: A heading stands at most so many lines below what a login prints.
 MAX_LINES_BEFORE_HEADING = 20
 #: Headings are cut to their column's width, as TIME_LIMI is by squeue -l; one that is shorter is not completed.
-MIN_HEADING_LETTERS = 5
+MIN_HEADING_LETTERS = 8
 
 _WORD = re.compile(r"(?<!\S)\([^()]*\)(?=\s*$)|\S+")
 
