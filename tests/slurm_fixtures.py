@@ -17,6 +17,8 @@ from pathlib import Path
 import pytest
 
 from scripts.lab import Lab, LabConfig, LabError, UsageError, cluster
+from scripts.lab.packages import Toolchain
+from scripts.lab.releases import release_toolchain
 
 LabFactory = Callable[..., Lab]
 
@@ -107,6 +109,17 @@ def release(request: pytest.FixtureRequest) -> str | None:
     """Each of Slurm's releases in turn, as LabConfig takes it: for tests with a lab of their own kind."""
     name: str | None = request.param
     return name
+
+
+@pytest.fixture
+def toolchain(release: str | None) -> Toolchain:
+    """The programs of each release in turn, without a cluster; skips where it is not here."""
+    if release is None and shutil.which("scontrol") is None:
+        pytest.skip("Slurm is not installed")
+    try:
+        return Toolchain() if release is None else release_toolchain(release)
+    except UsageError as error:
+        pytest.skip(f"no Slurm of {release} here: {error}")
 
 
 @pytest.fixture

@@ -19,6 +19,7 @@ import click
 
 from malletrain.cli.render import printable
 from malletrain.domain.errors import MalletrainError
+from malletrain.domain.output_files import output_file
 from malletrain.wire.daemon import DaemonClient, connect
 from malletrain.wire.rows import EventRow, JobRow
 
@@ -127,20 +128,7 @@ def _list(data: Mapping[str, object], key: str) -> list[object]:
 
 def file_pattern(pattern: str, task: str, row: JobRow) -> str:
     """The file names of a task, as a pattern for `glob`: what is not known beforehand, such as the node, is `*`."""
-    array, _, index = task.partition("_")
-    known = {"A": array, "a": index, "x": row.name, "u": row.user, "%": "%"}
-
-    def replaced(match: re.Match[str]) -> str:
-        width, letter = match[1], match[2]
-        if letter not in known:
-            return "*"
-        return escape(known[letter].zfill(int(width)) if width and letter in "Aa" else known[letter])
-
-    parts = re.split(r"(%\d*[A-Za-z%])", pattern)
-    return "".join(
-        re.sub(r"%(\d*)([A-Za-z%])", replaced, part) if number % 2 else escape(part)
-        for number, part in enumerate(parts)
-    )
+    return output_file(pattern, task, row.name, row.user, quote=escape)
 
 
 def _found(

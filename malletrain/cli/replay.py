@@ -7,7 +7,7 @@ import json
 import re
 import shlex
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, tzinfo
 from pathlib import Path
@@ -358,6 +358,7 @@ def replay(
     from malletrain.replay.traces.sinfo_nodes import read_machine, selected
     from malletrain.replay.warnings import doubts
     from malletrain.sizing.objective import Objective
+    from malletrain.slurm.formats.hostlist import node_names
 
     if tables == "parquet":
         require_pyarrow("--tables")
@@ -376,7 +377,7 @@ def replay(
     if (partitions or gpu) and machine_file is None:
         raise click.UsageError("--partition and --gpu need --machine FILE, which says where each node is")
     there = selected(read_machine(machine_file), partitions, gpu) if machine_file else frozenset[str]()
-    wanted, unwanted = _names("--include", include), _names("--exclude", exclude)
+    wanted, unwanted = node_names(include, "--include"), node_names(exclude, "--exclude")
     first, count = _node_range(nodes)
     begin, finish = _moment("--start", start, zone), _moment("--end", end, zone)
     if jobs_file is None:
@@ -393,7 +394,7 @@ def replay(
     if site is not None and not wanted and not unwanted and (isinstance(log, NodeChanges) or log.has_node_lists):
         pool = site[0].pool
         window = dataclasses.replace(
-            window, include=_names("pool.include", pool.include), exclude=_names("pool.exclude", pool.exclude)
+            window, include=node_names(pool.include, "pool.include"), exclude=node_names(pool.exclude, "pool.exclude")
         )
     counted = cluster_trace(log, window, down)
     found = outages_in(counted)
@@ -508,18 +509,6 @@ def _days(text: str | None) -> int | None:
     if not text.isdecimal() or not MIN_SAMPLE_DAYS <= int(text) <= 1_000_000:
         raise InvalidInput("--sample", f"{text!r} must be a number of days, {MIN_SAMPLE_DAYS} or more, or all")
     return int(text)
-
-
-def _names(option: str, lists: Sequence[str]) -> frozenset[str]:
-    from malletrain.replay.traces.nodelist import expand
-
-    found: set[str] = set()
-    for text in lists:
-        names = expand(text)
-        if names is None:
-            raise InvalidInput(option, f"{text!r} is no list of nodes as Slurm writes it, such as n[001-128]")
-        found.update(names)
-    return frozenset(found)
 
 
 def _zone(name: str) -> tzinfo:

@@ -8,7 +8,6 @@ from ipaddress import ip_address
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
-from ClusterShell.NodeSet import NodeSet, NodeSetException
 from pydantic import (
     AfterValidator,
     BaseModel,
@@ -28,11 +27,13 @@ def _word(value: str) -> str:
     return value
 
 
+#: The shape alone; who opens the list says what else is wrong with it.
+_NODE_LIST = re.compile(r"(?:[\w.\-, ]|\[[\d\-,]+\])+", re.ASCII)
+
+
 def _node_list(value: str) -> str:
-    try:
-        NodeSet(value)
-    except NodeSetException as error:
-        raise ValueError(f"not a list of nodes as Slurm writes it, such as n[001-128]: {error}") from error
+    if not _NODE_LIST.fullmatch(value):
+        raise ValueError("not a list of nodes as Slurm writes it, such as n[001-128]")
     return value
 
 

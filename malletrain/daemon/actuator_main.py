@@ -17,12 +17,13 @@ import structlog
 from malletrain import __version__
 from malletrain.config import Config
 from malletrain.daemon.process.systemd import Notifier
-from malletrain.daemon.site_rules import harvest_of, most_pilots, node_names
+from malletrain.daemon.site_rules import harvest_of, most_pilots
 from malletrain.domain.errors import InvalidInput
 from malletrain.slurm.actuator.audit_log import AuditLog
 from malletrain.slurm.actuator.bounds import ActuatorBounds
 from malletrain.slurm.actuator.server import Actuator, ActuatorServer
 from malletrain.slurm.command import Commands
+from malletrain.slurm.formats.hostlist import node_names
 from malletrain.slurm.site import site_facts
 
 #: A command that runs when the actuator ends has so long (seconds).
@@ -77,8 +78,8 @@ def bounds_from(settings: Config) -> ActuatorBounds:
     return ActuatorBounds(
         max_limit_s=settings.pilot.max_minutes * 60.0,
         max_pilots=most_pilots(settings),
-        include=node_names(settings.pool.include),
-        exclude=node_names(settings.pool.exclude),
+        include=node_names(settings.pool.include, "pool.include"),
+        exclude=node_names(settings.pool.exclude, "pool.exclude"),
         starts_per_minute=settings.actuator.starts_per_minute,
         cancels_per_hour=settings.actuator.cancels_per_hour,
     )

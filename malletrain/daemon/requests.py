@@ -6,8 +6,6 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 
-from ClusterShell.NodeSet import NodeSet, NodeSetException
-
 from malletrain.api.ports import Conflict, Identity, NewJob, NotFound, Role, Unavailable
 from malletrain.api.visibility import Visibility
 from malletrain.daemon.views.explain import explain
@@ -29,6 +27,7 @@ from malletrain.domain.job import Curve, DependencyKind, Elastic, JobPhase, JobV
 from malletrain.loop.job_dependencies import waiting_reason
 from malletrain.loop.ports import Clock
 from malletrain.loop.tick import Loop
+from malletrain.slurm.formats.hostlist import node_names
 from malletrain.slurm.site.site_facts import Harvest
 from malletrain.wire.rows import ProfileRow, PromiseRow
 
@@ -244,10 +243,7 @@ class LoopRequests:
         snapshot = self._loop.last_snapshot
         if snapshot is None:
             raise Unavailable("Slurm has not been seen yet: ask again in a moment")
-        try:
-            wanted = set(NodeSet(nodes)) if nodes else set(snapshot.node)
-        except NodeSetException as error:
-            raise InvalidInput("nodes", f"not a list of nodes such as n[001-128]: {error}") from error
+        wanted = node_names([nodes], "nodes") if nodes else frozenset(snapshot.node)
         unknown = sorted(wanted - set(snapshot.node))
         if unknown:
             raise InvalidInput("nodes", f"Slurm knows no {', '.join(unknown[:5])}")

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
-
-from ClusterShell.NodeSet import NodeSet
 
 from malletrain.api.roles import uids_of
 from malletrain.config import BudgetSection, Config, LimitSection, NotifySection, WebSection
@@ -20,6 +17,7 @@ from malletrain.loop.breaker import BreakerRules
 from malletrain.sizing.objective import Objective
 from malletrain.sizing.policy import Need, Policy, require_inputs
 from malletrain.sizing.registry import policy
+from malletrain.slurm.formats.hostlist import node_names
 from malletrain.slurm.site.held_task_limits import HeldTaskLimits
 from malletrain.slurm.site.site_facts import Harvest, SiteFacts
 
@@ -68,11 +66,6 @@ def promise_of(config: Config) -> MainPromise | None:
     return found if found.holds_nodes or found.cycle_ratio is not None else None
 
 
-def node_names(lists: Sequence[str]) -> frozenset[str]:
-    """The nodes of host lists."""
-    return frozenset(name for part in lists for name in NodeSet(part))
-
-
 def unknown_names(config: Config, facts: SiteFacts | None) -> list[str]:
     """What in the configuration this machine or Slurm does not know, a line each. `facts`: None where Slurm did not
     answer."""
@@ -97,12 +90,13 @@ def unknown_names(config: Config, facts: SiteFacts | None) -> list[str]:
     for key, lists in (("include", config.pool.include), ("exclude", config.pool.exclude)):
         # A node outside the partition may well be excluded, as long as there is one of that name.
         known = partition.nodes if key == "include" else every
-        unknown = sorted(node_names(lists) - known)
+        unknown = sorted(node_names(lists, f"pool.{key}") - known)
         if unknown:
             named = ", ".join(unknown[:5]) + (f" and {len(unknown) - 5} more" if len(unknown) > 5 else "")
             where = f"not in partition {partition.name}" if key == "include" else "Slurm has no such node"
             faults.append(f"pool.{key}: {named}: {where}")
-    may = (node_names(config.pool.include) or partition.nodes) & partition.nodes - node_names(config.pool.exclude)
+    include = node_names(config.pool.include, "pool.include") or partition.nodes
+    may = include & partition.nodes - node_names(config.pool.exclude, "pool.exclude")
     if config.pool.keep_idle >= len(may) > 0:
         faults.append(f"pool.keep_idle: {config.pool.keep_idle} leaves nothing to harvest of {len(may)} nodes")
     return faults
@@ -167,8 +161,8 @@ def rules_from(config: Config, facts: SiteFacts) -> Rules:
         claim_patience_s=3 * facts.bf_interval_s + 10.0,
         forecast=uses_forecast(config),
         max_top_up=min(50, HeldTaskLimits(facts.max_job_count, facts.max_array_size).most_tasks),
-        include_nodes=node_names(config.pool.include),
-        exclude_nodes=node_names(config.pool.exclude),
+        include_nodes=node_names(config.pool.include, "pool.include"),
+        exclude_nodes=node_names(config.pool.exclude, "pool.exclude"),
     )
 
 

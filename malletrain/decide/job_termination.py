@@ -5,7 +5,8 @@ from __future__ import annotations
 from malletrain.decide.entitlement.budgets import affordable_nodes, job_budget_left_s
 from malletrain.decide.rules import Rules
 from malletrain.domain.event import JobCancelled, JobFailed
-from malletrain.domain.job import JobPhase, JobView, PilotPhase
+from malletrain.domain.job import JobPhase, JobView, MalleableJob, PilotPhase
+from malletrain.domain.output_files import output_file
 from malletrain.domain.snapshot import SlurmState
 
 
@@ -31,10 +32,9 @@ def termination(view: JobView, rules: Rules, spent_s: float = 0.0) -> tuple[JobC
     if view.failures >= rules.max_failures:
         failed = [p for p in view.pilots.values() if p.ended_as is not None]
         last = max(failed, key=lambda p: (p.since, p.id))
-        array, _, task = last.task.partition("_")
         return JobFailed(), (
             f"{view.failures} pilots in a row ended before their worker was ready ({last.reason}): "
-            f"see slurm-{array}_{task}.out in the folder of the submission"
+            f"see {_output(view.job, last.task)}"
         )
     if any(p.phase is not PilotPhase.ENDED for p in view.pilots.values()):
         return None
@@ -53,3 +53,10 @@ def termination(view: JobView, rules: Rules, spent_s: float = 0.0) -> tuple[JobC
     return JobFailed(), (
         f"no held task is left (of {len(ends)}: {consumed}): submit it again, and it goes on from its last save"
     )
+
+
+def _output(job: MalleableJob, task: str) -> str:
+    """Where the task's standard error is, in words."""
+    if job.output:
+        return output_file(job.output[-1], task, job.name, job.user)
+    return f"slurm-{task}.out in the folder of the submission"

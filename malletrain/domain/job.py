@@ -183,7 +183,8 @@ class Pilot:
     lost, so it may train on where it is not heard; `replaces`: the pilot of a slow worker that it was started for;
     `node_class`: of its node, where the site has several; `restarts`: Slurm's restart count of its present run, where
     it is known; `idle_since`: since when it runs and no worker of it has joined or trained, None where one has;
-    `preempted`: Slurm had taken its node for a main job when it was recycled.
+    `preempted`: Slurm had taken its node for a main job when it was recycled; `was_warm`: its worker has been ready
+    since it started.
     """
 
     id: str
@@ -204,6 +205,7 @@ class Pilot:
     idle_since: float | None = None
     preempted: bool = False
     unheard: bool = False
+    was_warm: bool = False
 
     @property
     def is_active(self) -> bool:

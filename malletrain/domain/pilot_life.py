@@ -59,7 +59,7 @@ def after(pilot: Pilot, event: Event) -> Pilot:
             ended_as = SlurmState.PREEMPTED if preempted else state
             return replace(_without_node(pilot, event, PilotPhase.ENDED), ended_as=ended_as)
         case WorkerWarm():
-            return replace(pilot, ready=True, unheard=False, idle_since=None)
+            return replace(pilot, ready=True, was_warm=True, unheard=False, idle_since=None)
         case WorkerLeft() | WorkerLost() if pilot.ready:
             unheard = isinstance(event.payload, WorkerLost)
             return without_worker(replace(pilot, ready=False, unheard=unheard), event.at)

@@ -221,9 +221,9 @@ def _of_pilot(record: JobState, event: Event) -> None:
         record.world = replace(record.world, members=left) if left else None
     # One that was to go says nothing of the script: it may have been killed.
     by_itself = pilot.phase not in (PilotPhase.LEAVING, PilotPhase.RECYCLING)
-    # One whose worker was ready and that ends with 0 has finished, and could not say so while the daemon was away.
-    finished = turned.ended_as is SlurmState.COMPLETED and (pilot.ready or pilot.unheard)
-    failed = isinstance(payload, PilotEnded) and turned.ended_as in _FAILED_STATES and not finished
+    # Nor does one whose worker was ready say anything of the start: it may have finished while the daemon was away,
+    # or have given up on a daemon whose clock had jumped.
+    failed = isinstance(payload, PilotEnded) and turned.ended_as in _FAILED_STATES and not pilot.was_warm
     if failed and by_itself and not pilot.is_part:
         record.failures += 1
 

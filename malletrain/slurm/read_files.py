@@ -7,6 +7,7 @@ commands or of slurmrestd, of any release, also `.gz`. `scontrol-show-node` goes
 from __future__ import annotations
 
 import gzip
+import re
 import zlib
 from collections.abc import Callable
 from pathlib import Path
@@ -19,6 +20,11 @@ from malletrain.slurm.formats.records import JobRecord, NodeRecord, ReservationR
 
 #: Unpacked files larger than this are refused.
 MAX_FILE_BYTES = 512 * 1024 * 1024
+
+#: Slurm's commands write so to standard error.
+_ERROR = re.compile(r"(?:scontrol|sinfo|squeue|slurm\w*)(?: error)?: ")
+#: With -M they name the cluster of the rows below.
+_CLUSTER = re.compile(r"CLUSTER: (\S+)")
 
 Row = TypeVar("Row")
 
@@ -66,7 +72,7 @@ def _find(folder: Path, name: str) -> Path | None:
 def _nodes(path: Path) -> list[NodeRecord]:
     if _is_json(path):
         return json_shapes.nodes(_load(path), str(path))
-    content = read(path)
+    content = _printed(path)
     if "NodeName=" in content:
         return _naming(path, lambda: text.nodes(content))
     return saved_tables.nodes(content, str(path))
@@ -75,7 +81,7 @@ def _nodes(path: Path) -> list[NodeRecord]:
 def _jobs(path: Path) -> list[JobRecord]:
     if _is_json(path):
         return json_shapes.jobs(_load(path), str(path))
-    content = read(path)
+    content = _printed(path)
     if content.lstrip().startswith("JobId="):
         return _naming(path, lambda: text.jobs(content))
     return saved_tables.jobs(content, str(path))
@@ -84,12 +90,32 @@ def _jobs(path: Path) -> list[JobRecord]:
 def _reservations(path: Path) -> list[ReservationRecord]:
     if _is_json(path):
         return json_shapes.reservations(_load(path), str(path))
-    content = read(path)
+    content = _printed(path)
     return _naming(path, lambda: text.reservations(content))
 
 
 def _load(path: Path) -> json_shapes.Object:
-    return json_shapes.load(read(path), str(path))
+    return json_shapes.load(_printed(path), str(path))
+
+
+def _printed(path: Path) -> str:
+    """The content of a file without the errors that Slurm printed beside it; these lines are left empty.
+
+    Raises:
+        InvalidInput: as `read`; nothing but an error; or the outputs of two clusters.
+    """
+    lines = read(path).split("\n")
+    errors = {at: line for at, line in enumerate(lines) if _ERROR.match(line)}
+    named = {at: found[1] for at, line in enumerate(lines) if (found := _CLUSTER.match(line))}
+    clusters = dict.fromkeys(named.values())
+    if len(clusters) > 1:
+        raise InvalidInput(
+            str(path), f"holds clusters {', '.join(clusters)}: save the output of one cluster (-M NAME)"
+        )
+    if errors and not any(line.strip() for at, line in enumerate(lines) if at not in errors):
+        at, line = next(iter(errors.items()))
+        raise InvalidInput(f"{path}:{at + 1}", f"holds nothing but {line[:200]!r}")
+    return "\n".join("" if at in errors or at in named else line for at, line in enumerate(lines))
 
 
 def _naming(path: Path, parse: Callable[[], list[Row]]) -> list[Row]:

@@ -15,7 +15,7 @@ NEEDED: dict[str, str] = runpy.run_path(str(ROOT / "scripts" / "test-gpu"))["NEE
 #: What MalleTrain or its tests use elsewhere.
 OTHERS = [
     "hypothesis", "httpx", "sqlalchemy", "apscheduler", "highspy", "pulp", "structlog", "prometheus_client", "optuna",
-    "plotly", "ClusterShell", "rich",
+    "plotly", "rich",
 ]  # fmt: skip
 
 

@@ -44,8 +44,7 @@ SAID = [
     "f.toml:8: pilot.margin_s: give 'auto', or give a number (given: 'autom')",
     "f.toml:9: pilot.max_minutes: give at most 60 (given: 90)",
     "f.toml:12: loop.watch_interval_s: is longer than tick_s: make it shorter, a fifth of tick_s is usual (given: 9)",
-    "f.toml:14: pool.include.0: not a list of nodes as Slurm writes it, such as n[001-128]: missing bracket:"
-    " \"n[1-\" (given: 'n[1-')",
+    "f.toml:14: pool.include.0: not a list of nodes as Slurm writes it, such as n[001-128] (given: 'n[1-')",
     "f.toml:16: api.port: give at most 65535 (given: 99999)",
     "f.toml:17: api.url: give a URL such as http://head.example.org:8470 (given: 'ftp:/x')",
     "f.toml:19: store.path: give an absolute path (given: 'x.db')",
@@ -238,3 +237,13 @@ def test_a_promise_that_cannot_be_is_refused(line: str, fault: str) -> None:
 @pytest.mark.parametrize(("given", "ratio"), [('"off"', None), ('"auto"', 1.5), ("2", 2.0), ("1.25", 1.25)])
 def test_the_controllers_budget(given: str, ratio: float | None) -> None:
     assert parse(f"[promise]\ncontroller_cycle = {given}\n", "f.toml").promise.cycle_ratio == ratio
+
+
+@pytest.mark.parametrize("text", ["n[01-120]", "r[1-2]n[01-120],login1", "[1-3]", "n1, n2"])
+def test_node_lists_that_slurm_opens_are_taken(text: str) -> None:
+    assert parse(f'[pool]\ninclude = ["{text}"]\n', "f.toml").pool.include == [text]
+
+
+@pytest.mark.parametrize("text", ["", "@all", "n[1-", "n[a-b]", "n1;n2", "n[1-2]/3"])
+def test_what_is_no_node_list_is_refused(text: str) -> None:
+    assert "not a list of nodes as Slurm writes it" in faults(f'[pool]\nexclude = ["{text}"]\n')[0]

@@ -8,6 +8,7 @@ import pytest
 
 from malletrain.api.ports import Conflict, Identity, NewJob
 from malletrain.daemon.requests import MAX_UNATTACHED_JOBS, LoopRequests
+from malletrain.domain.errors import InvalidInput
 from malletrain.domain.event import Event, PilotEnded, TasksAdded
 from malletrain.domain.job import JobPhase, Profile
 from malletrain.domain.snapshot import SlurmState
@@ -107,3 +108,20 @@ def test_an_array_is_of_one_job_until_slurm_uses_its_number_again() -> None:
     world.loop.record(ended)
     with pytest.raises(Conflict, match="array 4711 belongs to another job"):
         requests.attach_array(third, 4711, 2, ada)
+
+
+def test_a_drain_takes_the_lists_that_slurm_takes_and_refuses_what_names_no_node() -> None:
+    world = World(12)
+    requests = LoopRequests(world.loop, nullcontext(), world.clock, Harvest("harvest"), lambda count: (), lambda: 1)
+    root = Identity(0, 0, "root")
+    world.loop.tick()
+    assert list(requests.drain("n[9-11],n0", 9e9, root)) == ["n0", "n10", "n11", "n9"]
+    assert len(requests.drain("", 9e9, root)) == 12
+    for text, why in (
+        ("n[11-9]", "backwards"),
+        ("(null)", "no node"),
+        ("n12", "knows no n12"),
+        ("n[0-9999999]", "more"),
+    ):
+        with pytest.raises(InvalidInput, match=why):
+            requests.drain(text, 9e9, root)

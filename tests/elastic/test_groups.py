@@ -11,13 +11,13 @@ from pathlib import Path
 
 import pytest
 import torch
-from ClusterShell.NodeSet import NodeSet
 from hypothesis import given
 from hypothesis import strategies as st
 
 from malletrain.elastic.comm.group import Group, SoloGroup
 from malletrain.elastic.comm.static_rendezvous import environment_world, first_node, rank_and_size, rendezvous_address
 from malletrain.elastic.errors import ElasticError, PeerLost
+from malletrain.slurm.formats import hostlist
 from scripts.lab.ports import free_port
 from tests.elastic import group_contract
 from tests.elastic.coordinator import Forked, outside_slurm
@@ -97,10 +97,10 @@ def test_processes_of_one_step_train_as_one(tmp_path: Path, static: Static) -> N
     assert_equal(torch.load(tmp_path / "final.pt"), static(*options), 1e-12)
 
 
-@given(st.lists(st.integers(0, 99), min_size=1), st.sampled_from(["n", "rack-a", "gpu1x"]), st.booleans())
-def test_first_node_is_that_of_clustershell(numbers: list[int], prefix: str, padded: bool) -> None:
-    names = NodeSet.fromlist(f"{prefix}{number:03}" if padded else f"{prefix}{number}" for number in numbers)
-    assert first_node(str(names)) == names[0]
+@given(st.lists(st.integers(0, 120), min_size=1), st.sampled_from(["n", "rack-a", "gpu1x"]), st.integers(1, 3))
+def test_first_node_is_the_first_of_the_opened_list(numbers: list[int], prefix: str, width: int) -> None:
+    text = f"{prefix}[{','.join(f'{number:0{width}d}' for number in numbers)}],login"
+    assert first_node(text) == hostlist.opened(text)[0]
 
 
 @given(st.text("abn0123[],-", max_size=30))

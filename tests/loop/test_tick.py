@@ -394,3 +394,48 @@ def test_workers_that_end_with_0_after_they_were_ready_are_no_failures_of_the_sc
     world.tick()
     view = world.loop.ledger.views()[1]
     assert (view.failures, view.phase.is_over) == (0, False)
+
+
+@pytest.mark.parametrize("state", [SlurmState.FAILED, SlurmState.OUT_OF_MEMORY, SlurmState.COMPLETED])
+def test_pilots_whose_workers_were_ready_are_no_failed_starts_when_the_clock_jumps(state: SlurmState) -> None:
+    """Five workers, warm for minutes, gave up together on a daemon whose clock had jumped: the job was failed for
+    good, since `5 pilots in a row ended before their worker was ready`."""
+    world = World(nodes=5)
+    world.submit(job(1), tasks=40)
+    for _ in range(3):
+        world.tick()
+    pilots = world.running()
+    assert len(pilots) == 5
+    for node_name, pilot in pilots.items():
+        world.loop.record([event_of(world.clock.now(), EventKind.WORKER_WARM, 1, pilot, node_name)])
+    world.tick()
+    world.clock.time += 3600.0
+    for pilot in pilots.values():
+        world.cluster.end_pilot(pilot, PilotEnd(state, exit_code=1, detail="failed, exit code 1:0"))
+    world.tick()
+    view = world.loop.ledger.views()[1]
+    assert (view.failures, view.phase.is_over) == (0, False)
+    world.clock.time -= 3600.0
+    world.tick()
+    assert len(world.running()) == 5, "the next ones start"
+
+
+@pytest.mark.parametrize(
+    ("output", "named"),
+    [
+        ((), "see slurm-1001_3.out in the folder of the submission"),
+        (("/home/alice/logs/%x-%A.%4a",), "see /home/alice/logs/job1-1001.0003"),
+        (("/home/alice/out", "/home/alice/%N-%u.err"), "see /home/alice/*-alice.err"),
+    ],
+)
+def test_a_job_whose_starts_fail_names_the_file_that_its_output_is_in(output: tuple[str, ...], named: str) -> None:
+    world = World(nodes=1)
+    world.submit(job(1, most=1, output=output), tasks=20)
+    for _ in range(40):
+        world.tick(60.0)
+        for pilot in world.running().values():
+            world.cluster.end_pilot(pilot, PilotEnd(SlurmState.FAILED, exit_code=1, detail="exit code 1:0"))
+    view = world.loop.ledger.views()[1]
+    assert view.phase is JobPhase.FAILED
+    assert view.reason.startswith("4 pilots in a row ended before their worker was ready (exit code 1:0): ")
+    assert view.reason.endswith(named)

@@ -116,6 +116,21 @@ def test_sinfo_says_which_nodes_there_are(tmp_path: Path) -> None:
             selected(nodes, partitions, gpu)
 
 
+def test_numbers_that_outgrew_their_zeros_are_one_machine(tmp_path: Path) -> None:
+    """sinfo writes `n[01-120]` for n01 to n99, n100 to n120."""
+    said = tmp_path / "nodes.sinfo"
+    said.write_text("n[01-120]|main*|(null)\n")
+    machine = read_machine(said)
+    assert len(machine) == 120
+    assert {"n01", "n99", "n100", "n120"} <= machine.keys()
+    log = tmp_path / "log"
+    log.write_text(
+        "JobID|Start|End|NodeList\n1|2026-10-01T00:00:00|2026-10-01T06:00:00|n[01-02]\n"
+        "2|2026-10-01T08:00:00|2026-10-01T09:00:00|n[099-101,01-120]\n"
+    )
+    assert len(cluster_trace(read_trace(log), Window()).nodes) == 121  # n099, too
+
+
 def test_a_size_completes_a_log_with_node_lists(tmp_path: Path) -> None:
     log = busy_log(tmp_path / "log", 3, 1)
     machine = cluster_trace(read_trace(log), Window(node_count=5))

@@ -20,6 +20,7 @@ from malletrain.replay.traces import sacct_json as sacct_json_module
 from malletrain.replay.traces import source as source_module
 from malletrain.replay.traces.nodelist import expand
 from malletrain.replay.traces.outages import read_outages
+from malletrain.replay.traces.sinfo_nodes import read_machine
 from malletrain.replay.traces.times import TimeParser, duration
 from malletrain.replay.traces.trace import BUSY, DOWN, IDLE
 from malletrain.slurm.formats.hostlist import MAX_NODES
@@ -529,3 +530,58 @@ def test_records_over_several_lines_read_as_their_joined_form(data_dir: Path) ->
         assert isinstance(cut, JobRecords) and isinstance(whole, JobRecords)
         assert cut.start.tolist() == whole.start.tolist()
         assert cut.nodes == whole.nodes
+
+
+def test_errors_that_were_saved_with_the_rows_are_passed_over(tmp_path: Path) -> None:
+    text = "sacct: error: slurm_persist_conn_open: lost\nJobID|State|Start|End|NodeList\n"
+    text += "1|COMPLETED|2026-10-01T00:00:00|2026-10-01T01:00:00|n1\nsacct: error: x\n"
+    account = jobs_of(tmp_path, text.encode()).account
+    assert (account.records, account.skipped) == (1, {"an error of Slurm's command": 2})
+    with pytest.raises(InvalidInput, match="nothing but 'sacct: error: no access'"):
+        jobs_of(tmp_path, b"sacct: error: no access\n")
+
+
+def test_jobs_of_two_clusters_are_refused(tmp_path: Path) -> None:
+    """Their nodes have the same names, their jobs the same ids: they were taken for one machine of two nodes."""
+    head = "Cluster|JobID|State|Submit|Start|End|NNodes|NodeList"
+    row = "1|COMPLETED|2026-10-01T00:00:00|2026-10-01T00:00:00|2026-10-01T01:00:00|2|n[1-2]"
+    assert len(sacct(tmp_path, f"alpha|{row}", header=head).start) == 1
+    with pytest.raises(InvalidInput, match=r":3: holds clusters alpha and beta: ask Slurm for one \(-M beta\)"):
+        sacct(tmp_path, f"alpha|{row}", f"beta|{row}", header=head)
+    time = {"submission": 1.7e9, "start": 1.7e9, "end": 1.7e9 + 9}
+    jobs = [{"job_id": 1, "cluster": name, "time": time, "nodes": "n1"} for name in ("alpha", "beta")]
+    with pytest.raises(InvalidInput, match="holds clusters alpha and beta"):
+        jobs_of(tmp_path, json.dumps({"jobs": jobs}).encode())
+    events = tmp_path / "events"
+    events.write_text(
+        "Cluster|NodeName|TimeStart|TimeEnd\nalpha|n1|1700000000|1700000100\nbeta|n1|1700000000|1700000100\n"
+    )
+    with pytest.raises(InvalidInput, match="holds clusters alpha and beta"):
+        read_outages(events)
+
+
+def test_control_characters_in_json(tmp_path: Path) -> None:
+    text = '{"jobs": [{"job_id": 1, "name": "a\tb", "time": {"start": 1.7e9, "end": 1.8e9}, "nodes": "n1"}]}'
+    assert jobs_of(tmp_path, text.encode()).account.records == 1
+
+
+def test_times_in_a_form_of_the_sites_own_are_named_as_the_cause(tmp_path: Path) -> None:
+    with pytest.raises(InvalidInput, match=r"3 unreadable time.*unset SLURM_TIME_FORMAT"):
+        sacct(tmp_path, *("1|01 Oct 08:00|01 Oct 09:00|n1",) * 3, header="JobID|Start|End|NodeList")
+
+
+@pytest.mark.parametrize("name", ["04-padding-outgrown-machine", "20-sacct-two-clusters", "38-sacct-odd-states"])
+def test_the_reported_logs(name: str) -> None:
+    folder = Path(__file__).resolve().parents[3] / "shared" / "cases" / "slurm" / name
+    if not folder.is_dir():
+        pytest.skip(f"no {folder} here")
+    if name.startswith("04"):
+        assert len(read_machine(folder / "nodes.sinfo")) == 120
+    elif name.startswith("20"):
+        with pytest.raises(InvalidInput, match="holds clusters alpha and beta"):
+            read_trace(folder / "jobs.sacct")
+    else:
+        jobs = read_trace(folder / "jobs.sacct")
+        assert isinstance(jobs, JobRecords)
+        assert list(np.diff(jobs.first)) == [4, 2, 4, 1, 1, 1]
+        assert sum(jobs.account.skipped.values()) == 2

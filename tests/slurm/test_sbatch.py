@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import re
 import shlex
 import subprocess
 import time
@@ -18,9 +20,29 @@ from malletrain.slurm.submission import batch_request, directives
 from malletrain.slurm.submission.batch_request import Defaults, due_at
 from malletrain.slurm.submission.mtbatch_options import ALLOWED, REFUSED, REFUSED_SHORT, SHORT
 from malletrain.slurm.submission.sbatch import BatchRequest, InvalidBatch
+from scripts.lab.packages import Toolchain
 
 SITE = Defaults("harvest", "hacct", "hqos", "gpu:4")
 GOOD = b"#!/bin/bash\n#SBATCH --nodes=1-8\npython train.py\n"
+
+#: Of the manual pages and `sbatch --help` of 22.05, 24.11 and 26.05.
+OPTIONS_OF_SBATCH = [
+    "account", "acctg-freq", "array", "batch", "bb", "bbf", "begin", "chdir", "cluster-constraint", "clusters",
+    "comment", "consolidate-segments", "constraint", "container", "container-id", "container-type",
+    "contiguous", "core-spec", "cores-per-socket", "cpu-freq", "cpus-per-gpu", "cpus-per-task", "deadline",
+    "delay-boot", "dependency", "distribution", "error", "exclude", "exclusive", "export", "export-file",
+    "extra", "extra-node-info", "get-user-env", "gid", "gpu-bind", "gpu-freq", "gpus", "gpus-per-node",
+    "gpus-per-socket", "gpus-per-task", "gres", "gres-flags", "help", "hint", "hold", "ignore-pbs", "input",
+    "job-name", "kill-on-invalid-dep", "licenses", "mail-type", "mail-user", "mcs-label", "mem", "mem-bind",
+    "mem-per-cpu", "mem-per-gpu", "mem-update", "mincpus", "network", "nice", "no-kill", "no-requeue",
+    "nodefile", "nodelist", "nodes", "ntasks", "ntasks-per-core", "ntasks-per-gpu", "ntasks-per-node",
+    "ntasks-per-socket", "oom-kill-step", "open-mode", "output", "overcommit", "oversubscribe", "parsable",
+    "partition", "power", "prefer", "priority", "profile", "propagate", "qos", "quiet", "reboot", "requeue",
+    "reservation", "resources", "resv-ports", "segment", "signal", "sockets-per-node", "spread-job",
+    "spread-segments", "stepmgr", "switches", "test-only", "thread-spec", "threads-per-core", "time",
+    "time-min", "tmp", "tres-bind", "tres-per-task", "uid", "usage", "use-min-nodes", "verbose", "version",
+    "wait", "wait-all-nodes", "wckey", "wrap",
+]  # fmt: skip
 
 
 def ask(
@@ -61,10 +83,7 @@ def test_a_script_becomes_a_held_array_of_one_node_tasks() -> None:
 
 
 def test_the_users_body_is_kept_byte_for_byte() -> None:
-    body = (
-        b"#!/bin/bash -l\r\n".replace(b"\r", b"")
-        + b"#SBATCH -N 2-4\necho '\xff\xfe \x1f' \"$@\"\r\nno newline at end"
-    )
+    body = b"#!/bin/bash -l\n#SBATCH -N 2-4\necho '\xff\xfe \x1f\r' \"$@\"\nno newline at end"
     request = ask(body)
     made = request.materialize(7, "http://head:8470", "/opt/venv/bin/python", {})
     assert made.script.endswith(body)
@@ -149,7 +168,8 @@ def test_every_fault_is_named_with_its_place() -> None:
         (b"", "the script is empty"),
         (b"#!/usr/bin/python3\n", "not sh or bash"),
         (b"python train.py\n", "first line must name the shell"),
-        (b"#!/bin/bash\r\n#SBATCH -N 1-2\r\n", "dos2unix"),
+        (b"#!/bin/bash\r\n#SBATCH -N 1-2\r\n", "train.sh:1: lines end in CR LF; convert the script with dos2unix"),
+        (b"#!/bin/bash\n#SBATCH -N 1-2\n\ntrue\r\n", "train.sh:4: lines end in CR LF"),
         (b"#!/bin/bash\n#SBATCH -N 1-2\n\0", "NUL byte"),
         (b"#!/bin/bash\n", "no node range"),
         (b"#!/bin/bash\n#SBATCH -N 4\n", "needs a range"),
@@ -366,3 +386,28 @@ def test_the_launcher_starts_the_script_for_each_gpu() -> None:
     assert "node_processes" not in ask(GOOD).materialize(7, "http://h:1", "/p", {}).script.decode()
     check = subprocess.run(["bash", "-n"], input=text.encode(), capture_output=True)
     assert check.returncode == 0, check.stderr
+
+
+@pytest.mark.parametrize("name", OPTIONS_OF_SBATCH)
+def test_each_option_of_sbatch_is_taken_or_refused_with_what_to_do(name: str) -> None:
+    assert (name in ALLOWED) != (name in REFUSED)
+    if name in REFUSED:
+        script = f"#!/bin/bash\n#SBATCH --nodes=1-4\n#SBATCH --{name}=1\ntrue\n".encode()
+        assert faults(script) == f"train.sh:3: --{name}: {REFUSED[name]}"
+        assert len(REFUSED[name]) > 10
+
+
+@pytest.mark.slurm
+def test_no_option_of_this_slurm_is_unheard_of(toolchain: Toolchain, tmp_path: Path) -> None:
+    """Also when a new release has new ones."""
+    plugins = f"PluginDir={toolchain.plugin_directory}\n" if toolchain.plugin_directory else ""
+    (tmp_path / "slurm.conf").write_text(f"ClusterName=x\nSlurmctldHost=localhost\n{plugins}")
+    environment = {**os.environ, "SLURM_CONF": str(tmp_path / "slurm.conf")}
+    told = subprocess.run([toolchain.program("sbatch"), "--help"], capture_output=True, text=True, timeout=60,
+                          check=True, env=environment).stdout  # fmt: skip
+    names = set(re.findall(r"^ +(?:-\w,? +)?--([a-z][a-z-]+)", told, re.MULTILINE))
+    assert len(names) > 60
+    assert names <= ALLOWED.keys() | REFUSED.keys()
+    letters = set(re.findall(r"^ +-(\w),? ", told, re.MULTILINE))
+    assert len(letters) > 30
+    assert letters <= SHORT.keys() | REFUSED_SHORT.keys()

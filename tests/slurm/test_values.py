@@ -78,38 +78,3 @@ def test_tasks_that_slurm_cut_off_are_refused_and_counted_as_far_as_shown() -> N
     with pytest.raises(InvalidInput, match="SLURM_BITSTR_LEN"):
         scalars.tasks("0-9,12,...")
     assert scalars.count_tasks("0-9,12,...") == 11
-
-
-@given(st.sets(st.integers(0, 5000), min_size=1, max_size=60))
-def test_node_lists_there_and_back(numbers: set[int]) -> None:
-    names = {f"n{number:04d}" for number in numbers}
-    assert set(hostlist.expand(hostlist.fold(names))) == names
-
-
-@pytest.mark.parametrize(
-    ("text", "count"),
-    [("bigmem-1,c1-[5,9,12-18],gpu-[1,5-6]", 13), ("n[001-003]", 3), ("r[1-2]n[1-3]", 6), ("a,b.example.org", 2)],
-)
-def test_node_lists_of_real_sites(text: str, count: int) -> None:
-    assert len(hostlist.expand(text)) == count
-    assert hostlist.size(text) == count
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "n[0-99999999]",
-        "n[1-9][1-99999][1-99999]",
-        "n[5-1]",
-        "n[1",
-        "n]1[",
-        "n[a-b]",
-        "@all",
-        "n1!n2",
-        "n[1-2]/3",
-        "n;m",
-    ],
-)
-def test_lists_that_are_none_or_too_long_are_refused(text: str) -> None:
-    with pytest.raises(InvalidInput):
-        hostlist.expand(text)

@@ -9,14 +9,13 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from ClusterShell.NodeSet import NodeSet
-
 from malletrain import config as configuration
 from malletrain.config import Config
 from malletrain.decide.promise.promised_reserve import MainPromise
 from malletrain.decide.rules import Rules
 from malletrain.sizing.objective import Objective
 from malletrain.slurm.formats import scalars, text
+from malletrain.slurm.formats.hostlist import node_names
 
 #: Most pilots that the daemon starts at one look, and what it takes an epilog of unknown length for.
 MAX_STARTS = 50
@@ -70,8 +69,8 @@ def replayed_rules(config: Config, slurm: str = "", epilog_s: float | None = Non
         leave_patience_s=config.pilot.leave_patience_s,
         start_patience_s=max(20.0, 2 * interval_s + 10.0) if patience == "auto" else patience,
         forecast=config.loop.forecast or config.loop.horizon_s == "auto",
-        include_nodes=_names(pool.include),
-        exclude_nodes=_names(pool.exclude),
+        include_nodes=node_names(pool.include, "pool.include"),
+        exclude_nodes=node_names(pool.exclude, "pool.exclude"),
     )
     return replace(rules.with_exits(epilog_s), exit_s=None)
 
@@ -86,7 +85,3 @@ def _starts_at_a_look(config: Config) -> int:
     if config.promise.cycle_ratio is None:
         return MAX_STARTS
     return max(1, min(MAX_STARTS, int(config.promise.starts_per_minute * config.loop.tick_s / 60.0)))
-
-
-def _names(lists: list[str]) -> frozenset[str]:
-    return frozenset(name for part in lists for name in NodeSet(part))

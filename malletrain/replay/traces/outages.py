@@ -27,9 +27,9 @@ def read_outages(path: Path, zone: tzinfo = UTC) -> NodeChanges:
     nodes, times, states = array("i"), array("d"), array("b")
     with opened(path) as stream:
         lines = Lines(stream, str(path), tally)
-        for node_list, started, ended in Table(
-            lines, tally, ("nodename", "timestart", "timeend"), ("nodename", "timestart")
-        ):
+        wanted = ("nodename", "timestart", "timeend", "cluster")
+        for node_list, started, ended, cluster in Table(lines, tally, wanted, ("nodename", "timestart")):
+            tally.of_cluster(cluster.strip(), f"{path}:{lines.number}")
             start, end = time_of(started), time_of(ended)
             names = expand(node_list)
             if names is None or start is None or (end is None and not is_no_time(ended)):

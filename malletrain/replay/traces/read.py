@@ -13,7 +13,7 @@ from malletrain.domain.errors import InvalidInput
 from malletrain.replay.traces.events import is_events_header, read_events
 from malletrain.replay.traces.sacct import is_sacct_header, read_sacct
 from malletrain.replay.traces.sacct_json import read_sacct_json
-from malletrain.replay.traces.source import Lines, opened, read_chunk
+from malletrain.replay.traces.source import ERRORS, Lines, opened, read_chunk
 from malletrain.replay.traces.swf import looks_like_swf, read_swf
 from malletrain.replay.traces.times import TimeParser
 from malletrain.replay.traces.trace import Tally, Trace
@@ -51,7 +51,10 @@ def read_trace(path: Path, zone: tzinfo = UTC, ignore_partitions: frozenset[str]
             if head.startswith(magic):
                 raise InvalidInput(source, f"is {kind}; turn it into plain UTF-8 text or gzip first")
         stream: BinaryIO = io.BufferedReader(_Joined(head, raw), 1 << 18)
+        line = ""
         for line in _first_lines(head):
+            if line.encode().startswith(ERRORS):
+                continue
             if line.lstrip("\ufeff \t").startswith("{"):
                 return read_sacct_json(stream, source, tally, ignore_partitions)
             lines = Lines(stream, source, tally)
@@ -62,7 +65,7 @@ def read_trace(path: Path, zone: tzinfo = UTC, ignore_partitions: frozenset[str]
             if looks_like_swf(line):
                 return read_swf(lines, tally)
             raise InvalidInput(f"{source}:1", _what_was_expected(line))
-    raise InvalidInput(source, "is empty")
+    raise InvalidInput(source, f"holds nothing but {line[:200]!r}" if line else "is empty")
 
 
 def _first_lines(head: bytes) -> Iterator[str]:

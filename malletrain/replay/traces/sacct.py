@@ -18,7 +18,7 @@ from malletrain.replay.traces.trace import MAX_NODES, JobRecords, Tally, column
 
 WANTED = ("jobid", "jobidraw", "state", "submit", "start", "end", "nodelist", "allocnodes", "nnodes", "alloctres",
           "reqnodes", "elapsedraw", "elapsed", "partition", "eligible", "planned", "reserved", "timelimitraw",
-          "timelimit", "priority")  # fmt: skip
+          "timelimit", "priority", "cluster")  # fmt: skip
 REQUIRED = ("jobid", "start", "end")
 
 #: States in which a job still runs when sacct is asked, so that its end is not known yet.
@@ -90,9 +90,10 @@ class Records:
 
     def finish(self, source: str, kind: str, lines: int) -> JobRecords:
         if not self.start:
+            cause = "unset SLURM_TIME_FORMAT; " if "unreadable time" in self.tally.count else ""
             raise InvalidInput(
                 source,
-                f"holds no job that ran (skipped: {self.tally.summary()}); "
+                f"holds no job that ran (skipped: {self.tally.summary()}); {cause}"
                 "`malletrain replay --how` prints the sacct command to run",
             )
         has_lists = len(self.number) > 0
@@ -121,7 +122,7 @@ def read_sacct(lines: Lines, tally: Tally, time_of: TimeParser, ignore: frozense
     records = Records(tally)
     for fields in Table(lines, tally, WANTED, REQUIRED, _plausible):
         (job, raw, state, submitted, started, ended, node_list, alloc_nodes, n_nodes, tres, req_nodes, elapsed_s,
-         elapsed, partition, eligible, planned, reserved, limit_minutes, limit, priority) = (
+         elapsed, partition, eligible, planned, reserved, limit_minutes, limit, priority, cluster) = (
             text.strip() for text in fields
         )  # fmt: skip
         if "." in job:
@@ -130,6 +131,7 @@ def read_sacct(lines: Lines, tally: Tally, time_of: TimeParser, ignore: frozense
         if not _JOB_ID.match(job):
             tally.skip("no job id", lines.number)
             continue
+        tally.of_cluster(cluster, f"{lines.source}:{lines.number}")
         if partition and partition in ignore:
             tally.skip("of an ignored partition", lines.number)
             continue

@@ -36,6 +36,7 @@ def read_sacct_json(stream: BinaryIO, source: str, tally: Tally, ignore: frozens
         elif job.get("partition") in ignore:
             reason = "of an ignored partition"
         else:
+            tally.of_cluster(str(job.get("cluster") or ""), f"{source}: job {count}")
             reason = _add(records, job, count, source)
         if reason:
             tally.skip(reason, count)
@@ -43,7 +44,7 @@ def read_sacct_json(stream: BinaryIO, source: str, tally: Tally, ignore: frozens
 
 
 def _jobs(stream: BinaryIO, source: str) -> Iterator[Any]:
-    decoder = json.JSONDecoder()
+    decoder = json.JSONDecoder(strict=False)  # names may hold control characters as they are
     utf8 = getincrementaldecoder("utf-8")("replace")  # a chunk may end within a letter
     text = ""
     while '"jobs"' not in text or "[" not in text.partition('"jobs"')[2]:

@@ -17,6 +17,9 @@ from malletrain.replay.traces.trace import Tally
 #: A line of a job log is a few kB; a node list of a 10,000-node job at its worst about 200 kB.
 MAX_LINE_BYTES = 4 << 20
 
+#: What Slurm's commands write to standard error begins so; people save it with the rest.
+ERRORS = (b"sacct: ", b"sacctmgr: ", b"sinfo: ", b"slurm: ", b"slurmdbd: ")
+
 GZIP_MAGIC = b"\x1f\x8b"
 
 
@@ -67,6 +70,9 @@ class Lines:
                 self.number += 1
                 if len(raw) > MAX_LINE_BYTES:
                     self._leave_out(raw)
+                    continue
+                if raw.startswith(ERRORS):
+                    self.tally.skip("an error of Slurm's command", self.number)
                     continue
                 if b"\x00" in raw:
                     self.tally.skip("holds NUL bytes", self.number)

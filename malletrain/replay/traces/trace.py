@@ -10,6 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from malletrain.domain.errors import InvalidInput
+
 #: States of a node in a trace of node events.
 BUSY, IDLE, DOWN = 0, 1, 2
 
@@ -41,6 +43,18 @@ class Tally:
         self.count: dict[str, int] = {}
         self.first: dict[str, int] = {}
         self.warnings: list[str] = []
+        self.cluster = ""
+
+    def of_cluster(self, name: str, where: str) -> None:
+        """Call it with the cluster that a row names, if any: two clusters have nodes and jobs of one name.
+
+        Raises:
+            InvalidInput: a row before was of another cluster.
+        """
+        if name != self.cluster and name:
+            if self.cluster:
+                raise InvalidInput(where, f"holds clusters {self.cluster} and {name}: ask Slurm for one (-M {name})")
+            self.cluster = name
 
     def skip(self, reason: str, line: int) -> None:
         self.count[reason] = self.count.get(reason, 0) + 1

@@ -1,26 +1,32 @@
-"""Slurm's node lists, `n[001-003,7]`, opened and folded by ClusterShell, with a guard on their size."""
+"""Slurm's node lists, `n[001-003,7]`, opened to the names that `scontrol show hostnames` gives, within bounds.
+
+Own code because no library opens `n[01-120]`, which Slurm writes for n01 to n99, n100 to n120: a range is padded to
+the width of its first number, and numbers that are longer stand as they are (hostlist.c).
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from functools import lru_cache
-
-from ClusterShell.NodeSet import RESOLVER_NOGROUP, NodeSet, NodeSetException
+from itertools import product
 
 from malletrain.domain.errors import InvalidInput
 
 #: The largest machines have some 10,000 to 100,000 nodes; a list beyond this is a fault or an attack.
 MAX_NODES = 200_000
+#: A host name is no longer (RFC 1035).
+MAX_NAME_CHARS = 253
 
 #: What Slurm prints where there is no list.
 EMPTY = frozenset({"", "(null)", "N/A", "n/a", "None", "None assigned", "null", "NONE", "Unknown"})
 
-# ClusterShell gives @ ! & ^ : / a meaning of its own, which Slurm's lists never have.
-_PLAIN = re.compile(r"[A-Za-z0-9_.\-]+\Z")
+_NAME = re.compile(r"[A-Za-z0-9_.\-]+\Z")
 _LIST = re.compile(r"[A-Za-z0-9_.\-\[\],]+\Z")
+_ITEM = re.compile(r"(?:[^,\[\]]|\[[^\[\]]*\])+")
 _BRACKET = re.compile(r"\[([^\[\]]*)\]")
-_RANGE = re.compile(r"(\d{1,18})(?:-(\d{1,18}))?\Z")
+# Slurm reads `1-` as 1.
+_RANGE = re.compile(r"([0-9]{1,253})(?:-([0-9]{1,253})?)?\Z")
 
 
 @lru_cache(maxsize=16384)
@@ -34,7 +40,7 @@ def expand(text: str, where: str = "node list") -> tuple[str, ...]:
 
 
 def opened(text: str, where: str = "node list") -> tuple[str, ...]:
-    """The names in `text`, in the order of ClusterShell (by prefix, then number).
+    """The names in `text` in the order that they are written in, each once.
 
     Raises:
         InvalidInput: not a node list, or one of more than `MAX_NODES` names.
@@ -42,64 +48,71 @@ def opened(text: str, where: str = "node list") -> tuple[str, ...]:
     text = text.strip()
     if text in EMPTY:
         return ()
-    if _PLAIN.match(text):
+    if _NAME.match(text) and len(text) <= MAX_NAME_CHARS:
         return (text,)
     if not _LIST.match(text):
-        raise InvalidInput(where, f"{_short(text)} is not a node list")
+        raise InvalidInput(where, f"{_short(text)} is not a node list such as n[001-128]")
     if size(text, where) > MAX_NODES:
         raise InvalidInput(where, f"{_short(text)} names more than {MAX_NODES} nodes")
-    try:
-        return tuple(NodeSet(text, resolver=RESOLVER_NOGROUP))
-    except NodeSetException as error:
-        raise InvalidInput(where, f"{_short(text)} is not a node list ({error})") from error
+    return tuple(dict.fromkeys(name for item in _ITEM.findall(text) for name in _names(item)))
+
+
+def node_names(lists: Iterable[str], where: str) -> frozenset[str]:
+    """The names in `lists`, as people write them: blanks part names, too.
+
+    Raises:
+        InvalidInput: one is not a node list, is one of more than `MAX_NODES` names, or names no node.
+    """
+    found = [opened(",".join(text.split()), where) for text in lists]
+    if not all(found):
+        raise InvalidInput(where, "names no node; write n[001-128], or leave it out")
+    return frozenset(name for names in found for name in names)
 
 
 def size(text: str, where: str = "node list") -> int:
-    """How many names `text` would open to at most, without opening it.
+    """How many names `text` opens to, those that it names twice counted twice, without opening it.
 
     Raises:
-        InvalidInput: the brackets or ranges are malformed.
+        InvalidInput: the brackets or ranges are malformed, or a name would be longer than `MAX_NAME_CHARS`.
     """
-    total = 0
-    for item in _items(text, where):
-        product = 1
-        for bracket in _BRACKET.findall(item):
-            count = 0
-            for part in bracket.split(","):
-                match = _RANGE.match(part)
-                if match is None:
-                    raise InvalidInput(where, f"{_short(text)} holds a malformed range {_short(part)}")
-                low, high = int(match[1]), int(match[2] or match[1])
-                if high < low:
-                    raise InvalidInput(where, f"{_short(text)} holds a range that runs backwards")
-                count += high - low + 1
-            product *= count
-        total += product
-    return total
-
-
-def fold(names: Iterable[str]) -> str:
-    """One node list of all names: the shortest form that Slurm's commands read."""
-    return str(NodeSet.fromlist(list(names), resolver=RESOLVER_NOGROUP))
-
-
-def _items(text: str, where: str) -> list[str]:
-    """Split at the commas outside brackets."""
-    items, depth, start = [], 0, 0
-    for at, char in enumerate(text):
-        if char == "[":
-            depth += 1
-        elif char == "]":
-            depth -= 1
-        elif char == "," and depth == 0:
-            items.append(text[start:at])
-            start = at + 1
-        if depth not in (0, 1):
-            raise InvalidInput(where, f"{_short(text)} has unbalanced brackets")
-    if depth:
+    if _ITEM.sub("", text).strip(","):
         raise InvalidInput(where, f"{_short(text)} has unbalanced brackets")
-    items.append(text[start:])
-    return items
+    return sum(_size(item, text, where) for item in _ITEM.findall(text))
+
+
+def _size(item: str, text: str, where: str) -> int:
+    count, chars = 1, len(_BRACKET.sub("", item))
+    for bracket in _BRACKET.findall(item):
+        ranges = [_range(part, text, where) for part in bracket.split(",")]
+        count *= sum(high - low + 1 for low, high, _ in ranges)
+        chars += max(max(width, len(str(high))) for _, high, width in ranges)
+    if chars > MAX_NAME_CHARS:
+        raise InvalidInput(where, f"{_short(text)} names a node by a name longer than {MAX_NAME_CHARS} characters")
+    return count
+
+
+def _range(part: str, text: str = "", where: str = "") -> tuple[int, int, int]:
+    """First and last number of a range, and the width that its numbers are padded to."""
+    match = _RANGE.match(part)
+    if match is None:
+        raise InvalidInput(where, f"{_short(text)} holds a malformed range {_short(part)}")
+    low, high = int(match[1]), int(match[2] or match[1])
+    if high < low:
+        raise InvalidInput(where, f"{_short(text)} holds a range that runs backwards")
+    return low, high, len(match[1])
+
+
+def _names(item: str) -> Iterator[str]:
+    """The names of one item, `rack[1-2]n[01-12]`, whose size has been looked at."""
+    pieces = _BRACKET.split(item)  # plain text and the insides of brackets in turn
+    if len(pieces) == 1:
+        return iter(pieces)
+    return map("".join, product(*(_numbers(piece) if at % 2 else (piece,) for at, piece in enumerate(pieces))))
+
+
+def _numbers(bracket: str) -> Iterator[str]:
+    for low, high, width in map(_range, bracket.split(",")):
+        yield from (str(number).zfill(width) for number in range(low, high + 1))
 
 
 def _short(text: str) -> str:

@@ -25,7 +25,7 @@ def load(text: str, where: str) -> Object:
         InvalidInput: not JSON, not an object, or an answer that is an error.
     """
     try:
-        document = json.loads(text)
+        document = json.loads(text, strict=False)  # a name may hold a tab, and some releases write it as it is
     except (json.JSONDecodeError, RecursionError) as error:
         place = f"{where}:{error.lineno}" if isinstance(error, json.JSONDecodeError) else where
         raise InvalidInput(place, "not JSON, or cut off") from error

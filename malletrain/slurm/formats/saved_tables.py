@@ -6,12 +6,15 @@ by what all of their values look like; the others are left unread.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import re
+from collections.abc import Callable, Mapping, Sequence
+from statistics import mode
 
 from malletrain.domain.errors import InvalidInput
+from malletrain.domain.snapshot import SlurmState
 from malletrain.slurm.formats import hostlist, scalars
 from malletrain.slurm.formats.records import JobRecord, NodeRecord
-from malletrain.slurm.formats.states import JOB_WORDS, node_state
+from malletrain.slurm.formats.states import job_state, node_state
 
 #: Headings of sinfo and squeue (their -o, -O and default formats) by what they mean here.
 _NODE_HEADINGS = {
@@ -27,9 +30,24 @@ _JOB_HEADINGS = {
     "START_TIME": "start", "END_TIME": "end", "SUBMIT_TIME": "submit", "SCHEDNODES": "planned", "ACCOUNT": "account",
     "QOS": "qos", "PRIORITY": "priority", "DEPENDENCY": "dependency", "EXC_NODES": "excluded",
     "REQ_NODES": "required", "FEATURES": "features", "TRES_PER_NODE": "gres",
+    "COMMENT": "comment", "COMMAND": "command", "WORK_DIR": "folder",
 }  # fmt: skip
 
+#: Columns of text in which the separator may stand.
+_FREE_TEXT = frozenset({"name", "comment", "command", "folder", "reason", "nodes_or_reason", "features"})
+#: Where the separator is a comma, in these, too.
+_LISTS = frozenset({"nodes", "planned", "required", "excluded", "gres", "dependency"})
+
+#: A heading stands at most so many lines below what a login prints.
+MAX_LINES_BEFORE_HEADING = 20
+#: Headings are cut to their column's width, as TIME_LIMI is by squeue -l; one that is shorter is not completed.
+MIN_HEADING_LETTERS = 8
+
+_WORD = re.compile(r"(?<!\S)\([^()]*\)(?=\s*$)|\S+")
+
 Row = dict[str, str]
+#: What the cells of a column look like, for the columns that must be there.
+Looks = Mapping[str, Callable[[str], bool]]
 
 
 def nodes(text: str, where: str) -> list[NodeRecord]:
@@ -100,10 +118,10 @@ def _job(row: Row, where: str) -> JobRecord:
         array_id=int(array) if rest else None,
         tasks=rest.strip("[]") if rest.startswith("[") else "",
         het_id=scalars.number(identity) if "+" in identity else None,
-        time_limit_s=_try(scalars.duration, row.get("limit", "")),
-        submit_time=_try(scalars.moment, row.get("submit", "")),
-        start_time=_try(scalars.moment, row.get("start", "")),
-        end_time=_try(scalars.moment, row.get("end", "")),
+        time_limit_s=_duration(row.get("limit", "")),
+        submit_time=_moment(row.get("submit", ""), where),
+        start_time=_moment(row.get("start", ""), where),
+        end_time=_moment(row.get("end", ""), where),
         nodes=scalars.text_or_empty(nodes),
         planned_nodes=scalars.text_or_empty(row.get("planned", "")),
         required_nodes=scalars.text_or_empty(row.get("required", "")),
@@ -115,40 +133,102 @@ def _job(row: Row, where: str) -> JobRecord:
     )
 
 
-def _try(read: Callable[[str], float | None], value: str) -> float | None:
-    """A value that nothing rests on in a table that somebody saved: unreadable is unknown."""
+def _duration(value: str) -> float | None:
+    """A time limit; nothing rests on that of a table that somebody saved: unreadable is unknown."""
     try:
-        return read(value)
+        return scalars.duration(value)
     except InvalidInput:
         return None
 
 
-def _rows(
-    text: str, where: str, headings: dict[str, str], looks: dict[str, Callable[[str], bool]]
-) -> list[tuple[int, Row]]:
-    """(line, row) for each line but the heading."""
+def _moment(value: str, where: str) -> float | None:
+    try:
+        return scalars.moment(value)
+    except InvalidInput as error:
+        raise InvalidInput(where, error.what) from error
+
+
+def _rows(text: str, where: str, headings: dict[str, str], looks: Looks) -> list[tuple[int, Row]]:
+    """(line, row) for each line below the heading; all lines where there is none."""
     lines = [(number, line) for number, line in enumerate(text.splitlines(), start=1) if line.strip(" |,#\t")]
+    at = _heading(lines, headings, looks)
+    if at is None:
+        return _without_heading(lines, looks, where)
+    heading, body = lines[at][1], lines[at + 1 :]
+    separator = _separator(heading)
+    if separator is None:
+        return _by_position(heading, body, headings, looks)
+    known = [_meant(cell, headings) for cell in _cells(heading, separator)]
+    return [
+        (number, _row(_cells(line, separator), known, separator, looks, f"{where}:{number}")) for number, line in body
+    ]
+
+
+def _heading(lines: Sequence[tuple[int, str]], headings: dict[str, str], looks: Looks) -> int | None:
+    """Which of the lines is the heading: sites and logins print theirs above it."""
+    for at, (_, line) in enumerate(lines[:MAX_LINES_BEFORE_HEADING]):
+        columns = {_meant(cell, headings) for cell in _cells(line, _separator(line))}
+        if looks.keys() <= columns or (at == 0 and "state" in columns):
+            return at
+    return None
+
+
+def _meant(title: str, headings: dict[str, str]) -> str | None:
+    title = title.upper()
+    if title in headings or len(title) < MIN_HEADING_LETTERS:
+        return headings.get(title)
+    meant = {meaning for whole, meaning in headings.items() if whole.startswith(title)}
+    return meant.pop() if len(meant) == 1 else None
+
+
+def _without_heading(lines: list[tuple[int, str]], looks: Looks, where: str) -> list[tuple[int, Row]]:
     if lines and lines[0][1].startswith(("Mon ", "Tue ", "Wed ", "Thu ", "Fri ", "Sat ", "Sun ")):
         lines = lines[1:]  # `squeue -l` and `sinfo -l` begin with the time
     if not lines:
         return []
     separator = _separator(lines[0][1])
-    first = _cells(lines[0][1], separator)
-    columns = [headings.get(cell.upper()) for cell in first]
-    required = set(looks)
-    if required <= set(columns) or ("state" in columns and len(required & set(columns)) >= 1 and None not in first):
-        known: Sequence[str | None] = columns
-        body = lines[1:]
-        if separator is None:
-            return _by_position(lines[0][1], body, headings)
-    else:
-        body = lines
-        known = _guess([_cells(line, separator) for _, line in body], looks, where)
-    rows = []
-    for number, line in body:
-        cells = _cells(line, separator)
-        rows.append((number, {name: cell for name, cell in zip(known, cells, strict=False) if name is not None}))
-    return rows
+    cells = {number: _cells(line, separator) for number, line in lines}
+    if separator is not None:
+        usual = mode(len(row) for row in cells.values())
+        for number, row in cells.items():
+            if len(row) != usual:
+                raise InvalidInput(f"{where}:{number}", _uneven(len(row), usual, separator))
+    known = _guess(list(cells.values()), looks, f"{where}:{lines[0][0]}")
+    return [(number, _named(row, known)) for number, row in cells.items()]
+
+
+def _named(cells: Sequence[str], known: Sequence[str | None]) -> Row:
+    return {name: cell for name, cell in zip(known, cells, strict=False) if name is not None}
+
+
+def _row(cells: list[str], known: Sequence[str | None], separator: str, looks: Looks, where: str) -> Row:
+    """The row of these cells. Where there are too many, a text holds the separator; one reading must make sense."""
+    if len(cells) == len(known) + 1 and not cells[-1]:  # rows that end with the separator
+        cells.pop()
+    more = len(cells) - len(known)
+    if more == 0:
+        return _named(cells, known)
+    free = _FREE_TEXT | _LISTS if separator == "," else _FREE_TEXT
+    readings: list[Row] = []
+    for at, name in enumerate(known):
+        if more > 0 and name in free and (name != "nodes_or_reason" or cells[at].startswith("(")):
+            row = _named([*cells[:at], separator.join(cells[at : at + more + 1]), *cells[at + more + 1 :]], known)
+            if _plausible(row, looks) and row not in readings:
+                readings.append(row)
+    if len(readings) != 1:
+        raise InvalidInput(where, _uneven(len(cells), len(known), separator))
+    return readings[0]
+
+
+def _uneven(found: int, wanted: int, separator: str) -> str:
+    return (
+        f"{found} columns, not {wanted}: cut off, or a name holds {separator!r} or a line break; "
+        "save the command's own format, or --json"
+    )
+
+
+def _plausible(row: Row, looks: Looks) -> bool:
+    return all(is_such(row.get(name, "")) for name, is_such in looks.items())
 
 
 def _separator(line: str) -> str | None:
@@ -174,37 +254,38 @@ def _cells(line: str, separator: str | None) -> list[str]:
     return [cell.strip() for cell in line.split(separator)] if separator else line.split()
 
 
-def _by_position(heading: str, body: list[tuple[int, str]], headings: dict[str, str]) -> list[tuple[int, Row]]:
+def _by_position(
+    heading: str, body: Sequence[tuple[int, str]], headings: dict[str, str], looks: Looks
+) -> list[tuple[int, Row]]:
     """Columns of blanks: a cell belongs to the heading that it lies under; names hold blanks, empty cells exist."""
-    spans: list[tuple[int, int, str | None]] = []
-    at = 0
-    for title in heading.split():
-        start = heading.index(title, at)
-        at = start + len(title)
-        spans.append((start, at, headings.get(title.upper())))
+    spans = [(start, end, _meant(title, headings)) for start, end, title in _words(heading)]
     rows = []
     for number, line in body:
-        row: Row = {}
-        words: list[tuple[int, int, str]] = []
-        at = 0
-        for cell in line.split():
-            start = line.index(cell, at)
-            at = start + len(cell)
-            words.append((start, at, cell))
+        words = _words(line)
+        readings = [_under(words, spans)]
         if len(words) == len(spans):  # the usual case; wide cells shift those after them
-            row = {name: cell for (_, _, name), (_, _, cell) in zip(spans, words, strict=True) if name}
-        else:
-            last = spans[-1][0]
-            for start, end, cell in words:
-                best = min(spans, key=lambda span, s=start, e=end: max(span[0] - e, s - span[1], 0))  # type: ignore[misc]
-                name = spans[-1][2] if start >= last else best[2]
-                if name:
-                    row[name] = f"{row[name]} {cell}" if name in row else cell
-        rows.append((number, row))
+            readings.insert(0, _named([cell for _, _, cell in words], [name for _, _, name in spans]))
+        rows.append((number, next((row for row in readings if _plausible(row, looks)), readings[0])))
     return rows
 
 
-def _guess(rows: list[list[str]], looks: dict[str, Callable[[str], bool]], where: str) -> list[str | None]:
+def _words(line: str) -> list[tuple[int, int, str]]:
+    """Begin, end and text of each word; `(ReqNodeNotAvail, Reserved for maintenance)` at the end is one."""
+    return [(found.start(), found.end(), found[0]) for found in _WORD.finditer(line)]
+
+
+def _under(words: Sequence[tuple[int, int, str]], spans: Sequence[tuple[int, int, str | None]]) -> Row:
+    row: Row = {}
+    last = spans[-1][0]
+    for start, end, cell in words:
+        best = min(spans, key=lambda span, s=start, e=end: max(span[0] - e, s - span[1], 0))  # type: ignore[misc]
+        name = spans[-1][2] if start >= last else best[2]
+        if name:
+            row[name] = f"{row[name]} {cell}" if name in row else cell
+    return row
+
+
+def _guess(rows: list[list[str]], looks: Looks, where: str) -> list[str | None]:
     width = min(len(cells) for cells in rows)
     known: list[str | None] = [None] * width
     # Names of nodes bear numbers; names of partitions look like node lists otherwise.
@@ -229,7 +310,7 @@ def _is_node_state(cell: str) -> bool:
 
 def _is_job_state(cell: str) -> bool:
     words = cell.split()
-    return bool(words) and words[0].upper() in JOB_WORDS
+    return bool(words) and job_state(words[0]) is not SlurmState.UNKNOWN
 
 
 def _is_job_id(cell: str) -> bool:

@@ -32,7 +32,7 @@ _ENDLESS = frozenset({"UNLIMITED", "INFINITE", "infinite", "unlimited"})
 MAX_TASKS = 4_000_001
 
 _DURATION = re.compile(r"(?:(\d{1,9})-)?(\d{1,9})(?::(\d{1,2}))?(?::(\d{1,2}))?(?:\.\d+)?\Z")
-_ISO = re.compile(r"(\d{4})-(\d\d)-(\d\d)T(\d\d):(\d\d):(\d\d)(?:\.\d+)?\Z")
+_ISO = re.compile(r"(\d{4})-(\d\d)-(\d\d)[T ](\d\d):(\d\d)(?::(\d\d)(?:\.\d+)?)?\Z")
 _EPOCH = re.compile(r"\d{1,12}(?:\.\d+)?\Z")
 _TASKS = re.compile(r"(\d{1,9})(?:-(\d{1,9}))?(?::(\d{1,9}))?\Z")
 _FIRST_NUMBER = re.compile(r"-?\d+")
@@ -72,8 +72,8 @@ def moment(value: str) -> float | None:
         return seconds if seconds > 0 else None
     match = _ISO.match(value)
     if match is None:
-        raise InvalidInput("time", f"{value[:60]!r} is not a time")
-    year, month, day, hour, minute, second = (int(part) for part in match.groups())
+        raise InvalidInput("time", f"{value[:60]!r} is not a time; unset SLURM_TIME_FORMAT and ask Slurm again")
+    year, month, day, hour, minute, second = (int(part or 0) for part in match.groups())
     if year < 1971:
         return None
     if not 1 <= month <= 12 or not 1 <= day <= calendar.monthrange(year, month)[1] or hour > 24 or minute > 59:

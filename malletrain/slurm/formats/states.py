@@ -6,8 +6,9 @@ a base word with flags (`IDLE+DRAIN`, scontrol and JSON), or as one word with su
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import lru_cache
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from malletrain.domain.snapshot import NodeState, SlurmState
 
@@ -101,6 +102,20 @@ class NodeWords(NamedTuple):
     unknown: tuple[str, ...]
 
 
+#: squeue -l prints 8 letters of a state, sinfo -l 11; no word is cut shorter than this.
+MIN_CUT_LETTERS = 7
+
+Meaning = TypeVar("Meaning")
+
+
+def _meaning(words: Mapping[str, Meaning], word: str) -> Meaning | None:
+    """What `word` stands for, also where Slurm cut its end off to fit a column; None: unknown, or ambiguous."""
+    if word in words or len(word) < MIN_CUT_LETTERS:
+        return words.get(word)
+    meant = {meaning for whole, meaning in words.items() if whole.startswith(word)}
+    return meant.pop() if len(meant) == 1 else None
+
+
 @lru_cache(maxsize=4096)
 def node_state(text: str) -> NodeWords:
     """The state that `text` means: `IDLE+DRAIN`, `mixed*`, `DOWN*+POWERED_DOWN`, `plnd`, `alloc+`, ...
@@ -116,7 +131,7 @@ def node_state(text: str) -> NodeWords:
             part = part[:-1]
         if not part:
             continue
-        meaning = WORDS.get(part)
+        meaning = _meaning(WORDS, part)
         if meaning is None:
             unknown.append(part)
         else:
@@ -249,8 +264,9 @@ def job_state(text: str) -> SlurmState:
     known: list[SlurmState] = []
     for part in text.upper().replace("+", ",").split(","):
         words = part.split()
-        if words and words[0] in JOB_WORDS:
-            known.append(JOB_WORDS[words[0]])
+        meaning = _meaning(JOB_WORDS, words[0]) if words else None
+        if meaning is not None:
+            known.append(meaning)
     for state in _JOB_PRECEDENCE:
         if state in known:
             return state

@@ -148,10 +148,10 @@ def jobs(text: str) -> list[JobRecord]:
                 tasks=task if array and is_range else "",
                 het_id=scalars.number(het) if het else None,
                 time_limit_s=scalars.duration(word(record, "TimeLimit")),
-                submit_time=scalars.moment(word(record, "SubmitTime")),
-                eligible_time=scalars.moment(word(record, "EligibleTime")),
-                start_time=scalars.moment(word(record, "StartTime")),
-                end_time=scalars.moment(word(record, "EndTime")),
+                submit_time=scalars.moment(phrase(record, "SubmitTime")),
+                eligible_time=scalars.moment(phrase(record, "EligibleTime")),
+                start_time=scalars.moment(phrase(record, "StartTime")),
+                end_time=scalars.moment(phrase(record, "EndTime")),
                 nodes=word(record, "NodeList"),
                 planned_nodes=word(record, "SchedNodeList"),
                 required_nodes=word(record, "ReqNodeList"),
@@ -174,10 +174,10 @@ def reservations(text: str) -> list[ReservationRecord]:
     """
     rows = []
     for record in records(text, "ReservationName"):
-        name, start = word(record, "ReservationName"), scalars.moment(word(record, "StartTime"))
+        name, start = word(record, "ReservationName"), scalars.moment(phrase(record, "StartTime"))
         if not name or start is None:
             raise InvalidInput("scontrol show reservation", f"no name or start: {record.strip()[:80]!r}")
-        end = scalars.moment(word(record, "EndTime"))
+        end = scalars.moment(phrase(record, "EndTime"))
         rows.append(
             ReservationRecord(
                 name=name,

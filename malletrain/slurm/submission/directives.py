@@ -107,8 +107,9 @@ def interpreter(script: bytes, where: str) -> tuple[tuple[str, ...], tuple[str, 
         return (), (f"{where}: the script has {len(script)} bytes; Slurm takes {MAX_SCRIPT_BYTES}",)
     if b"\0" in script:
         return (), (f"{where}: the script holds a NUL byte: it is no shell script",)
-    if first.endswith("\r"):
-        return (), (f"{where}:1: lines end in CR LF; convert the script with dos2unix",)
+    if (at := script.find(b"\r\n")) >= 0:  # sbatch refuses one that holds a single such line
+        line = script.count(b"\n", 0, at) + 1
+        return (), (f"{where}:{line}: lines end in CR LF; convert the script with dos2unix",)
     if not first.startswith("#!"):
         return (), (f"{where}:1: the first line must name the shell, as #!/bin/bash",)
     words = first[2:].split()
