@@ -20,7 +20,7 @@ from malletrain.loop.breaker import BreakerRules
 from malletrain.sizing.objective import Objective
 from malletrain.sizing.policy import Need, Policy, require_inputs
 from malletrain.sizing.registry import policy
-from malletrain.slurm.site.held_task_limits import HeldTaskLimits
+from malletrain.slurm.site.held_task_limits import limits_of
 from malletrain.slurm.site.site_facts import Harvest, SiteFacts
 
 #: Pins are 10 to 40 ms of slurmctld each (docs/adr/0005-batched-deeds.md): so many are two seconds at most.
@@ -166,7 +166,7 @@ def rules_from(config: Config, facts: SiteFacts) -> Rules:
         start_patience_s=max(LEAST_PATIENCE_S, 2 * facts.bf_interval_s + 10.0) if patience == "auto" else patience,
         claim_patience_s=3 * facts.bf_interval_s + 10.0,
         forecast=uses_forecast(config),
-        max_top_up=min(50, HeldTaskLimits(facts.max_job_count, facts.max_array_size).most_tasks),
+        max_top_up=min(50, limits_of(facts).most_tasks),
         include_nodes=node_names(config.pool.include),
         exclude_nodes=node_names(config.pool.exclude),
     )
