@@ -21,6 +21,7 @@ from malletrain.sizing.objective import Objective
 from malletrain.sizing.policy import Need, Policy, require_inputs
 from malletrain.sizing.registry import policy
 from malletrain.slurm.site.held_task_limits import limits_of
+from malletrain.slurm.site.power_saving import costly_nodes
 from malletrain.slurm.site.site_facts import Harvest, SiteFacts
 
 #: Pins are 10 to 40 ms of slurmctld each (docs/adr/0005-batched-deeds.md): so many are two seconds at most.
@@ -71,6 +72,13 @@ def promise_of(config: Config) -> MainPromise | None:
 def node_names(lists: Sequence[str]) -> frozenset[str]:
     """The nodes of host lists."""
     return frozenset(name for part in lists for name in NodeSet(part))
+
+
+def excluded_nodes(config: Config, facts: SiteFacts) -> frozenset[str]:
+    """The nodes that are never harvested: those of pool.exclude, and those of a cloud or that Slurm powers down when
+    they are idle, unless pool.include names them."""
+    costly = costly_nodes(facts, config.slurm.partition) - node_names(config.pool.include)
+    return node_names(config.pool.exclude) | costly
 
 
 def unknown_names(config: Config, facts: SiteFacts | None) -> list[str]:
@@ -168,7 +176,7 @@ def rules_from(config: Config, facts: SiteFacts) -> Rules:
         forecast=uses_forecast(config),
         max_top_up=min(50, limits_of(facts).most_tasks),
         include_nodes=node_names(config.pool.include),
-        exclude_nodes=node_names(config.pool.exclude),
+        exclude_nodes=excluded_nodes(config, facts),
     )
 
 

@@ -12,6 +12,7 @@ import pytest
 from malletrain.config import Config
 from malletrain.daemon.site_rules import rules_from
 from malletrain.slurm.site import doctor, held_task_limits, site_facts
+from malletrain.slurm.site.power_saving import check_power, costly_nodes
 from malletrain.slurm.site.site_config import Finding, Harvest, Level, NodeFacts, SiteFacts
 
 FIXTURES = Path(__file__).parent / "fixtures"
@@ -235,3 +236,58 @@ def test_partitions_that_are_hidden_are_not_called_missing() -> None:
 
 def test_private_data_that_hides_nothing_of_use() -> None:
     assert faults(site("PrivateData=accounts,cloud,events,usage,users")) == []
+
+
+# -- nodes that are not there for nothing --------------------------------------------------------------------------
+
+SAVING = "SuspendProgram=/usr/bin/off ResumeProgram=/usr/bin/on"
+
+
+def costly(config: str, harvest: str = "", batch: str = "") -> set[str]:
+    return {name.removeprefix("n00") for name in costly_nodes(site(config, harvest, batch), "harvest")}
+
+
+@pytest.mark.parametrize(
+    ("config", "harvest", "batch", "expected"),
+    [
+        (f"{SAVING} SuspendTime=600", "", "", "01234567"),
+        (f"{SAVING} SuspendTime=INFINITE", "", "", ""),
+        (f"{SAVING} SuspendTime=NONE", "", "", ""),
+        (f"{SAVING} SuspendTime=-1", "", "", ""),
+        ("SuspendTime=600", "", "", ""),  # without programs power saving is off
+        (f"{SAVING} SuspendTime=600 SuspendExcNodes=n[000-004],n006", "", "", "57"),
+        (f"{SAVING} SuspendTime=600 SuspendExcNodes=n[000-004]:2,n[006-007]", "", "", "012345"),
+        (f"{SAVING} SuspendTime=600 SuspendExcNodes=n000,n[001-004]:2", "", "", "01234567"),
+        (f"{SAVING} SuspendTime=600 SuspendExcParts=debug,harvest", "", "", ""),
+        (f"{SAVING} SuspendTime=600 SuspendExcParts=debug", "", "", "01234567"),
+        (f"{SAVING} SuspendTime=INFINITE", "", "SuspendTime=300 Nodes=n[002-003]", "23"),
+        (f"{SAVING} SuspendTime=600", "SuspendTime=INFINITE", "SuspendTime=300", ""),  # the longest counts
+        (
+            f"{SAVING} SuspendTime=600",
+            "SuspendTime=GLOBAL Nodes=n[000-003]",
+            "SuspendTime=INFINITE Nodes=n003",
+            "012",
+        ),
+    ],
+)
+def test_nodes_that_are_powered_down_when_idle(config: str, harvest: str, batch: str, expected: str) -> None:
+    assert costly(config, harvest, batch) == set(expected)
+
+
+def test_cloud_nodes_and_what_the_site_says_of_them() -> None:
+    facts = sized(site(), NodeFacts("n001", 16, 2, 64000, cloud=True), NodeFacts("n002", 16, 2, 64000))
+    given = {"pool": {"exclude": ["n005"]}}
+    assert rules_from(Config.model_validate(given), facts).exclude_nodes == {"n001", "n005"}
+    (finding,) = check_power(facts, "harvest", [])
+    assert (finding.level, "1 nodes of harvest" in finding.what) == (WARNING, True)
+    assert "pool.include" in finding.remedy
+    given = {"pool": {"include": ["n[001-002]"]}}
+    assert rules_from(Config.model_validate(given), facts).exclude_nodes == set()
+    (finding,) = check_power(facts, "harvest", ["n[001-002]"])
+    assert finding.level is Level.OK
+    assert list(check_power(site(), "harvest", [])) == []
+
+
+def test_a_site_of_which_nothing_is_left() -> None:
+    (finding,) = check_power(site(f"{SAVING} SuspendTime=600"), "harvest", [])
+    assert (finding.level, finding.what.endswith("there are no others")) == (ERROR, True)

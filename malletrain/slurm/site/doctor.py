@@ -18,6 +18,7 @@ from malletrain.slurm.command import Commands
 from malletrain.slurm.formats import sdiag, text
 from malletrain.slurm.site import held_task_limits, hidden_records, main_doors, site_facts
 from malletrain.slurm.site.main_preemption import check_main_partitions
+from malletrain.slurm.site.power_saving import check_power
 from malletrain.slurm.site.site_config import Finding, Harvest, Level, SiteFacts
 from malletrain.wire import munge
 from malletrain.wire.errors import WireError
@@ -49,11 +50,13 @@ def examine(
     max_pilot_s: float = 3600.0,
     preemptible: Collection[str] = (),
     actuator: str = "",
+    include: Collection[str] = (),
 ) -> tuple[Finding, ...]:
     """All findings, the good ones too. When slurmctld does not answer, only that.
 
     `preemptible`: main partitions whose jobs are meant to be preempted by other main jobs. `actuator`: the socket of
-    the process that steers Slurm, where that is another one; its user's rights are looked at then.
+    the process that steers Slurm, where that is another one; its user's rights are looked at then. `include`: lists
+    of the nodes that may be harvested, none for all.
     """
     began = now()
     try:
@@ -68,6 +71,7 @@ def examine(
         _release(facts),
         *_partition(facts, harvest, max_pilot_s),
         *check_main_partitions(facts, harvest.partition, preemptible),
+        *check_power(facts, harvest.partition, include),
         _clock(facts, began, now()),
         _munge(facts),
     ]

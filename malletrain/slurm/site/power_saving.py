@@ -5,10 +5,11 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Collection, Iterator
 
 from malletrain.domain.errors import InvalidInput
 from malletrain.slurm.formats import hostlist, scalars
-from malletrain.slurm.site.site_config import SiteFacts
+from malletrain.slurm.site.site_config import Finding, Level, SiteFacts
 
 #: A comma outside brackets.
 _BETWEEN = re.compile(r",(?![^\[]*\])")
@@ -23,6 +24,25 @@ def costly_nodes(facts: SiteFacts, partition: str) -> frozenset[str]:
         return frozenset()
     cloud = frozenset(node.name for node in facts.nodes if node.cloud)
     return mine.nodes & (cloud | _powered_down_when_idle(facts, mine.nodes))
+
+
+def check_power(facts: SiteFacts, partition: str, include: Collection[str]) -> Iterator[Finding]:
+    """Which nodes of the partition are left out. `include`: lists of those that the site wants harvested."""
+    costly = costly_nodes(facts, partition)
+    left_out = costly - {name for part in include for name in hostlist.expand(part)}
+    if left_out:
+        all_out = left_out == facts.partitions[partition].nodes
+        yield Finding(
+            Level.ERROR if all_out else Level.WARNING,
+            f"{len(left_out)} nodes of {partition} are of a cloud or powered down when idle, and not harvested"
+            + (": there are no others" if all_out else ""),
+            f"take them out of Nodes= of {partition}, since a held task that its owner releases boots them; or name "
+            "those that may be harvested in pool.include",
+        )
+    elif costly:
+        yield Finding(
+            Level.OK, f"{len(costly)} nodes are of a cloud or powered down when idle: pool.include names them"
+        )
 
 
 def _powered_down_when_idle(facts: SiteFacts, nodes: frozenset[str]) -> frozenset[str]:
