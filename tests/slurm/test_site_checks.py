@@ -12,6 +12,7 @@ import pytest
 from malletrain.config import Config
 from malletrain.daemon.site_rules import rules_from
 from malletrain.slurm.site import doctor, held_task_limits, site_facts
+from malletrain.slurm.site.main_doors import associations, check_main_doors
 from malletrain.slurm.site.power_saving import check_power, costly_nodes
 from malletrain.slurm.site.site_config import Finding, Harvest, Level, NodeFacts, SiteFacts
 
@@ -291,3 +292,54 @@ def test_cloud_nodes_and_what_the_site_says_of_them() -> None:
 def test_a_site_of_which_nothing_is_left() -> None:
     (finding,) = check_power(site(f"{SAVING} SuspendTime=600"), "harvest", [])
     assert (finding.level, finding.what.endswith("there are no others")) == (ERROR, True)
+
+
+# -- main jobs in the pilots' account ------------------------------------------------------------------------------
+
+OWN = "root|||normal|\nharvest||harvest\nharvest|ann|harvest\nphysics||normal\nphysics|ann|normal\n"
+
+
+def doors(batch: str, assoc: str = OWN, config: str = "", harvest: str = "AllowAccounts=harvest") -> list[Finding]:
+    facts = site(f"AccountingStorageType=accounting_storage/slurmdbd {config}", harvest, batch)
+    return list(check_main_doors(facts, HARVEST, associations(assoc)))
+
+
+@pytest.mark.parametrize(
+    ("batch", "remedy"),
+    [
+        ("", "add DenyAccounts=harvest to partition batch"),
+        ("DenyAccounts=x", "add DenyAccounts=harvest to partition batch"),
+        ("AllowAccounts=physics,Harvest", "take harvest out of AllowAccounts of batch"),
+        ("AllowAccounts=harvest DenyAccounts=harvest", "take harvest out of AllowAccounts of batch"),
+    ],
+)
+def test_main_partitions_that_admit_the_pilots_account(batch: str, remedy: str) -> None:
+    (finding,) = doors(batch)
+    assert (finding.level, "free of charge" in finding.what) == (ERROR, True)
+    assert remedy in finding.remedy
+
+
+@pytest.mark.parametrize("batch", ["DenyAccounts=x,harvest", "AllowAccounts=physics"])
+def test_main_partitions_that_refuse_it(batch: str) -> None:
+    assert [f.level for f in doors(batch)] == [Level.OK]
+
+
+def test_the_pilots_qos_in_another_account() -> None:
+    (finding,) = doors("DenyAccounts=harvest", OWN + "physics|bob|normal,harvest\n")
+    assert (finding.level, "account physics has QOS harvest too" in finding.what) == (ERROR, True)
+    assert "set qos-=harvest" in finding.remedy
+    (finding,) = doors("DenyAccounts=harvest DenyQos=harvest", OWN + "physics|bob|normal,harvest\n")
+    assert finding.level is Level.OK
+
+
+@pytest.mark.parametrize(("kind", "level"), [("preempt/partition_prio", WARNING), ("preempt/qos", ERROR)])
+def test_a_main_qos_in_the_pilots_account(kind: str, level: Level) -> None:
+    assoc = OWN + "harvest|bob|normal,harvest\n"
+    (finding,) = doors("DenyAccounts=harvest", assoc, f"PreemptType={kind}")
+    assert (finding.level, "QOS normal too" in finding.what) == (level, True)
+    (finding,) = doors("DenyAccounts=harvest", assoc, harvest="AllowAccounts=harvest AllowQos=harvest")
+    assert finding.level is Level.OK
+
+
+def test_without_accounting_nothing_is_charged() -> None:
+    assert list(check_main_doors(site(), HARVEST, [])) == []

@@ -364,6 +364,10 @@ def _fair_share(commands: Commands, facts: SiteFacts, harvest: Harvest) -> Itera
 
 
 def _settings(facts: SiteFacts) -> Iterator[Finding]:
+    yield Finding(
+        Level.OK,
+        "reservations that begin within pilots' limits need flags=IGNORE_JOBS: pilots leave before they begin",
+    )
     if facts.burst_buffer:
         yield Finding(
             Level.WARNING,

@@ -63,24 +63,15 @@ def _account_in_main(facts: SiteFacts, harvest: Harvest) -> Iterator[Finding]:
 
 
 def _qos_in_main(facts: SiteFacts, harvest: Harvest, known: list[Association]) -> Iterator[Finding]:
-    """Where QOS are not enforced anybody may name any; where they are, accounts that have it."""
-    if not harvest.qos:
-        return
+    """A job may name the QOS of its own account only, whatever AccountingStorageEnforce says (22.05)."""
     names = ", ".join(p.name for p in facts.main_partitions(harvest.partition) if p.admits("Qos", harvest.qos))
-    enforced = {"qos", "all"} & set(facts.words.get("AccountingStorageEnforce", "").lower().split(","))
     others = sorted({a.account for a in known if a.account != harvest.account and harvest.qos in a.qos})
-    if names and others:
+    if harvest.qos and names and others:
         yield Finding(
             Level.ERROR,
             f"account {', '.join(others)} has QOS {harvest.qos} too: its main jobs may run free of charge in {names}",
             f"sacctmgr modify account {','.join(others)} set qos-={harvest.qos} (and its users), or "
             f"DenyQos={harvest.qos} on partition {names}",
-        )
-    elif names and not enforced:
-        yield Finding(
-            Level.ERROR,
-            f"AccountingStorageEnforce lacks qos: main jobs may run in {names} with QOS {harvest.qos}, uncharged",
-            f"add qos to AccountingStorageEnforce, or DenyQos={harvest.qos} to partition {names}",
         )
 
 
