@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from malletrain.daemon.site_watch import SiteWatch
+from malletrain.domain.errors import MalletrainError
 from malletrain.domain.event import EventKind
 from malletrain.slurm.command import Commands
 from malletrain.slurm.site import doctor, hidden_records, site_facts
@@ -233,10 +235,8 @@ def test_what_is_hidden_from_a_coordinator_is_said_by_name(
         finding = only(doctor.examine(commands, HARVEST, time.time), f"PrivateData={word} hides")
         assert (finding.level, "malletrain" in finding.remedy) == (Level.ERROR, True)
         # What the daemon refuses to start on.
-        assert any(
-            f"PrivateData={word} hides" in f.what and f.level is Level.ERROR
-            for f in site_facts.check_harvest_partition(site_facts.read(commands), HARVEST)
-        )
+        with pytest.raises(MalletrainError, match=f"PrivateData={word} hides"):
+            SiteWatch(commands, HARVEST, site_facts.read(commands), time.monotonic).refuse_unfit()
 
 
 @pytest.fixture

@@ -178,6 +178,11 @@ def test_global_limits_below_a_nodes_memory(config: str) -> None:
     assert faults(sized(site(config, harvest="MaxMemPerNode=64000"))) == []
 
 
+def test_a_partition_that_admits_no_wide_pilot() -> None:
+    finding = only(site(harvest="MaxNodes=4"), replace(HARVEST, max_nodes=8))
+    assert (finding.level, "pilot.max_nodes = 4" in finding.remedy) == (WARNING, True)
+
+
 def test_a_limit_that_some_nodes_exceed() -> None:
     nodes = (NodeFacts("n000", 16, 2, 64000), NodeFacts("n001", 64, 2, 512000), NodeFacts("elsewhere", 8, 1, 8000))
     finding = only(sized(site(harvest="MaxMemPerNode=64000"), *nodes))
@@ -230,9 +235,11 @@ def test_what_private_data_hides(word: str) -> None:
     assert faults(replace(facts, sees_all=True)) == []
 
 
-def test_partitions_that_are_hidden_are_not_called_missing() -> None:
-    facts = replace(site("PrivateData=partitions"), sees_all=False, partitions={})
-    assert "hides the partitions" in only(facts).what
+def test_what_slurmdbd_does_not_tell_is_as_it_was() -> None:
+    before = replace(site(), qos=site_facts.parse_qos("harvest||requeue||"), sees_all=True)
+    assert site().knowing(before) == before
+    after = replace(site(), qos={}, sees_all=False)
+    assert after.knowing(before) == after
 
 
 def test_private_data_that_hides_nothing_of_use() -> None:

@@ -61,6 +61,8 @@ def examine(
     began = now()
     try:
         facts = site_facts.read(commands)
+    except hidden_records.RecordsHidden as error:
+        return error.findings
     except ClusterUnavailable as error:
         return (
             Finding(

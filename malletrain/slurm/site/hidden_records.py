@@ -53,6 +53,14 @@ def check_sight(facts: SiteFacts, user: str = "") -> Iterator[Finding]:
         )
 
 
+class RecordsHidden(ClusterUnavailable):
+    """Slurm shows this user no nodes or partitions: `findings` say which, each with its remedy."""
+
+    def __init__(self, findings: tuple[Finding, ...]) -> None:
+        super().__init__("; ".join(f"{finding.what}; {finding.remedy}" for finding in findings))
+        self.findings = findings
+
+
 def user_name() -> str:
     """The user that this process runs as."""
     try:

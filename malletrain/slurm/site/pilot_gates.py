@@ -21,7 +21,7 @@ def check_gates(facts: SiteFacts, harvest: Harvest) -> Iterator[Finding]:
     for key, why in (("ReqResv", "every job there needs a reservation"), ("RootOnly", "root alone submits there")):
         if mine.words.get(key) == "YES":
             yield _shut(f"partition {mine.name} has {key}=YES: {why}", f"set {key}=NO on partition {mine.name}")
-    yield from _node_counts(mine)
+    yield from _node_counts(mine, harvest.max_nodes)
     yield from _accounts(mine, harvest)
     yield from _groups(mine)
     yield from _submitting_nodes(mine)
@@ -37,7 +37,7 @@ def _shut(what: str, remedy: str, level: Level = Level.ERROR) -> Finding:
     return Finding(level, what, remedy)
 
 
-def _node_counts(mine: PartitionFacts) -> Iterator[Finding]:
+def _node_counts(mine: PartitionFacts, widest: int) -> Iterator[Finding]:
     least, most = _count(mine.words.get("MinNodes", "")), _count(mine.words.get("MaxNodes", ""))
     if least is not None and least > 1:
         yield _shut(
@@ -46,6 +46,12 @@ def _node_counts(mine: PartitionFacts) -> Iterator[Finding]:
         )
     if most == 0:
         yield _shut(f"partition {mine.name} has MaxNodes=0", f"set MaxNodes=UNLIMITED on partition {mine.name}")
+    elif most is not None and most < widest:
+        yield _shut(
+            f"partition {mine.name} has MaxNodes={most}: wider pilots never start",
+            f"set pilot.max_nodes = {most}, or MaxNodes=UNLIMITED on partition {mine.name}",
+            Level.WARNING,
+        )
 
 
 def _accounts(mine: PartitionFacts, harvest: Harvest) -> Iterator[Finding]:

@@ -10,7 +10,7 @@ from malletrain.domain.errors import ClusterUnavailable, InvalidInput
 from malletrain.slurm.command import Commands
 from malletrain.slurm.formats import hostlist, scalars, text
 from malletrain.slurm.site import hidden_records
-from malletrain.slurm.site.hidden_records import check_sight
+from malletrain.slurm.site.hidden_records import RecordsHidden, check_sight
 from malletrain.slurm.site.pilot_gates import check_gates
 from malletrain.slurm.site.pilots_preempted import check_preemption, seconds, sharing
 from malletrain.slurm.site.site_config import (
@@ -36,25 +36,23 @@ _SOCKET = re.compile(r"socket=([^,\s]+)")
 
 
 def read(commands: Commands) -> SiteFacts:
-    """Ask for the configuration, the partitions, the nodes and, with accounting, the QOS. What PrivateData hides from
-    this user is left out.
+    """Ask for the configuration, the partitions, the nodes and, with accounting, the QOS.
 
     Raises:
+        RecordsHidden: PrivateData hides partitions or nodes from this user.
         ClusterUnavailable: no answer, or one that cannot be read.
     """
     config = commands.ask(["scontrol", "show", "config"])
     try:
         facts = parse(config, "")
         if hidden := hidden_records.hidden(facts):
-            facts = replace(facts, sees_all=hidden_records.sees_all(commands, facts, hidden_records.user_name()))
-        unseen = set(hidden) if facts.sees_all is False else set()
-        if not unseen & {"partitions", "all"}:
-            facts = replace(
-                facts, partitions=_partitions(commands.ask(["scontrol", "-a", "-o", "show", "partition"]))
-            )
-            # Nodes are shown with their partitions.
-            if "nodes" not in unseen:
-                facts = replace(facts, nodes=parse_nodes(commands.ask(["scontrol", "-a", "-o", "show", "node"])))
+            me = hidden_records.user_name()
+            facts = replace(facts, sees_all=hidden_records.sees_all(commands, facts, me))
+            if facts.sees_all is False and {"nodes", "partitions"} & set(hidden):
+                raise RecordsHidden(tuple(check_sight(facts, me)))
+        partitions = _partitions(commands.ask(["scontrol", "-a", "-o", "show", "partition"]))
+        nodes = parse_nodes(commands.ask(["scontrol", "-a", "-o", "show", "node"]))
+        facts = replace(facts, partitions=partitions, nodes=nodes)
         if facts.accounting:  # federations live in slurmdbd
             federation = _federation(commands.ask(["scontrol", "show", "federation"]))
             facts = replace(facts, federation=federation, qos=_qos(commands))
@@ -187,13 +185,12 @@ def check_harvest_partition(facts: SiteFacts, harvest: Harvest) -> tuple[Finding
 def _check_partition(facts: SiteFacts, harvest: Harvest) -> Iterator[Finding]:
     mine = facts.partitions.get(harvest.partition)
     if mine is None:
-        if facts.sees_all is not False or facts.partitions:
-            known = ", ".join(sorted(facts.partitions)) or "none"
-            yield Finding(
-                Level.ERROR,
-                f"partition {harvest.partition} does not exist (there are: {known})",
-                "add it to slurm.conf with a PriorityTier below all others, or name another in the configuration",
-            )
+        known = ", ".join(sorted(facts.partitions)) or "none"
+        yield Finding(
+            Level.ERROR,
+            f"partition {harvest.partition} does not exist (there are: {known})",
+            "add it to slurm.conf with a PriorityTier below all others, or name another in the configuration",
+        )
         return
     if facts.federation:
         yield Finding(
