@@ -74,10 +74,14 @@ def test_pilots_that_slurm_does_not_preempt(config: str, level: Level) -> None:
 
 @pytest.mark.parametrize(
     "config",
-    ["PreemptExemptTime=NONE", "PreemptExemptTime=00:00:00", "PreemptParameters=youngest_first",
-     "PriorityType=priority/multifactor PriorityWeightQOS=1000 PriorityWeightTRES=cpu=1000,mem=500 "
-     "PreemptParameters=min_exempt_priority=4000"],
-)  # fmt: skip
+    [
+        "PreemptExemptTime=NONE",
+        "PreemptExemptTime=00:00:00",
+        "PreemptParameters=youngest_first",
+        "PriorityType=priority/multifactor PriorityWeightFairShare=100 PriorityWeightTRES=cpu=1000,mem=500 "
+        "PreemptParameters=min_exempt_priority=4000",  # 1000 of the partition in the recorded site
+    ],
+)
 def test_pilots_that_slurm_preempts(config: str) -> None:
     assert faults(site(config)) == []
 
@@ -137,7 +141,7 @@ def test_preemption_by_qos(mode: str, qos: str, said: list[str]) -> None:
         ("MinNodes=2", ERROR),
         ("MaxNodes=0", ERROR),
         ("MaxCPUsPerNode=8", ERROR),
-        ("MaxCPUsPerSocket=4", ERROR),
+        ("MaxCPUsPerSocket=4", WARNING),
         ("DenyAccounts=physics,harvest", ERROR),
         ("DenyQos=harvest", ERROR),
         ("AllowAccounts=physics", ERROR),

@@ -110,16 +110,20 @@ def _sizes(facts: SiteFacts, mine: PartitionFacts) -> Iterator[Finding]:
     """Limits that a whole node exceeds: Slurm holds a pilot there with BadConstraints or MaxMemPerLimit."""
     nodes = facts.of_partition(mine.name)
     most_memory = max((node.memory_mib for node in nodes), default=0)
-    for key, whole in (
-        ("MaxCPUsPerNode", lambda node: node.cpus),
-        ("MaxCPUsPerSocket", lambda node: node.cpus // max(1, node.sockets)),
-    ):
-        limit = _count(mine.words.get(key, ""))
-        if limit is not None:
-            yield from _too_large(
-                nodes, whole, limit, f"partition {mine.name} has {key}={limit}",
-                f"set {key}=UNLIMITED on partition {mine.name}", Level.ERROR,
-            )  # fmt: skip
+    cpus = _count(mine.words.get("MaxCPUsPerNode", ""))
+    if cpus is not None:
+        yield from _too_large(
+            nodes, lambda node: node.cpus, cpus, f"partition {mine.name} has MaxCPUsPerNode={cpus}",
+            f"set MaxCPUsPerNode=UNLIMITED on partition {mine.name}", Level.ERROR,
+        )  # fmt: skip
+    of_socket = _count(mine.words.get("MaxCPUsPerSocket", ""))
+    if of_socket is not None and not (nodes and all(n.cpus <= of_socket * max(1, n.sockets) for n in nodes)):
+        # 24.11 gives an exclusive job all processors whatever it says.
+        yield _shut(
+            f"partition {mine.name} has MaxCPUsPerSocket={of_socket}: a pilot, which takes whole nodes, may not start",
+            f"set MaxCPUsPerSocket=UNLIMITED on partition {mine.name}",
+            Level.WARNING,
+        )
     key, limit, where = _memory_limit(facts, mine)
     if limit is not None:
         per_cpu = key == "MaxMemPerCPU"

@@ -15,9 +15,6 @@ MAX_EXEMPT_S = 30.0
 #: Modes that free the node. A suspended pilot keeps its memory and its GPUs.
 _FREES = frozenset({"REQUEUE", "CANCEL"})
 
-#: The terms of a job's priority (slurm.conf(5), PriorityWeight*), each at most its weight.
-_WEIGHTS = ("Age", "Assoc", "FairShare", "JobSize", "Partition", "QOS")
-
 
 def check_preemption(facts: SiteFacts, harvest: Harvest) -> Iterator[Finding]:
     """What keeps Slurm from preempting pilots for every other job; the partition is there."""
@@ -133,13 +130,13 @@ def _exempt_priority(facts: SiteFacts) -> Iterator[Finding]:
 
 
 def _highest_priority(facts: SiteFacts) -> float:
-    """What no pilot's priority exceeds; endless where Slurm does not reckon it from weights alone."""
+    """What no pilot's priority exceeds: the sum of PriorityWeight*, each the most that its term is (slurm.conf(5));
+    endless where Slurm does not reckon it from these alone."""
     words = facts.words
     if not words.get("PriorityType", "").endswith("/multifactor") or words.get("PrioritySiteFactorPlugin"):
         return float("inf")
-    of_tres = [part.partition("=")[2] for part in words.get("PriorityWeightTRES", "").split(",")]
-    own = [words.get(f"PriorityWeight{name}", words.get(f"PriorityWeight{name.upper()}", "")) for name in _WEIGHTS]
-    return float(sum(map(scalars.number, own + of_tres)))
+    weights = ",".join(value for key, value in words.items() if key.startswith("PriorityWeight"))
+    return float(sum(scalars.number(part.rpartition("=")[2]) for part in weights.split(",")))
 
 
 def _own_qos(facts: SiteFacts, harvest: Harvest) -> QosFacts | None:
