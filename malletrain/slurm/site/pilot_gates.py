@@ -120,7 +120,7 @@ def _sizes(facts: SiteFacts, mine: PartitionFacts) -> Iterator[Finding]:
     if of_socket is not None and not (nodes and all(n.cpus <= of_socket * max(1, n.sockets) for n in nodes)):
         # 24.11 gives an exclusive job all processors whatever it says.
         yield _shut(
-            f"partition {mine.name} has MaxCPUsPerSocket={of_socket}: a pilot, which takes whole nodes, may not start",
+            f"partition {mine.name} has MaxCPUsPerSocket={of_socket}: a pilot takes whole nodes, and may not start",
             f"set MaxCPUsPerSocket=UNLIMITED on partition {mine.name}",
             Level.WARNING,
         )
