@@ -133,7 +133,7 @@ class PoolSection(Section):
     max_pilots: Annotated[int, Field(ge=1, le=5000)] = 100
     """Most pilots at a time: slurmctld tries each blocked main job against each of them in every cycle."""
     include: list[NodeList] = []
-    """Only these nodes; empty: all nodes of the harvest partition."""
+    """Only these nodes; empty: the harvest partition's, but for cloud nodes and those powered down when idle."""
     exclude: list[NodeList] = []
     """Never these nodes."""
 

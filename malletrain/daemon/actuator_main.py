@@ -8,6 +8,7 @@ import signal
 import stat
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import FrameType
@@ -53,7 +54,8 @@ def steer(settings: Config, file: Path, environ: Mapping[str, str]) -> int:
     commands = Commands(settings.slurm.environment(os.environ), settings.slurm.command_timeout_s)
     facts = site_facts.read(commands)
     harvest = harvest_of(settings, facts)
-    findings = site_facts.check_harvest_partition(facts, harvest)
+    # The listener is who looks at the queue.
+    findings = site_facts.check_harvest_partition(replace(facts, sees_all=True), harvest)
     if faults := [f"{f.what}; {f.remedy}" for f in findings if f.level is site_facts.Level.ERROR]:
         raise InvalidInput("slurm.partition", "\n".join(faults))
     notifier = Notifier.from_environment(environ)

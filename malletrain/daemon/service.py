@@ -8,6 +8,7 @@ import secrets
 import socket
 import threading
 from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import structlog
@@ -37,6 +38,7 @@ from malletrain.daemon.requests import LoopRequests
 from malletrain.daemon.run_health import RunHealth
 from malletrain.daemon.site_rules import (
     breaker_rules,
+    excluded_nodes,
     harvest_of,
     policy_from,
     proxy_secret_of,
@@ -529,8 +531,12 @@ class Service:
 
     def _mind_breaker(self, snapshot: Snapshot) -> None:
         """Step back at signs of harm or without a journal, and say so in log, journal and `status`."""
+        before, unfit = self._site.facts, self._site.why_unfit()
+        if self._site.facts is not before:  # read again
+            excluded = excluded_nodes(self._config, self._site.facts)
+            self._loop.rules = replace(self._loop.rules, exclude_nodes=excluded)
         ledger, rules = self._loop.ledger, self._loop.rules
-        signs = ledger.signs_of_harm(rules, self._site.why_unfit())
+        signs = ledger.signs_of_harm(rules, unfit)
         why = self._why_unsafe() or why_to_pause(signs, self._clock.now(), breaker_rules(self._config))
         if bool(why) != bool(self._loop.paused):
             self._log.warning("breaker", why=why or "closed again")

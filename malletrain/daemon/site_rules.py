@@ -18,7 +18,8 @@ from malletrain.sizing.objective import Objective
 from malletrain.sizing.policy import Need, Policy, require_inputs
 from malletrain.sizing.registry import policy
 from malletrain.slurm.formats.hostlist import node_names
-from malletrain.slurm.site.held_task_limits import HeldTaskLimits
+from malletrain.slurm.site.held_task_limits import limits_of
+from malletrain.slurm.site.power_saving import costly_nodes
 from malletrain.slurm.site.site_facts import Harvest, SiteFacts
 
 #: Pins are 10 to 40 ms of slurmctld each (docs/adr/0005-batched-deeds.md): so many are two seconds at most.
@@ -64,6 +65,13 @@ def promise_of(config: Config) -> MainPromise | None:
         harmless_cycles=given.controller_cycle == "auto",
     )  # fmt: skip
     return found if found.holds_nodes or found.cycle_ratio is not None else None
+
+
+def excluded_nodes(config: Config, facts: SiteFacts) -> frozenset[str]:
+    """The nodes that are never harvested: those of pool.exclude, and those of a cloud or that Slurm powers down when
+    they are idle, unless pool.include names them."""
+    included = node_names(config.pool.include, "pool.include")
+    return node_names(config.pool.exclude, "pool.exclude") | costly_nodes(facts, config.slurm.partition) - included
 
 
 def unknown_names(config: Config, facts: SiteFacts | None) -> list[str]:
@@ -160,9 +168,9 @@ def rules_from(config: Config, facts: SiteFacts) -> Rules:
         start_patience_s=max(LEAST_PATIENCE_S, 2 * facts.bf_interval_s + 10.0) if patience == "auto" else patience,
         claim_patience_s=3 * facts.bf_interval_s + 10.0,
         forecast=uses_forecast(config),
-        max_top_up=min(50, HeldTaskLimits(facts.max_job_count, facts.max_array_size).most_tasks),
+        max_top_up=min(50, limits_of(facts).most_tasks),
         include_nodes=node_names(config.pool.include, "pool.include"),
-        exclude_nodes=node_names(config.pool.exclude, "pool.exclude"),
+        exclude_nodes=excluded_nodes(config, facts),
     )
 
 

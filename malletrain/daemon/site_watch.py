@@ -59,7 +59,7 @@ class SiteWatch:
         if self._elapsed() - self._read_at >= AGAIN_S:
             self._read_at = self._elapsed()
             try:
-                self.facts = site_facts.read(self._commands)
+                self.facts = site_facts.read(self._commands).knowing(self.facts)
             except ClusterUnavailable as error:
                 self._log.warning("site", what=f"slurm.conf was not read again: {error}")
                 return self._unfit

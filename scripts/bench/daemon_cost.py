@@ -3,7 +3,7 @@
 A slurmctld alone with so many cloud nodes, and main jobs on half of them. Two daemons, one after the other:
 `serving`, with a job of --pilots held tasks: it looks, decides, serves HTTP, keeps its journal, and finds no node,
 since all are powered down; and `observing` (malletraind --observe), for which a wrapper around scontrol takes the
-word POWERED_DOWN out, so that thousands of nodes are idle and pilots are imagined on them.
+words CLOUD, POWERED_DOWN and SuspendProgram out, so that thousands of nodes are idle and pilots are imagined on them.
 
     python -m scripts.bench.daemon_cost --nodes 10000 --tick 10 --seconds 90
 """
@@ -73,7 +73,8 @@ def bench(lab: Lab, site: Site, options: argparse.Namespace) -> None:
     folder.mkdir()
     wrapper = folder / "scontrol"
     real = shutil.which("scontrol", path=lab.env["PATH"])
-    wrapper.write_text(f'#!/bin/bash\n{real} "$@" | sed "s/+POWERED_DOWN//"\nexit ${{PIPESTATUS[0]}}\n')
+    awake = "s/+CLOUD//;s/+POWERED_DOWN//;/^SuspendProgram/d"
+    wrapper.write_text(f'#!/bin/bash\n{real} "$@" | sed "{awake}"\nexit ${{PIPESTATUS[0]}}\n')
     wrapper.chmod(0o755)
     daemon = Path(sys.executable).parent / "malletraind"
     path = f"PATH={folder}:{lab.env['PATH']}"

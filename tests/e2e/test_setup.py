@@ -11,13 +11,22 @@ from pathlib import Path
 import pytest
 
 from malletrain.cli.admin import site_setup
-from malletrain.cli.admin.site_setup import Wanted, with_harvest, without_harvest
+from malletrain.cli.admin.site_setup import (
+    Accounts,
+    Wanted,
+    shut_out,
+    with_harvest,
+    with_main_doors_shut,
+    without_costly_nodes,
+    without_harvest,
+)
 from malletrain.domain.errors import InvalidInput
 from malletrain.slurm.command import Commands
 from malletrain.slurm.site import doctor
 from malletrain.slurm.site.site_facts import Harvest, Level
 from scripts.lab import Lab, LabConfig, UsageError
 from tests.e2e.test_admin_install import MainQueue
+from tests.slurm.test_site_checks import site as configured
 
 
 @pytest.fixture
@@ -37,6 +46,28 @@ def setup(lab: Lab, *options: str) -> str:
 
 def accounts(lab: Lab) -> str:
     return lab.run(["sacctmgr", "-n", "-P", "show", "user", "withassoc", "format=user,account,defaultaccount"]).stdout
+
+
+def assert_no_main_job_is_free(lab: Lab) -> None:
+    """The pilots' account and QOS cost nothing, so Slurm must start no main job with them, however it comes there."""
+    free = ["-A", "harvest", "-q", "harvest"]
+    tried = [lab.submit("sleep 600", "-p", where, *free, user="alice") for where in ("batch", "batch-10")]
+    moved = lab.submit("sleep 600", "-p", "harvest", *free, "--hold", user="alice")
+    renamed = lab.submit("sleep 600", "-p", "batch", "-A", "main", "--hold", user="alice")
+    as_alice = ["setpriv", "--reuid", "alice", "--clear-groups", "scontrol", "update"]
+    lab.run([*as_alice, f"JobId={moved}", "Partition=batch"])
+    lab.run([*as_alice, f"JobId={renamed}", "Account=harvest", "QOS=harvest"])
+    tried += [moved, renamed]
+    for job in tried[2:]:
+        lab.run(["scontrol", "release", str(job)])
+
+    def refused(job: int) -> bool:
+        return (
+            "not permitted to use this partition" in lab.run(["squeue", "-h", "-j", str(job), "-o", "%T %r"]).stdout
+        )
+
+    lab.wait_for(lambda: all(map(refused, tried)), 60, "Slurm says why they wait")
+    lab.run(["scancel", *map(str, tried)])
 
 
 @pytest.mark.slurm
@@ -68,6 +99,8 @@ def test_it_is_set_up_and_taken_back_and_no_main_job_is_touched(site: Lab) -> No
 
     mine = ["-A", "harvest"] if has_accounts else []
     lab.run(["scancel", "--user=bob"])
+    if has_accounts:
+        assert_no_main_job_is_free(lab)
     pilot = lab.submit("srun sleep 600", "-p", "harvest", *mine, "--time=30", user="alice")
     lab.wait_for_state(pilot, "RUNNING")
 
@@ -124,6 +157,41 @@ def test_the_edit_of_slurm_conf_and_its_reverse() -> None:
     assert with_harvest(done, Wanted(), {"batch", "debug", "long", "harvest"}, accounting=True) == done
     back = without_harvest(done)
     assert back == CONF.replace("Default=YES   #", "Default=YES #")
+
+
+def test_main_partitions_refuse_the_pilots_account() -> None:
+    done = with_main_doors_shut(with_harvest(CONF, Wanted(), {"batch", "debug", "long"}, accounting=True), Wanted())
+    assert done.splitlines()[3:7] == [
+        "PartitionName=batch Nodes=ALL Default=YES DenyAccounts=harvest PreemptMode=OFF # the usual one # malletrain",
+        "partitionname=debug Nodes=n1 \\",
+        "  MaxTime=30 DenyAccounts=harvest PreemptMode=OFF # malletrain",
+        "PartitionName=long Nodes=ALL PreemptMode=OFF DenyAccounts=harvest # malletrain",
+    ]
+    assert with_main_doors_shut(done, Wanted()) == done
+    assert without_harvest(done) == CONF.replace("Default=YES   #", "Default=YES #")
+
+
+def test_partitions_whose_accounts_are_listed_and_defaults_are_left_alone() -> None:
+    text = "PartitionName=DEFAULT\nPartitionName=a AllowAccounts=physics\nPartitionName=b DenyAccounts=x,harvest\n"
+    assert with_main_doors_shut(text, Wanted()) == text
+    with pytest.raises(InvalidInput, match="add harvest to it by hand"):
+        with_main_doors_shut("PartitionName=b DenyAccounts=x\n", Wanted())
+
+
+def test_nobody_is_shut_out_of_the_main_queue() -> None:
+    users = "ann|harvest|harvest\nann|physics|harvest\nmalletrain|harvest|harvest\nmalletrain|x|harvest\n"
+    known = site_setup.accounts_from("harvest\n", "harvest|\n", users, "harvest")
+    assert "modify user ann set DefaultAccount=physics" in shut_out(Wanted(), known, enforced=True)
+    assert shut_out(Wanted(users=("bob",)), Accounts(), enforced=True) == ""
+    assert "add user bob account=ACCOUNT" in shut_out(Wanted(users=("bob",)), Accounts(), enforced=False)
+
+
+def test_nodes_that_cost_something_when_idle_are_left_out() -> None:
+    saving = "SuspendProgram=/bin/true ResumeProgram=/bin/true SuspendTime=60"
+    assert without_costly_nodes(configured()) == "ALL"
+    assert without_costly_nodes(configured(f"{saving} SuspendExcNodes=n[000-003]")) == "n[000-003]"
+    with pytest.raises(InvalidInput, match=r"pool\.include"):
+        without_costly_nodes(configured(saving))
 
 
 @pytest.mark.parametrize(

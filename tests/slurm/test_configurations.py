@@ -86,6 +86,18 @@ def test_cloud_nodes_that_are_off_are_no_holes(release: str | None, lab_factory:
     lab.run(["scancel", "-p", "harvest"])
 
 
+def test_nodes_that_slurm_powers_down_when_idle_are_no_holes(any_lab: Lab) -> None:
+    """A pilot would keep them from being suspended."""
+    lab, n = any_lab, any_lab.nodes
+    saving = {"SuspendProgram": "/bin/true", "ResumeProgram": "/bin/true", "SuspendTime": "7200"}
+    with lab.changed(Change(settings={**saving, "SuspendExcNodes": f"{n[0]},{n[3]}"})):
+        harvest = Harvesting(lab)
+        harvest.submit()
+        harvest.fill([n[0], n[3]])
+        harvest.tick()
+        assert set(harvest.held()) == {n[0], n[3]}
+
+
 @pytest.mark.nightly
 def test_features_gres_weights_and_topology(any_lab: Lab) -> None:
     lab, n = any_lab, any_lab.nodes

@@ -9,9 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from malletrain.daemon.site_watch import SiteWatch
+from malletrain.domain.errors import MalletrainError
 from malletrain.domain.event import EventKind
 from malletrain.slurm.command import Commands
-from malletrain.slurm.site import doctor, site_facts
+from malletrain.slurm.site import doctor, hidden_records, site_facts
 from malletrain.slurm.site.site_facts import Finding, Harvest, Level
 from scripts.lab import Change, Lab, LabConfig
 from tests.slurm.harvesting import Harvesting
@@ -57,6 +59,25 @@ CASES = {
         Change(partitions={"harvest": {"PreemptMode": "OFF"}}),
         False, "jobs of partition harvest are not preempted", Level.ERROR, "PreemptMode=REQUEUE",
     ),
+    "exempt time": (
+        Change(settings={"PreemptExemptTime": "00:10:00"}), False, "preempts no pilot in its first 600 s",
+        Level.ERROR, "PreemptExemptTime=0",
+    ),
+    "memory": (
+        Change(settings={"MaxMemPerCPU": "2000"}), False, "slurm.conf has MaxMemPerCPU=2000", Level.ERROR,
+        "MaxMemPerNode=64000",
+    ),
+    "reservation required": (
+        Change(partitions={"harvest": {"ReqResv": "YES"}}), False, "ReqResv=YES", Level.ERROR, "ReqResv=NO",
+    ),
+    "power saving": (
+        Change(settings={"SuspendProgram": "/bin/true", "ResumeProgram": "/bin/true", "SuspendTime": "7200"}), False,
+        "8 nodes of harvest are of a cloud or powered down when idle", Level.ERROR, "pool.include",
+    ),
+    "short arrays": (
+        Change(settings={"SchedulerParameters+": "max_array_tasks=10"}), False, "at most 10 held tasks (max_array",
+        Level.WARNING, "raise it",
+    ),
     "weights": (
         Change(nodes={"n000": {"Weight": "50"}}), False, "Weight 1 to 50", Level.WARNING, "pool.keep_idle",
     ),
@@ -91,7 +112,7 @@ CASES = {
 }  # fmt: skip
 
 #: In the default suite: one of each kind.
-CORE = ("weights", "licences", "grace")
+CORE = ("weights", "licences", "grace", "memory", "exempt time", "short arrays")
 
 
 @pytest.mark.parametrize(
@@ -202,6 +223,20 @@ def test_private_data_hides_the_main_queue_from_a_coordinator(
             monkeypatch.setattr(doctor, "_user_name", lambda who=who: who)
             found = doctor.examine(commands_as(accounted, who, tmp_path), HARVEST, time.time)
             assert only(found, "PrivateData=jobs hides").level is level
+
+
+@pytest.mark.parametrize("word", ["reservations", "nodes", "partitions"])
+def test_what_is_hidden_from_a_coordinator_is_said_by_name(
+    accounted: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, word: str
+) -> None:
+    monkeypatch.setattr(hidden_records, "user_name", lambda: "malletrain")
+    with accounted.changed(Change(settings={"PrivateData": word})):
+        commands = commands_as(accounted, "malletrain", tmp_path)
+        finding = only(doctor.examine(commands, HARVEST, time.time), f"PrivateData={word} hides")
+        assert (finding.level, "malletrain" in finding.remedy) == (Level.ERROR, True)
+        # What the daemon refuses to start on.
+        with pytest.raises(MalletrainError, match=f"PrivateData={word} hides"):
+            SiteWatch(commands, HARVEST, site_facts.read(commands), time.monotonic).refuse_unfit()
 
 
 @pytest.fixture

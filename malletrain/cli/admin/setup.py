@@ -50,7 +50,9 @@ Example:
 @click.option(
     "--partition", default="harvest", show_default=True, metavar="NAME", help="The partition of the pilots."
 )
-@click.option("--nodes", default="ALL", show_default=True, metavar="LIST", help="Its nodes, as Slurm writes them.")
+@click.option("--nodes", default="ALL", show_default=True, metavar="LIST",
+    help="Its nodes, as Slurm writes them; ALL: not those of a cloud, or that are powered down when idle.",
+)  # fmt: skip
 @click.option("--account", default="harvest", show_default=True, metavar="NAME", help="The account of the pilots.")
 @click.option("--qos", default="harvest", show_default=True, metavar="NAME", help="The QOS of the pilots.")
 @click.option("--daemon-user", default="malletrain", show_default=True, metavar="USER", help="Who malletraind is.")
@@ -76,9 +78,10 @@ def setup(
     Main partitions keep to themselves (PreemptMode=OFF on each); no main job is touched. What is there already is
     left alone, so that it may be run again. Run it on slurmctld's machine.
     """
-    wanted = Wanted(partition, nodes, account, qos, daemon_user, tuple(filter(None, users.split(","))))
     commands = Commands(os.environ, _COMMAND_TIMEOUT_S)
     facts = site_facts.read(commands)
+    nodes = site_setup.without_costly_nodes(facts) if nodes == "ALL" else nodes
+    wanted = Wanted(partition, nodes, account, qos, daemon_user, tuple(filter(None, users.split(","))))
     file = conf or _slurm_conf(commands)
     known = _accounts(commands, account) if facts.accounting else Accounts()
     steps = list(_undoing(wanted, facts, file, known) if undo else _doing(wanted, facts, file, known))
@@ -104,19 +107,21 @@ def _doing(wanted: Wanted, facts: SiteFacts, file: Path, known: Accounts) -> Ite
                     "does not exist on this machine: create it first (site-configs/systemd/malletrain.sysusers), "
                     "since slurmctld looks its number up once",
                 ) from None
+        enforced = facts.words.get("AccountingStorageEnforce", "none") != "none"
+        if why := site_setup.shut_out(wanted, known, enforced):
+            raise InvalidInput("accounts", why)
         if grants := site_setup.grants(wanted, known):
             yield _Step("the account of the pilots, who may use it, and its coordinator", tuple(map(tuple, grants)))
     old = _read(file)
     new = site_setup.with_harvest(old, wanted, facts.partitions, facts.accounting)
+    if facts.accounting and wanted.account:
+        new = site_setup.with_main_doors_shut(new, wanted)
     if new != old:
-        yield _Step(
-            f"{file}: partition {wanted.partition}, and PreemptMode=OFF on each main partition",
-            (),
-            file,
-            old,
-            new,
-            True,
+        done = [f"partition {wanted.partition}, and PreemptMode=OFF on each main partition"] * (
+            site_setup.BEGIN not in old
         )
+        done += [f"main partitions take no jobs of account {wanted.account}"] * ("DenyAccounts=" in new)
+        yield _Step(f"{file}: {'; '.join(done)}", (), file, old, new, site_setup.BEGIN not in old)
         yield _Step(
             "Slurm reads it; copy it to the nodes before, unless slurmd gets it from slurmctld",
             (("scontrol", "reconfigure"),),

@@ -97,6 +97,7 @@ def doctor(
         max_pilot_s=config.pilot.max_minutes * 60.0,
         preemptible=config.slurm.preemptible_partitions,
         actuator=config.actuator.socket,
+        include=config.pool.include,
     )
     found += (
         _stage(config),

@@ -4,10 +4,13 @@ Pure."""
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from malletrain.domain.errors import InvalidInput
+from malletrain.slurm.formats import hostlist
+from malletrain.slurm.site.power_saving import costly_nodes
+from malletrain.slurm.site.site_config import SiteFacts
 
 BEGIN, END = "# malletrain begin", "# malletrain end"
 
@@ -19,6 +22,9 @@ _REPLACED = "#malletrain# "
 
 _PARTITION = re.compile(r"\s*PartitionName=(\S+)", re.IGNORECASE)
 _PREEMPT_MODE = re.compile(r"\bPreemptMode=(\S+)", re.IGNORECASE)
+_ALLOW = re.compile(r"\bAllowAccounts=(?!ALL\b)", re.IGNORECASE)
+_DENY = re.compile(r"\bDenyAccounts=(\S+)", re.IGNORECASE)
+_ONLY = re.compile(r"\bAllowAccounts=(\S+)")
 _GLOBAL = re.compile(r"\s*Preempt(Type|Mode)=(\S+)", re.IGNORECASE)
 
 _GUIDE = "docs/how-to/admin-preemption.md says what to do by hand"
@@ -45,6 +51,24 @@ class Accounts:
     coordinators: frozenset[str] = frozenset()
     users: Mapping[str, frozenset[str]] = field(default_factory=dict)
     defaults: Mapping[str, str] = field(default_factory=dict)
+
+
+def without_costly_nodes(facts: SiteFacts) -> str:
+    """All nodes but those of a cloud and those that Slurm powers down when they are idle.
+
+    Raises:
+        InvalidInput: there are no others.
+    """
+    every = frozenset[str]().union(*(partition.nodes for partition in facts.partitions.values()))
+    costly = frozenset[str]().union(*(costly_nodes(facts, name) for name in facts.partitions))
+    if not costly:
+        return "ALL"
+    if costly == every:
+        raise InvalidInput(
+            "--nodes", "every node is of a cloud or powered down when idle: name those that may be harvested, here "
+            "and in pool.include",
+        )  # fmt: skip
+    return hostlist.fold(every - costly)
 
 
 def with_harvest(text: str, wanted: Wanted, partitions: Collection[str], accounting: bool) -> str:
@@ -92,17 +116,63 @@ def with_harvest(text: str, wanted: Wanted, partitions: Collection[str], account
     return "\n".join(lines) + "\n"
 
 
+def with_main_doors_shut(text: str, wanted: Wanted) -> str:
+    """slurm.conf whose main partitions take no jobs of the pilots' account, which would run there free of charge.
+
+    A partition that lists whom it admits is left alone: the doctor says where this account is one of them.
+
+    Raises:
+        InvalidInput: a partition denies other accounts already.
+    """
+    lines = text.splitlines()
+    for first, last in _main_partitions(lines):
+        record = " ".join(line.partition("#")[0] for line in lines[first : last + 1])
+        denied = _DENY.search(record)
+        if denied and wanted.account not in denied[1].split(","):
+            raise InvalidInput(
+                "slurm.conf", f"{record.split()[0]} has {denied[0]}: add {wanted.account} to it by hand"
+            )
+        if not denied and not _ALLOW.search(record):
+            lines[last] = _denying(lines[last], wanted.account)
+    return "\n".join(lines) + ("\n" if text.endswith("\n") else "")
+
+
+def _main_partitions(lines: Sequence[str]) -> Iterator[tuple[int, int]]:
+    """The first and the last line of each; not of DEFAULT, which counts for the pilots' partition too."""
+    first, inside = -1, False
+    for number, line in enumerate(lines):
+        inside = (inside or line.strip() == BEGIN) and line.strip() != END
+        found = _PARTITION.match(line)
+        if found and not inside and found[1].upper() != "DEFAULT":
+            first = number
+        if first >= 0 and not line.partition("#")[0].rstrip().endswith("\\"):
+            yield first, number
+            first = -1
+
+
+def _denying(line: str, account: str) -> str:
+    """The line with DenyAccounts: before a PreemptMode=OFF of ours, else behind all."""
+    code, hash_sign, comment = line.removesuffix(f" {_CHANGED}").partition("#")
+    ours = " PreemptMode=OFF" if line.endswith(f" {_CHANGED}") and code.rstrip().endswith(" PreemptMode=OFF") else ""
+    code = f"{code.rstrip().removesuffix(ours)} DenyAccounts={account}{ours}"
+    return f"{code} {hash_sign}{comment}".rstrip() + f" {_CHANGED}"
+
+
 def without_harvest(text: str) -> str:
-    """slurm.conf as it was before `with_harvest`, with whatever was changed in it since."""
+    """slurm.conf as it was before `with_harvest` and `with_main_doors_shut`, with what was changed since."""
     lines, inside = [], False
+    account = _ONLY.search(text.partition(BEGIN)[2])
+    denied = f"( DenyAccounts={re.escape(account[1])})?" if account else ""
     for line in text.splitlines():
         if line.strip() == BEGIN:
             inside = True
         elif line.strip() == END:
             inside = False
         elif not inside:
-            if line.endswith(f" {_CHANGED}") and _PREEMPT_MODE.search(line):
-                line = re.sub(r" PreemptMode=OFF ?(?=#|$)", " ", line.removesuffix(f" {_CHANGED}")).rstrip()
+            if line.endswith(f" {_CHANGED}"):
+                code, hash_sign, comment = line.removesuffix(f" {_CHANGED}").partition("#")
+                code = re.sub(rf"{denied}( PreemptMode=OFF)?\s*\Z", "", code)
+                line = f"{code} {hash_sign}{comment}".rstrip()
             lines.append(line.removeprefix(_REPLACED))
     return "\n".join(lines) + ("\n" if text.endswith("\n") else "")
 
@@ -142,6 +212,24 @@ def takings(wanted: Wanted, known: Accounts) -> list[list[str]]:
     if wanted.qos in known.qos:
         found.append(["delete", "qos", wanted.qos])
     return [["sacctmgr", "-i", *words] for words in found]
+
+
+def shut_out(wanted: Wanted, known: Accounts, enforced: bool) -> str:
+    """Whose main jobs would run in the pilots' account, which main partitions then refuse, and the remedy; or "".
+
+    `enforced`: who has no account may not submit at all (AccountingStorageEnforce).
+    """
+    for user, default in sorted(known.defaults.items()):
+        others = sorted(known.users[user] - {wanted.account})
+        if others and default == wanted.account and user != wanted.daemon_user:
+            return (
+                f"main jobs of {user} run in account {wanted.account} unless they name another: "
+                f"sacctmgr modify user {user} set DefaultAccount={others[0]}"
+            )
+    for user in wanted.users:
+        if not enforced and not known.users.get(user, frozenset()) - {wanted.account}:
+            return f"{user} has no account for main jobs: sacctmgr add user {user} account=ACCOUNT"
+    return ""
 
 
 def accounts_from(qos: str, accounts: str, users: str, account: str) -> Accounts:

@@ -9,15 +9,17 @@ import os
 import pwd
 import re
 from collections.abc import Callable, Collection, Iterator
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 from malletrain.domain.errors import ClusterUnavailable, InvalidInput
 from malletrain.slurm.command import Commands
 from malletrain.slurm.formats import sdiag, text
-from malletrain.slurm.site import held_task_limits, site_facts
+from malletrain.slurm.site import held_task_limits, hidden_records, main_doors, site_facts
 from malletrain.slurm.site.main_preemption import check_main_partitions
-from malletrain.slurm.site.site_facts import Finding, Harvest, Level, SiteFacts
+from malletrain.slurm.site.power_saving import check_power
+from malletrain.slurm.site.site_config import Finding, Harvest, Level, SiteFacts
 from malletrain.wire import munge
 from malletrain.wire.errors import WireError
 
@@ -30,6 +32,9 @@ CLOCK_TOLERANCE_S = 2.0
 #: Nodes from which on the doctor advises multi-node pilots: slurmctld tries a blocked main job against every pilot,
 #: .4 to 3 ms each at 10,000 nodes (python -m scripts.bench.controller_cycles).
 LARGE_CLUSTER_NODES = 1000
+
+#: Fewer held tasks of a job than this are worth a word.
+FEW_TASKS = 16
 
 #: One association of an account in `scontrol show assoc_mgr`, and the user id that slurmctld has for its user.
 _ASSOCIATION = re.compile(r"\bUserName=([^\s()]+)\((\d+)\)")
@@ -45,15 +50,19 @@ def examine(
     max_pilot_s: float = 3600.0,
     preemptible: Collection[str] = (),
     actuator: str = "",
+    include: Collection[str] = (),
 ) -> tuple[Finding, ...]:
     """All findings, the good ones too. When slurmctld does not answer, only that.
 
     `preemptible`: main partitions whose jobs are meant to be preempted by other main jobs. `actuator`: the socket of
-    the process that steers Slurm, where that is another one; its user's rights are looked at then.
+    the process that steers Slurm, where that is another one; its user's rights are looked at then. `include`: lists
+    of the nodes that may be harvested, none for all.
     """
     began = now()
     try:
         facts = site_facts.read(commands)
+    except hidden_records.RecordsHidden as error:
+        return error.findings
     except ClusterUnavailable as error:
         return (
             Finding(
@@ -64,17 +73,19 @@ def examine(
         _release(facts),
         *_partition(facts, harvest, max_pilot_s),
         *check_main_partitions(facts, harvest.partition, preemptible),
+        *check_power(facts, harvest.partition, include),
         _clock(facts, began, now()),
         _munge(facts),
     ]
     rights = partial(_apart, socket=actuator) if actuator else _rights
-    for check in (rights, _user_ids, _privacy, _qos_preemption, _backfill, _headroom, _fair_share, _weights):
+    for check in (rights, _user_ids, _privacy, _doors, _backfill, _headroom, _fair_share, _weights):
         try:
             found.extend(check(commands, facts, harvest))
         except (ClusterUnavailable, InvalidInput) as error:
             found.append(
                 Finding(Level.WARNING, f"could not be checked: {error}", "run the command named here yourself")
             )
+    found.extend(_arrays(facts))
     found.extend(_settings(facts))
     return tuple(found)
 
@@ -87,7 +98,7 @@ def _release(facts: SiteFacts) -> Finding:
 
 
 def _partition(facts: SiteFacts, harvest: Harvest, max_pilot_s: float) -> Iterator[Finding]:
-    wrong = site_facts.check_harvest_partition(facts, harvest)
+    wrong = site_facts.check_harvest_partition(replace(facts, sees_all=True), harvest)  # `_privacy` says that part
     yield from wrong
     mine = facts.partitions.get(harvest.partition)
     if mine is None:
@@ -108,22 +119,6 @@ def _partition(facts: SiteFacts, harvest: Harvest, max_pilot_s: float) -> Iterat
             f"MaxTime of {mine.name} is {mine.max_time_s / 60:g} min, pilots may ask for {max_pilot_s / 60:g} min",
             f"set pilot.max_minutes = {int(mine.max_time_s // 60)}, or raise MaxTime",
         )
-    if harvest.account and mine.allow_accounts not in ("ALL", "") and not _in(harvest.account, mine.allow_accounts):
-        yield Finding(
-            Level.ERROR,
-            f"account {harvest.account} is not in AllowAccounts of {mine.name}",
-            f"add it, or name one of {mine.allow_accounts} in slurm.account",
-        )
-    if harvest.qos and mine.allow_qos not in ("ALL", "") and not _in(harvest.qos, mine.allow_qos):
-        yield Finding(
-            Level.ERROR,
-            f"QOS {harvest.qos} is not in AllowQos of {mine.name}",
-            f"add it, or name one of {mine.allow_qos} in slurm.qos",
-        )
-
-
-def _in(name: str, names: str) -> bool:
-    return name.lower() in names.lower().split(",")
 
 
 def _clock(facts: SiteFacts, began: float, now: float) -> Finding:
@@ -176,7 +171,7 @@ def _apart(commands: Commands, facts: SiteFacts, harvest: Harvest, socket: str) 
             "run malletrain-actuator as a user of its own (site-configs/systemd/malletrain-actuator.service)",
         )
     elif facts.accounting and me not in (facts.slurm_user, "root"):
-        level, coordinated = _standing(commands, me)
+        level, coordinated = hidden_records.standing(commands, me)
         if level in ("Administrator", "Operator") or harvest.account in coordinated:
             yield Finding(
                 Level.WARNING,
@@ -203,7 +198,7 @@ def _rights(commands: Commands, facts: SiteFacts, harvest: Harvest, me: str = ""
             "use `malletraind --user` for one researcher, or set up slurmdbd and a coordinator",
         )
         return
-    level, coordinated = _standing(commands, me)
+    level, coordinated = hidden_records.standing(commands, me)
     if level in ("Administrator", "Operator"):
         yield Finding(
             Level.WARNING,
@@ -265,49 +260,19 @@ def _user_id(name: str) -> int | None:
         return None
 
 
-def _standing(commands: Commands, user: str) -> tuple[str, list[str]]:
-    """The user's AdminLevel, and the accounts that it coordinates."""
-    answer = commands.ask(
-        ["sacctmgr", "-n", "-P", "show", "user", user, "withcoord", "format=user,adminlevel,coordinators"]
-    )
-    fields = answer.strip().split("|")
-    return (fields[1].strip(), fields[2].split(",")) if len(fields) > 2 else ("", [])
-
-
 def _privacy(commands: Commands, facts: SiteFacts, harvest: Harvest) -> Iterator[Finding]:
-    if not facts.private_data & {"jobs", "all"}:
-        return
     me = _user_name()
-    sees_all = me in (facts.slurm_user, "root") or (
-        facts.accounting and _standing(commands, me)[0] in ("Administrator", "Operator")
-    )
-    if sees_all:
-        yield Finding(Level.OK, f"PrivateData=jobs hides nothing from {me}")
-    else:
-        yield Finding(
-            Level.ERROR,
-            f"PrivateData=jobs hides the main queue from {me}: pilots cannot leave before Slurm preempts them",
-            f"take jobs out of PrivateData, or `sacctmgr modify user {me} set AdminLevel=Operator`",
-        )
+    hidden = hidden_records.hidden(facts)
+    sees_all = hidden_records.sees_all(commands, facts, me) if hidden else True
+    yield from hidden_records.check_sight(replace(facts, sees_all=sees_all), me)
+    if hidden and sees_all:
+        yield Finding(Level.OK, f"PrivateData={','.join(hidden)} hides nothing from {me}")
 
 
-def _qos_preemption(commands: Commands, facts: SiteFacts, harvest: Harvest) -> Iterator[Finding]:
-    if not facts.preempt_type.endswith("/qos") or not facts.accounting:
-        return
-    answer = commands.ask(["sacctmgr", "-n", "-P", "show", "qos", "format=name,preempt"])
-    rows = [line.split("|") for line in answer.splitlines() if "|" in line]
-    lacking = [
-        name for name, preempts, *_ in rows if name != harvest.qos and not _in(harvest.qos, preempts.replace(" ", ""))
-    ]
-    if not harvest.qos or lacking:
-        names = ",".join(lacking)
-        yield Finding(
-            Level.ERROR,
-            f"preemption is by QOS, and {names or 'every QOS'} does not preempt {harvest.qos or 'the pilots'}",
-            f"sacctmgr modify qos {names or 'NAME'} set preempt+={harvest.qos or 'harvest'}",
-        )
-    else:
-        yield Finding(Level.OK, f"every other QOS preempts {harvest.qos}")
+def _doors(commands: Commands, facts: SiteFacts, harvest: Harvest) -> Iterator[Finding]:
+    if facts.accounting and harvest.account:
+        answer = commands.ask(["sacctmgr", "-n", "-P", "show", "assoc", main_doors.ASSOCIATION_FORMAT])
+        yield from main_doors.check_main_doors(facts, harvest, main_doors.associations(answer))
 
 
 def _weights(commands: Commands, facts: SiteFacts, harvest: Harvest) -> Iterator[Finding]:
@@ -359,6 +324,20 @@ def _headroom(commands: Commands, facts: SiteFacts, harvest: Harvest) -> Iterato
         yield Finding(Level.OK, said)
 
 
+def _arrays(facts: SiteFacts) -> Iterator[Finding]:
+    limits = held_task_limits.limits_of(facts)
+    if facts.max_array_size < 2 or limits.max_array_tasks == 0:
+        yield Finding(
+            Level.ERROR, f"job arrays are off ({limits.why}): pilots are tasks of one", "raise it in slurm.conf"
+        )
+    elif limits.most_tasks < FEW_TASKS:
+        yield Finding(
+            Level.WARNING,
+            f"a job has at most {limits.most_tasks} held tasks ({limits.why}), and trains on no more nodes",
+            "raise it in slurm.conf",
+        )
+
+
 def _fair_share(commands: Commands, facts: SiteFacts, harvest: Harvest) -> Iterator[Finding]:
     if not facts.accounting:
         return
@@ -387,6 +366,10 @@ def _fair_share(commands: Commands, facts: SiteFacts, harvest: Harvest) -> Itera
 
 
 def _settings(facts: SiteFacts) -> Iterator[Finding]:
+    yield Finding(
+        Level.OK,
+        "reservations that begin within pilots' limits need flags=IGNORE_JOBS: pilots leave before they begin",
+    )
     if facts.burst_buffer:
         yield Finding(
             Level.WARNING,
@@ -450,7 +433,4 @@ def _round_up(count: int) -> int:
 
 
 def _user_name() -> str:
-    try:
-        return pwd.getpwuid(os.getuid()).pw_name
-    except KeyError:
-        return str(os.getuid())
+    return hidden_records.user_name()

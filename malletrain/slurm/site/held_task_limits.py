@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from malletrain.domain.errors import ClusterUnavailable, MalletrainError
 from malletrain.slurm.command import Commands
 from malletrain.slurm.formats import scalars, text
+from malletrain.slurm.site.site_config import SiteFacts
 
 #: Share of MaxJobCount that one job's held tasks may be; workers submit more as they are consumed.
 MAX_SHARE_PER_JOB = 0.05
@@ -28,27 +29,40 @@ _ID = re.compile(r"\d+(?:[_+]\d+|_(?P<tasks>\[[\d,:%.-]+\]))?")
 
 
 class TooManyHeldTasks(MalletrainError):
-    """The site's limits (MaxJobCount, MaxArraySize) allow fewer held tasks."""
+    """The site's limits (MaxJobCount, MaxArraySize, max_array_tasks) allow fewer held tasks."""
 
 
 @dataclass(frozen=True, slots=True)
 class HeldTaskLimits:
-    """slurm.conf(5): most jobs in Slurm at a time, and one more than the highest index of an array."""
+    """slurm.conf(5): most jobs in Slurm at a time, one more than the highest index of an array, and most tasks of one
+    (SchedulerParameters; None: no such limit)."""
 
     max_job_count: int = 10_000
     max_array_size: int = 1001
+    max_array_tasks: int | None = None
 
     @property
     def most_tasks(self) -> int:
         """Most held tasks of one job at a time."""
-        return max(1, min(int(MAX_SHARE_PER_JOB * self.max_job_count), self.max_array_size - 1))
+        return max(1, self._binding[0])
 
     @property
     def why(self) -> str:
         """The limit that `most_tasks` comes from."""
-        if self.max_array_size - 1 < int(MAX_SHARE_PER_JOB * self.max_job_count):
-            return f"MaxArraySize={self.max_array_size}"
-        return f"{MAX_SHARE_PER_JOB:.0%} of MaxJobCount={self.max_job_count}"
+        return self._binding[1]
+
+    @property
+    def _binding(self) -> tuple[int, str]:
+        limits = [
+            (
+                int(MAX_SHARE_PER_JOB * self.max_job_count),
+                f"{MAX_SHARE_PER_JOB:.0%} of MaxJobCount={self.max_job_count}",
+            ),
+            (self.max_array_size - 1, f"MaxArraySize={self.max_array_size}"),
+        ]
+        if self.max_array_tasks is not None:
+            limits.append((self.max_array_tasks, f"max_array_tasks={self.max_array_tasks}"))
+        return min(limits, key=lambda limit: limit[0])
 
 
 def read(commands: Commands) -> HeldTaskLimits:
@@ -57,10 +71,32 @@ def read(commands: Commands) -> HeldTaskLimits:
     Raises:
         ClusterUnavailable: Slurm does not answer.
     """
-    config = text.config(commands.ask(["scontrol", "show", "config"]))
+    return parse(commands.ask(["scontrol", "show", "config"]))
+
+
+def parse(config_text: str) -> HeldTaskLimits:
+    """The limits in `scontrol show config`."""
+    config = text.config(config_text)
     return HeldTaskLimits(
-        scalars.number(config.get("MaxJobCount", ""), 10_000), scalars.number(config.get("MaxArraySize", ""), 1001)
+        scalars.number(config.get("MaxJobCount", ""), 10_000),
+        scalars.number(config.get("MaxArraySize", ""), 1001),
+        max_array_tasks(config.get("SchedulerParameters", "")),
     )
+
+
+def limits_of(facts: SiteFacts) -> HeldTaskLimits:
+    """The limits where the site is known already."""
+    parameters = facts.words.get("SchedulerParameters", "")
+    return HeldTaskLimits(facts.max_job_count, facts.max_array_size, max_array_tasks(parameters))
+
+
+def max_array_tasks(scheduler_parameters: str) -> int | None:
+    """The limit in SchedulerParameters; None: there is none but MaxArraySize."""
+    for part in scheduler_parameters.split(","):
+        key, _, value = part.strip().partition("=")
+        if key.lower() == "max_array_tasks" and value.strip().isdecimal():
+            return int(value)
+    return None
 
 
 def affordable(limits: HeldTaskLimits, wanted: int, least: int, *, asked: bool) -> int:

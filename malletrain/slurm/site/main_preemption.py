@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
-from malletrain.slurm.site.site_facts import Finding, Level, PartitionFacts, SiteFacts
+from malletrain.slurm.site.site_config import Finding, Level, PartitionFacts, SiteFacts
 
 #: What Slurm does to a preempted job. GANG alone is time slicing within a partition; OFF is neither.
 _EFFECTS = {"CANCEL": "killed", "REQUEUE": "killed and requeued", "SUSPEND": "suspended"}

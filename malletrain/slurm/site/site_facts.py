@@ -3,127 +3,101 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
-from enum import StrEnum
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 
 from malletrain.domain.errors import ClusterUnavailable, InvalidInput
 from malletrain.slurm.command import Commands
 from malletrain.slurm.formats import hostlist, scalars, text
+from malletrain.slurm.site import hidden_records
+from malletrain.slurm.site.hidden_records import RecordsHidden, check_sight
+from malletrain.slurm.site.pilot_gates import check_gates
+from malletrain.slurm.site.pilots_preempted import check_preemption, seconds, sharing
+from malletrain.slurm.site.site_config import (
+    Finding,
+    Harvest,
+    Level,
+    NodeFacts,
+    PartitionFacts,
+    QosFacts,
+    SiteFacts,
+)
+
+__all__ = [
+    "Finding", "Harvest", "Level", "PartitionFacts", "SiteFacts", "check_harvest_partition", "parse", "parse_nodes",
+    "parse_qos", "read",
+]  # fmt: skip
+
+#: What is asked of `sacctmgr -n -P show qos`; slurmdbd may be away, and slurmctld goes on without it (seconds).
+_QOS_FORMAT, _QOS_PATIENCE_S = "format=name,preempt,preemptmode,preemptexempttime,flags", 3.0
 
 _ASKED = re.compile(r"Configuration data as of (\S+)")
 _SOCKET = re.compile(r"socket=([^,\s]+)")
 
 
-@dataclass(frozen=True, slots=True)
-class Harvest:
-    """Where pilots live. Empty account or QOS: not checked (a site without accounting). `max_time_s`: the
-    partition's MaxTime; an operator's update would override it silently. `max_nodes`: most nodes of one task."""
-
-    partition: str
-    account: str = ""
-    qos: str = ""
-    max_time_s: float | None = None
-    max_nodes: int = 1
-
-
-class Level(StrEnum):
-    """How bad a finding is: `error` means that pilots may not be started, or that main jobs are harmed."""
-
-    OK = "ok"
-    WARNING = "warning"
-    ERROR = "error"
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """What one check of the site found, and the remedy (empty when there is nothing to do)."""
-
-    level: Level
-    what: str
-    remedy: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class PartitionFacts:
-    """One partition (slurm.conf(5)). Durations in seconds; None: unlimited."""
-
-    name: str
-    tier: int
-    preempt_mode: str
-    grace_s: float
-    max_time_s: float | None
-    nodes: frozenset[str]
-    state: str
-    is_default: bool = False
-    exclusive: bool = False
-    over_time_limit_s: float | None = None
-    allow_accounts: str = "ALL"
-    allow_qos: str = "ALL"
-
-
-@dataclass(frozen=True, slots=True)
-class SiteFacts:
-    """Slurm's configuration (slurm.conf(5)), durations in seconds."""
-
-    version: str
-    cluster: str
-    kill_wait_s: float
-    over_time_limit_s: float
-    bf_interval_s: float
-    bf_resolution_s: float
-    bf_max_job_test: int
-    max_job_count: int
-    max_array_size: int
-    min_job_age_s: float
-    message_timeout_s: float
-    preempt_type: str
-    preempt_mode: str
-    select_type: str
-    accounting: bool
-    has_prolog: bool
-    has_epilog: bool
-    private_data: frozenset[str]
-    asked_at: float | None = None  #: slurmctld's clock when it answered
-    slurm_user: str = "slurm"
-    munge_socket: str = ""  #: empty: munged's default
-    topology: str = ""
-    process_tracking: str = ""  #: ProctrackType
-    burst_buffer: str = ""  #: BurstBufferType
-    licenses: str = ""
-    job_submit: str = ""  #: JobSubmitPlugins
-    controller: Mapping[str, str] = field(default_factory=dict)  #: SlurmctldParameters
-    federation: str = ""  #: the name of the one that the cluster is in
-    parameters: Mapping[str, str] = field(default_factory=dict)
-    partitions: Mapping[str, PartitionFacts] = field(default_factory=dict)
-
-    @property
-    def release(self) -> tuple[int, int]:
-        """(22, 5) for 22.05.8; (0, 0) when the version is not readable."""
-        major, _, rest = self.version.partition(".")
-        minor = rest.partition(".")[0]
-        return (int(major), int(minor)) if major.isdigit() and minor.isdigit() else (0, 0)
-
-    def main_partitions(self, harvest: str) -> tuple[PartitionFacts, ...]:
-        """Every partition but the harvest one, by name."""
-        return tuple(self.partitions[name] for name in sorted(self.partitions) if name != harvest)
-
-
 def read(commands: Commands) -> SiteFacts:
-    """Ask for the configuration and the partitions.
+    """Ask for the configuration, the partitions, the nodes and, with accounting, the QOS.
 
     Raises:
+        RecordsHidden: PrivateData hides partitions or nodes from this user.
         ClusterUnavailable: no answer, or one that cannot be read.
     """
     config = commands.ask(["scontrol", "show", "config"])
-    partitions = commands.ask(["scontrol", "-a", "-o", "show", "partition"])
     try:
-        facts = parse(config, partitions)
+        facts = parse(config, "")
+        if hidden := hidden_records.hidden(facts):
+            me = hidden_records.user_name()
+            facts = replace(facts, sees_all=hidden_records.sees_all(commands, facts, me))
+            if facts.sees_all is False and {"nodes", "partitions"} & set(hidden):
+                raise RecordsHidden(tuple(check_sight(facts, me)))
+        partitions = _partitions(commands.ask(["scontrol", "-a", "-o", "show", "partition"]))
+        nodes = parse_nodes(commands.ask(["scontrol", "-a", "-o", "show", "node"]))
+        facts = replace(facts, partitions=partitions, nodes=nodes)
         if facts.accounting:  # federations live in slurmdbd
-            facts = replace(facts, federation=_federation(commands.ask(["scontrol", "show", "federation"])))
+            federation = _federation(commands.ask(["scontrol", "show", "federation"]))
+            facts = replace(facts, federation=federation, qos=_qos(commands))
         return facts
     except InvalidInput as error:
         raise ClusterUnavailable(f"scontrol: {error}") from error
+
+
+def _qos(commands: Commands) -> Mapping[str, QosFacts] | None:
+    try:
+        return parse_qos(commands.ask(["sacctmgr", "-n", "-P", "show", "qos", _QOS_FORMAT], _QOS_PATIENCE_S))
+    except ClusterUnavailable:
+        return None
+
+
+def parse_qos(answer: str) -> Mapping[str, QosFacts]:
+    """The rows of `sacctmgr -n -P show qos format=name,preempt,preemptmode,preemptexempttime,flags`."""
+    found = {}
+    for line in answer.splitlines():
+        name, preempts, mode, exempt, flags = [*line.strip().split("|"), "", "", "", ""][:5]
+        own = "" if mode.lower() in ("cluster", "off") else mode
+        found[name] = QosFacts(name, _listed(preempts), own, seconds(exempt) if exempt else None, _listed(flags))
+    return found
+
+
+def _listed(names: str) -> frozenset[str]:
+    return frozenset(names.replace(" ", "").split(",")) - {""}
+
+
+def parse_nodes(answer: str) -> tuple[NodeFacts, ...]:
+    """The nodes in `scontrol show node -o`.
+
+    Raises:
+        InvalidInput: text that is no node.
+    """
+    return tuple(
+        NodeFacts(
+            text.word(record, "NodeName"),
+            scalars.number(text.word(record, "CPUEfctv") or text.word(record, "CPUTot")),
+            scalars.number(text.word(record, "Sockets"), 1),
+            scalars.number(text.word(record, "RealMemory")) - scalars.number(text.word(record, "MemSpecLimit")),
+            "CLOUD" in text.word(record, "State").split("+"),
+        )
+        for record in text.records(answer, "NodeName")
+    )
 
 
 def parse(config_text: str, partitions_text: str) -> SiteFacts:
@@ -171,8 +145,13 @@ def parse(config_text: str, partitions_text: str) -> SiteFacts:
             part.partition("=")[::2] for part in config.get("SlurmctldParameters", "").split(",") if part
         ),
         parameters=parameters,
-        partitions={name: _partition(name, words) for name, words in text.partitions(partitions_text).items()},
+        partitions=_partitions(partitions_text),
+        words=config,
     )
+
+
+def _partitions(answer: str) -> Mapping[str, PartitionFacts]:
+    return {name: _partition(name, words) for name, words in text.partitions(answer).items()}
 
 
 def _partition(name: str, words: Mapping[str, str]) -> PartitionFacts:
@@ -192,119 +171,65 @@ def _partition(name: str, words: Mapping[str, str]) -> PartitionFacts:
         over_time_limit_s=None if over == "NONE" else _minutes(over),
         allow_accounts=words.get("AllowAccounts", "ALL"),
         allow_qos=words.get("AllowQos", words.get("AllowQOS", "ALL")),
+        words=words,
     )
 
 
 def check_harvest_partition(facts: SiteFacts, harvest: Harvest) -> tuple[Finding, ...]:
-    """Whether pilots in this partition give way to every other job: it exists, is up, and every partition that
-    shares its nodes preempts it. Findings of level `error` mean: start nothing."""
+    """Whether pilots can start in this partition, and give way to every other job: it exists, is up and open, Slurm
+    preempts them for every partition that shares its nodes, and this user sees the queue. Findings of level `error`
+    mean: start nothing."""
+    return (*check_sight(facts), *_check_partition(facts, harvest))
+
+
+def _check_partition(facts: SiteFacts, harvest: Harvest) -> Iterator[Finding]:
     mine = facts.partitions.get(harvest.partition)
     if mine is None:
         known = ", ".join(sorted(facts.partitions)) or "none"
-        return (
-            Finding(
-                Level.ERROR,
-                f"partition {harvest.partition} does not exist (there are: {known})",
-                "add it to slurm.conf with a PriorityTier below all others, or name another in the configuration",
-            ),
+        yield Finding(
+            Level.ERROR,
+            f"partition {harvest.partition} does not exist (there are: {known})",
+            "add it to slurm.conf with a PriorityTier below all others, or name another in the configuration",
         )
-    found: list[Finding] = []
+        return
     if facts.federation:
-        found.append(
-            Finding(
-                Level.ERROR,
-                f"the cluster is in federation {facts.federation}: its jobs may go to other clusters",
-                "federations are not supported; take the cluster out of it (sacctmgr modify federation)",
-            )
+        yield Finding(
+            Level.ERROR,
+            f"the cluster is in federation {facts.federation}: its jobs may go to other clusters",
+            "federations are not supported; take the cluster out of it (sacctmgr modify federation)",
         )
     if not mine.nodes:
-        found.append(Finding(Level.ERROR, f"partition {mine.name} has no nodes", "give it Nodes= in slurm.conf"))
+        yield Finding(Level.ERROR, f"partition {mine.name} has no nodes", "give it Nodes= in slurm.conf")
     if mine.state != "UP":
-        found.append(
-            Finding(
-                Level.ERROR,
-                f"partition {mine.name} is {mine.state or 'in no known state'}",
-                f"scontrol update PartitionName={mine.name} State=UP",
-            )
+        yield Finding(
+            Level.ERROR,
+            f"partition {mine.name} is {mine.state or 'in no known state'}",
+            f"scontrol update PartitionName={mine.name} State=UP",
         )
-    if facts.preempt_type.endswith("/qos"):
-        found.append(
-            Finding(
-                Level.WARNING,
-                "preemption is by QOS",
-                f"check that the QOS {harvest.qos or 'of the pilots'} is in Preempt= of every other QOS (sacctmgr)",
-            )
+    yield from check_preemption(facts, harvest)
+    yield from check_gates(facts, harvest)
+    yield from _check_surroundings(facts, mine)
+
+
+def _check_surroundings(facts: SiteFacts, mine: PartitionFacts) -> Iterator[Finding]:
+    if not sharing(facts, mine):
+        yield Finding(
+            Level.WARNING,
+            f"no other partition has nodes of {mine.name}: there is nothing to harvest from",
+            "list the main partition's nodes in it",
         )
-    elif not facts.preempt_type.endswith("/partition_prio") or facts.preempt_mode == "OFF":
-        found.append(
-            Finding(
-                Level.ERROR,
-                f"Slurm preempts nothing (PreemptType {facts.preempt_type or 'not set'}, PreemptMode "
-                f"{facts.preempt_mode or 'not set'})",
-                _how_to_preempt(facts, harvest.partition),
-            )
-        )
-    else:
-        if mine.preempt_mode not in ("REQUEUE", "CANCEL"):
-            found.append(
-                Finding(
-                    Level.ERROR,
-                    f"jobs of partition {mine.name} are not preempted (PreemptMode={mine.preempt_mode or 'OFF'})",
-                    f"set PreemptMode=REQUEUE (or CANCEL) on partition {mine.name} in slurm.conf, "
-                    "and leave the global PreemptMode as it is",
-                )
-            )
-        sharing = [p for p in facts.partitions.values() if p.name != mine.name and p.nodes & mine.nodes]
-        equal = sorted(p.name for p in sharing if p.tier <= mine.tier and p.preempt_mode not in ("REQUEUE", "CANCEL"))
-        if equal:
-            found.append(
-                Finding(
-                    Level.ERROR,
-                    f"partition {', '.join(equal)} shares nodes with {mine.name} and does not go before it "
-                    f"(PriorityTier not above {mine.tier})",
-                    f"give {mine.name} a lower PriorityTier than every partition on its nodes (0: below the default)",
-                )
-            )
-        if not sharing:
-            found.append(
-                Finding(
-                    Level.WARNING,
-                    f"no other partition has nodes of {mine.name}: there is nothing to harvest from",
-                    "list the main partition's nodes in it",
-                )
-            )
     if mine.max_time_s is not None and mine.max_time_s < 120:
-        found.append(
-            Finding(
-                Level.ERROR,
-                f"MaxTime of {mine.name} is {mine.max_time_s:g} s: no pilot can train in that",
-                "set MaxTime of at least 30 minutes",
-            )
+        yield Finding(
+            Level.ERROR,
+            f"MaxTime of {mine.name} is {mine.max_time_s:g} s: no pilot can train in that",
+            "set MaxTime of at least 30 minutes",
         )
     if mine.grace_s > 60:
-        found.append(
-            Finding(
-                Level.WARNING,
-                f"GraceTime of {mine.name} is {mine.grace_s:g} s",
-                "pilots leave within seconds; 10 to 30 s suffice, and bound what a stuck one costs",
-            )
+        yield Finding(
+            Level.WARNING,
+            f"GraceTime of {mine.name} is {mine.grace_s:g} s",
+            "pilots leave within seconds; 10 to 30 s suffice, and bound what a stuck one costs",
         )
-    return tuple(found)
-
-
-def _how_to_preempt(facts: SiteFacts, harvest: str) -> str:
-    """What turns preemption on for the harvest partition alone: the global PreemptMode counts for every partition
-    that has none of its own (slurm.conf(5))."""
-    by_mode: dict[str, list[str]] = {}
-    for partition in facts.main_partitions(harvest):
-        mode = "GANG" if "GANG" in partition.preempt_mode.split(",") else "OFF"
-        by_mode.setdefault(mode, []).append(partition.name)
-    own = "".join(f", PreemptMode={mode} on {' and '.join(names)}" for mode, names in sorted(by_mode.items()))
-    gang = ",GANG" if "GANG" in facts.preempt_mode.split(",") else ""
-    return (
-        f"in one edit of slurm.conf set PreemptType=preempt/partition_prio, PreemptMode=REQUEUE{gang}{own} (without "
-        "that main jobs of a higher PriorityTier preempt others), and only then run `scontrol reconfigure`"
-    )
 
 
 def _federation(answer: str) -> str:

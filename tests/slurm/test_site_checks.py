@@ -1,0 +1,356 @@
+"""What of a site's configuration keeps Slurm from preempting pilots, or pilots from starting: each in recorded
+configurations with a line changed, with its remedy."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from malletrain.config import Config
+from malletrain.daemon.site_rules import rules_from
+from malletrain.slurm.site import doctor, held_task_limits, site_facts
+from malletrain.slurm.site.main_doors import associations, check_main_doors
+from malletrain.slurm.site.power_saving import check_power, costly_nodes
+from malletrain.slurm.site.site_config import Finding, Harvest, Level, NodeFacts, SiteFacts
+
+FIXTURES = Path(__file__).parent / "fixtures"
+HARVEST = Harvest("harvest", "harvest", "harvest")
+ERROR, WARNING = Level.ERROR, Level.WARNING
+
+
+def site(config: str = "", harvest: str = "", batch: str = "", release: str = "24.11.5") -> SiteFacts:
+    """The recorded site with `Key=value` words of its configuration, and of its two partitions, replaced or added."""
+    lines = (FIXTURES / release / "config.txt").read_text()
+    for word in config.split():
+        key, _, value = word.partition("=")
+        lines = re.sub(rf"(?mi)^{key}\s*=.*\n", "", lines) + f"{key} = {value}\n"
+    partitions = (FIXTURES / release / "partitions.txt").read_text().splitlines()
+    told = "\n".join(
+        _with(line, harvest if line.startswith("PartitionName=harvest") else batch) for line in partitions
+    )
+    return site_facts.parse(lines, told)
+
+
+def _with(line: str, words: str) -> str:
+    keys = {word.partition("=")[0] for word in words.split()}
+    return " ".join([part for part in line.split() if part.partition("=")[0] not in keys] + words.split())
+
+
+def sized(facts: SiteFacts, *nodes: NodeFacts) -> SiteFacts:
+    return replace(facts, nodes=nodes or tuple(NodeFacts(f"n00{i}", 16, 2, 64000) for i in range(8)))
+
+
+def faults(facts: SiteFacts, harvest: Harvest = HARVEST) -> list[Finding]:
+    return [f for f in site_facts.check_harvest_partition(facts, harvest) if f.level is not Level.OK]
+
+
+def only(facts: SiteFacts, harvest: Harvest = HARVEST) -> Finding:
+    (finding,) = faults(facts, harvest)
+    assert finding.remedy
+    assert "\n" not in finding.remedy
+    return finding
+
+
+# -- preemption that is switched off -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("config", "level"),
+    [
+        ("PreemptExemptTime=00:10:00", ERROR),
+        ("PreemptExemptTime=1-00:00:00", ERROR),
+        ("PreemptExemptTime=00:00:10", WARNING),
+        ("PreemptParameters=min_exempt_priority=1", ERROR),
+        ("PreemptParameters=youngest_first,min_exempt_priority=4000000", ERROR),
+        ("PriorityType=priority/basic PreemptParameters=min_exempt_priority=4000000", ERROR),
+    ],
+)
+def test_pilots_that_slurm_does_not_preempt(config: str, level: Level) -> None:
+    assert only(site("PriorityWeightAge=5000000 " + config)).level is level
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        "PreemptExemptTime=NONE",
+        "PreemptExemptTime=00:00:00",
+        "PreemptParameters=youngest_first",
+        "PriorityType=priority/multifactor PriorityWeightFairShare=100 PriorityWeightTRES=cpu=1000,mem=500 "
+        "PreemptParameters=min_exempt_priority=4000",  # 1000 of the partition in the recorded site
+    ],
+)
+def test_pilots_that_slurm_preempts(config: str) -> None:
+    assert faults(site(config)) == []
+
+
+def test_a_partitions_exempt_time() -> None:
+    assert "PreemptExemptTime of partition harvest" in only(site(harvest="PreemptExemptTime=00:30:00")).what
+
+
+@pytest.mark.parametrize(
+    ("of_qos", "globally", "said"),
+    [
+        ("harvest|||00:10:00|", "00:00:00", "QOS harvest: Slurm preempts no pilot in its first 600 s"),
+        ("harvest||cluster||", "00:05:00", "slurm.conf: Slurm preempts no pilot in its first 300 s"),
+        ("harvest||cluster|00:00:00|", "00:05:00", ""),
+    ],
+)
+def test_a_qos_own_exempt_time_goes_before_the_global_one(of_qos: str, globally: str, said: str) -> None:
+    facts = replace(site(f"PreemptExemptTime={globally}"), qos=site_facts.parse_qos(of_qos))
+    assert [f.what.partition(" of ")[2] for f in faults(facts)] == ([said] if said else [])
+
+
+BOTH = "normal|harvest|cluster||\nhigh|normal,harvest|cluster||\n"
+
+
+@pytest.mark.parametrize(
+    ("mode", "qos", "said"),
+    [
+        ("REQUEUE", BOTH + "harvest||cluster||", []),
+        ("GANG,SUSPEND", BOTH + "harvest||requeue||", ["share nodes in turns"]),
+        ("GANG,SUSPEND", BOTH + "harvest||cluster||", ["PreemptMode=GANG,SUSPEND"]),
+        ("REQUEUE", BOTH + "harvest||suspend||", ["PreemptMode=suspend"]),
+        ("REQUEUE", BOTH + "harvest||gang||", ["PreemptMode=gang"]),
+        ("CANCEL", BOTH + "harvest||OFF||", []),  # sacctmgr(1): OFF is the cluster's mode
+        ("REQUEUE", BOTH + "long||cluster||\nharvest||cluster||", ["long does not preempt harvest"]),
+        ("GANG,REQUEUE", BOTH + "harvest||cluster||", ["jobs share nodes in turns"]),
+        ("SUSPEND", "", ["PreemptMode=SUSPEND", "preemption is by QOS"]),
+    ],
+)
+def test_preemption_by_qos(mode: str, qos: str, said: list[str]) -> None:
+    facts = site(f"PreemptType=preempt/qos PreemptMode={mode}")
+    found = faults(replace(facts, qos=site_facts.parse_qos(qos) if qos else None))
+    assert len(found) == len(said), found
+    for finding, words in zip(found, said, strict=True):
+        assert words in finding.what
+        assert finding.remedy
+        assert (finding.level is WARNING) == ("turns" in words or words == "preemption is by QOS")
+
+
+# -- partitions in which no pilot starts ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("words", "level"),
+    [
+        ("ReqResv=YES", ERROR),
+        ("RootOnly=YES", ERROR),
+        ("MinNodes=2", ERROR),
+        ("MaxNodes=0", ERROR),
+        ("MaxCPUsPerNode=8", ERROR),
+        ("MaxCPUsPerSocket=4", WARNING),
+        ("DenyAccounts=physics,harvest", ERROR),
+        ("DenyQos=harvest", ERROR),
+        ("AllowAccounts=physics", ERROR),
+        ("AllowQos=normal", ERROR),
+        ("AllowGroups=no-such-group", ERROR),
+        ("AllowGroups=root", WARNING),
+        ("AllocNodes=login1", WARNING),
+        ("AllocNodes=", ERROR),
+        ("State=INACTIVE", ERROR),
+        ("MaxMemPerNode=32000", ERROR),
+        ("MaxMemPerCPU=2000", ERROR),
+    ],
+)
+def test_partitions_in_which_no_pilot_starts(words: str, level: Level) -> None:
+    finding = only(sized(site(harvest=words)))
+    assert finding.level is level
+    assert "harvest" in finding.what
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "MinNodes=1", "MaxNodes=4", "MaxCPUsPerNode=16", "MaxCPUsPerSocket=8", "MaxMemPerNode=64000", "Hidden=YES",
+        "MaxMemPerCPU=4000", "AllowAccounts=harvest DenyAccounts=harvest", "AllowQos=HARVEST",
+        "AllocNodes=login1,n[000-007]",
+    ],
+)  # fmt: skip
+def test_partitions_in_which_pilots_start(words: str) -> None:
+    assert faults(sized(site(harvest=words))) == []
+
+
+@pytest.mark.parametrize("config", ["MaxMemPerCPU=2000", "MaxMemPerNode=32000"])
+def test_global_limits_below_a_nodes_memory(config: str) -> None:
+    finding = only(sized(site(config)))
+    assert (finding.level, "slurm.conf has " + config in finding.what) == (ERROR, True)
+    assert "MaxMemPerNode=64000 on partition harvest" in finding.remedy
+    assert only(site(config)).level is WARNING, "the nodes are not known"
+    assert faults(sized(site(config, harvest="MaxMemPerNode=64000"))) == []
+
+
+def test_a_partition_that_admits_no_wide_pilot() -> None:
+    finding = only(site(harvest="MaxNodes=4"), replace(HARVEST, max_nodes=8))
+    assert (finding.level, "pilot.max_nodes = 4" in finding.remedy) == (WARNING, True)
+
+
+def test_a_limit_that_some_nodes_exceed() -> None:
+    nodes = (NodeFacts("n000", 16, 2, 64000), NodeFacts("n001", 64, 2, 512000), NodeFacts("elsewhere", 8, 1, 8000))
+    finding = only(sized(site(harvest="MaxMemPerNode=64000"), *nodes))
+    assert (finding.level, "no pilot starts on n001," in finding.what) == (WARNING, True)
+    assert "pool.exclude" in finding.remedy
+
+
+def test_what_jobs_may_have_of_a_node() -> None:
+    (node,) = site_facts.parse_nodes(
+        "NodeName=n1 CPUAlloc=0 CPUEfctv=14 CPUTot=16 RealMemory=64000 Sockets=2 MemSpecLimit=4000 State=IDLE+CLOUD "
+    )
+    assert node == NodeFacts("n1", 14, 2, 60000, cloud=True)
+
+
+# -- arrays --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("config", "most", "why"),
+    [
+        ("SchedulerParameters=max_array_tasks=10,bf_interval=30", 10, "max_array_tasks=10"),
+        ("SchedulerParameters=bf_interval=30,max_array_tasks=5000 MaxArraySize=101", 100, "MaxArraySize=101"),
+        ("MaxJobCount=200 MaxArraySize=101", 10, "5% of MaxJobCount=200"),
+    ],
+)
+def test_held_tasks_within_what_an_array_may_have(config: str, most: int, why: str) -> None:
+    facts = site(config)
+    limits = held_task_limits.limits_of(facts)
+    assert (limits.most_tasks, limits.why) == (most, why)
+    assert rules_from(Config(), facts).max_top_up == min(50, most)
+    said = " ".join(f.what for f in doctor._arrays(facts))
+    assert (f"at most {most} held tasks ({why})" in said) == (most < doctor.FEW_TASKS)
+
+
+def test_a_site_without_arrays() -> None:
+    (finding,) = doctor._arrays(site("MaxArraySize=0"))
+    assert (finding.level, "MaxArraySize=0" in finding.what) == (ERROR, True)
+
+
+# -- what is hidden ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("word", ["jobs", "nodes", "partitions", "reservations"])
+def test_what_private_data_hides(word: str) -> None:
+    facts = site(f"PrivateData={word},users")
+    assert only(facts).level is WARNING, "who asks is not known"
+    hidden = only(replace(facts, sees_all=False))
+    assert (hidden.level, f"PrivateData={word} hides" in hidden.what) == (ERROR, True)
+    assert "AdminLevel=Operator" in hidden.remedy
+    assert faults(replace(facts, sees_all=True)) == []
+
+
+def test_what_slurmdbd_does_not_tell_is_as_it_was() -> None:
+    before = replace(site(), qos=site_facts.parse_qos("harvest||requeue||"), sees_all=True)
+    assert site().knowing(before) == before
+    after = replace(site(), qos={}, sees_all=False)
+    assert after.knowing(before) == after
+
+
+def test_private_data_that_hides_nothing_of_use() -> None:
+    assert faults(site("PrivateData=accounts,cloud,events,usage,users")) == []
+
+
+# -- nodes that are not there for nothing --------------------------------------------------------------------------
+
+SAVING = "SuspendProgram=/usr/bin/off ResumeProgram=/usr/bin/on"
+
+
+def costly(config: str, harvest: str = "", batch: str = "") -> set[str]:
+    return {name.removeprefix("n00") for name in costly_nodes(site(config, harvest, batch), "harvest")}
+
+
+@pytest.mark.parametrize(
+    ("config", "harvest", "batch", "expected"),
+    [
+        (f"{SAVING} SuspendTime=600", "", "", "01234567"),
+        (f"{SAVING} SuspendTime=INFINITE", "", "", ""),
+        (f"{SAVING} SuspendTime=NONE", "", "", ""),
+        (f"{SAVING} SuspendTime=-1", "", "", ""),
+        ("SuspendTime=600", "", "", ""),  # without programs power saving is off
+        (f"{SAVING} SuspendTime=600 SuspendExcNodes=n[000-004],n006", "", "", "57"),
+        (f"{SAVING} SuspendTime=600 SuspendExcNodes=n[000-004]:2,n[006-007]", "", "", "012345"),
+        (f"{SAVING} SuspendTime=600 SuspendExcNodes=n000,n[001-004]:2", "", "", "01234567"),
+        (f"{SAVING} SuspendTime=600 SuspendExcParts=debug,harvest", "", "", ""),
+        (f"{SAVING} SuspendTime=600 SuspendExcParts=debug", "", "", "01234567"),
+        (f"{SAVING} SuspendTime=INFINITE", "", "SuspendTime=300 Nodes=n[002-003]", "23"),
+        (f"{SAVING} SuspendTime=600", "SuspendTime=INFINITE", "SuspendTime=300", ""),  # the longest counts
+        (
+            f"{SAVING} SuspendTime=600",
+            "SuspendTime=GLOBAL Nodes=n[000-003]",
+            "SuspendTime=INFINITE Nodes=n003",
+            "012",
+        ),
+    ],
+)
+def test_nodes_that_are_powered_down_when_idle(config: str, harvest: str, batch: str, expected: str) -> None:
+    assert costly(config, harvest, batch) == set(expected)
+
+
+def test_cloud_nodes_and_what_the_site_says_of_them() -> None:
+    facts = sized(site(), NodeFacts("n001", 16, 2, 64000, cloud=True), NodeFacts("n002", 16, 2, 64000))
+    given = {"pool": {"exclude": ["n005"]}}
+    assert rules_from(Config.model_validate(given), facts).exclude_nodes == {"n001", "n005"}
+    (finding,) = check_power(facts, "harvest", [])
+    assert (finding.level, "1 nodes of harvest" in finding.what) == (WARNING, True)
+    assert "pool.include" in finding.remedy
+    given = {"pool": {"include": ["n[001-002]"]}}
+    assert rules_from(Config.model_validate(given), facts).exclude_nodes == set()
+    (finding,) = check_power(facts, "harvest", ["n[001-002]"])
+    assert finding.level is Level.OK
+    assert list(check_power(site(), "harvest", [])) == []
+
+
+def test_a_site_of_which_nothing_is_left() -> None:
+    (finding,) = check_power(site(f"{SAVING} SuspendTime=600"), "harvest", [])
+    assert (finding.level, finding.what.endswith("there are no others")) == (ERROR, True)
+
+
+# -- main jobs in the pilots' account ------------------------------------------------------------------------------
+
+OWN = "root|||normal|\nharvest||harvest\nharvest|ann|harvest\nphysics||normal\nphysics|ann|normal\n"
+
+
+def doors(batch: str, assoc: str = OWN, config: str = "", harvest: str = "AllowAccounts=harvest") -> list[Finding]:
+    facts = site(f"AccountingStorageType=accounting_storage/slurmdbd {config}", harvest, batch)
+    return list(check_main_doors(facts, HARVEST, associations(assoc)))
+
+
+@pytest.mark.parametrize(
+    ("batch", "remedy"),
+    [
+        ("", "add DenyAccounts=harvest to partition batch"),
+        ("DenyAccounts=x", "add DenyAccounts=harvest to partition batch"),
+        ("AllowAccounts=physics,Harvest", "take harvest out of AllowAccounts of batch"),
+        ("AllowAccounts=harvest DenyAccounts=harvest", "take harvest out of AllowAccounts of batch"),
+    ],
+)
+def test_main_partitions_that_admit_the_pilots_account(batch: str, remedy: str) -> None:
+    (finding,) = doors(batch)
+    assert (finding.level, "free of charge" in finding.what) == (ERROR, True)
+    assert remedy in finding.remedy
+
+
+@pytest.mark.parametrize("batch", ["DenyAccounts=x,harvest", "AllowAccounts=physics"])
+def test_main_partitions_that_refuse_it(batch: str) -> None:
+    assert [f.level for f in doors(batch)] == [Level.OK]
+
+
+def test_the_pilots_qos_in_another_account() -> None:
+    (finding,) = doors("DenyAccounts=harvest", OWN + "physics|bob|normal,harvest\n")
+    assert (finding.level, "account physics has QOS harvest too" in finding.what) == (ERROR, True)
+    assert "set qos-=harvest" in finding.remedy
+    (finding,) = doors("DenyAccounts=harvest DenyQos=harvest", OWN + "physics|bob|normal,harvest\n")
+    assert finding.level is Level.OK
+
+
+@pytest.mark.parametrize(("kind", "level"), [("preempt/partition_prio", WARNING), ("preempt/qos", ERROR)])
+def test_a_main_qos_in_the_pilots_account(kind: str, level: Level) -> None:
+    assoc = OWN + "harvest|bob|normal,harvest\n"
+    (finding,) = doors("DenyAccounts=harvest", assoc, f"PreemptType={kind}")
+    assert (finding.level, "QOS normal too" in finding.what) == (level, True)
+    (finding,) = doors("DenyAccounts=harvest", assoc, harvest="AllowAccounts=harvest AllowQos=harvest")
+    assert finding.level is Level.OK
+
+
+def test_without_accounting_nothing_is_charged() -> None:
+    assert list(check_main_doors(site(), HARVEST, [])) == []
