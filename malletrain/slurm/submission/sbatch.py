@@ -190,7 +190,7 @@ class BatchRequest:
         )
         run = " ".join(shlex.quote(word) for word in self.interpreter)
         if self.processes:
-            run = f"{shlex.quote(python)} -m {NODE_PROCESSES} {self.processes} -- {run}"
+            run = f"{shlex.quote(python)} -P -m {NODE_PROCESSES} {self.processes} -- {run}"
         arguments = " ".join(shlex.quote(word) for word in self.arguments)
         exports = "".join(f"  export {name}={shlex.quote(value)}\n" for name, value in trust.items())
         if self.resume is not None:
@@ -207,7 +207,7 @@ if [ "${{MALLETRAIN_STEP_OF:-}}" != "$SLURM_JOB_ID" ]; then
   [ "$mt_nodes" -gt 1 ] && mt_input="$0" && export MALLETRAIN_SCRIPT_FROM=stdin
   exec srun --nodes="$mt_nodes" --ntasks="$mt_nodes" --ntasks-per-node=1 --input="$mt_input" \\
     --cpus-per-task="${{SLURM_CPUS_ON_NODE:-1}}" --mpi={self.mpi} --kill-on-bad-exit=0 --wait=0 --overlap \\
-    --export=ALL {shlex.quote(python)} -m malletrain.elastic.launch -- {run} "$0"
+    --export=ALL {shlex.quote(python)} -P -m malletrain.elastic.launch -- {run} "$0"
 fi
 trap 'exit 143' TERM
 {set_arguments}# The script as submitted:
