@@ -57,7 +57,8 @@ def submit(argv: Sequence[str], environ: Mapping[str, str], cwd: str) -> str:
     if "dry-run" in given:
         request = fit(commands, request)
         trusting = with_trust(environ, site.ca, site.tls_user)
-        return describe(request, request.materialize("JOB", daemon.url, sys.executable, trusting, __version__), cwd)
+        made = request.materialize("JOB", daemon.url, sys.executable, trusting, __version__, "MARK")
+        return describe(request, made, cwd)
     job, array = submit_request(daemon, commands, request, environ, _warn)
     if "quiet" in given:
         return ""
@@ -126,7 +127,7 @@ def describe(request: BatchRequest, submission: Submission, cwd: str) -> str:
             " ".join(submission.argv),
             "# 3. tell the daemon the array's number, so that it looks at each task before it uses one:",
             f'#    POST /v1/jobs/JOB/arrays {{"array_id": ARRAY, "tasks": {request.tasks}}}',
-            "# The script:",
+            "# The script (MARK: a word by which the array is found where sbatch does not print its number):",
             shown,
         )
     )

@@ -127,7 +127,7 @@ class BatchRequest:
         return tuple(name if name.startswith("/") else f"{self.chdir.rstrip('/')}/{name}" for name in names if name)
 
     def materialize(
-        self, job: int | str, url: str, python: str, environment: Mapping[str, str], version: str = ""
+        self, job: int | str, url: str, python: str, environment: Mapping[str, str], version: str = "", mark: str = ""
     ) -> Submission:
         """The exact call and script.
 
@@ -138,6 +138,7 @@ class BatchRequest:
             environment: the caller's; sbatch passes it on as it always does (--export), without SBATCH_ variables,
                 which would override the script's own lines. MALLETRAIN_CA and MALLETRAIN_TLS_USER are written into
                 the script.
+            mark: stands in the tasks' comment, by which the array is found where sbatch does not say its number.
 
         Raises:
             InvalidBatch: url or python could not stand in the script.
@@ -153,10 +154,12 @@ class BatchRequest:
         if ca and (not ca.startswith("/") or "\n" in ca):
             raise InvalidBatch([f"{CA_VARIABLE}: {ca[:80]!r} is not an absolute path"])
         trust = {name: environment[name] for name in (CA_VARIABLE, USER_VARIABLE) if environment.get(name)}
-        script = self._preamble(job, url, python, version, trust).encode("utf-8", "surrogateescape") + self.user_body
+        script = (
+            self._preamble(job, url, python, version, trust, mark).encode("utf-8", "surrogateescape") + self.user_body
+        )
         return Submission(("sbatch", "--parsable"), script, clean_environment(environment))
 
-    def lines(self, job: int | str = "") -> tuple[tuple[str, str], ...]:
+    def lines(self, job: int | str = "", mark: str = "") -> tuple[tuple[str, str], ...]:
         """The sbatch options of the script, in order; without a value: empty text. `job`: the daemon's number."""
         wanted = [
             ("job-name", self.name),
@@ -171,7 +174,7 @@ class BatchRequest:
         own = next((value for name, value in self.passed if name == "comment"), "")
         fixed = [
             # The actuator reads here that the owner announced the task: it takes no listener's word for that.
-            ("comment", comment_of(job) + (f"; {own}" if own else "")),
+            ("comment", "; ".join(filter(None, (comment_of(job), mark, own)))),
             ("hold", ""),
             ("array", f"0-{self.tasks - 1}"),
             ("no-requeue", ""),
@@ -184,9 +187,11 @@ class BatchRequest:
         ]
         return (*((name, value) for name, value in wanted if value), *fixed)
 
-    def _preamble(self, job: int | str, url: str, python: str, version: str, trust: Mapping[str, str]) -> str:
+    def _preamble(
+        self, job: int | str, url: str, python: str, version: str, trust: Mapping[str, str], mark: str
+    ) -> str:
         options = "\n".join(
-            f"#SBATCH --{name}" + (f"={quote(value)}" if value else "") for name, value in self.lines(job)
+            f"#SBATCH --{name}" + (f"={quote(value)}" if value else "") for name, value in self.lines(job, mark)
         )
         run = " ".join(shlex.quote(word) for word in self.interpreter)
         if self.processes:
