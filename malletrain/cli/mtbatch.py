@@ -13,6 +13,7 @@ import os
 import sys
 import textwrap
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import NoReturn
@@ -24,7 +25,14 @@ from malletrain.slurm.submission import batch_request, directives
 from malletrain.slurm.submission.batch_request import Defaults
 from malletrain.slurm.submission.mtbatch_options import ALLOWED, Option, Use
 from malletrain.slurm.submission.sbatch import BatchRequest, InvalidBatch, Submission
-from malletrain.slurm.submission.submit import check_nodes, check_partition, fit, node_kinds, whole_gres
+from malletrain.slurm.submission.submit import (
+    as_the_site_submits,
+    check_nodes,
+    check_partition,
+    fit,
+    node_kinds,
+    whole_gres,
+)
 from malletrain.slurm.submission.submit import submit as submit_request
 from malletrain.wire import address
 from malletrain.wire.address import Address
@@ -56,6 +64,8 @@ def submit(argv: Sequence[str], environ: Mapping[str, str], cwd: str) -> str:
         request = replace(request, gres=whole_gres(kinds, request.constraint))
     if "dry-run" in given:
         request = fit(commands, request)
+        with suppress(WireError):  # it need not run for this
+            request = as_the_site_submits(daemon, request)
         trusting = with_trust(environ, site.ca, site.tls_user)
         made = request.materialize("JOB", daemon.url, sys.executable, trusting, __version__, "MARK")
         return describe(request, made, cwd)

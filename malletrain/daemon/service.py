@@ -462,7 +462,12 @@ class Service:
             clock=self._clock,
             connections=connections,
             holds_token=self._gate.holds_token,
-            site={"partition": config.slurm.partition, "account": config.slurm.account, "qos": config.slurm.qos},
+            site={
+                "partition": config.slurm.partition,
+                "account": config.slurm.account,
+                "qos": config.slurm.qos,
+                "sbatch": " ".join(config.pilot.sbatch),
+            },
             metrics=self.metrics.render,
             ailments=self.ailments,
             pages=self._pages(journal.path) if config.web.serve else None,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -12,7 +13,7 @@ import pytest
 from malletrain.api.ports import Conflict, Identity, Unavailable
 from malletrain.domain.event import EventKind
 from tests.api.house import House
-from tests.cli.conftest import SCRIPT, Desk, Done
+from tests.cli.conftest import PARTITIONS, SCRIPT, Desk, Done
 
 
 def refused(done: Done, *said: str) -> None:
@@ -239,6 +240,24 @@ def test_a_wrapper_fails_after_sbatch_has_not(desk: Desk, api: House) -> None:
     refused(desk.mtbatch("train.sh"), "the held array 4711 is still there (Access denied): scancel 4711")
     desk.fake("squeue", "[[ $* == *%k* ]] || exit 0; echo 'slurm_load_jobs error' >&2; exit 1\n")
     refused(desk.mtbatch("train.sh"), "a held array may be left")
+
+
+def test_a_site_leaves_out_what_its_submit_filter_refuses(bare_desk: Desk, new_house: Callable[..., House]) -> None:
+    """The limit of a minute, without which a task that its owner releases would run on, is set after sbatch then."""
+    api = new_house(site={"sbatch": "--exclusive"})
+    api.auth._audiences = (api.address,)
+    bare_desk.environ |= {"MALLETRAIN_URL": api.address, "MUNGE_SOCKET": api.munge_socket}
+    dry = bare_desk.mtbatch("--dry-run", "train.sh").out
+    assert bare_desk.mtbatch("train.sh").status == 0
+    wet = (bare_desk.folder / "sbatch.in").read_text()
+    for script in (dry, wet):
+        assert "#SBATCH --exclusive\n" in script
+        assert "#SBATCH --mem" not in script
+        assert "#SBATCH --time" not in script
+    assert "update JobId=4711 TimeLimit=1" in bare_desk.calls("scontrol")
+    bare_desk.fake("scontrol", f"[[ $1 == update ]] && exit 1; cat <<'END'\n{PARTITIONS}END\n")
+    refused(bare_desk.mtbatch("train.sh"), "array 4711 cannot be limited to a minute: exit status 1; nothing")
+    assert bare_desk.calls("scancel") == ["4711"]
 
 
 def test_sbatch_prints_nonsense(desk: Desk, api: House) -> None:

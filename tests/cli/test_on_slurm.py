@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from scripts.lab import Lab
+from scripts.lab import Change, Lab
 from tests.daemon.running import Running, environment, file, run, start, url_of
 
 __all__ = ["file", "start"]
@@ -30,12 +30,13 @@ class Researcher:
             pytest.skip("plain users need root")
         self._lab = lab
         self._url = url
+        self.more: list[str] = []
         self.home = Path(lab.env_for(USER)["HOME"])
         lab.run(["tee", "train.sh"], user=USER, input=SCRIPT, cwd=self.home)
 
     def call(self, module: str, *argv: str) -> subprocess.CompletedProcess[str]:
         program = [sys.executable, "-c", f"import malletrain.cli.{module} as m; m.main()", *argv]
-        known = ["env", f"MALLETRAIN_URL={self._url}", f"PYTHONPATH={Path.cwd()}"]
+        known = ["env", f"MALLETRAIN_URL={self._url}", f"PYTHONPATH={Path.cwd()}", *self.more]
         return self._lab.run([*known, *program], user=USER, check=False, cwd=self.home)
 
     def wait_for_event(self, kind: str) -> dict[str, object]:
@@ -89,6 +90,38 @@ def test_a_job_is_submitted_held_seen_and_cancelled(
     while tasks(lab):
         assert time.monotonic() < deadline, tasks(lab)
         time.sleep(0.2)
+
+
+#: Another sbatch, as sites have them: it refuses three options, and prints a banner in the place of the number.
+WRAPPER = """#!/bin/bash
+script=$(cat)
+for option in --mem --exclusive --time; do
+  if grep -q "^#SBATCH $option" <<< "$script"; then echo "site: $option is not for you" >&2; exit 1; fi
+done
+{sbatch} "$@" <<< "$script" > /dev/null || exit 1
+echo "Your project has 99% of its budget left."
+"""
+
+
+def test_a_site_whose_sbatch_is_its_own(start: Callable[..., Running], file: Path, lab: Lab) -> None:
+    """The array is found by its comment, and sound for the daemon without the options that are refused."""
+    file.write_text(f"{file.read_text()}[pool]\nkeep_idle = {len(lab.nodes)}\n[pilot]\nsbatch = []\n")
+    with lab.changed(Change(partitions={"harvest": {"OverSubscribe": "EXCLUSIVE"}})):
+        start("--config", str(file))
+        alice = Researcher(lab, url_of(file))
+        tools = alice.home / "tools"
+        wrapper = WRAPPER.format(sbatch=lab.run(["which", "sbatch"]).stdout.strip())
+        lab.run(["mkdir", tools], user=USER)
+        lab.run(["tee", tools / "sbatch"], user=USER, input=wrapper)
+        lab.run(["chmod", "+x", tools / "sbatch"], user=USER)
+        alice.more = [f"PATH={tools}:{lab.env['PATH']}"]
+        done = alice.call("mtbatch", "--parsable", "train.sh")
+        assert (done.stderr, done.returncode) == ("", 0)
+        assert alice.wait_for_event("tasks_added")["job"] == int(done.stdout)
+        assert all(" alice PENDING JobHeldUser 1:00 harvest" in task for task in tasks(lab))
+        assert len(tasks(lab)) == 7
+        alice.call("main", "cancel", done.stdout.strip())
+        lab.wait_for(lambda: not tasks(lab), 120, "the end of the job's tasks")
 
 
 def test_a_job_waits_for_another_and_says_why(start: Callable[..., Running], file: Path, lab: Lab) -> None:

@@ -98,6 +98,8 @@ class ArrayResubmitter:
             raise WireError(
                 f"sbatch printed no job id but {done.stdout[:80]!r}: if squeue shows a held array, scancel it"
             )
+        if not _limits(script):  # a site may leave it out (pilot.sbatch)
+            _run(["scontrol", "update", f"JobId={number}", "TimeLimit=1"], clean)
         try:
             with closing(open_http(self._url)) as daemon:
                 daemon.post(f"/v1/jobs/{self._job}/arrays", {"array_id": number, "tasks": tasks})
@@ -109,11 +111,20 @@ class ArrayResubmitter:
 
 def comment_of_script(script: str) -> str:
     """The comment that the tasks of a batch script have in Slurm; "" where it names none or cannot be read."""
+    found = _COMMENT.search(_text(script))
+    return re.sub(r"\\(.)", r"\1", found[1] or found[2]) if found else ""
+
+
+def _limits(script: str) -> bool:
+    text = _text(script)
+    return not text or "\n#SBATCH --time=" in text
+
+
+def _text(script: str) -> str:
     try:
-        found = _COMMENT.search(Path(script).read_bytes().decode("utf-8", "replace"))
+        return Path(script).read_bytes().decode("utf-8", "replace")
     except OSError:
         return ""
-    return re.sub(r"\\(.)", r"\1", found[1] or found[2]) if found else ""
 
 
 def _marked(mark: str, environ: Mapping[str, str]) -> list[int]:

@@ -28,6 +28,9 @@ _OF_ANOTHER_JOB = (
 )  # fmt: skip
 
 
+#: Options of each pilot that a site can leave out (pilot.sbatch), where a submit filter refuses them.
+PILOT_OPTIONS = ("--exclusive", "--mem=0", "--time=1")
+
 #: Runs the script several times on a node.
 NODE_PROCESSES = "malletrain.elastic.launch.node_processes"
 
@@ -86,6 +89,7 @@ class BatchRequest:
     mail: tuple[str, ...] = ()  # of begin, end, fail
     mail_user: str = ""
     class_min: tuple[tuple[str, int], ...] = ()
+    pilot_options: tuple[str, ...] = PILOT_OPTIONS
     processes: str = ""  # how often the script runs on each node: a number or `gpu`; "": once, without a local rank
 
     def announcement(self) -> dict[str, object]:
@@ -185,7 +189,12 @@ class BatchRequest:
             ("mem", "0"),  # all of the node's
             ("open-mode", "append"),  # a recycled task writes the same file again
         ]
-        return (*((name, value) for name, value in wanted if value), *fixed)
+        given = [(name, value) for name, value in fixed if not self._leaves_out(name, value)]
+        return (*((name, value) for name, value in wanted if value), *given)
+
+    def _leaves_out(self, name: str, value: str) -> bool:
+        option = f"--{name}={value}" if value else f"--{name}"
+        return option in PILOT_OPTIONS and option not in self.pilot_options
 
     def _preamble(
         self, job: int | str, url: str, python: str, version: str, trust: Mapping[str, str], mark: str

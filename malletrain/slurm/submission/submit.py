@@ -158,6 +158,16 @@ def fit(commands: Commands, request: BatchRequest) -> BatchRequest:
     return replace(request, tasks=tasks)
 
 
+def as_the_site_submits(daemon: DaemonClient, request: BatchRequest) -> BatchRequest:
+    """The request with the options that the site gives pilots (pilot.sbatch).
+
+    Raises:
+        WireError: the daemon does not answer.
+    """
+    wanted = daemon.site().get("sbatch")  # of an earlier release: none
+    return request if wanted is None else replace(request, pilot_options=tuple(wanted.split()))
+
+
 def submit(
     daemon: DaemonClient,
     commands: Commands,
@@ -237,6 +247,7 @@ def _held_array(
     environ: Mapping[str, str],
     warn: Callable[[str], None],
 ) -> int:
+    request = as_the_site_submits(daemon, request)
     trusting = with_trust(environ, daemon.address.ca, daemon.address.tls_user)
     mark = secrets.token_hex(4)
     script = request.materialize(job, daemon.url, sys.executable, trusting, __version__, mark)
@@ -256,7 +267,23 @@ def _held_array(
         number = found[0] if found else likely_job_id(printed)
     if number is None:
         raise SubmissionRefused(f"sbatch printed no job id but {printed[:80]!r}", _LOOK)
+    if "--time=1" not in request.pilot_options:
+        _limit(commands, number)
     return number
+
+
+def _limit(commands: Commands, array: int) -> None:
+    """Give the held array the limit of a minute that sbatch was not asked for.
+
+    Raises:
+        SubmissionRefused: Slurm refuses; the array is cancelled.
+    """
+    try:
+        why = commands.run(["scontrol", "update", f"JobId={array}", "TimeLimit=1"]).error
+    except MalletrainError as error:
+        why = str(error)
+    if why:
+        raise SubmissionRefused(f"array {array} cannot be limited to a minute: {why}", _cancel(commands, array))
 
 
 def _marked(commands: Commands, mark: str) -> list[int] | None:
