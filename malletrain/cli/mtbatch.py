@@ -21,7 +21,7 @@ from typing import NoReturn
 from malletrain import __version__
 from malletrain.domain.errors import InvalidInput, MalletrainError
 from malletrain.slurm.command import Commands
-from malletrain.slurm.submission import batch_request, directives
+from malletrain.slurm.submission import batch_request, directives, job_python
 from malletrain.slurm.submission.batch_request import Defaults
 from malletrain.slurm.submission.mtbatch_options import ALLOWED, Option, Use
 from malletrain.slurm.submission.sbatch import BatchRequest, InvalidBatch, Submission
@@ -56,6 +56,7 @@ def submit(argv: Sequence[str], environ: Mapping[str, str], cwd: str) -> str:
     site = _site(line.options, environ)
     daemon = client_at(replace(site, url=_url(site)), environ)
     request = _read(line, daemon, environ, cwd)
+    request = replace(request, python=job_python.find(environ, request.python, site.python))
     commands = Commands(environ)
     check_partition(commands, request.partition)
     kinds = node_kinds(commands, request.partition)
@@ -67,7 +68,7 @@ def submit(argv: Sequence[str], environ: Mapping[str, str], cwd: str) -> str:
         with suppress(WireError):  # it need not run for this
             request = as_the_site_submits(daemon, request)
         trusting = with_trust(environ, site.ca, site.tls_user)
-        made = request.materialize("JOB", daemon.url, sys.executable, trusting, __version__, "MARK")
+        made = request.materialize("JOB", daemon.url, request.python, trusting, __version__, "MARK")
         return describe(request, made, cwd)
     job, array = submit_request(daemon, commands, request, environ, _warn)
     if "quiet" in given:

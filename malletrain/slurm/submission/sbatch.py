@@ -31,6 +31,9 @@ _OF_ANOTHER_JOB = (
 #: Options of each pilot that a site can leave out (pilot.sbatch), where a submit filter refuses them.
 PILOT_OPTIONS = ("--exclusive", "--mem=0", "--time=1")
 
+#: Exit status of a pilot whose node lacks its Python.
+NO_PYTHON_STATUS = 119
+
 #: Runs the script several times on a node.
 NODE_PROCESSES = "malletrain.elastic.launch.node_processes"
 
@@ -90,6 +93,7 @@ class BatchRequest:
     mail_user: str = ""
     class_min: tuple[tuple[str, int], ...] = ()
     pilot_options: tuple[str, ...] = PILOT_OPTIONS
+    python: str = ""  # that pilots run; "": the one that submits
     processes: str = ""  # how often the script runs on each node: a number or `gpu`; "": once, without a local rank
 
     def announcement(self) -> dict[str, object]:
@@ -216,7 +220,11 @@ class BatchRequest:
 if [ "${{MALLETRAIN_STEP_OF:-}}" != "$SLURM_JOB_ID" ]; then
   export MALLETRAIN_JOB={shlex.quote(str(job))} MALLETRAIN_URL={shlex.quote(url)} MALLETRAIN_BATCH_SCRIPT="$0"
   export MALLETRAIN_STEP_OF="$SLURM_JOB_ID" MALLETRAIN_PAYLOAD=1
-{exports}  mt_nodes="${{SLURM_JOB_NUM_NODES:-1}}" mt_input=none
+{exports}  if [ ! -x {shlex.quote(python)} ]; then
+    echo "malletrain: ${{SLURMD_NODENAME:-this node}} has no "{shlex.quote(python)}": see mtbatch --python" >&2
+    exit {NO_PYTHON_STATUS}
+  fi
+  mt_nodes="${{SLURM_JOB_NUM_NODES:-1}}" mt_input=none
   # This file lies on the first node alone.
   [ "$mt_nodes" -gt 1 ] && mt_input="$0" && export MALLETRAIN_SCRIPT_FROM=stdin
   exec srun --nodes="$mt_nodes" --ntasks="$mt_nodes" --ntasks-per-node=1 --input="$mt_input" \\

@@ -250,7 +250,7 @@ def _held_array(
     request = as_the_site_submits(daemon, request)
     trusting = with_trust(environ, daemon.address.ca, daemon.address.tls_user)
     mark = secrets.token_hex(4)
-    script = request.materialize(job, daemon.url, sys.executable, trusting, __version__, mark)
+    script = request.materialize(job, daemon.url, request.python or sys.executable, trusting, __version__, mark)
     try:
         printed = run_sbatch(script, request.chdir, warn)
     except BaseException as error:  # a wrapper fails after sbatch has not, or Ctrl-C comes too late
