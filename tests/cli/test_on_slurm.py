@@ -150,6 +150,37 @@ def test_a_job_waits_for_another_and_says_why(start: Callable[..., Running], fil
     assert json.loads(alice.call("main", "status", second, "--json").stdout)["phase"] == "queued"
 
 
+def test_jobs_outlive_a_new_url_of_the_daemon(start: Callable[..., Running], file: Path, lab: Lab) -> None:
+    """As when TLS is set up: scripts of jobs hold the URL that they were submitted with. Pilots that train on say
+    hello again, and new ones begin; once no such job is open, the former URL is another daemon's."""
+    running, moved = start("--config", str(file)), url_of(file).replace("127.0.0.1", "localhost")
+    alice, after = Researcher(lab, url_of(file)), Researcher(lab, moved)
+    job = alice.call("mtbatch", "--parsable", "--elastic=restart", "train.sh").stdout.strip()
+
+    def joined() -> list[str]:
+        rows = [json.loads(line) for line in after.call("main", "events", "--json").stdout.splitlines()]
+        return [str(row["pilot"]) for row in rows if row["kind"] == "worker_joined"]
+
+    assert alice.wait_for_event("worker_joined")
+    running.process.terminate()
+    assert running.process.wait(120) == 0
+    lab.run(["scancel", "-t", "R", "-u", USER])  # new pilots must come
+    file.write_text(file.read_text().replace('url = "http://127.0.0.1', 'url = "http://localhost'))
+    running = start("--config", str(file))
+    assert "jobs call this daemon by a former URL" in running.events()
+    before = len(joined())
+    lab.wait_for(lambda: len(joined()) > before, 120, "a pilot that calls the former URL")
+    row = json.loads(after.call("main", "status", job, "--json").stdout)
+    assert row["phase"] in ("queued", "running"), row
+
+    after.call("main", "cancel", job)
+    lab.wait_for(lambda: not tasks(lab), 120, "the end of the job's tasks")
+    running.process.terminate()
+    assert running.process.wait(120) == 0
+    start("--config", str(file))
+    assert "another daemon" in alice.call("main", "status").stderr
+
+
 def test_stop_ends_all_pilots_with_the_daemon_dead(start: Callable[..., Running], file: Path, lab: Lab) -> None:
     file.write_text(f"{file.read_text()}[pool]\nkeep_idle = {len(lab.nodes)}\n")
     running = start("--config", str(file))
