@@ -27,11 +27,11 @@ def call(code: str, text: str, folder: Path) -> subprocess.CompletedProcess[str]
 
 def test_the_stand_in_is_as_loud_as_highs(tmp_path: Path) -> None:
     done = call("import highspy; highspy.Highs(); print('{}')", "", tmp_path)
-    assert sorted(done.stdout.split("\n"))[1:] == [
+    assert {
         "Includes third-party software components",
         "Running HiGHS 1.16.0: Copyright (c) 2026 under MIT licence terms",
         "{}",
-    ]
+    } <= set(done.stdout.split("\n"))
 
 
 @pytest.mark.parametrize("policy", ["auto", "milp", "lp"])
