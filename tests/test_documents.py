@@ -43,3 +43,11 @@ def test_the_architecture_names_files_that_are_there() -> None:
     named = re.findall(rf"`((?:{'|'.join(sorted(rooms))})/[\w/]+(?:\.py|/))`", text)
     assert named
     assert [name for name in named if not (ROOT / "malletrain" / name).exists()] == []
+
+
+def test_malletrain_is_installed_from_its_file() -> None:
+    """The bare name is nobody's on PyPI: whoever takes it would run code wherever a page is followed."""
+    root = Path(__file__).resolve().parents[1]
+    for path in [root / "README.md", *root.glob("docs/**/*.md"), *root.glob("site-configs/*.t*")]:
+        bare = re.search(r"pip install (?:-\S+ )*'?malletrain(?![\w/.-])", path.read_text())
+        assert bare is None, f"{path}: {bare}"

@@ -138,7 +138,7 @@ def make_people_router(people: PeopleRoutes) -> APIRouter:
     session: dict[str, Any] = {
         "token": {"type": "string"}, "expires_at": {"type": "number"}, "lifetime_s": {"type": "number"},
         "user": {"type": "string"}, "uid": {"type": "integer"}, "role": {"enum": ["user", "operator"]},
-        "site": {"type": "object", "description": "Partition, account and QOS that pilots are submitted with."},
+        "site": {"type": "object", "description": "Partition, account, QOS and options (sbatch) of pilots."},
     }  # fmt: skip
 
     @router.post("/session", responses=answers(object_of(**session), 200, 401, 403))

@@ -26,11 +26,13 @@ from malletrain.cli import render
 from malletrain.cli.admin import monthly
 from malletrain.cli.admin.monthly import SiteFigures
 from malletrain.cli.admin.science_fields import read_fields
+from malletrain.cli.logs import last_words
 from malletrain.domain.errors import InvalidInput, MalletrainError
 from malletrain.slurm.command import Commands
 from malletrain.wire import address
 from malletrain.wire.daemon import DaemonClient, connect
 from malletrain.wire.http import DaemonRefused
+from malletrain.wire.rows import JobRow
 
 #: Seconds that `events --follow` and `drain` let the daemon hold a request open.
 LONG_POLL_S = 25.0
@@ -72,7 +74,7 @@ def status(job: int | None, over: bool, as_json: bool) -> None:
         if as_json:
             say_json(row.to_json())
         else:
-            say([*render.job(row, now=time.time()), *_scales(daemon, job)])
+            say([*render.job(row, now=time.time()), *_scales(daemon, job), *_last_words(daemon, row)])
         return
     picture = daemon.status()
     if over:
@@ -91,6 +93,12 @@ def _scales(daemon: DaemonClient, job: int) -> list[render.Line]:
         return []
     points = [f"{size.nodes}: {size.rate:.1f}{'' if size.windows else '?'}" for size in known.sizes]
     return [(render.Span(f"samples/s by nodes (? estimated): {', '.join(points)}"),)] if points else []
+
+
+def _last_words(daemon: DaemonClient, row: JobRow) -> list[render.Line]:
+    """The last line that a failed job of the caller's has printed, and where."""
+    found = last_words(daemon, row) if row.phase == "failed" and row.uid == os.getuid() else None
+    return [(render.Span(f"printed last: {found[1]} ({found[0]})"),)] if found else []
 
 
 @click.command(epilog="Example:  malletrain cancel 3")

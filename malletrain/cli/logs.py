@@ -35,6 +35,13 @@ _DEPARTURE = re.compile(
 )
 
 
+#: What srun says once a task has failed: not why.
+_SAYS_NOT_WHY = re.compile(r"srun: (?:error: \S+: tasks? |Terminating |Job step aborted)|slurmstepd: ")
+
+#: The end of a file in which the last line is looked for, in bytes.
+_TAIL_BYTES = 16384
+
+
 @dataclass(frozen=True, slots=True)
 class OutputTask:
     """One task of a job's arrays: its name, `123_4`, and its rank in the last world; None where it is in none."""
@@ -102,6 +109,24 @@ def _events(daemon: DaemonClient, job: int, after: int = 0) -> Iterator[EventRow
         if not rows or last <= after:
             return
         after = last
+
+
+def last_words(daemon: DaemonClient, row: JobRow) -> tuple[Path, str] | None:
+    """The file of a job that was written last, and its last line that says why; None where there is none."""
+    pattern, tasks = tasks_of(_events(daemon, row.id))
+    files = [path for path, _ in _found(pattern, tasks, row, None) if path.is_file()]
+    if not files:
+        return None
+    path = max(files, key=lambda each: each.stat().st_mtime)
+    try:
+        with path.open("rb") as stream:
+            stream.seek(max(0, path.stat().st_size - _TAIL_BYTES))
+            text = stream.read().decode("utf-8", "replace")
+    except OSError:
+        return None
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    why = [line for line in lines if not _SAYS_NOT_WHY.match(line)] or lines
+    return (path, printable(why[-1])[:400]) if why else None
 
 
 def tasks_of(events: Iterable[EventRow]) -> tuple[tuple[str, ...], list[OutputTask]]:

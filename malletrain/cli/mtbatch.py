@@ -13,6 +13,7 @@ import os
 import sys
 import textwrap
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import NoReturn
@@ -20,11 +21,18 @@ from typing import NoReturn
 from malletrain import __version__
 from malletrain.domain.errors import InvalidInput, MalletrainError
 from malletrain.slurm.command import Commands
-from malletrain.slurm.submission import batch_request, directives
+from malletrain.slurm.submission import batch_request, directives, job_python
 from malletrain.slurm.submission.batch_request import Defaults
 from malletrain.slurm.submission.mtbatch_options import ALLOWED, Option, Use
 from malletrain.slurm.submission.sbatch import BatchRequest, InvalidBatch, Submission
-from malletrain.slurm.submission.submit import check_nodes, check_partition, fit, node_kinds, whole_gres
+from malletrain.slurm.submission.submit import (
+    as_the_site_submits,
+    check_nodes,
+    check_partition,
+    fit,
+    node_kinds,
+    whole_gres,
+)
 from malletrain.slurm.submission.submit import submit as submit_request
 from malletrain.wire import address
 from malletrain.wire.address import Address
@@ -48,6 +56,7 @@ def submit(argv: Sequence[str], environ: Mapping[str, str], cwd: str) -> str:
     site = _site(line.options, environ)
     daemon = client_at(replace(site, url=_url(site)), environ)
     request = _read(line, daemon, environ, cwd)
+    request = replace(request, python=job_python.find(environ, request.python, site.python))
     commands = Commands(environ)
     check_partition(commands, request.partition)
     kinds = node_kinds(commands, request.partition)
@@ -56,8 +65,11 @@ def submit(argv: Sequence[str], environ: Mapping[str, str], cwd: str) -> str:
         request = replace(request, gres=whole_gres(kinds, request.constraint))
     if "dry-run" in given:
         request = fit(commands, request)
+        with suppress(WireError):  # it need not run for this
+            request = as_the_site_submits(daemon, request)
         trusting = with_trust(environ, site.ca, site.tls_user)
-        return describe(request, request.materialize("JOB", daemon.url, sys.executable, trusting, __version__), cwd)
+        made = request.materialize("JOB", daemon.url, request.python, trusting, __version__, "MARK")
+        return describe(request, made, cwd)
     job, array = submit_request(daemon, commands, request, environ, _warn)
     if "quiet" in given:
         return ""
@@ -126,7 +138,7 @@ def describe(request: BatchRequest, submission: Submission, cwd: str) -> str:
             " ".join(submission.argv),
             "# 3. tell the daemon the array's number, so that it looks at each task before it uses one:",
             f'#    POST /v1/jobs/JOB/arrays {{"array_id": ARRAY, "tasks": {request.tasks}}}',
-            "# The script:",
+            "# The script (MARK: a word by which the array is found where sbatch does not print its number):",
             shown,
         )
     )

@@ -180,6 +180,8 @@ class PilotSection(Section):
     """Minutes after which a pilot on which no worker has joined gives its node back; 0: never."""
     idle_minutes: Annotated[float, Field(ge=0, le=1440)] = 30.0
     """Minutes without a committed step after which a live job gives its nodes back; 0: never."""
+    sbatch: list[Literal["--exclusive", "--mem=0", "--time=1"]] = ["--exclusive", "--mem=0", "--time=1"]
+    """What pilots are submitted with; leave out what a submit filter of the site refuses."""
 
 
 class LoopSection(Section):

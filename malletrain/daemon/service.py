@@ -432,12 +432,22 @@ class Service:
         self._apart = ActuatorClient(here, Path(socket_path), self._owner_of, patience_s, why_not)
         return self._apart
 
+    def _former_urls(self) -> tuple[str, ...]:
+        """URLs of this daemon that jobs which are not over were submitted with: their scripts hold them."""
+        since = [view.job.submitted_at for view in self._loop.views.values() if not view.phase.is_over]
+        urls = self._loop.ledger.urls.former(self.url, min(since)) if since else ()
+        if urls:
+            said = "jobs call this daemon by a former URL"
+            self._log.warning(said, urls=urls, remedy="keep these reachable until the jobs are over, then restart")
+        return urls
+
     def _begin(self, journal: SqliteJournal) -> None:
         """Listen, and answer workers as they speak."""
         config, roles = self._config, self._roles
         port = config.api.port or _free_port(config.api.host)
         self.url = config.api.url or f"http://{socket.getfqdn()}:{port}"
-        auth = Auth((self.url,), roles, self._clock, certificate=config.api.certificate)
+        audiences = (self.url, *self._former_urls())
+        auth = Auth(audiences, roles, self._clock, certificate=config.api.certificate)
         notifier = self._changes
         journal.on_append(notifier.ring)
         self._views = StoreViews(
@@ -464,7 +474,12 @@ class Service:
             clock=self._clock,
             connections=connections,
             holds_token=self._gate.holds_token,
-            site={"partition": config.slurm.partition, "account": config.slurm.account, "qos": config.slurm.qos},
+            site={
+                "partition": config.slurm.partition,
+                "account": config.slurm.account,
+                "qos": config.slurm.qos,
+                "sbatch": " ".join(config.pilot.sbatch),
+            },
             metrics=self.metrics.render,
             ailments=self.ailments,
             pages=self._pages(journal.path) if config.web.serve else None,
@@ -472,7 +487,8 @@ class Service:
         if (half := self._half) is not None:
             app = ActiveOnly(app, lambda: half.holds)
         self._server = serve(app, config.api.host, port, connections)
-        self._record([Event(self._clock.now(), DaemonStarted(__version__, stage=config.pool.stage))])
+        started = DaemonStarted(__version__, stage=config.pool.stage, url=self.url)
+        self._record([Event(self._clock.now(), started)])
         self._reactor = threading.Thread(target=self._react_for_ever, name="reactor", daemon=True)
         self._reactor.start()
 

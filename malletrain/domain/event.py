@@ -371,7 +371,8 @@ class MetricReported:
 
 @dataclass(frozen=True, slots=True)
 class DaemonStarted:
-    """`stage` of the rollout; with `--observe` instead the seconds between looks and of a leave, and two limits."""
+    """`stage` of the rollout, and the `url` that callers know the daemon by; with `--observe` instead the seconds
+    between looks and of a leave, and two limits."""
 
     kind: ClassVar[EventKind] = EventKind.DAEMON_STARTED
     version: str = ""
@@ -381,6 +382,7 @@ class DaemonStarted:
     leave_s: float = field(default=0.0, metadata=SPARSE)
     keep_idle: int | None = field(default=None, metadata=SPARSE)
     max_pilots: int | None = field(default=None, metadata=SPARSE)
+    url: str = field(default="", metadata=SPARSE)
 
 
 @dataclass(frozen=True, slots=True)

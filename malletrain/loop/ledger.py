@@ -37,6 +37,7 @@ from malletrain.loop.job_state import JobState, fold
 from malletrain.loop.trackers.budget_usage import BudgetUsage
 from malletrain.loop.trackers.conduct import Conduct
 from malletrain.loop.trackers.costs import INDEPENDENT_ITEMS, RELAUNCH, TELLING_COSTS, Costs
+from malletrain.loop.trackers.daemon_urls import DaemonUrls
 from malletrain.loop.trackers.fair_share import FairShareUsage
 from malletrain.loop.trackers.harm_signals import HarmSignalTracker
 from malletrain.loop.trackers.hetjobs_seen import HetjobsSeen
@@ -90,6 +91,7 @@ class Ledger:
         self.main_jobs = MainJobsMet()
         self.promise = PromiseTracker()
         self.hetjobs = HetjobsSeen()
+        self.urls = DaemonUrls()
         #: Since when a daemon has been there to hear workers (Unix seconds).
         self.heard_since = 0.0
         self.last_seq = 0
@@ -110,6 +112,7 @@ class Ledger:
             self.conduct.apply(event)
             self.main_jobs.apply(event)
             self.promise.apply(event)
+            self.urls.apply(event)
             if isinstance(event.payload, DaemonStarted):
                 self.heard_since = event.at
             if isinstance(event.payload, OperatorRequest):

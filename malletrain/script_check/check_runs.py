@@ -221,7 +221,7 @@ class _Run:
 
     def __init__(self, folder: Path, command: Sequence[str]) -> None:
         self._folder = folder
-        self._command = [sys.executable, "-m", "malletrain.script_check.checked_script", *command]
+        self._command = [sys.executable, "-P", "-m", "malletrain.script_check.checked_script", *command]
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
         secret = secrets.token_hex()
         (folder / "secret").write_text(secret)

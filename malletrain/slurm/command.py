@@ -13,6 +13,7 @@ import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from malletrain.domain.errors import ClusterUnavailable
 
@@ -81,6 +82,8 @@ class Commands:
         # SQUEUE_*, SINFO_*, SCONTROL_* and SBATCH_* change formats and filters behind the caller's back.
         kept = {k: v for k, v in inherited.items() if not k.startswith(("SQUEUE_", "SINFO_", "SCONTROL_", "SBATCH_"))}
         kept.pop("SLURM_CLUSTERS", None)
+        if kept.get("SLURM_CONF"):
+            kept["SLURM_CONF"] = str(Path(kept["SLURM_CONF"]).absolute())
         self._environment = kept | {
             "LC_ALL": "C",
             "SLURM_TIME_FORMAT": "%s",  # Unix seconds: no zone, no summer time
@@ -142,6 +145,7 @@ class Commands:
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
                 env=self._environment,
+                cwd="/",  # others may write to the working folder
                 start_new_session=True,
             )
         except OSError as error:

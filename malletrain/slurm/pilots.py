@@ -12,6 +12,7 @@ from malletrain.slurm.formats import hostlist, scalars
 from malletrain.slurm.formats.squeue import TaskRecord
 from malletrain.slurm.formats.states import job_state
 from malletrain.slurm.site.site_facts import Harvest
+from malletrain.slurm.submission.sbatch import NO_PYTHON_STATUS
 
 #: Every task is submitted with this limit, so that one that its owner releases by hand ends at once.
 SUBMITTED_LIMIT_S = 60.0
@@ -103,6 +104,7 @@ def end_state(row: TaskRecord | None) -> EndState:
             kind = EndKind.ACTIVE
         return EndState(kind, node=row.nodes, detail=row.reason)
     preempted = ended is EndKind.PREEMPTED or is_preempted(row)
+    words = "no Python for it on the node (mtbatch --python), " if code == NO_PYTHON_STATUS else ""
     return EndState(
         kind=EndKind.PREEMPTED if preempted else ended,
         preempted=preempted,
@@ -110,7 +112,7 @@ def end_state(row: TaskRecord | None) -> EndState:
         signal=signal,
         at=row.end_time,
         node=row.nodes,
-        detail=f"{row.state.lower()}, exit code {code}:{signal}" + (f", {row.reason}" if row.reason else ""),
+        detail=f"{words}{row.state.lower()}, exit code {code}:{signal}" + (f", {row.reason}" if row.reason else ""),
     )
 
 

@@ -98,7 +98,7 @@ class PyslurmReader:
         self._timeout_s = commands.timeout_s
         self._now = now
         self._harvest = harvest_partition
-        self._argv = [*python, "-m", "malletrain.slurm.pyslurm_server"]
+        self._argv = [*python, "-P", "-m", "malletrain.slurm.pyslurm_server"]
         self._process: subprocess.Popen[bytes] | None = None
         self._rest = b""
         self._version = ""
@@ -167,7 +167,7 @@ class PyslurmReader:
     def _start(self) -> None:
         try:
             self._process = subprocess.Popen(
-                self._argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=dict(self._environment)
+                self._argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=dict(self._environment), cwd="/"
             )
         except OSError as error:
             raise ClusterUnavailable(f"{self._argv[0]}: cannot be run ({error.strerror})") from error

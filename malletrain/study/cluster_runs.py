@@ -389,5 +389,5 @@ class JobRuns:
 
 
 def _body(spec: TrialSpec) -> bytes:
-    command = f"exec {shlex.quote(sys.executable)} -m malletrain.study.trial_main {shlex.quote(spec.folder)}\n"
+    command = f"exec {shlex.quote(sys.executable)} -P -m malletrain.study.trial_main {shlex.quote(spec.folder)}\n"
     return os.fsencode(f"#!/bin/bash\n{command}")

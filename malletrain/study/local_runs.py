@@ -52,7 +52,7 @@ class LocalRun:
         try:
             with (folder / "output.txt").open("ab") as output:
                 self._process = subprocess.Popen(
-                    [sys.executable, "-m", "malletrain.study.trial_main", spec.folder],
+                    [sys.executable, "-P", "-m", "malletrain.study.trial_main", spec.folder],
                     env={**passed, RECORD_VARIABLE: name, LIFELINE_FD: str(theirs), "PYTHONUNBUFFERED": "1"},
                     cwd=Path(spec.file).parent,
                     stdin=subprocess.DEVNULL,

@@ -20,7 +20,7 @@ from malletrain.wire.failover import urls_in
 SYSTEM_CLIENT_FILE = Path("/etc/malletrain/client.toml")
 
 #: Names of harvest jobs that a client file may give, so that users need not type them: keys of `Address`.
-KEYS = ("url", "partition", "account", "qos", "ca", "tls_user")
+KEYS = ("url", "partition", "account", "qos", "ca", "tls_user", "python")
 
 
 class AddressError(WireError):
@@ -33,7 +33,8 @@ class Address:
 
     `url` may be those of an active and a passive daemon, with a comma between.
     `ca`: a PEM file with the certificates to trust for an https URL. `tls_user`: the daemon's user, who vouches for
-    its certificate by MUNGE. `source` says which file or variable named them.
+    its certificate by MUNGE. `python` runs pilots where a user's own environment has none for them. `source` says
+    which file or variable named them.
     """
 
     url: str
@@ -43,6 +44,7 @@ class Address:
     source: str = ""
     ca: str = ""
     tls_user: str = ""
+    python: str = ""
 
 
 def find(environ: Mapping[str, str], system_file: Path = SYSTEM_CLIENT_FILE) -> Address:

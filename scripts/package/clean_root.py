@@ -77,6 +77,8 @@ Type=simple
 ExecStart=/usr/sbin/slurmd -D -N %i
 KillMode=process
 Delegate=yes
+# Compute nodes have no package of MalleTrain.
+InaccessiblePaths=/opt
 [Install]
 WantedBy=multi-user.target
 """

@@ -170,7 +170,8 @@ class House:
             self.requests, self.views, settings.pop("router", lambda _: None)(self), self.auth,
             roles=self.roles, notifier=self.notifier, clock=self.clock, limits=limits,
             connections=connections, holds_token=self._holds_token,
-            site={"partition": "harvest"}, metrics=lambda: b"malletrain_up 1\n", ailments=lambda: self.ailments,
+            site={"partition": "harvest", **settings.pop("site", {})}, metrics=lambda: b"malletrain_up 1\n",
+            ailments=lambda: self.ailments,
             pages=self.pages,
         )  # fmt: skip
         assert not settings

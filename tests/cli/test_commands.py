@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from malletrain.cli import render
 from malletrain.cli.main import COMMANDS, LazyGroup, cli, one_line
 from malletrain.domain.event import EventKind
+from tests import loud_highs
 from tests.api.house import House
 from tests.cli.conftest import Desk, Done
 from tests.world import event_of
@@ -102,6 +103,27 @@ def test_waiting_for_a_job_tells_how_it_ended(desk: Desk, api: House, job: int) 
     done = desk.malletrain("wait", str(job), str(other))
     assert done.status == 1
     assert done.out.splitlines()[1].startswith(f"job {other}: cancelled")
+
+
+def test_every_json_is_json_beside_a_library_that_prints(desk: Desk, job: int, tmp_path: Path) -> None:
+    """What the tests of studies, observation, `check`, `score`, `ban` and `drain` parse needs no solver."""
+    more = {"PYTHONPATH": f"{loud_highs.put(tmp_path / 'loud')}:{Path.cwd()}"}
+    said = {
+        words: desk.run("malletrain", *words.split(), "--json", more=more).out
+        for words in ("status", f"status {job}", f"explain {job}", f"profile {job}", "report", "promise", "doctor")
+    }
+    for words, out in said.items():
+        assert out, words
+        json.loads(out)
+    for line in desk.run("malletrain", "events", "--json", more=more).out.splitlines():
+        json.loads(line)
+    trace = tmp_path / "nodes.csv"
+    trace.write_text(
+        "time,node,state\n2026-02-10T00:00:00,n1,idle\n2026-02-10T00:10:00,n2,idle\n2026-02-10T02:00:00,n1,allocated\n"
+    )
+    replay = ("replay", str(trace), "--policy", "auto,milp", "--mix", "imagenet:2", "--json", "-")
+    done = desk.run("malletrain", *replay, more=more)
+    assert json.loads(done.out), done.err
 
 
 def test_all_events_are_paged_through(desk: Desk, api: House, job: int) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import re
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -11,7 +13,7 @@ import pytest
 from malletrain.api.ports import Conflict, Identity, Unavailable
 from malletrain.domain.event import EventKind
 from tests.api.house import House
-from tests.cli.conftest import SCRIPT, Desk, Done
+from tests.cli.conftest import PARTITIONS, SCRIPT, Desk, Done
 
 
 def refused(done: Done, *said: str) -> None:
@@ -66,12 +68,14 @@ def test_dry_run_prints_call_and_script_with_reasons_and_starts_nothing(desk: De
     assert "sbatch --parsable" in lines
     announced = next(json.loads(line) for line in lines if line.startswith("{"))
     assert announced["min_nodes"] == 1
-    dry = done.out.partition("# The script:\n")[2]
+    dry = done.out.partition("# The script ")[2].partition("\n")[2]
     nothing_started(desk, api)
     assert desk.mtbatch("train.sh").status == 0
     job = api.requests.asked[-1][1]
     wet = (desk.folder / "sbatch.in").read_text()
-    assert dry == wet.replace(f"malleable job {job}.", "malleable job JOB.").replace(
+    mark = re.search(rf"malletrain job {job}; (\w+)", wet)
+    assert mark is not None
+    assert dry == wet.replace(mark[1], "MARK").replace(f"malleable job {job}.", "malleable job JOB.").replace(
         f"malletrain job {job}", "malletrain job JOB"
     ).replace(f"MALLETRAIN_JOB={job} ", "MALLETRAIN_JOB=JOB ")
 
@@ -187,9 +191,78 @@ def test_sbatch_refuses_and_the_job_is_taken_back(desk: Desk, api: House) -> Non
     assert [asked[0] for asked in api.requests.asked] == ["announce", "cancel"]
 
 
+#: A squeue that shows the array that sbatch was given, by its comment.
+SHOWS = r"""[[ "$*" == *%k* ]] || exit 0
+sed -nE 's/^#SBATCH --comment="?([^"]*)"?$/4711 \1/p' {}/sbatch.in; echo '4710 malletrain job 1'
+"""
+
+
+@pytest.mark.parametrize(
+    "printed",
+    [
+        "4711\nYour project has 99% of its budget left.",
+        "Submitted batch job 4711 on cluster alpha",
+        "*** maintenance on 24 December ***\n4711;alpha",
+        "\x1b[32mSubmitted batch job 4711\x1b[0m",
+        "2027\nnode hours left\nSubmitted batch job 4711",
+        "sbatch: lua: welcome, alice\r\n4711\r",
+    ],
+)
+@pytest.mark.parametrize("slurm_shows_it", [True, False])
+def test_sbatch_prints_more_than_the_number(desk: Desk, api: House, printed: str, slurm_shows_it: bool) -> None:
+    (desk.folder / "printed").write_text(f"{printed}\n")
+    desk.fake("sbatch", f"cat > {desk.folder}/sbatch.in; cat {desk.folder}/printed\n")
+    if slurm_shows_it:
+        desk.fake("squeue", SHOWS.format(desk.folder))
+    done = desk.mtbatch("train.sh")
+    assert (done.status, done.err) == (0, "")
+    assert "held array 4711" in done.out
+    assert api.requests.asked[-1][2] == 4711
+
+
+@pytest.mark.parametrize("printed", ["", "Job 4711 submitted, 12 tasks", "2026\n11\n27"])
+def test_the_array_is_found_where_no_number_is_printed(desk: Desk, api: House, printed: str) -> None:
+    desk.fake("sbatch", f"cat > {desk.folder}/sbatch.in; printf '{printed}'\n")
+    desk.fake("squeue", SHOWS.format(desk.folder))
+    assert "held array 4711" in desk.mtbatch("train.sh").out
+    desk.fake("squeue", "")
+    done = desk.mtbatch("train.sh")
+    refused(done, "a held array may be left: if `squeue -u $USER` shows one, scancel it")
+    assert "nothing was left behind" not in done.err
+
+
+def test_a_wrapper_fails_after_sbatch_has_not(desk: Desk, api: House) -> None:
+    desk.fake("sbatch", f"cat > {desk.folder}/sbatch.in; echo 4711; echo 'budget: no such project' >&2; exit 1\n")
+    desk.fake("squeue", SHOWS.format(desk.folder))
+    refused(desk.mtbatch("train.sh"), "sbatch refuses: budget: no such project; nothing was left behind")
+    assert desk.calls("scancel") == ["4711"]
+    desk.fake("scancel", "echo 'Access denied' >&2; exit 1\n")
+    refused(desk.mtbatch("train.sh"), "the held array 4711 is still there (Access denied): scancel 4711")
+    desk.fake("squeue", "[[ $* == *%k* ]] || exit 0; echo 'slurm_load_jobs error' >&2; exit 1\n")
+    refused(desk.mtbatch("train.sh"), "a held array may be left")
+
+
+def test_a_site_leaves_out_what_its_submit_filter_refuses(bare_desk: Desk, new_house: Callable[..., House]) -> None:
+    """The limit of a minute, without which a task that its owner releases would run on, is set after sbatch then."""
+    api = new_house(site={"sbatch": "--exclusive"})
+    api.auth._audiences = (api.address,)
+    bare_desk.environ |= {"MALLETRAIN_URL": api.address, "MUNGE_SOCKET": api.munge_socket}
+    dry = bare_desk.mtbatch("--dry-run", "train.sh").out
+    assert bare_desk.mtbatch("train.sh").status == 0
+    wet = (bare_desk.folder / "sbatch.in").read_text()
+    for script in (dry, wet):
+        assert "#SBATCH --exclusive\n" in script
+        assert "#SBATCH --mem" not in script
+        assert "#SBATCH --time" not in script
+    assert "update JobId=4711 TimeLimit=1" in bare_desk.calls("scontrol")
+    bare_desk.fake("scontrol", f"[[ $1 == update ]] && exit 1; cat <<'END'\n{PARTITIONS}END\n")
+    refused(bare_desk.mtbatch("train.sh"), "array 4711 cannot be limited to a minute: exit status 1; nothing")
+    assert bare_desk.calls("scancel") == ["4711"]
+
+
 def test_sbatch_prints_nonsense(desk: Desk, api: House) -> None:
     desk.fake("sbatch", "echo hello\n")
-    refused(desk.mtbatch("train.sh"), "sbatch printed no job id but b'hello")
+    refused(desk.mtbatch("train.sh"), "sbatch printed no job id but 'hello")
     assert api.requests.asked[-1][0] == "cancel"
 
 

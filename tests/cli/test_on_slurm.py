@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from scripts.lab import Lab
+from scripts.lab import Change, Lab
 from tests.daemon.running import Running, environment, file, run, start, url_of
 
 __all__ = ["file", "start"]
@@ -30,12 +30,13 @@ class Researcher:
             pytest.skip("plain users need root")
         self._lab = lab
         self._url = url
+        self.more: list[str] = []
         self.home = Path(lab.env_for(USER)["HOME"])
         lab.run(["tee", "train.sh"], user=USER, input=SCRIPT, cwd=self.home)
 
     def call(self, module: str, *argv: str) -> subprocess.CompletedProcess[str]:
         program = [sys.executable, "-c", f"import malletrain.cli.{module} as m; m.main()", *argv]
-        known = ["env", f"MALLETRAIN_URL={self._url}", f"PYTHONPATH={Path.cwd()}"]
+        known = ["env", f"MALLETRAIN_URL={self._url}", f"PYTHONPATH={Path.cwd()}", *self.more]
         return self._lab.run([*known, *program], user=USER, check=False, cwd=self.home)
 
     def wait_for_event(self, kind: str) -> dict[str, object]:
@@ -91,6 +92,38 @@ def test_a_job_is_submitted_held_seen_and_cancelled(
         time.sleep(0.2)
 
 
+#: Another sbatch, as sites have them: it refuses three options, and prints a banner in the place of the number.
+WRAPPER = """#!/bin/bash
+script=$(cat)
+for option in --mem --exclusive --time; do
+  if grep -q "^#SBATCH $option" <<< "$script"; then echo "site: $option is not for you" >&2; exit 1; fi
+done
+{sbatch} "$@" <<< "$script" > /dev/null || exit 1
+echo "Your project has 99% of its budget left."
+"""
+
+
+def test_a_site_whose_sbatch_is_its_own(start: Callable[..., Running], file: Path, lab: Lab) -> None:
+    """The array is found by its comment, and sound for the daemon without the options that are refused."""
+    file.write_text(f"{file.read_text()}[pool]\nkeep_idle = {len(lab.nodes)}\n[pilot]\nsbatch = []\n")
+    with lab.changed(Change(partitions={"harvest": {"OverSubscribe": "EXCLUSIVE"}})):
+        start("--config", str(file))
+        alice = Researcher(lab, url_of(file))
+        tools = alice.home / "tools"
+        wrapper = WRAPPER.format(sbatch=lab.run(["which", "sbatch"]).stdout.strip())
+        lab.run(["mkdir", tools], user=USER)
+        lab.run(["tee", tools / "sbatch"], user=USER, input=wrapper)
+        lab.run(["chmod", "+x", tools / "sbatch"], user=USER)
+        alice.more = [f"PATH={tools}:{lab.env['PATH']}"]
+        done = alice.call("mtbatch", "--parsable", "train.sh")
+        assert (done.stderr, done.returncode) == ("", 0)
+        assert alice.wait_for_event("tasks_added")["job"] == int(done.stdout)
+        assert all(" alice PENDING JobHeldUser 1:00 harvest" in task for task in tasks(lab))
+        assert len(tasks(lab)) == 7
+        alice.call("main", "cancel", done.stdout.strip())
+        lab.wait_for(lambda: not tasks(lab), 120, "the end of the job's tasks")
+
+
 def test_a_job_waits_for_another_and_says_why(start: Callable[..., Running], file: Path, lab: Lab) -> None:
     file.write_text(f"{file.read_text()}[pool]\nkeep_idle = {len(lab.nodes)}\n")
     start("--config", str(file))
@@ -115,6 +148,37 @@ def test_a_job_waits_for_another_and_says_why(start: Callable[..., Running], fil
     assert alice.call("main", "wait", first, "--timeout", "180").stdout.startswith(f"job {first}: cancelled")
     assert alice.wait_for_event("job_released")["job"] == int(second)
     assert json.loads(alice.call("main", "status", second, "--json").stdout)["phase"] == "queued"
+
+
+def test_jobs_outlive_a_new_url_of_the_daemon(start: Callable[..., Running], file: Path, lab: Lab) -> None:
+    """As when TLS is set up: scripts of jobs hold the URL that they were submitted with. Pilots that train on say
+    hello again, and new ones begin; once no such job is open, the former URL is another daemon's."""
+    running, moved = start("--config", str(file)), url_of(file).replace("127.0.0.1", "localhost")
+    alice, after = Researcher(lab, url_of(file)), Researcher(lab, moved)
+    job = alice.call("mtbatch", "--parsable", "--elastic=restart", "train.sh").stdout.strip()
+
+    def joined() -> list[str]:
+        rows = [json.loads(line) for line in after.call("main", "events", "--json").stdout.splitlines()]
+        return [str(row["pilot"]) for row in rows if row["kind"] == "worker_joined"]
+
+    assert alice.wait_for_event("worker_joined")
+    running.process.terminate()
+    assert running.process.wait(120) == 0
+    lab.run(["scancel", "-t", "R", "-u", USER])  # new pilots must come
+    file.write_text(file.read_text().replace('url = "http://127.0.0.1', 'url = "http://localhost'))
+    running = start("--config", str(file))
+    assert "jobs call this daemon by a former URL" in running.events()
+    before = len(joined())
+    lab.wait_for(lambda: len(joined()) > before, 120, "a pilot that calls the former URL")
+    row = json.loads(after.call("main", "status", job, "--json").stdout)
+    assert row["phase"] in ("queued", "running"), row
+
+    after.call("main", "cancel", job)
+    lab.wait_for(lambda: not tasks(lab), 120, "the end of the job's tasks")
+    running.process.terminate()
+    assert running.process.wait(120) == 0
+    start("--config", str(file))
+    assert "another daemon" in alice.call("main", "status").stderr
 
 
 def test_stop_ends_all_pilots_with_the_daemon_dead(start: Callable[..., Running], file: Path, lab: Lab) -> None:

@@ -97,7 +97,7 @@ def test_the_script_runs_itself_again_under_srun_and_only_once() -> None:
     text = made.script.decode()
     assert "exec srun " in text
     assert "--kill-on-bad-exit=0" in text
-    assert "'/opt/my venv/bin/python' -m malletrain.elastic.launch -- /bin/bash \"$0\"" in text
+    assert "'/opt/my venv/bin/python' -P -m malletrain.elastic.launch -- /bin/bash \"$0\"" in text
     assert "MALLETRAIN_JOB=7" in text
     assert "--mpi=none" in text
     assert "--mpi=pmi2" in ask(GOOD, "--mpi=pmi2").materialize(7, "http://head:8470", "/python", {}).script.decode()
@@ -381,8 +381,8 @@ def test_faults_of_gpus_and_processes_name_what_to_change() -> None:
 def test_the_launcher_starts_the_script_for_each_gpu() -> None:
     script = GOOD.replace(b"1-8\n", b"1-8\n#MALLETRAIN --processes-per-node=gpu\n")
     text = ask(script).materialize(7, "http://head:8470", "/opt/my venv/bin/python", {}).script.decode()
-    runs = '-m malletrain.elastic.launch.node_processes gpu -- /bin/bash "$0"'
-    assert f"-m malletrain.elastic.launch -- '/opt/my venv/bin/python' {runs}" in text
+    runs = '-P -m malletrain.elastic.launch.node_processes gpu -- /bin/bash "$0"'
+    assert f"-P -m malletrain.elastic.launch -- '/opt/my venv/bin/python' {runs}" in text
     assert "node_processes" not in ask(GOOD).materialize(7, "http://h:1", "/p", {}).script.decode()
     check = subprocess.run(["bash", "-n"], input=text.encode(), capture_output=True)
     assert check.returncode == 0, check.stderr

@@ -23,6 +23,9 @@ class Refusing(DaemonClient):
     def __init__(self) -> None:
         self.address = Address(self.url)
 
+    def site(self) -> dict[str, str]:
+        return {}
+
     def attach(self, job: int, array_id: int, tasks: int) -> None:
         raise DaemonRefused(409, "the job has ended")
 

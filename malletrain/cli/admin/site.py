@@ -17,6 +17,7 @@ import click
 from malletrain import config as configuration
 from malletrain.cli.admin.failover_findings import failover_findings
 from malletrain.cli.admin.network_findings import network_findings
+from malletrain.cli.admin.python_findings import python_findings
 from malletrain.domain.errors import ClusterUnavailable, InvalidInput
 from malletrain.domain.snapshot import Snapshot
 from malletrain.slurm import read_files
@@ -25,6 +26,8 @@ from malletrain.slurm.read_commands import CommandReader
 from malletrain.slurm.site import doctor as site_doctor
 from malletrain.slurm.site import site_facts
 from malletrain.slurm.site.site_facts import Finding, Harvest, Level
+from malletrain.wire import address
+from malletrain.wire.errors import WireError
 
 #: Nodes that are tried until one says something of filters: others may be down.
 PROBED_NODES = 3
@@ -104,6 +107,7 @@ def doctor(
         _charging(config),
         *room_for_journal(config),
         *failover_findings(config),
+        *python_findings(_commands(config), harvest, _sites_python()),
         *network_findings(config, _harvest_nodes(config, harvest.partition)),
         *(Finding(Level.WARNING, doubt) for doubt in configuration.doubts(config)),
     )
@@ -135,6 +139,14 @@ def _charging(config: configuration.Config) -> Finding:
         remedy = 'set charging.account = "default_account"'
         return Finding(Level.WARNING, f"{said}: rules by account bind all jobs alike", remedy)
     return Finding(Level.OK, said)
+
+
+def _sites_python() -> str:
+    """The Python that client.toml names for pilots; "" where it names none or cannot be read."""
+    try:
+        return address.of_site(os.environ).python
+    except WireError:
+        return ""
 
 
 def _harvest_nodes(config: configuration.Config, partition: str) -> list[str]:

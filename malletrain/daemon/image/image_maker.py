@@ -21,7 +21,7 @@ REST_FACTOR = 50.0
 #: Seconds after which the process is ended: the image before stays.
 MAX_IMAGE_S = 1800.0
 
-COMMAND = (sys.executable, "-m", "malletrain.daemon.image.image_main")
+COMMAND = (sys.executable, "-P", "-m", "malletrain.daemon.image.image_main")
 
 
 class ImageMaker:

@@ -5,18 +5,25 @@ from __future__ import annotations
 
 import logging
 import os
+import re
+import secrets
 import subprocess
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
+from pathlib import Path
 
 from malletrain.wire import messages
 from malletrain.wire.errors import WireError
 from malletrain.wire.pair_http import open_http
+from malletrain.wire.sbatch_answer import job_id, jobs_marked, likely_job_id
 
 log = logging.getLogger("malletrain.elastic")
 
 MAX_ARRAY_TASKS = 1000
+
+#: The comment in the batch script, as mtbatch writes it.
+_COMMENT = re.compile(r'^#SBATCH --comment=(?:"((?:[^"\\]|\\.)*)"|(\S+))$', re.MULTILINE)
 
 
 def environment_outside_pilot(environ: Mapping[str, str]) -> dict[str, str]:
@@ -75,15 +82,63 @@ class ArrayResubmitter:
             raise WireError("MALLETRAIN_BATCH_SCRIPT is not set: this pilot was not submitted by mtbatch")
         clean = environment_outside_pilot(self._environ)
         directory = self._environ.get("SLURM_SUBMIT_DIR", os.curdir)
-        command = ["sbatch", "--parsable", f"--chdir={directory}", f"--array=0-{tasks - 1}", script]
-        done = subprocess.run(command, env=clean, capture_output=True, text=True, timeout=60.0, check=False)
-        number = done.stdout.strip().partition(";")[0]
-        if done.returncode != 0 or not number.isdecimal():
+        mark = secrets.token_hex(4)
+        named = [f"--comment={comment}; {mark}"] if (comment := comment_of_script(script)) else []
+        command = ["sbatch", "--parsable", f"--chdir={directory}", *named, f"--array=0-{tasks - 1}", script]
+        try:
+            done = _run(command, clean)
+        except subprocess.TimeoutExpired:
+            _cancel(_marked(mark, clean), clean)
+            raise
+        if done.returncode != 0:
+            _cancel(_marked(mark, clean), clean)
             raise WireError(f"sbatch: {(done.stderr or done.stdout).strip()[:500]}")
+        number = job_id(done.stdout) or next(iter(_marked(mark, clean)), None) or likely_job_id(done.stdout)
+        if number is None:
+            raise WireError(
+                f"sbatch printed no job id but {done.stdout[:80]!r}: if squeue shows a held array, scancel it"
+            )
+        if not _limits(script):  # a site may leave it out (pilot.sbatch)
+            _run(["scontrol", "update", f"JobId={number}", "TimeLimit=1"], clean)
         try:
             with closing(open_http(self._url)) as daemon:
-                daemon.post(f"/v1/jobs/{self._job}/arrays", {"array_id": int(number), "tasks": tasks})
+                daemon.post(f"/v1/jobs/{self._job}/arrays", {"array_id": number, "tasks": tasks})
         except WireError:
-            subprocess.run(["scancel", number], env=clean, capture_output=True, timeout=60.0, check=False)
+            _cancel([number], clean)
             raise
-        return int(number)
+        return number
+
+
+def comment_of_script(script: str) -> str:
+    """The comment that the tasks of a batch script have in Slurm; "" where it names none or cannot be read."""
+    found = _COMMENT.search(_text(script))
+    return re.sub(r"\\(.)", r"\1", found[1] or found[2]) if found else ""
+
+
+def _limits(script: str) -> bool:
+    text = _text(script)
+    return not text or "\n#SBATCH --time=" in text
+
+
+def _text(script: str) -> str:
+    try:
+        return Path(script).read_bytes().decode("utf-8", "replace")
+    except OSError:
+        return ""
+
+
+def _marked(mark: str, environ: Mapping[str, str]) -> list[int]:
+    """This user's jobs whose comment holds `mark`."""
+    done = _run(["squeue", "-a", "-h", "-u", str(os.getuid()), "-o", "%F %k"], environ)
+    return jobs_marked(done.stdout, mark)
+
+
+def _cancel(arrays: Sequence[int], environ: Mapping[str, str]) -> None:
+    for array in arrays:
+        _run(["scancel", str(array)], environ)
+
+
+def _run(command: Sequence[str], environ: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        list(command), env=dict(environ), capture_output=True, text=True, errors="replace", timeout=60.0, check=False
+    )

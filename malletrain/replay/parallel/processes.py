@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import multiprocessing
+import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import islice
 from multiprocessing.sharedctypes import Synchronized
@@ -58,6 +60,28 @@ def run_in_processes(
     progress: Progress | None, processes: int,
 ) -> list[list[Result | Score]]:  # fmt: skip
     """As `run_here`, `processes` pieces at a time. Few pieces are made ahead: each has a part of the trace."""
+    with _no_modules_of_the_working_folder():
+        return _spread(pieces, replays, run, jobs, options, progress, processes)
+
+
+@contextmanager
+def _no_modules_of_the_working_folder() -> Iterator[None]:
+    """Processes that are started meanwhile import nothing from the working folder: others may write to it."""
+    before = os.environ.get("PYTHONSAFEPATH")
+    os.environ["PYTHONSAFEPATH"] = "1"
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ["PYTHONSAFEPATH"]
+        else:
+            os.environ["PYTHONSAFEPATH"] = before
+
+
+def _spread(
+    pieces: Iterable[Piece], replays: int, run: RunPart, jobs: Sequence[TrainingJob], options: Options,
+    progress: Progress | None, processes: int,
+) -> list[list[Result | Score]]:  # fmt: skip
     # Fresh interpreters: forking one that runs a progress bar's thread may hang.
     context = multiprocessing.get_context("spawn")
     done = [context.Value("d", 0.0) for _ in range(replays)]

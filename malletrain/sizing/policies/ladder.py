@@ -34,6 +34,7 @@ from malletrain.domain.decision import SizingStatus
 from malletrain.sizing.constraints import checked, fallback
 from malletrain.sizing.policy import Need, Policy
 from malletrain.sizing.problem import JobId, Problem, Sizes, Value
+from malletrain.sizing.quiet_highs import new_solver
 from malletrain.sizing.values import Floats, ValueRowCache, permitted_sizes, rates, value_table
 
 Ints = NDArray[np.int64]
@@ -233,10 +234,7 @@ class _Plans:
         model.a_matrix_.value_ = np.column_stack((np.ones(count), taken)).ravel()
         if whole:
             model.integrality_ = [highspy.HighsVarType.kInteger] * count
-        solver = highspy.Highs()
-        for option, value in (("output_flag", False), ("threads", 1), ("parallel", "off"), ("random_seed", 0),
-                              ("mip_rel_gap", MAX_RELATIVE_GAP), ("mip_max_nodes", MAX_BRANCHES)):  # fmt: skip
-            solver.setOptionValue(option, value)
+        solver = new_solver(random_seed=0, mip_rel_gap=MAX_RELATIVE_GAP, mip_max_nodes=MAX_BRANCHES)
         solver.passModel(model)
         solver.run()
         return solver, scale

@@ -30,6 +30,7 @@ from malletrain.sizing import knapsack
 from malletrain.sizing.constraints import checked, fallback, lower_ids_first, must_change
 from malletrain.sizing.policy import Policy
 from malletrain.sizing.problem import JobId, LinearLimit, Problem, Sizes
+from malletrain.sizing.quiet_highs import silenced
 from malletrain.sizing.values import ValueRowCache, ValueTable, value_table
 
 GROUP = "malletrain.lp_constraints"
@@ -142,9 +143,17 @@ class Lp(Policy):
         return stated
 
 
+class _QuietHighs(pulp.HiGHS):  # type: ignore[misc]
+    """PuLP's solver, made without a word."""
+
+    def createAndConfigureSolver(self, lp: pulp.LpProblem) -> None:  # noqa: N802 - PuLP's name
+        with silenced():
+            super().createAndConfigureSolver(lp)
+
+
 def _solve(stated: Statement) -> tuple[bool, dict[JobId, int] | None]:
     """Whether the plan is proven, and the plan, if there is one."""
-    solver = pulp.HiGHS(
+    solver = _QuietHighs(
         msg=False, threads=1, timeLimit=WATCHDOG_S, gapRel=0.0, gapAbs=0.0, random_seed=0,
         mip_feasibility_tolerance=1e-10, primal_feasibility_tolerance=1e-10, dual_feasibility_tolerance=1e-10,
     )  # fmt: skip

@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from pathlib import Path
 
 from malletrain.slurm.submission import directives
 from malletrain.slurm.submission.directives import BatchOptions, GivenOption
@@ -128,6 +129,7 @@ def request(
         mail_user=mail_user if mail else "",
         class_min=reader.class_min(most),
         processes=processes,
+        python=reader.python(cwd),
     )
     if result.deadline is not None and (result.total_samples is None or not curve):
         reader.fault("deadline", "needs to know the work and the speed: give --total-samples and --curve too")
@@ -198,6 +200,14 @@ class _Reader:
         """How often the script runs on each node: a number or `gpu`; "" where nothing is said."""
         name = "processes-per-node"
         return "gpu" if self.text(name, "") == "gpu" else str(self.count(name) or "")
+
+    def python(self, cwd: str) -> str:
+        """The Python that pilots run; "": what is active. A folder of an environment stands for its Python."""
+        text = self.text("python", "")
+        if not text:
+            return ""
+        path = Path(cwd) / text
+        return str(path / "bin" / "python" if path.is_dir() else path)
 
     def gres(self, given: str) -> str:
         """`given` by --gres, and what --gpus-per-node adds to it."""

@@ -80,6 +80,7 @@ ALLOWED: dict[str, Option] = {
             Use.OURS,
             help="how its scalability is learnt: none, passive, active, downward, or given (--curve)",
         ),
+        Option("python", Use.OURS, help="Python of the job's pilots, with malletrain (of your active environment)"),
         Option(
             "resume", Use.OURS, help="a job that failed or was cancelled, whose saved state this one goes on from"
         ),

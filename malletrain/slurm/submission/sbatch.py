@@ -28,6 +28,12 @@ _OF_ANOTHER_JOB = (
 )  # fmt: skip
 
 
+#: Options of each pilot that a site can leave out (pilot.sbatch), where a submit filter refuses them.
+PILOT_OPTIONS = ("--exclusive", "--mem=0", "--time=1")
+
+#: Exit status of a pilot whose node lacks its Python.
+NO_PYTHON_STATUS = 119
+
 #: Runs the script several times on a node.
 NODE_PROCESSES = "malletrain.elastic.launch.node_processes"
 
@@ -86,6 +92,8 @@ class BatchRequest:
     mail: tuple[str, ...] = ()  # of begin, end, fail
     mail_user: str = ""
     class_min: tuple[tuple[str, int], ...] = ()
+    pilot_options: tuple[str, ...] = PILOT_OPTIONS
+    python: str = ""  # that pilots run; "": the one that submits
     processes: str = ""  # how often the script runs on each node: a number or `gpu`; "": once, without a local rank
 
     def announcement(self) -> dict[str, object]:
@@ -127,7 +135,7 @@ class BatchRequest:
         return tuple(name if name.startswith("/") else f"{self.chdir.rstrip('/')}/{name}" for name in names if name)
 
     def materialize(
-        self, job: int | str, url: str, python: str, environment: Mapping[str, str], version: str = ""
+        self, job: int | str, url: str, python: str, environment: Mapping[str, str], version: str = "", mark: str = ""
     ) -> Submission:
         """The exact call and script.
 
@@ -138,6 +146,7 @@ class BatchRequest:
             environment: the caller's; sbatch passes it on as it always does (--export), without SBATCH_ variables,
                 which would override the script's own lines. MALLETRAIN_CA and MALLETRAIN_TLS_USER are written into
                 the script.
+            mark: stands in the tasks' comment, by which the array is found where sbatch does not say its number.
 
         Raises:
             InvalidBatch: url or python could not stand in the script.
@@ -153,10 +162,12 @@ class BatchRequest:
         if ca and (not ca.startswith("/") or "\n" in ca):
             raise InvalidBatch([f"{CA_VARIABLE}: {ca[:80]!r} is not an absolute path"])
         trust = {name: environment[name] for name in (CA_VARIABLE, USER_VARIABLE) if environment.get(name)}
-        script = self._preamble(job, url, python, version, trust).encode("utf-8", "surrogateescape") + self.user_body
+        script = (
+            self._preamble(job, url, python, version, trust, mark).encode("utf-8", "surrogateescape") + self.user_body
+        )
         return Submission(("sbatch", "--parsable"), script, clean_environment(environment))
 
-    def lines(self, job: int | str = "") -> tuple[tuple[str, str], ...]:
+    def lines(self, job: int | str = "", mark: str = "") -> tuple[tuple[str, str], ...]:
         """The sbatch options of the script, in order; without a value: empty text. `job`: the daemon's number."""
         wanted = [
             ("job-name", self.name),
@@ -171,7 +182,7 @@ class BatchRequest:
         own = next((value for name, value in self.passed if name == "comment"), "")
         fixed = [
             # The actuator reads here that the owner announced the task: it takes no listener's word for that.
-            ("comment", comment_of(job) + (f"; {own}" if own else "")),
+            ("comment", "; ".join(filter(None, (comment_of(job), mark, own)))),
             ("hold", ""),
             ("array", f"0-{self.tasks - 1}"),
             ("no-requeue", ""),
@@ -182,15 +193,22 @@ class BatchRequest:
             ("mem", "0"),  # all of the node's
             ("open-mode", "append"),  # a recycled task writes the same file again
         ]
-        return (*((name, value) for name, value in wanted if value), *fixed)
+        given = [(name, value) for name, value in fixed if not self._leaves_out(name, value)]
+        return (*((name, value) for name, value in wanted if value), *given)
 
-    def _preamble(self, job: int | str, url: str, python: str, version: str, trust: Mapping[str, str]) -> str:
+    def _leaves_out(self, name: str, value: str) -> bool:
+        option = f"--{name}={value}" if value else f"--{name}"
+        return option in PILOT_OPTIONS and option not in self.pilot_options
+
+    def _preamble(
+        self, job: int | str, url: str, python: str, version: str, trust: Mapping[str, str], mark: str
+    ) -> str:
         options = "\n".join(
-            f"#SBATCH --{name}" + (f"={quote(value)}" if value else "") for name, value in self.lines(job)
+            f"#SBATCH --{name}" + (f"={quote(value)}" if value else "") for name, value in self.lines(job, mark)
         )
         run = " ".join(shlex.quote(word) for word in self.interpreter)
         if self.processes:
-            run = f"{shlex.quote(python)} -m {NODE_PROCESSES} {self.processes} -- {run}"
+            run = f"{shlex.quote(python)} -P -m {NODE_PROCESSES} {self.processes} -- {run}"
         arguments = " ".join(shlex.quote(word) for word in self.arguments)
         exports = "".join(f"  export {name}={shlex.quote(value)}\n" for name, value in trust.items())
         if self.resume is not None:
@@ -202,12 +220,16 @@ class BatchRequest:
 if [ "${{MALLETRAIN_STEP_OF:-}}" != "$SLURM_JOB_ID" ]; then
   export MALLETRAIN_JOB={shlex.quote(str(job))} MALLETRAIN_URL={shlex.quote(url)} MALLETRAIN_BATCH_SCRIPT="$0"
   export MALLETRAIN_STEP_OF="$SLURM_JOB_ID" MALLETRAIN_PAYLOAD=1
-{exports}  mt_nodes="${{SLURM_JOB_NUM_NODES:-1}}" mt_input=none
+{exports}  if [ ! -x {shlex.quote(python)} ]; then
+    echo "malletrain: ${{SLURMD_NODENAME:-this node}} has no "{shlex.quote(python)}": see mtbatch --python" >&2
+    exit {NO_PYTHON_STATUS}
+  fi
+  mt_nodes="${{SLURM_JOB_NUM_NODES:-1}}" mt_input=none
   # This file lies on the first node alone.
   [ "$mt_nodes" -gt 1 ] && mt_input="$0" && export MALLETRAIN_SCRIPT_FROM=stdin
   exec srun --nodes="$mt_nodes" --ntasks="$mt_nodes" --ntasks-per-node=1 --input="$mt_input" \\
     --cpus-per-task="${{SLURM_CPUS_ON_NODE:-1}}" --mpi={self.mpi} --kill-on-bad-exit=0 --wait=0 --overlap \\
-    --export=ALL {shlex.quote(python)} -m malletrain.elastic.launch -- {run} "$0"
+    --export=ALL {shlex.quote(python)} -P -m malletrain.elastic.launch -- {run} "$0"
 fi
 trap 'exit 143' TERM
 {set_arguments}# The script as submitted:

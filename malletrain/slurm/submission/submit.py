@@ -2,6 +2,7 @@
 
     check the partition -> announce the job -> sbatch a held array -> tell the daemon
 
+Where sbatch does not say the array's number plainly, the array is looked for in Slurm, by a mark in its comment.
 Where a step fails, the steps before it are undone: the array is cancelled, and so is the announced job. Part of the
 base wheel.
 """
@@ -28,13 +29,15 @@ from malletrain.slurm.submission.sbatch import BatchRequest, Submission, default
 from malletrain.wire.daemon import DaemonClient
 from malletrain.wire.errors import WireError
 from malletrain.wire.http import DaemonRefused, DaemonUnavailable
+from malletrain.wire.sbatch_answer import job_id, jobs_marked, likely_job_id
 from malletrain.wire.tls import with_trust
 
 #: Seconds for sbatch; it takes 13 to 36 ms (measured), more on a controller under load.
 SBATCH_TIMEOUT_S = 60.0
 
-_ARRAY_ID = re.compile(r"(\d+)(?:;\S+)?\s*\Z")
 _GRES = re.compile(r"(?P<name>[A-Za-z0-9_]+)(?::(?P<type>[^:(,]+))?:(?P<count>\d+[KMGT]?)\Z")
+
+_LOOK = "a held array may be left: if `squeue -u $USER` shows one, scancel it"
 
 #: Shares of a GRES that is asked for whole already (slurm.conf(5), GresTypes): both together are refused.
 _SHARING = frozenset({"shard", "mps"})
@@ -155,6 +158,16 @@ def fit(commands: Commands, request: BatchRequest) -> BatchRequest:
     return replace(request, tasks=tasks)
 
 
+def as_the_site_submits(daemon: DaemonClient, request: BatchRequest) -> BatchRequest:
+    """The request with the options that the site gives pilots (pilot.sbatch).
+
+    Raises:
+        WireError: the daemon does not answer.
+    """
+    wanted = daemon.site().get("sbatch")  # of an earlier release: none
+    return request if wanted is None else replace(request, pilot_options=tuple(wanted.split()))
+
+
 def submit(
     daemon: DaemonClient,
     commands: Commands,
@@ -183,10 +196,10 @@ def submit(
     try:
         announced(job)
         set_aside(Path(request.chdir) / ".malletrain" / str(job), warn)
-        array = _held_array(daemon, job, request, environ, warn)
+        array = _held_array(daemon, commands, job, request, environ, warn)
         daemon.attach(job, array, request.tasks)
     except BaseException as error:  # Ctrl-C too: what was begun is undone, then the error goes on
-        undone = _undo(daemon, commands, job, array)
+        undone = _undo(daemon, commands, job, array, error.left if isinstance(error, SubmissionRefused) else "")
         if isinstance(error, (MalletrainError, WireError)):
             raise SubmissionRefused(f"{error}; {undone}") from error
         warn(undone)
@@ -209,7 +222,10 @@ def add_tasks(
         TooManyHeldTasks: the site's limits allow fewer held tasks.
     """
     request = fit(commands, request)
-    array = _held_array(daemon, job, request, environ, warn)
+    try:
+        array = _held_array(daemon, commands, job, request, environ, warn)
+    except SubmissionRefused as refused:
+        raise SubmissionRefused("; ".join(filter(None, (str(refused), refused.left)))) from refused
     try:
         daemon.attach(job, array, request.tasks)
     except BaseException as error:
@@ -224,11 +240,67 @@ def add_tasks(
 
 
 def _held_array(
-    daemon: DaemonClient, job: int, request: BatchRequest, environ: Mapping[str, str], warn: Callable[[str], None]
+    daemon: DaemonClient,
+    commands: Commands,
+    job: int,
+    request: BatchRequest,
+    environ: Mapping[str, str],
+    warn: Callable[[str], None],
 ) -> int:
+    request = as_the_site_submits(daemon, request)
     trusting = with_trust(environ, daemon.address.ca, daemon.address.tls_user)
-    script = request.materialize(job, daemon.url, sys.executable, trusting, __version__)
-    return run_sbatch(script, request.chdir, warn)
+    mark = secrets.token_hex(4)
+    script = request.materialize(job, daemon.url, request.python or sys.executable, trusting, __version__, mark)
+    try:
+        printed = run_sbatch(script, request.chdir, warn)
+    except BaseException as error:  # a wrapper fails after sbatch has not, or Ctrl-C comes too late
+        refused = isinstance(error, SubmissionRefused)
+        left = _cancel_marked(commands, mark, certain=refused and not isinstance(error, SbatchSilent))
+        if isinstance(error, SubmissionRefused):
+            error.left = left
+        elif left:
+            warn(left)
+        raise
+    number = job_id(printed)
+    if number is None:
+        found = _marked(commands, mark)
+        number = found[0] if found else likely_job_id(printed)
+    if number is None:
+        raise SubmissionRefused(f"sbatch printed no job id but {printed[:80]!r}", _LOOK)
+    if "--time=1" not in request.pilot_options:
+        _limit(commands, number)
+    return number
+
+
+def _limit(commands: Commands, array: int) -> None:
+    """Give the held array the limit of a minute that sbatch was not asked for.
+
+    Raises:
+        SubmissionRefused: Slurm refuses; the array is cancelled.
+    """
+    try:
+        why = commands.run(["scontrol", "update", f"JobId={array}", "TimeLimit=1"]).error
+    except MalletrainError as error:
+        why = str(error)
+    if why:
+        raise SubmissionRefused(f"array {array} cannot be limited to a minute: {why}", _cancel(commands, array))
+
+
+def _marked(commands: Commands, mark: str) -> list[int] | None:
+    """This user's jobs whose comment holds `mark`; None: Slurm does not answer."""
+    try:
+        return jobs_marked(commands.ask(["squeue", "-a", "-h", "-u", str(os.getuid()), "-o", "%F %k"]), mark)
+    except MalletrainError:
+        return None
+
+
+def _cancel_marked(commands: Commands, mark: str, *, certain: bool) -> str:
+    """Cancel what a call of sbatch that failed has submitted all the same; a text that names what is left, or may
+    be. `certain`: a job that Slurm does not show now does not come later."""
+    found = _marked(commands, mark)
+    if found or (found is not None and certain):
+        return "; ".join(filter(None, (_cancel(commands, array) for array in found)))
+    return _LOOK
 
 
 def _announce(daemon: DaemonClient, request: BatchRequest) -> int:
@@ -266,12 +338,11 @@ def set_aside(saved: Path, warn: Callable[[str], None]) -> None:
     warn(f"{saved} held the state of another job of this number: it is {other.name} now")
 
 
-def run_sbatch(submission: Submission, cwd: str, warn: Callable[[str], None]) -> int:
-    """Run sbatch in `cwd` and return the array's job id.
+def run_sbatch(submission: Submission, cwd: str, warn: Callable[[str], None]) -> str:
+    """Run sbatch in `cwd` and return what it printed: the array's job id, as a rule.
 
     Raises:
-        SubmissionRefused: sbatch fails (its own message is quoted), prints no job id, or takes longer than
-            SBATCH_TIMEOUT_S.
+        SubmissionRefused: sbatch fails (its own message is quoted), or takes longer than SBATCH_TIMEOUT_S.
     """
     try:
         done = subprocess.run(
@@ -293,23 +364,18 @@ def run_sbatch(submission: Submission, cwd: str, warn: Callable[[str], None]) ->
             raise SubmissionRefused(
                 "Slurm takes no jobs now: its queue is full (MaxJobCount); try again later"
             ) from error
-        raise SubmissionRefused(
-            f"sbatch gave no answer in {SBATCH_TIMEOUT_S:.0f} s; if `squeue -u $USER` shows a held array, scancel it"
-        ) from error
+        raise SbatchSilent(f"sbatch gave no answer in {SBATCH_TIMEOUT_S:.0f} s") from error
     words = "; ".join(part.strip() for part in done.stderr.decode("utf-8", "replace").splitlines() if part.strip())
     if done.returncode != 0:
         raise SubmissionRefused(f"sbatch refuses: {words or f'exit status {done.returncode}'}")
-    match = _ARRAY_ID.match(done.stdout.decode("utf-8", "replace"))
-    if match is None:
-        raise SubmissionRefused(f"sbatch printed no job id but {done.stdout[:80]!r}; look at `squeue -u $USER`")
     if words:  # a warning of Slurm's or of a submit plug-in
         warn(words)
-    return int(match[1])
+    return done.stdout.decode("utf-8", "replace")
 
 
-def _undo(daemon: DaemonClient, commands: Commands, job: int, array: int | None) -> str:
-    """Undo the submission; a text that names what could not be undone."""
-    left = []
+def _undo(daemon: DaemonClient, commands: Commands, job: int, array: int | None, unknown: str) -> str:
+    """Undo the submission; a text that names what could not be undone, `unknown` first."""
+    left = [unknown] if unknown else []
     if array is not None and (held := _cancel(commands, array)):
         left.append(held)
     try:
@@ -329,4 +395,12 @@ def _cancel(commands: Commands, array: int) -> str:
 
 
 class SubmissionRefused(MalletrainError):
-    """The job was not submitted. What could not be undone is in the message."""
+    """The job was not submitted. What could not be undone is in the message; what sbatch left, in `left`."""
+
+    def __init__(self, message: str, left: str = "") -> None:
+        super().__init__(message)
+        self.left = left
+
+
+class SbatchSilent(SubmissionRefused):
+    """sbatch gave no answer: Slurm may take the array all the same."""

@@ -17,6 +17,7 @@ import numpy as np
 
 from malletrain.sizing.constraints import ConstraintRows
 from malletrain.sizing.policies.milp.pricing import MIN_SCALE, Prices
+from malletrain.sizing.quiet_highs import new_solver
 from malletrain.sizing.values import Floats, Ints, ValueTable
 
 #: Looks at the dual at most; the bound holds wherever it stops.
@@ -126,9 +127,7 @@ class _Master:
 
     def __init__(self, lines: int) -> None:
         self._lines, self._planes = lines, 0
-        self._lp = highspy.Highs()
-        for option, setting in (("output_flag", False), ("threads", 1), ("parallel", "off"), ("presolve", "off")):
-            self._lp.setOptionValue(option, setting)
+        self._lp = new_solver(presolve="off")
         none, top = np.zeros(0), highspy.kHighsInf
         cost = np.concatenate((np.zeros(lines), np.ones(1)))
         self._lp.addCols(

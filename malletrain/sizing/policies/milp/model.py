@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from malletrain.sizing.constraints import ConstraintRows
 from malletrain.sizing.policies.milp.pricing import Prices
+from malletrain.sizing.quiet_highs import new_solver
 from malletrain.sizing.values import Floats, ValueTable
 
 Ints = NDArray[np.int64]
@@ -174,13 +175,10 @@ def _solve(
     whole = highspy.HighsVarType.kInteger
     model.integrality_ = [whole] * (binaries + offsets) + [highspy.HighsVarType.kContinuous] * lines
 
-    solver = highspy.Highs()
-    for option, setting in (("output_flag", False), ("threads", 1), ("parallel", "off"), ("random_seed", 0),
-                            ("mip_rel_gap", 0.0), ("mip_abs_gap", 0.0), ("mip_max_nodes", branches),
-                            ("mip_allow_restart", False),
-                            ("mip_feasibility_tolerance", 1e-9), ("primal_feasibility_tolerance", 1e-9),
-                            ("time_limit", WATCHDOG_S)):  # fmt: skip
-        solver.setOptionValue(option, setting)
+    solver = new_solver(
+        random_seed=0, mip_rel_gap=0.0, mip_abs_gap=0.0, mip_max_nodes=branches, mip_allow_restart=False,
+        mip_feasibility_tolerance=1e-9, primal_feasibility_tolerance=1e-9, time_limit=WATCHDOG_S,
+    )  # fmt: skip
     solver.passModel(model)
     if start is not None:
         solution = highspy.HighsSolution()

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from malletrain.sizing.constraints import ConstraintRows
+from malletrain.sizing.quiet_highs import new_solver
 from malletrain.sizing.values import Floats, ValueTable
 
 Ints = NDArray[np.int64]
@@ -95,11 +96,7 @@ class _Master:
         self.rounds = 0
         self._known: set[int] = set()
         self._breakable = len(limits.upper) if breakable else 0
-        self._lp = highspy.Highs()
-        for option, setting in (("output_flag", False), ("threads", 1), ("parallel", "off"), ("random_seed", 0),
-                                ("primal_feasibility_tolerance", 1e-9),
-                                ("dual_feasibility_tolerance", 1e-9)):  # fmt: skip
-            self._lp.setOptionValue(option, setting)
+        self._lp = new_solver(random_seed=0, primal_feasibility_tolerance=1e-9, dual_feasibility_tolerance=1e-9)
         none = np.zeros(0, dtype=np.int32)
         lines, jobs = len(limits.upper), len(table.ids)
         self._lp.addRows(

@@ -1,0 +1,113 @@
+"""Which Python a job's pilots run: that of the researcher's own environment, which compute nodes have too.
+
+`mtbatch` may come from a package that is installed where users log in, and nowhere else. Standard library only.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+from malletrain.domain.errors import InvalidInput
+
+#: What a pilot's Python must be able to do; it prints whether torch is there as well, without importing it.
+PROBE = (
+    "import importlib.util as u, malletrain.elastic.launch.launcher; "
+    "print('torch' if u.find_spec('torch') else 'plain')"
+)
+
+#: Seconds for it: a cold file system is slow.
+PROBE_TIMEOUT_S = 60.0
+
+
+class Probed(NamedTuple):
+    """What is known of a Python. `fault`: why it cannot run a pilot; empty where it can."""
+
+    path: str
+    fault: str
+    torch: bool = False
+
+
+def probe(python: str, environ: Mapping[str, str]) -> Probed:
+    """Try a Python here."""
+    try:
+        done = subprocess.run(
+            [python, "-P", "-c", PROBE], env=dict(environ), cwd="/", stdin=subprocess.DEVNULL,
+            capture_output=True, text=True, errors="replace", timeout=PROBE_TIMEOUT_S, check=False,
+        )  # fmt: skip
+    except OSError as error:
+        return Probed(python, os.strerror(error.errno or 0))
+    except subprocess.TimeoutExpired:
+        return Probed(python, f"no answer in {PROBE_TIMEOUT_S:.0f} s")
+    if done.returncode == 0:
+        return Probed(python, "", "torch" in done.stdout.split())
+    said = [line for line in done.stderr.splitlines() if line.strip()] or [f"exit status {done.returncode}"]
+    old = any("unknown option" in line.lower() for line in said)
+    return Probed(python, "it is older than 3.11" if old else said[-1].strip()[:200])
+
+
+def find(environ: Mapping[str, str], given: str = "", site: str = "") -> str:
+    """The Python that pilots run.
+
+    Args:
+        environ: the caller's; an active environment (VIRTUAL_ENV, CONDA_PREFIX) comes first, then python3 on PATH,
+            then the Python that runs this. One with torch is taken before one without.
+        given: by `--python`; no other is looked at.
+        site: the site's default, where none of these can run a pilot.
+
+    Raises:
+        InvalidInput: there is none; names each that was tried, and what it lacks.
+    """
+    if given:
+        return _checked(given, "--python", environ)
+    tried: dict[str, Probed] = {}
+    for python in _own(environ):
+        found = tried[python] = _probed(python, environ)
+        if found.torch:
+            return python
+    plain = next((each.path for each in tried.values() if not each.fault and _is_callers(each.path, environ)), "")
+    if plain:
+        return plain
+    if site:
+        return _checked(site, "client.toml: python", environ)
+    lacks = "; ".join(f"{each.path}: {each.fault or 'has no torch'}" for each in tried.values())
+    raise InvalidInput(
+        "--python",
+        f"no Python here can run the job's pilots ({lacks or 'none is on PATH'}): activate the environment that has "
+        "your torch, with malletrain installed in it, or give --python=PATH; compute nodes must have it too",
+    )
+
+
+def _checked(python: str, where: str, environ: Mapping[str, str]) -> str:
+    found = probe(python, environ)
+    if found.fault:
+        raise InvalidInput(where, f"{python} cannot run a pilot: {found.fault}; install malletrain there")
+    return python
+
+
+def _own(environ: Mapping[str, str]) -> Iterator[str]:
+    """Pythons to look at, best first, each once."""
+    active = [f"{environ[name]}/bin/python" for name in ("VIRTUAL_ENV", "CONDA_PREFIX") if environ.get(name)]
+    on_path = shutil.which("python3", path=environ.get("PATH", "")) or ""
+    for python in dict.fromkeys([*active, on_path, sys.executable]):
+        if python.startswith("/") and Path(python).exists():
+            yield python
+
+
+def _probed(python: str, environ: Mapping[str, str]) -> Probed:
+    if python == sys.executable:
+        return Probed(python, "", importlib.util.find_spec("torch") is not None)
+    return probe(python, environ)
+
+
+def _is_callers(python: str, environ: Mapping[str, str]) -> bool:
+    """Whether a Python without torch is of an environment of the caller's own: active, or in a folder of theirs."""
+    home = Path(python).parents[1]
+    active = [Path(environ[name]) for name in ("VIRTUAL_ENV", "CONDA_PREFIX") if environ.get(name)]
+    return home in active or home.stat().st_uid == os.getuid()
