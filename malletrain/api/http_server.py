@@ -35,6 +35,9 @@ WAITING_CONNECTIONS = 2048
 ACCEPTS_AT_ONCE = 8
 
 
+#: Bytes of an answer that the kernel keeps for a caller who takes none; it would take 4 MB.
+SEND_BUFFER_BYTES = 256 * 1024
+
 #: Bytes of a request besides its body: its line and fields, and what frames a chunked body.
 MAX_HEAD_BYTES = 64 * 1024
 
@@ -208,6 +211,7 @@ def serve(app: ASGIApp, host: str, port: int, connections: ConnectionTable) -> H
     try:
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         sock = socket.create_server((host, port), family=family, backlog=WAITING_CONNECTIONS)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER_BYTES)  # connections inherit it
     except OSError as error:
         where = f"api.host, api.port {host}:{port}"
         why = f"cannot be listened on ({error.strerror}): choose another"

@@ -48,7 +48,15 @@ from malletrain.daemon.tracing import tracer_of
 from malletrain.daemon.views.metrics import Metrics
 from malletrain.domain.decision import Action, Decision
 from malletrain.domain.errors import JournalUnavailable
-from malletrain.domain.event import BreakerSwitched, DaemonStarted, DaemonStopped, Event, JobNotified
+from malletrain.domain.event import (
+    BreakerSwitched,
+    DaemonStarted,
+    DaemonStopped,
+    Event,
+    JobNotified,
+    MetricReported,
+    SamplesReported,
+)
 from malletrain.domain.job import JobView
 from malletrain.domain.snapshot import NodeState, Snapshot
 from malletrain.loop.breaker import why_to_pause
@@ -443,7 +451,8 @@ class Service:
         )
 
         def latest(count: int) -> Sequence[Event]:
-            return tuple(journal.read(max(0, journal.last - count)))
+            found = journal.read(max(0, journal.last - count))
+            return tuple(e for e in found if not isinstance(e.payload, SamplesReported | MetricReported))
 
         views = self._views
         requests = LoopRequests(

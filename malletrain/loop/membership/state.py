@@ -135,6 +135,7 @@ class JobMembership:
     check: Check | None = None
     checks: int = 0
     step: int = 0
+    figures: set[str] = field(default_factory=set)  #: names of what its script reports
     failed_at: int | None = None  #: the step at which a script raised last
     losses: int = 0  #: how many workers have been lost, or have left by no plan
     climbs: bool = False  #: its world grows in stages, to be measured
