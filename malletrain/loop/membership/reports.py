@@ -27,6 +27,12 @@ from malletrain.wire import messages as wire
 #: Figures by name that a job may have, and characters of JSON of its result: both are in every row of it.
 MAX_FIGURES, MAX_RESULT_CHARS = 64, 16_384
 
+#: A broken world stands still for so long (seconds), at most, before it is repaired.
+NOTICED_S = 120.0
+
+#: By so much (seconds) a worker's measure and the daemon's may differ.
+CLOCK_S = 1.0
+
 #: Exit statuses of a process that a signal ended, as a shell gives them (128 + signal).
 _SIGNAL_STATUSES = frozenset({129, 130, 131, 134, 135, 136, 137, 139, 143})
 
@@ -126,10 +132,21 @@ def _switched(machine: JobMachine, this: Worker, said: wire.Switched) -> None:
     if this.phase is Phase.JOINING and world.has(this.id):
         machine.train(this)
     if world.members[0].worker == this.id:
+        pause_s = min(said.pause_s, _longest_pause_s(machine, world))
         switched = GenerationSwitched(
-            said.generation, said.nodes, said.pause_s, said.step, said.grew, max(0, said.state_bytes)
+            said.generation, said.nodes, pause_s, said.step, said.grew, max(0, said.state_bytes)
         )
         machine.emit(switched, this, world.reason)
+
+
+def _longest_pause_s(machine: JobMachine, world: wire.Plan) -> float:
+    """For how long the world before can have stood still, by this daemon's own clock: since its plan was published;
+    a broken one also before that, until it was noticed."""
+    now = machine.clock.elapsed()
+    published = machine.job.published_at.get(world.generation)
+    if published is None:  # the members made it themselves, or an earlier daemon did
+        return now - machine.up_since + NOTICED_S
+    return now - published + (NOTICED_S if world.urgent else CLOCK_S)
 
 
 def _left(machine: JobMachine, this: Worker, said: wire.Left) -> None:

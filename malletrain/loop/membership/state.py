@@ -130,6 +130,7 @@ class JobMembership:
     build_again_at: float | None = None  #: when `pending` is published anew for that
     build_reason: str = ""
     published: dict[int, Plan] = field(default_factory=dict)  #: newer than `world`
+    published_at: dict[int, float] = field(default_factory=dict)  #: when (`Clock.elapsed`), of the newest plans
     arrived: set[str] = field(default_factory=set)  #: members that train in `world`, as they say
     arriving_since: float = 0.0
     check: Check | None = None
