@@ -479,6 +479,9 @@ class Service:
         if (half := self._half) is not None:
             app = ActiveOnly(app, lambda: half.holds)
         self._server = serve(app, config.api.host, port, connections)
+        if os.environ.get("LISTEN_FDS") and not self._server.is_inherited:
+            mend = "systemctl edit malletraind.socket, or stop it"
+            self._log.warning("malletraind.socket holds another port than api.port", port=port, mend=mend)
         self._record([Event(self._clock.now(), DaemonStarted(__version__, stage=config.pool.stage))])
         self._reactor = threading.Thread(target=self._react_for_ever, name="reactor", daemon=True)
         self._reactor.start()
