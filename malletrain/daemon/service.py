@@ -479,6 +479,8 @@ class Service:
         if (half := self._half) is not None:
             app = ActiveOnly(app, lambda: half.holds)
         self._server = serve(app, config.api.host, port, connections)
+        if not self._server.is_inherited:
+            auth.not_before = self._clock.now()
         if os.environ.get("LISTEN_FDS") and not self._server.is_inherited:
             mend = "systemctl edit malletraind.socket, or stop it"
             self._log.warning("malletraind.socket holds another port than api.port", port=port, mend=mend)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,6 +18,7 @@ import pytest
 from malletrain.api.connections import ConnectionLimits, ConnectionTable
 from malletrain.api.http_server import HttpServer, serve
 from malletrain.api.ports import Unavailable
+from malletrain.wire.worker_client import PilotIdentity, WorkerClient
 from tests.api.house import House
 
 V4, V6 = socket.AF_INET, socket.AF_INET6
@@ -172,3 +175,46 @@ def test_a_unit_of_another_port_is_left_alone() -> None:
             assert daemon.stdout is not None
             assert daemon.stdout.readline() == f"{port}\n"
             assert answers("127.0.0.1", port)
+
+
+# --- credentials that somebody else was sent ------------------------------------------------------------------
+
+
+def test_a_credential_that_was_sent_to_whoever_had_the_port_before_is_worth_nothing(house: House) -> None:
+    """Taken while the daemon was away, and handed on once it is back."""
+    people, worker = house.credential(), house.credential("malletrain-worker-v1")
+    house.auth.not_before = house.clock.now() + 2.5
+    for handed_on in (lambda: house.auth.log_in(people), lambda: house.auth.worker_uid(worker)):
+        with pytest.raises(Unavailable, match="made before this daemon listened"):
+            handed_on()
+    house.auth.not_before = house.clock.now()
+    assert house.auth.log_in(house.credential()).identity.uid == os.getuid(), "a new one is"
+
+
+def test_a_worker_shows_a_credential_on_a_connection_of_its_own() -> None:
+    """Who is at the other end of a kept one may have been there before the daemon, and hand it on."""
+    peers: list[tuple[str, int]] = []
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        url = f"http://127.0.0.1:{server.getsockname()[1]}"
+
+        def serve_hellos() -> None:
+            welcome = {"worker": "7_0.0", "token": "t", "pilot": "7_0", "heartbeat_s": 20.0}
+            text = json.dumps(welcome).encode()
+            kept = []
+            while len(peers) < 2:
+                connection, peer = server.accept()
+                kept.append(connection)
+                peers.append(peer)
+                connection.recv(65536)
+                connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%s" % (len(text), text))
+            for each in kept:
+                each.close()
+
+        serving = threading.Thread(target=serve_hellos)
+        serving.start()
+        client = WorkerClient(url, PilotIdentity(1, 8, 7, 0, 0, "n0"), credential=lambda: "MUNGE:x:")
+        client.hello()
+        client.hello()
+        client.close()
+        serving.join(60)
+    assert len(set(peers)) == 2
