@@ -121,7 +121,8 @@ def create_app(
     app = FastAPI(
         title="MalleTrain", version=__version__, openapi_url="/v1/openapi.json", docs_url=None, redoc_url=None
     )
-    people = PeopleRoutes(requests, views, auth, roles, notifier, clock, limits, site or {})
+    journal = None if workers_router is None else workers_router.budget.journal
+    people = PeopleRoutes(requests, views, auth, roles, notifier, clock, limits, site or {}, journal)
     app.include_router(make_people_router(people))
     if workers_router is not None:
         app.include_router(workers_router)

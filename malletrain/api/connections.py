@@ -86,10 +86,10 @@ class ConnectionTable:
             oldest, since = next(iter(mine.items()))
             if now - since < GRACE_S:
                 break
-            self._drop(oldest)
+            self.drop(oldest)
         if len(self._close) > self._total:
             most = max(self._strangers.values(), key=len)
-            self._drop(next(iter(most)))
+            self.drop(next(iter(most)))
 
     def vouch(self, peer: Peer, caller: str) -> bool:
         """Records that a request on this connection has shown the token of `caller`.
@@ -123,10 +123,12 @@ class ConnectionTable:
         if ended is not None:
             ended()
 
-    def _drop(self, peer: Peer) -> None:
-        close = self._close[peer]
+    def drop(self, peer: Peer) -> None:
+        """Closes a connection at once. Idempotent."""
+        close = self._close.get(peer)
         self.closed(peer)
-        close()
+        if close is not None:
+            close()
 
     def _forget(self, peer: Peer) -> None:
         """Whose connection it was."""

@@ -7,15 +7,15 @@ import socket
 import threading
 import time
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 import uvicorn
 from starlette.types import ASGIApp
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from malletrain.api.connections import ConnectionTable, Peer
+from malletrain.api.listening import Listening, listen
 from malletrain.api.ports import Unavailable
-from malletrain.domain.errors import InvalidInput
 
 #: Seconds within which a request's head must be complete. Uvicorn itself would wait for ever.
 HEAD_SECONDS = 15.0
@@ -34,6 +34,9 @@ WAITING_CONNECTIONS = 2048
 #: Connections accepted before the loop serves others again. asyncio takes its backlog for both numbers.
 ACCEPTS_AT_ONCE = 8
 
+
+#: Bytes of an answer that the kernel keeps for a caller who takes none; it would take 4 MB.
+SEND_BUFFER_BYTES = 256 * 1024
 
 #: Bytes of a request besides its body: its line and fields, and what frames a chunked body.
 MAX_HEAD_BYTES = 64 * 1024
@@ -58,6 +61,8 @@ class BoundedProtocol(HttpToolsProtocol):
     """
 
     table: ConnectionTable
+    called = ""
+    """The address of this machine that is served; "" for all that it listens on."""
     peer: Peer | None = None
     head_timer: asyncio.TimerHandle | None = None
     field_bytes = 0
@@ -67,6 +72,10 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
+        self.client, self.server = _plain(self.client), _plain(self.server)
+        if self.called and (self.server is None or self.server[0] != self.called):
+            transport.abort()
+            return
         self._await_head()
         if self.client is not None:
             self.peer = self.client
@@ -165,12 +174,18 @@ class BoundedProtocol(HttpToolsProtocol):
             self.transport.close()
 
 
-class HttpServer:
-    """A running server. `port` is the bound one, also when 0 was asked for."""
+def _plain(end: Any) -> Any:
+    """An end of a connection, without what a socket of both families puts before an IPv4 address."""
+    return None if end is None else (end[0].removeprefix("::ffff:"), end[1])
 
-    def __init__(self, server: uvicorn.Server, sock: socket.socket, thread: threading.Thread) -> None:
-        self._server, self._socket, self._thread = server, sock, thread
-        self.host, self.port = sock.getsockname()[:2]
+
+class HttpServer:
+    """A running server. `port` is the bound one, also when 0 was asked for; `is_inherited`: systemd holds it."""
+
+    def __init__(self, server: uvicorn.Server, listening: Listening, thread: threading.Thread) -> None:
+        self._server, self._listening, self._thread = server, listening, thread
+        self.host, self.port = listening.sockets[0].getsockname()[:2]
+        self.is_inherited = listening.is_inherited
 
     @property
     def is_serving(self) -> bool:
@@ -182,7 +197,7 @@ class HttpServer:
         Idempotent."""
         self._server.should_exit, self._server.force_exit = True, at_once
         self._thread.join(GOODBYE_SECONDS + 10)
-        self._socket.close()
+        self._listening.close()
 
     def __enter__(self) -> Self:
         return self
@@ -202,21 +217,14 @@ def serve(app: ASGIApp, host: str, port: int, connections: ConnectionTable) -> H
         connections: bounds and counts the connections; of this server alone.
 
     Raises:
-        InvalidInput: this user may not listen on that port.
-        Unavailable: the address is taken, or not there yet; or the server did not start.
+        InvalidInput, Unavailable: as `listen`; or the server did not start.
     """
-    try:
-        family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        sock = socket.create_server((host, port), family=family, backlog=WAITING_CONNECTIONS)
-    except OSError as error:
-        where = f"api.host, api.port {host}:{port}"
-        why = f"cannot be listened on ({error.strerror}): choose another"
-        if isinstance(error, PermissionError):
-            raise InvalidInput(where, why) from error
-        raise Unavailable(f"{where}: {why}") from error
+    listening = listen(host, port, WAITING_CONNECTIONS)
+    for sock in listening.sockets:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER_BYTES)  # connections inherit it
     config = uvicorn.Config(
         app,
-        http=type("Protocol", (BoundedProtocol,), {"table": connections}),
+        http=type("Protocol", (BoundedProtocol,), {"table": connections, "called": listening.address}),
         ws="none",
         lifespan="off",
         access_log=False,
@@ -229,14 +237,15 @@ def serve(app: ASGIApp, host: str, port: int, connections: ConnectionTable) -> H
         backlog=ACCEPTS_AT_ONCE,
     )
     server = uvicorn.Server(config)
-    thread = threading.Thread(target=server.run, kwargs={"sockets": [sock]}, name="api", daemon=True)
+    thread = threading.Thread(target=server.run, kwargs={"sockets": list(listening.sockets)}, name="api", daemon=True)
     thread.start()
     deadline = time.monotonic() + 30
     while not server.started:
         if not thread.is_alive() or time.monotonic() > deadline:
             server.should_exit = True
-            sock.close()
+            listening.close()
             raise Unavailable("the HTTP server did not start: the log says why")
         thread.join(0.005)
-    sock.listen(WAITING_CONNECTIONS)  # asyncio has set it to ACCEPTS_AT_ONCE
-    return HttpServer(server, sock, thread)
+    for sock in listening.sockets:
+        sock.listen(WAITING_CONNECTIONS)  # asyncio has set it to ACCEPTS_AT_ONCE
+    return HttpServer(server, listening, thread)

@@ -16,6 +16,7 @@ from malletrain.api.auth import Auth
 from malletrain.api.journal_notifier import JournalNotifier
 from malletrain.api.ports import Conflict, Identity, NotFound, Requests, Views
 from malletrain.api.rate_limits import RateLimits, TokenBuckets, TooManyRequests
+from malletrain.api.report_budget import ROW_BYTES
 from malletrain.api.roles import Roles, uids_of, user_name
 from malletrain.api.schemas import (
     MAX_NUMBER,
@@ -76,10 +77,13 @@ class PeopleRoutes:
         clock: Clock,
         limits: RateLimits,
         site: Mapping[str, str],
+        journal: TokenBuckets | None = None,
     ) -> None:
+        """`journal`: bytes of the journal by user id, shared with the users' workers (`ReportBudget.journal`)."""
         self.requests, self.views, self.auth, self.roles = requests, views, auth, roles
         self.notifier, self.clock, self.limits, self.site = notifier, clock, limits, dict(site)
         self.by_user = TokenBuckets(limits.user_rate, limits.user_burst, clock)
+        self.journal = journal or TokenBuckets(limits.user_journal_bytes_rate, limits.user_journal_bytes_burst, clock)
         self.logins = TokenBuckets(limits.user_login_rate, limits.user_login_burst, clock)
         self.announcements = TokenBuckets(limits.announcements_a_day / 86_400, limits.announcements_a_day, clock)
         self._polls: Counter[int] = Counter()
@@ -105,7 +109,21 @@ class PeopleRoutes:
         request.scope["malletrain.user"] = identity.user
         request.scope["malletrain.sight"] = self.roles.sight(identity)
         self.by_user.take(str(identity.uid))
+        if request.method != "GET":
+            self._charge(identity, request)
         return identity
+
+    def _charge(self, caller: Identity, request: Request) -> None:
+        """What a request that changes something may have written, by its body.
+
+        Raises:
+            TooManyRequests: the user has had too much written lately.
+        """
+        if self.journal.is_empty(str(caller.uid)):
+            raise TooManyRequests(f"too much is written to the journal for {caller.user}: wait a moment")
+        chunked = "transfer-encoding" in request.headers
+        body = self.limits.body_bytes if chunked else int(request.headers.get("content-length", 0))
+        self.journal.charge(str(caller.uid), ROW_BYTES + body)
 
     @contextmanager
     def long_poll(self, uid: int) -> Iterator[None]:
@@ -196,13 +214,15 @@ def make_people_router(people: PeopleRoutes) -> APIRouter:
 
     @router.get("/jobs", responses=answers(object_of(jobs=list_of(row_schema(JobRow))), 200, 401))
     async def jobs(
-        caller: Caller, over: bool = True, mine: bool = False, limit: Annotated[int, Query(ge=1, le=10_000)] = 1000
-    ) -> Response:
-        """The newest `limit` jobs, by number; without those that are over with `over=false`."""
+        caller: Caller, over: bool = True, mine: bool = False, limit: Annotated[int, Query(ge=1, le=10_000)] = 1000,
+        before: Annotated[int | None, Query(ge=1, le=MAX_NUMBER)] = None,
+    ) -> Response:  # fmt: skip
+        """The newest `limit` jobs, by number, or as many as make 4 MB; without those that are over with
+        `over=false`. Where there are more, the answer has the `before` that asks for them."""
         sight = roles.sight(caller)
         uid = caller.uid if mine else sight.uid
-        rows = await people.off_loop(caller.user, lambda: views.jobs(over, uid, limit))
-        return JSONResponse({"jobs": [sight.job(row).to_json() for row in rows]})
+        rows, more = await people.off_loop(caller.user, lambda: views.jobs_page(over, uid, limit, before))
+        return JSONResponse({"jobs": [sight.job(row).to_json() for row in rows]} | ({"before": more} if more else {}))
 
     @router.get("/jobs/{job_id}", responses=answers(one_job, 200, 401, 404))
     async def job(job_id: JobNumber, caller: Caller) -> Response:

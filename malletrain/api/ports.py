@@ -149,6 +149,12 @@ class Views(Protocol):
 
     def jobs(self, over: bool = True, uid: int | None = None, limit: int = 10_000) -> tuple[JobRow, ...]: ...
 
+    def jobs_page(
+        self, over: bool, uid: int | None, limit: int, before: int | None
+    ) -> tuple[tuple[JobRow, ...], int | None]:
+        """A page of them, the newest first to go on; and the `before` of the next page, None at the end."""
+        ...
+
     def status(self, at: float, nodes: bool = True, uid: int | None = None) -> StatusRow: ...
 
     def status_text(self, at: float, nodes: bool = True) -> bytes:

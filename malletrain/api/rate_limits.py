@@ -18,7 +18,7 @@ class TooManyRequests(MalletrainError):
 
 @dataclass(frozen=True, slots=True)
 class RateLimits:
-    """Rates are requests per second, bursts how many may come at once."""
+    """Rates are requests (or bytes, where the name says so) per second, bursts how many may come at once."""
 
     #: After which a request that is one too many is answered, and a login that fails: so a flood is slowed down.
     refusal_seconds: float = 1.0
@@ -45,6 +45,14 @@ class RateLimits:
     worker_events_burst: float = 500.0
     user_events_rate: float = 200.0
     user_events_burst: float = 20_000.0
+    #: What one user may have written to the journal, by his commands and his workers: some 2 MB a minute.
+    user_journal_bytes_rate: float = 32 * 1024.0
+    user_journal_bytes_burst: float = 4 * 1024 * 1024.0
+    #: What one user, or worker, is answered; and of that, what may wait to be taken, for so many seconds.
+    answer_bytes_rate: float = 4 * 1024 * 1024.0
+    answer_bytes_burst: float = 64 * 1024 * 1024.0
+    unsent_bytes: int = 16 * 1024 * 1024
+    unsent_seconds: float = 30.0
     announcements_a_day: int = 2000
     open_jobs_per_user: int = 500
     long_polls_per_user: int = 64
@@ -69,17 +77,36 @@ class TokenBuckets:
 
     def is_strained(self, key: str) -> bool:
         """Whether more than half of the burst is used up."""
+        return self._level(key) < self._burst / 2
+
+    def is_empty(self, key: str) -> bool:
+        """Whether nothing is left."""
+        return self._level(key) < 1
+
+    def charge(self, key: str, tokens: float) -> None:
+        """Take tokens that are spent already, though the bucket may not have them: it owes them then."""
+        now = self._clock.elapsed()
         with self._lock:
-            level, then = self._levels.get(key, (self._burst, 0.0))
-        return level + (self._clock.elapsed() - then) * self._rate < self._burst / 2
+            self._put(key, self._refilled(key, now) - tokens, now)
 
     def has(self, key: str) -> bool:
         """Take one token; returns whether there was one."""
         now = self._clock.elapsed()
         with self._lock:
-            level, then = self._levels.pop(key, (self._burst, now))
-            level = min(self._burst, level + (now - then) * self._rate)
-            self._levels[key] = (level - 1 if level >= 1 else level, now)
-            if len(self._levels) > self._keys:
-                self._levels.popitem(last=False)
+            level = self._refilled(key, now)
+            self._put(key, level - 1 if level >= 1 else level, now)
             return level >= 1
+
+    def _level(self, key: str) -> float:
+        with self._lock:
+            return self._refilled(key, self._clock.elapsed())
+
+    def _refilled(self, key: str, now: float) -> float:
+        level, then = self._levels.get(key, (self._burst, now))
+        return min(self._burst, level + (now - then) * self._rate)
+
+    def _put(self, key: str, level: float, now: float) -> None:
+        self._levels[key] = (level, now)
+        self._levels.move_to_end(key)
+        if len(self._levels) > self._keys:
+            self._levels.popitem(last=False)

@@ -1,4 +1,5 @@
-"""What every request passes before any work is done for it: who calls, how often, and a body of bounded size.
+"""What every request passes before any work is done for it: who calls, how often, and a body of bounded size; and
+what its answer passes: how much a caller is sent, and how much of it waits to be taken.
 
 A caller is known by the token in the headers, before a byte of the body is read. Requests of callers that are not
 known have no body, except at the two logins.
@@ -9,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+from collections import Counter
 from collections.abc import Callable
 
 import anyio
@@ -28,6 +30,10 @@ NO_WORKER = "no token of this worker: say hello again with a fresh MUNGE credent
 #: closed with bytes that nobody has read is reset, and the answer may be lost with it (RFC 9112, 9.6).
 LINGER_SECONDS = 2.0
 LINGER_BYTES = 2 * 1024 * 1024
+
+
+#: An answer is sent in parts of so many bytes.
+PART_BYTES = 64 * 1024
 
 
 class _Refused(Exception):
@@ -67,20 +73,27 @@ class RequestGuard:
         self._strangers = TokenBuckets(limits.address_rate, limits.address_burst, clock)
         self._by_login = TokenBuckets(limits.login_rate, limits.login_burst, clock)
         self._callers = TokenBuckets(limits.token_rate, limits.token_burst, clock)
+        self._answers = TokenBuckets(limits.answer_bytes_rate, limits.answer_bytes_burst, clock)
+        self._unsent: Counter[str] = Counter()
         self._buffered_bytes = {True: 0, False: 0}  # of callers that are known, and of others
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        known, body = False, bytearray()
+        caller, known, body = "", False, bytearray()
         try:
-            known, most = self._admit(scope)
+            caller, most = self._admit(scope)
+            known = bool(caller)
             if not known and scope["path"] not in self._logins and self._strangers.is_strained(_address(scope)):
                 await anyio.sleep(self._limits.refusal_seconds)
             gone = await self._read(scope, receive, body, known, most)
             if not gone:
-                await self._app(scope, _replayed(body, receive), send)
+                answer = _Answer(self, scope, send, caller or _address(scope))
+                try:
+                    await self._app(scope, _replayed(body, receive), answer.send)
+                finally:
+                    answer.close()
         except TooManyRequests as refused:
             await anyio.sleep(self._limits.refusal_seconds)
             await _refuse(receive, send, 429, str(refused))
@@ -89,8 +102,31 @@ class RequestGuard:
         finally:
             self._buffered_bytes[known] -= len(body)
 
-    def _admit(self, scope: Scope) -> tuple[bool, int]:
-        """Whether the caller is known, and how many bytes of a body are read.
+    def admit_answer(self, caller: str, size: int) -> bool:
+        """Whether an answer of so many bytes may wait for the caller to take it; counted until `answered`."""
+        if self._unsent[caller] and self._unsent[caller] + size > self._limits.unsent_bytes:
+            return False
+        self._unsent[caller] += size
+        self._answers.charge(caller, size)
+        return True
+
+    def answered(self, caller: str, size: int) -> None:
+        """The answer has gone, or never will."""
+        self._unsent[caller] -= size
+        if self._unsent[caller] <= 0:
+            del self._unsent[caller]
+
+    async def send_part(self, scope: Scope, send: Send, message: Message) -> None:
+        """Send a part of an answer. Whoever takes none for too long is cut off: it waits in memory."""
+        try:
+            async with asyncio.timeout(self._limits.unsent_seconds):
+                await send(message)
+        except TimeoutError:
+            peer = tuple(scope.get("client") or ("", 0))
+            self._connections.drop((str(peer[0]), int(peer[1])))
+
+    def _admit(self, scope: Scope) -> tuple[str, int]:
+        """The caller, "" for a stranger, and how many bytes of a body are read.
 
         Raises:
             TooManyRequests: it asks too often, or has too many connections.
@@ -100,17 +136,19 @@ class RequestGuard:
         address, limits = str(peer[0]), self._limits
         if path in self._logins:
             self._by_login.take(address)
-            return False, self._bounded(headers, self._logins[path])
+            return "", self._bounded(headers, self._logins[path])
         caller = self._identify(scope)
         if caller is None:
             self._strangers.take(address)
             if headers.get(b"content-length", b"0") != b"0" or b"transfer-encoding" in headers:
                 raise _Refused(401, NO_WORKER if path.startswith("/v1/workers/") else NO_USER)
-            return False, 0
+            return "", 0
         self._callers.take(caller)
+        if self._answers.is_empty(caller):
+            raise TooManyRequests("you have been answered too much lately: wait a moment, ask for less")
         if not self._connections.vouch((address, int(peer[1])), caller):
             raise TooManyRequests("too many connections: close some, or send your requests over one")
-        return True, self._bounded(headers, limits.body_bytes)
+        return caller, self._bounded(headers, limits.body_bytes)
 
     def _bounded(self, headers: dict[bytes, bytes], most: int) -> int:
         declared = headers.get(b"content-length", b"")
@@ -146,6 +184,43 @@ class RequestGuard:
         return False
 
 
+class _Answer:
+    """One answer on its way: counted for its caller until it has gone, and sent in parts, so that a caller who takes
+    none of it is noticed."""
+
+    def __init__(self, guard: RequestGuard, scope: Scope, send: Send, caller: str) -> None:
+        self._guard, self._scope, self._send, self._caller = guard, scope, send, caller
+        self._start: Message | None = None
+        self._size = 0
+        self._is_refused = False
+
+    async def send(self, message: Message) -> None:
+        """An ASGI `send`."""
+        if self._is_refused:
+            return
+        if message["type"] == "http.response.start":
+            self._start = message  # until it is known how long the answer is
+            return
+        body, more = message.get("body", b""), message.get("more_body", False)
+        if not self._guard.admit_answer(self._caller, len(body)):
+            self._is_refused = True
+            if self._start is not None:
+                await _tell(self._send, 429, "your answers are not taken: read them before you ask for more")
+            return
+        self._size += len(body)
+        if self._start is not None:
+            start, self._start = self._start, None
+            await self._send(start)
+        for begin in range(0, max(1, len(body)), PART_BYTES):
+            rest = more or begin + PART_BYTES < len(body)
+            part = {"type": "http.response.body", "body": body[begin : begin + PART_BYTES], "more_body": rest}
+            await self._guard.send_part(self._scope, self._send, part)
+
+    def close(self) -> None:
+        """The request is over."""
+        self._guard.answered(self._caller, self._size)
+
+
 def _address(scope: Scope) -> str:
     return str((scope.get("client") or ("",))[0])
 
@@ -165,6 +240,13 @@ def _replayed(body: bytearray, receive: Receive) -> Receive:
 
 
 async def _refuse(receive: Receive, send: Send, status: int, words: str) -> None:
+    await _tell(send, status, words, more=True)
+    await _linger(receive)
+    await send({"type": "http.response.body"})  # closes the connection
+
+
+async def _tell(send: Send, status: int, words: str, more: bool = False) -> None:
+    """A refusal, after which the connection is closed; `more`: by an empty body that follows."""
     text = json.dumps({"error": words}).encode()
     headers = [
         (b"content-type", b"application/json"),
@@ -176,9 +258,7 @@ async def _refuse(receive: Receive, send: Send, status: int, words: str) -> None
     if status in (429, 503):
         headers.append((b"retry-after", b"1"))
     await send({"type": "http.response.start", "status": status, "headers": headers})
-    await send({"type": "http.response.body", "body": text, "more_body": True})
-    await _linger(receive)
-    await send({"type": "http.response.body"})  # closes the connection
+    await send({"type": "http.response.body", "body": text, "more_body": more})
 
 
 async def _linger(receive: Receive) -> None:

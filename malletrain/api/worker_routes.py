@@ -47,6 +47,9 @@ HEARTBEAT_S = 20.0
 #: Seconds that a worker's token lives. Workers get a new one at half of that: munged may be away for the rest.
 WORKER_TOKEN_LIFETIME_S = 3600.0
 
+#: Bytes that a hello costs the journal, or the log where it is refused.
+HELLO_BYTES = 500
+
 #: Tokens of one worker; beyond, the oldest ends.
 MAX_TOKENS_PER_WORKER = 4
 
@@ -228,10 +231,13 @@ class WorkersGate:
     def _take(self, worker: str, said: Sequence[wire.Message]) -> bool:
         self.membership.heard(worker)
         known = self.membership.worker(worker)
-        taken = self.budget.within(worker, known.uid, said) if known is not None else []
+        if known is None:
+            return True
+        taken, before = self.budget.within(worker, known.uid, said), len(self.membership.pending)
         for message in taken:
             self.membership.report(worker, message)
-        return known is None or len(taken) == len(said)
+        self.budget.wrote(known.uid, self.membership.pending[before:])
+        return len(taken) == len(said)
 
     def look(self, worker: str) -> tuple[wire.Directive, float | None]:
         """What is wanted of the worker, and when something of its job is due (`Clock.elapsed`)."""
@@ -343,6 +349,7 @@ class WorkersRouter(APIRouter):
     def __init__(self, endpoints: _Endpoints) -> None:
         super().__init__(prefix="/v1/workers", tags=["workers"], route_class=_Route)
         self._endpoints = endpoints
+        self.budget = endpoints.budget
         self.post("/hello")(endpoints.hello)
         self.post("/{worker}/report")(endpoints.report)
         self.get("/{worker}/plan")(endpoints.plan)
@@ -417,6 +424,7 @@ class _Endpoints:
 
     def __init__(self, gate: WorkersGate, authenticate: Callable[[str], int], connections: ConnectionTable) -> None:
         self._gate, self._authenticate, self._connections = gate, authenticate, connections
+        self.budget = gate.budget
 
     async def hello(self, request: Request) -> Response:
         said = wire.parse(wire.Hello, await _body(request, 64 * 1024))
@@ -483,6 +491,8 @@ async def _guarded(handle: Callable[[Request], Coroutine[Any, Any, Response]], r
 
 def _hello(gate: WorkersGate, authenticate: Callable[[str], int], said: wire.Hello) -> Response:
     uid = authenticate(said.credential)
+    gate.budget.admit(uid)
+    gate.budget.journal.charge(str(uid), HELLO_BYTES)
 
     def enter() -> wire.Welcome:
         members = gate.membership

@@ -50,7 +50,15 @@ from malletrain.daemon.tracing import tracer_of
 from malletrain.daemon.views.metrics import Metrics
 from malletrain.domain.decision import Action, Decision
 from malletrain.domain.errors import JournalUnavailable
-from malletrain.domain.event import BreakerSwitched, DaemonStarted, DaemonStopped, Event, JobNotified
+from malletrain.domain.event import (
+    BreakerSwitched,
+    DaemonStarted,
+    DaemonStopped,
+    Event,
+    JobNotified,
+    MetricReported,
+    SamplesReported,
+)
 from malletrain.domain.job import JobView
 from malletrain.domain.snapshot import NodeState, Snapshot
 from malletrain.loop.breaker import why_to_pause
@@ -455,7 +463,8 @@ class Service:
         )
 
         def latest(count: int) -> Sequence[Event]:
-            return tuple(journal.read(max(0, journal.last - count)))
+            found = journal.read(max(0, journal.last - count))
+            return tuple(e for e in found if not isinstance(e.payload, SamplesReported | MetricReported))
 
         views = self._views
         requests = LoopRequests(
@@ -487,6 +496,11 @@ class Service:
         if (half := self._half) is not None:
             app = ActiveOnly(app, lambda: half.holds)
         self._server = serve(app, config.api.host, port, connections)
+        if not self._server.is_inherited:
+            auth.not_before = self._clock.now()
+        if os.environ.get("LISTEN_FDS") and not self._server.is_inherited:
+            mend = "systemctl edit malletraind.socket, or stop it"
+            self._log.warning("malletraind.socket holds another port than api.port", port=port, mend=mend)
         started = DaemonStarted(__version__, stage=config.pool.stage, url=self.url)
         self._record([Event(self._clock.now(), started)])
         self._reactor = threading.Thread(target=self._react_for_ever, name="reactor", daemon=True)

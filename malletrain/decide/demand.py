@@ -171,6 +171,21 @@ def demand_of(
     )
 
 
+#: A learned cost that forbids a change is doubted after so long (seconds) without one.
+RETRY_S = 1800.0
+
+
+def explored(demand: JobDemand, view: JobView, horizon_s: float, now: float) -> JobDemand:
+    """The demand with learned costs of more than half the horizon doubted: a change that these forbid would never be
+    measured again. Of the horizon no more than a half counts after `RETRY_S` without a change, then a quarter, ..."""
+    since = view.worlds_at[-1] if demand.current and view.worlds_at else view.turned_at
+    tries = min(10, int(max(0.0, now - since) // RETRY_S))
+    if not tries or max(demand.grow_s, demand.activate_s) <= horizon_s / 2:
+        return demand
+    most = horizon_s * 0.5**tries
+    return replace(demand, grow_s=min(demand.grow_s, most), activate_s=min(demand.activate_s, most))
+
+
 def change_interval_s(view: JobView, horizon_s: float, now: float) -> float | None:
     """How long the job keeps its nodes in the mean between two changes, in seconds; None where a change costs so
     little that the horizon serves. What a restart gains lasts until the next one.

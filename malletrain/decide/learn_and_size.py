@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from malletrain.decide.demand import change_interval_s, due_of, least_on, on_classes, rest_s
+from malletrain.decide.demand import change_interval_s, due_of, explored, least_on, on_classes, rest_s
 from malletrain.decide.draft import Draft, Inputs, Situation
 from malletrain.decide.entitlement.budgets import BudgetTerms, budgets_for
 from malletrain.decide.entitlement.limits import caps_of_unfit, constraints_for
@@ -56,18 +56,12 @@ def learn_and_size(draft: Draft, inputs: Inputs) -> Sizing:
         and (j not in draft.unfit or draft.nodes - len(draft.unfit[j].nodes) >= max(1, view.job.min_nodes))
     }
     known = {j: situation.known[j] for j in training if j in situation.known}
-    wanted = {
-        j: cache.demand(
-            view,
-            draft.staying[j],
-            known.get(j, _UNKNOWN),
-            rules,
-            draft.width,
-            draft.narrowest,
-            change_interval_s(view, draft.horizon_s, now),
-        )
-        for j, view in training.items()
-    }
+    wanted = {}
+    for j, view in training.items():
+        interval_s = change_interval_s(view, draft.horizon_s, now)
+        known_of, stays = known.get(j, _UNKNOWN), draft.staying[j]
+        demand = cache.demand(view, stays, known_of, rules, draft.width, draft.narrowest, interval_s)
+        wanted[j] = explored(demand, view, draft.horizon_s, now)
     demands = within_reach(wanted, training, known, draft.nodes, rules)
     barred = {j: each.nodes for j, each in draft.unfit.items()}
     demands = [_fitting(d, draft.nodes - len(barred[int(d.id)])) if int(d.id) in barred else d for d in demands]

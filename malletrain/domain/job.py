@@ -327,6 +327,7 @@ class JobView:
     curve_refuted: str = ""  #: how measurements contradict the curve that its owner gave
     committed_at: float | None = None  #: when steps were last reported (Unix seconds)
     waits: bool = False  #: held until other jobs have come so far
+    costs_from: str = field(default="", compare=False)  #: whose changes have shown `costs`, in words
     array_gone: str = ""  #: why it has no task and will get none: Slurm does not have its array
     #: When its first world began and when others followed, of the latest (Unix seconds, ascending).
     worlds_at: tuple[float, ...] = ()

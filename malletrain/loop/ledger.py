@@ -104,7 +104,7 @@ class Ledger:
             self.last_seq = max(self.last_seq, event.seq)
             self.last_at = max(self.last_at, event.at)
             self.holes.apply(event)
-            self.exits.apply(event)
+            self.exits.apply(event, self._user_of(event.job))
             self.unstarted.apply(event)
             self.paces.apply(event)
             self.pool.apply(event)
@@ -148,6 +148,10 @@ class Ledger:
                 record.costs = None
                 self._has_changed(record)
 
+    def _user_of(self, job: int | None) -> str:
+        record = None if job is None else self._records.get(job)
+        return "" if record is None else record.job.user
+
     def _announced(self, number: int, job: MalleableJob) -> None:
         if number not in self._records:
             self._records[number] = JobState(job)
@@ -179,7 +183,7 @@ class Ledger:
         """A pilot takes or gives up its node: the job's wait may end or begin, and its account has used the node."""
         if before.phase is PilotPhase.RELEASED and after.phase is PilotPhase.RUNNING and after.started_at is not None:
             for costs in (self.costs, self._relaunches, self._items):
-                costs.started(after.started_at - before.since)
+                costs.started(after.started_at - before.since, record.job.user)
         if before.is_active == after.is_active:
             return
         record.active += 1 if after.is_active else -1
@@ -378,6 +382,7 @@ class Ledger:
                 waits=record.waits and phase is JobPhase.HELD,
                 array_gone=record.array_gone,
                 worlds_at=tuple(record.worlds_at),
+                costs_from=self._costs_like(record.job).shown_by(record.job.id, application(record.job)),
             )
         return record.view
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from malletrain.decide.demand import RETRY_S
 from malletrain.domain.decision import Decision
 from malletrain.domain.job import JobPhase, JobView, PilotPhase
 from malletrain.domain.snapshot import Snapshot
@@ -48,6 +49,8 @@ def why_without_nodes(
         if kept:
             more = f" and {len(kept) - 1} more idle nodes are" if len(kept) > 1 else ", which is idle, is"
             reason += f" ({kept[0]}{more} left out: {refused[kept[0]]})"
+    elif why := why_too_dear(view, decision.horizon_s):
+        reason = why
     else:
         reason = "other jobs gain more from the nodes that are idle"
     ends = [
@@ -56,6 +59,20 @@ def why_without_nodes(
         if job.holds_nodes and job.end_time is not None and job.partition != harvest_partition
     ]
     return reason + "".join(f"; {each}" for each in _estimates(least, lacking, ends, supply, observed_s, now))
+
+
+def why_too_dear(view: JobView, horizon_s: float) -> str:
+    """Whether what a start or growing was learned to cost keeps the job from more nodes, in words; or ""."""
+    costs = view.costs
+    start_s, grow_s = costs.start_s + costs.activate_s, costs.grow_s
+    if not 0.0 < horizon_s / 2 < max(start_s, grow_s):
+        return ""
+    what = f"a start has cost {start_s:.0f} s" if start_s >= grow_s else f"growing has stalled it for {grow_s:.0f} s"
+    by = f" by {view.costs_from} changes" if view.costs_from else ""
+    return (
+        f"{what}{by}, too much for the {horizon_s:.0f} s looked ahead; "
+        f"every {RETRY_S / 60:.0f} min without one it is taken for less, and tried again"
+    )
 
 
 def _estimates(

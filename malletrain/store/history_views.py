@@ -83,18 +83,18 @@ class StoreHistory:
 
     def windows(self, job: int, limit: int) -> tuple[TrainingWindow, ...]:
         """The newest `limit` windows of a job's training, in order."""
-        query = select(t.event.c.at, t.event.c.data).where(
-            t.event.c.job == job, t.event.c.kind == EventKind.SAMPLES.value
+        # A row has the speed of each worker besides, which is not wanted.
+        names = (
+            func.json_extract(t.event.c.data, f"$.{name}").label(name) for name in ("nodes", "seconds", "samples")
         )
+        query = select(t.event.c.at, *names).where(t.event.c.job == job, t.event.c.kind == EventKind.SAMPLES.value)
         with storage_errors(self._path), self._engine.begin() as connection:
             rows = connection.execute(query.order_by(t.event.c.seq.desc()).limit(limit)).all()[::-1]
-        found = []
-        for row in rows:
-            data = json.loads(row.data)
-            seconds, samples = float(data.get("seconds") or 0.0), float(data.get("samples") or 0.0)
-            if seconds > 0:
-                found.append(TrainingWindow(row.at, int(data.get("nodes") or 0), seconds, samples / seconds))
-        return tuple(found)
+        return tuple(
+            TrainingWindow(row.at, int(row.nodes or 0), float(row.seconds), float(row.samples or 0.0) / row.seconds)
+            for row in rows
+            if row.seconds and row.seconds > 0
+        )
 
     def meetings(self, since: float) -> tuple[MainJobMeeting, ...]:
         """Jobs of the main queue that pilots made room for from `since` on, by their first note."""

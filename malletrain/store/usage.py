@@ -6,9 +6,13 @@ from dataclasses import dataclass, field
 
 from sqlalchemy import Connection, select
 
+from malletrain.domain.errors import InvalidInput
 from malletrain.store import schema as t
 from malletrain.store.folding import days
 from malletrain.wire.rows import UsageRow
+
+#: Rows of one answer at most.
+MAX_ROWS = 50_000
 
 
 @dataclass(slots=True)
@@ -26,6 +30,9 @@ def usage_rows(
     """Rows by day, user, account, from day `since` to day `until` (UTC, `2026-11-20`, both included, empty: open).
 
     Each has its share of the day, except where `uid` selects one user.
+
+    Raises:
+        InvalidInput: these are more than `MAX_ROWS`.
     """
     sums: dict[tuple[str, str, str], _Sum] = {}
 
@@ -57,6 +64,9 @@ def usage_rows(
                 total.node_seconds += seconds
                 total.stays += index == 0
                 total.jobs.add(row.job)
+    if len(sums) > MAX_ROWS:
+        why = f"{len(sums)} rows of days, users and accounts: at most {MAX_ROWS} in one answer; ask for fewer days"
+        raise InvalidInput("since, until", why)
     whole: dict[str, float] = {}
     for (day, _, _), each in sums.items():
         whole[day] = whole.get(day, 0.0) + each.node_seconds

@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from sqlalchemy import ColumnElement, Connection, Row, func, or_, select
+from sqlalchemy import ColumnElement, Connection, Row, Select, func, or_, select
 
 from malletrain.domain.decision import Decision
 from malletrain.domain.event import Event, EventKind
@@ -41,6 +41,16 @@ OPEN_KINDS = tuple(
 #: At most so many rows in one answer.
 MAX_JOBS = 10_000
 MAX_EVENTS = 5_000
+
+#: And so many bytes, or one row that is longer: of events, of a list of jobs.
+MAX_EVENT_BYTES = 1024 * 1024
+MAX_JOB_BYTES = 4 * 1024 * 1024
+
+#: Of a page so many are read at once.
+_JOBS_AT_ONCE = 100
+
+#: Figures that a job has in a list; by itself it has all.
+LISTED_METRICS = 16
 
 #: At most this many spans without an answer of Slurm's are listed, the latest.
 MAX_UNSEEN = 100
@@ -101,19 +111,43 @@ class StoreViews:
         """One job, with its active pilots; None if there is none of that number."""
         with storage_errors(self._path), self._engine.begin() as connection:
             rows = connection.execute(select(t.job).where(t.job.c.id == job_id)).all()
-            found = self._with_reasons(tuple(map(_job_row, _job_sources(connection, rows))))
+            found = self._with_reasons(tuple(map(_job_row, _job_sources(connection, rows, MAX_JOBS))))
         return found[0] if found else None
 
-    def jobs(self, over: bool = True, uid: int | None = None, limit: int = MAX_JOBS) -> tuple[JobRow, ...]:
-        """Jobs by number, the newest `limit` of them: without those that are `over` if so asked, of one user."""
+    def jobs(
+        self, over: bool = True, uid: int | None = None, limit: int = MAX_JOBS, before: int | None = None
+    ) -> tuple[JobRow, ...]:
+        """Jobs by number, the newest `limit` of them: without those that are `over` if so asked, of one user, with
+        numbers below `before`."""
         with storage_errors(self._path), self._engine.begin() as connection:
             query = select(t.job).order_by(t.job.c.id.desc()).limit(min(limit, MAX_JOBS))
+            if before is not None:
+                query = query.where(t.job.c.id < before)
             if not over:
                 query = query.where(t.job.c.phase.not_in(_OVER))
             if uid is not None:
                 query = query.where(t.job.c.uid == uid)
             sources = _job_sources(connection, connection.execute(query).all()[::-1])
             return self._with_reasons(tuple(map(_job_row, sources)))
+
+    def jobs_page(
+        self, over: bool, uid: int | None, limit: int, before: int | None
+    ) -> tuple[tuple[JobRow, ...], int | None]:
+        """As `jobs`, the newest that make `MAX_JOB_BYTES`; and the `before` of the next page, None at the end."""
+        rows: list[JobRow] = []
+        left = MAX_JOB_BYTES
+        while len(rows) < limit:
+            count = min(_JOBS_AT_ONCE, limit - len(rows))
+            found = self.jobs(over, uid, count) if before is None else self.jobs(over, uid, count, before)
+            for row in found[::-1]:
+                left -= len(text_of(row.to_json()))
+                if left < 0 and rows:
+                    return tuple(rows[::-1]), rows[-1].id
+                rows.append(row)
+            if not found:
+                return tuple(rows[::-1]), None
+            before = found[0].id
+        return tuple(rows[::-1]), before
 
     def status(self, at: float, nodes: bool = True, uid: int | None = None) -> StatusRow:
         """The whole picture: pool, nodes, jobs that are not over, last decision. `at` is what the clock says."""
@@ -193,7 +227,8 @@ class StoreViews:
         kinds: Sequence[str] = (),
         limit: int = MAX_EVENTS,
     ) -> tuple[tuple[EventRow, ...], int]:
-        """Events above number `after`, and the number up to which was looked: the next call's `after`.
+        """Events above number `after`, and the number up to which was looked: the next call's `after`. A page ends
+        after `limit` rows or `MAX_EVENT_BYTES`.
 
         `uid` leaves out other users' jobs and what is of no job but `OPEN_KINDS`, `kinds` all but the named ones.
         """
@@ -207,8 +242,8 @@ class StoreViews:
             query = query.where(t.event.c.kind.in_(kinds))
         with storage_errors(self._path), self._engine.begin() as connection:
             newest = connection.execute(select(func.coalesce(func.max(t.event.c.seq), 0))).scalar_one()
-            rows = connection.execute(query).all()
-        looked = rows[-1].seq if len(rows) == limit else max(after, newest)
+            rows, is_whole = _page(connection, query)
+        looked = max(after, newest) if is_whole and len(rows) < limit else rows[-1].seq
         return tuple(_event_row(row) for row in rows), looked
 
     def of_main_job(self, main_job: str) -> tuple[Event, ...]:
@@ -241,14 +276,27 @@ class StoreViews:
             return usage_rows(connection, at, since, until, uid)
 
     def latest_events(self, count: int, job: int | None = None, uid: int | None = None) -> tuple[EventRow, ...]:
-        """The newest `count` events, in order."""
+        """The newest `count` events, in order; fewer where they are long (`MAX_EVENT_BYTES`)."""
         query = select(t.event).order_by(t.event.c.seq.desc()).limit(min(count, MAX_EVENTS))
         if job is not None:
             query = query.where(t.event.c.job == job)
         if uid is not None:
             query = query.where(_shown_to(uid))
         with storage_errors(self._path), self._engine.begin() as connection:
-            return tuple(_event_row(row) for row in connection.execute(query).all()[::-1])
+            return tuple(_event_row(row) for row in _page(connection, query)[0][::-1])
+
+
+def _page(connection: Connection, query: Select[Any]) -> tuple[list[Row[Any]], bool]:
+    """The first rows of events that make `MAX_EVENT_BYTES`, and whether these are all. No others are in memory."""
+    rows: list[Row[Any]] = []
+    left = MAX_EVENT_BYTES
+    with connection.execution_options(yield_per=50).execute(query) as found:
+        for row in found:
+            left -= len(row.data) + len(row.reason) + 100
+            if left < 0 and rows:
+                return rows, False
+            rows.append(row)
+    return rows, True
 
 
 def _shown_to(uid: int) -> ColumnElement[bool]:
@@ -266,8 +314,9 @@ class _JobSource(NamedTuple):
     metrics: tuple[tuple[str, str], ...]
 
 
-def _job_sources(connection: Connection, rows: Sequence[Row[Any]]) -> list[_JobSource]:
-    """Jobs with what other tables know of them: one query a table, whatever the number of jobs."""
+def _job_sources(connection: Connection, rows: Sequence[Row[Any]], figures: int = LISTED_METRICS) -> list[_JobSource]:
+    """Jobs with what other tables know of them, and so many of their figures: one query a table, whatever the number
+    of jobs."""
     if not rows:
         return []
     low, high = min(row.id for row in rows), max(row.id for row in rows)
@@ -301,7 +350,9 @@ def _job_sources(connection: Connection, rows: Sequence[Row[Any]]) -> list[_JobS
     }
     metrics: dict[int, list[tuple[str, str]]] = {}
     for m in connection.execute(select(t.metric).where(t.metric.c.job.between(low, high)).order_by(t.metric.c.name)):
-        metrics.setdefault(m.job, []).append((m.name, m.value))
+        known = metrics.setdefault(m.job, [])
+        if len(known) < figures:
+            known.append((m.name, m.value))
     return [
         _JobSource(
             row, tuple(active.get(row.id, ())), held.get(row.id, 0), resizes.get(row.id),

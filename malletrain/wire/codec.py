@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sized
 from dataclasses import dataclass
 from enum import Enum, auto
 from functools import cache
+from itertools import islice
 from typing import Any, TypeVar
 
 from malletrain.wire.errors import WireError
@@ -22,6 +23,10 @@ T = TypeVar("T")
 
 #: Whole numbers beyond this are no floats.
 MAX_MAGNITUDE = 1e300
+
+#: The key of a field's metadata that bounds it: characters of a text, entries of a mapping. What an untrusted sender
+#: has beyond is cut off: a report is refused whole, and what a world depends on may be in it.
+MOST = "most"
 
 #: Entries of one object of plain JSON.
 MAX_PLAIN_ENTRIES = 64
@@ -65,6 +70,7 @@ def shape_of(annotation: Any) -> Shape:
 class _Fields:
     shapes: Mapping[str, Shape]
     required: tuple[str, ...]
+    most: Mapping[str, int]
 
 
 _FIELDS: dict[type[Any], _Fields] = {}
@@ -74,7 +80,8 @@ def _fields(record: type[Any]) -> _Fields:
     if record not in _FIELDS:
         hints, given = typing.get_type_hints(record), dataclasses.fields(record)
         required = (f.name for f in given if f.default is f.default_factory is dataclasses.MISSING)
-        _FIELDS[record] = _Fields({f.name: shape_of(hints[f.name]) for f in given}, tuple(required))
+        most = {f.name: f.metadata[MOST] for f in given if MOST in f.metadata}
+        _FIELDS[record] = _Fields({f.name: shape_of(hints[f.name]) for f in given}, tuple(required), most)
     return _FIELDS[record]
 
 
@@ -117,10 +124,12 @@ class Codec:
         if not isinstance(raw, dict):
             raise self.error(f"{where or record.__name__.lower()}: must be an object")
         shapes = fields_of(record)
+        most = _fields(record).most if self.bounds is not None else {}
         values: dict[str, Any] = {}
         for key, value in raw.items():
             if key in shapes:
-                values[key] = self.decode(shapes[key], value, _join(where, key))
+                decoded = self.decode(shapes[key], value, _join(where, key))
+                values[key] = _cut(decoded, most[key]) if key in most else decoded
         for name in _fields(record).required:
             if name not in values:
                 raise self.error(f"{_join(where, name)}: {self.missing}")
@@ -228,6 +237,13 @@ def steers_nothing(text: str) -> str:
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() or c in "\n\t" else "\N{REPLACEMENT CHARACTER}" for c in text)
+
+
+def _cut(value: object, most: int) -> object:
+    """The first `most` characters of a text, or entries of a mapping; anything else as it is."""
+    if isinstance(value, dict):
+        return dict(islice(value.items(), most))
+    return value[:most] if isinstance(value, str) else value
 
 
 def _fits(value: Sized, limit: int | None) -> bool:

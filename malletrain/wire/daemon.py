@@ -14,6 +14,9 @@ from malletrain.wire.pair_http import DaemonHttp, open_http
 from malletrain.wire.rows import EventRow, JobRow, ProfileRow, PromiseRow, StatusRow, UsageRow
 from malletrain.wire.tls import TlsConnector
 
+#: Jobs of a list.
+MAX_JOBS = 1000
+
 
 class BadAnswer(WireError):
     """The daemon answered something that was not asked for."""
@@ -42,9 +45,17 @@ class DaemonClient:
         return StatusRow.from_json(self._http.get("/v1/status"))
 
     def jobs(self, *, over: bool = True, mine: bool = False) -> tuple[JobRow, ...]:
-        """Every job, or without those that are over, or the caller's alone."""
-        query = {"over": over, "mine": mine} if mine or not over else None
-        return tuple(JobRow.from_json(row) for row in self._list(self._http.get("/v1/jobs", query), "jobs"))
+        """The newest `MAX_JOBS` jobs, or without those that are over, or the caller's alone."""
+        rows: list[JobRow] = []
+        query: dict[str, bool | int] = {"over": over, "mine": mine} if mine or not over else {}
+        while len(rows) < MAX_JOBS:
+            answer = self._http.get("/v1/jobs", query)
+            rows[:0] = [JobRow.from_json(row) for row in self._list(answer, "jobs")]
+            before = answer.get("before")  # None at the end, and of a daemon that gives all at once
+            if not isinstance(before, int):
+                break
+            query["before"] = before
+        return tuple(rows[-MAX_JOBS:])
 
     def job(self, job: int) -> JobRow:
         """One job."""

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from malletrain.wire.codec import Bounds, Codec
+from malletrain.wire.codec import MOST, Bounds, Codec
 from malletrain.wire.errors import WireError
 
 #: What a worker's MUNGE credential is made for (`malletrain.wire.munge.statement`).
@@ -21,6 +21,11 @@ WORKER_PURPOSE = "malletrain-worker-v1"
 
 #: Marks a field that a release added to what workers send: it is not sent while it has its default.
 SPARSE: Mapping[str, bool] = {"sparse": True}
+
+#: Marks texts that are for people, names of figures, and mappings by few names.
+WORDS: Mapping[str, int] = {MOST: 400}
+NAME: Mapping[str, int] = {MOST: 100}
+FEW: Mapping[str, int] = {MOST: 32}
 
 MAX_EVENTS_PER_REPORT = 256
 MAX_REPORT_BYTES = 512 * 1024
@@ -170,7 +175,7 @@ class Warm:
     """Ready to become a member; `address` is its store, `stages` the seconds that each part of the start took."""
 
     address: str
-    stages: Mapping[str, float] = field(default_factory=dict)
+    stages: Mapping[str, float] = field(default_factory=dict, metadata=FEW)
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,7 +198,7 @@ class Fault:
     generation: int
     step: int
     how: str
-    detail: str = ""
+    detail: str = field(default="", metadata=WORDS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,7 +218,7 @@ class Switched:
 class Leaving:
     """Asked to end by someone else (SIGTERM): leaves as soon as it may."""
 
-    why: str
+    why: str = field(metadata=WORDS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,7 +231,7 @@ class Left:
     generation: int
     step: int
     saved: str | None = None
-    unsaved: str = field(default="", metadata=SPARSE)
+    unsaved: str = field(default="", metadata={**SPARSE, **WORDS})
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,7 +252,7 @@ class Samples:
     steps: int
     total: int
     steady: bool = True
-    parts: Mapping[str, float] = field(default_factory=dict)
+    parts: Mapping[str, float] = field(default_factory=dict, metadata=FEW)
     noise_scale: float | None = None
     rates: Mapping[str, float] = field(default_factory=dict)
     memory_bytes: int = 0
@@ -258,7 +263,7 @@ class Samples:
 class Metric:
     """A figure that the training script reported, after `samples` samples; None where it was nan or infinite."""
 
-    name: str
+    name: str = field(metadata=NAME)
     value: float | None
     samples: int
 

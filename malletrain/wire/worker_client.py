@@ -171,6 +171,7 @@ class WorkerClient:
             standing=standing,
             part=self.identity.part,
         )
+        self.close()  # what is at the other end of a kept connection may not be the daemon any more
         try:
             answer = self._call("POST", "/v1/workers/hello", messages.to_json(said), TIMEOUT_S)
         except TokenUnknown as error:

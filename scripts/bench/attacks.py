@@ -3,8 +3,10 @@
 A private Slurm with several users, malletraind, and a job of pilots. First nothing else happens; then, for as long,
 one process of another user's runs every attack of tests/security/test_denial.py at once (stalled bodies, stalled
 logins, idle connections, heads that come byte by byte, made-up tokens, floods of requests, logins, jobs), and
-a worker of that user's floods figures. Printed for both: percentiles of `status` over a kept connection and with a
-login, how long a main job waits for nodes that pilots hold, ticks made and left out, and the daemon's memory.
+workers of that user's flood figures, and messages as heavy as one may be. Printed for both:
+percentiles of `status` over a kept connection and with a
+login, how long a main job waits for nodes that pilots hold, ticks made and left out, the daemon's memory,
+and how much the journal has grown.
 
     python -m scripts.bench.attacks --seconds 60
 """
@@ -152,6 +154,7 @@ async def attack(url: str, seconds: float) -> dict[str, int]:
     floods: dict[str, Callable[[], bytes]] = {
         "made-up tokens": lambda: get % f"Authorization: Bearer {secrets.token_hex(8)}\r\n".encode(),
         "own requests": lambda: get % mine,
+        "events": lambda: b"GET /v1/events?limit=5000 HTTP/1.1\r\nHost: x\r\n%s\r\n" % mine,
         "bad logins": lambda: post % (b"/v1/session", len(login), b"") + login,
         "announcements": lambda: post % (b"/v1/jobs", len(job), mine) + job,
     }
@@ -167,11 +170,18 @@ def flood_figures() -> None:
     """In a pilot: figures as fast as the daemon takes them."""
     client = WorkerClient(os.environ["MALLETRAIN_URL"], PilotIdentity.of(os.environ))
     said = [messages.Metric(f"loss {n}", 0.5, n) for n in range(messages.MAX_EVENTS_PER_REPORT)]
+    long = {f"{n:0190}": 1.0 for n in range(2000)}
+    heavy: list[messages.Message] = [
+        messages.Samples(1, 1, 8, 1.0, 1, 8, parts=long),
+        messages.Fault(1, 1, "closed", "x" * 3900),
+    ]
     while True:
         try:
             if client.welcome is None:
                 client.hello()
             client.report(said)
+            for message in heavy:
+                client.report([message])
         except WireError:
             time.sleep(0.2)
 
@@ -206,7 +216,7 @@ def part(lab: Lab, site: Site, options: argparse.Namespace, name: str, *, attack
         worker = f"cd {ROOT} && exec {sys.executable} -m scripts.bench.attacks --role worker"
         site.harvest("bob", 1, payload=worker)
         attackers.append(role(lab, site, "attacker", "bob", options.seconds))
-    before, began = counted(site), time.monotonic()
+    before, began, kept = counted(site), time.monotonic(), journal_bytes(site)
     user = role(lab, site, "honest", "alice", options.seconds)
     waits = [main_job(lab, site, options) for _ in range(2)]
     out, err = user.communicate(timeout=options.seconds + 120)
@@ -221,6 +231,8 @@ def part(lab: Lab, site: Site, options: argparse.Namespace, name: str, *, attack
     expected = passed / options.tick
     made, skipped, failed = (after[key] - before[key] for key in ("ticks", "skipped", "failed"))
     print(f"{name}: {made:.0f} ticks made of {expected:.1f} due, {skipped:.0f} left out, {failed:.0f} failed")
+    grown = (journal_bytes(site) - kept) / 2**20
+    print(f"{name}: the journal has grown by {grown:.1f} MiB, {60 * grown / passed:.1f} MiB a minute")
     print(f"{name}: the daemon holds {memory(site.pid, 'VmRSS'):.0f} MiB, {memory(site.pid, 'VmHWM'):.0f} at most")
     for attacker in attackers:
         did, err = attacker.communicate(timeout=120)
@@ -247,6 +259,11 @@ def main_job(lab: Lab, site: Site, options: argparse.Namespace) -> float:
 
 def harvested(lab: Lab) -> int:
     return len(lab.run(["squeue", "-h", "-p", "harvest", "-t", "R", "-o", "%i"]).stdout.split())
+
+
+def journal_bytes(site: Site) -> int:
+    """Of the journal and its write-ahead log."""
+    return sum(file.stat().st_size for file in site.directory.glob("malletrain.db*"))
 
 
 def counted(site: Site) -> dict[str, float]:

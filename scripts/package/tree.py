@@ -28,6 +28,8 @@ CONFIGURATION = ("etc/malletrain/malletrain.toml",)
 #: Files of site-configs, and where the system looks for them.
 SYSTEM_FILES = {
     "systemd/malletraind.service": "usr/lib/systemd/system/malletraind.service",
+    "systemd/malletraind.socket": "usr/lib/systemd/system/malletraind.socket",
+    "systemd/malletraind-port.service": "usr/lib/systemd/system/malletraind-port.service",
     "systemd/malletrain-actuator.service": "usr/lib/systemd/system/malletrain-actuator.service",
     "systemd/malletrain.sysusers": "usr/lib/sysusers.d/malletrain.conf",
     "systemd/malletrain.tmpfiles": "usr/lib/tmpfiles.d/malletrain.conf",

@@ -29,7 +29,7 @@ from scripts.simulation.ports import DaemonsJournal, DaemonsSlurm, NoMetrics, Si
 
 TICK_S = 10.0
 WATCH_S = 2.0
-_UNBOUNDED = RateLimits(worker_events_rate=1e9, user_events_rate=1e9)
+_UNBOUNDED = RateLimits(worker_events_rate=1e9, user_events_rate=1e9, user_journal_bytes_rate=1e12)
 
 
 def _from_image(journal: DaemonsJournal, number: int) -> FoldedState:

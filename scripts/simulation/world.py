@@ -73,7 +73,7 @@ class History:
 
 #: Fields of a job's view that hold more than its own events: costs are of all jobs together, and a curve is fitted
 #: anew only after so many samples more.
-_NOT_OF_THE_JOURNAL_ALONE = {"costs", "curve", "batches"}
+_NOT_OF_THE_JOURNAL_ALONE = {"costs", "costs_from", "curve", "batches"}
 #: Seconds after the end of all jobs until the daemon must have seen it.
 SEEN_AFTER_S = 60.0
 

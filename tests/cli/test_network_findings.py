@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+from pathlib import Path
 
 import pytest
 
@@ -67,3 +68,36 @@ def test_a_filtered_port_is_not_reached(monkeypatch: pytest.MonkeyPatch) -> None
 
     monkeypatch.setattr(socket, "create_connection", silent)
     assert reaches("n1", 47_999) is None, "the node may be down"
+
+
+def listening(folder: Path, **uids: int) -> Path:
+    """The kernel's lists, with a socket of each uid on port 8470."""
+    for name in ("tcp", "tcp6"):
+        lines = ["  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode"]
+        if name in uids:
+            lines.append(
+                f"   0: 00000000:2116 00000000:0000 0A 00000000:00000000 00:00000000 00000000 {uids[name]} 0 7"
+            )
+        lines.append("   1: 0100007F:2116 00000000:0000 06 00000000:00000000 00:00000000 00000000 4711 0 8")
+        (folder / name).write_text("\n".join(lines) + "\n")
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("uids", "level", "words"),
+    [
+        ({"tcp": 990}, Level.WARNING, "no socket unit holds it"),
+        ({"tcp6": 0}, Level.OK, "root holds port 8470"),
+        ({"tcp": 990, "tcp6": 4711}, Level.ERROR, "is held by 4711"),
+        ({"tcp": 990, "tcp6": 991}, Level.ERROR, "is held by 990, 991"),
+        ({"tcp": 4711}, Level.ERROR, "is held by 4711"),
+        ({}, None, ""),
+    ],
+)
+def test_who_holds_the_daemons_port(
+    uids: dict[str, int], level: Level | None, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("malletrain.cli.admin.network_findings.user_name", str)
+    ours = network_findings(Config(), [], proc=listening(tmp_path, **uids))
+    told = [each for each in ours if "port 8470" in each.what]
+    assert [(each.level, words in each.what) for each in told] == ([] if level is None else [(level, True)])

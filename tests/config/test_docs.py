@@ -78,10 +78,11 @@ def test_the_clients_example_is_one(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd-analyze is not installed")
-@pytest.mark.parametrize("name", ["malletraind.service", "malletrain-actuator.service"])
+@pytest.mark.parametrize("name", ["malletraind.service", "malletrain-actuator.service", "malletraind.socket"])
 def test_systemd_takes_the_unit(name: str, tmp_path: Path) -> None:
     unit = (SITES / "systemd" / name).read_text()
-    assert "/opt/malletrain/bin/malletraind" in unit
+    assert "/opt/malletrain/bin/malletraind" in unit or name.endswith(".socket")
+    shutil.copy(SITES / "systemd" / "malletraind-port.service", tmp_path)
     here = tmp_path / name
     # systemd checks that the program is there: any will do.
     here.write_text(unit.replace("/opt/malletrain/bin/malletraind", "/bin/true"))
@@ -128,6 +129,13 @@ def test_the_unit_starts_what_the_daemon_understands() -> None:
     assert Config().store.path.startswith(f"/var/lib/{unit['StateDirectory']}/")
     assert f"--config {config.SYSTEM_FILE}" in unit["ExecStart"]
     assert unit["User"] not in ("root", "slurm")
+
+
+def test_the_socket_unit_holds_the_daemons_port() -> None:
+    socket_unit = (SITES / "systemd" / "malletraind.socket").read_text()
+    assert f"ListenStream={Config().api.port}\n" in socket_unit
+    assert "BindIPv6Only=both\n" in socket_unit
+    assert "Sockets=malletraind.socket\n" in (SITES / "systemd" / "malletraind.service").read_text()
 
 
 def test_the_actuators_unit_goes_with_the_daemons() -> None:

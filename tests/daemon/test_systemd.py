@@ -130,6 +130,46 @@ def test_it_is_started_again_until_slurm_and_its_port_are_there(site: Site) -> N
     lab.wait_for(lambda: site.is_up() and of_unit("ActiveState") == "active", 120, "the daemon")
 
 
+@pytest.fixture
+def held_port(site: Site) -> Iterator[None]:
+    """The shipped socket unit, on the port of this site."""
+    here = [UNIT.with_name("malletraind.socket"), UNIT.with_name("malletraind-port.service")]
+    for unit in here:
+        text = unit.read_text().replace("ListenStream=8470", f"ListenStream={site.port}")
+        (UNITS / unit.name).write_text(text)
+    systemctl("daemon-reload")
+    yield
+    systemctl("stop", NAME, *(unit.name for unit in here), check=False)
+    for unit in here:
+        (UNITS / unit.name).unlink()
+
+
+def holders(port: int) -> set[int]:
+    """Who listens on a port: user ids."""
+    lines = [line.split() for name in ("tcp", "tcp6") for line in Path(f"/proc/net/{name}").read_text().splitlines()]
+    return {int(line[7]) for line in lines if line[3] == "0A" and line[1].endswith(f":{port:04X}")}
+
+
+@pytest.mark.usefixtures("held_port")
+def test_root_holds_the_port_and_a_stopped_daemon_stays_stopped(site: Site) -> None:
+    systemctl("start", NAME)
+    assert site.is_up()
+    assert holders(site.port) == {0}
+    for verb in ("reload", "restart"):
+        systemctl(verb, NAME)
+        site.lab.wait_for(site.is_up, 90, f"the daemon after its {verb}")
+        assert holders(site.port) == {0}
+    systemctl("stop", NAME)
+    for host, family in (("0.0.0.0", socket.AF_INET), ("::", socket.AF_INET6), ("127.0.0.1", socket.AF_INET)):
+        with pytest.raises(OSError, match="in use"):
+            socket.create_server((host, site.port), family=family).close()
+    for _ in range(3):
+        socket.create_connection(("127.0.0.1", site.port), timeout=10).close()
+    assert of_unit("ActiveState") == "inactive", "a caller does not start it"
+    systemctl("start", NAME)
+    assert site.is_up()
+
+
 def test_a_wrong_configuration_is_not_tried_again(site: Site) -> None:
     site.config.write_text(site.config.read_text().replace("tick_s", "tock_s"))
     assert systemctl("start", NAME, check=False).returncode != 0

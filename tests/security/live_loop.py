@@ -30,7 +30,7 @@ USER = 1001
 LENIENT = dataclasses.replace(RULES, max_faults=10**9)
 UNBOUNDED = RateLimits(
     user_rate=1e9, address_rate=1e9, token_rate=1e9, login_rate=1e9, user_login_rate=1e9,
-    worker_events_rate=1e9, user_events_rate=1e9,
+    worker_events_rate=1e9, user_events_rate=1e9, user_journal_bytes_rate=1e12,
 )  # fmt: skip
 
 

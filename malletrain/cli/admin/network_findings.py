@@ -6,8 +6,10 @@ import errno
 import os
 import socket
 from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
 from urllib.parse import urlsplit
 
+from malletrain.api.roles import user_name
 from malletrain.config import Config
 from malletrain.slurm.site.site_facts import Finding, Level
 
@@ -16,6 +18,9 @@ PROBED_PORT = 47_999
 
 #: Seconds until a probe counts as filtered.
 PROBE_S = 1.0
+
+#: Any user may listen on this port and above.
+FIRST_UNPRIVILEGED_PORT = 1024
 
 #: Users below this are the system's (login.defs(5), UID_MIN).
 FIRST_USER = 1000
@@ -26,13 +31,16 @@ GUIDE = "docs/how-to/admin-network.md"
 Probe = Callable[[str, int], bool | None]
 
 
-def network_findings(config: Config, nodes: Iterable[str], probe: Probe | None = None) -> Iterator[Finding]:
+def network_findings(
+    config: Config, nodes: Iterable[str], probe: Probe | None = None, proc: Path = Path("/proc/net")
+) -> Iterator[Finding]:
     """What is found, also when all is well.
 
     Args:
         config: the daemon's.
         nodes: compute nodes of the harvest partition; one that answers is probed.
         probe: see `Probe`; by default a TCP connection.
+        proc: where the kernel lists this machine's sockets.
     """
     url = urlsplit(config.api.url)
     loopback = config.api.host in ("127.0.0.1", "::1", "localhost")
@@ -54,7 +62,45 @@ def network_findings(config: Config, nodes: Iterable[str], probe: Probe | None =
             f"the API listens on every interface of this machine (api.host = {config.api.host!r})",
             "set api.host to the address that login and compute nodes reach, or filter the port",
         )
+    yield from _holders_of_port(config.api.port, proc)
     yield from _workers_ports(nodes, probe or reaches)
+
+
+def _holders_of_port(port: int, proc: Path) -> Iterator[Finding]:
+    """Who on this machine listens on the daemon's port. Nothing is said where nobody does: on another machine."""
+    uids = _listeners(port, proc)
+    if not port or not uids:
+        return
+    strange = sorted(uid for uid in uids if uid >= FIRST_USER and uid != os.geteuid())
+    if strange or len(uids) > 1:
+        names = ", ".join(map(user_name, strange or sorted(uids)))
+        yield Finding(
+            Level.ERROR,
+            f"port {port} of this machine is held by {names}: callers' credentials and reports may go there",
+            f"unless malletraind runs as that user alone, find the process (`ss -ltnp sport = :{port}`) and end it",
+        )
+    elif uids == {0}:
+        yield Finding(Level.OK, f"root holds port {port}: nobody can take the daemon's place")
+    elif port >= FIRST_UNPRIVILEGED_PORT:
+        yield Finding(
+            Level.WARNING,
+            f"any account of this machine can take port {port} while the daemon is away: no socket unit holds it",
+            "systemctl enable malletraind.socket && systemctl restart malletraind",
+        )
+
+
+def _listeners(port: int, proc: Path) -> set[int]:
+    """The user ids that have listening sockets on a port, in either family (proc(5), /proc/net/tcp)."""
+    found = set()
+    for name in ("tcp", "tcp6"):
+        try:
+            lines = (proc / name).read_text().splitlines()[1:]
+        except OSError:
+            continue
+        for words in map(str.split, lines):
+            if len(words) > 7 and words[3] == "0A" and words[1].endswith(f":{port:04X}"):
+                found.add(int(words[7]))
+    return found
 
 
 def _workers_ports(nodes: Iterable[str], probe: Probe) -> Iterator[Finding]:

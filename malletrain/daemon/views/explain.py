@@ -20,6 +20,7 @@ from malletrain.domain.event import (
 )
 from malletrain.domain.job import JobView
 from malletrain.domain.snapshot import SlurmJob, Snapshot
+from malletrain.loop.waiting_reason import why_too_dear
 
 #: No job has a number of so many digits.
 MAX_DIGITS = 19
@@ -108,6 +109,8 @@ def _job(view: JobView, decision: Decision | None, shown: _Shown, waiting: str) 
         yield f"  batch: {job.batch_min} to {job.batch_max} samples, gradient noise scale {noise}{choice}"
     if decision is not None:
         size = decision.sizes.get(job.id, 0)
+        if why := why_too_dear(view, decision.horizon_s):
+            yield f"  grows little: {shown.words(why)}"
         yield f"  last decision ({utc(decision.at)}, {decision.status.value}): {size} nodes"
         for action in decision.actions:
             if action.job_id == job.id:

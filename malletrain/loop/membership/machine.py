@@ -86,7 +86,7 @@ class JobMachine:
         self.clock = clock
         self.due_at: float | None = None  #: when `tick` must be called (`Clock.elapsed`) if nothing else is before
         self._outbox = outbox
-        self._up_since = up_since
+        self.up_since = up_since
         self._make_secret = make_secret
         self._holding = holding
         self._reserve = reserve
@@ -229,7 +229,7 @@ class JobMachine:
         deadline = self.clock.elapsed() + self.settings.check_in_s
         if any(job.workers[name].unheard for name in asked):
             # Just after a restart of the daemon, members may not have noticed yet that it is back.
-            deadline = max(deadline, self._up_since + self.settings.return_s)
+            deadline = max(deadline, self.up_since + self.settings.return_s)
         job.check = Check(job.checks, deadline, broken, entered, reason, asked)
         self.look_at(deadline)
 
@@ -260,6 +260,8 @@ class JobMachine:
         secret = self._make_secret() if seats and not job.terms.restarts else ""
         plan = Plan(job.generation, seats, store, reason, urgent, batch, job.void_before, secret)
         job.pending = job.published[plan.generation] = plan
+        job.published_at[plan.generation] = self.clock.elapsed()
+        job.published_at.pop(plan.generation - PLANS_KEPT, None)
         job.build_again_at = None
         job.ask_again_at = self.clock.elapsed() + self.settings.prepare_s
         job.published.pop(plan.generation - PLANS_KEPT, None)
@@ -468,7 +470,7 @@ class JobMachine:
             job.fenced_at = None
             return False
         if job.fenced_at is None:
-            if now < self._up_since + self.settings.adopt_s and None in unheard.values():
+            if now < self.up_since + self.settings.adopt_s and None in unheard.values():
                 self.look_at(now + UNHEARD_POLL_S)
                 return True
             job.fenced_at = now

@@ -127,6 +127,11 @@ class Membership:
         """Sets the jobs of unknown scalability: a new world of theirs grows in stages and is measured at each."""
         self._climbers = jobs
 
+    @property
+    def pending(self) -> Sequence[Event]:
+        """The events that the next `reports` gives."""
+        return self._outbox.events
+
     def reports(self) -> Sequence[Event]:
         """The events since the last call, in order."""
         events, self._outbox.events = self._outbox.events, []

@@ -6,7 +6,10 @@ A worker's life: hello (JOINING), warm (WARM), member of a published generation,
 from __future__ import annotations
 
 import dataclasses
+import json
 import math
+from collections.abc import Mapping
+from typing import Any
 
 from malletrain.domain.event import (
     GenerationSwitched,
@@ -20,6 +23,15 @@ from malletrain.domain.event import (
 from malletrain.loop.membership.machine import JobMachine
 from malletrain.loop.membership.state import Phase, Worker
 from malletrain.wire import messages as wire
+
+#: Figures by name that a job may have, and characters of JSON of its result: both are in every row of it.
+MAX_FIGURES, MAX_RESULT_CHARS = 64, 16_384
+
+#: A broken world stands still for so long (seconds), at most, before it is repaired.
+NOTICED_S = 120.0
+
+#: By so much (seconds) a worker's measure and the daemon's may differ.
+CLOCK_S = 1.0
 
 #: Exit statuses of a process that a signal ended, as a shell gives them (128 + signal).
 _SIGNAL_STATUSES = frozenset({129, 130, 131, 134, 135, 136, 137, 139, 143})
@@ -46,11 +58,11 @@ def apply(machine: JobMachine, this: Worker, message: wire.Message) -> None:
             if not machine.job.climbs:
                 return  # nothing to decide
         case wire.Metric():
-            machine.emit(MetricReported(message.name, message.value, message.samples), this)
+            _metric(machine, this, message)
             return
         case wire.Finished():
             if machine.job.over is None and this.phase.lives:
-                machine.emit(JobCompleted(dict(message.result)), this, "training finished")
+                machine.emit(JobCompleted(_bounded(message.result)), this, "training finished")
                 machine.end("training finished")
         case wire.Failed():
             _failed(machine, this, message)
@@ -120,10 +132,21 @@ def _switched(machine: JobMachine, this: Worker, said: wire.Switched) -> None:
     if this.phase is Phase.JOINING and world.has(this.id):
         machine.train(this)
     if world.members[0].worker == this.id:
+        pause_s = min(said.pause_s, _longest_pause_s(machine, world))
         switched = GenerationSwitched(
-            said.generation, said.nodes, said.pause_s, said.step, said.grew, max(0, said.state_bytes)
+            said.generation, said.nodes, pause_s, said.step, said.grew, max(0, said.state_bytes)
         )
         machine.emit(switched, this, world.reason)
+
+
+def _longest_pause_s(machine: JobMachine, world: wire.Plan) -> float:
+    """For how long the world before can have stood still, by this daemon's own clock: since its plan was published;
+    a broken one also before that, until it was noticed."""
+    now = machine.clock.elapsed()
+    published = machine.job.published_at.get(world.generation)
+    if published is None:  # the members made it themselves, or an earlier daemon did
+        return now - machine.up_since + NOTICED_S
+    return now - published + (NOTICED_S if world.urgent else CLOCK_S)
 
 
 def _left(machine: JobMachine, this: Worker, said: wire.Left) -> None:
@@ -185,10 +208,28 @@ def _exited(machine: JobMachine, this: Worker, status: int) -> None:
         machine.lose(this, f"its process ended with status {status}")
 
 
+def _metric(machine: JobMachine, this: Worker, said: wire.Metric) -> None:
+    """A figure of the script's: the first `MAX_FIGURES` names of the job are kept."""
+    names = machine.job.figures
+    if said.name in names or len(names) < MAX_FIGURES:
+        names.add(said.name)
+        machine.emit(MetricReported(said.name, said.value, said.samples), this)
+
+
+def _bounded(result: Mapping[str, Any]) -> dict[str, Any]:
+    """What a script says of its training, or that it says too much."""
+    chars = len(json.dumps(dict(result)))
+    if chars <= MAX_RESULT_CHARS:
+        return dict(result)
+    return {"left_out": f"a result of {chars} characters of JSON: at most {MAX_RESULT_CHARS} are kept"}
+
+
 def _samples(machine: JobMachine, this: Worker, window: wire.Samples) -> None:
     job = machine.job
     job.step = max(job.step, window.step or 0)
-    machine.emit(SamplesReported(**dataclasses.asdict(window)), this)
+    # Rates of whom this job does not have tell nothing.
+    rates = {name: rate for name, rate in window.rates.items() if name in job.workers}
+    machine.emit(SamplesReported(**dataclasses.asdict(dataclasses.replace(window, rates=rates))), this)
     if job.climbs and job.world is not None and window.steady and window.nodes == len(job.world.members):
         samples, seconds = window.samples, window.seconds
         if samples > 0 and seconds > 0 and math.isfinite(samples / seconds):

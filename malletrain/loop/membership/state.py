@@ -130,11 +130,13 @@ class JobMembership:
     build_again_at: float | None = None  #: when `pending` is published anew for that
     build_reason: str = ""
     published: dict[int, Plan] = field(default_factory=dict)  #: newer than `world`
+    published_at: dict[int, float] = field(default_factory=dict)  #: when (`Clock.elapsed`), of the newest plans
     arrived: set[str] = field(default_factory=set)  #: members that train in `world`, as they say
     arriving_since: float = 0.0
     check: Check | None = None
     checks: int = 0
     step: int = 0
+    figures: set[str] = field(default_factory=set)  #: names of what its script reports
     failed_at: int | None = None  #: the step at which a script raised last
     losses: int = 0  #: how many workers have been lost, or have left by no plan
     climbs: bool = False  #: its world grows in stages, to be measured

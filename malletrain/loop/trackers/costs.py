@@ -6,8 +6,10 @@
   runs beside these: cuda (the GPU's context), nccl (loading it).
 - *stalls* of the whole world: at growing, by newcomers and by the bytes that each is sent; at shrinking; at a loss.
 
-What the job has shown counts, else what its application has, else what the site has, else what was assumed. A stall
-at growing is taken to be  a + b bytes log2(1 + newcomers):  the state goes from one to the next along a tree. b is
+What the job has shown counts, else what its application has, else what its user's other jobs have, else what the
+site's users have, else what was assumed. What users' workers tell or do is theirs: no stall is longer than the time
+in which it was, no stage longer than its activation, and of the site each user has one vote (`_by_vote`). A stall at
+growing is taken to be  a + b bytes log2(1 + newcomers):  the state goes from one to the next along a tree. b is
 the median of the slopes between any two stalls (Theil, 1950; Sen, 1968), which a few odd ones do not move.
 """
 
@@ -19,7 +21,6 @@ from collections.abc import Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import combinations
 from statistics import median
-from typing import cast
 
 from malletrain.domain.event import Event, GenerationPublished, GenerationSwitched, WorkerWarm
 from malletrain.domain.job import ResizeCosts
@@ -49,8 +50,15 @@ RELAUNCH = ResizeCosts(grow_s=20.0, shrink_s=20.0, loss_s=20.0)
 #: taken the batch that it works on, which counts as nothing here.
 INDEPENDENT_ITEMS = ResizeCosts(grow_s=0.0, shrink_s=0.0, loss_s=0.0)
 
+#: Users who have a vote on what the site's changes cost: those that were heard last.
+_USERS_KEPT = 500
+#: Below so many votes none counts for more than so many times what is assumed, or so many seconds.
+_FEW_VOTES, _FEW_VOTES_FACTOR, _FEW_VOTES_S = 3, 10.0, 30.0
+#: A world that broke stood still for so long (seconds) before its repair was published, at most.
+NOTICED_S = 120.0
+
 Application = tuple[str, str]
-Scope = int | Application | None  #: a job, an application, the site
+Scope = int | Application | str  #: a job, an application, a user
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +85,17 @@ class Shown:
     activations: deque[float] = field(default_factory=lambda: deque(maxlen=KEPT))
     stages: deque[Mapping[str, float]] = field(default_factory=lambda: deque(maxlen=KEPT))
     stalls: MutableMapping[tuple[int, int, bool], Stall] = field(default_factory=dict)
+    starts: deque[float] = field(default_factory=lambda: deque(maxlen=KEPT))  #: of a user alone
+
+    def usual(self, kind: str) -> float | None:
+        """The median of "start", "activate", or of one kind of stall; None before the first."""
+        if kind in ("start", "activate"):
+            kept = self.starts if kind == "start" else self.activations
+            return median_of(kept, 0.0) if kept else None
+        stalls = self.of(kind)
+        if kind == "grow":
+            return growing(stalls) if stalls else None
+        return median_of([stall.seconds for stall in stalls], 0.0) if stalls else None
 
     def of(self, kind: str) -> list[Stall]:
         """The stalls of one kind: "grow", "shrink" or "loss"."""
@@ -86,9 +105,10 @@ class Shown:
 
 @dataclass
 class _Plans:
-    """The worlds that a job was given: how many members each has, and whether it mends a broken one."""
+    """The worlds that a job was given: how many members each has, whether it mends a broken one, and since when it is
+    (Unix seconds)."""
 
-    plans: MutableMapping[int, tuple[int, bool]] = field(default_factory=dict)
+    plans: MutableMapping[int, tuple[int, bool, float]] = field(default_factory=dict)  #: and since when
     members: int = 0  #: that train now
 
 
@@ -97,13 +117,12 @@ class Costs:
 
     def __init__(self, assumed: ResizeCosts | None = None) -> None:
         self._assumed = assumed or ResizeCosts()
-        self._starts: deque[float] = deque(maxlen=KEPT)
-        self._shown: dict[Scope, Shown] = {None: Shown()}
+        self._shown: dict[Scope, Shown] = {}
         self._plans: dict[int, _Plans] = {}
 
-    def started(self, seconds: float) -> None:
-        """Slurm took so long to start a pilot."""
-        self._starts.append(max(0.0, seconds))
+    def started(self, seconds: float, user: str = "") -> None:
+        """Slurm took so long to start a pilot of a user's."""
+        self._of_user(user).starts.append(max(0.0, seconds))
 
     def apply(self, event: Event, application: Application, started_at: float | None = None) -> None:
         """Take in one event of a job of `application`; `started_at`: since when its pilot runs (Unix seconds)."""
@@ -114,14 +133,15 @@ class Costs:
                 self._activated(event.job, stages, application, event.at - started_at)
             case GenerationPublished(generation=number, members=members, switched_by=cause):
                 known = self._plans.setdefault(event.job, _Plans())
-                known.plans[number] = len(members), cause == "fault"
+                known.plans[number] = len(members), cause == "fault", event.at
                 if len(known.plans) > _PLANS_KEPT:
                     del known.plans[min(known.plans)]
             case GenerationSwitched() as switched:
-                self._switched(event.job, switched, application)
+                self._switched(event.job, switched, application, event.at)
 
     def _activated(self, job: int, said: Mapping[str, float], application: Application, seconds: float) -> None:
-        stages = {name: float(took) for name, took in said.items() if math.isfinite(took) and took >= 0.0}
+        told = {name: float(took) for name, took in said.items() if math.isfinite(took) and took >= 0.0}
+        stages = {name: min(took, seconds) for name, took in told.items()}
         if "all" in stages:
             # `all` is the worker's process from its start on: before it the batch script ran, within it the script.
             whole = stages.pop("all")
@@ -132,12 +152,13 @@ class Costs:
             if stages:
                 shown.stages.append(stages)
 
-    def _switched(self, job: int, switched: GenerationSwitched, application: Application) -> None:
+    def _switched(self, job: int, switched: GenerationSwitched, application: Application, at: float) -> None:
         number, grew, seconds = switched.generation, switched.grew, switched.pause_s
         known = self._plans.setdefault(job, _Plans())
-        nodes, broken = known.plans.pop(number, (switched.nodes, False))
+        nodes, broken, since = known.plans.get(number, (switched.nodes, False, at))
         if not (math.isfinite(seconds) and seconds >= 0.0):
             return
+        seconds = min(seconds, max(0.0, at - since) + NOTICED_S)
         added = max(0, nodes - known.members)
         known.members = nodes
         if seconds == 0.0:
@@ -155,21 +176,35 @@ class Costs:
     def of(self, job: int, application: Application) -> ResizeCosts:
         """What a change costs the job."""
         near = list(self._known(job, application))
-        activations = next((shown.activations for shown in near if shown.activations), None)
-        costs = replace(
-            self._assumed,
-            start_s=median_of(self._starts, self._assumed.start_s),
-            activate_s=median_of(activations or (), self._assumed.activate_s),
-        )
-        for kind, name in (("shrink", "shrink_s"), ("loss", "loss_s")):
-            stalls = next((found for shown in near if (found := shown.of(kind))), [])
-            if stalls:
-                costs = replace(costs, **{name: median_of([s.seconds for s in stalls], 0.0)})
-        grown = next((found for shown in near if (found := shown.of("grow"))), [])
-        if grown:
-            own = next((s.state_bytes for s in reversed(list(near[0].stalls.values())) if s.state_bytes), 0)
-            costs = replace(costs, grow_s=growing(grown, own or None))
-        return costs
+        own = next((s.state_bytes for s in reversed(list(near[0].stalls.values())) if s.state_bytes), 0)
+        found = {}
+        for kind in ("start", "activate", "grow", "shrink", "loss"):
+            assumed: float = getattr(self._assumed, f"{kind}_s")
+            grown = next((stalls for shown in near if (stalls := shown.of("grow"))), []) if kind == "grow" else []
+            if grown:
+                found[f"{kind}_s"] = growing(grown, own or None)
+                continue
+            nearest = next((usual for shown in near if (usual := shown.usual(kind)) is not None), None)
+            found[f"{kind}_s"] = self._by_vote(kind, assumed) if nearest is None else nearest
+        return replace(self._assumed, **found)
+
+    def shown_by(self, job: int, application: Application) -> str:
+        """Whose changes have shown what they cost the job, in words; "" where that is assumed."""
+        words = ("its own", "its application's", "its user's")
+        for shown, whose in zip(self._known(job, application), words, strict=True):
+            if shown.activations or shown.stalls:
+                return whose
+        voters = sum(bool(shown.activations or shown.stalls) for shown in self._users())
+        return f"{voters} users'" if voters else ""
+
+    def _by_vote(self, kind: str, assumed: float) -> float:
+        """What the site's users have shown, each user's median once; of two the lower."""
+        votes = sorted(usual for shown in self._users() if (usual := shown.usual(kind)) is not None)
+        if not votes:
+            return assumed
+        middle = votes[(len(votes) - 1) // 2]
+        few = len(votes) < _FEW_VOTES
+        return min(middle, max(_FEW_VOTES_FACTOR * assumed, _FEW_VOTES_S)) if few else middle
 
     def stages(self, job: int, application: Application) -> Mapping[str, float]:
         """Seconds of each stage of an activation, the median of each, of the nearest that tells; by name,
@@ -187,15 +222,28 @@ class Costs:
         self._plans.pop(job, None)
 
     def _known(self, job: int, application: Application) -> Iterator[Shown]:
-        for scope in cast(tuple[Scope, ...], (job, application, None)):
+        for scope in (job, application, application[0]):
             yield self._shown.get(scope) or Shown()
 
-    def _scopes(self, job: int, application: Application) -> Iterator[Shown]:
-        for scope in cast(tuple[Scope, ...], (job, application, None)):
-            yield self._shown.setdefault(scope, Shown())
-        while len(self._shown) > _SCOPES_KEPT:
-            oldest = next(each for each in self._shown if each is not None and each not in (job, application))
+    def _users(self) -> Iterator[Shown]:
+        return (shown for scope, shown in self._shown.items() if isinstance(scope, str))
+
+    def _of_user(self, user: str) -> Shown:
+        """What a user has shown; whoever was heard last is last."""
+        shown = self._shown.pop(user, None) or Shown()
+        self._shown[user] = shown
+        users = [scope for scope in self._shown if isinstance(scope, str)]
+        for oldest in users[:-_USERS_KEPT]:
             del self._shown[oldest]
+        return shown
+
+    def _scopes(self, job: int, application: Application) -> Iterator[Shown]:
+        yield self._of_user(application[0])
+        for scope in (job, application):
+            yield self._shown.setdefault(scope, Shown())
+        while len(self._shown) > _SCOPES_KEPT + _USERS_KEPT:
+            kept = (job, application)
+            del self._shown[next(each for each in self._shown if not isinstance(each, str) and each not in kept)]
 
 
 def growing(stalls: Sequence[Stall], state_bytes: int | None = None) -> float:

@@ -8,15 +8,20 @@ from __future__ import annotations
 
 import math
 from collections import deque
+from collections.abc import Iterable
 
 from malletrain.domain.decision import RecyclePilot
 from malletrain.domain.event import ActionIntent, DaemonStarted, Event, PilotEnded, PilotHeld, PilotStarted
 
-#: The latest exits are looked at; a site that changes its epilog is believed after so many.
-KEPT = 100
+#: The latest exits of each user are looked at; a site that changes its epilog is believed after so many.
+KEPT, KEPT_USERS = 100, 200
 
 #: Of those the 95th percentile counts: a few are held up by other things.
 SHARE = 0.95
+
+#: One user's exits count for the site up to so many times, and seconds more than, what is usual for most users: a
+#: script may be slow to end.
+MOST_TIMES, MOST_MORE_S = 2.0, 10.0
 
 #: Longer ones tell of a node or a daemon that was away.
 LONGEST_S = 600.0
@@ -31,10 +36,10 @@ class ReleaseLatency:
     def __init__(self) -> None:
         self._ran: set[str] = set()
         self._since: dict[str, float] = {}
-        self._took: deque[float] = deque(maxlen=KEPT)
+        self._took: dict[str, deque[float]] = {}  # by user, who was heard last at the end
 
-    def apply(self, event: Event) -> None:
-        """Fold one event, of whatever kind."""
+    def apply(self, event: Event, user: str = "") -> None:
+        """Fold one event, of whatever kind; `user`: whose job it is of."""
         if isinstance(event.payload, DaemonStarted):
             self._since.clear()
         if event.pilot is None:
@@ -50,11 +55,25 @@ class ReleaseLatency:
                 self._ran.discard(event.pilot)
                 since = self._since.pop(event.pilot, None)
                 if since is not None and 0.0 <= event.at - since <= LONGEST_S:
-                    self._took.append(event.at - since)
+                    took = self._took.pop(user, None) or deque(maxlen=KEPT)
+                    took.append(event.at - since)
+                    self._took[user] = took
+                    while len(self._took) > KEPT_USERS:
+                        del self._took[next(iter(self._took))]
 
     def usual_s(self) -> float | None:
-        """Within how many seconds nearly every node was seen free again; None before the first."""
+        """Within how many seconds nearly every node was seen free again; None before the first.
+
+        No more than `MOST_TIMES` what it is for most users.
+        """
         if not self._took:
             return None
-        ordered = sorted(self._took)
-        return ordered[min(len(ordered) - 1, math.ceil(SHARE * len(ordered)) - 1)]
+        by_user = sorted(map(_nearly_all, self._took.values()))
+        middle = by_user[(len(by_user) - 1) // 2]
+        everybodys = _nearly_all([each for took in self._took.values() for each in took])
+        return min(everybodys, max(MOST_TIMES * middle, middle + MOST_MORE_S))
+
+
+def _nearly_all(took: Iterable[float]) -> float:
+    ordered = sorted(took)
+    return ordered[math.ceil(SHARE * len(ordered)) - 1]

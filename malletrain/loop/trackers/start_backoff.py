@@ -1,7 +1,8 @@
 """Where pilots did not start: such a job, or such a job on such a node, rests before it is tried again.
 
 Pilots that were released and kept waiting tell of their job, or of their job on their node; a node on which pilots of
-two jobs did not start, with no start in between, rests for everybody. Starts that Slurm refuses tell of the job.
+two jobs of several users did not start, with no start in between, rests for everybody: one user's jobs say nothing of
+a node for others. Starts that Slurm refuses tell of the job.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from malletrain.domain.decision import RecyclePilot
-from malletrain.domain.event import ActionIntent, Event, PilotStarted, StartsRefused
+from malletrain.domain.event import ActionIntent, Event, JobAnnounced, PilotStarted, StartsRefused
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,8 +46,8 @@ UNSTARTED = _Doubling(300.0, 3600.0)
 #: After starts that Slurm refuses: shorter, since only a new try shows that the cause is mended.
 REFUSED = _Doubling(15.0, 300.0)
 
-#: So many jobs must have failed to start on a node until it rests for all.
-_JOBS_OF_A_BAD_NODE = 2
+#: So many jobs must have failed to start on a node until it rests for all; and so many users' if there are others.
+_JOBS_OF_A_BAD_NODE, _USERS_OF_A_BAD_NODE = 2, 2
 
 
 class StartBackoff:
@@ -60,10 +61,13 @@ class StartBackoff:
         self._on_node: dict[str, dict[int, _Rest]] = {}  # by node and job
         self._unfit: dict[int, dict[str, _Rest]] = {}  # by job and node
         self._refused: dict[str, _Rest] = {}
+        self._user: dict[int, str] = {}  # by job
 
     def apply(self, event: Event) -> None:
         """Take in one event of the journal."""
         match event.payload:
+            case JobAnnounced(job=announced) if event.job is not None:
+                self._user[event.job] = announced.user
             case StartsRefused(refused=refused):
                 self._fold_refusal(event, refused)
             case PilotStarted():
@@ -91,6 +95,7 @@ class StartBackoff:
 
     def forget(self, job: int) -> None:
         """The job is long over."""
+        self._user.pop(job, None)
         self._resting.pop(f"job {job}", None)
         self._refused.pop(f"job {job}", None)
         self._unfit.pop(job, None)
@@ -107,13 +112,19 @@ class StartBackoff:
         nodes = {
             node: max(of_node.values(), key=lambda rest: rest.until)
             for node, of_node in self._on_node.items()
-            if len(of_node) >= _JOBS_OF_A_BAD_NODE
+            if self._is_bad(of_node)
         }
         return {
             subject: rest.in_words(now)
             for subject, rest in (*nodes.items(), *self._resting.items(), *self._refused.items())
             if rest.until > now
         }
+
+    def _is_bad(self, of_node: Mapping[int, _Rest]) -> bool:
+        users = {self._user.get(job, f"job {job}") for job in of_node}
+        everybody = set(self._user.values())
+        told = len(users) >= min(_USERS_OF_A_BAD_NODE, max(1, len(everybody)))
+        return len(of_node) >= _JOBS_OF_A_BAD_NODE and told
 
     def resting_on(self, now: float) -> Mapping[int, Mapping[str, str]]:
         """On which nodes each job is not to be tried at `now`: job -> node -> why."""
