@@ -153,8 +153,8 @@ def is_held(row: SlurmJob) -> bool:
 
 
 def _pending(pilot: Pilot, row: SlurmJob) -> _Seen | None:
-    # A task that no node could fit is held by Slurm with a reason of its own.
-    if is_held(row) or (row.priority == 0 and pilot.phase is PilotPhase.RECYCLING):
+    # A task that no node could fit is held by Slurm with a reason of its own, which it keeps.
+    if is_held(row) or (row.priority == 0 and pilot.phase in (PilotPhase.RECYCLING, PilotPhase.HELD)):
         return None if pilot.phase is PilotPhase.HELD else (PilotHeld(left_at=_left_at(pilot, row)), "")
     if pilot.phase in (PilotPhase.RELEASED, PilotPhase.RECYCLING):
         return None

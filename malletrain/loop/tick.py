@@ -314,6 +314,7 @@ class Loop:
             slow=self.ledger.paces.slow(now),
             avoided=self.ledger.paces.avoided(now),
             resting_on=self.ledger.unstarted.resting_on(now),
+            doubtful=self.ledger.unstarted.doubtful(now),
             set_aside=self.ledger.conduct.set_aside(self.views, now, self.rules),
             heard_since=self.ledger.heard_since,
             known=known,
