@@ -8,6 +8,7 @@ import secrets
 import socket
 import threading
 from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import structlog
@@ -210,7 +211,7 @@ class Service:
             journal,
             self._clock,
             policy_from(config),
-            rules_from(config, found),
+            replace(rules_from(config, found), takes_back=not user_mode),
             act=act,
             guard=self._facts,
         )

@@ -183,7 +183,8 @@ class Pilot:
     lost, so it may train on where it is not heard; `replaces`: the pilot of a slow worker that it was started for;
     `node_class`: of its node, where the site has several; `restarts`: Slurm's restart count of its present run, where
     it is known; `idle_since`: since when it runs and no worker of it has joined or trained, None where one has;
-    `preempted`: Slurm had taken its node for a main job when it was recycled.
+    `preempted`: Slurm had taken its node for a main job when it was recycled; `asked_on`: of one that is held, the
+    node of a start whose outcome is not known; `unasked`: it runs, and the daemon had not released it.
     """
 
     id: str
@@ -204,6 +205,8 @@ class Pilot:
     idle_since: float | None = None
     preempted: bool = False
     unheard: bool = False
+    asked_on: str = ""
+    unasked: bool = False
 
     @property
     def is_active(self) -> bool:

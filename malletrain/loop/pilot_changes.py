@@ -138,8 +138,9 @@ def _running(pilot: Pilot, row: SlurmJob) -> _Seen | None:
     moved = ends_at is not None and (known is None or abs(ends_at - known) > SAME_END_S)
     if not started and not moved:
         return None
-    reason = "started by someone else" if pilot.phase is PilotPhase.HELD else ""
-    return PilotStarted(row.start_time, ends_at), reason
+    unasked = pilot.unasked or (pilot.phase is PilotPhase.HELD and pilot.asked_on not in row.nodes)
+    reason = "started by someone else" if unasked and started else ""
+    return PilotStarted(row.start_time, ends_at, unasked=unasked), reason
 
 
 def _node(pilot: Pilot, row: SlurmJob) -> str:
