@@ -27,9 +27,9 @@ MAX_REASON_CHARS = 500
 
 #: ARRAY_TASK, and +INDEX for one node of a task that holds several.
 _PILOT = re.compile(r"[1-9][0-9]{0,9}_[0-9]{1,7}(?:\+[1-9][0-9]{0,3})?")
-#: A job of the harvest partition that is no pilot: 123, 123_4, or 123+1 of a heterogeneous one.
-_JOB = re.compile(r"[1-9][0-9]{0,9}(?:_[0-9]{1,7}|\+[0-9]{1,4})?")
-_USER = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._@$-]{0,254}")
+#: A job as squeue has it: 123, 123_4, 123_[5-9] or 123+1. Only compared with what squeue shows, as is the user.
+_JOB = re.compile(r"[1-9][0-9]{0,9}(?:_[0-9]{1,7}|_\[[0-9,%:-]{1,200}\]|\+[0-9]{1,4})?")
+_USER = re.compile(r"[^\x00-\x1f\x7f]{1,255}")
 _NODE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,254}")
 
 
