@@ -128,7 +128,6 @@ def rules_from(config: Config, facts: SiteFacts) -> Rules:
     leave_lead_s = config.loop.tick_s + 5.0
     return Rules(
         harvest_partition=config.slurm.partition,
-        harvest_account=config.slurm.account,
         horizon_s=300.0 if config.loop.horizon_s == "auto" else config.loop.horizon_s,
         auto_horizon=config.loop.horizon_s == "auto",
         objective=Objective(config.sizing.objective),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -147,7 +147,7 @@ class StoreViews:
         for source in sources:
             waits = self._waits(source.row.id, _phase_of(source.row))
             jobs.append((source.row.id, (source, waits), partial(_reasoned_row, source, waits)))
-        return self._text.write(rest, snapshot if nodes else None, held, jobs)
+        return self._text.write(rest, snapshot if nodes else None, held, jobs, _stray_nodes(self._decision()))
 
     def _picture(
         self, at: float, snapshot: Snapshot | None, uid: int | None
