@@ -125,7 +125,7 @@ def test_a_pilot_that_slurm_preempts_in_vain_is_ended_by_the_daemon() -> None:
     world.submit(job(1, most=2))
     for _ in range(3):
         world.tick()
-    world.workers.leave = lambda _: None  # type: ignore[method-assign]
+    world.workers.leave = lambda _: None  # type: ignore[method-assign, assignment]
     world.cluster.main = (main_job(9, count=2),)
     for _ in range(4):
         world.tick()
