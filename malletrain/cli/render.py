@@ -48,10 +48,11 @@ _IDLE = Span(".", color="white")
 _PLANNED = Span(":", color="yellow")
 _AWAY = Span("r", color="yellow", dim=True)
 _DOWN = Span("x", color="red")
+_STRAY = Span("!", color="red", bold=True)
 _BLOCKS = {
     "idle": _IDLE, "planned": _PLANNED,
     "mixed": _MAIN, "allocated": _MAIN, "completing": _MAIN,
-    "reserved": _AWAY, "maint": _AWAY,
+    "reserved": _AWAY, "maint": _AWAY, "stray": _STRAY,
     "drained": _DOWN, "down": _DOWN, "powered_down": _DOWN, "unknown": _DOWN,
 }  # fmt: skip
 
@@ -90,7 +91,7 @@ def status(picture: StatusRow, *, width: int, zone: tzinfo | None = None, over: 
 def header(picture: StatusRow, zone: tzinfo | None = None) -> Line:
     """Time, node counts, and how good the last sizing was; says so when Slurm has not been seen lately."""
     pool = picture.pool
-    total = pool.idle + pool.planned + pool.harvested + pool.main + pool.down + pool.reserved
+    total = pool.idle + pool.planned + pool.harvested + pool.main + pool.down + pool.reserved + pool.stray
     spans = [Span(f"{clock(picture.at, zone)}  ", bold=True), Span(f"{total} nodes: {pool_words(pool)}")]
     if picture.decision.status and picture.decision.status != "optimal":
         spans.append(Span(f"  sizing {picture.decision.status}", color="yellow"))
@@ -110,7 +111,7 @@ def pool_words(pool: PoolRow) -> str:
         ("planned", pool.planned),
     )
     words = [f"{count} {name}" for name, count in counts]
-    seldom = (("reserved", pool.reserved), ("down", pool.down))
+    seldom = (("stray", pool.stray), ("reserved", pool.reserved), ("down", pool.down))
     return ", ".join([*words, *(f"{count} {name}" for name, count in seldom if count)])
 
 
@@ -126,6 +127,7 @@ def strip(nodes: Sequence[NodeRow], *, width: int) -> list[Line]:
         (_MAIN, "main queue"),
         (_IDLE, "idle"),
         (_PLANNED, "planned"),
+        (_STRAY, "stray (no pilot, in the harvest partition)"),
         (_AWAY, "reserved"),
         (_DOWN, "down"),
     ):

@@ -220,7 +220,7 @@ class Service:
             journal,
             self._clock,
             policy_from(config),
-            rules_from(config, found),
+            replace(rules_from(config, found), harvest_account=config.slurm.account, takes_back=not user_mode),
             act=act,
             guard=self._facts,
         )
@@ -518,7 +518,8 @@ class Service:
             proxy_secret=proxy_secret_of(config.web),
         )
         self._history = StoreHistory(journal)
-        return WebPages(SignIn(self._roles, self._clock, settings), self._history, self._node_states)
+        sign_in = SignIn(self._roles, self._clock, settings)
+        return WebPages(sign_in, self._history, self._node_states, strays=self._stray_nodes)
 
     # -- what the parts ask of each other ----------------------------------------------------------------------
 
@@ -586,6 +587,13 @@ class Service:
         found = [why] if (why := self._why_paused()) else []
         if self._loop.crowded:
             found.append(f"no held tasks are added: {self._loop.crowded}")
+        decision = self._loop.last_decision
+        if decision is not None and decision.strays:
+            nodes = len({node for stray in decision.strays for node in stray.nodes})
+            found.append(
+                f"{len(decision.strays)} jobs that are no pilots are in the harvest partition, on {nodes} nodes: "
+                "`malletrain events` and `explain NODE` say whose"
+            )
         lately = self._loop.ledger.harm_signals.lately()
         rollout = summary(lately, self._clock.now()) if lately is not None else ""
         return [*found, rollout] if rollout else found
@@ -599,6 +607,10 @@ class Service:
     def _node_states(self) -> dict[str, NodeState]:
         snapshot = self._loop.last_snapshot
         return {} if snapshot is None else {node.name: node.state for node in snapshot.nodes}
+
+    def _stray_nodes(self) -> frozenset[str]:
+        decision = self._loop.last_decision
+        return frozenset() if decision is None else frozenset(n for each in decision.strays for n in each.nodes)
 
     def _last_decision(self) -> Decision | None:
         return self._loop.last_decision

@@ -25,6 +25,7 @@ from malletrain.decide.reconcile import (
 from malletrain.decide.reserve import Reserve, free_suffice, plan_reserve
 from malletrain.decide.rules import Rules
 from malletrain.decide.straggler_replacement import replace_stragglers
+from malletrain.decide.strays import find_strays
 from malletrain.decide.yielding import YieldPlan, any_pending_fits, availability, plan_yields
 from malletrain.domain.decision import Action, Decision, Hole, LeaveCause, Refusal
 from malletrain.domain.job import JobView, Pilot
@@ -62,6 +63,7 @@ def decide(situation: Situation, policy: Policy, rules: Rules, cache: DecisionCa
         actions=tuple(draft.actions),
         refusals=tuple(draft.refusals),
         batches=sizing.batches,
+        strays=find_strays(inputs.snapshot, situation.views, rules),
     )
     return Decided(decision, draft.yielding.startable, sizing.probes, sizing.advice, draft.yielding.awaiting)
 

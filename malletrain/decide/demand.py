@@ -35,7 +35,7 @@ class JobHoldings:
 
     `held`: the nodes of all its pilots; `nodes`, `pilots`: of those that stay; `first_end`: when the first of their
     limits runs out (Unix seconds); `first_idle`: since when the first of them has had no worker; `arrays`: the Slurm
-    arrays of its tasks.
+    arrays of its tasks; `unasked`: somebody else has released some of those that stay.
     """
 
     view: JobView
@@ -46,6 +46,7 @@ class JobHoldings:
     first_end: float
     first_idle: float
     arrays: frozenset[str]
+    unasked: bool = False
 
     @staticmethod
     def of(view: JobView) -> JobHoldings:
@@ -57,7 +58,8 @@ class JobHoldings:
         idle = [pilot.idle_since for pilot in staying if pilot.idle_since is not None]
         first_end, first_idle = min(ends, default=math.inf), min(idle, default=math.inf)
         arrays = frozenset([pilot.partition("_")[0] for pilot in view.pilots])
-        return JobHoldings(view, may_train(view), held, nodes, pilots, first_end, first_idle, arrays)
+        unasked = any(pilot.unasked for pilot in staying)
+        return JobHoldings(view, may_train(view), held, nodes, pilots, first_end, first_idle, arrays, unasked)
 
     def without(self, given_up: Collection[str]) -> Sequence[Pilot]:
         """The pilots that stay, but for those `given_up`."""

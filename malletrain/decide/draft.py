@@ -22,6 +22,16 @@ from malletrain.sizing.policy import Policy
 
 
 @dataclass(frozen=True, slots=True)
+class DoubtfulStarts:
+    """A job of which no start has begun since one did not. `begun`: its pilots that ran then, so as many may; `why`
+    in words; `rests`: it is not to be tried with more now."""
+
+    begun: int
+    why: str
+    rests: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Situation:
     """All that a decision reads of the world.
 
@@ -39,6 +49,7 @@ class Situation:
         supply: equally likely numbers of nodes to come, where jobs have deadlines.
         slow: by job, workers that hold up the others.
         set_aside: jobs that get no nodes for a while, with the reason.
+        doubtful: jobs whose last starts did not begin: they take nothing from others.
         heard_since: since when the daemon has been there to hear workers (Unix seconds).
         avoided: by job, nodes on which its workers were slow, with the reason; other jobs may have them.
         resting_on: by job, nodes on which its pilots did not start lately, with the reason.
@@ -63,6 +74,7 @@ class Situation:
     avoided: Mapping[int, Mapping[str, str]] = field(default_factory=dict)
     resting_on: Mapping[int, Mapping[str, str]] = field(default_factory=dict)
     set_aside: Mapping[int, str] = field(default_factory=dict)
+    doubtful: Mapping[int, DoubtfulStarts] = field(default_factory=dict)
     heard_since: float = 0.0
 
 

@@ -13,6 +13,7 @@ from malletrain.decide.entitlement.limits import caps_of_unfit, constraints_for
 from malletrain.decide.entitlement.starvation_guard import starving_jobs
 from malletrain.decide.profiling import ProbeChange, advice_for, probe_changes, with_advice, within_reach
 from malletrain.decide.rules import NodeClasses, Rules
+from malletrain.decide.start_diagnosis import caps_of_doubtful
 from malletrain.domain.decision import Hole, Refusal
 from malletrain.domain.job import JobView
 from malletrain.learn.advisor import JobKnowledge
@@ -46,6 +47,7 @@ def learn_and_size(draft: Draft, inputs: Inputs) -> Sizing:
     """Share out the nodes of the pilots that stay, the free holes, and the nodes that change hands."""
     situation, rules, cache, now = inputs.situation, inputs.rules, inputs.cache, inputs.now
     draft.nodes = sum(map(len, draft.staying.values())) + len(draft.free) + len(draft.coming)
+    caps = caps_of_doubtful(draft, inputs)
     training = {
         j: view
         for j, view in sorted(inputs.live.items())
@@ -53,6 +55,7 @@ def learn_and_size(draft: Draft, inputs: Inputs) -> Sizing:
         if inputs.holdings[j].may_train
         and j not in situation.set_aside
         and len(draft.staying[j]) + view.held_count >= max(1, view.job.min_nodes)
+        and (j not in caps or caps[j] >= max(1, view.job.min_nodes))
         and (j not in draft.unfit or draft.nodes - len(draft.unfit[j].nodes) >= max(1, view.job.min_nodes))
     }
     known = {j: situation.known[j] for j in training if j in situation.known}
@@ -65,6 +68,8 @@ def learn_and_size(draft: Draft, inputs: Inputs) -> Sizing:
     demands = within_reach(wanted, training, known, draft.nodes, rules)
     barred = {j: each.nodes for j, each in draft.unfit.items()}
     demands = [_fitting(d, draft.nodes - len(barred[int(d.id)])) if int(d.id) in barred else d for d in demands]
+    demands = [_fitting(d, caps[int(d.id)]) if int(d.id) in caps else d for d in demands]
+    draft.refusals += [Refusal(f"job {j}", situation.doubtful[j].why) for j in caps if j in situation.doubtful]
     demands = _weighed(demands, training, draft.nodes, situation, rules)
     budgets = budgets_for(rules.budgets, situation.spent, training, demands, draft.horizon_s, now)
     draft.refusals += budgets.refusals

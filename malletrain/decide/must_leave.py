@@ -51,6 +51,7 @@ def in_question(
         for _, each in sorted(holdings.items())
         if each.view.phase is JobPhase.HELD
         or each.first_end <= latest
+        or each.unasked
         or not wanted.isdisjoint(each.nodes)
         or not yielding.keys().isdisjoint(each.pilots)
         or each.view.job.id in situation.set_aside
@@ -72,6 +73,8 @@ def must_leave(
         return LeaveCause.JOB_OVER, f"job {view.job.id} is held: {view.reason}"
     if view.job.id in situation.set_aside:
         return LeaveCause.SET_ASIDE, situation.set_aside[view.job.id]
+    if pilot.unasked:
+        return LeaveCause.UNASKED, "its task was not released by the daemon"
     if pilot.node in situation.drained:
         return LeaveCause.OPERATOR, f"{pilot.node} is drained of pilots by an operator"
     node = situation.snapshot.node.get(pilot.node)

@@ -11,7 +11,7 @@ from malletrain.decide.holes import Holes, pilot_limit_s
 from malletrain.decide.multi_node_pilots import co_allocated, task_groups
 from malletrain.decide.placement import Placement
 from malletrain.decide.rules import Rules
-from malletrain.decide.start_diagnosis import diagnose
+from malletrain.decide.start_diagnosis import diagnose_waiting
 from malletrain.decide.yielding import YieldPlan
 from malletrain.domain.decision import (
     KILLED_WHEN_LATE,
@@ -106,8 +106,11 @@ def overdue_pilots(
             if pilot.phase is PilotPhase.RELEASED and pilot.since < snapshot.taken_at:
                 if rows is None:
                     rows = {job.id: job for job in snapshot.jobs if job.partition == rules.harvest_partition}
-                row = rows.get(pilot.task)
-                found = diagnose("" if row is None else row.reason, held=row is not None and row.priority == 0)
+                if not pilot.node:
+                    reason = f"not released by the daemon: {pilot.reason}"
+                    actions.append(RecyclePilot(view.job.id, pilot.id, "", reason))
+                    continue
+                found = diagnose_waiting(rows.get(pilot.task), snapshot.node.get(pilot.node))
                 if waited <= rules.start_patience_s and not found.unfit:
                     continue
                 reason = f"released on {pilot.node} {waited:.0f} s ago and not started: {found.words}"

@@ -27,6 +27,9 @@ class Rules:
 
     Attributes:
         harvest_partition: where pilots run; jobs of every other partition are the main queue.
+        harvest_account: the account of pilots; jobs of others in the harvest partition are left alone. Empty: any.
+        takes_back: jobs in the harvest partition that are no pilots are ended (`decide.strays`); a daemon that serves
+            one user alone leaves them.
         horizon_s: how far ahead sizing looks (T of the gain formula).
         objective: what sizing is best for; `alpha`: fairness over speed-ups, 0 is throughput (`sizing.objective`).
         user_weights, account_weights: multiply the weights of their jobs; 1 for those that are not named.
@@ -81,6 +84,8 @@ class Rules:
     """
 
     harvest_partition: str = "harvest"
+    harvest_account: str = ""
+    takes_back: bool = True
     horizon_s: float = 300.0
     objective: Objective = Objective.THROUGHPUT
     alpha: float = 0.0

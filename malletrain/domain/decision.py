@@ -25,6 +25,7 @@ class LeaveCause(StrEnum):
     NO_WORKER = "no_worker"  #: no worker has joined from it, though others of its job train
     SET_ASIDE = "set_aside"  #: its job or user gets no nodes for a while (`loop.trackers.conduct`)
     CO_ALLOCATED_GONE = "fellow_gone"  #: its task holds several nodes, and the worker on another of them is gone
+    UNASKED = "unasked"  #: its task was released by somebody else
     OPERATOR = "operator"  #: `malletrain drain` or the breaker
 
 
@@ -32,7 +33,7 @@ class LeaveCause(StrEnum):
 KILLED_WHEN_LATE = frozenset(
     {
         LeaveCause.YIELD, LeaveCause.HOLE_CLOSES, LeaveCause.NODE_WANTED, LeaveCause.RESERVE, LeaveCause.OPERATOR,
-        LeaveCause.SET_ASIDE,
+        LeaveCause.SET_ASIDE, LeaveCause.UNASKED,
     }
 )  # fmt: skip
 
@@ -160,6 +161,17 @@ class OpenHole:
     cohort: int
 
 
+@dataclass(frozen=True, slots=True)
+class Stray:
+    """A Slurm job in the harvest partition that is no pilot. `job`: its id as squeue has it; `nodes`: those that it
+    holds, none while it waits; `left`: why it is left alone, '' where the daemon takes its nodes back."""
+
+    job: str
+    user: str
+    nodes: tuple[str, ...] = ()
+    left: str = ""
+
+
 class SizingStatus(StrEnum):
     OPTIMAL = "optimal"
     FEASIBLE = "feasible"  #: an incumbent, not proven best
@@ -184,6 +196,7 @@ class Decision:
     refusals: tuple[Refusal, ...] = ()
     #: For jobs whose batch is free: (nodes, samples of a step) from so many nodes on, rising.
     batches: Mapping[int, tuple[tuple[int, int], ...]] = field(default_factory=dict)
+    strays: tuple[Stray, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

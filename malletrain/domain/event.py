@@ -68,6 +68,7 @@ class EventKind(StrEnum):
     MAIN_STARTED = "main_started"
     MAIN_MET = "main_met"
     MAIN_UNSEEN = "main_unseen"
+    STRAYS = "strays"
     POOL = "pool"
     HOLES_OPENED = "holes_opened"
     HOLES_ENDED = "holes_ended"
@@ -191,6 +192,7 @@ class PilotStarted:
     started_at: float | None = None
     ends_at: float | None = None
     node_class: str | None = field(default=None, metadata=SPARSE | {"key": "class"})
+    unasked: bool = field(default=False, metadata=SPARSE)  #: the daemon had not released it
 
 
 @dataclass(frozen=True, slots=True)
@@ -467,9 +469,22 @@ class MainJobsUnseen:
 
 
 @dataclass(frozen=True, slots=True)
+class StraysTakenBack:
+    """Jobs of `user` in the harvest partition that are no pilots, `count` of them, are about to be ended; or
+    (`failed`) that failed, and the reason says how. `jobs` and `nodes` name the first few."""
+
+    kind: ClassVar[EventKind] = EventKind.STRAYS
+    user: str
+    count: int = 0
+    jobs: tuple[str, ...] = ()
+    nodes: tuple[str, ...] = ()
+    failed: bool = field(default=False, metadata=SPARSE)
+
+
+@dataclass(frozen=True, slots=True)
 class PoolCounted:
-    """Nodes by use, whenever they changed: `harvested` are held by pilots, `down` not to be had,
-    `reserved` for a reservation or maintenance."""
+    """Nodes by use, whenever they changed: `harvested` are held by pilots, `stray` by jobs of the harvest partition
+    that are none, `down` not to be had, `reserved` for a reservation or maintenance."""
 
     kind: ClassVar[EventKind] = EventKind.POOL
     idle: int = 0
@@ -478,11 +493,12 @@ class PoolCounted:
     main: int = 0
     down: int = 0
     reserved: int = field(default=0, metadata=SPARSE)
+    stray: int = field(default=0, metadata=SPARSE)
 
     @property
     def without_main(self) -> int:
         """Nodes without a main job: what there is to harvest."""
-        return self.idle + self.planned + self.harvested
+        return self.idle + self.planned + self.harvested + self.stray
 
 
 @dataclass(frozen=True, slots=True)
@@ -538,8 +554,8 @@ Payload = (
     | GenerationsReserved | GenerationPublished | GenerationSwitched
     | SamplesReported | MetricReported | ProbeBegun | ProbeEnded
     | DaemonStarted | DaemonStopped | SizesDecided | BreakerSwitched | NodeAils | SlurmUnavailable
-    | MainJobsStarted | MainJobMet | MainJobsUnseen | PoolCounted | HolesOpened | HolesEnded | OperatorRequest
-    | UnknownFact
+    | MainJobsStarted | MainJobMet | MainJobsUnseen | StraysTakenBack | PoolCounted
+    | HolesOpened | HolesEnded | OperatorRequest | UnknownFact
 )  # fmt: skip
 
 

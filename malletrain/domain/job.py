@@ -184,7 +184,8 @@ class Pilot:
     `node_class`: of its node, where the site has several; `restarts`: Slurm's restart count of its present run, where
     it is known; `idle_since`: since when it runs and no worker of it has joined or trained, None where one has;
     `preempted`: Slurm had taken its node for a main job when it was recycled; `was_warm`: its worker has been ready
-    since it started.
+    since it started; `asked_on`: of one that is held, the node of a start whose outcome is not known; `unasked`: it
+    runs, and the daemon had not released it.
     """
 
     id: str
@@ -206,6 +207,8 @@ class Pilot:
     preempted: bool = False
     unheard: bool = False
     was_warm: bool = False
+    asked_on: str = ""
+    unasked: bool = False
 
     @property
     def is_active(self) -> bool:

@@ -38,7 +38,7 @@ def after(pilot: Pilot, event: Event) -> Pilot:
             return replace(_asked(pilot, event, PilotPhase.RECYCLING), since=event.at)
         case ActionOutcome(action=StartPilot(), done=False) if pilot.phase is PilotPhase.RELEASED:
             phase = PilotPhase.ENDED if pilot.is_part else PilotPhase.HELD
-            return replace(pilot, phase=phase, since=event.at, node="")
+            return replace(pilot, phase=phase, since=event.at, node="", asked_on=pilot.node)
         case ActionOutcome(action=StartPilot(), done=True, restarts=restarts):
             return replace(pilot, restarts=restarts)
         case ActionOutcome(action=RecyclePilot(), preempted=True):
@@ -87,6 +87,8 @@ def _started(pilot: Pilot, event: Event, started: PilotStarted) -> Pilot:
         node=event.node or pilot.node,
         started_at=started.started_at,
         ends_at=started.ends_at,
+        asked_on="",
+        unasked=started.unasked,
         # A look may show the start only after the worker has been heard.
         idle_since=event.at if phase is not pilot.phase and not pilot.ready else pilot.idle_since,
         node_class=(pilot.node_class if same_node else "") if started.node_class is None else started.node_class,

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from malletrain.domain.decision import CancelTasks, CutLimit, LeavePilot, Outcome, RecyclePilot, StartPilot
+from malletrain.domain.decision import CancelTasks, CutLimit, LeavePilot, Outcome, RecyclePilot, StartPilot, Stray
 from malletrain.domain.errors import ClusterUnavailable
 from malletrain.domain.event import Event, WorkerLeft
 from malletrain.domain.job import ArrayReport, MalleableJob, PilotEnd, task_of
@@ -91,6 +91,7 @@ class MemoryCluster:
         self.clock = clock
         self.partition = partition
         self.main: tuple[SlurmJob, ...] = ()
+        self.plain: tuple[SlurmJob, ...] = ()  #: jobs of the harvest partition that are no pilots
         self.ended: EndedJobs | None = None  #: what `ended_main_jobs` answers; None: no main job has ended unseen
         self.reservations: tuple[Reservation, ...] = ()
         self.down = ""
@@ -135,7 +136,7 @@ class MemoryCluster:
         self._answer()
         self._expire()
         pilots = tuple(self._row(pilot, task) for pilot, task in sorted(self.tasks.items()) if task.end is None)
-        jobs = self.main + pilots
+        jobs = self.main + self.plain + pilots
         busy = {name for job in jobs if job.holds_nodes for name in job.nodes}
         nodes = tuple(
             replace(node, state=NodeState.ALLOCATED) if name in busy and node.state is NodeState.IDLE else node
@@ -216,6 +217,13 @@ class MemoryCluster:
                 task.cancelled = self.clock.now() if task.held else None
                 self.end_pilot(task_of(pilot), PilotEnd(SlurmState.CANCELLED))
         return Outcome(True)
+
+    def take_back(self, strays: Sequence[Stray]) -> Sequence[Outcome]:
+        self._answer()
+        ended = {stray.job for stray in strays}
+        mine = {job.id for job in self.plain if job.partition == self.partition and job.id in ended}
+        self.plain = tuple(job for job in self.plain if job.id not in mine)
+        return [Outcome(True, "ended" if stray.job in mine else "gone already") for stray in strays]
 
     def _answer(self) -> None:
         if self.down:

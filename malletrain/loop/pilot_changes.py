@@ -138,8 +138,9 @@ def _running(pilot: Pilot, row: SlurmJob) -> _Seen | None:
     moved = ends_at is not None and (known is None or abs(ends_at - known) > SAME_END_S)
     if not started and not moved:
         return None
-    reason = "started by someone else" if pilot.phase is PilotPhase.HELD else ""
-    return PilotStarted(row.start_time, ends_at), reason
+    unasked = pilot.unasked or (pilot.phase is PilotPhase.HELD and pilot.asked_on not in row.nodes)
+    reason = "started by someone else" if unasked and started else ""
+    return PilotStarted(row.start_time, ends_at, unasked=unasked), reason
 
 
 def _node(pilot: Pilot, row: SlurmJob) -> str:
@@ -153,8 +154,8 @@ def is_held(row: SlurmJob) -> bool:
 
 
 def _pending(pilot: Pilot, row: SlurmJob) -> _Seen | None:
-    # A task that no node could fit is held by Slurm with a reason of its own.
-    if is_held(row) or (row.priority == 0 and pilot.phase is PilotPhase.RECYCLING):
+    # A task that no node could fit is held by Slurm with a reason of its own, which it keeps.
+    if is_held(row) or (row.priority == 0 and pilot.phase in (PilotPhase.RECYCLING, PilotPhase.HELD)):
         return None if pilot.phase is PilotPhase.HELD else (PilotHeld(left_at=_left_at(pilot, row)), "")
     if pilot.phase in (PilotPhase.RELEASED, PilotPhase.RECYCLING):
         return None

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 from typing import Protocol
 
-from malletrain.domain.decision import CancelTasks, CutLimit, LeavePilot, Outcome, RecyclePilot, StartPilot
+from malletrain.domain.decision import CancelTasks, CutLimit, LeavePilot, Outcome, RecyclePilot, StartPilot, Stray
 from malletrain.domain.event import Event
 from malletrain.domain.job import ArrayReport, MalleableJob, PilotEnd
 from malletrain.domain.snapshot import EndedJobs, Snapshot
@@ -87,6 +87,11 @@ class Cluster(Protocol):
 
     def cancel(self, action: CancelTasks) -> Outcome:
         """Cancel tasks; those that are gone already count as cancelled."""
+        ...
+
+    def take_back(self, strays: Sequence[Stray]) -> Sequence[Outcome]:
+        """Read each job of the harvest partition again, and end those that still are what they were, at once. Done
+        also for those that are gone already."""
         ...
 
 

@@ -29,6 +29,7 @@ from malletrain.domain.decision import (
     Outcome,
     RecyclePilot,
     StartPilot,
+    Stray,
     TopUp,
 )
 from malletrain.domain.errors import ClusterUnavailable, JournalUnavailable
@@ -50,6 +51,7 @@ from malletrain.domain.event import (
     SizesDecided,
     SlurmUnavailable,
     StartsRefused,
+    StraysTakenBack,
     TasksAdded,
     WorkerLeft,
     WorkerLost,
@@ -68,6 +70,9 @@ from malletrain.sizing.objective import Objective
 from malletrain.sizing.policy import Need, Policy
 
 T = TypeVar("T")
+
+#: Strays and their nodes that one event names.
+MAX_NAMED_STRAYS = 20
 
 
 class Loop:
@@ -116,6 +121,7 @@ class Loop:
         self._last_look: float | None = None
         self._pool: PoolCounted | None = None
         self._sizes: Mapping[int, int] = {}
+        self._strays: frozenset[str] = frozenset()  # recorded already
 
     def refusal(self, job: MalleableJob) -> str:
         """Why a new job cannot be taken as its owner wants it, or ''."""
@@ -229,6 +235,7 @@ class Loop:
             for job, batches in decided.decision.batches.items():
                 self._workers.choose_batches(job, batches)
             self._record_given(snapshot, decided.awaiting)
+            self._take_back(decided.decision.strays)
             self._workers.climb(scale_up_jobs(situation.views, situation.known, self.rules))
             self._apply(decided.decision.actions)
         return decided.decision
@@ -314,6 +321,7 @@ class Loop:
             slow=self.ledger.paces.slow(now),
             avoided=self.ledger.paces.avoided(now),
             resting_on=self.ledger.unstarted.resting_on(now),
+            doubtful=self.ledger.unstarted.doubtful(now),
             set_aside=self.ledger.conduct.set_aside(self.views, now, self.rules),
             heard_since=self.ledger.heard_since,
             known=known,
@@ -455,11 +463,29 @@ class Loop:
             case RecyclePilot():
                 return self._cluster.recycle([action])[0]
 
+    def _take_back(self, strays: Sequence[Stray]) -> None:
+        """End jobs of the harvest partition that are no pilots; each is recorded once, by user."""
+        known, self._strays = self._strays, frozenset(stray.job for stray in strays)
+        mine = [stray for stray in strays if not stray.left]
+        fresh = [stray for stray in mine if stray.job not in known]
+        try:
+            self.record(_strays_events(self._clock.now(), fresh))
+        except JournalUnavailable:
+            pass  # nodes are given back without a record, too
+        try:
+            outcomes = self._cluster.take_back(mine) if mine else ()
+        except ClusterUnavailable as error:
+            outcomes = [Outcome(False, str(error))] * len(mine)
+        failed = {stray.job: o.detail for stray, o in zip(mine, outcomes, strict=True) if not o.done}
+        lost = [stray for stray in fresh if stray.job in failed]
+        if lost:
+            self.record(_strays_events(self._clock.now(), lost, failed[lost[0].job]))
+
     def _record_changes(self, snapshot: Snapshot, decision: Decision) -> None:
         """POOL and DECIDED, when they differ from the last ones: the history that reports are made of."""
         now = self._clock.now()
         events: list[Event] = []
-        pool = pool_counts(snapshot, self.rules)
+        pool = pool_counts(snapshot, self.rules, decision.strays)
         if pool != self._pool:
             self._pool = pool
             events.append(Event(now, pool))
@@ -505,12 +531,29 @@ def _event(at: float, payload: Payload, action: Action, reason: str) -> Event:
     return Event(at, payload, action.job_id, pilot, node, reason)
 
 
-def pool_counts(snapshot: Snapshot, rules: Rules) -> PoolCounted:
+def _strays_events(at: float, strays: Sequence[Stray], failure: str = "") -> list[Event]:
+    """One for each user."""
+    events = []
+    for user in sorted({stray.user for stray in strays}):
+        own = [stray for stray in strays if stray.user == user]
+        jobs = tuple(stray.job for stray in own)[:MAX_NAMED_STRAYS]
+        nodes = tuple(dict.fromkeys(node for stray in own for node in stray.nodes))[:MAX_NAMED_STRAYS]
+        many = f" and {len(own) - 3} more" if len(own) > 3 else ""
+        what = f"job {', '.join(jobs[:3])}{many} of {user} in the harvest partition: no pilot"
+        reason = f"{what}, and not to be ended: {failure}" if failure else f"{what}, so it is ended"
+        events.append(Event(at, StraysTakenBack(user, len(own), jobs, nodes, bool(failure)), reason=reason))
+    return events
+
+
+def pool_counts(snapshot: Snapshot, rules: Rules, strays: Sequence[Stray] = ()) -> PoolCounted:
     """The nodes of a snapshot by use."""
     counts: Counter[str] = Counter()
+    stray = {node for each in strays for node in each.nodes}
     for node in snapshot.nodes:
         holders = snapshot.holders.get(node.name, ())
-        if any(job.partition == rules.harvest_partition for job in holders):
+        if node.name in stray:
+            counts["stray"] += 1
+        elif any(job.partition == rules.harvest_partition for job in holders):
             counts["harvested"] += 1
         elif holders or node.state in (NodeState.ALLOCATED, NodeState.MIXED, NodeState.COMPLETING):
             counts["main"] += 1

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from malletrain.decide.demand import RETRY_S
 from malletrain.domain.decision import Decision
-from malletrain.domain.job import JobPhase, JobView, PilotPhase
+from malletrain.domain.job import JobPhase, JobView
 from malletrain.domain.snapshot import Snapshot
 
 #: The shortest observation of the pool from which a chance is estimated (s).
@@ -31,10 +31,9 @@ def why_without_nodes(
     """
     if view.phase is not JobPhase.QUEUED or view.world is not None:
         return ""
-    begun = [pilot for pilot in view.staying if pilot.phase is not PilotPhase.RECYCLING]
+    begun = sorted(pilot.node for pilot in view.staying if pilot.node)
     if begun:
-        names = ", ".join(sorted(pilot.node for pilot in begun)[:4])
-        return f"begins on {names}" + (f" and {len(begun) - 4} more" if len(begun) > 4 else "")
+        return f"begins on {', '.join(begun[:4])}" + (f" and {len(begun) - 4} more" if len(begun) > 4 else "")
     least, tasks = max(1, view.job.min_nodes), view.held_count
     if tasks < least:
         return f"has {tasks} held tasks in Slurm and needs {least} for its fewest nodes"

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 
-from malletrain.domain.decision import CancelTasks, CutLimit, LeavePilot, Outcome, RecyclePilot, StartPilot
+from malletrain.domain.decision import CancelTasks, CutLimit, LeavePilot, Outcome, RecyclePilot, StartPilot, Stray
 from malletrain.domain.event import ArrayAttached, Event, WorkerLeft
 from malletrain.domain.job import ArrayReport, MalleableJob, PilotEnd
 from malletrain.domain.snapshot import FREE_STATES, EndedJobs, Node, NodeState, SlurmJob, SlurmState, Snapshot
@@ -107,6 +107,9 @@ class ShadowCluster:
         for pilot in action.pilots:
             self._tasks[pilot] = _Task(end=PilotEnd(SlurmState.CANCELLED))
         return Outcome(True, "imagined")
+
+    def take_back(self, strays: Sequence[Stray]) -> Sequence[Outcome]:
+        return [Outcome(True, "imagined") for _ in strays]
 
     # -- parts -------------------------------------------------------------------------------------------------
 

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 
-from malletrain.domain.decision import CancelTasks, CutLimit, Outcome, RecyclePilot, StartPilot
+from malletrain.domain.decision import CancelTasks, CutLimit, Outcome, RecyclePilot, StartPilot, Stray
+from malletrain.domain.errors import ClusterUnavailable
 from malletrain.domain.job import ArrayReport, MalleableJob, PilotEnd, task_of
 from malletrain.domain.snapshot import EndedJobs, Node, SlurmState, Snapshot
 from malletrain.slurm import pilots
@@ -39,6 +41,13 @@ MAX_TASKS_PER_COMMAND = 200
 #: A task that starts again on its node within the second in which it was requeued is refused by slurmd ("already
 #: killed, do not launch batch job") and consumed: credentials are revoked by whole seconds (measured, 22.05).
 MIN_RESTART_DELAY_S = 2.0
+
+#: Seconds. A job that began less than so long ago is not killed yet: where its script does not run so far, signals
+#: miss it, and it keeps the node for KillWait (seen with 22.05, within the first second).
+MIN_KILLED_AGE_S = 3.0
+
+#: Seconds that a job is given to be stopped, before it is killed.
+STOP_TIMEOUT_S = 5.0
 
 
 class SlurmCluster:
@@ -291,6 +300,70 @@ class SlurmCluster:
         if not answer.ok and not all(is_gone(part) for part in answer.error.split(";")):
             return Outcome(False, f"scancel: {answer.error}")
         return Outcome(True, f"{sum(map(len, tasks.values()))} cancelled")
+
+    def take_back(self, strays: Sequence[Stray]) -> Sequence[Outcome]:
+        """Read each job of the harvest partition again, and end those that still are what they were, at once: nothing
+        of them is given time. Done also for those that are gone already.
+
+        Raises:
+            ClusterUnavailable: Slurm did not answer.
+        """
+        rows = self._queries.jobs_of_harvest()
+        outcomes = {stray.job: self._why_not_ended(stray, rows.get(stray.job)) for stray in strays}
+        wanted = [rows[job].id for job, outcome in outcomes.items() if outcome is None]
+        for begin in range(0, len(wanted), MAX_TASKS_PER_COMMAND):
+            batch = wanted[begin : begin + MAX_TASKS_PER_COMMAND]
+            self._kill_whole([rows[job] for job in batch if pilots.end_state(rows[job]).kind is EndKind.ACTIVE])
+            answer = self._commands.run(["scancel", *batch])
+            if answer.ok or all(is_gone(part) for part in answer.error.split(";")):
+                outcomes |= dict.fromkeys(batch, Outcome(True, "ended"))
+            else:
+                outcomes |= dict.fromkeys(batch, Outcome(False, f"scancel: {answer.error}"))
+        return [outcomes[stray.job] or Outcome(False, "not tried") for stray in strays]
+
+    def _why_not_ended(self, stray: Stray, row: squeue.TaskRecord | None) -> Outcome | None:
+        """What is said of a job that is not to be ended (any more); None: it is."""
+        if row is None:
+            return Outcome(True, "gone already")
+        end = pilots.end_state(row)
+        if end.is_over or job_state(row.state) is SlurmState.COMPLETING:
+            return Outcome(True, f"ended already: {end.detail or end.kind}")
+        if row.partition != self._harvest.partition:
+            return Outcome(False, f"it is in partition {row.partition} now: not ours to touch")
+        if self._harvest.account and row.account != self._harvest.account:
+            return Outcome(False, f"its account is {row.account or 'none'} now: not ours to touch")
+        if row.user != stray.user:
+            return Outcome(True, f"gone already: job {stray.job} is another one, of {row.user}")
+        if end.kind is EndKind.HELD:
+            return Outcome(True, "held, so it takes no node")
+        age_s = MIN_KILLED_AGE_S if row.start_time is None else self._now() - row.start_time
+        if end.kind is EndKind.ACTIVE and 0 <= age_s < MIN_KILLED_AGE_S:
+            return Outcome(True, "it has just begun: ended at the next look")
+        return None
+
+    def _kill_whole(self, rows: Sequence[squeue.TaskRecord]) -> None:
+        """Kill all that these jobs run, right before they are cancelled: a job that is deaf to SIGTERM would keep its
+        nodes for KillWait more, which a main job would wait for.
+
+        Stopped first, so that its script begins no further step; then the steps, then the script. (Measured, 22.05,
+        scripts that ignore SIGTERM and begin steps in a loop: their nodes are free after 0.3 s; without the stop
+        after KillWait.) Errors are of no consequence: what is left KillWait ends.
+        """
+        if not rows:
+            return
+        # By its own number: by `1_2` scancel asks again and again for 95 s, though the job is stopped (22.05). The
+        # number of an array's last task is the array's, and would stand for all tasks.
+        alone = [row for row in rows if row.raw_id != row.array_id]
+        jobs = [row.id for row in rows]
+        with suppress(ClusterUnavailable):
+            if alone:
+                stop = ["scancel", "--signal=STOP", "--full", *(str(row.raw_id) for row in alone)]
+                self._commands.run(stop, timeout_s=STOP_TIMEOUT_S)
+            if last := [row.id for row in rows if row not in alone]:
+                self._commands.run(["scancel", "--signal=STOP", "--batch", *last], timeout_s=STOP_TIMEOUT_S)
+        if steps := self._queries.steps(jobs):
+            self._commands.run(["scancel", "--signal=KILL", *steps])
+        self._commands.run(["scancel", "--signal=KILL", "--batch", *jobs])
 
     # Help
 

@@ -99,6 +99,15 @@ class Queries:
         """All tasks of the harvest partition."""
         return _by_name(self._query(["-p", self._partition]))
 
+    def jobs_of_harvest(self) -> dict[str, squeue.TaskRecord]:
+        """All jobs of the harvest partition, tasks of arrays one by one, by the ids that squeue has."""
+        return {row.id: row for row in self._query(["-p", self._partition])}
+
+    def steps(self, jobs: Sequence[str]) -> list[str]:
+        """The running steps of these jobs that `srun` has begun, such as 12.0; none where squeue does not say."""
+        answer = self._commands.run(["squeue", "-a", "-h", "-s", "-j", ",".join(jobs), "-o", "%i"])
+        return [step for line in answer.output.split() if (step := line.strip()).rpartition(".")[2].isdigit()]
+
     def _query(self, which: list[str]) -> list[squeue.TaskRecord]:
         mark = self._commands.mark()
         ask = ["squeue", "-a", "-h", "-r", "-t", "all", *which, "-O"]

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -126,6 +126,7 @@ class StatusText:
         snapshot: Snapshot | None,
         with_pilots: Mapping[str, PilotOfNode],
         jobs: Sequence[tuple[int, Hashable, Callable[[], JobRow]]],
+        strays: Collection[str] = (),
     ) -> bytes:
         """The text of a status.
 
@@ -133,10 +134,11 @@ class StatusText:
             rest: the status, its nodes and jobs empty.
             snapshot: whose nodes are shown; None: none are.
             with_pilots: the pilots that hold nodes, by the node's name.
+            strays: nodes of jobs in the harvest partition that are no pilots.
             jobs: number, all that the row is made from, and what makes it.
         """
         with self._turn:
-            nodes = "" if snapshot is None else ",".join(self._node_texts(snapshot, with_pilots))
+            nodes = "" if snapshot is None else ",".join(self._node_texts(snapshot, with_pilots, strays))
             shown = ",".join(self._job_texts(jobs))
         parts = []
         for name, value in rest.to_json().items():
@@ -144,7 +146,9 @@ class StatusText:
             parts.append(f"{text_of(name)}:{text_of(value) if lines is None else f'[{lines}]'}")
         return f"{{{','.join(parts)}}}".encode()
 
-    def _node_texts(self, snapshot: Snapshot, with_pilots: Mapping[str, PilotOfNode]) -> list[str]:
+    def _node_texts(
+        self, snapshot: Snapshot, with_pilots: Mapping[str, PilotOfNode], strays: Collection[str]
+    ) -> list[str]:
         known = self._nodes
         if known is None or known.snapshot is not snapshot:
             known = self._nodes = _Nodes(snapshot)
@@ -153,7 +157,12 @@ class StatusText:
                 row = NodeRow(node.name, node.state.value, holder=holders[0].id if holders else "")
                 known.names.append(node.name)
                 known.texts.append(text_of(row.to_json()))
-        texts = {name: self._pilot_text(name, pilot) for name, pilot in with_pilots.items()}
+        texts = {
+            name: text_of(NodeRow(name, "stray", holder=snapshot.holders[name][0].id).to_json())
+            for name in strays
+            if name in snapshot.holders
+        }
+        texts |= {name: self._pilot_text(name, pilot) for name, pilot in with_pilots.items()}
         self._pilots = {name: self._pilots[name] for name in with_pilots}
         if not texts:
             return known.texts

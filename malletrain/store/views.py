@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -155,7 +155,7 @@ class StoreViews:
         rest, sources, pilots = self._picture(at, snapshot, uid)
         return replace(
             rest,
-            nodes=_node_rows(snapshot, pilots) if nodes else (),
+            nodes=_node_rows(snapshot, pilots, _stray_nodes(self._decision())) if nodes else (),
             jobs=self._with_reasons(tuple(map(_job_row, sources))),
         )
 
@@ -181,7 +181,7 @@ class StoreViews:
         for source in sources:
             waits = self._waits(source.row.id, _phase_of(source.row))
             jobs.append((source.row.id, (source, waits), partial(_reasoned_row, source, waits)))
-        return self._text.write(rest, snapshot if nodes else None, held, jobs)
+        return self._text.write(rest, snapshot if nodes else None, held, jobs, _stray_nodes(self._decision()))
 
     def _picture(
         self, at: float, snapshot: Snapshot | None, uid: int | None
@@ -199,7 +199,7 @@ class StoreViews:
             ).all()
         rest = StatusRow(
             at=at,
-            pool=_pool_row(newest),
+            pool=replace(_pool_row(newest), stray=len(_stray_nodes(decision))),
             decision=_decision_row(decision),
             taken_at=None if snapshot is None else snapshot.taken_at,
             version=self._version,
@@ -446,7 +446,14 @@ def _decision_row(decision: Decision | None) -> DecisionRow:
     return DecisionRow(decision.at, dict(sizes), decision.status.value, decision.objective)
 
 
-def _node_rows(snapshot: Snapshot | None, pilots: Sequence[Row[Any]]) -> tuple[NodeRow, ...]:
+def _stray_nodes(decision: Decision | None) -> frozenset[str]:
+    """The nodes of jobs in the harvest partition that are no pilots."""
+    return frozenset() if decision is None else frozenset(node for each in decision.strays for node in each.nodes)
+
+
+def _node_rows(
+    snapshot: Snapshot | None, pilots: Sequence[Row[Any]], strays: Collection[str] = ()
+) -> tuple[NodeRow, ...]:
     """Nodes by name, as Slurm last showed them, with our pilots. Without a look at Slurm, the pilots alone."""
     ours = {p.node: p for p in pilots if p.phase in _HOLDS_NODE}
     if snapshot is None:
@@ -459,5 +466,6 @@ def _node_rows(snapshot: Snapshot | None, pilots: Sequence[Row[Any]]) -> tuple[N
             rows.append(NodeRow(node.name, "pilot", pilot.job, pilot.id, pilot.ends_at))
         else:
             holder = holders[0].id if holders else ""
-            rows.append(NodeRow(node.name, node.state.value, holder=holder))
+            state = "stray" if node.name in strays and holder else node.state.value
+            rows.append(NodeRow(node.name, state, holder=holder))
     return tuple(rows)

@@ -15,8 +15,8 @@ from malletrain.domain.snapshot import FREE_STATES, LEAVE_STATES, NodeState
 
 #: Keys of a cell beside job numbers: pilots of jobs that the reader may not see, of jobs that are not listed, nodes
 #: without main job, such nodes that backfill keeps for a main job now (in the last bin only: the journal has no
-#: earlier plans by node), nodes away.
-HIDDEN, MORE, IDLE, PLANNED, AWAY = "hidden", "more", "idle", "planned", "away"
+#: earlier plans by node), nodes away, nodes that a job of the harvest partition has that is no pilot (last bin too).
+HIDDEN, MORE, IDLE, PLANNED, AWAY, STRAY = "hidden", "more", "idle", "planned", "away", "stray"
 
 #: Jobs of a cell that are listed: those with the most nodes.
 MAX_LISTED_JOBS = 4
@@ -57,7 +57,7 @@ class StripRow:
 
 def strip(
     nodes: Mapping[str, NodeState], stays: Iterable[NodeStay], holes: Iterable[HoleChange], axis: Axis, rows: int,
-    seen_uid: int | None = None,
+    seen_uid: int | None = None, strays: Collection[str] = (),
 ) -> tuple[StripRow, ...]:  # fmt: skip
     """At most `rows` rows over all `nodes`, which are given by name with their state now.
 
@@ -87,6 +87,8 @@ def strip(
     for name, now in nodes.items():
         if now is NodeState.PLANNED and name not in held:
             add(name, PLANNED, axis.bins - 1, axis.bins)
+    for name in strays:
+        add(name, STRAY, axis.bins - 1, axis.bins)
     made = []
     for at in range(count):
         own = names[at * each : (at + 1) * each]
@@ -146,6 +148,8 @@ def _cell(sums: Mapping[Key, int], size: int) -> dict[Key, int]:
     wanted: list[tuple[Key, int]] = [(key, -less) for less, key in jobs[:MAX_LISTED_JOBS]]
     if len(jobs) > MAX_LISTED_JOBS:
         wanted.append((MORE, -sum([less for less, _ in jobs[MAX_LISTED_JOBS:]])))
+    if STRAY in sums:
+        wanted.append((STRAY, sums[STRAY]))
     if HIDDEN in sums:
         wanted.append((HIDDEN, sums[HIDDEN]))
     left = size

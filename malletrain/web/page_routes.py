@@ -6,7 +6,7 @@ import gzip
 import json
 import time
 from collections import Counter, OrderedDict
-from collections.abc import AsyncIterator, Callable, Hashable, Mapping
+from collections.abc import AsyncIterator, Callable, Collection, Hashable, Mapping
 from typing import Annotated, Any, Literal
 
 import anyio
@@ -82,10 +82,13 @@ class WebPages:
         history: StoreHistory,
         nodes: Callable[[], Mapping[str, NodeState]],
         *,
+        strays: Callable[[], Collection[str]] = frozenset,
         pause_s: float = STREAM_PAUSE_S,
         heartbeat_s: float = HEARTBEAT_S,
     ) -> None:
+        """`strays`: nodes of jobs in the harvest partition that are no pilots."""
         self.sign_in, self.history, self.nodes = sign_in, history, nodes
+        self.strays = strays
         self.pause_s, self.heartbeat_s = pause_s, heartbeat_s
         self._streams: Counter[int] = Counter()
         self._kept: OrderedDict[Hashable, tuple[float, bytes]] = OrderedDict()
@@ -247,7 +250,8 @@ def _make_router(pages: WebPages, people: PeopleRoutes) -> APIRouter:
             axis = Axis(end - float(hours) * HOUR_S, end, bins)
             stays = history.stays(axis.begin) if sight.nodes else ()
             most = len(nodes) if len(nodes) <= NODES_ONE_BY_ONE else STRIP_ROWS
-            rows = strip(nodes, stays, history.holes(axis.begin), axis, most, sight.uid) if nodes else ()
+            holes, strays = history.holes(axis.begin), pages.strays()
+            rows = strip(nodes, stays, holes, axis, most, sight.uid, strays) if nodes else ()
             return {
                 "begin": axis.begin, "end": axis.end, "bins": axis.bins,
                 "rows": [

@@ -133,7 +133,8 @@ class JobRow(Row):
 
 @dataclass(frozen=True, slots=True)
 class NodeRow(Row):
-    """One node. `state` is a word of `malletrain snapshot`, or `pilot`: then `job` and `pilot` say whose.
+    """One node. `state` is a word of `malletrain snapshot`, or `pilot`: then `job` and `pilot` say whose; or `stray`:
+    a job of the harvest partition that is no pilot, the `holder`, has it.
 
     `until` is when the pilot's time limit runs out; `holder` the Slurm job that holds a node of the main queue.
     """
@@ -149,7 +150,7 @@ class NodeRow(Row):
 @dataclass(frozen=True, slots=True)
 class PoolRow(Row):
     """Node counts: `idle`, `planned` for a main job, `harvested` by pilots, held by the `main` queue, `down`,
-    `reserved`."""
+    `reserved`, `stray`: held by jobs of the harvest partition that are no pilots."""
 
     at: float = 0.0
     idle: int = 0
@@ -158,6 +159,7 @@ class PoolRow(Row):
     main: int = 0
     down: int = 0
     reserved: int = 0
+    stray: int = 0
 
 
 @dataclass(frozen=True, slots=True)

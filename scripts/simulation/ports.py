@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
-from malletrain.domain.decision import CancelTasks, CutLimit, Outcome, RecyclePilot, StartPilot
+from malletrain.domain.decision import CancelTasks, CutLimit, Outcome, RecyclePilot, StartPilot, Stray
 from malletrain.domain.errors import ClusterUnavailable, JournalUnavailable
 from malletrain.domain.event import Event
 from malletrain.domain.job import ArrayReport, MalleableJob, PilotEnd
@@ -68,6 +68,9 @@ class DaemonsSlurm:
 
     def cancel(self, action: CancelTasks) -> Outcome:
         return self._order("cancel", lambda: self._slurm.cancel(action))
+
+    def take_back(self, strays: Sequence[Stray]) -> Sequence[Outcome]:
+        return self._order("take_back", lambda: self._slurm.take_back(strays))
 
     def _order(self, name: str, order: Callable[[], T]) -> T:
         self._points.pass_by(f"before {name}")

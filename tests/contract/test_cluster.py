@@ -16,7 +16,7 @@ from typing import Protocol
 
 import pytest
 
-from malletrain.domain.decision import CancelTasks, CutLimit, Outcome, RecyclePilot, StartPilot
+from malletrain.domain.decision import CancelTasks, CutLimit, Outcome, RecyclePilot, StartPilot, Stray
 from malletrain.domain.errors import ClusterUnavailable
 from malletrain.domain.job import MalleableJob
 from malletrain.domain.snapshot import Node, NodeState, SlurmJob, SlurmState, Snapshot
@@ -48,6 +48,7 @@ class Stage(Protocol):
     def occupy(self, node: str) -> None: ...
     def vacate(self) -> None: ...
     def want_all(self) -> None: ...
+    def plain(self, node: str) -> str: ...
     def now(self) -> float: ...
     def until(self, condition: Callable[[], bool]) -> None: ...
     def go_down(self) -> None: ...
@@ -76,6 +77,11 @@ class MemoryStage:
     def want_all(self) -> None:
         self.memory.main = (*self.memory.main, replace(_main(SlurmState.PENDING, ()), node_count=len(self.nodes)))
 
+    def plain(self, node: str) -> str:
+        row = replace(_main(SlurmState.RUNNING, (node,)), id="70", raw_id=70, partition="harvest")
+        self.memory.plain = (*self.memory.plain, row)
+        return row.id
+
     def now(self) -> float:
         return self.clock.now()
 
@@ -98,6 +104,9 @@ def _main(state: SlurmState, nodes: tuple[str, ...]) -> SlurmJob:
 
 
 HARVEST = Harvest("harvest", max_nodes=4)
+
+DEAF = """trap '' TERM
+while :; do srun --ntasks=1 bash -c "trap '' TERM; while :; do sleep 1; done"; done"""
 
 
 class LiveStage:
@@ -125,6 +134,12 @@ class LiveStage:
 
     def want_all(self) -> None:
         self.lab.submit("sleep 300", "-p", "batch", f"--nodes={len(self.nodes)}", "--time=5", "--hold", user="bob")
+
+    def plain(self, node: str) -> str:
+        """A job of the harvest partition that is no pilot, deaf to SIGTERM, script and steps."""
+        job = self.lab.submit(DEAF, "-p", "harvest", "-w", node, "--exclusive", "--time=10", user="bob")
+        self.lab.wait_for_state(job, "RUNNING")
+        return str(job)
 
     def now(self) -> float:
         return time.time()
@@ -365,6 +380,24 @@ def test_cancelled_tasks_are_gone(stage: Stage) -> None:
     assert row(stage.cluster.snapshot(), f"{array}_1") is not None
     assert not stage.cluster.start([StartPilot(3, f"{array}_0", stage.nodes[0], 600.0, "")])[0].done
     assert stage.cluster.cancel(wanted).done
+
+
+def test_a_plain_job_of_the_partition_is_ended_at_once_and_nothing_else(stage: Stage) -> None:
+    pilot = f"{stage.submit(2)}_0"
+    start(stage, pilot, stage.nodes[0])
+    stage.occupy(stage.nodes[2])
+    stray = Stray(stage.plain(stage.nodes[1]), "bob")
+    seen = row(stage.cluster.snapshot(), stray.job)
+    assert seen is not None and (seen.user, seen.nodes) == ("bob", (stage.nodes[1],))
+    main = next(job.id for job in stage.cluster.snapshot().jobs if job.partition == "batch")
+    stage.until(lambda: stage.cluster.take_back([stray])[0].detail == "ended")  # not in its first seconds
+    outcomes = stage.cluster.take_back([stray, Stray(main, "bob"), Stray("999999", "bob")])
+    assert [outcome.done for outcome in outcomes] == [True] * 3, "of those that are not there any more, too"
+    stage.until(lambda: stage.cluster.snapshot().is_free(stage.nodes[1]))
+    after = stage.cluster.snapshot()
+    assert not after.is_free(stage.nodes[0])
+    assert not after.is_free(stage.nodes[2])
+    assert stage.cluster.take_back([stray])[0].done
 
 
 def test_a_preempted_pilot_is_known_as_such(stage: Stage) -> None:

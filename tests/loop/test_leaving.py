@@ -117,3 +117,18 @@ def test_a_reserve_that_a_promise_asks_for_is_not_made_smaller() -> None:
     assert seen.rules(promised) == promised
     cycles = replace(rules, promise=MainPromise(cycle_ratio=1.5))
     assert seen.rules(cycles).keep_idle == 0
+
+
+def test_a_pilot_that_slurm_preempts_in_vain_is_ended_by_the_daemon() -> None:
+    """It runs on, and the main job waits on: the daemon asks it to leave, and then requeues it itself."""
+    world = World(nodes=2)
+    world.submit(job(1, most=2))
+    for _ in range(3):
+        world.tick()
+    world.workers.leave = lambda _: None  # type: ignore[method-assign, assignment]
+    world.cluster.main = (main_job(9, count=2),)
+    for _ in range(4):
+        world.tick()
+    ended = [e.payload.action for e in world.journal.events if isinstance(e.payload, ActionIntent)]
+    assert sum(isinstance(each, RecyclePilot) and each.kill for each in ended) == 2
+    assert not world.running()

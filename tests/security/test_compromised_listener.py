@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from malletrain.domain.decision import CancelTasks, RecyclePilot, StartPilot
+from malletrain.domain.decision import CancelTasks, RecyclePilot, StartPilot, Stray
 from malletrain.slurm.actuator.audit_log import AuditLog
 from malletrain.slurm.actuator.bounds import ActuatorBounds
 from malletrain.slurm.actuator.client import ActuatorClient
@@ -142,6 +142,26 @@ def test_not_everything_can_be_cancelled(begin: Begin) -> None:
     assert (outcome.done, "cancels_per_hour" in outcome.detail) == (False, True)
     assert not stage.orders.cancel(CancelTasks(3, tuple(announced), "mischief")).done
     assert sorted(stage.held()) == sorted([*announced[3:], *plain])
+
+
+def test_no_job_is_ended_that_is_in_another_partition_or_announced_beyond_the_rate(begin: Begin) -> None:
+    stage = begin(cancels_per_hour=1)
+    tasks, nodes = stage.submit(3, ANNOUNCED), stage.lab.nodes
+    assert stage.start(*zip(tasks[:2], nodes, strict=False)) == ["", ""]
+    main = stage.lab.submit("sleep 300", "-p", "batch", "--exclusive", "--time=9", user="bob")
+    plain = stage.lab.submit("sleep 300", "-p", "harvest", "--exclusive", "--time=9", user="bob")
+    for job in (main, plain):
+        stage.lab.wait_for_state(job, "RUNNING")
+    outcomes = stage.orders.take_back([Stray(str(main), "bob"), *(Stray(task, "alice") for task in tasks)])
+    assert [each.done for each in outcomes] == [True, True, False, False]
+    assert "gone already" in outcomes[0].detail
+    assert "cancels_per_hour" in outcomes[2].detail
+    stage.lab.wait_for(lambda: stage.orders.take_back([Stray(str(plain), "bob")])[0].detail == "ended", 60)
+    stage.lab.wait_for(lambda: stage.lab.job(str(plain))["JobState"] in ("CANCELLED", "FAILED"), 60)
+    assert stage.lab.job(str(main))["JobState"] == "RUNNING"
+    assert tasks[2] in stage.held()
+    acts = [row for row in stage.recorded() if row.get("verb") == "take_back" and row["event"] == "done"]
+    assert [(row["slurm_job"], row["user"]) for row in acts][-1] == (str(plain), "bob")
 
 
 def test_every_act_is_recorded_and_what_is_refused_too(begin: Begin) -> None:

@@ -1,4 +1,4 @@
-"""Payloads that do not give their node back, on a real Slurm."""
+"""Payloads that do not give their node back, and jobs that are no pilots, on a real Slurm."""
 
 from __future__ import annotations
 
@@ -7,12 +7,17 @@ import time
 import pytest
 
 from malletrain.domain.decision import LeavePilot
+from malletrain.domain.event import EventKind
 from malletrain.loop.memory import MemoryWorkers
 from scripts.lab import Change, Lab
 from tests.slurm import harvesting
 from tests.slurm.harvesting import Harvesting
 
 pytestmark = pytest.mark.slurm
+
+#: A script that is deaf to SIGTERM and begins steps in a loop that are, too.
+DEAF_JOB = """trap '' TERM CONT
+while :; do srun --ntasks=1 bash -c "trap '' TERM; while :; do sleep 1; done"; done"""
 
 DEAF_STEP = "exec srun --ntasks=1 bash -c 'trap \"\" TERM; while :; do sleep 1; done'"
 
@@ -45,3 +50,26 @@ def test_a_payload_deaf_to_sigterm_does_not_keep_its_node_for_killwait(
         lab.wait_for(drained, 90, "\n".join(harvest.said()))
         assert time.monotonic() - begun < 90, "KillWait is 100 s"
         lab.run(["scontrol", "update", f"NodeName={nodes[0]},{nodes[1]}", "State=RESUME"])
+
+
+def test_plain_jobs_of_the_partition_hold_the_pool_for_a_look_and_delay_no_main_job(any_lab: Lab) -> None:
+    lab, nodes = any_lab, any_lab.nodes
+    plain = ("-p", "harvest", "--nodes=1", "--exclusive", "--time=30")
+    with lab.changed(Change(settings={"KillWait": "100"})):
+        harvest = Harvesting(lab, overrides={"include_nodes": frozenset(nodes)})
+        harvest.submit(most=2)
+        lab.wait_for(lambda: harvest.tick() and len(harvest.running()) == 2, 90, str(harvest.said()))
+        mine = harvest.held()
+        for _ in range(4):  # again and again: each time all idle nodes, and as many jobs waiting
+            array = lab.submit(DEAF_JOB, *plain, "--array=0-11", user="bob")
+            lab.wait_for(lambda: len(harvest.held()) == len(nodes), 60, "bob's jobs hold what is idle")
+            lab.wait_for(lambda: harvest.tick() and harvest.held() == mine, 60, "no node but the pilots'")
+            assert not lab.run(["squeue", "-h", "-j", str(array), "-t", "PD,R"]).stdout.strip(), "nor do others wait"
+        assert len(harvest.events(EventKind.STRAYS)) == 4
+        assert harvest.running() == set(mine), "nobody left for them"
+        lab.submit(DEAF_JOB, *plain, "--array=0-11", user="bob")
+        lab.wait_for(lambda: len(harvest.held()) == len(nodes), 60)
+        main = lab.submit("sleep 60", "-p", "batch", f"--nodes={len(nodes) - 2}", "--exclusive", user="bob")
+        begun = time.monotonic()
+        lab.wait_for(lambda: harvest.tick() and lab.job(str(main))["JobState"] == "RUNNING", 60)
+        assert time.monotonic() - begun < 60, "KillWait is 100 s"

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from malletrain.domain.decision import CancelTasks, CutLimit, Outcome, RecyclePilot, StartPilot
+from malletrain.domain.decision import CancelTasks, CutLimit, Outcome, RecyclePilot, StartPilot, Stray
 from malletrain.domain.errors import InvalidInput
 from malletrain.slurm.actuator.protocol import (
     ActuatorReply,
@@ -32,9 +32,11 @@ starts = st.lists(
 recycles = st.lists(st.builds(RecyclePilot, jobs, names, nodes, st.just("")), min_size=1, max_size=9)
 cuts = st.builds(CutLimit, jobs, names, nodes, st.floats(0, 2e9), st.just("")).map(lambda cut: [cut])
 cancels = st.builds(CancelTasks, jobs, st.lists(names, max_size=9).map(tuple), st.just("")).map(lambda c: [c])
+plain = st.one_of(st.integers(1, 10**9).map(str), tasks, st.builds("{}+{}".format, st.integers(1, 10**9), st.just(1)))
+strays = st.lists(st.builds(Stray, plain, nodes), min_size=1, max_size=9)
 
 
-@given(st.one_of(starts, recycles, cuts, cancels), st.integers(0, 2**31))
+@given(st.one_of(starts, recycles, cuts, cancels, strays), st.integers(0, 2**31))
 def test_an_order_reads_as_it_was_written(actions: list[Any], uid: int) -> None:
     owners = {a.job_id: uid for a in actions if isinstance(a, StartPilot)}
     request = ActuatorRequest(tuple(actions), owners)

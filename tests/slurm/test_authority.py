@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from malletrain.domain.decision import CancelTasks, CutLimit, RecyclePilot, StartPilot
+from malletrain.domain.decision import CancelTasks, CutLimit, RecyclePilot, StartPilot, Stray
 from malletrain.domain.job import MalleableJob
 from malletrain.slurm.cluster import SlurmCluster
 from malletrain.slurm.command import Commands
@@ -85,6 +85,19 @@ def test_a_pilots_whole_life(accounted: Lab, who: str, tmp_path: Path) -> None:
     cancelled = cluster.cancel(CancelTasks(3, (f"{array}_0", f"{array}_2"), ""))
     assert cancelled.done, cancelled.detail
     accounted.wait_for(lambda: f"{array}_0" not in {job.id for job in cluster.snapshot().jobs}, 60)
+
+
+def test_a_coordinator_ends_plain_jobs_of_the_harvest_account_alone(accounted: Lab, tmp_path: Path) -> None:
+    cluster = SlurmCluster(commands_as(accounted, "malletrain", tmp_path), HARVEST, {}.get)
+    options = ("-p", "harvest", "-A", "harvest", "-q", "harvest", "--exclusive", "--time=9")
+    plain = accounted.submit("trap '' TERM; srun sleep 300; sleep 300", *options, user="alice")
+    main = accounted.submit("sleep 300", "-p", "batch", "--exclusive", "--time=9", user="bob")
+    for job in (plain, main):
+        accounted.wait_for_state(job, "RUNNING")
+    accounted.wait_for(lambda: cluster.take_back([Stray(str(plain), "alice")])[0].detail == "ended", 60)
+    assert cluster.take_back([Stray(str(main), "bob")])[0].detail == "gone already"
+    accounted.wait_for(lambda: accounted.job(str(plain))["JobState"] in ("CANCELLED", "FAILED"), 60)
+    assert accounted.job(str(main))["JobState"] == "RUNNING"
 
 
 @pytest.mark.parametrize("change", ["Account=main", "QOS=normal"])

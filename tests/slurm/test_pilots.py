@@ -148,3 +148,12 @@ def test_a_limit_above_max_time(limit: float | None, wrong: bool) -> None:
     assert (
         any("MaxTime" in fault for fault in pilots.faults(HELD._replace(time_limit_s=limit), harvest, 1001)) is wrong
     )
+
+
+def test_a_task_that_slurm_has_preempted_and_that_runs_on_is_still_to_be_ended() -> None:
+    """Slurm may never come to it again (preempted while its node was configured, 23.11): recycling must not take it
+    for one that is over."""
+    row = HELD._replace(state="RUNNING", preempt_time=20.0, start_time=10.0, nodes="n1", priority=10)
+    end = pilots.end_state(row)
+    assert (end.kind, end.is_over) == (EndKind.ACTIVE, False)
+    assert pilots.is_preempted(row)

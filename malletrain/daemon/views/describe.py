@@ -28,6 +28,9 @@ def describe(decision: Decision, rehearse: Callable[[Action], Rehearsed] | None 
         yield f"hole    {hole.node} until {utc(hole.until)}: {hole.reason}"
     for job, nodes in sorted(decision.sizes.items()):
         yield f"size    job {job}: {nodes} {'node' if nodes == 1 else 'nodes'}"
+    for stray in decision.strays:
+        what = f"left alone: {stray.left}" if stray.left else "no pilot: it is ended"
+        yield f"stray   job {stray.job} of {stray.user} on {', '.join(stray.nodes) or 'no node yet'}: {what}"
     for action in decision.actions:
         yield describe_action(action)
         if rehearse is None:

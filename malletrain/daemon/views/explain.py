@@ -132,6 +132,10 @@ def _node(name: str, snapshot: Snapshot, decision: Decision | None, shown: _Show
                 reason = shown.words(pilot.reason)
                 yield f"  pilot {pilot.id} of job {view.job.id}: {pilot.phase.value}{ends} {reason}".rstrip()
     if decision is not None:
+        for stray in decision.strays:
+            if name in stray.nodes and shown.sight.sees_main_job_of(stray.user):
+                then = f"left alone: {stray.left}" if stray.left else "it is ended, and its node taken back"
+                yield f"  job {stray.job} of {stray.user} is in the harvest partition and no pilot: {then}"
         for hole in decision.holes:
             if hole.node == name:
                 yield f"  hole until {utc(hole.until)}: {shown.words(hole.reason)}"

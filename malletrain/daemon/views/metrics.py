@@ -27,6 +27,7 @@ from malletrain.domain.event import (
     SamplesReported,
     SizesDecided,
     SlurmUnavailable,
+    StraysTakenBack,
     WorkerLost,
 )
 from malletrain.domain.job import JobPhase, JobView, PilotPhase
@@ -37,7 +38,7 @@ CONTENT_TYPE = CONTENT_TYPE_LATEST
 disable_created_metrics()  # type: ignore[no-untyped-call]
 
 #: How nodes are used: the keys of a `pool` event.
-USES = ("idle", "planned", "harvested", "main", "down", "reserved")
+USES = ("idle", "planned", "harvested", "main", "down", "reserved", "stray")
 
 _COMMAND_BUCKETS = (0.01, 0.03, 0.1, 0.25, 0.5, 1, 2, 5, 10, 30)
 _TICK_BUCKETS = (0.005, 0.02, 0.05, 0.1, 0.25, 0.5, 1, 2, 5, 10)
@@ -103,6 +104,12 @@ class Metrics:
         self._preemptions = Counter(
             "malletrain_preemptions_total", "Pilots that Slurm preempted: yielding came too late.", registry=registry
         )
+        self._strays = Counter(
+            "malletrain_strays_total",
+            "Jobs in the harvest partition that were no pilots; `ended` no: they could not be ended.",
+            ["ended"],
+            registry=registry,
+        )
         self._lost = Counter("malletrain_workers_lost_total", "Workers that went without leaving.", registry=registry)
         self._refused = Counter(
             "malletrain_workers_refused_total",
@@ -153,6 +160,8 @@ class Metrics:
             self._late.labels(task)
         for status in SizingStatus:
             self._solves.labels(status.value)
+        for ended in ("yes", "no"):
+            self._strays.labels(ended)
         for cause in LeaveCause:
             self._leaves.labels(cause.value)
 
@@ -204,6 +213,8 @@ class Metrics:
                 self._released_at.pop(event.pilot or "", None)
                 if preempted:
                     self._preemptions.inc()
+            case StraysTakenBack(count=count, failed=failed):
+                self._strays.labels("no" if failed else "yes").inc(count)
             case WorkerLost():
                 self._lost.inc()
             case GenerationSwitched(pause_s=pause_s, grew=grew):

@@ -1,8 +1,10 @@
 """Where pilots did not start: such a job, or such a job on such a node, rests before it is tried again.
 
-Pilots that were released and kept waiting tell of their job, or of their job on their node; a node on which pilots of
-two jobs of several users did not start, with no start in between, rests for everybody: one user's jobs say nothing of
-a node for others. Starts that Slurm refuses tell of the job.
+Pilots that were released and kept waiting tell of their job, or of their job on their node, as Slurm's reason says; a
+node on which pilots of two jobs of several users did not start, with no start in between, rests for everybody: one
+user's jobs say nothing of a node for others. Starts that Slurm refuses, and tasks that are held or cancelled before
+they begin, tell of the job. A job of which nothing began is doubtful until one of its pilots does: meanwhile it takes
+nothing from others (`decide.start_diagnosis`).
 """
 
 from __future__ import annotations
@@ -10,8 +12,22 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from malletrain.domain.decision import RecyclePilot
-from malletrain.domain.event import ActionIntent, Event, JobAnnounced, PilotStarted, StartsRefused
+from malletrain.decide.draft import DoubtfulStarts
+from malletrain.domain.decision import CancelTasks, RecyclePilot, StartPilot
+from malletrain.domain.event import (
+    ActionIntent,
+    ActionOutcome,
+    Event,
+    JobAnnounced,
+    PilotEnded,
+    PilotHeld,
+    PilotSetAside,
+    PilotStarted,
+    PilotWaits,
+    StartsRefused,
+    WorkerJoined,
+)
+from malletrain.domain.snapshot import SlurmState
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,47 +59,123 @@ class _Doubling:
 #: After a pilot that did not start.
 UNSTARTED = _Doubling(300.0, 3600.0)
 
-#: After starts that Slurm refuses: shorter, since only a new try shows that the cause is mended.
+#: After starts that Slurm refuses, and tasks that were held or cancelled before they began: shorter, since only a new
+#: try shows that the cause is mended.
 REFUSED = _Doubling(15.0, 300.0)
 
 #: So many jobs must have failed to start on a node until it rests for all; and so many users' if there are others.
 _JOBS_OF_A_BAD_NODE, _USERS_OF_A_BAD_NODE = 2, 2
 
+#: So many nodes must have refused a job as unfit, with no start in between, until it rests on all.
+_NODES_OF_AN_UNFIT_JOB = 2
+
+#: Failures of a job count as in a row, and make its user's new jobs doubtful, for so long after the last rest (s).
+REMEMBERED_S = 7200.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Doubt:
+    """A job whose last starts did not begin. `rest.until` may be past already: then it may be tried. `begun`: its
+    pilots that ran then, so as many may; `of_job`: whatever the node, so that only a further one shows it mended."""
+
+    rest: _Rest
+    begun: int
+    of_job: bool
+
 
 class StartBackoff:
     """Folds recycled pilots that never started, and refused starts.
 
-    A start on the node, or of the job, ends the rest of the first kind; an accepted one that of the second.
+    A start on the node ends the node's rest, one of the job its doubt; an accepted one that of a refusal.
     """
 
     def __init__(self) -> None:
-        self._resting: dict[str, _Rest] = {}  # by `job 7`
         self._on_node: dict[str, dict[int, _Rest]] = {}  # by node and job
         self._unfit: dict[int, dict[str, _Rest]] = {}  # by job and node
         self._refused: dict[str, _Rest] = {}
-        self._user: dict[int, str] = {}  # by job
+        self._doubts: dict[int, _Doubt] = {}
+        self._last_rest: dict[int, _Rest] = {}  # of jobs whose doubt may be over
+        self._users: dict[int, str] = {}
+        self._released: dict[str, float] = {}  # pilots that have not begun, and since when
+        self._running: dict[int, set[str]] = {}
+        self._began: dict[int, float] = {}  # when a pilot of the job began last
 
     def apply(self, event: Event) -> None:
         """Take in one event of the journal."""
         match event.payload:
-            case JobAnnounced(job=announced) if event.job is not None:
-                self._user[event.job] = announced.user
+            case JobAnnounced(job=job):
+                self._users[job.id] = job.user
             case StartsRefused(refused=refused):
                 self._fold_refusal(event, refused)
             case PilotStarted():
-                self._on_node.pop(event.node or "", None)
-                self._unfit.get(event.job or 0, {}).pop(event.node or "", None)
-                self._resting.pop(f"job {event.job}", None)
-            case ActionIntent(action=RecyclePilot(unstarted=subject, unfit=unfit)) if subject:
-                job, node = event.job or 0, event.node or ""
-                if subject != node:
-                    self._resting[subject] = UNSTARTED.after(self._resting.get(subject), event.at, event.reason)
-                elif unfit:
-                    of_job = self._unfit.setdefault(job, {})
-                    of_job[node] = UNSTARTED.after(of_job.get(node), event.at, event.reason)
-                else:
-                    of_node = self._on_node.setdefault(node, {})
-                    of_node[job] = UNSTARTED.after(of_node.get(job), event.at, event.reason)
+                self._fold_start(event)
+            case ActionIntent(action=StartPilot(pilot=pilot)):
+                self._released[pilot] = event.at
+            case ActionOutcome(action=StartPilot(pilot=pilot), done=False):
+                self._released.pop(pilot, None)
+            case ActionIntent(action=RecyclePilot() as recycled):
+                self._fold_recycled(event, recycled)
+            case ActionIntent(action=CancelTasks(pilots=pilots)):
+                for pilot in pilots:
+                    self._released.pop(pilot, None)
+            case WorkerJoined():
+                self._released.pop(event.pilot or "", None)
+            case PilotHeld() | PilotEnded() | PilotSetAside() | PilotWaits():
+                self._fold_end(event)
+
+    def _fold_start(self, event: Event) -> None:
+        job = event.job or 0
+        self._on_node.pop(event.node or "", None)
+        self._unfit.get(job, {}).pop(event.node or "", None)
+        self._released.pop(event.pilot or "", None)
+        running = self._running.setdefault(job, set())
+        running.add(event.pilot or "")
+        self._began[job] = event.at
+        doubt = self._doubts.get(job)
+        if doubt is not None and (not doubt.of_job or len(running) > doubt.begun):
+            del self._doubts[job]
+
+    def _fold_recycled(self, event: Event, recycled: RecyclePilot) -> None:
+        released = self._released.pop(recycled.pilot, event.at)
+        job, node = event.job or 0, event.node or ""
+        if not recycled.unstarted:
+            return
+        if recycled.unstarted != node:
+            self._doubt(job, event.at, event.reason, UNSTARTED)
+            return
+        rests = self._unfit.setdefault(job, {}) if recycled.unfit else self._on_node.setdefault(node, {})
+        key: object = node if recycled.unfit else job
+        rests[key] = UNSTARTED.after(rests.get(key), event.at, event.reason)  # type: ignore[index, call-overload]
+        if self._began.get(job, -1.0) >= released:
+            return  # others that were released with it began
+        if recycled.unfit and len(self._unfit[job]) >= _NODES_OF_AN_UNFIT_JOB:
+            self._doubt(job, event.at, event.reason, UNSTARTED)
+        elif job not in self._doubts:
+            self._doubts[job] = _Doubt(_Rest(0, event.at, event.reason), self._runs(job), of_job=False)
+
+    def _fold_end(self, event: Event) -> None:
+        """A pilot that the daemon released and did not take back is held or gone, and was not seen to run."""
+        job, pilot = event.job or 0, event.pilot or ""
+        self._running.get(job, set()).discard(pilot)
+        lost = self._released.pop(pilot, None) is not None
+        match event.payload:
+            case PilotHeld(preempted=False) if lost:
+                self._doubt(job, event.at, f"{pilot} was held again before it began, and not by the daemon", REFUSED)
+            case PilotEnded(state=SlurmState.CANCELLED, preempted=False) if lost:
+                self._doubt(job, event.at, f"{pilot} was cancelled before it began, and not by the daemon", REFUSED)
+
+    def _doubt(self, job: int, at: float, reason: str, doubling: _Doubling) -> None:
+        """The job's starts do not begin, whatever the node. All that fail until its rest is over are one failure."""
+        doubt, last = self._doubts.get(job), self._last_rest.get(job)
+        if doubt is not None and doubt.of_job and at < doubt.rest.until:
+            return
+        if last is not None and at > last.until + REMEMBERED_S:
+            last = None
+        rest = self._last_rest[job] = doubling.after(last, at, reason)
+        self._doubts[job] = _Doubt(rest, self._runs(job), of_job=True)
+
+    def _runs(self, job: int) -> int:
+        return len(self._running.get(job, ()))
 
     def _fold_refusal(self, event: Event, refused: bool) -> None:
         subject = f"job {event.job}"
@@ -95,10 +187,9 @@ class StartBackoff:
 
     def forget(self, job: int) -> None:
         """The job is long over."""
-        self._user.pop(job, None)
-        self._resting.pop(f"job {job}", None)
         self._refused.pop(f"job {job}", None)
-        self._unfit.pop(job, None)
+        for of_job in (self._doubts, self._last_rest, self._users, self._running, self._began, self._unfit):
+            of_job.pop(job, None)
         for node, of_node in list(self._on_node.items()):
             if of_node.pop(job, None) is not None and not of_node:
                 del self._on_node[node]
@@ -116,15 +207,38 @@ class StartBackoff:
         }
         return {
             subject: rest.in_words(now)
-            for subject, rest in (*nodes.items(), *self._resting.items(), *self._refused.items())
+            for subject, rest in (*nodes.items(), *self._refused.items())
             if rest.until > now
         }
 
     def _is_bad(self, of_node: Mapping[int, _Rest]) -> bool:
-        users = {self._user.get(job, f"job {job}") for job in of_node}
-        everybody = set(self._user.values())
+        users = {self._users.get(job, f"job {job}") for job in of_node}
+        everybody = set(self._users.values())
         told = len(users) >= min(_USERS_OF_A_BAD_NODE, max(1, len(everybody)))
         return len(of_node) >= _JOBS_OF_A_BAD_NODE and told
+
+    def doubtful(self, now: float) -> Mapping[int, DoubtfulStarts]:
+        """The jobs whose last starts did not begin, and new ones of users who have such jobs."""
+        found = {
+            job: DoubtfulStarts(doubt.begun, doubt.rest.in_words(now), rests=True)
+            if doubt.rest.until > now
+            else DoubtfulStarts(doubt.begun, f"its last start did not begin ({doubt.rest.reason})")
+            for job, doubt in self._doubts.items()
+        }
+        for subject, rest in self._refused.items():
+            job = int(subject.removeprefix("job "))
+            rests = rest.until > now
+            found[job] = DoubtfulStarts(self._runs(job), rest.in_words(now) if rests else rest.reason, rests)
+        lately = {
+            self._users[job]: job
+            for job, rest in self._last_rest.items()
+            if job in self._users and now <= rest.until + REMEMBERED_S
+        }
+        for job, user in self._users.items() if lately else ():
+            if user in lately and job not in self._began and job not in found:
+                why = f"none of its pilots has begun yet, and those of its owner's job {lately[user]} did not lately"
+                found[job] = DoubtfulStarts(0, why)
+        return found
 
     def resting_on(self, now: float) -> Mapping[int, Mapping[str, str]]:
         """On which nodes each job is not to be tried at `now`: job -> node -> why."""

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 
-from malletrain.domain.decision import CancelTasks, CutLimit, Outcome, RecyclePilot, StartPilot
+from malletrain.domain.decision import CancelTasks, CutLimit, Outcome, RecyclePilot, StartPilot, Stray
 from malletrain.domain.errors import ClusterUnavailable, InvalidInput
 from malletrain.domain.job import ArrayReport, MalleableJob, PilotEnd
 from malletrain.domain.snapshot import EndedJobs, Snapshot
@@ -80,6 +80,9 @@ class ActuatorClient:
 
     def cancel(self, action: CancelTasks) -> Outcome:
         return self._send(ActuatorRequest((action,), {}))[0] if action.pilots else Outcome(True, "nothing to cancel")
+
+    def take_back(self, strays: Sequence[Stray]) -> Sequence[Outcome]:
+        return self._send(ActuatorRequest(tuple(strays), {})) if strays else ()
 
     def _owners(self, actions: Sequence[StartPilot]) -> dict[int, int]:
         found = {action.job_id: self._owner_of(action.job_id) for action in actions}

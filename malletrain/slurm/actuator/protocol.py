@@ -1,4 +1,4 @@
-"""The actuator's wire protocol: four verbs (start, recycle, cut, cancel), each with a fixed set of fields.
+"""The actuator's wire protocol: five verbs (start, recycle, cut, cancel, take_back), each with a fixed set of fields.
 
 A request is one line of JSON, as is its reply. `read_request` refuses every other form, because the reader holds
 Slurm's rights and the writer listens on the network.
@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from malletrain.domain.decision import CancelTasks, CutLimit, Outcome, RecyclePilot, StartPilot
+from malletrain.domain.decision import CancelTasks, CutLimit, Outcome, RecyclePilot, StartPilot, Stray
 from malletrain.domain.errors import InvalidInput
 
 #: A longer line is refused.
@@ -27,6 +27,9 @@ MAX_REASON_CHARS = 500
 
 #: ARRAY_TASK, and +INDEX for one node of a task that holds several.
 _PILOT = re.compile(r"[1-9][0-9]{0,9}_[0-9]{1,7}(?:\+[1-9][0-9]{0,3})?")
+#: A job as squeue has it: 123, 123_4, 123_[5-9] or 123+1. Only compared with what squeue shows, as is the user.
+_JOB = re.compile(r"[1-9][0-9]{0,9}(?:_[0-9]{1,7}|_\[[0-9,%:-]{1,200}\]|\+[0-9]{1,4})?")
+_USER = re.compile(r"[^\x00-\x1f\x7f]{1,255}")
 _NODE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,254}")
 
 
@@ -34,7 +37,9 @@ _NODE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,254}")
 class ActuatorRequest:
     """One verb with its actions, all of one kind. `owners`: the uid that announced each job, as the daemon has it."""
 
-    actions: tuple[StartPilot, ...] | tuple[RecyclePilot, ...] | tuple[CutLimit] | tuple[CancelTasks]
+    actions: (
+        tuple[StartPilot, ...] | tuple[RecyclePilot, ...] | tuple[CutLimit] | tuple[CancelTasks] | tuple[Stray, ...]
+    )
     owners: Mapping[int, int]
 
 
@@ -53,6 +58,9 @@ def write_request(request: ActuatorRequest) -> bytes:
     verb = next(verb for verb, (kind, _) in _VERBS.items() if isinstance(first, kind))
     rows: list[dict[str, Any]] = []
     for action in request.actions:
+        if isinstance(action, Stray):
+            rows.append({"job": action.job, "user": action.user})
+            continue
         row: dict[str, Any] = {"job": action.job_id, "reason": action.reason[:MAX_REASON_CHARS]}
         match action:
             case StartPilot():
@@ -87,6 +95,9 @@ def read_request(line: bytes, most_s: float) -> ActuatorRequest:
     for row in rows:
         if not isinstance(row, dict) or set(row) != wanted:
             raise InvalidInput("request.actions", f"each must have {', '.join(sorted(wanted))}, no more and no less")
+        if verb == "take_back":
+            actions.append(Stray(_matching(_JOB, row["job"], "job"), _matching(_USER, row["user"], "user")))
+            continue
         job, reason = _whole(row["job"], "job", 2**53), _reason(row["reason"])
         match verb:
             case "start":
@@ -148,10 +159,11 @@ _VERBS: Mapping[str, tuple[type, frozenset[str]]] = {
     "recycle": (RecyclePilot, frozenset({"job", "reason", "pilot", "node", "kill"})),
     "cut": (CutLimit, frozenset({"job", "reason", "pilot", "node", "ends_at"})),
     "cancel": (CancelTasks, frozenset({"job", "reason", "pilots"})),
+    "take_back": (Stray, frozenset({"job", "user"})),
 }
 
 #: Verbs that take many actions at once.
-_MANY: Sequence[str] = ("start", "recycle")
+_MANY: Sequence[str] = ("start", "recycle", "take_back")
 
 
 def _json(line: bytes, what: str) -> Any:
@@ -182,6 +194,12 @@ def _seconds(value: object, name: str, least: float, most: float) -> float:
 def _pilot(value: object) -> str:
     if not isinstance(value, str) or not _PILOT.fullmatch(value):
         raise InvalidInput("request.pilot", "must be an array's number and a task's, as 123_4 or 123_4+1")
+    return value
+
+
+def _matching(pattern: re.Pattern[str], value: object, name: str) -> str:
+    if not isinstance(value, str) or not pattern.fullmatch(value):
+        raise InvalidInput(f"request.{name}", "must be as Slurm has it")
     return value
 
 

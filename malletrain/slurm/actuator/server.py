@@ -1,6 +1,6 @@
 """The actuator: the one process with Slurm's rights, serving one user on a Unix socket.
 
-It accepts the four verbs of `protocol` and carries them out by `SlurmCluster`, which reads each task again before it
+It accepts the five verbs of `protocol` and carries them out by `SlurmCluster`, which reads each task again before it
 changes it and leaves alone what is not a held pilot in the harvest partition, account and QOS. Bounds
 of its own come before that (`bounds`), and each act is recorded (`audit_log`). It keeps no state but its rates, so it
 may be killed and restarted at any moment.
@@ -19,7 +19,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from malletrain.domain.decision import ACTION_NAMES, CancelTasks, CutLimit, Outcome, RecyclePilot, StartPilot
+from malletrain.domain.decision import ACTION_NAMES, CancelTasks, CutLimit, Outcome, RecyclePilot, StartPilot, Stray
 from malletrain.domain.errors import ClusterUnavailable, InvalidInput
 from malletrain.domain.job import task_of
 from malletrain.slurm.actuator.audit_log import AuditLog
@@ -28,6 +28,7 @@ from malletrain.slurm.actuator.bounds import (
     MINUTE_S,
     ActuatorBounds,
     RateBudget,
+    announced_ones,
     cancellable,
     start_refusals,
 )
@@ -118,6 +119,9 @@ class Actuator:
         recycled = [action for action in request.actions if isinstance(action, RecyclePilot)]
         if recycled:
             return ActuatorReply(tuple(cluster.recycle(self._with_kills(recycled))))
+        strays = [action for action in request.actions if isinstance(action, Stray)]
+        if strays:
+            return ActuatorReply(tuple(self._take_back(cluster, strays)))
         outcomes = []
         for action in request.actions:
             if isinstance(action, CutLimit):
@@ -164,6 +168,19 @@ class Actuator:
             return outcome
         return Outcome(False, f"{REFUSED}, {len(shown) - len(own)} of {len(shown)}: {why}")
 
+    def _take_back(self, cluster: SlurmCluster, strays: Sequence[Stray]) -> list[Outcome]:
+        """End jobs that are no pilots. One with `mtbatch`'s comment may be one: it counts as a cancel."""
+        now = self._elapsed()
+        announced = announced_ones(self._queries.comments([stray.job for stray in strays]))
+        room = self._cancels.room(now)
+        counted = [stray.job for stray in strays if stray.job in announced]
+        self._cancels.take(min(len(counted), room), now)
+        beyond = set(counted[room:])
+        done = iter(cluster.take_back([stray for stray in strays if stray.job not in beyond]))
+        why = f"{REFUSED}: more than {self._bounds.cancels_per_hour} tasks cancelled in an hour"
+        refused = Outcome(False, f"{why} (actuator.cancels_per_hour)")
+        return [refused if stray.job in beyond else next(done) for stray in strays]
+
     def _refuse(self, line: bytes, why: str) -> ActuatorReply:
         """Refuse an invalid line. A caller that sends nothing else does not fill the disk."""
         now = self._elapsed()
@@ -186,10 +203,14 @@ class Actuator:
 def _audit_rows(request: ActuatorRequest, event: str, reply: ActuatorReply | None) -> list[dict[str, object]]:
     """A row for each action: as it was asked for, and what became of it where there is a `reply`."""
     rows: list[dict[str, object]] = []
-    actions: Sequence[StartPilot | RecyclePilot | CutLimit | CancelTasks] = request.actions
+    actions: Sequence[StartPilot | RecyclePilot | CutLimit | CancelTasks | Stray] = request.actions
     for at, action in enumerate(actions):
-        row: dict[str, object] = {"event": event, "verb": ACTION_NAMES[type(action)], "job": action.job_id}
+        row: dict[str, object] = {"event": event}
+        if not isinstance(action, Stray):
+            row |= {"verb": ACTION_NAMES[type(action)], "job": action.job_id}
         match action:
+            case Stray():
+                row |= {"verb": "take_back", "slurm_job": action.job, "user": action.user}
             case StartPilot():
                 row |= {"pilot": action.pilot, "node": action.node, "limit_s": action.limit_s}
                 row["owner"] = request.owners.get(action.job_id)
@@ -199,7 +220,8 @@ def _audit_rows(request: ActuatorRequest, event: str, reply: ActuatorReply | Non
                 row |= {"pilot": action.pilot, "node": action.node} | ({"kill": True} if action.kill else {})
             case CancelTasks():
                 row["pilots"] = list(action.pilots)
-        row["reason"] = action.reason
+        if not isinstance(action, Stray):
+            row["reason"] = action.reason
         if reply is not None:
             outcome = reply.outcomes[at] if at < len(reply.outcomes) else None
             row["done"] = outcome is not None and outcome.done

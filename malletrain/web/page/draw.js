@@ -68,7 +68,7 @@ export function strip(figures, names, open) {
     const labels = rows.map(label), skip = Math.ceil(14 / each);
     left = Math.min(width / 3, 8 + Math.max(0, ...labels.map((text) => context.measureText(text).width)));
     wide = width - left;
-    const fills = { idle: pattern(context, "idle"), planned: pattern(context, "planned"), away: pattern(context, "away"), hidden: pattern(context, "hidden"), main: ink("main") };
+    const fills = { idle: pattern(context, "idle"), planned: pattern(context, "planned"), away: pattern(context, "away"), hidden: pattern(context, "hidden"), main: ink("main"), stray: ink("stray") };
     const onJob = ink("on-job");
     context.textBaseline = "middle";
     rows.forEach(([, , size, runs], at) => {

@@ -48,7 +48,7 @@ export const machine = {
     return { summary, figures };
   },
   draw({ summary, figures }, state, again, me) {
-    const { pool, jobs } = summary, total = pool.idle + pool.planned + pool.harvested + pool.main + pool.down + pool.reserved;
+    const { pool, jobs } = summary, total = pool.idle + pool.planned + pool.harvested + pool.main + pool.down + pool.reserved + pool.stray;
     const share = (number) => total ? percent(number / total) : "";
     const names = new Map(jobs.map((job) => [job.id, job.name]));
     const shown = [...new Set(figures.rows.flatMap((row) => row[3].flatMap(([, cell]) => cell.map(([key]) => key))))];
@@ -65,6 +65,7 @@ export const machine = {
         tile("Idle", count(pool.idle), share(pool.idle), "idle"),
         tile("Planned", count(pool.planned), "for a main job", "planned"),
         tile("Reserved or down", count(seldom), `${pool.reserved} and ${pool.down}`, "away"),
+        pool.stray ? tile("Stray", count(pool.stray), "jobs that are no pilots", "stray") : null,
         tile("Jobs", String(jobs.length), `${jobs.filter((job) => job.members).length} train`)),
       el("section", {},
         el("div", { class: "head" }, el("h2", { text: "Who had which node" }),
@@ -78,6 +79,7 @@ export const machine = {
           el("li", {}, el("span", { class: "swatch idle" }), "idle"),
           shown.includes("planned") ? el("li", {}, el("span", { class: "swatch planned" }), "planned for a main job (now)") : null,
           shown.includes("away") ? el("li", {}, el("span", { class: "swatch away" }), "reserved or down") : null,
+          shown.includes("stray") ? el("li", {}, el("span", { class: "swatch stray" }), "a job that is no pilot, in the harvest partition (now)") : null,
           shown.includes("hidden") ? el("li", {}, el("span", { class: "swatch hidden" }), "pilot of another user") : null),
         rowsOfMany ? el("p", { class: "note", text: "A row is several nodes. It has the colour of what most of those without a main job were; the paler, the more of them the main queue had." }) : null),
       figures.pool.at ? section("Nodes without a main job", poolPlot(figures.pool)) : null,
