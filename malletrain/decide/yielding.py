@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 from malletrain.decide.leaf_choice import leaves_of
 from malletrain.decide.nodes_left import PILOTS, RANKS, Candidates, Cost, NodesLeft, PlannedStart
+from malletrain.decide.promise.emptied_nodes import EmptiedNode
 from malletrain.decide.rules import Rules
 from malletrain.domain.snapshot import NodeState, SlurmJob, SlurmState, Snapshot
 
@@ -52,7 +53,8 @@ class YieldPlan:
         leave: pilot -> the main job that is given its node.
         claimed: free node -> the main job that it is kept for.
         startable: main job that could start now -> since when (Unix seconds).
-        given: every node that a main job is given, also those that are coming free.
+        given_to: every node that a main job is given, also those that are coming free -> that job.
+        emptied: these, and those that main jobs were given before and may still use.
         awaiting: main jobs that could start now but for pilots, which leave their nodes or are asked to -> whether
             a better job waits that cannot start, so that only backfill starts it.
         at_once: node -> the heterogeneous job that is given it. Slurm puts such a job off for minutes when it finds
@@ -63,10 +65,16 @@ class YieldPlan:
     leave: Mapping[str, str] = field(default_factory=dict)
     claimed: Mapping[str, str] = field(default_factory=dict)
     startable: Mapping[str, float] = field(default_factory=dict)
-    given: frozenset[str] = frozenset()
+    given_to: Mapping[str, str] = field(default_factory=dict)
     awaiting: Mapping[str, bool] = field(default_factory=dict)
     at_once: Mapping[str, str] = field(default_factory=dict)
     gathered: frozenset[str] = frozenset()
+    emptied: Mapping[str, EmptiedNode] = field(default_factory=dict)
+
+    @property
+    def given(self) -> frozenset[str]:
+        """Every node that is kept for a main job, also those that are coming free."""
+        return frozenset(self.given_to).union(self.emptied)
 
 
 def plan_yields(
@@ -88,12 +96,12 @@ def plan_yields(
     given = _Given(snapshot, at_hand, _planned(snapshot, rules), now, rules.keep_idle)
     leave: dict[str, str] = {}
     claimed: dict[str, str] = {}
+    given_to: dict[str, str] = {}
     startable: dict[str, float] = {}
     awaiting: dict[str, bool] = {}
     at_once: dict[str, str] = {}
     gathered: set[str] = set()
     is_behind = False
-    all_nodes = frozenset(given.left.names)
     pilots_on = at_hand.pilot_on.keys() | _nodes_of_pilots(snapshot, rules)
     for group in _waiting(snapshot, rules, now)[: rules.max_queue]:
         if not given.left.names:
@@ -114,6 +122,7 @@ def plan_yields(
                 break
             startable[name] = since
             gathered |= instead
+            given_to |= dict.fromkeys(chosen, name)
             if not pilots_on.isdisjoint(chosen):
                 awaiting.setdefault(name, is_behind)
             if group[0].het_id:
@@ -124,7 +133,7 @@ def plan_yields(
                 elif node in given.pilot_on:
                     leave[given.pilot_on[node].pilot] = name
             given.take(chosen)
-    return YieldPlan(leave, claimed, startable, all_nodes - given.left.names, awaiting, at_once, frozenset(gathered))
+    return YieldPlan(leave, claimed, startable, given_to, awaiting, at_once, frozenset(gathered))
 
 
 def any_pending_fits(snapshot: Snapshot, rules: Rules) -> bool:
