@@ -127,6 +127,10 @@ class Loop:
         wanted = JobView(job, JobPhase.ANNOUNCED, curve=job.given_curve and plausible(job.given_curve))
         return admission_refusal(wanted, views, pool.supply(self.rules), pool.seen_s, self._clock.now(), self.policy)
 
+    def reserve_notice(self) -> str:
+        """Why fewer nodes stay idle than the site's rules say, or ''."""
+        return self.ledger.hetjobs.notice(self.rules)
+
     def waiting(self, job_id: int) -> str:
         """Why a job that could train has no node, with an estimate; "" where it has some, is held or over."""
         view, decision, snapshot = self.views.get(job_id), self.last_decision, self.last_snapshot
