@@ -122,8 +122,8 @@ class PoolSection(Section):
 
     keep_idle: Annotated[int, Field(ge=0)] = 1
     """Idle nodes left alone, for `srun -I`, hetjobs, reservations, bursts; refilled when main jobs take them."""
-    spare_hetjobs: bool = True
-    """Keep fewer nodes idle where `keep_idle` holds a part of the last week's hetjobs alone; not with a promise."""
+    spare_hetjobs: bool = False
+    """Keep fewer, and say so, where `keep_idle` holds a part of the last week's hetjobs alone; not with a promise."""
     keep_leaves: Annotated[int, Field(ge=0)] = 0
     """Whole leaf switches left idle, of those that no main job is on, for jobs that need a leaf to themselves."""
     stage: Literal["few", "whole"] = "whole"

@@ -219,8 +219,9 @@ class LoopRequests:
             delays = loop.ledger.promise.delays(-math.inf) if asked != subject else ()
         try:
             return explain(
-                subject, loop.views, loop.last_snapshot, loop.last_decision, events, sight, loop.waiting, delays
-            )
+                subject, loop.views, loop.last_snapshot, loop.last_decision, events, sight, loop.waiting, delays,
+                loop.reserve_notice(),
+            )  # fmt: skip
         except InvalidInput as error:
             raise NotFound(str(error)) from error
 

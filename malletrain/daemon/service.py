@@ -583,8 +583,9 @@ class Service:
         return self._why_unsafe() or self._loop.paused
 
     def notices(self) -> Sequence[str]:
-        """What people should know besides: why nothing starts, and how far the stage of adoption is."""
-        found = [why] if (why := self._why_paused()) else []
+        """What people should know besides: why nothing starts, why fewer nodes stay idle than the file says, and how
+        far the stage of adoption is."""
+        found = [why for why in (self._why_paused(), self._loop.reserve_notice()) if why]
         if self._loop.crowded:
             found.append(f"no held tasks are added: {self._loop.crowded}")
         decision = self._loop.last_decision

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from dataclasses import replace
 
 from malletrain.decide.demand import DecisionCache
 from malletrain.decide.draft import Decided, Draft, Inputs, Situation
@@ -12,6 +13,7 @@ from malletrain.decide.multi_node_pilots import task_groups, with_co_allocated
 from malletrain.decide.must_leave import leave_what_must
 from malletrain.decide.pilot_width import LEAST_STAY_S, narrowest_start, outgrown, pilot_width
 from malletrain.decide.placement import place, rank, unfit_nodes
+from malletrain.decide.promise.emptied_nodes import emptied_nodes
 from malletrain.decide.reconcile import (
     clear_away,
     leaving,
@@ -65,7 +67,8 @@ def decide(situation: Situation, policy: Policy, rules: Rules, cache: DecisionCa
         batches=sizing.batches,
         strays=find_strays(inputs.snapshot, situation.views, rules),
     )
-    return Decided(decision, draft.yielding.startable, sizing.probes, sizing.advice, draft.yielding.awaiting)
+    given = draft.yielding
+    return Decided(decision, given.startable, sizing.probes, sizing.advice, given.awaiting, given.emptied)
 
 
 def yield_now(
@@ -112,17 +115,23 @@ def _horizon_s(holes: Mapping[str, Hole], situation: Situation, forecast: Foreca
 
 
 def _yields(situation: Situation, live: Mapping[int, JobView], rules: Rules, cache: DecisionCache) -> YieldPlan:
-    if not any_pending_fits(situation.snapshot, rules):
-        return YieldPlan()
+    snapshot, before, now, plan = situation.snapshot, situation.emptied, situation.now, YieldPlan()
+    fits = any_pending_fits(snapshot, rules)
+    if not fits and not before:
+        return plan
     nodes = [node for _, view in sorted(live.items()) for node in cache.harvested(view)]
-    return plan_yields(situation.snapshot, nodes, situation.startable_since, situation.now, rules)
+    if fits:
+        plan = plan_yields(snapshot, nodes, situation.startable_since, now, rules)
+    at_hand = availability(snapshot, nodes, rules) if before else None
+    available = at_hand.free | at_hand.coming if at_hand else ()
+    return replace(plan, emptied=emptied_nodes(plan.given_to, before, available, snapshot, now, rules))
 
 
 def _keep_reserve(draft: Draft, inputs: Inputs) -> None:
     """Find the free holes and the nodes that change hands, less the reserve; pilots leave where too few are free."""
     situation, rules, now = inputs.situation, inputs.rules, inputs.now
     draft.keep_the_others(inputs)
-    draft.free, refusals = _free_holes(draft.holes, inputs.held, draft.yielding.claimed, situation, rules)
+    draft.free, refusals = _free_holes(draft.holes, inputs.held, draft.yielding, situation, rules)
     draft.refusals += refusals
     draft.coming = _changing_hands(draft, inputs)
     if rules.keep_leaves or rules.keep_idle:
@@ -286,7 +295,7 @@ def _place_and_reconcile(draft: Draft, inputs: Inputs, sizing: Sizing) -> None:
 def _free_holes(
     holes: Holes,
     held: Collection[str],
-    claimed: Mapping[str, str],
+    yielding: YieldPlan,
     situation: Situation,
     rules: Rules,
 ) -> tuple[list[Hole], list[Refusal]]:
@@ -298,8 +307,11 @@ def _free_holes(
         hole = holes[name]
         if name in situation.drained:
             refusals.append(Refusal(name, "drained of pilots by an operator"))
-        elif name in claimed:
-            refusals.append(Refusal(name, f"kept for main job {claimed[name]}, which could start on it"))
+        elif name in yielding.claimed:
+            refusals.append(Refusal(name, f"kept for main job {yielding.claimed[name]}, which could start on it"))
+        elif name in yielding.emptied:
+            why = "was given it, until Slurm has had a backfill cycle to use it"
+            refusals.append(Refusal(name, f"kept for main job {yielding.emptied[name].job}, which {why}"))
         elif name in situation.resting:
             refusals.append(Refusal(name, situation.resting[name]))
         elif not pilot_limit_s(hole, now, rules):

@@ -10,6 +10,7 @@ from malletrain.decide.entitlement.budgets import NodeTimeSpent
 from malletrain.decide.holes import Holes
 from malletrain.decide.multi_node_pilots import MultiNodePilots
 from malletrain.decide.profiling import ProbeChange
+from malletrain.decide.promise.emptied_nodes import EmptiedNode
 from malletrain.decide.rules import Rules
 from malletrain.decide.yielding import YieldPlan
 from malletrain.domain.decision import Action, CancelTasks, Decision, Hole, OpenHole, Refusal, StartPilot, TopUp
@@ -38,6 +39,7 @@ class Situation:
     Attributes:
         over_since: when jobs that are over ended.
         startable_since: since when main jobs could have started.
+        emptied: nodes that main jobs were given at the last look, or before and may still use.
         paused: why nothing new may start (the breaker), or ''.
         crowded: why no more held tasks may be submitted, or ''.
         drained: nodes that operators keep pilots off.
@@ -60,6 +62,7 @@ class Situation:
     now: float
     over_since: Mapping[int, float] = field(default_factory=dict)
     startable_since: Mapping[str, float] = field(default_factory=dict)
+    emptied: Mapping[str, EmptiedNode] = field(default_factory=dict)
     paused: str = ""
     crowded: str = ""
     drained: frozenset[str] = frozenset()
@@ -81,13 +84,15 @@ class Situation:
 @dataclass(frozen=True, slots=True)
 class Decided:
     """The decision, and what the next one must remember; `advice`: for each job, what would be measured next;
-    `awaiting`: main jobs that pilots stand in the way of, as in `YieldPlan`."""
+    `awaiting`: main jobs that pilots stand in the way of, as in `YieldPlan`; `emptied`: nodes that no pilot starts on
+    for the sake of main jobs."""
 
     decision: Decision
     startable_since: Mapping[str, float]
     probes: tuple[ProbeChange, ...] = ()
     advice: Mapping[int, str] = field(default_factory=dict)
     awaiting: Mapping[str, bool] = field(default_factory=dict)
+    emptied: Mapping[str, EmptiedNode] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,12 +21,12 @@ def leaf_order(
     """
     left_on = dict(on)
     free = on if room is None else room
-    order = sorted(leaf for leaf in on if leaf in near)
+    order = sorted(on.keys() & set(near))
     left = wanted - sum(left_on.pop(leaf) for leaf in order)
     while left > 0 and left_on:
-        whole = [leaf for leaf, count in left_on.items() if count >= left]
+        whole = [(free.get(leaf, 0), leaf) for leaf, count in left_on.items() if count >= left]
         if whole:
-            leaf = min(whole, key=lambda name: (free.get(name, 0), name))
+            leaf = min(whole)[1]
         else:
             leaf = max(left_on, key=lambda name: (left_on[name], name))
         left -= left_on.pop(leaf)

@@ -100,7 +100,7 @@ class Rules:
     max_wait_s: float = 1800.0
     turn_s: float = 600.0
     keep_idle: int = 0
-    spare_hetjobs: bool = True
+    spare_hetjobs: bool = False
     keep_why: str = ""
     cap_why: str = ""
     promise: MainPromise | None = None

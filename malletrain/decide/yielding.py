@@ -7,12 +7,13 @@ emptied beforehand, by the pilots whose leaving costs training least.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from malletrain.decide.leaf_choice import leaves_of, on_few_leaves
+from malletrain.decide.leaf_choice import leaves_of
+from malletrain.decide.nodes_left import PILOTS, RANKS, Candidates, Cost, NodesLeft, PlannedStart
+from malletrain.decide.promise.emptied_nodes import EmptiedNode
 from malletrain.decide.rules import Rules
-from malletrain.domain.requirements import Requirements
 from malletrain.domain.snapshot import NodeState, SlurmJob, SlurmState, Snapshot
 
 #: Reasons (squeue(1) %r) of a job that waits for nodes only. Any other reason holds it up whatever is idle.
@@ -43,35 +44,6 @@ class Availability:
     coming: frozenset[str]
     pilot_on: Mapping[str, HarvestedNode]
 
-    def rank(self, name: str) -> tuple[int, float]:
-        """Free nodes come before those that are coming, and both before pilots, the cheapest first."""
-        if name in self.free:
-            return 0, 0.0
-        return (1, 0.0) if name in self.coming else (2, self.pilot_on[name].cost)
-
-    def co_allocated(self, name: str) -> frozenset[str]:
-        """The nodes that are given up with it, itself included; none where it is a node by itself."""
-        return self.pilot_on[name].co_allocated if name in self.pilot_on else frozenset()
-
-    def emptied_with(self, chosen: Collection[str]) -> frozenset[str]:
-        """The further nodes that pilots leave when they leave `chosen`."""
-        return frozenset().union(*(self.co_allocated(name) for name in chosen)).difference(chosen)
-
-    def without(self, emptied: Collection[str]) -> Availability:
-        """The same once the pilots on `emptied` are asked to leave."""
-        left = {name: held for name, held in self.pilot_on.items() if name not in emptied}
-        return Availability(self.free, self.coming.union(emptied), left)
-
-
-@dataclass(frozen=True, slots=True)
-class _Planned:
-    """A start that Slurm has planned: `rank` orders jobs as `_rank` does."""
-
-    job: str
-    rank: tuple[int, int]
-    start: float
-    nodes: frozenset[str]
-
 
 @dataclass(frozen=True, slots=True)
 class YieldPlan:
@@ -81,7 +53,8 @@ class YieldPlan:
         leave: pilot -> the main job that is given its node.
         claimed: free node -> the main job that it is kept for.
         startable: main job that could start now -> since when (Unix seconds).
-        given: every node that a main job is given, also those that are coming free.
+        given_to: every node that a main job is given, also those that are coming free -> that job.
+        emptied: these, and those that main jobs were given before and may still use.
         awaiting: main jobs that could start now but for pilots, which leave their nodes or are asked to -> whether
             a better job waits that cannot start, so that only backfill starts it.
         at_once: node -> the heterogeneous job that is given it. Slurm puts such a job off for minutes when it finds
@@ -92,10 +65,16 @@ class YieldPlan:
     leave: Mapping[str, str] = field(default_factory=dict)
     claimed: Mapping[str, str] = field(default_factory=dict)
     startable: Mapping[str, float] = field(default_factory=dict)
-    given: frozenset[str] = frozenset()
+    given_to: Mapping[str, str] = field(default_factory=dict)
     awaiting: Mapping[str, bool] = field(default_factory=dict)
     at_once: Mapping[str, str] = field(default_factory=dict)
     gathered: frozenset[str] = frozenset()
+    emptied: Mapping[str, EmptiedNode] = field(default_factory=dict)
+
+    @property
+    def given(self) -> frozenset[str]:
+        """Every node that is kept for a main job, also those that are coming free."""
+        return frozenset(self.given_to).union(self.emptied)
 
 
 def plan_yields(
@@ -114,11 +93,10 @@ def plan_yields(
     it begins.
     """
     at_hand = availability(snapshot, harvested, rules)
-    all_nodes = at_hand.free | at_hand.coming | set(at_hand.pilot_on)
-    left = set(all_nodes)
-    planned = _planned(snapshot, rules)
+    given = _Given(snapshot, at_hand, _planned(snapshot, rules), now, rules.keep_idle)
     leave: dict[str, str] = {}
     claimed: dict[str, str] = {}
+    given_to: dict[str, str] = {}
     startable: dict[str, float] = {}
     awaiting: dict[str, bool] = {}
     at_once: dict[str, str] = {}
@@ -126,36 +104,36 @@ def plan_yields(
     is_behind = False
     pilots_on = at_hand.pilot_on.keys() | _nodes_of_pilots(snapshot, rules)
     for group in _waiting(snapshot, rules, now)[: rules.max_queue]:
-        if not left:
+        if not given.left.names:
             break
         name = group[0].id
+        since = startable_since.get(name, now)
+        # One that was put off may start from its BeginTime on, and not before.
+        waited_s = max(0.0, now - max([since, *(_begins_at(part) for part in group)]))
+        has_lapsed = waited_s % rules.claim_again_s > rules.claim_patience_s
         # The waiting rest of an array is one row that stands for many tasks.
         for _ in range(group[0].task_count if len(group) == 1 else 1):
-            chosen, instead = _choose(group, snapshot, left, at_hand, planned, now, rules.keep_idle)
+            if has_lapsed and given.suffice_for(group):
+                startable[name] = since
+                break
+            chosen, instead = given.choose(group)
             if not chosen:
                 is_behind = True
                 break
-            since = startable_since.get(name, now)
             startable[name] = since
-            # One that was put off may start from its BeginTime on, and not before.
-            waited_s = max(0.0, now - max([since, *(_begins_at(part) for part in group)]))
-            if waited_s % rules.claim_again_s > rules.claim_patience_s:
-                break
-            left.difference_update(chosen)
             gathered |= instead
+            given_to |= dict.fromkeys(chosen, name)
             if not pilots_on.isdisjoint(chosen):
                 awaiting.setdefault(name, is_behind)
-            emptied = at_hand.emptied_with(chosen)
             if group[0].het_id:
                 at_once |= dict.fromkeys(chosen, name)
             for node in chosen:
                 if node in at_hand.free:
                     claimed[node] = name
-                elif node in at_hand.pilot_on:
-                    leave[at_hand.pilot_on[node].pilot] = name
-            if emptied:
-                at_hand = at_hand.without(emptied)
-    return YieldPlan(leave, claimed, startable, frozenset(all_nodes - left), awaiting, at_once, frozenset(gathered))
+                elif node in given.pilot_on:
+                    leave[given.pilot_on[node].pilot] = name
+            given.take(chosen)
+    return YieldPlan(leave, claimed, startable, given_to, awaiting, at_once, frozenset(gathered))
 
 
 def any_pending_fits(snapshot: Snapshot, rules: Rules) -> bool:
@@ -200,9 +178,9 @@ def _rank(job: SlurmJob) -> tuple[int, int]:
     return -job.priority, job.raw_id
 
 
-def _planned(snapshot: Snapshot, rules: Rules) -> list[_Planned]:
+def _planned(snapshot: Snapshot, rules: Rules) -> list[PlannedStart]:
     return [
-        _Planned(job.id, _rank(job), job.start_time, frozenset(job.planned_nodes))
+        PlannedStart(job.id, _rank(job), job.start_time, frozenset(job.planned_nodes))
         for job in snapshot.pending
         if job.planned_nodes and job.start_time is not None and job.partition != rules.harvest_partition
     ]
@@ -245,166 +223,152 @@ def _begins_at(job: SlurmJob) -> float:
     return job.start_time or 0.0 if job.reason == "BeginTime" else 0.0
 
 
-def _choose(
-    group: Sequence[SlurmJob],
-    snapshot: Snapshot,
-    left: Collection[str],
-    at_hand: Availability,
-    planned: Sequence[_Planned],
-    now: float,
-    reserve: int,
-) -> tuple[list[str], set[str]]:
-    """Nodes for all parts of a job at once, none when it cannot start; and those of them that are not the cheapest,
-    chosen for their leaf switches."""
-    if sum(job.node_count for job in group) > len(left):
-        return [], set()
-    chosen: list[str] = []
-    instead: set[str] = set()
-    own = {job.id for job in group}
-    for part in group:
-        better = [plan for plan in planned if plan.job not in own and plan.rank < _rank(part)]
-        usable = [n for n in _usable(snapshot, part, left, better, now) if n not in chosen]
-        required = [n for n in part.required_nodes if n in usable]
-        if len(required) < len(part.required_nodes):
+class _Given:
+    """What main jobs are given at one look, as they are taken in the order of their priority."""
+
+    def __init__(
+        self, snapshot: Snapshot, at_hand: Availability, planned: Sequence[PlannedStart], now: float, reserve: int
+    ) -> None:
+        self.pilot_on = dict(at_hand.pilot_on)
+        self._free = at_hand.free
+        self._leaves = snapshot.leaves
+        self._reserve = reserve
+        self._loss = TrainingLoss(at_hand.pilot_on)
+        ranks = at_hand.free, at_hand.coming, at_hand.pilot_on
+        self.left = NodesLeft(ranks, self._cost, planned, snapshot, now)
+
+    def choose(self, group: Sequence[SlurmJob]) -> tuple[list[str], set[str]]:
+        """Nodes for all parts of a job at once, none when it cannot start; and those of them that are not the
+        cheapest, chosen for their leaf switches."""
+        if sum(job.node_count for job in group) > len(self.left.names):
             return [], set()
-        kept_for_it = set(part.planned_nodes)
+        chosen: list[str] = []
+        instead: set[str] = set()
+        best, own = min(map(_rank, group)), {job.id for job in group}
+        for part in group:
+            candidates = self.left.candidates(part, best)
+            hidden = set(chosen)
+            if len(group) > 1:
+                hidden |= self.left.planned_by_others(part, best, own)
+            if not _suffice(candidates, part, hidden):
+                return [], set()
+            required = list(part.required_nodes)
+            kept = set(part.planned_nodes)
+            count = max(part.node_count, len(required))
+            rest = candidates.on_asked_leaves(part.switches, count, required, kept, hidden)
+            hidden.update(required)
+            cheapest = required + rest.first(count - len(required), kept, hidden)
+            picked = self._gathered(cheapest, kept.union(required), rest, hidden)
+            if picked is not cheapest:
+                instead |= set(picked).difference(cheapest)
+            chosen += self._sparing(picked, required, rest, kept, hidden)
+        return chosen, instead
 
-        def order(name: str, kept: Collection[str] = kept_for_it) -> tuple[int, bool, float, str, str]:
-            # Of equal cost, nodes that are given up together come side by side.
-            first = min(at_hand.co_allocated(name), default=name)
-            return at_hand.rank(name)[0], name not in kept, at_hand.rank(name)[1], first, name
+    def suffice_for(self, group: Sequence[SlurmJob]) -> bool:
+        """Whether `choose` finds nodes."""
+        if len(group) > 1:
+            return bool(self.choose(group)[0])
+        return _suffice(self.left.candidates(group[0], _rank(group[0])), group[0], ())
 
-        count = max(part.node_count, len(required))
-        usable = _on_asked_leaves(usable, required, count, part.switches, snapshot.leaves, order)
-        rest = sorted((n for n in usable if n not in required), key=order)
-        cheapest = (required + rest)[:count]
-        picked = _gathered(cheapest, kept_for_it.union(required), rest, at_hand, snapshot.leaves, reserve)
-        instead.update(name for name in picked if name not in cheapest)
-        picked = _sparing(picked, required, [name for name in rest if name not in picked], at_hand)
-        if len(picked) < part.node_count:
-            return [], set()
-        chosen += picked
-    return chosen, instead
+    def take(self, chosen: Sequence[str]) -> None:
+        """Give these nodes away; the pilots on them leave, those of a task together."""
+        emptied = self._emptied_with(chosen)
+        self.left.give(chosen)
+        if emptied:
+            self.left.empty(emptied)
+            for name in emptied:
+                self.pilot_on.pop(name, None)
+
+    def _cost(self, name: str) -> Cost:
+        """Of equal cost, nodes that are given up together come side by side."""
+        held = self.pilot_on.get(name)
+        return (held.cost, min(held.co_allocated, default=name), name) if held else (0.0, name, name)
+
+    def _emptied_with(self, chosen: Collection[str]) -> frozenset[str]:
+        """The further nodes that pilots leave when they leave `chosen`."""
+        held = [self.pilot_on[name].co_allocated for name in chosen if name in self.pilot_on]
+        return frozenset().union(*held).difference(chosen)
+
+    def _gathered(
+        self, picked: list[str], fixed: Collection[str], rest: Candidates, hidden: Collection[str]
+    ) -> list[str]:
+        """`picked`, but of the pilots those that leave it on few leaf switches; the cheapest, as they are in
+        `picked`, where the others would cost training more than `MOST_TIMES_CHEAPEST`.
+
+        Where it needs fewer leaves without the idle nodes of the reserve, up to `reserve` pilots more leave instead:
+        as many would leave afterwards to fill it again. `fixed`: nodes that it has in any case; `rest`: all that it
+        could have but for those that are `hidden`.
+        """
+        if not self._leaves or all(name in self._free for name in picked):
+            return picked
+        pilots = self._leaving(picked, fixed)
+        others = [name for name in picked if name not in set(pilots)]
+        most = MOST_TIMES_CHEAPEST * self._loss.of(pilots)
+        best = rest.on_few_leaves(len(pilots), others, [PILOTS], fixed, hidden)
+        if self._loss.of(self._leaving(best, fixed)) > most:
+            best = picked
+        leaves = len(leaves_of(best, self._leaves))
+        if leaves == 1:
+            return best
+        own = [name for name in picked if name in fixed]
+        anew = rest.on_few_leaves(len(picked) - len(own), own, RANKS, fixed, hidden)
+        leaving = self._leaving(anew, fixed)
+        if (
+            len(leaves_of(anew, self._leaves)) < leaves
+            and len(leaving) <= len(pilots) + self._reserve
+            and self._loss.of(leaving) <= most
+        ):
+            return anew
+        return best
+
+    def _leaving(self, names: Iterable[str], fixed: Collection[str]) -> list[str]:
+        return [name for name in names if name in self.pilot_on and name not in fixed]
+
+    def _sparing(
+        self,
+        picked: list[str],
+        required: Collection[str],
+        rest: Candidates,
+        kept: Collection[str],
+        hidden: Collection[str],
+    ) -> list[str]:
+        """`picked`, but with nodes of `rest` that are emptied anyway instead of the dearest that need not be."""
+        emptied = self._emptied_with(picked)
+        spare = rest.sort((name for name in emptied if name in rest and name not in hidden), kept)
+        if not spare:
+            return picked
+        alone = [name for name in picked if name in self.pilot_on and not self.pilot_on[name].co_allocated]
+        alone.sort(key=lambda name: (-self.pilot_on[name].cost, name))
+        saved = [name for name in alone if name not in required][: len(spare)]
+        return [name for name in picked if name not in saved] + spare[: len(saved)]
 
 
-def _gathered(
-    picked: list[str],
-    fixed: Collection[str],
-    rest: Sequence[str],
-    at_hand: Availability,
-    leaves: Mapping[str, str],
-    reserve: int,
-) -> list[str]:
-    """`picked`, but of the pilots those that leave it on few leaf switches; the cheapest, as they are in `picked`,
-    where the others would cost training more than `MOST_TIMES_CHEAPEST`.
+def _suffice(candidates: Candidates, job: SlurmJob, hidden: Collection[str]) -> bool:
+    required = all(name in candidates and name not in hidden for name in job.required_nodes)
+    return required and candidates.count(hidden) >= job.node_count
 
-    Where it needs fewer leaves without the idle nodes of the reserve, up to `reserve` pilots more leave instead: as
-    many would leave afterwards to fill it again. `fixed`: nodes that it has in any case; `rest`: all that it could
-    have, the cheapest first.
-    """
-    pilots = [name for name in picked if name in at_hand.pilot_on and name not in fixed]
-    if not leaves or all(name in at_hand.free for name in picked):
-        return picked
-    others = [name for name in picked if name not in pilots]
-    room = Counter(leaves[name] for name in rest if name in leaves)
-    loss = MOST_TIMES_CHEAPEST * training_loss(pilots, at_hand.pilot_on)
 
-    def choose(names: Sequence[str], own: Sequence[str]) -> list[str]:
-        usable = [name for name in names if name not in fixed]
-        return [*own, *on_few_leaves(usable, len(picked) - len(own), leaves, leaves_of(own, leaves), room)]
+class TrainingLoss:
+    """What training loses when pilots leave: of each job as much as its cheapest so many, since the first of its
+    pilots to leave costs least, whichever it is; of tasks of several nodes each once."""
 
-    def leaving(names: Sequence[str]) -> list[str]:
-        return [name for name in names if name in at_hand.pilot_on and name not in fixed]
+    def __init__(self, pilot_on: Mapping[str, HarvestedNode]) -> None:
+        self._pilot_on = pilot_on
+        self._costs: dict[int, list[float]] = {}
+        for held in pilot_on.values():
+            if not held.co_allocated:
+                self._costs.setdefault(held.job_id, []).append(held.cost)
+        for costs in self._costs.values():
+            costs.sort()
 
-    best = choose([name for name in rest if name in at_hand.pilot_on], others)
-    if training_loss(leaving(best), at_hand.pilot_on) > loss:
-        best = picked
-    anew = choose(rest, [name for name in picked if name in fixed])
-    if (
-        len(leaves_of(anew, leaves)) < len(leaves_of(best, leaves))
-        and len(leaving(anew)) <= len(pilots) + reserve
-        and training_loss(leaving(anew), at_hand.pilot_on) <= loss
-    ):
-        return anew
-    return best
+    def of(self, names: Collection[str]) -> float:
+        """The loss when the pilots on these nodes leave."""
+        held = [self._pilot_on[name] for name in names]
+        tasks = {each.co_allocated: each.cost for each in held if each.co_allocated}
+        going = Counter(each.job_id for each in held if not each.co_allocated)
+        return sum(tasks.values()) + sum(sum(self._costs[job][:count]) for job, count in going.items())
 
 
 def training_loss(names: Collection[str], pilot_on: Mapping[str, HarvestedNode]) -> float:
-    """What training loses when the pilots on `names` leave: of each job as much as its cheapest so many, since the
-    first of its pilots to leave costs least, whichever it is; of tasks of several nodes each once."""
-    tasks = {held.co_allocated: held.cost for name in names if (held := pilot_on[name]).co_allocated}
-    going = Counter(pilot_on[name].job_id for name in names if not pilot_on[name].co_allocated)
-    of_job: dict[int, list[float]] = {job: [] for job in going}
-    for held in pilot_on.values():
-        if held.job_id in of_job and not held.co_allocated:
-            of_job[held.job_id].append(held.cost)
-    return sum(tasks.values()) + sum(sum(sorted(costs)[: going[job]]) for job, costs in of_job.items())
-
-
-def _sparing(picked: list[str], required: Collection[str], others: Iterable[str], at_hand: Availability) -> list[str]:
-    """`picked`, but with nodes of `others` that are emptied anyway instead of the dearest that need not be."""
-    emptied = at_hand.emptied_with(picked)
-    spare = [name for name in others if name in emptied]
-    if not spare:
-        return picked
-    whole = {name for name in picked if at_hand.co_allocated(name)}
-    saved = [name for name in picked if name in at_hand.pilot_on and name not in whole and name not in required]
-    saved = sorted(saved, key=lambda name: (-at_hand.rank(name)[1], name))[: len(spare)]
-    return [name for name in picked if name not in saved] + spare[: len(saved)]
-
-
-def _on_asked_leaves(
-    usable: list[str],
-    required: Collection[str],
-    count: int,
-    switches: int | None,
-    leaves: Mapping[str, str],
-    order: Callable[[str], tuple[int, bool, float, str, str]],
-) -> list[str]:
-    """Of `usable`, the nodes on those leaf switches that make room for the job at the least cost; all where it asks
-    for no number of switches, or none would do: then it waits for its --switches patience, and starts anywhere.
-
-    One leaf alone is chosen exactly; of several, those with most room.
-    """
-    if not switches or not leaves:
-        return usable
-    rooms: dict[str, list[str]] = {}
-    for name in usable:
-        rooms.setdefault(leaves.get(name, ""), []).append(name)
-    wanted = {leaves.get(name, "") for name in required}
-
-    def price(leaf: str) -> tuple[int, float, str]:
-        ranks = [order(name) for name in sorted(rooms[leaf], key=order)[:count]]
-        return sum(rank for rank, *_ in ranks), sum(cost for _, _, cost, *_ in ranks), leaf
-
-    enough = [leaf for leaf, names in rooms.items() if len(names) >= count and wanted <= {leaf}]
-    if enough:
-        return rooms[min(enough, key=price)]
-    best = sorted(rooms, key=lambda leaf: (leaf not in wanted, -len(rooms[leaf]), price(leaf)))[:switches]
-    room = [name for leaf in best for name in rooms[leaf]]
-    return room if len(room) >= count and set(required) <= set(room) else usable
-
-
-def _usable(
-    snapshot: Snapshot, job: SlurmJob, left: Collection[str], better: Sequence[_Planned], now: float
-) -> list[str]:
-    """Of `left`, the nodes that Slurm could give `job`: in its partition, with the features, generic
-    resources and memory that it asks for, and planned by no better job or reservation for a time before this one
-    would end."""
-    end = now + (job.time_limit_s if job.time_limit_s is not None else float("inf"))
-    barred = set(job.excluded_nodes)
-    for plan in better:
-        if plan.start < end:
-            barred |= plan.nodes
-    for reservation in snapshot.reservations:
-        if reservation.start < end and reservation.end > now:
-            barred.update(reservation.nodes)
-    partitions = set(job.partition.split(","))
-    asked = Requirements(job.gres, job.features, job.memory_mib)
-    return [
-        name
-        for name in left
-        if name not in barred
-        and partitions & set(snapshot.node[name].partitions)
-        and (not asked or asked.met_by(snapshot.node[name]))
-    ]
+    """As `TrainingLoss.of`, once."""
+    return TrainingLoss(pilot_on).of(names)

@@ -19,6 +19,7 @@ from malletrain.decide.entitlement.deadline_admission import admission_refusal
 from malletrain.decide.job_termination import termination
 from malletrain.decide.multi_node_pilots import after_loss, co_allocated
 from malletrain.decide.profiling import ProbeChange, scale_up_jobs
+from malletrain.decide.promise.emptied_nodes import EmptiedNode
 from malletrain.decide.rules import Rules
 from malletrain.domain.decision import (
     Action,
@@ -117,6 +118,7 @@ class Loop:
         self._act_for_real = act
         self._memo = DecisionCache()
         self._startable_since: Mapping[str, float] = {}
+        self._emptied: Mapping[str, EmptiedNode] = {}
         self.unavailable = False
         self._last_look: float | None = None
         self._pool: PoolCounted | None = None
@@ -130,6 +132,10 @@ class Loop:
         pool, views = self.ledger.pool, [view for view in self.views.values() if not view.phase.is_over]
         wanted = JobView(job, JobPhase.ANNOUNCED, curve=job.given_curve and plausible(job.given_curve))
         return admission_refusal(wanted, views, pool.supply(self.rules), pool.seen_s, self._clock.now(), self.policy)
+
+    def reserve_notice(self) -> str:
+        """Why fewer nodes stay idle than the site's rules say, or ''."""
+        return self.ledger.hetjobs.notice(self.rules)
 
     def waiting(self, job_id: int) -> str:
         """Why a job that could train has no node, with an estimate; "" where it has some, is held or over."""
@@ -226,7 +232,7 @@ class Loop:
             self._end_the_hopeless()
         situation = self._situation(snapshot)
         decided = decide(situation, self.policy, self._promised(snapshot), self._memo)
-        self._startable_since = decided.startable_since
+        self._startable_since, self._emptied = decided.startable_since, decided.emptied
         self.last_decision = decided.decision
         self.advice = decided.advice
         if self._act_for_real:
@@ -250,7 +256,7 @@ class Loop:
         """Yielding after the light look; whether any pilot was asked to give way."""
         self.last_snapshot = snapshot = self._plans.over(snapshot, self._clock.now(), self.rules)
         actions, given = yield_now(self._situation(snapshot), self._rules_now(), self._memo)
-        self._startable_since = given.startable
+        self._startable_since, self._emptied = given.startable, given.emptied
         self._record_given(snapshot, given.awaiting)
         self._apply(actions)
         return bool(actions)
@@ -311,6 +317,7 @@ class Loop:
             now=now,
             over_since=self.ledger.over_since(),
             startable_since=self._startable_since,
+            emptied=self._emptied,
             paused=self.paused,
             crowded=self.crowded,
             drained=self.ledger.drained(now),

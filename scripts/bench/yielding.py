@@ -5,6 +5,10 @@ on a third of the nodes and a blocked top job that waits for all of them. Again 
 backfillable job is submitted to both; printed are the pairs, and the share that paid another backfill cycle.
 
     python -m scripts.bench.yielding --profile site --runs 20
+    python -m scripts.bench.yielding --burst 10000
+
+With `--burst` no lab is started: it prints the processor time that the decision who leaves takes on so many harvested
+nodes while 500 main jobs wait that fit on them, or an array with a task for each node.
 """
 
 from __future__ import annotations
@@ -24,8 +28,71 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
 
+from malletrain.decide.rules import Rules  # noqa: E402
+from malletrain.decide.yielding import HarvestedNode, plan_yields  # noqa: E402
+from malletrain.domain.snapshot import Node, NodeState, SlurmJob, SlurmState, Snapshot  # noqa: E402
 from scripts.lab import Lab, LabConfig, LabError  # noqa: E402
 from scripts.play.site import Site  # noqa: E402
+
+#: What waits in a burst, by name: what its jobs ask for.
+BURSTS: dict[str, dict[str, Any]] = {
+    "one node each": {},
+    "two nodes, --switches=1": {"node_count": 2, "switches": 1},
+    "hetjobs of two": {"het": True},
+    "each planned, of another limit": {"planned": True},
+    "an array": {"array": True},
+    "wide": {"node_count": 300},
+}
+BURST_JOBS = 500
+BURST_AT = 1_000_000.0
+
+
+def burst(nodes: int, waiting: str, leaf: int = 0, width: int = 1) -> tuple[Snapshot, list[HarvestedNode]]:
+    """A machine of harvested nodes, `leaf` of them on a leaf switch (0: without switches), pilots of `width` nodes,
+    and what waits for them, a key of `BURSTS`."""
+    names = [f"n{at:05d}" for at in range(nodes)]
+    asked = {"node_count": 1} | BURSTS[waiting]
+    het, planned, array = (asked.pop(key, False) for key in ("het", "planned", "array"))
+    rows = []
+    for number in range(1, 2 if array else BURST_JOBS + 1):
+        more: dict[str, Any] = {"task_count": nodes} if array else {}
+        more |= {"het_id": (number + 1) // 2 * 2} if het else {}
+        if planned:
+            more |= {
+                "start_time": BURST_AT + number,
+                "planned_nodes": (names[number],),
+                "time_limit_s": 60.0 * number,
+            }
+        fields = asked | {"reason": "Priority", "priority": 100, "time_limit_s": 600.0} | more
+        row = SlurmJob(str(number), number, "main", "main", "batch", "normal", SlurmState.PENDING, **fields)
+        rows.append(row)
+    tasks = [names[at : at + width] for at in range(0, nodes, width)]
+    for at, task in enumerate(tasks):
+        running = SlurmState.RUNNING
+        rows.append(SlurmJob(f"9_{at}", 90_000 + at, "al", "harvest", "harvest", "", running, nodes=tuple(task)))
+    harvested = [
+        HarvestedNode(name, f"9_{at}", at % 97, 1.0 + at % 97 / 100, frozenset(task if width > 1 else ()))
+        for at, task in enumerate(tasks)
+        for name in task
+    ]
+    leaves = {name: f"leaf{at // leaf}" for at, name in enumerate(names)} if leaf else {}
+    machine = tuple(Node(name, NodeState.ALLOCATED, ("batch", "harvest")) for name in names)
+    return Snapshot(BURST_AT, machine, tuple(rows), leaves=leaves), harvested
+
+
+def time_bursts(nodes: int) -> None:
+    """Print the processor time of each burst."""
+    print(
+        f"{'waiting on ' + str(nodes) + ' nodes':34}{'no switches':>12}{'leaves of 32':>14}{'pilots of 40':>14}  (s)"
+    )
+    for waiting in BURSTS:
+        row = f"{waiting:34}"
+        for leaf, width, columns in ((0, 1, 12), (32, 1, 14), (32, 40, 14)):
+            snapshot, harvested = burst(nodes, waiting, leaf, width)
+            began = time.process_time()
+            plan_yields(snapshot, harvested, {}, BURST_AT, Rules())
+            row += f"{time.process_time() - began:{columns}.3f}"
+        print(row, flush=True)
 
 
 def main() -> int:
@@ -35,7 +102,11 @@ def main() -> int:
     parser.add_argument("--nodes", type=int, default=6, help="nodes of each lab; a third holds the running job")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--json", type=Path, help="write the pairs to this file")
+    parser.add_argument("--burst", type=int, metavar="NODES", help="time the decision alone, on so many nodes")
     options = parser.parse_args()
+    if options.burst:
+        time_bursts(options.burst)
+        return 0
     rng = random.Random(options.seed)
     directory = Path(tempfile.mkdtemp(prefix="mt-yield-", dir="/tmp"))
     directory.chmod(0o755)

@@ -143,18 +143,21 @@ def _foreseeable(runs: Sequence[Run]) -> Iterator[str]:
     if any(run["profile"] != "site" for run in runs):
         return
     yield ""
-    yield f"{'jobs that, without pilots,':44}{'jobs':>6}{'mean':>9}{'twin':>9}"
+    yield f"{'jobs that, without pilots,':44}{'jobs':>6}{'mean':>9}{'median':>9}{'worst':>9}{'twin':>9}"
     for words, waits in (("waited less than a backfill cycle", False), ("waited a backfill cycle or longer", True)):
-        means = []
+        later: dict[str, list[float]] = {}
         for arm in (PILOTS, TWIN):
-            found = [
+            later[arm] = [
                 pair.later_s
                 for run in runs
                 for pair in pairs(run, arm)
                 if (pair.base_s >= SITE_CYCLE_S + SITE_PROLOG_S) is waits
             ]  # fmt: skip
-            means.append((len(found), fmean(found or [0.0])))
-        yield f"{words:44}{means[0][0]:6d}{means[0][1]:+9.2f}{means[1][1]:+9.2f}"
+        found = later[PILOTS] or [0.0]
+        yield (
+            f"{words:44}{len(later[PILOTS]):6d}{fmean(found):+9.2f}{median(found):+9.2f}{max(found):+9.2f}"
+            f"{fmean(later[TWIN] or [0.0]):+9.2f}"
+        )
 
 
 def _rpcs(runs: Sequence[Run]) -> Iterator[str]:

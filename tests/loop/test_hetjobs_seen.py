@@ -10,7 +10,7 @@ from malletrain.decide.promise.promised_reserve import MainPromise
 from malletrain.loop.trackers.hetjobs_seen import REMEMBERED_S, HetjobsSeen
 from tests.world import RULES, START
 
-KEEPS_ONE = replace(RULES, keep_idle=1)
+KEEPS_ONE = replace(RULES, keep_idle=1, spare_hetjobs=True)
 
 
 def test_a_restarted_daemon_takes_them_from_accounting() -> None:

@@ -80,15 +80,20 @@ def test_slurm_takes_the_nodes_of_a_heterogeneous_job_back_in_one_moment_whateve
 
 
 def test_a_reserve_that_holds_only_a_part_of_a_heterogeneous_job_is_given_up_for_a_week() -> None:
-    world = World(nodes=4, rules=replace(RULES, keep_idle=1))
+    world = World(nodes=4, rules=replace(RULES, keep_idle=1, spare_hetjobs=True))
     world.submit(job(1, most=4))
     world.tick()
     world.tick()
     assert len(world.running()) == 3
+    assert world.loop.reserve_notice() == ""
     world.cluster.set_main([main_job(n, count=n - 7, het_id=8, reason="Dependency") for n in (8, 9)])
     world.tick()
     assert world.loop.last_decision is not None
     assert "heterogeneous jobs of 3 nodes" in world.loop.last_decision.reason
+    notice = world.loop.reserve_notice()
+    assert notice.startswith(
+        "0 nodes stay idle: pool.keep_idle = 1 would let Slurm start a part of heterogeneous jobs"
+    )
     world.cluster.set_main([])
     world.tick()
     assert len(world.running()) == 4
@@ -97,7 +102,7 @@ def test_a_reserve_that_holds_only_a_part_of_a_heterogeneous_job_is_given_up_for
     assert len(world.running()) == 3
 
 
-@pytest.mark.parametrize("changed", [{"spare_hetjobs": False}, {"keep_idle": 3}])
+@pytest.mark.parametrize("changed", [{}, {"keep_idle": 3, "spare_hetjobs": True}])
 def test_a_reserve_stays_that_holds_the_whole_or_that_the_site_wants(changed: dict[str, object]) -> None:
     world = World(nodes=4, rules=replace(RULES, **{"keep_idle": 1, **changed}))  # type: ignore[arg-type]
     world.submit(job(1, most=4))
@@ -105,13 +110,14 @@ def test_a_reserve_stays_that_holds_the_whole_or_that_the_site_wants(changed: di
     world.tick()
     world.tick()
     assert len(world.running()) == 4 - world.loop.rules.keep_idle
+    assert world.loop.reserve_notice() == ""
 
 
 def test_a_reserve_that_a_promise_asks_for_is_not_made_smaller() -> None:
     seen = HetjobsSeen()
     parts = tuple(main_job(n, count=n - 7, het_id=8) for n in (8, 9))
     seen.look(Snapshot(START, (), parts), RULES.harvest_partition, START)
-    rules = replace(RULES, keep_idle=2)
+    rules = replace(RULES, keep_idle=2, spare_hetjobs=True)
     assert seen.rules(rules).keep_idle == 0
     promised = replace(rules, promise=MainPromise(p95_s=2.0))
     assert seen.rules(promised) == promised

@@ -305,6 +305,29 @@ def test_how_it_was_kept_is_there_again_after_a_restart_and_counts_accountings_j
     assert tracker.kept_since(START - 100, START)[1].jobs == 0
 
 
+def test_after_a_restart_without_accounting_it_counts_from_the_first_look() -> None:
+    """Those that came before it are in no look, and what they met is none of its figures."""
+    tracker = PromiseTracker()
+    tracker.apply(event_of(START - 9000, EventKind.POOL, data={"idle": 1}))
+    gave_way(tracker, "9", START - 5000, START - 4990, START - 4990)
+    looked(tracker, seen(interval_s=1.0))
+    begin, kept = tracker.kept_since(0.0, START + 1000)
+    assert (begin >= START, kept.jobs, kept.delays_s) == (True, 0, ())
+    assert [each.main_job for each in tracker.delays(0.0)] == ["9"], "it is listed all the same"
+
+
+def test_a_job_that_began_on_other_nodes_than_it_was_given_is_late_by_at_most_its_wait() -> None:
+    tracker = PromiseTracker()
+    given: dict[str, JsonValue] = {"main_job": "19", "submitted_at": START}
+    tracker.apply(event_of(START + 1, EventKind.MAIN_MET, data=given))
+    met: dict[str, JsonValue] = {**given, "started_at": START + 21, "elsewhere": True}
+    tracker.apply(event_of(START + 24, EventKind.MAIN_MET, node="n3", data=met))
+    (found,) = tracker.delays(0.0)
+    assert (found.cause, found.delay_s) == (DelayCause.ELSEWHERE, 21.0)
+    assert found.words().startswith("at most 21 s later for pilots: pilots were asked to leave for it")
+    assert tracker.times().took_s == (), "how long nodes take to be free does not follow from it"
+
+
 def test_what_a_promise_would_cost_is_known_before_one_is_made() -> None:
     tracker = PromiseTracker()
     tracker.learn((f"{n}", START - 40_000 + 300 * n, 1 + n % 3) for n in range(100))

@@ -37,7 +37,7 @@ def promise_figures(tracker: PromiseTracker, rules: Rules, since: float, now: fl
     stated = () if promise.p95_s is None else (promise.p95_s,)
     begin, kept = tracker.kept_since(since, now)
     curve = tracker.curve(rules, now, sorted({*CURVE_BOUNDS_S, *stated}))
-    return PromiseFigures(curve, begin, kept, tracker.delays(begin))
+    return PromiseFigures(curve, begin, kept, tracker.delays(since))
 
 
 def promise_row(

@@ -14,6 +14,7 @@ class DelayCause(StrEnum):
     LEAVING = "leaving"  #: it waited for workers to leave and for the epilog
     BACKFILL = "backfill"  #: a backfill cycle found its nodes taken; a later one started it
     PREEMPTED = "preempted"  #: Slurm took a node from a pilot for it
+    ELSEWHERE = "elsewhere"  #: it began on other nodes than those that pilots were asked to leave for it
     PUT_OFF = "put_off"  #: Slurm preempted a pilot for a part of a heterogeneous job, and put the job off
 
 
@@ -22,6 +23,7 @@ CAUSE_WORDS = {
     DelayCause.LEAVING: "it waited for workers to leave and for the epilog",
     DelayCause.BACKFILL: "a backfill cycle found its nodes taken, and a later one started it",
     DelayCause.PREEMPTED: "Slurm preempted a pilot for it",
+    DelayCause.ELSEWHERE: "pilots were asked to leave for it, and it began on other nodes",
     DelayCause.PUT_OFF: "Slurm preempted a pilot for one of its parts, and put the heterogeneous job off",
 }
 
@@ -38,6 +40,7 @@ class MainJobDelay:
         delay_s: seconds by which it started later for pilots, never negative.
         preempted: nodes that Slurm took from pilots for it.
         put_off: Slurm put it off by its own two minutes, as it does with heterogeneous jobs.
+        elsewhere: it began on nodes that no pilot had had, so that `delay_s` is a bound.
     """
 
     main_job: str
@@ -50,6 +53,7 @@ class MainJobDelay:
     by_backfill: bool = False
     preempted: int = 0
     put_off: bool = False
+    elsewhere: bool = False
 
     @property
     def cause(self) -> DelayCause:
@@ -58,6 +62,8 @@ class MainJobDelay:
             return DelayCause.NONE
         if self.put_off:
             return DelayCause.PUT_OFF
+        if self.elsewhere:
+            return DelayCause.ELSEWHERE
         if self.preempted:
             return DelayCause.PREEMPTED
         return DelayCause.BACKFILL if self.by_backfill else DelayCause.LEAVING
@@ -66,8 +72,15 @@ class MainJobDelay:
         """One line: for how long, and why."""
         if self.delay_s <= 0:
             return CAUSE_WORDS[DelayCause.NONE]
+        if self.elsewhere:
+            return f"at most {self.delay_s:.3g} s later for pilots: {CAUSE_WORDS[self.cause]}"
         where = "" if self.put_off else f" on {len(self.nodes)} of its nodes"
         return f"{self.delay_s:.3g} s later for pilots{where}: {CAUSE_WORDS[self.cause]}"
+
+
+def head_of(main_job: str) -> str:
+    """The number that the parts of one job share: of `12_3`, `12_[4-9]`, `12+1` and `het12`, 12."""
+    return main_job.removeprefix("het").partition("_")[0].partition("+")[0]
 
 
 def delay_by_cause(delays: Sequence[MainJobDelay]) -> dict[DelayCause, tuple[int, float]]:

@@ -60,10 +60,18 @@ class HetjobsSeen:
 
     def rules(self, rules: Rules) -> Rules:
         """`rules` with a reserve that does them no harm."""
-        if not self.matter(rules):
-            return rules
-        nodes, why = harmless_reserve(rules.keep_idle, [each.width for each in self._seen.values()])
+        nodes, why = self._harmless(rules)
         return replace(rules, keep_idle=nodes, keep_why=why) if why else rules
+
+    def notice(self, rules: Rules) -> str:
+        """What people should know of a reserve that is smaller than `rules` have it, or ''."""
+        nodes, why = self._harmless(rules)
+        return why and f"{nodes} nodes stay idle: {why} (pool.spare_hetjobs)"
+
+    def _harmless(self, rules: Rules) -> tuple[int, str]:
+        if not self.matter(rules):
+            return rules.keep_idle, ""
+        return harmless_reserve(rules.keep_idle, [each.width for each in list(self._seen.values())])
 
     def _take(self, parts: Mapping[int, Sequence[int]], at: Mapping[int, float], now: float) -> None:
         """Take in nodes of components by job; `at`: when each was seen, not before any that is known. Old ones go."""

@@ -7,10 +7,11 @@ pilots left: Slurm shows ended jobs for a while (`EndedJobs`).
 from __future__ import annotations
 
 from collections import OrderedDict, deque
-from collections.abc import Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TypeVar
 
+from malletrain.decide.promise.main_job_delay import head_of
 from malletrain.domain.event import (
     DaemonStarted,
     Event,
@@ -75,6 +76,7 @@ class MainJobsMet:
         self._noted: OrderedDict[str, None] = OrderedDict()
         self._noted_on: OrderedDict[tuple[str, str], None] = OrderedDict()  # with a node
         self._put_off: OrderedDict[str, None] = OrderedDict()  # have not been seen to run since
+        self._asked: OrderedDict[str, float] = OrderedDict()  # by head: pilots were asked at; not seen to run since
         self._preempted_at = float("-inf")
         self._last_at = float("-inf")
         self._interval_s = MAX_ASK_INTERVAL_S
@@ -107,6 +109,10 @@ class MainJobsMet:
                     self._put_off.pop(main_job, None)
                 elif event.payload.put_off:
                     _note(self._put_off, main_job)
+                if event.node or event.payload.put_off:
+                    self._asked.pop(head_of(main_job), None)
+                else:
+                    self._asked[head_of(main_job)] = event.at
                 _note(self._noted, main_job)
         self._last_at = event.at
 
@@ -133,7 +139,26 @@ class MainJobsMet:
                 events.append(Event(now, met, left.job, left.pilot, node))
         for node in [name for name, left in self._left.items() if now - left.at > AFTER_S]:
             del self._left[node]
-        return events + self._look_at_put_off(snapshot, now)
+        seen = {head_of(event.payload.main_job) for event in events if isinstance(event.payload, MainJobMet)}
+        return [
+            *events,
+            *self._look_elsewhere(snapshot, harvest_partition, seen, now),
+            *self._look_at_put_off(snapshot, now),
+        ]
+
+    def _look_elsewhere(
+        self, snapshot: Snapshot, harvest_partition: str, met: Collection[str], now: float
+    ) -> Iterator[Event]:
+        """Main jobs that pilots were asked to leave for, and that run on nodes which none had had."""
+        for head in [head for head, at in self._asked.items() if now - at > AFTER_S]:
+            del self._asked[head]
+        seen = set(met)
+        for row in snapshot.holding if self._asked else ():
+            head = head_of(row.id)
+            if head in self._asked and head not in seen and row.nodes and row.partition != harvest_partition:
+                seen.add(head)
+                payload = MainJobMet(row.id, row.user, row.submit_time, row.start_time or now, elsewhere=True)
+                yield Event(now, payload, node=row.nodes[0])
 
     def _look_at_put_off(self, snapshot: Snapshot, now: float) -> list[Event]:
         """Heterogeneous jobs that Slurm has put off since a pilot was preempted, and those of them that run now."""

@@ -2,7 +2,8 @@
 them, how much later they started, and slurmctld's cycles.
 
 Arrivals come from accounting when the daemon starts, and from each look since; yields from the journal, so that they
-are there again after a restart. Cycles and how the promise was kept are counted since the daemon began.
+are there again after a restart. Cycles, and without accounting how the promise was kept, are counted since the daemon
+began.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from typing import Any
 from malletrain.decide.promise.controller_budget import ControllerBudget, harmless_cycle_s
 from malletrain.decide.promise.kept_promise import PromiseKept, next_step
 from malletrain.decide.promise.main_arrivals import HourDemands, MainArrival, demands, of_hour
-from malletrain.decide.promise.main_job_delay import MainJobDelay
+from malletrain.decide.promise.main_job_delay import MainJobDelay, head_of
 from malletrain.decide.promise.promised_reserve import (
     UNKNOWN_YIELD_S,
     MainPromise,
@@ -89,6 +90,7 @@ class _Given:
     by_backfill: bool = False
     preempted: int = 0
     put_off: bool = False
+    elsewhere: bool = False
 
 
 class PromiseTracker:
@@ -117,13 +119,15 @@ class PromiseTracker:
         self._hour: tuple[float, int, HourDemands] | None = None
         self._began: float | None = None
         self._first_at: float | None = None  # the journal's first event that was folded
+        self._counts_from: float | None = None  # none that arrived since then is missing
         self._stepped_at = -math.inf
 
     # -- what is learnt ----------------------------------------------------------------------------------------
 
     def learn(self, arrivals: Iterable[tuple[str, float, int]]) -> int:
         """Take in main jobs that arrived before: id (of each task of an array), submission (Unix seconds), nodes;
-        returns how many are new."""
+        returns how many are new. None of those since the first of them is
+        missing."""
         new = []
         for identity, at, width in arrivals:
             if width > 0 and not self._is_noted(f"{identity} {at:.0f}"):
@@ -131,6 +135,9 @@ class PromiseTracker:
                 self._is_noted(f"{identity.partition('_')[0]} {at:.0f}")  # an array by its tasks
         self._arrivals = sorted([*self._arrivals, *new], key=lambda each: each.at)[-MAX_ARRIVALS:]
         self._hour = None
+        if new:
+            first = min(each.at for each in new)
+            self._counts_from = first if self._counts_from is None else min(first, self._counts_from)
         return len(new)
 
     def apply(self, event: Event) -> None:
@@ -149,10 +156,10 @@ class PromiseTracker:
                 else:
                     self._ask(main_job, event.at)
                     if event.payload.put_off:
-                        self._put_off[_head(main_job)] = None
+                        self._put_off[head_of(main_job)] = None
                         _trim(self._put_off, MAX_YIELDS)
                     if event.payload.behind:
-                        self._behind[_head(main_job)] = None
+                        self._behind[head_of(main_job)] = None
                         _trim(self._behind, MAX_YIELDS)
 
     def look(self, snapshot: Snapshot, pilots: int, exits_s: float | None, now: float, rules: Rules) -> None:
@@ -163,6 +170,7 @@ class PromiseTracker:
         first = self._began is None
         if self._began is None:
             self._began = self._stepped_at = now
+            self._counts_from = now if self._counts_from is None else self._counts_from
         plan = snapshot.plan
         self._cycle_s = plan.interval_s + (plan.backfill_cycle_s or 0.0)
         self._exits_known = exits_s is not None
@@ -230,7 +238,7 @@ class PromiseTracker:
         found = [
             MainJobDelay(
                 name, each.user, each.could_at, each.started_at, each.nodes, each.took_s or 0.0, each.delay_s,
-                each.by_backfill, each.preempted, each.put_off,
+                each.by_backfill, each.preempted, each.put_off, each.elsewhere,
             )
             for name, each in self._given.items()
             if each.delay_s is not None and each.could_at >= since
@@ -248,9 +256,11 @@ class PromiseTracker:
         return tuple(sorted(late))
 
     def kept_since(self, since: float, now: float) -> tuple[float, PromiseKept]:
-        """What the main jobs that arrived from `since` on have met, by journal and accounting, and the moment that
-        counts for it: not before the journal begins. The latest are left out: nothing is known of them yet."""
-        begin = max(since, now if self._first_at is None else self._first_at)
+        """What the main jobs that arrived from `since` on have met, and the moment that counts for it: all that
+        arrived since then are known, by this daemon's looks or by accounting, and what they met, by the journal. The
+        latest are left out: nothing is known of them yet."""
+        begins = [at for at in (self._first_at, self._counts_from) if at is not None]
+        begin = max(since, max(begins, default=now))
         late = [each.delay_s for each in self.delays(begin) if each.could_at <= now - SETTLED_S]
         jobs = sum(begin <= each.at <= now - SETTLED_S for each in self._arrivals)
         return begin, PromiseKept(max(jobs, len(late)), tuple(late))
@@ -291,7 +301,7 @@ class PromiseTracker:
 
     def _ask(self, main_job: str, at: float) -> None:
         """Pilots are asked to leave for it. The waiting rest of an array is one row; its tasks start one by one."""
-        head = _head(main_job)
+        head = head_of(main_job)
         asked = self._could_at.get(head)
         if asked is None or at - asked > SETTLED_S:
             submitted = self._submitted.get(main_job)
@@ -303,9 +313,12 @@ class PromiseTracker:
         """A main job has a node that a pilot left: how long that took, and how much later it started for it."""
         if met.started_at is None:
             return
+        if met.elsewhere:
+            self._met_elsewhere(main_job, node, met.user, met.started_at)
+            return
         given = self._given.get(main_job)
         if given is None:
-            could_at = self._could_at.get(_head(main_job), -math.inf)
+            could_at = self._could_at.get(head_of(main_job), -math.inf)
             if met.started_at - could_at > LONGEST_WAIT_S:  # it was another task, or no pilot had been asked
                 if not met.preempted and not met.put_off and not _left_after_submission(met):
                     return
@@ -318,11 +331,11 @@ class PromiseTracker:
         wait = max(0.0, met.started_at + HALF_SECOND_S - given.could_at)
         took = max(0.0, min(wait, left + HALF_SECOND_S - given.could_at))
         delay = wait
-        if met.put_off or _head(main_job) in self._put_off:
+        if met.put_off or head_of(main_job) in self._put_off:
             given.put_off = True
         elif met.started_at - left > QUICK_START_S and self._cycle_s > 0:
             given.by_backfill = True
-            if _head(main_job) in self._behind:  # one of these cycles would have started it without pilots, too
+            if head_of(main_job) in self._behind:  # one of these cycles would have started it without pilots, too
                 delay = self._cycle_s * math.floor(wait / self._cycle_s)
         given.took_s = max(took, given.took_s or 0.0)
         given.delay_s = max(delay, given.delay_s or 0.0)
@@ -330,15 +343,25 @@ class PromiseTracker:
         if node not in given.nodes:
             given.nodes = (*given.nodes, node)
 
+    def _met_elsewhere(self, main_job: str, node: str, user: str, started_at: float) -> None:
+        """It began on other nodes than those that pilots were asked to leave for it: how late that is for pilots is
+        not known, only a bound. How long nodes take to be free does not follow from it."""
+        head = head_of(main_job)
+        could_at = self._could_at.get(head, -math.inf)
+        wait = max(0.0, started_at + HALF_SECOND_S - could_at)
+        if wait > LONGEST_WAIT_S or main_job in self._given:
+            return
+        if head in self._behind and self._cycle_s > 0:
+            wait = self._cycle_s * math.floor(wait / self._cycle_s)
+        self._given[main_job] = _Given(
+            could_at, delay_s=wait, user=user, started_at=started_at, nodes=(node,), elsewhere=True
+        )
+        _trim(self._given, MAX_DELAYS)
+
 
 def _left_after_submission(met: MainJobMet) -> bool:
     """Whether the pilot was still there when the job came, though no look in between showed it waiting."""
     return met.submitted_at is not None and met.left_at is not None and met.left_at > met.submitted_at + 1.0
-
-
-def _head(main_job: str) -> str:
-    """The number that the parts of one job share: of `12_3`, `12_[4-9]`, `12+1` and `het12`, 12."""
-    return main_job.removeprefix("het").partition("_")[0].partition("+")[0]
 
 
 def at_hand(snapshot: Snapshot, rules: Rules) -> int:
