@@ -38,7 +38,8 @@ class Taking:
         self.done: list[str] = []
 
     def join(self, count: int, **environ: str) -> None:
-        begun = range(len(self.tasks), len(self.tasks) + count)
+        first = len(self.tasks) + len(self.harmed)  # no two of a round have one number: each is to be ended
+        begun = range(first, first + count)
         for task in begun:
             self.pod.spawn(self.daemon.url, task, self.script, self.run, **environ)
         self.tasks += begun
@@ -144,7 +145,7 @@ def take_again_and_again(directory: Path, seed: int, rounds: int, options: list[
         assert not daemon.seen(EventKind.JOB_FAILED)
 
 
-@pytest.mark.parametrize("rounds", [8, pytest.param(300, marks=pytest.mark.nightly)])
+@pytest.mark.parametrize("rounds", [6, pytest.param(300, marks=pytest.mark.nightly)])
 def test_no_step_is_lost_when_all_nodes_are_taken(tmp_path: Path, rounds: int) -> None:
     seed, rounds = int(os.environ.get("TAKEN_SEED", "1")), int(os.environ.get("TAKEN_ROUNDS", str(rounds)))
     take_again_and_again(tmp_path, seed, rounds, ["--step-seconds", "0.1", "--checkpoint-s", "1"])
