@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import math
 import os
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any, Literal
@@ -36,6 +37,7 @@ from malletrain.elastic.evaluate import evaluate
 from malletrain.elastic.gradients.comm_hook import CommHook
 from malletrain.elastic.gradients.learning_rate import LearningRate
 from malletrain.elastic.guards.objections import Check
+from malletrain.elastic.launch.one_session import require_one
 from malletrain.elastic.launch.worker_start import as_module, as_optimizers
 from malletrain.elastic.runtime import Runtime, Settings
 from malletrain.elastic.state.shared_values import SharedValues
@@ -122,6 +124,7 @@ class Session:
         loaders: int = 0,
         check: Check = "error",
     ) -> None:
+        require_one(sys._getframe(1), os.environ)
         self.model = as_module(model)
         if isinstance(dataset, DataLoader):
             own = {

@@ -10,6 +10,7 @@ import pytest
 from tests.elastic.digits import SCRIPT, State, Static, run_alone
 
 ALONE = {
+    "test_all_taken.py",
     "test_daemons.py",
     "test_precision.py",
     "test_soak.py",

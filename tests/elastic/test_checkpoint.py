@@ -12,6 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
@@ -311,3 +312,21 @@ def test_scrubbing_keeps_to_its_rate_and_ends_when_it_is_to(tmp_path: Path) -> N
     assert read[9] - begun >= 0.099
     scrubber.end()
     assert ended.wait(60)
+
+
+def test_a_value_that_the_state_cannot_keep_is_named_by_object_and_key() -> None:
+    """A schedule as an array of numpy's makes the learning rate one of numpy's numbers."""
+    model = nn.Linear(2, 1)
+    optimizer = torch.optim.AdamW(model.parameters())
+    state = TrainingState(model, [optimizer], Position())
+    optimizer.param_groups[0]["lr"] = np.linspace(1e-2, 1e-4, 4)[1]
+    with pytest.raises(
+        ElasticError, match=r'optimizer\.param_groups\[0\]\["lr"\] is of type numpy\.float64.*float\('
+    ):
+        state.capture()
+    optimizer.param_groups[0]["lr"] = 1e-2
+    average = torch.optim.swa_utils.AveragedModel(model)
+    average.state_dict = lambda: {"seen": {"by": np.int64(3)}}  # type: ignore[method-assign, assignment]
+    state.track("average", average)
+    with pytest.raises(ElasticError, match=r'average\["seen"\]\["by"\] is of type numpy\.int64'):
+        state.capture()

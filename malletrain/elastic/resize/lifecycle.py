@@ -22,7 +22,7 @@ from malletrain.wire import messages
 
 log = logging.getLogger("malletrain.elastic")
 
-#: After SIGTERM a worker waits this long for a plan without it, then leaves by itself.
+#: After SIGTERM a worker waits this long for a plan without it, then leaves by itself if others hold the state.
 LEAVE_GRACE_S = 2.0
 
 #: After SIGTERM a step that would last longer than this is abandoned: Slurm kills after KillWait (30 s by default),
@@ -71,7 +71,9 @@ class WorkerLifecycle:
         self._must_recover = False
         self._ending_since: float | None = None
         self._released_at = -math.inf  #: by a signal before it trained (monotonic)
-        self._leave_now = False
+        self._damaged = False
+        self._gives_up = False  #: a long step, and the world with it
+        self._others_stay = False  #: by what members said when this one had said that it ends
         agreement.leave = self._leave_damaged
         self.last_commit = time.monotonic()
         self.step_began: float | None = None
@@ -89,6 +91,7 @@ class WorkerLifecycle:
             self._reconfigurer.first_step_committed(changed=outcome.state_changed)
         self._reconfigurer.vote(outcome)
         self._leave_all = self._leave_all or (outcome.ending > 0 and outcome.ending == self._committer.world.size)
+        self._others_stay = self._member.said_ending and 0 < outcome.ending < self._committer.world.size
         if outcome.save_due:
             self._agreement.hold_save()
         if self._agreement.release_save():
@@ -106,14 +109,15 @@ class WorkerLifecycle:
         """
         while True:
             try:
-                if self._leave_now:
+                if self._damaged:
                     self._leave()
                 elif self._must_recover:
                     self._recover()
                 elif self._leave_all:
-                    self._leave_together()
+                    self._leave_together(saves=self._checkpointing.is_writer)
                 elif self._reconfigurer.is_due:
                     self._reconfigurer.switch()
+                    self._met()
                 self._reconfigurer.level()
                 self._committer.check()
                 self._leave_if_asked()
@@ -130,8 +134,9 @@ class WorkerLifecycle:
                     self._recover()
                 elif self._reconfigurer.is_due and self._reconfigurer.only_shrinks:
                     self._reconfigurer.switch(in_evaluation=True)
+                    self._met()
                 elif self._leave_all and not self._member.finishing:
-                    self._leave_together()
+                    self._leave_together(saves=self._checkpointing.is_writer)
                 self._reconfigurer.level()
                 self._committer.check()
                 if not self._member.finishing:  # the last round is quicker than leaving
@@ -206,7 +211,7 @@ class WorkerLifecycle:
         if self._member.local_leader is not None:
             self._member.local_leader.end()
         if self._is_long(self.step_began):
-            self._leave_now = True
+            self._gives_up = True
             raise Aborted(f"{name} in the middle of a long step")
 
     # --- inside -----------------------------------------------------------------------------------------------
@@ -220,34 +225,51 @@ class WorkerLifecycle:
         return began + self._committer.median_step_s() - time.monotonic() > LONG_STEP_S
 
     def _recover(self) -> None:
-        before = self._committer.world.nodes
+        world = self._committer.world
+        if world.size == 1 and self._ending_since is not None:
+            self._leave_together(saves=True)
+        if self._gives_up:
+            self._gives_up = False
+            self._member.fault(world.generation, "closed", "a long step is given up")
         self._reconfigurer.recover()
         self._must_recover, self._leave_all = False, False
-        self._reconfigurer.begin_world(time.monotonic() - self.last_commit, before)
+        self._reconfigurer.begin_world(time.monotonic() - self.last_commit, world.nodes)
+        self._met()
+
+    def _met(self) -> None:
+        """A world is entered, in which members have said who of them ends: if all do, none makes another step."""
+        if self._reconfigurer.all_end and not self._member.finishing:
+            self._leave_together(saves=self._reconfigurer.saves)
+        self._others_stay = self._member.said_ending
 
     def _leave_if_asked(self) -> None:
         if self._ending_since is None:
             return
-        if self._committer.world.size == 1 or time.monotonic() - self._ending_since > LEAVE_GRACE_S:
+        if self._committer.world.size == 1:
+            self._leave_together(saves=True)
+        if self._others_stay and time.monotonic() - self._ending_since > LEAVE_GRACE_S:
             self._leave()
+        if self._is_long(time.monotonic()):
+            self._gives_up = True
+            raise Aborted("the next step would be a long one")
 
     def _leave_damaged(self, why: str) -> None:
         """This process's replica is damaged: it leaves before it makes, saves or sends anything more."""
-        self._leave_now = True
+        self._damaged = True
         self._member.ending = why
         self._member.say(messages.Leaving(why))
 
     def _leave(self) -> None:
-        """Leave without waiting for a plan; the others recover as from a fault."""
+        """Leave without waiting for a plan; the others hold the state, and recover as from a fault."""
         if self._committer.world.size == 1:
-            self._leave_together()
+            self._leave_together(saves=True)
         elif self._member.link is not None:
             self._reports.send_held()
             self._member.leave(0, None)
 
-    def _leave_together(self) -> None:
-        """All members were asked to end: the first one saves the state. This needs no daemon."""
-        saved, unsaved = self._checkpointing.save_if_possible() if self._checkpointing.is_writer else (None, "")
+    def _leave_together(self, *, saves: bool) -> None:
+        """All members were asked to end: one of them saves the state. This needs no daemon."""
+        saved, unsaved = self._checkpointing.save_if_possible() if saves else (None, "")
         self._reports.send_held()
         if self._member.link is None:
             if unsaved:

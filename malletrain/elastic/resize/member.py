@@ -45,6 +45,7 @@ class Member:
         released: whether this process is about to end.
         finishing: whether this worker is in its last commit round.
         ending: name of the signal that asked this process to end, or "".
+        said_ending: whether the others were told so in the last round, or as the present world began.
     """
 
     def __init__(
@@ -71,6 +72,7 @@ class Member:
         self.released = False
         self.finishing = False
         self.ending = ""
+        self.said_ending = False
 
     def say(self, message: messages.Message) -> None:
         """Queue a message to the daemon, or write it to the record. Does not block training."""
@@ -129,7 +131,8 @@ class Member:
 
     def is_ending(self) -> bool:
         """Whether a signal asked this process to end."""
-        return bool(self.ending)
+        self.said_ending = bool(self.ending)
+        return self.said_ending
 
     def _build_failed(self, generation: int, reason: str) -> None:
         self.fault(generation, "build", reason)

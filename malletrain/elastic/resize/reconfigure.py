@@ -50,6 +50,10 @@ JOIN_SILENCE_LIMIT_S = 60.0
 #: A worker in a failed world saves the state and ends when the daemon is silent for this long.
 RECOVERY_SILENCE_LIMIT_S = 60.0
 
+#: One that was asked to end does so when it has waited for a world this long, whether the daemon is heard or not:
+#: none of the others may be there any more, and Slurm kills after KillWait (30 s by default).
+ENDING_PATIENCE_S = 5.0
+
 
 @dataclass(frozen=True, slots=True)
 class _Entry:
@@ -153,6 +157,16 @@ class Reconfigurer:
 
     # --- 3. members vote at each step boundary ----------------------------------------------------------------
 
+    @property
+    def all_end(self) -> bool:
+        """Whether all members of the world entered last had been asked to end as they met."""
+        return self._recovery.all_end
+
+    @property
+    def saves(self) -> bool:
+        """Whether this one saves the state in that case."""
+        return self._recovery.saves
+
     def vote(self, outcome: StepOutcome) -> None:
         """Note on which generation the members have agreed in a committed round."""
         self._agreed = max(self._agreed, outcome.agreed)
@@ -183,17 +197,23 @@ class Reconfigurer:
         plan, self._agreed = self._agreed_plan(), 0
         if not self._member.has_seat(plan):
             self._reports.send_held()
-            self._depart(plan)
+            self._depart(plan, saves=self._checkpointing.is_writer)
         self._enter(plan, self._wait_for_group(plan))
         self.begin_world(0.0 if in_evaluation else time.monotonic() - began, before)
 
     def _wait_for_group(self, plan: messages.Plan) -> Group:
         self._bound = plan
         group: Group | None = None
+
+        def check() -> None:
+            self._member.check_newer(plan)
+            if self._must_end():
+                raise Aborted("the time is up")
+
         try:
-            group = self._pending_groups.group(plan, self._make_group, lambda: self._member.check_newer(plan))
+            group = self._pending_groups.group(plan, self._make_group, check)
             if group is not None:
-                finish_connecting(group, BUILD_PATIENCE, lambda: self._member.check_newer(plan))
+                finish_connecting(group, BUILD_PATIENCE, check)
         except PeerLost as lost:
             if group is not None:
                 group.abandon()
@@ -208,12 +228,13 @@ class Reconfigurer:
             raise Aborted("the group was given up")
         return group
 
-    def _depart(self, plan: messages.Plan) -> None:
-        """Leave a world whose next plan has no seat for this worker. If all leave, the first one saves the state."""
-        saved, unsaved = None, ""
-        if not plan.members and self._checkpointing.is_writer and self._state.has_state:
-            saved, unsaved = self._checkpointing.save_if_possible()
+    def _depart(self, plan: messages.Plan, *, saves: bool) -> None:
+        """Leave a world whose next plan has no seat for this worker. `saves`: the state, if all leave."""
+        saved, unsaved = self._save() if saves and not plan.members else (None, "")
         self._member.leave(plan.generation, saved, unsaved=unsaved)
+
+    def _save(self) -> tuple[str | None, str]:
+        return self._checkpointing.save_if_possible() if self._state.has_state else (None, "")
 
     # --- 5., 6. members recover the same state, and the new world is the present one ---------------------------
 
@@ -377,19 +398,29 @@ class Reconfigurer:
             with link.changed:
                 while (plan := link.plan) is None or not plan.voids(tried):
                     member.check(plan.generation if plan else 0)
+                    if self._must_end():
+                        break
                     if time.monotonic() - max(since, link.last_contact) > RECOVERY_SILENCE_LIMIT_S:
-                        saved, why = self._checkpointing.save_if_possible() if self._state.has_state else (None, "")
+                        saved, why = self._save()
                         kept = f"; state saved at {saved}" if saved else f"; {why}" if why else ""
                         member.release(f"peers are lost and the daemon is silent{kept}")
                     link.changed.wait(POLL_INTERVAL_S)
+            if plan is not None and plan.voids(tried) and not member.has_seat(plan):
+                self._depart(plan, saves=self._checkpointing.can_write)  # who else is left, nobody knows
+            if plan is None or self._must_end():
+                saved, unsaved = self._save() if self._checkpointing.can_write else (None, "")
+                member.leave(0, saved, unsaved=unsaved)
             tried = plan.generation
-            if not member.has_seat(plan):
-                self._depart(plan)
             try:
                 self._enter(plan, self._wait_for_group(plan))
                 return
             except Aborted:
                 continue
+
+    def _must_end(self) -> bool:
+        """Whether this worker was asked to end, and has waited for another world as long as it may."""
+        since = self._recovering_since
+        return since is not None and bool(self._member.ending) and time.monotonic() - since > ENDING_PATIENCE_S
 
     def _join_again(self, failed: TrainingWorld) -> None:
         """A newcomer's first world failed in the step during which it received the state: it joins anew."""

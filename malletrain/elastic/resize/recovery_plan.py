@@ -17,12 +17,14 @@ class MemberState:
         done: commit rounds it has committed.
         control_length: entries of the last round's control vector.
         can_overlap: whether it can send the state while it trains on.
+        ending: whether it was asked to end.
     """
 
     has_state: bool
     done: int
     control_length: int
     can_overlap: bool = False
+    ending: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +42,7 @@ class RecoveryPlan:
         control_length: entries of the donors' last control vector.
         sharded: whether the processes of a node hold different parts of the state.
         overlapped: whether fresh ranks can get the state while the others make the next step.
+        all_end: whether every member was asked to end.
     """
 
     donors: list[int]
@@ -50,6 +53,15 @@ class RecoveryPlan:
     control_length: int = 0
     sharded: bool = False
     overlapped: bool = False
+    all_end: bool = False
+
+    def saves(self, rank: int) -> bool:
+        """Whether this rank saves what is trained, if no step follows: one that holds the newest state, or all
+        processes of a node if each holds a shard."""
+        first = self.donors[0]
+        return self.newest >= 0 and (
+            rank // self.local_size == first // self.local_size if self.sharded else rank == first
+        )
 
     def receivers(self) -> dict[int, list[int]]:
         """The state's way through the world: the ranks to which each rank sends. Every fresh rank receives once, from
@@ -111,4 +123,5 @@ def plan_recovery(states: Sequence[MemberState], local_size: int, *, sharded: bo
         states[donors[0]].control_length,
         sharded,
         overlapped and all(states[rank].can_overlap for rank in donors),
+        all(state.ending for state in states),
     )

@@ -74,6 +74,7 @@ class StateRecovery:
         self.by_device = False
         self._snapshot: OverlappedSnapshot | None = None
         self.can_overlap = False
+        self.all_end = self.saves = False
         self._committer.overlapped_state_changed = self._sent_state_changed
         if store_server is not None:
             store_server.put(PLACES_KEY, str(member.local_rank.size))
@@ -111,6 +112,7 @@ class StateRecovery:
         committer, state, local_size = self._committer, self._state, self._member.local_rank.size
         self._snapshot = None
         recovery, odd = self._exchange(plan, group)
+        self.all_end, self.saves = recovery.all_end, recovery.saves(group.rank)
         if recovery.newest < 0 and group.rank in recovery.donors:
             # Training begins, or resumes from a checkpoint.
             if not self._load() and state.position.rounds:
@@ -168,13 +170,14 @@ class StateRecovery:
         committer, signatures = self._committer, self._state.signatures()
         control_length = committer.last_sums[-1].numel() if committer.last_sums else 0
         holds = [int(self._state.has_state), committer.rounds_done, control_length, int(self.can_overlap)]
+        holds.append(int(self._member.is_ending()))
         mine = torch.tensor([*holds, *signatures.values()], dtype=torch.int64)
         table = [torch.zeros_like(mine) for _ in range(group.size)]
         began = time.monotonic()
         self._wait(group.all_gather(table, mine), plan)
         log.debug("generation %d: members met after %.3f s", plan.generation, time.monotonic() - began)
         rows = [row.tolist() for row in table]
-        states = [MemberState(bool(row[0]), row[1], row[2], bool(row[3])) for row in rows]
+        states = [MemberState(bool(row[0]), row[1], row[2], bool(row[3]), bool(row[4])) for row in rows]
         recovery = plan_recovery(states, self._member.local_rank.size, sharded=self._state.mesh is not None)
         theirs = rows[recovery.donors[0]][len(holds) :]
         return recovery, [name for (name, own), other in zip(signatures.items(), theirs, strict=True) if own != other]

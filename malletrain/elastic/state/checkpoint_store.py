@@ -8,6 +8,7 @@ in case all nodes are lost at once. Any number of workers can resume it: one rea
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import logging
 import os
@@ -238,8 +239,7 @@ class CheckpointStore:
                     if confirmed is not None:
                         confirmed.wait()
                     _require(is_whole())
-                    folder.remove(target.name)
-                    folder.rename(draft, target.name)
+                    _put_in_place(folder, draft, target.name)
                     os.fsync(folder.descriptor)
                 except BaseException:
                     _remove(folder, draft)
@@ -307,6 +307,20 @@ def _drafts(folder: PrivateFolder, step: int) -> list[str]:
     """Unfinished checkpoints of earlier steps, whose writers ended before `confirm`."""
     found = (_DRAFT.match(name) for name in folder.names())
     return [each.string for each in found if each and int(each[1]) < step]
+
+
+def _put_in_place(folder: PrivateFolder, draft: str, name: str) -> None:
+    """Give a draft its name. Several workers may save the same step, each the last as far as it knows."""
+    before = f"{draft}.before"
+    with contextlib.suppress(FileNotFoundError):
+        folder.rename(name, before)
+    try:
+        folder.rename(draft, name)
+    except OSError as error:
+        if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+            raise
+        _remove(folder, draft)  # another worker's is there
+    _remove(folder, before)
 
 
 def _remove(folder: PrivateFolder, name: str) -> None:

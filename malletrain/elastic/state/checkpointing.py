@@ -41,6 +41,12 @@ class Checkpointing:
         """Whether this process writes checkpoints in this world."""
         return self._committer.world.writes_checkpoints(sharded=self._sharded)
 
+    @property
+    def can_write(self) -> bool:
+        """Whether this process holds what its node would write."""
+        world = self._committer.world
+        return self._sharded or world.rank % world.local_size == 0
+
     def save(self) -> str | None:
         """Write a checkpoint now; returns its directory, or None if no checkpoints are kept."""
         self._state.position.rounds = self._committer.rounds_done

@@ -26,6 +26,9 @@ log = logging.getLogger("malletrain.elastic")
 #: Placeholders in the skeleton, of a tensor and of a shard.
 _LEAF, _SHARD = "\0tensor", "\0shard"
 
+#: What most leaves of the tree are that are no tensors.
+_PLAIN = frozenset({type(None), bool, int, float, str, bytes})
+
 
 class Stateful(Protocol):
     """Anything with PyTorch's `state_dict` and `load_state_dict`: schedulers, scalers, averaged models, metrics."""
@@ -75,6 +78,8 @@ def pack(tree: Any) -> tuple[bytes, list[torch.Tensor]]:
         if isinstance(node, list | tuple):
             walked = [walk(each, f"{name}.{place}") for place, each in enumerate(node)]
             return walked if isinstance(node, list) else tuple(walked)
+        if type(node) not in _PLAIN:
+            _require_plain(node, name[1:])
         return node
 
     buffer = io.BytesIO()
@@ -82,6 +87,28 @@ def pack(tree: Any) -> tuple[bytes, list[torch.Tensor]]:
     specs = [(str(tensor.dtype).removeprefix("torch."), tuple(tensor.shape)) for tensor in tensors]
     torch.save({"skeleton": skeleton, "tensors": specs, "names": [name[1:] for name in names]}, buffer)
     return buffer.getvalue(), tensors
+
+
+def _require_plain(value: Any, name: str) -> None:
+    """Raise `ElasticError`, which names object and key, where a value could be saved but not loaded again."""
+    buffer = io.BytesIO()
+    try:
+        torch.save(value, buffer)
+        buffer.seek(0)
+        torch.load(buffer, weights_only=True)
+    except Exception as error:
+        thing, kind = _place_of(name), type(value)
+        raise ElasticError(
+            f"{thing} is of type {kind.__module__}.{kind.__qualname__}, which the training state cannot keep: give "
+            "it a plain value (a number of numpy's: float(...) or int(...)) or a tensor"
+        ) from error
+
+
+def _place_of(name: str) -> str:
+    """A path in the tree as the script has it: `optimizer.param_groups[0]["lr"]`."""
+    first, *keys = name.removeprefix("tracked.").split(".")
+    rest = "".join(f"[{key}]" if key.isdecimal() else f'["{key}"]' for key in keys)
+    return f"{first}{rest}".replace('["param_groups"]', ".param_groups")
 
 
 def names_of(skeleton: bytes) -> list[str]:
