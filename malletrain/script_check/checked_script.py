@@ -22,12 +22,13 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from malletrain.elastic.data.random_seeds import seed_plain
 from malletrain.elastic.errors import ElasticError, Released
-from malletrain.elastic.guards.script_place import line_of
 from malletrain.elastic.launch.failure_report import ENDED
+from malletrain.elastic.launch.script_place import line_of
 from malletrain.elastic.runtime import Runtime
 from malletrain.elastic.session import Session
 from malletrain.elastic.state.sharded_model import local
 from malletrain.elastic.step import Step
+from malletrain.script_check.random_draws import STATISTICAL, RandomDraws
 from malletrain.wire import worker_client
 
 #: A script that does not speak of `elastic` and has made so many optimizer steps without a session has none.
@@ -60,10 +61,12 @@ class Recorder:
         self._name = name
         self._session: Session | None = None
         self._first: dict[str, torch.Tensor] = {}
+        self._draws = RandomDraws()
 
     def install(self) -> None:
         """Have the session's parts call this recorder."""
-        made, ended, finish = Session.__init__, Step.__exit__, Runtime.finish
+        made, loaded, finish = Session.__init__, Runtime.load_batch, Runtime.finish
+        began, ended = Step.__enter__, Step.__exit__
         steps: list[None] = []
 
         def init(session: Session, *args: Any, **more: Any) -> None:
@@ -73,7 +76,18 @@ class Recorder:
             if os.environ.get(NUDGE_VARIABLE):
                 _nudge(session)
 
+        def load(runtime: Runtime) -> Any:
+            batch = loaded(runtime)
+            self._draws.begin()
+            return batch
+
+        def begin(step: Step) -> None:
+            self._draws.end()
+            began(step)
+            self._draws.begin()
+
         def end(step: Step, *error: Any) -> Any:
+            self._draws.end()
             result = ended(step, *error)
             if error[0] is None:
                 self._after_step()
@@ -93,6 +107,8 @@ class Recorder:
         # Wrapped for this process alone: a check must not need a line in the script.
         for owner, name, wrapper in (
             (Session, "__init__", init),
+            (Runtime, "load_batch", load),
+            (Step, "__enter__", begin),
             (Step, "__exit__", end),
             (Runtime, "finish", finished),
         ):
@@ -131,12 +147,14 @@ class Recorder:
         session = self._session
         if session is None:
             return
+        claim = session.equality
+        additive = not claim.startswith(("statistical", "virtual shards"))
         result = {
             "first": self._first,
             "last": _copy(session),
             "step": session.steps_done,
             "size": session.size,
-            "equality": session.equality,
+            "equality": STATISTICAL if self._draws.found and additive else claim,
         }
         path = self._folder / f"result-{self._name}.pt"
         torch.save(result, path.with_suffix(".part"))

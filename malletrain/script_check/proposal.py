@@ -13,9 +13,9 @@ import difflib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from malletrain.elastic.guards.script_text.script_writes import unguarded_writes
 from malletrain.script_check.backward_passes import backward_passes, sums_over_samples
 from malletrain.script_check.proposed_state import with_state
+from malletrain.script_check.script_writes import unguarded_writes
 
 #: DataLoader's arguments, and what Session calls them. The rest are noted.
 _ARGUMENTS = {"drop_last": "drop_last", "collate_fn": "collate", "num_workers": "loaders"}

@@ -54,6 +54,7 @@ ALONE = {
 }
 
 TOGETHER = {
+    "one_infinite_element": r"step 2: the gradients of rank0 \(process 1\) are not finite .*, first that of 2.bias",
     "local_break": r"is at another place of the script than the others: in s.step\(\) in epoch \d",
     "local_plateau": r"learns with another lr than the others \(.*s.track\(scheduler",
     "main_evaluates": r"is at another place of the script than the others: in s.evaluate\(\)|and the others in "
@@ -87,7 +88,7 @@ GROWING = {
 #: Of these, each like another in what finds it.
 NIGHTLY = frozenset({"best_score", "counter_in_trainer", "stage_by_steps", "crops_less", "lambda_over_global"})
 
-EQUAL = ["gan", "weighted", "shared_values", "streams", "gathered"]
+EQUAL = ["gan", "weighted", "shared_values", "streams", "gathered", "keeps_books"]
 
 #: Nightly: each takes half a minute of processor time, and its parts have tests of their own.
 EQUAL_TOO = [
@@ -229,6 +230,8 @@ def test_rows_gathered_in_a_round_that_a_member_missed(tmp_path: Path) -> None:
     [
         "gan",
         "gathered",
+        "two_denominators",
+        "sum_gathered",
         *(pytest.param(each, marks=pytest.mark.nightly) for each in ("weighted", "unfreezes", "all_reduces")),
     ],
 )

@@ -116,13 +116,11 @@ class LoopSession(Session):
         aborted = self._runtime.reducer.aborted
         copy, self._copy = self._copy, None
         if aborted is not None and copy is not None:
-            with self._runtime.guards.looking_away():
-                self._runtime.state.restore(*copy)
+            self._runtime.state.restore(*copy)
         step.__exit__(None if aborted is None else type(aborted), aborted, None)
 
     def _keep(self) -> None:
         """The step is void: nothing of the training state has changed yet, but the body goes on."""
-        self._runtime.guards.step_is_void()
         if self._copy is None:
             self._copy = self._runtime.state.copy()
 

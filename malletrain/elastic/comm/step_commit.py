@@ -10,7 +10,7 @@ generation each member could switch to. When all members name the same generatio
 
 Before anything else of a round, members sum a table of which each fills its own row: what kind of round it makes,
 where in the training, with which learning rates. All see all rows, so members that are about to sum different things
-find out before they mix them up. What the rows hold is up to the caller (`guards.agreement`).
+find out before they mix them up. What the rows hold is up to the caller (`invariants.agreement`).
 """
 
 from __future__ import annotations
@@ -170,16 +170,6 @@ class StepCommitter:
         self.overlapped_state_changed: Callable[[], bool] = lambda: False
         self.judge_rows: Callable[[list[list[int]]], None] = lambda _: None
         self._opening: _Opening | None = None
-
-    def leave_for(self, world: TrainingWorld, monitor: WorldMonitor) -> None:
-        """In a forked copy of this process: make rounds in `world` from now on, of which nobody else knows.
-
-        The world that is left is kept: a group's destructor waits for its threads, which are not in the copy.
-        """
-        self._left_world = self.world
-        self.world, self._monitor = world, monitor
-        self.received_sums, self._opening = None, None
-        self.save_is_due = self.overlapped_state_changed = lambda: False
 
     def open_round(self, row: Sequence[int]) -> None:
         """Begin a round, or a further pass of one: start to exchange rows with the other members.

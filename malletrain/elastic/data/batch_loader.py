@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from malletrain.elastic.data.pieces import SAMPLES, SHARDS, Pieces
 from malletrain.elastic.data.prefetch import LoadRequest, Prefetcher
 from malletrain.elastic.data.proportional_shares import ProportionalShares
 from malletrain.elastic.data.sample_loader import SampleLoader
@@ -66,29 +64,9 @@ class BatchLoader:
             loaded = self._prefetch.load(requests, self._coming(epoch, cursor, rank, size, self._prefetch.ahead))
         if self._shards is None:
             return parts[0][1], loaded[0]
-        return _sharded(parts, loaded, parts[0][1].batch)
-
-    def pieces(self, epoch: int, cursor: int, rank: int, size: int) -> Pieces:
-        """The part of member `rank` of `size` of the batch that begins at `cursor`, in virtual shards or samples."""
-        parts = self._parts_of(cursor, epoch, rank, size)
-        whole = sum(part.weight for _, part in parts)
-
-        def load_samples(first: int, last: int) -> tuple[Share, Any]:
-            indices = parts[0][1].indices[first:last]
-            return Share(indices, len(indices), whole), self._loader.load(epoch, indices)
-
-        def load_shards(first: int, last: int) -> tuple[Share, Any]:
-            some = parts[first:last]
-            return _sharded(some, [self._loader.load(epoch, part.indices) for _, part in some], whole)
-
-        if self._shards is None:
-            return Pieces(whole, SAMPLES, load_samples)
-        return Pieces(len(parts) if whole else 0, SHARDS, load_shards)
-
-    def following_pieces(self, epoch: int, cursor: int, rank: int, size: int) -> Pieces | None:
-        """The same of the batch after the one that begins at `cursor`; None at the end of an epoch."""
-        next_epoch, after = self._sampler.following(epoch, cursor)
-        return self.pieces(epoch, after, rank, size) if next_epoch == epoch else None
+        shards = [Shard(number, part.weight, data) for (number, part), data in zip(parts, loaded, strict=True)]
+        indices = [index for _, part in parts for index in part.indices]
+        return Share(indices, sum(part.weight for _, part in parts), parts[0][1].batch), ShardedBatch(shards)
 
     def _parts_of(self, cursor: int, epoch: int, rank: int, size: int) -> list[tuple[int, Share]]:
         """This member's virtual shards by number, or its share as number 0."""
@@ -113,10 +91,3 @@ class BatchLoader:
             epoch, cursor = self._sampler.following(epoch, cursor)
             requests += [(epoch, tuple(part.indices)) for _, part in self._parts_of(cursor, epoch, rank, size)]
         return requests
-
-
-def _sharded(parts: Sequence[tuple[int, Share]], loaded: Iterable[Any], batch: int) -> tuple[Share, ShardedBatch]:
-    """Virtual shards by number, with their data, as a member's part of a batch."""
-    shards = [Shard(number, part.weight, data) for (number, part), data in zip(parts, loaded, strict=True)]
-    indices = [index for _, part in parts for index in part.indices]
-    return Share(indices, sum(part.weight for _, part in parts), batch), ShardedBatch(shards)

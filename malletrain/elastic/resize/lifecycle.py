@@ -13,7 +13,7 @@ import torch
 
 from malletrain.elastic.comm.step_commit import StepOutcome
 from malletrain.elastic.errors import Aborted, Released
-from malletrain.elastic.guards.agreement import Agreement, RoundKind
+from malletrain.elastic.invariants.agreement import Agreement, RoundKind
 from malletrain.elastic.link.training_reports import Reports
 from malletrain.elastic.resize.member import Member
 from malletrain.elastic.resize.reconfigure import Reconfigurer
