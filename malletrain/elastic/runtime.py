@@ -35,7 +35,7 @@ from malletrain.elastic.data.sample_loader import SampleLoader
 from malletrain.elastic.data.sampler import Sampler, Share, mix
 from malletrain.elastic.data.streams import StreamBatches, StreamPositions, StreamReader, Streams, StreamSampler
 from malletrain.elastic.data.virtual_shards import VirtualShards
-from malletrain.elastic.equality import Equality, Judgement, judge, synced_layers, whole_batch_layers
+from malletrain.elastic.equality import Equality, Judgement, judge, synced_layers
 from malletrain.elastic.errors import ElasticError, JobOver, PeerLost, Released
 from malletrain.elastic.gradients.batch_gather import BatchGather
 from malletrain.elastic.gradients.comm_hook import CommHook, check_hook
@@ -265,12 +265,11 @@ class Runtime:
         self.norms = SyncBatchNormLayers(norms, self.committer, self.reducer, mean) if norms else None
         open_gather = functools.partial(self.invariants.agreement.open, RoundKind.GATHER)
         self.gathers = BatchGather(self.committer, self.reducer, open_gather, mean=mean)
-        whole = bool(whole_batch_layers(model))
         self.streams: StreamBatches | None = None
         if streams is not None:
             self.streams = StreamBatches(stream_sampler, reader, positions, self.reducer)
         self._batch_loader: BatchLoader | StreamBatches = self.streams or BatchLoader(
-            sampler, sample_loader, self.proportional_shares, self.shards, settings.loaders, whole=whole
+            sampler, sample_loader, self.proportional_shares, self.shards, settings.loaders
         )
         self.judgement = self._judge()
 
@@ -281,8 +280,6 @@ class Runtime:
         self.meter = Meter(self.reports.samples)
         store_server = pilot.store if pilot else None
         self.recovery = StateRecovery(self.member, self.state, self.checkpointing.load, store_server)
-        fixed = self.session_batch.fixed and self.session_batch.noise is None
-        self.recovery.can_overlap = fixed and not (settings.virtual_shards or norms or self.sharded or streams)
         self._carrier = find_carrier(model, environ)
         if pilot is not None and self._carrier is not None and self._carrier.load is not None:
             self._stages.load_beside(self._carrier.load)
@@ -424,7 +421,7 @@ class Runtime:
         repeats = self.committer.received_sums is not None
         self.session_batch.update(self.sampler, world.size, world.chosen_batch, owes_a_step=repeats)
         at = self.position.epoch, self.position.cursor
-        self.share, batch = self._batch_loader.load(*at, world.rank, world.size, world.recovering_ranks)
+        self.share, batch = self._batch_loader.load(*at, world.rank, world.size)
         self.checkpointing.save_async()
         self.committed = False
         self.load_s = time.monotonic() - began

@@ -426,8 +426,8 @@ class Session:
 
     @property
     def share(self) -> int:
-        """Number of this worker's samples in the batch under way. It is 0 where the batch is smaller than the world,
-        and in the first step of a newcomer that receives its state meanwhile."""
+        """Number of this worker's samples in the batch under way. It is 0 where the batch is smaller than the
+        world."""
         return 0 if self._runtime.share is None else self._runtime.share.weight
 
     @property

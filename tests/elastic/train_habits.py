@@ -1536,7 +1536,7 @@ def one_infinite_element() -> None:
         for x, y in s.batches():
             if s.steps_done == 2 and ME == "1":
                 far[9] = float("inf")
-                model[2].bias.register_hook(lambda gradient: gradient + far)
+                model.get_parameter("2.bias").register_hook(lambda gradient: gradient + far)
             with s.step():
                 plain(x, y)
             tick()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 from malletrain.elastic.data.prefetch import LoadRequest, Prefetcher
@@ -21,8 +20,6 @@ class BatchLoader:
         proportional_shares: the shares of members if they follow their speed.
         shards: divides batches into virtual shards; None without them.
         loaders: worker processes that load ahead; 0 loads in this process.
-        whole: whether a part of weight 0 has as many samples as any other, for models whose layers depend on the
-            whole batch; otherwise it has one.
     """
 
     def __init__(
@@ -32,31 +29,20 @@ class BatchLoader:
         proportional_shares: ProportionalShares,
         shards: VirtualShards | None,
         loaders: int,
-        *,
-        whole: bool = False,
     ) -> None:
         self._sampler = sampler
         self._loader = loader
         self._proportional_shares = proportional_shares
         self._shards = shards
-        self._whole = whole
         self._prefetch = Prefetcher(loader, loaders) if loaders else None
 
-    def load(
-        self, epoch: int, cursor: int, rank: int, size: int, recovering_ranks: frozenset[int] = frozenset()
-    ) -> tuple[Share, Any]:
+    def load(self, epoch: int, cursor: int, rank: int, size: int) -> tuple[Share, Any]:
         """Load the part of member `rank` of `size` of the batch that begins at `cursor`.
-
-        Args:
-            recovering_ranks: ranks whose part has weight 0 in this step.
 
         Returns:
             The share, and the batch; a `ShardedBatch` with virtual shards.
         """
-        if recovering_ranks:
-            parts = [(0, self._part_during_recovery(recovering_ranks, cursor, epoch, rank, size))]
-        else:
-            parts = self._parts_of(cursor, epoch, rank, size)
+        parts = self._parts_of(cursor, epoch, rank, size)
         requests = [(epoch, tuple(part.indices)) for _, part in parts]
         if self._prefetch is None:
             loaded = [self._loader.load(*request) for request in requests]
@@ -74,15 +60,6 @@ class BatchLoader:
             return self._shards.parts(self._sampler, epoch, cursor, rank, size)
         counts = self._proportional_shares.shares(self._sampler.next_batch(epoch, cursor)) if size > 1 else None
         return [(0, self._sampler.share(epoch, cursor, rank, size, counts))]
-
-    def _part_during_recovery(
-        self, recovering_ranks: frozenset[int], cursor: int, epoch: int, rank: int, size: int
-    ) -> Share:
-        if rank in recovering_ranks:
-            coming = self._sampler.share(epoch, cursor, rank, size)
-            return replace(coming, weight=0, indices=coming.indices if self._whole else coming.indices[:1])
-        others = [other for other in range(size) if other not in recovering_ranks]
-        return self._sampler.share(epoch, cursor, others.index(rank), len(others))
 
     def _coming(self, epoch: int, cursor: int, rank: int, size: int, batches: int) -> list[LoadRequest]:
         """What this member will load for the next `batches` if the world stays as it is."""

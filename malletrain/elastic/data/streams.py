@@ -315,19 +315,16 @@ class StreamBatches:
         self.taken = 0
         reducer.add_extras(ExtraReduction(2, self._contribute, self._apply))
 
-    def load(
-        self, epoch: int, cursor: int, rank: int, size: int, recovering_ranks: frozenset[int] = frozenset()
-    ) -> tuple[Share, Any]:
+    def load(self, epoch: int, cursor: int, rank: int, size: int) -> tuple[Share, Any]:
         """Load the part of member `rank` of `size`; see `BatchLoader.load`."""
-        samples = self._read(epoch, self._own_streams(epoch, rank, size, recovering_ranks))
+        samples = self._read(epoch, self._own_streams(epoch, rank, size))
         share = Share([], len(samples), self._sampler.batch_size)
         return share, self._reader.collate(samples or self._reader.a_sample)
 
-    def _own_streams(self, epoch: int, rank: int, size: int, without: frozenset[int] = frozenset()) -> list[int]:
-        """Those that member `rank` of `size` reads in this step, which members `without` do not make."""
+    def _own_streams(self, epoch: int, rank: int, size: int) -> list[int]:
+        """Those that member `rank` of `size` reads in this step."""
         self._positions.begin(epoch)
-        readers = [other for other in range(size) if other not in without]
-        return [stream for stream in self._positions.live() if readers[stream % len(readers)] == rank]
+        return [stream for stream in self._positions.live() if stream % size == rank]
 
     def _read(self, epoch: int, streams: Sequence[int]) -> list[Any]:
         """The samples that these streams have for a step."""

@@ -43,7 +43,7 @@ _STATE_CURE = "a worker sets it by its own samples or count: decide by s.agree(.
 
 
 class RoundKind(IntEnum):
-    """What a round is for. The values travel; 0 is left to workers that receive their state in the round."""
+    """What a round is for. The values travel."""
 
     STEP = 1
     EVALUATE = 2
@@ -136,22 +136,17 @@ class Agreement:
         Raises:
             Aborted: the group has failed.
         """
-        world = self._committer.world
-        if world.size > 1:
-            self._committer.open_round(self._row(kind, place, joining=world.rank in world.recovering_ranks))
+        if self._committer.world.size > 1:
+            self._committer.open_round(self._row(kind, place))
 
-    def _row(self, kind: RoundKind, place: int, *, joining: bool) -> list[int]:
+    def _row(self, kind: RoundKind, place: int) -> list[int]:
         row = [0] * ROW_LENGTH
-        if joining:
-            return row
         at = self._position
         row[KIND], row[PLACE_EPOCH], row[PLACE_CURSOR], row[PLACE_PASS] = kind, at.epoch + 1, at.cursor + 1, place + 1
         if kind not in (RoundKind.STEP, RoundKind.FINISH):
             return row
         if kind is RoundKind.STEP:
             row[LAYOUT] = self._sources.layout()
-        if self._committer.world.recovering_ranks:
-            return row
         row[RATES], row[STATE] = self._rates.of(self._sources.rates()), self._state.of(self._sources.state())
         due, self._digest_due = self._digest_due, False
         if due and not place:

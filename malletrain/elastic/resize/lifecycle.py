@@ -85,8 +85,6 @@ class WorkerLifecycle:
         """Process a committed round. The round before it is now committed at every member."""
         self._reports.send_held()
         self._checkpointing.confirm()
-        if self._committer.world.recovering_ranks:
-            self._reconfigurer.first_step_committed(changed=outcome.state_changed)
         self._reconfigurer.vote(outcome)
         self._leave_all = self._leave_all or (outcome.ending > 0 and outcome.ending == self._committer.world.size)
         if outcome.save_due:
@@ -114,7 +112,6 @@ class WorkerLifecycle:
                     self._leave_together()
                 elif self._reconfigurer.is_due:
                     self._reconfigurer.switch()
-                self._reconfigurer.level()
                 self._committer.check()
                 self._leave_if_asked()
                 return
@@ -132,7 +129,6 @@ class WorkerLifecycle:
                     self._reconfigurer.switch(in_evaluation=True)
                 elif self._leave_all and not self._member.finishing:
                     self._leave_together()
-                self._reconfigurer.level()
                 self._committer.check()
                 if not self._member.finishing:  # the last round is quicker than leaving
                     self._leave_if_asked()

@@ -16,13 +16,11 @@ class MemberState:
         has_state: whether it holds the training state.
         done: commit rounds it has committed.
         control_length: entries of the last round's control vector.
-        can_overlap: whether it can send the state while it trains on.
     """
 
     has_state: bool
     done: int
     control_length: int
-    can_overlap: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +37,6 @@ class RecoveryPlan:
         local_size: processes a node.
         control_length: entries of the donors' last control vector.
         sharded: whether the processes of a node hold different parts of the state.
-        overlapped: whether fresh ranks can get the state while the others make the next step.
     """
 
     donors: list[int]
@@ -49,7 +46,6 @@ class RecoveryPlan:
     local_size: int
     control_length: int = 0
     sharded: bool = False
-    overlapped: bool = False
 
     def receivers(self) -> dict[int, list[int]]:
         """The state's way through the world: the ranks to which each rank sends. Every fresh rank receives once, from
@@ -100,8 +96,6 @@ def plan_recovery(states: Sequence[MemberState], local_size: int, *, sharded: bo
     donors = [rank for rank in holders if states[rank].done == newest] or list(first)
     behind = [rank for rank in holders if rank not in donors]
     fresh = [rank for rank in range(len(states)) if rank not in holders and rank not in donors]
-    # Without a committed round, or while a rank repeats the last one, no step can be made meanwhile.
-    overlapped = newest > 0 and local_size == 1 and not sharded and not behind and bool(fresh)
     return RecoveryPlan(
         donors,
         behind,
@@ -110,5 +104,4 @@ def plan_recovery(states: Sequence[MemberState], local_size: int, *, sharded: bo
         local_size,
         states[donors[0]].control_length,
         sharded,
-        overlapped and all(states[rank].can_overlap for rank in donors),
     )

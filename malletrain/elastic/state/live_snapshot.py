@@ -1,9 +1,8 @@
-"""The training state as it is sent to newcomers while the sender makes its next step.
+"""The training state as it is copied while the next step is made.
 
-Between two steps, parameters and optimizer state change in the optimizer's step only, and that follows the sums of a
-round in which every newcomer takes part. So large tensors are sent from where they lie, without a copy, if the script
-leaves them alone until then; `changed` detects whether it does. Small tensors and the model's buffers, which forward
-changes, are copied.
+Between two steps, parameters and optimizer state change in the optimizer's step only. So large tensors are copied
+from where they lie, if the script leaves them alone until then; `changes` detects whether it does. Small tensors and
+the model's buffers, which forward changes, are copied at once.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ MIN_SHARED_BYTES = 1024 * 1024
 SAMPLED_ELEMENTS = 64
 
 
-class OverlappedSnapshot:
+class LiveSnapshot:
     """A snapshot of the training state that shares memory with the live state.
 
     A change of a shared tensor shows in its version counter, and a change that bypasses it (through `.data`) in
@@ -29,8 +28,7 @@ class OverlappedSnapshot:
         state: the state of this member.
 
     Attributes:
-        skeleton: what `transfer.send_state` takes.
-        tensors: likewise.
+        skeleton, tensors: as `TrainingState.capture` returns them.
     """
 
     def __init__(self, state: TrainingState) -> None:
@@ -45,16 +43,9 @@ class OverlappedSnapshot:
                 self.tensors.append(tensor)
                 self._watched.append((tensor, tensor._version, sampled_elements(tensor)))
 
-    def changed(self) -> bool:
-        """Whether a shared tensor has changed since the snapshot was made."""
-        return any(
-            tensor._version != version or not torch.equal(sampled_elements(tensor), sample)
-            for tensor, version, sample in self._watched
-        )
-
     def changes(self) -> tuple[bool, torch.Tensor | None]:
-        """As `changed`, without waiting for a device: whether a version counter says so, and a row, where the tensors
-        lie, that is 0 where the sampled elements do not."""
+        """Whether a shared tensor has changed since the snapshot was made, without waiting for a device: whether a
+        version counter says so, and a row, where the tensors lie, that is 0 where the sampled elements do not."""
         counted = any(tensor._version != version for tensor, version, _ in self._watched)
         rows = [(sampled_elements(tensor) != sample).any() for tensor, _, sample in self._watched]
         return counted, torch.stack([row.to(rows[0].device) for row in rows]).float() if rows else None
