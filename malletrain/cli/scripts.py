@@ -63,6 +63,13 @@ def check(as_json: bool, script: Path, arguments: tuple[str, ...]) -> None:
 
 
 def _text(report: CheckReport) -> str:
+    if report.good and not report.epochs:
+        unmet = "  no epoch ended in it: what the script does between epochs was not met"
+        return f"{_verdict_text(report)}\n{unmet}"
+    return _verdict_text(report)
+
+
+def _verdict_text(report: CheckReport) -> str:
     made = f"{report.steps} steps: alone, then three workers, one of them killed, then two; and a static run"
     if report.verdict == "equal":
         # Those that rounding alone moves anywhere say nothing.

@@ -32,7 +32,7 @@ from malletrain.elastic.data.dataset_digest import dataset_digest
 from malletrain.elastic.data.proportional_shares import ProportionalShares
 from malletrain.elastic.data.random_seeds import BETWEEN_STEPS, seed_plain
 from malletrain.elastic.data.sample_loader import SampleLoader
-from malletrain.elastic.data.sampler import Sampler, Share, mix
+from malletrain.elastic.data.sampler import DrawnOrder, Sampler, Share, mix
 from malletrain.elastic.data.streams import StreamBatches, StreamPositions, StreamReader, Streams, StreamSampler
 from malletrain.elastic.data.virtual_shards import VirtualShards
 from malletrain.elastic.equality import Equality, Judgement, judge, synced_layers
@@ -177,7 +177,8 @@ class Runtime:
             length = streams.count
         else:
             self.loader = sample_loader = SampleLoader(dataset, settings.seed, settings.collate)
-            length = len(dataset)
+            drawn = settings.order if isinstance(settings.order, DrawnOrder) else None
+            length = len(dataset) if drawn is None else drawn.samples
             self.sampler = sampler = Sampler(
                 length,
                 batch,
@@ -385,6 +386,11 @@ class Runtime:
 
     def loader_of(self, dataset: Any) -> SampleLoader:
         """A loader of `dataset` with the session's seed and collate function; of the training data if it is None."""
+        if isinstance(self._settings.order, DrawnOrder) and dataset is None:
+            raise ElasticError(
+                f"evaluate() needs a data set: {self._settings.order.name} leaves samples out or repeats them: "
+                "s.evaluate(metrics, dataset)"
+            )
         if dataset is None and isinstance(self.loader, SampleLoader):
             return self.loader
         if dataset is None or isinstance(dataset, Streams):

@@ -1,6 +1,6 @@
 """The interface of a training script.
 
-    s = elastic.Session(model, optimizer, dataset, batch_size=64)
+    s = elastic.Session(model, optimizer, loader)
     for epoch in s.epochs(10):
         for x, y in s.batches():
             with s.step():
@@ -10,9 +10,9 @@
                 optimizer.step()
     s.finish({"loss": loss.item()})
 
-`batch_size` is the batch of all workers together. When `backward` returns, the gradients are those of the whole batch
-and the step is committed. If a peer is lost before that, `backward` does not return: the body of `step` is left, and
-`batches` yields the same batch again.
+The loader's batch is that of all workers together. When `backward` returns, the gradients are those of the whole
+batch and the step is committed. If a peer is lost before that, `backward` does not return: the body of `step` is
+left, and `batches` yields the same batch again.
 """
 
 from __future__ import annotations
@@ -25,10 +25,12 @@ from contextlib import AbstractContextManager, contextmanager
 from typing import Any, Literal
 
 import torch
+from torch.utils.data import DataLoader
 
 from malletrain.elastic.agree import How, agree, all_reduce
 from malletrain.elastic.comm.group import Group
 from malletrain.elastic.data.batch_size import BatchRule
+from malletrain.elastic.data.loader_terms import loader_terms
 from malletrain.elastic.data.virtual_shards import ShardedBatch
 from malletrain.elastic.errors import ElasticError
 from malletrain.elastic.evaluate import evaluate
@@ -48,8 +50,11 @@ class Session:
     Args:
         model: any module, not wrapped in `DistributedDataParallel`; or several, as a list or a dictionary.
         optimizer: of the model's parameters; or several, as a list or a dictionary.
-        dataset: a map-style data set, or `elastic.Streams` of data that can only be read from start to end.
-        batch_size: samples of one step over all workers: a number, or a rule (`PerWorker`, `Chosen`).
+        dataset: a `DataLoader` whose `batch_size` is that of all workers together (what it says of order, collate
+            function and processes then holds); a map-style data set; or `elastic.Streams` of data that can only be
+            read from start to end.
+        batch_size: samples of one step over all workers: a number, or a rule (`PerWorker`, `Chosen`). Default: the
+            loader's.
         learning_rate: how the learning rate follows a batch that changes. Default: it does not.
         noise_scale: whether to measure the gradient noise scale. Default: if the batch may change.
         seed: of sample order, augmentation and dropout.
@@ -94,7 +99,7 @@ class Session:
         optimizer: torch.optim.Optimizer | Sequence[torch.optim.Optimizer] | Mapping[str, torch.optim.Optimizer],
         dataset: Any,
         *,
-        batch_size: int | BatchRule,
+        batch_size: int | BatchRule | None = None,
         learning_rate: LearningRate | None = None,
         noise_scale: bool | None = None,
         seed: int = 0,
@@ -124,6 +129,20 @@ class Session:
                 stacklevel=2,
             )
         self.model = as_module(model)
+        if isinstance(dataset, DataLoader):
+            own = {
+                "shuffle": not shuffle,
+                "drop_last": drop_last,
+                "order": order,
+                "collate": collate,
+                "loaders": loaders,
+            }
+            terms = loader_terms(dataset, seed, [name for name, value in own.items() if value])
+            dataset, batch_size = terms.dataset, batch_size or terms.batch_size
+            shuffle, drop_last, order = terms.shuffle, terms.drop_last, terms.order
+            collate, loaders = terms.collate, terms.loaders
+        if batch_size is None:
+            raise ElasticError("Session(..., batch_size=N): the samples of one step over all workers")
         settings = Settings(
             batch_size=batch_size,
             learning_rate=learning_rate,

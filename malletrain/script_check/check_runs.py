@@ -14,7 +14,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ import torch
 
 from malletrain.loop.membership.state import MembershipSettings
 from malletrain.script_check.checked_script import NAME_VARIABLE, NUDGE_VARIABLE
+from malletrain.script_check.compared_state import COPY
 from malletrain.script_check.comparison import (
     FEW_ROUNDING_UNITS,
     ROUNDING_UNITS,
@@ -63,7 +64,8 @@ class CheckReport:
         text: for people: the script's error, what differs, or what could not be compared.
         steps: made in each run.
         equality: what the session claims.
-        differences: of the parameters, the largest first.
+        differences: of the parameters and whatever else is compared, the largest first.
+        epochs: that ended in each run; they are shorter than in training, so that their ends are met.
     """
 
     verdict: str
@@ -72,6 +74,7 @@ class CheckReport:
     steps: int = 0
     equality: str = ""
     differences: list[TensorDifference] = field(default_factory=list)
+    epochs: int = 0
 
     @property
     def good(self) -> bool:
@@ -158,7 +161,9 @@ def _check(run: _Run, say: Callable[[str], None]) -> CheckReport:
         run.wait_end(NUDGED)
     except _Ended as ended:
         return CheckReport("failed", "alone", ended.text, run.steps(STATIC))
-    return report_of(run.result("0"), run.result("1"), run.result(STATIC), run.result(REPEATED), run.result(NUDGED))
+    resized = run.result("0")
+    report = report_of(resized, run.result("1"), run.result(STATIC), run.result(REPEATED), run.result(NUDGED))
+    return replace(report, epochs=int(resized["epoch"]))
 
 
 def report_of(
@@ -170,18 +175,19 @@ def report_of(
 ) -> CheckReport:
     """What follows from the results of the runs: each the parameters as training began (`first`) and at its end
     (`last`), the number of steps (`step`), and what the session claims (`equality`)."""
-    replicas = compare(static["first"], resized["last"], peer["last"])
     steps, equality = int(static["step"]), str(resized["equality"])
+    claims = not equality.startswith("statistical")
+    ours = {name: each for name, each in resized["last"].items() if claims or not name.startswith("buffer ")}
+    replicas = compare(static["first"], ours, peer["last"])
     if int(resized["step"]) != steps:
         return CheckReport("too short", "compared", "the two runs made different numbers of steps", steps, equality)
     apart = [each for each in replicas if not each.equal]
     if apart:
-        text = f"the workers of the resized run differ from each other, first in {apart[0].name}"
+        text = f"the workers of the resized run differ from each other, first in {apart[0].name}{_remedy(apart[0])}"
         return CheckReport("different", "compared", text, steps, equality, apart)
     why = unlike_static_runs(static["first"], repeated["first"], static["last"], repeated["last"])
     if why:
         return CheckReport("not repeatable", "compared", why, steps, equality)
-    claims = not equality.startswith("statistical")
     units = ROUNDING_UNITS if claims else FEW_ROUNDING_UNITS
     strict = compare(static["first"], static["last"], resized["last"], units=units)
     if all(each.equal for each in strict):
@@ -199,9 +205,15 @@ def report_of(
             return CheckReport("undecided", "compared", text, steps, equality, differences)
         return CheckReport("equal", "compared", text, steps, equality, differences)
     worst = beyond[0]
-    text = f"{worst.name} differs by {worst.difference:.2g} of what training has changed it by"
+    text = f"{worst.name} differs by {worst.difference:.2g} of what training has changed it by{_remedy(worst)}"
     verdict = "different" if claims else "statistical"
     return CheckReport(verdict, "compared", text, steps, equality, differences)
+
+
+def _remedy(difference: TensorDifference) -> str:
+    if not difference.name.startswith(COPY):
+        return ""
+    return ": a worker that joins begins with its own; s.track(average=...) makes it part of the training state"
 
 
 class _Run:

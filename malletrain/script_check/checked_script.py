@@ -14,6 +14,7 @@ import runpy
 import sys
 import time
 import traceback
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from malletrain.elastic.data.random_seeds import seed_plain
+from malletrain.elastic.data.sampler import Sampler
 from malletrain.elastic.errors import ElasticError, Released
 from malletrain.elastic.launch.failure_report import ENDED
 from malletrain.elastic.launch.script_place import line_of
@@ -28,6 +30,7 @@ from malletrain.elastic.runtime import Runtime
 from malletrain.elastic.session import Session
 from malletrain.elastic.state.sharded_model import local
 from malletrain.elastic.step import Step
+from malletrain.script_check.compared_state import COPY, compared_state
 from malletrain.script_check.random_draws import STATISTICAL, RandomDraws
 from malletrain.wire import worker_client
 
@@ -37,6 +40,9 @@ STEPS_WITHOUT_SESSION = 20
 #: Environment variable: 1 in the run that shows what rounding alone does. It begins with parameters that differ by
 #: `NUDGE_UNITS` units of rounding.
 NUDGE_VARIABLE, NUDGE_UNITS = "MALLETRAIN_CHECK_NUDGE", 4.0
+
+#: An epoch of a check has so many steps; more, if all epochs together were fewer than a check may take.
+STEPS_OF_EPOCH, STEPS_OF_TRAINING = 10, 300
 
 #: The name of a static run.
 NAME_VARIABLE = "MALLETRAIN_CHECK_NAME"
@@ -52,11 +58,13 @@ class Recorder:
     Args:
         folder: of the check.
         name: of this worker.
+        script: the script's folder.
         speaks: whether the script's text speaks of `elastic`, so that a session may come after other training.
     """
 
-    def __init__(self, folder: Path, name: str, *, speaks: bool) -> None:
+    def __init__(self, folder: Path, name: str, script: Path, *, speaks: bool) -> None:
         self._speaks = speaks
+        self._script = script
         self._folder = folder
         self._name = name
         self._session: Session | None = None
@@ -65,16 +73,20 @@ class Recorder:
 
     def install(self) -> None:
         """Have the session's parts call this recorder."""
-        made, loaded, finish = Session.__init__, Runtime.load_batch, Runtime.finish
-        began, ended = Step.__enter__, Step.__exit__
+        made, begun, ended, finish = Session.__init__, Step.__enter__, Step.__exit__, Runtime.finish
+        epochs, loaded = Session.epochs, Runtime.load_batch
         steps: list[None] = []
 
         def init(session: Session, *args: Any, **more: Any) -> None:
             made(session, *args, **more)
             self._session = session
-            self._first = _copy(session)
+            self._first = {}
             if os.environ.get(NUDGE_VARIABLE):
                 _nudge(session)
+
+        def short_epochs(session: Session, count: int) -> Iterator[int]:
+            _shorten(session, count)
+            return epochs(session, count)
 
         def load(runtime: Runtime) -> Any:
             batch = loaded(runtime)
@@ -83,7 +95,9 @@ class Recorder:
 
         def begin(step: Step) -> None:
             self._draws.end()
-            began(step)
+            if self._session is not None and not self._first:
+                self._first = compared_state(self._session, sys._getframe(), self._script)
+            begun(step)
             self._draws.begin()
 
         def end(step: Step, *error: Any) -> Any:
@@ -107,6 +121,7 @@ class Recorder:
         # Wrapped for this process alone: a check must not need a line in the script.
         for owner, name, wrapper in (
             (Session, "__init__", init),
+            (Session, "epochs", short_epochs),
             (Runtime, "load_batch", load),
             (Step, "__enter__", begin),
             (Step, "__exit__", end),
@@ -149,10 +164,15 @@ class Recorder:
             return
         claim = session.equality
         additive = not claim.startswith(("statistical", "virtual shards"))
+        # A copy that a step makes for itself, as of gradients, is none of what is kept.
+        state = compared_state(session, sys._getframe(), self._script)
+        last = {name: each for name, each in state.items() if name in self._first or not name.startswith(COPY)}
+        # (What is not there as training begins, such as a best score, has moved from 0.)
         result = {
-            "first": self._first,
-            "last": _copy(session),
+            "first": {name: self._first.get(name, torch.zeros_like(each)) for name, each in last.items()},
+            "last": last,
             "step": session.steps_done,
+            "epoch": session.epoch,
             "size": session.size,
             "equality": STATISTICAL if self._draws.found and additive else claim,
         }
@@ -161,9 +181,16 @@ class Recorder:
         path.with_suffix(".part").rename(path)
 
 
-def _copy(session: Session) -> dict[str, torch.Tensor]:
-    parameters = session.model.named_parameters()
-    return {name: local(each).detach().cpu().clone() for name, each in parameters}
+def _shorten(session: Session, epochs: int) -> None:
+    """Let epochs be over soon, so that the check meets what the script does at their ends, but not so soon that all
+    are over before it is."""
+    sampler, batch = session._runtime.sampler, session.batch_size
+    if not isinstance(sampler, Sampler) or epochs < 1:
+        return
+    steps = max(STEPS_OF_EPOCH, -(-STEPS_OF_TRAINING // epochs))
+    ends = sampler.batch_ends(0)
+    length = ends[min(steps, len(ends)) - 1] if ends else steps * batch
+    sampler.epoch_length = min(sampler.epoch_length, length)
 
 
 def _nudge(session: Session) -> None:
@@ -194,7 +221,12 @@ def main(arguments: list[str]) -> None:
     secret = folder / "secret"
     if "MALLETRAIN_URL" in os.environ:
         worker_client.credential_for = lambda url: secret.read_text()
-    recorder = Recorder(folder, name, speaks="elastic" in Path(arguments[0]).read_text(errors="replace").lower())
+    recorder = Recorder(
+        folder,
+        name,
+        Path(arguments[0]).resolve().parent,
+        speaks="elastic" in Path(arguments[0]).read_text(errors="replace").lower(),
+    )
     recorder.install()
     _seed(int(name) if name.isdigit() else 0)
     sys.argv = arguments

@@ -78,7 +78,7 @@ def compare(
         limit = units * eps + (64 * eps * float(wide.norm()) / moved if moved else 0.0)
         limit = min(limit, 0.1)
         if nudged is not None and moved:
-            limit = max(limit, NUDGED_FACTOR * float((wide - _wide(nudged[name])).norm()) / moved)
+            limit = max(limit, NUDGED_FACTOR * float((wide - _wide(nudged.get(name, tensor))).norm()) / moved)
         share = apart / moved if moved else float("inf")
         found.append(TensorDifference(name, share if apart else 0.0, limit))
     return sorted(found, key=lambda each: (-each.difference, each.name))

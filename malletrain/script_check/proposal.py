@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import ast
 import difflib
+import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -17,8 +18,6 @@ from malletrain.script_check.backward_passes import backward_passes, sums_over_s
 from malletrain.script_check.proposed_state import with_state
 from malletrain.script_check.script_writes import unguarded_writes
 
-#: DataLoader's arguments, and what Session calls them. The rest are noted.
-_ARGUMENTS = {"drop_last": "drop_last", "collate_fn": "collate", "num_workers": "loaders"}
 _TRACKED = ("LR", "Scheduler", "Restarts", "Plateau", "GradScaler", "AveragedModel")
 
 #: What is imported, what takes its place, and the section of the page about it.
@@ -31,6 +30,7 @@ _ADAPTERS = (
 )
 
 _Loop = ast.For | ast.AsyncFor
+_Import = ast.Import | ast.ImportFrom
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,16 +58,13 @@ class _Found:
     """The parts of a training script.
 
     Attributes:
-        loader: the statement that makes the loader; None where the loop's own line does.
+        loader: the expression that is the loader where the session is made: its name, or what makes it.
         function, called: that hold the loop over batches, and its call in the loop over epochs; None where it stands
             there itself.
         session: what the session is called: `s`, or `self.s` where methods share it.
-        held: the attribute of a class that holds the loader, `self.loader`; "" if it is a variable.
-        elsewhere: the variable of a loader that another function or file makes; "" if what makes it can be read.
     """
 
-    loader: ast.Assign | None
-    call: ast.Call
+    loader: str
     epochs: ast.For
     batches: ast.For
     optimizers: list[str]
@@ -75,8 +72,6 @@ class _Found:
     function: ast.FunctionDef | None = None
     called: ast.Call | None = None
     session: str = "s"
-    held: str = ""
-    elsewhere: str = ""
 
 
 def propose(text: str) -> Proposal:
@@ -87,22 +82,14 @@ def propose(text: str) -> Proposal:
         return Proposal(text, [f"this is no Python that can be read: {error}"])
     if any(isinstance(node, ast.Attribute) and node.attr == "Session" for node in ast.walk(tree)):
         return Proposal(text, ["the script has a Session already: malletrain check says whether it is right"])
-    adapter = _adapter(tree)
+    adapter = _adapter(tree) or _other_loader(tree)
     if adapter:
         return Proposal(text, [adapter])
     found = _find(tree)
     if isinstance(found, str):
         return Proposal(text, [found])
-    if any(keyword.arg == "batch_sampler" for keyword in found.call.keywords):
-        return Proposal(
-            text,
-            [
-                f"line {found.call.lineno}: a batch_sampler: give Session a batch_size, that of the largest batch, "
-                "and order=lambda epoch: [list(batch) for batch in ...] with the batches of an epoch, the same on "
-                "every worker"
-            ],
-        )
-    return _change(text, tree, found)
+    name = _free_name(tree)
+    return _change(text, tree, replace(found, session=f"self.{name}" if found.session == "self.s" else name))
 
 
 def _adapter(tree: ast.Module) -> str:
@@ -118,6 +105,34 @@ def _adapter(tree: ast.Module) -> str:
             if any(name == framework or name.startswith(f"{framework}.") for name in names):
                 return f"line {node.lineno}: {framework}: {adapter}, see docs/how-to/adapters.md#{section}"
     return ""
+
+
+def _other_loader(tree: ast.Module) -> str:
+    """What to do with a script whose DataLoader is not torch's; "" for others."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ClassDef):
+            is_other = node.name == "DataLoader"
+        elif isinstance(node, ast.ImportFrom):
+            is_torchs = (node.module or "").partition(".")[0] == "torch"
+            is_other = not is_torchs and "DataLoader" in {each.name for each in node.names}
+        else:
+            continue
+        if is_other:
+            return (
+                f"line {node.lineno}: this DataLoader is not torch's: give Session its map-style data set and "
+                "batch_size, or elastic.Streams (see docs/how-to/researcher-script.md)"
+            )
+    return ""
+
+
+def _free_name(tree: ast.Module) -> str:
+    """A name for the session that the script does not use."""
+    used = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
+    used |= {node.arg for node in ast.walk(tree) if isinstance(node, ast.arg)}
+    used |= {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
+    used |= {each.asname or each.name for node in ast.walk(tree) if isinstance(node, _Import) for each in node.names}
+    numbered = (f"session{number}" for number in itertools.count(2))
+    return next(name for name in itertools.chain(("s", "session"), numbered) if name not in used)
 
 
 # --- finding ------------------------------------------------------------------------------------------------------
@@ -137,13 +152,11 @@ def _find(tree: ast.Module) -> _Found | str:
             "no `loader = DataLoader(...)` is found: give Session the data set, see docs/how-to/researcher-script.md"
         )
     given = _given_to_classes(tree)
-    for epochs in _loops(tree):
+    for epochs in _innermost_first(tree):
         for batches in (loop for loop in _loops(epochs) if loop is not epochs):
             if _calls(batches, "backward"):
                 name = _iterated(batches.iter)
                 found = _with_models(tree, epochs, batches, name, loaders.get(given.get(name, name)), given)
-                if isinstance(found, _Found):
-                    return replace(found, held=name if name.startswith("self.") else "")
                 if found is not None:
                     return found
         for function, called, batches in _training_calls(tree, epochs):
@@ -155,8 +168,8 @@ def _find(tree: ast.Module) -> _Found | str:
             if isinstance(found, str):
                 return found
             if found is not None and _is_method(function):
-                held = next((each for each in (name, passed) if each.startswith("self.")), "")
-                return replace(found, session="self.s", held=held, function=function)
+                held = next((each for each in (name, passed) if each.startswith("self.")), found.loader)
+                return replace(found, loader=held, session="self.s", function=function)
             if found is not None:
                 if function.args.kwonlyargs or function.args.vararg or function.args.kwarg or function.args.defaults:
                     return (
@@ -199,18 +212,12 @@ def _with_models(
 
     Args:
         name: of what is iterated over, where the loop over epochs stands.
-        loader: the statement that makes it, if that is seen.
+        loader: the statement that makes it, if that is seen. (Another function or file may make it.)
         given: what the caller's names are for the parameters of the function that the loop stands in.
     """
-    call = loader.value if loader is not None else _inline(batches.iter)
-    elsewhere = ""
-    if not name.startswith("self."):
-        if loader is not None and _function_of(tree, loader) not in (None, _function_of(tree, epochs)):
-            elsewhere, loader = name, None
-        elif call is None and "loader" in name:
-            elsewhere = name
-            call = ast.Call(ast.Name("DataLoader"), [], [], lineno=batches.lineno)
-    if not isinstance(call, ast.Call):
+    inline = _inline(batches.iter)
+    is_named_so = "loader" in name and not name.startswith("self.")
+    if loader is None and inline is None and not is_named_so:
         return None
     optimizers = _optimizers(tree, batches, given)
     models = _models(tree, optimizers)
@@ -223,17 +230,7 @@ def _with_models(
         )
     held = _attributes(given)
     optimizers, models = ([held.get(name, name) for name in names] for names in (optimizers, models))
-    return _Found(loader, call, epochs, batches, optimizers, models, elsewhere=elsewhere)
-
-
-def _function_of(tree: ast.Module, node: ast.stmt) -> ast.FunctionDef | None:
-    """The innermost function that a statement stands in; None if it is the module's own."""
-    around = [
-        each
-        for each in ast.walk(tree)
-        if isinstance(each, ast.FunctionDef) and each.lineno <= node.lineno <= (each.end_lineno or each.lineno)
-    ]
-    return max(around, key=lambda each: each.lineno, default=None)
+    return _Found(name if inline is None else ast.unparse(inline), epochs, batches, optimizers, models)
 
 
 def _attributes(given: Mapping[str, str]) -> dict[str, str]:
@@ -271,6 +268,12 @@ def _inline(node: ast.AST) -> ast.Call | None:
 
 def _loops(node: ast.AST) -> Iterator[ast.For]:
     return (each for each in ast.walk(node) if isinstance(each, ast.For))
+
+
+def _innermost_first(tree: ast.Module) -> list[ast.For]:
+    """All loops, those in others before these: a loop over folds or stages is around that over epochs."""
+    within = [inside for outer in _loops(tree) for inside in _loops(outer)]
+    return sorted(_loops(tree), key=lambda loop: -within.count(loop))
 
 
 def _calls(node: ast.AST, method: str) -> bool:
@@ -401,18 +404,24 @@ def _change(text: str, tree: ast.Module, found: _Found) -> Proposal:
 
     outer = " " * found.epochs.col_offset
     passes = backward_passes(body, found.optimizers)
-    session = [outer + _session(found, sums=sums_over_samples(tree, body), notes=notes)]
+    session = [outer + _session(found, sums=sums_over_samples(tree, body))]
     if passes is None:
         notes += _unclear_passes(found)
     tracked = dict.fromkeys(name for name, call in _assigned(tree) if _last(call.func).endswith(_TRACKED))
-    unset = _may_be_none(tree)
+    unset, conditions = _may_be_none(tree), _conditions(tree)
     absent = [name for name in tracked if name in unset]
-    always = [name for name in tracked if name not in absent]
+    always = [name for name in tracked if name not in unset and name not in conditions]
     if always:
         session.append(f"{outer}{found.session}.track({', '.join(f'{_word(name)}={name}' for name in always)})")
     for name in absent:
         session.append(f"{outer}if {name} is not None:")
         session.append(f"{outer}    {found.session}.track({_word(name)}={name})")
+    for name in tracked:
+        if name in conditions and name not in unset:
+            notes.append(
+                f"line {conditions[name]}: {name} is made under a condition: put {found.session}.track("
+                f"{_word(name)}={name}) under the same one, after {found.session} is made"
+            )
     for number in range(first, last + 1):
         if lines[number - 1].strip():
             lines[number - 1] = "    " + lines[number - 1]
@@ -430,19 +439,20 @@ def _change(text: str, tree: ast.Module, found: _Found) -> Proposal:
     imports = [node for node in tree.body if isinstance(node, ast.Import | ast.ImportFrom)]
     after = max((node.end_lineno or node.lineno for node in imports), default=0)
     inserts.setdefault(after + 1, []).append("from malletrain import elastic")
-    if found.loader is not None and not (found.held or _is_unpacked(found) or _used_elsewhere(tree, found)):
-        for number in range(found.loader.lineno, (found.loader.end_lineno or found.loader.lineno) + 1):
-            lines[number - 1] = "\0"
     if found.function is not None and found.called is not None:  # (Methods have it as an attribute.)
-        _insert(lines, found.called.keywords[-1].value if found.called.keywords else found.called.args[-1], ", s=s")
-        _insert(lines, found.function.args.args[-1], ", s")
+        _insert(
+            lines,
+            found.called.keywords[-1].value if found.called.keywords else found.called.args[-1],
+            f", {found.session}={found.session}",
+        )
+        _insert(lines, found.function.args.args[-1], f", {found.session}")
 
     changed: list[str] = []
     for number, line in enumerate([*lines, ""], 1):
         changed += inserts.get(number, [])
         if number <= len(lines) and line != "\0":
             changed.append(line)
-    notes += _notes(text, tree)
+    notes += _notes(text, tree, found.session)
     malleable, of_state = with_state("\n".join(changed) + "\n", found.session)
     return Proposal(malleable, notes + of_state)
 
@@ -455,6 +465,32 @@ def _may_be_none(tree: ast.Module) -> set[str]:
         if isinstance(node, ast.Assign) and isinstance(node.value, ast.Constant) and node.value.value is None
         for target in node.targets
     }
+
+
+def _conditions(tree: ast.Module) -> dict[str, int]:
+    """Names that are made in branches only, of which none need run -> the line of the last one."""
+    functions = [each.body for each in ast.walk(tree) if isinstance(each, ast.FunctionDef)]
+    certain = set[str]().union(*map(_certainly_made, [tree.body, *functions]))
+    return {
+        _dotted(target): node.lineno
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Assign)
+        for target in node.targets
+        if _dotted(target) not in certain
+    }
+
+
+def _certainly_made(body: Sequence[ast.stmt]) -> set[str]:
+    """Names that are assigned whichever branch of an `if` is taken."""
+    made = set[str]()
+    for node in body:
+        if isinstance(node, ast.Assign):
+            made |= {_dotted(target) for target in node.targets}
+        elif isinstance(node, ast.If):
+            made |= _certainly_made(node.body) & _certainly_made(node.orelse)
+        elif isinstance(node, ast.For | ast.While | ast.With | ast.Try):
+            made |= _certainly_made(node.body)
+    return made
 
 
 def _unclear_passes(found: _Found) -> Iterator[str]:
@@ -472,8 +508,8 @@ def _unclear_passes(found: _Found) -> Iterator[str]:
             return
     if len(found.optimizers) > 1:
         yield (
-            f"line {found.batches.lineno}: several optimizers: `with s.step(backwards=N):` with the number of "
-            "backward() calls that have a step of their own"
+            f"line {found.batches.lineno}: several optimizers: `with {found.session}.step(backwards=N):` with the "
+            "number of backward() calls that have a step of their own"
         )
 
 
@@ -481,57 +517,11 @@ def _word(name: str) -> str:
     return name.removeprefix("self.")
 
 
-def _session(found: _Found, *, sums: bool, notes: list[str]) -> str:
-    given = {keyword.arg: keyword.value for keyword in found.call.keywords if keyword.arg}
-    places = ("dataset", "batch_size", "shuffle")
-    given |= dict(zip(places, found.call.args, strict=False))
+def _session(found: _Found, *, sums: bool) -> str:
     model = found.models[0] if len(found.models) == 1 else f"[{', '.join(found.models)}]"
     optimizer = found.optimizers[0] if len(found.optimizers) == 1 else f"[{', '.join(found.optimizers)}]"
     reduction = ', reduction="sum"' if sums else ""
-    if _is_unpacked(found):
-        return f"{found.session} = elastic.Session({model}, {optimizer}, {_asked(found)}{reduction})"
-    dataset, size = _text(given.pop("dataset", None)) or "dataset", _text(given.pop("batch_size", None)) or "1"
-    if found.held:  # what the loader was made of may be out of reach
-        dataset, size = f"{found.held}.dataset", f"{found.held}.batch_size"
-    words = [model, optimizer, dataset, f"batch_size={size}"]
-    shuffle = given.pop("shuffle", None)
-    if shuffle is None or (isinstance(shuffle, ast.Constant) and not shuffle.value):
-        if "sampler" not in given:
-            words.append("shuffle=False")
-    elif not isinstance(shuffle, ast.Constant):
-        words.append(f"shuffle={_text(shuffle)}")
-    for name, ours in _ARGUMENTS.items():
-        value = given.pop(name, None)
-        if value is not None and _text(value) not in ("0", "False", "None"):
-            words.append(f"{ours}={_text(value)}")
-    if "sampler" in given:
-        notes.append(
-            f"line {found.call.lineno}: the sampler is left out: the session divides the data; an order of your own "
-            "is Session(..., order=...)"
-        )
-    return f"{found.session} = elastic.Session({', '.join(words)}{reduction})"
-
-
-def _is_unpacked(found: _Found) -> bool:
-    """Whether a loader that has a name is made with `**kwargs` or elsewhere, and so by what the text does not say."""
-    if found.elsewhere:
-        return True
-    unpacked = any(keyword.arg is None for keyword in found.call.keywords)
-    return unpacked and bool(found.held or found.loader is not None)
-
-
-def _asked(found: _Found) -> str:
-    """Arguments for such a loader: it is asked what it was given."""
-    name = found.held or found.elsewhere or ("" if found.loader is None else _dotted(found.loader.targets[0]))
-    return (
-        f"{name}.dataset, batch_size={name}.batch_size, "
-        f"shuffle=isinstance({name}.sampler, torch.utils.data.RandomSampler), drop_last={name}.drop_last, "
-        f"collate={name}.collate_fn, loaders={name}.num_workers"
-    )
-
-
-def _text(node: ast.AST | None) -> str:
-    return "" if node is None else ast.unparse(node)
+    return f"{found.session} = elastic.Session({model}, {optimizer}, {found.loader}{reduction})"
 
 
 def _insert(lines: list[str], after: ast.expr | ast.arg, text: str) -> None:
@@ -566,7 +556,7 @@ def _with_epochs(node: ast.expr, notes: list[str], session: str) -> str:
             if isinstance(last, ast.BinOp) and isinstance(last.op, ast.Add) and ast.unparse(last.left) == words[0]:
                 return f"(epoch + {words[0]} for epoch in {session}.epochs({ast.unparse(last.right)}))"
             return f"(epoch + {words[0]} for epoch in {session}.epochs({words[1]} - {words[0]}))"
-    notes.append(f"line {node.lineno}: iterate over `s.epochs(n)` instead of {ast.unparse(node)}")
+    notes.append(f"line {node.lineno}: iterate over `{session}.epochs(n)` instead of {ast.unparse(node)}")
     return ast.unparse(node)
 
 
@@ -584,22 +574,9 @@ def _replace(lines: list[str], node: ast.expr, by: str) -> None:
         lines[number] = "\0"
 
 
-def _used_elsewhere(tree: ast.Module, found: _Found) -> bool:
-    """Whether the loader is needed for more than the loop, as in `len(loader)`, or is given to a function."""
-    name = _iterated(found.batches.iter)
-    if found.function is not None:
-        return True
-    loads = [
-        node
-        for node in ast.walk(tree)
-        if isinstance(node, ast.Name) and node.id == name and isinstance(node.ctx, ast.Load)
-    ]
-    return len(loads) > 1
-
-
-def _notes(text: str, tree: ast.Module) -> Iterator[str]:
+def _notes(text: str, tree: ast.Module, session: str) -> Iterator[str]:
     for write in unguarded_writes(text):
-        yield f"line {write.line}: {write.call}: put it under `if s.is_main:`"
+        yield f"line {write.line}: {write.call}: put it under `if {session}.is_main:`"
     for node in ast.walk(tree):
         if isinstance(node, ast.Call) and _last(node.func) in (
             "DistributedDataParallel",

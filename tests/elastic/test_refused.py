@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch._C._distributed_c10d import HashStore
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import TensorDataset
 
 from malletrain import elastic
 from malletrain.elastic.adapters.steps import Steps
@@ -54,13 +54,6 @@ def test_a_model_in_ddp(one_process: None) -> None:
     model = nn.parallel.DistributedDataParallel(nn.Linear(4, 3))
     with pytest.raises(elastic.ElasticError, match="give Session the plain model"):
         elastic.Session(model, torch.optim.SGD(model.parameters(), lr=0.1), DATA, batch_size=4)
-
-
-def test_a_data_loader_is_no_data_set() -> None:
-    model = nn.Linear(4, 3)
-    loader = torch.utils.data.DataLoader(DATA, batch_size=4)
-    with pytest.raises(elastic.ElasticError, match=r"give Session the data set, not a DataLoader: .*loader.dataset"):
-        elastic.Session(model, torch.optim.SGD(model.parameters(), lr=0.1), loader, batch_size=4)
 
 
 @pytest.mark.parametrize(
@@ -144,15 +137,6 @@ def test_batches_of_a_script_need_a_fixed_batch_and_a_loop_of_its_own() -> None:
     session = elastic.Session(*given, batch_size=4, order=lambda _: BATCHES)
     with pytest.raises(elastic.ElasticError, match="give an order of indices, not of batches"):
         Steps(session, DATA, 1)
-
-
-def test_a_loader_with_batches_of_its_own_is_told_the_way() -> None:
-    model = nn.Linear(4, 2)
-    loader: Any = DataLoader(DATA, batch_sampler=BATCHES[:2])
-    with pytest.raises(
-        elastic.ElasticError, match=r"what list does as order=: .*order=lambda epoch: \[list\(batch\)"
-    ):
-        elastic.Session(model, torch.optim.SGD(model.parameters(), lr=0.1), loader, batch_size=4)
 
 
 def test_a_batch_follows_the_scripts_order() -> None:

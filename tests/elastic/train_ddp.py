@@ -15,7 +15,7 @@ import torch
 from sklearn.datasets import load_digits
 from torch import nn
 from torch.nn import functional
-from torch.utils.data import DataLoader, DistributedSampler, Sampler, TensorDataset, WeightedRandomSampler
+from torch.utils.data import DataLoader, DistributedSampler, Sampler, TensorDataset
 
 from malletrain import elastic
 from malletrain.elastic import distributed as dist
@@ -86,11 +86,6 @@ def real_group() -> None:
 
 def distributed_sampler() -> None:
     sampler: Sampler[int] = DistributedSampler(train, num_replicas=2, rank=0)
-    elastic.ddp(model, optimizer, DataLoader(train, batch_size=BATCH, sampler=sampler))
-
-
-def weighted_sampler() -> None:
-    sampler = WeightedRandomSampler([1.0] * 640, 640)
     elastic.ddp(model, optimizer, DataLoader(train, batch_size=BATCH, sampler=sampler))
 
 

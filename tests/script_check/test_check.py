@@ -102,6 +102,22 @@ def test_a_right_script_is_equal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert list(tmp_path.iterdir()) == [], "the check leaves nothing behind"
 
 
+LONG_EPOCHS = UNSEEDED.replace("torch.arange(256.0)", "torch.arange(40_000.0)").replace(
+    "view(64, 4)", "view(10_000, 4)"
+)
+
+
+def test_the_ends_of_long_epochs_are_met(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of 1,250 steps: a wrong habit at the end of an epoch is found."""
+    wrong = "    torch.nn.init.normal_(model.weight, generator=torch.Generator().manual_seed(id(s)))\n"
+    (tmp_path / "long.py").write_text(LONG_EPOCHS.replace("s.finish()", f"{wrong}s.finish()"))
+    report = json.loads(said(tmp_path, monkeypatch, "--json", str(tmp_path / "long.py")).output)
+    assert not report["good"], report
+    (tmp_path / "long.py").write_text(LONG_EPOCHS)
+    report = json.loads(said(tmp_path, monkeypatch, "--json", str(tmp_path / "long.py")).output)
+    assert report["verdict"] == "equal" and report["epochs"] >= 2, report
+
+
 def test_what_goes_wrong_as_workers_join_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     result = said(tmp_path, monkeypatch, HABITS, "best_score", "--epochs", "30")
     assert result.exit_code == 1
@@ -269,6 +285,7 @@ def test_where_nothing_was_trained_nothing_is_shown() -> None:
     w = torch.ones(2)
     ended: dict[str, Any] = {"first": {"w": w}, "last": {"w": w.clone()}, "step": 42, "equality": "additive"}
     report = report_of(ended, ended, ended, ended, ended)
+    assert "no epoch ended in it" in _text(report)
     assert report.verdict == "equal" and "changed no parameter: nothing is shown" in _text(report)
 
 

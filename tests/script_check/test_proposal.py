@@ -49,10 +49,11 @@ from malletrain import elastic
 
 torch.manual_seed(0)
 data = TensorDataset(torch.randn(640, 20), torch.randint(0, 5, (640,)))
+loader = DataLoader(data, batch_size=64, shuffle=True, num_workers=0)
 model = nn.Sequential(nn.Linear(20, 16), nn.ReLU(), nn.Linear(16, 5))
 optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
 scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 5)
-s = elastic.Session(model, optimizer, data, batch_size=64)
+s = elastic.Session(model, optimizer, loader)
 s.track(scheduler=scheduler)
 for epoch in s.epochs(30):
     for step, (x, y) in enumerate(s.batches()):
@@ -80,10 +81,10 @@ def test_the_usual_loop_is_changed_in_a_handful_of_lines() -> None:
 
 
 def test_a_loader_in_the_loops_own_line() -> None:
-    inline = PLAIN.replace("loader = DataLoader(data, batch_size=64, shuffle=True, num_workers=0)\n", "").replace(
-        "enumerate(loader)", "enumerate(DataLoader(data, batch_size=64, shuffle=True, num_workers=0))"
-    )
-    assert propose(inline).text == MALLEABLE
+    made = "DataLoader(data, batch_size=64, shuffle=True, num_workers=0)"
+    inline = PLAIN.replace(f"loader = {made}\n", "").replace("enumerate(loader)", f"enumerate({made})")
+    text = propose(inline).text
+    assert f"s = elastic.Session(model, optimizer, {made})\n" in text and "enumerate(s.batches())" in text, text
 
 
 FUNCTION = """
@@ -121,46 +122,67 @@ def test_a_loop_in_a_function_is_given_the_session() -> None:
         "            opt.zero_grad()",
         "        if batch_idx % 10 == 0:",
         "    loader = DataLoader(data, batch_size=64, shuffle=True)",
-        "    s = elastic.Session(model, optimizer, data, batch_size=64)\n    for epoch in",
+        "    s = elastic.Session(model, optimizer, loader)\n    for epoch in",
         "        train(args, model, loader, optimizer, epoch, s=s)",
         "    s.finish()",
     ):
         assert line in text, text
 
 
-def test_a_loader_made_with_unpacked_arguments_is_asked_for_them() -> None:
-    """As in pytorch/examples: `DataLoader(dataset, **train_kwargs)`."""
-    text = propose(FUNCTION.replace("batch_size=64, shuffle=True", "**train_kwargs")).text
-    assert (
-        "s = elastic.Session(model, optimizer, loader.dataset, batch_size=loader.batch_size, "
-        "shuffle=isinstance(loader.sampler, torch.utils.data.RandomSampler), drop_last=loader.drop_last, "
-        "collate=loader.collate_fn, loaders=loader.num_workers)" in text
-    ), text
-    direct = propose(PLAIN.replace("batch_size=64, shuffle=True, num_workers=0", "**train_kwargs")).text
-    assert "loader = DataLoader(data, **train_kwargs)\n" in direct and "batch_size=loader.batch_size" in direct, (
-        direct
-    )
-
-
-ASKED = (
-    "s = elastic.Session(model, optimizer, loader.dataset, batch_size=loader.batch_size, "
-    "shuffle=isinstance(loader.sampler, torch.utils.data.RandomSampler), drop_last=loader.drop_last, "
-    "collate=loader.collate_fn, loaders=loader.num_workers)"
-)
-
-
-def test_a_loader_that_is_made_elsewhere_is_asked_for_its_arguments() -> None:
+def test_a_loader_that_is_made_elsewhere() -> None:
     """As in SupContrast, and where another file makes it: `train_loader = set_loader(opt)`."""
     made = "loader = DataLoader(data, batch_size=64, shuffle=True, num_workers=0)\n"
     function = f"def set_loader(data):\n    {made}    return loader\nloader = set_loader(data)\n"
     for text in (PLAIN.replace(made, function), PLAIN.replace(made, "loader = other.set_loader(data)\n")):
         changed = propose(text).text
-        assert ASKED in changed and "for step, (x, y) in enumerate(s.batches()):" in changed, changed
+        assert "s = elastic.Session(model, optimizer, loader)\n" in changed, changed
+        assert "for step, (x, y) in enumerate(s.batches()):" in changed, changed
+
+
+def test_the_session_has_a_name_that_the_script_does_not_use() -> None:
+    text = propose(PLAIN.replace("torch.manual_seed(0)", "s = 8\ntorch.manual_seed(s)")).text
+    assert "session = elastic.Session(model, optimizer, loader)\n" in text and "s = 8\n" in text, text
+    assert (
+        "for epoch in session.epochs(30):" in text
+        and "with session.step():" in text
+        and "s.batches" not in (text.replace("session.batches", ""))
+    )
+    function = propose(FUNCTION.replace("def main():", "def main(s):")).text
+    assert "def train(args, model, train_loader, opt, epoch, session):" in function, function
+    assert "train(args, model, loader, optimizer, epoch, session=session)" in function, function
+
+
+def test_a_loader_that_is_not_torchs_is_named() -> None:
+    own = "from torch.utils.data import DataLoader, TensorDataset"
+    for text in (
+        PLAIN.replace(own, f"{own}\nclass DataLoader:\n    pass"),
+        PLAIN.replace(own, "from mine.data import DataLoader"),
+    ):
+        proposal = propose(text)
+        assert proposal.text == text and "this DataLoader is not torch's" in proposal.notes[0], proposal
+
+
+def test_what_is_made_under_a_condition_is_tracked_there() -> None:
+    scaler = "if args.amp:\n    scaler = torch.amp.GradScaler()\nfor epoch in range"
+    proposal = propose(PLAIN.replace("for epoch in range", scaler))
+    assert "s.track(scheduler=scheduler)\n" in proposal.text
+    assert any("put s.track(scaler=scaler) under the same one" in note for note in proposal.notes), proposal.notes
+    both = scaler.replace("\nfor", "\nelse:\n    scaler = torch.amp.GradScaler(enabled=False)\nfor")
+    text = propose(PLAIN.replace("for epoch in range", both)).text
+    assert "s.track(scheduler=scheduler, scaler=scaler)\n" in text, text
+
+
+def test_each_fold_has_a_session_of_its_own() -> None:
+    head, body = PLAIN.split("loader = ", 1)
+    folds = head + "for fold in range(3):\n" + "".join(f"    {line}\n" for line in ("loader = " + body).splitlines())
+    text = propose(folds).text
+    compile(text, "folds.py", "exec")
+    assert "\n    s = elastic.Session(model, optimizer, loader)\n" in text and "\n    s.finish()\n" in text, text
 
 
 def test_an_optimizer_that_a_function_makes() -> None:
     text = PLAIN.replace("torch.optim.SGD(model.parameters(), lr=0.05)", "set_optimizer(options, model)")
-    assert "s = elastic.Session(model, optimizer, data, batch_size=64)\n" in propose(text).text
+    assert "s = elastic.Session(model, optimizer, loader)\n" in propose(text).text
 
 
 def test_what_an_option_leaves_out_is_not_tracked() -> None:
@@ -176,25 +198,6 @@ def test_a_function_whose_parameters_are_not_plain_is_left_alone() -> None:
     assert "give train() the session as a parameter `s`" in proposal.notes[0]
 
 
-def test_arguments_of_the_loader_become_those_of_the_session() -> None:
-    text = PLAIN.replace("shuffle=True, num_workers=0", "drop_last=True, collate_fn=pad, num_workers=4, sampler=mine")
-    proposal = propose(text)
-    assert (
-        "elastic.Session(model, optimizer, data, batch_size=64, drop_last=True, collate=pad, loaders=4)"
-        in proposal.text
-    )
-    assert any("the sampler is left out" in note for note in proposal.notes)
-    unshuffled = propose(PLAIN.replace(", shuffle=True", ""))
-    assert "batch_size=64, shuffle=False)" in unshuffled.text
-
-
-def test_a_batch_sampler_is_left_to_the_author() -> None:
-    text = PLAIN.replace("batch_size=64, shuffle=True, num_workers=0", "batch_sampler=Buckets(data)")
-    proposal = propose(text)
-    assert proposal.text == text
-    assert "line 8: a batch_sampler: give Session a batch_size" in proposal.notes[0]
-
-
 def test_epochs_that_begin_at_one_keep_their_numbers() -> None:
     proposal = propose(PLAIN.replace("range(30)", "range(1, n + 1)"))
     assert "for epoch in (epoch + 1 for epoch in s.epochs(n)):" in proposal.text
@@ -203,11 +206,6 @@ def test_epochs_that_begin_at_one_keep_their_numbers() -> None:
     assert "for epoch in (epoch + 2 for epoch in s.epochs(n - 2)):" in later
     so_many = propose(PLAIN.replace("range(30)", "range(begin, begin + n)")).text
     assert "for epoch in (epoch + begin for epoch in s.epochs(n)):" in so_many
-
-
-def test_a_loader_that_is_needed_elsewhere_stays() -> None:
-    proposal = propose(PLAIN.replace("print(epoch,", "print(len(loader), epoch,"))
-    assert "loader = DataLoader(" in proposal.text
 
 
 @pytest.mark.parametrize(
@@ -310,8 +308,7 @@ def test_loops_in_methods_of_a_class() -> None:
     changed = propose(TRAINER).text
     compile(changed, "train.py", "exec")
     lines = [line.strip() for line in changed.splitlines()]
-    given = "self.net, self.opt, self.loader.dataset, batch_size=self.loader.batch_size"
-    assert f"self.s = elastic.Session({given})" in lines
+    assert "self.s = elastic.Session(self.net, self.opt, self.loader)" in lines
     assert "for epoch in self.s.epochs(epochs):" in lines and "with self.s.step():" in lines
     assert "for i, (x, y) in enumerate(self.s.batches()):" in lines and "self.s.finish()" in lines
     assert "loader = DataLoader(data(), batch_size=8, shuffle=True)" in lines, "the class is given it"
@@ -325,10 +322,8 @@ def test_attributes_that_the_class_makes_itself() -> None:
     )
     changed = propose(text).text
     compile(changed, "train.py", "exec")
-    session = (
-        "elastic.Session(self.net, self.opt, self.loader.dataset, batch_size=self.loader.batch_size, shuffle=False)"
-    )
-    assert f"self.s = {session}" in changed and "self.s.track(sched=self.sched)" in changed
+    assert "self.s = elastic.Session(self.net, self.opt, self.loader)" in changed
+    assert "self.s.track(sched=self.sched)" in changed
 
 
 GAN = """
@@ -385,7 +380,7 @@ def test_a_loss_that_is_a_sum_is_said_to_be_one(loss: str, sums: bool) -> None:
     text = PLAIN.replace("nn.functional.cross_entropy(\n            model(x), y)", loss).replace(
         "optimizer =", 'summed = nn.CrossEntropyLoss(reduction="sum")\noptimizer ='
     )
-    assert ('batch_size=64, reduction="sum")' in propose(text).text) == sums
+    assert ('loader, reduction="sum")' in propose(text).text) == sums
 
 
 COUNTING = PLAIN.replace(

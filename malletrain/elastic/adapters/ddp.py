@@ -27,7 +27,7 @@ from typing import Any
 
 import torch
 import torch.distributed
-from torch.utils.data import BatchSampler, DataLoader, DistributedSampler, RandomSampler, SequentialSampler
+from torch.utils.data import DataLoader
 
 from malletrain.elastic.errors import ElasticError
 from malletrain.elastic.launch.worker_start import as_module
@@ -41,7 +41,6 @@ _latest: list[LoopSession] = []
 _REFUSED = {
     "virtual_shards": "a loop over shards needs `with s.step():`, so use Session",
     "dataset": "the loader has the data set",
-    "batch_size": "say it to the DataLoader: it is the batch of all workers together",
 }
 
 
@@ -200,15 +199,11 @@ def ddp(
         raise ElasticError(
             "torch.nn.SyncBatchNorm needs a process group of torch.distributed: model = elastic.sync_batchnorm(model)"
         )
-    given = {
-        "shuffle": _shuffles(loader),
-        "drop_last": loader.drop_last,
-        "collate": loader.collate_fn,
-        "loaders": loader.num_workers,
-    }
-    session = LoopSession(
-        plain, optimizer, loader.dataset, batch_size=loader.batch_size, backwards=backwards, **(given | settings)
-    )
+    if not isinstance(loader, DataLoader):
+        raise ElasticError(
+            f"elastic.ddp(model, optimizer, loader): the loader must be a DataLoader, not {type(loader).__name__}"
+        )
+    session = LoopSession(plain, optimizer, loader, backwards=backwards, **settings)
     _latest[:] = [session]
     return ElasticParallel(plain, session), ElasticLoader(session, loader.dataset)
 
@@ -216,29 +211,3 @@ def ddp(
 def latest_session() -> LoopSession | None:
     """The session that `ddp` made last; None before."""
     return _latest[0] if _latest else None
-
-
-def _shuffles(loader: Any) -> bool:
-    """Whether a loader takes its samples in random order. Raises `ElasticError` if its order cannot be shared."""
-    if not isinstance(loader, DataLoader):
-        raise ElasticError(
-            f"elastic.ddp(model, optimizer, loader): the loader must be a DataLoader, not {type(loader).__name__}"
-        )
-    sampler = loader.sampler
-    if isinstance(sampler, DistributedSampler):
-        raise ElasticError(
-            "leave DistributedSampler out: DataLoader(dataset, batch_size=N, shuffle=True) with the batch of all "
-            "workers together; the session divides each batch, and orders every epoch anew without set_epoch"
-        )
-    if loader.batch_size is None or type(loader.batch_sampler) is not BatchSampler:
-        raise ElasticError(
-            "a DataLoader with a batch_sampler, or without batches, cannot be divided: give it batch_size=N, that of "
-            "the largest batch, and elastic.ddp(..., order=lambda epoch: [list(batch) for batch in ...]) with the "
-            "batches of an epoch, the same on every worker"
-        )
-    if type(sampler) not in (RandomSampler, SequentialSampler) or getattr(sampler, "replacement", False):
-        raise ElasticError(
-            f"{type(sampler).__name__} cannot be divided among workers that change: elastic.ddp(..., order=...) "
-            "takes a function of the epoch that returns every index once"
-        )
-    return isinstance(sampler, RandomSampler)

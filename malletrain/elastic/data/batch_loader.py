@@ -7,7 +7,7 @@ from typing import Any
 from malletrain.elastic.data.prefetch import LoadRequest, Prefetcher
 from malletrain.elastic.data.proportional_shares import ProportionalShares
 from malletrain.elastic.data.sample_loader import SampleLoader
-from malletrain.elastic.data.sampler import Sampler, Share
+from malletrain.elastic.data.sampler import DrawnOrder, Sampler, Share
 from malletrain.elastic.data.virtual_shards import Shard, ShardedBatch, VirtualShards
 
 
@@ -65,6 +65,9 @@ class BatchLoader:
         """What this member will load for the next `batches` if the world stays as it is."""
         requests: list[LoadRequest] = []
         for _ in range(batches):
-            epoch, cursor = self._sampler.following(epoch, cursor)
+            following, cursor = self._sampler.following(epoch, cursor)
+            if following != epoch and isinstance(self._sampler.order, DrawnOrder):
+                break  # what the script does at the end of an epoch may change what its sampler draws
+            epoch = following
             requests += [(epoch, tuple(part.indices)) for _, part in self._parts_of(cursor, epoch, rank, size)]
         return requests

@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
-from torch.utils.data import BatchSampler, DataLoader, TensorDataset, default_collate
+from torch.utils.data import TensorDataset, default_collate
 
 from malletrain.elastic.data.random_seeds import kept_random_state, seed_sample
 from malletrain.elastic.data.sampler import mix
@@ -31,22 +31,11 @@ class SampleLoader:
     """
 
     def __init__(self, dataset: Any, seed: int, collate: Callable[[list[Any]], Any] | None) -> None:
-        if isinstance(dataset, DataLoader) and type(dataset.batch_sampler) not in (BatchSampler, type(None)):
-            raise ElasticError(
-                f"give Session the data set, and what {type(dataset.batch_sampler).__name__} does as order=: "
-                "Session(model, optimizer, loader.dataset, batch_size=that of the largest batch, order=lambda epoch: "
-                "[list(batch) for batch in ...]) with the batches of an epoch, the same on every worker"
-            )
-        if isinstance(dataset, DataLoader):
-            raise ElasticError(
-                "give Session the data set, not a DataLoader: Session(model, optimizer, loader.dataset, "
-                "batch_size=...); it divides batches itself (collate, shuffle, drop_last and loaders are its "
-                "arguments)"
-            )
         if not hasattr(dataset, "__len__") or not hasattr(dataset, "__getitem__"):
             raise ElasticError(
-                f"{type(dataset).__name__} has no length or no items by index: an iterable data set is given as "
-                "elastic.Streams(open_stream, count), or made map-style (see docs/how-to/researcher-script.md)"
+                f"{type(dataset).__name__} has no length or no items by index: give torch's DataLoader or a "
+                "map-style data set; an iterable one is given as elastic.Streams(open_stream, count), or made "
+                "map-style (see docs/how-to/researcher-script.md)"
             )
         self.dataset = dataset
         self._seed = seed

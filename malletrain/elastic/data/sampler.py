@@ -33,13 +33,31 @@ class Share:
     batch: int
 
 
+@dataclass(frozen=True, slots=True)
+class DrawnOrder:
+    """The order of a script's own sampler, which may leave samples out, and repeat some.
+
+    Attributes:
+        draw: called with an epoch; returns indices, or batches of them.
+        samples: of an epoch.
+        name: of the sampler, for people.
+    """
+
+    draw: Callable[[int], Sequence[Any]]
+    samples: int
+    name: str
+
+    def __call__(self, epoch: int) -> Sequence[Any]:
+        return self.draw(epoch)
+
+
 class Sampler:
     """Divides epochs of `length` samples into global batches of `batch_size`; the last of an epoch may be smaller, or
     is dropped with `drop_last`.
 
     Args:
         order: returns the order of an epoch's samples, or its batches, each a list of at most `batch_size`; by
-            default a random permutation, or as they lie.
+            default a random permutation, or as they lie. A `DrawnOrder` may leave samples out and repeat some.
 
     Attributes:
         epoch_length: samples of an epoch that are used.
@@ -85,7 +103,9 @@ class Sampler:
             ends: list[int] = []
             if self.order is not None:
                 order, ends = self._given(epoch)
-                if sorted(order) != list(range(self.length)):
+                if isinstance(self.order, DrawnOrder):
+                    self._check_drawn(epoch, len(order), self.order)
+                elif sorted(order) != list(range(self.length)):
                     raise ElasticError(
                         f"order({epoch}) must return each index from 0 to {self.length - 1} once; it returned "
                         f"{len(order)} indices, {len(set(order))} of them different"
@@ -100,6 +120,13 @@ class Sampler:
                     del kept[other]
             self._permutations[epoch], self._ends[epoch] = order, ends
         return self._permutations[epoch]
+
+    def _check_drawn(self, epoch: int, count: int, order: DrawnOrder) -> None:
+        if count != self.length:
+            raise ElasticError(
+                f"{order.name} gives {count} samples in epoch {epoch}, and {self.length} in epoch 0: every epoch "
+                "needs as many"
+            )
 
     def batch_ends(self, epoch: int) -> list[int]:
         """Where the batches of an epoch end, if the script's order consists of batches; else nothing."""

@@ -1,0 +1,251 @@
+"""Session(model, optimizer, loader): what is trained on is what the loader's own loop would have had."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import nn
+from torch.utils.data import (
+    DataLoader,
+    Dataset,
+    DistributedSampler,
+    IterableDataset,
+    RandomSampler,
+    Sampler,
+    SequentialSampler,
+    Subset,
+    SubsetRandomSampler,
+    TensorDataset,
+    WeightedRandomSampler,
+)
+
+from malletrain import elastic
+from malletrain.elastic.data.loader_terms import loader_terms
+from malletrain.elastic.data.sampler import Sampler as SessionSampler
+
+DATA = TensorDataset(torch.arange(64.0).reshape(64, 1))
+
+
+def trained_on(loader: Any, epochs: int = 1, **more: Any) -> list[list[list[int]]]:
+    """The rows of each batch that a session of one worker yields, by epoch."""
+    model = nn.Linear(1, 1)
+    session = elastic.Session(model, torch.optim.SGD(model.parameters(), lr=1e-6), loader, **more)
+    seen: list[list[list[int]]] = []
+    for _ in session.epochs(epochs):
+        seen.append([])
+        for (x,) in session.batches():
+            with session.step():
+                model(x).mean().backward()
+            seen[-1].append(x.flatten().int().tolist())
+    return seen
+
+
+def flat(batches: list[list[int]]) -> list[int]:
+    return [row for batch in batches for row in batch]
+
+
+def test_a_subset_stays_a_subset() -> None:
+    loader = DataLoader(DATA, batch_size=16, sampler=SubsetRandomSampler(range(32)))
+    first, second = trained_on(loader, epochs=2)
+    assert list(map(len, first)) == [16, 16]
+    assert sorted(flat(first)) == sorted(flat(second)) == list(range(32))
+    assert flat(first) != flat(second) and flat(first) != list(range(32)), "each epoch has an order of its own"
+    for sampler in (SequentialSampler(range(32)), RandomSampler(range(32))):
+        assert sorted(flat(trained_on(DataLoader(DATA, batch_size=16, sampler=sampler))[0])) == list(range(32))
+    half = trained_on(DataLoader(Subset(DATA, range(32, 64)), batch_size=16, shuffle=True))[0]
+    assert sorted(flat(half)) == list(range(32, 64))
+
+
+def test_order_of_the_usual_loaders() -> None:
+    plain = trained_on(DataLoader(DATA, batch_size=24))[0]
+    assert flat(plain) == list(range(64)) and list(map(len, plain)) == [24, 24, 16]
+    shuffled = trained_on(DataLoader(DATA, batch_size=24, shuffle=True, drop_last=True))[0]
+    assert list(map(len, shuffled)) == [24, 24] and len(set(flat(shuffled))) == 48
+    same = trained_on(DATA, batch_size=24, drop_last=True)[0]
+    assert shuffled == same, "a shuffling loader is the session's own order"
+
+
+def test_samplers_that_repeat_and_leave_out() -> None:
+    weights = [1.0 if row < 4 else 0.0 for row in range(64)]
+    weighted = trained_on(DataLoader(DATA, batch_size=8, sampler=WeightedRandomSampler(weights, 40)))[0]
+    assert len(flat(weighted)) == 40 and set(flat(weighted)) == set(range(4))
+    again = RandomSampler(DATA, replacement=True, num_samples=100)
+    assert len(flat(trained_on(DataLoader(DATA, batch_size=10, sampler=again))[0])) == 100
+
+
+class ByNumpy(Sampler[int]):
+    """Draws from numpy's global generator."""
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(np.random.permutation(20).tolist())
+
+    def __len__(self) -> int:
+        return 20
+
+
+class ByEpoch(Sampler[int]):
+    """Draws from a generator of its own, seeded by the epoch."""
+
+    epoch = 0
+
+    def set_epoch(self, epoch: int) -> None:
+        self.epoch = epoch
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(np.random.default_rng(self.epoch).permutation(20).tolist())
+
+    def __len__(self) -> int:
+        return 20
+
+
+class OwnGenerator(ByNumpy):
+    """Draws from a generator of its own: another order each time."""
+
+    def __init__(self) -> None:
+        self.rng = np.random.default_rng(0)
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self.rng.permutation(20).tolist())
+
+
+class TooMany(ByNumpy):
+    def __iter__(self) -> Iterator[int]:
+        return iter(range(64))
+
+
+class NoLength(Sampler[int]):
+    def __iter__(self) -> Iterator[int]:
+        return iter(range(64))
+
+
+class Varying(ByEpoch):
+    """As many samples as the epoch says."""
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(range(20 - self.epoch))
+
+
+@pytest.mark.parametrize("sampler", [ByNumpy(), ByEpoch()])
+def test_any_sampler_draws_the_same_on_each_worker(sampler: Sampler[int]) -> None:
+    loader = DataLoader(DATA, batch_size=8, sampler=sampler)
+    torch.manual_seed(1)
+    np.random.seed(1)
+    before = np.random.get_state(legacy=False)["state"]["key"].tolist(), torch.get_rng_state().tolist()
+    order = loader_terms(loader, seed=3).order
+    assert order is not None
+    epochs = [order(epoch) for epoch in range(3)]
+    assert (np.random.get_state(legacy=False)["state"]["key"].tolist(), torch.get_rng_state().tolist()) == before
+    np.random.seed(7)
+    joined_late = loader_terms(DataLoader(DATA, batch_size=8, sampler=sampler), seed=3).order
+    assert joined_late is not None and joined_late(2) == epochs[2]
+    assert len({tuple(each) for each in epochs}) == 3
+
+
+@given(st.integers(0, 2**40), st.integers(0, 50), st.integers(0, 9))
+def test_a_generator_of_the_loader_is_seeded_and_left_as_it_was(seed: int, epoch: int, drawn_before: int) -> None:
+    generator = torch.Generator().manual_seed(5)
+    torch.randint(9, (drawn_before,), generator=generator)
+    state = generator.get_state()
+    loader = DataLoader(DATA, batch_size=8, sampler=SubsetRandomSampler(range(9), generator), generator=generator)
+    order = loader_terms(loader, seed).order
+    assert order is not None and sorted(order(epoch)) == list(range(9))
+    other = DataLoader(DATA, batch_size=8, sampler=SubsetRandomSampler(range(9), torch.Generator()))
+    later = loader_terms(other, seed).order
+    assert later is not None and later(epoch) == order(epoch)
+    assert torch.equal(generator.get_state(), state)
+
+
+def test_batches_of_a_batch_sampler_stay_together() -> None:
+    batches = [[0, 1, 2], [9, 8], [30, 31, 32]]
+    loader: Any = DataLoader(DATA, batch_sampler=batches)
+    assert trained_on(loader)[0] == batches
+
+
+class Scaled(Dataset[tuple[torch.Tensor]]):
+    scale = 1.0
+
+    def __len__(self) -> int:
+        return 16
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor]:
+        return (torch.tensor([index * self.scale]),)
+
+
+@pytest.mark.parametrize("processes", [0, 1])
+def test_what_the_script_sets_on_the_loaders_data_set_reaches_the_samples(processes: int) -> None:
+    loader = DataLoader(Scaled(), batch_size=8, sampler=SubsetRandomSampler(range(8)), num_workers=processes)
+    model = nn.Linear(1, 1)
+    session = elastic.Session(model, torch.optim.SGD(model.parameters(), lr=1e-6), loader)
+    for epoch in session.epochs(2):
+        loader.dataset.scale = epoch + 1.0  # type: ignore[attr-defined]  # a curriculum
+        for (x,) in session.batches():
+            with session.step():
+                model(x).mean().backward()
+            assert sorted(x.flatten().tolist()) == [row * (epoch + 1.0) for row in range(8)]
+
+
+def test_weights_that_change_between_epochs_are_drawn_with() -> None:
+    """As of a sampler that takes hard samples more often: also where batches are loaded ahead."""
+    sampler = WeightedRandomSampler([1.0] * 8 + [0.0] * 56, 16)
+    loader = DataLoader(DATA, batch_size=8, sampler=sampler, num_workers=1)
+    model = nn.Linear(1, 1)
+    session = elastic.Session(model, torch.optim.SGD(model.parameters(), lr=1e-6), loader)
+    for epoch in session.epochs(2):
+        for (x,) in session.batches():
+            with session.step():
+                model(x).mean().backward()
+            assert (x >= 8).any().item() == (epoch == 1)
+        sampler.weights = 1.0 - sampler.weights
+
+
+class Lines(IterableDataset[int]):
+    def __iter__(self) -> Iterator[int]:
+        return iter(range(9))
+
+
+@pytest.mark.parametrize(
+    ("loader", "more", "text"),
+    [
+        (DataLoader(Lines(), batch_size=2), {}, r"Lines, is iterable: .*elastic.Streams"),
+        (DataLoader(DATA, batch_size=None), {}, "batch_size=None makes no batches"),
+        (DataLoader(DATA, 4, sampler=DistributedSampler(DATA, 2, 0)), {}, "leave DistributedSampler out"),
+        (DataLoader(DATA, 4, num_workers=1, worker_init_fn=print), {}, "leave worker_init_fn out"),
+        (DataLoader(DATA, 4, sampler=OwnGenerator()), {}, "OwnGenerator gives another order each time"),
+        (DataLoader(DATA, 4, sampler=TooMany()), {}, "TooMany yields more in an epoch than its length, 20"),
+        (DataLoader(DATA, 4, sampler=NoLength()), {}, "NoLength has no length"),
+        (DataLoader(DATA, 4), {"shuffle": False}, r"Session\(..., shuffle=...\): say it to the DataLoader"),
+        (DataLoader(DATA, 4), {"loaders": 2}, r"Session\(..., loaders=...\): say it to the DataLoader"),
+        (DATA, {}, r"Session\(..., batch_size=N\)"),
+    ],
+    ids=lambda each: type(each).__name__ if isinstance(each, DataLoader) else None,
+)
+def test_what_cannot_be_divided_is_refused_by_name(loader: Any, more: dict[str, Any], text: str) -> None:
+    with pytest.raises(elastic.ElasticError, match=text):
+        trained_on(loader, **more)
+
+
+def test_epochs_of_other_lengths_are_refused() -> None:
+    with pytest.raises(elastic.ElasticError, match="Varying gives 19 samples in epoch 1, and 20 in epoch 0"):
+        loader = DataLoader(DATA, batch_size=4, sampler=Varying())
+        order = loader_terms(loader, 0).order
+        SessionSampler(20, 4, seed=0, shuffle=False, drop_last=False, order=order).permutation(1)
+
+
+def test_a_rule_for_the_batch_is_kept() -> None:
+    seen = trained_on(DataLoader(DATA, batch_size=4), batch_size=elastic.PerWorker(8, limit=16))[0]
+    assert len(seen[0]) == 8
+
+
+def test_an_evaluation_names_its_data_set_where_the_sampler_leaves_samples_out() -> None:
+    model = nn.Linear(1, 1)
+    loader = DataLoader(DATA, batch_size=8, sampler=SubsetRandomSampler(range(8)))
+    session = elastic.Session(model, torch.optim.SGD(model.parameters(), lr=0.1), loader)
+    with pytest.raises(elastic.ElasticError, match="SubsetRandomSampler leaves samples out"):
+        session.evaluate(lambda batch: {"sum": batch[0].sum()})
+    assert session.evaluate(lambda batch: {"sum": batch[0].sum()}, DATA) == {"sum": 31.5}
