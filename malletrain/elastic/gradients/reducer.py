@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import Any
 
@@ -70,6 +70,8 @@ class _Bucket:
     dtype: torch.dtype
     device: torch.device
     missing: int = 0
+    sizes: list[int] = field(default_factory=list)  #: of its members, in elements
+    shapes: list[torch.Size] = field(default_factory=list)
 
 
 class GradientReducer:
@@ -298,6 +300,8 @@ class GradientReducer:
                 bucket = open_ones[key] = _Bucket([], 0, *key)
                 buckets.append(bucket)
             bucket.members.append(index)
+            bucket.sizes.append(parameter.numel())
+            bucket.shapes.append(parameter.shape)
             bucket.length += local(parameter).numel()
             limit = FIRST_BUCKET_BYTES if len(buckets) == 1 else BUCKET_BYTES
             if bucket.length * bucket.dtype.itemsize >= limit:
@@ -475,6 +479,13 @@ class GradientReducer:
         mine, (_, offset) = local(self._parameters[index]), self._home[index]
         return flat[offset : offset + mine.numel()].view_as(mine)
 
+    def _parts(self, flat: torch.Tensor, bucket: _Bucket) -> list[torch.Tensor]:
+        """The views of a bucket's buffer that hold the gradients of its members."""
+        if not self._sharded:
+            found = torch.split(flat, bucket.sizes)
+            return [part.view(shape) for part, shape in zip(found, bucket.shapes, strict=True)]
+        return [self._part(flat, index) for index in bucket.members]
+
     def _gradient(self, index: int) -> torch.Tensor | None:
         gradient = self._parameters[index].grad
         return None if gradient is None else local(gradient)
@@ -488,13 +499,13 @@ class GradientReducer:
         if self._mean and self._scale is None and not self._sharded:
             factor = self._weight / self._batch
         parts, gradients = [], []
-        for index in bucket.members:
-            part, gradient = self._part(flat, index), self._gradient(index)
+        for index, part in zip(bucket.members, self._parts(flat, bucket), strict=True):
+            gradient = self._parameters[index].grad
             if gradient is None or factor == 0.0:
                 part.zero_()
             else:
                 parts.append(part)
-                gradients.append(gradient)
+                gradients.append(local(gradient) if self._sharded else gradient)
         fill(parts, gradients, factor)
         if self.must_be_finite:
             self._finite.look([flat])
@@ -615,7 +626,7 @@ class GradientReducer:
     def _refuse_sparse(self, members: Iterable[int] | None = None) -> None:
         """Raise if one of these parameters, by default any, has a gradient that cannot be summed."""
         for index in range(len(self._parameters)) if members is None else members:
-            gradient = self._gradient(index)
+            gradient = self._parameters[index].grad
             if gradient is not None and gradient.is_sparse:
                 raise ElasticError(f"{self._names[index]}: sparse gradients cannot be summed: use sparse=False")
 
@@ -623,9 +634,9 @@ class GradientReducer:
         """Look at the gradients of this worker, which trains alone."""
         used = []
         for bucket in self._buckets:
-            found = [(index, gradient) for index in bucket.members if (gradient := self._gradient(index)) is not None]
-            self._finite.look([gradient for _, gradient in found])
-            used += [index for index, _ in found]
+            grads = [(index, self._parameters[index].grad) for index in bucket.members]
+            self._finite.look([local(grad) if self._sharded else grad for _, grad in grads if grad is not None])
+            used += [index for index, grad in grads if grad is not None]
         norms = self._finite.device_norms()
         if norms is not None:
             self._late_verdicts.add(self._step(), [self._names[index] for index in used], norms)
@@ -681,15 +692,15 @@ class GradientReducer:
                 there = total_of_bucket.to(bucket.device)
                 self._comm_hook.decompress(there, flat, self._step(), self._number(number))
             parts, gradients = [], []
-            for index in bucket.members:
+            for index, part in zip(bucket.members, self._parts(flat, bucket), strict=True):
                 parameter = self._parameters[index]
                 if not used[index]:
                     parameter.grad = None
                     continue
                 if parameter.grad is None:
                     parameter.grad = torch.empty_like(parameter)
-                parts.append(self._part(flat, index))
-                gradients.append(local(parameter.grad))
+                parts.append(part)
+                gradients.append(local(parameter.grad) if self._sharded else parameter.grad)
             spread(parts, gradients, factor)
 
     def _commit(self, outcome: StepOutcome) -> None:
