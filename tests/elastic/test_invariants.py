@@ -56,6 +56,15 @@ def test_a_digest_is_that_of_an_equal_tensor_and_no_others(dtype: torch.dtype) -
     assert digest([("a", tensor), ("b", changed)]).total != digest([("a", changed), ("b", tensor)]).total
 
 
+@pytest.mark.parametrize("many", [10, 5000, 3_000_001])
+def test_elements_that_change_places_are_seen(many: int) -> None:
+    tensor = torch.randn(many, generator=torch.Generator().manual_seed(0))
+    changed = tensor.clone()
+    changed[[1, many - 3]] = tensor[[many - 3, 1]]
+    for other in (changed, tensor.flip(0), tensor.roll(2)):
+        assert digest([("a", tensor)]).total != digest([("a", other)]).total
+
+
 def test_one_bit_is_seen() -> None:
     tensor = torch.ones(1000)
     changed = tensor.clone()
