@@ -166,11 +166,11 @@ def test_a_users_requests_wait_for_each_other_not_others_for_them(new_house: Cal
     go_on, begun = threading.Event(), threading.Semaphore(0)
     real = house.views.jobs
 
-    def slow(over: bool = True, uid: int | None = None, limit: int = 10_000) -> Any:
+    def slow(over: bool = True, uid: int | None = None, limit: int = 10_000, before: int | None = None) -> Any:
         if uid == 1001:
             begun.release()
             assert go_on.wait(120)
-        return real(over, uid, limit)
+        return real(over, uid, limit, before)
 
     house.views.jobs = slow  # type: ignore[method-assign]
     flood = [Caller(house, house.token(1001)) for _ in range(8)]

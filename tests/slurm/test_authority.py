@@ -88,7 +88,7 @@ def test_a_pilots_whole_life(accounted: Lab, who: str, tmp_path: Path) -> None:
 
 
 def test_a_coordinator_ends_plain_jobs_of_the_harvest_account_alone(accounted: Lab, tmp_path: Path) -> None:
-    cluster = SlurmCluster(commands_as(accounted, "malletrain", tmp_path), HARVEST, {}.get)
+    cluster = SlurmCluster(commands_as(accounted, "malletrain", tmp_path), HARVEST, lambda job: None)
     options = ("-p", "harvest", "-A", "harvest", "-q", "harvest", "--exclusive", "--time=9")
     plain = accounted.submit("trap '' TERM; srun sleep 300; sleep 300", *options, user="alice")
     main = accounted.submit("sleep 300", "-p", "batch", "--exclusive", "--time=9", user="bob")
