@@ -90,7 +90,7 @@ def test_arrays_of_ten_thousand_and_thousands_of_waiting_jobs(release: str | Non
     whole = [job for job in seen.jobs if job.task_count == 10_000]
     assert len(whole) == 1
     assert sum(job.task_count for job in seen.jobs if job.array_id == flood) == 5000
-    # A bound against a loop over tasks, generous for slow machines; docs/explanation/measurements.md has figures.
+    # A bound against a loop over tasks, generous for slow machines; docs/figures.md has figures.
     assert spent < 2.0, f"{spent:.2f} s of processor time for {len(seen.jobs)} rows"
     harvest.fill(lab.nodes)
     lab.run(["scancel", "-u", "bob"])
