@@ -23,6 +23,7 @@ BOUNDS = {
     "docs/explanation/replay-method.md": 1200,
     "docs/explanation/sizing.md": 1200,
     "docs/figures.md": 4600,
+    "docs/gallery.md": 500,
     "docs/how-to/admin-operate.md": 1500,
     "docs/how-to/admin-rollout.md": 700,
     "docs/how-to/gpu.md": 900,
@@ -33,6 +34,7 @@ BOUNDS = {
     "docs/quick-start/researcher.md": 300,
     "docs/quick-start/sysadmin.md": 375,
     "docs/reference/support.md": 300,
+    "docs/security.md": 1500,
 }
 
 #: Pages that are still too long, as long as they are today: they may only shrink.
@@ -61,7 +63,6 @@ TOO_LONG = {
     "docs/explanation/forecast.md": 1765,
     "docs/explanation/promise.md": 1856,
     "docs/faq.md": 464,
-    "docs/gallery.md": 3678,
     "docs/glossary.md": 565,
     "docs/how-to/adapters.md": 907,
     "docs/how-to/admin-accounting.md": 558,
@@ -92,8 +93,7 @@ TOO_LONG = {
     "docs/reference/slurm-lab.md": 1554,
     "docs/reference/slurm.md": 3009,
     "docs/reference/sql.md": 803,
-    "docs/reliability.md": 9245,
-    "docs/security.md": 5274,
+    "docs/reliability.md": 1201,
     "docs/tutorial-study.md": 653,
     "docs/tutorial.md": 719,
 }
