@@ -154,7 +154,7 @@ def test_a_full_controller_is_told_in_one_line_and_the_daemon_goes_on(crowded: L
 
 @pytest.mark.nightly
 def test_a_hetjob_of_which_slurm_starts_a_part_waits_for_cred_expire(any_lab: Lab) -> None:
-    """What docs/how-to/admin-install.md says of Slurm itself: only an ample reserve is a remedy."""
+    """What docs/how-to/admin-rollout.md says of Slurm itself: only an ample reserve is a remedy."""
     lab, n = any_lab, any_lab.nodes
     auth = next(line for line in (lab.path / "slurm.conf").read_text().splitlines() if line.startswith("AuthInfo="))
     with lab.changed(Change(settings={"AuthInfo": f"{auth.removeprefix('AuthInfo=')},cred_expire=20"}), restart=True):
