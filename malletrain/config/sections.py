@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from ipaddress import ip_address
 from pathlib import Path
 from typing import Annotated, Literal, Self
@@ -14,6 +14,7 @@ from pydantic import (
     BeforeValidator,
     ConfigDict,
     Field,
+    PrivateAttr,
     ValidationInfo,
     field_validator,
     model_validator,
@@ -422,24 +423,6 @@ class LogSection(Section):
     """`auto`: readable text on a terminal, JSON otherwise."""
 
 
-class TracesSection(Section):
-    """Traces of ticks and looks for an OpenTelemetry collector: times and counts, no names."""
-
-    endpoint: str = ""
-    """The collector's OTLP/HTTP URL, such as http://127.0.0.1:4318/v1/traces; empty: none are made."""
-    ca: AbsolutePath = ""
-    """Certificates (PEM) to trust for it; empty: those that Python's `requests` trusts."""
-
-    @field_validator("endpoint")
-    @classmethod
-    def _a_url(cls, value: str) -> str:
-        if value and not re.fullmatch(r"https?://[^\s/?#@]+/\S+", value):
-            raise ValueError(
-                "give a URL with its path and without a password, such as http://127.0.0.1:4318/v1/traces"
-            )
-        return value
-
-
 class BreakerSection(Section):
     """When the daemon steps back by itself."""
 
@@ -476,8 +459,19 @@ class Config(Section):
     store: StoreSection = StoreSection()
     failover: FailoverSection = FailoverSection()
     log: LogSection = LogSection()
-    traces: TracesSection = TracesSection()
     breaker: BreakerSection = BreakerSection()
+
+    _gone: tuple[str, ...] = PrivateAttr(())
+
+    @property
+    def gone(self) -> tuple[str, ...]:
+        """Keys of the file that an earlier release had, each with the reason why it is gone."""
+        return self._gone
+
+    def with_gone(self, gone: Iterable[str]) -> Self:
+        """This configuration, read from a file that holds such keys."""
+        self._gone = tuple(gone)
+        return self
 
     @model_validator(mode="after")
     def _own_url_is_one(self) -> Self:

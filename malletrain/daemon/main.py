@@ -106,6 +106,8 @@ def command(
             facts = None
         if faults := unknown_names(settings, facts):
             raise InvalidInput(str(file or config.SYSTEM_FILE), "\n".join(faults))
+        for doubt in config.doubts(settings):
+            click.echo(f"malletraind: {doubt}", err=True)
         click.echo(f"{file or (config.SYSTEM_FILE if not user_mode else '--user')}: no faults")
         return
     if take_over:

@@ -7,7 +7,7 @@ import os
 import secrets
 import socket
 import threading
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -46,7 +46,6 @@ from malletrain.daemon.site_rules import (
     webhook_token_of,
 )
 from malletrain.daemon.site_watch import SiteWatch
-from malletrain.daemon.tracing import tracer_of
 from malletrain.daemon.views.metrics import Metrics
 from malletrain.domain.decision import Action, Decision
 from malletrain.domain.errors import JournalUnavailable
@@ -59,7 +58,6 @@ from malletrain.domain.event import (
     MetricReported,
     SamplesReported,
 )
-from malletrain.domain.job import JobView
 from malletrain.domain.snapshot import NodeState, Snapshot
 from malletrain.loop.breaker import why_to_pause
 from malletrain.loop.ledger import Ledger
@@ -154,7 +152,6 @@ class Service:
         self._begun, self._pace = self._clock.now(), PollBackoff(self._clock.elapsed)
         self._tick_pace = PollBackoff(self._clock.elapsed, LONGEST_REST_S)
         self.metrics = Metrics(self._clock)
-        self._tracer = tracer_of(config.traces)
         self._runs = RunHealth(self.metrics.run_failed, self.metrics.slurm_answers)
         self._commands = commands = Commands(
             config.slurm.environment(os.environ),
@@ -258,21 +255,20 @@ class Service:
         """Look, decide, act. Without an answer from Slurm, or while it rests from a slow one: an empty decision."""
         decision = None
         if self._tick_pace.may_look():
-            with self._runs.run("tick"), self._tracer.span("tick") as count:
+            with self._runs.run("tick"):
                 decision = self._tick()
-                count(_counts(self._loop.last_snapshot, self._loop.views.values(), decision))
         return decision or Decision(at=self._clock.now())
 
     def _tick(self) -> Decision | None:
         with self._deeds:
             self._loop.react()
-        with self.metrics.stage("look"), self._tracer.span("look"):
+        with self.metrics.stage("look"):
             snapshot = self._tick_pace.timed(self._loop.ask_snapshot)
         self._runs.looked(answered=snapshot is not None)
         decision = None
         if snapshot is not None:
             self.metrics.snapshot_taken(snapshot.taken_at)
-            with self._deeds, self.metrics.stage("decide and act"), self._tracer.span("decide and act"):
+            with self._deeds, self.metrics.stage("decide and act"):
                 self._mind_breaker(snapshot)
                 decision = self._loop.tick_on(snapshot)
         self.metrics.show_jobs(self._loop.views.values())
@@ -285,7 +281,7 @@ class Service:
         that come in a burst are seen one look after the other, so a look that found some is followed by another.
         """
         if self._pace.may_look():
-            with self._runs.run("watch"), self._tracer.span("watch"):
+            with self._runs.run("watch"):
                 self._watch()
 
     def _watch(self) -> None:
@@ -421,7 +417,6 @@ class Service:
                 reader.close()
         if self._disk is not None:
             self._disk.close()
-        self._tracer.close()
 
     def _cluster(self, commands: Commands, harvest: site_facts.Harvest, bf_interval_s: float) -> Cluster:
         """Slurm, steered by this process, or by the actuator where there is one."""
@@ -525,7 +520,6 @@ class Service:
 
     def _heard_of_command(self, command: str, seconds: float, well: bool) -> None:
         self.metrics.slurm_command(command, seconds, ok=well)
-        self._tracer.command(command, seconds, ok=well)
 
     def _persist(self) -> None:
         """Workers have said something: into the journal before any of them sees what follows."""
@@ -615,16 +609,6 @@ class Service:
 
     def _last_decision(self) -> Decision | None:
         return self._loop.last_decision
-
-
-def _counts(snapshot: Snapshot | None, jobs: Collection[JobView], decision: Decision | None) -> dict[str, int]:
-    """What a tick worked on, for its span."""
-    return {
-        "nodes": 0 if snapshot is None else len(snapshot.nodes),
-        "jobs": len(jobs),
-        "pilots": sum(len(view.staying) for view in jobs),
-        "actions": 0 if decision is None else len(decision.actions),
-    }
 
 
 def _copy_of(path: Path) -> MemoryJournal:
