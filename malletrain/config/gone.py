@@ -7,6 +7,15 @@ from typing import Any
 
 #: Why a key, or a whole section, is gone; by its path.
 GONE: Mapping[tuple[str, ...], str] = {
+    **dict.fromkeys(
+        [
+            ("notify", key)
+            for key in ("command", "webhook", "webhook_token_file", "webhook_ca", "mail_domain", "domains")
+        ],
+        "the program of notify.hook gets each message as JSON, and sends it as the site likes",
+    ),
+    ("notify", "timeout_s"): "a program has 10 s",
+    ("notify", "per_hour"): "a user gets 60 messages an hour at most",
     ("traces",): "the metrics have the times of ticks, looks and Slurm's commands",
 }
 

@@ -337,44 +337,16 @@ class WebSection(Section):
 
 
 class NotifySection(Section):
-    """How owners hear of their jobs' begin and end (`mtbatch --mail-type`): a program, a webhook, or both."""
+    """How owners hear of their jobs' begin and end (`mtbatch --mail-type`)."""
 
-    command: list[str] = []
-    """Program and arguments, with `{address}`, `{subject}`; the text is its input; such as ["/usr/bin/mail", ...]."""
-    webhook: str = ""
-    """https URL that is sent each message as JSON (http only for this machine); empty: none."""
-    webhook_token_file: AbsolutePath = ""
-    """File with a token for the webhook, sent as `Authorization: Bearer`; mode 0400, the daemon's."""
-    webhook_ca: AbsolutePath = ""
-    """Certificates (PEM) to trust for the webhook; empty: the machine's own."""
-    mail_domain: Annotated[str, Field(pattern=r"^([A-Za-z0-9][A-Za-z0-9.-]*)?$")] = ""
-    """Appended to the user's name where no address is given, as Slurm's MailDomain."""
-    domains: list[Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9.-]*$")]] = []
-    """Domains that users may give addresses of; empty: any."""
-    timeout_s: Annotated[float, Field(ge=0.1, le=60)] = 10.0
-    """Seconds that a program or webhook may take; it is ended then."""
-    per_hour: Annotated[int, Field(ge=1, le=10_000)] = 60
-    """Most messages to one user in an hour; what is more is left out."""
+    hook: list[str] = []
+    """Program and arguments; each message is its input, as JSON; such as ["/usr/local/bin/malletrain-mail"]."""
 
-    @field_validator("command")
+    @field_validator("hook")
     @classmethod
     def _a_program(cls, value: list[str]) -> list[str]:
         if value and not value[0].startswith("/"):
             raise ValueError(f"begin with the absolute path of a program, not {value[0][:60]!r}: no shell is used")
-        for argument in value:
-            unknown = set(re.findall(r"\{(\w*)\}", argument)) - {"address", "subject"}
-            if unknown:
-                raise ValueError(
-                    f"{{{min(unknown)}}} is none of {{address}}, {{subject}}; the rest is in its environment"
-                )
-        return value
-
-    @field_validator("webhook")
-    @classmethod
-    def _encrypted(cls, value: str) -> str:
-        here = r"http://(localhost|127\.0\.0\.1|\[::1\])(:\d+)?(/\S*)?"
-        if value and not re.fullmatch(rf"https://[^\s/?#@]+(/\S*)?|{here}", value):
-            raise ValueError("give a URL such as https://hooks.example.org/malletrain; http only for this machine")
         return value
 
 

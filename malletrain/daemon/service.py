@@ -30,8 +30,8 @@ from malletrain.daemon.clock import SystemClock
 from malletrain.daemon.failover.active import ActiveHalf, ShippedJournal
 from malletrain.daemon.image.folded_state import REMEMBERED_S, FoldedState, last_image
 from malletrain.daemon.image.image_maker import ImageMaker
-from malletrain.daemon.job_mail import JobMail
 from malletrain.daemon.journal_keeper import DiskJournal, JournalKeeper
+from malletrain.daemon.notice_hook import NoticeHook
 from malletrain.daemon.poll_backoff import PollBackoff
 from malletrain.daemon.rehearsal import Rehearsal, Rehearsed, rehearse
 from malletrain.daemon.requests import LoopRequests
@@ -43,7 +43,6 @@ from malletrain.daemon.site_rules import (
     policy_from,
     proxy_secret_of,
     rules_from,
-    webhook_token_of,
 )
 from malletrain.daemon.site_watch import SiteWatch
 from malletrain.daemon.views.metrics import Metrics
@@ -224,7 +223,7 @@ class Service:
         events = self._loop.restore(folded or imaged.ledger)
         self._loop.ledger.promise.look_s = config.loop.tick_s
         self._harvest = harvest
-        self._mail = JobMail(config.notify, webhook_token_of(config.notify), self._clock.elapsed)
+        self._hook = NoticeHook(config.notify.hook, self._clock.elapsed)
         self._views: StoreViews | None = None
         self._history: StoreHistory | None = None
         self._server: HttpServer | None = None
@@ -337,8 +336,8 @@ class Service:
                 self._keeper.flush()
 
     def tell_owners(self) -> None:
-        """Send owners the mail that they asked for: written down first, so that a message is never sent twice."""
-        if not self._mail.is_on:
+        """Send owners the messages that they asked for: written down first, so that a message is never sent twice."""
+        if not self._hook.is_on:
             return
         with self._facts:
             due = self._loop.ledger.notices_due(self._clock.now())
@@ -349,7 +348,7 @@ class Service:
                 self._record([Event(self._clock.now(), JobNotified(notice.what), notice.job.id)])
             except JournalUnavailable:
                 return  # said by what looks after the journal
-            why = self._mail.send(notice)
+            why = self._hook.send(notice)
             if why:
                 self._log.warning("message not sent", job=notice.job.id, what=notice.what.value, why=why)
                 self._record(
@@ -388,7 +387,7 @@ class Service:
 
     def hurry(self) -> None:
         """The end is near: a round that Slurm keeps waiting is not waited for any longer than this."""
-        self._mail.end()
+        self._hook.end()
         if self._images is not None:
             self._images.end()
         self._commands.end_within(GOODBYE_S)
@@ -464,7 +463,7 @@ class Service:
         views = self._views
         requests = LoopRequests(
             self._loop, self._facts, self._clock, self._harvest, latest, views.next_job_id, views.of_main_job,
-            self._accounts.of, self._mail.address_of if self._mail.is_on else None,
+            self._accounts.of, sends_notices=self._hook.is_on,
         )  # fmt: skip
         connection_limits = ConnectionLimits()
         connections = ConnectionTable(connection_limits, connection_limits.within_descriptors())

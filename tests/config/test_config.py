@@ -81,6 +81,11 @@ def test_every_fault_is_named_at_once_in_the_files_order() -> None:
             "[log]\nlevel = 'loud'\n",
             "f.toml:2: log.level: give 'debug', 'info', 'warning' or 'error' (given: 'loud')",
         ),
+        (
+            "[notify]\nhook = ['mail', '-s']\n",
+            "f.toml:2: notify.hook: begin with the absolute path of a program, not 'mail': no shell is used"
+            " (given: ['mail', '-s'])",
+        ),
         ("[pilot]\nmargin_s = -1\n", "f.toml:2: pilot.margin_s: give 'auto', or give at least 0 (given: -1)"),
     ],
 )
