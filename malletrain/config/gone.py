@@ -7,6 +7,7 @@ from typing import Any
 
 #: Why a key, or a whole section, is gone; by its path.
 GONE: Mapping[tuple[str, ...], str] = {
+    ("failover",): "there is one daemon, which systemd or the site's cluster manager starts again",
     **dict.fromkeys(
         [
             ("notify", key)

@@ -359,33 +359,6 @@ class StoreSection(Section):
     """MB (10^6 bytes) that must be free on its file system, else nothing new is started."""
 
 
-class FailoverSection(Section):
-    """A second daemon on another machine that takes over when this one dies; the section is the same on both."""
-
-    urls: list[str] = []
-    """URLs (`api.url`) of both daemons; the first begins. Empty: there is one daemon."""
-    shared: AbsolutePath = ""
-    """Folder that both machines mount and the daemons' user writes: the register of who is active."""
-    lease_s: Annotated[Seconds, Field(ge=1, le=60)] = 4.0
-    """Seconds without a word from the other after which the active one stops; the other takes over a second later."""
-
-    @field_validator("urls")
-    @classmethod
-    def _two(cls, value: list[str]) -> list[str]:
-        urls = [url.rstrip("/") for url in value]
-        if urls and (len(set(urls)) != 2 or len(urls) != 2):
-            raise ValueError('name two daemons, such as ["http://head1:8470", "http://head2:8470"]')
-        if bad := [url for url in urls if not re.fullmatch(r"https?://[^\s,/?#]+(/[^\s,?#]*)?", url)]:
-            raise ValueError(f"{bad[0][:80]!r} is no URL such as http://head1:8470")
-        return urls
-
-    @model_validator(mode="after")
-    def _with_register(self) -> Self:
-        if self.urls and not self.shared:
-            raise ValueError("urls needs shared: without a register both daemons could be active at once")
-        return self
-
-
 class LogSection(Section):
     """The daemon's log, on stderr: journald takes it from there."""
 
@@ -429,7 +402,6 @@ class Config(Section):
     web: WebSection = WebSection()
     notify: NotifySection = NotifySection()
     store: StoreSection = StoreSection()
-    failover: FailoverSection = FailoverSection()
     log: LogSection = LogSection()
     breaker: BreakerSection = BreakerSection()
 
@@ -443,12 +415,6 @@ class Config(Section):
     def with_gone(self, gone: Iterable[str]) -> Self:
         """This configuration, read from a file that holds such keys."""
         self._gone = tuple(gone)
-        return self
-
-    @model_validator(mode="after")
-    def _own_url_is_one(self) -> Self:
-        if self.failover.urls and self.api.url not in self.failover.urls:
-            raise ValueError("failover.urls must hold this daemon's own api.url")
         return self
 
 

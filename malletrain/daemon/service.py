@@ -23,14 +23,12 @@ from malletrain.api.journal_notifier import JournalNotifier
 from malletrain.api.rate_limits import RateLimits
 from malletrain.api.report_budget import ReportBudget
 from malletrain.api.roles import Roles, uids_of
-from malletrain.api.standby_app import ActiveOnly
 from malletrain.api.worker_routes import WorkersGate, make_workers_router
 from malletrain.config import Config
 from malletrain.daemon.clock import SystemClock
-from malletrain.daemon.failover.active import ActiveHalf, ShippedJournal
 from malletrain.daemon.image.folded_state import REMEMBERED_S, FoldedState, last_image
 from malletrain.daemon.image.image_maker import ImageMaker
-from malletrain.daemon.journal_keeper import DiskJournal, JournalKeeper
+from malletrain.daemon.journal_keeper import JournalKeeper
 from malletrain.daemon.notice_hook import NoticeHook
 from malletrain.daemon.poll_backoff import PollBackoff
 from malletrain.daemon.rehearsal import Rehearsal, Rehearsed, rehearse
@@ -59,7 +57,6 @@ from malletrain.domain.event import (
 )
 from malletrain.domain.snapshot import NodeState, Snapshot
 from malletrain.loop.breaker import why_to_pause
-from malletrain.loop.ledger import Ledger
 from malletrain.loop.membership.admission import Admission, Claim, admit, holding
 from malletrain.loop.membership.members import Membership
 from malletrain.loop.membership.next_world import WORLD_KINDS, last_worlds
@@ -76,7 +73,6 @@ from malletrain.slurm.past_arrivals import PERIODS_DAYS, past_arrivals
 from malletrain.slurm.read_pyslurm import PYTHON, choose
 from malletrain.slurm.site import site_facts
 from malletrain.slurm.submission.user_accounts import Charge, UserAccounts
-from malletrain.store.errors import Fenced
 from malletrain.store.event_reader import read_events
 from malletrain.store.history_views import StoreHistory
 from malletrain.store.journal import SqliteJournal
@@ -117,21 +113,17 @@ class Service:
         *,
         dry_run: bool,
         user_mode: bool,
-        half: ActiveHalf | None = None,
-        folded: Ledger | None = None,
         facts: Callable[[], site_facts.SiteFacts] | None = None,
     ) -> Service:
         """Check the site, open the journal, fold it, and listen unless nothing is to be done for real.
 
-        `half`: this daemon's half of a pair, as the active one; `folded`: the ledger of the journal, where it was
-        followed while this daemon was the passive one; `facts`: gives what the site's Slurm is configured to do,
-        where it was asked already.
+        `facts`: gives what the site's Slurm is configured to do, where it was asked already.
 
         Raises:
             MalletrainError: Slurm does not answer, the partition is not fit for harvest, the journal is in use,
                 the address is taken, ...
         """
-        return cls(config, act=not dry_run, user_mode=user_mode, half=half, folded=folded, facts=facts)
+        return cls(config, act=not dry_run, user_mode=user_mode, facts=facts)
 
     def __init__(
         self,
@@ -139,12 +131,9 @@ class Service:
         *,
         act: bool,
         user_mode: bool,
-        half: ActiveHalf | None = None,
-        folded: Ledger | None = None,
         facts: Callable[[], site_facts.SiteFacts] | None = None,
     ) -> None:
         self._config = config
-        self._half = half
         self._log: structlog.stdlib.BoundLogger = structlog.get_logger("malletraind")
         self._clock = SystemClock()
         self._checked_at = float("-inf")
@@ -156,7 +145,6 @@ class Service:
             config.slurm.environment(os.environ),
             config.slurm.command_timeout_s,
             heard=self._heard_of_command,
-            why_not=None if half is None else half.why_not,
         )
         self._apart: ActuatorClient | None = None
         found = site_facts.read(commands) if facts is None else facts()
@@ -171,15 +159,11 @@ class Service:
         self._wake, self._closed = threading.Event(), threading.Event()
         path = Path(config.store.path)
         # A look that does nothing reads beside the daemon that may be running.
-        self._disk = SqliteJournal(path, epoch=None if half is None else half.epoch) if act else None
+        self._disk = SqliteJournal(path) if act else None
         min_free = 1e6 * config.store.min_free_mb
         self._keeper: JournalKeeper | None = None
         if self._disk is not None:
-            disk: DiskJournal = self._disk
-            if half is not None:
-                half.serve(self._disk, self.metrics.registry)
-                disk = ShippedJournal(self._disk, half)
-            self._keeper = JournalKeeper(disk, self.metrics, min_free, self._clock.elapsed)
+            self._keeper = JournalKeeper(self._disk, self.metrics, min_free, self._clock.elapsed)
         journal = self._keeper or _copy_of(path)
         imaged = FoldedState() if self._disk is None else last_image(path)
         self._images = None if self._disk is None else ImageMaker(self._disk, imaged.seq, self._clock.elapsed)
@@ -220,7 +204,7 @@ class Service:
             act=act,
             guard=self._facts,
         )
-        events = self._loop.restore(folded or imaged.ledger)
+        events = self._loop.restore(imaged.ledger)
         self._loop.ledger.promise.look_s = config.loop.tick_s
         self._harvest = harvest
         self._hook = NoticeHook(config.notify.hook, self._clock.elapsed)
@@ -405,12 +389,9 @@ class Service:
             self._changes.end()
             self._server.close()
             self._reactor.join(10)
-            try:
-                self._persist()
-                self._record([Event(self._clock.now(), DaemonStopped())])
-                self.flush()
-            except Fenced as error:
-                self._log.warning("the end is not recorded", why=str(error))
+            self._persist()
+            self._record([Event(self._clock.now(), DaemonStopped())])
+            self.flush()
         for reader in (self._views, self._history):
             if reader is not None:
                 reader.close()
@@ -430,8 +411,7 @@ class Service:
             return here
         # The longest order is four of Slurm's commands.
         patience_s = 4 * self._config.slurm.command_timeout_s + 5.0
-        why_not = None if self._half is None else self._half.why_not
-        self._apart = ActuatorClient(here, Path(socket_path), self._owner_of, patience_s, why_not)
+        self._apart = ActuatorClient(here, Path(socket_path), self._owner_of, patience_s)
         return self._apart
 
     def _former_urls(self) -> tuple[str, ...]:
@@ -487,8 +467,6 @@ class Service:
             ailments=self.ailments,
             pages=self._pages(journal.path) if config.web.serve else None,
         )
-        if (half := self._half) is not None:
-            app = ActiveOnly(app, lambda: half.holds)
         self._server = serve(app, config.api.host, port, connections)
         if not self._server.is_inherited:
             auth.not_before = self._clock.now()

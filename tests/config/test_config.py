@@ -50,7 +50,7 @@ SAID = [
     "f.toml:17: api.url: give a URL such as http://head.example.org:8470 (given: 'ftp:/x')",
     "f.toml:19: store.path: give an absolute path (given: 'x.db')",
     "f.toml:20: zzz: unknown key; known here: operators, slurm, charging, actuator, pool, promise, pilot, loop, "
-    "sizing, api, web, notify, store, failover, log, breaker",
+    "sizing, api, web, notify, store, log, breaker",
 ]
 
 
