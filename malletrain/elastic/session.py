@@ -17,9 +17,9 @@ left, and `batches` yields the same batch again.
 
 from __future__ import annotations
 
+import inspect
 import math
 import os
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any, Literal
@@ -124,7 +124,7 @@ class Session:
         loaders: int = 0,
         check: Check = "error",
     ) -> None:
-        require_one(sys._getframe(1), os.environ)
+        require_one(inspect.currentframe(), os.environ)
         self.model = as_module(model)
         if isinstance(dataset, DataLoader):
             own = {

@@ -131,7 +131,7 @@ def read(path: Path) -> Address:
 
 def _first_file(environ: Mapping[str, str], system_file: Path) -> Address | None:
     for path in (user_client_file(environ), system_file, user_daemon_file(environ)):
-        if path.exists():
+        if os.access(path, os.F_OK):  # not in another's home, which may not be looked into (sudo keeps HOME)
             return read(path)
     return None
 

@@ -28,6 +28,7 @@ from malletrain.wire.messages import WORKER_PURPOSE
 from scripts.lab import Lab
 from tests.api.house import Caller, House
 from tests.daemon.running import Running, file, start, url_of
+from tests.loop.test_strays import plain
 from tests.small_disk import fill, small_disk
 from tests.world import World, job, main_job
 
@@ -83,7 +84,10 @@ def documented() -> dict[str, Alert]:
     return found
 
 
-IN_PROCESS = {"malletrain_preemptions_total", "malletrain_run_failures_total", "malletrain_runs_skipped_total"}
+IN_PROCESS = {
+    "malletrain_preemptions_total", "malletrain_run_failures_total", "malletrain_runs_skipped_total",
+    "malletrain_strays_total",
+}  # fmt: skip
 ON_SLURM = {
     "malletrain_breaker_open", "malletrain_snapshot_timestamp_seconds", "malletrain_journal_writable",
     "malletrain_journal_free_bytes", "malletrain_workers_refused_total",
@@ -113,6 +117,16 @@ def test_preemptions() -> None:
     world.tick()
     metrics.record(world.journal.events)
     assert documented()["malletrain_preemptions_total"].fires(before, metrics.render().decode(), 0.0)
+
+
+def test_jobs_that_are_no_pilots() -> None:
+    world = World()
+    metrics = Metrics(world.clock)
+    before = metrics.render().decode()
+    world.cluster.plain = (plain(70, "n0"),)
+    world.tick()
+    metrics.record(world.journal.events)
+    assert documented()["malletrain_strays_total"].fires(before, metrics.render().decode(), 0.0)
 
 
 def test_failed_and_skipped_runs() -> None:
