@@ -112,6 +112,7 @@ class Ledger:
             self.conduct.apply(event)
             self.main_jobs.apply(event)
             self.promise.apply(event)
+            self.hetjobs.apply(event)
             self.urls.apply(event)
             if isinstance(event.payload, DaemonStarted):
                 self.heard_since = event.at

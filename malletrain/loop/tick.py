@@ -237,6 +237,7 @@ class Loop:
         self.advice = decided.advice
         if self._act_for_real:
             self._record_changes(snapshot, decided.decision)
+            self._record_arrived()
             self._record_probes(decided.probes)
             for job, batches in decided.decision.batches.items():
                 self._workers.choose_batches(job, batches)
@@ -503,6 +504,13 @@ class Loop:
                 decision.horizon_s,
             )  # fmt: skip
             events.append(Event(now, decided, reason=decision.reason))
+        if events:
+            self.record(events)
+
+    def _record_arrived(self) -> None:
+        """Main jobs that came: the next daemon knows them without accounting, too."""
+        with self._guard:  # people ask for figures meanwhile
+            events = [Event(self._clock.now(), each) for each in iter(self.ledger.promise.take_arrived, None)]
         if events:
             self.record(events)
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from malletrain.decide.reserve import HetjobWidth, harmless_reserve
 from malletrain.decide.rules import Rules
+from malletrain.domain.event import Event, MainJobsArrived
 from malletrain.domain.snapshot import Snapshot
 
 #: A site that has had none for so many days is taken for one that has none.
@@ -24,7 +25,7 @@ class _Seen:
 
 
 class HetjobsSeen:
-    """Takes in whole looks, and what accounting shows of the time before the daemon began."""
+    """Takes in whole looks, and what accounting and the journal show of the time before the daemon began."""
 
     def __init__(self) -> None:
         self._seen: dict[int, _Seen] = {}  # by number of the first component, the newest last
@@ -37,6 +38,11 @@ class HetjobsSeen:
             if job.het_id and job.partition != harvest_partition:
                 parts.setdefault(job.het_id, []).append(job.node_count)
         self._take(parts, dict.fromkeys(parts, now), now)
+
+    def apply(self, event: Event) -> None:
+        """Take in one event of the journal: what looks before this daemon's have shown."""
+        if isinstance(arrived := event.payload, MainJobsArrived):
+            self.learn(zip(arrived.main_jobs, arrived.submitted_at, arrived.nodes, strict=False), event.at)
 
     def learn(self, arrivals: Iterable[tuple[str, float, int]], now: float) -> int:
         """Take in the heterogeneous jobs among main jobs that arrived before: id (`12+0` of a component), submission
