@@ -438,7 +438,7 @@ class MainJobsStarted:
 
 @dataclass(frozen=True, slots=True)
 class MainJobsArrived:
-    """Main jobs that a look showed for the first time. Of each its id (an array's is one), when it was submitted (Unix
+    """Main jobs that a look showed for the first time. Of each its id (an array is one), when it was submitted (Unix
     seconds), its nodes, and how many tasks of it there were."""
 
     kind: ClassVar[EventKind] = EventKind.MAIN_ARRIVED
@@ -472,6 +472,8 @@ class MainJobMet:
     put_off: bool = field(default=False, metadata=SPARSE)
     #: Pilots were asked to leave for it, and it began on nodes that none had had.
     elsewhere: bool = field(default=False, metadata=SPARSE)
+    #: No pilot need have been on its nodes: it waited behind this main job, which pilots had delayed.
+    waited_for: str = field(default="", metadata=SPARSE)
 
 
 @dataclass(frozen=True, slots=True)

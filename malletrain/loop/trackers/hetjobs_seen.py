@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 
 from malletrain.decide.reserve import HetjobWidth, harmless_reserve
 from malletrain.decide.rules import Rules
@@ -72,7 +73,14 @@ class HetjobsSeen:
     def notice(self, rules: Rules) -> str:
         """What people should know of a reserve that is smaller than `rules` have it, or ''."""
         nodes, why = self._harmless(rules)
-        return why and f"{nodes} nodes stay idle: {why} (pool.spare_hetjobs)"
+        if not why:
+            return ""
+        split = [
+            seen.at for seen in list(self._seen.values()) if seen.width.least <= rules.keep_idle < seen.width.all
+        ]
+        until = datetime.fromtimestamp(max(split) + REMEMBERED_S, UTC)
+        when = f"until {until:%Y-%m-%d %H:%M} UTC, {REMEMBERED_DAYS} days after the last of them"
+        return f"{nodes} nodes stay idle {when}: {why} (pool.spare_hetjobs)"
 
     def _harmless(self, rules: Rules) -> tuple[int, str]:
         if not self.matter(rules):

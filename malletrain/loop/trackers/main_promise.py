@@ -94,6 +94,7 @@ class _Given:
     preempted: int = 0
     put_off: bool = False
     elsewhere: bool = False
+    behind: str = ""
 
 
 class PromiseTracker:
@@ -244,13 +245,16 @@ class PromiseTracker:
         nothing is known yet."""
         begin = max(now - KEPT_WINDOW_S, self._began or now, since or 0.0)
         jobs = sum(begin <= at <= now - SETTLED_S for at in self._live)
-        met = [g for g in self._given.values() if g.delay_s is not None and begin <= g.could_at <= now - SETTLED_S]
+        # What jobs behind them lost follows from these: it is no reason of its own to step back.
+        own = [g for g in self._given.values() if g.delay_s is not None and not g.behind]
+        met = [g for g in own if begin <= g.could_at <= now - SETTLED_S]
         return PromiseKept(max(jobs, len(met)), tuple(each.delay_s for each in met if each.delay_s is not None))
 
     def _lately(self, now: float) -> PromiseKept:
         """The main jobs that arrived within the last day, those of accounting among them, and what they have met."""
         jobs = sum(each.at >= now - KEPT_WINDOW_S for each in self._arrivals)
-        return PromiseKept(jobs, tuple(each.delay_s for each in self.delays(now - KEPT_WINDOW_S)))
+        met = [each.delay_s for each in self.delays(now - KEPT_WINDOW_S) if not each.behind]
+        return PromiseKept(jobs, tuple(met))
 
     def delays(self, since: float) -> tuple[MainJobDelay, ...]:
         """The main jobs that pilots gave way to and that could have started from `since` on (Unix seconds), in that
@@ -258,12 +262,21 @@ class PromiseTracker:
         found = [
             MainJobDelay(
                 name, each.user, each.could_at, each.started_at, each.nodes, each.took_s or 0.0, each.delay_s,
-                each.by_backfill, each.preempted, each.put_off, each.elsewhere,
+                each.by_backfill, each.preempted, each.put_off, each.elsewhere, each.behind,
             )
             for name, each in self._given.items()
             if each.delay_s is not None and each.could_at >= since
         ]  # fmt: skip
         return tuple(sorted(found, key=lambda each: each.could_at))
+
+    def delayed(self) -> dict[str, MainJobDelay]:
+        """The main jobs that started later for pilots, by head; of parts and tasks the one that was delayed most."""
+        found: dict[str, MainJobDelay] = {}
+        for each in self.delays(-math.inf):
+            head = head_of(each.main_job)
+            if each.delay_s > 0 and (head not in found or found[head].delay_s < each.delay_s):
+                found[head] = each
+        return found
 
     def late_after_preemption(self, bound_s: float) -> tuple[float, ...]:
         """When the main jobs started that Slurm preempted pilots for and that were later than `bound_s` (Unix
@@ -346,6 +359,9 @@ class PromiseTracker:
         if met.elsewhere:
             self._met_elsewhere(main_job, node, met.user, met.started_at)
             return
+        if met.waited_for:
+            self._met_behind(main_job, node, met, met.started_at)
+            return
         given = self._given.get(main_job)
         if given is None:
             could_at = self._could_at.get(head_of(main_job), -math.inf)
@@ -386,6 +402,20 @@ class PromiseTracker:
         self._given[main_job] = _Given(
             could_at, delay_s=wait, user=user, started_at=started_at, nodes=(node,), elsewhere=True
         )
+        _trim(self._given, MAX_DELAYS)
+
+    def _met_behind(self, main_job: str, node: str, met: MainJobMet, started_at: float) -> None:
+        """It waited behind a main job that pilots delayed: it is later by that at most, or by its own wait."""
+        ahead = [g.delay_s for name, g in self._given.items() if head_of(name) == met.waited_for and g.delay_s]
+        could_at = (started_at if met.submitted_at is None else met.submitted_at) + HALF_SECOND_S
+        delay = min(max(ahead, default=0.0), max(0.0, started_at + HALF_SECOND_S - could_at))
+        given = self._given.get(main_job)
+        if delay <= 0 or (given is not None and (given.delay_s or 0.0) >= delay):
+            return
+        self._given[main_job] = _Given(
+            started_at + HALF_SECOND_S - delay, None if given is None else given.took_s, delay, met.user, started_at,
+            (node,) if given is None else given.nodes, behind=met.waited_for,
+        )  # fmt: skip
         _trim(self._given, MAX_DELAYS)
 
 
