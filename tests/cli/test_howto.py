@@ -62,12 +62,10 @@ def test_the_admins_how_to_uses_the_daemons_own_places() -> None:
     named = [name for page in ADMIN if page.stem != "admin-install" for name in METRIC.findall(page.read_text())]
     assert named
     for name in named:
-        from malletrain.daemon.failover.failover_metrics import FailoverMetrics
         from malletrain.daemon.views.metrics import Metrics
         from tests.daemon.test_metrics import Clock
 
         metrics = Metrics(Clock())
-        FailoverMetrics(metrics.registry)
         assert name in metrics.render().decode(), name
 
 
