@@ -11,6 +11,7 @@ PAGES = {str(path.relative_to(ROOT)) for path in [ROOT / "README.md", *(ROOT / "
 
 #: Words that a page may have (as wc -w counts them).
 BOUNDS = {
+    "README.md": 700,
     "docs/adr/0001-record-decisions.md": 250,
     "docs/adr/0002-releases-without-chroot.md": 250,
     "docs/adr/0003-pilots-one-by-one.md": 250,
@@ -30,6 +31,7 @@ BOUNDS = {
     "docs/adr/0019-no-leaving-ahead-of-a-cycle.md": 250,
     "docs/adr/0020-image-of-the-ledger.md": 250,
     "docs/adr/0021-harmless-cycles.md": 250,
+    "docs/architecture.md": 900,
     "docs/contributing.md": 900,
     "docs/explanation/comparison.md": 600,
     "docs/explanation/curves.md": 1000,
@@ -70,11 +72,9 @@ BOUNDS = {
 
 #: Pages that are still too long, as long as they are today: they may only shrink.
 TOO_LONG = {
-    "README.md": 1132,
     "docs/adr/0008-wide-pilots.md": 1202,
     "docs/adr/0012-the-state-is-lent.md": 464,
     "docs/adr/0022-steps-tried-in-parts.md": 1183,
-    "docs/architecture.md": 918,
     "docs/explanation/elastic.md": 4796,
     "docs/explanation/forecast.md": 1765,
     "docs/explanation/promise.md": 1905,
