@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from ipaddress import ip_address
 from pathlib import Path
 from typing import Annotated, Literal, Self
@@ -14,6 +14,7 @@ from pydantic import (
     BeforeValidator,
     ConfigDict,
     Field,
+    PrivateAttr,
     ValidationInfo,
     field_validator,
     model_validator,
@@ -336,44 +337,16 @@ class WebSection(Section):
 
 
 class NotifySection(Section):
-    """How owners hear of their jobs' begin and end (`mtbatch --mail-type`): a program, a webhook, or both."""
+    """How owners hear of their jobs' begin and end (`mtbatch --mail-type`)."""
 
-    command: list[str] = []
-    """Program and arguments, with `{address}`, `{subject}`; the text is its input; such as ["/usr/bin/mail", ...]."""
-    webhook: str = ""
-    """https URL that is sent each message as JSON (http only for this machine); empty: none."""
-    webhook_token_file: AbsolutePath = ""
-    """File with a token for the webhook, sent as `Authorization: Bearer`; mode 0400, the daemon's."""
-    webhook_ca: AbsolutePath = ""
-    """Certificates (PEM) to trust for the webhook; empty: the machine's own."""
-    mail_domain: Annotated[str, Field(pattern=r"^([A-Za-z0-9][A-Za-z0-9.-]*)?$")] = ""
-    """Appended to the user's name where no address is given, as Slurm's MailDomain."""
-    domains: list[Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9.-]*$")]] = []
-    """Domains that users may give addresses of; empty: any."""
-    timeout_s: Annotated[float, Field(ge=0.1, le=60)] = 10.0
-    """Seconds that a program or webhook may take; it is ended then."""
-    per_hour: Annotated[int, Field(ge=1, le=10_000)] = 60
-    """Most messages to one user in an hour; what is more is left out."""
+    hook: list[str] = []
+    """Program and arguments; each message is its input, as JSON; such as ["/usr/local/bin/malletrain-mail"]."""
 
-    @field_validator("command")
+    @field_validator("hook")
     @classmethod
     def _a_program(cls, value: list[str]) -> list[str]:
         if value and not value[0].startswith("/"):
             raise ValueError(f"begin with the absolute path of a program, not {value[0][:60]!r}: no shell is used")
-        for argument in value:
-            unknown = set(re.findall(r"\{(\w*)\}", argument)) - {"address", "subject"}
-            if unknown:
-                raise ValueError(
-                    f"{{{min(unknown)}}} is none of {{address}}, {{subject}}; the rest is in its environment"
-                )
-        return value
-
-    @field_validator("webhook")
-    @classmethod
-    def _encrypted(cls, value: str) -> str:
-        here = r"http://(localhost|127\.0\.0\.1|\[::1\])(:\d+)?(/\S*)?"
-        if value and not re.fullmatch(rf"https://[^\s/?#@]+(/\S*)?|{here}", value):
-            raise ValueError("give a URL such as https://hooks.example.org/malletrain; http only for this machine")
         return value
 
 
@@ -386,33 +359,6 @@ class StoreSection(Section):
     """MB (10^6 bytes) that must be free on its file system, else nothing new is started."""
 
 
-class FailoverSection(Section):
-    """A second daemon on another machine that takes over when this one dies; the section is the same on both."""
-
-    urls: list[str] = []
-    """URLs (`api.url`) of both daemons; the first begins. Empty: there is one daemon."""
-    shared: AbsolutePath = ""
-    """Folder that both machines mount and the daemons' user writes: the register of who is active."""
-    lease_s: Annotated[Seconds, Field(ge=1, le=60)] = 4.0
-    """Seconds without a word from the other after which the active one stops; the other takes over a second later."""
-
-    @field_validator("urls")
-    @classmethod
-    def _two(cls, value: list[str]) -> list[str]:
-        urls = [url.rstrip("/") for url in value]
-        if urls and (len(set(urls)) != 2 or len(urls) != 2):
-            raise ValueError('name two daemons, such as ["http://head1:8470", "http://head2:8470"]')
-        if bad := [url for url in urls if not re.fullmatch(r"https?://[^\s,/?#]+(/[^\s,?#]*)?", url)]:
-            raise ValueError(f"{bad[0][:80]!r} is no URL such as http://head1:8470")
-        return urls
-
-    @model_validator(mode="after")
-    def _with_register(self) -> Self:
-        if self.urls and not self.shared:
-            raise ValueError("urls needs shared: without a register both daemons could be active at once")
-        return self
-
-
 class LogSection(Section):
     """The daemon's log, on stderr: journald takes it from there."""
 
@@ -420,24 +366,6 @@ class LogSection(Section):
     """Least level that is logged."""
     format: Literal["auto", "json", "console"] = "auto"
     """`auto`: readable text on a terminal, JSON otherwise."""
-
-
-class TracesSection(Section):
-    """Traces of ticks and looks for an OpenTelemetry collector: times and counts, no names."""
-
-    endpoint: str = ""
-    """The collector's OTLP/HTTP URL, such as http://127.0.0.1:4318/v1/traces; empty: none are made."""
-    ca: AbsolutePath = ""
-    """Certificates (PEM) to trust for it; empty: those that Python's `requests` trusts."""
-
-    @field_validator("endpoint")
-    @classmethod
-    def _a_url(cls, value: str) -> str:
-        if value and not re.fullmatch(r"https?://[^\s/?#@]+/\S+", value):
-            raise ValueError(
-                "give a URL with its path and without a password, such as http://127.0.0.1:4318/v1/traces"
-            )
-        return value
 
 
 class BreakerSection(Section):
@@ -474,15 +402,19 @@ class Config(Section):
     web: WebSection = WebSection()
     notify: NotifySection = NotifySection()
     store: StoreSection = StoreSection()
-    failover: FailoverSection = FailoverSection()
     log: LogSection = LogSection()
-    traces: TracesSection = TracesSection()
     breaker: BreakerSection = BreakerSection()
 
-    @model_validator(mode="after")
-    def _own_url_is_one(self) -> Self:
-        if self.failover.urls and self.api.url not in self.failover.urls:
-            raise ValueError("failover.urls must hold this daemon's own api.url")
+    _gone: tuple[str, ...] = PrivateAttr(())
+
+    @property
+    def gone(self) -> tuple[str, ...]:
+        """Keys of the file that an earlier release had, each with the reason why it is gone."""
+        return self._gone
+
+    def with_gone(self, gone: Iterable[str]) -> Self:
+        """This configuration, read from a file that holds such keys."""
+        self._gone = tuple(gone)
         return self
 
 

@@ -45,7 +45,7 @@ LOG_INTERVAL_S = 60.0
 
 
 class DiskJournal(Protocol):
-    """The journal on disk (`malletrain.store.journal.SqliteJournal`), or on two."""
+    """The journal on disk (`malletrain.store.journal.SqliteJournal`)."""
 
     @property
     def path(self) -> Path:

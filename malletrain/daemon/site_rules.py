@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from malletrain.api.roles import uids_of
-from malletrain.config import BudgetSection, Config, LimitSection, NotifySection, WebSection
+from malletrain.config import BudgetSection, Config, LimitSection, WebSection
 from malletrain.decide.entitlement.budgets import AccountBudget, Period
 from malletrain.decide.entitlement.limits import SiteLimit
 from malletrain.decide.promise.promised_reserve import MainPromise
@@ -252,22 +252,10 @@ def proxy_secret_of(web: WebSection) -> str:
     Raises:
         InvalidInput: the file cannot be read, others can read it, or it is too short.
     """
-    return _secret_in(web.proxy_secret_file, "web.proxy_secret_file")
-
-
-def webhook_token_of(notify: NotifySection) -> str:
-    """The token that a webhook is shown; empty where none is named.
-
-    Raises:
-        InvalidInput: the file cannot be read, others can read it, or it is too short.
-    """
-    return _secret_in(notify.webhook_token_file, "notify.webhook_token_file")
-
-
-def _secret_in(file: str, key: str) -> str:
-    if not file:
+    if not web.proxy_secret_file:
         return ""
-    path = Path(file)
+    path = Path(web.proxy_secret_file)
+    key = "web.proxy_secret_file"
     try:
         secret, mode = path.read_text("ascii").strip(), path.stat().st_mode
     except (OSError, ValueError) as error:

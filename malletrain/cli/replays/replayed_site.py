@@ -58,6 +58,7 @@ def replayed_rules(config: Config, slurm: str = "", epilog_s: float | None = Non
         max_wait_s=60.0 * config.sizing.max_wait_minutes,
         turn_s=60.0 * config.sizing.turn_minutes,
         keep_idle=pool.keep_idle,
+        spare_hetjobs=pool.spare_hetjobs,
         max_pilots=min(pool.few_pilots, pool.max_pilots) if pool.stage == "few" else pool.max_pilots,
         max_starts=_starts_at_a_look(config),
         max_nodes=1 if pool.stage == "few" else config.pilot.max_nodes,
