@@ -234,7 +234,7 @@ def test_a_batch_that_cannot_be_finished_is_given_back_at_once(tmp_path: Path) -
 
 
 def test_a_job_fails_when_nobody_gets_on(tmp_path: Path) -> None:
-    """Each worker's script fails at the same item; all others are done first, but for one that another worker is at."""
+    """Each worker's script fails at the same item; all others are done first, but for one that is under way."""
     (tmp_path / "fail").touch()
     with running(tmp_path, TERMS) as (daemon, _), pilots(daemon.url, tmp_path):
         wait_until(lambda: bool(daemon.seen(EventKind.JOB_FAILED)), 180, "the job has failed")
