@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import TYPE_CHECKING, Protocol
 
-from malletrain import __version__
+from malletrain import __version__, pip_install
 from malletrain.config.sections import TracesSection
 from malletrain.domain.errors import InvalidInput
 
@@ -63,7 +63,7 @@ def tracer_of(traces: TracesSection, exporter: SpanExporter | None = None) -> Tr
         from opentelemetry.sdk.trace.export import BatchSpanProcessor
     except ImportError as error:
         raise InvalidInput(
-            "traces.endpoint", f"needs OpenTelemetry: pip install 'malletrain[traces]', or leave it out ({error})"
+            "traces.endpoint", f"needs OpenTelemetry: {pip_install('traces')}, or leave it out ({error})"
         ) from error
     exporter = exporter or OTLPSpanExporter(
         traces.endpoint, certificate_file=traces.ca or None, headers={}, timeout=EXPORT_TIMEOUT_S

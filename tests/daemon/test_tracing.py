@@ -137,7 +137,7 @@ def test_without_an_endpoint_nothing_is_made() -> None:
 
 def test_without_opentelemetry_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "opentelemetry.sdk.resources", None)
-    with pytest.raises(InvalidInput, match=r"pip install 'malletrain\[traces\]'"):
+    with pytest.raises(InvalidInput, match=r"pip install '\./malletrain-\S+\.whl\[traces\]'"):
         tracer_of(TracesSection(endpoint="http://127.0.0.1:4318/v1/traces"))
 
 
