@@ -38,12 +38,6 @@ UNKNOWN_EPILOG_S = 60.0
 MIN_SECRET_CHARACTERS = 16
 
 
-def most_pilots(config: Config) -> int:
-    """How many pilots the site's stage allows at a time."""
-    pool = config.pool
-    return min(pool.few_pilots, pool.max_pilots) if pool.stage == "few" else pool.max_pilots
-
-
 def most_nodes(config: Config) -> int:
     """How many nodes one pilot may hold: one in stage `few`, whose few pilots are few nodes."""
     return 1 if config.pool.stage == "few" else config.pilot.max_nodes
@@ -59,7 +53,7 @@ def most_starts(config: Config) -> int:
 def promise_of(config: Config) -> MainPromise | None:
     """What the main queue is promised; None: nothing."""
     given = config.promise
-    most = config.pool.few_pilots if config.pool.stage == "few" else MAX_LEARNT_PILOTS
+    most = config.pool.pilots if config.pool.stage == "few" else MAX_LEARNT_PILOTS
     found = MainPromise(
         given.main_delay_p95, given.main_delay_mean, given.immediate_refusals, given.cycle_ratio, given.chance, most,
         harmless_cycles=given.controller_cycle == "auto",
@@ -121,7 +115,6 @@ def rules_from(config: Config, facts: SiteFacts) -> Rules:
     - patience with a leave for a main job: the cycle must find the node empty.
     """
     margin = config.pilot.margin_s
-    patience = config.pilot.start_patience_s
     margin_s = facts.kill_wait_s + facts.over_time_limit_s + 5.0 if margin == "auto" else margin
     partition = facts.partitions[config.slurm.partition]
     longest = config.pilot.max_minutes * 60.0
@@ -143,14 +136,13 @@ def rules_from(config: Config, facts: SiteFacts) -> Rules:
         budgets=tuple(_budget(each) for each in config.sizing.budgets),
         max_resizes=config.sizing.max_resizes or None,
         max_wait_s=60.0 * config.sizing.max_wait_minutes,
-        turn_s=60.0 * config.sizing.turn_minutes,
         classes=NodeClasses(config.sizing.classes),
         class_features=frozenset(config.sizing.class_features),
         probing=_probing(config.sizing.profile),
         keep_idle=config.pool.keep_idle,
         spare_hetjobs=config.pool.spare_hetjobs,
         keep_leaves=config.pool.keep_leaves,
-        max_pilots=most_pilots(config),
+        max_pilots=config.pool.pilots,
         max_starts=most_starts(config),
         promise=promise_of(config),
         max_nodes=most_nodes(config),
@@ -165,7 +157,7 @@ def rules_from(config: Config, facts: SiteFacts) -> Rules:
         idle_s=60.0 * config.pilot.idle_minutes,
         max_faults=config.breaker.faults_of_job,
         set_aside_s=60.0 * config.breaker.pause_minutes,
-        start_patience_s=max(LEAST_PATIENCE_S, 2 * facts.bf_interval_s + 10.0) if patience == "auto" else patience,
+        start_patience_s=max(LEAST_PATIENCE_S, 2 * facts.bf_interval_s + 10.0),
         claim_patience_s=3 * facts.bf_interval_s + 10.0,
         forecast=uses_forecast(config),
         max_top_up=min(50, limits_of(facts).most_tasks),
@@ -216,8 +208,7 @@ def breaker_rules(config: Config) -> BreakerRules:
         breaker.preemptions_per_hour,
         breaker.slow_exits_per_hour,
         breaker.ailing_nodes_per_hour,
-        breaker.slow_cycles_per_hour,
-        60.0 * breaker.pause_minutes,
+        pause_s=60.0 * breaker.pause_minutes,
     )
 
 
