@@ -151,16 +151,8 @@ class PromiseSection(Section):
 
     main_delay_p95: Annotated[Seconds, Field(ge=0, le=3600)] | None = None
     """95 % of main jobs start at most so much later than without pilots: seconds, or "2s", "500ms"; unset: none."""
-    main_delay_mean: Annotated[Seconds, Field(ge=0, le=3600)] | None = None
-    """Main jobs start at most so much later in the mean; unset: no such promise."""
-    immediate_refusals: Annotated[float, Field(ge=0, le=1)] | None = None
-    """At most this share of jobs that start at once or never (srun -I) meets pilots; unset: no such promise."""
     controller_cycle: Literal["off", "auto"] | Annotated[float, Field(ge=1.05, le=100)] = "off"
     """slurmctld's main cycle takes at most so many times as long as without pilots; `auto`: 1.5 or harmless."""
-    chance: Annotated[float, Field(ge=0.5, le=0.999)] = 0.9
-    """Statistical certainty with which the reserve keeps the promise, by the arrivals that are known."""
-    starts_per_minute: Annotated[int, Field(ge=1, le=3000)] = 60
-    """Most pilots started in a minute while `controller_cycle` is on, spread over the looks."""
 
     @property
     def cycle_ratio(self) -> float | None:
@@ -382,6 +374,10 @@ class BreakerSection(Section):
     """Minutes that it then stands back."""
 
 
+#: Pins are 10 to 40 ms of slurmctld each (docs/adr/0005-batched-deeds.md): so many are two seconds at most.
+MAX_STARTS = 50
+
+
 class Config(Section):
     """The whole file. Every value has a default: a small site names its partition and account."""
 
@@ -403,6 +399,11 @@ class Config(Section):
     breaker: BreakerSection = BreakerSection()
 
     _gone: tuple[str, ...] = PrivateAttr(())
+
+    @property
+    def starts_at_a_look(self) -> int:
+        """Most pilots that start at one look: one a second, since the last, while `controller_cycle` is promised."""
+        return MAX_STARTS if self.promise.cycle_ratio is None else min(MAX_STARTS, max(1, int(self.loop.tick_s)))
 
     @property
     def gone(self) -> tuple[str, ...]:

@@ -22,9 +22,6 @@ from malletrain.slurm.site.held_task_limits import limits_of
 from malletrain.slurm.site.power_saving import costly_nodes
 from malletrain.slurm.site.site_facts import Harvest, SiteFacts
 
-#: Pins are 10 to 40 ms of slurmctld each (docs/adr/0005-batched-deeds.md): so many are two seconds at most.
-MAX_STARTS = 50
-
 #: No more pilots are learnt to be borne by slurmctld: the bound of pool.max_pilots.
 MAX_LEARNT_PILOTS = 5000
 
@@ -43,21 +40,13 @@ def most_nodes(config: Config) -> int:
     return 1 if config.pool.stage == "few" else config.pilot.max_nodes
 
 
-def most_starts(config: Config) -> int:
-    """How many pilots may start at one look: a minute's, spread over its looks, where the site says how many."""
-    if config.promise.cycle_ratio is None:
-        return MAX_STARTS
-    return max(1, min(MAX_STARTS, int(config.promise.starts_per_minute * config.loop.tick_s / 60.0)))
-
-
 def promise_of(config: Config) -> MainPromise | None:
     """What the main queue is promised; None: nothing."""
     given = config.promise
     most = config.pool.pilots if config.pool.stage == "few" else MAX_LEARNT_PILOTS
     found = MainPromise(
-        given.main_delay_p95, given.main_delay_mean, given.immediate_refusals, given.cycle_ratio, given.chance, most,
-        harmless_cycles=given.controller_cycle == "auto",
-    )  # fmt: skip
+        given.main_delay_p95, given.cycle_ratio, most_pilots=most, harmless_cycles=given.controller_cycle == "auto"
+    )
     return found if found.holds_nodes or found.cycle_ratio is not None else None
 
 
@@ -143,7 +132,7 @@ def rules_from(config: Config, facts: SiteFacts) -> Rules:
         spare_hetjobs=config.pool.spare_hetjobs,
         keep_leaves=config.pool.keep_leaves,
         max_pilots=config.pool.pilots,
-        max_starts=most_starts(config),
+        max_starts=config.starts_at_a_look,
         promise=promise_of(config),
         max_nodes=most_nodes(config),
         max_pilot_s=longest,

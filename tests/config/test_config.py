@@ -244,8 +244,7 @@ def test_a_promise_is_given_in_seconds_or_with_its_unit(text: str, seconds: floa
     ("line", "fault"),
     [
         ('main_delay_p95 = "2 weeks"', "give seconds as a number, or a duration such as"),
-        ("main_delay_mean = -1", "give at least 0"),
-        ("immediate_refusals = 2", "give at most 1"),
+        ("main_delay_p95 = -1", "give at least 0"),
     ],
 )
 def test_a_promise_that_cannot_be_is_refused(line: str, fault: str) -> None:

@@ -17,8 +17,7 @@ from malletrain.sizing.objective import Objective
 from malletrain.slurm.formats import scalars, text
 from malletrain.slurm.formats.hostlist import node_names
 
-#: Most pilots that the daemon starts at one look, and what it takes an epilog of unknown length for.
-MAX_STARTS = 50
+#: What the daemon takes an epilog of unknown length for.
 UNKNOWN_EPILOG_S = 60.0
 
 
@@ -58,7 +57,7 @@ def replayed_rules(config: Config, slurm: str = "", epilog_s: float | None = Non
         max_wait_s=60.0 * config.sizing.max_wait_minutes,
         keep_idle=pool.keep_idle,
         max_pilots=pool.pilots,
-        max_starts=_starts_at_a_look(config),
+        max_starts=config.starts_at_a_look,
         max_nodes=1 if pool.stage == "few" else config.pilot.max_nodes,
         max_pilot_s=config.pilot.max_minutes * 60.0,
         margin_s=margin_s,
@@ -76,11 +75,4 @@ def replayed_rules(config: Config, slurm: str = "", epilog_s: float | None = Non
 
 def replayed_promise(config: Config) -> MainPromise:
     """What the main queue is promised on the delay of its jobs; its chance alone where nothing is."""
-    given = config.promise
-    return MainPromise(given.main_delay_p95, given.main_delay_mean, given.immediate_refusals, chance=given.chance)
-
-
-def _starts_at_a_look(config: Config) -> int:
-    if config.promise.cycle_ratio is None:
-        return MAX_STARTS
-    return max(1, min(MAX_STARTS, int(config.promise.starts_per_minute * config.loop.tick_s / 60.0)))
+    return MainPromise(config.promise.main_delay_p95)
