@@ -65,7 +65,7 @@ from malletrain.loop.memory import MemoryJournal
 from malletrain.loop.ports import Cluster
 from malletrain.loop.rollout import summary
 from malletrain.loop.tick import Loop
-from malletrain.loop.trackers.hetjobs_seen import REMEMBERED_DAYS, HetjobsSeen
+from malletrain.loop.trackers.hetjobs_seen import REMEMBERED_DAYS
 from malletrain.slurm.actuator.client import ActuatorClient
 from malletrain.slurm.cluster import SlurmCluster
 from malletrain.slurm.command import Commands
@@ -221,12 +221,12 @@ class Service:
             self._begin(self._disk)
 
     def _learn_arrivals(self, commands: Commands, facts: site_facts.SiteFacts) -> None:
-        """Main jobs of late by accounting: how they arrive, where the site promises them anything, and those that are
-        heterogeneous, where the reserve could harm them."""
+        """Main jobs of late by accounting: how they arrive, and those that are heterogeneous, which the reserve could
+        harm. Also where nothing is promised: people ask how many were late, and of how many."""
         rules, ledger = self._loop.rules, self._loop.ledger
-        promised = rules.promise is not None and rules.promise.holds_nodes
-        if not facts.accounting or not (promised or HetjobsSeen.matter(rules)):
+        if not facts.accounting:
             return
+        promised = rules.promise is not None and rules.promise.holds_nodes
         days = PERIODS_DAYS[0] if promised else REMEMBERED_DAYS
         arrivals = past_arrivals(commands, self._config.slurm.partition, days)
         found, hetjobs = ledger.promise.learn(arrivals), ledger.hetjobs.learn(arrivals, self._clock.now())

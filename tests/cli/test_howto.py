@@ -58,8 +58,8 @@ def test_the_admins_how_to_uses_the_daemons_own_places() -> None:
     text = "\n".join(page.read_text() for page in ADMIN)
     assert str(config.SYSTEM_FILE) in text
     assert f"port {config.Config().api.port}" in text
-    # The page on packages names files and variables of Ansible so.
-    named = [name for page in ADMIN if page.stem != "admin-packages" for name in METRIC.findall(page.read_text())]
+    # The guide to installation names files of packages and variables of Ansible so.
+    named = [name for page in ADMIN if page.stem != "admin-install" for name in METRIC.findall(page.read_text())]
     assert named
     for name in named:
         from malletrain.daemon.views.metrics import Metrics

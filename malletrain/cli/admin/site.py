@@ -17,6 +17,7 @@ import click
 from malletrain import config as configuration
 from malletrain.cli.admin.network_findings import network_findings
 from malletrain.cli.admin.python_findings import python_findings
+from malletrain.cli.admin.reserve_findings import reserve_findings
 from malletrain.domain.errors import ClusterUnavailable, InvalidInput
 from malletrain.domain.snapshot import Snapshot
 from malletrain.slurm import read_files
@@ -105,6 +106,7 @@ def doctor(
         _stage(config),
         _charging(config),
         *room_for_journal(config),
+        *reserve_findings(_commands(config), config),
         *python_findings(_commands(config), harvest, _sites_python()),
         *network_findings(config, _harvest_nodes(config, harvest.partition)),
         *(Finding(Level.WARNING, doubt) for doubt in configuration.doubts(config)),

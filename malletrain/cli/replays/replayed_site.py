@@ -56,6 +56,7 @@ def replayed_rules(config: Config, slurm: str = "", epilog_s: float | None = Non
         max_resizes=config.sizing.max_resizes or None,
         max_wait_s=60.0 * config.sizing.max_wait_minutes,
         keep_idle=pool.keep_idle,
+        spare_hetjobs=pool.spare_hetjobs,
         max_pilots=pool.pilots,
         max_starts=config.starts_at_a_look,
         max_nodes=1 if pool.stage == "few" else config.pilot.max_nodes,

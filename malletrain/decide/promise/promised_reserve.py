@@ -3,7 +3,7 @@
 A main job that finds its nodes in the reserve starts as if there were no pilots. Any other waits for x seconds: the
 daemon's look, the worker's leaving, the epilog. If backfill comes meanwhile, which it does to the share
 q = min(1, x / C) of jobs at random phases of a cycle of C seconds, the job waits for the next cycle, too (measured:
-docs/explanation/measurements.md). With a reserve of r nodes, F(r) of the jobs find theirs in it, so
+docs/figures.md). With a reserve of r nodes, F(r) of the jobs find theirs in it, so
 
     P(delay <= b) = F(r) + (1 - F(r)) G(b),    G(b) = mean over x of  (1 - q) [x <= b] + q [x + C <= b]
 
