@@ -27,7 +27,7 @@ from malletrain.elastic.data.sample_loader import SampleLoader
 from malletrain.elastic.data.sampler import Sampler
 from malletrain.elastic.data.streams import StreamReader, StreamSampler
 from malletrain.elastic.errors import ElasticError
-from malletrain.elastic.guards.step_guard import refuse_searching
+from malletrain.elastic.invariants.optimizer_steps import refuse_searching
 from malletrain.elastic.launch.array_resubmit import ArrayResubmitter
 from malletrain.elastic.link.daemon_link import Link
 from malletrain.elastic.link.local_group import Follower, LocalLeader, LocalPeer, meeting_name
