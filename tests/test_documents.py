@@ -48,7 +48,8 @@ def test_the_architecture_names_files_that_are_there() -> None:
 def test_malletrain_is_installed_from_its_file() -> None:
     """The bare name is nobody's on PyPI: whoever takes it would run code wherever a page is followed."""
     root = Path(__file__).resolve().parents[1]
-    for path in [root / "README.md", *root.glob("docs/**/*.md"), *root.glob("site-configs/*.t*")]:
+    said = [*root.glob("malletrain/**/*.py"), *root.glob("scripts/**/*.py"), *root.glob("site-configs/man/**/*.1")]
+    for path in [root / "README.md", *root.glob("docs/**/*.md"), *root.glob("site-configs/*.t*"), *said]:
         bare = re.search(r"pip install (?:-\S+ )*'?malletrain(?![\w/.-])", path.read_text())
         assert bare is None, f"{path}: {bare}"
 

@@ -482,7 +482,6 @@ class Service:
         """The web page."""
         config = self._config
         settings = PageSettings(
-            session_s=3600.0 * config.web.session_hours,
             is_https=self.url.startswith("https:"),
             daemon=self.url,
             proxy_header=config.web.proxy_header.lower(),
