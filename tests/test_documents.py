@@ -62,3 +62,14 @@ def test_pages_name_the_files_of_this_release() -> None:
     for path in [*pages, *(ROOT / "site-configs").rglob("*.t*")]:
         named = re.findall(r"malletrain[-_](\d+\.\d+\.\d+)", path.read_text())
         assert set(named) <= {__version__}, path
+
+
+def test_every_page_that_code_names_is_there() -> None:
+    """Docstrings and messages cite pages by path: a page that moves takes these along."""
+    folders = [ROOT / name for name in ("malletrain", "scripts", "tests", "site-configs", "examples")]
+    files = [
+        path for folder in folders for path in folder.rglob("*") if path.suffix in {".py", ".yml", ".toml", ".md"}
+    ]
+    named = {(path, page) for path in files for page in re.findall(r"\bdocs/[\w/-]+\.md\b", path.read_text())}
+    assert named
+    assert [f"{path}: {page}" for path, page in sorted(named) if not (ROOT / page).exists()] == []
