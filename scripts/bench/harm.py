@@ -148,13 +148,14 @@ def play(options: argparse.Namespace) -> dict[str, object]:
             120,
             "a pilot on every node but those that stay idle",
         )
+        cycle_at = last_cycle_at(labs[PILOTS])
         arms = [Arm(arm, labs[arm], jobs) for arm in ARMS]
         for arm in arms:
             arm.reset()
         load_before = os.getloadavg()[0]
         begin = time.time() + 2.0
         if options.profile == "site":
-            begin = at_phase(begin, last_cycle_at(labs[PILOTS]), options.phase)
+            begin = at_phase(begin, cycle_at, options.phase)
         for turn, arm in enumerate(arms):
             # One after the other, each time another first: at the same moment the last would wait for a processor.
             arm.start(begin + STAGGER_S[options.profile] * ((turn + options.choice) % len(arms)))
@@ -231,8 +232,15 @@ def align_cycles(labs: Sequence[Lab]) -> None:
 
 
 def last_cycle_at(lab: Lab) -> float:
-    """When backfill began last (Unix seconds, whole ones)."""
-    return sdiag.parse(lab.run(["sdiag"]).stdout).plan.last_cycle_at or time.time()
+    """When backfill began last (Unix seconds, whole ones): the cycle that started the pilots, at the latest.
+
+    Raises:
+        LabError: it has not begun a cycle since its statistics were reset.
+    """
+    found = sdiag.parse(lab.run(["sdiag"]).stdout).plan.last_cycle_at
+    if found is None:
+        raise LabError("sdiag knows of no backfill cycle")
+    return found
 
 
 def at_phase(earliest: float, cycle_at: float, phase_s: float) -> float:
