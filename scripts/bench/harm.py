@@ -12,7 +12,7 @@ switch; staff makes reservations meanwhile. Times of the log are divided by a fa
 With `--promise` the daemon knows no arrivals at first: its reserve is the whole machine until it has seen some fifty.
 With `--learn` the pilots' arm first plays another window of the log alone, without a promise; then its daemon starts
 anew with one, and has arrivals from accounting and from its journal how quickly pilots leave, as on a site.
-`--skip-epilog` puts the script of docs/how-to/admin-epilog.md before the prolog and epilog of the pilots' arm.
+`--skip-epilog` puts the script of docs/how-to/admin-slurm.md before the prolog and epilog of the pilots' arm.
 
 Pilots run a job in restart mode whose script only sleeps: training itself would take this machine's processors from
 all four labs.

@@ -33,7 +33,7 @@ def reserve(lab: Lab, name: str, nodes: str, start: str, *more: str) -> None:
 def test_nodes_that_are_drained_failing_rebooting_or_reserved(any_lab: Lab) -> None:
     lab, n = any_lab, any_lab.nodes
     with lab.changed(Change(settings=dict(POWER))):
-        harvest = Harvesting(lab)
+        harvest = Harvesting(lab, included=n)
         harvest.submit()
         harvest.fill(n)
         lab.run(["scontrol", "update", f"NodeName={n[0]}", "State=DRAIN", "Reason=new disk = bad"])
@@ -61,7 +61,7 @@ def test_nodes_that_are_drained_failing_rebooting_or_reserved(any_lab: Lab) -> N
 def test_nodes_that_are_powered_down(release: str | None, lab_factory: LabFactory) -> None:
     lab = lab_factory(LabConfig(nodes=4, users=True, release=release, settings=POWER))
     n = lab.nodes
-    harvest = Harvesting(lab)
+    harvest = Harvesting(lab, included=n)
     harvest.submit()
     harvest.fill(n)
     lab.run(["scontrol", "update", f"NodeName={n[0]}", "State=POWER_DOWN"])

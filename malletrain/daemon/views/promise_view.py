@@ -70,10 +70,10 @@ def stated(promise: MainPromise | None) -> dict[str, float]:
     if promise is None:
         return {}
     given = {
-        "main_delay_p95": promise.p95_s, "main_delay_mean": promise.mean_s,
-        "immediate_refusals": promise.immediate_refusals, "controller_cycle": promise.cycle_ratio,
+        "main_delay_p95": promise.p95_s,
+        "controller_cycle": promise.cycle_ratio,
         "chance": promise.chance,
-    }  # fmt: skip
+    }
     return {key: value for key, value in given.items() if value is not None}
 
 
