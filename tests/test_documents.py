@@ -48,6 +48,18 @@ def test_the_architecture_names_files_that_are_there() -> None:
 def test_malletrain_is_installed_from_its_file() -> None:
     """The bare name is nobody's on PyPI: whoever takes it would run code wherever a page is followed."""
     root = Path(__file__).resolve().parents[1]
-    for path in [root / "README.md", *root.glob("docs/**/*.md"), *root.glob("site-configs/*.t*")]:
+    said = [*root.glob("malletrain/**/*.py"), *root.glob("scripts/**/*.py"), *root.glob("site-configs/man/**/*.1")]
+    for path in [root / "README.md", *root.glob("docs/**/*.md"), *root.glob("site-configs/*.t*"), *said]:
         bare = re.search(r"pip install (?:-\S+ )*'?malletrain(?![\w/.-])", path.read_text())
         assert bare is None, f"{path}: {bare}"
+
+
+def test_every_page_that_code_names_is_there() -> None:
+    """Docstrings and messages cite pages by path: a page that moves takes these along."""
+    folders = [ROOT / name for name in ("malletrain", "scripts", "tests", "site-configs", "examples")]
+    files = [
+        path for folder in folders for path in folder.rglob("*") if path.suffix in {".py", ".yml", ".toml", ".md"}
+    ]
+    named = {(path, page) for path in files for page in re.findall(r"\bdocs/[\w/-]+\.md\b", path.read_text())}
+    assert named
+    assert [f"{path}: {page}" for path, page in sorted(named) if not (ROOT / page).exists()] == []

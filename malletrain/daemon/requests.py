@@ -63,8 +63,7 @@ class LoopRequests:
         next_id: a job number never given before.
         account_of: the account that a user's jobs are charged to; None: the one that pilots run in.
         of_main_job: the events of the journal that name a job of the main queue.
-        mail_address: the full address of a user (first argument), who may have given one (second); None: no mail
-            is sent here. Raises `Refused` for one that is not permitted.
+        sends_notices: whether the site sends owners messages.
     """
 
     def __init__(
@@ -77,7 +76,7 @@ class LoopRequests:
         next_id: Callable[[], int],
         of_main_job: Callable[[str], Sequence[Event]] = lambda _: (),
         account_of: Callable[[str], str] | None = None,
-        mail_address: Callable[[str, str], str] | None = None,
+        sends_notices: bool = False,
     ) -> None:
         self._loop = loop
         self._facts = facts
@@ -87,7 +86,7 @@ class LoopRequests:
         self._next_id = next_id
         self._of_main_job = of_main_job
         self._account_of = account_of
-        self._mail_address = mail_address
+        self._sends_notices = sends_notices
 
     def announce(self, job: NewJob, identity: Identity) -> int:
         for what, given, ours in (
@@ -154,15 +153,17 @@ class LoopRequests:
         return number
 
     def _address_for(self, job: NewJob, identity: Identity) -> str:
-        """The address that mail about a new job goes to, if its owner asked for mail."""
+        """Whom messages about a new job go to, if its owner asked for any: an address, or their own name."""
         if not job.mail:
             return ""
-        if self._mail_address is None:
+        if not self._sends_notices:
             raise Refused(
-                "--mail-type: the daemon of this site sends nothing (its configuration has no [notify]): leave it "
+                "--mail-type: the daemon of this site sends nothing (its configuration has no notify.hook): leave it "
                 "out; `malletrain wait JOB; mail -s 'it has ended' ADDRESS </dev/null` waits for the end"
             )
-        return self._mail_address(identity.user, job.mail_user)
+        if "@" not in job.mail_user and job.mail_user not in ("", identity.user):
+            raise Refused(f"--mail-user={job.mail_user[:80]} is not your own name: give a whole address")
+        return job.mail_user or identity.user
 
     def _waits(self, job: MalleableJob, identity: Identity) -> str:
         """For what a new job waits, or "". Whether another user's job exists is not said."""

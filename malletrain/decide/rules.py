@@ -55,6 +55,7 @@ class Rules:
         margin_s: a pilot's limit ends so long before its hole does: exit, KillWait and epilog.
         exit_s: a node is free again so long after its pilot's end (epilog), until that has been measured; None: what
             `margin_s` holds is all.
+        free_s: a node is free so long after its pilot's end, by Slurm's own times; None: not measured yet.
         min_hole_s: a shorter hole is left alone: Slurm's limits are whole minutes.
         leave_lead_s: a worker is asked to leave so long before its limit runs out.
         leave_patience_s: a worker that was asked to leave is recycled after so long regardless.
@@ -110,6 +111,7 @@ class Rules:
     max_pilot_s: float = 3600.0
     margin_s: float = 30.0
     exit_s: float | None = None
+    free_s: float | None = None
     min_hole_s: float = 90.0
     leave_lead_s: float = 20.0
     leave_patience_s: float = 15.0

@@ -67,6 +67,7 @@ class EventKind(StrEnum):
     NODE_AILS = "node_ails"
     CLUSTER_UNAVAILABLE = "cluster_unavailable"
     MAIN_STARTED = "main_started"
+    MAIN_ARRIVED = "main_arrived"
     MAIN_MET = "main_met"
     MAIN_UNSEEN = "main_unseen"
     STRAYS = "strays"
@@ -448,6 +449,18 @@ class MainJobsStarted:
 
 
 @dataclass(frozen=True, slots=True)
+class MainJobsArrived:
+    """Main jobs that a look showed for the first time. Of each its id (an array is one), when it was submitted (Unix
+    seconds), its nodes, and how many tasks of it there were."""
+
+    kind: ClassVar[EventKind] = EventKind.MAIN_ARRIVED
+    main_jobs: tuple[str, ...]
+    submitted_at: tuple[float, ...]
+    nodes: tuple[int, ...]
+    tasks: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class MainJobMet:
     """A main job that pilots made room for, or that has a node which a pilot had until lately.
 
@@ -471,6 +484,8 @@ class MainJobMet:
     put_off: bool = field(default=False, metadata=SPARSE)
     #: Pilots were asked to leave for it, and it began on nodes that none had had.
     elsewhere: bool = field(default=False, metadata=SPARSE)
+    #: No pilot need have been on its nodes: it waited behind this main job, which pilots had delayed.
+    waited_for: str = field(default="", metadata=SPARSE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -568,7 +583,7 @@ Payload = (
     | GenerationsReserved | GenerationPublished | GenerationSwitched
     | SamplesReported | MetricReported | ProbeBegun | ProbeEnded
     | DaemonStarted | DaemonStopped | SizesDecided | BreakerSwitched | NodeAils | SlurmUnavailable
-    | MainJobsStarted | MainJobMet | MainJobsUnseen | StraysTakenBack | PoolCounted
+    | MainJobsStarted | MainJobsArrived | MainJobMet | MainJobsUnseen | StraysTakenBack | PoolCounted
     | HolesOpened | HolesEnded | OperatorRequest | UnknownFact
 )  # fmt: skip
 

@@ -78,7 +78,7 @@ class DependencyKind(StrEnum):
 
 
 class MailType(StrEnum):
-    """What the owner gets mail about; the words are Slurm's (sbatch --mail-type)."""
+    """What the owner gets messages about; the words are Slurm's (sbatch --mail-type)."""
 
     BEGIN = "begin"  #: it has begun to train
     END = "end"  #: it is over, however
@@ -158,7 +158,7 @@ class MalleableJob:
     #: Patterns of its tasks' output files as in sbatch(1), as absolute paths: of standard output, and of standard
     #: error where that is another.
     output: tuple[str, ...] = field(default=(), metadata=SPARSE)
-    #: What the owner gets mail about, and at which address.
+    #: What the owner gets messages about, and at which address or user name.
     mail: tuple[MailType, ...] = field(default=(), metadata=SPARSE)
     mail_user: str = field(default="", metadata=SPARSE)
     #: Its fewest nodes of classes of nodes, by a word of the class (`malletrain.decide.demand.least_on`).

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from itertools import groupby
 from typing import TypeVar, cast
 
@@ -228,6 +229,8 @@ class Loop:
             ]
             if signs:
                 self.record(signs)
+            if behind := self.ledger.behind.look(snapshot, self.ledger.promise.delayed(), part, now):
+                self.record(behind)
             self._record_ended(now)
             self._end_the_hopeless()
         situation = self._situation(snapshot)
@@ -237,6 +240,7 @@ class Loop:
         self.advice = decided.advice
         if self._act_for_real:
             self._record_changes(snapshot, decided.decision)
+            self._record_arrived()
             self._record_probes(decided.probes)
             for job, batches in decided.decision.batches.items():
                 self._workers.choose_batches(job, batches)
@@ -293,7 +297,8 @@ class Loop:
 
     def _rules_now(self) -> Rules:
         """The site's rules, with the margin that its epilogs have been seen to need."""
-        return self.rules.with_exits(self.ledger.exits.usual_s())
+        exits = self.ledger.exits
+        return replace(self.rules.with_exits(exits.usual_s()), free_s=exits.free_s())
 
     def _promised(self, snapshot: Snapshot) -> Rules:
         """These rules, with the reserve and the number of pilots that keep the site's promise now, and spare
@@ -506,8 +511,16 @@ class Loop:
         if events:
             self.record(events)
 
+    def _record_arrived(self) -> None:
+        """Main jobs that came: the next daemon knows them without accounting, too."""
+        with self._guard:  # people ask for figures meanwhile
+            events = [Event(self._clock.now(), each) for each in iter(self.ledger.promise.take_arrived, None)]
+        if events:
+            self.record(events)
+
     def _record_given(self, snapshot: Snapshot, awaiting: Mapping[str, bool]) -> None:
         """Whose the main jobs are that wait for pilots to leave: after their end, Slurm no longer tells."""
+        self.ledger.behind.waits(snapshot, awaiting)
         if met := self.ledger.main_jobs.given(awaiting, snapshot, self._clock.now()):
             self.record(met)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence, Set
+from collections.abc import Callable, Collection, Iterator, Sequence, Set
 
 from malletrain.domain.errors import ClusterUnavailable, InvalidInput
 from malletrain.domain.job import task_of
@@ -11,6 +11,10 @@ from malletrain.slurm import pilots
 from malletrain.slurm.command import Commands
 from malletrain.slurm.formats import hostlist, normalise, scalars, squeue, text
 from malletrain.slurm.formats.states import job_state
+
+#: The kernel starts no command with an argument of 128 KiB (MAX_ARG_STRLEN); a task's name has up to 19 characters.
+MAX_LIST_CHARS = 100_000
+MAX_TASKS_PER_LIST = 5_000
 
 #: Slurm's words for "there is no such job any more": what was to be ended has ended.
 _GONE = (
@@ -38,23 +42,27 @@ class Queries:
         self._fields: Sequence[str] = (*squeue.TASK_FIELDS, squeue.EXCLUSIVE)  #: without the last on an older Slurm
 
     def nodes(self, names: Set[str]) -> dict[str, Node]:
-        """Nodes by name, those that are in Slurm. One command for all; one by one when one of them is not."""
-        wanted = ",".join(sorted(names))
+        """Nodes by name, those that are in Slurm. One command for all; by halves when one of them is not."""
+        wanted = hostlist.folded(names)
+        if len(wanted) > MAX_LIST_CHARS:
+            return self._nodes_by_halves(names)
         answer = self._commands.run(["scontrol", "-a", "-o", "show", "node", wanted])
         if not answer.ok or "not found" in answer.output:
             if "not found" not in f"{answer.error} {answer.output}":
                 raise ClusterUnavailable(f"scontrol: {answer.error}")
-            if len(names) == 1:
-                return {}
-            return {name: node for each in sorted(names) for name, node in self.nodes({each}).items()}
+            return self._nodes_by_halves(names) if len(names) > 1 else {}
         try:
             return {row.name: normalise.node(row) for row in text.nodes(answer.output)}
         except InvalidInput as error:
             raise ClusterUnavailable(f"Slurm's answer cannot be right: {error}") from error
 
+    def _nodes_by_halves(self, names: Set[str]) -> dict[str, Node]:
+        ordered, middle = sorted(names), len(names) // 2
+        return self.nodes(frozenset(ordered[:middle])) | self.nodes(frozenset(ordered[middle:]))
+
     def tasks(self, wanted: Sequence[str]) -> dict[str, squeue.TaskRecord]:
         """Rows of these tasks, those that Slurm shows."""
-        return _by_name(self._query(["-j", ",".join(wanted)])) if wanted else {}
+        return _by_name([row for listed in _lists(wanted) for row in self._query(["-j", listed])])
 
     def task(self, pilot: str) -> squeue.TaskRecord | None:
         """The row of a pilot's task; None: Slurm does not show it.
@@ -83,17 +91,18 @@ class Queries:
 
     def comments(self, wanted: Sequence[str]) -> dict[str, str]:
         """What owners have written into the comments of these tasks, of those that Slurm shows."""
-        if not wanted:
-            return {}
+        return {task: comment for listed in _lists(wanted) for task, comment in self._comments(listed)}
+
+    def _comments(self, listed: str) -> list[tuple[str, str]]:
         mark = self._commands.mark()
-        which = ["-j", ",".join(wanted), "-o", f"%i{mark}%k{mark}\x1d{mark}"]
+        which = ["-j", listed, "-o", f"%i{mark}%k{mark}\x1d{mark}"]
         answer = self._commands.run(["squeue", "-a", "-h", "-r", "-t", "all", *which])
         if not answer.ok:
             if is_gone(answer.error):
-                return {}
+                return []
             raise ClusterUnavailable(f"squeue: {answer.error}")
         rows = [row.split(mark) for row in answer.output.split(f"{mark}\x1d{mark}")[:-1]]
-        return {row[0].strip(): row[1].strip() for row in rows if len(row) == 2}
+        return [(row[0].strip(), row[1].strip()) for row in rows if len(row) == 2]
 
     def harvest(self) -> dict[str, squeue.TaskRecord]:
         """All tasks of the harvest partition."""
@@ -123,6 +132,18 @@ class Queries:
             return squeue.parse_tasks(answer.output, mark, self._fields)
         except InvalidInput as error:
             raise ClusterUnavailable(f"Slurm's answer cannot be right: {error}") from error
+
+
+def _lists(tasks: Sequence[str]) -> Iterator[str]:
+    """All of them, in lists that each fit one argument."""
+    for begin in range(0, len(tasks), MAX_TASKS_PER_LIST):
+        yield ",".join(tasks[begin : begin + MAX_TASKS_PER_LIST])
+
+
+def _on(option: str, nodes: Collection[str]) -> list[str]:
+    """The option that asks for what is on these nodes; none where the list is too long: then all is answered."""
+    listed = hostlist.folded(nodes)
+    return [option, listed] if len(listed) <= MAX_LIST_CHARS else []
 
 
 def _by_name(rows: Sequence[squeue.TaskRecord]) -> dict[str, squeue.TaskRecord]:
@@ -169,7 +190,7 @@ class EndedMainJobs:
     def _remembered(self, nodes: Collection[str]) -> list[SlurmJob]:
         mark = self._commands.mark()
         ask = ["squeue", "-a", "-h", "-t", "all", "-o", squeue.queue_format(mark)]
-        answer = self._commands.run([*ask, "-w", ",".join(sorted(nodes))])
+        answer = self._commands.run([*ask, *_on("-w", nodes)])
         if "Invalid node name" in answer.error:  # one of them is no longer in Slurm
             answer = self._commands.run(ask)
         if not answer.ok:
@@ -185,7 +206,7 @@ class EndedMainJobs:
         try:
             answer = self._commands.run(
                 ["sacct", "-a", "-X", "-D", "-n", "-P", "-S", f"now-{int(seconds) + 1}seconds", "-E", "now",
-                 "-N", ",".join(sorted(nodes)), "-o", fields]
+                 *_on("-N", nodes), "-o", fields]
             )  # fmt: skip
         except ClusterUnavailable:
             return None

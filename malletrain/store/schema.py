@@ -199,15 +199,6 @@ usage = Table(
     PrimaryKeyConstraint("day", "job"),
 )
 
-#: No projection: which of two daemons writes (`malletrain.store.pair.replica`). One row, with id 1, or none.
-fence = Table(
-    "fence",
-    metadata,
-    Column("id", Integer, primary_key=True),
-    _integer("epoch"),
-    _integer("pairing", 0),
-)
-
 ledger_image = Table(
     "ledger_image",
     metadata,

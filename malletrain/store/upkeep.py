@@ -44,6 +44,7 @@ _NOTE_KINDS = (
     EventKind.DECIDED.value,
     EventKind.POOL.value,
     EventKind.MAIN_STARTED.value,
+    EventKind.MAIN_ARRIVED.value,
     EventKind.MAIN_MET.value,
     EventKind.MAIN_UNSEEN.value,
     EventKind.HOLES_OPENED.value,

@@ -84,11 +84,6 @@ class Http:
         #: Who the daemon takes the caller for: the answer of POST /v1/session without its token.
         self.identity: dict[str, Any] = {}
 
-    @property
-    def active_url(self) -> str:
-        """The URL of the daemon that answers (`malletrain.wire.pair_http`)."""
-        return self.url
-
     def get(self, path: str, query: Query | None = None, *, wait_s: float = 0.0) -> dict[str, Any]:
         """GET `path` (`/v1/jobs`) with a token; `wait_s` is how long a long poll may take, beyond the time-out.
 

@@ -44,6 +44,12 @@ def test_the_url_of_the_environment_keeps_the_files_partition(home: dict[str, st
     assert of_site(home, system).partition == "harvest"
 
 
+def test_a_home_that_may_not_be_looked_into_has_no_file(tmp_path: Path) -> None:
+    """As root's, which sudo keeps in HOME for another user; its error, for root too, is that of a name too long."""
+    system = put(tmp_path / "etc.toml", 'url = "http://site:2"\n')
+    assert find({"HOME": f"/{'x' * 300}"}, system).url == "http://site:2"
+
+
 def test_relative_xdg_folders_are_ignored(home: dict[str, str], tmp_path: Path) -> None:
     assert user_client_file({**home, "XDG_CONFIG_HOME": "x"}) == tmp_path / ".config/malletrain/client.toml"
     assert user_client_file({**home, "XDG_CONFIG_HOME": "/x"}) == Path("/x/malletrain/client.toml")

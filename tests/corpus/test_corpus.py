@@ -11,8 +11,8 @@ from tests.corpus.cases import files, recorded
 from tests.corpus.groups import GROUPS
 
 ADVICE = """
-To see cases whole, write them with this commit and with the one before, and compare:
-    python -m tests.corpus.record --whole DIR {group}
+To see what differs in each case, field by field (--against COMMIT for another commit than HEAD):
+    python -m tests.corpus.diff {group}
 If the change of behaviour is wanted, record it anew, and say in the commit why:
     python -m tests.corpus.record {group}"""
 

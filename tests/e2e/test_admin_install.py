@@ -30,6 +30,7 @@ GUIDE = ROOT / "docs/how-to/admin-install.md"
 NOT_RUN = re.compile(
     r"python3\.11 -m venv |/opt/malletrain/bin/pip |systemd-|systemctl "
     r"|install (-D )?-m 644 site-configs/systemd/\S+ /(usr/lib|etc/systemd)/"
+    r"|for unit in malletraind"
 )
 LAST_STEP = "systemctl daemon-reload && systemctl enable --now malletraind"
 THE_EDIT = re.compile(r"sed .*PreemptMode=OFF")

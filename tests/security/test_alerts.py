@@ -20,7 +20,6 @@ from pathlib import Path
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from malletrain.daemon.failover.failover_metrics import FailoverMetrics
 from malletrain.daemon.process.timers import Timers
 from malletrain.daemon.run_health import RunHealth
 from malletrain.daemon.views.metrics import Metrics
@@ -29,6 +28,7 @@ from malletrain.wire.messages import WORKER_PURPOSE
 from scripts.lab import Lab
 from tests.api.house import Caller, House
 from tests.daemon.running import Running, file, start, url_of
+from tests.loop.test_strays import plain
 from tests.small_disk import fill, small_disk
 from tests.world import World, job, main_job
 
@@ -84,7 +84,10 @@ def documented() -> dict[str, Alert]:
     return found
 
 
-IN_PROCESS = {"malletrain_preemptions_total", "malletrain_run_failures_total", "malletrain_runs_skipped_total"}
+IN_PROCESS = {
+    "malletrain_preemptions_total", "malletrain_run_failures_total", "malletrain_runs_skipped_total",
+    "malletrain_strays_total",
+}  # fmt: skip
 ON_SLURM = {
     "malletrain_breaker_open", "malletrain_snapshot_timestamp_seconds", "malletrain_journal_writable",
     "malletrain_journal_free_bytes", "malletrain_workers_refused_total",
@@ -99,7 +102,6 @@ def test_every_metric_in_the_documents_is_there() -> None:
     words = "\n".join(page.read_text() for page in DOCUMENT.parents[1].rglob("*.md"))
     named = set(re.findall(r"\bmalletrain_[a-z_]+(?:_total|_seconds|_bytes|_open|_writable|_events)\b", words))
     metrics = Metrics(World().clock)
-    FailoverMetrics(metrics.registry)
     page = metrics.render().decode()
     assert {name for name in named if f"# TYPE {name} " not in page} == set()
 
@@ -115,6 +117,16 @@ def test_preemptions() -> None:
     world.tick()
     metrics.record(world.journal.events)
     assert documented()["malletrain_preemptions_total"].fires(before, metrics.render().decode(), 0.0)
+
+
+def test_jobs_that_are_no_pilots() -> None:
+    world = World()
+    metrics = Metrics(world.clock)
+    before = metrics.render().decode()
+    world.cluster.plain = (plain(70, "n0"),)
+    world.tick()
+    metrics.record(world.journal.events)
+    assert documented()["malletrain_strays_total"].fires(before, metrics.render().decode(), 0.0)
 
 
 def test_failed_and_skipped_runs() -> None:

@@ -58,13 +58,14 @@ def until_saved(lab: Lab) -> None:
 
 @dataclass
 class Harvesting:
-    """One harvest on one lab. `harvest` names partition, account and QOS; `overrides` are fields of Rules. A command
-    is given `patience_s` seconds."""
+    """One harvest on one lab. `harvest` names partition, account and QOS; `overrides` are fields of Rules; `included`
+    are nodes of pool.include. A command is given `patience_s` seconds."""
 
     lab: Lab
     harvest: Harvest = field(default_factory=lambda: Harvest("harvest"))
     environment: Mapping[str, str] | None = None
     overrides: Mapping[str, object] = field(default_factory=dict)
+    included: Sequence[str] = ()
     patience_s: float = 30.0
 
     def __post_init__(self) -> None:
@@ -82,6 +83,7 @@ class Harvesting:
     def rules(self) -> Rules:
         """The daemon's own for this site, with no reserve."""
         text = f'[slurm]\npartition = "{self.harvest.partition}"\n[pool]\nkeep_idle = 0\n'
+        text += f"include = {list(self.included)}\n"
         rules = replace(rules_from(config.parse(text, "test"), self.facts), forecast=False)
         return replace(rules, **self.overrides)  # type: ignore[arg-type]
 

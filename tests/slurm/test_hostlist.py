@@ -160,3 +160,45 @@ def test_lists_that_people_write_name_at_least_one_node() -> None:
     for empty in ("", " ", ",", "(null)", "None"):
         with pytest.raises(InvalidInput, match="names no node"):
             hostlist.node_names(["n1", empty], "pool.include")
+
+
+node_names = st.one_of(
+    words,
+    st.builds("{}{}".format, words, numbers),
+    st.builds("{}{}n{}".format, words, numbers, numbers),
+    st.builds("{}{}-ib0".format, words, numbers),
+    st.integers(10**16, 10**18).map("n{}".format),
+)
+
+
+@given(st.lists(node_names, max_size=60))
+def test_what_is_folded_opens_to_the_same_names(names: list[str]) -> None:
+    assert sorted(hostlist.opened(hostlist.folded(names))) == sorted(set(names))
+
+
+@pytest.mark.parametrize(
+    ("names", "text"),
+    [
+        ((), ""),
+        (("n7",), "n7"),
+        (("n3", "n1", "n2", "n2"), "n[1-3]"),
+        (("n9", "n10", "n09"), "n[9,09-10]"),
+        (("r1n1", "r1n2", "r2n1", "login"), "login,r1n[1-2],r2n1"),
+        (("a1-ib", "a2-ib"), "a1-ib,a2-ib"),
+    ],
+)
+def test_names_are_folded_by_their_last_number(names: tuple[str, ...], text: str) -> None:
+    assert hostlist.folded(names) == text
+
+
+@pytest.mark.slurm
+@settings(
+    max_examples=4, deadline=None, phases=[Phase.generate],  # each try is a process: no shrinking
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)  # fmt: skip
+@given(st.lists(st.lists(node_names, min_size=1, max_size=40), min_size=20, max_size=60))
+def test_slurm_opens_what_is_folded_to_the_same_names(
+    toolchain: Toolchain, tmp_path: Path, lists: list[list[str]]
+) -> None:
+    answers = slurms(toolchain, tmp_path / "slurm.conf", [hostlist.folded(names) for names in lists])
+    assert [sorted(set(opened)) for opened in answers] == [sorted(set(names)) for names in lists]

@@ -9,7 +9,7 @@ import pytest
 
 from malletrain.domain.decision import LeavePilot
 from malletrain.domain.event import EventKind
-from scripts.lab import Change, Lab, LabConfig
+from scripts.lab import Change, Lab, LabConfig, LabError
 from tests.slurm.harvesting import Harvesting
 from tests.slurm_fixtures import LabFactory
 from tests.world import data_of
@@ -33,7 +33,7 @@ def reserve(lab: Lab, name: str, nodes: str, start: str, *more: str) -> None:
 def test_nodes_that_are_drained_failing_rebooting_or_reserved(any_lab: Lab) -> None:
     lab, n = any_lab, any_lab.nodes
     with lab.changed(Change(settings=dict(POWER))):
-        harvest = Harvesting(lab)
+        harvest = Harvesting(lab, included=n)
         harvest.submit()
         harvest.fill(n)
         lab.run(["scontrol", "update", f"NodeName={n[0]}", "State=DRAIN", "Reason=new disk = bad"])
@@ -61,7 +61,7 @@ def test_nodes_that_are_drained_failing_rebooting_or_reserved(any_lab: Lab) -> N
 def test_nodes_that_are_powered_down(release: str | None, lab_factory: LabFactory) -> None:
     lab = lab_factory(LabConfig(nodes=4, users=True, release=release, settings=POWER))
     n = lab.nodes
-    harvest = Harvesting(lab)
+    harvest = Harvesting(lab, included=n)
     harvest.submit()
     harvest.fill(n)
     lab.run(["scontrol", "update", f"NodeName={n[0]}", "State=POWER_DOWN"])
@@ -104,6 +104,8 @@ def test_a_pilot_is_cut_to_a_reservation_that_is_made_while_it_runs(any_lab: Lab
     harvest.submit()
     harvest.fill(n[:1])
     harvest.tick()  # sees when its limit ends
+    with pytest.raises(LabError, match="Requested nodes are busy"):
+        reserve(lab, "made", n[0], "now+600", "Users=bob")
     reserve(lab, "made", n[0], "now+600", "Users=bob", "Flags=IGNORE_JOBS")
     (pilot,) = harvest.held().values()
     before = lab.job(pilot)["TimeLimit"]

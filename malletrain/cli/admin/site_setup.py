@@ -8,6 +8,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from malletrain.domain.errors import InvalidInput
+from malletrain.slurm.formats import hostlist
 from malletrain.slurm.site.power_saving import costly_nodes
 from malletrain.slurm.site.site_config import SiteFacts
 
@@ -26,7 +27,7 @@ _DENY = re.compile(r"\bDenyAccounts=(\S+)", re.IGNORECASE)
 _ONLY = re.compile(r"\bAllowAccounts=(\S+)")
 _GLOBAL = re.compile(r"\s*Preempt(Type|Mode)=(\S+)", re.IGNORECASE)
 
-_GUIDE = "docs/how-to/admin-preemption.md says what to do by hand"
+_GUIDE = "docs/how-to/admin-slurm.md says what to do by hand"
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +68,7 @@ def without_costly_nodes(facts: SiteFacts) -> str:
             "--nodes", "every node is of a cloud or powered down when idle: name those that may be harvested, here "
             "and in pool.include",
         )  # fmt: skip
-    return ",".join(sorted(every - costly))
+    return hostlist.folded(every - costly)
 
 
 def with_harvest(text: str, wanted: Wanted, partitions: Collection[str], accounting: bool) -> str:

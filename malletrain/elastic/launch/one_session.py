@@ -27,7 +27,8 @@ _made_at: list[str] = []
 
 
 def require_one(frame: FrameType | None, environ: Mapping[str, str]) -> None:
-    """Look at where a session is made, before anything is trained. `frame`: that makes it.
+    """Look at where a session is made, before anything is trained. `frame`: of the session's
+    own constructor, or of what calls it.
 
     Raises:
         ElasticError: in a job, the script makes another one, or is seen to make one after it.

@@ -1,4 +1,5 @@
-"""Slurm's node lists, `n[001-003,7]`, opened to the names that `scontrol show hostnames` gives, within bounds.
+"""Slurm's node lists, `n[001-003,7]`, opened to the names that `scontrol show hostnames` gives, within bounds, and
+folded again: the kernel takes no argument of more than 128 KiB.
 
 Own code because no library opens `n[01-120]`, which Slurm writes for n01 to n99, n100 to n120: a range is padded to
 the width of its first number, and numbers that are longer stand as they are (hostlist.c).
@@ -7,7 +8,7 @@ the width of its first number, and numbers that are longer stand as they are (ho
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Set
 from functools import lru_cache
 from itertools import product
 
@@ -25,6 +26,8 @@ _NAME = re.compile(r"[A-Za-z0-9_.\-]+\Z")
 _LIST = re.compile(r"[A-Za-z0-9_.\-\[\],]+\Z")
 _ITEM = re.compile(r"(?:[^,\[\]]|\[[^\[\]]*\])+")
 _BRACKET = re.compile(r"\[([^\[\]]*)\]")
+# A name that ends in a number, of digits that Slurm's 64 bits hold.
+_NUMBERED = re.compile(r"(.*?)([0-9]{1,18})\Z")
 # Slurm reads `1-` as 1.
 _RANGE = re.compile(r"([0-9]{1,253})(?:-([0-9]{1,253})?)?\Z")
 
@@ -67,6 +70,37 @@ def node_names(lists: Iterable[str], where: str) -> frozenset[str]:
     if not all(found):
         raise InvalidInput(where, "names no node; write n[001-128], or leave it out")
     return frozenset(name for names in found for name in names)
+
+
+def folded(names: Iterable[str]) -> str:
+    """`login,n[001-128,130]`: these names, sorted, as Slurm's commands and slurm.conf take them.
+
+    Only the last digits of a name are folded: Slurm takes nothing behind a bracket.
+    """
+    numbers: dict[str, dict[int, set[int]]] = {}  # of names by what stands before and the width
+    plain = []
+    for name in set(names):
+        match = _NUMBERED.match(name)
+        if match is None:
+            plain.append(name)
+        else:
+            numbers.setdefault(match[1], {}).setdefault(len(match[2]), set()).add(int(match[2]))
+    return ",".join(sorted([*plain, *(_folded(before, those) for before, those in numbers.items())]))
+
+
+def _folded(before: str, numbers: Mapping[int, Set[int]]) -> str:
+    runs = [run for width, those in sorted(numbers.items()) for run in _runs(those, width)]
+    alone = len(runs) == 1 and "-" not in runs[0]
+    return before + (runs[0] if alone else f"[{','.join(runs)}]")
+
+
+def _runs(numbers: Set[int], width: int) -> Iterator[str]:
+    """Consecutive numbers as `001-128`: of one width, so that nobody's rule for padding matters."""
+    for first in sorted(number for number in numbers if number - 1 not in numbers):
+        last = first
+        while last + 1 in numbers:
+            last += 1
+        yield f"{first:0{width}}-{last:0{width}}" if last > first else f"{first:0{width}}"
 
 
 def size(text: str, where: str = "node list") -> int:

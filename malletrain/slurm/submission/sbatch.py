@@ -148,7 +148,7 @@ class BatchRequest:
 
         Args:
             job: the number that the daemon gave the job (any text for a dry run).
-            url: where the daemon listens; of an active and a passive one both, with a comma between.
+            url: where the daemon listens.
             python: absolute path of an interpreter that has malletrain, on the nodes too.
             environment: the caller's; sbatch passes it on as it always does (--export), without SBATCH_ variables,
                 which would override the script's own lines. MALLETRAIN_CA and MALLETRAIN_TLS_USER are written into

@@ -144,7 +144,7 @@ INSERT INTO "schema_version" VALUES(2,'batches','2026-11-25 12:58:48');
 INSERT INTO "schema_version" VALUES(3,'reserved','2026-11-25 12:58:48');
 INSERT INTO "schema_version" VALUES(4,'stays_by_end','2026-11-25 12:58:48');
 INSERT INTO "schema_version" VALUES(5,'fence','2026-11-25 12:58:48');
-INSERT INTO "schema_version" VALUES(6,'ledger_image','2026-11-27 11:30:16');
+INSERT INTO "schema_version" VALUES(6,'ledger_image','2026-11-27 11:34:56');
 CREATE TABLE schema_views (
         name TEXT NOT NULL PRIMARY KEY,
         sql TEXT NOT NULL
@@ -278,79 +278,6 @@ CREATE INDEX stay_by_job ON stay (job, started_at);
 CREATE INDEX stay_open ON stay (started_at) WHERE ended_at IS NULL;
 CREATE INDEX pool_by_time ON pool (at);
 CREATE INDEX stay_by_end ON stay (ended_at);
-CREATE VIEW holes_used AS
-SELECT
-    stay.node AS node,
-    COUNT(*) AS stays,
-    SUM(stay.ended_at - stay.started_at) AS node_seconds,
-    AVG(stay.ended_at - stay.started_at) AS mean_s,
-    MAX(stay.ended_at - stay.started_at) AS longest_s,
-    SUM(stay.preempted) AS preemptions
-FROM stay
-WHERE stay.ended_at IS NOT NULL
-GROUP BY stay.node
-ORDER BY node_seconds DESC, stay.node;
-CREATE VIEW preemptions AS
-SELECT
-    stay.ended_at AS at,
-    datetime(stay.ended_at, 'unixepoch') AS utc,
-    job.user AS user,
-    job.account AS account,
-    stay.job AS job,
-    stay.pilot AS pilot,
-    stay.node AS node,
-    stay.ended_at - stay.started_at AS held_s,
-    stay.reason AS reason
-FROM stay
-JOIN job ON job.id = stay.job
-WHERE stay.preempted = 1
-ORDER BY stay.ended_at, stay.id;
-CREATE VIEW resizes AS
-SELECT
-    resize.at AS at,
-    datetime(resize.at, 'unixepoch') AS utc,
-    job.user AS user,
-    job.account AS account,
-    resize.job AS job,
-    resize.generation AS generation,
-    resize.nodes_before AS nodes_before,
-    resize.nodes AS nodes,
-    resize.pause_s AS pause_s,
-    resize.reason AS reason
-FROM resize
-JOIN job ON job.id = resize.job
-WHERE resize.nodes_before > 0
-ORDER BY resize.at, resize.job, resize.generation;
-CREATE VIEW usage_by_day AS
-SELECT
-    usage.day AS day,
-    job.user AS user,
-    job.account AS account,
-    SUM(usage.node_seconds) AS node_seconds,
-    SUM(usage.node_seconds) / 3600.0 AS node_hours,
-    SUM(usage.samples) AS samples,
-    COUNT(DISTINCT usage.job) AS jobs,
-    SUM(usage.stays) AS stays,
-    SUM(usage.preemptions) AS preemptions
-FROM usage
-JOIN job ON job.id = usage.job
-GROUP BY usage.day, job.user, job.account
-ORDER BY usage.day, job.user, job.account;
-CREATE VIEW yields AS
-SELECT
-    stay.ended_at AS at,
-    datetime(stay.ended_at, 'unixepoch') AS utc,
-    job.user AS user,
-    job.account AS account,
-    stay.job AS job,
-    stay.pilot AS pilot,
-    stay.node AS node,
-    stay.ended_at - stay.started_at AS held_s,
-    stay.reason AS reason
-FROM stay
-JOIN job ON job.id = stay.job
-WHERE stay.leave_cause = 'yield' AND stay.ended_at IS NOT NULL
-ORDER BY stay.ended_at, stay.id;
 DELETE FROM "sqlite_sequence";
 INSERT INTO "sqlite_sequence" VALUES('event',36);
 COMMIT;
