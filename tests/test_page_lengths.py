@@ -79,12 +79,12 @@ TOO_LONG = {
     "docs/adr/0023-invariants-in-the-process.md": 275,
     "docs/explanation/elastic.md": 4258,
     "docs/explanation/forecast.md": 1765,
-    "docs/explanation/promise.md": 1905,
+    "docs/explanation/promise.md": 1878,
     "docs/how-to/researcher-script.md": 5349,
     "docs/quick-start/transcript-researcher.md": 413,
     "docs/quick-start/transcript-sysadmin.md": 981,
-    "docs/reference/commands.md": 5510,
-    "docs/reference/config.md": 2517,
+    "docs/reference/commands.md": 5507,
+    "docs/reference/config.md": 2327,
 }
 
 

@@ -11,6 +11,7 @@ from malletrain.api.visibility import Visibility
 from malletrain.daemon.views.explain import explain
 from malletrain.daemon.views.promise_view import promise_figures, promise_row
 from malletrain.daemon.views.scalability_view import profile_row
+from malletrain.decide.entitlement.fixed_size import size_kept
 from malletrain.domain.errors import InvalidInput, Refused
 from malletrain.domain.event import (
     ArrayAttached,
@@ -22,8 +23,19 @@ from malletrain.domain.event import (
     JobReleased,
     OperatorRequest,
     Payload,
+    ScriptChecked,
 )
-from malletrain.domain.job import Curve, DependencyKind, Elastic, JobPhase, JobView, MailType, MalleableJob, Profile
+from malletrain.domain.job import (
+    Curve,
+    DependencyKind,
+    Elastic,
+    JobPhase,
+    JobView,
+    MailType,
+    MalleableJob,
+    Profile,
+    ScriptVerdict,
+)
 from malletrain.loop.job_dependencies import waiting_reason
 from malletrain.loop.ports import Clock
 from malletrain.loop.tick import Loop
@@ -125,11 +137,16 @@ class LoopRequests:
                 mail=tuple(map(MailType, job.mail)),
                 mail_user=mail_user,
                 class_min=job.class_min,
+                trusted=job.trusted,
             )
             if why := self._loop.refusal(wanted):
                 raise Conflict(why)
             waits = self._waits(wanted, identity)
             events = [self._event(JobAnnounced(wanted), number)]
+            if job.check is not None:
+                digest, verdict, text = job.check
+                checked = ScriptChecked(digest, ScriptVerdict(verdict), text, size_kept(wanted, 0))
+                events.append(self._event(checked, number, text))
             if waits:
                 events.append(self._event(JobHeld(identity.user, waits=True), number, waits))
             self._loop.record(events)

@@ -92,7 +92,9 @@ class JobRow(Row):
 
     `rate` is that of the last window of training, `mean_pause_s` the mean stall of its `resizes`; `metrics` the last
     value of each figure that the script reported; `held_tasks` the pilots that wait for a hole; `pilots` lists those
-    that hold a node or are about to.
+    that hold a node or are about to. `check_verdict` says whether its script trains alike at every size (`equal`,
+    `different`, `undecided`; empty: not checked), `check_text` why, `check_digest` which script that was; a job that
+    is `different` stays at `fixed_nodes`, unless its owner answers for it (`trusted`).
     """
 
     id: int
@@ -129,6 +131,11 @@ class JobRow(Row):
     batch_max: int | None = None
     batch: int | None = None
     noise_scale: float | None = None
+    trusted: bool = False
+    check_verdict: str = ""
+    check_text: str = ""
+    check_digest: str = ""
+    fixed_nodes: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
