@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 
 from malletrain.decide.demand import DecisionCache
@@ -32,7 +32,7 @@ from malletrain.decide.strays import find_strays
 from malletrain.decide.yielding import YieldPlan, any_pending_fits, availability, plan_yields
 from malletrain.domain.decision import Action, Decision, Hole, LeaveCause, LeavePilot, Refusal
 from malletrain.domain.job import JobView, Pilot
-from malletrain.domain.snapshot import NodeState
+from malletrain.domain.snapshot import NodeState, Snapshot
 from malletrain.learn.hole_forecast import Forecast
 from malletrain.sizing.policy import Policy
 
@@ -160,6 +160,10 @@ def _keep_reserve(draft: Draft, inputs: Inputs) -> None:
         max_starts=rules.max_starts,
         max_nodes=min([rules.max_nodes, *_widest(inputs.live)]),
     )
+    if draft.width > 1:
+        # The nodes of a pilot leave together, so they are of one cohort as far as may be.
+        draft.holes = draft.holes.by_cohort(situation.open_holes)
+        draft.free = _best_first((draft.holes[hole.node] for hole in draft.free), inputs.snapshot)
     if draft.width > 1 and not situation.paused:
         _make_room(draft, inputs)
     room = rules.max_pilots - inputs.tasks.count(draft.staying)
@@ -330,8 +334,11 @@ def _free_holes(
             refusals.append(Refusal(name, f"hole of {max(0.0, hole.until - now):.0f} s is too short ({hole.reason})"))
         else:
             free.append(hole)
-    free.sort(key=lambda hole: rank(hole, snapshot.node[hole.node].weight))
-    return free, refusals
+    return _best_first(free, snapshot), refusals
+
+
+def _best_first(free: Iterable[Hole], snapshot: Snapshot) -> list[Hole]:
+    return sorted(free, key=lambda hole: rank(hole, snapshot.node[hole.node].weight))
 
 
 def _reserve(draft: Draft, inputs: Inputs) -> Reserve:

@@ -70,15 +70,22 @@ class Holes(Mapping[str, Hole]):
         of_held: HoleEnd,
         of_free: HoleEnd,
         foresight: Foresight | None,
+        opened: Mapping[str, OpenHole] | None = None,
     ) -> None:
         """`planned`: what ends the holes of `names` that a plan or a reservation wants; `of_held` and `of_free`: what
-        ends those of all others, where a pilot holds the node and where none does."""
+        ends those of all others, where a pilot holds the node and where none does; `opened`: which became idle
+        together, where that matters without a forecast."""
         self.names = names
         self.planned = planned
         self._held = held
         self._of_held = of_held
         self._of_free = of_free
         self._foresight = foresight
+        self._opened = opened or {}
+
+    def by_cohort(self, opened: Mapping[str, OpenHole]) -> Holes:
+        """The same, and which became idle together; a forecast says so anyway."""
+        return Holes(self.names, self.planned, self._held, self._of_held, self._of_free, self._foresight, opened)
 
     @staticmethod
     def none() -> Holes:
@@ -109,7 +116,8 @@ class Holes(Mapping[str, Hole]):
             raise KeyError(node)
         until, why = self.end(node)
         if self._foresight is None:
-            return Hole(node, until, why)
+            known = self._opened.get(node)
+            return Hole(node, until, why, None, None if known is None else known.together)
         return Hole(node, until, why, *self._foresight.of(node, until))
 
     def __contains__(self, node: object) -> bool:
@@ -182,7 +190,7 @@ class Foresight:
             left = max(0.0, until - self._now)
             lasts = self._forecast.expected_remaining_s(self._now - hole.began, hole.cohort, left)
             self._lasts[alike] = lasts
-        return lasts, hole.began
+        return lasts, hole.together
 
 
 def pilot_limit_s(hole: Hole, now: float, rules: Rules) -> float:

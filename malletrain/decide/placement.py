@@ -1,9 +1,9 @@
 """Which nodes: a job keeps what it holds; growth takes the longest holes, shrinking gives up the shortest.
 
-With a forecast, the longest are those that probably last, and nodes that became idle together go to one job, since
-they leave together and it pays once. Of those the job takes nodes on leaf switches that it is on already, then from
-as few others as will do (Slurm's topology). Jobs whose nodes cost most to start choose first. Finer rules for who
-gets which hole were tried and gained nothing (docs/explanation/forecast.md).
+With a forecast, the longest are those that probably last. With one, or for pilots of several nodes, nodes that became
+idle together go to one job, since they leave together and it pays once. Of those the job takes nodes on leaf switches
+that it is on already, then from as few others as will do (Slurm's topology). Jobs whose nodes cost most to start
+choose first. Finer rules for who gets which hole were tried and gained nothing (docs/explanation/forecast.md).
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def rank(hole: Hole, weight: int) -> tuple[float, int, float, float, str]:
     """The order in which holes are taken: the longest first; of those that last about as long (within a factor of
     two) the one whose node Slurm prefers least, by its Weight; then the longer one, and cohorts side by side."""
     if hole.expected_s is None:
-        return -hole.until, -weight, 0.0, 0.0, hole.node
+        return -hole.until, -weight, 0.0, hole.cohort or 0.0, hole.node
     about = math.floor(math.log2(max(1.0, hole.expected_s)))
     return -about, -weight, -hole.expected_s, hole.cohort or 0.0, hole.node
 

@@ -155,10 +155,19 @@ class Hole(NamedTuple):  # each look makes one for every node that is free or ha
 
 @dataclass(frozen=True, slots=True)
 class OpenHole:
-    """Since when a node has no main job (Unix seconds), and how many nodes became idle with it, itself included."""
+    """Since when a node has no main job (Unix seconds), and how many nodes became idle with it, itself included.
+
+    `before`: when they became idle, where an earlier daemon has seen that and this one only since `began`.
+    """
 
     began: float
     cohort: int
+    before: float | None = None
+
+    @property
+    def together(self) -> float:
+        """The same for nodes that became idle together (Unix seconds)."""
+        return self.began if self.before is None else self.before
 
 
 @dataclass(frozen=True, slots=True)

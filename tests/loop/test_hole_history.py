@@ -136,3 +136,23 @@ def test_a_start_says_how_long_its_hole_probably_lasts() -> None:
     starts = [e.reason for e in world.journal.events if data_of(e).get("type") == "start"]
     assert len(starts) == 2, "intent and outcome"
     assert "nothing planned), probably " in starts[0]
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+def test_a_wide_pilot_holds_nodes_that_became_idle_together_also_those_that_an_earlier_daemon_saw(
+    restarted: bool,
+) -> None:
+    world = World(nodes=8, rules=replace(RULES, max_nodes=4, max_pilots=2, max_wait_s=0.0))
+    even, odd = [f"n{i}" for i in range(0, 8, 2)], [f"n{i}" for i in range(1, 8, 2)]
+    for running in ([main_job(1, nodes=even), main_job(2, nodes=odd)], [main_job(2, nodes=odd)], []):
+        world.cluster.set_main(running)
+        world.tick()
+    if restarted:
+        world.loop.record([event_of(world.clock.now(), EventKind.DAEMON_STARTED)])
+        world.tick(200.0)
+    world.submit(job(1))
+    world.tick()
+    tasks: dict[str, set[str]] = {}
+    for pilot in world.loop.views[1].staying:
+        tasks.setdefault(pilot.task, set()).add(pilot.node or "")
+    assert sorted(map(sorted, tasks.values())) == [even, odd]

@@ -46,6 +46,7 @@ class HoleTracker:
         self.history = history or HoleHistory()
         self._cohorts: dict[str, _Cohort] = {}
         self._open: dict[str, OpenHole] = {}
+        self._before: dict[str, float] = {}  # of nodes that were idle when the last daemon ended: since when
         self._last_at: float | None = None
 
     def apply(self, event: Event) -> None:
@@ -73,7 +74,9 @@ class HoleTracker:
         if nodes:
             cohort = _Cohort(at, len(nodes), opened.seen_whole, set(nodes))
             self._cohorts.update(dict.fromkeys(nodes, cohort))
-            self._open.update(dict.fromkeys(nodes, OpenHole(at, len(nodes))))
+            before = {} if opened.seen_whole else self._before
+            self._open.update({name: OpenHole(at, len(nodes), before.get(name)) for name in nodes})
+        self._before = {}
 
     def _ended(self, at: float, ended: HolesEnded) -> None:
         last_seen = at if ended.last_seen is None else ended.last_seen
@@ -97,6 +100,7 @@ class HoleTracker:
             lasted = max(0.0, (self._last_at or cohort.began) - cohort.began)
             self.history.add(cohort.began + lasted, lasted, cohort.size, taken=False, nodes=len(cohort.open))
         self._cohorts.clear()
+        self._before = {name: hole.together for name, hole in self._open.items()}
         self._open.clear()
 
 

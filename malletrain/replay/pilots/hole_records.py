@@ -13,9 +13,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from malletrain.learn.hole_forecast import Forecast, HoleHistory
+from malletrain.replay.options import NodeOrder, Options
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
+
+
+def has_cohorts(options: Options) -> bool:
+    """Whether the daemon tells apart which nodes became idle together: for its forecast, and for wide pilots."""
+    return options.order is NodeOrder.FORECAST or (options.order is NodeOrder.NAME and options.max_nodes > 1)
 
 
 class HoleRecords:

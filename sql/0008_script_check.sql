@@ -1,6 +1,3 @@
--- Which of two daemons wrote: there is one.
-DROP TABLE fence;
-
 -- Whether a job's script trains alike at every size, by `malletrain check`: equal, different, undecided, or '' where it
 -- was not checked. A job that is different keeps its size (`fixed_nodes`), unless its owner answers for it (`trusted`).
 ALTER TABLE job ADD COLUMN trusted INTEGER NOT NULL DEFAULT 0;
