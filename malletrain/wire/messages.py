@@ -285,9 +285,11 @@ class Failed:
 
 @dataclass(frozen=True, slots=True)
 class Exited:
-    """The script's process is over (reported by the process that started it): exit status, or minus the signal."""
+    """The script's process is over (reported by the process that started it): exit status, or minus the signal;
+    `said`: the last line that it printed, and where."""
 
     status: int
+    said: str = field(default="", metadata={**SPARSE, **WORDS})
 
 
 @dataclass(frozen=True, slots=True)

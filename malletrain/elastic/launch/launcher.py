@@ -23,6 +23,7 @@ from types import FrameType
 from malletrain.elastic import LAUNCHER, WELCOME_FD
 from malletrain.elastic.launch import REQUEUE_TIMEOUT_S, TERMINATED_STATUS
 from malletrain.elastic.launch.compile_cache import compile_cache_environment
+from malletrain.elastic.launch.last_words import last_words
 from malletrain.elastic.launch.nccl_environment import nccl_environment
 from malletrain.elastic.launch.own_check.check_beside import CheckBeside
 from malletrain.elastic.launch.signal_waits import wait_for_child, wait_for_event
@@ -89,6 +90,7 @@ class Launcher:
         }
         if self._must_end.is_set():
             return TERMINATED_STATUS
+        began = time.time()
         # A process group of its own, so that everything the script starts can be ended together.
         self._process = subprocess.Popen(
             self._command,
@@ -102,7 +104,7 @@ class Launcher:
             self._on_signal(signal.SIGTERM, None)
         status = wait_for_child(self._process)
         self._check.stop()
-        self._say_exited(status)
+        self._say_exited(status, last_words(self._environ, began) if 0 < status < 128 else "")
         if status in (TERMINATED_STATUS, -signal.SIGTERM):
             wait_for_event(self._must_end, REQUEUE_TIMEOUT_S)
         self._end_group()
@@ -125,11 +127,11 @@ class Launcher:
                     ) from error
                 self._must_end.wait(1.0)
 
-    def _say_exited(self, status: int) -> None:
+    def _say_exited(self, status: int, said: str) -> None:
         end = time.monotonic() + EXIT_REPORT_TIMEOUT_S
         while time.monotonic() < end:
             try:
-                self._client.report([messages.Exited(status)])
+                self._client.report([messages.Exited(status, said)])
                 return
             except TokenUnknown:
                 with contextlib.suppress(WireError):
@@ -138,7 +140,9 @@ class Launcher:
             except DaemonUnreachable:
                 time.sleep(0.5)
             except Rejected:
-                return
+                if not said:
+                    return
+                said = ""  # an earlier daemon has no name for it
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         """Forward a signal. Slurm signals every process of the step, but others may have signalled this one only."""

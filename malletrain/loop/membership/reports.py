@@ -70,7 +70,7 @@ def apply(machine: JobMachine, this: Worker, message: wire.Message) -> None:
         case wire.Failed():
             _failed(machine, this, message)
         case wire.Exited():
-            _exited(machine, this, message.status)
+            _exited(machine, this, message)
         case wire.CheckDone():
             _check_done(machine, this, message)
         case wire.ToppedUp():
@@ -192,9 +192,9 @@ def _failed(machine: JobMachine, this: Worker, said: wire.Failed) -> None:
         machine.end(f"the script failed: {said.message}")
 
 
-def _exited(machine: JobMachine, this: Worker, status: int) -> None:
+def _exited(machine: JobMachine, this: Worker, told: wire.Exited) -> None:
     """The script's process ended: its exit status, or minus the signal."""
-    job = machine.job
+    job, status = machine.job, told.status
     if not this.phase.lives:
         this.silent = this.may_return = False  # it trains nowhere
         return
@@ -204,7 +204,8 @@ def _exited(machine: JobMachine, this: Worker, status: int) -> None:
             job.losses += 1
             machine.ask(f"{this.id} ended before it was out of its world", broken=True)
     elif status > 0 and status not in _SIGNAL_STATUSES:
-        _failed(machine, this, wire.Failed(job.step, f"exit status {status}"))
+        words = ": ".join(filter(None, (f"exit status {status}", told.said)))
+        _failed(machine, this, wire.Failed(job.step, words))
     elif not status and this.phase is Phase.JOINING and machine.was_never_warm(this):
         # One that has trained says by itself that it ends, and how: to an earlier daemon, perhaps.
         said = "the script ended with status 0 and without training: a job is complete when it calls s.finish()"
