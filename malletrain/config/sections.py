@@ -118,6 +118,10 @@ class ActuatorSection(Section):
     """Most tasks that it cancels in an hour; the rest follow in the next one. Giving nodes back is not limited."""
 
 
+#: Most pilots in stage `few`: enough for a job to grow and shrink, and no main job of any width meets more.
+FEW_PILOTS = 4
+
+
 class PoolSection(Section):
     """Which nodes may be harvested, and how many at most."""
 
@@ -128,9 +132,7 @@ class PoolSection(Section):
     keep_leaves: Annotated[int, Field(ge=0)] = 0
     """Whole leaf switches left idle, of those that no main job is on, for jobs that need a leaf to themselves."""
     stage: Literal["few", "whole"] = "whole"
-    """How far the site has taken MalleTrain on: `few` allows `few_pilots` only, until its criteria are met."""
-    few_pilots: Annotated[int, Field(ge=1, le=1000)] = 4
-    """Most pilots at a time in stage `few`."""
+    """How far the site has taken MalleTrain on: `few` allows four pilots only, until its criteria are met."""
     max_pilots: Annotated[int, Field(ge=1, le=5000)] = 100
     """Most pilots at a time: slurmctld tries each blocked main job against each of them in every cycle."""
     include: list[NodeList] = []
@@ -138,22 +140,19 @@ class PoolSection(Section):
     exclude: list[NodeList] = []
     """Never these nodes."""
 
+    @property
+    def pilots(self) -> int:
+        """Most pilots at a time, by the stage."""
+        return min(FEW_PILOTS, self.max_pilots) if self.stage == "few" else self.max_pilots
+
 
 class PromiseSection(Section):
     """What the main queue is promised; the daemon keeps as few nodes idle, and as many pilots, as keep it."""
 
     main_delay_p95: Annotated[Seconds, Field(ge=0, le=3600)] | None = None
     """95 % of main jobs start at most so much later than without pilots: seconds, or "2s", "500ms"; unset: none."""
-    main_delay_mean: Annotated[Seconds, Field(ge=0, le=3600)] | None = None
-    """Main jobs start at most so much later in the mean; unset: no such promise."""
-    immediate_refusals: Annotated[float, Field(ge=0, le=1)] | None = None
-    """At most this share of jobs that start at once or never (srun -I) meets pilots; unset: no such promise."""
     controller_cycle: Literal["off", "auto"] | Annotated[float, Field(ge=1.05, le=100)] = "off"
     """slurmctld's main cycle takes at most so many times as long as without pilots; `auto`: 1.5 or harmless."""
-    chance: Annotated[float, Field(ge=0.5, le=0.999)] = 0.9
-    """Statistical certainty with which the reserve keeps the promise, by the arrivals that are known."""
-    starts_per_minute: Annotated[int, Field(ge=1, le=3000)] = 60
-    """Most pilots started in a minute while `controller_cycle` is on, spread over the looks."""
 
     @property
     def cycle_ratio(self) -> float | None:
@@ -172,8 +171,6 @@ class PilotSection(Section):
     """Most nodes of one pilot. Each holds one while that many pilots may be, else as many as hold all."""
     margin_s: Literal["auto"] | Annotated[float, Field(ge=0, le=3600)] = "auto"
     """Seconds between a pilot's end and its hole's; `auto`: from Slurm's own configuration and measured exits."""
-    start_patience_s: Literal["auto"] | Annotated[float, Field(ge=5, le=3600)] = "auto"
-    """Seconds that a released pilot may wait for Slurm before it is held again; `auto`: two backfill cycles."""
     leave_patience_s: Annotated[float, Field(ge=1, le=120)] = 10.0
     """Seconds that a worker has to leave; for the main queue it is then killed. Fewer if its hole closes sooner."""
 
@@ -257,9 +254,7 @@ class SizingSection(Section):
     class_features: list[NonEmptyWord] = []
     """Features of nodes that make a class of their own, beside GRES and processors; `memory`: so does memory."""
     max_wait_minutes: Annotated[float, Field(ge=0)] = 30.0
-    """A job without nodes for so long gets its fewest, before anything that others gain; 0: no such promise."""
-    turn_minutes: Annotated[float, Field(gt=0)] = 10.0
-    """It then keeps some for so long."""
+    """A job without nodes for so long gets its fewest for ten minutes, before others gain; 0: no such promise."""
     user_share: Annotated[float, Field(gt=0, le=1)] = 0.5
     """Most of the nodes that one user's jobs hold while others want them, as a part of all; 1: any number."""
     max_resizes: Annotated[int, Field(ge=0)] = 0
@@ -312,8 +307,6 @@ class WebSection(Section):
 
     serve: bool = True
     """Whether there is one."""
-    session_hours: Annotated[float, Field(gt=0, le=168)] = 8.0
-    """Hours that a browser stays signed in after a link of `malletrain web` was opened in it."""
     proxy_header: Annotated[str, Field(pattern=r"^([A-Za-z][A-Za-z0-9-]*)?$")] = ""
     """Header in which the site's proxy names the user whom it has signed in, such as X-Remote-User; empty: none."""
     proxy_address: str = ""
@@ -360,12 +353,10 @@ class StoreSection(Section):
 
 
 class LogSection(Section):
-    """The daemon's log, on stderr: journald takes it from there."""
+    """The daemon's log, on stderr: readable text on a terminal, JSON otherwise; journald takes it from there."""
 
     level: Literal["debug", "info", "warning", "error"] = "info"
     """Least level that is logged."""
-    format: Literal["auto", "json", "console"] = "auto"
-    """`auto`: readable text on a terminal, JSON otherwise."""
 
 
 class BreakerSection(Section):
@@ -377,12 +368,14 @@ class BreakerSection(Section):
     """The same for pilots that were still there a minute after they should have left."""
     ailing_nodes_per_hour: Annotated[int, Field(ge=0)] = 2
     """The same for nodes that Slurm itself drained or set down within 15 minutes after a pilot."""
-    slow_cycles_per_hour: Annotated[int, Field(ge=0)] = 30
-    """The same for looks that find slurmctld's cycles above half a second and twice those without pilots."""
     faults_of_job: Annotated[int, Field(ge=1, le=1000)] = 3
     """Faults in an hour above which a job alone gets no nodes; twice as many of a user; of ailing nodes a third."""
     pause_minutes: Annotated[float, Field(ge=1, le=1440)] = 30.0
     """Minutes that it then stands back."""
+
+
+#: Pins are 10 to 40 ms of slurmctld each (docs/adr/0005-batched-deeds.md): so many are two seconds at most.
+MAX_STARTS = 50
 
 
 class Config(Section):
@@ -406,6 +399,11 @@ class Config(Section):
     breaker: BreakerSection = BreakerSection()
 
     _gone: tuple[str, ...] = PrivateAttr(())
+
+    @property
+    def starts_at_a_look(self) -> int:
+        """Most pilots that start at one look: one a second, since the last, while `controller_cycle` is promised."""
+        return MAX_STARTS if self.promise.cycle_ratio is None else min(MAX_STARTS, max(1, int(self.loop.tick_s)))
 
     @property
     def gone(self) -> tuple[str, ...]:

@@ -103,7 +103,7 @@ def command(
             click.echo(f"malletraind: {doubt}", err=True)
         click.echo(f"{file or (config.SYSTEM_FILE if not user_mode else '--user')}: no faults")
         return
-    log.configure(level=settings.log.level, style=settings.log.format, environ=os.environ)
+    log.configure(level=settings.log.level, environ=os.environ)
     if actuator:
         from malletrain.daemon.actuator_main import steer
 
@@ -260,7 +260,7 @@ class DaemonProcess:
             return False
         self._notifier.reloading(time.clock_gettime(time.CLOCK_MONOTONIC))
         self._settings = settings
-        log.configure(level=settings.log.level, style=settings.log.format, environ=self._environ)
+        log.configure(level=settings.log.level, environ=self._environ)
         self._tell_doubts()
         self._log.info("configuration reloaded")
         return True

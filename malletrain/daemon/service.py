@@ -193,6 +193,7 @@ class Service:
             budget,
             self._roles.sight_of,
             self._roles.is_banned,
+            lambda uid, digest: None if self._views is None else self._views.script_check(uid, digest),
         )
         self._loop = Loop(
             self._cluster(commands, harvest, found.bf_interval_s),
@@ -482,7 +483,6 @@ class Service:
         """The web page."""
         config = self._config
         settings = PageSettings(
-            session_s=3600.0 * config.web.session_hours,
             is_https=self.url.startswith("https:"),
             daemon=self.url,
             proxy_header=config.web.proxy_header.lower(),

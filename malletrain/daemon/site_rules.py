@@ -22,9 +22,6 @@ from malletrain.slurm.site.held_task_limits import limits_of
 from malletrain.slurm.site.power_saving import costly_nodes
 from malletrain.slurm.site.site_facts import Harvest, SiteFacts
 
-#: Pins are 10 to 40 ms of slurmctld each (docs/adr/0005-batched-deeds.md): so many are two seconds at most.
-MAX_STARTS = 50
-
 #: No more pilots are learnt to be borne by slurmctld: the bound of pool.max_pilots.
 MAX_LEARNT_PILOTS = 5000
 
@@ -38,32 +35,18 @@ UNKNOWN_EPILOG_S = 60.0
 MIN_SECRET_CHARACTERS = 16
 
 
-def most_pilots(config: Config) -> int:
-    """How many pilots the site's stage allows at a time."""
-    pool = config.pool
-    return min(pool.few_pilots, pool.max_pilots) if pool.stage == "few" else pool.max_pilots
-
-
 def most_nodes(config: Config) -> int:
     """How many nodes one pilot may hold: one in stage `few`, whose few pilots are few nodes."""
     return 1 if config.pool.stage == "few" else config.pilot.max_nodes
 
 
-def most_starts(config: Config) -> int:
-    """How many pilots may start at one look: a minute's, spread over its looks, where the site says how many."""
-    if config.promise.cycle_ratio is None:
-        return MAX_STARTS
-    return max(1, min(MAX_STARTS, int(config.promise.starts_per_minute * config.loop.tick_s / 60.0)))
-
-
 def promise_of(config: Config) -> MainPromise | None:
     """What the main queue is promised; None: nothing."""
     given = config.promise
-    most = config.pool.few_pilots if config.pool.stage == "few" else MAX_LEARNT_PILOTS
+    most = config.pool.pilots if config.pool.stage == "few" else MAX_LEARNT_PILOTS
     found = MainPromise(
-        given.main_delay_p95, given.main_delay_mean, given.immediate_refusals, given.cycle_ratio, given.chance, most,
-        harmless_cycles=given.controller_cycle == "auto",
-    )  # fmt: skip
+        given.main_delay_p95, given.cycle_ratio, most_pilots=most, harmless_cycles=given.controller_cycle == "auto"
+    )
     return found if found.holds_nodes or found.cycle_ratio is not None else None
 
 
@@ -121,7 +104,6 @@ def rules_from(config: Config, facts: SiteFacts) -> Rules:
     - patience with a leave for a main job: the cycle must find the node empty.
     """
     margin = config.pilot.margin_s
-    patience = config.pilot.start_patience_s
     margin_s = facts.kill_wait_s + facts.over_time_limit_s + 5.0 if margin == "auto" else margin
     partition = facts.partitions[config.slurm.partition]
     longest = config.pilot.max_minutes * 60.0
@@ -143,15 +125,14 @@ def rules_from(config: Config, facts: SiteFacts) -> Rules:
         budgets=tuple(_budget(each) for each in config.sizing.budgets),
         max_resizes=config.sizing.max_resizes or None,
         max_wait_s=60.0 * config.sizing.max_wait_minutes,
-        turn_s=60.0 * config.sizing.turn_minutes,
         classes=NodeClasses(config.sizing.classes),
         class_features=frozenset(config.sizing.class_features),
         probing=_probing(config.sizing.profile),
         keep_idle=config.pool.keep_idle,
         spare_hetjobs=config.pool.spare_hetjobs,
         keep_leaves=config.pool.keep_leaves,
-        max_pilots=most_pilots(config),
-        max_starts=most_starts(config),
+        max_pilots=config.pool.pilots,
+        max_starts=config.starts_at_a_look,
         promise=promise_of(config),
         max_nodes=most_nodes(config),
         max_pilot_s=longest,
@@ -165,7 +146,7 @@ def rules_from(config: Config, facts: SiteFacts) -> Rules:
         idle_s=60.0 * config.pilot.idle_minutes,
         max_faults=config.breaker.faults_of_job,
         set_aside_s=60.0 * config.breaker.pause_minutes,
-        start_patience_s=max(LEAST_PATIENCE_S, 2 * facts.bf_interval_s + 10.0) if patience == "auto" else patience,
+        start_patience_s=max(LEAST_PATIENCE_S, 2 * facts.bf_interval_s + 10.0),
         claim_patience_s=3 * facts.bf_interval_s + 10.0,
         forecast=uses_forecast(config),
         max_top_up=min(50, limits_of(facts).most_tasks),
@@ -216,8 +197,7 @@ def breaker_rules(config: Config) -> BreakerRules:
         breaker.preemptions_per_hour,
         breaker.slow_exits_per_hour,
         breaker.ailing_nodes_per_hour,
-        breaker.slow_cycles_per_hour,
-        60.0 * breaker.pause_minutes,
+        pause_s=60.0 * breaker.pause_minutes,
     )
 
 

@@ -32,7 +32,7 @@ NOT_REPLAYED = {
 @pytest.mark.parametrize("more", ["", "KillWait                = 45 sec\nOverTimeLimit           = 1 min\n"])
 @pytest.mark.parametrize("file", ["small.toml", "large.toml", "own"])
 def test_the_replayed_daemon_has_the_daemons_rules(file: str, more: str) -> None:
-    own = '[pool]\nstage = "few"\nfew_pilots = 7\nspare_hetjobs = true\nexclude = ["n[1-3]"]\n'
+    own = '[pool]\nstage = "few"\nspare_hetjobs = true\nexclude = ["n[1-3]"]\n'
     own += "[pilot]\nmargin_s = 12\nmax_minutes = 20\n"
     config = configuration.parse(own, "own") if file == "own" else configuration.load(SITES / file)
     said = CONFIG.format(more=more)

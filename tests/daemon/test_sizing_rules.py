@@ -168,10 +168,10 @@ def test_the_few_pilots_of_a_first_stage_are_few_nodes() -> None:
 
 def test_what_the_main_queue_is_promised_reaches_decisions_and_nothing_does_without() -> None:
     assert (rules("").promise, rules("").max_starts) == (None, 50)
-    found = rules('[promise]\nmain_delay_p95 = "2s"\nchance = 0.8\n')
-    assert found.promise == MainPromise(p95_s=2.0, chance=0.8)
+    found = rules('[promise]\nmain_delay_p95 = "2s"\n')
+    assert found.promise == MainPromise(p95_s=2.0)
     assert found.max_starts == 50
-    of_controller = rules('[promise]\ncontroller_cycle = "auto"\nstarts_per_minute = 30\n[pool]\nstage = "few"\n')
+    of_controller = rules('[promise]\ncontroller_cycle = "auto"\n[pool]\nstage = "few"\n')
     assert of_controller.promise == MainPromise(cycle_ratio=1.5, most_pilots=4, harmless_cycles=True)
     assert rules("[promise]\ncontroller_cycle = 1.5\n").promise == MainPromise(cycle_ratio=1.5)
-    assert of_controller.max_starts == 5, "thirty a minute are five at each look every ten seconds"
+    assert of_controller.max_starts == 10, "sixty a minute are ten at each look every ten seconds"

@@ -163,8 +163,7 @@ def _stage(config: configuration.Config) -> Finding:
     """How far the site has taken MalleTrain on, and where its next step is decided."""
     pool = config.pool
     if pool.stage == "few":
-        most = min(pool.few_pilots, pool.max_pilots)
-        what = f"stage few: at most {most} pilots; `malletrain status` says what is missing for the whole"
+        what = f"stage few: at most {pool.pilots} pilots; `malletrain status` says what is missing for the whole"
         return Finding(Level.OK, what)
     return Finding(Level.OK, f"stage whole: at most {pool.max_pilots} pilots")
 

@@ -1,2 +1,0 @@
--- Which of two daemons wrote: there is one.
-DROP TABLE fence;
