@@ -39,7 +39,7 @@ BOUNDS = {
     "docs/explanation/how-it-works.md": 1032,
     "docs/explanation/policies.md": 1500,
     "docs/explanation/replay-method.md": 1200,
-    "docs/explanation/sizing.md": 1200,
+    "docs/explanation/sizing.md": 1231,
     "docs/faq.md": 390,
     "docs/figures.md": 5047,
     "docs/gallery.md": 500,
