@@ -15,7 +15,7 @@ ROOMS = {path.name for path in (ROOT / "malletrain").iterdir() if path.is_dir()}
 
 #: Names of others: functions of Slurm, classes of libraries, letters of a formula, placeholders.
 FOREIGN = {
-    *("_het_job_kill_now", "_eval_nodes_topo", "_run_now", "batch_requeue_fini", "MaxJobId"),
+    *("_het_job_kill_now", "_eval_nodes_topo", "_run_now", "batch_requeue_fini", "MaxJobId", "cg_node_bitmap"),
     *("HttpParserError", "to_text", "dataset.transform.size"),
     *("het12", "level_j", "b_j", "sql/NNNN_name.sql"),
     *("malletrain.policies", "malletrain.lp_constraints"),

@@ -62,6 +62,10 @@ def _kept(kept: PromiseKeptRow | None, days: int) -> list[Line]:
             f"by {kept.longest_s:.3g} s at most"
         ),
     ]
+    if kept.behind:
+        lines.append(
+            _line(f"  {kept.behind} more waited behind these: later by at most {kept.behind_longest_s:.3g} s")
+        )
     if kept.bound_s is not None and kept.within is not None and kept.at_least is not None:
         lines.append(
             _line(f"  within {kept.bound_s:g} s: {kept.within:.1%} (at least {kept.at_least:.1%} by so many jobs)")

@@ -16,7 +16,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import click
 
-from malletrain import __version__
+from malletrain import __version__, pip_install
 from malletrain.domain.errors import InvalidInput
 from malletrain.domain.job import ResizeCosts
 from malletrain.replay.assumed_placement import AssumedPlacement
@@ -259,7 +259,7 @@ Examples:
     default="csv",
     show_default=True,
     help="The report's tables for an analyst: CSV, or Parquet beside it (every pilot as Parquet alone), which needs "
-    "pyarrow: pip install 'malletrain[parquet]'.",
+    f"pyarrow: {pip_install('parquet')}.",
 )
 @click.option(
     "--sensitivity/--no-sensitivity",

@@ -193,6 +193,7 @@ class Service:
             budget,
             self._roles.sight_of,
             self._roles.is_banned,
+            lambda uid, digest: None if self._views is None else self._views.script_check(uid, digest),
         )
         self._loop = Loop(
             self._cluster(commands, harvest, found.bf_interval_s),

@@ -13,6 +13,7 @@ from malletrain.decide.multi_node_pilots import task_groups, with_co_allocated
 from malletrain.decide.must_leave import leave_what_must
 from malletrain.decide.pilot_width import LEAST_STAY_S, narrowest_start, outgrown, pilot_width
 from malletrain.decide.placement import place, rank, unfit_nodes
+from malletrain.decide.promise.cycle_ahead import can_wait, completes_in_cycle
 from malletrain.decide.promise.emptied_nodes import emptied_nodes
 from malletrain.decide.reconcile import (
     clear_away,
@@ -29,7 +30,7 @@ from malletrain.decide.rules import Rules
 from malletrain.decide.straggler_replacement import replace_stragglers
 from malletrain.decide.strays import find_strays
 from malletrain.decide.yielding import YieldPlan, any_pending_fits, availability, plan_yields
-from malletrain.domain.decision import Action, Decision, Hole, LeaveCause, Refusal
+from malletrain.domain.decision import Action, Decision, Hole, LeaveCause, LeavePilot, Refusal
 from malletrain.domain.job import JobView, Pilot
 from malletrain.domain.snapshot import NodeState, Snapshot
 from malletrain.sizing.policy import Policy
@@ -51,6 +52,7 @@ def decide(situation: Situation, policy: Policy, rules: Rules, cache: DecisionCa
     _replace_stragglers(draft, inputs)
     sizing = learn_and_size(draft, inputs)
     _place_and_reconcile(draft, inputs, sizing)
+    _leave_after_the_cycle(draft, inputs)
     decision = Decision(
         at=inputs.now,
         sizes=sizing.sizes,
@@ -281,6 +283,16 @@ def _place_and_reconcile(draft: Draft, inputs: Inputs, sizing: Sizing) -> None:
     draft.refusals += [Refusal(f"job {job}", draft.unfit[job].why) for job in sorted(unmet)]
     for job in sorted(placement.short.keys() & situation.avoided.keys()):
         draft.refusals += [Refusal(f"job {job}", f"{n}: {why}") for n, why in sorted(situation.avoided[job].items())]
+
+
+def _leave_after_the_cycle(draft: Draft, inputs: Inputs) -> None:
+    """Leaves that can wait are put off to the next look where they could cost a main job its backfill cycle."""
+    if not draft.yielding.given or completes_in_cycle(inputs.snapshot.plan, inputs.now, inputs.rules) is False:
+        return
+    why = "a main job waits for the backfill cycle that comes first, and the node could still complete then"
+    waiting = [action for action in draft.actions if isinstance(action, LeavePilot) and can_wait(action)]
+    draft.refusals += [Refusal(action.node, f"pilot {action.pilot} leaves later: {why}") for action in waiting]
+    draft.actions = [action for action in draft.actions if not can_wait(action)]
 
 
 def _free_holes(

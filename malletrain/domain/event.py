@@ -16,7 +16,7 @@ from enum import StrEnum
 from typing import ClassVar
 
 from malletrain.domain.decision import SPARSE, Action
-from malletrain.domain.job import MailType, MalleableJob
+from malletrain.domain.job import MailType, MalleableJob, ScriptVerdict
 from malletrain.domain.snapshot import SlurmState
 
 JsonValue = None | bool | int | float | str | list["JsonValue"] | dict[str, "JsonValue"]
@@ -36,6 +36,7 @@ class EventKind(StrEnum):
     JOB_COMPLETED = "job_completed"
     JOB_FAILED = "job_failed"
     JOB_NOTIFIED = "job_notified"
+    SCRIPT_CHECKED = "script_checked"
     # What the daemon meant to do, and what became of it
     INTENT = "intent"
     OUTCOME = "outcome"
@@ -159,6 +160,17 @@ class JobNotified:
     kind: ClassVar[EventKind] = EventKind.JOB_NOTIFIED
     what: MailType
     failed: bool = field(default=False, metadata=SPARSE)
+
+
+@dataclass(frozen=True, slots=True)
+class ScriptChecked:
+    """Whether a script trains alike at every size. The fields are those of `malletrain.domain.job.ScriptCheck`."""
+
+    kind: ClassVar[EventKind] = EventKind.SCRIPT_CHECKED
+    digest: str
+    verdict: ScriptVerdict
+    text: str = ""
+    nodes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -564,7 +576,7 @@ class UnknownFact:
 
 Payload = (
     JobAnnounced | ArrayAttached | ArrayRefused | TasksAdded
-    | JobHeld | JobReleased | JobCancelled | JobCompleted | JobFailed | JobNotified
+    | JobHeld | JobReleased | JobCancelled | JobCompleted | JobFailed | JobNotified | ScriptChecked
     | ActionIntent | ActionOutcome
     | StartsRefused | PilotStarted | PilotHeld | PilotSetAside | PilotWaits | PilotEnded
     | WorkerJoined | WorkerWarm | WorkerLeft | WorkerLost

@@ -11,6 +11,7 @@ from dataclasses import replace
 from itertools import pairwise
 
 from malletrain.decide.entitlement.budgets import AccountBudget, NodeTimeSpent, work_left_s
+from malletrain.decide.entitlement.fixed_size import keeps_its_size, terms_of
 from malletrain.decide.rules import Rules
 from malletrain.domain.event import DaemonStarted, Event, JobAnnounced, OperatorRequest, SamplesReported, TasksAdded
 from malletrain.domain.job import (
@@ -364,8 +365,9 @@ class Ledger:
             phase = record.phase
             if phase is JobPhase.QUEUED and record.world is not None and record.world.members:
                 phase = JobPhase.RUNNING
+            check = record.check
             record.view = JobView(
-                job=record.job,
+                job=terms_of(record.job, check),
                 phase=phase,
                 pilots=dict(record.pilots),
                 world=record.world,
@@ -386,6 +388,8 @@ class Ledger:
                 array_gone=record.array_gone,
                 worlds_at=tuple(record.worlds_at),
                 costs_from=self._costs_like(record.job).shown_by(record.job.id, application(record.job)),
+                check=check,
+                fixed=check.why_fixed() if check and keeps_its_size(record.job, check) else "",
             )
         return record.view
 

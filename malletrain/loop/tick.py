@@ -412,15 +412,14 @@ class Loop:
                 continue
             outcomes, answered = self._act(batch)
             now = self._clock.now()
-            self.record(
+            done = [
                 _event(now, ActionOutcome(a, o.done, o.detail, o.restarts, o.preempted), a, o.detail)
                 for a, o in zip(batch, outcomes, strict=True)
-            )
+            ]
             aside = [
                 _event(now, PilotSetAside(), a, o.detail) for a, o in zip(batch, outcomes, strict=True) if o.unfit
             ]
-            if changes := [*aside, *self._refused_starts(batch, outcomes, now)]:
-                self.record(changes)
+            self.record([*done, *aside, *self._refused_starts(batch, outcomes, now)])
             if not answered:
                 return
 

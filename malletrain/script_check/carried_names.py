@@ -68,34 +68,6 @@ def carried_names(text: str) -> dict[int, frozenset[CarriedName]]:
     return found
 
 
-def renewed_names(text: str) -> frozenset[str]:
-    """Variables that training loops only ever make of themselves: `average = 0.9 * average + 0.1 * x`. (Their first
-    value may be set in the loop, `if average is None: average = x`.)
-
-    Args:
-        text: of the script. Text that is no Python has none.
-    """
-    tree = parsed(text)
-    if tree is None:
-        return frozenset()
-    renewed, anew = set[str](), set[str]()
-    for loop in ast.walk(tree):
-        if not isinstance(loop, _Loop) or not (_trains(loop, frozenset()) or _trains(loop, frozenset({"loader"}))):
-            continue
-        first = {
-            id(inner)
-            for node in ast.walk(loop)
-            if isinstance(node, ast.If)
-            for inner in node.body
-            if isinstance(inner, ast.Assign) and set(_targets(inner)) & set(_loads(node.test))
-        }
-        for node in ast.walk(loop):
-            if isinstance(node, ast.Assign) and id(node) not in first:
-                for name in _targets(node):
-                    (renewed if name in set(_loads(node.value)) else anew).add(name)
-    return frozenset(renewed - anew)
-
-
 def _of_scope(
     scope: ast.AST, body: list[ast.stmt], loaders: frozenset[str], *, deep: bool = False
 ) -> Iterator[CarriedName]:

@@ -93,7 +93,13 @@ job = Table(
     _maybe_integer("batch_max"),
     _maybe_integer("batch"),
     _maybe_real("noise_scale"),
+    _integer("trusted", 0),
+    _text("check_verdict", ""),
+    _text("check_text", ""),
+    _text("check_digest", ""),
+    _maybe_integer("fixed_nodes"),
     Index("job_by_phase", "phase"),
+    Index("job_by_check", "uid", "check_digest", sqlite_where=text("check_digest <> ''")),
 )
 
 pilot = Table(

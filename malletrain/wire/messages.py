@@ -291,6 +291,16 @@ class Exited:
 
 
 @dataclass(frozen=True, slots=True)
+class CheckDone:
+    """Whether the script with this digest trains alike at every size: `equal`, `different` or `undecided`, and the
+    first sentence of why."""
+
+    digest: str = field(metadata=NAME)
+    verdict: str = field(metadata=NAME)
+    text: str = field(default="", metadata=WORDS)
+
+
+@dataclass(frozen=True, slots=True)
 class ToppedUp:
     """Another held array was submitted."""
 
@@ -299,8 +309,9 @@ class ToppedUp:
 
 
 Message = (
-    Warm | CheckedIn | Fault | Switched | Leaving | Left | Samples | Metric | Finished | Failed | Exited | ToppedUp
-)
+    Warm | CheckedIn | Fault | Switched | Leaving | Left | Samples | Metric | Finished | Failed | Exited | CheckDone
+    | ToppedUp
+)  # fmt: skip
 
 _TYPES: dict[str, type[Any]] = {kind.__name__.lower(): kind for kind in typing.get_args(Message)}
 

@@ -197,6 +197,15 @@ class WorkerClient:
         answer = self._call("GET", path, None, wait_s + TIMEOUT_S)
         return messages.parse(messages.Directive, answer) if answer is not None else None
 
+    def is_to_check(self, digest: str) -> bool:
+        """Ask whether the script with this digest is to be checked beside this worker.
+
+        Raises:
+            DaemonUnreachable, TokenUnknown, Rejected: as the names say; an earlier daemon rejects the question.
+        """
+        answer = self._call("POST", f"/v1/workers/{quote(self.worker)}/check", {"digest": digest}, TIMEOUT_S)
+        return isinstance(answer, dict) and answer.get("check") is True
+
     def close(self) -> None:
         """Close this thread's connection."""
         connection = getattr(self._local, "connection", None)

@@ -88,7 +88,7 @@ def test_a_plan_voids_what_is_older_than_it_says(generation: int, before: int, o
     ({"type": "metric", "name": "a", "value": float("nan"), "samples": 1}, "value: must be a finite number"),
     ({"type": "metric", "name": "a" * 5000, "value": 1, "samples": 1}, "name: must be text of at most 4000"),
     ({"type": "metric", "name": "a", "value": 1, "samples": True}, "samples: must be a whole number"),
-    ({"type": "nothing"}, "type: must be one of checkedin, exited"),
+    ({"type": "nothing"}, "type: must be one of checkdone, checkedin"),
     ([], "a message must be an object"),
     ({"type": "finished", "result": {"a": [[[[1]]]]}}, "at most three levels deep"),
 ])  # fmt: skip

@@ -87,6 +87,13 @@ def _job(view: JobView, decision: Decision | None, shown: _Shown, waiting: str) 
     yield f"job {job.id} ({job.name}) of {job.user}: {view.phase.value}, {job.min_nodes}-{job.max_nodes} nodes"
     if view.reason:
         yield f"  {shown.words(view.reason)}"
+    if view.fixed:
+        yield f"  {shown.words(view.fixed)}"
+    elif view.check is not None:
+        said = f": {shown.words(view.check.text)}" if view.check.text else ""
+        yield f"  at every size its script trains alike, by its check: {view.check.verdict.value}{said}"
+    if job.trusted:
+        yield "  its owner answers for its script (--trust): it is not checked"
     if waiting:
         yield f"  waits: {shown.words(waiting)}"
     held = ", ".join(f"{p.node} ({p.id}, {p.phase.value})" for p in view.active) or "none"

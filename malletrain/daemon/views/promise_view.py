@@ -82,6 +82,7 @@ def kept_row(promise: MainPromise | None, figures: PromiseFigures, now: float) -
     kept = figures.kept
     bound = None if promise is None else promise.p95_s
     soon = None if bound is None else kept.jobs - kept.late(bound)
+    behind = [each.delay_s for each in figures.delays if each.behind and each.could_at >= figures.since]
     return PromiseKeptRow(
         since=figures.since,
         until=now,
@@ -95,6 +96,8 @@ def kept_row(promise: MainPromise | None, figures: PromiseFigures, now: float) -
         within=None if soon is None or not kept.jobs else soon / kept.jobs,
         at_least=None if soon is None or not kept.jobs else lower_share(soon, kept.jobs, _chance(promise)),
         broken="" if promise is None else why_broken(promise, kept),
+        behind=len(behind),
+        behind_longest_s=max(behind, default=0.0),
     )
 
 

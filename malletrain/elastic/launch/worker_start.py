@@ -29,6 +29,7 @@ from malletrain.elastic.data.streams import StreamReader, StreamSampler
 from malletrain.elastic.errors import ElasticError
 from malletrain.elastic.invariants.optimizer_steps import refuse_searching
 from malletrain.elastic.launch.array_resubmit import ArrayResubmitter
+from malletrain.elastic.launch.own_check import running_script
 from malletrain.elastic.link.daemon_link import Link
 from malletrain.elastic.link.local_group import Follower, LocalLeader, LocalPeer, meeting_name
 from malletrain.elastic.state import sharded_model as sharding
@@ -112,6 +113,8 @@ def find_pilot_context(environ: Mapping[str, str]) -> PilotContext | None:
     host = own_host(urlsplit(first_url(url)).hostname, environ.get("MALLETRAIN_ADDRESS"))
     client = WorkerClient(url, identity, welcome=read_welcome(environ))
     local_rank, meeting = find_local_rank(environ), meeting_name(environ)
+    if local_rank.is_leader:
+        running_script.say(environ, running_script.this_script(torch.__version__))
     return PilotContext(
         client,
         host,

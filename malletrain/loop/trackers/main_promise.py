@@ -294,7 +294,8 @@ class PromiseTracker:
         latest are left out: nothing is known of them yet."""
         begins = [at for at in (self._first_at, self._counts_from) if at is not None]
         begin = max(since, max(begins, default=now))
-        late = [each.delay_s for each in self.delays(begin) if each.could_at <= now - SETTLED_S]
+        own = [each for each in self.delays(begin) if not each.behind]
+        late = [each.delay_s for each in own if each.could_at <= now - SETTLED_S]
         jobs = sum(begin <= each.at <= now - SETTLED_S for each in self._arrivals)
         return begin, PromiseKept(max(jobs, len(late)), tuple(late))
 
