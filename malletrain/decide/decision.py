@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from malletrain.decide.demand import DecisionCache
 from malletrain.decide.draft import Decided, Draft, Inputs, Situation
-from malletrain.decide.holes import Foresight, Holes, find_holes, pilot_limit_s
+from malletrain.decide.holes import Holes, find_holes, pilot_limit_s
 from malletrain.decide.learn_and_size import Sizing, learn_and_size
 from malletrain.decide.multi_node_pilots import task_groups, with_co_allocated
 from malletrain.decide.must_leave import leave_what_must
@@ -33,7 +33,6 @@ from malletrain.decide.yielding import YieldPlan, any_pending_fits, availability
 from malletrain.domain.decision import Action, Decision, Hole, LeaveCause, LeavePilot, Refusal
 from malletrain.domain.job import JobView, Pilot
 from malletrain.domain.snapshot import NodeState, Snapshot
-from malletrain.learn.hole_forecast import Forecast
 from malletrain.sizing.policy import Policy
 
 
@@ -100,20 +99,8 @@ def _clear_away(draft: Draft, inputs: Inputs) -> None:
 
 
 def _find_holes(draft: Draft, inputs: Inputs) -> None:
-    """Find each node's hole, also of nodes that pilots hold, and how far ahead sizing is to look."""
-    situation, now = inputs.situation, inputs.now
-    foresight = None if situation.forecast is None else Foresight(situation.open_holes, situation.forecast, now)
-    draft.holes = find_holes(inputs.snapshot, inputs.held, now, inputs.rules, foresight)
-    if situation.forecast is not None:
-        draft.horizon_s = _horizon_s(draft.holes, situation, situation.forecast, inputs.rules)
-
-
-def _horizon_s(holes: Mapping[str, Hole], situation: Situation, forecast: Forecast, rules: Rules) -> float:
-    """How far sizing looks ahead: as the site says, or by the forecast of the holes there are."""
-    if not rules.auto_horizon:
-        return rules.horizon_s
-    opened = [situation.open_holes[name] for name in sorted(holes) if name in situation.open_holes]
-    return forecast.horizon_s([(situation.now - each.began, each.cohort) for each in opened])
+    """Find each node's hole, also of nodes that pilots hold."""
+    draft.holes = find_holes(inputs.snapshot, inputs.held, inputs.now, inputs.rules)
 
 
 def _yields(situation: Situation, live: Mapping[int, JobView], rules: Rules, cache: DecisionCache) -> YieldPlan:

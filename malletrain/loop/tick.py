@@ -337,8 +337,7 @@ class Loop:
             set_aside=self.ledger.conduct.set_aside(self.views, now, self.rules),
             heard_since=self.ledger.heard_since,
             known=known,
-            open_holes=self.ledger.holes.open() if self.rules.forecast or self.rules.max_nodes > 1 else {},
-            forecast=self.ledger.holes.forecast(now) if self.rules.forecast else None,
+            open_holes=self.ledger.holes.open() if self.rules.max_nodes > 1 or self.policy.looks_ahead else {},
         )
 
     def _ask(self, question: Callable[[], T]) -> T | None:

@@ -130,16 +130,12 @@ class Engine:
         self._tasks = MultiNodeTasks(nodes)
         self._holes = None
         if has_cohorts(options):
-            self._holes = holes or HoleRecords(nodes, trace.start)
+            self._holes = holes or HoleRecords(nodes)
         self._turns = Turns(
             np.array([each.job.submitted_at for each in jobs]), np.array([each.job.min_nodes for each in jobs]),
             options.max_wait_s, options.turn_s,
         )  # fmt: skip
-        self._nodes = Preference(
-            self, options.order, Lives(trace) if options.order is NodeOrder.LIFE else None,
-            self._holes if options.order is NodeOrder.FORECAST else None,
-            options.pilot_limit_s, options.margin_s,
-        )  # fmt: skip
+        self._nodes = Preference(self, options.order, Lives(trace) if options.order is NodeOrder.LIFE else None)
         self.now = trace.start
         self._count_from = count_from if count_from > trace.start else math.inf
         self._counts_since = -math.inf
@@ -647,7 +643,7 @@ class Engine:
         began = self._cohorts()
         pool = None
         if self._tasks.several:
-            pool = Cohorts(free, self._nodes.about(free).tolist(), began[free].tolist())
+            pool = Cohorts(free, began[free].tolist())
         left = self.options.max_pilots - self._pilots()
         left = min(left, self.options.max_starts or left)
         begin = 0
@@ -674,8 +670,8 @@ class Engine:
         return len(some) > 0
 
     def _cohorts(self) -> NDArray[np.float64]:
-        """When each node became idle; without a forecast the daemon tells that apart for wide pilots only."""
-        if self._holes is None or (self.options.order is not NodeOrder.FORECAST and self._tasks.width == 1):
+        """When each node became idle; the daemon tells that apart for wide pilots only."""
+        if self._holes is None or self._tasks.width == 1:
             return np.zeros(len(self.state))
         return self._holes.began
 

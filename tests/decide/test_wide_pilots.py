@@ -5,15 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-import pytest
-
 from malletrain.decide.decision import decide
 from malletrain.decide.draft import Situation
 from malletrain.decide.rules import Rules
 from malletrain.domain.decision import Decision, LeaveCause, LeavePilot, OpenHole, StartPilot
 from malletrain.domain.job import Curve, JobPhase, JobView, Pilot, PilotPhase, pilot_name, task_of
 from malletrain.domain.snapshot import NodeState, SlurmJob, SlurmState, Snapshot
-from malletrain.learn.hole_forecast import Forecast
 from malletrain.sizing.registry import policy
 from tests.world import RULES, START, job, node
 
@@ -115,7 +112,7 @@ def test_a_job_too_small_for_a_wide_pilot_does_not_wait_for_ever_for_a_place() -
 def idle_machine(cohorts: int, of: int) -> tuple[list[str], dict[str, OpenHole]]:
     """Nodes that became idle in cohorts: by name those of one do not stand side by side."""
     names = [f"n{n:02d}" for n in range(cohorts * of)]
-    return names, {name: OpenHole(START - 60.0 * (n % cohorts), of) for n, name in enumerate(names)}
+    return names, {name: OpenHole(START - 60.0 * (n % cohorts)) for n, name in enumerate(names)}
 
 
 def started_together(found: Decision) -> list[list[str]]:
@@ -127,13 +124,10 @@ def started_together(found: Decision) -> list[list[str]]:
     return list(tasks.values())
 
 
-@pytest.mark.parametrize("forecast", [None, Forecast()])
-def test_nodes_that_became_idle_together_share_a_pilot_with_or_without_a_forecast(forecast: Forecast | None) -> None:
+def test_nodes_that_became_idle_together_share_a_pilot() -> None:
     names, opened = idle_machine(cohorts=4, of=4)
-    situation = Situation(
-        Snapshot(START, tuple(map(node, names))), {1: view(1, [])}, START, open_holes=opened, forecast=forecast
-    )
-    found = decide(situation, policy("exact"), replace(WIDE, forecast=forecast is not None)).decision
+    situation = Situation(Snapshot(START, tuple(map(node, names))), {1: view(1, [])}, START, open_holes=opened)
+    found = decide(situation, policy("exact"), WIDE).decision
     tasks = started_together(found)
     assert [len(nodes) for nodes in tasks] == [4, 4, 4, 4]
     assert all(len({opened[name].began for name in nodes}) == 1 for nodes in tasks)
