@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from malletrain import __version__
+
 ROOT = Path(__file__).resolve().parents[1]
 DOCUMENTS = sorted([ROOT / "README.md", ROOT / "CHANGELOG.md", ROOT / "SECURITY.md", *(ROOT / "docs").rglob("*.md")])
 
@@ -52,6 +54,14 @@ def test_malletrain_is_installed_from_its_file() -> None:
     for path in [root / "README.md", *root.glob("docs/**/*.md"), *root.glob("site-configs/*.t*"), *said]:
         bare = re.search(r"pip install (?:-\S+ )*'?malletrain(?![\w/.-])", path.read_text())
         assert bare is None, f"{path}: {bare}"
+
+
+def test_pages_name_the_files_of_this_release() -> None:
+    """Those of a transcript are what was installed then."""
+    pages = [page for page in DOCUMENTS if not page.name.startswith("transcript-") and page.name != "CHANGELOG.md"]
+    for path in [*pages, *(ROOT / "site-configs").rglob("*.t*")]:
+        named = re.findall(r"malletrain[-_](\d+\.\d+\.\d+)", path.read_text())
+        assert set(named) <= {__version__}, path
 
 
 def test_every_page_that_code_names_is_there() -> None:

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from pydantic import ValidationError
 
-from malletrain.config.gone import GONE
 from malletrain.config.sections import SECTIONS, TABLES, Config
 
 
@@ -52,12 +51,12 @@ def faults_of(error: ValidationError, text: str, file: str) -> list[ConfigFault]
     return sorted(unique, key=lambda fault: (fault.line or 0, fault.key))
 
 
-def gone_keys(paths: Iterable[tuple[str, ...]], text: str, file: str) -> list[ConfigFault]:
+def gone_keys(gone: Mapping[tuple[str, ...], str], text: str, file: str) -> list[ConfigFault]:
     """What is said of keys that are gone; none of them keeps the daemon from starting."""
     lines = _lines_of_keys(text)
     return [
-        ConfigFault(file, lines.get(path), ".".join(path), f"is gone, because {GONE[path]}; remove it")
-        for path in paths
+        ConfigFault(file, lines.get(path), ".".join(path), f"is gone, because {why}; remove it")
+        for path, why in gone.items()
     ]
 
 

@@ -16,6 +16,7 @@ GONE: Mapping[tuple[str, ...], str] = {
         "the program of notify.hook gets each message as JSON, and sends it as the site likes",
     ),
     ("breaker", "slow_cycles_per_hour"): "30 looks at slow cycles are too many on any machine",
+    ("loop", "forecast"): "choosing nodes by how long their holes may last gained nothing where it was measured",
     ("log", "format"): "the log is text on a terminal and JSON elsewhere",
     ("pilot", "start_patience_s"): "it is two backfill cycles, which Slurm itself names",
     ("pool", "few_pilots"): "stage few has four pilots",
@@ -30,16 +31,30 @@ GONE: Mapping[tuple[str, ...], str] = {
     ("traces",): "the metrics have the times of ticks, looks and Slurm's commands",
 }
 
+#: Why a value of a key that is still there is gone: the key then has its default.
+GONE_VALUES: Mapping[tuple[str, ...], tuple[str, str]] = {
+    ("loop", "horizon_s"): ("auto", "a horizon by forecast gained nothing over 300 s where it was measured"),
+}
 
-def without_gone(values: Mapping[str, Any]) -> tuple[dict[str, Any], tuple[tuple[str, ...], ...]]:
-    """The values that still mean something, and the paths of those that are gone, whatever was set there."""
+
+def without_gone(values: Mapping[str, Any]) -> tuple[dict[str, Any], dict[tuple[str, ...], str]]:
+    """The values that still mean something, and for each path that is gone, why; whatever was set there."""
     kept = {key: dict(value) if isinstance(value, dict) else value for key, value in values.items()}
-    found = []
-    for path in GONE:
-        table: object = kept
-        for key in path[:-1]:
-            table = table.get(key) if isinstance(table, dict) else None
-        if isinstance(table, dict) and path[-1] in table:
+    found = {}
+    for path, why in GONE.items():
+        if (table := _table(kept, path)) is not None:
             del table[path[-1]]
-            found.append(path)
-    return kept, tuple(found)
+            found[path] = why
+    for path, (value, why) in GONE_VALUES.items():
+        if (table := _table(kept, path)) is not None and table[path[-1]] == value:
+            del table[path[-1]]
+            found[path] = why
+    return kept, found
+
+
+def _table(values: dict[str, Any], path: tuple[str, ...]) -> dict[str, Any] | None:
+    """The table that has the last key of `path`, if there is one."""
+    table: object = values
+    for key in path[:-1]:
+        table = table.get(key) if isinstance(table, dict) else None
+    return table if isinstance(table, dict) and path[-1] in table else None

@@ -189,10 +189,8 @@ class LoopSection(Section):
     """Seconds between two full looks at the cluster."""
     watch_interval_s: Annotated[float, Field(ge=0.5, le=60)] = 2.0
     """Seconds between two light looks at the main queue, for yielding in time; at most tick_s."""
-    horizon_s: Literal["auto"] | Annotated[float, Field(ge=10, le=86400)] = 300.0
-    """Seconds within which a change of size must pay; `auto`: as long as holes probably last, 120 to 600."""
-    forecast: bool = False
-    """Choose nodes by how long their holes probably last; on by itself with `horizon_s` `auto`."""
+    horizon_s: Annotated[float, Field(ge=10, le=86400)] = 300.0
+    """Seconds within which a change of size must pay; 120 to 600 are alike on measured logs, other values worse."""
 
     @field_validator("watch_interval_s")
     @classmethod

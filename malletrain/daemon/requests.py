@@ -142,14 +142,14 @@ class LoopRequests:
             if why := self._loop.refusal(wanted):
                 raise Conflict(why)
             waits = self._waits(wanted, identity)
-            events = [Event(self._clock.now(), JobAnnounced(wanted), number)]
+            events = [self._event(JobAnnounced(wanted), number)]
             if job.check is not None:
                 digest, verdict, text = job.check
                 checked = ScriptChecked(digest, ScriptVerdict(verdict), text, size_kept(wanted, 0))
-                events.append(Event(self._clock.now(), checked, number, reason=text))
-            self._loop.record(events)
+                events.append(self._event(checked, number, text))
             if waits:
-                self._record(JobHeld(identity.user, waits=True), number, waits)
+                events.append(self._event(JobHeld(identity.user, waits=True), number, waits))
+            self._loop.record(events)
         return number
 
     def _address_for(self, job: NewJob, identity: Identity) -> str:
@@ -208,11 +208,13 @@ class LoopRequests:
             if any(name.startswith(mark) for other in own if not other.phase.is_over for name in other.pilots):
                 raise Conflict(f"array {array_id} belongs to another job")
             unseen = self._loop.ledger.unseen_arrays()
-            for other in own:
-                if other.job.id != job and array_id in unseen.get(other.job.id, ()):
-                    lost = f"Slurm has lost array {array_id}, and given its number to job {job}'s"
-                    self._record(ArrayRefused(array_id, gone=True), other.job.id, lost)
-            self._record(ArrayAttached(array_id, tasks), job)
+            lost = f"Slurm has lost array {array_id}, and given its number to job {job}'s"
+            events = [
+                self._event(ArrayRefused(array_id, gone=True), other.job.id, lost)
+                for other in own
+                if other.job.id != job and array_id in unseen.get(other.job.id, ())
+            ]
+            self._loop.record([*events, self._event(ArrayAttached(array_id, tasks), job)])
 
     def cancel(self, job: int, identity: Identity) -> None:
         with self._facts:
@@ -308,4 +310,7 @@ class LoopRequests:
         return view
 
     def _record(self, payload: Payload, job: int, reason: str = "") -> None:
-        self._loop.record([Event(self._clock.now(), payload, job, reason=reason)])
+        self._loop.record([self._event(payload, job, reason)])
+
+    def _event(self, payload: Payload, job: int, reason: str = "") -> Event:
+        return Event(self._clock.now(), payload, job, reason=reason)

@@ -112,8 +112,7 @@ def rules_from(config: Config, facts: SiteFacts) -> Rules:
     leave_lead_s = config.loop.tick_s + 5.0
     return Rules(
         harvest_partition=config.slurm.partition,
-        horizon_s=300.0 if config.loop.horizon_s == "auto" else config.loop.horizon_s,
-        auto_horizon=config.loop.horizon_s == "auto",
+        horizon_s=config.loop.horizon_s,
         objective=Objective(config.sizing.objective),
         alpha=config.sizing.alpha,
         user_weights=config.sizing.user_weights,
@@ -148,22 +147,10 @@ def rules_from(config: Config, facts: SiteFacts) -> Rules:
         set_aside_s=60.0 * config.breaker.pause_minutes,
         start_patience_s=max(LEAST_PATIENCE_S, 2 * facts.bf_interval_s + 10.0),
         claim_patience_s=3 * facts.bf_interval_s + 10.0,
-        forecast=uses_forecast(config),
         max_top_up=min(50, limits_of(facts).most_tasks),
         include_nodes=node_names(config.pool.include, "pool.include"),
         exclude_nodes=excluded_nodes(config, facts),
     )
-
-
-def uses_forecast(config: Config) -> bool:
-    """Whether nodes are chosen by how long their holes probably last.
-
-    On Summit it gained .37 points of training with an interval of both signs (docs/explanation/forecast.md),
-    so it is left out unless the site asks for it, or for what needs it: a horizon by the forecast, or a policy that
-    plans ahead.
-    """
-    ahead = policy(config.sizing.policy).looks_ahead
-    return config.loop.forecast or config.loop.horizon_s == "auto" or ahead
 
 
 def _probing(profile: str) -> ProbeRules:
@@ -179,7 +166,7 @@ def policy_from(config: Config) -> Policy:
         InvalidInput: it is not known, or needs what no daemon has, or what this configuration lacks.
     """
     found = policy(config.sizing.policy)
-    # Jobs bring their batches, noise scales and deadlines; policies that plan ahead get the forecast.
+    # Jobs bring their batches, noise scales and deadlines; policies that plan ahead get the ages of holes.
     given = {Need.BATCHES, Need.NOISE_SCALE, Need.DEADLINES, Need.LIFETIMES}
     remedy = "choose another"
     if config.sizing.budgets:

@@ -191,8 +191,7 @@ def start_and_leave(
             else:
                 task, limit = tasks.pop(0).id, min(pilot_limit_s(hole, now, rules) for hole in free)
                 for part, hole in enumerate(sorted(free, key=lambda each: each.node)):
-                    probably = "" if hole.expected_s is None else f", probably {hole.expected_s:.0f} s"
-                    reason = f"hole of {hole.until - now:.0f} s ({hole.reason}){probably}"
+                    reason = f"hole of {hole.until - now:.0f} s ({hole.reason})"
                     actions.append(StartPilot(job_id, pilot_name(task, part), hole.node, limit, reason))
                 begun += 1
     for job_id, lacking in sorted(placement.short.items()):

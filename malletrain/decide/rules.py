@@ -79,8 +79,6 @@ class Rules:
         classes: how jobs are sized where nodes are of several classes; `class_features`: features of nodes that make
             a class of their own (`memory`: so does memory), beside GRES and processors.
         probing: how much is spent on learning how jobs scale.
-        forecast: nodes are chosen by how long their holes probably last, not by the plan alone.
-        auto_horizon: sizing looks as far ahead as the forecast says, not `horizon_s`; needs `forecast`.
         include_nodes, exclude_nodes: names; empty `include_nodes` means every node of the partition.
     """
 
@@ -133,8 +131,6 @@ class Rules:
     classes: NodeClasses = NodeClasses.MIX
     class_features: frozenset[str] = frozenset()
     probing: ProbeRules = field(default_factory=ProbeRules)
-    forecast: bool = False
-    auto_horizon: bool = False
     include_nodes: frozenset[str] = frozenset()
     exclude_nodes: frozenset[str] = frozenset()
 

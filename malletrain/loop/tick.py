@@ -340,8 +340,7 @@ class Loop:
             set_aside=self.ledger.conduct.set_aside(self.views, now, self.rules),
             heard_since=self.ledger.heard_since,
             known=known,
-            open_holes=self.ledger.holes.open() if self.rules.forecast else {},
-            forecast=self.ledger.holes.forecast(now) if self.rules.forecast else None,
+            open_holes=self.ledger.holes.open() if self.rules.max_nodes > 1 or self.policy.looks_ahead else {},
         )
 
     def _ask(self, question: Callable[[], T]) -> T | None:
@@ -416,15 +415,14 @@ class Loop:
                 continue
             outcomes, answered = self._act(batch)
             now = self._clock.now()
-            self.record(
+            done = [
                 _event(now, ActionOutcome(a, o.done, o.detail, o.restarts, o.preempted), a, o.detail)
                 for a, o in zip(batch, outcomes, strict=True)
-            )
+            ]
             aside = [
                 _event(now, PilotSetAside(), a, o.detail) for a, o in zip(batch, outcomes, strict=True) if o.unfit
             ]
-            if changes := [*aside, *self._refused_starts(batch, outcomes, now)]:
-                self.record(changes)
+            self.record([*done, *aside, *self._refused_starts(batch, outcomes, now)])
             if not answered:
                 return
 

@@ -23,6 +23,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import shutil
 import signal
 import sqlite3
@@ -38,7 +39,6 @@ from pathlib import Path
 
 from malletrain.domain.event import Event, EventKind
 from malletrain.replay.scoring.journal_score import score_journal
-from malletrain.slurm.formats import sdiag
 from malletrain.store.encoding import payload_data
 from malletrain.store.event_reader import read_events
 from scripts.bench.harvest_epilog import install as skip_epilog
@@ -154,7 +154,7 @@ def play(options: argparse.Namespace) -> dict[str, object]:
         load_before = os.getloadavg()[0]
         begin = time.time() + 2.0
         if options.profile == "site":
-            begin = at_phase(begin, last_cycle_at(labs[PILOTS]), options.phase)
+            begin = at_phase(begin, cycles_count_from(labs[PILOTS]), options.phase)
         for turn, arm in enumerate(arms):
             # One after the other, each time another first: at the same moment the last would wait for a processor.
             arm.start(begin + STAGGER_S[options.profile] * ((turn + options.choice) % len(arms)))
@@ -230,9 +230,14 @@ def align_cycles(labs: Sequence[Lab]) -> None:
         lab.wait_for(partial(knows_its_nodes, lab), 60, "slurmctld and its nodes")
 
 
-def last_cycle_at(lab: Lab) -> float:
-    """When backfill began last (Unix seconds, whole ones)."""
-    return sdiag.parse(lab.run(["sdiag"]).stdout).plan.last_cycle_at or time.time()
+def cycles_count_from(lab: Lab) -> float:
+    """When slurmctld began (Unix seconds): backfill cycles come every `SITE_CYCLE_S` from there. (sdiag shows none
+    before there is a job to plan.)"""
+    began = re.findall(
+        r"\[(\S+)\.(\d+)\] Running as primary", (lab.log / "slurmctld.log").read_text(errors="replace")
+    )
+    at, milliseconds = began[-1]
+    return time.mktime(time.strptime(at, "%Y-%m-%dT%H:%M:%S")) + int(milliseconds) / 1000
 
 
 def at_phase(earliest: float, cycle_at: float, phase_s: float) -> float:

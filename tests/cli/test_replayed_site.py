@@ -25,7 +25,7 @@ PARTITION = "PartitionName=harvest PriorityTier=0 PreemptMode=REQUEUE MaxTime=UN
 NOT_REPLAYED = {
     "user_weights", "account_weights", "account_shares", "max_weight", "limits", "user_share", "budgets", "probing",
     "classes", "class_features", "join_s", "idle_s", "max_faults", "set_aside_s", "claim_patience_s", "max_top_up",
-    "auto_horizon", "keep_leaves", "exit_s", "free_s", "promise", "keep_why", "cap_why",
+    "keep_leaves", "exit_s", "free_s", "promise", "keep_why", "cap_why",
 }  # fmt: skip
 
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from malletrain import config
 from malletrain.config import SECTIONS, TABLES, USUAL_START_S, Config, ConfigError, doubts, parse
-from malletrain.config.gone import GONE
+from malletrain.config.gone import GONE, GONE_VALUES
 
 FAULTY = """\
 operatos = ["ann"]
@@ -186,7 +186,6 @@ def test_a_horizon_shorter_than_a_start_is_doubted() -> None:
     for text in (
         "",
         "[loop]\nhorizon_s = 300",
-        '[loop]\nhorizon_s = "auto"',
         f"[loop]\nhorizon_s = {USUAL_START_S + 1}",
     ):
         assert doubts(parse(text, "test")) == ()
@@ -201,6 +200,14 @@ def test_a_key_that_is_gone_is_named_and_starts(path: tuple[str, ...], value: st
     made = parse(f"{'.'.join(path)} = {value}\noperators = ['ann']\n", "f.toml")
     assert doubts(made) == (f"f.toml:1: {'.'.join(path)}: is gone, because {GONE[path]}; remove it",)
     assert made == Config(operators=["ann"]).with_gone(doubts(made))
+
+
+@pytest.mark.parametrize("path", GONE_VALUES, ids=".".join)
+def test_a_value_that_is_gone_is_named_and_means_the_default(path: tuple[str, ...]) -> None:
+    value, why = GONE_VALUES[path]
+    made = parse(f'{".".join(path)} = "{value}"\n', "f.toml")
+    assert doubts(made) == (f"f.toml:1: {'.'.join(path)}: is gone, because {why}; remove it",)
+    assert made == Config().with_gone(doubts(made))
 
 
 def test_no_key_is_gone_and_there() -> None:

@@ -69,7 +69,7 @@ margin_s = 25.0
 leave_patience_s = 20.0
 [loop]
 tick_s = 20.0
-horizon_s = "auto"
+horizon_s = 240.0
 [sizing]
 objective = "fair"
 alpha = 0.7

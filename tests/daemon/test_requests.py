@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
+from collections.abc import Iterable, Sequence
+from contextlib import nullcontext, suppress
 
 import pytest
 
@@ -34,6 +35,56 @@ def test_a_request_that_is_sent_again_is_one_job_of_its_owner() -> None:
     again.apply(world.journal.events)
     assert again.views()[first].job.key == "abc", "known after a crash, too"
     assert again.views()[first].job.profile is Profile.ACTIVE
+
+
+class Killed(Exception):
+    """The daemon, between two writes."""
+
+
+def die_after_one_write(world: World) -> None:
+    append, written = world.journal.append, list[int]()
+
+    def once(events: Iterable[Event]) -> Sequence[Event]:
+        if written:
+            raise Killed
+        written.append(1)
+        return append(events)
+
+    world.journal.append = once  # type: ignore[method-assign]
+
+
+def test_a_daemon_that_is_killed_never_has_a_job_without_its_dependency() -> None:
+    """A repeated request is given the job that is there: it ran at once."""
+    world = World()
+    numbers = iter(range(1, 100))
+    requests = LoopRequests(
+        world.loop, nullcontext(), world.clock, Harvest("harvest"), lambda count: (), lambda: next(numbers)
+    )
+    ada = Identity(1001, 1001, "ada")
+    first = requests.announce(NewJob("a", 1, 4), ada)
+    die_after_one_write(world)
+    with suppress(Killed):
+        requests.announce(NewJob("b", 1, 4, key="b", after=(("afterok", first),)), ada)
+    again = Ledger()
+    again.apply(world.journal.events)
+    assert again.views()[2].phase is JobPhase.HELD
+
+
+def test_a_daemon_that_is_killed_never_has_one_array_for_two_jobs() -> None:
+    world = World()
+    numbers = iter(range(1, 100))
+    requests = LoopRequests(
+        world.loop, nullcontext(), world.clock, Harvest("harvest"), lambda count: (), lambda: next(numbers)
+    )
+    ada = Identity(1001, 1001, "ada")
+    first, second = (requests.announce(NewJob("digits", 1, 4), ada) for _ in range(2))
+    requests.attach_array(first, 4711, 2, ada)
+    die_after_one_write(world)
+    with suppress(Killed):
+        requests.attach_array(second, 4711, 2, ada)
+    again = Ledger()
+    again.apply(world.journal.events)
+    assert again.unseen_arrays() == {second: (4711,)}
 
 
 def test_a_job_is_of_the_account_that_its_owner_is_charged_to() -> None:

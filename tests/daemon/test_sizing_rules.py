@@ -63,7 +63,7 @@ def test_objective_weights_wait_and_limits() -> None:
     found = rules(
         """
         [loop]
-        horizon_s = "auto"
+        horizon_s = 240.0
         [sizing]
         objective = "fair"
         account_shares = { vision = 3.0 }
@@ -87,7 +87,7 @@ def test_objective_weights_wait_and_limits() -> None:
         period = "week"
         """
     )
-    assert found.auto_horizon and found.objective is Objective.FAIR
+    assert found.objective is Objective.FAIR
     assert (found.max_wait_s, found.user_share, found.max_resizes) == (300.0, 0.5, 7)
     assert (dict(found.account_shares), dict(found.user_weights)) == ({"vision": 3.0}, {"ann": 2.0})
     assert found.limits == (
@@ -99,7 +99,7 @@ def test_objective_weights_wait_and_limits() -> None:
 
 def test_by_default_only_the_share_of_one_user_is_limited() -> None:
     found = rules("")
-    assert (found.limits, found.max_resizes, found.user_share, found.auto_horizon) == ((), None, 0.5, False)
+    assert (found.limits, found.max_resizes, found.user_share) == ((), None, 0.5)
     assert found.max_wait_s == 1800.0
 
 
@@ -144,20 +144,6 @@ def test_a_profile_that_the_site_names_is_every_jobs(named: Profile) -> None:
     found = rules(f'[sizing]\nprofile = "{named}"')
     for how in (Elastic.LIVE, Elastic.RESTART):
         assert profile_of(JobView(job(1, elastic=how), JobPhase.QUEUED), found) is named
-
-
-@pytest.mark.parametrize(
-    ("text", "used"),
-    [
-        ("", False),
-        ("[loop]\nforecast = true", True),
-        ('[loop]\nhorizon_s = "auto"', True),
-        ("[pilot]\nmax_nodes = 4", False),
-        ('[sizing]\npolicy = "ladder"', True),
-    ],
-)
-def test_nodes_are_chosen_by_forecast_only_where_that_is_asked_for_or_needed(text: str, used: bool) -> None:
-    assert rules(text).forecast is used
 
 
 def test_the_few_pilots_of_a_first_stage_are_few_nodes() -> None:

@@ -50,7 +50,7 @@ def replayed_rules(config: Config, slurm: str = "", epilog_s: float | None = Non
     pool = config.pool
     rules = Rules(
         harvest_partition=config.slurm.partition,
-        horizon_s=300.0 if config.loop.horizon_s == "auto" else config.loop.horizon_s,
+        horizon_s=config.loop.horizon_s,
         objective=Objective(config.sizing.objective),
         alpha=config.sizing.alpha,
         max_resizes=config.sizing.max_resizes or None,
@@ -67,7 +67,6 @@ def replayed_rules(config: Config, slurm: str = "", epilog_s: float | None = Non
         leave_lead_s=lead_s,
         leave_patience_s=config.pilot.leave_patience_s,
         start_patience_s=max(20.0, 2 * interval_s + 10.0),
-        forecast=config.loop.forecast or config.loop.horizon_s == "auto",
         include_nodes=node_names(pool.include, "pool.include"),
         exclude_nodes=node_names(pool.exclude, "pool.exclude"),
     )

@@ -23,17 +23,15 @@ LEAST_OPEN_S = 11.0
 
 
 def completes_in_cycle(plan: BackfillPlan, now: float, rules: Rules) -> bool | None:
-    """Whether a node that a pilot leaves now would still complete as the next backfill cycle comes; None: it is not
-    known when that comes, since sdiag shows none while the queue is empty.
+    """Whether a node that a pilot leaves now would still complete as the next backfill cycle comes. None: it is not
+    known when that comes, since sdiag shows none while the queue is empty, or how long epilogs take.
 
     Where epilogs take nearly the whole time between two cycles, or more, no moment is better than another: False.
     """
-    if rules.free_s is None:
+    cycle_s, shut_s = plan.interval_s, (rules.free_s or 0.0) + LEAVE_S
+    if cycle_s - shut_s < LEAST_OPEN_S or (rules.free_s is None and not rules.exit_s):
         return False
-    cycle_s, shut_s = plan.interval_s, rules.free_s + LEAVE_S
-    if cycle_s - shut_s < LEAST_OPEN_S:
-        return False
-    if plan.last_cycle_at is None or plan.is_stale(now):
+    if rules.free_s is None or plan.last_cycle_at is None or plan.is_stale(now):
         return None
     passed_s = (now - plan.last_cycle_at) % cycle_s
     return not 1.0 <= passed_s < cycle_s - shut_s

@@ -35,19 +35,19 @@ class JobsBehind:
         rows = [row for row in snapshot.holding if row.partition != partition and row.nodes]
         known, self._running = self._running, frozenset(row.id for row in rows)
         late = {head: each for head, each in delays.items() if each.delay_s >= LEAST_DELAY_S}
+        if not late and not self._had:
+            return []
         fresh = [row for row in rows if known is not None and row.id not in known]
-        events = [event for row in fresh for event in self._behind(row, late, now)] if late or self._had else []
+        events = [event for row in fresh for event in self._behind(row, late, now)]
         passed_on = {head_of(e.payload.main_job) for e in events if isinstance(e.payload, MainJobMet)}
         for row in rows:
             head = head_of(row.id)
-            is_late = head in late or head in passed_on
-            for node in row.nodes:
-                if is_late:
-                    self._had[node] = (head, now)
-                elif node in self._had:
-                    del self._had[node]
-        for node in [node for node, (_, at) in self._had.items() if now - at > AFTER_S]:
-            del self._had[node]
+            if head in late or head in passed_on:
+                self._had.update(dict.fromkeys(row.nodes, (head, now)))
+            else:
+                for node in row.nodes:
+                    self._had.pop(node, None)
+        self._had = {node: had for node, had in self._had.items() if now - had[1] <= AFTER_S}
         return events
 
     def waits(self, snapshot: Snapshot, main_jobs: Mapping[str, bool]) -> None:
