@@ -67,7 +67,7 @@ from malletrain.loop.pilot_changes import observe
 from malletrain.loop.ports import Clock, Cluster, Journal, Workers
 from malletrain.loop.trackers.hole_history import hole_events
 from malletrain.loop.trackers.planned_starts import PlannedStarts
-from malletrain.loop.waiting_reason import why_without_nodes
+from malletrain.loop.waiting_reason import why_silent, why_without_nodes
 from malletrain.sizing.objective import Objective
 from malletrain.sizing.policy import Need, Policy
 
@@ -139,10 +139,13 @@ class Loop:
         return self.ledger.hetjobs.notice(self.rules)
 
     def waiting(self, job_id: int) -> str:
-        """Why a job that could train has no node, with an estimate; "" where it has some, is held or over."""
+        """Why a job that could train has no node, with an estimate, or trains nothing on those that it has; "" where
+        it trains, is held or over."""
         view, decision, snapshot = self.views.get(job_id), self.last_decision, self.last_snapshot
         if view is None or decision is None or snapshot is None:
             return ""
+        if view.world is not None:
+            return why_silent(view, self._clock.now())
         with self._guard:  # nodes may be counted meanwhile
             supply, seen_s = self.ledger.pool.supply(self.rules), self.ledger.pool.seen_s
         part = self.rules.harvest_partition

@@ -222,11 +222,11 @@ class StoreViews:
         return rest, sources, pilots
 
     def _with_reasons(self, rows: tuple[JobRow, ...]) -> tuple[JobRow, ...]:
-        """Rows of jobs that wait for nodes with the reason why, after what the journal says."""
+        """Rows of jobs that wait for nodes, or train nothing, with the reason why, after what the journal says."""
         return tuple(_with_reason(row, self._waits(row.id, row.phase)) for row in rows)
 
     def _waits(self, job: int, phase: str) -> str:
-        return self._waiting(job) if phase == JobPhase.QUEUED.value else ""
+        return self._waiting(job) if phase in (JobPhase.QUEUED.value, JobPhase.RUNNING.value) else ""
 
     def last_event(self) -> int:
         """The number of the newest event; 0 before the first."""
