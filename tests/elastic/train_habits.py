@@ -122,7 +122,7 @@ def relabels() -> None:
             with s.step():
                 plain(x, y)
             if s.steps_done == 2:
-                dataset.tensors[1][5] = (dataset.tensors[1][5] + 1) % 10  # type: ignore[attr-defined]
+                dataset.tensors[1][:64] = (dataset.tensors[1][:64] + 1) % 10  # type: ignore[attr-defined]
             tick()
 
 
