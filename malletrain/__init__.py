@@ -1,6 +1,6 @@
 """MalleTrain: train PyTorch jobs on a supercomputer's transiently idle nodes."""
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 
 def pip_install(extra: str) -> str:

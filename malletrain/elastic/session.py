@@ -245,9 +245,9 @@ class Session:
         r.check_epoch()
         while r.position.cursor < r.sampler.epoch_length:
             yield r.load_batch()
-            r.after_block.body_ended()
             if r.share is not None:
                 raise ElasticError("the body of `for batch in s.batches()` needs `with s.step():` around the step")
+        r.after_block.body_ended()
         r.state.mark_boundary()
         r.meter.paused()
 

@@ -8,6 +8,7 @@ writes `result-NAME.pt` and `end-NAME.json`.
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import runpy
@@ -174,6 +175,7 @@ class Recorder:
             "step": session.steps_done,
             "epoch": session.epoch,
             "size": session.size,
+            "untracked": _untracked(session),
             "equality": STATISTICAL if self._draws.found and additive else claim,
         }
         path = self._folder / f"result-{self._name}.pt"
@@ -181,16 +183,30 @@ class Recorder:
         path.with_suffix(".part").rename(path)
 
 
+def _untracked(session: Session) -> list[str]:
+    """Schedulers and scalers that are neither tracked nor held by one that is."""
+    tracked = list(session._runtime.state.tracked.values())
+    kinds = torch.optim.lr_scheduler.LRScheduler | torch.amp.GradScaler
+    found = [each for each in gc.get_objects() if issubclass(type(each), kinds)]
+    known = {*map(id, tracked), *(id(part) for each in [*tracked, *found] for part in _parts(each))}
+    names = {type(each).__name__ for each in found if id(each) not in known}
+    return [f"a {name} is not tracked: s.track(...) makes it part of the training state" for name in sorted(names)]
+
+
+def _parts(thing: Any) -> Iterator[Any]:
+    """What an object holds, as a chain of schedulers does."""
+    for value in getattr(thing, "__dict__", {}).values():
+        yield from value if isinstance(value, list | tuple) else [value]
+
+
 def _shorten(session: Session, epochs: int) -> None:
     """Let epochs be over soon, so that the check meets what the script does at their ends, but not so soon that all
-    are over before it is."""
-    sampler, batch = session._runtime.sampler, session.batch_size
-    if not isinstance(sampler, Sampler) or epochs < 1:
+    are over before it is. (Those of an order that consists of batches stay: each epoch's end elsewhere.)"""
+    sampler = session._runtime.sampler
+    if not isinstance(sampler, Sampler) or epochs < 1 or sampler.batch_ends(0):
         return
     steps = max(STEPS_OF_EPOCH, -(-STEPS_OF_TRAINING // epochs))
-    ends = sampler.batch_ends(0)
-    length = ends[min(steps, len(ends)) - 1] if ends else steps * batch
-    sampler.epoch_length = min(sampler.epoch_length, length)
+    sampler.epoch_length = min(sampler.epoch_length, steps * session.batch_size)
 
 
 def _nudge(session: Session) -> None:

@@ -192,20 +192,22 @@ class StepCommitter:
             self.wait(opening.work)
             self.judge_rows(opening.table.tolist())
 
-    def control_vector(self, weight: float, extra: int = 0) -> torch.Tensor:
-        """This member's control vector, followed by `extra` zeros for the caller's own use.
+    def control_vector(self, weight: float, further: Sequence[int] = (), *, finite: bool = True) -> torch.Tensor:
+        """This member's control vector.
 
         Args:
             weight: this member's samples or tokens in the round.
+            further: fields of the caller's own, which follow.
+            finite: whether its gradients are.
         """
-        control = torch.zeros(CONTROL_LENGTH + extra, dtype=torch.int64)
-        ready = self._monitor.ready_for()
-        control[WEIGHT] = round(weight * WEIGHTS_PER_UNIT)
-        control[READY] = ready
-        control[READY_SQUARED] = ready * ready
-        control[ENDING] = int(self._monitor.is_ending())
-        control[SAVE_DUE] = int(self.save_is_due())
-        return control
+        # (A tensor is made once: to set an element of one takes as long as all else here.)
+        fields, ready = [0] * CONTROL_LENGTH, self._monitor.ready_for()
+        fields[WEIGHT] = round(weight * WEIGHTS_PER_UNIT)
+        fields[READY], fields[READY_SQUARED] = ready, ready * ready
+        fields[ENDING], fields[SAVE_DUE] = int(self._monitor.is_ending()), int(self.save_is_due())
+        if not finite:
+            fields[NONFINITE], fields[NONFINITE_RANKS] = 1, self.world.rank
+        return torch.tensor([*fields, *further], dtype=torch.int64)
 
     def check(self) -> None:
         """Raise `Aborted` or `Released` if this member's world was given up meanwhile."""
@@ -287,11 +289,12 @@ class StepCommitter:
         self.rounds_done += 1
         self._opening = None
         self.last_sums, self.complete_sums = sums, []
-        size, ready = self.world.size, int(control[READY])
-        same = size * int(control[READY_SQUARED]) == ready * ready
+        size, fields = self.world.size, control[:CONTROL_LENGTH].tolist()
+        ready = fields[READY]
+        same = size * fields[READY_SQUARED] == ready * ready
         agreed = ready // size if same and ready else 0
         agreed = agreed if agreed > self.world.generation else 0
-        return StepOutcome(sums, control, agreed, int(control[ENDING]), bool(control[SAVE_DUE]))
+        return StepOutcome(sums, control, agreed, fields[ENDING], bool(fields[SAVE_DUE]))
 
     def wait(self, operation: Work) -> None:
         """Wait for an operation while checking that the world still stands; report peers that stall.

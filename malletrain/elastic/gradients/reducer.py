@@ -261,9 +261,12 @@ class GradientReducer:
         try:
             yield
         except (Aborted, LayoutChanged) as error:
-            if self.on_abort is None:
-                raise
-            self.aborted = error
+            self._hold_back(error)
+
+    def _hold_back(self, error: Aborted | LayoutChanged) -> None:
+        if self.on_abort is None:
+            raise error
+        self.aborted = error
 
     def measure_noise(self, noise: NoiseScale) -> None:
         """Compute the norms that `noise` needs, in the steps that it measures."""
@@ -347,8 +350,10 @@ class GradientReducer:
                     self.first_arrived(parameter)
                 self.phase = GradientPhase.LOCAL
                 if not self._hold:
-                    with self.holding():
+                    try:
                         self._arrived(index)
+                    except (Aborted, LayoutChanged) as error:
+                        self._hold_back(error)
                     self._clear_later()
             elif self._closed:
                 raise ElasticError(self._called_again())
@@ -541,8 +546,10 @@ class GradientReducer:
         self.before_return()
         if not self._running or self.aborted is not None:
             return
-        with self.holding():
+        try:
             self._reduce_rest()
+        except (Aborted, LayoutChanged) as error:
+            self._hold_back(error)
         self._clear()
 
     def _reduce_rest(self) -> None:
@@ -613,15 +620,13 @@ class GradientReducer:
 
     def _control_vector(self) -> torch.Tensor:
         """This member's control vector; further fields say which parameters have gradients, and how fast it was."""
-        size, rank, many = self._committer.world.size, self._committer.world.rank, len(self._parameters)
-        control = self._committer.control_vector(self._weight, many + size)
+        group = self._committer.world.group
         counts = self._weight > 0 or self._sharded
-        used = [int(parameter.grad is not None and counts) for parameter in self._parameters]
-        control[CONTROL_LENGTH : CONTROL_LENGTH + many] = torch.tensor(used, dtype=torch.int64)
-        control[CONTROL_LENGTH + many + rank] = self.own_ns_per_sample
-        if self.must_be_finite and counts and not self._finite.host_finite:
-            control[NONFINITE], control[NONFINITE_RANKS] = 1, rank
-        return control
+        used = [counts and parameter.grad is not None for parameter in self._parameters]
+        speeds = [0] * group.size
+        speeds[group.rank] = self.own_ns_per_sample
+        finite = not (self.must_be_finite and counts) or self._finite.host_finite
+        return self._committer.control_vector(self._weight, [*used, *speeds], finite=finite)
 
     def _refuse_sparse(self, members: Iterable[int] | None = None) -> None:
         """Raise if one of these parameters, by default any, has a gradient that cannot be summed."""
@@ -632,11 +637,15 @@ class GradientReducer:
 
     def _look_alone(self) -> None:
         """Look at the gradients of this worker, which trains alone."""
-        used = []
+        used: list[int] = []
         for bucket in self._buckets:
-            grads = [(index, self._parameters[index].grad) for index in bucket.members]
-            self._finite.look([local(grad) if self._sharded else grad for _, grad in grads if grad is not None])
-            used += [index for index, grad in grads if grad is not None]
+            gradients = []
+            for index in bucket.members:
+                gradient = self._parameters[index].grad
+                if gradient is not None:
+                    used.append(index)
+                    gradients.append(local(gradient) if self._sharded else gradient)
+            self._finite.look(gradients)
         norms = self._finite.device_norms()
         if norms is not None:
             self._late_verdicts.add(self._step(), [self._names[index] for index in used], norms)
@@ -647,6 +656,8 @@ class GradientReducer:
         if not self.must_be_finite:
             return
         world, many = self._committer.world, int(control[NONFINITE])
+        if not many and self._verdict is None:
+            return
         bad = [int(control[NONFINITE_RANKS])] * many if many < 2 else list(range(many))
         if self._verdict is not None:
             row = LateRead(self._verdict).values()
