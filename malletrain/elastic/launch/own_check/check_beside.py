@@ -11,7 +11,6 @@ import contextlib
 import json
 import logging
 import os
-import platform
 import signal
 import subprocess
 import sys
@@ -22,9 +21,14 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TypeVar
 
-import malletrain
 from malletrain.elastic.launch.own_check.confined_check import CheckAnswer, CheckRequest, first_sentence
-from malletrain.elastic.launch.own_check.running_script import MAX_SAID_BYTES, SCRIPT_TO, RunningScript, heard
+from malletrain.elastic.launch.own_check.running_script import (
+    MAX_SAID_BYTES,
+    SCRIPT_TO,
+    RunningScript,
+    heard,
+    this_script,
+)
 from malletrain.wire import messages
 from malletrain.wire.errors import WireError
 from malletrain.wire.worker_client import Rejected, TokenUnknown, WorkerClient
@@ -228,11 +232,7 @@ def main(arguments: list[str]) -> int:
     """Check a script before it is submitted."""
     import importlib.metadata  # what takes long to import the launcher does without
 
-    torch = importlib.metadata.version("torch")
-    releases = f"python {platform.python_version()}, torch {torch}, malletrain {malletrain.__version__}"
-    folder = str(Path.cwd())
-    script = str(Path(folder) / arguments[0])
-    running = RunningScript(sys.executable, script, tuple(arguments[1:]), folder, os.getpid(), releases)
+    running = this_script(importlib.metadata.version("torch"), arguments)
     print(json.dumps({"digest": running.digest(), **asdict(checked(running, check_environment(os.environ)))}))
     return 0
 

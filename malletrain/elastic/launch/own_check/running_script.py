@@ -8,7 +8,7 @@ import json
 import os
 import platform
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -75,12 +75,13 @@ class RunningScript:
             yield from [*beside, *(path for each in packages for path in sorted(each.rglob("*.py")))][:MAX_FILES]
 
 
-def this_script(torch: str) -> RunningScript:
-    """The script of this process, which runs with this release of torch."""
+def this_script(torch: str, command: Sequence[str] | None = None) -> RunningScript:
+    """The script of this process, which runs with this release of torch; or the one that `command` would start from
+    here: script and arguments."""
+    script, *arguments = sys.argv if command is None else command
     releases = f"python {platform.python_version()}, torch {torch}, malletrain {malletrain.__version__}"
-    folder = str(Path.cwd())
-    script = str(Path(folder) / sys.argv[0])
-    return RunningScript(sys.executable, script, tuple(sys.argv[1:]), folder, os.getpid(), releases)
+    folder = Path.cwd()
+    return RunningScript(sys.executable, str(folder / script), tuple(arguments), str(folder), os.getpid(), releases)
 
 
 def say(environ: Mapping[str, str], running: RunningScript) -> None:
