@@ -30,7 +30,7 @@ from malletrain.decide.rules import Rules
 from malletrain.decide.straggler_replacement import replace_stragglers
 from malletrain.decide.strays import find_strays
 from malletrain.decide.yielding import YieldPlan, any_pending_fits, availability, plan_yields
-from malletrain.domain.decision import Action, Decision, Hole, LeaveCause, LeavePilot, Refusal
+from malletrain.domain.decision import Action, Decision, Hole, LeaveCause, Refusal
 from malletrain.domain.job import JobView, Pilot
 from malletrain.domain.snapshot import NodeState, Snapshot
 from malletrain.sizing.policy import Policy
@@ -111,7 +111,8 @@ def _yields(situation: Situation, live: Mapping[int, JobView], rules: Rules, cac
     nodes = [node for _, view in sorted(live.items()) for node in cache.harvested(view)]
     if fits:
         plan = plan_yields(snapshot, nodes, situation.startable_since, now, rules)
-    at_hand = availability(snapshot, nodes, rules) if before else None
+    # Which nodes are at hand is asked only of those that nobody is given any more.
+    at_hand = availability(snapshot, nodes, rules) if before.keys() - plan.given_to.keys() else None
     available = at_hand.free | at_hand.coming if at_hand else ()
     return replace(plan, emptied=emptied_nodes(plan.given_to, before, available, snapshot, now, rules))
 
@@ -290,8 +291,11 @@ def _leave_after_the_cycle(draft: Draft, inputs: Inputs) -> None:
     if not draft.yielding.given or completes_in_cycle(inputs.snapshot.plan, inputs.now, inputs.rules) is False:
         return
     why = "a main job waits for the backfill cycle that comes first, and the node could still complete then"
-    waiting = [action for action in draft.actions if isinstance(action, LeavePilot) and can_wait(action)]
-    draft.refusals += [Refusal(action.node, f"pilot {action.pilot} leaves later: {why}") for action in waiting]
+    draft.refusals += [
+        Refusal(action.node, f"pilot {action.pilot} leaves later: {why}")
+        for action in draft.actions
+        if can_wait(action)
+    ]
     draft.actions = [action for action in draft.actions if not can_wait(action)]
 
 

@@ -8,6 +8,8 @@ which backfill alone starts, the whole queue does.
 
 from __future__ import annotations
 
+from typing import TypeGuard
+
 from malletrain.decide.rules import Rules
 from malletrain.domain.decision import Action, LeaveCause, LeavePilot
 from malletrain.domain.snapshot import BackfillPlan
@@ -32,15 +34,15 @@ def completes_in_cycle(plan: BackfillPlan, now: float, rules: Rules) -> bool | N
     cycle_s, shut_s = plan.interval_s, (rules.free_s or 0.0) + LEAVE_S
     if cycle_s - shut_s < LEAST_OPEN_S:
         return False
-    is_quiet = plan.last_cycle_at is None or plan.is_stale(now)
+    last_at = None if plan.is_stale(now) else plan.last_cycle_at
     if rules.free_s is None:
-        return False if is_quiet or not rules.exit_s else None
-    if plan.last_cycle_at is None or is_quiet:
+        return False if last_at is None or not rules.exit_s else None
+    if last_at is None:
         return None
-    passed_s = (now - plan.last_cycle_at) % cycle_s
+    passed_s = (now - last_at) % cycle_s
     return not 1.0 <= passed_s < cycle_s - shut_s
 
 
-def can_wait(action: Action) -> bool:
+def can_wait(action: Action) -> TypeGuard[LeavePilot]:
     """Whether the action asks a pilot to leave for something that has time."""
     return isinstance(action, LeavePilot) and action.cause in CAN_WAIT
