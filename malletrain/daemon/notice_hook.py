@@ -17,6 +17,7 @@ from contextlib import suppress
 
 from malletrain.domain.job import MailType
 from malletrain.loop.job_notices import JobNotice
+from malletrain.wire.codec import one_line
 
 #: Characters of a job's name, and of a reason, in a message: all of it is less than a pipe holds.
 MAX_NAME_CHARACTERS, MAX_REASON_CHARACTERS = 60, 1000
@@ -86,7 +87,7 @@ class NoticeHook:
             said = ""
             with suppress(BlockingIOError):
                 said = os.read(hear, MAX_COMPLAINT_BYTES).decode("utf-8", "replace").strip()
-                said = _clean(said, MAX_COMPLAINT_BYTES)
+                said = one_line(said, MAX_COMPLAINT_BYTES)
             return f"{program} ended with status {status}{f': {said}' if said else ''}"
         except OSError as error:
             return f"{program} cannot be run: {error.strerror}"
@@ -113,7 +114,7 @@ class NoticeHook:
 def message(notice: JobNotice) -> bytes:
     """The message as the program reads it: one JSON object in one line."""
     job = notice.job
-    name = _clean(job.name, MAX_NAME_CHARACTERS)
+    name = one_line(job.name, MAX_NAME_CHARACTERS)  # a line break could begin another header
     became = "has begun to train" if notice.what is MailType.BEGIN else f"is over: {notice.phase.value}"
     facts = {
         "job": job.id,
@@ -122,17 +123,12 @@ def message(notice: JobNotice) -> bytes:
         "address": job.mail_user,
         "event": notice.what.value,
         "state": notice.phase.value,
-        "reason": _clean(notice.reason, MAX_REASON_CHARACTERS),
+        "reason": one_line(notice.reason, MAX_REASON_CHARACTERS),
         "samples": notice.samples,
         "at": round(notice.at, 3),
         "subject": f"MalleTrain job {job.id} ({name}) {became}",
     }
     return json.dumps(facts).encode() + b"\n"
-
-
-def _clean(words: str, characters: int) -> str:
-    """A line: a line break in a name could begin another header or command."""
-    return "".join(c if c.isprintable() else " " for c in words[:characters])
 
 
 def _kill(process: subprocess.Popen[bytes]) -> None:

@@ -16,6 +16,7 @@ from typing import Any
 from urllib.parse import urlencode, urlsplit
 
 from malletrain.wire import munge
+from malletrain.wire.codec import one_line
 from malletrain.wire.errors import WireError
 from malletrain.wire.tls import NotVouched, TlsConnector
 
@@ -240,8 +241,7 @@ class Http:
             said = json.loads(data)["error"]
         except (ValueError, KeyError, TypeError, RecursionError):
             said = f"{self.url} answers {answer.status} {answer.reason}: is that malletraind?"
-        printable = "".join(c if c.isprintable() else " " for c in str(said))
-        return printable[:1000]
+        return one_line(str(said), 1000)
 
     def _unavailable(self, error: Exception) -> DaemonUnavailable:
         if isinstance(error, TimeoutError):

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from malletrain.wire import messages
-from malletrain.wire.codec import steers_nothing
+from malletrain.wire.codec import one_line, steers_nothing
 from malletrain.wire.messages import MessageError, message_of, parse, to_json
 
 anything = st.recursive(
@@ -105,3 +105,8 @@ def test_fields_of_a_newer_worker_are_passed_over_and_new_ones_are_sent_when_the
     assert "balanced" not in messages.to_json(window)
     assert messages.to_json(dataclasses.replace(window, balanced=True))["balanced"] is True
     assert message_of(messages.to_json(window)) == window
+
+
+def test_one_line_has_blanks_for_what_does_not_print() -> None:
+    assert one_line("a\r\nSubject: b\x1b[31m", 100) == "a  Subject: b [31m"
+    assert one_line("abc\n", 3) == "abc"

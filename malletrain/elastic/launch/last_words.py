@@ -10,6 +10,8 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
+from malletrain.wire.codec import one_line
+
 #: Seconds that scontrol may take, and that a line may need through srun to the file.
 SCONTROL_LIMIT_S, ARRIVAL_LIMIT_S = 5.0, 2.0
 
@@ -68,5 +70,4 @@ def _last_line(path: Path, began: float) -> str:
     except OSError:
         return ""
     lines = [line.strip() for line in text.splitlines() if line.strip() and not line.startswith(_OF_SLURM)]
-    line = lines[-1][:MAX_LINE] if lines else ""
-    return "".join(each if each.isprintable() else " " for each in line)
+    return one_line(lines[-1], MAX_LINE) if lines else ""
