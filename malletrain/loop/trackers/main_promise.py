@@ -8,7 +8,7 @@ they are there again after a restart. Cycles are counted since the daemon began.
 from __future__ import annotations
 
 import math
-from bisect import insort
+from bisect import bisect_right
 from collections import Counter, OrderedDict, deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -330,8 +330,8 @@ class PromiseTracker:
         rows = zip(arrived.main_jobs, arrived.submitted_at, arrived.nodes, arrived.tasks, strict=False)
         for identity, submitted, nodes, tasks in rows:
             if not self._is_noted(f"{identity} {submitted:.0f}"):
-                for _ in range(min(tasks, MAX_ARRIVALS)):
-                    insort(self._arrivals, MainArrival(submitted, nodes), key=lambda each: each.at)
+                place = bisect_right(self._arrivals, submitted, key=lambda each: each.at)
+                self._arrivals[place:place] = [MainArrival(submitted, nodes)] * min(tasks, MAX_ARRIVALS)
                 self._hour = None
         del self._arrivals[:-MAX_ARRIVALS]
         self._counts_from = at if self._counts_from is None else min(at, self._counts_from)
