@@ -70,7 +70,7 @@ BOUNDS = {
     "docs/quick-start/researcher.md": 300,
     "docs/quick-start/sysadmin.md": 375,
     "docs/quick-start/transcript-researcher.md": 259,
-    "docs/quick-start/transcript-sysadmin.md": 493,
+    "docs/quick-start/transcript-sysadmin.md": 520,
     "docs/reference/api.md": 1100,
     "docs/reference/habits.md": 1800,
     "docs/reference/loops.md": 1000,
