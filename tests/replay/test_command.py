@@ -143,14 +143,6 @@ def test_sensitivity_needs_a_report(log: Path) -> None:
     assert "--report DIR" in done.stderr.splitlines()[-1]
 
 
-def test_every_option_is_documented() -> None:
-    page = (Path(__file__).parents[2] / "docs" / "reference" / "replay.md").read_text()
-    missing = [
-        name for param in command.params for name in param.opts if name.startswith("--") and f"`{name}" not in page
-    ]
-    assert not missing
-
-
 # -- the report, in a real browser
 
 
