@@ -17,7 +17,6 @@ from typing import Any
 import pytest
 
 from malletrain import __version__
-from malletrain.cli.replay import replay as command
 from malletrain.replay.loop_engine import replay_through_loop
 from malletrain.replay.scoring.journal_score import score_journal
 from malletrain.replay.traces.trace import BUSY, IDLE
