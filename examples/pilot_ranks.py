@@ -13,7 +13,7 @@ import os
 def ranks(by: str) -> tuple[int, int]:
     """Rank of this process in its pilot, and number of processes."""
     if by == "mpi":
-        from mpi4py import MPI  # pip install './malletrain-0.1.0-py3-none-any.whl[mpi]'; needs MPI's library
+        from mpi4py import MPI  # pip install './malletrain-0.2.0-py3-none-any.whl[mpi]'; needs MPI's library
 
         # Count the processes over MPI, which shows that it works.
         return MPI.COMM_WORLD.rank, MPI.COMM_WORLD.allreduce(1)

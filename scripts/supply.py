@@ -45,7 +45,7 @@ PROJECT = ROOT / "pyproject.toml"
 
 HEADER = """\
 # What malletraind is installed from, with the hashes of every file of each version on PyPI:
-#   pip install --require-hashes -r requirements-daemon.txt; pip install --no-deps ./malletrain-0.1.0-py3-none-any.whl
+#   pip install --require-hashes -r requirements-daemon.txt; pip install --no-deps ./malletrain-0.2.0-py3-none-any.whl
 # Made by `python -m scripts.supply lock` from constraints.txt; `python -m scripts.supply check` compares.
 """
 

@@ -79,7 +79,7 @@ def _again(
     # The reserve and the limit on pilots are in the number of nodes already.
     plain = replace(
         rules, keep_idle=0, keep_leaves=0, max_pilots=len(nodes), max_pilot_s=1e7, horizon_s=decided.horizon_s,
-        auto_horizon=False, forecast=False, include_nodes=frozenset(), exclude_nodes=frozenset(),
+        include_nodes=frozenset(), exclude_nodes=frozenset(),
     )  # fmt: skip
     sizes = decide(situation, policy, plain).decision.sizes
     return Recomputed(event.seq, now, decided.sizes, dict(sizes))

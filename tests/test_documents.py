@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from malletrain import __version__
+
 ROOT = Path(__file__).resolve().parents[1]
 DOCUMENTS = sorted([ROOT / "README.md", ROOT / "CHANGELOG.md", ROOT / "SECURITY.md", *(ROOT / "docs").rglob("*.md")])
 
@@ -48,6 +50,26 @@ def test_the_architecture_names_files_that_are_there() -> None:
 def test_malletrain_is_installed_from_its_file() -> None:
     """The bare name is nobody's on PyPI: whoever takes it would run code wherever a page is followed."""
     root = Path(__file__).resolve().parents[1]
-    for path in [root / "README.md", *root.glob("docs/**/*.md"), *root.glob("site-configs/*.t*")]:
+    said = [*root.glob("malletrain/**/*.py"), *root.glob("scripts/**/*.py"), *root.glob("site-configs/man/**/*.1")]
+    for path in [root / "README.md", *root.glob("docs/**/*.md"), *root.glob("site-configs/*.t*"), *said]:
         bare = re.search(r"pip install (?:-\S+ )*'?malletrain(?![\w/.-])", path.read_text())
         assert bare is None, f"{path}: {bare}"
+
+
+def test_pages_name_the_files_of_this_release() -> None:
+    """Those of a transcript are what was installed then."""
+    pages = [page for page in DOCUMENTS if not page.name.startswith("transcript-") and page.name != "CHANGELOG.md"]
+    for path in [*pages, *(ROOT / "site-configs").rglob("*.t*")]:
+        named = re.findall(r"malletrain[-_](\d+\.\d+\.\d+)", path.read_text())
+        assert set(named) <= {__version__}, path
+
+
+def test_every_page_that_code_names_is_there() -> None:
+    """Docstrings and messages cite pages by path: a page that moves takes these along."""
+    folders = [ROOT / name for name in ("malletrain", "scripts", "tests", "site-configs", "examples")]
+    files = [
+        path for folder in folders for path in folder.rglob("*") if path.suffix in {".py", ".yml", ".toml", ".md"}
+    ]
+    named = {(path, page) for path in files for page in re.findall(r"\bdocs/[\w/-]+\.md\b", path.read_text())}
+    assert named
+    assert [f"{path}: {page}" for path, page in sorted(named) if not (ROOT / page).exists()] == []

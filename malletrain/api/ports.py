@@ -71,6 +71,8 @@ class NewJob:
     mail: tuple[str, ...] = ()
     mail_user: str = ""
     class_min: tuple[tuple[str, int], ...] = ()
+    trusted: bool = False
+    check: tuple[str, str, str] | None = None  #: digest, verdict and text of a check of its script
 
 
 class Requests(Protocol):

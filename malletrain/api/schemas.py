@@ -51,6 +51,14 @@ class SessionBody(Body):
     credential: Annotated[str, Field(min_length=8, max_length=8192)]
 
 
+class CheckBody(Body):
+    """What `malletrain check` has found of a job's script before it is submitted."""
+
+    digest: Annotated[str, Field(pattern=r"^[0-9a-f]{16,64}$")]
+    verdict: Literal["equal", "different", "undecided"]
+    text: Annotated[str, Field(max_length=400), AfterValidator(_printable)] = ""
+
+
 class JobBody(Body):
     """POST /v1/jobs."""
 
@@ -82,6 +90,9 @@ class JobBody(Body):
     class_min: Annotated[
         list[Annotated[str, Field(pattern=r"^[A-Za-z0-9_.+-]{1,64}:[1-9][0-9]{0,5}$")]], Field(max_length=32)
     ] = []
+
+    trusted: bool = False
+    check: CheckBody | None = None
 
     @model_validator(mode="after")
     def _coherent(self) -> Self:
@@ -129,6 +140,8 @@ class JobBody(Body):
             mail=tuple(dict.fromkeys(self.mail)),
             mail_user=self.mail_user,
             class_min=tuple((word, int(n)) for word, _, n in (each.rpartition(":") for each in self.class_min)),
+            trusted=self.trusted,
+            check=None if self.check is None else (self.check.digest, self.check.verdict, self.check.text),
         )
 
 

@@ -119,7 +119,7 @@ class Visibility:
         """An event of a job that the caller may see, or of no job (`store.views` chooses which)."""
         if self.is_whole:
             return row
-        if row.kind in (EventKind.DECIDED, EventKind.MAIN_MET) and self.uid is not None:
+        if row.kind in (EventKind.DECIDED, EventKind.MAIN_MET, EventKind.MAIN_ARRIVED) and self.uid is not None:
             return replace(row, reason="", data={})  # it is about all jobs, or about another user's
         if row.kind == EventKind.OPERATOR and self.uid is not None and row.data.get("user"):
             return replace(row, reason="", data={})

@@ -35,6 +35,7 @@ from malletrain.api.visibility import Visibility
 from malletrain.domain.decision import LeavePilot
 from malletrain.domain.errors import ContradictsRecord, MalletrainError, Refused
 from malletrain.domain.event import Event
+from malletrain.domain.job import ScriptCheck
 from malletrain.loop.membership.admission import Claim
 from malletrain.loop.membership.members import Membership
 from malletrain.loop.ports import Clock
@@ -79,6 +80,10 @@ def _none_banned(_uid: int) -> bool:
     return False
 
 
+def _never_checked(_uid: int, _digest: str) -> None:
+    return None
+
+
 class WorkersGate:
     """The membership, safe to call from any thread. This is the `Workers` port of the live loop.
 
@@ -91,6 +96,7 @@ class WorkersGate:
         budget: of the figures that workers report; None for the usual limits.
         sight: what the user with this uid may see: reasons sent to workers are limited by it.
         is_banned: whether the user with this uid is refused: tokens of his workers are worth nothing then.
+        checked: what a check has found of the script with this digest in a job of the user with this uid.
     """
 
     def __init__(
@@ -102,7 +108,9 @@ class WorkersGate:
         budget: ReportBudget | None = None,
         sight: Callable[[int], Visibility] = _everything,
         is_banned: Callable[[int], bool] = _none_banned,
+        checked: Callable[[int, str], ScriptCheck | None] = _never_checked,
     ) -> None:
+        self._checked = checked
         self.membership = membership
         self._sight = sight
         self._is_banned = is_banned
@@ -210,6 +218,21 @@ class WorkersGate:
             return False
         digest, now = _digest(token.strip()), self.clock.elapsed()
         return any(each == digest and now < ends for each, ends in own)
+
+    def is_to_check(self, worker: str, digest: str) -> bool:
+        """Whether the worker's script is to be checked beside it. What a check has found of it in another job of its
+        owner counts for this one, and none is made."""
+        known = self.membership.worker(worker)
+        before = None if known is None else self._checked(known.uid, digest)
+
+        def ask() -> bool:
+            if self.membership.worker(worker) is None or not self.membership.may_check(worker, digest):
+                return False
+            if before is not None:
+                self.membership.note_check(worker, before)
+            return before is None
+
+        return bool(self.change(ask))
 
     def report(self, worker: str, said: Sequence[wire.Message]) -> bool:
         """Takes a report; whether all of it was within the worker's and the user's budget of figures."""
@@ -353,6 +376,7 @@ class WorkersRouter(APIRouter):
         self.post("/hello")(endpoints.hello)
         self.post("/{worker}/report")(endpoints.report)
         self.get("/{worker}/plan")(endpoints.plan)
+        self.post("/{worker}/check")(endpoints.check)
 
     def short_way(self, scope: Scope) -> Callable[[Request], Coroutine[Any, Any, Response]] | None:
         """What answers a request, without FastAPI; None where FastAPI is to."""
@@ -401,6 +425,8 @@ class ShortWay:
         await response(scope, receive, send)
 
 
+_DIGEST = re.compile(r"[0-9a-f]{16,64}")
+
 #: As workers write it (`malletrain.wire.worker_client`).
 _PLAN_QUERY = re.compile(rb"after=([0-9]{1,15})&wait=([0-9]{1,6}(?:\.[0-9]{1,20})?)")
 
@@ -444,6 +470,15 @@ class _Endpoints:
         if not within:
             await asyncio.sleep(gate.budget.refusal_seconds)
         return Response(status_code=204)
+
+    async def check(self, worker: str, request: Request) -> Response:
+        """Whether a script is to be checked: asked once it is known which one runs."""
+        _check_token(self._gate, worker, request)
+        raw = await _body(request, 4096)
+        digest = raw.get("digest") if isinstance(raw, dict) else None
+        if not isinstance(digest, str) or not _DIGEST.fullmatch(digest):
+            raise HTTPException(400, "digest: must be 16 to 64 hexadecimal digits")
+        return JSONResponse({"check": await run_in_threadpool(self._gate.is_to_check, worker, digest)})
 
     async def plan(self, worker: str, request: Request, after: int = 0, wait: float = 0.0) -> Response:
         gate = self._gate

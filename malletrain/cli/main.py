@@ -14,7 +14,7 @@ from typing import NoReturn
 
 import click
 
-from malletrain import __version__
+from malletrain import __version__, pip_install
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,8 +92,8 @@ class LazyGroup(click.Group):
         except ModuleNotFoundError as error:
             if error.name is None or error.name.partition(".")[0] == "malletrain":
                 raise
-            what = f"malletrain[{entry.extra or 'daemon'}]"
-            raise click.UsageError(f"{cmd_name} needs the package {error.name}: pip install '{what}'") from error
+            remedy = pip_install(entry.extra or "daemon")
+            raise click.UsageError(f"{cmd_name} needs the package {error.name}: {remedy}") from error
         if not isinstance(command, click.Command):
             raise TypeError(f"{entry.module}:{entry.attribute} is no command")
         return command

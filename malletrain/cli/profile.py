@@ -9,6 +9,7 @@ from pathlib import Path
 
 import click
 
+from malletrain import pip_install
 from malletrain.cli.jobs import as_json, say, say_json
 from malletrain.cli.render import Span
 from malletrain.domain.errors import InvalidInput
@@ -85,7 +86,7 @@ def page(row: ProfileRow) -> str:
         InvalidInput: plotly is not installed.
     """
     if importlib.util.find_spec("plotly") is None:
-        raise InvalidInput("--plot", "plotly is not installed: pip install 'malletrain[replay]'")
+        raise InvalidInput("--plot", f"plotly is not installed: {pip_install('replay')}")
     import plotly.graph_objects as go
 
     nodes = [size.nodes for size in row.sizes]

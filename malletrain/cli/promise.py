@@ -9,9 +9,6 @@ from malletrain.cli.render import Line, Span, clock, table
 from malletrain.wire.daemon import connect
 from malletrain.wire.rows import MainJobDelayRow, PromiseKeptRow, PromiseRow
 
-#: Keys of [promise] whose values are seconds.
-_IN_SECONDS = ("main_delay_p95", "main_delay_mean")
-
 
 @click.command(
     epilog="""\b
@@ -40,7 +37,7 @@ def _stated(row: PromiseRow) -> list[Line]:
     if not row.stated:
         return [_line("promised: nothing ([promise] is not set); the table below shows what a promise would cost")]
     said = ", ".join(
-        f"{key} {value:g}" + (" s" if key in _IN_SECONDS else "")
+        f"{key} {value:g}" + (" s" if key == "main_delay_p95" else "")
         for key, value in row.stated.items()
         if key != "chance"
     )
@@ -65,6 +62,10 @@ def _kept(kept: PromiseKeptRow | None, days: int) -> list[Line]:
             f"by {kept.longest_s:.3g} s at most"
         ),
     ]
+    if kept.behind:
+        lines.append(
+            _line(f"  {kept.behind} more waited behind these: later by at most {kept.behind_longest_s:.3g} s")
+        )
     if kept.bound_s is not None and kept.within is not None and kept.at_least is not None:
         lines.append(
             _line(f"  within {kept.bound_s:g} s: {kept.within:.1%} (at least {kept.at_least:.1%} by so many jobs)")

@@ -191,6 +191,8 @@ def job(row: JobRow, *, now: float, zone: tzinfo | None = None) -> list[Line]:
         ("losses", f"{row.preemptions} preemptions, {row.lost_workers} workers lost"),
         ("submitted", clock(row.submitted_at, zone)),
     ]
+    if row.trusted or row.check_verdict:
+        facts.append(("check", check_words(row)))
     if row.ended_at is not None:
         facts.append(("ended", clock(row.ended_at, zone)))
     facts += [(name, str(value)) for name, value in (*row.metrics.items(), *row.result.items())]
@@ -275,6 +277,13 @@ def size_words(row: JobRow) -> str:
     if row.sizes:
         return ",".join(str(size) for size in row.sizes)
     return str(row.min_nodes) if row.min_nodes == row.max_nodes else f"{row.min_nodes}-{row.max_nodes}"
+
+
+def check_words(row: JobRow) -> str:
+    """Whether a job's script trains alike at every size, and why."""
+    if row.trusted:
+        return "none: --trust"
+    return ": ".join(filter(None, (row.check_verdict, row.check_text)))
 
 
 def progress(row: JobRow) -> str:

@@ -16,7 +16,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import click
 
-from malletrain import __version__
+from malletrain import __version__, pip_install
 from malletrain.domain.errors import InvalidInput
 from malletrain.domain.job import ResizeCosts
 from malletrain.replay.assumed_placement import AssumedPlacement
@@ -184,12 +184,6 @@ Examples:
     help="Most nodes of one pilot. [default: pilot.max_nodes]",
 )
 @click.option(
-    "--node-order",
-    type=click.Choice(["age", "forecast", "group", "life", "name"]),
-    help="Take the nodes that probably last longest, as the daemon does (forecast); by name; the longest idle first; "
-    "in groups; by their life (clairvoyant). [default: forecast; with --ideal name]",
-)
-@click.option(
     "--outages",
     type=click.Path(path_type=Path),
     help="Output of `sacctmgr -P show event`: these nodes were down, not idle.",
@@ -265,7 +259,7 @@ Examples:
     default="csv",
     show_default=True,
     help="The report's tables for an analyst: CSV, or Parquet beside it (every pilot as Parquet alone), which needs "
-    "pyarrow: pip install 'malletrain[parquet]'.",
+    f"pyarrow: {pip_install('parquet')}.",
 )
 @click.option(
     "--sensitivity/--no-sensitivity",
@@ -299,7 +293,7 @@ def replay(
     activate: float | None, costs_from: Path | None, config_file: Path | None, ideal: bool, tick: float | None,
     engine: str,
     pilot_limit: float | None, budgets: tuple[str, ...], node_classes: tuple[str, ...],
-    keep_idle: int | None, max_pilots: int | None, pilot_nodes: int | None, node_order: str | None,
+    keep_idle: int | None, max_pilots: int | None, pilot_nodes: int | None,
     outages: Path | None, likely_outages: str, machine_file: Path | None, partitions: tuple[str, ...],
     gpu: str | None, include: tuple[str, ...], exclude: tuple[str, ...],
     ignore_partition: tuple[str, ...], timezone: str, seed: int, processes: int | None, watts: str | None,
@@ -343,7 +337,7 @@ def replay(
     from malletrain.replay.inputs.node_classes import parse_node_class
     from malletrain.replay.likely_outages import likely_outages as outages_in
     from malletrain.replay.likely_outages import without_outages
-    from malletrain.replay.options import EngineKind, NodeOrder, Options
+    from malletrain.replay.options import EngineKind, Options
     from malletrain.replay.report.director import Origin, SitePrices
     from malletrain.replay.report.page import write_report
     from malletrain.replay.report.parquet_tables import require_pyarrow
@@ -409,8 +403,7 @@ def replay(
         options = dataclasses.replace(Options.of_daemon(rules, settings_of.loop.tick_s), daemon=called)
     given: dict[str, Any] = {
         "tick_s": tick, "keep_idle": keep_idle, "pilot_limit_s": pilot_limit, "most_jobs": at_once,
-        "order": None if node_order is None else NodeOrder(node_order), "max_pilots": max_pilots,
-        "max_nodes": pilot_nodes,
+        "max_pilots": max_pilots, "max_nodes": pilot_nodes,
     }  # fmt: skip
     options = dataclasses.replace(
         options, engine=EngineKind(engine), budgets=tuple(parse_budget(each, jobs) for each in budgets),

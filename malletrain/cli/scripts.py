@@ -63,10 +63,10 @@ def check(as_json: bool, script: Path, arguments: tuple[str, ...]) -> None:
 
 
 def _text(report: CheckReport) -> str:
+    lines = [_verdict_text(report), *(f"  {note}" for note in report.notes)]
     if report.good and not report.epochs:
-        unmet = "  no epoch ended in it: what the script does between epochs was not met"
-        return f"{_verdict_text(report)}\n{unmet}"
-    return _verdict_text(report)
+        lines.append("  no epoch ended in it: what the script does between epochs was not met")
+    return "\n".join(lines)
 
 
 def _verdict_text(report: CheckReport) -> str:

@@ -20,7 +20,6 @@ from malletrain.config.sections import (
     BudgetSection,
     Config,
     LimitSection,
-    NotifySection,
     Section,
     WebSection,
 )
@@ -35,7 +34,6 @@ __all__ = [
     "ConfigError",
     "ConfigFault",
     "LimitSection",
-    "NotifySection",
     "Section",
     "WebSection",
     "doubts",

@@ -9,11 +9,12 @@ USUAL_START_S = 20.0
 
 
 def doubts(config: Config) -> tuple[str, ...]:
-    """What is allowed and hardly meant, one sentence each."""
+    """What is allowed and hardly meant, and what is gone, one sentence each."""
     horizon = config.loop.horizon_s
-    if horizon != "auto" and horizon <= USUAL_START_S:
+    if horizon <= USUAL_START_S:
         return (
+            *config.gone,
             f"loop.horizon_s = {horizon:g}: a job whose nodes take longer to train (usual: 5 to {USUAL_START_S:g} s) "
-            'is never given any; take 120 to 600, or "auto"',
+            "is never given any; take 120 to 600",
         )
-    return ()
+    return config.gone

@@ -51,6 +51,15 @@ def faults_of(error: ValidationError, text: str, file: str) -> list[ConfigFault]
     return sorted(unique, key=lambda fault: (fault.line or 0, fault.key))
 
 
+def gone_keys(gone: Mapping[tuple[str, ...], str], text: str, file: str) -> list[ConfigFault]:
+    """What is said of keys that are gone; none of them keeps the daemon from starting."""
+    lines = _lines_of_keys(text)
+    return [
+        ConfigFault(file, lines.get(path), ".".join(path), f"is gone, because {why}; remove it")
+        for path, why in gone.items()
+    ]
+
+
 def _is_union_member(part: str | int) -> bool:
     return isinstance(part, str) and (
         part.startswith(("literal[", "constrained-", "function-")) or part in ("float", "int")

@@ -11,7 +11,8 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from malletrain.config.faults import ConfigError, ConfigFault, faults_of
+from malletrain.config.faults import ConfigError, ConfigFault, faults_of, gone_keys
+from malletrain.config.gone import without_gone
 from malletrain.config.sections import Config
 
 #: Where the daemon looks when it is given no file.
@@ -103,7 +104,9 @@ def _values(text: str, file: str) -> dict[str, Any]:
 
 
 def _check(values: Mapping[str, Any], text: str, file: str) -> Config:
+    kept, gone = without_gone(values)
     try:
-        return Config.model_validate(values)
+        config = Config.model_validate(kept)
     except ValidationError as error:
         raise ConfigError(faults_of(error, text, file)) from error
+    return config.with_gone(str(fault) for fault in gone_keys(gone, text, file))

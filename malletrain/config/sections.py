@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from ipaddress import ip_address
 from pathlib import Path
 from typing import Annotated, Literal, Self
@@ -14,6 +14,7 @@ from pydantic import (
     BeforeValidator,
     ConfigDict,
     Field,
+    PrivateAttr,
     ValidationInfo,
     field_validator,
     model_validator,
@@ -117,6 +118,10 @@ class ActuatorSection(Section):
     """Most tasks that it cancels in an hour; the rest follow in the next one. Giving nodes back is not limited."""
 
 
+#: Most pilots in stage `few`: enough for a job to grow and shrink, and no main job of any width meets more.
+FEW_PILOTS = 4
+
+
 class PoolSection(Section):
     """Which nodes may be harvested, and how many at most."""
 
@@ -127,9 +132,7 @@ class PoolSection(Section):
     keep_leaves: Annotated[int, Field(ge=0)] = 0
     """Whole leaf switches left idle, of those that no main job is on, for jobs that need a leaf to themselves."""
     stage: Literal["few", "whole"] = "whole"
-    """How far the site has taken MalleTrain on: `few` allows `few_pilots` only, until its criteria are met."""
-    few_pilots: Annotated[int, Field(ge=1, le=1000)] = 4
-    """Most pilots at a time in stage `few`."""
+    """How far the site has taken MalleTrain on: `few` allows four pilots only, until its criteria are met."""
     max_pilots: Annotated[int, Field(ge=1, le=5000)] = 100
     """Most pilots at a time: slurmctld tries each blocked main job against each of them in every cycle."""
     include: list[NodeList] = []
@@ -137,22 +140,19 @@ class PoolSection(Section):
     exclude: list[NodeList] = []
     """Never these nodes."""
 
+    @property
+    def pilots(self) -> int:
+        """Most pilots at a time, by the stage."""
+        return min(FEW_PILOTS, self.max_pilots) if self.stage == "few" else self.max_pilots
+
 
 class PromiseSection(Section):
     """What the main queue is promised; the daemon keeps as few nodes idle, and as many pilots, as keep it."""
 
     main_delay_p95: Annotated[Seconds, Field(ge=0, le=3600)] | None = None
     """95 % of main jobs start at most so much later than without pilots: seconds, or "2s", "500ms"; unset: none."""
-    main_delay_mean: Annotated[Seconds, Field(ge=0, le=3600)] | None = None
-    """Main jobs start at most so much later in the mean; unset: no such promise."""
-    immediate_refusals: Annotated[float, Field(ge=0, le=1)] | None = None
-    """At most this share of jobs that start at once or never (srun -I) meets pilots; unset: no such promise."""
     controller_cycle: Literal["off", "auto"] | Annotated[float, Field(ge=1.05, le=100)] = "off"
     """slurmctld's main cycle takes at most so many times as long as without pilots; `auto`: 1.5 or harmless."""
-    chance: Annotated[float, Field(ge=0.5, le=0.999)] = 0.9
-    """Statistical certainty with which the reserve keeps the promise, by the arrivals that are known."""
-    starts_per_minute: Annotated[int, Field(ge=1, le=3000)] = 60
-    """Most pilots started in a minute while `controller_cycle` is on, spread over the looks."""
 
     @property
     def cycle_ratio(self) -> float | None:
@@ -171,8 +171,6 @@ class PilotSection(Section):
     """Most nodes of one pilot. Each holds one while that many pilots may be, else as many as hold all."""
     margin_s: Literal["auto"] | Annotated[float, Field(ge=0, le=3600)] = "auto"
     """Seconds between a pilot's end and its hole's; `auto`: from Slurm's own configuration and measured exits."""
-    start_patience_s: Literal["auto"] | Annotated[float, Field(ge=5, le=3600)] = "auto"
-    """Seconds that a released pilot may wait for Slurm before it is held again; `auto`: two backfill cycles."""
     leave_patience_s: Annotated[float, Field(ge=1, le=120)] = 10.0
     """Seconds that a worker has to leave; for the main queue it is then killed. Fewer if its hole closes sooner."""
 
@@ -191,10 +189,8 @@ class LoopSection(Section):
     """Seconds between two full looks at the cluster."""
     watch_interval_s: Annotated[float, Field(ge=0.5, le=60)] = 2.0
     """Seconds between two light looks at the main queue, for yielding in time; at most tick_s."""
-    horizon_s: Literal["auto"] | Annotated[float, Field(ge=10, le=86400)] = 300.0
-    """Seconds within which a change of size must pay; `auto`: as long as holes probably last, 120 to 600."""
-    forecast: bool = False
-    """Choose nodes by how long their holes probably last; on by itself with `horizon_s` `auto`."""
+    horizon_s: Annotated[float, Field(ge=10, le=86400)] = 300.0
+    """Seconds within which a change of size must pay; 120 to 600 are alike on measured logs, other values worse."""
 
     @field_validator("watch_interval_s")
     @classmethod
@@ -256,9 +252,7 @@ class SizingSection(Section):
     class_features: list[NonEmptyWord] = []
     """Features of nodes that make a class of their own, beside GRES and processors; `memory`: so does memory."""
     max_wait_minutes: Annotated[float, Field(ge=0)] = 30.0
-    """A job without nodes for so long gets its fewest, before anything that others gain; 0: no such promise."""
-    turn_minutes: Annotated[float, Field(gt=0)] = 10.0
-    """It then keeps some for so long."""
+    """A job without nodes for so long gets its fewest for ten minutes, before others gain; 0: no such promise."""
     user_share: Annotated[float, Field(gt=0, le=1)] = 0.5
     """Most of the nodes that one user's jobs hold while others want them, as a part of all; 1: any number."""
     max_resizes: Annotated[int, Field(ge=0)] = 0
@@ -311,8 +305,6 @@ class WebSection(Section):
 
     serve: bool = True
     """Whether there is one."""
-    session_hours: Annotated[float, Field(gt=0, le=168)] = 8.0
-    """Hours that a browser stays signed in after a link of `malletrain web` was opened in it."""
     proxy_header: Annotated[str, Field(pattern=r"^([A-Za-z][A-Za-z0-9-]*)?$")] = ""
     """Header in which the site's proxy names the user whom it has signed in, such as X-Remote-User; empty: none."""
     proxy_address: str = ""
@@ -336,44 +328,16 @@ class WebSection(Section):
 
 
 class NotifySection(Section):
-    """How owners hear of their jobs' begin and end (`mtbatch --mail-type`): a program, a webhook, or both."""
+    """How owners hear of their jobs' begin and end (`mtbatch --mail-type`)."""
 
-    command: list[str] = []
-    """Program and arguments, with `{address}`, `{subject}`; the text is its input; such as ["/usr/bin/mail", ...]."""
-    webhook: str = ""
-    """https URL that is sent each message as JSON (http only for this machine); empty: none."""
-    webhook_token_file: AbsolutePath = ""
-    """File with a token for the webhook, sent as `Authorization: Bearer`; mode 0400, the daemon's."""
-    webhook_ca: AbsolutePath = ""
-    """Certificates (PEM) to trust for the webhook; empty: the machine's own."""
-    mail_domain: Annotated[str, Field(pattern=r"^([A-Za-z0-9][A-Za-z0-9.-]*)?$")] = ""
-    """Appended to the user's name where no address is given, as Slurm's MailDomain."""
-    domains: list[Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9.-]*$")]] = []
-    """Domains that users may give addresses of; empty: any."""
-    timeout_s: Annotated[float, Field(ge=0.1, le=60)] = 10.0
-    """Seconds that a program or webhook may take; it is ended then."""
-    per_hour: Annotated[int, Field(ge=1, le=10_000)] = 60
-    """Most messages to one user in an hour; what is more is left out."""
+    hook: list[str] = []
+    """Program and arguments; each message is its input, as JSON; such as ["/usr/local/bin/malletrain-mail"]."""
 
-    @field_validator("command")
+    @field_validator("hook")
     @classmethod
     def _a_program(cls, value: list[str]) -> list[str]:
         if value and not value[0].startswith("/"):
             raise ValueError(f"begin with the absolute path of a program, not {value[0][:60]!r}: no shell is used")
-        for argument in value:
-            unknown = set(re.findall(r"\{(\w*)\}", argument)) - {"address", "subject"}
-            if unknown:
-                raise ValueError(
-                    f"{{{min(unknown)}}} is none of {{address}}, {{subject}}; the rest is in its environment"
-                )
-        return value
-
-    @field_validator("webhook")
-    @classmethod
-    def _encrypted(cls, value: str) -> str:
-        here = r"http://(localhost|127\.0\.0\.1|\[::1\])(:\d+)?(/\S*)?"
-        if value and not re.fullmatch(rf"https://[^\s/?#@]+(/\S*)?|{here}", value):
-            raise ValueError("give a URL such as https://hooks.example.org/malletrain; http only for this machine")
         return value
 
 
@@ -386,58 +350,11 @@ class StoreSection(Section):
     """MB (10^6 bytes) that must be free on its file system, else nothing new is started."""
 
 
-class FailoverSection(Section):
-    """A second daemon on another machine that takes over when this one dies; the section is the same on both."""
-
-    urls: list[str] = []
-    """URLs (`api.url`) of both daemons; the first begins. Empty: there is one daemon."""
-    shared: AbsolutePath = ""
-    """Folder that both machines mount and the daemons' user writes: the register of who is active."""
-    lease_s: Annotated[Seconds, Field(ge=1, le=60)] = 4.0
-    """Seconds without a word from the other after which the active one stops; the other takes over a second later."""
-
-    @field_validator("urls")
-    @classmethod
-    def _two(cls, value: list[str]) -> list[str]:
-        urls = [url.rstrip("/") for url in value]
-        if urls and (len(set(urls)) != 2 or len(urls) != 2):
-            raise ValueError('name two daemons, such as ["http://head1:8470", "http://head2:8470"]')
-        if bad := [url for url in urls if not re.fullmatch(r"https?://[^\s,/?#]+(/[^\s,?#]*)?", url)]:
-            raise ValueError(f"{bad[0][:80]!r} is no URL such as http://head1:8470")
-        return urls
-
-    @model_validator(mode="after")
-    def _with_register(self) -> Self:
-        if self.urls and not self.shared:
-            raise ValueError("urls needs shared: without a register both daemons could be active at once")
-        return self
-
-
 class LogSection(Section):
-    """The daemon's log, on stderr: journald takes it from there."""
+    """The daemon's log, on stderr: readable text on a terminal, JSON otherwise; journald takes it from there."""
 
     level: Literal["debug", "info", "warning", "error"] = "info"
     """Least level that is logged."""
-    format: Literal["auto", "json", "console"] = "auto"
-    """`auto`: readable text on a terminal, JSON otherwise."""
-
-
-class TracesSection(Section):
-    """Traces of ticks and looks for an OpenTelemetry collector: times and counts, no names."""
-
-    endpoint: str = ""
-    """The collector's OTLP/HTTP URL, such as http://127.0.0.1:4318/v1/traces; empty: none are made."""
-    ca: AbsolutePath = ""
-    """Certificates (PEM) to trust for it; empty: those that Python's `requests` trusts."""
-
-    @field_validator("endpoint")
-    @classmethod
-    def _a_url(cls, value: str) -> str:
-        if value and not re.fullmatch(r"https?://[^\s/?#@]+/\S+", value):
-            raise ValueError(
-                "give a URL with its path and without a password, such as http://127.0.0.1:4318/v1/traces"
-            )
-        return value
 
 
 class BreakerSection(Section):
@@ -449,12 +366,14 @@ class BreakerSection(Section):
     """The same for pilots that were still there a minute after they should have left."""
     ailing_nodes_per_hour: Annotated[int, Field(ge=0)] = 2
     """The same for nodes that Slurm itself drained or set down within 15 minutes after a pilot."""
-    slow_cycles_per_hour: Annotated[int, Field(ge=0)] = 30
-    """The same for looks that find slurmctld's cycles above half a second and twice those without pilots."""
     faults_of_job: Annotated[int, Field(ge=1, le=1000)] = 3
     """Faults in an hour above which a job alone gets no nodes; twice as many of a user; of ailing nodes a third."""
     pause_minutes: Annotated[float, Field(ge=1, le=1440)] = 30.0
     """Minutes that it then stands back."""
+
+
+#: Pins are 10 to 40 ms of slurmctld each (docs/adr/0005-batched-deeds.md): so many are two seconds at most.
+MAX_STARTS = 50
 
 
 class Config(Section):
@@ -474,15 +393,24 @@ class Config(Section):
     web: WebSection = WebSection()
     notify: NotifySection = NotifySection()
     store: StoreSection = StoreSection()
-    failover: FailoverSection = FailoverSection()
     log: LogSection = LogSection()
-    traces: TracesSection = TracesSection()
     breaker: BreakerSection = BreakerSection()
 
-    @model_validator(mode="after")
-    def _own_url_is_one(self) -> Self:
-        if self.failover.urls and self.api.url not in self.failover.urls:
-            raise ValueError("failover.urls must hold this daemon's own api.url")
+    _gone: tuple[str, ...] = PrivateAttr(())
+
+    @property
+    def starts_at_a_look(self) -> int:
+        """Most pilots that start at one look: one a second, since the last, while `controller_cycle` is promised."""
+        return MAX_STARTS if self.promise.cycle_ratio is None else min(MAX_STARTS, max(1, int(self.loop.tick_s)))
+
+    @property
+    def gone(self) -> tuple[str, ...]:
+        """Keys of the file that an earlier release had, each with the reason why it is gone."""
+        return self._gone
+
+    def with_gone(self, gone: Iterable[str]) -> Self:
+        """This configuration, read from a file that holds such keys."""
+        self._gone = tuple(gone)
         return self
 
 

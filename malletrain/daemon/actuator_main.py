@@ -18,7 +18,7 @@ import structlog
 from malletrain import __version__
 from malletrain.config import Config
 from malletrain.daemon.process.systemd import Notifier
-from malletrain.daemon.site_rules import harvest_of, most_pilots
+from malletrain.daemon.site_rules import harvest_of
 from malletrain.domain.errors import InvalidInput
 from malletrain.slurm.actuator.audit_log import AuditLog
 from malletrain.slurm.actuator.bounds import ActuatorBounds
@@ -79,7 +79,7 @@ def bounds_from(settings: Config) -> ActuatorBounds:
     """What the actuator does at most."""
     return ActuatorBounds(
         max_limit_s=settings.pilot.max_minutes * 60.0,
-        max_pilots=most_pilots(settings),
+        max_pilots=settings.pool.pilots,
         include=node_names(settings.pool.include, "pool.include"),
         exclude=node_names(settings.pool.exclude, "pool.exclude"),
         starts_per_minute=settings.actuator.starts_per_minute,

@@ -6,6 +6,8 @@ import sys
 from importlib import import_module
 from typing import NoReturn
 
+from malletrain import pip_install
+
 OLDEST_PYTHON = (3, 11)
 
 
@@ -22,7 +24,7 @@ def main() -> NoReturn:
             raise
         print(
             f"malletraind: {error.name} is not installed here: the daemon needs more than the base package: "
-            "pip install 'malletrain[daemon]'",
+            f"{pip_install('daemon')}",
             file=sys.stderr,
         )
         sys.exit(2)

@@ -13,8 +13,6 @@ import os
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from pathlib import Path
-from typing import Protocol
 
 import structlog
 
@@ -36,38 +34,13 @@ from malletrain.domain.event import (
     SamplesReported,
     StartsRefused,
 )
+from malletrain.store.journal import SqliteJournal
 
 #: Figures beyond so many kept events are left out; facts of pilots and workers are always kept.
 MAX_KEPT_EVENTS = 20_000
 
 #: Seconds between two lines of log about a journal that cannot be written.
 LOG_INTERVAL_S = 60.0
-
-
-class DiskJournal(Protocol):
-    """The journal on disk (`malletrain.store.journal.SqliteJournal`), or on two."""
-
-    @property
-    def path(self) -> Path:
-        """The file."""
-        ...
-
-    @property
-    def last(self) -> int:
-        """The number of the newest event."""
-        ...
-
-    def append(self, events: Iterable[Event]) -> Sequence[Event]:
-        """Write in one transaction."""
-        ...
-
-    def probe(self) -> None:
-        """Learn whether an append would do."""
-        ...
-
-    def read(self, after: int = 0) -> Iterable[Event]:
-        """Events with `seq` above `after`."""
-        ...
 
 
 class JournalKeeper:
@@ -79,7 +52,7 @@ class JournalKeeper:
     """
 
     def __init__(
-        self, journal: DiskJournal, metrics: Metrics, min_free_bytes: float, elapsed: Callable[[], float]
+        self, journal: SqliteJournal, metrics: Metrics, min_free_bytes: float, elapsed: Callable[[], float]
     ) -> None:
         self._journal = journal
         self._metrics = metrics

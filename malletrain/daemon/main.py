@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
 import os
 import queue
@@ -23,7 +22,6 @@ import structlog
 from malletrain import __version__, config
 from malletrain.api.ports import Unavailable
 from malletrain.config import Config, ConfigError
-from malletrain.daemon.clock import SystemClock
 from malletrain.daemon.process import log
 from malletrain.daemon.process.short_collections import ShortCollections, no_collections
 from malletrain.daemon.process.systemd import Notifier
@@ -32,25 +30,22 @@ from malletrain.daemon.views.describe import describe
 from malletrain.domain.errors import ClusterUnavailable, InvalidInput, MalletrainError
 from malletrain.slurm.command import Commands
 from malletrain.slurm.site import site_facts
-from malletrain.store.errors import DiskFull, Fenced, JournalInUse
-from malletrain.store.pair.register import Register, RegisterUnavailable
+from malletrain.store.errors import DiskFull, JournalInUse
 from malletrain.wire import address
 from malletrain.wire.errors import WireError
 
 if TYPE_CHECKING:
-    from malletrain.daemon.failover.active import ActiveHalf
     from malletrain.daemon.observing import Observing
     from malletrain.daemon.service import Service
-    from malletrain.loop.ledger import Ledger
 
 #: Errors whose message is for the reader: printed as they are, exit status 2 (1 for a refusal).
 _TOLD = (MalletrainError, WireError, ConfigError)
 
 #: What may be otherwise a little later, after a power cut for example. A service then ends with 1, and systemd starts
 #: it again; 2 is for what stays wrong until somebody mends it.
-_PASSING = (ClusterUnavailable, JournalInUse, DiskFull, Unavailable, RegisterUnavailable)
+_PASSING = (ClusterUnavailable, JournalInUse, DiskFull, Unavailable)
 
-_STOP, _RELOAD, _API_ENDED, _LOST = "stop", "reload", "api-ended", "not-active"
+_STOP, _RELOAD, _API_ENDED = "stop", "reload", "api-ended"
 
 #: Seconds after which a signal is noticed at the latest.
 SIGNAL_LATENCY_S = 1.0
@@ -72,7 +67,6 @@ THREAD_SWITCH_S = 0.001
 @click.option("--dry-run", is_flag=True, help="Look and decide once, print what would be run and why, touch nothing.")
 @click.option("--observe", is_flag=True, help="Run without acting, and record what would have been harvested.")
 @click.option("--actuator", is_flag=True, help="Be the process that steers Slurm for another that listens.")
-@click.option("--take-over", is_flag=True, help="Make this machine's daemon the active one of its pair, and end.")
 @click.option("--check-config", is_flag=True, help="Check the configuration, say what is wrong with it, and end.")
 @click.version_option(__version__, prog_name="malletraind")
 def command(
@@ -82,7 +76,6 @@ def command(
     dry_run: bool,
     observe: bool,
     actuator: bool,
-    take_over: bool,
     check_config: bool,
 ) -> None:
     """Train malleable PyTorch jobs on idle nodes, and leave before the main queue wants them.
@@ -106,16 +99,11 @@ def command(
             facts = None
         if faults := unknown_names(settings, facts):
             raise InvalidInput(str(file or config.SYSTEM_FILE), "\n".join(faults))
+        for doubt in config.doubts(settings):
+            click.echo(f"malletraind: {doubt}", err=True)
         click.echo(f"{file or (config.SYSTEM_FILE if not user_mode else '--user')}: no faults")
         return
-    if take_over:
-        from malletrain.daemon.failover import passive
-
-        click.echo(passive.take_over(settings, Register(Path(settings.failover.shared)), time.time()))
-        return
-    if once and settings.failover.urls:
-        raise click.UsageError("--once acts beside a pair of daemons (failover.urls): use --dry-run")
-    log.configure(level=settings.log.level, style=settings.log.format, environ=os.environ)
+    log.configure(level=settings.log.level, environ=os.environ)
     if actuator:
         from malletrain.daemon.actuator_main import steer
 
@@ -184,69 +172,16 @@ class DaemonProcess:
         for number, wish in ((signal.SIGTERM, _STOP), (signal.SIGINT, _STOP), (signal.SIGHUP, _RELOAD)):
             signal.signal(number, partial(self._wish, wish))
         ended_by = _RELOAD
-        while ended_by in (_RELOAD, _LOST):
-            ended_by = self._serve(None) if self._is_single else self._serve_in_pair()
+        while ended_by == _RELOAD:
+            ended_by = self._serve()
         return 0 if ended_by == _STOP else 1
-
-    @property
-    def _is_single(self) -> bool:
-        return self._observe or not self._settings.failover.urls
-
-    def _serve_in_pair(self) -> str:
-        """Wait for this daemon's turn, then be the active one until that ends; by which wish."""
-        from malletrain.daemon.failover.active import ActiveHalf
-        from malletrain.daemon.failover.passive import await_turn, boot_time, other_url
-        from malletrain.daemon.service import Service  # noqa: F401 - a takeover must not wait for Python's imports
-
-        wishes: list[str] = []
-
-        def ended(seconds: float) -> bool:
-            with contextlib.suppress(queue.Empty):
-                wish = self._wishes.get(timeout=seconds)
-                if wish in (_STOP, _RELOAD) and (wish == _STOP or self._reload()):
-                    wishes.append(wish)
-            self._notifier.watchdog()
-            return bool(wishes)
-
-        def ready() -> None:
-            other = other_url(self._settings)
-            self._log.info("passive", url=self._settings.api.url, other=other, version=__version__)
-            self._notifier.ready(f"passive beside {other}")
-
-        pair = self._settings.failover
-        register = Register(Path(pair.shared))
-        try:
-            turn = await_turn(self._settings, register, ended, ready)
-            if turn is None:
-                return wishes[0]
-            half = ActiveHalf(
-                register, turn.term, other_url(self._settings), pair.lease_s, SystemClock(), boot_time,
-                lambda _: self._wishes.put(_LOST),
-            )  # fmt: skip
-            half.start()
-            try:
-                ended_by = self._serve(half, turn.ledger)
-                while ended_by == _RELOAD:
-                    ended_by = self._serve(half)
-                if ended_by == _STOP:
-                    half.release()
-                return ended_by
-            finally:
-                half.close()
-        finally:
-            register.close()
 
     def _wish(self, wish: str, _number: int, _frame: FrameType | None) -> None:
         self._wishes.put(wish)
 
-    def _serve(self, half: ActiveHalf | None, folded: Ledger | None = None) -> str:
-        """Run one service until a wish ends it; which one did. `half`: as the active one of a pair; `folded`: the
-        ledger that it has followed until then."""
-        try:
-            service = self._open(half, folded)
-        except Fenced as error:
-            self._log.warning("this daemon is not the active one any more", why=str(error))
-            return _LOST
+    def _serve(self) -> str:
+        """Run one service until a wish ends it; which one did."""
+        service = self._open()
         timers = Timers(failed=self._run_failed, late=partial(self._run_late, service), elapsed=time.monotonic)
         known_at = address.user_daemon_file(self._environ) if self._user_mode else None
         retired = threading.Event()
@@ -275,25 +210,21 @@ class DaemonProcess:
             if known_at:
                 known_at.unlink(missing_ok=True)
 
-    def _open(self, half: ActiveHalf | None, folded: Ledger | None) -> Service | Observing:
+    def _open(self) -> Service | Observing:
         """What serves: with --observe a loop that acts on nothing, and listens on nothing."""
         with no_collections():
             if self._observe:
                 from malletrain.daemon.observing import Observing
 
                 return Observing.open(self._settings)
-            asked = None
-            if half is None:  # a daemon of a pair has imported everything before its turn comes
-                slurm = self._settings.slurm
-                commands = Commands(slurm.environment(self._environ), slurm.command_timeout_s)
-                beside = ThreadPoolExecutor(1, "site")
-                asked = beside.submit(site_facts.read, commands).result  # while Python imports the rest
-                beside.shutdown(wait=False)
+            slurm = self._settings.slurm
+            commands = Commands(slurm.environment(self._environ), slurm.command_timeout_s)
+            beside = ThreadPoolExecutor(1, "site")
+            asked = beside.submit(site_facts.read, commands).result  # while Python imports the rest
+            beside.shutdown(wait=False)
             from malletrain.daemon.service import Service
 
-            return Service.open(
-                self._settings, dry_run=False, user_mode=self._user_mode, half=half, folded=folded, facts=asked
-            )
+            return Service.open(self._settings, dry_run=False, user_mode=self._user_mode, facts=asked)
 
     def _wait(self, timers: Timers) -> str:
         """Feed the watchdog until a wish ends this service."""
@@ -329,7 +260,7 @@ class DaemonProcess:
             return False
         self._notifier.reloading(time.clock_gettime(time.CLOCK_MONOTONIC))
         self._settings = settings
-        log.configure(level=settings.log.level, style=settings.log.format, environ=self._environ)
+        log.configure(level=settings.log.level, environ=self._environ)
         self._tell_doubts()
         self._log.info("configuration reloaded")
         return True
@@ -347,9 +278,6 @@ class DaemonProcess:
             self._wishes.put(_API_ENDED)
 
     def _run_failed(self, timer: str, error: BaseException) -> None:
-        if isinstance(error, Fenced):
-            self._log.warning("run ended", timer=timer, why=str(error))
-            return
         self._log.error("run failed", timer=timer, exc_info=error)
 
     def _run_late(self, service: Service | Observing, timer: str) -> None:

@@ -11,6 +11,7 @@ from malletrain.api.visibility import Visibility
 from malletrain.daemon.views.explain import explain
 from malletrain.daemon.views.promise_view import promise_figures, promise_row
 from malletrain.daemon.views.scalability_view import profile_row
+from malletrain.decide.entitlement.fixed_size import size_kept
 from malletrain.domain.errors import InvalidInput, Refused
 from malletrain.domain.event import (
     ArrayAttached,
@@ -22,8 +23,19 @@ from malletrain.domain.event import (
     JobReleased,
     OperatorRequest,
     Payload,
+    ScriptChecked,
 )
-from malletrain.domain.job import Curve, DependencyKind, Elastic, JobPhase, JobView, MailType, MalleableJob, Profile
+from malletrain.domain.job import (
+    Curve,
+    DependencyKind,
+    Elastic,
+    JobPhase,
+    JobView,
+    MailType,
+    MalleableJob,
+    Profile,
+    ScriptVerdict,
+)
 from malletrain.loop.job_dependencies import waiting_reason
 from malletrain.loop.ports import Clock
 from malletrain.loop.tick import Loop
@@ -51,8 +63,7 @@ class LoopRequests:
         next_id: a job number never given before.
         account_of: the account that a user's jobs are charged to; None: the one that pilots run in.
         of_main_job: the events of the journal that name a job of the main queue.
-        mail_address: the full address of a user (first argument), who may have given one (second); None: no mail
-            is sent here. Raises `Refused` for one that is not permitted.
+        sends_notices: whether the site sends owners messages.
     """
 
     def __init__(
@@ -65,7 +76,7 @@ class LoopRequests:
         next_id: Callable[[], int],
         of_main_job: Callable[[str], Sequence[Event]] = lambda _: (),
         account_of: Callable[[str], str] | None = None,
-        mail_address: Callable[[str, str], str] | None = None,
+        sends_notices: bool = False,
     ) -> None:
         self._loop = loop
         self._facts = facts
@@ -75,7 +86,7 @@ class LoopRequests:
         self._next_id = next_id
         self._of_main_job = of_main_job
         self._account_of = account_of
-        self._mail_address = mail_address
+        self._sends_notices = sends_notices
 
     def announce(self, job: NewJob, identity: Identity) -> int:
         for what, given, ours in (
@@ -126,25 +137,33 @@ class LoopRequests:
                 mail=tuple(map(MailType, job.mail)),
                 mail_user=mail_user,
                 class_min=job.class_min,
+                trusted=job.trusted,
             )
             if why := self._loop.refusal(wanted):
                 raise Conflict(why)
             waits = self._waits(wanted, identity)
-            self._record(JobAnnounced(wanted), number)
+            events = [self._event(JobAnnounced(wanted), number)]
+            if job.check is not None:
+                digest, verdict, text = job.check
+                checked = ScriptChecked(digest, ScriptVerdict(verdict), text, size_kept(wanted, 0))
+                events.append(self._event(checked, number, text))
             if waits:
-                self._record(JobHeld(identity.user, waits=True), number, waits)
+                events.append(self._event(JobHeld(identity.user, waits=True), number, waits))
+            self._loop.record(events)
         return number
 
     def _address_for(self, job: NewJob, identity: Identity) -> str:
-        """The address that mail about a new job goes to, if its owner asked for mail."""
+        """Whom messages about a new job go to, if its owner asked for any: an address, or their own name."""
         if not job.mail:
             return ""
-        if self._mail_address is None:
+        if not self._sends_notices:
             raise Refused(
-                "--mail-type: the daemon of this site sends nothing (its configuration has no [notify]): leave it "
+                "--mail-type: the daemon of this site sends nothing (its configuration has no notify.hook): leave it "
                 "out; `malletrain wait JOB; mail -s 'it has ended' ADDRESS </dev/null` waits for the end"
             )
-        return self._mail_address(identity.user, job.mail_user)
+        if "@" not in job.mail_user and job.mail_user not in ("", identity.user):
+            raise Refused(f"--mail-user={job.mail_user[:80]} is not your own name: give a whole address")
+        return job.mail_user or identity.user
 
     def _waits(self, job: MalleableJob, identity: Identity) -> str:
         """For what a new job waits, or "". Whether another user's job exists is not said."""
@@ -189,11 +208,13 @@ class LoopRequests:
             if any(name.startswith(mark) for other in own if not other.phase.is_over for name in other.pilots):
                 raise Conflict(f"array {array_id} belongs to another job")
             unseen = self._loop.ledger.unseen_arrays()
-            for other in own:
-                if other.job.id != job and array_id in unseen.get(other.job.id, ()):
-                    lost = f"Slurm has lost array {array_id}, and given its number to job {job}'s"
-                    self._record(ArrayRefused(array_id, gone=True), other.job.id, lost)
-            self._record(ArrayAttached(array_id, tasks), job)
+            lost = f"Slurm has lost array {array_id}, and given its number to job {job}'s"
+            events = [
+                self._event(ArrayRefused(array_id, gone=True), other.job.id, lost)
+                for other in own
+                if other.job.id != job and array_id in unseen.get(other.job.id, ())
+            ]
+            self._loop.record([*events, self._event(ArrayAttached(array_id, tasks), job)])
 
     def cancel(self, job: int, identity: Identity) -> None:
         with self._facts:
@@ -289,4 +310,7 @@ class LoopRequests:
         return view
 
     def _record(self, payload: Payload, job: int, reason: str = "") -> None:
-        self._loop.record([Event(self._clock.now(), payload, job, reason=reason)])
+        self._loop.record([self._event(payload, job, reason)])
+
+    def _event(self, payload: Payload, job: int, reason: str = "") -> Event:
+        return Event(self._clock.now(), payload, job, reason=reason)

@@ -7,7 +7,7 @@ import os
 import secrets
 import socket
 import threading
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -23,15 +23,13 @@ from malletrain.api.journal_notifier import JournalNotifier
 from malletrain.api.rate_limits import RateLimits
 from malletrain.api.report_budget import ReportBudget
 from malletrain.api.roles import Roles, uids_of
-from malletrain.api.standby_app import ActiveOnly
 from malletrain.api.worker_routes import WorkersGate, make_workers_router
 from malletrain.config import Config
 from malletrain.daemon.clock import SystemClock
-from malletrain.daemon.failover.active import ActiveHalf, ShippedJournal
 from malletrain.daemon.image.folded_state import REMEMBERED_S, FoldedState, last_image
 from malletrain.daemon.image.image_maker import ImageMaker
-from malletrain.daemon.job_mail import JobMail
-from malletrain.daemon.journal_keeper import DiskJournal, JournalKeeper
+from malletrain.daemon.journal_keeper import JournalKeeper
+from malletrain.daemon.notice_hook import NoticeHook
 from malletrain.daemon.poll_backoff import PollBackoff
 from malletrain.daemon.rehearsal import Rehearsal, Rehearsed, rehearse
 from malletrain.daemon.requests import LoopRequests
@@ -43,10 +41,8 @@ from malletrain.daemon.site_rules import (
     policy_from,
     proxy_secret_of,
     rules_from,
-    webhook_token_of,
 )
 from malletrain.daemon.site_watch import SiteWatch
-from malletrain.daemon.tracing import tracer_of
 from malletrain.daemon.views.metrics import Metrics
 from malletrain.domain.decision import Action, Decision
 from malletrain.domain.errors import JournalUnavailable
@@ -59,10 +55,8 @@ from malletrain.domain.event import (
     MetricReported,
     SamplesReported,
 )
-from malletrain.domain.job import JobView
 from malletrain.domain.snapshot import NodeState, Snapshot
 from malletrain.loop.breaker import why_to_pause
-from malletrain.loop.ledger import Ledger
 from malletrain.loop.membership.admission import Admission, Claim, admit, holding
 from malletrain.loop.membership.members import Membership
 from malletrain.loop.membership.next_world import WORLD_KINDS, last_worlds
@@ -71,7 +65,7 @@ from malletrain.loop.memory import MemoryJournal
 from malletrain.loop.ports import Cluster
 from malletrain.loop.rollout import summary
 from malletrain.loop.tick import Loop
-from malletrain.loop.trackers.hetjobs_seen import REMEMBERED_DAYS, HetjobsSeen
+from malletrain.loop.trackers.hetjobs_seen import REMEMBERED_DAYS
 from malletrain.slurm.actuator.client import ActuatorClient
 from malletrain.slurm.cluster import SlurmCluster
 from malletrain.slurm.command import Commands
@@ -79,7 +73,6 @@ from malletrain.slurm.past_arrivals import PERIODS_DAYS, past_arrivals
 from malletrain.slurm.read_pyslurm import PYTHON, choose
 from malletrain.slurm.site import site_facts
 from malletrain.slurm.submission.user_accounts import Charge, UserAccounts
-from malletrain.store.errors import Fenced
 from malletrain.store.event_reader import read_events
 from malletrain.store.history_views import StoreHistory
 from malletrain.store.journal import SqliteJournal
@@ -120,21 +113,17 @@ class Service:
         *,
         dry_run: bool,
         user_mode: bool,
-        half: ActiveHalf | None = None,
-        folded: Ledger | None = None,
         facts: Callable[[], site_facts.SiteFacts] | None = None,
     ) -> Service:
         """Check the site, open the journal, fold it, and listen unless nothing is to be done for real.
 
-        `half`: this daemon's half of a pair, as the active one; `folded`: the ledger of the journal, where it was
-        followed while this daemon was the passive one; `facts`: gives what the site's Slurm is configured to do,
-        where it was asked already.
+        `facts`: gives what the site's Slurm is configured to do, where it was asked already.
 
         Raises:
             MalletrainError: Slurm does not answer, the partition is not fit for harvest, the journal is in use,
                 the address is taken, ...
         """
-        return cls(config, act=not dry_run, user_mode=user_mode, half=half, folded=folded, facts=facts)
+        return cls(config, act=not dry_run, user_mode=user_mode, facts=facts)
 
     def __init__(
         self,
@@ -142,25 +131,20 @@ class Service:
         *,
         act: bool,
         user_mode: bool,
-        half: ActiveHalf | None = None,
-        folded: Ledger | None = None,
         facts: Callable[[], site_facts.SiteFacts] | None = None,
     ) -> None:
         self._config = config
-        self._half = half
         self._log: structlog.stdlib.BoundLogger = structlog.get_logger("malletraind")
         self._clock = SystemClock()
         self._checked_at = float("-inf")
         self._begun, self._pace = self._clock.now(), PollBackoff(self._clock.elapsed)
         self._tick_pace = PollBackoff(self._clock.elapsed, LONGEST_REST_S)
         self.metrics = Metrics(self._clock)
-        self._tracer = tracer_of(config.traces)
         self._runs = RunHealth(self.metrics.run_failed, self.metrics.slurm_answers)
         self._commands = commands = Commands(
             config.slurm.environment(os.environ),
             config.slurm.command_timeout_s,
             heard=self._heard_of_command,
-            why_not=None if half is None else half.why_not,
         )
         self._apart: ActuatorClient | None = None
         found = site_facts.read(commands) if facts is None else facts()
@@ -175,15 +159,11 @@ class Service:
         self._wake, self._closed = threading.Event(), threading.Event()
         path = Path(config.store.path)
         # A look that does nothing reads beside the daemon that may be running.
-        self._disk = SqliteJournal(path, epoch=None if half is None else half.epoch) if act else None
+        self._disk = SqliteJournal(path) if act else None
         min_free = 1e6 * config.store.min_free_mb
         self._keeper: JournalKeeper | None = None
         if self._disk is not None:
-            disk: DiskJournal = self._disk
-            if half is not None:
-                half.serve(self._disk, self.metrics.registry)
-                disk = ShippedJournal(self._disk, half)
-            self._keeper = JournalKeeper(disk, self.metrics, min_free, self._clock.elapsed)
+            self._keeper = JournalKeeper(self._disk, self.metrics, min_free, self._clock.elapsed)
         journal = self._keeper or _copy_of(path)
         imaged = FoldedState() if self._disk is None else last_image(path)
         self._images = None if self._disk is None else ImageMaker(self._disk, imaged.seq, self._clock.elapsed)
@@ -213,6 +193,7 @@ class Service:
             budget,
             self._roles.sight_of,
             self._roles.is_banned,
+            lambda uid, digest: None if self._views is None else self._views.script_check(uid, digest),
         )
         self._loop = Loop(
             self._cluster(commands, harvest, found.bf_interval_s),
@@ -224,10 +205,10 @@ class Service:
             act=act,
             guard=self._facts,
         )
-        events = self._loop.restore(folded or imaged.ledger)
+        events = self._loop.restore(imaged.ledger)
         self._loop.ledger.promise.look_s = config.loop.tick_s
         self._harvest = harvest
-        self._mail = JobMail(config.notify, webhook_token_of(config.notify), self._clock.elapsed)
+        self._hook = NoticeHook(config.notify.hook, self._clock.elapsed)
         self._views: StoreViews | None = None
         self._history: StoreHistory | None = None
         self._server: HttpServer | None = None
@@ -241,12 +222,12 @@ class Service:
             self._begin(self._disk)
 
     def _learn_arrivals(self, commands: Commands, facts: site_facts.SiteFacts) -> None:
-        """Main jobs of late by accounting: how they arrive, where the site promises them anything, and those that are
-        heterogeneous, where the reserve could harm them."""
+        """Main jobs of late by accounting: how they arrive, and those that are heterogeneous, which the reserve could
+        harm. Also where nothing is promised: people ask how many were late, and of how many."""
         rules, ledger = self._loop.rules, self._loop.ledger
-        promised = rules.promise is not None and rules.promise.holds_nodes
-        if not facts.accounting or not (promised or HetjobsSeen.matter(rules)):
+        if not facts.accounting:
             return
+        promised = rules.promise is not None and rules.promise.holds_nodes
         days = PERIODS_DAYS[0] if promised else REMEMBERED_DAYS
         arrivals = past_arrivals(commands, self._config.slurm.partition, days)
         found, hetjobs = ledger.promise.learn(arrivals), ledger.hetjobs.learn(arrivals, self._clock.now())
@@ -258,21 +239,20 @@ class Service:
         """Look, decide, act. Without an answer from Slurm, or while it rests from a slow one: an empty decision."""
         decision = None
         if self._tick_pace.may_look():
-            with self._runs.run("tick"), self._tracer.span("tick") as count:
+            with self._runs.run("tick"):
                 decision = self._tick()
-                count(_counts(self._loop.last_snapshot, self._loop.views.values(), decision))
         return decision or Decision(at=self._clock.now())
 
     def _tick(self) -> Decision | None:
         with self._deeds:
             self._loop.react()
-        with self.metrics.stage("look"), self._tracer.span("look"):
+        with self.metrics.stage("look"):
             snapshot = self._tick_pace.timed(self._loop.ask_snapshot)
         self._runs.looked(answered=snapshot is not None)
         decision = None
         if snapshot is not None:
             self.metrics.snapshot_taken(snapshot.taken_at)
-            with self._deeds, self.metrics.stage("decide and act"), self._tracer.span("decide and act"):
+            with self._deeds, self.metrics.stage("decide and act"):
                 self._mind_breaker(snapshot)
                 decision = self._loop.tick_on(snapshot)
         self.metrics.show_jobs(self._loop.views.values())
@@ -285,7 +265,7 @@ class Service:
         that come in a burst are seen one look after the other, so a look that found some is followed by another.
         """
         if self._pace.may_look():
-            with self._runs.run("watch"), self._tracer.span("watch"):
+            with self._runs.run("watch"):
                 self._watch()
 
     def _watch(self) -> None:
@@ -341,8 +321,8 @@ class Service:
                 self._keeper.flush()
 
     def tell_owners(self) -> None:
-        """Send owners the mail that they asked for: written down first, so that a message is never sent twice."""
-        if not self._mail.is_on:
+        """Send owners the messages that they asked for: written down first, so that a message is never sent twice."""
+        if not self._hook.is_on:
             return
         with self._facts:
             due = self._loop.ledger.notices_due(self._clock.now())
@@ -353,7 +333,7 @@ class Service:
                 self._record([Event(self._clock.now(), JobNotified(notice.what), notice.job.id)])
             except JournalUnavailable:
                 return  # said by what looks after the journal
-            why = self._mail.send(notice)
+            why = self._hook.send(notice)
             if why:
                 self._log.warning("message not sent", job=notice.job.id, what=notice.what.value, why=why)
                 self._record(
@@ -392,7 +372,7 @@ class Service:
 
     def hurry(self) -> None:
         """The end is near: a round that Slurm keeps waiting is not waited for any longer than this."""
-        self._mail.end()
+        self._hook.end()
         if self._images is not None:
             self._images.end()
         self._commands.end_within(GOODBYE_S)
@@ -410,18 +390,14 @@ class Service:
             self._changes.end()
             self._server.close()
             self._reactor.join(10)
-            try:
-                self._persist()
-                self._record([Event(self._clock.now(), DaemonStopped())])
-                self.flush()
-            except Fenced as error:
-                self._log.warning("the end is not recorded", why=str(error))
+            self._persist()
+            self._record([Event(self._clock.now(), DaemonStopped())])
+            self.flush()
         for reader in (self._views, self._history):
             if reader is not None:
                 reader.close()
         if self._disk is not None:
             self._disk.close()
-        self._tracer.close()
 
     def _cluster(self, commands: Commands, harvest: site_facts.Harvest, bf_interval_s: float) -> Cluster:
         """Slurm, steered by this process, or by the actuator where there is one."""
@@ -436,8 +412,7 @@ class Service:
             return here
         # The longest order is four of Slurm's commands.
         patience_s = 4 * self._config.slurm.command_timeout_s + 5.0
-        why_not = None if self._half is None else self._half.why_not
-        self._apart = ActuatorClient(here, Path(socket_path), self._owner_of, patience_s, why_not)
+        self._apart = ActuatorClient(here, Path(socket_path), self._owner_of, patience_s)
         return self._apart
 
     def _former_urls(self) -> tuple[str, ...]:
@@ -469,7 +444,7 @@ class Service:
         views = self._views
         requests = LoopRequests(
             self._loop, self._facts, self._clock, self._harvest, latest, views.next_job_id, views.of_main_job,
-            self._accounts.of, self._mail.address_of if self._mail.is_on else None,
+            self._accounts.of, sends_notices=self._hook.is_on,
         )  # fmt: skip
         connection_limits = ConnectionLimits()
         connections = ConnectionTable(connection_limits, connection_limits.within_descriptors())
@@ -493,8 +468,6 @@ class Service:
             ailments=self.ailments,
             pages=self._pages(journal.path) if config.web.serve else None,
         )
-        if (half := self._half) is not None:
-            app = ActiveOnly(app, lambda: half.holds)
         self._server = serve(app, config.api.host, port, connections)
         if not self._server.is_inherited:
             auth.not_before = self._clock.now()
@@ -510,7 +483,6 @@ class Service:
         """The web page."""
         config = self._config
         settings = PageSettings(
-            session_s=3600.0 * config.web.session_hours,
             is_https=self.url.startswith("https:"),
             daemon=self.url,
             proxy_header=config.web.proxy_header.lower(),
@@ -525,7 +497,6 @@ class Service:
 
     def _heard_of_command(self, command: str, seconds: float, well: bool) -> None:
         self.metrics.slurm_command(command, seconds, ok=well)
-        self._tracer.command(command, seconds, ok=well)
 
     def _persist(self) -> None:
         """Workers have said something: into the journal before any of them sees what follows."""
@@ -615,16 +586,6 @@ class Service:
 
     def _last_decision(self) -> Decision | None:
         return self._loop.last_decision
-
-
-def _counts(snapshot: Snapshot | None, jobs: Collection[JobView], decision: Decision | None) -> dict[str, int]:
-    """What a tick worked on, for its span."""
-    return {
-        "nodes": 0 if snapshot is None else len(snapshot.nodes),
-        "jobs": len(jobs),
-        "pilots": sum(len(view.staying) for view in jobs),
-        "actions": 0 if decision is None else len(decision.actions),
-    }
 
 
 def _copy_of(path: Path) -> MemoryJournal:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from malletrain.api.roles import uids_of
-from malletrain.config import BudgetSection, Config, LimitSection, NotifySection, WebSection
+from malletrain.config import BudgetSection, Config, LimitSection, WebSection
 from malletrain.decide.entitlement.budgets import AccountBudget, Period
 from malletrain.decide.entitlement.limits import SiteLimit
 from malletrain.decide.promise.promised_reserve import MainPromise
@@ -22,9 +22,6 @@ from malletrain.slurm.site.held_task_limits import limits_of
 from malletrain.slurm.site.power_saving import costly_nodes
 from malletrain.slurm.site.site_facts import Harvest, SiteFacts
 
-#: Pins are 10 to 40 ms of slurmctld each (docs/adr/0005-batched-deeds.md): so many are two seconds at most.
-MAX_STARTS = 50
-
 #: No more pilots are learnt to be borne by slurmctld: the bound of pool.max_pilots.
 MAX_LEARNT_PILOTS = 5000
 
@@ -38,32 +35,18 @@ UNKNOWN_EPILOG_S = 60.0
 MIN_SECRET_CHARACTERS = 16
 
 
-def most_pilots(config: Config) -> int:
-    """How many pilots the site's stage allows at a time."""
-    pool = config.pool
-    return min(pool.few_pilots, pool.max_pilots) if pool.stage == "few" else pool.max_pilots
-
-
 def most_nodes(config: Config) -> int:
     """How many nodes one pilot may hold: one in stage `few`, whose few pilots are few nodes."""
     return 1 if config.pool.stage == "few" else config.pilot.max_nodes
 
 
-def most_starts(config: Config) -> int:
-    """How many pilots may start at one look: a minute's, spread over its looks, where the site says how many."""
-    if config.promise.cycle_ratio is None:
-        return MAX_STARTS
-    return max(1, min(MAX_STARTS, int(config.promise.starts_per_minute * config.loop.tick_s / 60.0)))
-
-
 def promise_of(config: Config) -> MainPromise | None:
     """What the main queue is promised; None: nothing."""
     given = config.promise
-    most = config.pool.few_pilots if config.pool.stage == "few" else MAX_LEARNT_PILOTS
+    most = config.pool.pilots if config.pool.stage == "few" else MAX_LEARNT_PILOTS
     found = MainPromise(
-        given.main_delay_p95, given.main_delay_mean, given.immediate_refusals, given.cycle_ratio, given.chance, most,
-        harmless_cycles=given.controller_cycle == "auto",
-    )  # fmt: skip
+        given.main_delay_p95, given.cycle_ratio, most_pilots=most, harmless_cycles=given.controller_cycle == "auto"
+    )
     return found if found.holds_nodes or found.cycle_ratio is not None else None
 
 
@@ -121,7 +104,6 @@ def rules_from(config: Config, facts: SiteFacts) -> Rules:
     - patience with a leave for a main job: the cycle must find the node empty.
     """
     margin = config.pilot.margin_s
-    patience = config.pilot.start_patience_s
     margin_s = facts.kill_wait_s + facts.over_time_limit_s + 5.0 if margin == "auto" else margin
     partition = facts.partitions[config.slurm.partition]
     longest = config.pilot.max_minutes * 60.0
@@ -130,8 +112,7 @@ def rules_from(config: Config, facts: SiteFacts) -> Rules:
     leave_lead_s = config.loop.tick_s + 5.0
     return Rules(
         harvest_partition=config.slurm.partition,
-        horizon_s=300.0 if config.loop.horizon_s == "auto" else config.loop.horizon_s,
-        auto_horizon=config.loop.horizon_s == "auto",
+        horizon_s=config.loop.horizon_s,
         objective=Objective(config.sizing.objective),
         alpha=config.sizing.alpha,
         user_weights=config.sizing.user_weights,
@@ -143,15 +124,14 @@ def rules_from(config: Config, facts: SiteFacts) -> Rules:
         budgets=tuple(_budget(each) for each in config.sizing.budgets),
         max_resizes=config.sizing.max_resizes or None,
         max_wait_s=60.0 * config.sizing.max_wait_minutes,
-        turn_s=60.0 * config.sizing.turn_minutes,
         classes=NodeClasses(config.sizing.classes),
         class_features=frozenset(config.sizing.class_features),
         probing=_probing(config.sizing.profile),
         keep_idle=config.pool.keep_idle,
         spare_hetjobs=config.pool.spare_hetjobs,
         keep_leaves=config.pool.keep_leaves,
-        max_pilots=most_pilots(config),
-        max_starts=most_starts(config),
+        max_pilots=config.pool.pilots,
+        max_starts=config.starts_at_a_look,
         promise=promise_of(config),
         max_nodes=most_nodes(config),
         max_pilot_s=longest,
@@ -165,24 +145,12 @@ def rules_from(config: Config, facts: SiteFacts) -> Rules:
         idle_s=60.0 * config.pilot.idle_minutes,
         max_faults=config.breaker.faults_of_job,
         set_aside_s=60.0 * config.breaker.pause_minutes,
-        start_patience_s=max(LEAST_PATIENCE_S, 2 * facts.bf_interval_s + 10.0) if patience == "auto" else patience,
+        start_patience_s=max(LEAST_PATIENCE_S, 2 * facts.bf_interval_s + 10.0),
         claim_patience_s=3 * facts.bf_interval_s + 10.0,
-        forecast=uses_forecast(config),
         max_top_up=min(50, limits_of(facts).most_tasks),
         include_nodes=node_names(config.pool.include, "pool.include"),
         exclude_nodes=excluded_nodes(config, facts),
     )
-
-
-def uses_forecast(config: Config) -> bool:
-    """Whether nodes are chosen by how long their holes probably last.
-
-    On Summit it gained .37 points of training with an interval of both signs (docs/explanation/forecast.md),
-    so it is left out unless the site asks for it, or for what needs it: a horizon by the forecast, or a policy that
-    plans ahead.
-    """
-    ahead = policy(config.sizing.policy).looks_ahead
-    return config.loop.forecast or config.loop.horizon_s == "auto" or ahead
 
 
 def _probing(profile: str) -> ProbeRules:
@@ -198,7 +166,7 @@ def policy_from(config: Config) -> Policy:
         InvalidInput: it is not known, or needs what no daemon has, or what this configuration lacks.
     """
     found = policy(config.sizing.policy)
-    # Jobs bring their batches, noise scales and deadlines; policies that plan ahead get the forecast.
+    # Jobs bring their batches, noise scales and deadlines; policies that plan ahead get the ages of holes.
     given = {Need.BATCHES, Need.NOISE_SCALE, Need.DEADLINES, Need.LIFETIMES}
     remedy = "choose another"
     if config.sizing.budgets:
@@ -216,8 +184,7 @@ def breaker_rules(config: Config) -> BreakerRules:
         breaker.preemptions_per_hour,
         breaker.slow_exits_per_hour,
         breaker.ailing_nodes_per_hour,
-        breaker.slow_cycles_per_hour,
-        60.0 * breaker.pause_minutes,
+        pause_s=60.0 * breaker.pause_minutes,
     )
 
 
@@ -252,22 +219,10 @@ def proxy_secret_of(web: WebSection) -> str:
     Raises:
         InvalidInput: the file cannot be read, others can read it, or it is too short.
     """
-    return _secret_in(web.proxy_secret_file, "web.proxy_secret_file")
-
-
-def webhook_token_of(notify: NotifySection) -> str:
-    """The token that a webhook is shown; empty where none is named.
-
-    Raises:
-        InvalidInput: the file cannot be read, others can read it, or it is too short.
-    """
-    return _secret_in(notify.webhook_token_file, "notify.webhook_token_file")
-
-
-def _secret_in(file: str, key: str) -> str:
-    if not file:
+    if not web.proxy_secret_file:
         return ""
-    path = Path(file)
+    path = Path(web.proxy_secret_file)
+    key = "web.proxy_secret_file"
     try:
         secret, mode = path.read_text("ascii").strip(), path.stat().st_mode
     except (OSError, ValueError) as error:

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 
 from malletrain.decide.demand import DecisionCache
 from malletrain.decide.draft import Decided, Draft, Inputs, Situation
-from malletrain.decide.holes import Foresight, Holes, find_holes, pilot_limit_s
+from malletrain.decide.holes import Holes, find_holes, pilot_limit_s
 from malletrain.decide.learn_and_size import Sizing, learn_and_size
 from malletrain.decide.multi_node_pilots import task_groups, with_co_allocated
 from malletrain.decide.must_leave import leave_what_must
 from malletrain.decide.pilot_width import LEAST_STAY_S, narrowest_start, outgrown, pilot_width
 from malletrain.decide.placement import place, rank, unfit_nodes
+from malletrain.decide.promise.cycle_ahead import can_wait, completes_in_cycle
 from malletrain.decide.promise.emptied_nodes import emptied_nodes
 from malletrain.decide.reconcile import (
     clear_away,
@@ -31,8 +32,7 @@ from malletrain.decide.strays import find_strays
 from malletrain.decide.yielding import YieldPlan, any_pending_fits, availability, plan_yields
 from malletrain.domain.decision import Action, Decision, Hole, LeaveCause, Refusal
 from malletrain.domain.job import JobView, Pilot
-from malletrain.domain.snapshot import NodeState
-from malletrain.learn.hole_forecast import Forecast
+from malletrain.domain.snapshot import NodeState, Snapshot
 from malletrain.sizing.policy import Policy
 
 
@@ -52,6 +52,7 @@ def decide(situation: Situation, policy: Policy, rules: Rules, cache: DecisionCa
     _replace_stragglers(draft, inputs)
     sizing = learn_and_size(draft, inputs)
     _place_and_reconcile(draft, inputs, sizing)
+    _leave_after_the_cycle(draft, inputs)
     decision = Decision(
         at=inputs.now,
         sizes=sizing.sizes,
@@ -98,20 +99,8 @@ def _clear_away(draft: Draft, inputs: Inputs) -> None:
 
 
 def _find_holes(draft: Draft, inputs: Inputs) -> None:
-    """Find each node's hole, also of nodes that pilots hold, and how far ahead sizing is to look."""
-    situation, now = inputs.situation, inputs.now
-    foresight = None if situation.forecast is None else Foresight(situation.open_holes, situation.forecast, now)
-    draft.holes = find_holes(inputs.snapshot, inputs.held, now, inputs.rules, foresight)
-    if situation.forecast is not None:
-        draft.horizon_s = _horizon_s(draft.holes, situation, situation.forecast, inputs.rules)
-
-
-def _horizon_s(holes: Mapping[str, Hole], situation: Situation, forecast: Forecast, rules: Rules) -> float:
-    """How far sizing looks ahead: as the site says, or by the forecast of the holes there are."""
-    if not rules.auto_horizon:
-        return rules.horizon_s
-    opened = [situation.open_holes[name] for name in sorted(holes) if name in situation.open_holes]
-    return forecast.horizon_s([(situation.now - each.began, each.cohort) for each in opened])
+    """Find each node's hole, also of nodes that pilots hold."""
+    draft.holes = find_holes(inputs.snapshot, inputs.held, inputs.now, inputs.rules)
 
 
 def _yields(situation: Situation, live: Mapping[int, JobView], rules: Rules, cache: DecisionCache) -> YieldPlan:
@@ -122,7 +111,8 @@ def _yields(situation: Situation, live: Mapping[int, JobView], rules: Rules, cac
     nodes = [node for _, view in sorted(live.items()) for node in cache.harvested(view)]
     if fits:
         plan = plan_yields(snapshot, nodes, situation.startable_since, now, rules)
-    at_hand = availability(snapshot, nodes, rules) if before else None
+    # Which nodes are at hand is asked only of those that nobody is given any more.
+    at_hand = availability(snapshot, nodes, rules) if before.keys() - plan.given_to.keys() else None
     available = at_hand.free | at_hand.coming if at_hand else ()
     return replace(plan, emptied=emptied_nodes(plan.given_to, before, available, snapshot, now, rules))
 
@@ -158,6 +148,10 @@ def _keep_reserve(draft: Draft, inputs: Inputs) -> None:
         max_starts=rules.max_starts,
         max_nodes=min([rules.max_nodes, *_widest(inputs.live)]),
     )
+    if draft.width > 1:
+        # The nodes of a pilot leave together, so they are of one cohort as far as may be.
+        draft.holes = draft.holes.by_cohort(situation.open_holes)
+        draft.free = _best_first((draft.holes[hole.node] for hole in draft.free), inputs.snapshot)
     if draft.width > 1 and not situation.paused:
         _make_room(draft, inputs)
     room = rules.max_pilots - inputs.tasks.count(draft.staying)
@@ -292,6 +286,19 @@ def _place_and_reconcile(draft: Draft, inputs: Inputs, sizing: Sizing) -> None:
         draft.refusals += [Refusal(f"job {job}", f"{n}: {why}") for n, why in sorted(situation.avoided[job].items())]
 
 
+def _leave_after_the_cycle(draft: Draft, inputs: Inputs) -> None:
+    """Leaves that can wait are put off to the next look where they could cost a main job its backfill cycle."""
+    if not draft.yielding.given or completes_in_cycle(inputs.snapshot.plan, inputs.now, inputs.rules) is False:
+        return
+    why = "a main job waits for the backfill cycle that comes first, and the node could still complete then"
+    draft.refusals += [
+        Refusal(action.node, f"pilot {action.pilot} leaves later: {why}")
+        for action in draft.actions
+        if can_wait(action)
+    ]
+    draft.actions = [action for action in draft.actions if not can_wait(action)]
+
+
 def _free_holes(
     holes: Holes,
     held: Collection[str],
@@ -318,8 +325,11 @@ def _free_holes(
             refusals.append(Refusal(name, f"hole of {max(0.0, hole.until - now):.0f} s is too short ({hole.reason})"))
         else:
             free.append(hole)
-    free.sort(key=lambda hole: rank(hole, snapshot.node[hole.node].weight))
-    return free, refusals
+    return _best_first(free, snapshot), refusals
+
+
+def _best_first(free: Iterable[Hole], snapshot: Snapshot) -> list[Hole]:
+    return sorted(free, key=lambda hole: rank(hole, snapshot.node[hole.node].weight))
 
 
 def _reserve(draft: Draft, inputs: Inputs) -> Reserve:

@@ -17,7 +17,6 @@ from malletrain.domain.decision import Action, CancelTasks, Decision, Hole, Open
 from malletrain.domain.job import JobView, Pilot
 from malletrain.domain.snapshot import Snapshot
 from malletrain.learn.advisor import JobKnowledge
-from malletrain.learn.hole_forecast import Forecast
 from malletrain.learn.stragglers import Straggler
 from malletrain.sizing.policy import Policy
 
@@ -46,7 +45,7 @@ class Situation:
         used: node-seconds by account, old ones fading.
         spent: what budgets are held against.
         known: what was learnt of each job that is profiled.
-        open_holes, forecast: which holes are open, and what to expect of them (None: nothing beyond the plan).
+        open_holes: since when holes are open, and with which others; where a policy or wide pilots go by that.
         resting: nodes and jobs (`job 7`) on which pilots did not start lately, with the reason.
         supply: equally likely numbers of nodes to come, where jobs have deadlines.
         slow: by job, workers that hold up the others.
@@ -70,7 +69,6 @@ class Situation:
     spent: NodeTimeSpent = field(default_factory=NodeTimeSpent)
     known: Mapping[int, JobKnowledge] = field(default_factory=dict)
     open_holes: Mapping[str, OpenHole] = field(default_factory=dict)
-    forecast: Forecast | None = None
     resting: Mapping[str, str] = field(default_factory=dict)
     supply: tuple[int, ...] = ()
     slow: Mapping[int, tuple[Straggler, ...]] = field(default_factory=dict)

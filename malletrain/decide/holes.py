@@ -14,7 +14,6 @@ from malletrain.decide.rules import Rules
 from malletrain.decide.yielding import waits_for_nodes
 from malletrain.domain.decision import Hole, OpenHole
 from malletrain.domain.snapshot import Snapshot
-from malletrain.learn.hole_forecast import Forecast
 
 #: When a hole ends (Unix seconds), and what says so.
 HoleEnd = tuple[float, str]
@@ -69,16 +68,21 @@ class Holes(Mapping[str, Hole]):
         held: Collection[str],
         of_held: HoleEnd,
         of_free: HoleEnd,
-        foresight: Foresight | None,
+        opened: Mapping[str, OpenHole] | None = None,
     ) -> None:
         """`planned`: what ends the holes of `names` that a plan or a reservation wants; `of_held` and `of_free`: what
-        ends those of all others, where a pilot holds the node and where none does."""
+        ends those of all others, where a pilot holds the node and where none does; `opened`: which became idle
+        together, where that matters."""
         self.names = names
         self.planned = planned
         self._held = held
         self._of_held = of_held
         self._of_free = of_free
-        self._foresight = foresight
+        self._opened = opened or {}
+
+    def by_cohort(self, opened: Mapping[str, OpenHole]) -> Holes:
+        """The same, and which became idle together."""
+        return Holes(self.names, self.planned, self._held, self._of_held, self._of_free, opened)
 
     @staticmethod
     def none() -> Holes:
@@ -108,9 +112,8 @@ class Holes(Mapping[str, Hole]):
         if node not in self.names:
             raise KeyError(node)
         until, why = self.end(node)
-        if self._foresight is None:
-            return Hole(node, until, why)
-        return Hole(node, until, why, *self._foresight.of(node, until))
+        known = self._opened.get(node)
+        return Hole(node, until, why, None if known is None else known.together)
 
     def __contains__(self, node: object) -> bool:
         return node in self.names
@@ -125,9 +128,7 @@ class Holes(Mapping[str, Hole]):
         return f"{type(self).__name__}({dict(self)!r})"
 
 
-def find_holes(
-    snapshot: Snapshot, held: Collection[str], now: float, rules: Rules, foresight: Foresight | None = None
-) -> Holes:
+def find_holes(snapshot: Snapshot, held: Collection[str], now: float, rules: Rules) -> Holes:
     """The holes of nodes that are free or that pilots hold (`held`).
 
     A node that staff wants (draining, reserved, rebooting, ...) has no hole; one wanted at once ends now.
@@ -140,7 +141,7 @@ def find_holes(
     longest = (_longest(now, rules), "nothing planned")
     # A pilot that runs keeps its limit: one that is cut cannot be lengthened again when the plan is fresh.
     unknown = _unknown(snapshot, now, rules) or longest
-    return Holes(names, planned_ends(snapshot, names, now, rules), held, longest, unknown, foresight)
+    return Holes(names, planned_ends(snapshot, names, now, rules), held, longest, unknown)
 
 
 def _longest(now: float, rules: Rules) -> float:
@@ -159,30 +160,6 @@ def _unknown(snapshot: Snapshot, now: float, rules: Rules) -> tuple[float, str] 
         return None
     until = now + min(rules.unknown_s, rules.max_pilot_s) + rules.margin_s
     return until, f"unknown: Slurm's backfill plan is {now - made:.0f} s old"
-
-
-class Foresight:
-    """How long holes probably last: the forecast for their age and cohort, cut off where their plan ends.
-
-    A hole whose begin is not known counts as new: the safe side.
-    """
-
-    def __init__(self, open_holes: Mapping[str, OpenHole], forecast: Forecast, now: float) -> None:
-        self._open_holes = open_holes
-        self._forecast = forecast
-        self._now = now
-        self._lasts: dict[tuple[float, int, float], float] = {}  # nodes of one cohort and plan are reckoned once
-
-    def of(self, node: str, until: float) -> tuple[float, float]:
-        """Seconds that the node's hole probably lasts, planned to end at `until`, and when its cohort opened."""
-        hole = self._open_holes.get(node) or OpenHole(self._now, 1)
-        alike = hole.began, hole.cohort, until
-        lasts = self._lasts.get(alike)
-        if lasts is None:
-            left = max(0.0, until - self._now)
-            lasts = self._forecast.expected_remaining_s(self._now - hole.began, hole.cohort, left)
-            self._lasts[alike] = lasts
-        return lasts, hole.began
 
 
 def pilot_limit_s(hole: Hole, now: float, rules: Rules) -> float:

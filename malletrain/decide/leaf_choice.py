@@ -19,19 +19,19 @@ def leaf_order(
 
     `on`: leaf -> nodes that can be taken there; `room`: leaf -> nodes there without a main job, `on` if not given.
     """
-    left_on = dict(on)
     free = on if room is None else room
     order = sorted(on.keys() & set(near))
-    left = wanted - sum(left_on.pop(leaf) for leaf in order)
-    while left > 0 and left_on:
-        whole = [(free.get(leaf, 0), leaf) for leaf, count in left_on.items() if count >= left]
-        if whole:
-            leaf = min(whole)[1]
-        else:
-            leaf = max(left_on, key=lambda name: (left_on[name], name))
-        left -= left_on.pop(leaf)
-        order.append(leaf)
-    return order
+    left = wanted - sum(on[leaf] for leaf in order)
+    others = on.keys() - set(order)
+    whole = [(free.get(leaf, 0), leaf) for leaf in others if 0 < left <= on[leaf]]
+    if left > 0 and not whole:
+        for leaf in sorted(others, key=lambda name: (on[name], name), reverse=True):
+            if left <= on[leaf]:
+                break
+            left -= on[leaf]
+            order.append(leaf)
+        whole = [(free.get(leaf, 0), leaf) for leaf in others.difference(order) if 0 < left <= on[leaf]]
+    return [*order, min(whole)[1]] if whole else order
 
 
 def on_few_leaves(

@@ -142,9 +142,9 @@ def _lifetimes(
     policy: Policy, holes: Iterable[Hole], situation: Situation, nodes: int
 ) -> tuple[tuple[float, int], ...]:
     """For policies that plan ahead: how many of the nodes last how long."""
-    if situation.forecast is None or not policy.looks_ahead:
+    if not policy.looks_ahead:
         return ()
-    return lifetimes_of_holes(holes, situation.open_holes, situation.forecast, situation.now, nodes)
+    return lifetimes_of_holes(holes, situation.open_holes, situation.now, nodes)
 
 
 def _classes_of_nodes(draft: Draft, inputs: Inputs, views: Mapping[int, JobView]) -> Mapping[str, str]:

@@ -1,14 +1,17 @@
 """The nodes that are left for waiting main jobs, in the order in which jobs are given them.
 
 Hundreds of small jobs may wait for thousands of nodes. Jobs that ask for the same share one sorted list, from which
-nodes only go: what a job costs follows from the nodes that it is given, not from those that there are.
+nodes only go: what a job costs follows from the nodes that it is given, not from those that there are. Tasks of an
+array that take one node after the other from such a list are given theirs at once.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_left
+from bisect import bisect_left, insort
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from copy import copy
+from dataclasses import dataclass, field, replace
+from heapq import heapify, heappop, heappush, merge
 from itertools import chain, islice, takewhile
 from math import inf
 
@@ -23,6 +26,10 @@ Cost = tuple[float, str, str]
 RANKS = IDLE, COMING, PILOTS = (0, 1, 2)
 
 
+#: Ends of jobs for which the nodes that they can have are kept; of more, those asked for last.
+MOST_ENDS = 16
+
+
 @dataclass(frozen=True, slots=True)
 class PlannedStart:
     """A start that Slurm has planned for a main job; of two jobs the better one has the lower `rank`."""
@@ -33,45 +40,43 @@ class PlannedStart:
     nodes: frozenset[str]
 
 
+@dataclass(frozen=True, slots=True, eq=False)
 class _Line:
-    """Nodes of one rank in their order. Those that have left it, to which none comes back, are passed over once."""
+    """Nodes of one rank in their order, some of which may have left it."""
 
-    def __init__(self, names: list[str], rank: int, rank_of: Mapping[str, int]) -> None:
-        self.rank = rank
-        self._rank_of = rank_of
-        self._names = names
-        self._next = list(range(len(names)))  # from each place on, the first that may still be there
+    rank: int
+    names: Sequence[str]
 
-    def __iter__(self) -> Iterator[str]:
-        at = self._present(0)
-        while at < len(self._names):
-            yield self._names[at]
-            at = self._present(at + 1)
 
-    def _present(self, at: int) -> int:
-        passed = []
-        while at < len(self._names) and self._rank_of.get(self._names[at]) != self.rank:
-            passed.append(at)
-            at = max(at + 1, self._next[at])
-        for place in passed:
-            self._next[place] = at
-        return at
+@dataclass(slots=True)
+class _Prices:
+    """What the first so many nodes of each leaf cost; `order`: of the leaves that have as many, cheapest first."""
+
+    known: dict[str, tuple[int, float]] = field(default_factory=dict)
+    order: list[tuple[tuple[int, float], str]] = field(default_factory=list)
+    stale: set[str] = field(default_factory=set)
 
 
 class Candidates:
     """The nodes that jobs can have which ask for the same. Names in `hidden` count as not there; of nodes of one
-    rank, those in `kept` come first."""
+    rank, those in `kept` come first.
+
+    Nodes only go, or are moved on from `PILOTS` to `COMING`, so what has left a line is passed over once.
+    """
 
     def __init__(self, ranks: Sequence[list[str]], cost: Callable[[str], Cost], leaves: Mapping[str, str]) -> None:
         """`ranks`: the nodes of each rank, sorted by cost; `leaves`: as in `Snapshot`."""
         self._cost = cost
         self._leaves = leaves
         self._rank_of = {name: rank for rank in RANKS for name in ranks[rank]}
-        self._lines = [_Line(ranks[rank], rank, self._rank_of) for rank in RANKS]
-        self._on: dict[str, list[_Line]] = {}  # by leaf, '' for nodes on none
+        self._lines = tuple(_Line(rank, ranks[rank]) for rank in RANKS)
+        #: After each place that was passed over, the first where a node may still be.
+        self._next: dict[_Line, dict[int, int]] = {}
+        self._on: dict[str, tuple[_Line, ...]] = {}  # by leaf, '' for nodes on none
         self._room: dict[str, int] = {}  # how many nodes there
         self._pilots: dict[str, int] = {}  # how many of them are pilots'
-        self._prices: dict[str, dict[int, tuple[int, float]]] = {}  # of so many nodes there
+        self._prices: dict[int, _Prices] = {}  # of so many nodes
+        self._here: frozenset[str] | None = None  # only nodes on these leaves
         if leaves:
             self._sort_onto_leaves(ranks)
 
@@ -81,13 +86,69 @@ class Candidates:
             for name in ranks[rank]:
                 names_on.setdefault(self._leaves.get(name, ""), [[], [], []])[rank].append(name)
         for leaf, on_it in names_on.items():
-            self._on[leaf] = [_Line(on_it[rank], rank, self._rank_of) for rank in RANKS]
+            self._on[leaf] = tuple(_Line(rank, on_it[rank]) for rank in RANKS)
             self._room[leaf] = sum(map(len, on_it))
             if on_it[PILOTS]:
                 self._pilots[leaf] = len(on_it[PILOTS])
 
+    def copy(self) -> Candidates:
+        """The same, of which others can go."""
+        some = copy(self)
+        some._rank_of, some._next = dict(self._rank_of), {}
+        some._on, some._room, some._pilots = dict(self._on), dict(self._room), dict(self._pilots)
+        some._prices = {
+            count: _Prices(dict(each.known), list(each.order), set(each.stale))
+            for count, each in self._prices.items()
+        }
+        return some
+
     def __contains__(self, name: str) -> bool:
-        return name in self._rank_of
+        return name in self._rank_of and (self._here is None or self._leaves.get(name, "") in self._here)
+
+    @property
+    def leaves(self) -> int:
+        """On how many leaf switches they are."""
+        return len(self._room)
+
+    def front(self, kept: Collection[str]) -> tuple[int, str] | None:
+        """The first node and its rank; None where there is none, or some of that rank are `kept`."""
+        firsts = ((line.rank, name) for line in self._lines if (name := next(self._present(line), "")))
+        rank, name = next(firsts, (IDLE, ""))
+        return None if not name or any(self._rank_of.get(each) == rank for each in kept) else (rank, name)
+
+    def one_by_one(self, rank: int, by_leaf: bool) -> Iterator[str]:
+        """The nodes of a rank in the order in which jobs of one node are given them that ask for a number of switches
+        (`by_leaf`), or for none."""
+        if not by_leaf:
+            return self._present(self._lines[rank])
+        on = (self._present(lines[rank]) for lines in self._on.values() if lines[rank].names)
+        return merge(*on, key=lambda name: (self._cost(name)[0], self._leaves.get(name, ""), self._cost(name)))
+
+    def pilots_on_few_leaves(self, may: Callable[[str, str], bool]) -> Iterator[tuple[str, str]]:
+        """The nodes that `on_few_leaves` finds for one job of one node after the other where only pilots' are left,
+        each with the cheapest; this one instead where `may(node, cheapest)` does not hold."""
+        left = dict(self._pilots)
+        fullest = [(count, leaf) for leaf, count in left.items() if leaf]
+        heapify(fullest)
+        ahead = {leaf: self._present(lines[PILOTS]) for leaf, lines in self._on.items()}
+        front: dict[str, str] = {}
+        taken: set[str] = set()
+        for cheapest in self._present(self._lines[PILOTS]):
+            while cheapest not in taken:
+                while fullest and fullest[0][0] != left[fullest[0][1]]:
+                    heappop(fullest)
+                found = cheapest
+                if fullest:
+                    leaf = fullest[0][1]
+                    while leaf not in front or front[leaf] in taken:
+                        front[leaf] = next(ahead[leaf])
+                    found = front[leaf] if may(front[leaf], cheapest) else cheapest
+                yield found, cheapest
+                taken.add(found)
+                leaf = self._leaves.get(found, "")
+                left[leaf] -= 1
+                if leaf and left[leaf]:
+                    heappush(fullest, (left[leaf], leaf))
 
     def count(self, hidden: Collection[str]) -> int:
         """How many nodes there are."""
@@ -137,21 +198,39 @@ class Candidates:
         rooms = self._without(hidden, self._room)
         wanted = {self._leaves.get(name, "") for name in required}
         touched = {self._leaves.get(name, "") for name in chain(kept, hidden)}
+        prices = self._prices_of(count)
 
-        def price(leaf: str) -> tuple[int, float, str]:
-            known = self._prices.setdefault(leaf, {})
-            if leaf in touched:
-                kept_there = [name for name in kept if self._leaves.get(name, "") == leaf]
-                return *self._price(self._first(self._on[leaf], count, hidden, kept_there)), leaf
-            if count not in known:
-                known[count] = self._price(self._first(self._on[leaf], count, ()))
-            return *known[count], leaf
+        def price(leaf: str) -> tuple[tuple[int, float], str]:
+            if leaf not in touched:
+                return prices.known[leaf], leaf
+            kept_there = [name for name in kept if self._leaves.get(name, "") == leaf]
+            return self._price(self._first(self._on[leaf], count, hidden, kept_there)), leaf
 
-        enough = [leaf for leaf, room in rooms.items() if room >= count and wanted <= {leaf}]
-        if enough:
-            return self._only([min(enough, key=price)])
+        usual = (leaf for _, leaf in prices.order if leaf not in touched and wanted <= {leaf})
+        other = (leaf for leaf in touched if rooms.get(leaf, 0) >= count and wanted <= {leaf})
+        cheapest = min(chain(islice(usual, 1), other), key=price, default=None)
+        if cheapest is not None:
+            return self._only([cheapest])
         best = sorted(rooms, key=lambda leaf: (leaf not in wanted, -rooms[leaf], price(leaf)))[:switches]
         return self._only(best) if sum(rooms[leaf] for leaf in best) >= count and wanted <= set(best) else self
+
+    def _prices_of(self, count: int) -> _Prices:
+        """What so many nodes of each leaf cost; what is not known since nodes have gone is found."""
+        prices = self._prices.get(count)
+        if prices is None:
+            prices = self._prices[count] = _Prices(stale=set(self._room))
+        for leaf in prices.stale:
+            known = prices.known.pop(leaf, None)
+            at = len(prices.order) if known is None else bisect_left(prices.order, (known, leaf))
+            if at < len(prices.order) and prices.order[at][1] == leaf:
+                del prices.order[at]
+            room = self._room.get(leaf, 0)
+            if room:
+                prices.known[leaf] = self._price(self._first(self._on[leaf], count, ()))
+            if room >= count:
+                insort(prices.order, (prices.known[leaf], leaf))
+        prices.stale.clear()
+        return prices
 
     def discard(self, names: Iterable[str]) -> None:
         """These nodes are a job's now, or kept for one."""
@@ -168,19 +247,40 @@ class Candidates:
             self._rank_of[name] = COMING
             self._recount(name, COMING, 1)
         if moved:
-            self._lines[COMING] = self._with(self._lines[COMING], moved)
-        for leaf in {self._leaves.get(name, "") for name in moved} if self._leaves else ():
-            on_it = [name for name in moved if self._leaves.get(name, "") == leaf]
-            self._on[leaf][COMING] = self._with(self._on[leaf][COMING], on_it)
+            self._lines = self._with(self._lines, moved)
+        on: dict[str, list[str]] = {}
+        for name in moved if self._leaves else ():
+            on.setdefault(self._leaves.get(name, ""), []).append(name)
+        for leaf, names in on.items():
+            self._on[leaf] = self._with(self._on[leaf], names)
 
-    def _with(self, line: _Line, names: Iterable[str]) -> _Line:
-        return _Line(sorted({*line, *names}), COMING, self._rank_of)
+    def _with(self, lines: tuple[_Line, ...], names: Iterable[str]) -> tuple[_Line, ...]:
+        """The lines with these nodes among those that are coming free."""
+        self._next.pop(lines[COMING], None)
+        coming = _Line(COMING, sorted({*self._present(lines[COMING]), *names}))
+        return lines[IDLE], coming, lines[PILOTS]
+
+    def _present(self, line: _Line) -> Iterator[str]:
+        """The nodes that are still of the line's rank."""
+        beyond, names, rank, rank_of = self._next.setdefault(line, {}), line.names, line.rank, self._rank_of
+        at, end = 0, len(line.names)
+        while at < end:
+            passed = []
+            while at < end and rank_of.get(names[at]) != rank:
+                passed.append(at)
+                at = beyond.get(at, at + 1)
+            for place in passed:
+                beyond[place] = at
+            if at < end:
+                yield names[at]
+            at += 1
 
     def _recount(self, name: str, rank: int, more: int) -> None:
         if not self._leaves:
             return
         leaf = self._leaves.get(name, "")
-        self._prices.pop(leaf, None)
+        for prices in self._prices.values():
+            prices.stale.add(leaf)
         for counts in (self._room, self._pilots) if rank == PILOTS else (self._room,):
             counts[leaf] = counts.get(leaf, 0) + more
             if not counts[leaf]:
@@ -190,7 +290,7 @@ class Candidates:
         self, gone: Collection[str], counts: Mapping[str, int], ranks: Sequence[int] = RANKS
     ) -> Mapping[str, int]:
         """`counts` by leaf less the nodes of these ranks that are gone."""
-        going = [name for name in gone if self._rank_of.get(name) in ranks]
+        going = [name for name in gone if name in self and self._rank_of[name] in ranks]
         if not going:
             return counts
         left = dict(counts)
@@ -209,19 +309,28 @@ class Candidates:
         for line in lines:
             if len(found) >= count:
                 break
-            mine = [name for name in kept if self._rank_of.get(name) == line.rank and name not in hidden]
-            others = (name for name in line if name not in hidden and name not in kept)
+            mine = [n for n in kept if n in self and self._rank_of[n] == line.rank and n not in hidden]
+            others = (name for name in self._present(line) if name not in hidden and name not in kept)
             found += islice(chain(sorted(mine, key=self._cost), others), count - len(found))
         return found
 
     def _price(self, names: Iterable[str]) -> tuple[int, float]:
         return sum(self._rank_of[name] for name in names), sum(self._cost(name)[0] for name in names)
 
-    def _only(self, leaves: Iterable[str]) -> Candidates:
-        """Those on these leaves."""
-        lines = [self._on[leaf] for leaf in leaves]
-        ranks = [sorted(chain.from_iterable(line[rank] for line in lines), key=self._cost) for rank in RANKS]
-        return Candidates(ranks, self._cost, self._leaves)
+    def _only(self, leaves: Sequence[str]) -> Candidates:
+        """Those on these leaves, as long as none goes."""
+        some = copy(self)
+        some._here = frozenset(leaves)
+        some._on = {leaf: self._on[leaf] for leaf in leaves}
+        some._room = {leaf: self._room[leaf] for leaf in leaves}
+        some._pilots = {leaf: self._pilots[leaf] for leaf in leaves if leaf in self._pilots}
+        some._lines = some._on[leaves[0]]
+        if len(leaves) > 1:
+            lines = some._on.values()
+            ranks = [[n for line in lines for n in self._present(line[rank])] for rank in RANKS]
+            some._lines = tuple(_Line(rank, sorted(ranks[rank], key=self._cost)) for rank in RANKS)
+            some._next = {}
+        return some
 
 
 @dataclass(slots=True)
@@ -230,7 +339,8 @@ class _Kept:
 
     candidates: Candidates
     end: float
-    gone: int = 0
+    given: int = 0
+    planned: int = 0
     emptied: int = 0
 
 
@@ -256,7 +366,9 @@ class NodesLeft:
         self._passed = 0  # so many of these are of better jobs than all that are still to come
         self._reserved = [each for each in snapshot.reservations if each.end > now]
         self._starts = sorted({plan.start for plan in self._planned} | {each.start for each in self._reserved})
-        self._gone: list[tuple[float, Collection[str]]] = []  # nodes, and from when on others have them
+        self._given: list[Collection[str]] = []
+        #: Nodes that others have from a time on.
+        self._taken_from: list[tuple[float, Collection[str]]] = [(each.start, each.nodes) for each in self._reserved]
         self._emptied: list[Collection[str]] = []
         self._alike: dict[tuple[object, ...], tuple[Node, list[str]]] = {}  # what a job can ask for is the same
         for name in sorted(self.names):
@@ -265,6 +377,7 @@ class NodesLeft:
             self._alike.setdefault(of_node, (node, []))[1].append(name)
         self._having: dict[tuple[str, Requirements], tuple[int, ...]] = {}
         self._kept: dict[tuple[object, ...], _Kept] = {}
+        self._ending: dict[tuple[object, ...], _Kept] = {}  # of these, where others have nodes before a job would end
 
     def candidates(self, job: SlurmJob, rank: tuple[int, int]) -> Candidates:
         """Of the nodes that are left, those that Slurm could give `job`: in its partition, with the features, generic
@@ -272,21 +385,36 @@ class NodesLeft:
         before this one would end. No rank may be better than one before."""
         while self._passed < len(self._planned) and self._planned[self._passed].rank < rank:
             plan = self._planned[self._passed]
-            self._gone.append((plan.start, plan.nodes))
+            self._taken_from.append((plan.start, plan.nodes))
             self._passed += 1
         end = self._end(job)
         having = self._having_what(job)
-        # Jobs are alike that end between the same planned starts.
-        key = having, job.excluded_nodes, bisect_left(self._starts, end)
-        kept = self._kept.get(key)
+        alike = having, job.excluded_nodes
+        kept = self._kept.get(alike)
         if kept is None:
-            kept = self._kept[key] = _Kept(self._anew(having, job, end), end)
-        for start, names in islice(self._gone, kept.gone, None):
-            if start < end:
+            kept = self._kept[alike] = _Kept(self._anew(having, job), -inf)
+        # Jobs are alike that end between the same planned starts.
+        before = bisect_left(self._starts, end)
+        if not before:
+            return self._updated(kept)
+        shorter = self._ending.pop((alike, before), None)
+        if shorter is None:
+            everything = self._updated(kept).copy()
+            shorter = _Kept(everything, end, given=len(self._given), emptied=len(self._emptied))
+        self._ending[alike, before] = shorter
+        if len(self._ending) > MOST_ENDS:
+            del self._ending[next(iter(self._ending))]
+        return self._updated(shorter)
+
+    def _updated(self, kept: _Kept) -> Candidates:
+        for names in self._given[kept.given :]:
+            kept.candidates.discard(names)
+        for start, names in self._taken_from[kept.planned :]:
+            if start < kept.end:
                 kept.candidates.discard(names)
-        for names in islice(self._emptied, kept.emptied, None):
+        for names in self._emptied[kept.emptied :]:
             kept.candidates.empty(names)
-        kept.gone, kept.emptied = len(self._gone), len(self._emptied)
+        kept.given, kept.planned, kept.emptied = len(self._given), len(self._taken_from), len(self._emptied)
         return kept.candidates
 
     def planned_by_others(self, job: SlurmJob, rank: tuple[int, int], group: Collection[str]) -> set[str]:
@@ -298,7 +426,7 @@ class NodesLeft:
     def give(self, names: Collection[str]) -> None:
         """A job is given these."""
         self.names.difference_update(names)
-        self._gone.append((-inf, names))
+        self._given.append(names)
 
     def empty(self, names: Collection[str]) -> None:
         """The pilots on these leave: they are coming free."""
@@ -319,10 +447,9 @@ class NodesLeft:
             )
         return self._having[key]
 
-    def _anew(self, having: Collection[int], job: SlurmJob, end: float) -> Candidates:
+    def _anew(self, having: Collection[int], job: SlurmJob) -> Candidates:
         """The candidates for such jobs at the beginning."""
         kinds = [names for _, names in self._alike.values()]
         names = {name for at in having for name in kinds[at]}.difference(job.excluded_nodes)
-        names.difference_update(*(each.nodes for each in self._reserved if each.start < end))
         ranks = [[name for name in rank if name in names] for rank in self._ranks]
         return Candidates(ranks, self._cost, self._leaves)

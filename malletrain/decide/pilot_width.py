@@ -5,7 +5,7 @@ src/plugins/select/cons_common/job_test.c of Slurm 22.05, in cons_tres since), s
 number leaves. Narrow ones follow the main queue more closely: a pilot gives its nodes back together. So while there
 are fewer nodes than pilots may be, each holds one; beyond that all are equally wide, and jobs grow by whole pilots.
 Were jobs to grow by single nodes, each step would take a pilot of the cap, and the cap would leave most nodes idle
-(docs/explanation/replay-measurements.md, "Caps on pilots").
+(docs/figures.md, "Caps on pilots").
 """
 
 from __future__ import annotations

@@ -1,14 +1,13 @@
 """Which nodes: a job keeps what it holds; growth takes the longest holes, shrinking gives up the shortest.
 
-With a forecast, the longest are those that probably last, and nodes that became idle together go to one job, since
-they leave together and it pays once. Of those the job takes nodes on leaf switches that it is on already, then from
-as few others as will do (Slurm's topology). Jobs whose nodes cost most to start choose first. Finer rules for who
-gets which hole were tried and gained nothing (docs/explanation/forecast.md).
+Nodes that became idle together go to one job where that is known, since they leave together and it pays once. Of
+those the job takes nodes on leaf switches that it is on already, then from as few others as will do (Slurm's
+topology). Jobs whose nodes cost most to start choose first. Finer rules for who gets which hole were tried and gained
+nothing (docs/explanation/holes.md).
 """
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -35,13 +34,10 @@ class Placement:
     moved: Mapping[str, str] = field(default_factory=dict)
 
 
-def rank(hole: Hole, weight: int) -> tuple[float, int, float, float, str]:
-    """The order in which holes are taken: the longest first; of those that last about as long (within a factor of
-    two) the one whose node Slurm prefers least, by its Weight; then the longer one, and cohorts side by side."""
-    if hole.expected_s is None:
-        return -hole.until, -weight, 0.0, 0.0, hole.node
-    about = math.floor(math.log2(max(1.0, hole.expected_s)))
-    return -about, -weight, -hole.expected_s, hole.cohort or 0.0, hole.node
+def rank(hole: Hole, weight: int) -> tuple[float, int, float, str]:
+    """The order in which holes are taken: the longest first; of those that last as long the one whose node Slurm
+    prefers least, by its Weight; then cohorts side by side."""
+    return -hole.until, -weight, hole.cohort or 0.0, hole.node
 
 
 def place(
@@ -96,7 +92,7 @@ def place(
                         p.id in slow,
                         p.started_at is None,
                         any(p.node not in not_for[j] for j in choosy),
-                        -_lasts(p, of_held.get(p.node), now),
+                        -(p.ends_at or 0.0),
                         p.node,  # not by task: which one of equals is given up must not follow from Slurm's numbers
                         p.id,
                     ),
@@ -197,13 +193,6 @@ def unfit_nodes(draft: Draft, inputs: Inputs) -> dict[int, Unfit]:
             words += [f"{node}: {why}" for node, why in sorted(rests.items()) if node in nodes]
             found[job_id] = Unfit(nodes, "; ".join(words))
     return found
-
-
-def _lasts(pilot: Pilot, hole: Hole | None, now: float) -> float:
-    """How long a held node probably lasts (s): its hole, or its pilot's limit where that comes first."""
-    if hole is None or hole.expected_s is None:
-        return pilot.ends_at or 0.0
-    return hole.expected_s if pilot.ends_at is None else min(hole.expected_s, pilot.ends_at - now)
 
 
 class _Pool:

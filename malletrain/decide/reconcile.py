@@ -5,6 +5,7 @@ A node that another job still holds is never handed over: its taker waits for th
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 
 from malletrain.decide.holes import Holes, pilot_limit_s
@@ -28,6 +29,9 @@ from malletrain.domain.decision import (
 )
 from malletrain.domain.job import JobPhase, JobView, Pilot, PilotPhase, pilot_name
 from malletrain.domain.snapshot import SlurmJob, Snapshot
+
+#: A moment of the past that lies further ahead is of a clock that was set back since (seconds).
+SET_BACK_S = 60.0
 
 #: A main cycle of slurmctld's that takes longer is slow (seconds): less is asked of it then.
 SLOW_MAIN_CYCLE_S = 0.5
@@ -74,6 +78,17 @@ def _leaving_at_once(main_job: str, pilot: Pilot) -> Action:
     return RecyclePilot(pilot.job_id, pilot.id, pilot.node, reason, main_job=main_job)
 
 
+def _waited_s(pilot: Pilot, now: float) -> float:
+    """Seconds since the pilot was asked for what it is to do; endless where the clock was set back since."""
+    waited = now - pilot.since
+    return math.inf if waited < -SET_BACK_S else waited
+
+
+def _ago(pilot: Pilot, now: float) -> str:
+    waited = _waited_s(pilot, now)
+    return "before the clock was set back" if waited == math.inf else f"{waited:.0f} s ago"
+
+
 def overdue_leaves(views: Mapping[int, JobView], now: float, given: YieldPlan) -> list[Action]:
     """Pilots that were asked to leave, and whose time to do so is over.
 
@@ -84,9 +99,10 @@ def overdue_leaves(views: Mapping[int, JobView], now: float, given: YieldPlan) -
     actions: list[Action] = []
     for _, view in sorted(views.items()):
         for pilot in view.unsettled:
-            if pilot.phase is PilotPhase.LEAVING and pilot.leave_by is not None and now >= pilot.leave_by:
+            late = pilot.leave_by is not None and (now >= pilot.leave_by or _waited_s(pilot, now) == math.inf)
+            if pilot.phase is PilotPhase.LEAVING and late:
                 kill = pilot.leave_cause in KILLED_WHEN_LATE or pilot.node in given.given
-                reason = f"asked to leave {now - pilot.since:.0f} s ago ({pilot.reason}) and still there"
+                reason = f"asked to leave {_ago(pilot, now)} ({pilot.reason}) and still there"
                 reason = f"{reason}: killed" if kill else reason
                 actions.append(RecyclePilot(view.job.id, pilot.id, pilot.node, reason, kill=kill))
             elif pilot.phase is PilotPhase.LEAVING and pilot.node in given.at_once:
@@ -102,8 +118,8 @@ def overdue_pilots(
     rows: dict[str, SlurmJob] | None = None
     for _, view in sorted(views.items()):
         for pilot in view.unsettled:
-            waited = now - pilot.since
-            if pilot.phase is PilotPhase.RELEASED and pilot.since < snapshot.taken_at:
+            waited = _waited_s(pilot, now)
+            if pilot.phase is PilotPhase.RELEASED and (pilot.since < snapshot.taken_at or waited == math.inf):
                 if rows is None:
                     rows = {job.id: job for job in snapshot.jobs if job.partition == rules.harvest_partition}
                 if not pilot.node:
@@ -113,13 +129,13 @@ def overdue_pilots(
                 found = diagnose_waiting(rows.get(pilot.task), snapshot.node.get(pilot.node))
                 if waited <= rules.start_patience_s and not found.unfit:
                     continue
-                reason = f"released on {pilot.node} {waited:.0f} s ago and not started: {found.words}"
+                reason = f"released on {pilot.node} {_ago(pilot, now)} and not started: {found.words}"
                 subject = f"job {view.job.id}" if found.of_job else pilot.node
                 if found.of_job and pilot.is_part:
                     subject = ""  # the task's first pilot says so: one failure of the job, not one for each node
                 actions.append(RecyclePilot(view.job.id, pilot.id, pilot.node, reason, subject, unfit=found.unfit))
             elif pilot.phase is PilotPhase.RECYCLING and waited > rules.start_patience_s:
-                reason = f"requeued {waited:.0f} s ago and still on {pilot.node}"
+                reason = f"requeued {_ago(pilot, now)} and still on {pilot.node}"
                 actions.append(RecyclePilot(view.job.id, pilot.id, pilot.node, reason))
     return actions
 
@@ -175,8 +191,7 @@ def start_and_leave(
             else:
                 task, limit = tasks.pop(0).id, min(pilot_limit_s(hole, now, rules) for hole in free)
                 for part, hole in enumerate(sorted(free, key=lambda each: each.node)):
-                    probably = "" if hole.expected_s is None else f", probably {hole.expected_s:.0f} s"
-                    reason = f"hole of {hole.until - now:.0f} s ({hole.reason}){probably}"
+                    reason = f"hole of {hole.until - now:.0f} s ({hole.reason})"
                     actions.append(StartPilot(job_id, pilot_name(task, part), hole.node, limit, reason))
                 begun += 1
     for job_id, lacking in sorted(placement.short.items()):

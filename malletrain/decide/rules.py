@@ -55,6 +55,7 @@ class Rules:
         margin_s: a pilot's limit ends so long before its hole does: exit, KillWait and epilog.
         exit_s: a node is free again so long after its pilot's end (epilog), until that has been measured; None: what
             `margin_s` holds is all.
+        free_s: a node is free so long after its pilot's end, by Slurm's own times; None: not measured yet.
         min_hole_s: a shorter hole is left alone: Slurm's limits are whole minutes.
         leave_lead_s: a worker is asked to leave so long before its limit runs out.
         leave_patience_s: a worker that was asked to leave is recycled after so long regardless.
@@ -78,8 +79,6 @@ class Rules:
         classes: how jobs are sized where nodes are of several classes; `class_features`: features of nodes that make
             a class of their own (`memory`: so does memory), beside GRES and processors.
         probing: how much is spent on learning how jobs scale.
-        forecast: nodes are chosen by how long their holes probably last, not by the plan alone.
-        auto_horizon: sizing looks as far ahead as the forecast says, not `horizon_s`; needs `forecast`.
         include_nodes, exclude_nodes: names; empty `include_nodes` means every node of the partition.
     """
 
@@ -110,6 +109,7 @@ class Rules:
     max_pilot_s: float = 3600.0
     margin_s: float = 30.0
     exit_s: float | None = None
+    free_s: float | None = None
     min_hole_s: float = 90.0
     leave_lead_s: float = 20.0
     leave_patience_s: float = 15.0
@@ -131,8 +131,6 @@ class Rules:
     classes: NodeClasses = NodeClasses.MIX
     class_features: frozenset[str] = frozenset()
     probing: ProbeRules = field(default_factory=ProbeRules)
-    forecast: bool = False
-    auto_horizon: bool = False
     include_nodes: frozenset[str] = frozenset()
     exclude_nodes: frozenset[str] = frozenset()
 

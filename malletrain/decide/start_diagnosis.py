@@ -47,6 +47,11 @@ _OF_JOB: tuple[tuple[tuple[str, ...], str], ...] = (
 _UNFIT = "BadConstraints"
 
 
+def is_unfit(row: SlurmJob) -> bool:
+    """Whether Slurm itself holds this task, since no node that it may have will ever do."""
+    return row.is_held and row.reason.startswith(_UNFIT)
+
+
 def diagnose(reason: str, held: bool = False, lacks: str = "") -> Diagnosis:
     """What Slurm's `reason` for a waiting pilot means. `held`: Slurm has set its priority to 0; `lacks`: what the job
     asks for and its node does not have."""
@@ -70,7 +75,7 @@ def diagnose_waiting(row: SlurmJob | None, node: Node | None) -> Diagnosis:
         return diagnose("")
     needs = Requirements(row.gres, row.features, row.memory_mib)
     lacks = str(needs) if needs and node is not None and not needs.met_by(node) else ""
-    return diagnose(row.reason, row.priority == 0, lacks)
+    return diagnose(row.reason, row.is_held, lacks)
 
 
 def caps_of_doubtful(draft: Draft, inputs: Inputs) -> dict[int, int]:

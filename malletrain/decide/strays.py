@@ -23,15 +23,10 @@ def find_strays(snapshot: Snapshot, views: Mapping[int, JobView], rules: Rules) 
     rows = [
         job
         for job in (*snapshot.holding, *snapshot.pending)
-        if job.partition == rules.harvest_partition and job.id not in pilots and not _is_held(job)
+        if job.partition == rules.harvest_partition and job.id not in pilots and not job.is_held
     ]
     unknown = [job for job in rows if not _is_task_of(job, views, snapshot)]
     return tuple(Stray(job.id, job.user, job.nodes, _why_left(job, snapshot, rules)) for job in unknown)
-
-
-def _is_held(job: SlurmJob) -> bool:
-    held = job.priority == 0 or job.reason.startswith("JobHeld")
-    return job.state is SlurmState.PENDING and held
 
 
 def _is_task_of(job: SlurmJob, views: Mapping[int, JobView], snapshot: Snapshot) -> bool:

@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain, islice, takewhile
 
 from malletrain.decide.leaf_choice import leaves_of
-from malletrain.decide.nodes_left import PILOTS, RANKS, Candidates, Cost, NodesLeft, PlannedStart
+from malletrain.decide.nodes_left import IDLE, PILOTS, RANKS, Candidates, Cost, NodesLeft, PlannedStart
 from malletrain.decide.promise.emptied_nodes import EmptiedNode
 from malletrain.decide.rules import Rules
 from malletrain.domain.snapshot import NodeState, SlurmJob, SlurmState, Snapshot
@@ -112,14 +113,19 @@ def plan_yields(
         waited_s = max(0.0, now - max([since, *(_begins_at(part) for part in group)]))
         has_lapsed = waited_s % rules.claim_again_s > rules.claim_patience_s
         # The waiting rest of an array is one row that stands for many tasks.
-        for _ in range(group[0].task_count if len(group) == 1 else 1):
+        tasks = group[0].task_count if len(group) == 1 else 1
+        while tasks:
             if has_lapsed and given.suffice_for(group):
                 startable[name] = since
                 break
-            chosen, instead = given.choose(group)
+            chosen, instead, served = given.choose_tasks(group[0], tasks) if tasks > 1 else NONE_CHOSEN
+            if not chosen:
+                chosen, instead = given.choose(group)
+                served = 1
             if not chosen:
                 is_behind = True
                 break
+            tasks -= served
             startable[name] = since
             gathered |= instead
             given_to |= dict.fromkeys(chosen, name)
@@ -223,6 +229,10 @@ def _begins_at(job: SlurmJob) -> float:
     return job.start_time or 0.0 if job.reason == "BeginTime" else 0.0
 
 
+#: No nodes for any task.
+NONE_CHOSEN: tuple[list[str], set[str], int] = ([], set(), 0)
+
+
 class _Given:
     """What main jobs are given at one look, as they are taken in the order of their priority."""
 
@@ -235,7 +245,13 @@ class _Given:
         self._reserve = reserve
         self._loss = TrainingLoss(at_hand.pilot_on)
         ranks = at_hand.free, at_hand.coming, at_hand.pilot_on
-        self.left = NodesLeft(ranks, self._cost, planned, snapshot, now)
+        self._cost: dict[str, Cost] = {name: (0.0, name, name) for name in chain(at_hand.free, at_hand.coming)}
+        # Of equal cost, nodes that are given up together come side by side.
+        first_of = {held.co_allocated: min(held.co_allocated, default="") for held in at_hand.pilot_on.values()}
+        self._cost |= {
+            name: (held.cost, first_of[held.co_allocated] or name, name) for name, held in at_hand.pilot_on.items()
+        }
+        self.left = NodesLeft(ranks, self._cost.__getitem__, planned, snapshot, now)
 
     def choose(self, group: Sequence[SlurmJob]) -> tuple[list[str], set[str]]:
         """Nodes for all parts of a job at once, none when it cannot start; and those of them that are not the
@@ -264,6 +280,26 @@ class _Given:
             chosen += self._sparing(picked, required, rest, kept, hidden)
         return chosen, instead
 
+    def choose_tasks(self, job: SlurmJob, most: int) -> tuple[list[str], set[str], int]:
+        """Nodes for the next tasks of an array, as `choose` finds them for one after the other; those of them that
+        are not the cheapest; and how many tasks these are, of `most`: 0 where the next has to be looked at alone."""
+        candidates = self.left.candidates(job, _rank(job))
+        rank, first = candidates.front(job.planned_nodes) or (PILOTS, "")
+        if not first or job.required_nodes or not self._is_alone(first):
+            return NONE_CHOSEN
+        by_leaf = bool(job.switches and self._leaves)
+        in_order = not self._leaves or (rank == IDLE and not by_leaf)
+        if not in_order and (job.node_count > 1 or (by_leaf and most < candidates.leaves)):
+            return NONE_CHOSEN
+        if in_order or by_leaf or rank != PILOTS:
+            nodes = islice(candidates.one_by_one(rank, by_leaf), most * job.node_count)
+            chosen = list(takewhile(self._is_alone, nodes))
+            served = len(chosen) // job.node_count
+            return chosen[: served * job.node_count], set(), served
+        pairs = islice(candidates.pilots_on_few_leaves(self._may_replace), most)
+        found = list(takewhile(lambda pair: all(map(self._is_alone, pair)), pairs))
+        return [name for name, _ in found], {name for name, cheapest in found if name != cheapest}, len(found)
+
     def suffice_for(self, group: Sequence[SlurmJob]) -> bool:
         """Whether `choose` finds nodes."""
         if len(group) > 1:
@@ -278,11 +314,15 @@ class _Given:
             self.left.empty(emptied)
             for name in emptied:
                 self.pilot_on.pop(name, None)
+                self._cost[name] = (0.0, name, name)
 
-    def _cost(self, name: str) -> Cost:
-        """Of equal cost, nodes that are given up together come side by side."""
+    def _is_alone(self, name: str) -> bool:
         held = self.pilot_on.get(name)
-        return (held.cost, min(held.co_allocated, default=name), name) if held else (0.0, name, name)
+        return held is None or not held.co_allocated
+
+    def _may_replace(self, name: str, cheapest: str) -> bool:
+        """Whether training loses little enough more when the pilot on `name` leaves."""
+        return self._loss.of_one(name) <= MOST_TIMES_CHEAPEST * self._loss.of_one(cheapest)
 
     def _emptied_with(self, chosen: Collection[str]) -> frozenset[str]:
         """The further nodes that pilots leave when they leave `chosen`."""
@@ -360,6 +400,11 @@ class TrainingLoss:
                 self._costs.setdefault(held.job_id, []).append(held.cost)
         for costs in self._costs.values():
             costs.sort()
+
+    def of_one(self, name: str) -> float:
+        """The loss when the pilot on this node alone leaves."""
+        held = self._pilot_on[name]
+        return held.cost if held.co_allocated else self._costs[held.job_id][0]
 
     def of(self, names: Collection[str]) -> float:
         """The loss when the pilots on these nodes leave."""

@@ -142,23 +142,29 @@ class Refusal:
 class Hole(NamedTuple):  # each look makes one for every node that is free or harvested
     """A node that may be harvested until `until` (Unix seconds), and which plan or reservation says so.
 
-    `expected_s`: for how long it probably lasts, the plan considered (None: no forecast); `cohort`: when it opened,
-    the same for nodes that became idle together.
+    `cohort`: when it opened, the same for nodes that became idle together (None: where that does not matter).
     """
 
     node: str
     until: float
     reason: str
-    expected_s: float | None = None
     cohort: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class OpenHole:
-    """Since when a node has no main job (Unix seconds), and how many nodes became idle with it, itself included."""
+    """Since when a node has no main job (Unix seconds).
+
+    `before`: when it became idle, where an earlier daemon has seen that and this one only since `began`.
+    """
 
     began: float
-    cohort: int
+    before: float | None = None
+
+    @property
+    def together(self) -> float:
+        """The same for nodes that became idle together (Unix seconds)."""
+        return self.began if self.before is None else self.before
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ from enum import StrEnum
 from typing import ClassVar
 
 from malletrain.domain.decision import SPARSE, Action
-from malletrain.domain.job import MailType, MalleableJob
+from malletrain.domain.job import MailType, MalleableJob, ScriptVerdict
 from malletrain.domain.snapshot import SlurmState
 
 JsonValue = None | bool | int | float | str | list["JsonValue"] | dict[str, "JsonValue"]
@@ -36,6 +36,7 @@ class EventKind(StrEnum):
     JOB_COMPLETED = "job_completed"
     JOB_FAILED = "job_failed"
     JOB_NOTIFIED = "job_notified"
+    SCRIPT_CHECKED = "script_checked"
     # What the daemon meant to do, and what became of it
     INTENT = "intent"
     OUTCOME = "outcome"
@@ -66,6 +67,7 @@ class EventKind(StrEnum):
     NODE_AILS = "node_ails"
     CLUSTER_UNAVAILABLE = "cluster_unavailable"
     MAIN_STARTED = "main_started"
+    MAIN_ARRIVED = "main_arrived"
     MAIN_MET = "main_met"
     MAIN_UNSEEN = "main_unseen"
     STRAYS = "strays"
@@ -158,6 +160,17 @@ class JobNotified:
     kind: ClassVar[EventKind] = EventKind.JOB_NOTIFIED
     what: MailType
     failed: bool = field(default=False, metadata=SPARSE)
+
+
+@dataclass(frozen=True, slots=True)
+class ScriptChecked:
+    """Whether a script trains alike at every size. The fields are those of `malletrain.domain.job.ScriptCheck`."""
+
+    kind: ClassVar[EventKind] = EventKind.SCRIPT_CHECKED
+    digest: str
+    verdict: ScriptVerdict
+    text: str = ""
+    nodes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -436,6 +449,18 @@ class MainJobsStarted:
 
 
 @dataclass(frozen=True, slots=True)
+class MainJobsArrived:
+    """Main jobs that a look showed for the first time. Of each its id (an array is one), when it was submitted (Unix
+    seconds), its nodes, and how many tasks of it there were."""
+
+    kind: ClassVar[EventKind] = EventKind.MAIN_ARRIVED
+    main_jobs: tuple[str, ...]
+    submitted_at: tuple[float, ...]
+    nodes: tuple[int, ...]
+    tasks: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class MainJobMet:
     """A main job that pilots made room for, or that has a node which a pilot had until lately.
 
@@ -459,6 +484,8 @@ class MainJobMet:
     put_off: bool = field(default=False, metadata=SPARSE)
     #: Pilots were asked to leave for it, and it began on nodes that none had had.
     elsewhere: bool = field(default=False, metadata=SPARSE)
+    #: No pilot need have been on its nodes: it waited behind this main job, which pilots had delayed.
+    waited_for: str = field(default="", metadata=SPARSE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -549,14 +576,14 @@ class UnknownFact:
 
 Payload = (
     JobAnnounced | ArrayAttached | ArrayRefused | TasksAdded
-    | JobHeld | JobReleased | JobCancelled | JobCompleted | JobFailed | JobNotified
+    | JobHeld | JobReleased | JobCancelled | JobCompleted | JobFailed | JobNotified | ScriptChecked
     | ActionIntent | ActionOutcome
     | StartsRefused | PilotStarted | PilotHeld | PilotSetAside | PilotWaits | PilotEnded
     | WorkerJoined | WorkerWarm | WorkerLeft | WorkerLost
     | GenerationsReserved | GenerationPublished | GenerationSwitched
     | SamplesReported | MetricReported | ProbeBegun | ProbeEnded
     | DaemonStarted | DaemonStopped | SizesDecided | BreakerSwitched | NodeAils | SlurmUnavailable
-    | MainJobsStarted | MainJobMet | MainJobsUnseen | StraysTakenBack | PoolCounted
+    | MainJobsStarted | MainJobsArrived | MainJobMet | MainJobsUnseen | StraysTakenBack | PoolCounted
     | HolesOpened | HolesEnded | OperatorRequest | UnknownFact
 )  # fmt: skip
 

@@ -36,6 +36,38 @@ class Elastic(StrEnum):
     TASKS = "tasks"  #: its nodes work on independent items, and do not see it
 
 
+class ScriptVerdict(StrEnum):
+    """Whether a script trains alike at every size, by `malletrain check`."""
+
+    EQUAL = "equal"
+    DIFFERENT = "different"
+    UNDECIDED = "undecided"
+
+
+@dataclass(frozen=True, slots=True)
+class ScriptCheck:
+    """What a check of a job's script has found.
+
+    Attributes:
+        digest: of the script, its arguments and data, and the releases that it ran with.
+        verdict: of the check.
+        text: its first sentence.
+        nodes: of the job from then on, if it keeps its size.
+    """
+
+    digest: str
+    verdict: ScriptVerdict
+    text: str = ""
+    nodes: int = 0
+
+    def why_fixed(self) -> str:
+        """What the owner of a job that keeps its size should know."""
+        return (
+            f"stays at {self.nodes} nodes, or none: its script trains otherwise at other sizes ({self.text}): "
+            "`malletrain check` says more; mend it, or submit it with --trust or --elastic=restart"
+        )
+
+
 class DependencyKind(StrEnum):
     """What must have become of another job before a job may begin; the words are Slurm's."""
 
@@ -46,7 +78,7 @@ class DependencyKind(StrEnum):
 
 
 class MailType(StrEnum):
-    """What the owner gets mail about; the words are Slurm's (sbatch --mail-type)."""
+    """What the owner gets messages about; the words are Slurm's (sbatch --mail-type)."""
 
     BEGIN = "begin"  #: it has begun to train
     END = "end"  #: it is over, however
@@ -126,11 +158,13 @@ class MalleableJob:
     #: Patterns of its tasks' output files as in sbatch(1), as absolute paths: of standard output, and of standard
     #: error where that is another.
     output: tuple[str, ...] = field(default=(), metadata=SPARSE)
-    #: What the owner gets mail about, and at which address.
+    #: What the owner gets messages about, and at which address or user name.
     mail: tuple[MailType, ...] = field(default=(), metadata=SPARSE)
     mail_user: str = field(default="", metadata=SPARSE)
     #: Its fewest nodes of classes of nodes, by a word of the class (`malletrain.decide.demand.least_on`).
     class_min: tuple[tuple[str, int], ...] = field(default=(), metadata=SPARSE)
+    #: Its owner answers for its script: it is not checked, and resized whatever a check has found.
+    trusted: bool = field(default=False, metadata=SPARSE)
 
     def permits(self, nodes: int) -> bool:
         """Whether the job may run on so many nodes. Zero is always permitted."""
@@ -334,6 +368,8 @@ class JobView:
     array_gone: str = ""  #: why it has no task and will get none: Slurm does not have its array
     #: When its first world began and when others followed, of the latest (Unix seconds, ascending).
     worlds_at: tuple[float, ...] = ()
+    check: ScriptCheck | None = None  #: of its script; `job` has the one size then that it may have
+    fixed: str = ""  #: why it keeps its size
 
     @cached_property
     def _out(self) -> tuple[Pilot, ...]:

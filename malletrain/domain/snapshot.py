@@ -100,6 +100,9 @@ class SlurmState(StrEnum):
 #: they hash.
 HOLDING_STATES = (SlurmState.RUNNING, SlurmState.COMPLETING, SlurmState.CONFIGURING, SlurmState.SUSPENDED)
 
+#: Slurm holds a waiting job by this priority, which it gives to no other; the words of the reason beside it change.
+HELD_PRIORITY = 0
+
 
 @dataclass(frozen=True, slots=True)
 class SlurmJob:
@@ -143,6 +146,11 @@ class SlurmJob:
     @property
     def holds_nodes(self) -> bool:
         return self.state in HOLDING_STATES
+
+    @property
+    def is_held(self) -> bool:
+        """Whether it waits in hold: of its user, of staff, of Slurm itself, or after `requeuehold`."""
+        return self.state is SlurmState.PENDING and self.priority == HELD_PRIORITY
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from typing import Any, Literal
 import torch
 
 from malletrain.elastic.errors import ElasticError
-from malletrain.elastic.guards.agreement import RoundKind
+from malletrain.elastic.invariants.agreement import RoundKind
 from malletrain.elastic.runtime import Runtime
 
 #: How one value is made of those of all members.
@@ -58,7 +58,5 @@ def _check_place(runtime: Runtime) -> None:
 
 
 def _sum(runtime: Runtime, make_table: Any) -> torch.Tensor:
-    if runtime.trial_member is not None:
-        return runtime.trial_member.sum(make_table())
     runtime.calls += 1
     return runtime.lifecycle.sum_of_all(make_table, RoundKind.AGREE, runtime.calls)

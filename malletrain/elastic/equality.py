@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -55,9 +54,7 @@ def judge(
     shards: bool,
     fixed_batch: bool,
     additive: bool,
-    chance: bool = False,
     rounded: bool = False,
-    seen: Sequence[str] = (),
 ) -> Judgement:
     """Assign a session to its class.
 
@@ -66,8 +63,6 @@ def judge(
         shards: whether the session has virtual shards.
         fixed_batch: whether the batch is the same at every size.
         additive: whether the loss is a sum or mean over samples, as the script declares.
-        chance: whether steps were seen to draw random numbers outside of such layers.
-        seen: what steps were seen to do with the samples that a worker has together.
         rounded: whether gradients are rounded to bfloat16 before they are summed over workers.
     """
     because = []
@@ -80,12 +75,6 @@ def judge(
     if drawing:
         because.append(f"{_some(drawing)} draw random numbers by worker")
         remedies.append("virtual_shards=N")
-    if chance and not shards:
-        because.append("a step draws random numbers (noise, mixup, a sampled latent), which depend on the workers")
-        remedies.append("virtual_shards=N, or random numbers drawn in the data set's __getitem__")
-    if seen and not shards:
-        because.append(f"a step has {'; and '.join(seen)}")
-        remedies.append("virtual_shards=N, or what is computed for each sample alone")
     if not additive and not shards:
         because.append("the loss compares samples of a batch with each other (additive_loss=False)")
         remedies.append("virtual_shards=N")

@@ -13,7 +13,7 @@ import torch
 
 from malletrain.elastic.data.sample_loader import SampleLoader
 from malletrain.elastic.errors import Aborted, ElasticError
-from malletrain.elastic.guards.agreement import RoundKind
+from malletrain.elastic.invariants.agreement import RoundKind
 from malletrain.elastic.runtime import Runtime
 
 #: Chunks a member computes in one round: at most these are computed again after a fault.
@@ -27,7 +27,6 @@ def evaluate(
     runtime: Runtime, loader: SampleLoader, metrics: Callable[[Any], Mapping[str, Any]], batch_size: int
 ) -> dict[str, float]:
     """See `Session.evaluate`."""
-    runtime.stay_in_trial("it evaluates between its steps")
     length = len(loader.dataset)
     if length == 0:
         raise ElasticError("evaluate(): the data set is empty")

@@ -25,35 +25,26 @@ from malletrain.elastic.comm.group import Group, SoloGroup
 from malletrain.elastic.comm.local_rank import LocalRank
 from malletrain.elastic.comm.node_group import NodeGroup
 from malletrain.elastic.comm.static_rendezvous import RENDEZVOUS_TIMEOUT, environment_world, step_host
-from malletrain.elastic.comm.step_commit import TrainingWorld
 from malletrain.elastic.comm.world_group import require_one_carrier, with_device
 from malletrain.elastic.data.batch_loader import BatchLoader
 from malletrain.elastic.data.batch_size import BatchRule, SessionBatch, as_rule
+from malletrain.elastic.data.dataset_digest import dataset_digest
 from malletrain.elastic.data.proportional_shares import ProportionalShares
 from malletrain.elastic.data.random_seeds import BETWEEN_STEPS, seed_plain
 from malletrain.elastic.data.sample_loader import SampleLoader
 from malletrain.elastic.data.sampler import DrawnOrder, Sampler, Share, mix
 from malletrain.elastic.data.streams import StreamBatches, StreamPositions, StreamReader, Streams, StreamSampler
-from malletrain.elastic.data.virtual_shards import ShardedBatch, VirtualShards
-from malletrain.elastic.equality import Equality, Judgement, judge, synced_layers, whole_batch_layers
+from malletrain.elastic.data.virtual_shards import VirtualShards
+from malletrain.elastic.equality import Equality, Judgement, judge, synced_layers
 from malletrain.elastic.errors import ElasticError, JobOver, PeerLost, Released
 from malletrain.elastic.gradients.batch_gather import BatchGather
 from malletrain.elastic.gradients.comm_hook import CommHook, check_hook
 from malletrain.elastic.gradients.learning_rate import LearningRate
 from malletrain.elastic.gradients.reducer import GradientReducer
 from malletrain.elastic.gradients.sync_batchnorm import SyncBatchNormLayers
-from malletrain.elastic.guards.agreement import RoundKind
-from malletrain.elastic.guards.data_sets.dataset_digest import dataset_digest
-from malletrain.elastic.guards.objections import Check
-from malletrain.elastic.guards.script_guards import ScriptGuards
-from malletrain.elastic.guards.split_trial.trial_member import (
-    PartOfStep,
-    Trained,
-    TrialMember,
-    Unmonitored,
-)
-from malletrain.elastic.guards.split_trial.trials import BEFORE_SAVING_S, SplitTrials
-from malletrain.elastic.launch import lazy_dynamo, worker_start
+from malletrain.elastic.invariants.agreement import RoundKind
+from malletrain.elastic.invariants.invariants import Invariants
+from malletrain.elastic.launch import worker_start
 from malletrain.elastic.launch.compile_cache import SHARED_VARIABLE
 from malletrain.elastic.launch.compiled_code import MIN_COMPILE_S, CompiledCode
 from malletrain.elastic.launch.failure_report import ENDED, FLUSH_TIMEOUT_S, FailureReporter, before_immediate_end
@@ -107,7 +98,6 @@ class Settings:
     comm_hook: CommHook | None
     world: Group | None
     loaders: int
-    check: Check
 
 
 class Runtime:
@@ -125,7 +115,6 @@ class Runtime:
         load_s: seconds that loading the batch took.
         joined: whether training has begun.
         mean: whether the script's loss is a mean over its samples (else a sum).
-        compares: whether the script says that its loss compares samples with each other.
         left_by: the exception that has left the block of a step.
         any_block_made: whether a block of this worker has come to its end.
         first_given_up: whether its first block was given up just now.
@@ -136,8 +125,6 @@ class Runtime:
         when_joining: called on a worker that joins a training that has begun.
         calls: how many collective calls the script has made since the last step.
         weight: what this worker's part of the last step counts: samples, or what the script said.
-        trials: of steps in parts.
-        trial_member: what this process does in such a trial, if it is a forked copy of a worker.
 
     Raises:
         ElasticError: it cannot be trained this way; the message says what to change.
@@ -152,7 +139,6 @@ class Runtime:
     ) -> None:
         environ, mean = os.environ, settings.reduction == "mean"
         self.mean = mean
-        self.compares = not settings.additive_loss
         self._stages = StartStages()
         self._settings = settings
         local_rank = worker_start.find_own_local_rank(environ) if settings.world is None else LocalRank()
@@ -173,7 +159,6 @@ class Runtime:
         self.when_joining: list[Callable[[int, int], object]] = []
         self._was_main = False
         self._hook_rounds = False
-        self._drawn, self._seen = False, dict[str, str]()
         self._kept: tuple[dict[str, Any], list[list[dict[str, Any]]]] | None = None
 
         # What is trained: data, batch, state.
@@ -212,7 +197,7 @@ class Runtime:
         self.state.track("malletrain.values", self.shared)
         self.state.terms = repr(
             (length, batch, settings.seed, settings.shuffle, settings.drop_last,
-             settings.reduction, settings.virtual_shards, settings.balance, settings.check, settings.sum_dtype,
+             settings.reduction, settings.virtual_shards, settings.balance, settings.sum_dtype,
              type(settings.comm_hook).__qualname__, dataset_digest(dataset))
         )  # fmt: skip
         if streams is not None:
@@ -259,25 +244,16 @@ class Runtime:
             sum_dtype=settings.sum_dtype,
             comm_hook=settings.comm_hook,
         )
-        self.state.before_capture = self._settle
+        self.state.before_capture = self.reducer.settle
         self.reducer.before_return = self.checkpointing.hold
         self.buffer_copies = BufferCopies(model)
         self.after_block = AfterBlockChanges(model)
-        self.guards = ScriptGuards(
-            settings.check,
-            self.state,
-            self.shared,
-            self.committer,
-            self.reducer,
-            lambda: self.share is not None,
-            dataset,
+        self.invariants = Invariants(
+            self.state, self.shared, self.committer, self.reducer, lambda: self.share is not None
         )
-        self.guards.agreement.unchanged = lambda tensor: self.after_block.unchanged(tensor, self.position.step)
-        self.guards.fixed_batch = self.session_batch.fixed
-        self.guards.compares = self.compares
         if settings.order is not None:
-            self.guards.order = lambda epoch: (sampler.permutation(epoch), sampler.batch_ends(epoch))
-        self.reducer.open_pass = functools.partial(self.guards.agreement.open, RoundKind.STEP)
+            self.invariants.order = lambda epoch: (sampler.permutation(epoch), sampler.batch_ends(epoch))
+        self.reducer.open_pass = functools.partial(self.invariants.agreement.open, RoundKind.STEP)
         if self.session_batch.noise is not None:
             self.reducer.measure_noise(self.session_batch.noise)
         self.output_scale = OutputScale(model, local_rank, mean=mean) if self.sharded else None
@@ -288,19 +264,15 @@ class Runtime:
             else None
         )
         self.norms = SyncBatchNormLayers(norms, self.committer, self.reducer, mean) if norms else None
-        self.gathers = BatchGather(
-            self.committer, self.reducer, functools.partial(self.guards.agreement.open, RoundKind.GATHER)
-        )
-        whole = bool(whole_batch_layers(model))
+        open_gather = functools.partial(self.invariants.agreement.open, RoundKind.GATHER)
+        self.gathers = BatchGather(self.committer, self.reducer, open_gather, mean=mean)
         self.streams: StreamBatches | None = None
         if streams is not None:
             self.streams = StreamBatches(stream_sampler, reader, positions, self.reducer)
         self._batch_loader: BatchLoader | StreamBatches = self.streams or BatchLoader(
-            sampler, sample_loader, self.proportional_shares, self.shards, settings.loaders, whole=whole
+            sampler, sample_loader, self.proportional_shares, self.shards, settings.loaders
         )
         self.judgement = self._judge()
-        self.trials = SplitTrials(self._what_is_trained)
-        self.trial_member: TrialMember | None = None
 
         # How the world changes, and what is reported.
         self.reports = Reports(
@@ -309,8 +281,6 @@ class Runtime:
         self.meter = Meter(self.reports.samples)
         store_server = pilot.store if pilot else None
         self.recovery = StateRecovery(self.member, self.state, self.checkpointing.load, store_server)
-        fixed = self.session_batch.fixed and self.session_batch.noise is None
-        self.recovery.can_overlap = fixed and not (settings.virtual_shards or norms or self.sharded or streams)
         self._carrier = find_carrier(model, environ)
         if pilot is not None and self._carrier is not None and self._carrier.load is not None:
             self._stages.load_beside(self._carrier.load)
@@ -331,7 +301,7 @@ class Runtime:
             self.reconfigurer,
             self.checkpointing,
             self.reports,
-            self.guards.agreement,
+            self.invariants.agreement,
             in_pilot=pilot is not None,
         )
         self.failures = FailureReporter(
@@ -382,8 +352,6 @@ class Runtime:
         """Warm up and enter the first world. Later calls do nothing."""
         if self.joined:
             return
-        self.guards.begin()
-        self._examine_samples()
         must_be_finite = self._settings.must_be_finite
         if must_be_finite is None:
             must_be_finite = not any(isinstance(t, torch.amp.GradScaler) for t in self.state.tracked.values())
@@ -447,10 +415,6 @@ class Runtime:
         Raises:
             Released: this worker's part is over.
         """
-        if self.trial_member is not None:
-            batch = self._load_part(self.trial_member.next_part())
-            self.seed_between()
-            return batch
         if self.left_by:
             raise ElasticError(
                 f"the script caught an exception of a step and went on ({self.left_by}): the others wait for this "
@@ -463,16 +427,11 @@ class Runtime:
         repeats = self.committer.received_sums is not None
         self.session_batch.update(self.sampler, world.size, world.chosen_batch, owes_a_step=repeats)
         at = self.position.epoch, self.position.cursor
-        with self.guards.attributes.loading(watched=self.guards.chance.is_early):
-            self.share, batch = self._batch_loader.load(*at, world.rank, world.size, world.recovering_ranks)
+        self.share, batch = self._batch_loader.load(*at, world.rank, world.size)
         self.checkpointing.save_async()
-        if self.recovery.can_overlap and self.guards.writes_buffers():
-            self.recovery.can_overlap = False  # a newcomer would miss what this step writes to them
         self.committed = False
         self.load_s = time.monotonic() - began
-        batch = self._try_step(batch)
         self.seed_between()
-        self.guards.batch_given(batch, self.share.weight, judges=self.shards is None)
         return batch
 
     def seed_between(self) -> None:
@@ -481,13 +440,10 @@ class Runtime:
 
     def finish(self, result: Mapping[str, Any] | None) -> None:
         """Wait until every member has committed its last step, then report the result and close all connections."""
-        self.stay_in_trial("its training is over")
         self.join()
         self.reducer.settle()
-        self.judge_trial(BEFORE_SAVING_S)
-        self.trials.end()
         self.member.finishing = True
-        self.guards.agreement.want_digest()
+        self.invariants.agreement.want_digest()
         try:
             self.lifecycle.barrier()
         except JobOver as over:
@@ -505,7 +461,7 @@ class Runtime:
             self.member.link.close()
         if self.member.local_leader is not None:
             self.member.local_leader.close()
-        self.guards.end()
+        self.invariants.end()
         if not told and self.committer.world.rank == 0:
             refusal = self.member.link.end if self.member.link is not None else None
             why = refusal or f"it was away for {END_PATIENCE_S / 60:.0f} minutes"
@@ -514,37 +470,6 @@ class Runtime:
                 "the job, if it is not over, goes on from it"
             )
         self.checkpointing.discard()
-
-    def judge_trial(self, seconds: float) -> None:
-        """Raise `ElasticError` if a step that was tried in parts is found wrong; wait so long for the verdict."""
-        wrong = self.trials.verdict(seconds, self.position.step)
-        while self.trials.without_verdict:
-            self.guards.tried_forms.not_examined(self.trials.without_verdict.pop())
-        if wrong and self.judgement.equality is not Equality.STATISTICAL:
-            self.guards.object_to(wrong, key="trial")
-
-    def stay_in_trial(self, why: str) -> None:
-        """In a copy that tries a step: end it before it does what only workers do. Does nothing in a worker."""
-        if self.trial_member is not None:
-            self.trial_member.give_up(why)
-
-    def note_chance(self) -> None:
-        """A step has drawn random numbers, which depend on how samples lie on workers."""
-        self._drawn = True
-        self._judge_again()
-
-    def note_seen(self, found: Mapping[str, str]) -> None:
-        """A step does this with the samples that a worker has together, at these lines."""
-        new = {what: line for what, line in found.items() if what not in self._seen}
-        if new:
-            self._seen |= new
-            self._judge_again()
-
-    def _judge_again(self) -> None:
-        if self.shards is not None or self.judgement.equality is Equality.STATISTICAL:
-            return
-        self.judgement = self._judge()
-        log.warning("equality with a static run is %s", self.judgement)
 
     def keep_tracked(self) -> None:
         """A step is to be repeated: the script's code after its block runs now, and once more after the repetition.
@@ -559,71 +484,6 @@ class Runtime:
         self._kept = {name: copy.deepcopy(thing.state_dict()) for name, thing in self.state.tracked.items()}, groups
 
     # --- inside -----------------------------------------------------------------------------------------------
-
-    def _settle(self) -> None:
-        """Wait until what is known of the steps so far is known to be right."""
-        self.reducer.settle()
-        self.judge_trial(BEFORE_SAVING_S)
-
-    def _what_is_trained(self, norm: float) -> Trained:
-        def tensors() -> list[tuple[str, torch.Tensor]]:
-            named: list[tuple[str, torch.Tensor]] = list(self.model.named_parameters())
-            named += self.shared.tensors()
-            for name, thing in self.state.tracked.items():
-                if isinstance(thing, torch.nn.Module):
-                    named += [(f"{name}.{key}", each) for key, each in thing.named_parameters()]
-            return named
-
-        def numbers() -> dict[str, Any]:
-            return self.guards.rates() | {f's.state["{name}"]': value for name, value in self.shared.plain().items()}
-
-        gradients = [(name, each) for name, each in self.model.named_parameters() if self.reducer.covers(each)]
-        return Trained(gradients, tensors, numbers, norm)
-
-    def _may_try_step(self) -> bool:
-        """Whether this worker is the one that tries steps in parts, and this step can be made by copies of it."""
-        settings, world = self._settings, self.committer.world
-        claimed = settings.check != "off" and self.judgement.equality is not Equality.STATISTICAL
-        divided = bool(self.sharded or world.rank or world.recovering_ranks)
-        rounded = settings.comm_hook is not None or settings.sum_dtype is not None
-        repeated = self.committer.received_sums is not None
-        measured = self.session_batch.noise is not None and not self.session_batch.fixed
-        return claimed and not (divided or rounded or repeated or measured)
-
-    def _try_step(self, batch: Any) -> Any:
-        """If it is due, let forked copies make the step that begins. Returns the batch; in a copy, its part's."""
-        weight = self.share.weight if self.share is not None else 0
-        if not weight or not self._may_try_step():
-            return batch
-        forms = self.guards.tried_forms
-        expected = forms.expects(self.position.step)
-        cut = self.trials.cut(len(batch) if isinstance(batch, ShardedBatch) else weight, expected=expected)
-        if not cut:
-            return batch
-        if expected:
-            forms.take()
-        world = self.committer.world
-        at = self.position.epoch, self.position.cursor, world.rank, world.size
-        pieces, following = self._batch_loader.pieces(*at), self._batch_loader.following_pieces(*at)
-        forked = self.trials.fork(self.position.step, cut, pieces, following)
-        if forked is None:
-            return batch
-        self.trial_member, load = forked
-        self.committer.leave_for(
-            TrainingWorld(world.generation, ("first", "second"), self.trial_member.group), Unmonitored()
-        )
-        self.guards.stop_looking()
-        if lazy_dynamo.is_imported():  # what is compiled runs as it was written, in all copies alike
-            torch.compiler.set_stance("force_eager")
-        self.reducer.open_pass = lambda _: None
-        self.reducer.after_pass = self.trial_member.pass_made
-        return self._load_part(load)
-
-    def _load_part(self, load: PartOfStep) -> Any:
-        """In a copy: load its part of a step, and begin it."""
-        self.share, batch = load()
-        self.committed = False
-        return batch
 
     def _take_back(self) -> None:
         self.after_block.body_ended()
@@ -644,8 +504,6 @@ class Runtime:
             fixed_batch=self.session_batch.fixed,
             additive=self._settings.additive_loss,
             rounded=self._settings.sum_dtype is torch.bfloat16 or self._hook_rounds,
-            chance=self._drawn,
-            seen=[f"{what}{f' ({line})' if line else ''}" for what, line in self._seen.items()],
         )
 
     def _call_joining(self) -> None:
@@ -653,19 +511,8 @@ class Runtime:
             for callback in self.when_joining:
                 callback(self.position.epoch, self.position.step)
 
-    def _examine_samples(self) -> None:
-        """Look at some samples, before any process of a peer waits for this one."""
-        if isinstance(self.loader, SampleLoader):
-            found = self.guards.examine_samples(self.loader, len(self.loader.dataset))
-        else:
-            found = self.guards.examine_streams(self.loader)
-        self.note_seen(found.seen)
-        if found.draws:
-            self.note_chance()
-
     def _warm_up(self) -> None:
-        with self.guards.rehearsing():
-            worker_start.warm_up(self.model, self.loader, self.sampler, self._settings.warm_up)
+        worker_start.warm_up(self.model, self.loader, self.sampler, self._settings.warm_up)
 
     def _join_without_daemon(self) -> None:
         """Enter the world of processes that were started together, or train alone."""
@@ -690,7 +537,7 @@ class Runtime:
     def _entered(self) -> None:
         """Training begins in a world."""
         world = self.committer.world
-        self.guards.entered()
+        self.invariants.entered()
         self.meter.disturbed()
         self.proportional_shares.reset(world.size)
         is_main = world.rank == 0

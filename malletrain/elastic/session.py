@@ -20,6 +20,7 @@ from __future__ import annotations
 import inspect
 import math
 import os
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any, Literal
@@ -36,7 +37,6 @@ from malletrain.elastic.errors import ElasticError
 from malletrain.elastic.evaluate import evaluate
 from malletrain.elastic.gradients.comm_hook import CommHook
 from malletrain.elastic.gradients.learning_rate import LearningRate
-from malletrain.elastic.guards.objections import Check
 from malletrain.elastic.launch.one_session import require_one
 from malletrain.elastic.launch.worker_start import as_module, as_optimizers
 from malletrain.elastic.runtime import Runtime, Settings
@@ -86,8 +86,7 @@ class Session:
             directory of submission.
         checkpoint_s: seconds between checkpoints, which are written while training goes on and used if all nodes are
             lost at once. (When nodes are given back in order, the state is saved in any case.)
-        check: what happens where the script would train wrongly: `error` raises, `warn` logs each finding once, `off`
-            does not look. What is looked for: docs/reference/session.md.
+        check: has no effect any more, and will be gone in the next release.
 
     Attributes:
         model: what was given, several as one module.
@@ -122,9 +121,16 @@ class Session:
         comm_hook: CommHook | None = None,
         world: Group | None = None,
         loaders: int = 0,
-        check: Check = "error",
+        check: str | None = None,
     ) -> None:
         require_one(inspect.currentframe(), os.environ)
+        if check is not None:
+            warnings.warn(
+                "Session(check=...) has no effect any more, and will be refused by the next release: invariants are "
+                "always checked, and what a script means is tried out by `malletrain check`",
+                FutureWarning,
+                stacklevel=2,
+            )
         self.model = as_module(model)
         if isinstance(dataset, DataLoader):
             own = {
@@ -161,7 +167,6 @@ class Session:
             comm_hook=comm_hook,
             world=world,
             loaders=loaders,
-            check=check,
         )
         self._runtime = Runtime(self.model, as_optimizers(optimizer), dataset, settings)
 
@@ -239,13 +244,10 @@ class Session:
         r.join()
         r.check_epoch()
         while r.position.cursor < r.sampler.epoch_length:
-            try:
-                yield r.load_batch()
-            finally:
-                r.guards.end_between()
-            r.after_block.body_ended()
+            yield r.load_batch()
             if r.share is not None:
                 raise ElasticError("the body of `for batch in s.batches()` needs `with s.step():` around the step")
+        r.after_block.body_ended()
         r.state.mark_boundary()
         r.meter.paused()
 
@@ -277,8 +279,7 @@ class Session:
         Raises:
             ElasticError: the weight is negative or not finite, or the session cannot make several passes.
         """
-        with self._runtime.guards.looking_away():
-            counts = None if weight is None else checked_weight(float(weight))
+        counts = None if weight is None else checked_weight(float(weight))
         return Step(self._runtime, counts, backwards)
 
     @contextmanager
@@ -292,7 +293,8 @@ class Session:
         finally:
             reducer.set_accumulating(before)
 
-    def inner_loop(self) -> AbstractContextManager[None]:
+    @contextmanager
+    def inner_loop(self) -> Iterator[None]:
         """A context manager, inside a step, around what adapts a copy of the model to one sample (a task), as in MAML
         and Reptile. Enter it once for each of this worker's samples:
 
@@ -309,10 +311,14 @@ class Session:
             ElasticError: it is called outside a step; or inside, `backward()` reaches the session's model, or an
                 optimizer changes it.
         """
-        r = self._runtime
-        if r.share is None:
+        if self._runtime.share is None:
             raise ElasticError("s.inner_loop() belongs inside `with s.step():`")
-        return r.guards.inner_loops.one()
+        reducer = self._runtime.reducer
+        before, reducer.adapting = reducer.adapting, True
+        try:
+            yield
+        finally:
+            reducer.adapting = before
 
     def evaluate(
         self, metrics: Callable[[Any], Mapping[str, Any]], dataset: Any = None, *, batch_size: int = 256
@@ -335,7 +341,6 @@ class Session:
         if not r.in_pilot:
             r.join()
         r.meter.paused()
-        r.guards.end_between()
         return evaluate(r, r.loader_of(dataset), metrics, batch_size)
 
     def agree(self, value: float, how: How = "mean") -> float | bool:
@@ -355,7 +360,6 @@ class Session:
             ElasticError: it is called inside a step, workers call different things, or `how` is none of these.
         """
         self._runtime.join()
-        self._runtime.guards.end_between()
         return agree(self._runtime, value, how)
 
     def all_reduce(self, tensor: torch.Tensor) -> torch.Tensor:
@@ -366,7 +370,6 @@ class Session:
             ElasticError: it is called inside a step, or workers call different things.
         """
         self._runtime.join()
-        self._runtime.guards.end_between()
         return all_reduce(self._runtime, tensor)
 
     def gather(self, tensor: torch.Tensor) -> torch.Tensor:
@@ -376,7 +379,9 @@ class Session:
                 first, second = s.gather(encoder(x1)), s.gather(encoder(x2))
                 info_nce(first, second).backward()
 
-        Every worker then computes the same loss, the mean over the whole batch; gradients are those of a static run.
+        Every worker then computes the same loss, the mean over the whole batch, or its own samples' part of it
+        against the rows of all; gradients are those of a static run. With `reduction="sum"` it is the sum over its
+        own samples.
         Rows are in the order of the batch (with streams: in that of the workers). Targets are gathered likewise.
 
         Args:
@@ -384,18 +389,12 @@ class Session:
 
         Raises:
             ElasticError: it is called outside a step or inside `accumulate`, has other rows, or the session has
-                `virtual_shards`, `reduction="sum"` or a sharded model.
+                `virtual_shards` or a sharded model.
         """
         r = self._runtime
-        if r.shards is not None or r.sharded or not r.mean:
-            raise ElasticError(
-                "s.gather() bears neither virtual_shards nor a sharded model, and needs a loss that is the mean over "
-                'the batch, not reduction="sum"'
-            )
-        with r.guards.looking_away():
-            rows = r.gathers.gather(tensor)
-        r.guards.note_gathered(rows)
-        return rows
+        if r.shards is not None or r.sharded:
+            raise ElasticError("s.gather() bears neither virtual_shards nor a sharded model")
+        return r.gathers.gather(tensor)
 
     def report(self, **values: float) -> None:
         """Record metrics for the job and for searches. Call it on every worker; the main one's values count."""
@@ -449,8 +448,8 @@ class Session:
 
     @property
     def share(self) -> int:
-        """Number of this worker's samples in the batch under way. It is 0 where the batch is smaller than the world,
-        and in the first step of a newcomer that receives its state meanwhile."""
+        """Number of this worker's samples in the batch under way. It is 0 where the batch is smaller than the
+        world."""
         return 0 if self._runtime.share is None else self._runtime.share.weight
 
     @property

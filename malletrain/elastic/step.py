@@ -9,11 +9,9 @@ from types import TracebackType
 import torch
 
 from malletrain.elastic.comm.step_commit import StepOutcome
+from malletrain.elastic.data.random_seeds import seed_all
 from malletrain.elastic.data.sampler import mix
 from malletrain.elastic.errors import Aborted, ElasticError, LayoutChanged
-from malletrain.elastic.guards.loss_watch import LossWatch
-from malletrain.elastic.guards.operations.batch_watch import BatchWatch
-from malletrain.elastic.guards.split_trial.trials import AT_ONCE_S
 from malletrain.elastic.runtime import Runtime
 
 
@@ -39,8 +37,6 @@ class Step:
         self._weight = weight
         self._backwards = backwards
         self._copy: tuple[bytes, list[torch.Tensor]] | None = None
-        self._watch: LossWatch | None = None
-        self._batch_watch: BatchWatch | None = None
         self._began = 0.0
         self._waited_s = 0.0
         self._taken = 0
@@ -50,13 +46,11 @@ class Step:
         if r.share is None:
             raise ElasticError("s.step() belongs into the body of `for batch in s.batches()`, once for each batch")
         share, weight = r.share, self._weight
-        r.guards.end_between()
         self._began, self._waited_s = time.monotonic(), r.committer.waited_s
         r.buffer_copies.take()
         r.calls = 0
-        if r.guards.chance.drawn_between():
-            r.note_chance()
-        r.guards.begin_step(mix(r.sampler.seed, r.position.step, r.committer.world.rank))
+        r.invariants.begin_step()
+        seed_all(mix(r.sampler.seed, r.position.step, r.committer.world.rank))
         if self._backwards > 1:
             self._copy = r.state.copy()  # the first pass's optimizer step is undone if a later pass is aborted
         if r.shards is not None:
@@ -69,17 +63,6 @@ class Step:
         if r.output_scale is not None:
             r.output_scale.begin(counts, share.batch)
         r.reducer.arm(counts, share.batch, self._commit, self._backwards)
-        self._watch = r.guards.watch_losses(
-            mean=r.mean,
-            weighted=weight is not None,
-            pairs=r.compares or r.shards is not None,
-            samples=share.weight if r.shards is None and r.streams is None else 0,
-        )
-        if self._watch is not None:
-            self._batch_watch = self._watch.batch = r.guards.watch_batch(counts=weight is not None or not r.mean)
-            self._watch.__enter__()
-        if self._batch_watch is not None:
-            self._batch_watch.__enter__()
         r.lifecycle.step_began = self._began
 
     def _commit(self, outcome: StepOutcome) -> None:
@@ -88,18 +71,13 @@ class Step:
         share = r.share
         if share is None:
             raise ElasticError("a step was committed outside `with s.step():`: a fault of malletrain")
-        if r.guards.chance.committed():
-            r.note_chance()
-        if self._batch_watch is not None:
-            self._batch_watch.over = True
         r.lifecycle.step_began = None
         r.position.step += 1
         self._taken = share.batch if r.streams is None else r.streams.taken
         r.position.cursor += self._taken
         r.position.samples += self._taken
         r.committed = True
-        if r.trial_member is None:
-            r.lifecycle.committed(outcome)
+        r.lifecycle.committed(outcome)
         r.session_batch.lr_scaling.committed(r.position.samples)
         r.proportional_shares.update(r.position.step, r.reducer.ns_per_sample)
 
@@ -107,23 +85,9 @@ class Step:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> bool:
         r = self._runtime
-        if r.trial_member is not None:
-            r.trial_member.block_ended(error)
-            r.share = None
-            self._disarm()
-            r.seed_between()
-            return False
         share, r.share = r.share, None
-        if self._batch_watch is not None:
-            self._batch_watch.__exit__(kind, error, trace)
-            self._batch_watch.finish()
-            r.note_seen(self._batch_watch.found)
-            if self._batch_watch.draws:
-                r.note_chance()
-        if self._watch is not None:
-            self._watch.__exit__(kind, error, trace)
-        r.guards.end_step()
-        r.note_seen(r.guards.sources)
+        ends_epoch = r.position.cursor >= r.sampler.epoch_length
+        r.invariants.end_step(committed=error is None and r.committed, ends_epoch=ends_epoch)
         r.lifecycle.step_began = None
         r.first_given_up = isinstance(error, Aborted | LayoutChanged) and not r.any_block_made
         made = self._backwards - r.reducer.passes_left
@@ -132,7 +96,7 @@ class Step:
             self._undo()
             if r.reducer.on_abort is None:
                 r.keep_tracked()
-            r.guards.lay_out_again()
+            r.invariants.lay_out_again()
             return True
         if isinstance(error, Aborted):
             self._undo()
@@ -157,10 +121,7 @@ class Step:
                 "sample in the data set: next(iter(loader)) of elastic.ddp's loader begins a step"
             )
         r.any_block_made = True
-        r.guards.step_made(r.position.step - 1, tried=r.position.step - 1 in r.trials.tried)
-        r.note_seen(r.guards.inner_loops.seen(share.weight))
-        if r.guards.chance.is_early or r.position.cursor >= r.sampler.epoch_length:
-            r.after_block.committed(r.position.step)
+        r.after_block.committed(ends_epoch=ends_epoch)
         r.seed_between()
         now = time.monotonic()
         r.lifecycle.last_commit = now
@@ -171,7 +132,6 @@ class Step:
         r.reducer.own_ns_per_sample = int(1e9 * (r.load_s + computed) / share.weight) if share.weight else 0
         parts = {"data": r.load_s, "compute": computed, "sync": waited}
         r.meter.step(r.committer.world.nodes, self._taken, r.position.step, r.position.samples, parts)
-        r.judge_trial(AT_ONCE_S if r.trials.answers_at(r.position.step - 1) else 0.0)
         return False
 
     def _disarm(self) -> None:

@@ -4,7 +4,7 @@ Where the batch a node is fixed, throughput on n nodes is n / (1 + c): c is the 
 over the time that one node computes. d log(n / (1 + c)) = -(1 - efficiency) d log c: an overhead that turns out
 another by some factor moves log throughput in proportion to what is lost, 1 - efficiency. The mixture knows little of
 that, since its misfits are parts of the throughput, whatever of it is lost: its band was too wide for jobs that lose
-little, and too narrow for those that lose much (docs/explanation/curves.md has the figures behind the constants).
+little, and too narrow for those that lose much (docs/figures.md has the figures behind the constants).
 """
 
 from __future__ import annotations

@@ -38,7 +38,7 @@ Floats = NDArray[np.float64]
 ASSUMED_NOISE = 0.02
 #: Standard deviations that are more than noise.
 CLEAR_SIGMAS = 1.96
-#: What the band leaves out on either side of the mixture (docs/explanation/curves.md: how often it held the truth).
+#: What the band leaves out on either side of the mixture (docs/figures.md: how often it held the truth).
 BAND_TAIL = 0.05
 #: Throughput over nodes has a knee where its exponent between the two largest measured sizes is below this. Beyond
 #: it no scenario grows faster than between them, where it is not known whether the total batch is fixed: those with

@@ -17,7 +17,7 @@ with prior probabilities: all of them are weighed against the samples at once, w
 
 Priors are wide, centred where published measurements lie: seven ImageNet models on 1-64 nodes, Pollux's six models on
 1-16, with the batch a GPU fixed and with the total batch fixed, Gavel's on 1-8 GPUs. They decide only where there are
-too few samples to. How they were chosen: docs/explanation/curves.md.
+too few samples to. How near they come: docs/figures.md.
 """
 
 from __future__ import annotations

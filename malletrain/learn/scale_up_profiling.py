@@ -14,15 +14,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 
-#: The second stop over the first. In half hours with ImageNet and Pollux models jobs train more with 8 than with 2
-#: (docs/explanation/papers.md).
+#: The second stop over the first. In half hours with ImageNet and Pollux models jobs train more with 8 than with 2.
 SECOND_STOP_RATIO = 8
 #: From this scaling exponent on, the next nodes are taken to bring about the same: the way to the target is free.
 STEEP_EXPONENT = 0.85
 #: The target is at least this many times the last measurement size: nearer ones show nothing.
 MIN_TARGET_RATIO = 1.5
 #: A target of this part of the job's most nodes is measured right after one node. In half hours with ImageNet models
-#: jobs train more so than with a stop at 8 (docs/explanation/papers.md).
+#: jobs train more so than with a stop at 8.
 AMPLE_PART = 0.5
 
 

@@ -60,7 +60,7 @@ def why_to_pause(harm: HarmSignals, now: float, rules: BreakerRules) -> str:
             harm.slow_cycles,
             rules.slow_cycles_per_hour,
             "looks found slurmctld's cycles longer than without pilots",
-            "slow_cycles_per_hour",
+            "pause_minutes",
         ),
     ):
         left = _left_s(seen, now, per_hour, rules.pause_s)

@@ -28,6 +28,7 @@ from malletrain.domain.event import (
     ProbeBegun,
     ProbeEnded,
     SamplesReported,
+    ScriptChecked,
     StartsRefused,
     TasksAdded,
     WorkerLeft,
@@ -44,6 +45,7 @@ from malletrain.domain.job import (
     PilotPhase,
     Probe,
     ResizeCosts,
+    ScriptCheck,
     ThroughputSample,
     World,
     pilot_name,
@@ -107,6 +109,7 @@ class JobState:
     worlds_at: deque[float] = field(default_factory=lambda: deque(maxlen=WORLDS_KEPT))  #: when it had another one
     world_of: frozenset[str] = frozenset()  #: the members of the world that was last published
     notified: set[MailType] = field(default_factory=set)  #: of what its owner has been told
+    check: ScriptCheck | None = None  #: the last one of its script
     view: JobView | None = None
 
     @property
@@ -151,6 +154,8 @@ def fold(record: JobState, event: Event) -> bool:
             _turn(record, event, JobPhase.FAILED)
         case JobNotified(what=what):
             record.notified.add(what)
+        case ScriptChecked(digest=digest, verdict=verdict, text=text, nodes=nodes):
+            record.check = ScriptCheck(digest, verdict, text, nodes)
         case ActionIntent(action=TopUp()):
             record.topped_up_at = event.at
         case ActionOutcome(action=CancelTasks(pilots=names)):

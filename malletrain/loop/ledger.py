@@ -11,6 +11,7 @@ from dataclasses import replace
 from itertools import pairwise
 
 from malletrain.decide.entitlement.budgets import AccountBudget, NodeTimeSpent, work_left_s
+from malletrain.decide.entitlement.fixed_size import keeps_its_size, terms_of
 from malletrain.decide.rules import Rules
 from malletrain.domain.event import DaemonStarted, Event, JobAnnounced, OperatorRequest, SamplesReported, TasksAdded
 from malletrain.domain.job import (
@@ -42,6 +43,7 @@ from malletrain.loop.trackers.fair_share import FairShareUsage
 from malletrain.loop.trackers.harm_signals import HarmSignalTracker
 from malletrain.loop.trackers.hetjobs_seen import HetjobsSeen
 from malletrain.loop.trackers.hole_history import HoleTracker
+from malletrain.loop.trackers.jobs_behind import JobsBehind
 from malletrain.loop.trackers.main_jobs_met import MainJobsMet
 from malletrain.loop.trackers.main_promise import PromiseTracker
 from malletrain.loop.trackers.release_latency import ReleaseLatency
@@ -91,6 +93,7 @@ class Ledger:
         self.main_jobs = MainJobsMet()
         self.promise = PromiseTracker()
         self.hetjobs = HetjobsSeen()
+        self.behind = JobsBehind()
         self.urls = DaemonUrls()
         #: Since when a daemon has been there to hear workers (Unix seconds).
         self.heard_since = 0.0
@@ -112,6 +115,7 @@ class Ledger:
             self.conduct.apply(event)
             self.main_jobs.apply(event)
             self.promise.apply(event)
+            self.hetjobs.apply(event)
             self.urls.apply(event)
             if isinstance(event.payload, DaemonStarted):
                 self.heard_since = event.at
@@ -361,8 +365,9 @@ class Ledger:
             phase = record.phase
             if phase is JobPhase.QUEUED and record.world is not None and record.world.members:
                 phase = JobPhase.RUNNING
+            check = record.check
             record.view = JobView(
-                job=record.job,
+                job=terms_of(record.job, check),
                 phase=phase,
                 pilots=dict(record.pilots),
                 world=record.world,
@@ -383,6 +388,8 @@ class Ledger:
                 array_gone=record.array_gone,
                 worlds_at=tuple(record.worlds_at),
                 costs_from=self._costs_like(record.job).shown_by(record.job.id, application(record.job)),
+                check=check,
+                fixed=check.why_fixed() if check and keeps_its_size(record.job, check) else "",
             )
         return record.view
 

@@ -253,6 +253,7 @@ class MemoryCluster:
             end_time=None if task.start is None else task.start + task.limit_s,
             nodes=task.nodes,
             node_count=max(1, len(task.nodes)),
+            priority=0 if task.held else 1,
         )
 
 

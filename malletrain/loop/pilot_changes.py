@@ -7,6 +7,7 @@ import functools
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 
+from malletrain.decide.start_diagnosis import is_unfit
 from malletrain.domain.event import Event, PilotEnded, PilotHeld, PilotStarted, PilotWaits
 from malletrain.domain.job import JobView, Pilot, PilotEnd, PilotPhase, part_of
 from malletrain.domain.snapshot import SlurmJob, SlurmState, Snapshot
@@ -88,7 +89,7 @@ def _with_preemption(seen: _Seen, pilot: Pilot) -> _Seen:
 def _back(pilot: Pilot, row: SlurmJob | None, partition: str) -> _Seen | None:
     """A task that has ended waits again, in hold: slurmctld was killed before it had saved that end, and has come
     back with the task as it was. (One that was submitted since is of another job: numbers are used again.)"""
-    if row is None or row.state is not SlurmState.PENDING or not is_held(row):
+    if row is None or not row.is_held:
         return None
     if row.partition != partition or row.submit_time is None or row.submit_time > pilot.since:
         return None
@@ -98,7 +99,7 @@ def _back(pilot: Pilot, row: SlurmJob | None, partition: str) -> _Seen | None:
 def _seen(
     pilot: Pilot, row: SlurmJob | None, end_of: Callable[[str], PilotEnd], now: float, partition: str
 ) -> _Seen | None:
-    if row is not None and row.partition != partition and not is_held(row):
+    if row is not None and row.partition != partition and not row.is_held:
         return PilotEnded(SlurmState.CANCELLED), f"no pilot any more: it was moved to partition {row.partition}"
     if pilot.phase is PilotPhase.ASIDE:
         return _aside(pilot, row, end_of, now)
@@ -147,15 +148,9 @@ def _node(pilot: Pilot, row: SlurmJob) -> str:
     return row.nodes[part_of(pilot.id)] if row.nodes else pilot.node
 
 
-def is_held(row: SlurmJob) -> bool:
-    """Whether a waiting row stands in hold, by its user, by staff, or after `requeuehold`."""
-    reason = row.reason.replace(" ", "_").lower()
-    return reason.startswith("jobheld") or "held_state" in reason
-
-
 def _pending(pilot: Pilot, row: SlurmJob) -> _Seen | None:
-    # A task that no node could fit is held by Slurm with a reason of its own, which it keeps.
-    if is_held(row) or (row.priority == 0 and pilot.phase in (PilotPhase.RECYCLING, PilotPhase.HELD)):
+    # One that Slurm holds as unfit has not begun, which says more; it keeps that reason once it is recycled.
+    if row.is_held and not (pilot.phase is PilotPhase.RELEASED and is_unfit(row)):
         return None if pilot.phase is PilotPhase.HELD else (PilotHeld(left_at=_left_at(pilot, row)), "")
     if pilot.phase in (PilotPhase.RELEASED, PilotPhase.RECYCLING):
         return None

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from itertools import groupby
 from typing import TypeVar, cast
 
@@ -66,7 +67,7 @@ from malletrain.loop.pilot_changes import observe
 from malletrain.loop.ports import Clock, Cluster, Journal, Workers
 from malletrain.loop.trackers.hole_history import hole_events
 from malletrain.loop.trackers.planned_starts import PlannedStarts
-from malletrain.loop.waiting_reason import why_without_nodes
+from malletrain.loop.waiting_reason import why_silent, why_without_nodes
 from malletrain.sizing.objective import Objective
 from malletrain.sizing.policy import Need, Policy
 
@@ -138,10 +139,13 @@ class Loop:
         return self.ledger.hetjobs.notice(self.rules)
 
     def waiting(self, job_id: int) -> str:
-        """Why a job that could train has no node, with an estimate; "" where it has some, is held or over."""
+        """Why a job that could train has no node, with an estimate, or trains nothing on those that it has; "" where
+        it trains, is held or over."""
         view, decision, snapshot = self.views.get(job_id), self.last_decision, self.last_snapshot
         if view is None or decision is None or snapshot is None:
             return ""
+        if view.world is not None:
+            return why_silent(view, self._clock.now())
         with self._guard:  # nodes may be counted meanwhile
             supply, seen_s = self.ledger.pool.supply(self.rules), self.ledger.pool.seen_s
         part = self.rules.harvest_partition
@@ -228,6 +232,8 @@ class Loop:
             ]
             if signs:
                 self.record(signs)
+            if behind := self.ledger.behind.look(snapshot, self.ledger.promise.delayed(), part, now):
+                self.record(behind)
             self._record_ended(now)
             self._end_the_hopeless()
         situation = self._situation(snapshot)
@@ -237,6 +243,7 @@ class Loop:
         self.advice = decided.advice
         if self._act_for_real:
             self._record_changes(snapshot, decided.decision)
+            self._record_arrived()
             self._record_probes(decided.probes)
             for job, batches in decided.decision.batches.items():
                 self._workers.choose_batches(job, batches)
@@ -293,7 +300,8 @@ class Loop:
 
     def _rules_now(self) -> Rules:
         """The site's rules, with the margin that its epilogs have been seen to need."""
-        return self.rules.with_exits(self.ledger.exits.usual_s())
+        exits = self.ledger.exits
+        return replace(self.rules.with_exits(exits.usual_s()), free_s=exits.free_s())
 
     def _promised(self, snapshot: Snapshot) -> Rules:
         """These rules, with the reserve and the number of pilots that keep the site's promise now, and spare
@@ -332,8 +340,7 @@ class Loop:
             set_aside=self.ledger.conduct.set_aside(self.views, now, self.rules),
             heard_since=self.ledger.heard_since,
             known=known,
-            open_holes=self.ledger.holes.open() if self.rules.forecast else {},
-            forecast=self.ledger.holes.forecast(now) if self.rules.forecast else None,
+            open_holes=self.ledger.holes.open() if self.rules.max_nodes > 1 or self.policy.looks_ahead else {},
         )
 
     def _ask(self, question: Callable[[], T]) -> T | None:
@@ -408,15 +415,14 @@ class Loop:
                 continue
             outcomes, answered = self._act(batch)
             now = self._clock.now()
-            self.record(
+            done = [
                 _event(now, ActionOutcome(a, o.done, o.detail, o.restarts, o.preempted), a, o.detail)
                 for a, o in zip(batch, outcomes, strict=True)
-            )
+            ]
             aside = [
                 _event(now, PilotSetAside(), a, o.detail) for a, o in zip(batch, outcomes, strict=True) if o.unfit
             ]
-            if changes := [*aside, *self._refused_starts(batch, outcomes, now)]:
-                self.record(changes)
+            self.record([*done, *aside, *self._refused_starts(batch, outcomes, now)])
             if not answered:
                 return
 
@@ -506,8 +512,16 @@ class Loop:
         if events:
             self.record(events)
 
+    def _record_arrived(self) -> None:
+        """Main jobs that came: the next daemon knows them without accounting, too."""
+        with self._guard:  # people ask for figures meanwhile
+            events = [Event(self._clock.now(), each) for each in iter(self.ledger.promise.take_arrived, None)]
+        if events:
+            self.record(events)
+
     def _record_given(self, snapshot: Snapshot, awaiting: Mapping[str, bool]) -> None:
         """Whose the main jobs are that wait for pilots to leave: after their end, Slurm no longer tells."""
+        self.ledger.behind.waits(snapshot, awaiting)
         if met := self.ledger.main_jobs.given(awaiting, snapshot, self._clock.now()):
             self.record(met)
 

@@ -6,11 +6,29 @@ from collections.abc import Sequence
 
 from malletrain.decide.demand import RETRY_S
 from malletrain.domain.decision import Decision
-from malletrain.domain.job import JobPhase, JobView
+from malletrain.domain.job import Elastic, JobPhase, JobView
 from malletrain.domain.snapshot import Snapshot
 
 #: The shortest observation of the pool from which a chance is estimated (s).
 MIN_OBSERVED_S = 6 * 3600.0
+
+
+#: Seconds without a report of training after which that is said.
+SILENT_S = 60.0
+
+
+def why_silent(view: JobView, now: float) -> str:
+    """What to look at where a world has reported no step for long; "" where it has, or there is none. (Only a session
+    reports steps.)"""
+    if view.phase is not JobPhase.RUNNING or view.world is None or view.job.elastic is not Elastic.LIVE:
+        return ""
+    silent_s = now - max(view.world.since, view.committed_at or 0.0)
+    if silent_s < SILENT_S:
+        return ""
+    return (
+        f"has reported no step for {silent_s // 60:.0f} min: a long step, an evaluation, or one of its "
+        f"{len(view.world.members)} ranks does not come: see `malletrain logs {view.job.id} --rank N`"
+    )
 
 
 def why_without_nodes(

@@ -27,7 +27,7 @@ from malletrain.replay.cluster_trace import ClusterTrace
 from malletrain.replay.inputs.node_classes import ClassesOfNodes, ClassIdeal, ClassRates
 from malletrain.replay.options import NodeOrder, Options
 from malletrain.replay.oracle import Lives
-from malletrain.replay.pilots.hole_records import HoleRecords
+from malletrain.replay.pilots.hole_records import HoleRecords, has_cohorts
 from malletrain.replay.pilots.multi_node_tasks import Cohorts, MultiNodeTasks
 from malletrain.replay.pilots.reserve_refill import cheapest_pilots
 from malletrain.replay.pilots.turns import Turns
@@ -129,16 +129,13 @@ class Engine:
         self._most_useful = [each.curve.best_size(each.job.max_nodes) for each in jobs]
         self._tasks = MultiNodeTasks(nodes)
         self._holes = None
-        if options.order is NodeOrder.FORECAST:
-            self._holes = holes or HoleRecords(nodes, trace.start)
+        if has_cohorts(options):
+            self._holes = holes or HoleRecords(nodes)
         self._turns = Turns(
             np.array([each.job.submitted_at for each in jobs]), np.array([each.job.min_nodes for each in jobs]),
             options.max_wait_s, options.turn_s,
         )  # fmt: skip
-        self._nodes = Preference(
-            self, options.order, Lives(trace) if options.order is NodeOrder.LIFE else None, self._holes,
-            options.pilot_limit_s, options.margin_s,
-        )  # fmt: skip
+        self._nodes = Preference(self, options.order, Lives(trace) if options.order is NodeOrder.LIFE else None)
         self.now = trace.start
         self._count_from = count_from if count_from > trace.start else math.inf
         self._counts_since = -math.inf
@@ -610,7 +607,10 @@ class Engine:
         if missing > 0:
             leaving = np.flatnonzero(self._freed[free] >= self.now)[::-1]
             kept = np.concatenate([kept, leaving[:missing]])
-        return np.delete(free, kept)
+        rest = np.delete(free, kept)
+        if self.options.order is NodeOrder.NAME and self._tasks.width > 1:
+            rest = rest[np.argsort(self._cohorts()[rest], kind="stable")]
+        return rest
 
     def _bounds(self, nodes: int) -> SizeBounds | None:
         """What the daemon's rules ask of sizes besides."""
@@ -640,11 +640,10 @@ class Engine:
         else:
             free = self._startable
         free = free[self._freed[free] < self.now]
-        # Without a forecast the daemon tells no cohorts apart.
-        began = np.zeros(len(self.state)) if self._holes is None else self._holes.began
+        began = self._cohorts()
         pool = None
         if self._tasks.several:
-            pool = Cohorts(free, self._nodes.about(free).tolist(), began[free].tolist())
+            pool = Cohorts(free, began[free].tolist())
         left = self.options.max_pilots - self._pilots()
         left = min(left, self.options.max_starts or left)
         begin = 0
@@ -669,6 +668,12 @@ class Engine:
         if len(some):
             self._begin(np.concatenate(taken), jobs[some], counts[some])
         return len(some) > 0
+
+    def _cohorts(self) -> NDArray[np.float64]:
+        """When each node became idle; the daemon tells that apart for wide pilots only."""
+        if self._holes is None or self._tasks.width == 1:
+            return np.zeros(len(self.state))
+        return self._holes.began
 
     def _values_held(self, j: int, column: NDArray[np.float64]) -> set[float]:
         """The values in `column` of the nodes that job j holds."""

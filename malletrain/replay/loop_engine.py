@@ -72,8 +72,8 @@ def score_by_loop(trace: ClusterTrace, jobs: Sequence[TrainingJob], choice: Poli
     """
     if choice.clairvoyant or choice.value is not Value.ELASTIC or choice.policy == ONE_NODE:
         raise InvalidInput("--policy", f"{choice.name} exists in replay alone: use --engine fast for it")
-    if options.order not in (NodeOrder.NAME, NodeOrder.FORECAST):
-        raise InvalidInput("--node-order", f"the daemon takes nodes by name; {options.order} needs --engine fast")
+    if options.order is not NodeOrder.NAME:
+        raise InvalidInput("order", f"the daemon takes nodes by name; {options.order} needs --engine fast")
     if options.most_jobs < len(jobs):
         raise InvalidInput("--at-once", "the daemon serves every job that was submitted: use --engine fast")
     if math.isfinite(options.pilot_limit_s) and not options.tick_s:
@@ -94,7 +94,7 @@ def rules_of(options: Options) -> Rules:
     return replace(
         options.rules, keep_idle=options.keep_idle, max_pilot_s=min(options.pilot_limit_s, NO_LIMIT_S),
         max_pilots=options.max_pilots, max_starts=options.max_starts, max_nodes=options.max_nodes,
-        max_wait_s=options.max_wait_s, forecast=options.order is NodeOrder.FORECAST, include_nodes=frozenset(),
+        max_wait_s=options.max_wait_s, include_nodes=frozenset(),
         exclude_nodes=frozenset(), keep_leaves=0, max_failures=10**9, join_s=0.0, idle_s=0.0,
     )  # fmt: skip
 
@@ -252,12 +252,12 @@ def replay_through_loop(
 
     `jobs` are on the trace's clock. With `tick_s` (seconds) the loop runs at its multiples only, one round at each,
     as a daemon that polls; else at every event, until a round changes nothing. It runs at every tick, whether
-    anything else happens or not, where pilots' time limits bind, where pilots make room once they have been there for
-    a while, and where a forecast must see when holes end. DAEMON_STARTED and DAEMON_STOPPED mark the window.
+    anything else happens or not, where pilots' time limits bind, and where pilots make room once they have been there
+    for a while. DAEMON_STARTED and DAEMON_STOPPED mark the window.
     """
     rules = rules or replay_rules()
     makes_room = rules.max_nodes > 1 and len(trace.nodes) > rules.max_pilots
-    every_tick = bool(tick_s) and (rules.max_pilot_s < NO_LIMIT_S or makes_room or rules.forecast)
+    every_tick = bool(tick_s) and (rules.max_pilot_s < NO_LIMIT_S or makes_room)
     clock = ManualClock(trace.start)
     cluster = MemoryCluster(
         [Node(name, NodeState.IDLE, (rules.harvest_partition, "main")) for name in trace.nodes], clock

@@ -20,10 +20,9 @@ class NodeOrder(StrEnum):
     cost what it saves, so such jobs keep what they hold.
     """
 
-    NAME = "name"  #: by name; gives up those that started first: the daemon without its forecast
+    NAME = "name"  #: by name; gives up those that started first: what the daemon does
     AGE = "age"  #: the longest idle first, gives up the newest: idle nodes live the longer the older they are
     GROUP = "group"  #: by name, and rearranges: neighbours are taken together, and then stall one job, not several
-    FORECAST = "forecast"  #: those that probably last longest, by the daemon's own forecast: what the daemon does
     LIFE = "life"  #: the one that stays idle longest first, and rearranges: clairvoyant, a bound on placement
 
 
@@ -80,7 +79,7 @@ class Options:
         """As a daemon with these rules that looks every `tick_s`."""
         return Options(
             tick_s=tick_s, keep_idle=rules.keep_idle, pilot_limit_s=rules.max_pilot_s, rules=rules,
-            order=NodeOrder.FORECAST if rules.forecast else NodeOrder.NAME, margin_s=rules.margin_s,
+            margin_s=rules.margin_s,
             min_hole_s=rules.min_hole_s, max_pilots=rules.max_pilots, max_starts=rules.max_starts,
             max_nodes=rules.max_nodes, leave_lead_s=rules.leave_lead_s, max_wait_s=rules.max_wait_s,
             turn_s=rules.turn_s,
@@ -89,5 +88,4 @@ class Options:
     @property
     def ideal_machine(self) -> Options:
         """The same without the daemon's limits: every event is decided at once, any number of pilots, no reserve."""
-        order = NodeOrder.NAME if self.rules is not None and self.order is NodeOrder.FORECAST else self.order
-        return Options(most_jobs=self.most_jobs, order=order, budgets=self.budgets, classes=self.classes)
+        return Options(most_jobs=self.most_jobs, order=self.order, budgets=self.budgets, classes=self.classes)

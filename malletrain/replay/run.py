@@ -272,7 +272,7 @@ def _require_plain(choices: Sequence[PolicyChoice], options: Options) -> None:
     if options.rules is not None:
         raise InvalidInput("--node-class", "sizes by class on the ideal machine alone: give --ideal too")
     if options.engine is EngineKind.LOOP or options.budgets or options.order is not NodeOrder.NAME:
-        raise InvalidInput("--node-class", "is for the fast engine, without --budget, with --node-order name")
+        raise InvalidInput("--node-class", "is for the fast engine, without --budget")
     for choice in choices:
         if choice.clairvoyant or choice.policy == ONE_NODE:
             raise InvalidInput("--policy", f"{choice.name} knows no classes of nodes: leave out --node-class")

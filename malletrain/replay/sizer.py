@@ -16,7 +16,6 @@ from malletrain.decide.rules import Rules
 from malletrain.domain.errors import InvalidInput
 from malletrain.domain.event import Event, PoolCounted
 from malletrain.domain.job import Curve
-from malletrain.learn.hole_forecast import Forecast
 from malletrain.learn.supply_forecast import lifetimes
 from malletrain.loop.trackers.supply_history import SupplyHistory
 from malletrain.replay.inputs.account_budgets import BudgetAccounts
@@ -149,7 +148,7 @@ class PolicySizer:
         self._demands: dict[tuple[int, int], JobDemand] = {}
         #: Samples that a job has left (inf: it is endless), as the replay has it; for `jct` and `srpt`.
         self.left: Callable[[int], float] | None = None
-        #: How long each idle node has been idle (s), for policies that plan ahead, by the built-in forecast.
+        #: How long each idle node has been idle (s), for policies that plan ahead.
         self.ages: Callable[[], NDArray[np.float64]] | None = None
         #: What time it is (Unix seconds), for policies that keep deadlines.
         self.clock: Callable[[], float] | None = None
@@ -252,12 +251,11 @@ class PolicySizer:
     def _lifetimes(self, nodes: int) -> tuple[tuple[float, int], ...]:
         if self.ages is None:
             return ()
-        # To a tenth of the age: what is forecast for it hardly differs, and most nodes are then alike.
+        # To a tenth of the age: what it says of the rest hardly differs, and most nodes are then alike.
         about = np.exp(np.rint(np.log(np.maximum(self.ages(), 1.0)) * 10) / 10)
         ages, counts = np.unique(about, return_counts=True)
-        forecast = Forecast()
         alike = zip(ages.tolist(), counts.tolist(), strict=True)
-        return lifetimes(((forecast.remaining(age), math.inf, count) for age, count in alike), nodes)
+        return lifetimes(((age, math.inf, count) for age, count in alike), nodes)
 
     def _due(self, j: int, each: JobDemand, now: float, left: float) -> JobDemand:
         deadline = self._jobs[j].job.deadline

@@ -33,6 +33,7 @@ from malletrain.script_check.comparison import (
     unsettled,
 )
 from malletrain.script_check.local_coordinator import LocalCoordinator
+from malletrain.script_check.script_writes import unguarded_writes
 
 #: Steps of one worker before others join, of three before one is killed, and of two before the end.
 STEPS_ALONE, STEPS_OF_THREE, STEPS_OF_TWO = 6, 6, 10
@@ -66,6 +67,8 @@ class CheckReport:
         equality: what the session claims.
         differences: of the parameters and whatever else is compared, the largest first.
         epochs: that ended in each run; they are shorter than in training, so that their ends are met.
+        notes: what to look at although it may have changed nothing here: files that every worker writes, schedulers
+            and scalers that are not tracked.
     """
 
     verdict: str
@@ -75,6 +78,7 @@ class CheckReport:
     equality: str = ""
     differences: list[TensorDifference] = field(default_factory=list)
     epochs: int = 0
+    notes: list[str] = field(default_factory=list)
 
     @property
     def good(self) -> bool:
@@ -108,9 +112,12 @@ def check_script(script: Path, arguments: Sequence[str], say: Callable[[str], No
     with tempfile.TemporaryDirectory(prefix="malletrain-check-") as name:
         run = _Run(Path(name), [str(script), *arguments])
         try:
-            return _check(run, say)
+            report = _check(run, say)
         finally:
             run.end()
+    writes = unguarded_writes(script.read_text(errors="replace"))
+    found = [f"line {each.line}: {each.call}: each worker writes it; put it under `if s.is_main:`" for each in writes]
+    return replace(report, notes=[*report.notes, *found])
 
 
 def _check(run: _Run, say: Callable[[str], None]) -> CheckReport:
@@ -163,7 +170,7 @@ def _check(run: _Run, say: Callable[[str], None]) -> CheckReport:
         return CheckReport("failed", "alone", ended.text, run.steps(STATIC))
     resized = run.result("0")
     report = report_of(resized, run.result("1"), run.result(STATIC), run.result(REPEATED), run.result(NUDGED))
-    return replace(report, epochs=int(resized["epoch"]))
+    return replace(report, epochs=int(resized["epoch"]), notes=list(resized["untracked"]))
 
 
 def report_of(

@@ -8,6 +8,7 @@ writes `result-NAME.pt` and `end-NAME.json`.
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import runpy
@@ -24,13 +25,14 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 from malletrain.elastic.data.random_seeds import seed_plain
 from malletrain.elastic.data.sampler import Sampler
 from malletrain.elastic.errors import ElasticError, Released
-from malletrain.elastic.guards.script_place import line_of
 from malletrain.elastic.launch.failure_report import ENDED
+from malletrain.elastic.launch.script_place import line_of
 from malletrain.elastic.runtime import Runtime
 from malletrain.elastic.session import Session
 from malletrain.elastic.state.sharded_model import local
 from malletrain.elastic.step import Step
 from malletrain.script_check.compared_state import COPY, compared_state
+from malletrain.script_check.random_draws import STATISTICAL, RandomDraws
 from malletrain.wire import worker_client
 
 #: A script that does not speak of `elastic` and has made so many optimizer steps without a session has none.
@@ -68,11 +70,12 @@ class Recorder:
         self._name = name
         self._session: Session | None = None
         self._first: dict[str, torch.Tensor] = {}
+        self._draws = RandomDraws()
 
     def install(self) -> None:
         """Have the session's parts call this recorder."""
         made, begun, ended, finish = Session.__init__, Step.__enter__, Step.__exit__, Runtime.finish
-        epochs = Session.epochs
+        epochs, loaded = Session.epochs, Runtime.load_batch
         steps: list[None] = []
 
         def init(session: Session, *args: Any, **more: Any) -> None:
@@ -86,12 +89,20 @@ class Recorder:
             _shorten(session, count)
             return epochs(session, count)
 
+        def load(runtime: Runtime) -> Any:
+            batch = loaded(runtime)
+            self._draws.begin()
+            return batch
+
         def begin(step: Step) -> None:
+            self._draws.end()
             if self._session is not None and not self._first:
                 self._first = compared_state(self._session, sys._getframe(), self._script)
             begun(step)
+            self._draws.begin()
 
         def end(step: Step, *error: Any) -> Any:
+            self._draws.end()
             result = ended(step, *error)
             if error[0] is None:
                 self._after_step()
@@ -112,6 +123,7 @@ class Recorder:
         for owner, name, wrapper in (
             (Session, "__init__", init),
             (Session, "epochs", short_epochs),
+            (Runtime, "load_batch", load),
             (Step, "__enter__", begin),
             (Step, "__exit__", end),
             (Runtime, "finish", finished),
@@ -151,6 +163,8 @@ class Recorder:
         session = self._session
         if session is None:
             return
+        claim = session.equality
+        additive = not claim.startswith(("statistical", "virtual shards"))
         # A copy that a step makes for itself, as of gradients, is none of what is kept.
         state = compared_state(session, sys._getframe(), self._script)
         last = {name: each for name, each in state.items() if name in self._first or not name.startswith(COPY)}
@@ -161,23 +175,38 @@ class Recorder:
             "step": session.steps_done,
             "epoch": session.epoch,
             "size": session.size,
-            "equality": session.equality,
+            "untracked": _untracked(session),
+            "equality": STATISTICAL if self._draws.found and additive else claim,
         }
         path = self._folder / f"result-{self._name}.pt"
         torch.save(result, path.with_suffix(".part"))
         path.with_suffix(".part").rename(path)
 
 
+def _untracked(session: Session) -> list[str]:
+    """Schedulers and scalers that are neither tracked nor held by one that is."""
+    tracked = list(session._runtime.state.tracked.values())
+    kinds = torch.optim.lr_scheduler.LRScheduler | torch.amp.GradScaler
+    found = [each for each in gc.get_objects() if issubclass(type(each), kinds)]
+    known = {*map(id, tracked), *(id(part) for each in [*tracked, *found] for part in _parts(each))}
+    names = {type(each).__name__ for each in found if id(each) not in known}
+    return [f"a {name} is not tracked: s.track(...) makes it part of the training state" for name in sorted(names)]
+
+
+def _parts(thing: Any) -> Iterator[Any]:
+    """What an object holds, as a chain of schedulers does."""
+    for value in getattr(thing, "__dict__", {}).values():
+        yield from value if isinstance(value, list | tuple) else [value]
+
+
 def _shorten(session: Session, epochs: int) -> None:
     """Let epochs be over soon, so that the check meets what the script does at their ends, but not so soon that all
-    are over before it is."""
-    sampler, batch = session._runtime.sampler, session.batch_size
-    if not isinstance(sampler, Sampler) or epochs < 1:
+    are over before it is. (Those of an order that consists of batches stay: each epoch's end elsewhere.)"""
+    sampler = session._runtime.sampler
+    if not isinstance(sampler, Sampler) or epochs < 1 or sampler.batch_ends(0):
         return
     steps = max(STEPS_OF_EPOCH, -(-STEPS_OF_TRAINING // epochs))
-    ends = sampler.batch_ends(0)
-    length = ends[min(steps, len(ends)) - 1] if ends else steps * batch
-    sampler.epoch_length = min(sampler.epoch_length, length)
+    sampler.epoch_length = min(sampler.epoch_length, steps * session.batch_size)
 
 
 def _nudge(session: Session) -> None:

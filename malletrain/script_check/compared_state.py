@@ -38,7 +38,7 @@ def compared_state(session: Session, frame: types.FrameType | None, folder: Path
     found: list[tuple[str, torch.Tensor]] = list(model.named_parameters())
     found += [(f"buffer {name}", each) for name, each in model.named_buffers()]
     for name, tracked in runtime.state.tracked.items():
-        if tracked is not session.state:
+        if not name.startswith("malletrain."):  # the session's own counts
             found += _tensors(f"tracked {name}", tracked.state_dict())
     found += _tensors("s.state", dict(session.state))
     for file, names in _script_names(frame, folder):

@@ -14,9 +14,9 @@ import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from malletrain.elastic.guards.script_text.script_writes import unguarded_writes
 from malletrain.script_check.backward_passes import backward_passes, sums_over_samples
 from malletrain.script_check.proposed_state import with_state
+from malletrain.script_check.script_writes import unguarded_writes
 
 _TRACKED = ("LR", "Scheduler", "Restarts", "Plateau", "GradScaler", "AveragedModel")
 

@@ -6,8 +6,8 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from malletrain.elastic.guards.script_text.carried_names import carried_names
-from malletrain.elastic.guards.script_text.script_scopes import Function, Scope, first_line, scopes_of
+from malletrain.script_check.carried_names import carried_names
+from malletrain.script_check.script_scopes import Function, Scope, first_line, scopes_of
 
 
 def with_state(text: str, session: str) -> tuple[str, list[str]]:

@@ -41,7 +41,7 @@ class Objective(StrEnum):
 
 
 #: Alpha where the site gives none. `fair`: on seven ImageNet models Jain's index .94 for 3.8 % of the speed-up.
-#: `srpt`: in Pollux's simulator the mean completion is shorter than with 0 or 1 (docs/explanation/papers.md).
+#: `srpt`: in Pollux's simulator the mean completion is shorter than with 0 or 1 (docs/explanation/policies.md).
 USUAL_ALPHA = {Objective.SRPT: 0.5, Objective.FAIR: 0.5}
 
 

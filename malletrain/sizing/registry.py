@@ -17,8 +17,8 @@ from malletrain.sizing.policy import Policy
 GROUP = "malletrain.policies"
 DEFAULT = "auto"
 
-#: Imported when asked for: a solver costs a tenth of a second to load.
-_SHIPPED = {
+#: Those shipped here, whatever else is installed. Imported when asked for: a solver takes a tenth of a second.
+SHIPPED = {
     "auto": "malletrain.sizing.policies.exact:Auto",
     "budget": "malletrain.sizing.policies.budget:Budget",
     "deadline": "malletrain.sizing.policies.deadline:Deadline",
@@ -38,7 +38,7 @@ _SHIPPED = {
 
 def names() -> tuple[str, ...]:
     """Every known policy's name, sorted."""
-    return tuple(sorted({*_SHIPPED, *(e.name for e in entry_points(group=GROUP))}))
+    return tuple(sorted({*SHIPPED, *(e.name for e in entry_points(group=GROUP))}))
 
 
 def policy(name: str) -> Policy:
@@ -47,8 +47,8 @@ def policy(name: str) -> Policy:
     Raises:
         InvalidInput: no such policy, with the known ones; or one that does not load, with why.
     """
-    if name in _SHIPPED:
-        module, _, attribute = _SHIPPED[name].partition(":")
+    if name in SHIPPED:
+        module, _, attribute = SHIPPED[name].partition(":")
         found: Policy = getattr(importlib.import_module(module), attribute)()
         return found
     matching = [e for e in entry_points(group=GROUP) if e.name == name]

@@ -65,7 +65,6 @@ class Commands:
         timeout_s: after so long a command and its children are killed.
         elapsed: a clock that never jumps.
         heard: called after each command with its name (`scontrol update`), its seconds, whether it answered well.
-        why_not: asked just before each command why it must not be run; empty where it may (a daemon of a pair).
     """
 
     pretends = False
@@ -76,7 +75,6 @@ class Commands:
         timeout_s: float = 10.0,
         elapsed: Callable[[], float] = time.monotonic,
         heard: Callable[[str, float, bool], None] | None = None,
-        why_not: Callable[[], str] | None = None,
     ) -> None:
         inherited = dict(os.environ if environment is None else environment)
         # SQUEUE_*, SINFO_*, SCONTROL_* and SBATCH_* change formats and filters behind the caller's back.
@@ -92,7 +90,6 @@ class Commands:
         self._timeout_s = timeout_s
         self._elapsed = elapsed
         self._heard = heard
-        self._why_not = why_not
         self._end_at: float | None = None
 
     def end_within(self, seconds: float) -> None:
@@ -136,8 +133,6 @@ class Commands:
         start = self._elapsed()
         if self._end_at is not None:
             raise ClusterUnavailable(f"{argv[0]}: not run, the daemon is ending")
-        if self._why_not is not None and (why := self._why_not()):
-            raise ClusterUnavailable(f"{argv[0]}: not run, this daemon may not be the active one: {why}")
         try:
             process = subprocess.Popen(
                 list(argv),

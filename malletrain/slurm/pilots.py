@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from malletrain.domain.errors import InvalidInput
-from malletrain.domain.snapshot import SlurmState
+from malletrain.domain.snapshot import HELD_PRIORITY, SlurmState
 from malletrain.slurm.formats import hostlist, scalars
 from malletrain.slurm.formats.squeue import TaskRecord
 from malletrain.slurm.formats.states import job_state
@@ -149,9 +149,8 @@ def _exit(text: str) -> tuple[int | None, int | None]:
 
 
 def is_held(row: TaskRecord) -> bool:
-    """Whether the waiting task is held, by whomever. Slurm holds by priority 0; the reason beside it changes its
-    wording ("job requeued in held state" after requeuehold)."""
-    return row.priority == 0
+    """Whether the waiting task is held, by whomever."""
+    return row.priority == HELD_PRIORITY
 
 
 def faults(row: TaskRecord, harvest: Harvest, uid: int | None) -> tuple[str, ...]:

@@ -114,8 +114,9 @@ class Queries:
 
     def steps(self, jobs: Sequence[str]) -> list[str]:
         """The running steps of these jobs that `srun` has begun, such as 12.0; none where squeue does not say."""
-        answer = self._commands.run(["squeue", "-a", "-h", "-s", "-j", ",".join(jobs), "-o", "%i"])
-        return [step for line in answer.output.split() if (step := line.strip()).rpartition(".")[2].isdigit()]
+        ask = ["squeue", "-a", "-h", "-s", "-o", "%i", "-j"]
+        said = [step for listed in _lists(jobs) for step in self._commands.run([*ask, listed]).output.split()]
+        return [step for step in said if step.rpartition(".")[2].isdigit()]
 
     def _query(self, which: list[str]) -> list[squeue.TaskRecord]:
         mark = self._commands.mark()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from malletrain.domain.errors import JournalUnavailable, MalletrainError
+from malletrain.domain.errors import JournalUnavailable
 
 
 class StoreError(JournalUnavailable):
@@ -19,16 +19,3 @@ class JournalInUse(StoreError):
 
 class JournalTooNew(StoreError):
     """The journal was written by a newer release of malletrain."""
-
-
-class Fenced(MalletrainError):
-    """Another daemon is, or may be, the active one: this one neither writes its journal nor orders anything.
-
-    Not a `StoreError`: what must not be written is not kept in memory for later either.
-    """
-
-    exit_status = 1
-
-
-class OutOfStep(StoreError):
-    """Events do not follow the last one of this copy of the journal."""

@@ -21,7 +21,6 @@ from malletrain.store.encoding import event_row
 from malletrain.store.errors import StoreError
 from malletrain.store.event_reader import batch_after, batches
 from malletrain.store.migrate import migrate
-from malletrain.store.pair.fence import check_epoch, raise_epoch
 from malletrain.store.projections import empty, project
 from malletrain.wire.codec import steers_nothing
 
@@ -32,14 +31,10 @@ class SqliteJournal:
     One process writes a journal at a time, held by a lock; its threads take turns. Close it when done.
     """
 
-    def __init__(self, path: Path, *, mode: int = 0o600, epoch: int | None = None) -> None:
+    def __init__(self, path: Path, *, mode: int = 0o600) -> None:
         """Open the journal at `path`, made with file mode `mode` if it is new, and bring its schema up to date.
 
-        `epoch` is the writer's, where the site has two daemons: each append checks in its own transaction that no
-        later one has written. None: there is one daemon.
-
         Raises:
-            Fenced: a later epoch has written it.
             JournalInUse: another process writes it.
             JournalTooNew: a newer release wrote it.
             StoreError: the folder or file cannot be used; the message says why.
@@ -48,7 +43,6 @@ class SqliteJournal:
         self._turn = threading.Lock()
         self._listeners: list[Callable[[int], None]] = []
         self._closed = False
-        self._epoch = epoch
         create_file(path, mode)
         self._lock = WriterLock(path, mode)
         self._writer, self._reader = writer_engine(path), reader_engine(path, connections=2)
@@ -59,8 +53,6 @@ class SqliteJournal:
                 )
                 with self._writer.begin() as connection:
                     self._last = last_number(connection)
-                    if epoch is not None:
-                        raise_epoch(connection, epoch)
         except BaseException:
             self.close()
             raise
@@ -76,7 +68,6 @@ class SqliteJournal:
         Reasons are written without control characters (`steers_nothing`).
 
         Raises:
-            Fenced: a later epoch has written the journal; nothing was written.
             InvalidInput: an event holds something that JSON cannot; nothing was written.
             StoreError: the disk or the file refuses; nothing was written.
         """
@@ -91,8 +82,6 @@ class SqliteJournal:
         with self._turn:
             self._check_open()
             with storage_errors(self.path), self._writer.begin() as connection:
-                if self._epoch is not None:
-                    check_epoch(connection, self._epoch)
                 # Read anew: a commit whose answer was lost may have been written after all.
                 first = last_number(connection) + 1
                 numbered = [replace(event, seq=first + i) for i, event in enumerate(given)]

@@ -32,11 +32,12 @@ from malletrain.domain.event import (
     MetricReported,
     PoolCounted,
     SamplesReported,
+    ScriptChecked,
     StartsRefused,
     WorkerLeft,
     WorkerLost,
 )
-from malletrain.domain.job import JobPhase, MalleableJob
+from malletrain.domain.job import JobPhase, MalleableJob, ScriptVerdict
 from malletrain.store import schema as t
 from malletrain.store.encoding import plain_json
 from malletrain.store.folding import day_of, do, is_known, number, set_members, time_of, use, whole
@@ -75,6 +76,8 @@ def _fold(connection: Connection, event: Event) -> None:
         case StartsRefused(refused=refused):
             refusal = f"Slurm refuses its pilots: {event.reason}" if refused else ""
             do(connection, "UPDATE job SET reason = :refusal WHERE id = :job", event, refusal=refusal)
+        case ScriptChecked() as checked:
+            _checked(connection, event, checked)
         case JobHeld():
             _phase(connection, event, JobPhase.HELD)
         case JobReleased():
@@ -111,9 +114,9 @@ def _announced(connection: Connection, event: Event, job: MalleableJob) -> None:
     do(
         connection,
         "INSERT OR IGNORE INTO job (id, name, user, uid, account, min_nodes, max_nodes, sizes, weight, elastic,"
-        " total_samples, submitted_at, phase, reason, batch_min, batch_max)"
+        " total_samples, submitted_at, phase, reason, batch_min, batch_max, trusted)"
         " VALUES (:job, :name, :user, :uid, :account, :min_nodes, :max_nodes, :sizes, :weight, :elastic,"
-        " :total_samples, :submitted_at, :phase, :reason, :batch_min, :batch_max)",
+        " :total_samples, :submitted_at, :phase, :reason, :batch_min, :batch_max, :trusted)",
         event,
         name=job.name,
         user=job.user,
@@ -129,6 +132,7 @@ def _announced(connection: Connection, event: Event, job: MalleableJob) -> None:
         phase=JobPhase.ANNOUNCED.value,
         batch_min=job.batch_min,
         batch_max=job.batch_max,
+        trusted=int(job.trusted),
     )
 
 
@@ -138,6 +142,21 @@ def _phase(connection: Connection, event: Event, phase: JobPhase) -> None:
         f"UPDATE job SET phase = :phase, reason = :reason WHERE id = :job AND phase NOT IN ({_OVER})",
         event,
         phase=phase.value,
+    )
+
+
+def _checked(connection: Connection, event: Event, checked: ScriptChecked) -> None:
+    """A job that is different keeps its size, as `malletrain.decide.entitlement.fixed_size` has it."""
+    do(
+        connection,
+        "UPDATE job SET check_verdict = :verdict, check_text = :text, check_digest = :digest, fixed_nodes ="
+        " CASE WHEN :differs AND trusted = 0 AND elastic = 'live' THEN :nodes END WHERE id = :job",
+        event,
+        verdict=checked.verdict.value,
+        text=checked.text,
+        digest=checked.digest,
+        differs=checked.verdict is ScriptVerdict.DIFFERENT,
+        nodes=whole(checked.nodes),
     )
 
 

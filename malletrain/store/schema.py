@@ -93,7 +93,13 @@ job = Table(
     _maybe_integer("batch_max"),
     _maybe_integer("batch"),
     _maybe_real("noise_scale"),
+    _integer("trusted", 0),
+    _text("check_verdict", ""),
+    _text("check_text", ""),
+    _text("check_digest", ""),
+    _maybe_integer("fixed_nodes"),
     Index("job_by_phase", "phase"),
+    Index("job_by_check", "uid", "check_digest", sqlite_where=text("check_digest <> ''")),
 )
 
 pilot = Table(
@@ -191,15 +197,6 @@ usage = Table(
     _integer("stays", 0),
     _integer("preemptions", 0),
     PrimaryKeyConstraint("day", "job"),
-)
-
-#: No projection: which of two daemons writes (`malletrain.store.pair.replica`). One row, with id 1, or none.
-fence = Table(
-    "fence",
-    metadata,
-    Column("id", Integer, primary_key=True),
-    _integer("epoch"),
-    _integer("pairing", 0),
 )
 
 ledger_image = Table(

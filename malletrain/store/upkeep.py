@@ -38,12 +38,13 @@ EVENTS_PER_TRANSACTION = 900
 #: Pages of 4 KiB that one incremental vacuum gives back.
 _VACUUM_PAGES = 2500
 
-#: Kinds that go to the archive first: only the pool's history and the hole forecast are folded from them, and there
-#: older events have little weight (`malletrain.learn.hole_forecast.HALF_LIFE_S`).
+#: Kinds that go to the archive first: only the pool's history, and which nodes became idle together, are folded from
+#: them, and of both the newest counts.
 _NOTE_KINDS = (
     EventKind.DECIDED.value,
     EventKind.POOL.value,
     EventKind.MAIN_STARTED.value,
+    EventKind.MAIN_ARRIVED.value,
     EventKind.MAIN_MET.value,
     EventKind.MAIN_UNSEEN.value,
     EventKind.HOLES_OPENED.value,

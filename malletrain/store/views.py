@@ -13,7 +13,7 @@ from sqlalchemy import ColumnElement, Connection, Row, Select, func, or_, select
 
 from malletrain.domain.decision import Decision
 from malletrain.domain.event import Event, EventKind
-from malletrain.domain.job import ACTIVE_PHASES, JobPhase, PilotPhase
+from malletrain.domain.job import ACTIVE_PHASES, JobPhase, PilotPhase, ScriptCheck, ScriptVerdict
 from malletrain.domain.snapshot import Snapshot
 from malletrain.store import schema as t
 from malletrain.store.database import reader_engine, storage_errors
@@ -114,6 +114,20 @@ class StoreViews:
             found = self._with_reasons(tuple(map(_job_row, _job_sources(connection, rows, MAX_JOBS))))
         return found[0] if found else None
 
+    def script_check(self, uid: int, digest: str) -> ScriptCheck | None:
+        """What a check found of the script with this digest in the user's newest job that ran it, if it found any."""
+        job = t.job.c
+        query = (
+            select(job.check_verdict, job.check_text)
+            .where(job.uid == uid, job.check_digest == digest, job.check_digest != "")
+            .where(job.check_verdict.in_((ScriptVerdict.EQUAL.value, ScriptVerdict.DIFFERENT.value)))
+            .order_by(job.id.desc())
+            .limit(1)
+        )
+        with storage_errors(self._path), self._engine.begin() as connection:
+            row = connection.execute(query).first()
+        return None if row is None else ScriptCheck(digest, ScriptVerdict(row.check_verdict), row.check_text)
+
     def jobs(
         self, over: bool = True, uid: int | None = None, limit: int = MAX_JOBS, before: int | None = None
     ) -> tuple[JobRow, ...]:
@@ -208,11 +222,11 @@ class StoreViews:
         return rest, sources, pilots
 
     def _with_reasons(self, rows: tuple[JobRow, ...]) -> tuple[JobRow, ...]:
-        """Rows of jobs that wait for nodes with the reason why, after what the journal says."""
+        """Rows of jobs that wait for nodes, or train nothing, with the reason why, after what the journal says."""
         return tuple(_with_reason(row, self._waits(row.id, row.phase)) for row in rows)
 
     def _waits(self, job: int, phase: str) -> str:
-        return self._waiting(job) if phase == JobPhase.QUEUED.value else ""
+        return self._waiting(job) if phase in (JobPhase.QUEUED.value, JobPhase.RUNNING.value) else ""
 
     def last_event(self) -> int:
         """The number of the newest event; 0 before the first."""
@@ -391,7 +405,7 @@ def _job_row(source: _JobSource) -> JobRow:
         min_nodes=row.min_nodes,
         max_nodes=row.max_nodes,
         submitted_at=row.submitted_at,
-        reason=row.reason,
+        reason="; ".join(filter(None, (row.reason, _why_fixed(row)))),
         sizes=tuple(json.loads(row.sizes)),
         weight=row.weight,
         elastic=row.elastic,
@@ -416,7 +430,19 @@ def _job_row(source: _JobSource) -> JobRow:
         batch_max=row.batch_max,
         batch=row.batch if members else None,
         noise_scale=row.noise_scale,
+        trusted=bool(row.trusted),
+        check_verdict=row.check_verdict,
+        check_text=row.check_text,
+        check_digest=row.check_digest,
+        fixed_nodes=row.fixed_nodes,
     )
+
+
+def _why_fixed(row: Row[Any]) -> str:
+    """Why the job keeps its size; "" where it does not, or is over."""
+    if row.fixed_nodes is None or row.ended_at is not None:
+        return ""
+    return ScriptCheck(row.check_digest, ScriptVerdict.DIFFERENT, row.check_text, row.fixed_nodes).why_fixed()
 
 
 def _pilot_row(row: Row[Any]) -> PilotRow:

@@ -271,6 +271,7 @@ class JobRuns:
             gres=self._gres,
             passed=(("output", f"{spec.folder.replace('%', '%%')}/%A_%a.out"),),
             tasks=default_tasks(most),
+            trusted=True,  # a check of each of hundreds of trials would cost more than it tells
         )
 
     def top_up(self, spec: TrialSpec, job: int) -> None:

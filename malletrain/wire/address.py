@@ -14,8 +14,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from malletrain.wire.daemon_url import first_url
 from malletrain.wire.errors import WireError
-from malletrain.wire.failover import urls_in
 
 SYSTEM_CLIENT_FILE = Path("/etc/malletrain/client.toml")
 
@@ -31,7 +31,6 @@ class AddressError(WireError):
 class Address:
     """The daemon's `url`, and the partition, account and QOS of pilots where known.
 
-    `url` may be those of an active and a passive daemon, with a comma between.
     `ca`: a PEM file with the certificates to trust for an https URL. `tls_user`: the daemon's user, who vouches for
     its certificate by MUNGE. `python` runs pilots where a user's own environment has none for them. `source` says
     which file or variable named them.
@@ -138,18 +137,12 @@ def _first_file(environ: Mapping[str, str], system_file: Path) -> Address | None
 
 
 def _checked(text: str, where: str) -> str:
-    """The URLs of `text`, with a comma between.
+    """The URL that `text` gives, or begins with.
 
     Raises:
-        AddressError: one is none.
+        AddressError: it is none.
     """
-    urls = urls_in(text)
-    for url in urls or (text,):
-        _check_url(url, where)
-    return ",".join(urls)
-
-
-def _check_url(url: str, where: str) -> None:
+    url = first_url(text)
     try:
         parts = urlsplit(url)
         usable = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
@@ -157,6 +150,7 @@ def _check_url(url: str, where: str) -> None:
         usable = False
     if not usable:
         raise AddressError(f"{where}: {url!r} is no URL such as http://head.example.org:8470")
+    return url
 
 
 def _xdg(environ: Mapping[str, str], variable: str, fallback: str) -> Path:

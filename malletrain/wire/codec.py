@@ -229,6 +229,11 @@ class Codec:
         return result
 
 
+def one_line(text: str, characters: int) -> str:
+    """The first so many characters, with a blank for each that is not printable, such as a line break."""
+    return "".join(each if each.isprintable() else " " for each in text[:characters])
+
+
 def steers_nothing(text: str) -> str:
     """The text with U+FFFD for each character that is not printable, line breaks and tabs apart.
 

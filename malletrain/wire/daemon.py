@@ -9,8 +9,7 @@ from urllib.parse import quote, urlencode
 
 from malletrain.wire.address import Address, find
 from malletrain.wire.errors import WireError
-from malletrain.wire.http import TIMEOUT_S, Http
-from malletrain.wire.pair_http import DaemonHttp, open_http
+from malletrain.wire.http import Http
 from malletrain.wire.rows import EventRow, JobRow, ProfileRow, PromiseRow, StatusRow, UsageRow
 from malletrain.wire.tls import TlsConnector
 
@@ -25,7 +24,7 @@ class BadAnswer(WireError):
 class DaemonClient:
     """The daemon, as people's commands see it. Each call may raise what `Http` raises, and `BadRow`."""
 
-    def __init__(self, http: DaemonHttp, address: Address) -> None:
+    def __init__(self, http: Http, address: Address) -> None:
         self._http = http
         self.address = address
 
@@ -121,7 +120,7 @@ class DaemonClient:
         link, lifetime = self._field(answer, "link"), self._field(answer, "lifetime_s")
         if not isinstance(link, str) or not isinstance(lifetime, (int, float)):
             raise self._odd("link")
-        return f"{self._http.active_url}/web/#{link}", float(lifetime)
+        return f"{self._http.url}/web/#{link}", float(lifetime)
 
     def drain(self, *, nodes: str, until: float) -> Sequence[str]:
         """Keep pilots off `nodes` (empty: all) until then; the names that it comes to."""
@@ -184,8 +183,6 @@ def client_at(address: Address, environ: Mapping[str, str]) -> DaemonClient:
     """
     socket = environ.get("MUNGE_SOCKET") or None
 
-    def at(url: str, timeout_s: float | None) -> Http:
-        tls = TlsConnector(url, address.ca, address.tls_user, socket) if url.startswith("https:") else None
-        return Http(url, munge_socket=socket, tls=tls, timeout_s=timeout_s or TIMEOUT_S)
-
-    return DaemonClient(open_http(address.url, at), address)
+    url = address.url
+    tls = TlsConnector(url, address.ca, address.tls_user, socket) if url.startswith("https:") else None
+    return DaemonClient(Http(url, munge_socket=socket, tls=tls), address)

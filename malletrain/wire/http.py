@@ -16,6 +16,7 @@ from typing import Any
 from urllib.parse import urlencode, urlsplit
 
 from malletrain.wire import munge
+from malletrain.wire.codec import one_line
 from malletrain.wire.errors import WireError
 from malletrain.wire.tls import NotVouched, TlsConnector
 
@@ -83,11 +84,6 @@ class Http:
         self._token, self._token_until = "", 0.0
         #: Who the daemon takes the caller for: the answer of POST /v1/session without its token.
         self.identity: dict[str, Any] = {}
-
-    @property
-    def active_url(self) -> str:
-        """The URL of the daemon that answers (`malletrain.wire.pair_http`)."""
-        return self.url
 
     def get(self, path: str, query: Query | None = None, *, wait_s: float = 0.0) -> dict[str, Any]:
         """GET `path` (`/v1/jobs`) with a token; `wait_s` is how long a long poll may take, beyond the time-out.
@@ -245,8 +241,7 @@ class Http:
             said = json.loads(data)["error"]
         except (ValueError, KeyError, TypeError, RecursionError):
             said = f"{self.url} answers {answer.status} {answer.reason}: is that malletraind?"
-        printable = "".join(c if c.isprintable() else " " for c in str(said))
-        return printable[:1000]
+        return one_line(str(said), 1000)
 
     def _unavailable(self, error: Exception) -> DaemonUnavailable:
         if isinstance(error, TimeoutError):

@@ -285,9 +285,21 @@ class Failed:
 
 @dataclass(frozen=True, slots=True)
 class Exited:
-    """The script's process is over (reported by the process that started it): exit status, or minus the signal."""
+    """The script's process is over (reported by the process that started it): exit status, or minus the signal;
+    `said`: the last line that it printed, and where."""
 
     status: int
+    said: str = field(default="", metadata={**SPARSE, **WORDS})
+
+
+@dataclass(frozen=True, slots=True)
+class CheckDone:
+    """Whether the script with this digest trains alike at every size: `equal`, `different` or `undecided`, and the
+    first sentence of why."""
+
+    digest: str = field(metadata=NAME)
+    verdict: str = field(metadata=NAME)
+    text: str = field(default="", metadata=WORDS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -299,8 +311,9 @@ class ToppedUp:
 
 
 Message = (
-    Warm | CheckedIn | Fault | Switched | Leaving | Left | Samples | Metric | Finished | Failed | Exited | ToppedUp
-)
+    Warm | CheckedIn | Fault | Switched | Leaving | Left | Samples | Metric | Finished | Failed | Exited | CheckDone
+    | ToppedUp
+)  # fmt: skip
 
 _TYPES: dict[str, type[Any]] = {kind.__name__.lower(): kind for kind in typing.get_args(Message)}
 

@@ -92,7 +92,9 @@ class JobRow(Row):
 
     `rate` is that of the last window of training, `mean_pause_s` the mean stall of its `resizes`; `metrics` the last
     value of each figure that the script reported; `held_tasks` the pilots that wait for a hole; `pilots` lists those
-    that hold a node or are about to.
+    that hold a node or are about to. `check_verdict` says whether its script trains alike at every size (`equal`,
+    `different`, `undecided`; empty: not checked), `check_text` why, `check_digest` which script that was; a job that
+    is `different` stays at `fixed_nodes`, unless its owner answers for it (`trusted`).
     """
 
     id: int
@@ -129,6 +131,11 @@ class JobRow(Row):
     batch_max: int | None = None
     batch: int | None = None
     noise_scale: float | None = None
+    trusted: bool = False
+    check_verdict: str = ""
+    check_text: str = ""
+    check_digest: str = ""
+    fixed_nodes: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,7 +236,8 @@ class PromiseCostRow(Row):
 @dataclass(frozen=True, slots=True)
 class PromiseKeptRow(Row):
     """How the promise was kept for the main jobs that arrived from `since` to `until`: `met` of them met pilots,
-    `delayed` started later for it. `within`: the share that started at most `bound_s` later, and `at_least` its lower
+    `delayed` started later for it; `behind`: so many more waited behind these, later by at most
+    `behind_longest_s`. `within`: the share that started at most `bound_s` later, and `at_least` its lower
     confidence bound at the stated chance; None where no bound is promised or no job arrived. `broken` says which
     promise these jobs show to be broken, or ""."""
 
@@ -245,6 +253,8 @@ class PromiseKeptRow(Row):
     within: float | None = None
     at_least: float | None = None
     broken: str = ""
+    behind: int = 0
+    behind_longest_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

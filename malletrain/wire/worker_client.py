@@ -16,8 +16,8 @@ from typing import Any
 from urllib.parse import quote, urlsplit
 
 from malletrain.wire import messages, munge
+from malletrain.wire.daemon_url import first_url
 from malletrain.wire.errors import WireError
-from malletrain.wire.failover import urls_in
 from malletrain.wire.tls import TlsConnector
 
 TIMEOUT_S = 10.0
@@ -87,7 +87,7 @@ def credential_for(url: str) -> str:
 
 
 class _Target:
-    """One daemon that may be called."""
+    """Where the daemon is called."""
 
     def __init__(self, url: str, host: str, port: int | None, base: str, tls: TlsConnector | None) -> None:
         self.url, self.base = url, base
@@ -116,8 +116,7 @@ class WorkerClient:
     """Calls of one worker. Safe to use from several threads: each has its own connection.
 
     Args:
-        url: the daemon's, such as `http://head:8470`; or those of an active and a passive one, with a comma between:
-            the next call goes to the other one when a call was not answered.
+        url: the daemon's, such as `http://head:8470`.
         identity: the pilot's.
         credential: makes a fresh MUNGE credential; by default `credential_for` the URL that is called.
         welcome: from an earlier hello, made by the process that started this one.
@@ -130,10 +129,7 @@ class WorkerClient:
         credential: Callable[[], str] | None = None,
         welcome: messages.Welcome | None = None,
     ) -> None:
-        self._targets = [_Target.of(each) for each in urls_in(url) or (url,)]
-        self._at = 0
-        self._turning = threading.Lock()
-        self._open: dict[http.client.HTTPConnection, int] = {}
+        self._target = _Target.of(first_url(url))
         self.identity = identity
         self._credential = credential or (lambda: credential_for(self._target.url))
         self._welcome = welcome
@@ -143,10 +139,6 @@ class WorkerClient:
     @property
     def worker(self) -> str:
         return self.identity.worker
-
-    @property
-    def _target(self) -> _Target:
-        return self._targets[self._at]
 
     @property
     def welcome(self) -> messages.Welcome | None:
@@ -205,27 +197,21 @@ class WorkerClient:
         answer = self._call("GET", path, None, wait_s + TIMEOUT_S)
         return messages.parse(messages.Directive, answer) if answer is not None else None
 
+    def is_to_check(self, digest: str) -> bool:
+        """Ask whether the script with this digest is to be checked beside this worker.
+
+        Raises:
+            DaemonUnreachable, TokenUnknown, Rejected: as the names say; an earlier daemon rejects the question.
+        """
+        answer = self._call("POST", f"/v1/workers/{quote(self.worker)}/check", {"digest": digest}, TIMEOUT_S)
+        return isinstance(answer, dict) and answer.get("check") is True
+
     def close(self) -> None:
         """Close this thread's connection."""
         connection = getattr(self._local, "connection", None)
         if connection is not None:
-            self._open.pop(connection, None)
             connection.close()
             self._local.connection = None
-
-    def _turn(self, failed: int) -> None:
-        """Call the other daemon from now on, if target number `failed` is the one that is called. A poll that waits
-        for its answer ends: a suspended daemon keeps its connections."""
-        if len(self._targets) < 2:
-            return
-        with self._turning:
-            if self._at != failed:
-                return
-            self._at = (failed + 1) % len(self._targets)
-            for connection, target in list(self._open.items()):
-                if target == failed and connection.sock is not None:
-                    with suppress(OSError):
-                        connection.sock.shutdown(socket.SHUT_RDWR)
 
     def _call(self, method: str, path: str, body: Any, timeout: float) -> Any:
         headers = {"Accept": "application/json"}
@@ -235,19 +221,16 @@ class WorkerClient:
         if body is not None:
             data = json.dumps(body, allow_nan=False).encode()
             headers["Content-Type"] = "application/json"
-        at = self._at
-        target = self._targets[at]
+        target = self._target
         for attempt in (1, 2):
             kept = getattr(self._local, "connection", None) is not None
             try:
-                status, text = self._exchange(at, method, target.base + path, data, headers, timeout)
+                status, text = self._exchange(method, target.base + path, data, headers, timeout)
                 break
             except (OSError, http.client.HTTPException) as error:
                 self.close()
                 # A kept connection may have been closed by the other side meanwhile: once more on a fresh one.
-                suspended = isinstance(error, TimeoutError) and len(self._targets) > 1
-                if attempt == 2 or not kept or suspended:
-                    self._turn(at)
+                if attempt == 2 or not kept:
                     raise DaemonUnreachable(f"no answer from {target}: {error}") from error
         try:
             answer = json.loads(text) if text else None
@@ -259,23 +242,17 @@ class WorkerClient:
         if status == 401:
             raise TokenUnknown(what)
         if status >= 500 or status == 429:
-            if status == http.client.SERVICE_UNAVAILABLE:
-                self._turn(at)
             raise DaemonUnreachable(f"{target} answered {status}: {what}")
         raise Rejected(what)
 
     def _exchange(
-        self, at: int, method: str, path: str, data: bytes | None, headers: dict[str, str], timeout: float
+        self, method: str, path: str, data: bytes | None, headers: dict[str, str], timeout: float
     ) -> tuple[int, bytes]:
         connection = getattr(self._local, "connection", None)
-        if connection is not None and self._open.get(connection) != at:
-            self.close()
-            connection = None
         if connection is None:
-            connection = self._targets[at].connect(timeout)
+            connection = self._target.connect(timeout)
             connection.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             self._local.connection = connection
-            self._open[connection] = at
         connection.timeout = timeout
         if connection.sock is not None:
             connection.sock.settimeout(timeout)

@@ -47,8 +47,8 @@ from scripts.play.site import FAST_LOOP, Site
 
 ROOT = Path(__file__).resolve().parents[2]
 
-#: Seconds from the decision to start a pilot to its warm worker, by profile (docs/explanation/measurements.md,
-#: "From an idle node to a training step").
+#: Seconds from the decision to start a pilot to its warm worker, by profile (docs/figures.md,
+#: "Harvest").
 ACTIVATE_S = {"fast": 3.5, "site": 14.0}
 
 #: The load average is looked at so often (seconds).

@@ -1,4 +1,4 @@
-"""How long one whole decision takes: holes, forecast, yielding, values, sizing, placement, reconciliation.
+"""How long one whole decision takes: holes, yielding, values, sizing, placement, reconciliation.
 
     python -m scripts.bench.decision [--grid 4734x100,10000x1000] [--kinds imagenet,rough] [--idle 0.1,0.25] \
         [--ticks 60]
@@ -37,7 +37,6 @@ from malletrain.decide.rules import Rules
 from malletrain.domain.decision import Action, CutLimit, LeavePilot, OpenHole, RecyclePilot, StartPilot
 from malletrain.domain.job import Curve, JobPhase, JobView, MalleableJob, Pilot, PilotPhase
 from malletrain.domain.snapshot import Node, NodeState, SlurmJob, SlurmState, Snapshot
-from malletrain.learn.hole_forecast import Forecast
 from malletrain.sizing.policies.greedy import Greedy
 from malletrain.sizing.policy import Policy
 from malletrain.sizing.problem import Problem, Sizes
@@ -80,7 +79,7 @@ class Machine:
     def _open(self, names: list[str]) -> None:
         for name in names:
             self.nodes[name] = replace(self.nodes[name], state=NodeState.IDLE)
-            self.holes[name] = OpenHole(self.now, len(names))
+            self.holes[name] = OpenHole(self.now)
 
     def _fill(self, names: list[str]) -> None:
         while names:
@@ -150,7 +149,7 @@ class Machine:
                 for p in view.active
             ]
         snapshot = Snapshot(self.now, tuple(self.nodes.values()), tuple(rows))
-        return Situation(snapshot, dict(self.views), self.now, open_holes=dict(self.holes), forecast=Forecast())
+        return Situation(snapshot, dict(self.views), self.now, open_holes=dict(self.holes))
 
 
 class Keeping(Policy):
@@ -195,7 +194,7 @@ def main() -> int:
 def measured(nodes: int, jobs: int, kind: str, idle: float, args: argparse.Namespace) -> dict[str, object]:
     """One machine, its decisions timed."""
     machine = Machine(nodes, jobs, kind, idle, args.churn, args.queue, seed=nodes + jobs)
-    rules = Rules(forecast=True, max_pilots=10**9)
+    rules = Rules(max_pilots=10**9)
     policy, memo = Keeping(args.policy), DecisionCache()
     seconds, acts = [], []
     actions: tuple[Action, ...] = ()

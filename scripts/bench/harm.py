@@ -12,7 +12,7 @@ switch; staff makes reservations meanwhile. Times of the log are divided by a fa
 With `--promise` the daemon knows no arrivals at first: its reserve is the whole machine until it has seen some fifty.
 With `--learn` the pilots' arm first plays another window of the log alone, without a promise; then its daemon starts
 anew with one, and has arrivals from accounting and from its journal how quickly pilots leave, as on a site.
-`--skip-epilog` puts the script of docs/how-to/admin-epilog.md before the prolog and epilog of the pilots' arm.
+`--skip-epilog` puts the script of docs/how-to/admin-slurm.md before the prolog and epilog of the pilots' arm.
 
 Pilots run a job in restart mode whose script only sleeps: training itself would take this machine's processors from
 all four labs.
@@ -23,6 +23,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import shutil
 import signal
 import sqlite3
@@ -44,7 +45,7 @@ from scripts.bench.harvest_epilog import install as skip_epilog
 from scripts.lab import Lab, LabError
 from scripts.lab.conf import EPILOG_S, PROLOG_S
 from scripts.play.arm import LEAF, Arm, lab_config, labs_up
-from scripts.play.harm import ARMS, BASE, PILOTS, PREEMPTION, summary
+from scripts.play.harm import ARMS, BASE, PILOTS, PREEMPTION, SITE_CYCLE_S, summary
 from scripts.play.load import MainJob, from_log, of_all_kinds
 from scripts.play.player import Player
 from scripts.play.predicted import idle_spans, node_changes
@@ -90,6 +91,10 @@ def main() -> int:
         "--learn", type=float, default=0.0, metavar="S", help="seconds of another window, played first"
     )
     parser.add_argument("--learn-choice", type=int, default=0, help="which window, as --choice")
+    parser.add_argument(
+        "--phase", type=float, default=7.0, metavar="S",
+        help="profile site: the play begins so long after a backfill cycle of the pilots' arm",
+    )  # fmt: skip
     parser.add_argument("--skip-epilog", action="store_true", help="pilots skip the site's prolog and epilog")
     parser.add_argument("--json", type=Path, help="write the run to this file")
     parser.add_argument("--journal", type=Path, help="keep the pilots' arm's journal here (SQLite)")
@@ -120,6 +125,8 @@ def play(options: argparse.Namespace) -> dict[str, object]:
         if options.learn:
             configs[PILOTS] = replace(configs[PILOTS], accounting=True)
         labs = labs_up(stack, directory, configs)
+        if options.profile == "site":
+            align_cycles(list(labs.values()))
         if options.skip_epilog:
             skip_epilog(labs[PILOTS])
         loop = options.loop or (FAST_LOOP if options.profile == "fast" else [])
@@ -146,6 +153,8 @@ def play(options: argparse.Namespace) -> dict[str, object]:
             arm.reset()
         load_before = os.getloadavg()[0]
         begin = time.time() + 2.0
+        if options.profile == "site":
+            begin = at_phase(begin, cycles_count_from(labs[PILOTS]), options.phase)
         for turn, arm in enumerate(arms):
             # One after the other, each time another first: at the same moment the last would wait for a processor.
             arm.start(begin + STAGGER_S[options.profile] * ((turn + options.choice) % len(arms)))
@@ -186,6 +195,7 @@ def play(options: argparse.Namespace) -> dict[str, object]:
             "promise": options.promise,
             "loop": loop,
             "skip_epilog": options.skip_epilog,
+            "phase": options.phase,
             "learn": [options.learn, options.learn_choice],
             "begin": begin,
             "seconds": options.seconds,
@@ -218,6 +228,22 @@ def align_cycles(labs: Sequence[Lab]) -> None:
         lab.start("slurmctld")
     for lab in labs:
         lab.wait_for(partial(knows_its_nodes, lab), 60, "slurmctld and its nodes")
+
+
+def cycles_count_from(lab: Lab) -> float:
+    """When slurmctld began (Unix seconds): backfill cycles come every `SITE_CYCLE_S` from there. (sdiag shows none
+    before there is a job to plan.)"""
+    began = re.findall(
+        r"\[(\S+)\.(\d+)\] Running as primary", (lab.log / "slurmctld.log").read_text(errors="replace")
+    )
+    at, milliseconds = began[-1]
+    return time.mktime(time.strptime(at, "%Y-%m-%dT%H:%M:%S")) + int(milliseconds) / 1000
+
+
+def at_phase(earliest: float, cycle_at: float, phase_s: float) -> float:
+    """The first moment from `earliest` on that comes `phase_s` after a backfill cycle. Which jobs a cycle meets just
+    after they came decides what comes after them: plays are compared at one phase."""
+    return earliest + (cycle_at + phase_s - earliest) % SITE_CYCLE_S
 
 
 def has_ended(lab: Lab) -> bool:

@@ -1,7 +1,7 @@
 """What a prolog and an epilog cost pilots and main jobs, and what it brings to skip them in the harvest partition.
 
 On a lab of profile `site` (prolog and epilog of 10 s each, backfill every 30 s): as the site has them, and behind the
-script of docs/how-to/admin-epilog.md. Printed for each: seconds from a pilot's start in Slurm to its first command;
+script of docs/how-to/admin-slurm.md. Printed for each: seconds from a pilot's start in Slurm to its first command;
 from its end to an idle node; and from a main job's submission, half a second after which two pilots leave its nodes,
 to its start in Slurm.
 
@@ -24,7 +24,7 @@ from pathlib import Path
 from scripts.lab import Lab, LabConfig
 
 ROOT = Path(__file__).resolve().parents[2]
-RECIPE = ROOT / "docs" / "how-to" / "admin-epilog.md"
+RECIPE = ROOT / "docs" / "how-to" / "admin-slurm.md"
 
 NODES = 4
 WHAT = ("pilot's first command", "node idle again", "main job's start")

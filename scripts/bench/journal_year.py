@@ -4,6 +4,10 @@ The events of a site are appended day by day, with the times that they would hav
 nothing else is simulated. By default that of 10,000 nodes: 100 pilots at a time in 50 jobs, a look every 10 s that
 finds other counts and holes, jobs of two days, pilots of half an hour. Windows of training come every `--window-s`
 seconds of each job: at the shortest, 3 s, a day has 1.4 million. At the end the journal is read as a start reads it.
+
+    python -m scripts.bench.journal_year --fold 10 4000 40000
+
+prints what folding an event of a pilot's end takes where so many pilots of one node run, and writes no journal.
 """
 
 from __future__ import annotations
@@ -42,6 +46,7 @@ from malletrain.domain.event import (
     WorkerWarm,
 )
 from malletrain.domain.job import MalleableJob
+from malletrain.loop.ledger import Ledger
 from malletrain.store.journal import SqliteJournal
 from malletrain.store.upkeep import DAY_S, Upkeep
 
@@ -126,8 +131,13 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=50, help="at a time")
     parser.add_argument("--pilots", type=int, default=2, help="of each job")
     parser.add_argument("--window-s", type=float, default=3.0)
+    parser.add_argument("--fold", type=int, nargs="+", metavar="NODES", help="time the fold alone, at so many nodes")
     parser.add_argument("--folder", type=Path, help="for the journal; it is kept there")
     asked = parser.parse_args()
+    for nodes in asked.fold or ():
+        print(json.dumps({"nodes": nodes, "us an event": round(1e6 * fold_s(nodes), 1), "load": os.getloadavg()[0]}))
+    if asked.fold:
+        return
     with tempfile.TemporaryDirectory() as temporary:
         folder = asked.folder or Path(temporary)
         folder.mkdir(parents=True, exist_ok=True)
@@ -142,6 +152,27 @@ def main() -> None:
                     print(json.dumps({"day": day + 1, **figures(folder, journal)}), flush=True)
         with SqliteJournal(folder / "journal.db") as journal:
             print(json.dumps({**starts(journal, asked), "load": os.getloadavg()[0]}))
+
+
+def fold_s(nodes: int) -> float:
+    """Seconds of processor time to fold one event of a pilot's end, the mean of 500 ends, where there are `nodes`
+    pilots, in jobs of 64 at most."""
+    ledger, ends = Ledger(), []
+    for first in range(0, nodes, 64):
+        number, pilots = first // 64 + 1, min(64, nodes - first)
+        job = MalleableJob(number, f"job{number}", f"user{number % 20}", 5000, "harvest", 1, 64, START)
+        ledger.apply(
+            [Event(START, JobAnnounced(job), number), Event(START, TasksAdded(number, tuple(range(64))), number)]
+        )
+        for which in range(pilots):
+            pilot = f"{number}_{which}"
+            stay = list(_stay(number, pilot, f"n{first + which:05d}", START, 1, (pilot,)))
+            ledger.apply(stay[:-4])
+            ends.append(stay[-4:])
+    some = [event for stay in ends[:: max(1, nodes // 500)] for event in stay]
+    begun = time.process_time()
+    ledger.apply(some)
+    return (time.process_time() - begun) / len(some)
 
 
 def starts(journal: SqliteJournal, asked: argparse.Namespace) -> dict[str, float]:

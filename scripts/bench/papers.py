@@ -4,7 +4,7 @@
 
 For each seed paper: what it claims, what was measured here against what, with 95 % intervals. It runs parts of the
 benches `advisor`, `policies` and of the replay; each of them has more. `--quick` takes the fewest runs that give an
-interval. `--write` puts the table into docs/explanation/papers.md, dated; it is run by hand.
+interval. `--write` puts the table into docs/figures.md, dated; it is run by hand.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from malletrain.domain.job import ResizeCosts
 from malletrain.replay import Window, cluster_trace, mix, parse_policy, read_trace, replay
 from scripts.bench import advisor, policies
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "explanation" / "papers.md"
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "figures.md"
 BEGIN_MARK, END_MARK = "<!-- scripts.bench.papers -->", "<!-- end -->"
 
 #: A paper, what it claims, what was measured and against what, the figure, and the command that has more.
@@ -137,8 +137,12 @@ def others(args: Namespace) -> list[Row]:
 
 
 def table(rows: list[Row]) -> str:
-    head = "| paper | its claim | measured here | mean [95 %] | more |\n|---|---|---|---|---|\n"
-    return head + "".join("| " + " | ".join(row) + " |\n" for row in rows)
+    """Paper and claim stand in the first row of each paper alone."""
+    text = "| paper | its claim | measured here | mean [95 %] | more |\n|---|---|---|---|---|\n"
+    for before, row in zip([("",) * 5, *rows], rows, strict=False):
+        head = "| | " if row[:2] == before[:2] else f"| {row[0]} | {row[1]} "
+        text += f"{head}| {' | '.join(row[2:])} |\n"
+    return text
 
 
 def aims_table(rows: list[tuple[str, str, str, str]]) -> str:

@@ -41,6 +41,7 @@ BURSTS: dict[str, dict[str, Any]] = {
     "hetjobs of two": {"het": True},
     "each planned, of another limit": {"planned": True},
     "an array": {"array": True},
+    "an array, --switches=1": {"array": True, "switches": 1},
     "wide": {"node_count": 300},
 }
 BURST_JOBS = 500

@@ -1,4 +1,4 @@
-"""A private, real Slurm cluster on one machine, for tests, demo and benches. See docs/reference/slurm-lab.md."""
+"""A private, real Slurm cluster on one machine, for tests, demo and benches. See docs/contributing.md."""
 
 from scripts.lab.api import Lab
 from scripts.lab.conf import LabConfig

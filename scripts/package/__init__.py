@@ -1,1 +1,1 @@
-"""Packages of MalleTrain for Debian and RPM systems. See docs/how-to/admin-packages.md."""
+"""Packages of MalleTrain for Debian and RPM systems. See docs/how-to/admin-install.md."""

@@ -1,4 +1,4 @@
-"""Builds packages of this checkout. See docs/how-to/admin-packages.md.
+"""Builds packages of this checkout. See docs/how-to/admin-install.md.
 
     python3 -m scripts.package deb  [--output dist]      malletrain_VERSION-1_ARCH.deb; needs dpkg-deb
     python3 -m scripts.package rpm  [--output dist]      malletrain-VERSION-1.ARCH.rpm; needs rpmbuild

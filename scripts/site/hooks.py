@@ -14,10 +14,9 @@ ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
 
 #: Folders of docs, by the heading that they have in the navigation; quick starts come from mkdocs.yml.
-FOLDERS = {"How-to": "how-to", "Look up": "reference", "Understand": "explanation", "Measurements": "measurements",
-           "Decisions": "adr"}  # fmt: skip
+FOLDERS = {"How-to": "how-to", "Look up": "reference", "Understand": "explanation", "Decisions": "adr"}
 SINGLE_PAGES = {"Learn": ["tutorial.md", "tutorial-study.md", "gallery.md"],
-                "About": ["faq.md", "architecture.md", "glossary.md", "security.md", "reliability.md",
+                "About": ["figures.md", "faq.md", "architecture.md", "glossary.md", "security.md", "reliability.md",
                           "contributing.md"]}  # fmt: skip
 
 _LINK = re.compile(r"\]\((?!https?:|#|mailto:)([^)\s#]+)(#[^)\s]*)?\)")

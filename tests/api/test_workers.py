@@ -16,6 +16,7 @@ from starlette.types import Message
 
 from malletrain.api.worker_routes import _body
 from malletrain.domain.event import EventKind
+from malletrain.domain.job import ScriptCheck, ScriptVerdict
 from malletrain.wire import messages
 from malletrain.wire.worker_client import PilotIdentity, Rejected, TokenUnknown, WorkerClient
 from scripts.lab.ports import free_port
@@ -263,3 +264,36 @@ def test_bad_polls_are_refused(daemon: Coordinator, query: str) -> None:
     status, answer = raw(daemon, "GET", f"/v1/workers/{worker.worker}/plan?{query}", token=token)
     assert status == 400
     assert answer["error"]
+
+
+def test_a_worker_asks_once_whether_its_script_is_to_be_checked_and_says_what_was_found(daemon: Coordinator) -> None:
+    first, second = client(daemon), client(daemon, 1)
+    for worker in (first, second):
+        worker.hello()
+    digest = "0123456789abcdef"
+    assert first.is_to_check(digest)
+    assert not second.is_to_check(digest)
+    first.report([messages.CheckDone(digest, "different", "the average is each worker's own")])
+    (found,) = [event for event in daemon.events if event.kind is EventKind.SCRIPT_CHECKED]
+    assert found.reason == "the average is each worker's own"
+    assert not first.is_to_check(digest)
+    token = second.welcome.token if second.welcome else ""
+    path = f"/v1/workers/{first.worker}/check"
+    body = json.dumps({"digest": digest}).encode()
+    assert raw(daemon, "POST", path, body, token)[0] == 401, "nobody asks for another"
+    for bad in (b"[]", b"{}", b'{"digest": "../etc"}', b'{"digest": "' + b"0" * 5000 + b'"}'):
+        status, answer = raw(daemon, "POST", path, bad, first.welcome.token if first.welcome else "")
+        assert status in (400, 413), answer
+    assert first.is_to_check("f" * 16) is False, "it keeps its size to its end"
+    with pytest.raises(Rejected, match="text: must be text"):
+        first.report([messages.CheckDone(digest, "equal", "x" * 5000)])
+
+
+def test_a_script_that_another_job_of_the_same_user_ran_is_not_checked_again(daemon: Coordinator) -> None:
+    before = ScriptCheck("0123456789abcdef", ScriptVerdict.EQUAL)
+    daemon.gate._checked = lambda uid, digest: before if digest == before.digest else None
+    worker = client(daemon)
+    worker.hello()
+    assert not worker.is_to_check(before.digest)
+    assert [event.kind for event in daemon.events][-1] is EventKind.SCRIPT_CHECKED
+    assert worker.is_to_check("f" * 16)

@@ -1,4 +1,4 @@
-"""The script of docs/how-to/admin-epilog.md: pilots get the short scripts, all other jobs the site's own."""
+"""The script of docs/how-to/admin-slurm.md: pilots get the short scripts, all other jobs the site's own."""
 
 from __future__ import annotations
 

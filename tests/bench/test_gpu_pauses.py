@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from scripts.bench.gpu import pauses
 from scripts.bench.gpu.pauses import FABRICS, Fabric, Training, connect_s, grow_s, kill_s, shrink_s, step_s, sum_s
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "explanation" / "gpu-pauses.md"
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "how-to" / "gpu.md"
 GPT2 = Training(0.5e9, 1.5e9, 0.011, 0.022, 4)
 
 nodes = st.sampled_from([1, 2, 4, 8, 32, 128, 512])
@@ -62,9 +62,8 @@ def test_it_says_what_was_measured_on_one_gpu() -> None:
 
 
 def test_the_page_shows_what_the_model_says(monkeypatch: pytest.MonkeyPatch) -> None:
-    for words in ([], ["--fabric", "10gbe", "--gpus", "1"]):
-        monkeypatch.setattr(sys, "argv", ["pauses", *words])
-        said = io.StringIO()
-        with contextlib.redirect_stdout(said):
-            pauses.main()
-        assert said.getvalue() in PAGE.read_text(), said.getvalue()
+    monkeypatch.setattr(sys, "argv", ["pauses"])
+    said = io.StringIO()
+    with contextlib.redirect_stdout(said):
+        pauses.main()
+    assert said.getvalue() in PAGE.read_text(), said.getvalue()

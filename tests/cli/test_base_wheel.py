@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 
+from malletrain import pip_install
 from tests.test_house import ROOT
 
 
@@ -16,7 +17,7 @@ def test_malletraind_says_what_to_install() -> None:
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr == (
         "malletraind: structlog is not installed here: the daemon needs more than the base package: "
-        "pip install 'malletrain[daemon]'\n"
+        f"{pip_install('daemon')}\n"
     )
 
 

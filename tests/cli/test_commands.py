@@ -307,7 +307,9 @@ def test_a_missing_package_is_named_with_its_extra(monkeypatch: pytest.MonkeyPat
         raise ModuleNotFoundError("No module named 'numpy'", name="numpy")
 
     monkeypatch.setattr("importlib.import_module", missing)
-    with pytest.raises(click.UsageError, match=r"status needs the package numpy: pip install 'malletrain\[daemon\]'"):
+    with pytest.raises(
+        click.UsageError, match=r"status needs the package numpy: pip install '\./malletrain-\S+\.whl\[daemon\]'"
+    ):
         LazyGroup(name="x").get_command(click.Context(cli), "status")
 
 

@@ -58,16 +58,14 @@ def test_the_admins_how_to_uses_the_daemons_own_places() -> None:
     text = "\n".join(page.read_text() for page in ADMIN)
     assert str(config.SYSTEM_FILE) in text
     assert f"port {config.Config().api.port}" in text
-    # The page on packages names files and variables of Ansible so.
-    named = [name for page in ADMIN if page.stem != "admin-packages" for name in METRIC.findall(page.read_text())]
+    # The guide to installation names files of packages and variables of Ansible so.
+    named = [name for page in ADMIN if page.stem != "admin-install" for name in METRIC.findall(page.read_text())]
     assert named
     for name in named:
-        from malletrain.daemon.failover.failover_metrics import FailoverMetrics
         from malletrain.daemon.views.metrics import Metrics
         from tests.daemon.test_metrics import Clock
 
         metrics = Metrics(Clock())
-        FailoverMetrics(metrics.registry)
         assert name in metrics.render().decode(), name
 
 

@@ -25,14 +25,15 @@ PARTITION = "PartitionName=harvest PriorityTier=0 PreemptMode=REQUEUE MaxTime=UN
 NOT_REPLAYED = {
     "user_weights", "account_weights", "account_shares", "max_weight", "limits", "user_share", "budgets", "probing",
     "classes", "class_features", "join_s", "idle_s", "max_faults", "set_aside_s", "claim_patience_s", "max_top_up",
-    "auto_horizon", "keep_leaves", "exit_s", "promise", "keep_why", "cap_why",
+    "keep_leaves", "exit_s", "free_s", "promise", "keep_why", "cap_why",
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("more", ["", "KillWait                = 45 sec\nOverTimeLimit           = 1 min\n"])
 @pytest.mark.parametrize("file", ["small.toml", "large.toml", "own"])
 def test_the_replayed_daemon_has_the_daemons_rules(file: str, more: str) -> None:
-    own = '[pool]\nstage = "few"\nfew_pilots = 7\nexclude = ["n[1-3]"]\n[pilot]\nmargin_s = 12\nmax_minutes = 20\n'
+    own = '[pool]\nstage = "few"\nspare_hetjobs = true\nexclude = ["n[1-3]"]\n'
+    own += "[pilot]\nmargin_s = 12\nmax_minutes = 20\n"
     config = configuration.parse(own, "own") if file == "own" else configuration.load(SITES / file)
     said = CONFIG.format(more=more)
     live = rules_from(config, parse(said, PARTITION))

@@ -130,7 +130,7 @@ def run(main: Any, argv: Sequence[str], stdin: bytes = b"") -> Done:
 
 def policies() -> tuple[str, ...]:
     """The names of the policies that are shipped; a site's own are none of ours."""
-    return registry.names()
+    return tuple(sorted(registry.SHIPPED))
 
 
 # --- Events ---------------------------------------------------------------------------------------------------
@@ -275,8 +275,6 @@ def rules(
     max_pilot_s: float = 3600.0,
     max_starts: int = 0,
     exit_s: float | None = None,
-    forecast: bool = False,
-    auto_horizon: bool = False,
     exclude: Sequence[str] = (),
 ) -> Rules:
     """What a site allows. `caps`, `floors`, `budgets` (node-seconds a day) and `shares` are by account."""
@@ -305,8 +303,6 @@ def rules(
         exit_s=exit_s,
         margin_s=10.0,
         min_hole_s=70.0,
-        forecast=forecast,
-        auto_horizon=auto_horizon,
         exclude_nodes=frozenset(exclude),
     )
 
@@ -323,7 +319,7 @@ def decision_row(it: Decision) -> Json:
         "status": it.status.value,
         "objective": it.objective,
         "holes": [
-            {"node": h.node, "until": h.until, "reason": h.reason, "expected_s": h.expected_s, "cohort": h.cohort}
+            {"node": h.node, "until": h.until, "reason": h.reason, "expected_s": None, "cohort": h.cohort}
             for h in it.holes
         ],
         "actions": [action_row(action) for action in it.actions],

@@ -271,7 +271,7 @@ def site_rules(text: str, config: str, partitions: str) -> Json:
             breaker.pause_s,
         ],
         "partition": rules.harvest_partition,
-        "horizon_s": [rules.horizon_s, rules.auto_horizon],
+        "horizon_s": rules.horizon_s,
         "objective": [rules.objective.value, rules.alpha],
         "weights": [dict(rules.user_weights), dict(rules.account_weights), dict(rules.account_shares)],
         "limits": [
@@ -296,6 +296,5 @@ def site_rules(text: str, config: str, partitions: str) -> Json:
         "start": [rules.start_patience_s, rules.unknown_s, rules.claim_patience_s, rules.claim_again_s],
         "ends": [rules.exit_patience_s, rules.max_top_up, rules.max_failures],
         "probing": [rules.probing.profile.value, rules.probing.windows, rules.probing.share, rules.probing.each],
-        "forecast": rules.forecast,
         "nodes": [sorted(rules.include_nodes), sorted(rules.exclude_nodes)],
     }

@@ -7,6 +7,8 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
+from malletrain.slurm.formats.hostlist import opened
+
 Row = dict[str, str]
 
 MARK = re.compile("\x1e[0-9a-f]{8}\x1e")
@@ -88,7 +90,7 @@ def show(what: list[str], state: Any) -> tuple[int, str, str]:
     if what[0] != "node":
         return 0, state.get(what[0], ""), ""
     nodes: dict[str, str] = state["nodes"]
-    names = what[1].split(",") if len(what) > 1 else list(nodes)
+    names = opened(what[1]) if len(what) > 1 else list(nodes)
     for name in names:
         if name not in nodes:
             return 1, "", f"Node {name} not found\n"

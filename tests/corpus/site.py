@@ -60,18 +60,16 @@ qos = "hqos"
 keep_idle = 3
 keep_leaves = 1
 stage = "few"
-few_pilots = 6
 include = ["n[000-005]"]
 exclude = ["n003"]
 [pilot]
 max_minutes = 45
 max_nodes = 4
 margin_s = 25.0
-start_patience_s = 70.0
 leave_patience_s = 20.0
 [loop]
 tick_s = 20.0
-horizon_s = "auto"
+horizon_s = 240.0
 [sizing]
 objective = "fair"
 alpha = 0.7

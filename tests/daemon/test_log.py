@@ -28,7 +28,7 @@ def as_before() -> Iterator[None]:
 
 def test_json_off_a_terminal() -> None:
     stream = io.StringIO()
-    log.configure(level="info", style="auto", environ={}, stream=stream).info("serving", url="http://h:1")
+    log.configure(level="info", environ={}, stream=stream).info("serving", url="http://h:1")
     line = json.loads(stream.getvalue())
     assert (line["event"], line["url"], line["level"], line["logger"]) == (
         "serving",
@@ -40,7 +40,7 @@ def test_json_off_a_terminal() -> None:
 
 def test_lines_of_libraries_have_the_same_shape_and_their_extras() -> None:
     stream = io.StringIO()
-    log.configure(level="info", style="json", environ={}, stream=stream)
+    log.configure(level="info", environ={}, stream=stream)
     logging.getLogger("malletrain.api").warning("slow: %s", "x", extra={"status": 200, "color_message": "\x1b[36m"})
     line = json.loads(stream.getvalue())
     assert (line["event"], line["status"], line["level"]) == ("slow: x", 200, "warning")
@@ -49,7 +49,7 @@ def test_lines_of_libraries_have_the_same_shape_and_their_extras() -> None:
 
 def test_an_exception_is_one_line_of_json() -> None:
     stream = io.StringIO()
-    logger = log.configure(level="info", style="json", environ={}, stream=stream)
+    logger = log.configure(level="info", environ={}, stream=stream)
     try:
         int("x")
     except ValueError:
@@ -60,7 +60,7 @@ def test_an_exception_is_one_line_of_json() -> None:
 
 def test_journald_is_told_the_priority() -> None:
     stream = io.StringIO()
-    logger = log.configure(level="debug", style="json", environ={"JOURNAL_STREAM": "8:1"}, stream=stream)
+    logger = log.configure(level="debug", environ={"JOURNAL_STREAM": "8:1"}, stream=stream)
     logger.debug("a")
     logger.error("b")
     lines = stream.getvalue().splitlines()
@@ -88,7 +88,7 @@ def test_the_journal_gets_every_field(tmp_path: Path, monkeypatch: pytest.Monkey
         monkeypatch.setattr(log, "JournalHandler", lambda to: journald.JournalHandler(to, tmp_path / "socket"))
         where = os.fstat(stream.fileno())
         environ = {"JOURNAL_STREAM": f"{where.st_dev}:{where.st_ino}"}
-        logger = log.configure(level="info", style="auto", environ=environ, stream=stream)
+        logger = log.configure(level="info", environ=environ, stream=stream)
         logger.warning("pilot left", job=3, **{"node-name": "n1\nMESSAGE=forged"})
         told = fields_of(journal.recv(65536))
         assert (told["PRIORITY"], told["SYSLOG_IDENTIFIER"], told["MALLETRAIN_JOB"]) == ("4", "malletraind", "3")
@@ -107,8 +107,8 @@ def test_a_stream_that_is_not_the_journals_stays_a_stream() -> None:
 
 def test_levels_below_the_configured_one_are_left_out_and_settings_are_replaced() -> None:
     first, second = io.StringIO(), io.StringIO()
-    log.configure(level="info", style="json", environ={}, stream=first)
-    logger = log.configure(level="error", style="console", environ={}, stream=second)
+    log.configure(level="info", environ={}, stream=first)
+    logger = log.configure(level="error", environ={}, stream=second)
     logger.warning("quiet")
     logger.error("loud", n=1)
     assert first.getvalue() == ""
@@ -119,7 +119,7 @@ def test_levels_below_the_configured_one_are_left_out_and_settings_are_replaced(
 
 def test_requests_that_the_end_of_the_server_cuts_off_are_no_errors() -> None:
     stream = io.StringIO()
-    log.configure(level="info", style="json", environ={}, stream=stream)
+    log.configure(level="info", environ={}, stream=stream)
     uvicorn = logging.getLogger("uvicorn.error")
     for error in (asyncio.CancelledError("cut off"), RuntimeError("a bug")):
         uvicorn.error("Exception in ASGI application\n", exc_info=error)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import nullcontext, suppress
+from itertools import count
 
 import pytest
 
@@ -17,12 +19,17 @@ from malletrain.slurm.site.site_facts import Harvest
 from tests.world import World
 
 
+def requests_of(world: World, account: str = "", account_of: Callable[[str], str] | None = None) -> LoopRequests:
+    """Requests on the world's loop; jobs are numbered from 1. `account`: of the pilots."""
+    loop, harvest, numbers = world.loop, Harvest("harvest", account), count(1)
+    return LoopRequests(
+        loop, nullcontext(), world.clock, harvest, lambda count: (), lambda: next(numbers), account_of=account_of
+    )
+
+
 def test_a_request_that_is_sent_again_is_one_job_of_its_owner() -> None:
     world = World()
-    numbers = iter(range(1, 100))
-    requests = LoopRequests(
-        world.loop, nullcontext(), world.clock, Harvest("harvest"), lambda count: (), lambda: next(numbers)
-    )
+    requests = requests_of(world)
     ada, bob = (Identity(uid, uid, user) for uid, user in ((1001, "ada"), (1002, "bob")))
     wanted = NewJob("trial-1", 1, 4, profile="active", key="abc")
     first = requests.announce(wanted, ada)
@@ -36,13 +43,53 @@ def test_a_request_that_is_sent_again_is_one_job_of_its_owner() -> None:
     assert again.views()[first].job.profile is Profile.ACTIVE
 
 
+class Killed(Exception):
+    """The daemon, between two writes."""
+
+
+def die_after_one_write(world: World) -> None:
+    append, written = world.journal.append, list[int]()
+
+    def once(events: Iterable[Event]) -> Sequence[Event]:
+        if written:
+            raise Killed
+        written.append(1)
+        return append(events)
+
+    world.journal.append = once  # type: ignore[method-assign]
+
+
+def test_a_daemon_that_is_killed_never_has_a_job_without_its_dependency() -> None:
+    """A repeated request is given the job that is there: it ran at once."""
+    world = World()
+    requests = requests_of(world)
+    ada = Identity(1001, 1001, "ada")
+    first = requests.announce(NewJob("a", 1, 4), ada)
+    die_after_one_write(world)
+    with suppress(Killed):
+        requests.announce(NewJob("b", 1, 4, key="b", after=(("afterok", first),)), ada)
+    again = Ledger()
+    again.apply(world.journal.events)
+    assert again.views()[2].phase is JobPhase.HELD
+
+
+def test_a_daemon_that_is_killed_never_has_one_array_for_two_jobs() -> None:
+    world = World()
+    requests = requests_of(world)
+    ada = Identity(1001, 1001, "ada")
+    first, second = (requests.announce(NewJob("digits", 1, 4), ada) for _ in range(2))
+    requests.attach_array(first, 4711, 2, ada)
+    die_after_one_write(world)
+    with suppress(Killed):
+        requests.attach_array(second, 4711, 2, ada)
+    again = Ledger()
+    again.apply(world.journal.events)
+    assert again.unseen_arrays() == {second: (4711,)}
+
+
 def test_a_job_is_of_the_account_that_its_owner_is_charged_to() -> None:
     world = World()
-    numbers = iter(range(1, 100))
-    requests = LoopRequests(
-        world.loop, nullcontext(), world.clock, Harvest("harvest", "harvest"), lambda count: (),
-        lambda: next(numbers), account_of=lambda user: f"of-{user}",
-    )  # fmt: skip
+    requests = requests_of(world, "harvest", lambda user: f"of-{user}")
     ada = Identity(1001, 1001, "ada")
     number = requests.announce(NewJob("digits", 1, 4, account="harvest"), ada)
     assert world.loop.views[number].job.account == "of-ada"
@@ -51,10 +98,7 @@ def test_a_job_is_of_the_account_that_its_owner_is_charged_to() -> None:
 def test_a_user_announces_few_jobs_without_an_array() -> None:
     """Each would cost everybody: a row of the status, a part of each decision."""
     world = World()
-    numbers = iter(range(1, 1000))
-    requests = LoopRequests(
-        world.loop, nullcontext(), world.clock, Harvest("harvest"), lambda count: (), lambda: next(numbers)
-    )
+    requests = requests_of(world)
     mallory, alice = Identity(1001, 1001, "mallory"), Identity(1002, 1002, "alice")
     wanted = NewJob("x", 1, 4)
     made = [requests.announce(wanted, mallory) for _ in range(MAX_UNATTACHED_JOBS)]
@@ -73,10 +117,7 @@ def test_a_job_whose_array_slurm_lost_fails_when_its_number_is_another_jobs() ->
     """slurmctld was killed before it had saved the first array, and gave its number to the owner's next one. The
     daemon, away meanwhile, took that one's tasks for those of both: the first job waited for ever."""
     world = World()
-    numbers = iter(range(1, 100))
-    requests = LoopRequests(
-        world.loop, nullcontext(), world.clock, Harvest("harvest"), lambda count: (), lambda: next(numbers)
-    )
+    requests = requests_of(world)
     ada = Identity(1001, 1001, "ada")
     first, second = (requests.announce(NewJob("digits", 1, 4), ada) for _ in range(2))
     for job in (first, second, second):
@@ -90,10 +131,7 @@ def test_a_job_whose_array_slurm_lost_fails_when_its_number_is_another_jobs() ->
 
 def test_an_array_is_of_one_job_until_slurm_uses_its_number_again() -> None:
     world = World()
-    numbers = iter(range(1, 100))
-    requests = LoopRequests(
-        world.loop, nullcontext(), world.clock, Harvest("harvest"), lambda count: (), lambda: next(numbers)
-    )
+    requests = requests_of(world)
     ada = Identity(1001, 1001, "ada")
     first, second, third = (requests.announce(NewJob("digits", 1, 4), ada) for _ in range(3))
     requests.attach_array(first, 4711, 2, ada)
@@ -112,7 +150,7 @@ def test_an_array_is_of_one_job_until_slurm_uses_its_number_again() -> None:
 
 def test_a_drain_takes_the_lists_that_slurm_takes_and_refuses_what_names_no_node() -> None:
     world = World(12)
-    requests = LoopRequests(world.loop, nullcontext(), world.clock, Harvest("harvest"), lambda count: (), lambda: 1)
+    requests = requests_of(world)
     root = Identity(0, 0, "root")
     world.loop.tick()
     assert list(requests.drain("n[9-11],n0", 9e9, root)) == ["n0", "n10", "n11", "n9"]

@@ -63,7 +63,7 @@ def test_objective_weights_wait_and_limits() -> None:
     found = rules(
         """
         [loop]
-        horizon_s = "auto"
+        horizon_s = 240.0
         [sizing]
         objective = "fair"
         account_shares = { vision = 3.0 }
@@ -87,7 +87,7 @@ def test_objective_weights_wait_and_limits() -> None:
         period = "week"
         """
     )
-    assert found.auto_horizon and found.objective is Objective.FAIR
+    assert found.objective is Objective.FAIR
     assert (found.max_wait_s, found.user_share, found.max_resizes) == (300.0, 0.5, 7)
     assert (dict(found.account_shares), dict(found.user_weights)) == ({"vision": 3.0}, {"ann": 2.0})
     assert found.limits == (
@@ -99,7 +99,7 @@ def test_objective_weights_wait_and_limits() -> None:
 
 def test_by_default_only_the_share_of_one_user_is_limited() -> None:
     found = rules("")
-    assert (found.limits, found.max_resizes, found.user_share, found.auto_horizon) == ((), None, 0.5, False)
+    assert (found.limits, found.max_resizes, found.user_share) == ((), None, 0.5)
     assert found.max_wait_s == 1800.0
 
 
@@ -146,20 +146,6 @@ def test_a_profile_that_the_site_names_is_every_jobs(named: Profile) -> None:
         assert profile_of(JobView(job(1, elastic=how), JobPhase.QUEUED), found) is named
 
 
-@pytest.mark.parametrize(
-    ("text", "used"),
-    [
-        ("", False),
-        ("[loop]\nforecast = true", True),
-        ('[loop]\nhorizon_s = "auto"', True),
-        ("[pilot]\nmax_nodes = 4", False),
-        ('[sizing]\npolicy = "ladder"', True),
-    ],
-)
-def test_nodes_are_chosen_by_forecast_only_where_that_is_asked_for_or_needed(text: str, used: bool) -> None:
-    assert rules(text).forecast is used
-
-
 def test_the_few_pilots_of_a_first_stage_are_few_nodes() -> None:
     assert (rules("").max_pilots, rules("").max_nodes) == (100, 256)
     few = rules('[pool]\nstage = "few"\n')
@@ -168,10 +154,10 @@ def test_the_few_pilots_of_a_first_stage_are_few_nodes() -> None:
 
 def test_what_the_main_queue_is_promised_reaches_decisions_and_nothing_does_without() -> None:
     assert (rules("").promise, rules("").max_starts) == (None, 50)
-    found = rules('[promise]\nmain_delay_p95 = "2s"\nchance = 0.8\n')
-    assert found.promise == MainPromise(p95_s=2.0, chance=0.8)
+    found = rules('[promise]\nmain_delay_p95 = "2s"\n')
+    assert found.promise == MainPromise(p95_s=2.0)
     assert found.max_starts == 50
-    of_controller = rules('[promise]\ncontroller_cycle = "auto"\nstarts_per_minute = 30\n[pool]\nstage = "few"\n')
+    of_controller = rules('[promise]\ncontroller_cycle = "auto"\n[pool]\nstage = "few"\n')
     assert of_controller.promise == MainPromise(cycle_ratio=1.5, most_pilots=4, harmless_cycles=True)
     assert rules("[promise]\ncontroller_cycle = 1.5\n").promise == MainPromise(cycle_ratio=1.5)
-    assert of_controller.max_starts == 5, "thirty a minute are five at each look every ten seconds"
+    assert of_controller.max_starts == 10, "sixty a minute are ten at each look every ten seconds"

@@ -21,7 +21,6 @@ from malletrain.domain.decision import OpenHole
 from malletrain.domain.job import Curve, Elastic, JobPhase, JobView, Pilot, PilotPhase, ResizeCosts
 from malletrain.domain.snapshot import NodeState, SlurmJob, SlurmState, Snapshot
 from malletrain.learn.advisor import JobKnowledge
-from malletrain.learn.hole_forecast import Forecast
 from malletrain.sizing.objective import Objective
 from malletrain.sizing.policy import Policy
 from malletrain.sizing.problem import Problem, Sizes
@@ -30,7 +29,7 @@ from malletrain.sizing.values import ValueRowCache
 from tests.world import START, job, main_job, node
 
 PHASES = [JobPhase.QUEUED, JobPhase.RUNNING, JobPhase.RUNNING, JobPhase.HELD]
-RULES = Rules(forecast=True, margin_s=10.0, min_hole_s=70.0)
+RULES = Rules(margin_s=10.0, min_hole_s=70.0)
 
 
 T = TypeVar("T")
@@ -84,11 +83,9 @@ def situations(draw: st.DrawFn) -> list[Situation]:
         states = [NodeState.ALLOCATED if o in (1, 2, 3, 8) else NodeState.IDLE for o in owner]
         states[int(random.integers(12))] = pick(random, [NodeState.DRAINED, NodeState.ALLOCATED])
         snapshot = Snapshot(now, tuple(map(node, names, states)), tuple(rows))
-        open_holes = {n: OpenHole(START - 100.0 * i, 3) for i, n in enumerate(names[:9])}
+        open_holes = {n: OpenHole(START - 100.0 * i) for i, n in enumerate(names[:9])}
         drained = frozenset(names[:1]) if random.random() < 0.2 else frozenset()
-        found.append(
-            Situation(snapshot, dict(views), now, drained=drained, open_holes=open_holes, forecast=Forecast())
-        )
+        found.append(Situation(snapshot, dict(views), now, drained=drained, open_holes=open_holes))
     return found
 
 

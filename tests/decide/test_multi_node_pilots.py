@@ -37,7 +37,7 @@ HOLES = st.lists(
 
 
 def cluster(kinds: list[tuple[float, float | None, int]]) -> tuple[list[Hole], Snapshot]:
-    holes = [Hole(f"n{i}", START + until, "", 60.0, cohort) for i, (until, cohort, _) in enumerate(kinds)]
+    holes = [Hole(f"n{i}", START + until, "", cohort) for i, (until, cohort, _) in enumerate(kinds)]
     return holes, Snapshot(START, tuple(node(f"n{i}", cpus=cpus) for i, (_, _, cpus) in enumerate(kinds)))
 
 

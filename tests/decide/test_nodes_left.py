@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from dataclasses import replace
+from dataclasses import fields, replace
 from random import Random
 
 import pytest
@@ -11,7 +11,8 @@ import pytest
 from malletrain.decide.rules import Rules
 from malletrain.decide.yielding import HarvestedNode, YieldPlan, plan_yields
 from malletrain.domain.snapshot import Node, NodeState, SlurmJob, SlurmState, Snapshot
-from scripts.bench.yielding import BURSTS, burst
+from scripts.bench.yielding import BURST_AT, BURSTS, burst
+from tests.decide.plain_yielding import PlainYields
 from tests.world import RULES, START, main_job
 
 #: Any of the bursts takes a tenth of it at 4,000 nodes; where each job sorts all nodes anew, up to twenty times it.
@@ -26,6 +27,30 @@ def test_a_burst_of_waiting_jobs_that_fit_is_decided_at_once(waiting: str, leaf:
     given = plan_yields(snapshot, harvested, {}, START, RULES).given
     assert time.process_time() - began < MOST_S
     assert len(given) >= 499
+
+
+@pytest.mark.parametrize("waiting", ["an array", "an array, --switches=1"])
+@pytest.mark.parametrize("leaf", [0, 32])
+def test_tasks_of_an_array_are_not_looked_at_one_by_one(waiting: str, leaf: int) -> None:
+    snapshot, harvested = burst(10_000, waiting, leaf)
+    least_s = float("inf")
+    for _ in range(3):
+        began = time.process_time()
+        assert len(plan_yields(snapshot, harvested, {}, START, RULES).given) == 10_000
+        least_s = min(least_s, time.process_time() - began)
+    assert least_s < 0.2, "a tenth of a second at most; one by one a third to three quarters"
+
+
+def test_jobs_of_other_limits_cost_little_where_each_has_a_planned_start() -> None:
+    snapshot, harvested = burst(10_000, "each planned, of another limit", leaf=32)
+    rows = [
+        replace(job, start_time=BURST_AT + 60 * job.raw_id, time_limit_s=60.0 * job.raw_id + 30)
+        for job in snapshot.pending
+    ]
+    snapshot = replace(snapshot, jobs=(*snapshot.holding, *rows))
+    began = time.process_time()
+    assert len(plan_yields(snapshot, harvested, {}, BURST_AT, RULES).given) == 500
+    assert time.process_time() - began < MOST_S
 
 
 def test_jobs_whose_claim_has_lapsed_are_no_dearer() -> None:
@@ -63,10 +88,11 @@ def random_world(random: Random) -> tuple[Snapshot, list[HarvestedNode]]:
                 main_job(
                     number + part, count=random.choice((1, 1, 2, 5)), priority=random.randint(1, 3),
                     het_id=number if parts > 1 else None, switches=random.choice((None, None, 1, 2)),
-                    task_count=1 if parts > 1 else random.choice((1, 1, 6)),
+                    task_count=1 if parts > 1 else random.choice((1, 1, 6, 40)),
                     limit_s=random.choice((60.0, 900.0)), start=START + 300.0 if planned else None, planned=planned,
                     excluded_nodes=tuple(random.sample(names, random.choice((0, 0, 2)))),
                     features=random.choice(("", "", "a")),
+                    required_nodes=tuple(random.sample(names, random.choice((0, 0, 0, 0, 1)))),
                 )
             )  # fmt: skip
         number += parts - 1
@@ -81,6 +107,20 @@ def _pilot(names: list[str]) -> SlurmJob:
 
 
 WORLDS = range(400)
+
+
+def test_what_is_given_is_as_where_each_job_sorts_all_nodes_anew() -> None:
+    for seed in WORLDS:
+        random = Random(seed)
+        snapshot, harvested = random_world(random)
+        rules = replace(RULES, keep_idle=random.choice((0, 2)))
+        since = {job.id: START - random.choice((0.0, 0.0, 1.0 + rules.claim_patience_s)) for job in snapshot.pending}
+        plan = plan_yields(snapshot, harvested, since, START, rules)
+        plain = PlainYields(snapshot, harvested, START, rules).plan(since)
+        for each in fields(plan):
+            mine, theirs = getattr(plan, each.name), getattr(plain, each.name)
+            assert mine == theirs, (seed, each.name)
+            assert list(mine) == list(theirs) or each.name == "gathered", (seed, each.name)
 
 
 def _plan(snapshot: Snapshot, harvested: list[HarvestedNode], rules: Rules = RULES) -> YieldPlan:

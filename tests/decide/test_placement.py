@@ -7,16 +7,14 @@ import itertools
 from hypothesis import given
 from hypothesis import strategies as st
 
-from malletrain.decide.holes import Foresight
 from malletrain.decide.placement import Placement, place, rank
-from malletrain.domain.decision import Hole, OpenHole
+from malletrain.domain.decision import Hole
 from malletrain.domain.job import JobPhase, JobView, Pilot, PilotPhase, ResizeCosts
-from malletrain.learn.hole_forecast import Forecast
 from tests.world import START, job
 
 
-def hole(name: str, expected: float | None = 600.0, cohort: float | None = None, until: float = START + 3600) -> Hole:
-    return Hole(name, until, "nothing planned", expected, cohort)
+def hole(name: str, lasts: float = 3600.0, cohort: float | None = None) -> Hole:
+    return Hole(name, START + lasts, "nothing planned", cohort)
 
 
 def pilot(job_id: int, number: int, node: str, ends: float | None = START + 3600) -> Pilot:
@@ -40,7 +38,7 @@ def test_dear_jobs_take_the_holes_that_last() -> None:
 
 def test_cohorts_are_kept_whole() -> None:
     """Jobs of 3, 2 and 3 nodes, cohorts of 2, 3 and 3: each job gets one whole."""
-    free = [hole(f"{c}{i}", 600.0 + c, float(c)) for c, size in ((3, 2), (2, 3), (1, 3)) for i in range(size)]
+    free = [hole(f"{c}{i}", cohort=float(c)) for c, size in ((3, 2), (2, 3), (1, 3)) for i in range(size)]
     views = {j: view(j) for j in (1, 2, 3)}
     found = place({1: 3, 2: 2, 3: 3}, views, {}, free, {})
     for job_id in views:
@@ -49,53 +47,41 @@ def test_cohorts_are_kept_whole() -> None:
 
 def test_the_cohort_of_what_a_job_has_comes_first() -> None:
     own = pilot(1, 0, "a0")
-    free = [hole("b0", 700.0, 1.0), hole("a1", 600.0, 2.0)]
-    held = {"a0": hole("a0", 600.0, 2.0)}
+    free = [hole("b0", cohort=1.0), hole("a1", cohort=2.0)]
+    held = {"a0": hole("a0", cohort=2.0)}
     found = place({1: 2}, {1: view(1, (own,))}, {1: [own]}, free, {}, held, START)
     assert nodes(found, 1) == {"a1"}
 
 
 def test_of_like_holes_the_node_that_slurm_prefers_least_is_taken() -> None:
-    free = [hole("light", 900.0), hole("heavy", 800.0), hole("brief", 100.0)]
+    free = [hole("light", 900.0), hole("heavy", 900.0), hole("brief", 100.0)]
     found = place({1: 1}, {1: view(1)}, {}, free, {"light": 1, "heavy": 5, "brief": 9})
     assert nodes(found, 1) == {"heavy"}
 
 
-def test_shrinking_gives_up_what_probably_ends_first() -> None:
-    old, new, limited = pilot(1, 0, "old"), pilot(1, 1, "new"), pilot(1, 2, "limited", START + 50)
-    held = {n: hole(n, e, e) for n, e in (("old", 3000.0), ("new", 200.0), ("limited", 3000.0))}
-    stays = {1: [old, new, limited]}
-    views = {1: view(1, (old, new, limited))}
-    assert place({1: 2}, views, stays, [], {}, held, START).drop[1] == (limited,)
-    assert place({1: 1}, views, stays, [], {}, held, START).keep[1] == (old,)
+def test_shrinking_gives_up_what_ends_first() -> None:
+    long, limited = pilot(1, 0, "long"), pilot(1, 1, "limited", START + 50)
+    found = place({1: 1}, {1: view(1, (long, limited))}, {1: [long, limited]}, [], {}, {}, START)
+    assert (found.keep[1], found.drop[1]) == ((long,), (limited,))
 
 
-def test_a_forecast_never_outlasts_the_plan() -> None:
-    planned = {"n0": Hole("n0", START + 120, "planned start of job 7"), "n1": Hole("n1", START + 3600, "nothing")}
-    opened = {"n0": OpenHole(START - 7200, 4), "n1": OpenHole(START - 7200, 4)}
-    foresight = Foresight(opened, Forecast(), START)
-    (short, _), (long, _) = (foresight.of(hole.node, hole.until) for hole in planned.values())
-    assert 0 < short <= 120 < long <= 3600
-
-
-def test_without_a_forecast_the_longest_planned_holes_go_first_then_heavy_nodes_then_names() -> None:
-    found = [hole("c", None), hole("b", None), hole("a", None, until=START + 60)]
+def test_the_longest_planned_holes_go_first_then_heavy_nodes_then_cohorts_then_names() -> None:
+    found = [hole("c"), hole("b"), hole("a", 60.0)]
     assert [h.node for h in sorted(found, key=lambda h: rank(h, 1))] == ["b", "c", "a"]
     assert min(found, key=lambda h: rank(h, {"c": 3}.get(h.node, 1))).node == "c"
+    assert min([hole("b", cohort=1.0), hole("a", cohort=2.0)], key=lambda h: rank(h, 1)).node == "b"
 
 
-HOLES = st.lists(
-    st.tuples(st.one_of(st.none(), st.floats(0, 1e5)), st.integers(0, 4), st.integers(1, 3)), max_size=24
-)
+HOLES = st.lists(st.tuples(st.floats(0, 1e5), st.integers(0, 4), st.integers(1, 3)), max_size=24)
 
 
 @given(HOLES, st.lists(st.tuples(st.integers(0, 12), st.integers(0, 6)), min_size=1, max_size=6), st.booleans())
 def test_no_node_twice_and_what_is_held_stays(
-    given_holes: list[tuple[float | None, int, int]], jobs: list[tuple[int, int]], with_forecast: bool
+    given_holes: list[tuple[float, int, int]], jobs: list[tuple[int, int]], with_cohorts: bool
 ) -> None:
     free = [
-        hole(f"n{i}", expected if with_forecast else None, float(cohort) if with_forecast else None)
-        for i, (expected, cohort, _) in enumerate(given_holes)
+        hole(f"n{i}", lasts, float(cohort) if with_cohorts else None)
+        for i, (lasts, cohort, _) in enumerate(given_holes)
     ]
     weights = {f"n{i}": weight for i, (_, _, weight) in enumerate(given_holes)}
     sizes = {j: size for j, (size, _) in enumerate(jobs, start=1)}

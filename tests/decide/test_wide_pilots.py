@@ -8,8 +8,8 @@ from dataclasses import replace
 from malletrain.decide.decision import decide
 from malletrain.decide.draft import Situation
 from malletrain.decide.rules import Rules
-from malletrain.domain.decision import Decision, LeaveCause, LeavePilot, StartPilot
-from malletrain.domain.job import Curve, JobPhase, JobView, Pilot, PilotPhase, pilot_name
+from malletrain.domain.decision import Decision, LeaveCause, LeavePilot, OpenHole, StartPilot
+from malletrain.domain.job import Curve, JobPhase, JobView, Pilot, PilotPhase, pilot_name, task_of
 from malletrain.domain.snapshot import NodeState, SlurmJob, SlurmState, Snapshot
 from malletrain.sizing.registry import policy
 from tests.world import RULES, START, job, node
@@ -107,3 +107,54 @@ def test_a_job_too_small_for_a_wide_pilot_does_not_wait_for_ever_for_a_place() -
     small = replace(view(3, [], most=1), turned_at=START - 7200.0)
     found = decided([*large, small], 40, replace(WIDE, max_pilots=5, max_wait_s=3600.0))
     assert started(found) == {3}
+
+
+def idle_machine(cohorts: int, of: int) -> tuple[list[str], dict[str, OpenHole]]:
+    """Nodes that became idle in cohorts: by name those of one do not stand side by side."""
+    names = [f"n{n:02d}" for n in range(cohorts * of)]
+    return names, {name: OpenHole(START - 60.0 * (n % cohorts)) for n, name in enumerate(names)}
+
+
+def started_together(found: Decision) -> list[list[str]]:
+    """The nodes of each task that starts."""
+    tasks: dict[str, list[str]] = {}
+    for each in found.actions:
+        if isinstance(each, StartPilot):
+            tasks.setdefault(task_of(each.pilot), []).append(each.node)
+    return list(tasks.values())
+
+
+def test_nodes_that_became_idle_together_share_a_pilot() -> None:
+    names, opened = idle_machine(cohorts=4, of=4)
+    situation = Situation(Snapshot(START, tuple(map(node, names))), {1: view(1, [])}, START, open_holes=opened)
+    found = decide(situation, policy("exact"), WIDE).decision
+    tasks = started_together(found)
+    assert [len(nodes) for nodes in tasks] == [4, 4, 4, 4]
+    assert all(len({opened[name].began for name in nodes}) == 1 for nodes in tasks)
+
+
+def test_a_job_grows_onto_nodes_that_became_idle_with_those_it_has() -> None:
+    names, opened = idle_machine(cohorts=2, of=8)
+    mine = [name for name in names if opened[name].began == START][:4]
+    held = [
+        Pilot(pilot_name("1_0", part), 1, PilotPhase.RUNNING, START, name, START, START + 3600.0, ready=True)
+        for part, name in enumerate(mine)
+    ]
+    waiting = [Pilot(f"1_{task}", 1, PilotPhase.HELD, START) for task in range(1, 9)]
+    grown = JobView(
+        job(1, most=8), JobPhase.RUNNING, {each.id: each for each in (*held, *waiting)}, curve=Curve.linear(8)
+    )
+    row = SlurmJob("1_0", 900, "alice", "", "harvest", "", SlurmState.RUNNING, nodes=tuple(mine))
+    nodes = [node(name, NodeState.ALLOCATED if name in mine else NodeState.IDLE) for name in names]
+    situation = Situation(Snapshot(START, tuple(nodes), (row,)), {1: grown}, START, open_holes=opened)
+    found = decide(situation, policy("exact"), WIDE).decision
+    assert [{opened[name].began for name in nodes} for nodes in started_together(found)] == [{START}]
+
+
+def test_pilots_of_one_node_are_placed_by_name_as_before() -> None:
+    names, opened = idle_machine(cohorts=2, of=4)
+    situation = Situation(
+        Snapshot(START, tuple(map(node, names))), {1: view(1, [], most=4)}, START, open_holes=opened
+    )
+    found = decide(situation, policy("exact"), replace(WIDE, max_pilots=100)).decision
+    assert started_together(found) == [[name] for name in names[:4]]

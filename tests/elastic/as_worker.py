@@ -38,7 +38,6 @@ from malletrain.elastic.launch import worker_start
 from malletrain.elastic.link import daemon_link, local_group
 from malletrain.elastic.resize import lifecycle, reconfigure, state_recovery
 from malletrain.elastic.resize.lifecycle import WorkerLifecycle
-from malletrain.elastic.state.overlapped_recovery import OverlappedSnapshot
 from malletrain.wire import worker_client
 from tests.elastic import device_stand_in
 
@@ -51,9 +50,9 @@ PLACES: dict[str, tuple[ModuleType | type, str]] = {
     "build": (reconfigure, "make_world_group"),
     "roll": (state_recovery.StateRecovery, "recover"),
     "give": (state_recovery, "send_state"),
-    "lent": (OverlappedSnapshot, "changed"),
     "broadcast": (state_recovery, "broadcast_state"),
     "take": (state_recovery, "receive_state"),
+    "entered": (reconfigure.Reconfigurer, "begin_world"),
     "step": (GradientReducer, "arm"),
     "backward": (GradientReducer, "_begin"),
     "sums": (GradientReducer, "_complete"),

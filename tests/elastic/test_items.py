@@ -234,14 +234,15 @@ def test_a_batch_that_cannot_be_finished_is_given_back_at_once(tmp_path: Path) -
 
 
 def test_a_job_fails_when_nobody_gets_on(tmp_path: Path) -> None:
-    """Each worker's script fails at the same item; all others are done first."""
+    """Each worker's script fails at the same item; all others are done first, but for one that is under way."""
     (tmp_path / "fail").touch()
     with running(tmp_path, TERMS) as (daemon, _), pilots(daemon.url, tmp_path):
         wait_until(lambda: bool(daemon.seen(EventKind.JOB_FAILED)), 180, "the job has failed")
         assert (
             "ended with status 3, 3 times, and no item was committed" in daemon.seen(EventKind.JOB_FAILED)[0].reason
         )
-    assert Counter(Diary(tmp_path).of("commit")) == Counter(set(range(60)) - {1})
+    done = Counter(Diary(tmp_path).of("commit"))
+    assert max(done.values()) == 1 and 1 not in done and len(done) >= 58
 
 
 def on_a_node(directory: Path, finish_s: float = 5.0) -> subprocess.Popen[bytes]:

@@ -10,13 +10,14 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from malletrain.domain.event import EventKind
-from malletrain.elastic.launch import launcher
+from malletrain.elastic.launch import last_words, launcher
 from malletrain.elastic.launch.signal_waits import wait_for_child, wait_for_event
 from malletrain.loop.membership.next_world import JobTerms
 from scripts.lab.ports import free_port
@@ -73,6 +74,34 @@ def test_the_exit_status_is_reported(tmp_path: Path, script: str, status: int, k
         assert process.wait(90) == status
         assert daemon.seen(EventKind.WORKER_JOINED)[0].pilot == f"{ARRAY}_0"
         assert daemon.seen(kind)
+
+
+def test_what_a_script_said_last_before_it_had_a_session_is_reported_with_its_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As the owner reads it in `malletrain status`."""
+    out = tmp_path / "train-4_0.out"
+    scontrol = tmp_path / "bin" / "scontrol"
+    scontrol.parent.mkdir()
+    scontrol.write_text(f"#!/bin/sh\necho 'JobId=7 JobName=train'\necho '   StdErr={out}'\n")
+    scontrol.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{scontrol.parent}:{os.environ['PATH']}")
+    said = "ModuleNotFoundError: No module named 'timm'"
+    script = f'printf "%s\\n" "Traceback" "{said}" "srun: error: node0: task 0: Exited" >> {out}; exit 1'
+    with running(tmp_path) as (daemon, _), launched(daemon.url, tmp_path, "--", "/bin/bash", "-c", script) as process:
+        assert process.wait(90) == 1
+        (failed,) = daemon.seen(EventKind.JOB_FAILED)
+    assert failed.reason == f"exit status 1: {said} ({out})"
+
+
+def test_an_earlier_run_of_the_pilot_has_said_nothing_of_this_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "out").write_text("OSError: of an hour ago\n")
+    monkeypatch.setattr(last_words, "_file_of", lambda _: tmp_path / "out")
+    monkeypatch.setattr(last_words, "ARRIVAL_LIMIT_S", 0.2)
+    assert last_words.last_words({}, time.time() + 3600.0) == ""
+    assert last_words.last_words({}, time.time() - 3600.0) == f"OSError: of an hour ago ({tmp_path / 'out'})"
 
 
 def test_the_token_is_in_neither_arguments_nor_environment(tmp_path: Path) -> None:

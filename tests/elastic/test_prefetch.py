@@ -16,7 +16,6 @@ from malletrain.elastic.data.prefetch import LoadRequest, Prefetcher
 from malletrain.elastic.data.sample_loader import SampleLoader
 from malletrain.elastic.data.sampler import Sampler
 from malletrain.elastic.errors import ElasticError
-from malletrain.elastic.guards.data_sets.sample_examination import examine
 from tests.elastic.coordinator import running
 from tests.elastic.digits import SCRIPT, Static, assert_equal, assert_every_sample_once, diary
 from tests.waiting import wait_until
@@ -78,7 +77,7 @@ def test_what_a_data_set_opens_in_this_process_is_not_taken_for_the_scripts(tmp_
         file.writestr("lines", "0123456789")
     loader = SampleLoader(Opened(tmp_path / "lines.zip"), 5, list)
     prefetch = Prefetcher(loader, 2)
-    examine(loader, 8)
+    loader.load(0, [0, 1])  # by this process
     assert prefetch.load([(0, (1, 4))], []) == [["123", "456"]]
     loader.dataset.length = 2
     assert prefetch.load([(0, (1, 4))], []) == [["12", "45"]]

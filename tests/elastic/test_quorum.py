@@ -126,6 +126,10 @@ def test_a_majority_trains_on(tmp_path: Path, static: Static, number: int) -> No
         for task in range(3):
             pod.spawn(daemon.url, task, [SCRIPT, *options(tmp_path)])
             daemon.wait_world(list(range(task + 1)))
+        # Of a world that is only planned nobody is a member yet: one of two would be left, which is no majority.
+        wait_until(
+            lambda: 3 in [each["generation"] for each in daemon.told(EventKind.SWITCHED)], 60, "a world of three"
+        )
         daemon.stop()
         pod.kill(0, number)
         wait_until(

@@ -62,10 +62,9 @@ def test_a_model_in_ddp(one_process: None) -> None:
         ({"optimizer": []}, "Session needs an optimizer"),
         ({"optimizer": [3]}, "an optimizer must be a torch.optim.Optimizer, not int"),
         ({"model": [nn.Linear(1, 1), 3]}, "a model must be a torch.nn.Module, not int"),
-        ({"check": "maybe"}, "check must be error, warn or off"),
         ({"optimizer": torch.optim.LBFGS(nn.Linear(1, 1).parameters())}, r"LBFGS calls .*LBFGS\(..., max_iter=1\)"),
     ],
-    ids=["none", "number", "model", "check", "lbfgs"],
+    ids=["none", "number", "model", "lbfgs"],
 )
 def test_models_and_optimizers_of_other_kinds(given: dict[str, Any], text: str) -> None:
     model = nn.Linear(4, 3)

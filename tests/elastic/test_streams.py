@@ -35,8 +35,8 @@ class Reader:
         self.batches = StreamBatches(sampler, reader, self.positions, reducer)
         reader.load(0, [0])  # as a worker that warms up
 
-    def load(self, epoch: int, rank: int, size: int, recovering: frozenset[int] = frozenset()) -> list[Any]:
-        share, batch = self.batches.load(epoch, 0, rank, size, recovering)
+    def load(self, epoch: int, rank: int, size: int) -> list[Any]:
+        share, batch = self.batches.load(epoch, 0, rank, size)
         return list(batch[: share.weight])
 
 
@@ -66,13 +66,6 @@ def test_a_step_has_the_same_samples_at_every_size(sizes: list[int]) -> None:
         (stream, 4, index) for stream, length in enumerate(LENGTHS) for index in range(length)
     ]
     assert [len(step) for step in made] == [6, 6, 8, 1], "evenly of the streams that go on"
-
-
-def test_a_member_that_receives_its_state_reads_nothing() -> None:
-    members = [Reader(Streams(open_stream, len(LENGTHS)), 8) for _ in range(3)]
-    parts = [member.load(0, rank, 3, frozenset({1})) for rank, member in enumerate(members)]
-    assert parts[1] == []
-    assert sorted(parts[0] + parts[2]) == sorted(Reader(Streams(open_stream, len(LENGTHS)), 8).load(0, 0, 1))
 
 
 class Skips(list[Any]):

@@ -122,7 +122,7 @@ def relabels() -> None:
             with s.step():
                 plain(x, y)
             if s.steps_done == 2:
-                dataset.tensors[1][5] = (dataset.tensors[1][5] + 1) % 10  # type: ignore[attr-defined]
+                dataset.tensors[1][:64] = (dataset.tensors[1][:64] + 1) % 10  # type: ignore[attr-defined]
             tick()
 
 
@@ -295,13 +295,13 @@ def set_by_first_batch() -> None:
 
 
 class Pixels(nn.Embedding):
-    """A row for each brightness of a pixel, none longer than 1."""
+    """A row for each brightness of each pixel, none longer than 1: some are in few samples."""
 
     def __init__(self) -> None:
-        super().__init__(17, 4, max_norm=1.0, dtype=torch.float64)
+        super().__init__(64 * 17, 4, max_norm=1.0, dtype=torch.float64)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return super().forward((16 * x).long()).flatten(1)
+        return super().forward((16 * x).long() + 17 * torch.arange(64)).flatten(1)
 
 
 def shortened_rows() -> None:
@@ -656,7 +656,12 @@ def decays_after_block() -> None:
 
 
 def sum_by_hand() -> None:
-    loop(lambda x, y: functional.cross_entropy(model(x), y, reduction="none").sum().backward())
+    def body(x: torch.Tensor, y: torch.Tensor) -> None:
+        optimizer.zero_grad()
+        (0.001 * functional.cross_entropy(model(x), y, reduction="none").sum()).backward()
+        optimizer.step()
+
+    loop(body)
 
 
 def temperature_of_batch() -> None:
@@ -1438,10 +1443,113 @@ def seeded_by_the_system() -> torch.Generator:
     return generator
 
 
+class OwnAverage:
+    """As libraries make them: a list of shadow tensors with state_dict and load_state_dict, told to the session."""
+
+    def __init__(self, parameters: Iterable[torch.Tensor], decay: float) -> None:
+        self.parameters, self.decay = list(parameters), decay
+        self.shadow = [each.detach().clone() for each in self.parameters]
+
+    def update(self) -> None:
+        with torch.no_grad():
+            for mine, each in zip(self.shadow, self.parameters, strict=True):
+                mine.lerp_(each, 1 - self.decay)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"decay": self.decay, "shadow": self.shadow}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.decay, self.shadow = state["decay"], [each.clone() for each in state["shadow"]]
+
+
+class Bookkeeper:
+    """What a worker writes down of its own steps, which decides nothing."""
+
+    def __init__(self) -> None:
+        self.global_step, self.last_beat = 0, time.monotonic()
+        self.pictures: list[int] = []
+        self.beats: list[str] = []
+
+    def note(self, x: torch.Tensor) -> None:
+        self.global_step += 1
+        if self.global_step % 7 == 0:
+            self.pictures.append(int(x[0].argmax()))
+        if time.monotonic() - self.last_beat > 0.05:
+            self.last_beat = time.monotonic()
+            self.beats.append(f"alive at {self.last_beat:.0f}")
+
+
+def keeps_books() -> None:
+    """A best score on the main worker, a curve with every fifth step, a profiler from the tenth step of a process on,
+    a heartbeat by the clock, pictures by a counter, and an average of its own that is tracked."""
+    average, books = OwnAverage(model.parameters(), 0.9), Bookkeeper()
+    s.track(average=average)
+    best, curve, made = 0.0, dict[int, float](), 0
+    profiler = torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU])
+    for _ in s.epochs(EPOCHS):
+        for x, y in s.batches():
+            made += 1
+            if made == 10:
+                profiler.start()
+            if made == 12:
+                profiler.stop()
+            with s.step():
+                loss = plain(x, y)
+                average.update()
+            books.note(x)
+            if made % 5 == 0:
+                curve[made] = loss.item()
+            tick()
+        if s.is_main and (score := -loss.item()) > best - 9:
+            best = score
+    with torch.no_grad():
+        for mine, each in zip(average.shadow, model.parameters(), strict=True):
+            each.copy_(mine)
+
+
+def two_denominators() -> None:
+    """A mean over samples and one over bright pixels, each over its own count of the whole batch."""
+
+    def both(x: torch.Tensor, y: torch.Tensor) -> None:
+        optimizer.zero_grad()
+        out, bright = model(x), (x > 0.5).sum(1).double()
+        counts = s.gather(bright)
+        of_pixels = (out[:, 0].square() * bright).sum() / counts.sum() * (len(counts) / len(x))
+        (functional.cross_entropy(out, y) + of_pixels).backward()
+        optimizer.step()
+
+    loop(both)
+
+
+def sum_gathered() -> None:
+    """A sum over a worker's own samples, each against those of all."""
+
+    def against_all(x: torch.Tensor, y: torch.Tensor) -> None:
+        optimizer.zero_grad()
+        out = model(x)
+        apart = torch.cdist(out, s.gather(out)).square()
+        (0.01 * functional.cross_entropy(out, y, reduction="sum") + 1e-5 * apart.sum()).backward()
+        optimizer.step()
+
+    loop(against_all)
+
+
+def one_infinite_element() -> None:
+    """Of one gradient of one worker."""
+    far = torch.zeros(10).double()
+    for _ in s.epochs(EPOCHS):
+        for x, y in s.batches():
+            if s.steps_done == 2 and ME == "1":
+                far[9] = float("inf")
+                model.get_parameter("2.bias").register_hook(lambda gradient: gradient + far)
+            with s.step():
+                plain(x, y)
+            tick()
+
+
 if __name__ == "__main__":
     parser = argparse.ArgumentParser()
     parser.add_argument("habit")
-    parser.add_argument("--check", default="error")
     parser.add_argument("--epochs", type=int, default=EPOCHS)
     parser.add_argument("--times", type=int, default=1, help="an epoch has the data so many times over")
     parser.add_argument("--split", action="store_true", help="train on a part chosen at random, without a seed")
@@ -1514,10 +1622,10 @@ if __name__ == "__main__":
         stepped,
         dataset,
         batch_size=BATCH,
-        check=options.check,
         order=orders.get(options.habit),
         virtual_shards=4 if options.habit == "gan_shards" else None,
         collate=crop if options.habit == "crops_less" else None,
+        reduction="sum" if options.habit == "sum_gathered" else "mean",
     )
     globals()[options.habit]()
     if s.is_main:

@@ -40,7 +40,7 @@ HEAVY = [
 def test_an_example_resizes_and_equals_the_static_run(tmp_path: Path, name: str) -> None:
     name, *further = name.split()
     if importlib.util.find_spec(name) is None:
-        pytest.skip(f"{name} is not installed: pip install 'malletrain[adapters]'")
+        pytest.skip(f"{name} is not installed: the extra adapters")
     script = str(ROOT / "examples" / f"digits_{name}.py")
     epochs = 6
     options = ["--epochs", str(epochs), "--double", *further]

@@ -66,12 +66,11 @@ def test_missing_packages_without_root_are_named(monkeypatch: pytest.MonkeyPatch
         packages.host_toolchain(accounting=False)
 
 
-def test_every_option_is_in_the_manual() -> None:
-    manual = (ROOT / "docs/reference/slurm-lab.md").read_text()
+def test_every_option_says_what_it_does() -> None:
     up = next(a for a in parser()._subparsers._group_actions[0].choices.items() if a[0] == "up")[1]  # type: ignore
-    options = {o for action in up._actions for o in action.option_strings if o.startswith("--")} - {"--help"}
+    options = [action for action in up._actions if action.option_strings]
     assert options
-    assert {o for o in options if f"`{o}" not in manual} == set()
+    assert [action.option_strings for action in options if not action.help] == []
 
 
 @pytest.mark.slurm

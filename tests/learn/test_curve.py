@@ -220,7 +220,7 @@ def test_any_samples_give_a_sound_curve_or_none(samples: list[ThroughputSample])
     assert fit_curve(samples[::-1]) is not None
 
 
-# What was published. The aims stand in the asserts; docs/explanation/curves.md has the figures.
+# What was published. The aims stand in the asserts; docs/figures.md has the figures.
 
 
 def imagenet(data_dir: Path) -> dict[str, dict[int, float]]:

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from malletrain.decide.promise.promised_reserve import MainPromise
+from malletrain.domain.event import Event, MainJobsArrived
 from malletrain.loop.trackers.hetjobs_seen import REMEMBERED_S, HetjobsSeen
 from tests.world import RULES, START
 
@@ -20,6 +21,13 @@ def test_a_restarted_daemon_takes_them_from_accounting() -> None:
     assert seen.learn(rows, START) == 1
     rules = seen.rules(KEEPS_ONE)
     assert (rules.keep_idle, "heterogeneous jobs of 3 nodes" in rules.keep_why) == (0, True)
+
+
+def test_a_restarted_daemon_takes_them_from_the_journal() -> None:
+    seen = HetjobsSeen()
+    arrived = MainJobsArrived(("8+0", "8+1", "9"), (START, START, START), (1, 2, 7), (1, 1, 1))
+    seen.apply(Event(START, arrived))
+    assert "heterogeneous jobs of 3 nodes" in seen.rules(KEEPS_ONE).keep_why
 
 
 def test_those_of_more_than_a_week_ago_are_left_out() -> None:

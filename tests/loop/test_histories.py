@@ -19,7 +19,7 @@ from tests.world import RULES, START, World, main_job
 
 NODES = 10
 TICKS = 200 if LONG else 25
-SITE = replace(RULES, forecast=True, max_pilot_s=86_400.0, max_wait_s=600.0)
+SITE = replace(RULES, max_pilot_s=86_400.0, max_wait_s=600.0)
 
 
 def site(seed: int) -> World:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from datetime import UTC, datetime
 
 import pytest
 
@@ -90,9 +91,10 @@ def test_a_reserve_that_holds_only_a_part_of_a_heterogeneous_job_is_given_up_for
     world.tick()
     assert world.loop.last_decision is not None
     assert "heterogeneous jobs of 3 nodes" in world.loop.last_decision.reason
-    notice = world.loop.reserve_notice()
+    notice, why = world.loop.reserve_notice(), "pool.keep_idle = 1 would let Slurm start a part of heterogeneous jobs"
+    until = datetime.fromtimestamp(world.clock.now() + 7 * 86_400.0, UTC)
     assert notice.startswith(
-        "0 nodes stay idle: pool.keep_idle = 1 would let Slurm start a part of heterogeneous jobs"
+        f"0 nodes stay idle until {until:%Y-%m-%d %H:%M} UTC, 7 days after the last of them: {why}"
     )
     world.cluster.set_main([])
     world.tick()

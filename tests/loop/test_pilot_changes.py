@@ -62,7 +62,7 @@ def test_a_task_that_had_ended_and_waits_again_is_held_again() -> None:
         replace(HELD_AGAIN, submit_time=NOW - 5),  # of another job: slurmctld uses the number again
         replace(HELD_AGAIN, submit_time=None),
         replace(HELD_AGAIN, partition="main"),  # its owner has made a job of the main queue of it
-        replace(HELD_AGAIN, reason="Priority"),
+        replace(HELD_AGAIN, priority=7),
         replace(HELD_AGAIN, state=SlurmState.COMPLETING),
     ],
 )
@@ -74,3 +74,20 @@ def test_what_has_the_name_of_a_task_that_has_ended_is_left_alone(row: SlurmJob)
     assert observe(Snapshot(NOW, (), (HELD_AGAIN,)), {1: late}, unasked, NOW + 1, "harvest") == [], (
         "older than its end"
     )
+
+
+@pytest.mark.parametrize("phase", [PilotPhase.RELEASED, PilotPhase.RUNNING, PilotPhase.RECYCLING])
+@pytest.mark.parametrize("reason", ["Dependency", "JobArrayTaskLimit", "job requeued in held state", "None"])
+def test_slurm_holds_by_priority_0_whatever_its_reason(reason: str, phase: PilotPhase) -> None:
+    views = {1: JobView(JOB, JobPhase.RUNNING, {"9_0": Pilot("9_0", 1, phase, NOW - 8, "n1")})}
+    held = replace(HELD_AGAIN, reason=reason)
+    (event,) = observe(Snapshot(NOW, (), (held,)), views, unasked, NOW + 1, "harvest")
+    assert isinstance(event.payload, PilotHeld)
+    found = observe(Snapshot(NOW, (), (replace(held, priority=7),)), views, unasked, NOW + 1, "harvest")
+    assert not any(isinstance(event.payload, PilotHeld) for event in found)
+
+
+def test_a_released_task_that_slurm_holds_as_unfit_waits_for_its_diagnosis() -> None:
+    views = {1: JobView(JOB, JobPhase.RUNNING, {"9_0": Pilot("9_0", 1, PilotPhase.RELEASED, NOW - 8, "n1")})}
+    row = replace(HELD_AGAIN, reason="BadConstraints")
+    assert observe(Snapshot(NOW, (), (row,)), views, unasked, NOW + 1, "harvest") == []

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from malletrain.decide.rules import Rules
-from malletrain.domain.event import EventKind
+from malletrain.domain.event import EventKind, JsonValue
 from malletrain.loop.trackers.release_latency import ReleaseLatency
 from tests.world import RULES, START, World, data_of, event_of, job, main_job
 
@@ -28,6 +28,18 @@ def test_nearly_the_longest_exit_counts_and_outliers_do_not() -> None:
     assert exits.usual_s() == pytest.approx(12.0)
     left(exits, "3_0", 2e6, 4000.0)
     assert exits.usual_s() == pytest.approx(12.0), "an hour tells of a daemon that was away"
+
+
+@pytest.mark.parametrize("taken_back", [{}, {"main_job": "9"}])
+def test_when_nodes_are_free_is_slurms_own_time_and_no_looks(taken_back: dict[str, JsonValue]) -> None:
+    exits = ReleaseLatency()
+    assert exits.free_s() is None
+    for n, free_s in enumerate((10.0, 11.0, 90.0)):
+        at, pilot = 1000.0 * n, f"1_{n}"
+        exits.apply(event_of(at, EventKind.PILOT_STARTED, 1, pilot, "n0"))
+        exits.apply(event_of(at + 50, EventKind.INTENT, 1, pilot, "n0", data={"type": "recycle", **taken_back}))
+        exits.apply(event_of(at + 150, EventKind.PILOT_HELD, 1, pilot, data={"left_at": at + 50 + free_s}))
+    assert exits.free_s() == 11.0
 
 
 def test_a_node_that_was_taken_back_before_its_worker_left_tells_nothing() -> None:

@@ -380,16 +380,22 @@ def test_tasks_that_slurmctld_brings_back_after_their_job_ended_are_cancelled_ag
     assert all(task.end is not None for task in world.cluster.tasks.values())
 
 
-def test_workers_that_end_with_0_after_they_were_ready_are_no_failures_of_the_script() -> None:
-    """Training had finished while the daemon was away: its four pilots counted as four that had failed in a row."""
-    world = World(nodes=4)
-    world.submit(job(1), tasks=20)
+def warm_pilots(world: World) -> list[str]:
+    """The pilots of job 1, on each node of the world, whose workers are ready."""
+    world.submit(job(1), tasks=40)
     for _ in range(3):
         world.tick()
     pilots = world.running()
-    assert len(pilots) == 4
+    assert len(pilots) == len(world.cluster.nodes)
     for node_name, pilot in pilots.items():
         world.loop.record([event_of(world.clock.now(), EventKind.WORKER_WARM, 1, pilot, node_name)])
+    return list(pilots.values())
+
+
+def test_workers_that_end_with_0_after_they_were_ready_are_no_failures_of_the_script() -> None:
+    """Training had finished while the daemon was away: its four pilots counted as four that had failed in a row."""
+    world = World(nodes=4)
+    for pilot in warm_pilots(world):
         world.cluster.end_pilot(pilot, PilotEnd(SlurmState.COMPLETED, exit_code=0, detail="completed, exit code 0:0"))
     world.tick()
     view = world.loop.ledger.views()[1]
@@ -401,16 +407,10 @@ def test_pilots_whose_workers_were_ready_are_no_failed_starts_when_the_clock_jum
     """Five workers, warm for minutes, gave up together on a daemon whose clock had jumped: the job was failed for
     good, since `5 pilots in a row ended before their worker was ready`."""
     world = World(nodes=5)
-    world.submit(job(1), tasks=40)
-    for _ in range(3):
-        world.tick()
-    pilots = world.running()
-    assert len(pilots) == 5
-    for node_name, pilot in pilots.items():
-        world.loop.record([event_of(world.clock.now(), EventKind.WORKER_WARM, 1, pilot, node_name)])
+    pilots = warm_pilots(world)
     world.tick()
     world.clock.time += 3600.0
-    for pilot in pilots.values():
+    for pilot in pilots:
         world.cluster.end_pilot(pilot, PilotEnd(state, exit_code=1, detail="failed, exit code 1:0"))
     world.tick()
     view = world.loop.ledger.views()[1]

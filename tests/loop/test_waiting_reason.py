@@ -7,7 +7,9 @@ from dataclasses import replace
 import pytest
 
 from malletrain.domain.event import Event, JobHeld
-from malletrain.loop.waiting_reason import why_without_nodes
+from malletrain.domain.job import Elastic, JobPhase, JobView
+from malletrain.domain.job import World as World_
+from malletrain.loop.waiting_reason import why_silent, why_without_nodes
 from tests.world import RULES, START, World, job, main_job
 
 
@@ -66,3 +68,14 @@ def test_too_few_held_tasks() -> None:
     world.submit(job(1, least=3, most=4), tasks=2)
     world.tick()
     assert world.loop.waiting(1) == "has 2 held tasks in Slurm and needs 3 for its fewest nodes"
+
+
+def test_a_world_that_reports_no_step_for_a_minute_is_named_as_such() -> None:
+    """One rank does not come, and the others wait for it."""
+    view = JobView(job(1), JobPhase.RUNNING, world=World_(1, 1, ("9_0", "9_1"), START), committed_at=START + 30.0)
+    assert why_silent(view, START + 89.0) == ""
+    assert why_silent(replace(view, phase=JobPhase.HELD), START + 900.0) == ""
+    assert why_silent(replace(view, job=job(1, elastic=Elastic.RESTART)), START + 900.0) == ""
+    said = why_silent(view, START + 160.0)
+    assert said.startswith("has reported no step for 2 min: a long step, an evaluation, or one of its 2 ranks")
+    assert "`malletrain logs 1 --rank N`" in said

@@ -62,14 +62,12 @@ def both(machine: ClusterTrace, jobs: list[TrainingJob], rules: Rules) -> tuple[
 LIMITED = {"max_nodes": 4, "max_pilots": 9, "max_pilot_s": 900.0, "keep_idle": 3}
 CHANGES: dict[str, dict[str, float]] = {
     "shipped": {},
-    "forecast": {"forecast": True},
     "capped": {"max_pilots": 9},
     "limited": {"max_pilot_s": 600.0, "keep_idle": 3},
     "capped-and-limited": {"max_pilots": 12, "max_pilot_s": 900.0, "max_starts": 3},
-    "wide": {"max_nodes": 4, "max_pilots": 9, "forecast": True},
+    "wide": {"max_nodes": 4, "max_pilots": 9},
     "wider": {"max_nodes": 8, "max_pilots": 6},
     "wide-and-limited": LIMITED,
-    "wide-and-limited-by-forecast": {**LIMITED, "forecast": True},
 }
 
 

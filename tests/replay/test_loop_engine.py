@@ -125,7 +125,7 @@ def test_a_tick_costs_both_engines_about_the_same(
         ("bftrainer", Options(), "--policy"),
         ("one-node", Options(), "--policy"),
         ("clairvoyant", Options(), "--policy"),
-        ("exact", Options(order=NodeOrder.AGE), "--node-order"),
+        ("exact", Options(order=NodeOrder.AGE), "order"),
         ("exact", Options(most_jobs=0), "--at-once"),
         ("exact", Options(pilot_limit_s=60.0), "--pilot-limit"),
     ],

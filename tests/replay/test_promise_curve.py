@@ -89,18 +89,18 @@ def test_a_log_without_jobs_is_refused() -> None:
         promise_curve(changes([(0.0, 0, 0)], 1), machine, None, MainPromise(), Reaction())
 
 
-def test_the_command_says_it_with_the_sites_own_chance_and_bound(tmp_path: Path) -> None:
+def test_the_command_says_it_with_the_sites_own_bound(tmp_path: Path) -> None:
     rows = [f"{k + 1} {1800 * k} 0 600 1 -1 -1 1 900 -1 1 1 1 1 1 1 -1 -1" for k in range(300)]
     log, site = tmp_path / "log.swf", tmp_path / "malletrain.toml"
     log.write_text("; MaxNodes: 4\n; MaxProcs: 4\n; UnixStartTime: 1700000000\n" + "\n".join(rows) + "\n")
-    site.write_text('[promise]\nmain_delay_p95 = "3s"\nchance = 0.8\n')
+    site.write_text('[promise]\nmain_delay_p95 = "3s"\n')
     done = CliRunner().invoke(
         command, [str(log), "--promise", "--mix=endless:1", "--config", str(site), "--processes=1",
                   "--json", str(tmp_path / "out.json"), "--report", str(tmp_path / "page"), "--no-sensitivity"],
     )  # fmt: skip
     assert done.exit_code == 0, done.output
     told = json.loads((tmp_path / "out.json").read_text())["promise"]
-    assert told["chance"] == 0.8
+    assert told["chance"] == 0.9
     assert 3.0 in [point["delay_s"] for point in told["points"]]
     assert "95 % of main jobs later by at most" in done.output
     assert "What a promise to the main queue would cost" in (tmp_path / "page" / "index.html").read_text()

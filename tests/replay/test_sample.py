@@ -35,7 +35,7 @@ from tests.replay.test_daemon_rules import SHIPPED, TICK_S, busy_machine
 from tests.replay.test_parts import AUTO
 
 HOURS = 6
-OPTIONS = Options.of_daemon(replace(SHIPPED, forecast=True, max_nodes=4, max_pilots=5, max_pilot_s=900.0), TICK_S)
+OPTIONS = Options.of_daemon(replace(SHIPPED, max_nodes=4, max_pilots=5, max_pilot_s=900.0), TICK_S)
 JOBS = [job(n + 1, costs=ResizeCosts(), most=8) for n in range(3)]
 
 

@@ -11,7 +11,8 @@ import pytest
 import torch
 from torch import nn
 
-from malletrain.script_check.compared_state import model_copies
+from malletrain import elastic
+from malletrain.script_check.compared_state import compared_state, model_copies
 from tests.script_check.test_check import said
 
 MODEL = nn.Sequential(nn.Linear(4, 3), nn.Linear(3, 2))
@@ -50,6 +51,15 @@ def test_what_is_no_copy_is_passed_over() -> None:
     assert found(model=MODEL, own=list(MODEL.parameters()), by_name=dict(MODEL.named_parameters())) == []
     assert found(ring=ring, other=nn.Linear(9, 9), batch=torch.zeros(8), losses=[torch.zeros(1)] * 4, text="x") == []
     assert found(many=[[number] for number in range(100_000)]) == []
+
+
+def test_what_a_session_counts_by_itself_is_not_compared(tmp_path: Path) -> None:
+    """It moves also where nothing is trained."""
+    optimizer = torch.optim.SGD(MODEL.parameters(), lr=0.1)
+    s = elastic.Session(MODEL, optimizer, torch.utils.data.TensorDataset(torch.zeros(8, 4)), batch_size=4)
+    s.state["best"] = 1.0
+    names = set(compared_state(s, None, tmp_path))
+    assert names == {*dict(MODEL.named_parameters()), "s.state['best']"}
 
 
 def test_copies_of_the_trained_parameters_alone_are_found() -> None:

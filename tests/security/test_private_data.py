@@ -255,6 +255,7 @@ ROUTES: dict[tuple[str, str], Ask] = {
     ("GET", "/web/{path:path}"): _get("/web/", "/web/page.js", "/web/nothing"),
     ("POST", "/v1/workers/hello"): _hello,
     ("POST", "/v1/workers/{worker}/report"): _post("/v1/workers/7701_0.0/report", {"events": []}),
+    ("POST", "/v1/workers/{worker}/check"): _post("/v1/workers/7701_0.0/check", {"digest": "0" * 64}),
     ("GET", "/v1/workers/{worker}/plan"): _get("/v1/workers/7701_0.0/plan?after=0&wait=0"),
 }  # fmt: skip
 

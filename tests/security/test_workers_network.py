@@ -178,7 +178,7 @@ def test_workers_do_not_connect_without_a_secret(tmp_path: Path) -> None:
     with running(tmp_path) as (daemon, pod):
         daemon.membership._make_secret = lambda: ""
         for task in (0, 1):
-            pod.spawn(daemon.url, task, [SCRIPT, "--epochs", "1"])
+            pod.spawn(daemon.url, task, [SCRIPT, "--epochs", "20"])
         assert 1 in [pod.wait(task) for task in (0, 1)]
         assert "no secret to know each other by" in pod.logs()
 

@@ -61,7 +61,7 @@ def least_time(problem: Problem) -> float:
 
 @pytest.mark.parametrize("instances", [60, pytest.param(500, marks=pytest.mark.nightly)])
 def test_close_to_the_best_of_all_plans(instances: int) -> None:
-    """The paper says 2.04 % on its instances. docs/explanation/policies.md has the figures of the 500."""
+    """The paper says 2.04 % on its instances. docs/figures.md has the figures."""
     gaps = []
     for seed in range(instances):
         problem = random_problem(seed)

@@ -84,7 +84,7 @@ class Harvesting:
         """The daemon's own for this site, with no reserve."""
         text = f'[slurm]\npartition = "{self.harvest.partition}"\n[pool]\nkeep_idle = 0\n'
         text += f"include = {list(self.included)}\n"
-        rules = replace(rules_from(config.parse(text, "test"), self.facts), forecast=False)
+        rules = rules_from(config.parse(text, "test"), self.facts)
         return replace(rules, **self.overrides)  # type: ignore[arg-type]
 
     def submit(self, *more: str, most: int = 8, tasks: int = 10, job: int = 1, share: bool = False) -> int:

@@ -1,4 +1,4 @@
-"""The commands of docs/how-to/admin-accounting.md, on a slurmdbd with one main job and one pilot of yesterday."""
+"""The commands of docs/how-to/admin-operate.md, on a slurmdbd with one main job and one pilot of yesterday."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ pytestmark = [
     pytest.mark.skipif(os.geteuid() != 0, reason="several users need root"),
 ]
 
-PAGE = Path(__file__).resolve().parents[2] / "docs/how-to/admin-accounting.md"
+PAGE = Path(__file__).resolve().parents[2] / "docs/how-to/admin-operate.md"
 DAY_S = 86400
 #: As of no other lab with accounting: the jobs of yesterday are these two alone.
 NODES = 5

@@ -9,7 +9,7 @@ import pytest
 
 from malletrain.domain.decision import LeavePilot
 from malletrain.domain.event import EventKind
-from scripts.lab import Change, Lab, LabConfig
+from scripts.lab import Change, Lab, LabConfig, LabError
 from tests.slurm.harvesting import Harvesting
 from tests.slurm_fixtures import LabFactory
 from tests.world import data_of
@@ -104,6 +104,8 @@ def test_a_pilot_is_cut_to_a_reservation_that_is_made_while_it_runs(any_lab: Lab
     harvest.submit()
     harvest.fill(n[:1])
     harvest.tick()  # sees when its limit ends
+    with pytest.raises(LabError, match="Requested nodes are busy"):
+        reserve(lab, "made", n[0], "now+600", "Users=bob")
     reserve(lab, "made", n[0], "now+600", "Users=bob", "Flags=IGNORE_JOBS")
     (pilot,) = harvest.held().values()
     before = lab.job(pilot)["TimeLimit"]

@@ -90,7 +90,7 @@ def test_arrays_of_ten_thousand_and_thousands_of_waiting_jobs(release: str | Non
     whole = [job for job in seen.jobs if job.task_count == 10_000]
     assert len(whole) == 1
     assert sum(job.task_count for job in seen.jobs if job.array_id == flood) == 5000
-    # A bound against a loop over tasks, generous for slow machines; docs/explanation/measurements.md has figures.
+    # A bound against a loop over tasks, generous for slow machines; docs/figures.md has figures.
     assert spent < 2.0, f"{spent:.2f} s of processor time for {len(seen.jobs)} rows"
     harvest.fill(lab.nodes)
     lab.run(["scancel", "-u", "bob"])
@@ -154,7 +154,7 @@ def test_a_full_controller_is_told_in_one_line_and_the_daemon_goes_on(crowded: L
 
 @pytest.mark.nightly
 def test_a_hetjob_of_which_slurm_starts_a_part_waits_for_cred_expire(any_lab: Lab) -> None:
-    """What docs/how-to/admin-install.md says of Slurm itself: only an ample reserve is a remedy."""
+    """What docs/how-to/admin-rollout.md says of Slurm itself: only an ample reserve is a remedy."""
     lab, n = any_lab, any_lab.nodes
     auth = next(line for line in (lab.path / "slurm.conf").read_text().splitlines() if line.startswith("AuthInfo="))
     with lab.changed(Change(settings={"AuthInfo": f"{auth.removeprefix('AuthInfo=')},cred_expire=20"}), restart=True):

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sqlalchemy import select
 
-from malletrain.domain.event import Event, EventKind
+from malletrain.domain.event import Event, EventKind, JsonValue
 from malletrain.domain.job import JobPhase, MalleableJob
 from malletrain.loop.ledger import Ledger
 from malletrain.store import schema as t
@@ -344,3 +344,28 @@ def test_a_state_that_was_not_saved_is_a_jobs_reason_until_one_is(tmp_path: Path
         (row,) = views.jobs()
         assert row.reason == ledger.views()[1].reason == "training finished"
         views.close()
+
+
+def test_what_a_check_of_its_script_found_is_in_the_jobs_row(tmp_path: Path) -> None:
+    digest, text = "0123456789abcdef", "the average is its own"
+    found: dict[str, JsonValue] = {"digest": digest, "verdict": "different", "text": text, "nodes": 2}
+    with SqliteJournal(tmp_path / "j.db") as journal:
+        journal.append([job(1), job(2, trusted=True), job(3, user="bob", uid=1002)])
+        for number in (1, 2):
+            journal.append([event_of(NOON + 5, K.SCRIPT_CHECKED, number, data=dict(found))])
+        views = StoreViews(tmp_path / "j.db")
+        try:
+            first, second, third = (views.job(number) for number in (1, 2, 3))
+            alike, other = views.script_check(1001, digest), views.script_check(1002, digest)
+        finally:
+            views.close()
+        assert journal.rebuild() == 5
+    assert first is not None and second is not None and third is not None
+    assert (first.check_verdict, first.check_text, first.check_digest) == ("different", text, digest)
+    assert first.fixed_nodes == 2
+    assert first.reason.startswith("stays at 2 nodes, or none: its script trains otherwise at other sizes")
+    assert (second.trusted, second.check_verdict, second.fixed_nodes, second.reason) == (True, "different", None, "")
+    assert (third.check_verdict, third.fixed_nodes) == ("", None)
+    assert alike is not None
+    assert (alike.verdict, alike.text) == ("different", text)
+    assert other is None, "a verdict counts for jobs of the same user"

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from malletrain.wire import messages
-from malletrain.wire.codec import steers_nothing
+from malletrain.wire.codec import one_line, steers_nothing
 from malletrain.wire.messages import MessageError, message_of, parse, to_json
 
 anything = st.recursive(
@@ -88,7 +88,7 @@ def test_a_plan_voids_what_is_older_than_it_says(generation: int, before: int, o
     ({"type": "metric", "name": "a", "value": float("nan"), "samples": 1}, "value: must be a finite number"),
     ({"type": "metric", "name": "a" * 5000, "value": 1, "samples": 1}, "name: must be text of at most 4000"),
     ({"type": "metric", "name": "a", "value": 1, "samples": True}, "samples: must be a whole number"),
-    ({"type": "nothing"}, "type: must be one of checkedin, exited"),
+    ({"type": "nothing"}, "type: must be one of checkdone, checkedin"),
     ([], "a message must be an object"),
     ({"type": "finished", "result": {"a": [[[[1]]]]}}, "at most three levels deep"),
 ])  # fmt: skip
@@ -105,3 +105,8 @@ def test_fields_of_a_newer_worker_are_passed_over_and_new_ones_are_sent_when_the
     assert "balanced" not in messages.to_json(window)
     assert messages.to_json(dataclasses.replace(window, balanced=True))["balanced"] is True
     assert message_of(messages.to_json(window)) == window
+
+
+def test_one_line_has_blanks_for_what_does_not_print() -> None:
+    assert one_line("a\r\nSubject: b\x1b[31m", 100) == "a  Subject: b [31m"
+    assert one_line("abc\n", 3) == "abc"

@@ -15,9 +15,9 @@ from typing import Any
 import click
 
 from malletrain import config as configuration
-from malletrain.cli.admin.failover_findings import failover_findings
 from malletrain.cli.admin.network_findings import network_findings
 from malletrain.cli.admin.python_findings import python_findings
+from malletrain.cli.admin.reserve_findings import reserve_findings
 from malletrain.domain.errors import ClusterUnavailable, InvalidInput
 from malletrain.domain.snapshot import Snapshot
 from malletrain.slurm import read_files
@@ -106,7 +106,7 @@ def doctor(
         _stage(config),
         _charging(config),
         *room_for_journal(config),
-        *failover_findings(config),
+        *reserve_findings(_commands(config), config),
         *python_findings(_commands(config), harvest, _sites_python()),
         *network_findings(config, _harvest_nodes(config, harvest.partition)),
         *(Finding(Level.WARNING, doubt) for doubt in configuration.doubts(config)),
@@ -163,8 +163,7 @@ def _stage(config: configuration.Config) -> Finding:
     """How far the site has taken MalleTrain on, and where its next step is decided."""
     pool = config.pool
     if pool.stage == "few":
-        most = min(pool.few_pilots, pool.max_pilots)
-        what = f"stage few: at most {most} pilots; `malletrain status` says what is missing for the whole"
+        what = f"stage few: at most {pool.pilots} pilots; `malletrain status` says what is missing for the whole"
         return Finding(Level.OK, what)
     return Finding(Level.OK, f"stage whole: at most {pool.max_pilots} pilots")
 

@@ -27,7 +27,7 @@ _DENY = re.compile(r"\bDenyAccounts=(\S+)", re.IGNORECASE)
 _ONLY = re.compile(r"\bAllowAccounts=(\S+)")
 _GLOBAL = re.compile(r"\s*Preempt(Type|Mode)=(\S+)", re.IGNORECASE)
 
-_GUIDE = "docs/how-to/admin-preemption.md says what to do by hand"
+_GUIDE = "docs/how-to/admin-slurm.md says what to do by hand"
 
 
 @dataclass(frozen=True, slots=True)

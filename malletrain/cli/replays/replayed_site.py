@@ -17,8 +17,7 @@ from malletrain.sizing.objective import Objective
 from malletrain.slurm.formats import scalars, text
 from malletrain.slurm.formats.hostlist import node_names
 
-#: Most pilots that the daemon starts at one look, and what it takes an epilog of unknown length for.
-MAX_STARTS = 50
+#: What the daemon takes an epilog of unknown length for.
 UNKNOWN_EPILOG_S = 60.0
 
 
@@ -42,7 +41,7 @@ def replayed_rules(config: Config, slurm: str = "", epilog_s: float | None = Non
     measured."""
     said = text.config(slurm)
     parameters = dict(part.partition("=")[::2] for part in said.get("SchedulerParameters", "").split(",") if part)
-    margin, patience = config.pilot.margin_s, config.pilot.start_patience_s
+    margin = config.pilot.margin_s
     interval_s = scalars.number(parameters.get("bf_interval", ""), 30)
     killed_s = scalars.number(said.get("KillWait", ""), 30) + 60.0 * scalars.number(said.get("OverTimeLimit", ""), 0)
     has_epilog = any(said.get(key, "(null)") not in ("(null)", "") for key in ("Epilog", "Epilog[0]"))
@@ -51,15 +50,15 @@ def replayed_rules(config: Config, slurm: str = "", epilog_s: float | None = Non
     pool = config.pool
     rules = Rules(
         harvest_partition=config.slurm.partition,
-        horizon_s=300.0 if config.loop.horizon_s == "auto" else config.loop.horizon_s,
+        horizon_s=config.loop.horizon_s,
         objective=Objective(config.sizing.objective),
         alpha=config.sizing.alpha,
         max_resizes=config.sizing.max_resizes or None,
         max_wait_s=60.0 * config.sizing.max_wait_minutes,
-        turn_s=60.0 * config.sizing.turn_minutes,
         keep_idle=pool.keep_idle,
-        max_pilots=min(pool.few_pilots, pool.max_pilots) if pool.stage == "few" else pool.max_pilots,
-        max_starts=_starts_at_a_look(config),
+        spare_hetjobs=pool.spare_hetjobs,
+        max_pilots=pool.pilots,
+        max_starts=config.starts_at_a_look,
         max_nodes=1 if pool.stage == "few" else config.pilot.max_nodes,
         max_pilot_s=config.pilot.max_minutes * 60.0,
         margin_s=margin_s,
@@ -67,8 +66,7 @@ def replayed_rules(config: Config, slurm: str = "", epilog_s: float | None = Non
         min_hole_s=60.0 + margin_s + lead_s,
         leave_lead_s=lead_s,
         leave_patience_s=config.pilot.leave_patience_s,
-        start_patience_s=max(20.0, 2 * interval_s + 10.0) if patience == "auto" else patience,
-        forecast=config.loop.forecast or config.loop.horizon_s == "auto",
+        start_patience_s=max(20.0, 2 * interval_s + 10.0),
         include_nodes=node_names(pool.include, "pool.include"),
         exclude_nodes=node_names(pool.exclude, "pool.exclude"),
     )
@@ -77,11 +75,4 @@ def replayed_rules(config: Config, slurm: str = "", epilog_s: float | None = Non
 
 def replayed_promise(config: Config) -> MainPromise:
     """What the main queue is promised on the delay of its jobs; its chance alone where nothing is."""
-    given = config.promise
-    return MainPromise(given.main_delay_p95, given.main_delay_mean, given.immediate_refusals, chance=given.chance)
-
-
-def _starts_at_a_look(config: Config) -> int:
-    if config.promise.cycle_ratio is None:
-        return MAX_STARTS
-    return max(1, min(MAX_STARTS, int(config.promise.starts_per_minute * config.loop.tick_s / 60.0)))
+    return MainPromise(config.promise.main_delay_p95)

@@ -14,14 +14,14 @@ from malletrain.daemon.process.journald import PRIORITIES, SOCKET, JournalHandle
 
 
 def configure(
-    *, level: str, style: str, environ: Mapping[str, str], stream: TextIO | None = None
+    *, level: str, environ: Mapping[str, str], stream: TextIO | None = None
 ) -> structlog.stdlib.BoundLogger:
     """Set up structlog and the standard library's logging (uvicorn, APScheduler) alike; returns the daemon's logger.
 
-    `style`: `json`, `console`, or `auto` (console on a terminal). Repeated calls replace what was set before.
+    Text for people on a terminal, JSON elsewhere. Repeated calls replace what was set before.
     """
     stream = stream or sys.stderr
-    console = style == "console" or (style == "auto" and stream.isatty())
+    console = stream.isatty()
     shared: list[structlog.typing.Processor] = [
         structlog.contextvars.merge_contextvars,
         structlog.stdlib.add_logger_name,

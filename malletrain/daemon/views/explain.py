@@ -87,6 +87,13 @@ def _job(view: JobView, decision: Decision | None, shown: _Shown, waiting: str) 
     yield f"job {job.id} ({job.name}) of {job.user}: {view.phase.value}, {job.min_nodes}-{job.max_nodes} nodes"
     if view.reason:
         yield f"  {shown.words(view.reason)}"
+    if view.fixed:
+        yield f"  {shown.words(view.fixed)}"
+    elif view.check is not None:
+        said = f": {shown.words(view.check.text)}" if view.check.text else ""
+        yield f"  at every size its script trains alike, by its check: {view.check.verdict.value}{said}"
+    if job.trusted:
+        yield "  its owner answers for its script (--trust): it is not checked"
     if waiting:
         yield f"  waits: {shown.words(waiting)}"
     held = ", ".join(f"{p.node} ({p.id}, {p.phase.value})" for p in view.active) or "none"
@@ -185,7 +192,7 @@ def _main_job(
     for delay in delays:
         if is_main_job(delay.main_job, job_id):
             task = "" if delay.main_job == job_id else f"{delay.main_job}: "
-            yield f"  {task}{delay.words()}"
+            yield f"  {task}{shown.words(delay.words())}"
     if not about:
         yield f"  no pilot was asked to leave for job {job_id}, and none had been on its nodes shortly before it"
         if not rows:
@@ -211,6 +218,10 @@ def _meeting(event: Event, shown: _Shown) -> Iterator[str]:
         case MainJobMet(left_at=left_at, started_at=started_at, preempted=preempted) if event.node:
             if event.payload.put_off:
                 yield f"  {utc(event.at)} it runs on {event.node} and others, after Slurm had put it off"
+                return
+            if ahead := event.payload.waited_for:
+                behind = shown.words(f"main job {ahead}")
+                yield f"  {utc(event.at)} it runs on {event.node}, and had waited behind {behind}"
                 return
             if event.payload.elsewhere:
                 yield f"  {utc(event.at)} it runs on {event.node}, where no pilot had been"

@@ -70,10 +70,10 @@ def stated(promise: MainPromise | None) -> dict[str, float]:
     if promise is None:
         return {}
     given = {
-        "main_delay_p95": promise.p95_s, "main_delay_mean": promise.mean_s,
-        "immediate_refusals": promise.immediate_refusals, "controller_cycle": promise.cycle_ratio,
+        "main_delay_p95": promise.p95_s,
+        "controller_cycle": promise.cycle_ratio,
         "chance": promise.chance,
-    }  # fmt: skip
+    }
     return {key: value for key, value in given.items() if value is not None}
 
 
@@ -82,6 +82,7 @@ def kept_row(promise: MainPromise | None, figures: PromiseFigures, now: float) -
     kept = figures.kept
     bound = None if promise is None else promise.p95_s
     soon = None if bound is None else kept.jobs - kept.late(bound)
+    behind = [each.delay_s for each in figures.delays if each.behind and each.could_at >= figures.since]
     return PromiseKeptRow(
         since=figures.since,
         until=now,
@@ -95,6 +96,8 @@ def kept_row(promise: MainPromise | None, figures: PromiseFigures, now: float) -
         within=None if soon is None or not kept.jobs else soon / kept.jobs,
         at_least=None if soon is None or not kept.jobs else lower_share(soon, kept.jobs, _chance(promise)),
         broken="" if promise is None else why_broken(promise, kept),
+        behind=len(behind),
+        behind_longest_s=max(behind, default=0.0),
     )
 
 
@@ -102,7 +105,7 @@ def delay_row(delay: MainJobDelay, sight: Visibility) -> MainJobDelayRow:
     """One main job; without names of nodes where `sight` hides them."""
     return MainJobDelayRow(
         delay.main_job, delay.user, delay.could_at, delay.started_at, delay.nodes if sight.nodes else (),
-        delay.delay_s, delay.freed_s, delay.preempted, delay.cause.value, delay.words(),
+        delay.delay_s, delay.freed_s, delay.preempted, delay.cause.value, sight.words(delay.words()),
     )  # fmt: skip
 
 

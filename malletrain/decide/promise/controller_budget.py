@@ -1,7 +1,7 @@
 """How many pilots slurmctld bears: learnt from its main cycle, up by steps and down by a part (AIMD).
 
 slurmctld tries the first blocked job of each main partition against every pilot, so a cycle's time goes with the
-number of pilots (docs/explanation/measurements.md), but how much depends on the queue and on how many nodes are idle.
+number of pilots (docs/figures.md), but how much depends on the queue and on how many nodes are idle.
 So nothing is computed: while cycles are within the budget and all pilots allowed are there, a few more are allowed;
 when they are beyond it, a third fewer (Chiu and Jain 1989: increase by addition and decrease by multiplication
 converges where both sides answer late).

@@ -7,9 +7,6 @@ from dataclasses import dataclass
 
 from malletrain.decide.promise.promised_reserve import MAX_STEPS_BACK, P95, MainPromise, lower_share
 
-#: Fewer jobs with a delay say nothing of a mean.
-LEAST_DELAYED = 2
-
 #: After so many jobs that kept the promise the daemon takes one step back again.
 JOBS_PER_STEP = 50
 
@@ -44,12 +41,6 @@ def why_broken(promise: MainPromise, seen: PromiseKept) -> str:
         late = seen.late(promise.p95_s)
         if lower_share(late, seen.jobs, promise.chance) > 1 - P95:
             return f"{late} of {seen.jobs} main jobs started more than {promise.p95_s:g} s later for pilots"
-    if promise.mean_s is not None and len(seen.delays_s) >= LEAST_DELAYED and seen.delay_mean_s > promise.mean_s:
-        return f"{seen.jobs} main jobs started {seen.delay_mean_s:.2g} s later in the mean for pilots"
-    if promise.immediate_refusals is not None:
-        met = len(seen.delays_s)
-        if lower_share(met, seen.jobs, promise.chance) > promise.immediate_refusals:
-            return f"{met} of {seen.jobs} main jobs met pilots"
     return ""
 
 

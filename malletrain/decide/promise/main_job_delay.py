@@ -15,6 +15,7 @@ class DelayCause(StrEnum):
     BACKFILL = "backfill"  #: a backfill cycle found its nodes taken; a later one started it
     PREEMPTED = "preempted"  #: Slurm took a node from a pilot for it
     ELSEWHERE = "elsewhere"  #: it began on other nodes than those that pilots were asked to leave for it
+    BEHIND = "behind"  #: it waited behind a main job that pilots had delayed
     PUT_OFF = "put_off"  #: Slurm preempted a pilot for a part of a heterogeneous job, and put the job off
 
 
@@ -24,6 +25,7 @@ CAUSE_WORDS = {
     DelayCause.BACKFILL: "a backfill cycle found its nodes taken, and a later one started it",
     DelayCause.PREEMPTED: "Slurm preempted a pilot for it",
     DelayCause.ELSEWHERE: "pilots were asked to leave for it, and it began on other nodes",
+    DelayCause.BEHIND: "it waited behind another main job, which pilots had delayed",
     DelayCause.PUT_OFF: "Slurm preempted a pilot for one of its parts, and put the heterogeneous job off",
 }
 
@@ -41,6 +43,8 @@ class MainJobDelay:
         preempted: nodes that Slurm took from pilots for it.
         put_off: Slurm put it off by its own two minutes, as it does with heterogeneous jobs.
         elsewhere: it began on nodes that no pilot had had, so that `delay_s` is a bound.
+        behind: the main job that it waited behind and that pilots had delayed by so much, so that `delay_s` is a
+            bound; "" where it met pilots itself.
     """
 
     main_job: str
@@ -54,12 +58,15 @@ class MainJobDelay:
     preempted: int = 0
     put_off: bool = False
     elsewhere: bool = False
+    behind: str = ""
 
     @property
     def cause(self) -> DelayCause:
         """The last thing that it waited for."""
         if self.delay_s <= 0:
             return DelayCause.NONE
+        if self.behind:
+            return DelayCause.BEHIND
         if self.put_off:
             return DelayCause.PUT_OFF
         if self.elsewhere:
@@ -72,6 +79,9 @@ class MainJobDelay:
         """One line: for how long, and why."""
         if self.delay_s <= 0:
             return CAUSE_WORDS[DelayCause.NONE]
+        if self.behind:
+            front = f"main job {self.behind}, which they had delayed"
+            return f"at most {self.delay_s:.3g} s later for pilots: it waited behind {front}"
         if self.elsewhere:
             return f"at most {self.delay_s:.3g} s later for pilots: {CAUSE_WORDS[self.cause]}"
         where = "" if self.put_off else f" on {len(self.nodes)} of its nodes"

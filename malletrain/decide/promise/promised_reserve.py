@@ -3,10 +3,9 @@
 A main job that finds its nodes in the reserve starts as if there were no pilots. Any other waits for x seconds: the
 daemon's look, the worker's leaving, the epilog. If backfill comes meanwhile, which it does to the share
 q = min(1, x / C) of jobs at random phases of a cycle of C seconds, the job waits for the next cycle, too (measured:
-docs/explanation/measurements.md). With a reserve of r nodes, F(r) of the jobs find theirs in it, so
+docs/figures.md). With a reserve of r nodes, F(r) of the jobs find theirs in it, so
 
     P(delay <= b) = F(r) + (1 - F(r)) G(b),    G(b) = mean over x of  (1 - q) [x <= b] + q [x + C <= b]
-    mean delay    = (1 - F(r)) * (mean over x of  x + q C),        refused at once = 1 - F(r).
 
 F is counted on jobs that have arrived, and its lower confidence bound is taken (Wilson 1927, one-sided), so that few
 jobs make a large reserve. Every term falls or rises with r one way, so the smallest sufficient r is found by halving,
@@ -39,16 +38,12 @@ class MainPromise:
 
     Attributes:
         p95_s: 95 % of main jobs start at most so much later than without pilots (seconds).
-        mean_s: they do in the mean.
-        immediate_refusals: at most this share of jobs that must start at once finds pilots on its nodes.
         cycle_ratio: slurmctld's main cycle takes at most so many times as long as without pilots; the number of
             pilots that this allows is learnt, up to `most_pilots`.
         harmless_cycles: also cycles that harm nobody are within it, however short the ones without pilots are.
     """
 
     p95_s: float | None = None
-    mean_s: float | None = None
-    immediate_refusals: float | None = None
     cycle_ratio: float | None = None
     chance: float = 0.9
     most_pilots: int = 5000
@@ -57,7 +52,7 @@ class MainPromise:
     @property
     def holds_nodes(self) -> bool:
         """Whether it asks for a reserve."""
-        return any(each is not None for each in (self.p95_s, self.mean_s, self.immediate_refusals))
+        return self.p95_s is not None
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,11 +73,6 @@ class YieldTimes:
         """G(b): the share of those that wait for pilots that wait for at most `bound_s`."""
         waits = self._waits()
         return sum((1 - q) * (x <= bound_s) + q * (x + self.cycle_s <= bound_s) for x, q in waits) / len(waits)
-
-    def mean_s(self) -> float:
-        """The mean wait of those that wait for pilots."""
-        waits = self._waits()
-        return sum(x + q * self.cycle_s for x, q in waits) / len(waits)
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,33 +140,20 @@ def reserve_curve(
     weights = sum(weight for _, weight in at_hand)
     points = []
     for bound in bounds_s:
-        one = replace(promise, p95_s=bound, mean_s=None, immediate_refusals=None)
+        one = replace(promise, p95_s=bound)
         held = sum(promised_reserve(one, hour, times, nodes).nodes * weight for nodes, weight in at_hand)
         points.append((bound, held / weights if weights else 0.0, 1 - held / total if total else 0.0))
     return points
 
 
 def _least_share(promise: MainPromise, times: YieldTimes, steps_back: int) -> float:
-    """The share of jobs that must find their nodes idle: F(r) solved for each promise, the largest."""
-    wanted = [0.0]
-    stricter = 0.5**steps_back
-    if promise.p95_s is not None:
-        missed, soon = (1 - P95) * stricter, times.within(promise.p95_s)
-        wanted.append(1.0 - missed / (1 - soon) if 1 - soon > missed else 0.0)
-    if promise.mean_s is not None:
-        mean = times.mean_s()
-        wanted.append(1.0 - promise.mean_s * stricter / mean if mean > promise.mean_s * stricter else 0.0)
-    if promise.immediate_refusals is not None:
-        wanted.append(1.0 - promise.immediate_refusals * stricter)
-    return max(wanted)
+    """The share of jobs that must find their nodes idle: P(delay <= b) >= 95 % solved for F(r)."""
+    if promise.p95_s is None:
+        return 0.0
+    missed, soon = (1 - P95) * 0.5**steps_back, times.within(promise.p95_s)
+    return 1.0 - missed / (1 - soon) if 1 - soon > missed else 0.0
 
 
 def _words(promise: MainPromise) -> str:
-    said = []
-    if promise.p95_s is not None:
-        said.append(f"main_delay_p95 = {promise.p95_s:g} s")
-    if promise.mean_s is not None:
-        said.append(f"main_delay_mean = {promise.mean_s:g} s")
-    if promise.immediate_refusals is not None:
-        said.append(f"immediate_refusals = {promise.immediate_refusals:g}")
-    return f"[promise] {', '.join(said)} with a chance of {promise.chance:.0%}"
+    said = "nothing" if promise.p95_s is None else f"main_delay_p95 = {promise.p95_s:g} s"
+    return f"[promise] {said} with a chance of {promise.chance:.0%}"

@@ -1,5 +1,5 @@
 """Adapters for frameworks with a training loop of their own: accelerate, Hugging Face Trainer and Lightning.
 
-Each module imports its framework (`pip install 'malletrain[adapters]'`), and is imported by scripts only. They use
+Each module imports its framework (the extra `adapters`), and is imported by scripts only. They use
 `Session` through its public methods, and share `steps`.
 """

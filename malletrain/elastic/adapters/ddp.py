@@ -96,12 +96,13 @@ class LoopSession(Session):
     def batches_in_epoch(self) -> int:
         return len(self._runtime.batch_ends()) or math.ceil(self._runtime.sampler.epoch_length / self.batch_size)
 
-    def begin_body(self) -> None:
-        """A batch has been loaded."""
-        self._step = Step(self._runtime, None, self._backwards)
-        self._step.__enter__()
+    def begin_body(self) -> Step:
+        """A batch has been loaded. Returns its step."""
+        self._step = step = Step(self._runtime, None, self._backwards)
+        step.__enter__()
         # A signal must not end the body in the middle: the step under way is finished first.
         self._runtime.lifecycle.step_began = None
+        return step
 
     def end_body(self) -> None:
         """The next batch is asked for, or the epoch is over. A step that was aborted is undone, to be repeated.
@@ -115,13 +116,16 @@ class LoopSession(Session):
         aborted = self._runtime.reducer.aborted
         copy, self._copy = self._copy, None
         if aborted is not None and copy is not None:
-            with self._runtime.guards.looking_away():
-                self._runtime.state.restore(*copy)
+            self._runtime.state.restore(*copy)
         step.__exit__(None if aborted is None else type(aborted), aborted, None)
+
+    def leave_body(self, step: Step) -> None:
+        """The loop is left, by `break`: the step is over if it is committed."""
+        if self._step is step and self._runtime.committed:
+            self.end_body()
 
     def _keep(self) -> None:
         """The step is void: nothing of the training state has changed yet, but the body goes on."""
-        self._runtime.guards.step_is_void()
         if self._copy is None:
             self._copy = self._runtime.state.copy()
 
@@ -158,8 +162,12 @@ class ElasticLoader:
         """
         self.session.end_body()
         for batch in self.session.batches():
-            self.session.begin_body()
-            yield batch
+            step = self.session.begin_body()
+            try:
+                yield batch
+            except GeneratorExit:
+                self.session.leave_body(step)
+                raise
             self.session.end_body()
 
 

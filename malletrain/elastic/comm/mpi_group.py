@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from malletrain import pip_install
 from malletrain.elastic.comm.group import Group, SoloGroup, Work, abandoned, wait_complete
 from malletrain.elastic.errors import ElasticError, PeerLost
 
@@ -33,7 +34,7 @@ def mpi_world() -> Group:
         from mpi4py import MPI
     except (ImportError, RuntimeError) as error:
         raise ElasticError(
-            f"MPI cannot be used ({error}): install mpi4py (pip install 'malletrain[mpi]') where MPI's library is"
+            f"MPI cannot be used ({error}): install mpi4py ({pip_install('mpi')}) where MPI's library is"
         ) from error
     if MPI.Query_thread() < MPI.THREAD_MULTIPLE:
         raise ElasticError("this MPI does not allow calls from several threads: build it with MPI_THREAD_MULTIPLE")

@@ -10,7 +10,7 @@ generation each member could switch to. When all members name the same generatio
 
 Before anything else of a round, members sum a table of which each fills its own row: what kind of round it makes,
 where in the training, with which learning rates. All see all rows, so members that are about to sum different things
-find out before they mix them up. What the rows hold is up to the caller (`guards.agreement`).
+find out before they mix them up. What the rows hold is up to the caller (`invariants.agreement`).
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ POLL_INTERVAL_S = 0.02
 #: The fields of the control vector, by index; every field is a sum over members. READY holds the generation that a
 #: member is ready for, and READY_SQUARED its square: all n members name the same one exactly if n * sum(r^2) equals
 #: sum(r)^2.
-WEIGHT, READY, READY_SQUARED, ENDING, NONFINITE, NONFINITE_RANKS, SAVE_DUE, STATE_CHANGED = range(8)
-CONTROL_LENGTH = 8
+WEIGHT, READY, READY_SQUARED, ENDING, NONFINITE, NONFINITE_RANKS, SAVE_DUE = range(7)
+CONTROL_LENGTH = 7
 
 #: Weights are summed in this unit: they may be fractions (class weights), and sums of integers are exact.
 WEIGHTS_PER_UNIT = 2**30
@@ -70,8 +70,6 @@ class TrainingWorld:
         workers: the nodes, in rank order; each has `local_size` processes with consecutive ranks.
         chosen_batch: samples of a step that the daemon asks for, or 0.
         local_size: processes a node (torchrun's LOCAL_WORLD_SIZE).
-        recovering_ranks: ranks that receive the training state while the others make the next step; their share of
-            that step is empty.
     """
 
     generation: int
@@ -79,7 +77,6 @@ class TrainingWorld:
     group: Group = field(default_factory=SoloGroup)
     chosen_batch: int = 0
     local_size: int = 1
-    recovering_ranks: frozenset[int] = frozenset()
 
     @property
     def rank(self) -> int:
@@ -114,7 +111,6 @@ class StepOutcome:
         agreed: the generation that all members are ready for, or 0.
         ending: how many members were asked to end.
         save_due: whether it is time for a checkpoint.
-        state_changed: whether state that newcomers were still receiving changed before the round was committed.
     """
 
     sums: list[torch.Tensor]
@@ -122,7 +118,6 @@ class StepOutcome:
     agreed: int
     ending: int
     save_due: bool
-    state_changed: bool = False
 
 
 def total_weight(control: torch.Tensor) -> float:
@@ -152,7 +147,6 @@ class StepCommitter:
         waiting_since: since when this member waits for others (monotonic), or None.
         waited_s: seconds spent waiting for others, in total.
         save_is_due: returns whether this member wants a checkpoint.
-        overlapped_state_changed: returns whether state changed that newcomers are still receiving from this member.
         judge_rows: called with the rows of a round before it is committed; may raise, and then does on every member.
     """
 
@@ -167,19 +161,8 @@ class StepCommitter:
         self.waiting_since: float | None = None
         self.waited_s = 0.0
         self.save_is_due: Callable[[], bool] = lambda: False
-        self.overlapped_state_changed: Callable[[], bool] = lambda: False
         self.judge_rows: Callable[[list[list[int]]], None] = lambda _: None
         self._opening: _Opening | None = None
-
-    def leave_for(self, world: TrainingWorld, monitor: WorldMonitor) -> None:
-        """In a forked copy of this process: make rounds in `world` from now on, of which nobody else knows.
-
-        The world that is left is kept: a group's destructor waits for its threads, which are not in the copy.
-        """
-        self._left_world = self.world
-        self.world, self._monitor = world, monitor
-        self.received_sums, self._opening = None, None
-        self.save_is_due = self.overlapped_state_changed = lambda: False
 
     def open_round(self, row: Sequence[int]) -> None:
         """Begin a round, or a further pass of one: start to exchange rows with the other members.
@@ -209,21 +192,22 @@ class StepCommitter:
             self.wait(opening.work)
             self.judge_rows(opening.table.tolist())
 
-    def control_vector(self, weight: float, extra: int = 0) -> torch.Tensor:
-        """This member's control vector, followed by `extra` zeros for the caller's own use.
+    def control_vector(self, weight: float, further: Sequence[int] = (), *, finite: bool = True) -> torch.Tensor:
+        """This member's control vector.
 
         Args:
             weight: this member's samples or tokens in the round.
+            further: fields of the caller's own, which follow.
+            finite: whether its gradients are.
         """
-        control = torch.zeros(CONTROL_LENGTH + extra, dtype=torch.int64)
-        ready = self._monitor.ready_for()
-        control[WEIGHT] = round(weight * WEIGHTS_PER_UNIT)
-        control[READY] = ready
-        control[READY_SQUARED] = ready * ready
-        control[ENDING] = int(self._monitor.is_ending())
-        control[SAVE_DUE] = int(self.save_is_due())
-        control[STATE_CHANGED] = int(self.overlapped_state_changed())
-        return control
+        # (A tensor is made once: to set an element of one takes as long as all else here.)
+        fields, ready = [0] * CONTROL_LENGTH, self._monitor.ready_for()
+        fields[WEIGHT] = round(weight * WEIGHTS_PER_UNIT)
+        fields[READY], fields[READY_SQUARED] = ready, ready * ready
+        fields[ENDING], fields[SAVE_DUE] = int(self._monitor.is_ending()), int(self.save_is_due())
+        if not finite:
+            fields[NONFINITE], fields[NONFINITE_RANKS] = 1, self.world.rank
+        return torch.tensor([*fields, *further], dtype=torch.int64)
 
     def check(self) -> None:
         """Raise `Aborted` or `Released` if this member's world was given up meanwhile."""
@@ -297,7 +281,7 @@ class StepCommitter:
         """Commit the round in progress with the sums that another member sent. They were made in the previous world,
         so its control vector agrees on nothing in this one."""
         result = self.commit(sums, sums[-1])
-        result.agreed, result.ending, result.save_due, result.state_changed = 0, 0, False, False
+        result.agreed, result.ending, result.save_due = 0, 0, False
         return result
 
     def commit(self, sums: list[torch.Tensor], control: torch.Tensor) -> StepOutcome:
@@ -305,12 +289,12 @@ class StepCommitter:
         self.rounds_done += 1
         self._opening = None
         self.last_sums, self.complete_sums = sums, []
-        size, ready = self.world.size, int(control[READY])
-        same = size * int(control[READY_SQUARED]) == ready * ready
+        size, fields = self.world.size, control[:CONTROL_LENGTH].tolist()
+        ready = fields[READY]
+        same = size * fields[READY_SQUARED] == ready * ready
         agreed = ready // size if same and ready else 0
         agreed = agreed if agreed > self.world.generation else 0
-        save_due, changed = bool(control[SAVE_DUE]), bool(control[STATE_CHANGED])
-        return StepOutcome(sums, control, agreed, int(control[ENDING]), save_due, changed)
+        return StepOutcome(sums, control, agreed, fields[ENDING], bool(fields[SAVE_DUE]))
 
     def wait(self, operation: Work) -> None:
         """Wait for an operation while checking that the world still stands; report peers that stall.

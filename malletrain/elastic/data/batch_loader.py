@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import replace
 from typing import Any
 
-from malletrain.elastic.data.pieces import SAMPLES, SHARDS, Pieces
 from malletrain.elastic.data.prefetch import LoadRequest, Prefetcher
 from malletrain.elastic.data.proportional_shares import ProportionalShares
 from malletrain.elastic.data.sample_loader import SampleLoader
@@ -23,8 +20,6 @@ class BatchLoader:
         proportional_shares: the shares of members if they follow their speed.
         shards: divides batches into virtual shards; None without them.
         loaders: worker processes that load ahead; 0 loads in this process.
-        whole: whether a part of weight 0 has as many samples as any other, for models whose layers depend on the
-            whole batch; otherwise it has one.
     """
 
     def __init__(
@@ -34,31 +29,20 @@ class BatchLoader:
         proportional_shares: ProportionalShares,
         shards: VirtualShards | None,
         loaders: int,
-        *,
-        whole: bool = False,
     ) -> None:
         self._sampler = sampler
         self._loader = loader
         self._proportional_shares = proportional_shares
         self._shards = shards
-        self._whole = whole
         self._prefetch = Prefetcher(loader, loaders) if loaders else None
 
-    def load(
-        self, epoch: int, cursor: int, rank: int, size: int, recovering_ranks: frozenset[int] = frozenset()
-    ) -> tuple[Share, Any]:
+    def load(self, epoch: int, cursor: int, rank: int, size: int) -> tuple[Share, Any]:
         """Load the part of member `rank` of `size` of the batch that begins at `cursor`.
-
-        Args:
-            recovering_ranks: ranks whose part has weight 0 in this step.
 
         Returns:
             The share, and the batch; a `ShardedBatch` with virtual shards.
         """
-        if recovering_ranks:
-            parts = [(0, self._part_during_recovery(recovering_ranks, cursor, epoch, rank, size))]
-        else:
-            parts = self._parts_of(cursor, epoch, rank, size)
+        parts = self._parts_of(cursor, epoch, rank, size)
         requests = [(epoch, tuple(part.indices)) for _, part in parts]
         if self._prefetch is None:
             loaded = [self._loader.load(*request) for request in requests]
@@ -66,29 +50,9 @@ class BatchLoader:
             loaded = self._prefetch.load(requests, self._coming(epoch, cursor, rank, size, self._prefetch.ahead))
         if self._shards is None:
             return parts[0][1], loaded[0]
-        return _sharded(parts, loaded, parts[0][1].batch)
-
-    def pieces(self, epoch: int, cursor: int, rank: int, size: int) -> Pieces:
-        """The part of member `rank` of `size` of the batch that begins at `cursor`, in virtual shards or samples."""
-        parts = self._parts_of(cursor, epoch, rank, size)
-        whole = sum(part.weight for _, part in parts)
-
-        def load_samples(first: int, last: int) -> tuple[Share, Any]:
-            indices = parts[0][1].indices[first:last]
-            return Share(indices, len(indices), whole), self._loader.load(epoch, indices)
-
-        def load_shards(first: int, last: int) -> tuple[Share, Any]:
-            some = parts[first:last]
-            return _sharded(some, [self._loader.load(epoch, part.indices) for _, part in some], whole)
-
-        if self._shards is None:
-            return Pieces(whole, SAMPLES, load_samples)
-        return Pieces(len(parts) if whole else 0, SHARDS, load_shards)
-
-    def following_pieces(self, epoch: int, cursor: int, rank: int, size: int) -> Pieces | None:
-        """The same of the batch after the one that begins at `cursor`; None at the end of an epoch."""
-        next_epoch, after = self._sampler.following(epoch, cursor)
-        return self.pieces(epoch, after, rank, size) if next_epoch == epoch else None
+        shards = [Shard(number, part.weight, data) for (number, part), data in zip(parts, loaded, strict=True)]
+        indices = [index for _, part in parts for index in part.indices]
+        return Share(indices, sum(part.weight for _, part in parts), parts[0][1].batch), ShardedBatch(shards)
 
     def _parts_of(self, cursor: int, epoch: int, rank: int, size: int) -> list[tuple[int, Share]]:
         """This member's virtual shards by number, or its share as number 0."""
@@ -96,15 +60,6 @@ class BatchLoader:
             return self._shards.parts(self._sampler, epoch, cursor, rank, size)
         counts = self._proportional_shares.shares(self._sampler.next_batch(epoch, cursor)) if size > 1 else None
         return [(0, self._sampler.share(epoch, cursor, rank, size, counts))]
-
-    def _part_during_recovery(
-        self, recovering_ranks: frozenset[int], cursor: int, epoch: int, rank: int, size: int
-    ) -> Share:
-        if rank in recovering_ranks:
-            coming = self._sampler.share(epoch, cursor, rank, size)
-            return replace(coming, weight=0, indices=coming.indices if self._whole else coming.indices[:1])
-        others = [other for other in range(size) if other not in recovering_ranks]
-        return self._sampler.share(epoch, cursor, others.index(rank), len(others))
 
     def _coming(self, epoch: int, cursor: int, rank: int, size: int, batches: int) -> list[LoadRequest]:
         """What this member will load for the next `batches` if the world stays as it is."""
@@ -116,10 +71,3 @@ class BatchLoader:
             epoch = following
             requests += [(epoch, tuple(part.indices)) for _, part in self._parts_of(cursor, epoch, rank, size)]
         return requests
-
-
-def _sharded(parts: Sequence[tuple[int, Share]], loaded: Iterable[Any], batch: int) -> tuple[Share, ShardedBatch]:
-    """Virtual shards by number, with their data, as a member's part of a batch."""
-    shards = [Shard(number, part.weight, data) for (number, part), data in zip(parts, loaded, strict=True)]
-    indices = [index for _, part in parts for index in part.indices]
-    return Share(indices, sum(part.weight for _, part in parts), batch), ShardedBatch(shards)

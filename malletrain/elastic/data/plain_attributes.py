@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -12,9 +11,6 @@ from malletrain.elastic.errors import ElasticError
 
 #: How deep data sets and transforms within data sets are looked into, and how many attributes of all are looked at.
 MAX_DEPTH, MAX_ATTRIBUTES = 4, 1000
-
-#: How many entries a list has at most whose values are looked at, and of what types they are.
-MAX_LISTED, _LISTED = 1 << 16, frozenset({bool, int, str})
 
 _PLAIN = (bool, int, float, str, bytes, type(None))
 
@@ -27,45 +23,6 @@ def plain_attributes(dataset: Any) -> dict[str, Any]:
         if len(found) >= MAX_ATTRIBUTES:
             break
     return found
-
-
-def tensor_attributes(dataset: Any) -> dict[str, torch.Tensor]:
-    """Tensors that a data set, or one within it (`Subset.dataset`), has itself or in a short sequence, by path."""
-    found: dict[str, torch.Tensor] = {}
-    for name, value in _fields(dataset):
-        if isinstance(value, torch.Tensor):
-            found[name] = value
-        elif isinstance(value, list | tuple) and len(value) <= 8:
-            found |= {f"{name}[{place}]": each for place, each in enumerate(value) if isinstance(each, torch.Tensor)}
-    return found
-
-
-def listed_attributes(dataset: Any) -> dict[str, bytes]:
-    """Lists of whole numbers or text, and arrays of whole numbers, that a data set or one within it has itself: their
-    values by path. Those of more than `MAX_LISTED` are left out."""
-    found: dict[str, bytes] = {}
-    for name, value in _fields(dataset):
-        if isinstance(value, list) and len(value) <= MAX_LISTED and all(type(each) in _LISTED for each in value):
-            found[name] = repr(value).encode(errors="surrogateescape")
-        elif _is_array(value) and value.dtype.kind in "iub" and value.size <= MAX_LISTED:
-            found[name] = value.tobytes()
-    return found
-
-
-def _is_array(value: Any) -> bool:
-    numpy = sys.modules.get("numpy")
-    return numpy is not None and isinstance(value, numpy.ndarray)
-
-
-def _fields(dataset: Any) -> Iterator[tuple[str, Any]]:
-    """Attributes of a data set, and of those within it, by path."""
-    path = ""
-    for _ in range(MAX_DEPTH):
-        fields = getattr(dataset, "__dict__", None)
-        if not isinstance(fields, dict):
-            break
-        yield from [(f"{path}{name}", value) for name, value in fields.items()]
-        dataset, path = fields.get("dataset"), f"{path}dataset."
 
 
 def set_attributes(dataset: Any, values: Mapping[str, Any]) -> None:

@@ -20,7 +20,6 @@ from typing import Any
 import torch
 from torch.utils.data import default_collate
 
-from malletrain.elastic.data.pieces import SAMPLES, Pieces
 from malletrain.elastic.data.random_seeds import kept_random_state, seed_sample
 from malletrain.elastic.data.sampler import Share, mix
 from malletrain.elastic.data.stream_marks import (
@@ -313,50 +312,19 @@ class StreamBatches:
         self._positions = positions
         self._reducer = reducer
         self._mine: dict[int, tuple[int, bool]] = {}
-        self._samples: list[Any] = []
         self.taken = 0
         reducer.add_extras(ExtraReduction(2, self._contribute, self._apply))
 
-    def load(
-        self, epoch: int, cursor: int, rank: int, size: int, recovering_ranks: frozenset[int] = frozenset()
-    ) -> tuple[Share, Any]:
+    def load(self, epoch: int, cursor: int, rank: int, size: int) -> tuple[Share, Any]:
         """Load the part of member `rank` of `size`; see `BatchLoader.load`."""
-        self._samples = self._read(epoch, self._own_streams(epoch, rank, size, recovering_ranks))
-        share = Share([], len(self._samples), self._sampler.batch_size)
-        return share, self._reader.collate(self._samples or self._reader.a_sample)
+        samples = self._read(epoch, self._own_streams(epoch, rank, size))
+        share = Share([], len(samples), self._sampler.batch_size)
+        return share, self._reader.collate(samples or self._reader.a_sample)
 
-    def pieces(self, epoch: int, cursor: int, rank: int, size: int) -> Pieces:
-        """The samples that were loaded last; see `BatchLoader.pieces`."""
-        return Pieces(len(self._samples), SAMPLES, self._load_some)
-
-    def following_pieces(self, epoch: int, cursor: int, rank: int, size: int) -> Pieces | None:
-        """As many samples after those, or None where a stream ends with them; see `BatchLoader.following_pieces`.
-
-        To load them is to read on, so it is for a copy of this process alone. Two parts are of streams of their own
-        where this member has several, as two members have: what streams share in a process they do not share then.
-        """
-        if any(over for _, over in self._mine.values()):
-            return None
-        count = len(self._samples)
-
-        def load(first: int, last: int) -> tuple[Share, Any]:
-            own = self._own_streams(epoch, rank, size)
-            is_part = (first, last) != (0, count)
-            if is_part and len(own) > 1:
-                self._samples = self._read(epoch, own[int(first > 0) :: 2])
-                return self._collated(self._samples, count)
-            self._samples = self._read(epoch, own)
-            if len(self._samples) != count:
-                raise ElasticError(f"{len(self._samples)} samples follow, and not {count}")
-            return self._load_some(first, last)
-
-        return Pieces(count, SAMPLES, load)
-
-    def _own_streams(self, epoch: int, rank: int, size: int, without: frozenset[int] = frozenset()) -> list[int]:
-        """Those that member `rank` of `size` reads in this step, which members `without` do not make."""
+    def _own_streams(self, epoch: int, rank: int, size: int) -> list[int]:
+        """Those that member `rank` of `size` reads in this step."""
         self._positions.begin(epoch)
-        readers = [other for other in range(size) if other not in without]
-        return [stream for stream in self._positions.live() if readers[stream % len(readers)] == rank]
+        return [stream for stream in self._positions.live() if stream % size == rank]
 
     def _read(self, epoch: int, streams: Sequence[int]) -> list[Any]:
         """The samples that these streams have for a step."""
@@ -372,15 +340,6 @@ class StreamBatches:
                 self._mine[stream] = len(got), over
                 samples += got
         return samples
-
-    def _load_some(self, first: int, last: int) -> tuple[Share, Any]:
-        if first > 0:
-            self._mine = {}  # whoever has the first sample tells what was taken of each stream
-        return self._collated(self._samples[first:last], len(self._samples))
-
-    def _collated(self, samples: list[Any], batch: int) -> tuple[Share, Any]:
-        with kept_random_state():
-            return Share([], len(samples), batch), self._reader.collate(samples)
 
     def _contribute(self) -> list[torch.Tensor]:
         """What this member has taken of each stream, whether it is over, and how long the mark is that the next step

@@ -4,7 +4,7 @@ Every member computes the same loss L from the gathered rows Z. Backward sums th
 members: member q, whose gradients the reducer multiplies by f_q (its share of the batch), passes on
 (1 / f_q) sum_r f_r dL_r/dZ_q. So parameters behind the rows of a member get the gradient of the whole batch, and
 parameters past the gathering (a temperature) the mean of equal gradients. The same holds for a loss of a member's own
-rows against all.
+rows against all; where losses are sums, f = 1.
 
 A script may keep what it gathers (a codebook, a replay buffer). So a member that missed a step, and is given its
 sums, is given the rows of that step, too.
@@ -32,9 +32,18 @@ class BatchGather:
         reducer: of the step.
         open_round: called with the number of the gathering in this step before anything of it is summed: members that
             do something else then are found out.
+        mean: whether the script's loss is a mean over its samples (else a sum).
     """
 
-    def __init__(self, committer: StepCommitter, reducer: GradientReducer, open_round: Callable[[int], None]) -> None:
+    def __init__(
+        self,
+        committer: StepCommitter,
+        reducer: GradientReducer,
+        open_round: Callable[[int], None],
+        *,
+        mean: bool = True,
+    ) -> None:
+        self._mean = mean
         self._committer = committer
         self._reducer = reducer
         self._open_round = open_round
@@ -78,7 +87,7 @@ class BatchGather:
             rows_of_all = self._given[self._calls - 1].to(tensor, copy=True)
             return _Given.apply(tensor, rows_of_all)  # type: ignore[no-untyped-call, no-any-return]
         if self._committer.world.size == 1:
-            return _Alone.apply(tensor)  # type: ignore[no-untyped-call, no-any-return]
+            return tensor.clone()
         counts: list[int] = []
         if self._reducer.aborted is None:
             with self._reducer.holding():
@@ -122,7 +131,7 @@ class BatchGather:
     def scatter_gradients(self, gradient: torch.Tensor, counts: list[int], rows: int) -> torch.Tensor:
         """The gradient by this member's rows, from those that each member has by all rows."""
         rank = self._committer.world.rank
-        factor = self._weight / self._batch
+        factor = self._weight / self._batch if self._mean else float(self._weight > 0)
         table = gradient.cpu().to(_summable(gradient.dtype), copy=True).mul_(factor)
         table = self._summed(table)
         out = torch.zeros(rows, *gradient.shape[1:], dtype=gradient.dtype, device=gradient.device)
@@ -150,18 +159,6 @@ def _digest(text: str) -> int:
     return int.from_bytes(text.encode()[:256]) % (2**61 - 1)
 
 
-class _Alone(torch.autograd.Function):
-    """The rows of a member that trains alone, marked in the graph as gathered ones."""
-
-    @staticmethod
-    def forward(ctx: Any, tensor: torch.Tensor) -> torch.Tensor:
-        return tensor.clone()
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
-        return gradients[0]
-
-
 class _Given(torch.autograd.Function):
     """The rows of a step that others have committed: its gradients are here already."""
 
@@ -186,7 +183,3 @@ class _Gather(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
         return ctx.gather.scatter_gradients(gradients[0], ctx.counts, ctx.rows), None, None
-
-
-#: The names of the nodes of gathered rows in the graph of a loss.
-GATHER_NODES = tuple(f"{each.__name__}Backward" for each in (_Alone, _Given, _Gather))

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import Any
 
@@ -32,7 +32,7 @@ from malletrain.elastic.comm.step_commit import (
 from malletrain.elastic.errors import Aborted, ElasticError, LayoutChanged
 from malletrain.elastic.gradients.bucket_copies import fill, spread
 from malletrain.elastic.gradients.comm_hook import CommHook
-from malletrain.elastic.gradients.finiteness import FinitenessCheck, LateVerdicts
+from malletrain.elastic.gradients.finiteness import FinitenessCheck, LateVerdicts, is_finite
 from malletrain.elastic.gradients.noise_scale import NoiseScale
 from malletrain.elastic.state.sharded_model import local
 
@@ -70,6 +70,8 @@ class _Bucket:
     dtype: torch.dtype
     device: torch.device
     missing: int = 0
+    sizes: list[int] = field(default_factory=list)  #: of its members, in elements
+    shapes: list[torch.Size] = field(default_factory=list)
 
 
 class GradientReducer:
@@ -91,13 +93,13 @@ class GradientReducer:
         ns_per_sample: what each member reported in the last round, by rank; empty if that was in another world.
         layout_number: how many times `lay_out` was called.
         phase: of the step in progress.
-        strict: whether a backward pass after the step is committed is an error.
         adapting: whether the script trains copies of the model now, in an inner loop: a backward pass that reaches
             the model itself is an error.
         open_pass: called with the number of a backward pass before anything of it is summed.
         before_return: called at the end of each backward pass whose gradients are summed: the script's code after it
             may change the parameters.
-        after_pass: called when the gradients of a backward pass are summed, before it returns.
+        first_arrived: called with the parameter of a step's first gradient, which has been added to its `grad`; not
+            in steps of several passes.
         on_abort: where it is set, `backward` returns in an aborted round as in any other, with gradients of zero,
             and this is called as it does; `aborted` says so until the next step.
         aborted: why the round under way is void, where `on_abort` is set.
@@ -122,7 +124,7 @@ class GradientReducer:
         self._mean = mean
         self.open_pass: Callable[[int], None] = lambda _: None
         self.before_return: Callable[[], None] = lambda: None
-        self.after_pass: Callable[[], None] = lambda: None
+        self.first_arrived: Callable[[torch.Tensor], None] = lambda _: None
         self.layout_number = 0
         self._scales = False
         self._hooks: list[Any] = []
@@ -157,7 +159,6 @@ class GradientReducer:
         self._on_commit: Callable[[StepOutcome], None] = lambda _: None
         self._closed = False
         self.phase = GradientPhase.NONE
-        self.strict = True
         self.adapting = False
         self.on_abort: Callable[[], None] | None = None
         self.aborted: Aborted | LayoutChanged | None = None
@@ -196,11 +197,6 @@ class GradientReducer:
     def parameters(self) -> list[torch.nn.Parameter]:
         """Those whose gradients are summed."""
         return self._parameters
-
-    @property
-    def begins_step(self) -> bool:
-        """Whether nothing of the step in progress has been computed yet, and it has one backward pass."""
-        return self._armed and self._passes == 1 and self.phase is GradientPhase.NONE
 
     @property
     def passes_left(self) -> int:
@@ -265,9 +261,12 @@ class GradientReducer:
         try:
             yield
         except (Aborted, LayoutChanged) as error:
-            if self.on_abort is None:
-                raise
-            self.aborted = error
+            self._hold_back(error)
+
+    def _hold_back(self, error: Aborted | LayoutChanged) -> None:
+        if self.on_abort is None:
+            raise error
+        self.aborted = error
 
     def measure_noise(self, noise: NoiseScale) -> None:
         """Compute the norms that `noise` needs, in the steps that it measures."""
@@ -304,6 +303,8 @@ class GradientReducer:
                 bucket = open_ones[key] = _Bucket([], 0, *key)
                 buckets.append(bucket)
             bucket.members.append(index)
+            bucket.sizes.append(parameter.numel())
+            bucket.shapes.append(parameter.shape)
             bucket.length += local(parameter).numel()
             limit = FIRST_BUCKET_BYTES if len(buckets) == 1 else BUCKET_BYTES
             if bucket.length * bucket.dtype.itemsize >= limit:
@@ -326,6 +327,15 @@ class GradientReducer:
 
     def _hook(self, index: int) -> Callable[[torch.Tensor], None]:
         def arrived(parameter: torch.Tensor) -> None:
+            # (As few calls as can be: this is called for every parameter in every step.)
+            if self._running and not (self._hold or self.adapting or self.aborted):
+                if self._alone:
+                    return
+                bucket = self._buckets[self._home[index][0]]
+                if bucket.missing > 1 and index not in self._seen and not self._sharded:
+                    self._seen.add(index)
+                    bucket.missing -= 1
+                    return
             if self.adapting:
                 raise ElasticError(
                     f"backward() inside s.inner_loop() reaches {self._names[index]} of the session's model, whose "
@@ -336,12 +346,16 @@ class GradientReducer:
                 self._clear_later()
                 return
             if self._armed:
+                if self.phase is GradientPhase.NONE and self._passes == 1:
+                    self.first_arrived(parameter)
                 self.phase = GradientPhase.LOCAL
                 if not self._hold:
-                    with self.holding():
+                    try:
                         self._arrived(index)
+                    except (Aborted, LayoutChanged) as error:
+                        self._hold_back(error)
                     self._clear_later()
-            elif self._closed and self.strict:
+            elif self._closed:
                 raise ElasticError(self._called_again())
 
         return arrived
@@ -470,6 +484,13 @@ class GradientReducer:
         mine, (_, offset) = local(self._parameters[index]), self._home[index]
         return flat[offset : offset + mine.numel()].view_as(mine)
 
+    def _parts(self, flat: torch.Tensor, bucket: _Bucket) -> list[torch.Tensor]:
+        """The views of a bucket's buffer that hold the gradients of its members."""
+        if not self._sharded:
+            found = torch.split(flat, bucket.sizes)
+            return [part.view(shape) for part, shape in zip(found, bucket.shapes, strict=True)]
+        return [self._part(flat, index) for index in bucket.members]
+
     def _gradient(self, index: int) -> torch.Tensor | None:
         gradient = self._parameters[index].grad
         return None if gradient is None else local(gradient)
@@ -483,16 +504,16 @@ class GradientReducer:
         if self._mean and self._scale is None and not self._sharded:
             factor = self._weight / self._batch
         parts, gradients = [], []
-        for index in bucket.members:
-            part, gradient = self._part(flat, index), self._gradient(index)
+        for index, part in zip(bucket.members, self._parts(flat, bucket), strict=True):
+            gradient = self._parameters[index].grad
             if gradient is None or factor == 0.0:
                 part.zero_()
             else:
                 parts.append(part)
-                gradients.append(gradient)
+                gradients.append(local(gradient) if self._sharded else gradient)
         fill(parts, gradients, factor)
         if self.must_be_finite:
-            self._finite.look(flat)
+            self._finite.look([flat])
         if self._noise is not None and self._measured:
             self._noise.add_local(flat)
         if self._comm_hook is not None:
@@ -525,8 +546,10 @@ class GradientReducer:
         self.before_return()
         if not self._running or self.aborted is not None:
             return
-        with self.holding():
+        try:
             self._reduce_rest()
+        except (Aborted, LayoutChanged) as error:
+            self._hold_back(error)
         self._clear()
 
     def _reduce_rest(self) -> None:
@@ -560,7 +583,6 @@ class GradientReducer:
         self.phase = GradientPhase.SUMMED
         self._running = False
         self._pass += 1
-        self.after_pass()
 
     @property
     def _sums_of_a_pass(self) -> int:
@@ -598,32 +620,35 @@ class GradientReducer:
 
     def _control_vector(self) -> torch.Tensor:
         """This member's control vector; further fields say which parameters have gradients, and how fast it was."""
-        size, rank, many = self._committer.world.size, self._committer.world.rank, len(self._parameters)
-        control = self._committer.control_vector(self._weight, many + size)
+        group = self._committer.world.group
         counts = self._weight > 0 or self._sharded
-        used = [int(parameter.grad is not None and counts) for parameter in self._parameters]
-        control[CONTROL_LENGTH : CONTROL_LENGTH + many] = torch.tensor(used, dtype=torch.int64)
-        control[CONTROL_LENGTH + many + rank] = self.own_ns_per_sample
-        if self.must_be_finite and counts and not self._finite.is_host_finite():
-            control[NONFINITE], control[NONFINITE_RANKS] = 1, rank
-        return control
+        used = [counts and parameter.grad is not None for parameter in self._parameters]
+        speeds = [0] * group.size
+        speeds[group.rank] = self.own_ns_per_sample
+        finite = not (self.must_be_finite and counts) or self._finite.host_finite
+        return self._committer.control_vector(self._weight, [*used, *speeds], finite=finite)
 
     def _refuse_sparse(self, members: Iterable[int] | None = None) -> None:
         """Raise if one of these parameters, by default any, has a gradient that cannot be summed."""
         for index in range(len(self._parameters)) if members is None else members:
-            gradient = self._gradient(index)
+            gradient = self._parameters[index].grad
             if gradient is not None and gradient.is_sparse:
                 raise ElasticError(f"{self._names[index]}: sparse gradients cannot be summed: use sparse=False")
 
     def _look_alone(self) -> None:
         """Look at the gradients of this worker, which trains alone."""
+        used: list[int] = []
         for bucket in self._buckets:
-            first = next((g for index in bucket.members if (g := self._gradient(index)) is not None), None)
-            if first is not None:
-                self._finite.look(first)
-        row = self._finite.row(0, 1)
-        if row is not None:
-            self._late_verdicts.add(self._step(), row)
+            gradients = []
+            for index in bucket.members:
+                gradient = self._parameters[index].grad
+                if gradient is not None:
+                    used.append(index)
+                    gradients.append(local(gradient) if self._sharded else gradient)
+            self._finite.look(gradients)
+        norms = self._finite.device_norms()
+        if norms is not None:
+            self._late_verdicts.add(self._step(), [self._names[index] for index in used], norms)
 
     def _refuse_bad(self, control: torch.Tensor) -> None:
         """Raise if gradients are not finite. All members see the same control vector and the same verdict of devices,
@@ -631,19 +656,33 @@ class GradientReducer:
         if not self.must_be_finite:
             return
         world, many = self._committer.world, int(control[NONFINITE])
+        if not many and self._verdict is None:
+            return
         bad = [int(control[NONFINITE_RANKS])] * many if many < 2 else list(range(many))
         if self._verdict is not None:
             row = LateRead(self._verdict).values()
             bad = [rank for rank, found in enumerate(row) if found != 0.0] or bad
         if bad:
             who = world.worker_of(bad[0]) if len(bad) == 1 else f"{len(bad)} of {world.size} workers"
-            raise _not_finite(self._step(), who)
+            raise _not_finite(self._step(), who, self._first_bad())
+
+    def _first_bad(self) -> str:
+        """The first parameter whose gradient is not finite; of several members', in the sums, which all of them have
+        by now."""
+        for index, name in enumerate(self._names):
+            gradient = self._gradient(index)
+            if not self._alone and self._comm_hook is None:
+                gradient = self._part(self._sent[self._home[index][0]], index)
+            if gradient is not None and not is_finite(gradient):
+                return name
+        return ""
 
     def _refuse_late(self, *, wait: bool = False) -> None:
         """Raise if gradients of an earlier step of this worker alone are found not to be finite."""
-        step = self._late_verdicts.first_bad(wait=wait)
-        if step is not None:
-            raise _not_finite(step, self._committer.world.worker_of(self._committer.world.rank))
+        found = self._late_verdicts.first_bad(wait=wait)
+        if found is not None:
+            step, name = found
+            raise _not_finite(step, self._committer.world.worker_of(self._committer.world.rank), name)
 
     def _apply_sums(self, sums: list[torch.Tensor]) -> None:
         """Copy the sums of a pass into the gradients; its control vector is the last of them."""
@@ -664,15 +703,15 @@ class GradientReducer:
                 there = total_of_bucket.to(bucket.device)
                 self._comm_hook.decompress(there, flat, self._step(), self._number(number))
             parts, gradients = [], []
-            for index in bucket.members:
+            for index, part in zip(bucket.members, self._parts(flat, bucket), strict=True):
                 parameter = self._parameters[index]
                 if not used[index]:
                     parameter.grad = None
                     continue
                 if parameter.grad is None:
                     parameter.grad = torch.empty_like(parameter)
-                parts.append(self._part(flat, index))
-                gradients.append(local(parameter.grad))
+                parts.append(part)
+                gradients.append(local(parameter.grad) if self._sharded else parameter.grad)
             spread(parts, gradients, factor)
 
     def _commit(self, outcome: StepOutcome) -> None:
@@ -681,10 +720,11 @@ class GradientReducer:
         self._on_commit(outcome)
 
 
-def _not_finite(step: int, who: str) -> ElasticError:
+def _not_finite(step: int, who: str, first: str) -> ElasticError:
+    named = f", first that of {first}" if first else ""
     return ElasticError(
-        f"step {step}: the gradients of {who} are not finite (nan or infinite). If that may happen, as with a loss "
-        "scaler that the session does not know, say Session(..., must_be_finite=False)"
+        f"step {step}: the gradients of {who} are not finite (nan or infinite){named}. If that may happen, as with a "
+        "loss scaler that the session does not know, say Session(..., must_be_finite=False)"
     )
 
 

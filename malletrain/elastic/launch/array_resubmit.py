@@ -14,8 +14,9 @@ from contextlib import closing
 from pathlib import Path
 
 from malletrain.wire import messages
+from malletrain.wire.daemon_url import first_url
 from malletrain.wire.errors import WireError
-from malletrain.wire.pair_http import open_http
+from malletrain.wire.http import Http
 from malletrain.wire.sbatch_answer import job_id, jobs_marked, likely_job_id
 
 log = logging.getLogger("malletrain.elastic")
@@ -43,7 +44,7 @@ class ArrayResubmitter:
     """
 
     def __init__(self, url: str, job: int, environ: Mapping[str, str]) -> None:
-        self._url = url
+        self._url = first_url(url)
         self._job = job
         self._environ = environ
         self._answered = False
@@ -101,7 +102,7 @@ class ArrayResubmitter:
         if not _limits(script):  # a site may leave it out (pilot.sbatch)
             _run(["scontrol", "update", f"JobId={number}", "TimeLimit=1"], clean)
         try:
-            with closing(open_http(self._url)) as daemon:
+            with closing(Http(self._url)) as daemon:
                 daemon.post(f"/v1/jobs/{self._job}/arrays", {"array_id": number, "tasks": tasks})
         except WireError:
             _cancel([number], clean)

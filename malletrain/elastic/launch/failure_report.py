@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import NoReturn
 
 from malletrain.elastic.errors import ElasticError
-from malletrain.elastic.guards.script_place import line_of
+from malletrain.elastic.launch.script_place import line_of
 from malletrain.wire import messages
 
 #: Characters of a message that the daemon keeps.

@@ -23,7 +23,9 @@ from types import FrameType
 from malletrain.elastic import LAUNCHER, WELCOME_FD
 from malletrain.elastic.launch import REQUEUE_TIMEOUT_S, TERMINATED_STATUS
 from malletrain.elastic.launch.compile_cache import compile_cache_environment
+from malletrain.elastic.launch.last_words import last_words
 from malletrain.elastic.launch.nccl_environment import nccl_environment
+from malletrain.elastic.launch.own_check.check_beside import CheckBeside
 from malletrain.elastic.launch.signal_waits import wait_for_child, wait_for_event
 from malletrain.wire import messages
 from malletrain.wire.errors import WireError
@@ -56,6 +58,7 @@ class Launcher:
         self._environ = dict(environ)
         self._process: subprocess.Popen[bytes] | None = None
         self._must_end = threading.Event()
+        self._check: CheckBeside | None = None
 
     def run(self) -> int:
         """Run the command to its end; returns the exit status for this process.
@@ -75,16 +78,19 @@ class Launcher:
 
             return ItemWorker(self._client, self._command, self._environ, self._must_end).run()
         descriptor = leave_welcome(welcome)
+        self._check = CheckBeside(self._client)
         self._environ = {
             **HUGE_PAGE_ENVIRONMENT,
             **self._environ,
             **compile_cache_environment(self._environ),
             **nccl_environment(self._environ),
+            **self._check.variables,
             WELCOME_FD: str(descriptor),
             LAUNCHER: str(os.getpid()),
         }
         if self._must_end.is_set():
             return TERMINATED_STATUS
+        began = time.time()
         # A process group of its own, so that everything the script starts can be ended together.
         self._process = subprocess.Popen(
             self._command,
@@ -93,10 +99,12 @@ class Launcher:
             start_new_session=True,
         )
         os.close(descriptor)
+        self._check.start()
         if self._must_end.is_set():  # the signal came before there was a process to pass it to
             self._on_signal(signal.SIGTERM, None)
         status = wait_for_child(self._process)
-        self._say_exited(status)
+        self._check.stop()
+        self._say_exited(status, last_words(self._environ, began) if 0 < status < 128 else "")
         if status in (TERMINATED_STATUS, -signal.SIGTERM):
             wait_for_event(self._must_end, REQUEUE_TIMEOUT_S)
         self._end_group()
@@ -119,11 +127,11 @@ class Launcher:
                     ) from error
                 self._must_end.wait(1.0)
 
-    def _say_exited(self, status: int) -> None:
+    def _say_exited(self, status: int, said: str) -> None:
         end = time.monotonic() + EXIT_REPORT_TIMEOUT_S
         while time.monotonic() < end:
             try:
-                self._client.report([messages.Exited(status)])
+                self._client.report([messages.Exited(status, said)])
                 return
             except TokenUnknown:
                 with contextlib.suppress(WireError):
@@ -132,11 +140,15 @@ class Launcher:
             except DaemonUnreachable:
                 time.sleep(0.5)
             except Rejected:
-                return
+                if not said:
+                    return
+                said = ""  # an earlier daemon has no name for it
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         """Forward a signal. Slurm signals every process of the step, but others may have signalled this one only."""
         self._must_end.set()
+        if self._check is not None:
+            self._check.stop()
         if self._process is not None:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self._process.pid, number)

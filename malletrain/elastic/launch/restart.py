@@ -36,8 +36,8 @@ from malletrain.elastic.launch.array_resubmit import ArrayResubmitter
 from malletrain.elastic.launch.signal_waits import wait_for_child, wait_for_event
 from malletrain.elastic.link.daemon_link import Link
 from malletrain.wire import messages
+from malletrain.wire.daemon_url import first_url
 from malletrain.wire.errors import WireError
-from malletrain.wire.failover import urls_in
 from malletrain.wire.worker_client import WorkerClient
 
 log = logging.getLogger("malletrain.elastic")
@@ -134,7 +134,7 @@ class Restarter:
 
     def _say_warm(self) -> None:
         """Ask for a seat in the next world."""
-        daemon = urlsplit(urls_in(self._environ["MALLETRAIN_URL"])[0]).hostname or "localhost"
+        daemon = urlsplit(first_url(self._environ["MALLETRAIN_URL"])).hostname or "localhost"
         host = own_host(daemon, self._environ.get("MALLETRAIN_ADDRESS"), socket.AF_INET)
         self._link.say(messages.Warm(join_address(host, free_port())))
 

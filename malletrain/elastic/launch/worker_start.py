@@ -27,13 +27,14 @@ from malletrain.elastic.data.sample_loader import SampleLoader
 from malletrain.elastic.data.sampler import Sampler
 from malletrain.elastic.data.streams import StreamReader, StreamSampler
 from malletrain.elastic.errors import ElasticError
-from malletrain.elastic.guards.step_guard import refuse_searching
+from malletrain.elastic.invariants.optimizer_steps import refuse_searching
 from malletrain.elastic.launch.array_resubmit import ArrayResubmitter
+from malletrain.elastic.launch.own_check import running_script
 from malletrain.elastic.link.daemon_link import Link
 from malletrain.elastic.link.local_group import Follower, LocalLeader, LocalPeer, meeting_name
 from malletrain.elastic.state import sharded_model as sharding
 from malletrain.wire import messages
-from malletrain.wire.failover import urls_in
+from malletrain.wire.daemon_url import first_url
 from malletrain.wire.worker_client import PilotIdentity, WorkerClient
 
 log = logging.getLogger("malletrain.elastic")
@@ -109,9 +110,11 @@ def find_pilot_context(environ: Mapping[str, str]) -> PilotContext | None:
     if not url or "MALLETRAIN_JOB" not in environ:
         return None
     identity = PilotIdentity.of(environ)
-    host = own_host(urlsplit(urls_in(url)[0]).hostname, environ.get("MALLETRAIN_ADDRESS"))
+    host = own_host(urlsplit(first_url(url)).hostname, environ.get("MALLETRAIN_ADDRESS"))
     client = WorkerClient(url, identity, welcome=read_welcome(environ))
     local_rank, meeting = find_local_rank(environ), meeting_name(environ)
+    if local_rank.is_leader:
+        running_script.say(environ, running_script.this_script(torch.__version__))
     return PilotContext(
         client,
         host,

@@ -13,7 +13,7 @@ import torch
 
 from malletrain.elastic.comm.step_commit import StepOutcome
 from malletrain.elastic.errors import Aborted, Released
-from malletrain.elastic.guards.agreement import Agreement, RoundKind
+from malletrain.elastic.invariants.agreement import Agreement, RoundKind
 from malletrain.elastic.link.training_reports import Reports
 from malletrain.elastic.resize.member import Member
 from malletrain.elastic.resize.reconfigure import Reconfigurer
@@ -87,8 +87,6 @@ class WorkerLifecycle:
         """Process a committed round. The round before it is now committed at every member."""
         self._reports.send_held()
         self._checkpointing.confirm()
-        if self._committer.world.recovering_ranks:
-            self._reconfigurer.first_step_committed(changed=outcome.state_changed)
         self._reconfigurer.vote(outcome)
         self._leave_all = self._leave_all or (outcome.ending > 0 and outcome.ending == self._committer.world.size)
         self._others_stay = self._member.said_ending and 0 < outcome.ending < self._committer.world.size
@@ -118,7 +116,6 @@ class WorkerLifecycle:
                 elif self._reconfigurer.is_due:
                     self._reconfigurer.switch()
                     self._met()
-                self._reconfigurer.level()
                 self._committer.check()
                 self._leave_if_asked()
                 return
@@ -137,7 +134,6 @@ class WorkerLifecycle:
                     self._met()
                 elif self._leave_all and not self._member.finishing:
                     self._leave_together(saves=self._checkpointing.is_writer)
-                self._reconfigurer.level()
                 self._committer.check()
                 if not self._member.finishing:  # the last round is quicker than leaving
                     self._leave_if_asked()

@@ -6,10 +6,8 @@
    the round that carried it is the last one of the present world (`vote`).
 4. Between two steps, every member switches to the new group (`switch`).
 5. Members say what they hold, and compute the recovery plan (`_recover_state`, `state_recovery`).
-6. They send and receive the training state, before or during the next step; the new world is the present one
-   (`_enter`).
-7. The first step of the new world is committed (`first_step_committed`).
-8. The switch is reported to the daemon (`_report`).
+6. They send and receive the training state; the new world is the present one (`_enter`).
+7. The switch is reported to the daemon (`begin_world`).
 
 A worker that joins (`join`) and one whose world has failed (`recover`) wait for a plan, then go on at step 4. An
 urgent plan needs no vote: it replaces the present world at once.
@@ -21,7 +19,6 @@ import logging
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from datetime import timedelta
 
 from malletrain.elastic.comm.authentication import Meeting
@@ -53,15 +50,6 @@ RECOVERY_SILENCE_LIMIT_S = 60.0
 #: One that was asked to end does so when it has waited for a world this long, whether the daemon is heard or not:
 #: none of the others may be there any more, and Slurm kills after KillWait (30 s by default).
 ENDING_PATIENCE_S = 5.0
-
-
-@dataclass(frozen=True, slots=True)
-class _Entry:
-    """A world that is entered but not reported: at monotonic `at`, after a pause, from one of `before` nodes."""
-
-    pause_s: float
-    before: int
-    at: float
 
 
 #: Why a plan is not entered that another daemon may have shown.
@@ -116,8 +104,6 @@ class Reconfigurer:
         #: The plan whose group this member waited for last: it votes for no older world (see `quorum`).
         self._bound: messages.Plan | None = None
         self._agreed = 0  #: the generation on which all members have agreed
-        self._unreported: _Entry | None = None
-        self._must_level = False
         self._recovering_since: float | None = None
 
     # --- 1. a plan arrives ------------------------------------------------------------------------------------
@@ -240,8 +226,8 @@ class Reconfigurer:
 
     def _enter(self, plan: messages.Plan, group: Group) -> None:
         names = tuple(seat.worker for seat in plan.members)
-        recovering_ranks = self._recover_state(plan, group)
-        world = TrainingWorld(plan.generation, names, group, plan.batch, group.size // len(names), recovering_ranks)
+        self._recover_state(plan, group)
+        world = TrainingWorld(plan.generation, names, group, plan.batch, group.size // len(names))
         with self._entering:
             link = self._member.link
             forgone = link is not None and plan.generation <= link.forgone
@@ -257,10 +243,10 @@ class Reconfigurer:
             old.group.abandon()
         self._pending_groups.entered(plan.generation)
 
-    def _recover_state(self, plan: messages.Plan, group: Group) -> frozenset[int]:
+    def _recover_state(self, plan: messages.Plan, group: Group) -> None:
         began = time.monotonic()
         try:
-            recovering_ranks = self._recovery.recover(plan, group)
+            self._recovery.recover(plan, group)
         except PeerLost as lost:
             group.abandon()
             self._member.fault(plan.generation, "closed", str(lost))
@@ -269,47 +255,16 @@ class Reconfigurer:
             group.abandon()
             raise
         log.debug("generation %d: state recovered after %.3f s", plan.generation, time.monotonic() - began)
-        return recovering_ranks
 
-    # --- 7. the first step is committed -----------------------------------------------------------------------
+    # --- 7. the report ----------------------------------------------------------------------------------------
 
     def begin_world(self, pause_s: float, before: int) -> None:
         """Train in the world just entered: after a pause, from one of `before` nodes."""
-        self._must_level = False
-        self._unreported = _Entry(pause_s, before, time.monotonic())
-        if not self._committer.world.recovering_ranks:
-            self._report(0.0)
+        self._report(pause_s, before)
         self._entered()
 
-    def first_step_committed(self, *, changed: bool) -> None:
-        """The step is committed during which ranks received the state.
-
-        Args:
-            changed: whether the state changed meanwhile, so that `level` must send it again.
-        """
-        self._committer.world.recovering_ranks = frozenset()
-        self._recovery.first_round_committed(changed=changed)
-        self._must_level = changed
-        if self._unreported is not None:
-            self._report(time.monotonic() - self._unreported.at - self._committer.median_step_s())
-
-    def level(self) -> None:
-        """Recover the state again within this world if ranks received a wrong one. Call it before each step.
-
-        Raises:
-            Aborted: the world failed on the way.
-        """
-        if self._must_level and self._plan is not None:
-            self._must_level = False
-            self._recover_state(self._plan, self._committer.world.group)
-
-    # --- 8. the report ----------------------------------------------------------------------------------------
-
-    def _report(self, delay_s: float) -> None:
-        """Report this world to the daemon. `delay_s`: by how much its first step was longer than the median one."""
-        entry, self._unreported = self._unreported, None
-        if entry is None:
-            return
+    def _report(self, pause_s: float, before: int) -> None:
+        """Report this world to the daemon."""
         member, world, link = self._member, self._committer.world, self._member.need_link()
 
         def in_vain() -> bool:
@@ -323,8 +278,8 @@ class Reconfigurer:
                 world.generation,
                 self._state.position.step,
                 world.nodes,
-                max(0.0, entry.pause_s + max(0.0, delay_s)),
-                world.nodes > entry.before,
+                max(0.0, pause_s),
+                world.nodes > before,
                 self._state.size_bytes() if world.rank == 0 else 0,  # one member reports it for all
             )
         )

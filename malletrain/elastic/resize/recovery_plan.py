@@ -16,14 +16,12 @@ class MemberState:
         has_state: whether it holds the training state.
         done: commit rounds it has committed.
         control_length: entries of the last round's control vector.
-        can_overlap: whether it can send the state while it trains on.
         ending: whether it was asked to end.
     """
 
     has_state: bool
     done: int
     control_length: int
-    can_overlap: bool = False
     ending: bool = False
 
 
@@ -41,7 +39,6 @@ class RecoveryPlan:
         local_size: processes a node.
         control_length: entries of the donors' last control vector.
         sharded: whether the processes of a node hold different parts of the state.
-        overlapped: whether fresh ranks can get the state while the others make the next step.
         all_end: whether every member was asked to end.
     """
 
@@ -52,7 +49,6 @@ class RecoveryPlan:
     local_size: int
     control_length: int = 0
     sharded: bool = False
-    overlapped: bool = False
     all_end: bool = False
 
     def saves(self, rank: int) -> bool:
@@ -112,8 +108,6 @@ def plan_recovery(states: Sequence[MemberState], local_size: int, *, sharded: bo
     donors = [rank for rank in holders if states[rank].done == newest] or list(first)
     behind = [rank for rank in holders if rank not in donors]
     fresh = [rank for rank in range(len(states)) if rank not in holders and rank not in donors]
-    # Without a committed round, or while a rank repeats the last one, no step can be made meanwhile.
-    overlapped = newest > 0 and local_size == 1 and not sharded and not behind and bool(fresh)
     return RecoveryPlan(
         donors,
         behind,
@@ -122,6 +116,5 @@ def plan_recovery(states: Sequence[MemberState], local_size: int, *, sharded: bo
         local_size,
         states[donors[0]].control_length,
         sharded,
-        overlapped and all(states[rank].can_overlap for rank in donors),
         all(state.ending for state in states),
     )

@@ -2,10 +2,6 @@
 
 Every member says what it holds; all compute the same `RecoveryPlan` from that. Members with the newest state send it
 to those without one, and the sums of the last commit round to those that missed it.
-
-Where possible the state is sent while training goes on (overlapped recovery): its donors make the next step, in which
-the receiving ranks have an empty part that they add once the state has arrived. When that round is committed, the
-receiving ranks hold the state.
 """
 
 from __future__ import annotations
@@ -32,7 +28,6 @@ from malletrain.elastic.resize.member import Member
 from malletrain.elastic.resize.recovery_plan import MemberState, RecoveryPlan, plan_recovery
 from malletrain.elastic.state.buffer_pool import BufferPool, specs_from_text, specs_to_text
 from malletrain.elastic.state.device_transfer import broadcast_state, bytes_of, join_state, split_state
-from malletrain.elastic.state.overlapped_recovery import OverlappedSnapshot
 from malletrain.elastic.state.training_state import TrainingState, pack, unpack
 from malletrain.elastic.state.transfer import receive_state, send_state
 from malletrain.wire import messages
@@ -57,8 +52,6 @@ class StateRecovery:
 
     Attributes:
         by_device: whether the state is expected from device to device, so that no memory is allocated beforehand.
-        can_overlap: whether this member may send its state while it trains on, provided that the script changes the
-            state only after backward. The first change seen at another time clears it.
     """
 
     def __init__(
@@ -72,10 +65,7 @@ class StateRecovery:
         self._described = False
         self._buffer_pool: BufferPool | None = None
         self.by_device = False
-        self._snapshot: OverlappedSnapshot | None = None
-        self.can_overlap = False
         self.all_end = self.saves = False
-        self._committer.overlapped_state_changed = self._sent_state_changed
         if store_server is not None:
             store_server.put(PLACES_KEY, str(member.local_rank.size))
 
@@ -97,11 +87,8 @@ class StateRecovery:
                 Meeting.of(plan), self._member.local_rank, by_device=self.by_device, pinned=self._state.is_on_gpu
             )
 
-    def recover(self, plan: messages.Plan, group: Group) -> frozenset[int]:
+    def recover(self, plan: messages.Plan, group: Group) -> None:
         """Bring this member and the others of a plan's group to the same state.
-
-        Returns:
-            The ranks that get the state during the next commit round (see `first_round_committed`).
 
         Raises:
             Aborted: the plan was dropped.
@@ -110,7 +97,6 @@ class StateRecovery:
             Released: no member can bring this worker to the others' state.
         """
         committer, state, local_size = self._committer, self._state, self._member.local_rank.size
-        self._snapshot = None
         recovery, odd = self._exchange(plan, group)
         self.all_end, self.saves = recovery.all_end, recovery.saves(group.rank)
         if recovery.newest < 0 and group.rank in recovery.donors:
@@ -138,46 +124,25 @@ class StateRecovery:
             )
         if recovery.behind and local_size > 1:
             self._share_control_vector(plan, group, recovery)
-        route = _device_route(group, recovery)
-        overlapped = recovery.overlapped and not plan.urgent and route is None
-        self._transfer(plan, group, recovery, route, overlapped=overlapped)
+        self._transfer(plan, group, recovery, _device_route(group, recovery))
         if not recovery.behind:
             committer.last_sums = []  # all members have committed the same round, so its sums are not needed again
             committer.complete_sums = []
-        return frozenset(recovery.fresh) if overlapped else frozenset()
-
-    def first_round_committed(self, *, changed: bool) -> None:
-        """The round is committed during which ranks received the state.
-
-        Args:
-            changed: whether the state changed while it was sent. Then what they received is wrong: call `recover`
-                again. Later recoveries are not overlapped.
-        """
-        if changed:
-            log.info("the script changes its state within a step: from now on all wait while newcomers are given it")
-            self.can_overlap = False
-        else:
-            self._state.has_state = True
-        self._snapshot = None
 
     # --- inside -----------------------------------------------------------------------------------------------
-
-    def _sent_state_changed(self) -> bool:
-        return self._snapshot is not None and self._snapshot.changed()
 
     def _exchange(self, plan: messages.Plan, group: Group) -> tuple[RecoveryPlan, list[str]]:
         """Gather what every process holds; returns the plan, and in what this worker's script differs."""
         committer, signatures = self._committer, self._state.signatures()
         control_length = committer.last_sums[-1].numel() if committer.last_sums else 0
-        holds = [int(self._state.has_state), committer.rounds_done, control_length, int(self.can_overlap)]
-        holds.append(int(self._member.is_ending()))
+        holds = [int(self._state.has_state), committer.rounds_done, control_length, int(self._member.is_ending())]
         mine = torch.tensor([*holds, *signatures.values()], dtype=torch.int64)
         table = [torch.zeros_like(mine) for _ in range(group.size)]
         began = time.monotonic()
         self._wait(group.all_gather(table, mine), plan)
         log.debug("generation %d: members met after %.3f s", plan.generation, time.monotonic() - began)
         rows = [row.tolist() for row in table]
-        states = [MemberState(bool(row[0]), row[1], row[2], bool(row[3]), bool(row[4])) for row in rows]
+        states = [MemberState(bool(row[0]), row[1], row[2], bool(row[3])) for row in rows]
         recovery = plan_recovery(states, self._member.local_rank.size, sharded=self._state.mesh is not None)
         theirs = rows[recovery.donors[0]][len(holds) :]
         return recovery, [name for (name, own), other in zip(signatures.items(), theirs, strict=True) if own != other]
@@ -199,12 +164,9 @@ class StateRecovery:
         group: Group,
         recovery: RecoveryPlan,
         route: _DeviceRoute | None,
-        *,
-        overlapped: bool,
     ) -> None:
-        """Send and receive in parallel: the state down a tree to fresh ranks, the last sums to ranks behind. If
-        `overlapped`, donors do not wait until the state is sent. With a `route`, what lies on the device goes that
-        way, and the tree carries the rest."""
+        """Send and receive in parallel: the state down a tree to fresh ranks, the last sums to ranks behind. With a
+        `route`, what lies on the device goes that way, and the tree carries the rest."""
         began = time.monotonic()
         on_device: list[torch.Tensor] | None = None
         work: list[Background] = []
@@ -218,13 +180,10 @@ class StateRecovery:
         sends_device = route is not None and route.root == route.group.rank and group.rank in donors
         if group.rank in donors and (onward or sends_device):
             self._state.position.rounds = self._committer.rounds_done
-            self._snapshot = OverlappedSnapshot(self._state) if overlapped else None
-            state = (self._snapshot.skeleton, self._snapshot.tensors) if self._snapshot else self._state.capture()
+            state = self._state.capture()
             if route is not None:
                 state, on_device = split_state(*state, route.takes)
-            sending = Background(lambda: send_state(group, onward, *state), "give")
-            if not overlapped:  # else the receiving rank reports a fault
-                work.append(sending)
+            work.append(Background(lambda: send_state(group, onward, *state), "give"))
         if late:
             sums = pack(self._committer.last_sums)
             work.append(Background(lambda: send_state(group, late, *sums), "give"))
@@ -249,7 +208,7 @@ class StateRecovery:
             log.info("the training state has come %s: %s", way, rate(size, took_s))
             self._state.restore(*got[0])
             self._committer.rounds_done = self._state.position.rounds
-            self._state.has_state, self._buffer_pool = not overlapped, None
+            self._state.has_state, self._buffer_pool = True, None
         else:
             self._committer.received_sums = list(unpack(*got[0]))
 

@@ -7,8 +7,6 @@ on.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import torch
 
 #: Steps of which each compares the buffers that seem unwritten, and after which the model is searched anew.
@@ -39,7 +37,11 @@ class BufferCopies:
             self._tables = [module._buffers for module in self._model.modules()]
         self._steps += 1
         kept, self._kept = self._kept, {}
-        self._places = list(self._buffers())
+        self._places = [
+            (table, name, each) for table in self._tables if table for name, each in table.items() if each is not None
+        ]
+        if not self._places:
+            return
         into, changed = [], []
         with torch.no_grad():
             for _, _, buffer in self._places:
@@ -65,12 +67,6 @@ class BufferCopies:
         for buffer, _, copy in self._kept.values():
             with torch.inference_mode(buffer.is_inference()), torch.no_grad():
                 buffer.copy_(copy)
-
-    def _buffers(self) -> Iterator[tuple[dict[str, torch.Tensor | None], str, torch.Tensor]]:
-        for table in self._tables:
-            for name, buffer in table.items():
-                if buffer is not None:
-                    yield table, name, buffer
 
 
 def _version(buffer: torch.Tensor) -> int | None:

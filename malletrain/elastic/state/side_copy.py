@@ -17,7 +17,7 @@ from typing import Any, Protocol
 import torch
 
 from malletrain.elastic.comm.late_read import LateRead
-from malletrain.elastic.state.overlapped_recovery import OverlappedSnapshot
+from malletrain.elastic.state.live_snapshot import LiveSnapshot
 from malletrain.elastic.state.training_state import TrainingState
 
 #: Each tensor begins at a multiple of so many bytes of the pinned memory.
@@ -71,7 +71,7 @@ class SideCopy:
         skeleton: of the packed state.
     """
 
-    def __init__(self, snapshot: OverlappedSnapshot, host: list[torch.Tensor], event: Any) -> None:
+    def __init__(self, snapshot: LiveSnapshot, host: list[torch.Tensor], event: Any) -> None:
         self.skeleton = snapshot.skeleton
         self._snapshot = snapshot
         self._host = host
@@ -138,7 +138,7 @@ class SideCopies:
         """
         if not self._usable or not self.prepare(state) or self._memory is None:
             return None
-        snapshot = OverlappedSnapshot(state)
+        snapshot = LiveSnapshot(state)
         host, at = [], 0
         for tensor in snapshot.tensors:
             size = tensor.numel() * tensor.element_size()

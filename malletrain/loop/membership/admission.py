@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from malletrain.decide.entitlement.fixed_size import keeps_its_size
 from malletrain.domain.errors import Refused
 from malletrain.domain.job import Elastic, JobView, Pilot, PilotPhase
 from malletrain.loop.membership.next_world import JobTerms
@@ -88,7 +89,10 @@ def admit(views: Mapping[int, JobView], claim: Claim) -> Admission:
         )
     job = view.job
     relaunched, items = job.elastic is not Elastic.LIVE, job.elastic is Elastic.TASKS
-    terms = JobTerms(job.min_nodes, job.max_nodes, job.sizes, relaunched, items=items)
+    terms = JobTerms(
+        job.min_nodes, job.max_nodes, job.sizes, relaunched, items=items, fixed=keeps_its_size(job, view.check),
+        trusted=job.trusted, checked=view.check.digest if view.check is not None else "",
+    )  # fmt: skip
     leaves = pilot.phase is PilotPhase.LEAVING
     return Admission(terms, (pilot.reason or "its pilot was asked to leave") if leaves else "")
 

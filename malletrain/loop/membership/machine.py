@@ -20,7 +20,7 @@ from malletrain.loop.membership.fencing import (
     still_held,
     unheard_with_state,
 )
-from malletrain.loop.membership.next_world import GENERATION_BLOCK, WorkerCandidate, next_world
+from malletrain.loop.membership.next_world import GENERATION_BLOCK, WorkerCandidate, next_world, why_it_ends
 from malletrain.loop.membership.state import Check, JobMembership, MembershipSettings, Phase, Worker
 from malletrain.loop.ports import Clock
 from malletrain.wire.messages import Plan, Seat
@@ -315,6 +315,8 @@ class JobMachine:
             self.look_at(job.ask_again_at)
         if job.check is not None:
             self._settle_check(job.check)
+        if job.pending is not None and job.pending.urgent and not job.pending.members and not self._any_trains():
+            self._dissolve()  # all have left by it
         if job.check is not None or (job.pending is not None and job.pending.urgent and job.all_live(job.pending)):
             return
         now = self.clock.elapsed()
@@ -391,6 +393,10 @@ class JobMachine:
             could_go_on_apart(job, check, left_out, self._holding()) or check.would_lose_steps(members, left_out)
         ):
             members = survivors  # those that leave follow by the next plan, which all take together
+        before = job.world or job.pending
+        if job.terms.fixed and before is not None and set(members) != set(before.workers):
+            self.publish((), why_it_ends(job.terms, check.reason), urgent=True)
+            return
         self.publish(tuple(job.workers[name].seat for name in members), check.reason, urgent=True)
 
     def _dissolve(self) -> None:
@@ -405,6 +411,10 @@ class JobMachine:
             worker.may_return = worker.phase is Phase.LOST and worker.silent
         job.world = job.pending = None
         job.void_before = job.generation + 1
+
+    def _any_trains(self) -> bool:
+        """Whether a member of the present world lives."""
+        return self.job.world is not None and self._any_lives(self.job.world)
 
     def _any_lives(self, plan: Plan) -> bool:
         return any(self.job.workers[name].phase.lives for name in plan.workers)

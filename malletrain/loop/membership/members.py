@@ -15,6 +15,7 @@ from functools import partial
 from malletrain.domain.decision import LeavePilot
 from malletrain.domain.errors import Refused
 from malletrain.domain.event import Event, WorkerJoined
+from malletrain.domain.job import ScriptCheck
 from malletrain.loop.membership import reports
 from malletrain.loop.membership.admission import Admission, Claim, NotItsPilot
 from malletrain.loop.membership.machine import JobMachine, Outbox
@@ -23,6 +24,9 @@ from malletrain.loop.membership.standing import GENERATION_GAP, members_of, take
 from malletrain.loop.membership.state import JobMembership, MembershipSettings, Phase, Worker
 from malletrain.loop.ports import Clock
 from malletrain.wire.messages import Directive, Message, Plan, Standing
+
+#: Scripts of one job that are checked at most: it has one, which may be changed while the job runs.
+MAX_CHECKS = 4
 
 #: Seconds between two sweeps for workers and jobs that ended long ago.
 SWEEP_INTERVAL_S = 60.0
@@ -267,6 +271,28 @@ class Membership:
     def report(self, name: str, message: Message) -> None:
         """Applies a report of a worker that `worker` knows."""
         reports.apply(*self._find(name), message)
+
+    def may_check(self, name: str, digest: str) -> bool:
+        """Whether the script with this digest is to be checked beside the worker: beside one worker of the job at a
+        time, once, and not where its owner answers for it. `CheckDone` is taken from that worker alone."""
+        machine, worker = self._find(name)
+        job = machine.job
+        done = (job.checked | {job.terms.checked}) - {""}
+        # (One that keeps its size does so to its end: its world may run the script as it was.)
+        settled = job.terms.trusted or job.terms.restarts or job.terms.fixed
+        if settled or digest in done or len(done) >= MAX_CHECKS:
+            return False
+        other = job.workers.get(job.checker[0])
+        if not worker.phase.lives or (other is not None and other.phase.lives and other is not worker):
+            return False
+        job.checker = (name, digest)
+        return True
+
+    def note_check(self, name: str, check: ScriptCheck) -> None:
+        """Records what a check has found of the script that this worker runs, in another job of its owner."""
+        machine, worker = self._find(name)
+        reports.note_check(machine, worker, check.digest, check.verdict, check.text)
+        machine.settle()
 
     def heard(self, name: str) -> None:
         """Records a report of the worker's, which may have been on its way while its connection dropped."""

@@ -32,6 +32,10 @@ class JobTerms:
             or not at all (`items`).
         batches: (nodes, samples of a step) from so many nodes on, rising.
         items: whether the job's nodes work on independent items.
+        fixed: whether no worker may join or leave a world that trains: it ends as soon as it would change, and one of
+            the same size begins with the state that it saved (`malletrain.decide.entitlement.fixed_size`).
+        trusted: whether the script's owner answers for it.
+        checked: the digest of the script that was checked last; "" for none.
     """
 
     min_nodes: int = 1
@@ -40,6 +44,9 @@ class JobTerms:
     restarts: bool = False
     batches: tuple[tuple[int, int], ...] = ()  #: (nodes, samples of a step) from so many nodes on; rising
     items: bool = False
+    fixed: bool = False
+    trusted: bool = False
+    checked: str = ""
 
     def batch(self, nodes: int) -> int:
         """Samples of a step on `nodes` nodes; 0 where the script chooses."""
@@ -102,6 +109,11 @@ def next_world(
         for each in candidates
         if each.seat.worker not in world and each.warm_at is not None and each.leaving_since is None
     ]
+    if terms.fixed and world and not pending:
+        whole = len(staying) == len(world) and terms.permits(len(world))
+        if pending is not None or whole:
+            return Verdict(None, f"stays as it is, {terms.min_nodes} nodes")
+        return Verdict((), why_it_ends(terms, _why([], leaving, gone)))
     if most is not None:
         newcomers = newcomers[: max(0, most - len(staying))]
     if pending is not None:
@@ -138,6 +150,8 @@ def _while_pending(
     hands_over = not staying and newcomers and withdrawn == [each.seat.worker for each in leaving[:1]]
     if not withdrawn or hands_over:
         return Verdict(None, "the last plan is not taken yet")
+    if terms.fixed and (staying or leaving):
+        return Verdict((), why_it_ends(terms, f"without {', '.join(withdrawn)}"))
     return _size(
         staying, leaving, newcomers, terms, bool(staying or leaving), f"without {', '.join(withdrawn)}", True
     )
@@ -166,6 +180,11 @@ def _size(
     if size == len(staying) and newcomers and not supersedes:
         return Verdict(None, f"no permitted size takes in the {len(newcomers)} warm workers")
     return Verdict(tuple(seats[:size]), why)
+
+
+def why_it_ends(terms: JobTerms, why: str) -> str:
+    """Why the world of a job that keeps its size ends: what would have changed it, and the rule."""
+    return "; ".join(filter(None, (why, f"its script trains on {terms.min_nodes} nodes only: it begins anew there")))
 
 
 def _why(newcomers: list[WorkerCandidate], leaving: list[WorkerCandidate], gone: list[str]) -> str:

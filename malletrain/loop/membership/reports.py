@@ -11,15 +11,18 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+from malletrain.decide.entitlement.fixed_size import size_kept
 from malletrain.domain.event import (
     GenerationSwitched,
     JobCompleted,
     JobFailed,
     MetricReported,
     SamplesReported,
+    ScriptChecked,
     WorkerLeft,
     WorkerWarm,
 )
+from malletrain.domain.job import ScriptVerdict
 from malletrain.loop.membership.machine import JobMachine
 from malletrain.loop.membership.state import Phase, Worker
 from malletrain.wire import messages as wire
@@ -67,7 +70,9 @@ def apply(machine: JobMachine, this: Worker, message: wire.Message) -> None:
         case wire.Failed():
             _failed(machine, this, message)
         case wire.Exited():
-            _exited(machine, this, message.status)
+            _exited(machine, this, message)
+        case wire.CheckDone():
+            _check_done(machine, this, message)
         case wire.ToppedUp():
             this.top_up = 0
             return
@@ -187,9 +192,9 @@ def _failed(machine: JobMachine, this: Worker, said: wire.Failed) -> None:
         machine.end(f"the script failed: {said.message}")
 
 
-def _exited(machine: JobMachine, this: Worker, status: int) -> None:
+def _exited(machine: JobMachine, this: Worker, told: wire.Exited) -> None:
     """The script's process ended: its exit status, or minus the signal."""
-    job = machine.job
+    job, status = machine.job, told.status
     if not this.phase.lives:
         this.silent = this.may_return = False  # it trains nowhere
         return
@@ -199,13 +204,35 @@ def _exited(machine: JobMachine, this: Worker, status: int) -> None:
             job.losses += 1
             machine.ask(f"{this.id} ended before it was out of its world", broken=True)
     elif status > 0 and status not in _SIGNAL_STATUSES:
-        _failed(machine, this, wire.Failed(job.step, f"exit status {status}"))
+        words = ": ".join(filter(None, (f"exit status {status}", told.said)))
+        _failed(machine, this, wire.Failed(job.step, words))
     elif not status and this.phase is Phase.JOINING and machine.was_never_warm(this):
         # One that has trained says by itself that it ends, and how: to an earlier daemon, perhaps.
         said = "the script ended with status 0 and without training: a job is complete when it calls s.finish()"
         _failed(machine, this, wire.Failed(job.step, said))
     else:
         machine.lose(this, f"its process ended with status {status}")
+
+
+def _check_done(machine: JobMachine, this: Worker, said: wire.CheckDone) -> None:
+    """The worker beside which the script was to be checked says what was found; nobody else's word counts."""
+    job = machine.job
+    if job.checker != (this.id, said.digest) or job.over is not None or said.verdict not in list(ScriptVerdict):
+        return
+    job.checker = ("", "")
+    note_check(machine, this, said.digest, ScriptVerdict(said.verdict), said.text)
+
+
+def note_check(machine: JobMachine, by: Worker, digest: str, verdict: ScriptVerdict, text: str) -> None:
+    """Record what a check of the job's script has found, and keep the job at its size where that follows."""
+    job = machine.job
+    job.checked.add(digest)
+    plan = job.pending if job.pending is not None and job.pending.members else job.world
+    nodes = size_kept(job.terms, len(plan.members) if plan is not None else 0)
+    machine.emit(ScriptChecked(digest, verdict, text, nodes), by, text)
+    job.terms = dataclasses.replace(job.terms, checked=digest)
+    if verdict is ScriptVerdict.DIFFERENT and not job.terms.trusted and not job.terms.restarts:
+        job.terms = dataclasses.replace(job.terms, min_nodes=nodes, max_nodes=nodes, sizes=(), fixed=True)
 
 
 def _metric(machine: JobMachine, this: Worker, said: wire.Metric) -> None:

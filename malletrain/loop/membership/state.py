@@ -146,6 +146,8 @@ class JobMembership:
     #: Since when nodes of workers are taken back that hold the state, and are not heard.
     fenced_at: float | None = None
     fenced: set[str] = field(default_factory=set)  #: their pilots
+    checker: tuple[str, str] = ("", "")  #: the worker beside which its script is checked, and the script's digest
+    checked: set[str] = field(default_factory=set)  #: digests of its script that were checked
     over: str | None = None  #: why it ended
     over_since: float = 0.0
 

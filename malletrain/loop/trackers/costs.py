@@ -230,11 +230,13 @@ class Costs:
 
     def _of_user(self, user: str) -> Shown:
         """What a user has shown; whoever was heard last is last."""
-        shown = self._shown.pop(user, None) or Shown()
+        shown = self._shown.pop(user, None)
+        if shown is None:
+            shown = Shown()
+            users = [scope for scope in self._shown if isinstance(scope, str)]
+            for oldest in users[: 1 - _USERS_KEPT]:
+                del self._shown[oldest]
         self._shown[user] = shown
-        users = [scope for scope in self._shown if isinstance(scope, str)]
-        for oldest in users[:-_USERS_KEPT]:
-            del self._shown[oldest]
         return shown
 
     def _scopes(self, job: int, application: Application) -> Iterator[Shown]:

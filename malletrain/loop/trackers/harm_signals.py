@@ -59,6 +59,7 @@ class HarmSignalTracker:
         self._asked: dict[str, float] = {}  #: pilot -> when it was asked to leave
         #: node -> its last pilot, when that ended (inf: runs), and its job
         self._left: dict[str, tuple[str, float, int | None]] = {}
+        self._nodes: dict[str, dict[str, None]] = {}  #: pilot -> the nodes that it is the last of
         self._ailing: set[str] = set()
         self._alone: deque[float] = deque(maxlen=60)
         self._beside: deque[float] = deque(maxlen=12)
@@ -113,7 +114,7 @@ class HarmSignalTracker:
             if node is None or not out:
                 self._ailing.discard(name)
                 if now - ended > AFTER_S:
-                    del self._left[name]
+                    self._forget(name)
                 continue
             why = node.reason.lower()
             if name not in self._ailing and now - ended <= AFTER_S and any(words in why for words in _OWN_WORDS):
@@ -141,7 +142,9 @@ class HarmSignalTracker:
 
     def _started(self, event: Event) -> None:
         if event.node and event.pilot and self._left.get(event.node, _NOBODY)[:2] != (event.pilot, float("inf")):
+            self._forget(event.node)
             self._left[event.node] = (event.pilot, float("inf"), event.job)
+            self._nodes.setdefault(event.pilot, {})[event.node] = None
             # Of a task that holds several nodes its first pilot counts.
             if self._lately is not None and not part_of(event.pilot):
                 self._lately = replace(self._lately, started=self._lately.started + 1)
@@ -149,9 +152,17 @@ class HarmSignalTracker:
     def _ended(self, event: Event) -> None:
         if event.pilot is None:
             return
-        for name, (pilot, ended, job) in self._left.items():
-            if pilot == event.pilot and ended > event.at:
-                self._left[name] = (pilot, event.at, job)
+        for name in self._nodes.get(event.pilot, ()):
+            _, ended, job = self._left[name]
+            self._left[name] = (event.pilot, min(ended, event.at), job)
         asked = self._asked.pop(event.pilot, None)
         if asked is not None and event.at - asked > self.slow_exit_s and not part_of(event.pilot):
             self._count("slow_exits", event)
+
+    def _forget(self, node: str) -> None:
+        """What pilot was there last is no matter any more."""
+        pilot = self._left.pop(node, _NOBODY)[0]
+        nodes = self._nodes.get(pilot, {})
+        nodes.pop(node, None)
+        if not nodes:
+            self._nodes.pop(pilot, None)

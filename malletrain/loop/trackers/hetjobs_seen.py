@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 
 from malletrain.decide.reserve import HetjobWidth, harmless_reserve
 from malletrain.decide.rules import Rules
+from malletrain.domain.event import Event, MainJobsArrived
 from malletrain.domain.snapshot import Snapshot
 
 #: A site that has had none for so many days is taken for one that has none.
@@ -24,7 +26,7 @@ class _Seen:
 
 
 class HetjobsSeen:
-    """Takes in whole looks, and what accounting shows of the time before the daemon began."""
+    """Takes in whole looks, and what accounting and the journal show of the time before the daemon began."""
 
     def __init__(self) -> None:
         self._seen: dict[int, _Seen] = {}  # by number of the first component, the newest last
@@ -37,6 +39,11 @@ class HetjobsSeen:
             if job.het_id and job.partition != harvest_partition:
                 parts.setdefault(job.het_id, []).append(job.node_count)
         self._take(parts, dict.fromkeys(parts, now), now)
+
+    def apply(self, event: Event) -> None:
+        """Take in one event of the journal: what looks before this daemon's have shown."""
+        if isinstance(arrived := event.payload, MainJobsArrived):
+            self.learn(zip(arrived.main_jobs, arrived.submitted_at, arrived.nodes, strict=False), event.at)
 
     def learn(self, arrivals: Iterable[tuple[str, float, int]], now: float) -> int:
         """Take in the heterogeneous jobs among main jobs that arrived before: id (`12+0` of a component), submission
@@ -66,7 +73,14 @@ class HetjobsSeen:
     def notice(self, rules: Rules) -> str:
         """What people should know of a reserve that is smaller than `rules` have it, or ''."""
         nodes, why = self._harmless(rules)
-        return why and f"{nodes} nodes stay idle: {why} (pool.spare_hetjobs)"
+        if not why:
+            return ""
+        split = [
+            seen.at for seen in list(self._seen.values()) if seen.width.least <= rules.keep_idle < seen.width.all
+        ]
+        until = datetime.fromtimestamp(max(split) + REMEMBERED_S, UTC)
+        when = f"until {until:%Y-%m-%d %H:%M} UTC, {REMEMBERED_DAYS} days after the last of them"
+        return f"{nodes} nodes stay idle {when}: {why} (pool.spare_hetjobs)"
 
     def _harmless(self, rules: Rules) -> tuple[int, str]:
         if not self.matter(rules):

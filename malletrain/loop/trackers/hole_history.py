@@ -1,4 +1,4 @@
-"""The site's holes as its journal tells them: opened, ended, and how. The forecast learns from these.
+"""The site's holes as its journal tells them: which nodes became idle together, and since when.
 
 A hole is a node's time without main job: it stands idle, or a pilot holds it. Nodes whose holes opened between the
 same two looks are a cohort.
@@ -7,14 +7,12 @@ same two looks are a cohort.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from enum import Enum
 
 from malletrain.decide.rules import Rules
 from malletrain.domain.decision import OpenHole
 from malletrain.domain.event import DaemonStarted, Event, HolesEnded, HolesOpened
 from malletrain.domain.snapshot import FREE_STATES, LEAVE_STATES, Node, NodeState, Snapshot
-from malletrain.learn.hole_forecast import Forecast, HoleHistory
 
 #: Looks farther apart than this do not tell when a hole ended.
 BLIND_S = 120.0
@@ -29,75 +27,31 @@ class _Use(Enum):
     AS_BEFORE = 4  #: it is being freed, and the snapshot does not say by whom
 
 
-@dataclass
-class _Cohort:
-    """Nodes whose holes opened at `began`; `size` then, and those that are still open."""
-
-    began: float
-    size: int
-    seen_whole: bool
-    open: set[str]
-
-
 class HoleTracker:
     """Folds the events of holes. Not thread-safe: its owner holds one lock."""
 
-    def __init__(self, history: HoleHistory | None = None) -> None:
-        self.history = history or HoleHistory()
-        self._cohorts: dict[str, _Cohort] = {}
+    def __init__(self) -> None:
         self._open: dict[str, OpenHole] = {}
-        self._last_at: float | None = None
+        self._before: dict[str, float] = {}  # of nodes that were idle when the last daemon ended: since when
 
     def apply(self, event: Event) -> None:
-        """Fold one event, of whatever kind: the newest tells how long the daemon was surely awake."""
+        """Fold one event, of whatever kind."""
         match event.payload:
             case DaemonStarted():
-                self._forget_open()
+                self._before = {name: hole.together for name, hole in self._open.items()}
+                self._open.clear()
             case HolesOpened() as opened:
-                self._opened(event.at, opened)
+                before = {} if opened.seen_whole else self._before
+                new = {name: OpenHole(event.at, before.get(name)) for name in opened.nodes if name not in self._open}
+                self._open.update(new)
+                self._before = {}
             case HolesEnded() as ended:
-                self._ended(event.at, ended)
-        self._last_at = event.at
+                for name in ended.nodes:
+                    self._open.pop(name, None)
 
     def open(self) -> Mapping[str, OpenHole]:
         """The holes that are open, by node."""
         return dict(self._open)
-
-    def forecast(self, now: float) -> Forecast:
-        """What to expect, by all that was seen until `now` (Unix seconds)."""
-        cohorts = {id(cohort): cohort for cohort in self._cohorts.values() if cohort.seen_whole}
-        return self.history.forecast((now - c.began, c.size, len(c.open)) for c in cohorts.values())
-
-    def _opened(self, at: float, opened: HolesOpened) -> None:
-        nodes = [name for name in opened.nodes if name not in self._cohorts]
-        if nodes:
-            cohort = _Cohort(at, len(nodes), opened.seen_whole, set(nodes))
-            self._cohorts.update(dict.fromkeys(nodes, cohort))
-            self._open.update(dict.fromkeys(nodes, OpenHole(at, len(nodes))))
-
-    def _ended(self, at: float, ended: HolesEnded) -> None:
-        last_seen = at if ended.last_seen is None else ended.last_seen
-        gone: dict[int, tuple[_Cohort, list[str]]] = {}
-        for name in ended.nodes:
-            cohort = self._cohorts.pop(name, None)
-            self._open.pop(name, None)
-            if cohort is not None:
-                gone.setdefault(id(cohort), (cohort, []))[1].append(name)
-        for cohort, names in gone.values():
-            cohort.open.difference_update(names)
-            if not cohort.seen_whole:
-                continue
-            lasted = max(0.0, last_seen - cohort.began)
-            self.history.add(at, lasted, cohort.size, taken=ended.taken, nodes=len(names))
-
-    def _forget_open(self) -> None:
-        """The daemon was away: what was open then lasted at least until its last sign of life."""
-        cohorts = {id(cohort): cohort for cohort in self._cohorts.values() if cohort.seen_whole}
-        for cohort in cohorts.values():
-            lasted = max(0.0, (self._last_at or cohort.began) - cohort.began)
-            self.history.add(cohort.began + lasted, lasted, cohort.size, taken=False, nodes=len(cohort.open))
-        self._cohorts.clear()
-        self._open.clear()
 
 
 def hole_events(

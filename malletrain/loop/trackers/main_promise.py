@@ -1,14 +1,14 @@
 """What the promise to the main queue is reckoned from: main jobs that arrive, how long nodes take to be free for
 them, how much later they started, and slurmctld's cycles.
 
-Arrivals come from accounting when the daemon starts, and from each look since; yields from the journal, so that they
-are there again after a restart. Cycles, and without accounting how the promise was kept, are counted since the daemon
-began.
+Arrivals come from accounting when the daemon starts, and from each look; they and yields are in the journal, so that
+they are there again after a restart. Cycles are counted since the daemon began.
 """
 
 from __future__ import annotations
 
 import math
+from bisect import bisect_right
 from collections import Counter, OrderedDict, deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -29,11 +29,14 @@ from malletrain.decide.promise.promised_reserve import (
 from malletrain.decide.promise.trial_pilot import with_trial_pilot
 from malletrain.decide.rules import Rules
 from malletrain.domain.decision import LeavePilot, RecyclePilot
-from malletrain.domain.event import ActionIntent, Event, MainJobMet
-from malletrain.domain.snapshot import Snapshot
+from malletrain.domain.event import ActionIntent, Event, MainJobMet, MainJobsArrived
+from malletrain.domain.snapshot import SlurmJob, Snapshot
 
 #: So many arrivals are kept: the newest.
 MAX_ARRIVALS = 20_000
+
+#: So many arrivals stand in one event of the journal.
+MAX_IN_ONE_EVENT = 500
 
 #: Of so many of the newest jobs that pilots gave way to, the times say how long nodes take to be free.
 MAX_YIELDS = 500
@@ -91,6 +94,7 @@ class _Given:
     preempted: int = 0
     put_off: bool = False
     elsewhere: bool = False
+    behind: str = ""
 
 
 class PromiseTracker:
@@ -109,6 +113,7 @@ class PromiseTracker:
         self._cycle_s = cycle_s
         self._arrivals: list[MainArrival] = []
         self._noted: OrderedDict[str, None] = OrderedDict()
+        self._unwritten: deque[SlurmJob] = deque(maxlen=MAX_ARRIVALS)  # the journal lacks their arrival
         self._live: deque[float] = deque(maxlen=MAX_ARRIVALS)  # arrivals that the daemon itself saw come
         self._given: OrderedDict[str, _Given] = OrderedDict()
         self._could_at: OrderedDict[str, float] = OrderedDict()  # by head of the main job's id
@@ -129,10 +134,12 @@ class PromiseTracker:
         returns how many are new. None of those since the first of them is
         missing."""
         new = []
+        known = frozenset(self._noted)  # from the journal: an array is one there, and accounting has its tasks
         for identity, at, width in arrivals:
-            if width > 0 and not self._is_noted(f"{identity} {at:.0f}"):
+            whole = f"{identity.partition('_')[0]} {at:.0f}"
+            if width > 0 and whole not in known and not self._is_noted(f"{identity} {at:.0f}"):
                 new.append(MainArrival(at, width))
-                self._is_noted(f"{identity.partition('_')[0]} {at:.0f}")  # an array by its tasks
+                self._is_noted(whole)
         self._arrivals = sorted([*self._arrivals, *new], key=lambda each: each.at)[-MAX_ARRIVALS:]
         self._hour = None
         if new:
@@ -147,6 +154,8 @@ class PromiseTracker:
         match event.payload:
             case ActionIntent(action=LeavePilot(main_job=main_job) | RecyclePilot(main_job=main_job)) if main_job:
                 self._ask(main_job, event.at)
+            case MainJobsArrived() as arrived:
+                self._restore(arrived, event.at)
             case MainJobMet(main_job=main_job, submitted_at=submitted_at):
                 if submitted_at is not None:
                     self._submitted[main_job] = submitted_at
@@ -161,6 +170,18 @@ class PromiseTracker:
                     if event.payload.behind:
                         self._behind[head_of(main_job)] = None
                         _trim(self._behind, MAX_YIELDS)
+
+    def take_arrived(self) -> MainJobsArrived | None:
+        """What the journal lacks of the arrivals that looks have shown, at most `MAX_IN_ONE_EVENT`; None: nothing."""
+        if not self._unwritten:
+            return None
+        jobs = [self._unwritten.popleft() for _ in range(min(MAX_IN_ONE_EVENT, len(self._unwritten)))]
+        return MainJobsArrived(
+            tuple(_identity(job) for job in jobs),
+            tuple(job.submit_time or 0.0 for job in jobs),
+            tuple(job.node_count for job in jobs),
+            tuple(job.task_count for job in jobs),
+        )
 
     def look(self, snapshot: Snapshot, pilots: int, exits_s: float | None, now: float, rules: Rules) -> None:
         """Take in one whole look; without a promise, too, since what one would cost is known then.
@@ -224,13 +245,16 @@ class PromiseTracker:
         nothing is known yet."""
         begin = max(now - KEPT_WINDOW_S, self._began or now, since or 0.0)
         jobs = sum(begin <= at <= now - SETTLED_S for at in self._live)
-        met = [g for g in self._given.values() if g.delay_s is not None and begin <= g.could_at <= now - SETTLED_S]
+        # What jobs behind them lost follows from these: it is no reason of its own to step back.
+        own = [g for g in self._given.values() if g.delay_s is not None and not g.behind]
+        met = [g for g in own if begin <= g.could_at <= now - SETTLED_S]
         return PromiseKept(max(jobs, len(met)), tuple(each.delay_s for each in met if each.delay_s is not None))
 
     def _lately(self, now: float) -> PromiseKept:
         """The main jobs that arrived within the last day, those of accounting among them, and what they have met."""
         jobs = sum(each.at >= now - KEPT_WINDOW_S for each in self._arrivals)
-        return PromiseKept(jobs, tuple(each.delay_s for each in self.delays(now - KEPT_WINDOW_S)))
+        met = [each.delay_s for each in self.delays(now - KEPT_WINDOW_S) if not each.behind]
+        return PromiseKept(jobs, tuple(met))
 
     def delays(self, since: float) -> tuple[MainJobDelay, ...]:
         """The main jobs that pilots gave way to and that could have started from `since` on (Unix seconds), in that
@@ -238,12 +262,21 @@ class PromiseTracker:
         found = [
             MainJobDelay(
                 name, each.user, each.could_at, each.started_at, each.nodes, each.took_s or 0.0, each.delay_s,
-                each.by_backfill, each.preempted, each.put_off, each.elsewhere,
+                each.by_backfill, each.preempted, each.put_off, each.elsewhere, each.behind,
             )
             for name, each in self._given.items()
             if each.delay_s is not None and each.could_at >= since
         ]  # fmt: skip
         return tuple(sorted(found, key=lambda each: each.could_at))
+
+    def delayed(self) -> dict[str, MainJobDelay]:
+        """The main jobs that started later for pilots, by head; of parts and tasks the one that was delayed most."""
+        found: dict[str, MainJobDelay] = {}
+        for each in self.delays(-math.inf):
+            head = head_of(each.main_job)
+            if each.delay_s > 0 and (head not in found or found[head].delay_s < each.delay_s):
+                found[head] = each
+        return found
 
     def late_after_preemption(self, bound_s: float) -> tuple[float, ...]:
         """When the main jobs started that Slurm preempted pilots for and that were later than `bound_s` (Unix
@@ -261,7 +294,8 @@ class PromiseTracker:
         latest are left out: nothing is known of them yet."""
         begins = [at for at in (self._first_at, self._counts_from) if at is not None]
         begin = max(since, max(begins, default=now))
-        late = [each.delay_s for each in self.delays(begin) if each.could_at <= now - SETTLED_S]
+        own = [each for each in self.delays(begin) if not each.behind]
+        late = [each.delay_s for each in own if each.could_at <= now - SETTLED_S]
         jobs = sum(begin <= each.at <= now - SETTLED_S for each in self._arrivals)
         return begin, PromiseKept(max(jobs, len(late)), tuple(late))
 
@@ -283,14 +317,24 @@ class PromiseTracker:
         for job in snapshot.jobs:
             if job.partition == rules.harvest_partition or job.submit_time is None or job.node_count < 1:
                 continue
-            # An array is one arrival of so many jobs, whatever has become of its tasks since.
-            identity = job.id.partition("_")[0]
-            if not self._is_noted(f"{identity} {job.submit_time:.0f}"):
+            if not self._is_noted(f"{_identity(job)} {job.submit_time:.0f}"):
                 new += [MainArrival(job.submit_time, job.node_count)] * job.task_count
+                self._unwritten.append(job)
         if new:
             self._arrivals = sorted([*self._arrivals, *new], key=lambda each: each.at)[-MAX_ARRIVALS:]
             if not first:
                 self._live.extend(each.at for each in new)
+
+    def _restore(self, arrived: MainJobsArrived, at: float) -> None:
+        """Take in what a look of this daemon or of one before showed. What came while none ran is missing."""
+        rows = zip(arrived.main_jobs, arrived.submitted_at, arrived.nodes, arrived.tasks, strict=False)
+        for identity, submitted, nodes, tasks in rows:
+            if not self._is_noted(f"{identity} {submitted:.0f}"):
+                place = bisect_right(self._arrivals, submitted, key=lambda each: each.at)
+                self._arrivals[place:place] = [MainArrival(submitted, nodes)] * min(tasks, MAX_ARRIVALS)
+                self._hour = None
+        del self._arrivals[:-MAX_ARRIVALS]
+        self._counts_from = at if self._counts_from is None else min(at, self._counts_from)
 
     def _is_noted(self, key: str) -> bool:
         """Whether the job is known; it is from now on."""
@@ -315,6 +359,9 @@ class PromiseTracker:
             return
         if met.elsewhere:
             self._met_elsewhere(main_job, node, met.user, met.started_at)
+            return
+        if met.waited_for:
+            self._met_behind(main_job, node, met, met.started_at)
             return
         given = self._given.get(main_job)
         if given is None:
@@ -357,6 +404,25 @@ class PromiseTracker:
             could_at, delay_s=wait, user=user, started_at=started_at, nodes=(node,), elsewhere=True
         )
         _trim(self._given, MAX_DELAYS)
+
+    def _met_behind(self, main_job: str, node: str, met: MainJobMet, started_at: float) -> None:
+        """It waited behind a main job that pilots delayed: it is later by that at most, or by its own wait."""
+        ahead = [g.delay_s for name, g in self._given.items() if head_of(name) == met.waited_for and g.delay_s]
+        could_at = (started_at if met.submitted_at is None else met.submitted_at) + HALF_SECOND_S
+        delay = min(max(ahead, default=0.0), max(0.0, started_at + HALF_SECOND_S - could_at))
+        given = self._given.get(main_job)
+        if delay <= 0 or (given is not None and (given.delay_s or 0.0) >= delay):
+            return
+        self._given[main_job] = _Given(
+            started_at + HALF_SECOND_S - delay, None if given is None else given.took_s, delay, met.user, started_at,
+            (node,) if given is None else given.nodes, behind=met.waited_for,
+        )  # fmt: skip
+        _trim(self._given, MAX_DELAYS)
+
+
+def _identity(job: SlurmJob) -> str:
+    """An array is one arrival of so many jobs, whatever has become of its tasks since."""
+    return job.id.partition("_")[0]
 
 
 def _left_after_submission(met: MainJobMet) -> bool:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Iterable
+from statistics import median
 
 from malletrain.domain.decision import RecyclePilot
 from malletrain.domain.event import ActionIntent, DaemonStarted, Event, PilotEnded, PilotHeld, PilotStarted
@@ -36,30 +37,42 @@ class ReleaseLatency:
     def __init__(self) -> None:
         self._ran: set[str] = set()
         self._since: dict[str, float] = {}
+        self._given: dict[str, float] = {}  # requeued for a main job, their worker with them
+        self._free: deque[float] = deque(maxlen=KEPT)
         self._took: dict[str, deque[float]] = {}  # by user, who was heard last at the end
 
     def apply(self, event: Event, user: str = "") -> None:
         """Fold one event, of whatever kind; `user`: whose job it is of."""
         if isinstance(event.payload, DaemonStarted):
             self._since.clear()
+            self._given.clear()
         if event.pilot is None:
             return
         match event.payload:
             case PilotStarted():
                 self._ran.add(event.pilot)
             case ActionIntent(action=RecyclePilot(main_job=job, kill=kill)) if job and not kill:
-                pass  # its worker had not left yet: how long that takes is no matter of the node
+                if event.pilot in self._ran:  # its worker had not left yet, which is no matter of the node alone
+                    self._given.setdefault(event.pilot, event.at)
             case ActionIntent(action=RecyclePilot()) if event.pilot in self._ran:
                 self._since.setdefault(event.pilot, event.at)  # one that Slurm has not started leaves nothing behind
-            case PilotHeld() | PilotEnded():
+            case PilotHeld(left_at=left_at) | PilotEnded(left_at=left_at):
                 self._ran.discard(event.pilot)
                 since = self._since.pop(event.pilot, None)
+                given = self._given.pop(event.pilot, since)
+                if given is not None and left_at is not None and -1.0 <= left_at - given <= LONGEST_S:
+                    self._free.append(max(0.0, left_at - given))  # Slurm's are whole seconds
                 if since is not None and 0.0 <= event.at - since <= LONGEST_S:
                     took = self._took.pop(user, None) or deque(maxlen=KEPT)
                     took.append(event.at - since)
                     self._took[user] = took
                     while len(self._took) > KEPT_USERS:
                         del self._took[next(iter(self._took))]
+
+    def free_s(self) -> float | None:
+        """In how many seconds nodes are free again, in the median of the latest, by Slurm's own times; of pilots that
+        are taken back with their worker, that included. None before the first."""
+        return median(self._free) if self._free else None
 
     def usual_s(self) -> float | None:
         """Within how many seconds nearly every node was seen free again; None before the first.

@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from malletrain.decide.draft import DoubtfulStarts
+from malletrain.decide.reconcile import SET_BACK_S
 from malletrain.domain.decision import CancelTasks, RecyclePilot, StartPilot
 from malletrain.domain.event import (
     ActionIntent,
@@ -32,11 +33,16 @@ from malletrain.domain.snapshot import SlurmState
 
 @dataclass(frozen=True, slots=True)
 class _Rest:
-    """A rest: after how many failures in a row, until when (Unix seconds), and why."""
+    """A rest: after how many failures in a row, from when until when (Unix seconds), and why."""
 
     failures: int
+    begun: float
     until: float
     reason: str
+
+    def lasts(self, now: float) -> bool:
+        """Whether it lasts at `now`; one that would begin later is over: the clock was set back."""
+        return self.begun - SET_BACK_S <= now < self.until
 
     def in_words(self, now: float) -> str:
         return f"{self.reason}; to be tried again in {self.until - now:.0f} s"
@@ -53,7 +59,7 @@ class _Doubling:
         """The rest after one more failure, at `at`."""
         failures = 1 if last is None else last.failures + 1
         rest_s = min(self.longest_s, self.first_s * 2.0 ** min(10, failures - 1))
-        return _Rest(failures, at + rest_s, reason)
+        return _Rest(failures, at, at + rest_s, reason)
 
 
 #: After a pilot that did not start.
@@ -151,7 +157,7 @@ class StartBackoff:
         if recycled.unfit and len(self._unfit[job]) >= _NODES_OF_AN_UNFIT_JOB:
             self._doubt(job, event.at, event.reason, UNSTARTED)
         elif job not in self._doubts:
-            self._doubts[job] = _Doubt(_Rest(0, event.at, event.reason), self._runs(job), of_job=False)
+            self._doubts[job] = _Doubt(_Rest(0, event.at, event.at, event.reason), self._runs(job), of_job=False)
 
     def _fold_end(self, event: Event) -> None:
         """A pilot that the daemon released and did not take back is held or gone, and was not seen to run."""
@@ -167,7 +173,7 @@ class StartBackoff:
     def _doubt(self, job: int, at: float, reason: str, doubling: _Doubling) -> None:
         """The job's starts do not begin, whatever the node. All that fail until its rest is over are one failure."""
         doubt, last = self._doubts.get(job), self._last_rest.get(job)
-        if doubt is not None and doubt.of_job and at < doubt.rest.until:
+        if doubt is not None and doubt.of_job and doubt.rest.lasts(at):
             return
         if last is not None and at > last.until + REMEMBERED_S:
             last = None
@@ -208,7 +214,7 @@ class StartBackoff:
         return {
             subject: rest.in_words(now)
             for subject, rest in (*nodes.items(), *self._refused.items())
-            if rest.until > now
+            if rest.lasts(now)
         }
 
     def _is_bad(self, of_node: Mapping[int, _Rest]) -> bool:
@@ -221,13 +227,13 @@ class StartBackoff:
         """The jobs whose last starts did not begin, and new ones of users who have such jobs."""
         found = {
             job: DoubtfulStarts(doubt.begun, doubt.rest.in_words(now), rests=True)
-            if doubt.rest.until > now
+            if doubt.rest.lasts(now)
             else DoubtfulStarts(doubt.begun, f"its last start did not begin ({doubt.rest.reason})")
             for job, doubt in self._doubts.items()
         }
         for subject, rest in self._refused.items():
             job = int(subject.removeprefix("job "))
-            rests = rest.until > now
+            rests = rest.lasts(now)
             found[job] = DoubtfulStarts(self._runs(job), rest.in_words(now) if rests else rest.reason, rests)
         lately = {
             self._users[job]: job
@@ -246,6 +252,6 @@ class StartBackoff:
         by_job = ((job, node, rest) for node, of_node in self._on_node.items() for job, rest in of_node.items())
         unfit = ((job, node, rest) for job, of_job in self._unfit.items() for node, rest in of_job.items())
         for job, node, rest in (*by_job, *unfit):
-            if rest.until > now:
+            if rest.lasts(now):
                 found.setdefault(job, {})[node] = rest.in_words(now)
         return found

@@ -121,7 +121,9 @@ class StragglerHistory:
         """Take in one event of the journal."""
         if event.job is None:
             return
-        job, pilot = self._jobs.setdefault(event.job, _JobPaces()), event.pilot or ""
+        job, pilot = self._jobs.get(event.job), event.pilot or ""
+        if job is None:
+            job = self._jobs[event.job] = _JobPaces()
         match event.payload:
             case SamplesReported(rates=rates, steady=True) if rates:
                 job.window(rates, event.at)

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from malletrain.replay.cluster_trace import ClusterTrace
 from malletrain.replay.engine import Engine
 from malletrain.replay.options import EngineKind, NodeOrder, Options
-from malletrain.replay.pilots.hole_records import HoleRecords
+from malletrain.replay.pilots.hole_records import HoleRecords, has_cohorts
 from malletrain.replay.result import Result
 from malletrain.replay.sizer import ONE_NODE, PolicyChoice, sizer
 from malletrain.replay.traces.trace import BUSY, IDLE
@@ -92,7 +92,7 @@ def parts_of(
         count = part_count(trace)
         edges = [trace.start + math.floor(trace.seconds * i / count / unit) * unit for i in range(count)]
         spans = list(zip(edges, [*edges[1:], trace.end], strict=True))
-    holes = HoleRecords(len(trace.nodes), trace.start) if options.order is NodeOrder.FORECAST else None
+    holes = HoleRecords(len(trace.nodes)) if has_cohorts(options) else None
     state, step = np.full(len(trace.nodes), BUSY, np.int8), 0
     for begin, end in spans:
         at = max(trace.start, trace.start + math.floor((begin - trace.start) / unit) * unit - run_in_s)
@@ -102,7 +102,7 @@ def parts_of(
 
 
 def _sweep(trace: ClusterTrace, step: int, state: NDArray[np.int8], holes: HoleRecords | None, tick_s: float) -> int:
-    """One step of the trace, as the daemon's forecast sees it."""
+    """One step of the trace, as the daemon sees it."""
     now = float(trace.time[step])
     if holes is not None:
         holes.change(now, state == IDLE, trace.start + math.ceil((now - trace.start) / tick_s - 1e-9) * tick_s)

@@ -162,38 +162,32 @@ def _runs(jobs: Sequence[int]) -> list[tuple[int, int]]:
 class Cohorts:
     """Free nodes by cohort, best first, and which of them a job takes: as `malletrain.decide.placement` does."""
 
-    def __init__(self, nodes: Ints, about: Sequence[float], cohort: Sequence[float]) -> None:
-        """`about` and `cohort` of each of `nodes`: nodes of one `about` are taken for equally good."""
-        self._fronts: list[list[tuple[float, list[int]]]] = []
-        last: tuple[float, float] | None = None
-        for node, front, began in zip(nodes.tolist(), about, cohort, strict=True):
-            if last is None or front != last[0]:
-                self._fronts.append([])
-            if last != (front, began):
-                self._fronts[-1].append((began, []))
-            self._fronts[-1][-1][1].append(node)
-            last = front, began
+    def __init__(self, nodes: Ints, cohort: Sequence[float]) -> None:
+        """`cohort` of each of `nodes`."""
+        self._groups: list[tuple[float, list[int]]] = []
+        for node, began in zip(nodes.tolist(), cohort, strict=True):
+            if not self._groups or began != self._groups[-1][0]:
+                self._groups.append((began, []))
+            self._groups[-1][1].append(node)
 
     def take(self, wanted: int, cohorts_of_job: Callable[[], set[float]]) -> list[int]:
         """Up to `wanted` nodes for a job; `cohorts_of_job()`: the cohorts that it has nodes of, a set of its own."""
         taken: list[int] = []
         own: set[float] | None = None
         reached: list[float] = []
-        while len(taken) < wanted and self._fronts:
-            front, left = self._fronts[0], wanted - len(taken)
-            if len(front) == 1:
-                group = front[0]
+        while len(taken) < wanted and self._groups:
+            left = wanted - len(taken)
+            if len(self._groups) == 1:
+                group = self._groups[0]
             else:
                 own = cohorts_of_job() if own is None else own
                 own.update(reached)
-                known = [group for group in front if group[0] in own] or front
+                known = [group for group in self._groups if group[0] in own] or self._groups
                 enough = [group for group in known if len(group[1]) >= left]
                 group = min(enough, key=lambda g: len(g[1])) if enough else max(known, key=lambda g: len(g[1]))
             taken += group[1][:left]
             reached.append(group[0])
             del group[1][:left]
             if not group[1]:
-                front.remove(group)
-            if not front:
-                del self._fronts[0]
+                self._groups.remove(group)
         return taken

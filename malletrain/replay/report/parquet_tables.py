@@ -1,6 +1,6 @@
 """The analyst's tables as Parquet: typed columns that pandas, polars, DuckDB, R and Spark read as they are.
 
-Needs pyarrow (`pip install 'malletrain[parquet]'`), which is imported when a table is written.
+Needs pyarrow (the extra `parquet`), which is imported when a table is written.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from malletrain import pip_install
 from malletrain.domain.errors import InvalidInput
 from malletrain.replay.report.frames import ColumnTable
 from malletrain.replay.result import Cause
@@ -31,7 +32,7 @@ def require_pyarrow(option: str) -> None:
         InvalidInput: pyarrow is not installed; names `option`, and what to install.
     """
     if find_spec("pyarrow") is None:
-        raise InvalidInput(option, "parquet needs pyarrow: pip install 'malletrain[parquet]', or --tables csv")
+        raise InvalidInput(option, f"parquet needs pyarrow: {pip_install('parquet')}, or --tables csv")
 
 
 def write_table(path: Path, table: ColumnTable) -> None:

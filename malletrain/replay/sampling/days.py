@@ -27,7 +27,7 @@ DAY_S = 86_400.0
 #: is known well enough for its interval.
 DAYS_PER_STRATUM = 4
 #: Seconds replayed before each day and not counted, as before a part of a long log. After three hours a machine with
-#: more jobs than nodes still starts up to a fifth more pilots than without a break (explanation/replay-method.md).
+#: more jobs than nodes still starts up to a fifth more pilots than without a break.
 RUN_IN_S = 12 * 3600.0
 #: Spans of at most a day that are replayed of likely outages, which are counted the other way.
 OUTAGE_SPANS = 8

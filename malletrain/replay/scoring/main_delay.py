@@ -5,7 +5,7 @@ the epilog has run (`epilog_s`). Slurm's quick scheduler starts it then. Its bac
 cycle; a cycle that comes before the nodes are free finds them taken, and then the job waits for the one after it.
 With submissions at random phases of a cycle of C seconds that happens to the share  min(1, react / C)  of them, and
 costs them C: the mean delay is react either way, the worst is react + C. Measured beside a real Slurm: every job
-whose cycle came within the reaction paid a cycle, none whose cycle came later (docs/explanation/measurements.md).
+whose cycle came within the reaction paid a cycle, none whose cycle came later (docs/figures.md).
 """
 
 from __future__ import annotations

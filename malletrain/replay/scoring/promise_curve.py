@@ -114,7 +114,7 @@ def promise_curve(
         for each, at_hand in _that_fit(came, trace, idle):
             jobs += 1
             for k, bound in enumerate(bounds):
-                one = replace(promise, p95_s=bound, mean_s=None, immediate_refusals=None)
+                one = replace(promise, p95_s=bound)
                 spared = min(each.nodes, at_hand) <= promised_reserve(one, known, times, at_hand).nodes
                 kept[k] += 1.0 if spared else times.within(bound)
     points = tuple(

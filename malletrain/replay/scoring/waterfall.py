@@ -13,7 +13,7 @@ LABELS = {
     "between_pilots": "nodes that a pilot left, until the next look",
     "starts_put_off": "beyond the starts that one look may make",
     "no_job": "no job is sized to take them",
-    "lost_activation": "activation of pilots that ended before they trained (wrong forecasts)",
+    "lost_activation": "activation of pilots that ended before they trained",
     "activation": "activation of pilots that trained",
     "stalls": "stalls while jobs change size",
     "productive": "training",

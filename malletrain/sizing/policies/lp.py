@@ -38,6 +38,8 @@ GROUP = "malletrain.lp_constraints"
 WATCHDOG_S = 120.0
 #: Plans within this part of the best count as equally good. HiGHS keeps no constraint more tightly than 1e-10.
 RELATIVE_TIE = 2e-10
+#: Jobs that are settled by one solve have so many combinations of sizes at most: the objective counts them.
+MAX_COUNTED = 200_000
 
 
 @dataclass(frozen=True)
@@ -167,14 +169,46 @@ def _solve(stated: Statement) -> tuple[bool, dict[JobId, int] | None]:
 
 
 def _fewest_changes(stated: Statement, worth: float) -> dict[JobId, int] | None:
-    """Of the plans of that worth: the fewest changed jobs, then the fewest nodes."""
+    """Of the plans of that worth: the fewest changed jobs, then the fewest nodes, then the most nodes for the first
+    jobs, so that the plan follows from the problem whatever plan the solver found first."""
     model, problem = stated.model, stated.problem
     value = model.objective
     model.addConstraint(value >= worth - RELATIVE_TIE * max(1.0, abs(worth)), "as_good_as_the_best")
     current = {job.id: job.current for job in problem.jobs}
-    many = 1.0 + problem.nodes
-    model.setObjective(
-        pulp.LpAffineExpression([(one, -float(k != current[job]) - k / many) for (job, k), one in stated.run.items()])
-    )
+    many = 1 + problem.nodes
+    cost = {(job, k): many * (k != current[job]) + k for job, k in stated.run}
+    paid = pulp.LpAffineExpression([(one, cost[choice]) for choice, one in stated.run.items()])
+    model.setObjective(-paid)
+    proven, sizes = _solve(stated)
+    if not proven or sizes is None:
+        return None
+    model.addConstraint(paid <= sum(cost[choice] for choice in sizes.items()) + 0.5, "as_few_changes_and_nodes")
+    choices: dict[JobId, list[int]] = {}
+    for job, k in stated.run:
+        choices.setdefault(job, []).append(k)
+    while choices:
+        counted: list[JobId] = []
+        combinations = 1
+        for job, some in choices.items():
+            if counted and combinations * len(some) > MAX_COUNTED:
+                break
+            counted.append(job)
+            combinations *= len(some)
+        if any(sizes[job] != choices[job][-1] for job in counted):
+            sizes = _most_for_the_first(stated, {job: choices[job] for job in counted}) or sizes
+        for place, job in enumerate(counted):
+            model.addConstraint(stated.run[job, sizes[job]] == 1, f"settled_{len(choices)}_{place}")
+        for job in counted:
+            del choices[job]
+    return sizes
+
+
+def _most_for_the_first(stated: Statement, choices: dict[JobId, list[int]]) -> dict[JobId, int] | None:
+    """The plan of the largest sizes for the first of these jobs."""
+    weight, objective = 1, []
+    for job, some in reversed(choices.items()):
+        objective += [(stated.run[job, k], weight * place) for place, k in enumerate(some)]
+        weight *= len(some)
+    stated.model.setObjective(pulp.LpAffineExpression(objective))
     proven, sizes = _solve(stated)
     return sizes if proven else None

@@ -24,7 +24,6 @@ class ActuatorClient:
 
     Args:
         patience_s: seconds to wait for one reply, the actuator's Slurm commands included.
-        why_not: asked just before each order why it must not be sent; empty where it may (a daemon of a pair).
     """
 
     def __init__(
@@ -33,13 +32,11 @@ class ActuatorClient:
         actuator: Path,
         owner_of: Callable[[int], int | None],
         patience_s: float,
-        why_not: Callable[[], str] | None = None,
     ) -> None:
         self._looks = looks
         self._actuator = actuator
         self._owner_of = owner_of
         self._patience_s = patience_s
-        self._why_not = why_not
         self._end_at = float("inf")
 
     def end_within(self, seconds: float) -> None:
@@ -102,8 +99,6 @@ class ActuatorClient:
         return answer.outcomes
 
     def _ask(self, line: bytes) -> ActuatorReply:
-        if self._why_not is not None and (why := self._why_not()):
-            raise ClusterUnavailable(f"actuator: not asked, this daemon may not be the active one: {why}")
         deadline = time.monotonic() + self._patience_s
         try:
             with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from malletrain.domain.errors import InvalidInput
 from malletrain.slurm.formats import scalars
-from malletrain.slurm.site.site_config import Finding, Harvest, Level, PartitionFacts, QosFacts, SiteFacts
+from malletrain.slurm.site.site_config import Finding, Harvest, Level, PartitionFacts, QosFacts, SiteFacts, parameters
 
 #: A pilot that Slurm may not preempt until so many seconds after its start costs a main job little.
 MAX_EXEMPT_S = 30.0
@@ -116,10 +116,7 @@ def _exempt_time(facts: SiteFacts, harvest: Harvest, mine: PartitionFacts) -> It
 
 def _exempt_priority(facts: SiteFacts) -> Iterator[Finding]:
     """PreemptParameters=min_exempt_priority (23.11 and later): jobs of that priority and more are not preempted."""
-    parameters = dict(
-        part.strip().partition("=")[::2] for part in facts.words.get("PreemptParameters", "").split(",")
-    )
-    least = parameters.get("min_exempt_priority")
+    least = parameters(facts.words.get("PreemptParameters", "")).get("min_exempt_priority")
     if least is None or scalars.number(least) > _highest_priority(facts):
         return
     yield Finding(

@@ -150,3 +150,8 @@ class SiteFacts:
 
 def _in(name: str, names: str) -> bool:
     return name.lower() in names.lower().split(",")
+
+
+def parameters(text: str) -> dict[str, str]:
+    """A value of slurm.conf(5) that is a list itself, such as SchedulerParameters: `bf_continue,bf_interval=30`."""
+    return dict(part.strip().partition("=")[::2] for part in text.split(",") if part.strip())

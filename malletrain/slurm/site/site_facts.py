@@ -21,6 +21,7 @@ from malletrain.slurm.site.site_config import (
     PartitionFacts,
     QosFacts,
     SiteFacts,
+    parameters,
 )
 
 __all__ = [
@@ -109,7 +110,7 @@ def parse(config_text: str, partitions_text: str) -> SiteFacts:
     config = text.config(config_text)
     if not config.get("SLURM_VERSION") or not config.get("ClusterName"):
         raise InvalidInput("scontrol show config", "no SLURM_VERSION or ClusterName in the answer")
-    parameters = dict(part.partition("=")[::2] for part in config.get("SchedulerParameters", "").split(",") if part)
+    scheduler = parameters(config.get("SchedulerParameters", ""))
     asked = _ASKED.match(config_text)
     socket = _SOCKET.search(config.get("AuthInfo", ""))
     over_time = _minutes(config.get("OverTimeLimit", ""))
@@ -119,9 +120,9 @@ def parse(config_text: str, partitions_text: str) -> SiteFacts:
         kill_wait_s=scalars.number(config.get("KillWait", ""), 30),
         over_time_limit_s=over_time,
         # Defaults as in slurm.conf(5), SchedulerParameters.
-        bf_interval_s=scalars.number(parameters.get("bf_interval", ""), 30),
-        bf_resolution_s=scalars.number(parameters.get("bf_resolution", ""), 60),
-        bf_max_job_test=scalars.number(parameters.get("bf_max_job_test", ""), 500),
+        bf_interval_s=scalars.number(scheduler.get("bf_interval", ""), 30),
+        bf_resolution_s=scalars.number(scheduler.get("bf_resolution", ""), 60),
+        bf_max_job_test=scalars.number(scheduler.get("bf_max_job_test", ""), 500),
         max_job_count=scalars.number(config.get("MaxJobCount", ""), 10000),
         max_array_size=scalars.number(config.get("MaxArraySize", ""), 1001),
         min_job_age_s=scalars.number(config.get("MinJobAge", ""), 300),
@@ -141,10 +142,8 @@ def parse(config_text: str, partitions_text: str) -> SiteFacts:
         burst_buffer=config.get("BurstBufferType", ""),
         licenses=config.get("Licenses", ""),
         job_submit=config.get("JobSubmitPlugins", ""),
-        controller=dict(
-            part.partition("=")[::2] for part in config.get("SlurmctldParameters", "").split(",") if part
-        ),
-        parameters=parameters,
+        controller=parameters(config.get("SlurmctldParameters", "")),
+        parameters=scheduler,
         partitions=_partitions(partitions_text),
         words=config,
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -89,6 +90,7 @@ def request(
         reader.fault("processes-per-node", f"--mpi={mpi} starts the processes of a node too: leave one of them out")
     if elastic == "tasks":
         reader.of_items(least)
+    to_check = reader.to_check(elastic)
     gres = reader.gres(passed.pop("gres", ""))
     after = reader.after()
     mail, mail_user = reader.mail()
@@ -130,6 +132,8 @@ def request(
         class_min=reader.class_min(most),
         processes=processes,
         python=reader.python(cwd),
+        trusted="trust" in whole.given,
+        to_check=to_check,
     )
     if result.deadline is not None and (result.total_samples is None or not curve):
         reader.fault("deadline", "needs to know the work and the speed: give --total-samples and --curve too")
@@ -208,6 +212,20 @@ class _Reader:
             return ""
         path = Path(cwd) / text
         return str(path / "bin" / "python" if path.is_dir() else path)
+
+    def to_check(self, elastic: str) -> tuple[str, ...]:
+        """The script, with its arguments, that is to be checked before it is submitted; empty where none is."""
+        text = self.text("check", "")
+        try:
+            words = tuple(shlex.split(text))
+        except ValueError as error:
+            self.fault("check", f"{text[:40]!r} is no command: {error}")
+            return ()
+        if words and "trust" in self.given:
+            self.fault("check", "--trust is for scripts that are not checked: leave one of them out")
+        if words and elastic != "live":
+            self.fault("check", f"--elastic={elastic} does not resize the script while it runs: leave it out")
+        return words
 
     def gres(self, given: str) -> str:
         """`given` by --gres, and what --gpus-per-node adds to it."""

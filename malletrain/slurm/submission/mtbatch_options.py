@@ -53,6 +53,11 @@ ALLOWED: dict[str, Option] = {
         Option("batch-max", Use.OURS, help="largest total batch size that the training bears"),
         Option("batch-min", Use.OURS, help="smallest total batch size that the training bears"),
         Option("budget", Use.OURS, help="node-hours after which the job ends"),
+        Option(
+            "check",
+            Use.OURS,
+            help="'SCRIPT ARGUMENTS': check it here first, as `malletrain check` does (beside the job, by default)",
+        ),
         Option("curve", Use.OURS, help="measured throughput, NODES:SAMPLES_PER_S,..."),
         Option(
             "dependency",
@@ -87,6 +92,9 @@ ALLOWED: dict[str, Option] = {
         Option("sizes", Use.OURS, help="the only node counts permitted, e.g. 1,2,4,8"),
         Option("tasks", Use.OURS, help="how many held tasks to submit at first"),
         Option("total-samples", Use.OURS, help="samples after which the training is over"),
+        Option(
+            "trust", Use.OURS, takes=False, help="do not check the script, and resize it whatever a check has found"
+        ),
         Option("weight", Use.OURS, help="share against other jobs; 1 by default"),
         # Of the command only
         Option("config", Use.COMMAND, help="file that names the daemon"),

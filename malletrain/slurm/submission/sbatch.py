@@ -94,6 +94,9 @@ class BatchRequest:
     class_min: tuple[tuple[str, int], ...] = ()
     pilot_options: tuple[str, ...] = PILOT_OPTIONS
     python: str = ""  # that pilots run; "": the one that submits
+    trusted: bool = False  # its owner answers for the script
+    to_check: tuple[str, ...] = ()  # the script that is checked before it is submitted, and its arguments
+    checked: tuple[str, str, str] | None = None  # digest, verdict and text of that check
     processes: str = ""  # how often the script runs on each node: a number or `gpu`; "": once, without a local rank
 
     def announcement(self) -> dict[str, object]:
@@ -124,6 +127,10 @@ class BatchRequest:
             body |= {"mail": list(self.mail), "mail_user": self.mail_user}
         if self.class_min:
             body["class_min"] = [f"{name}:{nodes}" for name, nodes in self.class_min]
+        if self.trusted:
+            body["trusted"] = True
+        if self.checked is not None:
+            body["check"] = dict(zip(("digest", "verdict", "text"), self.checked, strict=True))
         body["output"] = list(self.output_patterns())
         return body
 
@@ -141,7 +148,7 @@ class BatchRequest:
 
         Args:
             job: the number that the daemon gave the job (any text for a dry run).
-            url: where the daemon listens; of an active and a passive one both, with a comma between.
+            url: where the daemon listens.
             python: absolute path of an interpreter that has malletrain, on the nodes too.
             environment: the caller's; sbatch passes it on as it always does (--export), without SBATCH_ variables,
                 which would override the script's own lines. MALLETRAIN_CA and MALLETRAIN_TLS_USER are written into

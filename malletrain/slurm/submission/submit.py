@@ -198,11 +198,9 @@ def submit(
         set_aside(Path(request.chdir) / ".malletrain" / str(job), warn)
         array = _held_array(daemon, commands, job, request, environ, warn)
         daemon.attach(job, array, request.tasks)
-    except BaseException as error:  # Ctrl-C too: what was begun is undone, then the error goes on
-        undone = _undo(daemon, commands, job, array, error.left if isinstance(error, SubmissionRefused) else "")
-        if isinstance(error, (MalletrainError, WireError)):
-            raise SubmissionRefused(f"{error}; {undone}") from error
-        warn(undone)
+    except BaseException as error:  # Ctrl-C too
+        if refusal := _undo(error, commands, array, warn, lambda: _unannounce(daemon, job)):
+            raise refusal from error
         raise
     return job, array
 
@@ -222,19 +220,13 @@ def add_tasks(
         TooManyHeldTasks: the site's limits allow fewer held tasks.
     """
     request = fit(commands, request)
+    array: int | None = None
     try:
         array = _held_array(daemon, commands, job, request, environ, warn)
-    except SubmissionRefused as refused:
-        raise SubmissionRefused("; ".join(filter(None, (str(refused), refused.left)))) from refused
-    try:
         daemon.attach(job, array, request.tasks)
-    except BaseException as error:
-        left = _cancel(commands, array)
-        if isinstance(error, WireError):
-            became = left or "it is cancelled"
-            raise SubmissionRefused(f"the daemon does not take array {array}: {error}; {became}") from error
-        if left:
-            warn(left)
+    except BaseException as error:  # Ctrl-C too
+        if refusal := _undo(error, commands, array, warn):
+            raise refusal from error
         raise
     return array
 
@@ -373,16 +365,31 @@ def run_sbatch(submission: Submission, cwd: str, warn: Callable[[str], None]) ->
     return done.stdout.decode("utf-8", "replace")
 
 
-def _undo(daemon: DaemonClient, commands: Commands, job: int, array: int | None, unknown: str) -> str:
-    """Undo the submission; a text that names what could not be undone, `unknown` first."""
-    left = [unknown] if unknown else []
-    if array is not None and (held := _cancel(commands, array)):
-        left.append(held)
+def _undo(
+    error: BaseException,
+    commands: Commands,
+    array: int | None,
+    warn: Callable[[str], None],
+    unannounce: Callable[[], str] = lambda: "",
+) -> SubmissionRefused | None:
+    """Undo what was begun when `error` came, and say what could not be undone: in what is to be raised in place of
+    an error of MalleTrain's own, else as a warning."""
+    unknown = error.left if isinstance(error, SubmissionRefused) else ""
+    held = "" if array is None else _cancel(commands, array)
+    left = "; ".join(filter(None, (unknown, held, unannounce()))) or "nothing was left behind"
+    if isinstance(error, (MalletrainError, WireError)):
+        return SubmissionRefused(f"{error}; {left}")
+    warn(left)
+    return None
+
+
+def _unannounce(daemon: DaemonClient, job: int) -> str:
+    """Cancel the announced job; empty on success, else a text that says that it is left."""
     try:
         daemon.ask(job, "cancel")
     except WireError as error:
-        left.append(f"job {job} is still announced ({error}): malletrain cancel {job}")
-    return "; ".join(left) or "nothing was left behind"
+        return f"job {job} is still announced ({error}): malletrain cancel {job}"
+    return ""
 
 
 def _cancel(commands: Commands, array: int) -> str:

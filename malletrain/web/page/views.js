@@ -141,6 +141,8 @@ export const job = {
       ["Node-hours", hours(row.node_seconds)],
       ["Resizes", row.resizes ? `${row.resizes}, pause ${pause(row.mean_pause_s)} on average, ${pause(row.max_pause_s)} at most` : "none yet"],
       ["Losses", `${row.preemptions} preemptions, ${row.lost_workers} workers lost`],
+      row.trusted ? ["Script check", "none: --trust"] : null,
+      row.check_verdict && !row.trusted ? ["Script check", [row.check_verdict, row.check_text].filter(Boolean).join(": ")] : null,
       ["Submitted", clock(row.submitted_at, now)],
       row.ended_at === null ? null : ["Ended", clock(row.ended_at, now)],
       ...Object.entries({ ...row.metrics, ...row.result }).slice(0, 12).map(([name, value]) => [name, typeof value === "number" ? Number(value.toPrecision(5)) : JSON.stringify(value)]),

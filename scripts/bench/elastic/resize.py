@@ -1,7 +1,7 @@
 """How long a resize stops training: grow 2 -> 4, shrink 4 -> 2, kill -9 and SIGSTOP one of 4.
 
     python -m scripts.bench.elastic.resize [--repeats 10] [--width 4166] [--small 2] [--large 4]
-        [--only nothing,shrink,grow,kill,stop] [--keep FILE] [--wait] [--batch 64] [--device cpu]
+        [--only nothing,shrink,grow,kill,stop] [--keep FILE] [--batch 64] [--device cpu]
 
 Real processes over loopback, the real protocol, the environment that a pilot's launcher gives. Each step's excess is
 its time beyond the median of its own world. Pause: the greatest excess of a step on the oldest member, from the event
@@ -10,9 +10,6 @@ switch, less the new median; of a growing world the event is that the last newco
 it was given up.
 
 Nothing: the same reckoning around a moment in which nothing happens, over as many steps: what noise alone comes to.
-
---wait: the state is not lent (ADR 12): all wait while newcomers are given it, as a peer that the default is compared
-with.
 
 --keep: rows are added to FILE as they come; another call goes on from what is there.
 
@@ -73,7 +70,6 @@ class Field:
         seats: int,
         *,
         real: bool = False,
-        waits: bool = False,
         batch: int = 64,
         device: str = "cpu",
     ) -> None:
@@ -84,7 +80,7 @@ class Field:
         self.pod = Pod(directory, real)
         self.restarts = dict.fromkeys(range(seats), -1)
         self.options = ["--width", str(width), "--batch", str(batch), "--stop", str(directory / "stop")]
-        self.options += ["--wait"] * waits + ["--device", device]
+        self.options += ["--device", device]
 
     def _gather(self, seconds: float) -> None:
         """Newcomers wait so long for each other. (Leavers wait for a tenth of it.)"""
@@ -275,7 +271,6 @@ def main() -> None:
     parser.add_argument("--large", type=int, default=4)
     parser.add_argument("--only", default="nothing,shrink,grow,kill,stop")
     parser.add_argument("--keep", type=Path)
-    parser.add_argument("--wait", action="store_true")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--batch", type=int, default=64, help="samples of a step: how long it takes")
     options = parser.parse_args()
@@ -287,9 +282,7 @@ def main() -> None:
     os.environ.update({**HUGE_PAGE_ENVIRONMENT, **os.environ})
     results = {kind: kept(options.keep).get(kind, []) for kind in options.only.split(",")}
     with tempfile.TemporaryDirectory() as directory:
-        field = Field(
-            Path(directory), options.width, large, waits=options.wait, batch=options.batch, device=options.device
-        )
+        field = Field(Path(directory), options.width, large, batch=options.batch, device=options.device)
         try:
             field.add(*range(small))
             wait_until(lambda: len(field.daemon.world()) == small, 120, f"a world of {small}")

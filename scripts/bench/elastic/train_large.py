@@ -35,7 +35,6 @@ def main() -> None:
     parser.add_argument("--width", type=int, default=4166)
     parser.add_argument("--batch", type=int, default=64)
     parser.add_argument("--stop", type=Path, required=True)
-    parser.add_argument("--wait", action="store_true", help="all wait while a newcomer is given the state")
     parser.add_argument("--device", default="cpu")
     options = parser.parse_args()
     torch.manual_seed(0)
@@ -43,8 +42,6 @@ def main() -> None:
     model = build(options.width).to(options.device)
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-4, momentum=0.9)
     s = elastic.Session(model, optimizer, data(), batch_size=options.batch)
-    if options.wait:
-        s._runtime.recovery.can_overlap = False
     me = f"{os.environ['SLURM_ARRAY_TASK_ID']}.{os.environ['SLURM_RESTART_COUNT']}"
     with (Path(os.environ["MALLETRAIN_TEST_DIR"]) / f"commits-{me}").open("a", buffering=1) as diary:
         for _ in s.epochs(10**6):

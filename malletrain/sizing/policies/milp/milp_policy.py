@@ -42,8 +42,8 @@ class Milp(Policy):
     1. Column generation prices the nodes and every constraint, and bounds the objective.
     2. HiGHS solves the small programme over the rows seen on the way: a good plan.
     3. Rows that alone lose more than that plan are dropped; HiGHS solves over the others. That is the optimum.
-    4. Ties: as `exact` where only counts matter; under side constraints the fewest changes, then the fewest nodes, by
-       a second solve, then larger sizes to the lower ids among jobs that are alike.
+    4. Ties: as `exact` where only counts matter; under side constraints the fewest changes, then the fewest nodes,
+       then the most nodes for the lower ids, by solves of their own.
 
     The best plan in hand is never thrown away: where HiGHS stops early the answer is FEASIBLE, with the bound.
     """

@@ -8,6 +8,7 @@ they matter, and the solver's tolerances are tolerances of the last digits.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import highspy
@@ -29,6 +30,8 @@ MAX_BRANCHES, MIN_BRANCHES = 5_000, 100
 FEW_BRANCHES = 100
 #: Above so many rows ties are not settled by a solve of their own: it would cost as much as the plan.
 MAX_ROWS_TO_SETTLE = 2_000
+#: Jobs whose rows are settled by one solve have so many combinations of rows at most: the objective counts them.
+MAX_COUNTED = 200_000
 #: Seconds after which HiGHS is stopped in any case. Only a watchdog: a plan found so is marked feasible, not optimal.
 WATCHDOG_S = 10.0
 
@@ -41,6 +44,15 @@ class Found:
     proven: bool
     least_loss: float
     branches: int
+
+
+@dataclass(frozen=True)
+class _Line:
+    """At most `upper` in all of what the rows have, and what is left unused of each limit."""
+
+    of_rows: Floats
+    of_unused: Floats
+    upper: float
 
 
 @dataclass(frozen=True)
@@ -99,29 +111,63 @@ def least_loss(
     """The plan over `rows` that loses least; `start` is a plan to begin with, `gap` the loss it is known to have."""
     factor = 1e3 / max(gap, 1e-9 * prices.scale)
     return _solve(
-        table, limits, prices, rows, start, prices.loss * factor, prices.limit * factor, None, factor, branches
+        table, limits, prices, rows, start, prices.loss * factor, prices.limit * factor, (), factor, branches
     )
 
 
 def fewest_changes(
     table: ValueTable, limits: ConstraintRows, prices: Prices, rows: Ints, start: Ints, loss: float, allowed: float
 ) -> Found:
-    """Among plans that lose at most `loss` + `allowed`: the fewest changed jobs, then the fewest nodes."""
+    """Among plans that lose at most `loss` + `allowed`: the fewest changed jobs, then the fewest nodes, then the most
+    nodes for the first jobs: so the plan follows from the problem, whatever plan the solver found first.
+
+    Where a solve needs more branches than are worth it, the ties that are left are as the solver found them.
+    """
     factor = 1e3 / max(loss, allowed)
+    as_good = _Line(prices.loss * factor, prices.limit * factor, (loss + allowed) * factor)
     nodes = 1.0 + float(table.size.max(initial=0)) * len(table.ids)
-    cost = table.changed * 1.0 + table.size / nodes
-    return _solve(
-        table,
-        limits,
-        prices,
-        rows,
-        start,
-        cost,
-        np.zeros(len(limits.upper)),
-        (loss + allowed) * factor,
-        factor,
-        FEW_BRANCHES,
-    )
+    cost = (table.changed * nodes + table.size).astype(np.float64)
+    unused = np.zeros(len(limits.upper))
+    found = _solve(table, limits, prices, rows, start, cost, unused, (as_good,), factor, FEW_BRANCHES)
+    if found.rows is None or not found.proven:
+        return found
+    as_few = _Line(cost, unused, float(cost[found.rows].sum()) + 0.5)
+    return _most_for_the_first(table, limits, prices, rows, found, (as_good, as_few), factor)
+
+
+def _most_for_the_first(
+    table: ValueTable, limits: ConstraintRows, prices: Prices, rows: Ints, found: Found, lines: Sequence[_Line],
+    factor: float,
+) -> Found:  # fmt: skip
+    """Among plans that keep `lines` as well: the one of the latest rows for the first jobs, a few jobs at a time."""
+    best, branches = found.rows, found.branches
+    assert best is not None
+    begin = np.searchsorted(rows, table.start)
+    job = 0
+    while job < len(table.ids):
+        last = rows[begin[job + 1] - 1]
+        if best[job] == last:  # it has the most it can have
+            job += 1
+            continue
+        count, end = 1, job
+        while end < len(table.ids) and count * int(rows[begin[end + 1] - 1] - rows[begin[end]] + 1) <= MAX_COUNTED:
+            count *= int(rows[begin[end + 1] - 1] - rows[begin[end]] + 1)
+            end += 1
+        end = max(end, job + 1)
+        cost, weight = np.zeros(len(table.size)), 1
+        for each in range(end - 1, job - 1, -1):
+            mine = rows[begin[each] : begin[each + 1]]
+            cost[mine] = -weight * (mine - mine[0])
+            weight *= int(mine[-1] - mine[0] + 1)
+        left = np.concatenate((best[:job], rows[begin[job] :]))
+        solved = _solve(
+            table, limits, prices, left, best, cost, np.zeros(len(limits.upper)), lines, factor, FEW_BRANCHES
+        )
+        branches += solved.branches
+        if solved.rows is None or not solved.proven:
+            break
+        best, job = solved.rows, end
+    return Found(best, found.proven, found.least_loss, branches)
 
 
 def _solve(
@@ -132,7 +178,7 @@ def _solve(
     start: Ints | None,
     cost: Floats,
     unused_cost: Floats,
-    most_loss: float | None,
+    more: Sequence[_Line],
     factor: float,
     branches: int,
 ) -> Found:
@@ -145,14 +191,14 @@ def _solve(
     def column(values: Floats) -> Floats:
         return np.concatenate((values[seg.first], values[step] - values[seg.first[long]]))
 
-    # Lines: limits (with what is left unused as a variable), one size a job, offset <= length * used, the loss bound.
+    # Lines: limits (what is left unused is a variable), those in `more`, one size a job, offset <= length * used.
     dense = [np.concatenate((column(limits.coefficient[i]), np.eye(lines)[i])) for i in range(lines)]
     low = limits.upper.tolist()
     high = limits.upper.tolist()
-    if most_loss is not None:
-        dense.append(np.concatenate((column(prices.loss * factor), prices.limit * factor)))
+    for line in more:
+        dense.append(np.concatenate((column(line.of_rows), line.of_unused)))
         low.append(-highspy.kHighsInf)
-        high.append(most_loss)
+        high.append(line.upper)
     model = highspy.HighsLp()
     model.num_col_ = binaries + offsets + lines
     tops = len(dense)

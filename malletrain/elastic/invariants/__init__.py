@@ -1,0 +1,1 @@
+"""What must hold of any training, whatever its script means: exact, cheap and always on."""

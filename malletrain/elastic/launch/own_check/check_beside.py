@@ -1,0 +1,241 @@
+"""The launcher's part in the check of its script: a thread that waits for a session to say which one runs, asks the
+daemon, has it checked in a process of its own, and reports what that found. Whatever goes wrong, training goes on.
+
+`python -m malletrain.elastic.launch.own_check.check_beside SCRIPT ARGUMENTS...` does the same once for `mtbatch
+--check`, and prints digest, verdict and text. Standard library only.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import TypeVar
+
+from malletrain.elastic.launch.own_check.confined_check import CheckAnswer, CheckRequest, first_sentence
+from malletrain.elastic.launch.own_check.running_script import (
+    MAX_SAID_BYTES,
+    SCRIPT_TO,
+    RunningScript,
+    heard,
+    this_script,
+)
+from malletrain.wire import messages
+from malletrain.wire.errors import WireError
+from malletrain.wire.worker_client import Rejected, TokenUnknown, WorkerClient
+
+log = logging.getLogger("malletrain.elastic")
+
+T = TypeVar("T")
+
+#: A check may take so long; some 15 s of an idle node for a small model, ten times that beside training.
+CHECK_LIMIT_S = 900.0
+
+#: Of the memory that is left on the node a check may take this share.
+MEMORY_SHARE = 0.25
+
+#: How often, and at which intervals, the daemon is asked and told.
+TRIES, RETRY_S = 30, 10.0
+
+#: Variables of a pilot, a step or a launcher, which a check has no part in.
+_OF_PILOT = ("SLURM", "SBATCH", "SRUN_", "PMI", "MALLETRAIN", "TORCHELASTIC", "OMPI_", "MUNGE")
+
+#: Words in the names of variables that hold secrets.
+_SECRETS = ("TOKEN", "SECRET", "PASSWORD", "PASSWD", "CREDENTIAL", "API_KEY", "ACCESS_KEY", "PRIVATE_KEY")
+
+
+class CheckBeside:
+    """Has the script of one pilot checked, if the daemon wants that.
+
+    Args:
+        client: the pilot's connection to the daemon.
+    """
+
+    def __init__(self, client: WorkerClient) -> None:
+        self._client = client
+        self._listens, self._says = os.pipe2(os.O_CLOEXEC)
+        self._ends = threading.Event()
+        self._process: subprocess.Popen[bytes] | None = None
+        self.session_began = False  #: whether a session of the script has been heard
+
+    @property
+    def variables(self) -> dict[str, str]:
+        """What the script's environment needs, so that its session is heard."""
+        return {SCRIPT_TO: f"/proc/{os.getpid()}/fd/{self._says}"}
+
+    def start(self) -> None:
+        """Listen, in a thread."""
+        threading.Thread(target=self._run, name="malletrain-check", daemon=True).start()
+
+    def stop(self) -> None:
+        """End the check, if one runs; a node that is to be given back has no time for it. Does not wait."""
+        self._ends.set()
+        with contextlib.suppress(OSError):
+            os.write(self._says, b"\n")
+        self._end_process()
+
+    def _end_process(self) -> None:
+        if self._process is not None and self._process.poll() is None:
+            self._process.terminate()
+
+    def _run(self) -> None:
+        try:
+            running = heard(_line(self._listens))
+            if running is None or self._ends.is_set():
+                return
+            self.session_began = True
+            digest = running.digest()
+            if not self._call(lambda: self._client.is_to_check(digest)):
+                return
+            answer = checked(running, check_environment(environment_of(running.process)), self._began)
+            if not self._ends.is_set():
+                said = messages.CheckDone(digest, answer.verdict, answer.text)
+                self._call(lambda: self._client.report([said]))
+        except Exception as error:  # noqa: BLE001 - whatever it is, it is no matter of the training
+            log.info("the script is not checked: %s", error)
+
+    def _began(self, process: subprocess.Popen[bytes]) -> None:
+        self._process = process
+        if self._ends.is_set():
+            self._end_process()
+
+    def _call(self, call: Callable[[], T]) -> T | None:
+        """What the daemon answers; None if it does not, or has no use for the question."""
+        for _ in range(TRIES):
+            try:
+                return call()
+            except Rejected:
+                return None
+            except TokenUnknown:
+                with contextlib.suppress(WireError):
+                    self._client.hello()
+            except WireError:
+                pass
+            if self._ends.wait(RETRY_S):
+                return None
+        return None
+
+
+def checked(
+    running: RunningScript,
+    environ: Mapping[str, str],
+    began: Callable[[subprocess.Popen[bytes]], None] = lambda process: None,
+) -> CheckAnswer:
+    """Check a script in a process of its own.
+
+    Args:
+        running: the script.
+        environ: of the check.
+        began: called with that process.
+    """
+    if not Path(running.script).is_file():
+        return CheckAnswer(
+            "undecided", f"{Path(running.script).name or 'what runs'} is no file that can be run again"
+        )
+    with tempfile.TemporaryDirectory(prefix="malletrain-check-", ignore_cleanup_errors=True) as folder:
+        bounds = int(MEMORY_SHARE * memory_left())
+        request = CheckRequest(
+            running.script, tuple(_absolute(running)), running.folder, folder, CHECK_LIMIT_S, bounds
+        )
+        own = {**environ, "TMPDIR": folder, "MPLCONFIGDIR": folder, "TORCHINDUCTOR_CACHE_DIR": f"{folder}/compiled"}
+        process = subprocess.Popen(
+            [running.python, "-P", "-m", "malletrain.elastic.launch.own_check.confined_check"],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=own, start_new_session=True,
+        )  # fmt: skip
+        began(process)
+        try:
+            said, errors = process.communicate(json.dumps(asdict(request)).encode(), CHECK_LIMIT_S + 60.0)
+        except subprocess.TimeoutExpired:
+            process.send_signal(signal.SIGKILL)
+            process.wait()
+            return CheckAnswer("undecided", f"it was not over after {CHECK_LIMIT_S:.0f} s")
+    try:
+        found = json.loads(said)
+        return CheckAnswer(str(found["verdict"]), str(found["text"]))
+    except (ValueError, TypeError, KeyError):
+        lines = errors.decode("utf-8", "replace").strip().splitlines() or ["it said nothing"]
+        return CheckAnswer("undecided", f"the check did not end: {first_sentence(lines[-1])}")
+
+
+def check_environment(environ: Mapping[str, str]) -> dict[str, str]:
+    """The environment of a check: the script's, without what is the pilot's, without secrets, without GPUs (their
+    memory is the training's), with one thread a process, and with services switched off that keep books of runs."""
+    kept = {
+        name: value
+        for name, value in environ.items()
+        if not name.startswith(_OF_PILOT) and not any(word in name.upper() for word in _SECRETS)
+    }
+    threads = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
+    no_gpus = dict.fromkeys(("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES"), "")
+    services = {"WANDB_MODE": "disabled", "HF_HUB_OFFLINE": "1", "PYTHONDONTWRITEBYTECODE": "1"}
+    return {**kept, **threads, **no_gpus, **services}
+
+
+def environment_of(process: int) -> dict[str, str]:
+    """The environment with which a process began (proc(5))."""
+    text = Path(f"/proc/{process}/environ").read_bytes().decode("utf-8", "surrogateescape")
+    return dict(entry.split("=", 1) for entry in text.split("\0") if "=" in entry)
+
+
+def memory_left() -> int:
+    """Bytes that may still be taken on this node: by the machine, and by each control group above (cgroups(7))."""
+    left = [int(line.split()[1]) * 1024 for line in _lines("/proc/meminfo") if line.startswith("MemAvailable:")]
+    for line in _lines("/proc/self/cgroup"):
+        _, kinds, path = line.split(":", 2)
+        if kinds in ("", "memory"):
+            left += _left_in(Path("/sys/fs/cgroup") / kinds, path.strip().strip("/"), v2=not kinds)
+    return max(0, min(left, default=0))
+
+
+def _left_in(root: Path, path: str, *, v2: bool) -> Iterator[int]:
+    names = ("memory.max", "memory.current") if v2 else ("memory.limit_in_bytes", "memory.usage_in_bytes")
+    folder = root / path
+    while folder != root.parent:
+        most, used = (next(iter(_lines(folder / name)), "") for name in names)
+        if most.strip().isdecimal() and used.strip().isdecimal():
+            yield int(most) - int(used)
+        folder = folder.parent
+
+
+def _lines(path: str | Path) -> list[str]:
+    try:
+        return Path(path).read_text().splitlines()
+    except OSError:
+        return []
+
+
+def _absolute(running: RunningScript) -> Iterator[str]:
+    """The arguments, with paths as they are found from any folder."""
+    for argument in running.arguments:
+        path = running.path_in(argument)
+        option, equals, _ = argument.rpartition("=") if argument.startswith("-") else ("", "", "")
+        yield argument if path is None else f"{option}{equals}{path}"
+
+
+def _line(descriptor: int) -> bytes:
+    text = b""
+    while not text.endswith(b"\n") and len(text) <= MAX_SAID_BYTES:
+        text += os.read(descriptor, MAX_SAID_BYTES)
+    return text
+
+
+def main(arguments: list[str]) -> int:
+    """Check a script before it is submitted."""
+    import importlib.metadata  # what takes long to import the launcher does without
+
+    running = this_script(importlib.metadata.version("torch"), arguments)
+    print(json.dumps({"digest": running.digest(), **asdict(checked(running, check_environment(os.environ)))}))
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(sys.argv[1:]))

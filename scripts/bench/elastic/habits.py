@@ -1,0 +1,72 @@
+"""The table of habits: which wrong ones `malletrain check` finds, and how; which right ones it calls equal.
+
+    python -m scripts.bench.elastic.habits [--write] [--keep FILE] [HABIT...]
+
+Each habit is a training loop of tests/elastic/train_habits.py; all take an hour on two cores. `--write` replaces the
+table of docs/reference/habits.md; `--keep` names a file of verdicts, which a later call goes on from.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from tests.script_check.test_corpus import HABITS, REFUSED, RIGHT, ROOT, STATISTICAL, VERDICTS, WRONG
+
+PAGE = ROOT / "docs" / "reference" / "habits.md"
+HEAD = "| Habit | Is | Found by | Said |\n|---|---|---|---|\n"
+
+RUN = "from malletrain.cli.main import main; main()"
+
+#: Characters of a message that a row shows.
+MAX_SAID = 60
+
+
+def verdict_of(habit: str) -> dict[str, str]:
+    """What a check says, in a folder of its own."""
+    with tempfile.TemporaryDirectory() as home:
+        environ = os.environ | {"MALLETRAIN_TEST_DIR": home, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+        command = [sys.executable, "-c", RUN, "check", "--json", HABITS, habit, "--epochs", "30"]
+        done = subprocess.run(command, env=environ, cwd=home, capture_output=True, text=True, check=False)
+    report = json.loads(done.stdout)
+    return {"verdict": report["verdict"], "text": report["text"]}
+
+
+def row(habit: str, found: dict[str, str]) -> str:
+    kinds = {"wrong": "an invariant", "different": "check"}
+    by = kinds.get(found["verdict"], found["verdict"])
+    said = " ".join(found["text"].split()).replace("|", "\\|")
+    said = said if len(said) <= MAX_SAID else said[:MAX_SAID].rsplit(" ", 1)[0] + " ..."
+    kind = "right" if habit in RIGHT else "random" if habit in STATISTICAL else "wrong"
+    missed = "" if found["verdict"] in VERDICTS[habit] else " **missed**"
+    return f"| `{habit}` | {kind} | {by}{missed} | {said} |\n"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("habits", nargs="*", default=[*WRONG, *REFUSED, *STATISTICAL, *RIGHT])
+    parser.add_argument("--keep", type=Path)
+    parser.add_argument("--write", action="store_true")
+    options = parser.parse_args()
+    kept: dict[str, dict[str, str]] = {}
+    if options.keep is not None and options.keep.exists():
+        kept = json.loads(options.keep.read_text())
+    for habit in options.habits:
+        if habit not in kept:
+            kept[habit] = verdict_of(habit)
+            if options.keep is not None:
+                options.keep.write_text(json.dumps(kept, indent=1))
+        print(row(habit, kept[habit]), end="", flush=True)
+    if options.write:
+        rows = "".join(row(habit, kept[habit]) for habit in options.habits)
+        before = PAGE.read_text().partition(HEAD)[0]
+        PAGE.write_text(before + HEAD + rows)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,2 @@
+-- Which of two daemons wrote: there is one.
+DROP TABLE fence;

@@ -1,0 +1,309 @@
+"""The check beside a job: which script it counts for, what it may touch, and what becomes of what it finds."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from malletrain.elastic.launch.own_check import check_beside, confined_check
+from malletrain.elastic.launch.own_check.check_beside import CheckBeside, check_environment, memory_left
+from malletrain.elastic.launch.own_check.confined_check import CheckAnswer, answer_of
+from malletrain.elastic.launch.own_check.running_script import SCRIPT_TO, RunningScript, heard, say
+from malletrain.wire import messages
+from malletrain.wire.worker_client import DaemonUnreachable, Rejected
+from tests.waiting import wait_until
+
+
+@pytest.fixture
+def running(tmp_path: Path) -> RunningScript:
+    (tmp_path / "train.py").write_text("import model")
+    (tmp_path / "model.py").write_text("layers = 2")
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "rows").write_text("1 2 3")
+    arguments = ("--data=data", "--epochs", "3")
+    return RunningScript(
+        sys.executable, str(tmp_path / "train.py"), arguments, str(tmp_path), os.getpid(), "torch 2.13"
+    )
+
+
+def test_a_check_counts_for_script_modules_arguments_data_and_releases(running: RunningScript) -> None:
+    folder = Path(running.folder)
+    seen = {running.digest()}
+    assert running.digest() in seen, "the same again"
+    seen.add(replace(running, arguments=("--data=data", "--epochs", "4")).digest())
+    seen.add(replace(running, releases="torch 2.14").digest())
+    for path, text in (("train.py", "import model, os"), ("model.py", "layers = 3"), ("data/rows", "1 2 3 4")):
+        (folder / path).write_text(text)
+        seen.add(running.digest())
+    assert len(seen) == 6
+    before = running.digest()
+    (folder / "out.txt").write_text("what training writes")
+    assert running.digest() == before
+
+
+def test_a_session_says_once_which_script_runs(running: RunningScript) -> None:
+    listens, says = os.pipe()
+    say({SCRIPT_TO: f"/proc/{os.getpid()}/fd/{says}"}, running)
+    say({SCRIPT_TO: "/proc/1/fd/999999"}, running)
+    say({}, running)
+    assert heard(os.read(listens, 65536)) == running
+    os.close(listens)
+    os.close(says)
+    for text in (b"\n", b"[]", b'{"python": 3}', b"\xff"):
+        assert heard(text) is None
+
+
+def test_the_environment_of_a_check_has_nothing_of_the_pilot_and_no_secret() -> None:
+    kept = check_environment(
+        {
+            "HOME": "/home/ada", "MODEL": "small", "SLURM_JOB_ID": "9", "MALLETRAIN_URL": "http://a", "PMI_FD": "3",
+            "WANDB_API_KEY": "x", "HF_TOKEN": "x", "db_password": "x", "CUDA_VISIBLE_DEVICES": "0,1",
+            "OMP_NUM_THREADS": "64",
+        }
+    )  # fmt: skip
+    assert {name: kept[name] for name in ("HOME", "MODEL", "CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS")} == {
+        "HOME": "/home/ada", "MODEL": "small", "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1",
+    }  # fmt: skip
+    assert not [name for name in kept if name.startswith(("SLURM", "MALLETRAIN", "PMI"))]
+    assert "x" not in kept.values()
+
+
+@pytest.mark.parametrize(("found", "verdict", "text"), [
+    ({"verdict": "equal", "text": ""}, "equal", ""),
+    ({"verdict": "different", "during": "compared", "text": "w differs. More.\nLines"}, "different", "w differs"),
+    ({"verdict": "wrong", "during": "joining", "text": "another best"}, "different", "another best"),
+    ({"verdict": "wrong", "during": "alone", "text": "no end"}, "undecided", "wrong: no end"),
+    ({"verdict": "statistical", "text": "batch norm"}, "undecided", "statistical: batch norm"),
+    ({"verdict": "failed", "text": "OSError: \x1b[31m"}, "undecided", "failed: OSError:  [31m"),
+    ({"verdict": "a newer word"}, "undecided", "a newer word"),
+])  # fmt: skip
+def test_what_a_check_finds_is_one_word_and_one_sentence(found: dict[str, str], verdict: str, text: str) -> None:
+    assert answer_of(json.dumps(found).encode(), b"") == CheckAnswer(verdict, text)
+
+
+def test_a_check_that_says_nothing_is_undecided_with_its_last_line() -> None:
+    said = b"Traceback\nModuleNotFoundError: No module named 'fastapi'\n"
+    assert answer_of(b"", said).text == "the check did not end: ModuleNotFoundError: No module named 'fastapi'"
+
+
+#: Stands in the place of `malletrain check`.
+STAND_IN = """
+import json, os, pathlib, socket, subprocess, sys, time
+
+def denied(call):
+    try:
+        call()
+    except OSError:
+        return True
+    return False
+
+def main():
+    script, outer, port = sys.argv[3:6]
+    if "--hang" in sys.argv:
+        subprocess.Popen(["sleep", "1000"], start_new_session=True)
+        pathlib.Path("hangs").touch()
+        time.sleep(1000)
+    if "--grow" in sys.argv:
+        kept = bytearray(400_000_000)
+        time.sleep(1000)
+    pathlib.Path("own").write_text("mine")
+    found = {
+        "writes_outside": not denied(lambda: open(outer + "/rows", "a")),
+        "makes_outside": not denied(lambda: os.mkdir(outer + "/new")),
+        "removes_outside": not denied(lambda: os.remove(outer + "/rows")),
+        "writes_through": not denied(lambda: open("rows", "a")),
+        "reads": pathlib.Path("rows").read_text(),
+        "nice": os.nice(0),
+        "connects": not denied(lambda: socket.create_connection(("127.0.0.1", int(port)), 5)),
+        "badness": pathlib.Path("/proc/self/oom_score_adj").read_text().strip(),
+    }
+    print(json.dumps({"verdict": "equal", "text": json.dumps(found)}))
+"""
+
+
+class Confined:
+    """The confined process over a stand-in for the command that it runs."""
+
+    def __init__(self, folder: Path) -> None:
+        self.outer, self.own, modules = (folder / name for name in ("outer", "own", "modules"))
+        for each in (self.outer, self.own, modules / "malletrain" / "cli"):
+            each.mkdir(parents=True)
+        (self.outer / "rows").write_text("1 2 3")
+        for name in ("__init__.py", "cli/__init__.py"):
+            (modules / "malletrain" / name).touch()
+        (modules / "malletrain" / "cli" / "main.py").write_text(STAND_IN)
+        self._environ = {**os.environ, "PYTHONPATH": str(modules)}
+        self._server = socket.create_server(("127.0.0.1", 0))
+        self.port = str(self._server.getsockname()[1])
+
+    def start(self, *more: str, seconds: float = 60.0, size: int = 2**30) -> subprocess.Popen[str]:
+        arguments = (str(self.outer), self.port, *more)
+        request = confined_check.CheckRequest("train.py", arguments, str(self.outer), str(self.own), seconds, size)
+        process = subprocess.Popen(
+            [sys.executable, confined_check.__file__], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+            env=self._environ, start_new_session=True,
+        )  # fmt: skip
+        assert process.stdin is not None
+        process.stdin.write(json.dumps(asdict(request)))
+        process.stdin.close()
+        return process
+
+    def answer(self, *more: str, seconds: float = 60.0, size: int = 2**30) -> dict[str, str]:
+        process = self.start(*more, seconds=seconds, size=size)
+        assert process.stdout is not None
+        said = process.stdout.read()
+        assert process.wait(60) == 0
+        found: dict[str, str] = json.loads(said)
+        return found
+
+    def left(self) -> list[str]:
+        """Command lines of processes that have this folder in their environment."""
+        found = []
+        for path in Path("/proc").glob("[0-9]*"):
+            try:
+                if str(self.own.parent).encode() in (path / "environ").read_bytes():
+                    found.append((path / "cmdline").read_text())
+            except OSError:
+                continue
+        return found
+
+    def close(self) -> None:
+        self._server.close()
+
+
+@pytest.fixture
+def confined(tmp_path: Path) -> Iterator[Confined]:
+    made = Confined(tmp_path)
+    yield made
+    made.close()
+
+
+def test_it_reads_what_the_script_reads_and_writes_in_its_own_folder_alone(confined: Confined) -> None:
+    answer = confined.answer()
+    if "Landlock" in answer["text"]:
+        pytest.skip("this kernel has no Landlock: nothing is run")
+    found = json.loads(answer["text"])
+    assert found == {
+        "writes_outside": False, "makes_outside": False, "removes_outside": False, "writes_through": False,
+        "reads": "1 2 3", "nice": 10, "connects": False, "badness": "1000",
+    }  # fmt: skip
+    assert (confined.outer / "rows").read_text() == "1 2 3"
+    assert [path.name for path in confined.outer.iterdir()] == ["rows"]
+
+
+def test_one_that_takes_too_long_or_too_much_is_ended_with_all_that_it_started(confined: Confined) -> None:
+    answer = confined.answer("--hang", seconds=3.0)
+    assert answer == {
+        "verdict": "undecided", "text": "too large to be checked beside its training: it was not over after 3 s"
+    }  # fmt: skip
+    assert confined.left() == []
+    (confined.own / "work" / "rows").unlink()
+    for path in [*(confined.own / "work").iterdir(), *(p for p in confined.own.iterdir() if p.is_file())]:
+        path.unlink()
+    (confined.own / "work").rmdir()
+    answer = confined.answer("--grow", size=300_000_000)
+    assert answer["text"] == "too large to be checked beside its training: it took more than 0.3 GiB"
+    assert confined.left() == []
+
+
+def test_it_ends_with_its_launcher(confined: Confined) -> None:
+    process = confined.start("--hang")
+    wait_until(lambda: (confined.own / "work" / "hangs").exists(), 60, "the check to hang")
+    process.terminate()
+    process.wait(60)
+    wait_until(lambda: confined.left() == [], 60, "all of its processes to end")
+
+
+def test_the_memory_that_is_left_is_that_of_the_machine_or_less() -> None:
+    assert 0 < memory_left() <= int(Path("/proc/meminfo").read_text().split()[1]) * 1024
+
+
+class Daemon:
+    """A pilot's connection, as far as a check uses it."""
+
+    def __init__(self, *answers: bool | Exception) -> None:
+        self._answers = list(answers)
+        self.said: list[messages.Message] = []
+
+    def is_to_check(self, digest: str) -> bool:
+        answer = self._answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    def report(self, said: list[messages.Message]) -> None:
+        self.said += said
+
+
+def has_ended() -> bool:
+    return not any(thread.name == "malletrain-check" for thread in threading.enumerate())
+
+
+def begun(daemon: Daemon, running: RunningScript) -> CheckBeside:
+    beside = CheckBeside(daemon)  # type: ignore[arg-type]
+    beside.start()
+    say(beside.variables, running)
+    return beside
+
+
+def test_what_was_found_is_reported_once_the_daemon_has_asked(
+    running: RunningScript, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(check_beside, "RETRY_S", 0.01)
+    monkeypatch.setattr(check_beside, "checked", lambda *_: CheckAnswer("different", "w differs"))
+    daemon = Daemon(DaemonUnreachable("restarts"), True)
+    beside = begun(daemon, running)
+    wait_until(has_ended, 60, "the report")
+    assert daemon.said == [messages.CheckDone(running.digest(), "different", "w differs")]
+    assert beside.session_began
+
+
+@pytest.mark.parametrize("answer", [False, Rejected("an earlier release has no such route")])
+def test_nothing_is_run_that_the_daemon_does_not_want(
+    answer: Any, running: RunningScript, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> CheckAnswer:
+        raise AssertionError
+
+    monkeypatch.setattr(check_beside, "checked", fail)
+    daemon = Daemon(answer)
+    begun(daemon, running)
+    wait_until(has_ended, 60, "the thread to end")
+    assert daemon.said == []
+
+
+def test_a_launcher_that_ends_waits_for_no_check(running: RunningScript, monkeypatch: pytest.MonkeyPatch) -> None:
+    began = threading.Event()
+
+    def check(_: object, environ: object, note: Any) -> CheckAnswer:
+        process = subprocess.Popen(["sleep", "1000"])
+        note(process)
+        began.set()
+        process.wait()
+        return CheckAnswer("undecided", "ended")
+
+    monkeypatch.setattr(check_beside, "checked", check)
+    daemon = Daemon(True)
+    beside = begun(daemon, running)
+    assert began.wait(60)
+    since = time.monotonic()
+    beside.stop()
+    assert time.monotonic() - since < 1.0
+    wait_until(has_ended, 60, "the thread to end")
+    assert daemon.said == [], "a check that was not over says nothing"
+
+
+def test_what_is_no_file_cannot_be_run_again(running: RunningScript) -> None:
+    answer = check_beside.checked(replace(running, script="/nowhere/-c"), {})
+    assert answer == CheckAnswer("undecided", "-c is no file that can be run again")
