@@ -47,9 +47,9 @@ class Departures:
     def between_steps(self, peers: Sequence[Process], now: float) -> None:
         """Those leave by themselves that have waited for a plan, while others stay."""
         for me in peers:
-            if me.left_at is None and me.entering is None and me.ending_at is not None:
-                if now - me.ending_at > LEAVE_GRACE_S:
-                    self._leave(me)
+            stays = me.ending_at is None or now - me.ending_at <= LEAVE_GRACE_S
+            if not stays and me.left_at is None and me.entering is None:
+                self._leave(me)
 
     def met(self, seats: Sequence[Process]) -> None:
         """A world is entered: if all of it are to end, they do."""

@@ -95,8 +95,14 @@ ALL_TAKEN = FaultRates(
     taken=0.03, worker_freeze=0.01, cut=0.01, delay=0.2, doubled=0.05, main_job=0.003, daemon_kill=0.002,
     daemon_stall=0.003, partition=0.01, late_answer=0.01,
 )  # fmt: skip
-#: By the name that `--faults` takes; the later ones have all of the earlier ones' faults.
-PROFILES = {"taken": ALL_TAKEN, "machine": FAULTS_OF_ONE, "network": ALL_FAULTS, "disks": WITH_DISKS, "late": WITH_LATE_MESSAGES}
+#: By the name that `--faults` takes; after `taken` the later ones have all of the earlier ones' faults.
+PROFILES = {
+    "taken": ALL_TAKEN,
+    "machine": FAULTS_OF_ONE,
+    "network": ALL_FAULTS,
+    "disks": WITH_DISKS,
+    "late": WITH_LATE_MESSAGES,
+}
 #: A busy main queue, and nothing that breaks.
 NO_FAULTS = FaultRates(main_job=0.04)
 
