@@ -17,7 +17,7 @@ from tests.waiting import wait_until
 SCRIPT = str(HERE / "train_habits.py")
 
 ALONE = {
-    "second_backward": r"a second time in a step.*s.accumulate\(\).*s.step\(backwards=N\)",
+    "second_backward": r"a second time in a step.*step.accumulate\(\).*s.step\(backwards=N\)",
     "gan_by_accumulate": r"has gradients of this worker alone.*s.step\(backwards=N\)",
     "adds_up_over_steps": r"has gradients that were added to those of an earlier step",
     "other_model": r"SGD.step\(\) trains a parameter of shape \(4, 10\) that the session",
@@ -25,11 +25,11 @@ ALONE = {
     "norm_in_parts": r"called twice in a step, for parts of the batch \(accumulation\).*virtual_shards",
     "norm_after_backward": r"called after the last backward\(\) of a step: put the model into eval mode",
     "gathered_views": r"one row for each of this worker's 64 samples, not a tensor of shape \(128, 10\)",
-    "gathered_in_parts": r"s.gather\(\) inside s.accumulate\(\)",
+    "gathered_in_parts": r"s.gather\(\) inside step.accumulate\(\)",
     "gathered_too_late": r"call s.gather\(\) inside `with s.step\(\):`, before its last backward\(\)",
     "catches_exceptions": r"the script caught an exception of a step and went on \(RuntimeError: out of memory\)",
-    "meta_learns_in_parts": r"SGD.step\(\) trains a parameter.*`with s.inner_loop\(\):`",
-    "meta_learns_in_the_model": r"backward\(\) inside s.inner_loop\(\) reaches 2.bias of the session's model",
+    "meta_learns_in_parts": r"SGD.step\(\) trains a parameter.*`with step.inner_loop\(\):`",
+    "meta_learns_in_the_model": r"backward\(\) inside step.inner_loop\(\) reaches 2.bias of the session's model",
     "agrees_inside": r"after the `with s.step\(\):` block",
 }
 

@@ -72,10 +72,10 @@ class BatchGather:
         """See `Session.gather`."""
         if not self._in_step or not self._reducer.passes_left:
             raise ElasticError(
-                "call s.gather() inside `with s.step():`, before its last backward(); for figures s.all_reduce()"
+                "call s.gather() inside `with s.step():`, before its last backward(); for figures s.agree()"
             )
         if self._reducer.accumulating:
-            raise ElasticError("s.gather() inside s.accumulate(): workers may have different numbers of parts")
+            raise ElasticError("s.gather() inside step.accumulate(): workers may have different numbers of parts")
         rows = max(1, self._samples)  # a member without samples has one that does not count
         if tensor.ndim < 1 or tensor.shape[0] != rows:
             raise ElasticError(

@@ -175,7 +175,7 @@ class Agreement:
             who = self._names(odd_ones([row[LAYOUT] + 1 if row[KIND] else 0 for row in rows]))
             raise ElasticError(
                 f"{who} froze or unfroze other parameters than the rest: let every worker do it at the same place, "
-                "for example at `if epoch == 3:` in `for epoch in s.epochs(...)`, and in s.when_joining(...)"
+                "for example at `if epoch == 3:` in `for epoch in s.epochs(...)`, and in Options(when_joining=...)"
             )
         try:
             self._judge_values(rows)
