@@ -252,8 +252,10 @@ class Runtime:
             else None
         )
         self.norms = SyncBatchNormLayers(norms, self.committer, self.reducer, mean) if norms else None
-        open_gather = functools.partial(self.invariants.agreement.open, RoundKind.GATHER)
-        self.gathers = BatchGather(self.committer, self.reducer, open_gather, mean=mean)
+        open_gather, open_count = (
+            functools.partial(self.invariants.agreement.open, kind) for kind in (RoundKind.GATHER, RoundKind.COUNT)
+        )
+        self.gathers = BatchGather(self.committer, self.reducer, open_gather, open_count, mean=mean)
         self.streams: StreamBatches | None = None
         if streams is not None:
             self.streams = StreamBatches(stream_sampler, reader, positions, self.reducer)

@@ -265,6 +265,30 @@ class Session:
             return all_reduce(self._runtime, value)
         return agree(self._runtime, float(value), how)
 
+    def mean(self, values: torch.Tensor, over: float | torch.Tensor) -> torch.Tensor:
+        """A term of the loss that is a mean over something else than samples, in the whole batch:
+
+            with s.step():
+                loss = s.mean(energy_errors, over=len(energy_errors)) + s.mean(force_errors, over=3 * atoms)
+                loss.backward()
+
+        Its gradients are those of the sum of all workers' values by all their counts, however they are divided; so
+        are the figures that `s.agree(loss.item())` makes. Each term of such a loss has a mean of its own.
+
+        Args:
+            values: to be added up; of any shape, also empty.
+            over: what this worker's values are, as a count or a weight: molecules, atoms, boxes, class weights. It
+                may be 0; where it is on all workers, so is the mean.
+
+        Raises:
+            ElasticError: it is called outside a step or inside `accumulate`, the count is negative or not finite, the
+                step has a `weight`, or the session has `virtual_shards` or a sharded model.
+        """
+        r = self._runtime
+        if r.shards is not None or r.sharded:
+            raise ElasticError("s.mean() bears neither virtual_shards nor a sharded model")
+        return r.gathers.mean(values, float(over))
+
     def gather(self, tensor: torch.Tensor) -> torch.Tensor:
         """The rows of all workers' samples in one tensor, for a loss that compares the samples of the whole batch:
 

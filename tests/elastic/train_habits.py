@@ -928,6 +928,32 @@ def gathered_in_parts() -> None:
     loop(body)
 
 
+def mean_of_weighted() -> None:
+    for _ in s.epochs(1):
+        for x, y in s.batches():
+            with s.step(weight=(y + 1).sum()):
+                s.mean(functional.cross_entropy(model(x), y, reduction="none"), over=len(y)).backward()
+
+
+def mean_in_parts() -> None:
+    def body(x: torch.Tensor, y: torch.Tensor) -> None:
+        with step.accumulate():
+            s.mean(functional.cross_entropy(model(x), y, reduction="none"), over=len(y)).backward()
+
+    loop(body)
+
+
+def means_on_main() -> None:
+    def body(x: torch.Tensor, y: torch.Tensor) -> None:
+        out = model(x)
+        loss = functional.cross_entropy(out, y)
+        if s.is_main:
+            loss = loss + s.mean(out.square(), over=len(out))
+        loss.backward()
+
+    loop(body)
+
+
 def gathered_too_late() -> None:
     def body(x: torch.Tensor, y: torch.Tensor) -> None:
         plain(x, y)
@@ -1526,6 +1552,25 @@ def two_denominators() -> None:
     loop(both)
 
 
+def several_means() -> None:
+    """Energies a sample and forces a bright pixel, of which most samples have none: each over its own count."""
+
+    def both(x: torch.Tensor, y: torch.Tensor) -> None:
+        optimizer.zero_grad()
+        out, bright = model(x), (x > 0.9).sum(1).double() * (y == 3)
+        errors = functional.cross_entropy(out, y, reduction="none")
+        loss = s.mean(errors, over=len(errors)) + s.mean(out[:, 0].square() * bright, over=bright.sum())
+        loss.backward()
+        optimizer.step()
+
+    loop(both)
+
+
+def several_sums() -> None:
+    """The same in a session of sums."""
+    several_means()
+
+
 def sum_gathered() -> None:
     """A sum over a worker's own samples, each against those of all."""
 
@@ -1629,7 +1674,7 @@ if __name__ == "__main__":
         batch_size=BATCH,
         virtual_shards=4 if options.habit == "gan_shards" else None,
         collate=crop if options.habit == "crops_less" else None,
-        reduction="sum" if options.habit == "sum_gathered" else "mean",
+        reduction="sum" if options.habit in ("sum_gathered", "several_sums") else "mean",
         options=elastic.Options(
             order=orders.get(options.habit),
             when_joining=lambda epoch, step: (HOME / f"joined-{ME}").write_text(f"{epoch} {step}"),

@@ -50,6 +50,7 @@ class RoundKind(IntEnum):
     AGREE = 3
     FINISH = 4
     GATHER = 5
+    COUNT = 6
 
 
 _CALLS = {
@@ -58,6 +59,7 @@ _CALLS = {
     RoundKind.AGREE: "s.agree()",
     RoundKind.FINISH: "s.finish()",
     RoundKind.GATHER: "s.gather()",
+    RoundKind.COUNT: "s.mean()",
 }
 
 
