@@ -47,7 +47,7 @@ BOUNDS = {
     "docs/explanation/replay-method.md": 1200,
     "docs/explanation/sizing.md": 1218,
     "docs/faq.md": 390,
-    "docs/figures.md": 3728,
+    "docs/figures.md": 3731,
     "docs/gallery.md": 500,
     "docs/glossary.md": 510,
     "docs/how-to/adapters.md": 700,
