@@ -67,7 +67,7 @@ def all_finite(gradients: list[torch.Tensor]) -> bool:
             return not found.item()
         except RuntimeError:  # complex numbers
             pass
-    return all([is_finite(each) for each in gradients])
+    return all(is_finite(each) for each in gradients)
 
 
 def is_finite(tensor: torch.Tensor) -> bool:

@@ -33,7 +33,7 @@ from malletrain.elastic.comm.step_commit import (
 from malletrain.elastic.errors import Aborted, ElasticError, LayoutChanged
 from malletrain.elastic.gradients.bucket_copies import fill, spread
 from malletrain.elastic.gradients.comm_hook import CommHook
-from malletrain.elastic.gradients.finiteness import FinitenessCheck, LateVerdicts, all_finite, is_finite
+from malletrain.elastic.gradients.finiteness import FinitenessCheck, LateVerdicts, is_finite
 from malletrain.elastic.gradients.noise_scale import NoiseScale
 from malletrain.elastic.state.sharded_model import local
 
@@ -636,7 +636,7 @@ class GradientReducer:
             self._refuse_sparse()
         if not self.must_be_finite or not (self._weight or self._sharded):
             return
-        if not any([late_read.runs_ahead(bucket.device) for bucket in self._buckets]):
+        if not any(late_read.runs_ahead(bucket.device) for bucket in self._buckets):
             self._finite.look([local(each) for each in gradients] if self._sharded else gradients)
         else:
             self._look_on_devices()
