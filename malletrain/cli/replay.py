@@ -50,19 +50,18 @@ Examples:
   malletrain replay --how
   malletrain replay jobs.sacct.gz --report replay-report
   malletrain replay jobs.sacct.gz --config wider.toml --report wider --compare replay-report
-  malletrain replay node-events.csv.gz --policy auto,equal,bftrainer --mix imagenet:30 --json -
 """
 
 
 @click.command(epilog=EPILOG)
 @click.argument("trace", type=click.Path(path_type=Path), required=False)
-@click.option("--how", is_flag=True, help="Print the commands that get a log out of Slurm, and stop.")
+@click.option("--how", is_flag=True, help="Print the commands that get a log out of Slurm.")
 @click.option("--jobs", "jobs_file", type=click.Path(path_type=Path), help="Training jobs: CSV or TOML.")
 @click.option(
     "--mix",
     "mix_text",
     metavar="NAME:COUNT",
-    help="Training jobs by name: imagenet, endless, pollux, pollux-batches, nas, hpo. [default: imagenet:100]",
+    help="Training jobs: imagenet, endless, pollux, pollux-batches, nas, hpo. [default: imagenet:100]",
 )
 @click.option(
     "--policy",
@@ -70,221 +69,206 @@ Examples:
     default="auto",
     show_default=True,
     metavar="A,B,..",
-    help="Sizing policies to compare; NAME or NAME:HORIZON. bftrainer is the published objective, ideal-machine the "
-    "upper bound of every daemon.",
+    help="Policies to compare, NAME or NAME:HORIZON.",
 )
 @click.option(
     "--horizon",
     type=float,
     metavar="S",
-    help="Seconds that sizing looks ahead. [default: loop.horizon_s; bftrainer 10]",
+    help="Seconds that sizing looks ahead. [default: 300; bftrainer 10]",
 )
-@click.option("--alpha", type=float, help="Fairness: 0 is throughput, 1 proportional. [default: sizing.alpha]")
+@click.option("--alpha", type=float, help="Fairness, 0 to 1.")
 @click.option(
     "--objective",
     type=click.Choice(["throughput", "jct", "srpt", "fair"]),
-    help="What sizes are best for: most training in all, short completion times, or fairness (alpha .5). "
-    "[default: sizing.objective]",
+    help="What sizes are best for.",
 )
 @click.option(
     "--nodes",
     metavar="N|A:B",
-    help="The first N nodes by name, or those from A up to B; for logs without node lists the machine's size.",
+    help="The first N nodes, or A to B; or the machine's size.",
 )
 @click.option(
     "--procs-per-node",
     type=click.IntRange(1, 100_000),
     metavar="N",
-    help="Processors of a node, where a log counts processors.",
+    help="For logs that count processors.",
 )
 @click.option(
     "--placement",
     type=click.Choice([rule.value for rule in AssumedPlacement]),
     default="first-fit",
     show_default=True,
-    help="Where jobs ran, for logs that do not say.",
+    help="Where jobs ran, if the log does not say.",
 )
 @click.option(
     "--schedule",
     type=click.Choice([how.value for how in MainSchedule]),
     default="logged",
     show_default=True,
-    help="Simulate the main queue instead of taking its starts from the log.",
+    help="How the main queue starts its jobs.",
 )
-@click.option("--start", metavar="T", help="Begin: ISO time, Unix seconds, or +1d, +6h from the trace's begin.")
-@click.option("--end", metavar="T", help="End, in the same forms.")
+@click.option("--start", metavar="T", help="ISO time, Unix seconds, or +1d, +6h from the trace's begin.")
+@click.option("--end", metavar="T", help="The same.")
 @click.option(
     "--rescale",
     default=None,
     metavar="GROW,SHRINK",
-    help="Seconds a job stands still when it grows, shrinks. [default: 0.3,0.1]",
+    help="Seconds that a resize stalls a job. [default: 0.3,0.1]",
 )
 @click.option(
     "--activate",
     type=click.FloatRange(0, 1e6),
     metavar="S",
-    help="Seconds from a node's start until its worker is warm. [default: 5]",
+    help="Seconds until a new worker is warm. [default: 5]",
 )
 @click.option(
     "--costs-from", type=click.Path(path_type=Path, dir_okay=False), metavar="JOURNAL",
-    help="Take both from a daemon's journal, as it measured them; what is given above counts before that.",
+    help="Both, as a daemon measured them.",
 )  # fmt: skip
 @click.option(
     "--config",
     "config_file",
     type=click.Path(path_type=Path, dir_okay=False),
     metavar="FILE",
-    help="Replay the daemon with this malletrain.toml. [default: as shipped]",
+    help="The daemon's configuration, whose keys other options replace. [default: as shipped]",
 )
 @click.option(
     "--ideal",
     is_flag=True,
-    help="Replay the ideal machine instead of a daemon: no tick, no limits on pilots, no reserve.",
+    help="No tick, no limits on pilots, no reserve.",
 )
 @click.option(
     "--tick",
     type=click.FloatRange(0, 1e6),
     metavar="S",
-    help="Decide at multiples of S only; 0: at every event. [default: loop.tick_s]",
+    help="Decide every S seconds; 0: at every event.",
 )
 @click.option(
     "--engine",
     type=click.Choice(["fast", "loop"]),
     default="fast",
     show_default=True,
-    help="What replays: the fast engine, or the daemon's own loop over simulated workers (a hundred times slower).",
+    help="loop: the daemon's own loop, a hundred times slower.",
 )
 @click.option(
     "--pilot-limit",
     type=click.FloatRange(1),
     metavar="S",
-    help="Longest time limit of a pilot. [default: pilot.max_minutes]",
+    help="A pilot's longest time limit.",
 )
-@click.option(
-    "--at-once", type=click.IntRange(1), metavar="N", help="Training jobs that are there at once; others wait."
-)
+@click.option("--at-once", type=click.IntRange(1), metavar="N", help="Training jobs at a time; others wait.")
 @click.option(
     "--budget", "budgets", multiple=True, metavar="[ACCOUNT=]H/PERIOD",
-    help="Node-hours a day, week or month, of an account or of all jobs together: 500/week, vision=20/day.",
+    help="Node-hours, as 500/week or vision=20/day.",
 )  # fmt: skip
 @click.option(
     "--node-class", "node_classes", multiple=True, metavar="NAME=A:B[@F]",
-    help="Nodes A up to B are of that class, F times as fast: size by class (a100=0:64@3, v100=64:256).",
+    help="Nodes A to B are F times as fast: a100=0:64@3.",
 )  # fmt: skip
-@click.option(
-    "--keep-idle", type=click.IntRange(0), metavar="N", help="Nodes that stay idle. [default: pool.keep_idle]"
-)
-@click.option(
-    "--max-pilots", type=click.IntRange(1), metavar="N", help="Most pilots at a time. [default: pool.max_pilots]"
-)
+@click.option("--keep-idle", type=click.IntRange(0), metavar="N", help="Nodes that stay idle.")
+@click.option("--max-pilots", type=click.IntRange(1), metavar="N", help="Most pilots at a time.")
 @click.option(
     "--pilot-nodes",
     type=click.IntRange(1, 256),
     metavar="N",
-    help="Most nodes of one pilot. [default: pilot.max_nodes]",
+    help="Most nodes of a pilot.",
 )
 @click.option(
     "--outages",
     type=click.Path(path_type=Path),
-    help="Output of `sacctmgr -P show event`: these nodes were down, not idle.",
+    help="Output of `sacctmgr -P show event`.",
 )
 @click.option(
     "--likely-outages",
     type=click.Choice(["leave-out", "count"]),
     default="leave-out",
     show_default=True,
-    help="Idle time that probably was none (the machine stood still, a node was away): leave it out, or count it.",
+    help="Idle time that probably was none.",
 )
 @click.option(
     "--machine",
     "machine_file",
     type=click.Path(path_type=Path, dir_okay=False),
     metavar="FILE",
-    help="All nodes that there are, from sinfo (see --how): others do not count, those without a job are idle.",
+    help="All nodes, from sinfo (see --how).",
 )
-@click.option("--partition", "partitions", multiple=True, metavar="NAME", help="Only nodes in this partition.")
-@click.option("--gpu", metavar="TYPE", help="Only nodes with GPUs of that type, or of any.")
-@click.option("--include", multiple=True, metavar="NODES", help="Only these nodes, as Slurm writes lists of them.")
+@click.option("--partition", "partitions", multiple=True, metavar="NAME", help="Only its nodes.")
+@click.option("--gpu", metavar="TYPE", help="Only nodes with such GPUs, or any.")
+@click.option("--include", multiple=True, metavar="NODES", help="Only these nodes.")
 @click.option("--exclude", multiple=True, metavar="NODES", help="Never these nodes.")
 @click.option(
     "--ignore-partition",
     multiple=True,
     metavar="NAME",
-    help="Jobs of this partition count as idle time (a harvest partition).",
+    help="Its jobs count as idle time: a harvest partition.",
 )
 @click.option(
     "--watts",
     metavar="TRAINING,IDLE",
-    help="A node's watts while it trains, while it idles: tells the energy of training.",
+    help="A node's watts: adds energy.",
 )
 @click.option(
     "--scheduler",
     type=click.Path(path_type=Path, dir_okay=False),
-    help="Output of `scontrol show config` and `sdiag`, for the delay of main jobs as modelled.",
+    help="Output of `scontrol show config` and `sdiag`, and epilog_s=N: for main jobs' delay.",
 )
 @click.option(
     "--promise",
     "with_promise",
     is_flag=True,
-    help="Say what a promise to the main queue ([promise]) would cost in harvest, and how it would have been kept.",
+    help="What a promise to the main queue would cost, and how well it would have held.",
 )
-@click.option("--timezone", metavar="ZONE", default="UTC", show_default=True, help="Zone of times that name none.")
+@click.option("--timezone", metavar="ZONE", default="UTC", show_default=True, help="Of times that name none.")
 @click.option(
     "--seed",
     type=click.IntRange(0, 2**63 - 1),
     default=0,
     show_default=True,
-    help="For random placement, random mixes and the days of a sample.",
+    help="Of all random choices.",
 )
 @click.option(
     "--sample",
     "sample_text",
     metavar="DAYS|all",
-    help="Replay so many days, drawn at random by --seed, and estimate the rest, with an interval; all: replay every "
-    "day. [default: all of up to 64 days, 32 of more]",
+    help="Random days to replay; the rest is estimated. [default: all of 64, 32 of more]",
 )
 @click.option(
     "--processes",
     type=click.IntRange(1, 1024),
-    help="Policies, and parts of long logs, replayed at once. [default: one for each processor]",
+    help="Replays at once.",
 )
-@click.option("--json", "json_file", metavar="FILE", help="Write the figures as JSON; - is stdout.")
+@click.option("--json", "json_file", metavar="FILE", help="Write figures as JSON; - is stdout.")
 @click.option(
     "--report", "report_dir", type=click.Path(path_type=Path, file_okay=False),
-    help="Write index.html, which needs no network, and its data as CSV.",
+    help="Write index.html and its data.",
 )  # fmt: skip
 @click.option(
     "--tables",
     type=click.Choice(["csv", "parquet"]),
     default="csv",
     show_default=True,
-    help="The report's tables for an analyst: CSV, or Parquet beside it (every pilot as Parquet alone), which needs "
-    f"pyarrow: {pip_install('parquet')}.",
+    help=f"Parquet needs {pip_install('parquet')}.",
 )
 @click.option(
     "--sensitivity/--no-sensitivity",
     default=None,
-    help="Say in the report how the first policy does with other horizons, costs, caps on pilots, numbers of jobs "
-    "and placements: a score of replays. "
-    "[default: where one takes less than 5 s]",
+    help="Vary horizon, costs, caps and jobs, too. [default: if quick]",
 )
-@click.option("--price", type=click.FloatRange(min=0), help="What a node-hour is worth, for the report.")
-@click.option("--currency", default="EUR", show_default=True, help="Of the price.")
-@click.option(
-    "--grams-per-kwh", type=click.FloatRange(min=0), help="Carbon dioxide of the site's electricity; needs --watts."
-)
+@click.option("--price", type=click.FloatRange(min=0), help="Worth of a node-hour, for the report.")
+@click.option("--currency", default="EUR", show_default=True, help="The price's currency.")
+@click.option("--grams-per-kwh", type=click.FloatRange(min=0), help="With --watts: adds carbon.")
 @click.option(
     "--calibration",
     type=click.Path(path_type=Path, dir_okay=False),
     metavar="FILE",
-    help="Say also what a real daemon would train, by what was measured beside replays: a daemon's journal, or CSV "
-    "(play,predicted,measured).",
+    help="A journal, or CSV (play,predicted,measured): corrects the answer.",
 )
 @click.option(
     "--compare",
     type=click.Path(path_type=Path),
     metavar="DIRECTORY",
-    help="Put this report beside an earlier one, of another configuration, log or period.",
+    help="An earlier report to compare with.",
 )
 def replay(
     trace: Path | None, how: bool, jobs_file: Path | None, mix_text: str | None, policies: str, horizon: float | None,
@@ -301,10 +285,9 @@ def replay(
     sensitivity: bool | None, price: float | None, currency: str, grams_per_kwh: float | None, compare: Path | None,
     calibration: Path | None, tables: str, sample_text: str | None,
 ) -> None:  # fmt: skip
-    """Say what idle nodes would have trained.
+    """Show what idle nodes would have trained.
 
-    TRACE is a log of your cluster: `sacct -P` (see --how), node events (CSV: time,node,state), or SWF; plain or gzip,
-    told apart by content; - is standard input.
+    TRACE: `sacct -P` output (see --how), node events (CSV: time,node,state) or SWF, plain or gzip; - for stdin.
     """
     if how:
         click.echo(HOW, nl=False)

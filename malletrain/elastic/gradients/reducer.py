@@ -339,7 +339,7 @@ class GradientReducer:
                     return
             if self.adapting:
                 raise ElasticError(
-                    f"backward() inside s.inner_loop() reaches {self._names[index]} of the session's model, whose "
+                    f"backward() inside step.inner_loop() reaches {self._names[index]} of the session's model, whose "
                     "gradients are those of the outer loss: train a copy, learner = copy.deepcopy(model), or adapt "
                     "by torch.autograd.grad"
                 )
@@ -386,9 +386,9 @@ class GradientReducer:
         made = f"after its {self._passes} passes" if self._passes > 1 else "a second time in a step"
         return (
             f"backward() was called {made}, and what it adds would be this worker's alone: for a loss in parts put "
-            "`with s.accumulate():` around each backward() but the last; for several optimizers (a GAN) or several "
-            "steps a batch (SAM) say s.step(backwards=N); for an inner loop (MAML, Reptile) train a copy of the "
-            "model in `with s.inner_loop():`"
+            "`with step.accumulate():` around each backward() but the last; for several optimizers (a GAN) or "
+            "several steps a batch (SAM) say s.step(backwards=N); for an inner loop (MAML, Reptile) train a copy of "
+            "the model in `with step.inner_loop():`"
         )
 
     def _scaled(self, gradient: torch.Tensor) -> torch.Tensor:
@@ -404,7 +404,7 @@ class GradientReducer:
         if number < self._launched:
             raise ElasticError(
                 f"the gradient of {self._names[index]} changed after it was sent: call backward once a step (or "
-                "s.accumulate() around all calls but the last), and use checkpoint(..., use_reentrant=False)"
+                "step.accumulate() around all calls but the last), and use checkpoint(..., use_reentrant=False)"
             )
         if index not in self._seen:
             self._seen.add(index)
@@ -731,7 +731,7 @@ def _not_finite(step: int, who: str, first: str) -> ElasticError:
     named = f", first that of {first}" if first else ""
     return ElasticError(
         f"step {step}: the gradients of {who} are not finite (nan or infinite){named}. If that may happen, as with a "
-        "loss scaler that the session does not know, say Session(..., must_be_finite=False)"
+        "loss scaler that the session does not know, say options=elastic.Options(must_be_finite=False)"
     )
 
 
