@@ -61,6 +61,7 @@ BOUNDS = {
     "docs/quick-start/researcher.md": 300,
     "docs/quick-start/sysadmin.md": 375,
     "docs/reference/api.md": 1100,
+    "docs/reference/config.md": 1000,
     "docs/reference/habits.md": 1800,
     "docs/reference/replay.md": 800,
     "docs/reference/session.md": 2000,
@@ -85,7 +86,6 @@ TOO_LONG = {
     "docs/quick-start/transcript-researcher.md": 413,
     "docs/quick-start/transcript-sysadmin.md": 981,
     "docs/reference/commands.md": 5506,
-    "docs/reference/config.md": 2327,
 }
 
 

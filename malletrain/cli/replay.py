@@ -77,7 +77,7 @@ Examples:
     "--horizon",
     type=float,
     metavar="S",
-    help="Seconds that sizing looks ahead. [default: loop.horizon_s; bftrainer 10]",
+    help="Seconds that sizing looks ahead. [default: 300; bftrainer 10]",
 )
 @click.option("--alpha", type=float, help="Fairness: 0 is throughput, 1 proportional. [default: sizing.alpha]")
 @click.option(
