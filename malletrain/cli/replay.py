@@ -17,7 +17,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 import click
 
 from malletrain import __version__
-from malletrain.cli.replays.settings import KEYS, ReplayCommand
+from malletrain.cli.replays.settings import ReplayCommand
 from malletrain.domain.errors import InvalidInput
 from malletrain.domain.job import ResizeCosts
 from malletrain.replay.assumed_placement import AssumedPlacement
@@ -51,19 +51,18 @@ Examples:
   malletrain replay --how
   malletrain replay jobs.sacct.gz --report replay-report
   malletrain replay jobs.sacct.gz --config wider.toml --report wider --compare replay-report
-  malletrain replay node-events.csv.gz --policy auto,equal,bftrainer --mix imagenet:30 --json -
 """
 
 
 @click.command(cls=ReplayCommand, epilog=EPILOG)
 @click.argument("trace", type=click.Path(path_type=Path), required=False)
-@click.option("--how", is_flag=True, help="Print the commands that get a log out of Slurm, and stop.")
+@click.option("--how", is_flag=True, help="Print the commands that get a log out of Slurm.")
 @click.option("--jobs", "jobs_file", type=click.Path(path_type=Path), help="Training jobs: CSV or TOML.")
 @click.option(
     "--mix",
     "mix_text",
     metavar="NAME:COUNT",
-    help="Training jobs by name: imagenet, endless, pollux, pollux-batches, nas, hpo. [default: imagenet:100]",
+    help="Training jobs: imagenet, endless, pollux, pollux-batches, nas, hpo. [default: imagenet:100]",
 )
 @click.option(
     "--policy",
@@ -71,90 +70,87 @@ Examples:
     default="auto",
     show_default=True,
     metavar="A,B,..",
-    help="Sizing policies to compare; NAME or NAME:HORIZON. bftrainer is the published objective, ideal-machine the "
-    "upper bound of every daemon.",
+    help="Policies to compare, NAME or NAME:HORIZON.",
 )
 @click.option(
     "--horizon",
     type=float,
     metavar="S",
-    help="Seconds that sizing looks ahead. [default: loop.horizon_s; bftrainer 10]",
+    help="Seconds that sizing looks ahead. [default: 300; bftrainer 10]",
 )
 @click.option(
     "--nodes",
     metavar="N|A:B",
-    help="The first N nodes by name, or those from A up to B; for logs without node lists the machine's size.",
+    help="The first N nodes, or A to B; or the machine's size.",
 )
 @click.option(
     "--placement",
     type=click.Choice([rule.value for rule in AssumedPlacement]),
     default="first-fit",
     show_default=True,
-    help="Where jobs ran, for logs that do not say.",
+    help="Where jobs ran, if the log does not say.",
 )
 @click.option(
     "--schedule",
     type=click.Choice([how.value for how in MainSchedule]),
     default="logged",
     show_default=True,
-    help="Simulate the main queue instead of taking its starts from the log.",
+    help="How the main queue starts its jobs.",
 )
-@click.option("--start", metavar="T", help="Begin: ISO time, Unix seconds, or +1d, +6h from the trace's begin.")
-@click.option("--end", metavar="T", help="End, in the same forms.")
+@click.option("--start", metavar="T", help="ISO time, Unix seconds, or +1d, +6h from the trace's begin.")
+@click.option("--end", metavar="T", help="The same.")
 @click.option(
     "--rescale",
     default=None,
     metavar="GROW,SHRINK",
-    help="Seconds a job stands still when it grows, shrinks. [default: 0.3,0.1]",
+    help="Seconds that a resize stalls a job. [default: 0.3,0.1]",
 )
 @click.option(
     "--activate",
     type=click.FloatRange(0, 1e6),
     metavar="S",
-    help="Seconds from a node's start until its worker is warm. [default: 5]",
+    help="Seconds until a new worker is warm. [default: 5]",
 )
 @click.option(
     "--config",
     "config_file",
     type=click.Path(path_type=Path, dir_okay=False),
     metavar="FILE",
-    help="Replay the daemon with this malletrain.toml. Its table [replay] has what else a replay can be told: "
-    f"{', '.join(KEYS)}. [default: as shipped]",
+    help="The daemon's configuration; its table [replay] has more settings of a replay. [default: as shipped]",
 )
 @click.option(
     "--outages",
     type=click.Path(path_type=Path),
-    help="Output of `sacctmgr -P show event`: these nodes were down, not idle.",
+    help="Output of `sacctmgr -P show event`.",
 )
 @click.option(
     "--machine",
     "machine_file",
     type=click.Path(path_type=Path, dir_okay=False),
     metavar="FILE",
-    help="All nodes that there are, from sinfo (see --how): others do not count, those without a job are idle.",
+    help="All nodes, from sinfo (see --how).",
 )
 @click.option(
     "--scheduler",
     type=click.Path(path_type=Path, dir_okay=False),
-    help="Output of `scontrol show config` and `sdiag`, for the delay of main jobs as modelled.",
+    help="Output of `scontrol show config` and `sdiag`, and epilog_s=N: for main jobs' delay.",
 )
 @click.option(
     "--sample",
     "sample_text",
     metavar="DAYS|all",
-    help="Replay so many days, drawn at random by replay.seed, and estimate the rest, with an interval; all: replay "
-    "every day. [default: all of up to 64 days, 32 of more]",
+    help="Random days to replay; the rest is estimated. [default: all of 64, 32 of more]",
 )
-@click.option("--json", "json_file", metavar="FILE", help="Write the figures as JSON; - is stdout.")
+@click.option("--json", "json_file", metavar="FILE", help="Write figures as JSON; - is stdout.")
 @click.option(
     "--report", "report_dir", type=click.Path(path_type=Path, file_okay=False),
-    help="Write index.html, which needs no network, and its data as CSV.",
+    help="Write index.html and its data.",
 )  # fmt: skip
 @click.option(
     "--compare",
     type=click.Path(path_type=Path),
     metavar="DIRECTORY",
-    help="Put this report beside an earlier one, of another configuration, log or period.",
+    help="An earlier report to compare with.",
 )
 def replay(
     trace: Path | None, how: bool, jobs_file: Path | None, mix_text: str | None, policies: str, horizon: float | None,
@@ -171,10 +167,9 @@ def replay(
     sensitivity: bool | None, price: float | None, currency: str, grams_per_kwh: float | None, compare: Path | None,
     calibration: Path | None, tables: str, sample_text: str | None,
 ) -> None:  # fmt: skip
-    """Say what idle nodes would have trained.
+    """Show what idle nodes would have trained.
 
-    TRACE is a log of your cluster: `sacct -P` (see --how), node events (CSV: time,node,state), or SWF; plain or gzip,
-    told apart by content; - is standard input.
+    TRACE: `sacct -P` output (see --how), node events (CSV: time,node,state) or SWF, plain or gzip; - for stdin.
     """
     if how:
         click.echo(HOW, nl=False)

@@ -28,20 +28,19 @@ _GUIDE = "docs/how-to/researcher-script.md"
     context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False},
     epilog="""\b
 Examples:
-  malletrain check train.py --epochs 20
-  malletrain check --json train.py | jq .verdict""",
+  malletrain check train.py --epochs 20""",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print what was found as JSON.")
+@click.option(
+    "--json", "as_json", is_flag=True, help="JSON: verdict, during, text, steps, equality, differences, epochs, good."
+)
 @click.argument("script", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 def check(as_json: bool, script: Path, arguments: tuple[str, ...]) -> None:
     """Check a training script on this machine.
 
-    SCRIPT trains with one worker, then three, then two after a kill, for some thirty steps in all; and once more with
-    one worker from start to end. What it arrives at is compared. It runs here, with ARGUMENTS, and writes what it
-    always writes: call it in a directory where it may.
-
-    Exit status: 0 equal, or unlike where the session claims no equality by numbers, or where rounding decides; 1 not.
+    It trains with one worker, then three, then two after a kill, for some thirty steps, and is compared with a static
+    run: parameters, buffers, tracked objects, s.state. It writes what it always writes. Exit status 0: equal,
+    statistical where the session claims no more, or undecided because rounding decides.
     """
     # Imported here so that --help need not wait for torch.
     from malletrain.script_check.check_runs import check_script
@@ -108,18 +107,15 @@ def _verdict_text(report: CheckReport) -> str:
     epilog="""\b
 Examples:
   malletrain init train.py
-  malletrain init train.py | patch train.py
   malletrain init --write train.py && malletrain check train.py"""
 )
-@click.option("--write", is_flag=True, help="Change the file, and keep the former one as SCRIPT.orig.")
+@click.option("--write", is_flag=True, help="Change the file; the old one becomes SCRIPT.orig.")
 @click.argument("script", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 def init(write: bool, script: Path) -> None:
-    """Propose the changes that make a PyTorch script malleable.
+    """Propose the lines that make a PyTorch script malleable, as a diff.
 
-    SCRIPT is read, not run. The diff goes to standard output, what is to be done by hand to standard error. It knows
-    the usual loop: a DataLoader, epochs around batches, backward() and the optimizer's step.
-
-    Exit status: 0 with a diff; 1 without.
+    SCRIPT is read, not run. The diff goes to standard output, what to do by hand to standard error. Exit status 1:
+    nothing can be proposed; the reason is printed.
     """
     # Imported here so that --help need not wait.
     from malletrain.script_check.proposal import propose

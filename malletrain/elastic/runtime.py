@@ -21,7 +21,7 @@ import torch
 
 from malletrain.elastic.comm.background import all_closed
 from malletrain.elastic.comm.carrier import find_carrier
-from malletrain.elastic.comm.group import Group, SoloGroup
+from malletrain.elastic.comm.group import SoloGroup
 from malletrain.elastic.comm.local_rank import LocalRank
 from malletrain.elastic.comm.node_group import NodeGroup
 from malletrain.elastic.comm.static_rendezvous import RENDEZVOUS_TIMEOUT, environment_world, step_host
@@ -38,8 +38,7 @@ from malletrain.elastic.data.virtual_shards import VirtualShards
 from malletrain.elastic.equality import Equality, Judgement, judge, synced_layers
 from malletrain.elastic.errors import ElasticError, JobOver, PeerLost, Released
 from malletrain.elastic.gradients.batch_gather import BatchGather
-from malletrain.elastic.gradients.comm_hook import CommHook, check_hook
-from malletrain.elastic.gradients.learning_rate import LearningRate
+from malletrain.elastic.gradients.comm_hook import check_hook
 from malletrain.elastic.gradients.reducer import GradientReducer
 from malletrain.elastic.gradients.sync_batchnorm import SyncBatchNormLayers
 from malletrain.elastic.invariants.agreement import RoundKind
@@ -57,6 +56,7 @@ from malletrain.elastic.resize.lifecycle import WorkerLifecycle
 from malletrain.elastic.resize.member import Member
 from malletrain.elastic.resize.reconfigure import Reconfigurer
 from malletrain.elastic.resize.state_recovery import StateRecovery
+from malletrain.elastic.session_options import Options
 from malletrain.elastic.state.after_block import AfterBlockChanges
 from malletrain.elastic.state.buffer_copies import BufferCopies
 from malletrain.elastic.state.checkpoint_store import CheckpointStore
@@ -75,29 +75,17 @@ SUM_DTYPES = (torch.bfloat16, torch.float32)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
-    """The keyword arguments of `Session`; see there."""
+class Settings(Options):
+    """The keyword arguments of `Session`, and its options; see there."""
 
     batch_size: int | BatchRule
-    learning_rate: LearningRate | None
-    noise_scale: bool | None
     seed: int
     shuffle: bool
     drop_last: bool
-    order: Callable[[int], Sequence[Any]] | None
     collate: Callable[[list[Any]], Any] | None
     reduction: Literal["mean", "sum"]
-    warm_up: Callable[[Any], Any] | None
-    checkpoint_dir: str | os.PathLike[str] | None
-    checkpoint_s: float
     virtual_shards: int | None
-    additive_loss: bool
-    balance: bool
-    must_be_finite: bool | None
-    sum_dtype: torch.dtype | None
-    comm_hook: CommHook | None
-    world: Group | None
-    loaders: int
+    warm_up: Callable[[Any], Any] | None
 
 
 class Runtime:
@@ -155,8 +143,8 @@ class Runtime:
         self.first_given_up = False
         self.any_block_made = False
         self._finished_epoch = -1
-        self.when_main: list[Callable[[], object]] = []
-        self.when_joining: list[Callable[[int, int], object]] = []
+        self.when_main = [settings.when_main] if settings.when_main else []
+        self.when_joining = [settings.when_joining] if settings.when_joining else []
         self._was_main = False
         self._hook_rounds = False
         self._kept: tuple[dict[str, Any], list[list[dict[str, Any]]]] | None = None
@@ -264,8 +252,10 @@ class Runtime:
             else None
         )
         self.norms = SyncBatchNormLayers(norms, self.committer, self.reducer, mean) if norms else None
-        open_gather = functools.partial(self.invariants.agreement.open, RoundKind.GATHER)
-        self.gathers = BatchGather(self.committer, self.reducer, open_gather, mean=mean)
+        open_gather, open_count = (
+            functools.partial(self.invariants.agreement.open, kind) for kind in (RoundKind.GATHER, RoundKind.COUNT)
+        )
+        self.gathers = BatchGather(self.committer, self.reducer, open_gather, open_count, mean=mean)
         self.streams: StreamBatches | None = None
         if streams is not None:
             self.streams = StreamBatches(stream_sampler, reader, positions, self.reducer)
@@ -332,7 +322,7 @@ class Runtime:
         if self.sharded and (settings.virtual_shards or norms or self.session_batch.noise is not None):
             raise ElasticError(
                 "a sharded model bears neither virtual_shards nor sync_batchnorm nor a measured noise scale (a batch "
-                "that changes measures it: noise_scale=False)"
+                "that changes measures it: Options(noise_scale=False))"
             )
         if settings.sum_dtype not in (None, *SUM_DTYPES):
             raise ElasticError(f"sum_dtype must be {' or '.join(map(str, SUM_DTYPES))}, not {settings.sum_dtype}")

@@ -163,7 +163,7 @@ class Recorder:
         session = self._session
         if session is None:
             return
-        claim = session.equality
+        claim = session.info.equality
         additive = not claim.startswith(("statistical", "virtual shards"))
         # A copy that a step makes for itself, as of gradients, is none of what is kept.
         state = compared_state(session, sys._getframe(), self._script)
@@ -206,13 +206,13 @@ def _shorten(session: Session, epochs: int) -> None:
     if not isinstance(sampler, Sampler) or epochs < 1 or sampler.batch_ends(0):
         return
     steps = max(STEPS_OF_EPOCH, -(-STEPS_OF_TRAINING // epochs))
-    sampler.epoch_length = min(sampler.epoch_length, steps * session.batch_size)
+    sampler.epoch_length = min(sampler.epoch_length, steps * session.info.batch_size)
 
 
 def _nudge(session: Session) -> None:
     chance = torch.Generator().manual_seed(0)
     with torch.no_grad():
-        trained = [each for each in session.model.parameters() if each.requires_grad]
+        trained = [each for each in session._runtime.model.parameters() if each.requires_grad]
         for parameter in map(local, trained):
             if parameter.is_floating_point() or parameter.is_complex():
                 wide = torch.complex128 if parameter.is_complex() else torch.float64

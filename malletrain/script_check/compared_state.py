@@ -34,7 +34,7 @@ def compared_state(session: Session, frame: types.FrameType | None, folder: Path
         frame: where the script is; the frames that have called it, too, are looked through.
         folder: of the script: frames of files elsewhere, as of a library, are passed over.
     """
-    model, runtime = session.model, session._runtime
+    model, runtime = session._runtime.model, session._runtime
     found: list[tuple[str, torch.Tensor]] = list(model.named_parameters())
     found += [(f"buffer {name}", each) for name, each in model.named_buffers()]
     for name, tracked in runtime.state.tracked.items():

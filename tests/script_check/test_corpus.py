@@ -91,6 +91,7 @@ STATISTICAL = ["draws", "draws_between", "left_in_eval"]
 
 RIGHT = [
     "two_denominators",
+    "several_means",
     "keeps_books",
     "gan",
     "weighted",

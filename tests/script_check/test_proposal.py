@@ -352,9 +352,9 @@ def test_parts_of_a_loss_are_accumulated_and_passes_are_counted() -> None:
     proposal = propose(GAN)
     lines = [line.strip() for line in proposal.text.splitlines()]
     compile(proposal.text, "gan.py", "exec")
-    assert "with s.step(backwards=2):" in lines
-    assert "            with s.accumulate():\n                real.backward()\n            fake =" in proposal.text
-    assert lines.count("with s.accumulate():") == 1 and not proposal.notes
+    assert "with s.step(backwards=2) as step:" in lines
+    assert "            with step.accumulate():\n                real.backward()\n            fake =" in proposal.text
+    assert lines.count("with step.accumulate():") == 1 and not proposal.notes
     unclear = propose(GAN.replace("        fake.backward()", "        if epoch:\n            fake.backward()"))
     assert "with s.step():" in unclear.text and any("backwards=N" in note for note in unclear.notes)
 

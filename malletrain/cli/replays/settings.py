@@ -19,147 +19,95 @@ from malletrain.domain.errors import InvalidInput
 TABLE = "replay"
 
 SETTINGS: tuple[click.Option, ...] = (
-    click.Option(["--alpha"], type=float, help="Fairness: 0 is throughput, 1 proportional. [default: sizing.alpha]"),
+    click.Option(["--alpha"], type=float, help="Fairness, 0 to 1."),
     click.Option(
-        ["--objective"],
-        type=click.Choice(["throughput", "jct", "srpt", "fair"]),
-        help="Most training in all, short completion times, or fairness. [default: sizing.objective]",
+        ["--objective"], type=click.Choice(["throughput", "jct", "srpt", "fair"]), help="What sizes are best for."
     ),
     click.Option(
-        ["--procs-per-node"],
-        type=click.IntRange(1, 100_000),
-        metavar="N",
-        help="Processors of a node, where a log counts processors.",
+        ["--procs-per-node"], type=click.IntRange(1, 100_000), metavar="N", help="For logs that count processors."
     ),
     click.Option(
         ["--costs-from"],
         type=click.Path(path_type=Path, dir_okay=False),
         metavar="JOURNAL",
-        help="What a daemon measured (its store.path); --activate and --rescale count before it.",
+        help="Activation and stalls as a daemon measured them.",
     ),
+    click.Option(["--ideal"], is_flag=True, help="No tick, no limits on pilots, no reserve."),
     click.Option(
-        ["--ideal"],
-        is_flag=True,
-        help="Replay the ideal machine instead of a daemon: no tick, no limits on pilots, no reserve.",
-    ),
-    click.Option(
-        ["--tick"],
-        type=click.FloatRange(0, 1e6),
-        metavar="S",
-        help="Decide at multiples of S only; 0: at every event. [default: loop.tick_s]",
+        ["--tick"], type=click.FloatRange(0, 1e6), metavar="S", help="Decide every S seconds; 0: at every event."
     ),
     click.Option(
         ["--engine"],
         type=click.Choice(["fast", "loop"]),
         default="fast",
         show_default=True,
-        help="The fast engine, or the daemon's own loop over simulated workers, far slower.",
+        help="loop: the daemon's own loop, a hundred times slower.",
     ),
-    click.Option(
-        ["--pilot-limit"],
-        type=click.FloatRange(1),
-        metavar="S",
-        help="Longest time limit of a pilot. [default: pilot.max_minutes]",
-    ),
-    click.Option(
-        ["--at-once"], type=click.IntRange(1), metavar="N", help="Training jobs that are there at once; others wait."
-    ),
+    click.Option(["--pilot-limit"], type=click.FloatRange(1), metavar="S", help="A pilot's longest time limit."),
+    click.Option(["--at-once"], type=click.IntRange(1), metavar="N", help="Training jobs at a time; others wait."),
     click.Option(
         ["--budget", "budgets"],
         multiple=True,
         metavar="[ACCOUNT=]H/PERIOD",
-        help="Node-hours a day, week or month, of an account or of all jobs together: 500/week, vision=20/day.",
+        help="Node-hours, as 500/week or vision=20/day.",
     ),
     click.Option(
         ["--node-class", "node_classes"],
         multiple=True,
         metavar="NAME=A:B[@F]",
-        help="Nodes A up to B are of that class, F times as fast: size by class (a100=0:64@3, v100=64:256).",
+        help="Nodes A to B are F times as fast: a100=0:64@3.",
     ),
-    click.Option(
-        ["--keep-idle"], type=click.IntRange(0), metavar="N", help="Nodes that stay idle. [default: pool.keep_idle]"
-    ),
-    click.Option(
-        ["--max-pilots"],
-        type=click.IntRange(1),
-        metavar="N",
-        help="Most pilots at a time. [default: pool.max_pilots]",
-    ),
-    click.Option(
-        ["--pilot-nodes"],
-        type=click.IntRange(1, 256),
-        metavar="N",
-        help="Most nodes of one pilot. [default: pilot.max_nodes]",
-    ),
+    click.Option(["--keep-idle"], type=click.IntRange(0), metavar="N", help="Nodes that stay idle."),
+    click.Option(["--max-pilots"], type=click.IntRange(1), metavar="N", help="Most pilots at a time."),
+    click.Option(["--pilot-nodes"], type=click.IntRange(1, 256), metavar="N", help="Most nodes of a pilot."),
     click.Option(
         ["--likely-outages"],
         type=click.Choice(["leave-out", "count"]),
         default="leave-out",
         show_default=True,
-        help="Idle time that probably was none: the machine stood still, a node was away.",
+        help="Idle time that probably was none.",
     ),
-    click.Option(["--partition", "partitions"], multiple=True, metavar="NAME", help="Only nodes in this partition."),
-    click.Option(["--gpu"], metavar="TYPE", help="Only nodes with GPUs of that type, or of any."),
-    click.Option(
-        ["--include"], multiple=True, metavar="NODES", help="Only these nodes, as Slurm writes lists of them."
-    ),
+    click.Option(["--partition", "partitions"], multiple=True, metavar="NAME", help="Only its nodes."),
+    click.Option(["--gpu"], metavar="TYPE", help="Only nodes with such GPUs, or any."),
+    click.Option(["--include"], multiple=True, metavar="NODES", help="Only these nodes."),
     click.Option(["--exclude"], multiple=True, metavar="NODES", help="Never these nodes."),
     click.Option(
         ["--ignore-partition"],
         multiple=True,
         metavar="NAME",
-        help="Jobs of this partition count as idle time (a harvest partition).",
+        help="Its jobs count as idle time: a harvest partition.",
     ),
-    click.Option(
-        ["--watts"],
-        metavar="TRAINING,IDLE",
-        help="A node's watts while it trains, while it idles: tells the energy of training.",
-    ),
+    click.Option(["--watts"], metavar="TRAINING,IDLE", help="A node's watts: adds energy."),
     click.Option(
         ["--promise", "with_promise"],
         is_flag=True,
-        help="What a promise to the main queue would cost in harvest, and how it would have been kept.",
+        help="What a promise to the main queue would cost, and how well it would have held.",
     ),
+    click.Option(["--timezone"], metavar="ZONE", default="UTC", show_default=True, help="Of times that name none."),
     click.Option(
-        ["--timezone"], metavar="ZONE", default="UTC", show_default=True, help="Zone of times that name none."
+        ["--seed"], type=click.IntRange(0, 2**63 - 1), default=0, show_default=True, help="Of all random choices."
     ),
-    click.Option(
-        ["--seed"],
-        type=click.IntRange(0, 2**63 - 1),
-        default=0,
-        show_default=True,
-        help="For random placement, random mixes and the days of a sample.",
-    ),
-    click.Option(
-        ["--processes"],
-        type=click.IntRange(1, 1024),
-        help="Policies, and parts of long logs, replayed at once. [default: one for each processor]",
-    ),
+    click.Option(["--processes"], type=click.IntRange(1, 1024), help="Replays at once."),
     click.Option(
         ["--tables"],
         type=click.Choice(["csv", "parquet"]),
         default="csv",
         show_default=True,
-        help="The report's tables: CSV, or Parquet beside it (every pilot as Parquet alone), which needs "
-        f"pyarrow: {pip_install('parquet')}.",
+        help=f"Parquet needs {pip_install('parquet')}.",
     ),
     click.Option(
         ["--sensitivity/--no-sensitivity"],
         default=None,
-        help="Replay a score of other assumptions for the report. [default: where one replay takes less than 5 s]",
+        help="Vary horizon, costs, caps and jobs, too. [default: if quick]",
     ),
-    click.Option(["--price"], type=click.FloatRange(min=0), help="What a node-hour is worth, for the report."),
-    click.Option(["--currency"], default="EUR", show_default=True, help="Of the price."),
-    click.Option(
-        ["--grams-per-kwh"],
-        type=click.FloatRange(min=0),
-        help="Carbon dioxide of the site's electricity; needs watts.",
-    ),
+    click.Option(["--price"], type=click.FloatRange(min=0), help="Worth of a node-hour, for the report."),
+    click.Option(["--currency"], default="EUR", show_default=True, help="The price's currency."),
+    click.Option(["--grams-per-kwh"], type=click.FloatRange(min=0), help="With watts: adds carbon."),
     click.Option(
         ["--calibration"],
         type=click.Path(path_type=Path, dir_okay=False),
         metavar="FILE",
-        help="What was measured beside replays: a daemon's journal, or CSV (play,predicted,measured).",
+        help="A journal, or CSV (play,predicted,measured): corrects the answer.",
     ),
 )
 

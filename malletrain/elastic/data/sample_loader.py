@@ -35,7 +35,7 @@ class SampleLoader:
             raise ElasticError(
                 f"{type(dataset).__name__} has no length or no items by index: give torch's DataLoader or a "
                 "map-style data set; an iterable one is given as elastic.Streams(open_stream, count), or made "
-                "map-style (see docs/how-to/researcher-script.md)"
+                "map-style (see docs/how-to/researcher-data.md)"
             )
         self.dataset = dataset
         self._seed = seed

@@ -209,7 +209,7 @@ class Schedule:
 
     def step(self) -> None:
         """Advance the scheduler to the session's `progress`."""
-        whole = int(self._session.progress + 1e-9)
+        whole = int(self._session.info.progress + 1e-9)
         while self._scheduler.last_epoch < whole:
             self._scheduler.step()
 
