@@ -72,6 +72,7 @@ BOUNDS = {
     "docs/quick-start/transcript-researcher.md": 259,
     "docs/quick-start/transcript-sysadmin.md": 520,
     "docs/reference/api.md": 1100,
+    "docs/reference/config.md": 1000,
     "docs/reference/habits.md": 1800,
     "docs/reference/loops.md": 1000,
     "docs/reference/replay.md": 640,
@@ -88,7 +89,6 @@ BOUNDS = {
 #: Pages that are still too long, as long as they are today: they may only shrink.
 TOO_LONG = {
     "docs/reference/commands.md": 2800,
-    "docs/reference/config.md": 2327,
 }
 
 
