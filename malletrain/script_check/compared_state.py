@@ -60,7 +60,7 @@ def own_values(session: Session, frame: types.FrameType | None, folder: Path) ->
     Args:
         frame, folder: see `compared_state`.
     """
-    parts = [*session._runtime.model.parameters(), *session.model.buffers()]
+    parts = [*session._runtime.model.parameters(), *session._runtime.model.buffers()]
     most = max(MAX_OBJECTS, sum(each.numel() for each in parts))  # an average is no larger than what it is of
     seen = {*map(id, parts), *map(id, session._runtime.state.optimizers), id(session), id(session._runtime)}
     queue = deque(
