@@ -43,6 +43,7 @@ TOGETHER = {
     "s.evaluate",
     "own_centres": r"has another buffer centres than the others: a worker changes it by its own samples.*s.gather",
     "gathers_on_main": r"is at another place of the script than the others: .*s.gather\(\)",
+    "own_negatives": r"has another data set than the others: a worker sets it by its own samples",
     "means_on_main": r"is at another place of the script than the others: .*s.mean\(\)",
     "meddles_on_main --times 10": r"has another 0.weight than the others: something changes it on one worker",
     "orders_that_differ": r"learns with another order of samples than the others",
