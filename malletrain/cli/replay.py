@@ -75,7 +75,7 @@ Examples:
     "--horizon",
     type=float,
     metavar="S",
-    help="Seconds that sizing looks ahead.",
+    help="Seconds that sizing looks ahead. [default: 300; bftrainer 10]",
 )
 @click.option("--alpha", type=float, help="Fairness, 0 to 1.")
 @click.option(

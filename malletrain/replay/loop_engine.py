@@ -87,7 +87,8 @@ def score_by_loop(trace: ClusterTrace, jobs: Sequence[TrainingJob], choice: Poli
 
 
 def rules_of(options: Options) -> Rules:
-    """The daemon's rules as `options` have them: those of the daemon that is replayed, with what they set besides."""
+    """The daemon's rules as `options` have them: those of the daemon that is replayed, with what they set besides,
+    and without what no replay has: users and accounts, promises that are learnt, faults of live jobs."""
     if options.rules is None:
         limit = min(options.pilot_limit_s, NO_LIMIT_S)
         return replace(replay_rules(keep_idle=options.keep_idle), max_pilot_s=limit)
@@ -95,7 +96,8 @@ def rules_of(options: Options) -> Rules:
         options.rules, keep_idle=options.keep_idle, max_pilot_s=min(options.pilot_limit_s, NO_LIMIT_S),
         max_pilots=options.max_pilots, max_starts=options.max_starts, max_nodes=options.max_nodes,
         max_wait_s=options.max_wait_s, include_nodes=frozenset(),
-        exclude_nodes=frozenset(), keep_leaves=0, max_failures=10**9, join_s=0.0, idle_s=0.0,
+        exclude_nodes=frozenset(), keep_leaves=0, max_failures=10**9, join_s=0.0, idle_s=0.0, promise=None,
+        user_share=1.0, limits=(), budgets=(), account_weights={}, account_shares={},
     )  # fmt: skip
 
 

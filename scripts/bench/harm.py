@@ -6,7 +6,7 @@ switch; staff makes reservations meanwhile. Times of the log are divided by a fa
 
     python -m scripts.bench.harm --log LOG.swf.gz --profile fast --seconds 480 --json run1.json
     python -m scripts.bench.harm --log LOG.swf.gz --profile site --promise 'main_delay_p95 = "2s"'
-    python -m scripts.bench.harm --log LOG.swf.gz --profile site --skip-epilog --loop 'watch_interval_s = 0.5' ...
+    python -m scripts.bench.harm --log LOG.swf.gz --profile site --skip-epilog --loop 'tick_s = 5' ...
     python -m scripts.bench.harm --summarise run1.json run2.json
 
 With `--promise` the daemon knows no arrivals at first: its reserve is the whole machine until it has seen some fifty.

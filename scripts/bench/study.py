@@ -44,7 +44,7 @@ from scripts.play.site import BIN, Site  # noqa: E402
 END_S = 75.0
 
 QUICK = {
-    "loop": ["tick_s = 1.0", "watch_interval_s = 0.5"],
+    "loop": ["tick_s = 1.0"],
     "breaker": ["preemptions_per_hour = 100000"],
     "pilot": ["margin_s = 10", "leave_patience_s = 5.0"],
 }

@@ -103,18 +103,14 @@ class TrainingWorld:
 
 @dataclass(slots=True)
 class StepOutcome:
-    """The sums of a committed round.
+    """What members said in a committed round.
 
     Attributes:
-        sums: what was summed; the control vector is the last.
-        control: the control vector's sum.
         agreed: the generation that all members are ready for, or 0.
         ending: how many members were asked to end.
         save_due: whether it is time for a checkpoint.
     """
 
-    sums: list[torch.Tensor]
-    control: torch.Tensor
     agreed: int
     ending: int
     save_due: bool
@@ -284,6 +280,14 @@ class StepCommitter:
         result.agreed, result.ending, result.save_due = 0, 0, False
         return result
 
+    def commit_alone(self, weight: float) -> StepOutcome:
+        """Commit a round of a world of one, in which nobody can have missed it."""
+        self.rounds_done += 1
+        self.last_sums, self.complete_sums = [], []
+        ready = self._monitor.ready_for()
+        agreed = ready if ready > self.world.generation else 0
+        return StepOutcome(agreed, int(self._monitor.is_ending()), self.save_is_due())
+
     def commit(self, sums: list[torch.Tensor], control: torch.Tensor) -> StepOutcome:
         """Commit the round in progress."""
         self.rounds_done += 1
@@ -294,7 +298,7 @@ class StepCommitter:
         same = size * fields[READY_SQUARED] == ready * ready
         agreed = ready // size if same and ready else 0
         agreed = agreed if agreed > self.world.generation else 0
-        return StepOutcome(sums, control, agreed, fields[ENDING], bool(fields[SAVE_DUE]))
+        return StepOutcome(agreed, fields[ENDING], bool(fields[SAVE_DUE]))
 
     def wait(self, operation: Work) -> None:
         """Wait for an operation while checking that the world still stands; report peers that stall.

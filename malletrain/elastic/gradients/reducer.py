@@ -18,6 +18,7 @@ from typing import Any
 
 import torch
 
+from malletrain.elastic.comm import late_read
 from malletrain.elastic.comm.background import Background
 from malletrain.elastic.comm.group import Work
 from malletrain.elastic.comm.late_read import LateRead
@@ -526,11 +527,8 @@ class GradientReducer:
         """The number of a bucket in this pass, as a communication hook gets it."""
         return self._pass * len(self._buckets) + bucket
 
-    def _compress_alone(self) -> None:
+    def _compress_alone(self, hook: CommHook) -> None:
         """What the hook leaves of the gradients of a worker that trains alone, as in a world of several."""
-        hook = self._comm_hook
-        if hook is None:
-            return
         for number, bucket in enumerate(self._buckets):
             flat = torch.zeros(bucket.length, dtype=bucket.dtype, device=bucket.device)
             used = [index for index in bucket.members if self._gradient(index) is not None]
@@ -562,13 +560,9 @@ class GradientReducer:
             if last:
                 self._commit(self._committer.commit_received(self._given))
         elif self._alone:
-            self._refuse_sparse()
-            if self.must_be_finite:
-                self._look_alone()
-            control = self._control_vector()
-            self._refuse_bad(control)
-            self._refuse_late()
-            self._compress_alone()
+            self._look_alone()
+            if self._comm_hook is not None:
+                self._compress_alone(self._comm_hook)
             self.ns_per_sample = [self.own_ns_per_sample]
             for each in self._extras:
                 each.apply(each.contribute())
@@ -577,7 +571,7 @@ class GradientReducer:
                 gradients = [parameter.grad for parameter in self._parameters]
                 self._noise.measure_alone(self._step(), gradients, share, self._weight, self._batch)
             if last:
-                self._commit(self._committer.commit([control], control))
+                self._commit(self._committer.commit_alone(self._weight))
         else:
             self._sum_pass(last=last)
         self.phase = GradientPhase.SUMMED
@@ -637,18 +631,31 @@ class GradientReducer:
 
     def _look_alone(self) -> None:
         """Look at the gradients of this worker, which trains alone."""
+        gradients = [gradient for each in self._parameters if (gradient := each.grad) is not None]
+        if True in [each.is_sparse for each in gradients]:
+            self._refuse_sparse()
+        if not self.must_be_finite or not (self._weight or self._sharded):
+            return
+        if not any(late_read.runs_ahead(bucket.device) for bucket in self._buckets):
+            self._finite.look([local(each) for each in gradients] if self._sharded else gradients)
+        else:
+            self._look_on_devices()
+        if not self._finite.host_finite:
+            raise _not_finite(self._step(), self._own_name(), self._first_bad())
+
+    def _look_on_devices(self) -> None:
         used: list[int] = []
         for bucket in self._buckets:
-            gradients = []
-            for index in bucket.members:
-                gradient = self._parameters[index].grad
-                if gradient is not None:
-                    used.append(index)
-                    gradients.append(local(gradient) if self._sharded else gradient)
-            self._finite.look(gradients)
+            found = {index: each for index in bucket.members if (each := self._gradient(index)) is not None}
+            self._finite.look(list(found.values()))
+            used += found
         norms = self._finite.device_norms()
         if norms is not None:
             self._late_verdicts.add(self._step(), [self._names[index] for index in used], norms)
+        self._refuse_late()
+
+    def _own_name(self) -> str:
+        return self._committer.world.worker_of(self._committer.world.rank)
 
     def _refuse_bad(self, control: torch.Tensor) -> None:
         """Raise if gradients are not finite. All members see the same control vector and the same verdict of devices,
@@ -682,7 +689,7 @@ class GradientReducer:
         found = self._late_verdicts.first_bad(wait=wait)
         if found is not None:
             step, name = found
-            raise _not_finite(step, self._committer.world.worker_of(self._committer.world.rank), name)
+            raise _not_finite(step, self._own_name(), name)
 
     def _apply_sums(self, sums: list[torch.Tensor]) -> None:
         """Copy the sums of a pass into the gradients; its control vector is the last of them."""
