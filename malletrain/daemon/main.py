@@ -89,10 +89,10 @@ def command(
         raise click.UsageError("--actuator steers for another daemon: it goes with --config alone")
     settings = read_config(file, user_mode=user_mode, environ=os.environ)
     if check_config:
-        from malletrain.daemon.site_rules import policy_from, unknown_names
+        from malletrain.site_rules import policy_from, unknown_names
 
         policy_from(settings)
-        commands = Commands(settings.slurm.environment(os.environ), settings.slurm.command_timeout_s)
+        commands = Commands(settings.slurm.environment(os.environ))
         try:
             facts = site_facts.read(commands)
         except ClusterUnavailable as error:
@@ -100,8 +100,8 @@ def command(
             facts = None
         if faults := unknown_names(settings, facts):
             raise InvalidInput(str(file or config.SYSTEM_FILE), "\n".join(faults))
-        for doubt in config.doubts(settings):
-            click.echo(f"malletraind: {doubt}", err=True)
+        for gone in settings.gone:
+            click.echo(f"malletraind: {gone}", err=True)
         click.echo(f"{file or (config.SYSTEM_FILE if not user_mode else '--user')}: no faults")
         return
     log.configure(level=settings.log.level, environ=os.environ)
@@ -196,7 +196,7 @@ class DaemonProcess:
             loop = self._settings.loop
             schedule(timers, service, tick_s=loop.tick_s, watch_s=loop.watch_interval_s)
             timers.start()
-            self._tell_doubts()
+            self._tell_gone()
             self._log.info("serving", url=service.url, observe=self._observe, version=__version__)
             self._notifier.ready(f"serving {service.url}" if service.url else "observing")
             collections.begin()
@@ -219,7 +219,7 @@ class DaemonProcess:
 
                 return Observing.open(self._settings)
             slurm = self._settings.slurm
-            commands = Commands(slurm.environment(self._environ), slurm.command_timeout_s)
+            commands = Commands(slurm.environment(self._environ))
             beside = ThreadPoolExecutor(1, "site")
             asked = beside.submit(site_facts.read, commands).result  # while Python imports the rest
             beside.shutdown(wait=False)
@@ -262,13 +262,13 @@ class DaemonProcess:
         self._notifier.reloading(time.clock_gettime(time.CLOCK_MONOTONIC))
         self._settings = settings
         log.configure(level=settings.log.level, environ=self._environ)
-        self._tell_doubts()
+        self._tell_gone()
         self._log.info("configuration reloaded")
         return True
 
-    def _tell_doubts(self) -> None:
-        for doubt in config.doubts(self._settings):
-            self._log.warning("doubtful configuration", doubt=doubt)
+    def _tell_gone(self) -> None:
+        for gone in self._settings.gone:
+            self._log.warning("doubtful configuration", doubt=gone)
 
     def _serve_api(self, serve_forever: Callable[[], None], retired: threading.Event) -> None:
         try:

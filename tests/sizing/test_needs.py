@@ -11,11 +11,11 @@ from click.testing import CliRunner, Result
 
 from malletrain.cli.sizing import plan
 from malletrain.config import Config
-from malletrain.daemon.site_rules import policy_from
 from malletrain.domain.errors import InvalidInput
 from malletrain.domain.job import Curve, ResizeCosts
 from malletrain.replay.sizer import parse_policy, require_replay_inputs
 from malletrain.replay.workload import mix
+from malletrain.site_rules import policy_from
 from malletrain.sizing import registry
 from malletrain.sizing.constraints import cap
 from malletrain.sizing.policy import Need

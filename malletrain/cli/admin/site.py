@@ -105,7 +105,7 @@ def doctor(
         *reserve_findings(_commands(config), config),
         *python_findings(_commands(config), harvest, _sites_python()),
         *network_findings(config, _harvest_nodes(config, harvest.partition)),
-        *(Finding(Level.WARNING, doubt) for doubt in configuration.doubts(config)),
+        *(Finding(Level.WARNING, gone) for gone in config.gone),
     )
     if as_text:
         # "mend" is the key's name in earlier releases.
@@ -130,7 +130,7 @@ def _charging(config: configuration.Config) -> Finding:
     }[config.charging.account]
     named = f"; {len(config.charging.users)} users have one of their own" if config.charging.users else ""
     said = f"jobs are charged to {what} (charging.account){named}"
-    of_accounts = bool(config.sizing.budgets or config.sizing.account_shares or config.sizing.account_weights)
+    of_accounts = bool(config.sizing.budgets or config.sizing.account_weights)
     if config.charging.account == "pilots" and of_accounts:
         remedy = 'set charging.account = "default_account"'
         return Finding(Level.WARNING, f"{said}: rules by account bind all jobs alike", remedy)
@@ -208,4 +208,4 @@ def _json(value: Any) -> Any:
 def _commands(config: configuration.Config) -> Commands:
     if config.slurm.conf and not Path(config.slurm.conf).is_file():
         raise InvalidInput("slurm.conf", f"{config.slurm.conf} is not a file")
-    return Commands(config.slurm.environment(os.environ), config.slurm.command_timeout_s)
+    return Commands(config.slurm.environment(os.environ))
