@@ -48,6 +48,7 @@ from malletrain.elastic.launch import worker_start
 from malletrain.elastic.launch.compile_cache import SHARED_VARIABLE
 from malletrain.elastic.launch.compiled_code import MIN_COMPILE_S, CompiledCode
 from malletrain.elastic.launch.failure_report import ENDED, FLUSH_TIMEOUT_S, FailureReporter, before_immediate_end
+from malletrain.elastic.launch.hang_watch import HangWatch
 from malletrain.elastic.launch.start_stages import StartStages
 from malletrain.elastic.link import standalone_record
 from malletrain.elastic.link.daemon_link import END_PATIENCE_S
@@ -372,6 +373,7 @@ class Runtime:
         ):
             self._compiled.share_behind()
         stages = self._stages.finished(worker_start.stages())
+        HangWatch(lambda: self.member.worker, lambda: None if self.member.finishing else self.position.rounds).start()
         self.member.link = link = self._pilot.open(self.reconfigurer)
         link.say(messages.Warm(self._pilot.wait_warm(), stages))
         self.reconfigurer.join()
