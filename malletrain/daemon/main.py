@@ -60,14 +60,14 @@ THREAD_SWITCH_S = 0.001
 )
 @click.option(
     "--config", "file", type=click.Path(path_type=Path), metavar="FILE",
-    help=f"Configuration file.  [default: {config.SYSTEM_FILE}; none needed with --user]",
+    help=f"Configuration; none needed with --user.  [default: {config.SYSTEM_FILE}]",
 )  # fmt: skip
-@click.option("--user", "user_mode", is_flag=True, help="Serve your own jobs only: no rights and no file needed.")
-@click.option("--once", is_flag=True, help="Look, decide and act once, print what was done, and end.")
-@click.option("--dry-run", is_flag=True, help="Look and decide once, print what would be run and why, touch nothing.")
-@click.option("--observe", is_flag=True, help="Run without acting, and record what would have been harvested.")
-@click.option("--actuator", is_flag=True, help="Be the process that steers Slurm for another that listens.")
-@click.option("--check-config", is_flag=True, help="Check the configuration, say what is wrong with it, and end.")
+@click.option("--user", "user_mode", is_flag=True, help="Serve only your own jobs: no rights needed.")
+@click.option("--once", is_flag=True, help="Look, decide and act once, print it, and end.")
+@click.option("--dry-run", is_flag=True, help="Look and decide once, print what would be run; touch nothing.")
+@click.option("--observe", is_flag=True, help="Run with imagined pilots, without acting or listening.")
+@click.option("--actuator", is_flag=True, help="Steer Slurm for a malletraind that listens.")
+@click.option("--check-config", is_flag=True, help="Name everything wrong with the configuration, and end.")
 @click.version_option(__version__, prog_name="malletraind")
 def command(
     file: Path | None,
@@ -80,7 +80,8 @@ def command(
 ) -> None:
     """Train malleable PyTorch jobs on idle nodes, and leave before the main queue wants them.
 
-    SIGTERM and SIGINT end it in order; SIGHUP makes it read its configuration again.
+    SIGTERM and SIGINT end it in order, SIGHUP rereads the configuration. Killing it at any moment loses nothing;
+    pilots train on. Exit status 1 (2 with --once, --dry-run): Slurm does not answer, or the port or journal is taken.
     """
     if observe and (once or dry_run):
         raise click.UsageError("--observe runs on: it does not go with --once or --dry-run")

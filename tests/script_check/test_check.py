@@ -54,6 +54,7 @@ for _ in s.epochs(50):
             optimizer.zero_grad()
             model(x).square().mean().backward()
             optimizer.step()
+s.finish()
 """
 
 #: As most scripts in public places: nothing is seeded, and what follows from the order of a set is sorted.
@@ -174,7 +175,9 @@ def test_epochs_of_whole_batches_are_not_shortened() -> None:
     rows = torch.utils.data.TensorDataset(torch.zeros(2000, 2))
     model = torch.nn.Linear(2, 2)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    s = elastic.Session(model, optimizer, rows, batch_size=10, order=lambda epoch: batches_of(epoch, 2000))
+    s = elastic.Session(
+        model, optimizer, rows, batch_size=10, options=elastic.Options(order=lambda epoch: batches_of(epoch, 2000))
+    )
     _shorten(s, 30)
     sampler = s._runtime.sampler
     assert isinstance(sampler, Sampler) and sampler.epoch_length == 2000
@@ -331,7 +334,6 @@ def test_where_nothing_was_trained_nothing_is_shown() -> None:
     w = torch.ones(2)
     ended: dict[str, Any] = {"first": {"w": w}, "last": {"w": w.clone()}, "step": 42, "equality": "additive"}
     report = report_of(ended, ended, ended, ended, ended)
-    assert "no epoch ended in it" in _text(report)
     assert report.verdict == "equal" and "changed no parameter: nothing is shown" in _text(report)
 
 

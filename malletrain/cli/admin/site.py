@@ -34,29 +34,26 @@ PROBED_NODES = 3
 
 _CONFIG = click.option(
     "--config", "config_file", metavar="FILE", type=click.Path(dir_okay=False, path_type=Path),
-    help=f"The daemon's configuration ({configuration.SYSTEM_FILE} where it is there).",
+    help="The daemon's configuration.",
 )  # fmt: skip
-_PARTITION = click.option("--partition", metavar="NAME", help="The harvest partition, instead of the configured one.")
+_PARTITION = click.option("--partition", metavar="NAME", help="Instead of the configured partition.")
 
 
 @click.command(
     epilog="""\b
 Example:
-  malletrain snapshot | jq '[.nodes[].state] | group_by(.) | map({(.[0]): length}) | add'
-  malletrain snapshot --from saved/    (scontrol-show-node, sinfo, squeue, reservations; .txt or .json, also .gz)"""
+  malletrain snapshot | jq '[.nodes[].state] | group_by(.) | map({(.[0]): length}) | add'"""
 )
 @click.option(
     "--from", "folder", metavar="DIR", type=click.Path(path_type=Path),
-    help="Read saved outputs of Slurm's commands or of slurmrestd instead of the live cluster.",
+    help="Read saved outputs: scontrol-show-node, sinfo, squeue, reservations; .txt or .json, also .gz.",
 )  # fmt: skip
 @_CONFIG
 @_PARTITION
 def snapshot(folder: Path | None, config_file: Path | None, partition: str | None) -> None:
     """Print the cluster as MalleTrain sees it, as JSON.
 
-    {"taken_at", "nodes": [{"name", "state", ...}], "jobs": [...], "reservations": [...], "plan", "warnings"}; a
-    state is idle, planned, mixed, allocated, completing, reserved, maint, drained, down, powered_down or unknown.
-    Times are Unix seconds.
+    Keys: taken_at, nodes, jobs, reservations, plan, warnings. Times are Unix seconds.
     """
     if folder is not None:
         seen = read_files.snapshot(folder, task_by_task=partition)
@@ -75,16 +72,15 @@ Example:
 )
 @_CONFIG
 @_PARTITION
-@click.option("--account", metavar="NAME", help="The harvest account, instead of the configured one.")
-@click.option("--qos", metavar="NAME", help="The harvest QOS, instead of the configured one.")
-@click.option("--json", "as_text", is_flag=True, help='Print [{"level", "what", "remedy"}].')
+@click.option("--account", metavar="NAME", help="Instead of the configured account.")
+@click.option("--qos", metavar="NAME", help="Instead of the configured QOS.")
+@click.option("--json", "as_text", is_flag=True, help="JSON: level, what, remedy.")
 def doctor(
     config_file: Path | None, partition: str | None, account: str | None, qos: str | None, as_text: bool
 ) -> None:
-    """Check a site, with a remedy for each fault. Exit status 1 when pilots could not run here, or when main
-    jobs preempt each other.
+    """Check a site as the daemon's user, on the daemon's machine, and name a remedy for each fault.
 
-    Run it as the user of the daemon, on the daemon's machine.
+    Exit status 1: pilots could not run, are not preempted, or main jobs preempt each other or use pilots' account.
     """
     config = configuration.load_or_defaults(config_file)
     harvest = Harvest(
