@@ -584,9 +584,8 @@ class Runtime:
             with link.changed:
                 plan = link.plan
                 seatless = plan is not None and not self.member.has_seat(plan)
-                silent = time.monotonic() - link.last_contact > END_PATIENCE_S
-                if link.end is not None or link.leave is not None or seatless or silent:
-                    break
+                if link.end is not None or link.leave is not None or seatless or link.away_since is not None:
+                    break  # while the daemon is away, the main worker alone waits
                 link.changed.wait(0.5)
         else:
             self._report_result(link)
