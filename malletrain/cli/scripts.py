@@ -30,20 +30,20 @@ _GUIDE = "docs/how-to/researcher-script.md"
     epilog="""\b
 Examples:
   malletrain check train.py --epochs 20
-  malletrain check --at-epoch 30 --from .malletrain/12 train.py""",
+  malletrain check --at-epoch 9 --from .malletrain/12 train.py""",
 )
 @click.option(
     "--json",
     "as_json",
     is_flag=True,
-    help="JSON: verdict, during, text, steps, equality, differences, epochs, unmet, good.",
+    help="JSON: verdict, text, steps, equality, differences, unmet, good.",
 )
 @click.option("--at-epoch", type=click.IntRange(min=0), help="Begin with this epoch, from 0.")
 @click.option(
     "--from",
     "checkpoints",
     type=click.Path(exists=True, file_okay=False, path_type=Path),
-    help="Begin with the newest checkpoint of this folder, a job's .malletrain/JOB.",
+    help="Begin with the newest checkpoint of this folder.",
 )
 @click.argument("script", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)

@@ -31,6 +31,7 @@ TOGETHER = {
     "main_evaluates": r"is at another place of the script than the others: in s.evaluate\(\)|and the others in "
     "s.evaluate",
     "own_centres": r"has another buffer centres than the others: a worker changes it by its own samples.*s.gather",
+    "own_negatives": r"has another data set than the others: a worker sets it by its own samples",
     "gathers_on_main": r"is at another place of the script than the others: .*s.gather\(\)",
     "means_on_main": r"is at another place of the script than the others: .*s.mean\(\)",
     "meddles_on_main --times 10": r"has another 0.weight than the others: something changes it on one worker",

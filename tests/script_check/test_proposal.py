@@ -157,6 +157,7 @@ def test_a_loader_that_is_not_torchs_is_named() -> None:
     for text in (
         PLAIN.replace(own, f"{own}\nclass DataLoader:\n    pass"),
         PLAIN.replace(own, "from mine.data import DataLoader"),
+        PLAIN.replace(own, f"{own}\nimport mine.data").replace("= DataLoader(", "= mine.data.DataLoader("),
     ):
         proposal = propose(text)
         assert proposal.text == text and "this DataLoader is not torch's" in proposal.notes[0], proposal
@@ -346,6 +347,33 @@ for epoch in range(30):
         criterion(net_d(net_g(noise(x))), ones).backward()
         opt_g.step()
 """
+
+
+FOLDS = """
+import torch
+from torch.utils.data import DataLoader, Subset
+
+scores = []
+for train, val in folds:
+    loader = DataLoader(Subset(data, train), batch_size=32, shuffle=True)
+    model = Net()
+    optimizer = torch.optim.Adam(model.parameters())
+    for epoch in range(10):
+        for x, y in loader:
+            optimizer.zero_grad()
+            criterion(model(x), y).backward()
+            optimizer.step()
+    scores.append(evaluate(model, val))
+"""
+
+
+def test_each_fold_is_a_session() -> None:
+    proposal = propose(FOLDS)
+    assert "    s = elastic.Session(model, optimizer, loader)\n    for epoch in s.epochs(10):" in proposal.text
+    assert "    s.finish()\n    scores.append" in proposal.text
+    assert not proposal.notes
+    stages = propose(FOLDS + FOLDS[FOLDS.index("for train") :].replace("Net()", "Other()"))
+    assert any("another loop that trains: it needs a Session of its own" in note for note in stages.notes)
 
 
 def test_parts_of_a_loss_are_accumulated_and_passes_are_counted() -> None:
