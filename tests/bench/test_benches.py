@@ -31,3 +31,12 @@ def test_a_bench_can_be_imported_without_being_run(name: str) -> None:
         pytest.importorskip("torch")
     module = importlib.import_module(f"scripts.bench.{name}")
     assert module.__doc__, "its first line says what it shows"
+
+
+def test_a_step_of_42_tensors_makes_at_most_150_calls() -> None:
+    torch = pytest.importorskip("torch")
+    step_cost = importlib.import_module("scripts.bench.elastic.step_cost")
+    steps = step_cost.session(torch.randn(64 * 100, 16), 16)
+    for _ in range(20):
+        next(steps)
+    assert step_cost.calls(steps) <= 150

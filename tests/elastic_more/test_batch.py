@@ -182,8 +182,14 @@ def test_a_restored_state_continues_alike() -> None:
 
 
 class _At:
+    """A session so far in its training."""
+
     def __init__(self) -> None:
         self.progress = 0.0
+
+    @property
+    def info(self) -> _At:
+        return self
 
 
 def test_a_schedule_does_not_depend_on_the_batch() -> None:
