@@ -49,11 +49,11 @@ def main() -> None:
     figures: dict[str, float] = {}
     for epoch in s.epochs(options.epochs):
         for pixels, labels in s.batches():
-            with s.step():
+            with s.step() as step:
                 optimizer.zero_grad()
                 half = len(labels) // 2
                 if half:
-                    with s.accumulate():  # each part is divided by the whole: parts may differ in size
+                    with step.accumulate():  # each part is divided by the whole: parts may differ in size
                         part = nn.functional.cross_entropy(model(pixels[:half]), labels[:half], reduction="sum")
                         (part / len(labels)).backward()
                 rest = nn.functional.cross_entropy(model(pixels[half:]), labels[half:], reduction="sum")

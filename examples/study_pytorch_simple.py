@@ -54,7 +54,7 @@ def fit(units: Sequence[int], dropout: Sequence[float], optimizer: str, lr: floa
         for batch in s.batches():
             with s.step():
                 steps.zero_grad()
-                for pixels, labels in s.shards(batch):
+                for pixels, labels in batch:
                     functional.cross_entropy(model(pixels), labels).backward()
                 steps.step()
         figures = s.evaluate(score, test)

@@ -1,6 +1,6 @@
 """Man pages and shell completion of every command, made from the commands themselves.
 
-    python -m scripts.manual          writes site-configs/man and site-configs/completion anew
+    python -m scripts.manual   writes site-configs/man, site-configs/completion and docs/reference/commands.md anew
 
 `tests/cli/test_manual.py` compares, so that they stay what the commands are.
 """
@@ -19,6 +19,7 @@ from click.shell_completion import BashComplete, FishComplete, ZshComplete
 from malletrain.cli.main import COMMANDS, cli
 from malletrain.daemon.main import command as daemon_command
 from malletrain.slurm.submission.mtbatch_options import ALLOWED, Option, Use
+from scripts import commands_page
 
 FOLDER = Path(__file__).resolve().parents[1] / "site-configs"
 
@@ -118,6 +119,7 @@ def main() -> None:
     for path, text in files().items():
         (FOLDER / path).parent.mkdir(parents=True, exist_ok=True)
         (FOLDER / path).write_text(text, encoding="utf-8")
+    commands_page.PAGE.write_text(commands_page.page(), encoding="utf-8")
     print(f"{len(files())} files below {FOLDER}", file=sys.stderr)
 
 

@@ -13,7 +13,7 @@ from scripts.play.site import Site
 Settings = Mapping[str, list[str]]
 
 QUICK: Settings = {
-    "loop": ["tick_s = 1.0", "watch_interval_s = 0.5"],
+    "loop": ["tick_s = 1.0"],
     "breaker": ["preemptions_per_hour = 1000"],
     "pilot": ["margin_s = 10", "leave_patience_s = 5.0"],
 }

@@ -38,10 +38,10 @@ def main() -> None:
 
     for epoch in s.epochs(options.epochs):
         for real, _, noise in s.batches():
-            with s.step(backwards=2):
+            with s.step(backwards=2) as step:
                 # The discriminator: the real images and the false ones are parts of one loss.
                 optimizer_d.zero_grad()
-                with s.accumulate():
+                with step.accumulate():
                     error_real = criterion(discriminator(real), torch.ones(len(real)))
                     error_real.backward()
                 false = generator(noise)

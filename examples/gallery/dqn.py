@@ -66,7 +66,7 @@ def main() -> None:
                 actions = chosen(policy_net, places, chances, epsilon=0.9 * 0.99**s.steps_done)
                 following, rewards = moved(places, actions)
                 new = s.gather(torch.stack([places, actions, following, rewards], dim=1))
-                filled = min(s.samples_done, CAPACITY)
+                filled = min(s.info.samples_done, CAPACITY)
                 old = torch.stack([places, actions, following, rewards], dim=1)
                 if filled:
                     old = s.state["memory"][(picks * filled).long()]
@@ -80,7 +80,7 @@ def main() -> None:
                 with torch.no_grad():
                     for ours, theirs in zip(target_net.parameters(), policy_net.parameters(), strict=True):
                         ours.lerp_(theirs, TAU)
-                at = (s.samples_done - len(new) + torch.arange(len(new))) % CAPACITY
+                at = (s.info.samples_done - len(new) + torch.arange(len(new))) % CAPACITY
                 s.state["memory"][at] = new
         if s.is_main:
             values = policy_net(seen(torch.arange(PLACES))).amax(1)

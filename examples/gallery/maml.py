@@ -13,6 +13,7 @@ from torch.func import functional_call
 from torch.nn import functional
 
 from malletrain import elastic
+from malletrain.elastic.step import Step
 
 INNER_STEPS, INNER_RATE = 2, 0.4
 
@@ -27,11 +28,11 @@ def adapted(net: nn.Module, x: torch.Tensor, y: torch.Tensor) -> dict[str, torch
     return fast
 
 
-def query_losses(net: nn.Module, batch: list[torch.Tensor], s: elastic.Session) -> torch.Tensor:
+def query_losses(net: nn.Module, batch: list[torch.Tensor], step: Step) -> torch.Tensor:
     """The loss of each task on its query set."""
     losses = []
     for support_x, support_y, query_x, query_y in zip(*batch, strict=True):
-        with s.inner_loop():
+        with step.inner_loop():
             fast = adapted(net, support_x, support_y)
         losses.append(functional.cross_entropy(functional_call(net, fast, (query_x,)), query_y))
     return torch.stack(losses)
@@ -48,9 +49,9 @@ def main() -> None:
     for epoch in s.epochs(options.epochs):
         total = 0.0
         for batch in s.batches():
-            with s.step():
+            with s.step() as step:
                 meta_opt.zero_grad()
-                qry_losses = query_losses(net, batch, s)
+                qry_losses = query_losses(net, batch, step)
                 qry_losses.mean().backward()
                 meta_opt.step()
             total += qry_losses.sum().item()

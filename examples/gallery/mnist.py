@@ -48,7 +48,7 @@ def main() -> None:
         for batch in s.batches():
             with s.step():
                 optimizer.zero_grad()
-                for data, target in s.shards(batch):
+                for data, target in batch:
                     functional.nll_loss(model(data), target).backward()
                 optimizer.step()
         scheduler.step()

@@ -67,7 +67,7 @@ def main() -> None:
                         warm_up=lambda batch: model(batch[0][:, :-1]))  # fmt: skip
     for epoch in s.epochs(options.epochs):
         for (pieces,) in s.batches():
-            with s.step():
+            with s.step() as step:
                 for group in optimizer.param_groups:
                     group["lr"] = get_lr(s.steps_done, 20 * options.epochs)
                 losses, total = [], 0.0
@@ -77,7 +77,7 @@ def main() -> None:
                     losses.append(loss / (len(pieces) * CONTEXT))
                     total += losses[-1].item()
                 for loss in losses[:-1]:
-                    with s.accumulate():
+                    with step.accumulate():
                         loss.backward()
                 losses[-1].backward()
                 nn.utils.clip_grad_norm_(model.parameters(), 1.0)

@@ -29,11 +29,11 @@ def main() -> None:
     parameters = list(net.parameters())
     for epoch in s.epochs(options.epochs):
         for batch in s.batches():
-            with s.step():
+            with s.step() as step:
                 meta_opt.zero_grad()
                 ways = [torch.zeros_like(each) for each in parameters]
                 for x, y, _, _ in zip(*batch, strict=True):
-                    with s.inner_loop():
+                    with step.inner_loop():
                         learner = copy.deepcopy(net)
                         optimizer = torch.optim.SGD(learner.parameters(), lr=INNER_RATE)
                         for _ in range(INNER_STEPS):
@@ -45,7 +45,7 @@ def main() -> None:
                 torch.autograd.backward(parameters, ways)  # instead of a loss: the gradients are known
                 meta_opt.step()
         if s.is_main:
-            print(f"epoch {epoch + 1}: {s.samples_done} tasks", flush=True)
+            print(f"epoch {epoch + 1}: {s.info.samples_done} tasks", flush=True)
     s.finish()
 
 

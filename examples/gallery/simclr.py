@@ -54,13 +54,13 @@ def main() -> None:
     optimizer = torch.optim.Adam(encoder.parameters(), lr=1e-3, weight_decay=1e-4)
     scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=options.epochs)
     s = elastic.Session(encoder, optimizer, Views(train), batch_size=options.batch_size, drop_last=True,
-                        additive_loss=False, virtual_shards=4)  # fmt: skip
+                        virtual_shards=4, options=elastic.Options(additive_loss=False))  # fmt: skip
     s.track(scheduler=scheduler)
     for epoch in s.epochs(options.epochs):
         for batch in s.batches():
             with s.step():
                 optimizer.zero_grad()
-                for first, second in s.shards(batch):
+                for first, second in batch:
                     loss = info_nce(encoder(first), encoder(second))
                     loss.backward()
                 optimizer.step()

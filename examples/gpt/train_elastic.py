@@ -66,12 +66,12 @@ def main() -> None:
     for epoch in s.epochs(options.epochs):
         began = time.perf_counter()
         for batch in s.batches():
-            with s.step():
+            with s.step() as step:
                 optimizer.zero_grad()
                 parts = list(zip(*(part.chunk(options.accumulate) for part in batch), strict=True))
                 for part in parts:
                     loss = losses(list(part)).sum() / len(batch[0])
-                    with s.accumulate() if part is not parts[-1] else nullcontext():
+                    with step.accumulate() if part is not parts[-1] else nullcontext():
                         loss.backward()
                 torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
                 optimizer.step()

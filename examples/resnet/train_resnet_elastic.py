@@ -55,7 +55,9 @@ def main() -> None:
         with torch.no_grad():
             return {"right": (forward(batch[0]).argmax(1) == batch[1].to(options.device)).sum()}
 
-    s = elastic.Session(model, optimizer, train, batch_size=options.batch_size, loaders=options.loaders)
+    s = elastic.Session(
+        model, optimizer, train, batch_size=options.batch_size, options=elastic.Options(loaders=options.loaders)
+    )
     s.track(schedule=schedule)
     for epoch in s.epochs(options.epochs):
         model.train()

@@ -43,7 +43,7 @@ _DAEMON_FILE = Path("/etc/malletrain/malletrain.toml")
 #: Kinds of events that workers report all the time.
 _FIGURES = ("samples", "metric")
 
-as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs.")
+as_json = click.option("--json", "as_json", is_flag=True, help="JSON, for programs.")
 
 
 def say(lines: Iterable[render.Line]) -> None:
@@ -64,10 +64,14 @@ def terminal_width() -> int:
 
 @click.command(epilog="Example:  malletrain status        malletrain status 3 --json")
 @click.argument("job", type=click.IntRange(min=1), required=False)
-@click.option("--all", "over", is_flag=True, help="Show jobs that have ended, too.")
+@click.option("--all", "over", is_flag=True, help="Jobs that have ended, too.")
 @as_json
 def status(job: int | None, over: bool, as_json: bool) -> None:
-    """Show the cluster and every malleable job, or one JOB in full."""
+    """Show the cluster and every malleable job, or one JOB in full.
+
+    Nodes: # main queue, a letter a job's, . idle, : planned for a main job, r reserved, x down. `3+1` NODES: three
+    train, one warms up or leaves.
+    """
     daemon = connect()
     if job is not None:
         row = daemon.job(job)
@@ -139,11 +143,11 @@ def _ask_each(verb: str, jobs: Sequence[int]) -> None:
 
 
 @click.command(epilog="Example:  malletrain events --follow --job 3")
-@click.option("--follow", "-f", is_flag=True, help="Go on as events come, until Ctrl-C.")
-@click.option("--job", type=click.IntRange(min=1), help="Of this job only.")
-@click.option("--after", type=click.IntRange(min=0), default=0, help="Begin after this event's number.")
-@click.option("--samples", is_flag=True, help="Windows of training and the script's figures, too.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object a line, for programs.")
+@click.option("--follow", "-f", is_flag=True, help="Go on until Ctrl-C.")
+@click.option("--job", type=click.IntRange(min=1), help="Only this job.")
+@click.option("--after", type=click.IntRange(min=0), default=0, help="Begin after event number N.")
+@click.option("--samples", is_flag=True, help="Throughput and the script's figures, too.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object a line.")
 def events(follow: bool, job: int | None, after: int, samples: bool, as_json: bool) -> None:
     """Print what happened, oldest first."""
     daemon = connect()
@@ -161,13 +165,13 @@ def events(follow: bool, job: int | None, after: int, samples: bool, as_json: bo
         after = max(after, last)
 
 
-@click.command(epilog="Example:  malletrain wait 3 && malletrain report        malletrain wait 3 --timeout 3600")
+@click.command(epilog="Example:  malletrain wait 3 && malletrain report")
 @click.argument("jobs", metavar="JOB...", type=click.IntRange(min=1), nargs=-1, required=True)
-@click.option("--timeout", type=click.FloatRange(min=0), help="Seconds to wait.  [default: until they are over]")
+@click.option("--timeout", type=click.FloatRange(min=0), help="Give up after N seconds.")
 def wait(jobs: tuple[int, ...], timeout: float | None) -> None:
-    """Wait until jobs are over: for a mail, or whatever is to follow.
+    """Wait until jobs are over, and say how each ended.
 
-    Exit status: 0 if all have completed; 1 if one has failed, was cancelled, or goes on after --timeout.
+    Exit status: 0 if all completed, otherwise 1.
     """
     daemon = connect()
     deadline = None if timeout is None else time.monotonic() + timeout
@@ -189,10 +193,14 @@ def wait(jobs: tuple[int, ...], timeout: float | None) -> None:
 
 @click.command(epilog="Example:  malletrain explain 3        malletrain explain n017")
 @click.argument("subject", metavar="JOB|NODE", required=False)
-@click.option("--main-job", metavar="ID", help="A job of the main queue: did a pilot ever stand in its way?")
+@click.option(
+    "--main-job",
+    metavar="ID",
+    help="A main job (up to 30 days after its end): was it delayed by pilots, how long, and why?",
+)
 @as_json
 def explain(subject: str | None, main_job: str | None, as_json: bool) -> None:
-    """Say why a JOB or NODE has what it has, or whether pilots stood in a main job's way."""
+    """Say why a JOB or NODE has what it has."""
     if (subject is None) == (main_job is None):
         raise click.UsageError("give one of: a JOB's number, a NODE's name, or --main-job ID")
     asked = subject if subject is not None else f"main-job {main_job}"
@@ -208,7 +216,7 @@ def explain(subject: str | None, main_job: str | None, as_json: bool) -> None:
 def web(as_json: bool) -> None:
     """Print a link that opens the daemon's web page, signed in as you.
 
-    The link serves once, within a minute. It is as good as your name until then: share it with no one.
+    The link works once, within a minute. Share it with no one.
     """
     link, lifetime_s = connect().web_link()
     if as_json:
@@ -230,21 +238,19 @@ Example:
   malletrain report --since 2026-11-01
   malletrain report --month 2026-11 --price 1.20 --html november.html"""
 )
-@click.option("--since", metavar="DAY", help="From this day on, such as 2026-11-01 (UTC).")
-@click.option("--month", metavar="MONTH", help="Sums of a month, such as 2026-11 (UTC), by account and user.")
-@click.option("--csv", "as_csv", is_flag=True, help="Of the month: a table for spreadsheets.")
-@click.option(
-    "--html", "page", type=click.Path(path_type=Path), metavar="FILE", help="Of the month: a page to hand on."
-)
-@click.option("--price", type=click.FloatRange(min=0), help="What a node-hour is worth.")
-@click.option("--currency", default="EUR", show_default=True, help="Of the price.")
-@click.option("--node-watts", type=click.FloatRange(min=0), help="What a node draws while it trains.")
-@click.option("--grams-per-kwh", type=click.FloatRange(min=0), help="Carbon dioxide of the site's electricity.")
+@click.option("--since", metavar="DAY", help="From this day on (UTC).")
+@click.option("--month", metavar="MONTH", help="A month's sums by account and user (UTC).")
+@click.option("--csv", "as_csv", is_flag=True, help="The month as CSV.")
+@click.option("--html", "page", type=click.Path(path_type=Path), metavar="FILE", help="The month as one page.")
+@click.option("--price", type=click.FloatRange(min=0), help="Worth of a node-hour: adds a column.")
+@click.option("--currency", default="EUR", show_default=True, help="The price's currency.")
+@click.option("--node-watts", type=click.FloatRange(min=0), help="A node's draw while it trains: adds energy.")
+@click.option("--grams-per-kwh", type=click.FloatRange(min=0), help="With --node-watts: adds carbon.")
 @click.option(
     "--fields",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     metavar="FILE",
-    help="CSV of accounts and their fields of science: adds a sum for each.",
+    help="CSV with the columns account,field: adds a sum for each field of science.",
 )
 @as_json
 def report(
@@ -259,7 +265,7 @@ def report(
     fields: Path | None,
     as_json: bool,
 ) -> None:
-    """Show what was given to whom: node hours and samples by day, account and user, or of a month."""
+    """Show node hours and samples by day, account and user, from pilots' starts and ends as Slurm records them."""
     if month is not None:
         named = None if fields is None else read_fields(fields.read_text("utf-8", "replace"), str(fields))
         site = SiteFigures(price, currency, node_watts, grams_per_kwh, named)
@@ -295,15 +301,20 @@ def _report_month(month: str, as_csv: bool, page: Path | None, site: SiteFigures
 @click.command(epilog="Example:  malletrain drain n[001-016] --until 2026-12-01T08:00        malletrain drain")
 @click.argument("nodes", required=False)
 @click.option("--all", "everything", is_flag=True, help="Every node.")
-@click.option("--until", metavar="TIME", help="Until then: 2026-12-01T08:00 (local), or now to end it.")
-@click.option("--wait/--no-wait", default=True, help="Return when no pilot is left on them.  [default: wait]")
-@click.option("--timeout", type=click.FloatRange(min=1), default=600.0, show_default=True, help="Seconds to wait.")
+@click.option("--until", metavar="TIME", help="Local time, as 2026-12-01T08:00; now ends a drain.")
+@click.option("--wait/--no-wait", default=True, help="Return when no pilot is left (default), or at once.")
+@click.option(
+    "--timeout",
+    type=click.FloatRange(min=1),
+    default=600.0,
+    show_default=True,
+    help="Seconds to wait; then exit status 1.",
+)
 @as_json
 def drain(nodes: str | None, everything: bool, until: str | None, wait: bool, timeout: float, as_json: bool) -> None:
-    """Keep pilots off NODES (as Slurm writes them) until a time; returns when they are free of pilots. Without any
-    of these, list what is drained.
+    """Keep pilots off NODES until a time, or list what is drained. For operators.
 
-    For operators. Main jobs are not touched.
+    Main jobs and the nodes' state in Slurm are not touched.
     """
     if nodes is None and not everything and until is None:
         found = connect().drains()
@@ -346,16 +357,16 @@ class TimedOut(MalletrainError):
 
 
 @click.command(epilog="Example:  malletrain stop --all --now")
-@click.option("--all", "everything", is_flag=True, help="Every pilot and every task that waits.")
-@click.option("--now", is_flag=True, help="At once, by Slurm's scancel.")
-@click.option("--me", is_flag=True, help="Of your own only.")
-@click.option("--partition", "-p", help="Harvest partition.  [default: from client.toml or malletrain.toml]")
-@click.option("--account", "-A", help="Harvest account.  [default: from client.toml or malletrain.toml]")
-@click.option("--dry-run", is_flag=True, help="Print the command only.")
+@click.option("--all", "everything", is_flag=True, help="Required: every pilot and waiting task.")
+@click.option("--now", is_flag=True, help="Required: at once.")
+@click.option("--me", is_flag=True, help="Your own only.")
+@click.option("--partition", "-p", help="Default: from client.toml or malletrain.toml.")
+@click.option("--account", "-A", help="The same.")
+@click.option("--dry-run", is_flag=True, help="Print the command.")
 def stop(everything: bool, now: bool, me: bool, partition: str | None, account: str | None, dry_run: bool) -> None:
     """Cancel every pilot by plain scancel, by partition and account; needs no daemon.
 
-    Without an operator's rights in Slurm it reaches your own pilots only. To stop one job: malletrain cancel.
+    Without an operator's rights in Slurm it reaches only your own pilots. For one job: malletrain cancel.
     """
     if not (everything and now):
         raise click.UsageError(

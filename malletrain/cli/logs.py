@@ -67,16 +67,16 @@ class NoOutput(MalletrainError):
     exit_status = 1
 
 
-@click.command(epilog="Example:  malletrain logs -f 3        malletrain logs 3 --rank 0 --lines 50")
+@click.command(epilog="Example:  malletrain logs -f 3")
 @click.argument("job", type=click.IntRange(min=1))
-@click.option("--follow", "-f", is_flag=True, help="Go on as workers print, until the job is over or Ctrl-C.")
-@click.option("--rank", type=click.IntRange(min=0), help="Of this rank in the last world; 0 is the main worker.")
-@click.option("--lines", "-n", type=click.IntRange(min=0), help="Begin with the last LINES lines of each file.")
-@click.option("--raw", is_flag=True, help="Leave what srun says of workers that left in order as it is.")
+@click.option("--follow", "-f", is_flag=True, help="Go on until the job is over.")
+@click.option("--rank", type=click.IntRange(min=0), help="Only this rank of the last world; 0 is the main worker.")
+@click.option("--lines", "-n", type=click.IntRange(min=0), help="Only the last N lines of each file at first.")
+@click.option("--raw", is_flag=True, help="Keep what srun prints of workers that left.")
 def logs(job: int, follow: bool, rank: int | None, lines: int | None, raw: bool) -> None:
-    """Print what the workers of a JOB have printed, the main worker's output first.
+    """Print what the workers of a JOB have printed, the main worker first.
 
-    The files are read as you, on this machine: where others wrote them, you must be allowed to read them.
+    It reads Slurm's output files as you, on this machine.
     """
     daemon = connect()
     row = daemon.job(job)

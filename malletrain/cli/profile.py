@@ -23,14 +23,15 @@ _BESIDE = ("cuda", "nccl")
 _BAR_COLUMNS = 32
 
 
-@click.command(epilog="Example:  malletrain profile 3        malletrain profile 3 --plot job3.html")
+@click.command(epilog="Example:  malletrain profile 3 --plot job3.html")
 @click.argument("job", type=click.IntRange(min=1))
-@click.option(
-    "--plot", type=click.Path(path_type=Path, dir_okay=False), help="Draw the curve into this HTML file, too."
-)
+@click.option("--plot", type=click.Path(path_type=Path, dir_okay=False), help="Draw the curve into this HTML file.")
 @as_json
 def profile(job: int, plot: Path | None, as_json: bool) -> None:
-    """Show what is known of how JOB scales: measured sizes, the band around them, and what comes next."""
+    """Show how JOB scales, what a change of size costs it, and what is measured next.
+
+    Bars: # measured, = estimated, . up to the end of the band (right nine times in ten), | perfect scaling.
+    """
     row = connect().profile(job)
     if plot is not None:
         text = page(row)

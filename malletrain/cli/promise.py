@@ -13,16 +13,20 @@ from malletrain.wire.rows import MainJobDelayRow, PromiseKeptRow, PromiseRow
 @click.command(
     epilog="""\b
 Example:
-  malletrain promise
   malletrain promise --days 1 --main-jobs"""
 )
 @click.option(
-    "--days", type=click.IntRange(1, 90), default=7, show_default=True, metavar="N", help="Of the last N days."
+    "--days",
+    type=click.IntRange(1, 90),
+    default=7,
+    show_default=True,
+    metavar="N",
+    help="Main jobs of the last N days.",
 )
-@click.option("--main-jobs", is_flag=True, help="List the main jobs that met pilots: how much later, and why.")
+@click.option("--main-jobs", is_flag=True, help="List those that met pilots: how much later, and why.")
 @as_json
 def promise(days: int, main_jobs: bool, as_json: bool) -> None:
-    """Show what the main queue is promised, what that costs, and how it was kept."""
+    """Show what the main queue is promised, what that costs at this hour, and how it was kept."""
     row = connect().promise(days=days)
     if as_json:
         say_json(row.to_json())

@@ -16,7 +16,8 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import click
 
-from malletrain import __version__, pip_install
+from malletrain import __version__
+from malletrain.cli.replays.settings import ReplayCommand
 from malletrain.domain.errors import InvalidInput
 from malletrain.domain.job import ResizeCosts
 from malletrain.replay.assumed_placement import AssumedPlacement
@@ -50,19 +51,18 @@ Examples:
   malletrain replay --how
   malletrain replay jobs.sacct.gz --report replay-report
   malletrain replay jobs.sacct.gz --config wider.toml --report wider --compare replay-report
-  malletrain replay node-events.csv.gz --policy auto,equal,bftrainer --mix imagenet:30 --json -
 """
 
 
-@click.command(epilog=EPILOG)
+@click.command(cls=ReplayCommand, epilog=EPILOG)
 @click.argument("trace", type=click.Path(path_type=Path), required=False)
-@click.option("--how", is_flag=True, help="Print the commands that get a log out of Slurm, and stop.")
+@click.option("--how", is_flag=True, help="Print the commands that get a log out of Slurm.")
 @click.option("--jobs", "jobs_file", type=click.Path(path_type=Path), help="Training jobs: CSV or TOML.")
 @click.option(
     "--mix",
     "mix_text",
     metavar="NAME:COUNT",
-    help="Training jobs by name: imagenet, endless, pollux, pollux-batches, nas, hpo. [default: imagenet:100]",
+    help="Training jobs: imagenet, endless, pollux, pollux-batches, nas, hpo. [default: imagenet:100]",
 )
 @click.option(
     "--policy",
@@ -70,221 +70,87 @@ Examples:
     default="auto",
     show_default=True,
     metavar="A,B,..",
-    help="Sizing policies to compare; NAME or NAME:HORIZON. bftrainer is the published objective, ideal-machine the "
-    "upper bound of every daemon.",
+    help="Policies to compare, NAME or NAME:HORIZON.",
 )
 @click.option(
     "--horizon",
     type=float,
     metavar="S",
-    help="Seconds that sizing looks ahead. [default: loop.horizon_s; bftrainer 10]",
-)
-@click.option("--alpha", type=float, help="Fairness: 0 is throughput, 1 proportional. [default: sizing.alpha]")
-@click.option(
-    "--objective",
-    type=click.Choice(["throughput", "jct", "srpt", "fair"]),
-    help="What sizes are best for: most training in all, short completion times, or fairness (alpha .5). "
-    "[default: sizing.objective]",
+    help="Seconds that sizing looks ahead. [default: 300; bftrainer 10]",
 )
 @click.option(
     "--nodes",
     metavar="N|A:B",
-    help="The first N nodes by name, or those from A up to B; for logs without node lists the machine's size.",
-)
-@click.option(
-    "--procs-per-node",
-    type=click.IntRange(1, 100_000),
-    metavar="N",
-    help="Processors of a node, where a log counts processors.",
+    help="The first N nodes, or A to B; or the machine's size.",
 )
 @click.option(
     "--placement",
     type=click.Choice([rule.value for rule in AssumedPlacement]),
     default="first-fit",
     show_default=True,
-    help="Where jobs ran, for logs that do not say.",
+    help="Where jobs ran, if the log does not say.",
 )
 @click.option(
     "--schedule",
     type=click.Choice([how.value for how in MainSchedule]),
     default="logged",
     show_default=True,
-    help="Simulate the main queue instead of taking its starts from the log.",
+    help="How the main queue starts its jobs.",
 )
-@click.option("--start", metavar="T", help="Begin: ISO time, Unix seconds, or +1d, +6h from the trace's begin.")
-@click.option("--end", metavar="T", help="End, in the same forms.")
+@click.option("--start", metavar="T", help="ISO time, Unix seconds, or +1d, +6h from the trace's begin.")
+@click.option("--end", metavar="T", help="The same.")
 @click.option(
     "--rescale",
     default=None,
     metavar="GROW,SHRINK",
-    help="Seconds a job stands still when it grows, shrinks. [default: 0.3,0.1]",
+    help="Seconds that a resize stalls a job. [default: 0.3,0.1]",
 )
 @click.option(
     "--activate",
     type=click.FloatRange(0, 1e6),
     metavar="S",
-    help="Seconds from a node's start until its worker is warm. [default: 5]",
+    help="Seconds until a new worker is warm. [default: 5]",
 )
-@click.option(
-    "--costs-from", type=click.Path(path_type=Path, dir_okay=False), metavar="JOURNAL",
-    help="Take both from a daemon's journal, as it measured them; what is given above counts before that.",
-)  # fmt: skip
 @click.option(
     "--config",
     "config_file",
     type=click.Path(path_type=Path, dir_okay=False),
     metavar="FILE",
-    help="Replay the daemon with this malletrain.toml. [default: as shipped]",
-)
-@click.option(
-    "--ideal",
-    is_flag=True,
-    help="Replay the ideal machine instead of a daemon: no tick, no limits on pilots, no reserve.",
-)
-@click.option(
-    "--tick",
-    type=click.FloatRange(0, 1e6),
-    metavar="S",
-    help="Decide at multiples of S only; 0: at every event. [default: loop.tick_s]",
-)
-@click.option(
-    "--engine",
-    type=click.Choice(["fast", "loop"]),
-    default="fast",
-    show_default=True,
-    help="What replays: the fast engine, or the daemon's own loop over simulated workers (a hundred times slower).",
-)
-@click.option(
-    "--pilot-limit",
-    type=click.FloatRange(1),
-    metavar="S",
-    help="Longest time limit of a pilot. [default: pilot.max_minutes]",
-)
-@click.option(
-    "--at-once", type=click.IntRange(1), metavar="N", help="Training jobs that are there at once; others wait."
-)
-@click.option(
-    "--budget", "budgets", multiple=True, metavar="[ACCOUNT=]H/PERIOD",
-    help="Node-hours a day, week or month, of an account or of all jobs together: 500/week, vision=20/day.",
-)  # fmt: skip
-@click.option(
-    "--node-class", "node_classes", multiple=True, metavar="NAME=A:B[@F]",
-    help="Nodes A up to B are of that class, F times as fast: size by class (a100=0:64@3, v100=64:256).",
-)  # fmt: skip
-@click.option(
-    "--keep-idle", type=click.IntRange(0), metavar="N", help="Nodes that stay idle. [default: pool.keep_idle]"
-)
-@click.option(
-    "--max-pilots", type=click.IntRange(1), metavar="N", help="Most pilots at a time. [default: pool.max_pilots]"
-)
-@click.option(
-    "--pilot-nodes",
-    type=click.IntRange(1, 256),
-    metavar="N",
-    help="Most nodes of one pilot. [default: pilot.max_nodes]",
+    help="The daemon's configuration; its table [replay] has more settings of a replay. [default: as shipped]",
 )
 @click.option(
     "--outages",
     type=click.Path(path_type=Path),
-    help="Output of `sacctmgr -P show event`: these nodes were down, not idle.",
-)
-@click.option(
-    "--likely-outages",
-    type=click.Choice(["leave-out", "count"]),
-    default="leave-out",
-    show_default=True,
-    help="Idle time that probably was none (the machine stood still, a node was away): leave it out, or count it.",
+    help="Output of `sacctmgr -P show event`.",
 )
 @click.option(
     "--machine",
     "machine_file",
     type=click.Path(path_type=Path, dir_okay=False),
     metavar="FILE",
-    help="All nodes that there are, from sinfo (see --how): others do not count, those without a job are idle.",
-)
-@click.option("--partition", "partitions", multiple=True, metavar="NAME", help="Only nodes in this partition.")
-@click.option("--gpu", metavar="TYPE", help="Only nodes with GPUs of that type, or of any.")
-@click.option("--include", multiple=True, metavar="NODES", help="Only these nodes, as Slurm writes lists of them.")
-@click.option("--exclude", multiple=True, metavar="NODES", help="Never these nodes.")
-@click.option(
-    "--ignore-partition",
-    multiple=True,
-    metavar="NAME",
-    help="Jobs of this partition count as idle time (a harvest partition).",
-)
-@click.option(
-    "--watts",
-    metavar="TRAINING,IDLE",
-    help="A node's watts while it trains, while it idles: tells the energy of training.",
+    help="All nodes, from sinfo (see --how).",
 )
 @click.option(
     "--scheduler",
     type=click.Path(path_type=Path, dir_okay=False),
-    help="Output of `scontrol show config` and `sdiag`, for the delay of main jobs as modelled.",
-)
-@click.option(
-    "--promise",
-    "with_promise",
-    is_flag=True,
-    help="Say what a promise to the main queue ([promise]) would cost in harvest, and how it would have been kept.",
-)
-@click.option("--timezone", metavar="ZONE", default="UTC", show_default=True, help="Zone of times that name none.")
-@click.option(
-    "--seed",
-    type=click.IntRange(0, 2**63 - 1),
-    default=0,
-    show_default=True,
-    help="For random placement, random mixes and the days of a sample.",
+    help="Output of `scontrol show config` and `sdiag`, and epilog_s=N: for main jobs' delay.",
 )
 @click.option(
     "--sample",
     "sample_text",
     metavar="DAYS|all",
-    help="Replay so many days, drawn at random by --seed, and estimate the rest, with an interval; all: replay every "
-    "day. [default: all of up to 64 days, 32 of more]",
+    help="Random days to replay; the rest is estimated. [default: all of 64, 32 of more]",
 )
-@click.option(
-    "--processes",
-    type=click.IntRange(1, 1024),
-    help="Policies, and parts of long logs, replayed at once. [default: one for each processor]",
-)
-@click.option("--json", "json_file", metavar="FILE", help="Write the figures as JSON; - is stdout.")
+@click.option("--json", "json_file", metavar="FILE", help="Write figures as JSON; - is stdout.")
 @click.option(
     "--report", "report_dir", type=click.Path(path_type=Path, file_okay=False),
-    help="Write index.html, which needs no network, and its data as CSV.",
+    help="Write index.html and its data.",
 )  # fmt: skip
-@click.option(
-    "--tables",
-    type=click.Choice(["csv", "parquet"]),
-    default="csv",
-    show_default=True,
-    help="The report's tables for an analyst: CSV, or Parquet beside it (every pilot as Parquet alone), which needs "
-    f"pyarrow: {pip_install('parquet')}.",
-)
-@click.option(
-    "--sensitivity/--no-sensitivity",
-    default=None,
-    help="Say in the report how the first policy does with other horizons, costs, caps on pilots, numbers of jobs "
-    "and placements: a score of replays. "
-    "[default: where one takes less than 5 s]",
-)
-@click.option("--price", type=click.FloatRange(min=0), help="What a node-hour is worth, for the report.")
-@click.option("--currency", default="EUR", show_default=True, help="Of the price.")
-@click.option(
-    "--grams-per-kwh", type=click.FloatRange(min=0), help="Carbon dioxide of the site's electricity; needs --watts."
-)
-@click.option(
-    "--calibration",
-    type=click.Path(path_type=Path, dir_okay=False),
-    metavar="FILE",
-    help="Say also what a real daemon would train, by what was measured beside replays: a daemon's journal, or CSV "
-    "(play,predicted,measured).",
-)
 @click.option(
     "--compare",
     type=click.Path(path_type=Path),
     metavar="DIRECTORY",
-    help="Put this report beside an earlier one, of another configuration, log or period.",
+    help="An earlier report to compare with.",
 )
 def replay(
     trace: Path | None, how: bool, jobs_file: Path | None, mix_text: str | None, policies: str, horizon: float | None,
@@ -301,10 +167,9 @@ def replay(
     sensitivity: bool | None, price: float | None, currency: str, grams_per_kwh: float | None, compare: Path | None,
     calibration: Path | None, tables: str, sample_text: str | None,
 ) -> None:  # fmt: skip
-    """Say what idle nodes would have trained.
+    """Show what idle nodes would have trained.
 
-    TRACE is a log of your cluster: `sacct -P` (see --how), node events (CSV: time,node,state), or SWF; plain or gzip,
-    told apart by content; - is standard input.
+    TRACE: `sacct -P` output (see --how), node events (CSV: time,node,state) or SWF, plain or gzip; - for stdin.
     """
     if how:
         click.echo(HOW, nl=False)
@@ -314,19 +179,17 @@ def replay(
     if jobs_file is not None and mix_text is not None:
         raise click.UsageError("give --jobs or --mix, not both")
     if sensitivity and report_dir is None:
-        raise click.UsageError("--sensitivity is shown in the report: give --report DIR too")
+        raise click.UsageError("replay.sensitivity is shown in the report: give --report DIR too")
     if (price is not None or grams_per_kwh is not None) and report_dir is None:
-        raise click.UsageError("--price and --grams-per-kwh are shown in the report: give --report DIR too")
+        raise click.UsageError("replay.price and replay.grams_per_kwh are shown in the report: give --report DIR too")
     if tables == "parquet" and report_dir is None:
-        raise click.UsageError("--tables is about the report: give --report DIR too")
+        raise click.UsageError("replay.tables is about the report: give --report DIR too")
     if compare is not None and report_dir is None:
         raise click.UsageError("--compare is shown in the report: give --report DIR too")
     if grams_per_kwh is not None and watts is None:
-        raise click.UsageError("--grams-per-kwh needs --watts TRAINING,IDLE")
-    if ideal and (config_file is not None or max_pilots is not None or pilot_nodes is not None):
-        raise click.UsageError("--ideal has no daemon: leave out --config, --max-pilots and --pilot-nodes")
+        raise click.UsageError("replay.grams_per_kwh needs replay.watts TRAINING,IDLE")
     if engine == "loop" and report_dir is not None:
-        raise click.UsageError("--report draws what the fast engine records: leave out --engine loop")
+        raise click.UsageError("--report draws what the fast engine records: leave out replay.engine loop")
     # Imported here so that --help and --how need not wait for numpy.
     from malletrain.cli.replays import replayed_site
     from malletrain.cli.replays.calibration_file import read_calibration
@@ -355,7 +218,7 @@ def replay(
     from malletrain.slurm.formats.hostlist import node_names
 
     if tables == "parquet":
-        require_pyarrow("--tables")
+        require_pyarrow("replay.tables")
     zone = _zone(timezone)
     beside = None if compare is None else read_figures(compare)
     power = _watts(watts)
@@ -363,15 +226,19 @@ def replay(
     costs = _costs(rescale, activate, _measured(costs_from))
     measured = None if calibration is None else read_calibration(calibration)
     site = None if config_file is None else replayed_site.of_file(config_file)
+    if ideal and (site is not None or max_pilots is not None or pilot_nodes is not None):
+        raise click.UsageError(
+            "replay.ideal has no daemon: leave out its sections, replay.max_pilots and replay.pilot_nodes"
+        )
     asked_days = _days(sample_text)
     # Faults in what was typed are found before the log is read; how large the site is, only the log says.
     for name in policies.split(","):
         if name.strip():
             sizer.parse_policy(name, horizon)
     if (partitions or gpu) and machine_file is None:
-        raise click.UsageError("--partition and --gpu need --machine FILE, which says where each node is")
+        raise click.UsageError("replay.partition and replay.gpu need --machine FILE, which says where each node is")
     there = selected(read_machine(machine_file), partitions, gpu) if machine_file else frozenset[str]()
-    wanted, unwanted = node_names(include, "--include"), node_names(exclude, "--exclude")
+    wanted, unwanted = node_names(include, "replay.include"), node_names(exclude, "replay.exclude")
     first, count = _node_range(nodes)
     begin, finish = _moment("--start", start, zone), _moment("--end", end, zone)
     if jobs_file is None:
@@ -457,10 +324,10 @@ def replay(
         click.echo(f"warning: {warning}", err=True)
     settings: tuple[Setting, ...] = ()
     took_s = next(iter(answer.scores.values())).wall_s
-    left_out = "Left out: asked for by --no-sensitivity."
+    left_out = "Left out: asked for by replay.sensitivity = false."
     if sensitivity is None and report_dir is not None:
         sensitivity = took_s <= MAX_UNASKED_REPLAY_S
-        left_out = f"Left out: a score more replays of {took_s:.0f} s each; --sensitivity makes them."
+        left_out = f"Left out: a score more replays of {took_s:.0f} s each; replay.sensitivity makes them."
         if not sensitivity:
             click.echo(f"sensitivity: {left_out[0].lower()}{left_out[1:]}", err=True)
     if sensitivity:
@@ -508,7 +375,7 @@ def _zone(name: str) -> tzinfo:
     try:
         return UTC if name == "UTC" else ZoneInfo(name)
     except (ZoneInfoNotFoundError, ValueError, OSError):
-        raise InvalidInput("--timezone", f"{name!r} is no time zone; write it as Europe/Oslo") from None
+        raise InvalidInput("replay.timezone", f"{name!r} is no time zone; write it as Europe/Oslo") from None
 
 
 def _measured(journal: Path | None) -> ResizeCosts:
@@ -516,7 +383,7 @@ def _measured(journal: Path | None) -> ResizeCosts:
     if journal is None:
         return ResizeCosts()
     if not journal.is_file():
-        raise InvalidInput("--costs-from", f"{journal} is not a file; it is the daemon's store.path")
+        raise InvalidInput("replay.costs_from", f"{journal} is not a file; it is the daemon's store.path")
     from malletrain.replay.scoring.measured_costs import measured_costs
     from malletrain.store.event_reader import read_events
 
@@ -552,7 +419,7 @@ def _watts(text: str | None) -> Watts | None:
     except ValueError:
         training = idle = -1.0
     if not 0 <= idle <= training < 1e6:
-        raise InvalidInput("--watts", f"{text!r} must be two numbers of watts such as 1800,400")
+        raise InvalidInput("replay.watts", f"{text!r} must be two numbers of watts such as 1800,400")
     return Watts(training, idle)
 
 

@@ -16,26 +16,23 @@ from malletrain.domain.errors import InvalidInput
     epilog="""\b
 Examples:
   malletrain score /var/lib/malletrain/malletrain.db
-  malletrain score malletrain.db --until 2026-11-20 --json
   malletrain score malletrain.db --waterfall --keep-idle 4"""
 )
 @click.argument("journal", type=click.Path(dir_okay=False, path_type=Path))
 @click.option(
     "--until", metavar="TIME", type=click.DateTime(["%Y-%m-%d", "%Y-%m-%dT%H:%M"]),
-    help="Up to then (UTC). [default: the last event]",
+    help="Up to then (UTC).",
 )  # fmt: skip
-@click.option("--json", "as_json", is_flag=True, help="Print every figure as JSON; seconds and node-seconds.")
-@click.option("--waterfall", is_flag=True, help="Say where the idle node-time went.")
+@click.option("--json", "as_json", is_flag=True, help="JSON, in seconds and node-seconds.")
+@click.option("--waterfall", is_flag=True, help="Show where idle node-time went.")
 @click.option(
     "--keep-idle", type=click.IntRange(0), default=0, show_default=True, metavar="N",
-    help="So many nodes were to stay idle, for --waterfall.",
+    help="Nodes that were to stay idle, for --waterfall.",
 )  # fmt: skip
 def score(journal: Path, until: datetime | None, as_json: bool, waterfall: bool, keep_idle: int) -> None:
-    """Score a daemon's journal.
+    """Score a daemon's journal in the figures of `malletrain replay`, to compare the two.
 
-    JOURNAL is a daemon's store.path or a copy of it; it is only read, also beside a daemon that writes it. The
-    figures are those of `malletrain replay --json`, so that a live daemon and a replay of the same days can be
-    compared.
+    JOURNAL is the daemon's store.path or a copy; it is only read, also while the daemon writes it.
     """
     # Imported here so that --help need not wait for numpy.
     from malletrain.replay.report.summary import table, waterfall_lines

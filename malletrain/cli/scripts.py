@@ -30,16 +30,20 @@ _GUIDE = "docs/how-to/researcher-script.md"
     epilog="""\b
 Examples:
   malletrain check train.py --epochs 20
-  malletrain check --at-epoch 30 --from .malletrain/12 train.py
-  malletrain check --json train.py | jq .verdict""",
+  malletrain check --at-epoch 9 --from .malletrain/12 train.py""",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print what was found as JSON.")
+@click.option(
+    "--json",
+    "as_json",
+    is_flag=True,
+    help="JSON: verdict, text, steps, equality, differences, unmet, good.",
+)
 @click.option("--at-epoch", type=click.IntRange(min=0), help="Begin with this epoch, from 0.")
 @click.option(
     "--from",
     "checkpoints",
     type=click.Path(exists=True, file_okay=False, path_type=Path),
-    help="Begin with the newest checkpoint of this folder, a job's .malletrain/JOB.",
+    help="Begin with the newest checkpoint of this folder.",
 )
 @click.argument("script", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
@@ -48,11 +52,10 @@ def check(
 ) -> None:
     """Check a training script on this machine.
 
-    SCRIPT trains with one worker, then three, then two after a kill, for some thirty steps in short epochs, to its
-    own end; and with one worker, and with two, from start to end. What it arrives at is compared. It runs here, with
-    ARGUMENTS, and writes what it always writes: call it in a directory where it may.
-
-    Exit status: 0 equal, or unlike where the session claims no equality by numbers, or where rounding decides; 1 not.
+    It trains with one worker, then three, then two after a kill, for some thirty steps in short epochs and to its
+    own end, and with one worker and with two from start to end; what they arrive at is compared. It writes what it
+    always writes. Exit status 0: equal, statistical where the session claims no more, or undecided because rounding
+    decides.
     """
     # Imported here so that --help need not wait for torch.
     from malletrain.script_check.check_runs import check_script

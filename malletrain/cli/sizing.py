@@ -40,26 +40,23 @@ def _text(file: IO[bytes]) -> str:
 @click.command(
     epilog="""\b
 Example:
-  malletrain plan problem.json --policy auto
   echo '{"horizon_s": 300, "nodes": 8, "jobs": [{"id": "a", "max": 8, "throughput": {"1": 10, "8": 60}}]}' \\
     | malletrain plan -"""
 )
 @click.argument("problem", type=click.File("rb"))
 @click.option(
     "--policy", "name", metavar="NAME", default=registry.DEFAULT, show_default=True,
-    help="How to decide; an unknown name lists the known ones.",
+    help="An unknown name lists the known ones.",
 )  # fmt: skip
 @click.option(
     "--write-lp", "lp_file", metavar="FILE", type=click.Path(dir_okay=False, path_type=Path),
-    help="Also write the problem in the LP format that every solver reads.",
+    help="Also write the problem in LP format.",
 )  # fmt: skip
 def plan(problem: IO[bytes], name: str, lp_file: Path | None) -> None:
     """Solve one sizing problem (a JSON file, - for stdin) and print the plan as JSON.
 
-    Read: {"horizon_s", "nodes", "value", "alpha", "constraints", "jobs": [{"id", "current", "min", "max", "sizes",
-    "weight", "grow_s", "shrink_s", "activate_s", "remaining_samples", "throughput": {"n": samples_per_s}}]}.
-    A policy that needs more (batch sizes, budgets, node classes, deadlines, lifetimes) is refused without it.
-    Printed: {"status", "objective", "bound", "sizes": {JOB: n}, "reason", "work"}.
+    Keys: horizon_s, nodes, value, alpha, constraints, jobs (id, current, min, max, sizes, weight, grow_s, shrink_s,
+    activate_s, remaining_samples, throughput). Printed: status, objective, bound, sizes, reason, work.
     """
     policy = registry.policy(name)
     try:
@@ -119,13 +116,12 @@ Example:
   printf 'nodes,samples_per_s\\n1,100\\n4,380\\n16,1300\\n' | malletrain fit - --at 8,32"""
 )
 @click.argument("samples", type=click.File("rb"))
-@click.option("--at", "sizes", type=NodeCounts(), help="Predict these sizes; by default the curve's own points.")
+@click.option("--at", "sizes", type=NodeCounts(), help="Predict these sizes.")
 def fit(samples: IO[bytes], sizes: tuple[int, ...] | None) -> None:
-    """Fit a scalability curve to samples (CSV with the columns nodes,samples_per_s; - for stdin); print it as JSON.
+    """Fit a scalability curve to samples (CSV: nodes,samples_per_s; - for stdin) and print it as JSON.
 
-    Several samples of one size are taken together by their median. Samples that cannot be right are left out and
-    counted, by reason. The band should hold the truth nine times in ten; error_bound is the largest relative half of
-    it between the smallest and the largest measured size.
+    Samples that cannot be right are left out and counted. The band should hold the truth nine times in ten;
+    error_bound is its largest relative half between measured sizes.
     """
     given = _samples(samples)
     fitted = fit_curve(given)

@@ -40,41 +40,44 @@ def _concurrent(ctx: click.Context, param: click.Parameter, value: str) -> int |
 
 def _storage(command: F) -> F:
     return click.option(
-        "--storage", "place", metavar="URL|FILE", help="Where the study is kept.  [default: STUDY's name in .journal]"
+        "--storage", "place", metavar="URL|FILE", help="Where the study is kept.  [default: STUDY.journal]"
     )(command)
 
 
 @click.group(
     context_settings={"help_option_names": ["-h", "--help"]},
-    epilog="Example:  malletrain study run study.py --trials 30        malletrain study best study.py",
+    epilog="Example:  malletrain study run study.py --trials 30",
 )
 def study() -> None:
     """Search hyper-parameters or architectures with Optuna; each trial is a malleable job.
 
-    STUDY is a Python file with `direction` and `objective(trial)`, which calls malletrain.study.train(). See
-    docs/how-to/study.md.
+    STUDY is a Python file with `direction` and `objective(trial)`: docs/how-to/study.md.
     """
     report.quiet()
 
 
 @study.command(epilog="Example:  malletrain study run study.py --trials 30 --hours 12")
 @click.argument("file", metavar="STUDY", type=click.Path(path_type=Path))
-@click.option("--trials", type=click.IntRange(min=1), help="Until so many trials have completed or were pruned.")
-@click.option("--hours", type=click.FloatRange(min=0, min_open=True), help="For so long at most.")
+@click.option("--trials", type=click.IntRange(min=1), help="Until N trials have completed or were pruned.")
+@click.option(
+    "--hours",
+    type=click.FloatRange(min=0, min_open=True),
+    help="At most; trials that run then are tried again by the next run.",
+)
 @click.option(
     "--concurrent",
     metavar="auto|N",
     callback=_concurrent,
     default="auto",
     show_default=True,
-    help="How many trials at a time.",
+    help="Trials at a time; auto: until two wait for nodes.",
 )
 @_storage
-@click.option("--local", is_flag=True, help="Train in processes of this machine; needs no daemon.")
+@click.option("--local", is_flag=True, help="In processes of this machine, without a daemon.")
 def run(
     file: Path, trials: int | None, hours: float | None, concurrent: int | None, place: str | None, local: bool
 ) -> None:
-    """Begin a study, or go on with it, whatever ended it before."""
+    """Begin or continue a study. Exit status 1: not all trials have an answer."""
     wanted = definition.load(file)
     if trials is None and hours is None and not wanted.ends_by_itself:
         raise click.UsageError("say when the study is done: --trials N, --hours H, or both")
@@ -108,7 +111,7 @@ def run(
 @_storage
 @as_json
 def status(file: Path, place: str | None, as_json: bool) -> None:
-    """Say how many trials ended how, and what is best so far."""
+    """Show how trials ended, the best so far, node-hours."""
     kept = _load(file, place)
     counted = report.counts(kept)
     best = [report.row(trial) for trial in report.best_trials(kept)]
@@ -122,12 +125,12 @@ def status(file: Path, place: str | None, as_json: bool) -> None:
         click.echo(f"best: trial {row['trial']}, {_values(row['values'])}")
 
 
-@study.command(epilog="Example:  malletrain study best study.py --json > best.json")
+@study.command(epilog="Example:  malletrain study best study.py --json")
 @click.argument("file", metavar="STUDY", type=click.Path(path_type=Path))
 @_storage
 @as_json
 def best(file: Path, place: str | None, as_json: bool) -> None:
-    """Print the best trial, or with several directions the Pareto front: values, parameters, what it kept."""
+    """Print the best trial, or the Pareto front."""
     rows = [report.row(trial) for trial in report.best_trials(_load(file, place))]
     if not rows:
         raise StudyError("no trial has completed yet")
@@ -145,7 +148,7 @@ def best(file: Path, place: str | None, as_json: bool) -> None:
 @_storage
 @as_json
 def trials(file: Path, place: str | None, as_json: bool) -> None:
-    """List every trial: how it ended and why, its value, parameters, and what it has used."""
+    """List every trial: how it ended and why."""
     rows = [report.row(trial) for trial in _load(file, place).get_trials(deepcopy=False)]
     if as_json:
         say_json(rows)
@@ -165,16 +168,16 @@ def trials(file: Path, place: str | None, as_json: bool) -> None:
 )
 @click.option("--once", is_flag=True, help="Draw once and end.")
 def top(file: Path, place: str | None, interval: float, once: bool) -> None:
-    """Watch the study live, until Ctrl-C: every trial, its job, nodes and last figure."""
+    """Watch every trial live, with its job, nodes and last figure."""
     study_top.watch(lambda: progress.now(_load(file, place)), interval, once)
 
 
 @study.command("report", epilog="Example:  malletrain study report study.py --output study.html")
 @click.argument("file", metavar="STUDY", type=click.Path(path_type=Path))
 @_storage
-@click.option("--output", "-o", type=click.Path(path_type=Path), help="[default: STUDY's name in .html]")
+@click.option("--output", "-o", type=click.Path(path_type=Path), help="[default: STUDY.html]")
 def report_(file: Path, place: str | None, output: Path | None) -> None:
-    """Write one HTML page, which needs no network: history, importance, node-hours, faults."""
+    """Write one HTML page that needs no network."""
     path = output or file.with_suffix(".html")
     text = report.page(_load(file, place))
     try:

@@ -4,7 +4,6 @@ Rooms below `daemon` and `cli` never see it: they get plain values. It stands on
 its error has no base there; `ConfigError` carries the same `exit_status`.
 """
 
-from malletrain.config.doubtful import USUAL_START_S, doubts
 from malletrain.config.faults import ConfigError, ConfigFault
 from malletrain.config.load import (
     SYSTEM_FILE,
@@ -28,7 +27,6 @@ __all__ = [
     "SECTIONS",
     "SYSTEM_FILE",
     "TABLES",
-    "USUAL_START_S",
     "BudgetSection",
     "Config",
     "ConfigError",
@@ -36,7 +34,6 @@ __all__ = [
     "LimitSection",
     "Section",
     "WebSection",
-    "doubts",
     "load",
     "load_for_user",
     "load_or_defaults",

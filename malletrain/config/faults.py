@@ -118,7 +118,7 @@ def _nearest(key: str, known: Sequence[str], *, whole_file: bool) -> str:
     return f"; known here: {', '.join(known)}"
 
 
-_TABLE = re.compile(r"\s*\[\s*([A-Za-z0-9_.\"' -]+?)\s*\]\s*(#.*)?$")
+_TABLE = re.compile(r"\s*\[?\[\s*([A-Za-z0-9_.\"' -]+?)\s*\]\]?\s*(#.*)?$")
 _KEY = re.compile(r"\s*([A-Za-z0-9_.\"'-]+)\s*=")
 
 

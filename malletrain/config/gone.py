@@ -15,25 +15,48 @@ GONE: Mapping[tuple[str, ...], str] = {
         ],
         "the program of notify.hook gets each message as JSON, and sends it as the site likes",
     ),
+    **dict.fromkeys(
+        [("breaker", key) for key in ("slow_exits_per_hour", "ailing_nodes_per_hour", "faults_of_job")],
+        "it follows from breaker.preemptions_per_hour: a half, a tenth and a sixth of it",
+    ),
+    ("actuator", "audit_log"): "it is actuator.jsonl in the unit's LogsDirectory",
+    ("actuator", "starts_per_minute"): "the actuator starts 300 tasks in a minute at most",
+    ("actuator", "cancels_per_hour"): "the actuator cancels 2,000 tasks in an hour at most",
+    ("breaker", "pause_minutes"): "the daemon stands back for 30 minutes",
     ("breaker", "slow_cycles_per_hour"): "30 looks at slow cycles are too many on any machine",
+    ("loop", "horizon_s"): "horizons of 120 to 600 s were alike where they were measured: it is 300 s",
+    ("loop", "watch_interval_s"): "the queue is looked at five times a tick",
     ("loop", "forecast"): "choosing nodes by how long their holes may last gained nothing where it was measured",
     ("log", "format"): "the log is text on a terminal and JSON elsewhere",
+    ("pilot", "join_minutes"): "a pilot on which no worker joins leaves after 15 minutes",
+    ("pilot", "idle_minutes"): "a live job that trains nothing leaves its nodes after 30 minutes",
     ("pilot", "start_patience_s"): "it is two backfill cycles, which Slurm itself names",
     ("pool", "few_pilots"): "stage few has four pilots",
+    ("pool", "spare_hetjobs"): "`malletrain doctor` says which pool.keep_idle does no harm to the site's hetjobs",
     ("promise", "main_delay_mean"): "one promise on delays is kept: main_delay_p95",
     ("promise", "immediate_refusals"): "pool.keep_idle is what `srun -I` finds",
     ("promise", "chance"): "a promise is kept with a chance of 90 %",
     ("promise", "starts_per_minute"): "with controller_cycle 60 pilots start in a minute at most",
+    ("sizing", "account_shares"): "sizing.account_weights are the shares with objective fair",
+    ("sizing", "classes"): "jobs mix classes of nodes where that trains more",
+    ("sizing", "max_resizes"): "a change of size is weighed by what it costs",
+    ("sizing", "max_wait_minutes"): "a job without nodes gets its fewest after 30 minutes",
+    ("sizing", "max_weight"): "users give their jobs a weight of at most 1; operators may give more",
+    ("sizing", "profile"): "live jobs are measured, others looked at; `mtbatch --profile` says otherwise for a job",
     ("sizing", "turn_minutes"): "a turn has ten minutes",
+    ("sizing", "user_weights"): "charging.users gives a user an account, which sizing.account_weights weighs",
+    ("slurm", "command_timeout_s"): "Slurm's commands have 20 s, twice its own MessageTimeout",
     ("web", "session_hours"): "a browser stays signed in for eight hours",
     ("notify", "timeout_s"): "a program has 10 s",
     ("notify", "per_hour"): "a user gets 60 messages an hour at most",
     ("traces",): "the metrics have the times of ticks, looks and Slurm's commands",
 }
 
-#: Why a value of a key that is still there is gone: the key then has its default.
-GONE_VALUES: Mapping[tuple[str, ...], tuple[str, str]] = {
-    ("loop", "horizon_s"): ("auto", "a horizon by forecast gained nothing over 300 s where it was measured"),
+#: Keys of the tables of which there may be any number, by where those stand.
+GONE_IN_TABLES: Mapping[tuple[str, ...], Mapping[str, str]] = {
+    ("sizing", "limits"): dict.fromkeys(
+        ("by_user", "by_account"), "every node draws per_node; a group that draws otherwise has a limit of its own"
+    ),
 }
 
 
@@ -45,11 +68,19 @@ def without_gone(values: Mapping[str, Any]) -> tuple[dict[str, Any], dict[tuple[
         if (table := _table(kept, path)) is not None:
             del table[path[-1]]
             found[path] = why
-    for path, (value, why) in GONE_VALUES.items():
-        if (table := _table(kept, path)) is not None and table[path[-1]] == value:
-            del table[path[-1]]
-            found[path] = why
+    for path, keys in GONE_IN_TABLES.items():
+        if (parent := _table(kept, path)) is not None and isinstance(rows := parent[path[-1]], list):
+            parent[path[-1]] = [_row_without(keys, row, path, found) for row in rows]
     return kept, found
+
+
+def _row_without(
+    keys: Mapping[str, str], row: object, path: tuple[str, ...], found: dict[tuple[str, ...], str]
+) -> object:
+    if not isinstance(row, dict):
+        return row
+    found.update({(*path, key): why for key, why in keys.items() if key in row})
+    return {key: value for key, value in row.items() if key not in keys}
 
 
 def _table(values: dict[str, Any], path: tuple[str, ...]) -> dict[str, Any] | None:

@@ -15,7 +15,6 @@ from pydantic import (
     ConfigDict,
     Field,
     PrivateAttr,
-    ValidationInfo,
     field_validator,
     model_validator,
 )
@@ -74,20 +73,18 @@ class Section(BaseModel):
 
 
 class SlurmSection(Section):
-    """The harvest partition that pilots run in, and how Slurm is asked."""
+    """The harvest partition that pilots run in."""
 
     partition: NonEmptyWord = "harvest"
-    """Partition of the pilots: low PriorityTier, preemptible."""
+    """Partition that pilots run in: low PriorityTier, preemptible."""
     account: Word = ""
-    """Account that pilots are charged to; empty where the site keeps no accounts."""
+    """Account that pilots are charged to."""
     qos: Word = ""
-    """QOS of the pilots, best one with UsageFactor=0; empty for the account's default."""
+    """Their QOS, best with UsageFactor=0; empty: the account's default."""
     preemptible_partitions: list[NonEmptyWord] = []
-    """Main partitions whose jobs are meant to give way to other main jobs; `malletrain doctor` names all others."""
+    """Main partitions whose jobs other main jobs may preempt."""
     conf: AbsolutePath = ""
-    """Path of slurm.conf, handed on as SLURM_CONF; empty for Slurm's own search."""
-    command_timeout_s: Annotated[float, Field(ge=1, le=120)] = 10.0
-    """Seconds after which a Slurm command that has not answered is given up."""
+    """slurm.conf; empty: where Slurm looks itself."""
 
     def environment(self, own: Mapping[str, str]) -> dict[str, str]:
         """What Slurm's commands are run in: this process's `own`, pointed at the slurm.conf that is named."""
@@ -98,24 +95,18 @@ class ChargingSection(Section):
     """Whose account a job's node-hours count for, in budgets, shares and reports."""
 
     account: Literal["default_account", "default_wckey", "pilots"] = "default_account"
-    """`default_account` or `default_wckey`: the job's owner's in Slurm's accounting; `pilots`: slurm.account."""
+    """The job's owner's account or wckey in Slurm's accounting; `pilots`: slurm.account."""
     users: dict[Word, NonEmptyWord] = {}
-    """Accounts by user, such as {ada = "physics"}, which come before that."""
+    """Accounts of users who have another, or none there: {ada = "physics"}."""
 
 
 class ActuatorSection(Section):
     """The process that steers Slurm, where that is to be another one than the one that listens on the network."""
 
     socket: AbsolutePath = ""
-    """Its Unix socket, such as /run/malletrain/actuator.sock; empty: malletraind steers Slurm itself."""
+    """Its Unix socket; empty: malletraind steers Slurm itself."""
     listener: NonEmptyWord = "malletrain"
-    """The user that malletraind runs as: the actuator refuses requests of any other."""
-    audit_log: AbsolutePath = "/var/log/malletrain/actuator.jsonl"
-    """The actuator's own record of every act, a line of JSON each; appended to, mode 0600."""
-    starts_per_minute: Annotated[int, Field(ge=1, le=5000)] = 300
-    """Most tasks that the actuator starts in a minute, whatever it is ordered."""
-    cancels_per_hour: Annotated[int, Field(ge=1, le=100_000)] = 2000
-    """Most tasks that it cancels in an hour; the rest follow in the next one. Giving nodes back is not limited."""
+    """The user of malletraind; all others are refused."""
 
 
 #: Most pilots in stage `few`: enough for a job to grow and shrink, and no main job of any width meets more.
@@ -126,17 +117,15 @@ class PoolSection(Section):
     """Which nodes may be harvested, and how many at most."""
 
     keep_idle: Annotated[int, Field(ge=0)] = 1
-    """Idle nodes left alone, for `srun -I`, hetjobs, reservations, bursts; refilled when main jobs take them."""
-    spare_hetjobs: bool = False
-    """Keep fewer, and say so, where `keep_idle` holds a part of the last week's hetjobs alone; not with a promise."""
+    """Idle nodes left for `srun -I`, whole hetjobs, bursts."""
     keep_leaves: Annotated[int, Field(ge=0)] = 0
-    """Whole leaf switches left idle, of those that no main job is on, for jobs that need a leaf to themselves."""
+    """Leaf switches left idle, for jobs that need one alone."""
     stage: Literal["few", "whole"] = "whole"
-    """How far the site has taken MalleTrain on: `few` allows four pilots only, until its criteria are met."""
+    """`few`: four pilots, to begin with."""
     max_pilots: Annotated[int, Field(ge=1, le=5000)] = 100
-    """Most pilots at a time: slurmctld tries each blocked main job against each of them in every cycle."""
+    """Most pilots: slurmctld tries blocked main jobs against each."""
     include: list[NodeList] = []
-    """Only these nodes; empty: the harvest partition's, but for cloud nodes and those powered down when idle."""
+    """Only these; empty: the partition's, but for cloud and powered-down nodes."""
     exclude: list[NodeList] = []
     """Never these nodes."""
 
@@ -150,9 +139,9 @@ class PromiseSection(Section):
     """What the main queue is promised; the daemon keeps as few nodes idle, and as many pilots, as keep it."""
 
     main_delay_p95: Annotated[Seconds, Field(ge=0, le=3600)] | None = None
-    """95 % of main jobs start at most so much later than without pilots: seconds, or "2s", "500ms"; unset: none."""
+    """95 % of main jobs start at most so much later: seconds, "500ms"."""
     controller_cycle: Literal["off", "auto"] | Annotated[float, Field(ge=1.05, le=100)] = "off"
-    """slurmctld's main cycle takes at most so many times as long as without pilots; `auto`: 1.5 or harmless."""
+    """The main cycle takes at most so many times as long; `auto`: 1.5 or harmless."""
 
     @property
     def cycle_ratio(self) -> float | None:
@@ -166,38 +155,32 @@ class PilotSection(Section):
     """Times of one pilot."""
 
     max_minutes: Annotated[int, Field(ge=1, le=60)] = 60
-    """Longest time limit of a pilot; 30 to 60 suits most sites."""
+    """Longest time limit; at least 30 suits most sites."""
     max_nodes: Annotated[int, Field(ge=1, le=256)] = 256
-    """Most nodes of one pilot. Each holds one while that many pilots may be, else as many as hold all."""
+    """Most nodes of one, where `max_pilots` narrower ones would not hold all."""
     margin_s: Literal["auto"] | Annotated[float, Field(ge=0, le=3600)] = "auto"
-    """Seconds between a pilot's end and its hole's; `auto`: from Slurm's own configuration and measured exits."""
+    """Seconds from a pilot's end to its hole's; `auto`: by Slurm's settings, and measured."""
     leave_patience_s: Annotated[float, Field(ge=1, le=120)] = 10.0
-    """Seconds that a worker has to leave; for the main queue it is then killed. Fewer if its hole closes sooner."""
-
-    join_minutes: Annotated[float, Field(ge=0, le=1440)] = 15.0
-    """Minutes after which a pilot on which no worker has joined gives its node back; 0: never."""
-    idle_minutes: Annotated[float, Field(ge=0, le=1440)] = 30.0
-    """Minutes without a committed step after which a live job gives its nodes back; 0: never."""
+    """Seconds that a worker has to save and leave before it is killed."""
     sbatch: list[Literal["--exclusive", "--mem=0", "--time=1"]] = ["--exclusive", "--mem=0", "--time=1"]
-    """What pilots are submitted with; leave out what a submit filter of the site refuses."""
+    """Leave out what the site's submit filter refuses."""
+
+
+#: No light look follows sooner on another: each is one squeue, whatever the tick.
+SHORTEST_WATCH_S = 0.5
 
 
 class LoopSection(Section):
-    """How often the daemon looks, and how far ahead."""
+    """How often the daemon looks."""
 
     tick_s: Annotated[float, Field(ge=1, le=300)] = 10.0
-    """Seconds between two full looks at the cluster."""
-    watch_interval_s: Annotated[float, Field(ge=0.5, le=60)] = 2.0
-    """Seconds between two light looks at the main queue, for yielding in time; at most tick_s."""
-    horizon_s: Annotated[float, Field(ge=10, le=86400)] = 300.0
-    """Seconds within which a change of size must pay; 120 to 600 are alike on measured logs, other values worse."""
+    """Seconds between whole looks at the cluster; for yielding the queue is looked at five times as often."""
 
-    @field_validator("watch_interval_s")
-    @classmethod
-    def _quicker_than_ticks(cls, value: float, info: ValidationInfo) -> float:
-        if value > info.data.get("tick_s", value):
-            raise ValueError("is longer than tick_s: make it shorter, a fifth of tick_s is usual")
-        return value
+    @property
+    def watch_interval_s(self) -> float:
+        """Seconds between two light looks at the main queue, for yielding in time: a fifth of a tick, since a
+        backfill cycle that comes first preempts (2 s of 10: docs/explanation/promise.md has what that costs)."""
+        return max(SHORTEST_WATCH_S, self.tick_s / 5)
 
 
 class LimitSection(Section):
@@ -217,10 +200,6 @@ class LimitSection(Section):
     """Of something that each node draws (watts, licences), so much is there."""
     per_node: Annotated[float, Field(gt=0)] = 1.0
     """What a node of a job draws of it."""
-    by_user: dict[Word, Annotated[float, Field(ge=0)]] = {}
-    """What it draws in jobs of these users, where that differs."""
-    by_account: dict[Word, Annotated[float, Field(ge=0)]] = {}
-    """The same by account; a user's goes before."""
 
 
 class BudgetSection(Section):
@@ -240,35 +219,21 @@ class SizingSection(Section):
     """How nodes are shared out between malleable jobs."""
 
     policy: NonEmptyWord = "auto"
-    """Sizing policy by name: auto, exact, milp, lp, equal, or one that a plug-in brings."""
+    """auto, exact, milp, lp, equal, or a plug-in's."""
     objective: Literal["throughput", "jct", "srpt", "fair"] = "throughput"
-    """What sizes are best for: training in all, short completion times (jct: by rest, srpt: by rank), fair shares."""
+    """Most training, short completion (jct: by rest, srpt: by rank), or fair shares."""
     alpha: Annotated[float, Field(ge=0, le=100)] = 0.0
-    """Fairness: 0 for most throughput, 1 for proportional fairness, more for nearer to equal."""
-    profile: Literal["auto", "none", "passive", "active", "downward"] = "auto"
-    """How scalability is learnt: none, passive, active (sizes are tried), downward (large to small), auto."""
-    classes: Literal["mix", "one", "off"] = "mix"
-    """Where nodes differ: jobs are sized by class of nodes and may mix them, take one at a time, or go by count."""
+    """Fairness between jobs: 0 none, 1 proportional, more: more equal."""
     class_features: list[NonEmptyWord] = []
-    """Features of nodes that make a class of their own, beside GRES and processors; `memory`: so does memory."""
-    max_wait_minutes: Annotated[float, Field(ge=0)] = 30.0
-    """A job without nodes for so long gets its fewest for ten minutes, before others gain; 0: no such promise."""
+    """Features that tell classes of nodes apart, beside GRES and processors; or `memory`."""
     user_share: Annotated[float, Field(gt=0, le=1)] = 0.5
-    """Most of the nodes that one user's jobs hold while others want them, as a part of all; 1: any number."""
-    max_resizes: Annotated[int, Field(ge=0)] = 0
-    """Most jobs that change their size at one tick; 0: any number."""
-    max_weight: Annotated[float, Field(gt=0, le=1000)] = 1.0
-    """Most `--weight` that users may give a job of theirs; operators may give up to 1000."""
-    user_weights: dict[Word, Annotated[float, Field(gt=0, le=1000)]] = {}
-    """Weight of the jobs of each user named, such as {alice = 2.0}; 1 for the others."""
+    """Most of the nodes for one user while others wait."""
     account_weights: dict[Word, Annotated[float, Field(gt=0, le=1000)]] = {}
-    """The same by account."""
-    account_shares: dict[Word, Annotated[float, Field(gt=0)]] = {}
-    """For objective fair: parts of the node time that accounts should have; 1 for those that are not named."""
+    """Weights of accounts' jobs; with objective fair their shares."""
     limits: list[LimitSection] = []
-    """Caps, guaranteed shares, power and licences, each a [[sizing.limits]] with keys of its own."""
+    """Caps, guaranteed shares, power, licences: see below."""
     budgets: list[BudgetSection] = []
-    """Node-hours of accounts for each day, week or month, each a [[sizing.budgets]] with keys of its own."""
+    """Node-hours of accounts by day, week or month: see below."""
 
     @field_validator("budgets")
     @classmethod
@@ -283,14 +248,14 @@ class ApiSection(Section):
     """Where workers and people reach the daemon."""
 
     host: Annotated[str, Field(min_length=1)] = "0.0.0.0"  # noqa: S104  (workers on every compute node call it)
-    """Address to listen on; compute and login nodes must reach it."""
+    """Address to listen on, for compute and login nodes."""
     port: Annotated[int, Field(ge=0, le=65535)] = 8470
-    """Port to listen on; 0 for a free one (the default of --user)."""
+    """Port; 0: a free one (as with --user)."""
     url: str = ""
-    """URL that workers and people use; empty: http:// with this machine's full name and the port."""
+    """What workers and people use; empty: http://, this machine, the port."""
 
     certificate: AbsolutePath = ""
-    """Certificate (PEM) of an https `url`, for which the daemon vouches by MUNGE; empty: authorities do."""
+    """PEM of an https `url` that no authority signed: the daemon vouches by MUNGE."""
 
     @field_validator("url")
     @classmethod
@@ -306,11 +271,11 @@ class WebSection(Section):
     serve: bool = True
     """Whether there is one."""
     proxy_header: Annotated[str, Field(pattern=r"^([A-Za-z][A-Za-z0-9-]*)?$")] = ""
-    """Header in which the site's proxy names the user whom it has signed in, such as X-Remote-User; empty: none."""
+    """Header in which the site's proxy names the user, such as X-Remote-User."""
     proxy_address: str = ""
-    """IP address of that proxy, as the daemon sees it; the header of any other address counts for nothing."""
+    """Its IP address; no other's header counts."""
     proxy_secret_file: AbsolutePath = ""
-    """File with the secret that the proxy sends in X-MalleTrain-Proxy-Secret; mode 0400, the daemon's."""
+    """Mode 0400; the secret that it sends in X-MalleTrain-Proxy-Secret."""
 
     @field_validator("proxy_address")
     @classmethod
@@ -331,7 +296,7 @@ class NotifySection(Section):
     """How owners hear of their jobs' begin and end (`mtbatch --mail-type`)."""
 
     hook: list[str] = []
-    """Program and arguments; each message is its input, as JSON; such as ["/usr/local/bin/malletrain-mail"]."""
+    """Program and arguments; reads each message, as JSON."""
 
     @field_validator("hook")
     @classmethod
@@ -345,31 +310,39 @@ class StoreSection(Section):
     """The journal."""
 
     path: Annotated[AbsolutePath, Field(min_length=1)] = "/var/lib/malletrain/malletrain.db"
-    """SQLite file, on a local disk: SQLite's locks do not hold on NFS."""
+    """SQLite file, on a local disk: its locks fail on NFS."""
     min_free_mb: Annotated[int, Field(ge=0)] = 64
-    """MB (10^6 bytes) that must be free on its file system, else nothing new is started."""
+    """MB that must be free there, else nothing new starts."""
 
 
 class LogSection(Section):
     """The daemon's log, on stderr: readable text on a terminal, JSON otherwise; journald takes it from there."""
 
     level: Literal["debug", "info", "warning", "error"] = "info"
-    """Least level that is logged."""
+    """The least that is logged."""
 
 
 class BreakerSection(Section):
     """When the daemon steps back by itself."""
 
     preemptions_per_hour: Annotated[int, Field(ge=1)] = 20
-    """Preemptions in an hour above which no new pilot starts; pilots preempted within a minute count once."""
-    slow_exits_per_hour: Annotated[int, Field(ge=0)] = 10
-    """The same for pilots that were still there a minute after they should have left."""
-    ailing_nodes_per_hour: Annotated[int, Field(ge=0)] = 2
-    """The same for nodes that Slurm itself drained or set down within 15 minutes after a pilot."""
-    faults_of_job: Annotated[int, Field(ge=1, le=1000)] = 3
-    """Faults in an hour above which a job alone gets no nodes; twice as many of a user; of ailing nodes a third."""
-    pause_minutes: Annotated[float, Field(ge=1, le=1440)] = 30.0
-    """Minutes that it then stands back."""
+    """No pilot starts above so many; half as many late exits, a tenth of ailing nodes."""
+
+    @property
+    def slow_exits_per_hour(self) -> int:
+        """Pilots still there a minute after they should have left, above which no new pilot starts."""
+        return self.preemptions_per_hour // 2
+
+    @property
+    def ailing_nodes_per_hour(self) -> int:
+        """The same for nodes that Slurm itself drained or set down within 15 minutes after a pilot."""
+        return max(1, self.preemptions_per_hour // 10)
+
+    @property
+    def faults_of_job(self) -> int:
+        """Faults in an hour above which a job alone gets no nodes: a sixth, so that jobs that do harm stand back
+        before the whole site does."""
+        return max(1, self.preemptions_per_hour // 6)
 
 
 #: Pins are 10 to 40 ms of slurmctld each (docs/adr/0005-batched-deeds.md): so many are two seconds at most.
@@ -380,7 +353,7 @@ class Config(Section):
     """The whole file. Every value has a default: a small site names its partition and account."""
 
     operators: list[Word] = []
-    """Users who may drain nodes and steer everybody's malleable jobs; root always may."""
+    """Users, beside root, who may drain nodes and steer anybody's malleable jobs."""
     slurm: SlurmSection = SlurmSection()
     charging: ChargingSection = ChargingSection()
     actuator: ActuatorSection = ActuatorSection()

@@ -18,8 +18,8 @@ import structlog
 from malletrain import __version__
 from malletrain.config import Config
 from malletrain.daemon.process.systemd import Notifier
-from malletrain.daemon.site_rules import harvest_of
 from malletrain.domain.errors import InvalidInput
+from malletrain.site_rules import harvest_of
 from malletrain.slurm.actuator.audit_log import AuditLog
 from malletrain.slurm.actuator.bounds import ActuatorBounds
 from malletrain.slurm.actuator.server import Actuator, ActuatorServer
@@ -36,6 +36,10 @@ GOODBYE_S = 3.0
 DEFAULT_SOCKET = "/run/malletrain/actuator.sock"
 
 
+#: systemd names the unit's LogsDirectory in LOGS_DIRECTORY (systemd.exec(5)); this one where it does not.
+DEFAULT_LOGS = "/var/log/malletrain"
+
+
 def steer(settings: Config, file: Path, environ: Mapping[str, str]) -> int:
     """Carry out the listener's orders until SIGTERM or SIGINT; the exit status. `file`: where `settings` are from.
 
@@ -50,8 +54,8 @@ def steer(settings: Config, file: Path, environ: Mapping[str, str]) -> int:
             "actuator.socket is empty: malletraind steers Slurm by itself until it names this socket", socket=socket
         )
     check_not_alterable(file)
-    audit = AuditLog(Path(settings.actuator.audit_log), time.time)
-    commands = Commands(settings.slurm.environment(os.environ), settings.slurm.command_timeout_s)
+    audit = AuditLog(Path(environ.get("LOGS_DIRECTORY", DEFAULT_LOGS)) / "actuator.jsonl", time.time)
+    commands = Commands(settings.slurm.environment(os.environ))
     facts = site_facts.read(commands)
     harvest = harvest_of(settings, facts)
     # The listener is who looks at the queue.
@@ -82,8 +86,6 @@ def bounds_from(settings: Config) -> ActuatorBounds:
         max_pilots=settings.pool.pilots,
         include=node_names(settings.pool.include, "pool.include"),
         exclude=node_names(settings.pool.exclude, "pool.exclude"),
-        starts_per_minute=settings.actuator.starts_per_minute,
-        cancels_per_hour=settings.actuator.cancels_per_hour,
     )
 
 

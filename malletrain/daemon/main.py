@@ -60,14 +60,14 @@ THREAD_SWITCH_S = 0.001
 )
 @click.option(
     "--config", "file", type=click.Path(path_type=Path), metavar="FILE",
-    help=f"Configuration file.  [default: {config.SYSTEM_FILE}; none needed with --user]",
+    help=f"Configuration; none needed with --user.  [default: {config.SYSTEM_FILE}]",
 )  # fmt: skip
-@click.option("--user", "user_mode", is_flag=True, help="Serve your own jobs only: no rights and no file needed.")
-@click.option("--once", is_flag=True, help="Look, decide and act once, print what was done, and end.")
-@click.option("--dry-run", is_flag=True, help="Look and decide once, print what would be run and why, touch nothing.")
-@click.option("--observe", is_flag=True, help="Run without acting, and record what would have been harvested.")
-@click.option("--actuator", is_flag=True, help="Be the process that steers Slurm for another that listens.")
-@click.option("--check-config", is_flag=True, help="Check the configuration, say what is wrong with it, and end.")
+@click.option("--user", "user_mode", is_flag=True, help="Serve only your own jobs: no rights needed.")
+@click.option("--once", is_flag=True, help="Look, decide and act once, print it, and end.")
+@click.option("--dry-run", is_flag=True, help="Look and decide once, print what would be run; touch nothing.")
+@click.option("--observe", is_flag=True, help="Run with imagined pilots, without acting or listening.")
+@click.option("--actuator", is_flag=True, help="Steer Slurm for a malletraind that listens.")
+@click.option("--check-config", is_flag=True, help="Name everything wrong with the configuration, and end.")
 @click.version_option(__version__, prog_name="malletraind")
 def command(
     file: Path | None,
@@ -80,7 +80,8 @@ def command(
 ) -> None:
     """Train malleable PyTorch jobs on idle nodes, and leave before the main queue wants them.
 
-    SIGTERM and SIGINT end it in order; SIGHUP makes it read its configuration again.
+    SIGTERM and SIGINT end it in order, SIGHUP rereads the configuration. Killing it at any moment loses nothing;
+    pilots train on. Exit status 1 (2 with --once, --dry-run): Slurm does not answer, or the port or journal is taken.
     """
     if observe and (once or dry_run):
         raise click.UsageError("--observe runs on: it does not go with --once or --dry-run")
@@ -88,10 +89,10 @@ def command(
         raise click.UsageError("--actuator steers for another daemon: it goes with --config alone")
     settings = read_config(file, user_mode=user_mode, environ=os.environ)
     if check_config:
-        from malletrain.daemon.site_rules import policy_from, unknown_names
+        from malletrain.site_rules import policy_from, unknown_names
 
         policy_from(settings)
-        commands = Commands(settings.slurm.environment(os.environ), settings.slurm.command_timeout_s)
+        commands = Commands(settings.slurm.environment(os.environ))
         try:
             facts = site_facts.read(commands)
         except ClusterUnavailable as error:
@@ -99,8 +100,8 @@ def command(
             facts = None
         if faults := unknown_names(settings, facts):
             raise InvalidInput(str(file or config.SYSTEM_FILE), "\n".join(faults))
-        for doubt in config.doubts(settings):
-            click.echo(f"malletraind: {doubt}", err=True)
+        for gone in settings.gone:
+            click.echo(f"malletraind: {gone}", err=True)
         click.echo(f"{file or (config.SYSTEM_FILE if not user_mode else '--user')}: no faults")
         return
     log.configure(level=settings.log.level, environ=os.environ)
@@ -195,7 +196,7 @@ class DaemonProcess:
             loop = self._settings.loop
             schedule(timers, service, tick_s=loop.tick_s, watch_s=loop.watch_interval_s)
             timers.start()
-            self._tell_doubts()
+            self._tell_gone()
             self._log.info("serving", url=service.url, observe=self._observe, version=__version__)
             self._notifier.ready(f"serving {service.url}" if service.url else "observing")
             collections.begin()
@@ -218,7 +219,7 @@ class DaemonProcess:
 
                 return Observing.open(self._settings)
             slurm = self._settings.slurm
-            commands = Commands(slurm.environment(self._environ), slurm.command_timeout_s)
+            commands = Commands(slurm.environment(self._environ))
             beside = ThreadPoolExecutor(1, "site")
             asked = beside.submit(site_facts.read, commands).result  # while Python imports the rest
             beside.shutdown(wait=False)
@@ -261,13 +262,13 @@ class DaemonProcess:
         self._notifier.reloading(time.clock_gettime(time.CLOCK_MONOTONIC))
         self._settings = settings
         log.configure(level=settings.log.level, environ=self._environ)
-        self._tell_doubts()
+        self._tell_gone()
         self._log.info("configuration reloaded")
         return True
 
-    def _tell_doubts(self) -> None:
-        for doubt in config.doubts(self._settings):
-            self._log.warning("doubtful configuration", doubt=doubt)
+    def _tell_gone(self) -> None:
+        for gone in self._settings.gone:
+            self._log.warning("doubtful configuration", doubt=gone)
 
     def _serve_api(self, serve_forever: Callable[[], None], retired: threading.Event) -> None:
         try:

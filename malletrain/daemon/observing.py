@@ -18,7 +18,6 @@ from malletrain import __version__
 from malletrain.config import Config
 from malletrain.daemon.clock import SystemClock
 from malletrain.daemon.poll_backoff import PollBackoff
-from malletrain.daemon.site_rules import policy_from, rules_from
 from malletrain.domain.event import (
     DaemonStarted,
     DaemonStopped,
@@ -32,6 +31,7 @@ from malletrain.domain.job import Curve, MalleableJob
 from malletrain.loop.tick import Loop
 from malletrain.observe.observation import observation
 from malletrain.observe.shadow import NOBODY, ShadowCluster, ShadowWorkers
+from malletrain.site_rules import policy_from, rules_from
 from malletrain.slurm.cluster import SlurmCluster
 from malletrain.slurm.command import Commands
 from malletrain.slurm.site import site_facts
@@ -67,7 +67,7 @@ class Observing:
     def __init__(self, config: Config) -> None:
         self._log: structlog.stdlib.BoundLogger = structlog.get_logger("malletraind")
         self._clock = clock = SystemClock()
-        self._commands = Commands(config.slurm.environment(os.environ), config.slurm.command_timeout_s)
+        self._commands = Commands(config.slurm.environment(os.environ))
         facts = _with_partition(site_facts.read(self._commands), config.slurm.partition)
         rules = replace(rules_from(config, facts), max_nodes=1)  # imagined pilots hold a node each
         harvest = site_facts.Harvest(config.slurm.partition, config.slurm.account, config.slurm.qos)

@@ -26,8 +26,8 @@ class Rehearsal(Commands):
 
     pretends = True
 
-    def __init__(self, environment: Mapping[str, str], timeout_s: float) -> None:
-        super().__init__(environment, timeout_s)
+    def __init__(self, environment: Mapping[str, str]) -> None:
+        super().__init__(environment)
         self.noted: list[tuple[str, ...]] = []
 
     def run(self, argv: Sequence[str], timeout_s: float | None = None, text: bytes = b"") -> CommandResult:

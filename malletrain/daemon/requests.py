@@ -98,7 +98,7 @@ class LoopRequests:
         most = self._loop.rules.max_weight
         if job.weight > most and identity.role is not Role.OPERATOR:
             raise Refused(
-                f"--weight={job.weight:g} is more than users may give here (sizing.max_weight = {most:g}): give the "
+                f"--weight={job.weight:g} is more than users may give ({most:g}): give the "
                 "lesser ones of your jobs less, or ask an operator"
             )
         mail_user = self._address_for(job, identity)
@@ -240,8 +240,7 @@ class LoopRequests:
             delays = loop.ledger.promise.delays(-math.inf) if asked != subject else ()
         try:
             return explain(
-                subject, loop.views, loop.last_snapshot, loop.last_decision, events, sight, loop.waiting, delays,
-                loop.reserve_notice(),
+                subject, loop.views, loop.last_snapshot, loop.last_decision, events, sight, loop.waiting, delays
             )  # fmt: skip
         except InvalidInput as error:
             raise NotFound(str(error)) from error

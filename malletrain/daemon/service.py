@@ -34,14 +34,6 @@ from malletrain.daemon.poll_backoff import PollBackoff
 from malletrain.daemon.rehearsal import Rehearsal, Rehearsed, rehearse
 from malletrain.daemon.requests import LoopRequests
 from malletrain.daemon.run_health import RunHealth
-from malletrain.daemon.site_rules import (
-    breaker_rules,
-    excluded_nodes,
-    harvest_of,
-    policy_from,
-    proxy_secret_of,
-    rules_from,
-)
 from malletrain.daemon.site_watch import SiteWatch
 from malletrain.daemon.views.metrics import Metrics
 from malletrain.domain.decision import Action, Decision
@@ -65,10 +57,17 @@ from malletrain.loop.memory import MemoryJournal
 from malletrain.loop.ports import Cluster
 from malletrain.loop.rollout import summary
 from malletrain.loop.tick import Loop
-from malletrain.loop.trackers.hetjobs_seen import REMEMBERED_DAYS
+from malletrain.site_rules import (
+    breaker_rules,
+    excluded_nodes,
+    harvest_of,
+    policy_from,
+    proxy_secret_of,
+    rules_from,
+)
 from malletrain.slurm.actuator.client import ActuatorClient
 from malletrain.slurm.cluster import SlurmCluster
-from malletrain.slurm.command import Commands
+from malletrain.slurm.command import TIMEOUT_S, Commands
 from malletrain.slurm.past_arrivals import PERIODS_DAYS, past_arrivals
 from malletrain.slurm.read_pyslurm import PYTHON, choose
 from malletrain.slurm.site import site_facts
@@ -143,7 +142,6 @@ class Service:
         self._runs = RunHealth(self.metrics.run_failed, self.metrics.slurm_answers)
         self._commands = commands = Commands(
             config.slurm.environment(os.environ),
-            config.slurm.command_timeout_s,
             heard=self._heard_of_command,
         )
         self._apart: ActuatorClient | None = None
@@ -222,16 +220,13 @@ class Service:
             self._begin(self._disk)
 
     def _learn_arrivals(self, commands: Commands, facts: site_facts.SiteFacts) -> None:
-        """Main jobs of late by accounting: how they arrive, and those that are heterogeneous, which the reserve could
-        harm. Also where nothing is promised: people ask how many were late, and of how many."""
-        rules, ledger = self._loop.rules, self._loop.ledger
-        if not facts.accounting:
-            return
-        promised = rules.promise is not None and rules.promise.holds_nodes
-        days = PERIODS_DAYS[0] if promised else REMEMBERED_DAYS
-        arrivals = past_arrivals(commands, self._config.slurm.partition, days)
-        found, hetjobs = ledger.promise.learn(arrivals), ledger.hetjobs.learn(arrivals, self._clock.now())
-        self._log.info("main jobs by accounting", arrivals=found, hetjobs=hetjobs)
+        """How main jobs of late arrive, by accounting. Also where nothing is promised: people ask how many were late,
+        and of how many."""
+        promise = self._loop.rules.promise
+        if facts.accounting:
+            days = PERIODS_DAYS[0 if promise is not None and promise.holds_nodes else 1]
+            found = self._loop.ledger.promise.learn(past_arrivals(commands, self._config.slurm.partition, days))
+            self._log.info("main jobs by accounting", arrivals=found)
 
     # -- what timers call --------------------------------------------------------------------------------------
 
@@ -348,7 +343,7 @@ class Service:
         """What is wrong now, a line each: what /v1/health answers."""
         found = list(self._runs.ailments())
         snapshot, now = self._loop.last_snapshot, self._clock.now()
-        oldest = 3 * self._config.loop.tick_s + self._config.slurm.command_timeout_s
+        oldest = 3 * self._config.loop.tick_s + TIMEOUT_S
         if snapshot is None and now - self._begun > oldest:
             found.append("Slurm has not been seen yet: is slurmctld up? `scontrol ping` tells")
         elif snapshot is not None and now - snapshot.taken_at > oldest:
@@ -357,7 +352,7 @@ class Service:
 
     def rehearse(self, action: Action) -> Rehearsed:
         """The Slurm commands that `action` would come to now; nothing is run but those that look."""
-        commands = Rehearsal(self._config.slurm.environment(os.environ), self._config.slurm.command_timeout_s)
+        commands = Rehearsal(self._config.slurm.environment(os.environ))
         decided = () if self._loop.last_decision is None else self._loop.last_decision.actions
         return rehearse(action, decided, commands, self._harvest, self._owner_of, self._clock.now)
 
@@ -411,7 +406,7 @@ class Service:
         if not socket_path:
             return here
         # The longest order is four of Slurm's commands.
-        patience_s = 4 * self._config.slurm.command_timeout_s + 5.0
+        patience_s = 4 * TIMEOUT_S + 5.0
         self._apart = ActuatorClient(here, Path(socket_path), self._owner_of, patience_s)
         return self._apart
 
@@ -554,9 +549,8 @@ class Service:
         return self._why_unsafe() or self._loop.paused
 
     def notices(self) -> Sequence[str]:
-        """What people should know besides: why nothing starts, why fewer nodes stay idle than the file says, and how
-        far the stage of adoption is."""
-        found = [why for why in (self._why_paused(), self._loop.reserve_notice()) if why]
+        """What people should know besides: why nothing starts, and how far the stage of adoption is."""
+        found = [why for why in (self._why_paused(),) if why]
         if self._loop.crowded:
             found.append(f"no held tasks are added: {self._loop.crowded}")
         decision = self._loop.last_decision

@@ -2,16 +2,12 @@
 
 It is what `srun -I`, a hetjob, and the first jobs of a burst start on without waiting for anybody. Slurm fills nodes
 of the lowest Weight first, so the reserve is of those.
-
-Of a hetjob, Slurm starts the part that finds idle nodes, gives it up again where another part must preempt, and
-puts the whole off by cred_expire and a second (`_het_job_kill_now` in src/plugins/sched/backfill/backfill.c). Where
-no part finds nodes, it puts nothing off. So a reserve that holds a part of a hetjob alone is worse than none.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
@@ -29,28 +25,6 @@ class Reserve:
 
     kept: Mapping[str, str]
     leave: Mapping[str, str]
-
-
-@dataclass(frozen=True, slots=True)
-class HetjobWidth:
-    """A heterogeneous job: nodes of its smallest component, and of all its components."""
-
-    least: int
-    all: int
-
-
-def harmless_reserve(keep_idle: int, hetjobs: Iterable[HetjobWidth]) -> tuple[int, str]:
-    """The largest reserve of at most `keep_idle` nodes that holds a part of none of `hetjobs` without the whole, and
-    why it is smaller than `keep_idle`, or ''."""
-    nodes, why = keep_idle, ""
-    for job in sorted(set(hetjobs), key=lambda each: (-each.all, -each.least)):
-        if job.least <= nodes < job.all:
-            nodes = max(0, job.least - 1)
-            why = (
-                f"pool.keep_idle = {keep_idle} would let Slurm start a part of heterogeneous jobs of {job.all} nodes,"
-                " and put the whole off by minutes"
-            )
-    return nodes, why
 
 
 def plan_reserve(

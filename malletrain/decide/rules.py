@@ -40,9 +40,8 @@ class Rules:
         budgets: node-seconds of accounts for each day, week or month (`decide.entitlement.budgets`).
         max_wait_s: a job that has had no node for so long comes before the others' gain, for `turn_s`; 0: never.
         keep_idle: nodes that stay free, or are made free again, for `srun -I`, hetjobs, reservations and bursts.
-        spare_hetjobs: a reserve that holds only a part of the heterogeneous jobs of late is made smaller.
-        keep_why, cap_why: why `keep_idle` and `max_pilots` are what they are, where the site's promise (or
-            heterogeneous jobs) says it; else empty. Pilots beyond a cap with a reason leave; beyond another one none
+        keep_why, cap_why: why `keep_idle` and `max_pilots` are what they are, where the site's promise
+            says it; else empty. Pilots beyond a cap with a reason leave; beyond another one none
             starts.
         promise: what the site promises its main queue (`decide.promise`); None: nothing.
         keep_leaves: leaf switches that stay free as a whole, of those that no main job is on; their nodes count in
@@ -99,7 +98,6 @@ class Rules:
     max_wait_s: float = 1800.0
     turn_s: float = 600.0
     keep_idle: int = 0
-    spare_hetjobs: bool = False
     keep_why: str = ""
     cap_why: str = ""
     promise: MainPromise | None = None

@@ -95,7 +95,8 @@ def caps_of_doubtful(draft: Draft, inputs: Inputs) -> dict[int, int]:
             continue
         doubt = doubtful[job]
         usable = left - draft.unfit[job].nodes if job in draft.unfit else left
-        wanted = doubt.begun - has if has < doubt.begun else 0 if doubt.rests else _step(view, has, draft.narrowest)
+        again = max((size for size in range(has + 1, doubt.begun + 1) if view.job.permits(size)), default=has)
+        wanted = again - has if again > has else 0 if doubt.rests else _step(view, has, draft.narrowest)
         if 0 < wanted <= len(usable):
             caps[job] += wanted
             left = left.difference(sorted(usable)[:wanted])

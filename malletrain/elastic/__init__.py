@@ -26,10 +26,11 @@ if TYPE_CHECKING:
     from malletrain.elastic.gradients.sync_batchnorm import sync_batchnorm
     from malletrain.elastic.items import Items
     from malletrain.elastic.session import Session
+    from malletrain.elastic.session_options import Options
 
 __all__ = [
-    "Chosen", "ElasticError", "Items", "LearningRate", "PerWorker", "Schedule", "Session", "Streams", "ddp",
-    "environment_world", "mpi_world", "sync_batchnorm",
+    "Chosen", "ElasticError", "Items", "LearningRate", "Options", "PerWorker", "Schedule", "Session", "Streams",
+    "ddp", "environment_world", "mpi_world", "sync_batchnorm",
 ]  # fmt: skip
 
 #: Environment variable: the descriptor from which the script's process reads the daemon's welcome, a secret.
@@ -43,6 +44,7 @@ _HOMES = {
     "ElasticError": "malletrain.elastic.errors",
     "Items": "malletrain.elastic.items",
     "LearningRate": "malletrain.elastic.gradients.learning_rate",
+    "Options": "malletrain.elastic.session_options",
     "PerWorker": "malletrain.elastic.data.batch_size",
     "Schedule": "malletrain.elastic.gradients.learning_rate",
     "Session": "malletrain.elastic.session",

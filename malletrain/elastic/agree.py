@@ -54,7 +54,7 @@ def all_reduce(runtime: Runtime, tensor: torch.Tensor) -> torch.Tensor:
 
 def _check_place(runtime: Runtime) -> None:
     if runtime.share is not None:
-        raise ElasticError("call s.agree() and s.all_reduce() after the `with s.step():` block, not inside it")
+        raise ElasticError("call s.agree() after the `with s.step():` block, not inside it")
 
 
 def _sum(runtime: Runtime, make_table: Any) -> torch.Tensor:

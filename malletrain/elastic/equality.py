@@ -76,7 +76,7 @@ def judge(
         because.append(f"{_some(drawing)} draw random numbers by worker")
         remedies.append("virtual_shards=N")
     if not additive and not shards:
-        because.append("the loss compares samples of a batch with each other (additive_loss=False)")
+        because.append("the loss compares samples of a batch with each other (Options(additive_loss=False))")
         remedies.append("virtual_shards=N")
     if not fixed_batch:
         because.append("the batch changes with the number of workers")

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
 from types import TracebackType
+from typing import Self
 
 import torch
 
@@ -31,7 +34,7 @@ class Step:
         if backwards > 1 and (r.sharded or r.session_batch.noise):
             raise ElasticError(
                 "s.step(backwards=N) bears neither a sharded model nor a measured noise scale (a batch that changes "
-                "measures it: noise_scale=False)"
+                "measures it: Options(noise_scale=False))"
             )
         self._runtime = runtime
         self._weight = weight
@@ -41,7 +44,7 @@ class Step:
         self._waited_s = 0.0
         self._taken = 0
 
-    def __enter__(self) -> None:
+    def __enter__(self) -> Self:
         r = self._runtime
         if r.share is None:
             raise ElasticError("s.step() belongs into the body of `for batch in s.batches()`, once for each batch")
@@ -64,6 +67,30 @@ class Step:
             r.output_scale.begin(counts, share.batch)
         r.reducer.arm(counts, share.batch, self._commit, self._backwards)
         r.lifecycle.step_began = self._began
+        return self
+
+    def accumulate(self) -> AbstractContextManager[None]:
+        """A context manager around every backward pass but the last: gradients add up locally."""
+        return accumulate(self._runtime)
+
+    def inner_loop(self) -> AbstractContextManager[None]:
+        """A context manager around what adapts a copy of the model to one sample (a task), as in MAML and Reptile.
+        Enter it once for each of this worker's samples:
+
+            for x, y in zip(*batch):
+                with step.inner_loop():
+                    learner = copy.deepcopy(model)
+                    adapt(learner, x, y)  # optimizer steps, or torch.autograd.grad
+
+        In it, losses, gradients and optimizers are the sample's own: nothing is summed over workers. What the step
+        learns from the copies follows as its `backward()`, a loss or, where gradients are known already,
+        `torch.autograd.backward(list(model.parameters()), gradients)`.
+
+        Raises:
+            ElasticError: it is called outside the step; or inside, `backward()` reaches the session's model, or an
+                optimizer changes it.
+        """
+        return inner_loop(self._runtime)
 
     def _commit(self, outcome: StepOutcome) -> None:
         """Called at the end of backward: every member has the sums, or will get them, so the step stands."""
@@ -117,7 +144,7 @@ class Step:
                     "as many, on every worker"
                 )
             raise ElasticError(
-                "the step ended without a backward() outside s.accumulate(): every batch is trained on. Look at a "
+                "the step ended without a backward() outside step.accumulate(): every batch is trained on. Look at a "
                 "sample in the data set: next(iter(loader)) of elastic.ddp's loader begins a step"
             )
         r.any_block_made = True
@@ -148,6 +175,29 @@ class Step:
         if self._copy is not None:
             self._runtime.state.restore(*self._copy)
         self._runtime.reducer.reset_after_abort()
+
+
+@contextmanager
+def accumulate(runtime: Runtime) -> Iterator[None]:
+    """See `Step.accumulate`."""
+    before = runtime.reducer.accumulating
+    runtime.reducer.set_accumulating(True)
+    try:
+        yield
+    finally:
+        runtime.reducer.set_accumulating(before)
+
+
+@contextmanager
+def inner_loop(runtime: Runtime) -> Iterator[None]:
+    """See `Step.inner_loop`."""
+    if runtime.share is None:
+        raise ElasticError("step.inner_loop() belongs inside `with s.step() as step:`")
+    before, runtime.reducer.adapting = runtime.reducer.adapting, True
+    try:
+        yield
+    finally:
+        runtime.reducer.adapting = before
 
 
 def checked_weight(weight: float) -> float:

@@ -41,31 +41,17 @@ def why_to_pause(harm: HarmSignals, now: float, rules: BreakerRules) -> str:
     """Why nothing new may start now; empty when all is well. The gravest sign speaks."""
     if harm.unsound:
         return f"the harvest partition no longer gives way: {harm.unsound}"
-    for seen, per_hour, words, key in (
-        (harm.ailing_nodes, rules.ailing_nodes_per_hour, "nodes ailed after pilots", "ailing_nodes_per_hour"),
-        (
-            harm.preempted,
-            rules.preemptions_per_hour,
-            "times pilots were preempted, so yielding comes too late",
-            "preemptions_per_hour",
-        ),
-        (
-            harm.late_main_jobs,
-            rules.preemptions_per_hour,
-            "main jobs that Slurm preempted pilots for were later than promised",
-            "preemptions_per_hour",
-        ),
-        (harm.slow_exits, rules.slow_exits_per_hour, "pilots were slow to leave", "slow_exits_per_hour"),
-        (
-            harm.slow_cycles,
-            rules.slow_cycles_per_hour,
-            "looks found slurmctld's cycles longer than without pilots",
-            "pause_minutes",
-        ),
+    preemptions = rules.preemptions_per_hour
+    for seen, per_hour, words in (
+        (harm.ailing_nodes, rules.ailing_nodes_per_hour, "nodes ailed after pilots"),
+        (harm.preempted, preemptions, "times pilots were preempted, so yielding comes too late"),
+        (harm.late_main_jobs, preemptions, "main jobs that Slurm preempted pilots for were later than promised"),
+        (harm.slow_exits, rules.slow_exits_per_hour, "pilots were slow to leave"),
+        (harm.slow_cycles, rules.slow_cycles_per_hour, "looks found slurmctld's cycles longer than without pilots"),
     ):
         left = _left_s(seen, now, per_hour, rules.pause_s)
         if left > 0:
-            return f"within an hour more than {per_hour} {words}: nothing new starts for {left:.0f} s (breaker.{key})"
+            return f"within an hour more than {per_hour} {words}: nothing new starts for {left:.0f} s (see [breaker])"
     return ""
 
 

@@ -41,7 +41,6 @@ from malletrain.loop.trackers.costs import INDEPENDENT_ITEMS, RELAUNCH, TELLING_
 from malletrain.loop.trackers.daemon_urls import DaemonUrls
 from malletrain.loop.trackers.fair_share import FairShareUsage
 from malletrain.loop.trackers.harm_signals import HarmSignalTracker
-from malletrain.loop.trackers.hetjobs_seen import HetjobsSeen
 from malletrain.loop.trackers.hole_history import HoleTracker
 from malletrain.loop.trackers.jobs_behind import JobsBehind
 from malletrain.loop.trackers.main_jobs_met import MainJobsMet
@@ -92,7 +91,6 @@ class Ledger:
         self.conduct = Conduct()
         self.main_jobs = MainJobsMet()
         self.promise = PromiseTracker()
-        self.hetjobs = HetjobsSeen()
         self.behind = JobsBehind()
         self.urls = DaemonUrls()
         #: Since when a daemon has been there to hear workers (Unix seconds).
@@ -115,7 +113,6 @@ class Ledger:
             self.conduct.apply(event)
             self.main_jobs.apply(event)
             self.promise.apply(event)
-            self.hetjobs.apply(event)
             self.urls.apply(event)
             if isinstance(event.payload, DaemonStarted):
                 self.heard_since = event.at

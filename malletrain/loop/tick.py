@@ -134,10 +134,6 @@ class Loop:
         wanted = JobView(job, JobPhase.ANNOUNCED, curve=job.given_curve and plausible(job.given_curve))
         return admission_refusal(wanted, views, pool.supply(self.rules), pool.seen_s, self._clock.now(), self.policy)
 
-    def reserve_notice(self) -> str:
-        """Why fewer nodes stay idle than the site's rules say, or ''."""
-        return self.ledger.hetjobs.notice(self.rules)
-
     def waiting(self, job_id: int) -> str:
         """Why a job that could train has no node, with an estimate, or trains nothing on those that it has; "" where
         it trains, is held or over."""
@@ -304,14 +300,12 @@ class Loop:
         return replace(self.rules.with_exits(exits.usual_s()), free_s=exits.free_s())
 
     def _promised(self, snapshot: Snapshot) -> Rules:
-        """These rules, with the reserve and the number of pilots that keep the site's promise now, and spare
-        heterogeneous jobs."""
-        now, tracker, hetjobs = self._clock.now(), self.ledger.promise, self.ledger.hetjobs
-        hetjobs.look(snapshot, self.rules.harvest_partition, now)
+        """These rules, with the reserve and the number of pilots that keep the site's promise now."""
+        now, tracker = self._clock.now(), self.ledger.promise
         tasks = {pilot.task for view in self.views.values() for pilot in view.staying}
         with self._guard:  # people ask for its figures meanwhile
             tracker.look(snapshot, len(tasks), self.ledger.exits.usual_s(), now, self.rules)
-            return hetjobs.rules(tracker.rules(self._rules_now(), snapshot, now))
+            return tracker.rules(self._rules_now(), snapshot, now)
 
     def _situation(self, snapshot: Snapshot) -> Situation:
         now = self._clock.now()

@@ -13,7 +13,7 @@ class Passes:
 
     Attributes:
         count: how many have optimizers' steps of their own: N of `s.step(backwards=N)`.
-        held: those that another one of the same pass follows: each belongs into `with s.accumulate():`.
+        held: those that another one of the same pass follows: each belongs into `with step.accumulate():`.
     """
 
     count: int

@@ -118,7 +118,7 @@ class Recorder:
                 _nudge(session)
 
         def short_epochs(session: Session, count: int) -> Iterator[int]:
-            session.join()
+            session._runtime.join()
             begin = int(os.environ.get(EPOCH_VARIABLE) or 0)
             if begin and self._begun is None and self._name not in JOINERS:
                 session._runtime.position.epoch, session._runtime.position.cursor = begin, 0
@@ -264,7 +264,7 @@ class Recorder:
         session = self._session
         if session is None:
             return
-        claim = session.equality
+        claim = session.info.equality
         additive = not claim.startswith(("statistical", "virtual shards"))
         # A copy that a step makes for itself, as of gradients, is none of what is kept.
         state = compared_state(session, frame, self._script)
@@ -291,7 +291,7 @@ class Recorder:
             "first_own": self._first_own,
             "own": {**own_values(session, frame, self._script), **own},
             "trace": torch.tensor(self._trace, dtype=torch.float64),
-            "names": [name for name, _ in session.model.named_parameters()],
+            "names": [name for name, _ in session._runtime.model.named_parameters()],
             "step": session.steps_done,
             "epoch": session.epoch,
             "first_epoch": self._first_epoch,
@@ -308,7 +308,7 @@ class Recorder:
 
 def _marks(session: Session) -> Iterator[float]:
     """Two numbers for each parameter, by which a difference shows: its sum, and one that weighs each element."""
-    for each in session.model.parameters():
+    for each in session._runtime.model.parameters():
         flat = local(each).detach().flatten()
         flat = (torch.view_as_real(flat).flatten() if flat.is_complex() else flat).double()
         flat = flat[:: 1 + len(flat) // MAX_MARKED]
@@ -321,7 +321,7 @@ def _steps_of(session: Session, epochs: int) -> int:
     sampler = session._runtime.sampler
     if not isinstance(sampler, Sampler):
         return STEPS_OF_TRAINING
-    return epochs * max(1, -(-sampler.epoch_length // session.batch_size))
+    return epochs * max(1, -(-sampler.epoch_length // session.info.batch_size))
 
 
 def _untracked(session: Session) -> list[str]:
@@ -347,13 +347,13 @@ def _shorten(session: Session, epochs: int) -> None:
     if not isinstance(sampler, Sampler) or epochs < 1 or sampler.batch_ends(0):
         return
     steps = max(STEPS_OF_EPOCH, -(-STEPS_OF_TRAINING // epochs))
-    sampler.epoch_length = min(sampler.epoch_length, steps * session.batch_size)
+    sampler.epoch_length = min(sampler.epoch_length, steps * session.info.batch_size)
 
 
 def _nudge(session: Session) -> None:
     chance = torch.Generator().manual_seed(0)
     with torch.no_grad():
-        trained = [each for each in session.model.parameters() if each.requires_grad]
+        trained = [each for each in session._runtime.model.parameters() if each.requires_grad]
         for parameter in map(local, trained):
             if parameter.is_floating_point() or parameter.is_complex():
                 wide = torch.complex128 if parameter.is_complex() else torch.float64

@@ -40,7 +40,7 @@ def compared_state(session: Session, frame: types.FrameType | None, folder: Path
         frame: where the script is; the frames that have called it, too, are looked through.
         folder: of the script: frames of files elsewhere, as of a library, are passed over.
     """
-    model, runtime = session.model, session._runtime
+    model, runtime = session._runtime.model, session._runtime
     found: list[tuple[str, torch.Tensor]] = list(model.named_parameters())
     found += [(f"buffer {name}", each) for name, each in model.named_buffers()]
     for name, tracked in runtime.state.tracked.items():
@@ -60,7 +60,7 @@ def own_values(session: Session, frame: types.FrameType | None, folder: Path) ->
     Args:
         frame, folder: see `compared_state`.
     """
-    parts = [*session.model.parameters(), *session.model.buffers()]
+    parts = [*session._runtime.model.parameters(), *session._runtime.model.buffers()]
     most = max(MAX_OBJECTS, sum(each.numel() for each in parts))  # an average is no larger than what it is of
     seen = {*map(id, parts), *map(id, session._runtime.state.optimizers), id(session), id(session._runtime)}
     queue = deque(

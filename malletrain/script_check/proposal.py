@@ -88,7 +88,7 @@ def propose(text: str) -> Proposal:
     found = _find(tree)
     if isinstance(found, str):
         return Proposal(text, [found])
-    name = _free_name(tree)
+    name = _free_name(tree, "s", "session")
     return _change(text, tree, replace(found, session=f"self.{name}" if found.session == "self.s" else name))
 
 
@@ -129,19 +129,19 @@ def _other_loader(tree: ast.Module) -> str:
         if is_other:
             return (
                 f"line {node.lineno}: this DataLoader is not torch's: give Session its map-style data set and "
-                "batch_size, or elastic.Streams (see docs/how-to/researcher-script.md)"
+                "batch_size, or elastic.Streams (see docs/how-to/researcher-data.md)"
             )
     return ""
 
 
-def _free_name(tree: ast.Module) -> str:
-    """A name for the session that the script does not use."""
+def _free_name(tree: ast.Module, *wanted: str, attributes: bool = True) -> str:
+    """One of these names, or one like the last, that the script does not use, also for no attribute."""
     used = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
     used |= {node.arg for node in ast.walk(tree) if isinstance(node, ast.arg)}
-    used |= {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
+    used |= {node.attr for node in ast.walk(tree) if attributes and isinstance(node, ast.Attribute)}
     used |= {each.asname or each.name for node in ast.walk(tree) if isinstance(node, _Import) for each in node.names}
-    numbered = (f"session{number}" for number in itertools.count(2))
-    return next(name for name in itertools.chain(("s", "session"), numbered) if name not in used)
+    numbered = (f"{wanted[-1]}{number}" for number in itertools.count(2))
+    return next(name for name in itertools.chain(wanted, numbered) if name not in used)
 
 
 # --- finding ------------------------------------------------------------------------------------------------------
@@ -435,9 +435,12 @@ def _change(text: str, tree: ast.Module, found: _Found) -> Proposal:
         if lines[number - 1].strip():
             lines[number - 1] = "    " + lines[number - 1]
     count = "" if passes is None or passes.count == 1 else f"backwards={passes.count}"
-    inserts.setdefault(first, []).append(f"{indent}with {found.session}.step({count}):")
-    for held in () if passes is None else passes.held:
-        inserts.setdefault(held.lineno, []).append(f"{indent}    with {found.session}.accumulate():")
+    parts = [] if passes is None else passes.held
+    step = _free_name(tree, "step", "one_step", attributes=False)
+    named = f" as {step}" if parts else ""
+    inserts.setdefault(first, []).append(f"{indent}with {found.session}.step({count}){named}:")
+    for held in parts:
+        inserts.setdefault(held.lineno, []).append(f"{indent}    with {step}.accumulate():")
         for number in range(held.lineno, (held.end_lineno or held.lineno) + 1):
             lines[number - 1] = "    " + lines[number - 1]
     _replace(lines, found.batches.iter, _with_batches(found.batches.iter, found.session))
@@ -462,8 +465,20 @@ def _change(text: str, tree: ast.Module, found: _Found) -> Proposal:
         if number <= len(lines) and line != "\0":
             changed.append(line)
     notes += _notes(text, tree, found.session)
+    notes += _further_loops(tree, found)
     malleable, of_state = with_state("\n".join(changed) + "\n", found.session)
     return Proposal(malleable, notes + of_state)
+
+
+def _further_loops(tree: ast.Module, found: _Found) -> Iterator[str]:
+    """Other loops that train, which are left as they are: a stage after this one, say."""
+    parts = [part for part in (found.epochs, found.function) if part is not None]
+    changed = {id(loop) for part in parts for loop in _loops(part)}
+    for node in tree.body:
+        others = [loop for loop in _loops(node) if not changed & {id(each) for each in _loops(loop)}]
+        training = next((loop for loop in others if _calls(loop, "backward")), None)
+        if training is not None:
+            yield f"line {training.lineno}: another loop that trains: it needs a Session of its own, after finish()"
 
 
 def _may_be_none(tree: ast.Module) -> set[str]:

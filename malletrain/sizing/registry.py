@@ -1,4 +1,4 @@
-"""Policies by name: those shipped here, and those that other packages add.
+"""Policies by name: the core's, and plug-ins, those of `malletrain.sizing.papers` and of other packages alike.
 
 A package adds one with an entry point in the group `malletrain.policies` that names a class without arguments:
 
@@ -17,38 +17,39 @@ from malletrain.sizing.policy import Policy
 GROUP = "malletrain.policies"
 DEFAULT = "auto"
 
-#: Those shipped here, whatever else is installed. Imported when asked for: a solver takes a tenth of a second.
-SHIPPED = {
+#: Those that are always there. Imported when asked for: a solver takes a tenth of a second.
+CORE = {
     "auto": "malletrain.sizing.policies.exact:Auto",
-    "budget": "malletrain.sizing.policies.budget:Budget",
-    "deadline": "malletrain.sizing.policies.deadline:Deadline",
-    "efficiency": "malletrain.sizing.policies.max_min:Efficiency",
-    "elastic_batch": "malletrain.sizing.policies.variable_batch:ElasticBatch",
-    "equal": "malletrain.sizing.policies.max_min:Equal",
+    "equal": "malletrain.sizing.policies.equal:Equal",
     "exact": "malletrain.sizing.policies.exact:Exact",
-    "goodput": "malletrain.sizing.policies.variable_batch:Goodput",
-    "greedy": "malletrain.sizing.policies.greedy:Greedy",
-    "ladder": "malletrain.sizing.policies.ladder:Ladder",
+    "goodput": "malletrain.sizing.policies.goodput:Goodput",
     "lp": "malletrain.sizing.policies.lp:Lp",
-    "matching": "malletrain.sizing.policies.matching:Matching",
     "milp": "malletrain.sizing.policies.milp:Milp",
-    "utility": "malletrain.sizing.policies.max_min:Utility",
 }
+
+#: Where this package's own plug-ins are.
+_PAPERS = "malletrain.sizing.papers."
 
 
 def names() -> tuple[str, ...]:
     """Every known policy's name, sorted."""
-    return tuple(sorted({*SHIPPED, *(e.name for e in entry_points(group=GROUP))}))
+    return tuple(sorted({*CORE, *(e.name for e in entry_points(group=GROUP))}))
+
+
+def shipped() -> tuple[str, ...]:
+    """The names of the policies that come with this package, sorted."""
+    own = (e.name for e in entry_points(group=GROUP) if e.value.startswith(_PAPERS))
+    return tuple(sorted({*CORE, *own}))
 
 
 def policy(name: str) -> Policy:
-    """The policy of that name. Shipped names cannot be taken by others.
+    """The policy of that name. Names of the core cannot be taken by others.
 
     Raises:
         InvalidInput: no such policy, with the known ones; or one that does not load, with why.
     """
-    if name in SHIPPED:
-        module, _, attribute = SHIPPED[name].partition(":")
+    if name in CORE:
+        module, _, attribute = CORE[name].partition(":")
         found: Policy = getattr(importlib.import_module(module), attribute)()
         return found
     matching = [e for e in entry_points(group=GROUP) if e.name == name]

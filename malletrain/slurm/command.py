@@ -30,6 +30,9 @@ _ERRORS = (
     "Authentication failure",
 )  # fmt: skip
 
+#: Slurm's own commands wait so long twice for slurmctld by default (MessageTimeout, slurm.conf(5)), then give up.
+TIMEOUT_S = 20.0
+
 #: Seconds between two checks of a running command for its deadline and for a shutdown.
 _POLL_INTERVAL_S = 0.25
 
@@ -72,7 +75,7 @@ class Commands:
     def __init__(
         self,
         environment: Mapping[str, str] | None = None,
-        timeout_s: float = 10.0,
+        timeout_s: float = TIMEOUT_S,
         elapsed: Callable[[], float] = time.monotonic,
         heard: Callable[[str, float, bool], None] | None = None,
     ) -> None:

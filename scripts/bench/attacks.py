@@ -194,7 +194,7 @@ def bench(options: argparse.Namespace) -> int:
     folder = f"/tmp/mtattacks-{secrets.token_hex(3)}"
     try:
         with Lab.up(folder, config) as lab:
-            settings = {"loop": [f"tick_s = {options.tick}"], "pilot": ["join_minutes = 0"]}
+            settings = {"loop": [f"tick_s = {options.tick}"]}
             with Site(lab, settings=settings) as site:
                 site.start()
                 site.harvest("alice", options.nodes, payload="exec sleep 86400")

@@ -109,7 +109,7 @@ def play(options: argparse.Namespace) -> dict[str, Any]:
     config = lab_config(options.nodes, options.profile, preemption=True)
     loop = FAST_LOOP if options.profile == "fast" else []
     if options.tick is not None:
-        loop = [f"tick_s = {options.tick}", f"watch_interval_s = {min(1.0, options.tick)}"]
+        loop = [f"tick_s = {options.tick}"]
     settings = {"loop": loop, "pool": [f"keep_idle = {options.keep_idle}"]}
     try:
         with Lab.up(directory / "lab", config) as lab, Site(lab, settings=settings) as site:

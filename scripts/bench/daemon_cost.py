@@ -44,7 +44,7 @@ def main() -> int:
     try:
         with Lab.up(f"/tmp/mtbench-{secrets.token_hex(3)}", config, deadline_s=120) as lab:
             fill(lab, options)
-            settings = {"loop": [f"tick_s = {options.tick}"], "slurm": ["command_timeout_s = 60"]}
+            settings = {"loop": [f"tick_s = {options.tick}"]}
             with Site(lab, settings=settings) as site:
                 bench(lab, site, options)
     except LabError as error:

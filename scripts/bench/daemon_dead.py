@@ -43,9 +43,7 @@ def main() -> int:
 
 
 def measure(lab: Lab, without: Lab, minutes: float) -> int:
-    with Site(
-        lab, settings={"loop": ["tick_s = 2.0", "watch_interval_s = 1.0"], "pilot": ["max_minutes = 5"]}
-    ) as site:
+    with Site(lab, settings={"loop": ["tick_s = 2.0"], "pilot": ["max_minutes = 5"]}) as site:
         site.start()
         script = Path(lab.env_for("alice")["HOME"]) / "paced.sh"
         command = shlex.join([sys.executable, f"{ROOT}/scripts/bench/paced_training.py"])

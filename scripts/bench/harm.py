@@ -6,7 +6,7 @@ switch; staff makes reservations meanwhile. Times of the log are divided by a fa
 
     python -m scripts.bench.harm --log LOG.swf.gz --profile fast --seconds 480 --json run1.json
     python -m scripts.bench.harm --log LOG.swf.gz --profile site --promise 'main_delay_p95 = "2s"'
-    python -m scripts.bench.harm --log LOG.swf.gz --profile site --skip-epilog --loop 'watch_interval_s = 0.5' ...
+    python -m scripts.bench.harm --log LOG.swf.gz --profile site --skip-epilog --loop 'tick_s = 5' ...
     python -m scripts.bench.harm --summarise run1.json run2.json
 
 With `--promise` the daemon knows no arrivals at first: its reserve is the whole machine until it has seen some fifty.
@@ -291,7 +291,8 @@ def harvest_of(
     trace.write_text(node_changes(idle_spans(base.busy(epilog_s), base.lab.nodes, begin, end), begin))
     answer = directory / "replay.json"
     argv = [str(BIN / "malletrain"), "replay", str(trace), "--mix", "endless:1", "--policy", "exact"]
-    argv += ["--activate", f"{activate:.1f}", "--keep-idle", str(reserve), "--end", f"{end:.0f}"]
+    (directory / "replay.toml").write_text(f"[replay]\nkeep_idle = {reserve}\n")
+    argv += ["--activate", f"{activate:.1f}", "--config", str(directory / "replay.toml"), "--end", f"{end:.0f}"]
     subprocess.run([*argv, "--json", str(answer)], check=True, stdout=subprocess.DEVNULL)
     possible = next(iter(json.loads(answer.read_text())["policies"].values()))
     return {

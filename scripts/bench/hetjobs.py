@@ -37,7 +37,6 @@ def main() -> int:
     parser.add_argument("--nodes", type=int, default=8, help="nodes of the lab, a multiple of 4")
     parser.add_argument("--sizes", default="1,3", help="nodes of the components")
     parser.add_argument("--keep-idle", type=int, default=1, help="pool.keep_idle")
-    parser.add_argument("--ignore", action="store_true", help="pool.spare_hetjobs = false")
     parser.add_argument("--leave-s", type=int, default=0, help="a pilot's script takes up to so long to end")
     parser.add_argument("--alone", type=int, default=5, help="rounds without pilots")
     parser.add_argument("--follow", action="store_true", help="wait until a job that was put off has started")
@@ -51,10 +50,7 @@ def main() -> int:
     quick = FAST_LOOP if options.profile == "fast" else []
     settings = {
         "loop": quick,
-        "pool": [
-            f"keep_idle = {options.keep_idle}",
-            f"spare_hetjobs = {'false' if options.ignore else 'true'}",
-        ],
+        "pool": [f"keep_idle = {options.keep_idle}"],
         "breaker": ["preemptions_per_hour = 10000"],
     }
     load = os.getloadavg()[0]

@@ -99,7 +99,7 @@ def main() -> int:
     try:
         with Lab.up(directory / "lab", LabConfig(nodes=3, profile=options.profile, users=True)) as lab:
             settings = {
-                "loop": [f"tick_s = {options.tick}", f"watch_interval_s = {min(1.0, options.tick)}"],
+                "loop": [f"tick_s = {options.tick}"],
                 "breaker": ["preemptions_per_hour = 10000"],
             }
             with Site(lab, settings=settings) as site:

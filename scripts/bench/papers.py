@@ -4,7 +4,7 @@
 
 For each seed paper: what it claims, what was measured here against what, with 95 % intervals. It runs parts of the
 benches `advisor`, `policies` and of the replay; each of them has more. `--quick` takes the fewest runs that give an
-interval. `--write` puts the table into docs/figures.md, dated; it is run by hand.
+interval. `--write` puts the table into docs/figures.md; it is run by hand.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ import argparse
 import json
 import sys
 from argparse import Namespace
-from datetime import UTC, datetime
 from pathlib import Path
 from statistics import fmean
 
@@ -21,13 +20,10 @@ import numpy as np
 
 from malletrain.domain.job import ResizeCosts
 from malletrain.replay import Window, cluster_trace, mix, parse_policy, read_trace, replay
-from scripts.bench import advisor, policies
+from scripts.bench import advisor, figures, policies
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "figures.md"
-BEGIN_MARK, END_MARK = "<!-- scripts.bench.papers -->", "<!-- end -->"
-
-#: A paper, what it claims, what was measured and against what, the figure, and the command that has more.
-Row = tuple[str, str, str, str, str]
+#: A paper, what it claims, what was measured and against what, and the figure.
+Row = tuple[str, str, str, str]
 
 
 def cell(values: list[float], digits: int = 3) -> str:
@@ -39,21 +35,19 @@ def bftrainer(data: Path, days: int) -> list[Row]:
     """Whole days of Summit's first 1,024 nodes, 30 endless ImageNet jobs, stalls of 18 and 12 s."""
     log = read_trace(data / "bftrainer" / "summit_node_events.csv.gz")
     jobs = mix("imagenet:30", ResizeCosts(activate_s=20.0, grow_s=18.0, shrink_s=12.0))
-    names = ("auto", "bftrainer", "bftrainer:120", "equal", "one-node")
+    names = ("auto", "bftrainer", "equal", "one-node")
     shares: dict[str, list[float]] = {name: [] for name in names}
     for day in [1 + 13 * i // max(1, days) for i in range(days)]:
         window = Window(start_after=86400.0 * day, end_after=86400.0 * (day + 1), first_node=0, node_count=1024)
         found = replay(cluster_trace(log, window), jobs, [parse_policy(n, None) for n in names], processes=1)
         for name in names:
             shares[name].append(found.scores[name].share_of_ideal or 0.0)
-    more = "`replay_quality`"
     head = "BFTrainer (arXiv 2106.12091)", "up to 93 % of the efficiency of dedicated nodes"
-    rows = [(*head, f"training as a part of the best at no cost, Summit, {days} days", cell(shares["auto"]), more)]
-    for name, what in (("bftrainer", "its objective and its horizon of 10 s, solved exactly"),
-                       ("bftrainer:120", "its objective at 120 s, solved exactly"), ("equal", "an equal split"),
+    rows = [(*head, f"of the best at no cost, {days} days", cell(shares["auto"]))]
+    for name, what in (("bftrainer", "its objective at its 10 s, solved exactly"), ("equal", "an equal split"),
                        ("one-node", "one node a job, no resizes")):  # fmt: skip
         gains = [a / b for a, b in zip(shares["auto"], shares[name], strict=True)]
-        rows.append((*head, f"times what {what} trains", cell(gains), more))
+        rows.append((*head, f"times {what}", cell(gains)))
     return rows
 
 
@@ -63,15 +57,13 @@ def malletrain(data: Path, runs: int) -> list[Row]:
     rows: list[Row] = []
     head = "MalleTrain (ICPE 2024)", "up to 22.3 % more training; against what is not known here"
     for mix_name in ("ImageNet", "Children of measured"):
-        named = advisor.waves(data, range(4, 4 + runs), 0.5, mix_name, ("active", "linear", "one exponent"))
+        named = advisor.waves(data, range(4, 4 + runs), 0.5, mix_name, ("active", "linear"))
         for found in named.values():
             share = [run[0] for run in found["active"]]
-            data_name = f"{mix_name} models, Summit, {runs} half hours"
-            rows.append((*head, f"training as a part of an oracle's, {data_name}", cell(share), "`advisor`"))
-            for other in ("linear", "one exponent"):
-                gains = [a[0] / b[0] for a, b in zip(found["active"], found[other], strict=True)]
-                what = "perfect scaling for all" if other == "linear" else "n^.9 for all"
-                rows.append((*head, f"times what {what} trains, {data_name}", cell(gains), "`advisor`"))
+            data_name = f"{mix_name} models, {runs} half hours"
+            rows.append((*head, f"of an oracle's training, {data_name}", cell(share)))
+            gains = [a[0] / b[0] for a, b in zip(found["active"], found["linear"], strict=True)]
+            rows.append((*head, f"times perfect scaling for all, {data_name}", cell(gains)))
     return rows
 
 
@@ -111,38 +103,36 @@ def others(args: Namespace) -> list[Row]:
     saxena = "Saxena et al. (MASCOTS 2020)", "2x the jobs, completion up to 10x faster"
     for name in ("all samples alike", "by gradient statistics", "goodput, by gradient statistics"):
         line = batch[f"{name}, arrivals x 1"]
-        what = f"completion shorter, times, than with users' batches: {name}; Pollux workloads, 64 GPUs"
-        rows.append((*saxena, what, text(line["mean_completion_ratio"]), "`policies batch`"))
+        what = f"times shorter completion than with users' batches: {name}"
+        rows.append((*saxena, what, text(line["mean_completion_ratio"])))
     tpds = "Liu et al. (TPDS 2024)", "within 2.04 % of the optimal completion time"
     markets = policies.matching(args)
     for name in ("fast rings, 10 jobs, 2 x 24 nodes", "slow rings, 10 jobs, 2 x 24 nodes"):
-        for which, what in (("matching", "their market"), ("default", "our default's solver")):
+        for which, what in (("matching", "their market"), ("default", "our default")):
             gap = text(markets[name][which]["mean_gap_percent"])
-            rows.append((*tpds, f"% above the optimum, {what}: {name}, random", gap, "`policies matching`"))
+            rows.append((*tpds, f"% above the optimum, {what}, {name.partition(',')[0]}", gap))
     split = policies.classes(args)["30 jobs, 3 x 32"]["over_split"]
-    what = "times what classes split beforehand train, by class, Gavel's rates, 3 x 32 GPUs"
-    rows.append((*tpds, what, text(split), "`policies classes`"))
+    what = "times classes split beforehand, 3 x 32 GPUs"
+    rows.append((*tpds, what, text(split)))
     boa = "BOA Constrictor (arXiv 2602.01404)", "mean completion 1.6x lower at equal budget, 2x in large simulations"
     budget = policies.budget(args)
     for name in ("equal split of 64 GPUs", "threshold that rents, GPU-hours of the equal split of 64 GPUs"):
-        what = f"completion shorter, times, than {name}; Pollux workloads"
-        rows.append((*boa, what, text(budget[name]), "`policies budget`"))
+        what = f"times shorter completion than {name}"
+        rows.append((*boa, what, text(budget[name])))
     either = "Or et al. (MLSys 2020)", "completion -45 %, GPU time -85.1 % at most; search < 2 % / < 6 % of the time"
     found = policies.efficiency(args)
     for key, what in (("jct_saved_percent", "% completion shorter than on four GPUs"),
                       ("gpu_time_saved_percent", "% GPU time less than on the widest pool"),
                       ("share_percent", "% of the time for the search")):  # fmt: skip
-        rows.append((*either, f"{what}; Pollux's six models", text(found[key], 0), "`policies efficiency`"))
+        rows.append((*either, what, text(found[key], 0)))
     return rows
 
 
-def table(rows: list[Row]) -> str:
+def table(rows: list[Row]) -> dict[str, list[list[str]] | list[str]]:
     """Paper and claim stand in the first row of each paper alone."""
-    text = "| paper | its claim | measured here | mean [95 %] | more |\n|---|---|---|---|---|\n"
-    for before, row in zip([("",) * 5, *rows], rows, strict=False):
-        head = "| | " if row[:2] == before[:2] else f"| {row[0]} | {row[1]} "
-        text += f"{head}| {' | '.join(row[2:])} |\n"
-    return text
+    pairs = zip([("",) * 4, *rows], rows, strict=False)
+    lines = [["", "", *row[2:]] if row[:2] == before[:2] else list(row) for before, row in pairs]
+    return {"columns": ["Paper", "Its claim", "Measured here", "Mean [95 %]"], "rows": lines}
 
 
 def aims_table(rows: list[tuple[str, str, str, str]]) -> str:
@@ -167,16 +157,11 @@ def main() -> int:
     )  # fmt: skip
     of_aims = aims(options.data, 2 if options.quick else 16)
     rows = [*malletrain(options.data, few), *bftrainer(options.data, 2 * few), *others(args)]
-    found = f"{table(rows)}\n{aims_table(of_aims)}"
-    print(found)
+    print(f"{figures.markdown(table(rows))}\n{aims_table(of_aims)}")
     if options.json:
         options.json.write_text(json.dumps(rows, indent=1) + "\n")
     if options.write:
-        page = PAGE.read_text(encoding="utf-8")
-        before, _, rest = page.partition(BEGIN_MARK)
-        after = rest.partition(END_MARK)[2]
-        run = f"`python -m scripts.bench.papers{' --quick' if options.quick else ''}`, {datetime.now(UTC):%Y-%m-%d}"
-        PAGE.write_text(f"{before}{BEGIN_MARK}\n{run}:\n\n{found}{END_MARK}{after}", encoding="utf-8")
+        figures.keep({**figures.tables(), "papers": table(rows)})
     return 0
 
 

@@ -40,13 +40,15 @@ import numpy as np
 from malletrain.domain.job import Curve
 from malletrain.replay.curves import POLLUX_SAMPLES
 from malletrain.sizing.class_values import class_table
-from malletrain.sizing.policies.budget import Budget
-from malletrain.sizing.policies.deadline import Deadline
+from malletrain.sizing.papers.budget import Budget
+from malletrain.sizing.papers.deadline import Deadline
+from malletrain.sizing.papers.efficiency import Efficiency
+from malletrain.sizing.papers.elastic_batch import ElasticBatch
+from malletrain.sizing.papers.matching import Matching
+from malletrain.sizing.policies.equal import Equal
 from malletrain.sizing.policies.exact import Exact
-from malletrain.sizing.policies.matching import Matching
-from malletrain.sizing.policies.max_min import Efficiency, Equal
+from malletrain.sizing.policies.goodput import Goodput
 from malletrain.sizing.policies.milp.milp_policy import sized_by_class
-from malletrain.sizing.policies.variable_batch import ElasticBatch, Goodput
 from malletrain.sizing.policy import Policy
 from malletrain.sizing.problem import Due, JobDemand, JobId, NodeBudget, OnClasses, Problem, Sizes, Synchronous
 from malletrain.sizing.values import ValueRowCache

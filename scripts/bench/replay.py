@@ -166,7 +166,7 @@ def sensitivity(log: NodeChanges) -> None:
             print(f"  {name:24} {mean(costs, options):.4f}")
 
 
-#: Rules of a daemon as shipped (`malletrain.daemon.site_rules.rules_from` of a small site's configuration).
+#: Rules of a daemon as shipped (`malletrain.site_rules.rules_from` of a small site's configuration).
 SHIPPED = Rules(keep_idle=1, max_pilots=100, max_starts=50, margin_s=35.0, min_hole_s=110.0, leave_lead_s=15.0)
 #: What the two engines are compared with: jobs, and which rules are others than as shipped.
 DAEMONS: dict[str, tuple[str, dict[str, Any]]] = {

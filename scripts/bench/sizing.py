@@ -26,8 +26,8 @@ import numpy as np
 
 from malletrain.domain.job import Curve
 from malletrain.replay import curves
+from malletrain.sizing.papers.greedy import Greedy
 from malletrain.sizing.policies.exact import Exact
-from malletrain.sizing.policies.greedy import Greedy
 from malletrain.sizing.policies.milp import Milp
 from malletrain.sizing.problem import JobDemand, Problem
 from malletrain.sizing.values import value_table

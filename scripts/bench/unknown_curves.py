@@ -111,7 +111,7 @@ def main() -> int:
             runs.setdefault(int(number), {}).update(found)
     directory = Path(tempfile.mkdtemp(prefix="mt-curves-", dir="/tmp"))
     directory.chmod(0o755)
-    settings = {"loop": ["tick_s = 2.0", "watch_interval_s = 0.5"], "breaker": ["preemptions_per_hour = 10000"]}
+    settings = {"loop": ["tick_s = 2.0"], "breaker": ["preemptions_per_hour = 10000"]}
     try:
         if ways:
             with (

@@ -33,13 +33,10 @@ OVER = ("completed", "failed", "cancelled")
 RESEARCHER, MAIN_USER = "alice", "bob"
 
 SETTINGS = {
-    "loop": ["tick_s = 1.0", "watch_interval_s = 0.5"],
+    "loop": ["tick_s = 1.0"],
     # (Frozen workers and nodes that are cut off make pilots slow to leave, which no site has so often.)
     "breaker": [
         "preemptions_per_hour = 100000",
-        "faults_of_job = 1000",
-        "ailing_nodes_per_hour = 1000",
-        "slow_exits_per_hour = 1000",
     ],
     "pilot": ["margin_s = 10", "leave_patience_s = 5.0"],
 }

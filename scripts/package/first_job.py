@@ -25,6 +25,9 @@ from scripts.package.clean_root import CleanRoot, CleanRootError
 PAGES = tree.ROOT / "docs/quick-start"
 CACHE = Path.home() / ".cache/malletrain"
 
+#: Lines of a step's output that a transcript shows.
+SHOWN_LINES = 7
+
 #: Which pages are followed, by whom, and the minutes within which they must be through.
 ROLES = {"sysadmin": ("root", 10), "researcher": ("ann", 5)}
 
@@ -108,10 +111,16 @@ def transcript(done: Followed) -> str:
     ]
     for step in done.steps:
         lines += ["", f"After {step.began_s:.0f} s:", "", "```sh", step.commands.rstrip("\n"), "```"]
-        output = "\n".join(line.rstrip()[:160] for line in step.output.strip("\n").splitlines())
+        output = _shortened(step.output)
         if output:
             lines += ["", "```text", output, "```"]
     return "\n".join(lines) + "\n"
+
+
+def _shortened(output: str) -> str:
+    """Its first lines: enough to compare with."""
+    lines = [line.rstrip()[:120] for line in output.strip("\n").splitlines()]
+    return "\n".join(lines if len(lines) <= SHOWN_LINES else [*lines[: SHOWN_LINES - 1], "..."])
 
 
 def main() -> int:

@@ -84,7 +84,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             daemon_user="malletrain" if options.accounting else None,
             account="harvest" if options.accounting else "",
             settings={
-                "loop": ["tick_s = 2.0", "watch_interval_s = 1.0"],
+                "loop": ["tick_s = 2.0"],
                 "breaker": ["preemptions_per_hour = 10000"],
                 "pilot": ["leave_patience_s = 10.0"],
             },

@@ -22,7 +22,7 @@ from scripts.lab.ports import free_port
 BIN = Path(sys.executable).parent
 
 #: Looks and decides every second or two, for plays whose day lasts minutes.
-FAST_LOOP = ["tick_s = 2.0", "watch_interval_s = 0.5"]
+FAST_LOOP = ["tick_s = 2.0"]
 
 #: A payload that takes nodes and no processor time.
 SLEEPING = "exec sleep 86400"

@@ -28,7 +28,7 @@ import structlog
 
 from malletrain.domain.job import Elastic
 from scripts.simulation.faults import NO_FAULTS, PROFILES
-from scripts.simulation.world import ONE_BY_ONE, SHORT, WIDE, History, Setting, play
+from scripts.simulation.world import ALONE, ONE_BY_ONE, SHORT, WIDE, History, Setting, play
 
 #: Histories that one process plays before it hands its answer back.
 _CHUNK = 25
@@ -88,6 +88,8 @@ def setting_of(seed: int, profile: str) -> Setting:
     """What a seed plays: with the newest faults every second five seeds have jobs that are relaunched, independent
     items, or all kinds, and some have tasks of several nodes. One seed in five has short jobs one after the other,
     whose arrays can get numbers of earlier ones."""
+    if profile == "taken":
+        return ALONE
     if profile != NEWEST:
         return Setting() if seed % 5 else ONE_BY_ONE
     kinds = KINDS[seed // 5 % len(KINDS)]

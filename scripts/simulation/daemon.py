@@ -15,6 +15,7 @@ from malletrain.daemon.image.folded_state import FoldedState, folded_on, from_im
 from malletrain.daemon.journal_keeper import JournalKeeper
 from malletrain.daemon.views.metrics import Metrics
 from malletrain.decide.rules import Rules
+from malletrain.domain.decision import LeaveCause, LeavePilot
 from malletrain.domain.event import DaemonStarted
 from malletrain.domain.event import Event as JournalEvent
 from malletrain.loop.membership.admission import Claim, admit, holding
@@ -118,6 +119,11 @@ class SimulatedDaemon:
     def answered(self, worker: str) -> None:
         """The poll was answered, and the worker polls again once the answer has arrived."""
         self.gate.polled(worker, open=False)
+
+    def ask_to_leave(self, job: int, pilot: str, node: str) -> None:
+        """The worker of a pilot is to leave, as the loop asks it to when a main job wants its node."""
+        deadline = self._clock.now() + 60.0
+        self.gate.leave(LeavePilot(job, pilot, node, LeaveCause.YIELD, deadline, "its node is taken"))
 
     def hung_up(self, worker: str) -> None:
         """The connection of the worker's poll broke."""

@@ -37,6 +37,7 @@ class FaultRates:
         echo: chance that a report arrives once more, after later ones: up to 60 s late, also after its worker's end.
         late_answer: chance that the answer to a poll is on its way for up to 20 s.
         daemon_stall: the daemon stands still, as it does while its disk does, for up to 45 s.
+        taken: all nodes of a job are taken: by the daemon's word, by SIGTERM with SIGKILL 30 s later, or by both.
     """
 
     daemon_kill: float = 0.0
@@ -61,6 +62,7 @@ class FaultRates:
     daemon_stall: float = 0.0
     echo: float = 0.0
     late_answer: float = 0.0
+    taken: float = 0.0
 
     def scaled(self, factor: float) -> FaultRates:
         """All faults but the main queue's `factor` times as often."""
@@ -72,6 +74,7 @@ class FaultRates:
             self.partition * factor, self.exile * factor, self.reused_id,
             self.lost_state * factor, self.journal_busy * factor, self.daemon_stall * factor,
             min(0.5, self.echo * factor), min(0.5, self.late_answer * factor),
+            self.taken,
         )  # fmt: skip
 
 
@@ -87,8 +90,19 @@ ALL_FAULTS = replace(FAULTS_OF_ONE, partition=0.01, exile=0.003, reused_id=0.3)
 WITH_DISKS = replace(ALL_FAULTS, lost_state=0.003, journal_busy=0.01, daemon_stall=0.005)
 #: And a network that delivers late: reports after later ones, directives that no longer hold.
 WITH_LATE_MESSAGES = replace(WITH_DISKS, echo=0.02, late_answer=0.01)
-#: By the name that `--faults` takes; the later ones have all of the earlier ones' faults.
-PROFILES = {"machine": FAULTS_OF_ONE, "network": ALL_FAULTS, "disks": WITH_DISKS, "late": WITH_LATE_MESSAGES}
+#: All nodes of a job are taken, again and again, at any moment of what else may happen to it.
+ALL_TAKEN = FaultRates(
+    taken=0.03, worker_freeze=0.01, cut=0.01, delay=0.2, doubled=0.05, main_job=0.003, daemon_kill=0.002,
+    daemon_stall=0.003, partition=0.01, late_answer=0.01,
+)  # fmt: skip
+#: By the name that `--faults` takes; after `taken` the later ones have all of the earlier ones' faults.
+PROFILES = {
+    "taken": ALL_TAKEN,
+    "machine": FAULTS_OF_ONE,
+    "network": ALL_FAULTS,
+    "disks": WITH_DISKS,
+    "late": WITH_LATE_MESSAGES,
+}
 #: A busy main queue, and nothing that breaks.
 NO_FAULTS = FaultRates(main_job=0.04)
 

@@ -45,6 +45,10 @@ class Process:
     outbox: deque[Message] = field(default_factory=deque)
     elastic: Elastic = Elastic.LIVE
     terminated: bool = False  #: its launcher has had SIGTERM
+    term_at: float | None = None  #: when its node is taken: SIGTERM, and SIGKILL at `kill_at`
+    kill_at: float | None = None
+    ending_at: float | None = None  #: since when it knows of that
+    broken_at: float | None = None  #: since when its world is broken
     script_at: float | None = None  #: when its script has started; None while none runs
     stopping_until: float | None = None  #: its script has been asked to end, and will have by then
     next_plan: Plan | None = None  #: what it starts it for then; None: it leaves

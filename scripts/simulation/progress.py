@@ -31,6 +31,15 @@ class JobProgress:
             self.violations.append(f"generation {plan.generation} saves step {step} beside {self.trains_in}")
         self.saved = step
 
+    def keep(self, step: int) -> None:
+        """A worker that is asked to end writes a checkpoint of what it holds, beside those that are there."""
+        self.saved = max(self.saved, step)
+
+    def goes(self, name: str, step: int, others: int) -> None:
+        """One that holds `step` steps is gone, or leaves; the others hold `others` at most."""
+        if step > max(self.saved, others):
+            self.violations.append(f"{name} is gone with step {step}: {self.saved} are saved, {others} are held")
+
     def publish(self, plan: Plan) -> None:
         """A daemon shows a plan; each one that it makes has a secret of its own."""
         if plan.secret and self.secrets.setdefault(plan.generation, plan.secret) != plan.secret:

@@ -30,6 +30,7 @@ from malletrain.wire.messages import (
     Warm,
 )
 from scripts.simulation.daemon import SimulatedDaemon
+from scripts.simulation.departures import Departures
 from scripts.simulation.faults import FaultRates
 from scripts.simulation.launchers import Launchers
 from scripts.simulation.process import Process
@@ -92,6 +93,7 @@ class Workers:
         self.parted: dict[tuple[str, str], _Parted] = {}  #: by two nodes, in the order of their names
         self.now = 0.0
         self._launchers = Launchers(self, end)
+        self._departures = Departures(self.progress, lambda worker: self._leave(worker, 0))
         self._echoes: list[_Echo] = []
 
     def living(self) -> list[Process]:
@@ -211,6 +213,8 @@ class Workers:
                 self._end(me, 143)
                 return
             self.answer(me, whole=me.at is not None)
+        if self._departures.is_gone(me, self.now):
+            return
         if me.entering is not None:
             self._enter(me, me.entering, plan)
         elif plan is not None and me.warm and plan.generation > me.tried:
@@ -231,11 +235,15 @@ class Workers:
         me.asked_for = told.top_up
 
     def _consider(self, me: Process, plan: Plan) -> None:
-        if me.at is None or plan.urgent:
+        if me.at is None or plan.voids(me.at.generation):
             me.tried = plan.generation
+            if me.at is not None and me.broken_at is None:
+                me.broken_at = self.now
             if plan.has(me.name):
                 me.entering, me.ready, me.waits_s = plan, None, 0.0
             elif me.at is not None:
+                if not plan.members:
+                    self.progress[me.job].keep(me.step)  # who else is left, nobody knows
                 self._leave(me, plan.generation)
         elif not plan.has(me.name) or all(self._sees(name, plan) for name in plan.workers):
             members = [self.by_name[name] for name in plan.workers] if plan.has(me.name) else []
@@ -252,15 +260,22 @@ class Workers:
         return other.told.plan.generation == plan.generation
 
     def _leave(self, me: Process, generation: int) -> None:
+        self.goes(me)
         me.outbox.append(Left(generation, me.step))
         self._out(me)
+
+    def goes(self, me: Process) -> None:
+        """The law: nobody who holds the newest state leaves before it is saved."""
+        if me.holds_state and me.left_at is None:
+            others = (each for each in self.living() if each is not me and each.job == me.job and each.holds_state)
+            self.progress[me.job].goes(me.name, me.step, max((each.step for each in others), default=0))
 
     def _out(self, me: Process) -> None:
         me.at = me.entering = me.ready = None
         me.left_at, me.holds_state = self.now, False
 
     def _enter(self, me: Process, mine: Plan, plan: Plan | None) -> None:
-        if plan is not None and plan.generation > mine.generation and (plan.urgent or me.at is None):
+        if plan is not None and plan.generation > mine.generation and (plan.voids(mine.generation) or me.at is None):
             me.entering, me.tried = None, mine.generation
             self._consider(me, plan)
             return
@@ -300,7 +315,9 @@ class Workers:
             each.at, each.entering, each.ready = plan, None, None
             each.tried, each.waits_s = max(each.tried, plan.generation), 0.0
             each.step, each.holds_state, each.seen = step, True, max(each.seen, plan.generation)
+            each.broken_at = None
             each.outbox.append(Switched(plan.generation, step, len(seats), 0.1 if donors else 0.0, grew))
+        self._departures.met(seats)
 
     def _train(self, me: Process, world: Plan) -> None:
         peers = self.seats(world)
@@ -324,10 +341,13 @@ class Workers:
         job.commit(world, me.step)
         for each in peers:
             each.step += 1
+            each.broken_at = None
         if me.step % STEPS_A_WINDOW == 0:
             window = STEPS_A_WINDOW
             me.outbox.append(Samples(me.step, len(peers), window, window * self.step_s, window, me.step))
-        self._switch_if_all_are_ready(me, world, peers)
+        if not self._departures.committed(peers):
+            self._switch_if_all_are_ready(me, world, peers)
+            self._departures.between_steps(peers, self.now)
 
     def _switch_if_all_are_ready(self, me: Process, world: Plan, peers: list[Process]) -> None:
         next_plan = me.ready
@@ -341,7 +361,7 @@ class Workers:
                 each.entering, each.waits_s = next_plan, 0.0
                 continue
             if not next_plan.members and each is peers[0]:
-                self.progress[me.job].saved = each.step  # the last to leave saves
+                self.progress[me.job].keep(each.step)  # the last to leave saves
             self._leave(each, next_plan.generation)
 
     def _finish(self, peers: list[Process]) -> None:
@@ -356,6 +376,7 @@ class Workers:
         me.away_s += self.step_s
         if me.waits_s >= (STALL_S if how == "stalled" else CLOSED_S):
             me.waits_s = 0.0
+            me.broken_at = self.now if me.broken_at is None else me.broken_at
             if not any(isinstance(each, Fault) and each.generation == world.generation for each in me.outbox):
                 me.outbox.append(Fault(world.generation, me.step, how, "a peer"))
             if me.away_s > QUORUM_AFTER_S:

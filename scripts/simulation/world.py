@@ -31,6 +31,8 @@ UNSAVED_S = 5.0
 USER, UID = "ada", 1001
 #: Slurm preempts pilots for a main job that has waited so long (seconds): its backfill interval.
 PREEMPTS_AFTER_S = 30.0
+#: Slurm's default: seconds from SIGTERM to SIGKILL.
+KILL_WAIT_S = 30.0
 #: All must be over so long (simulated seconds) after the last fault.
 CALM_S = 2400.0
 
@@ -46,6 +48,8 @@ class Setting:
     steps: int = 240
     seconds: float = 90.0
     tasks: int = 10
+    least: int = 1  #: nodes of a job
+    widest: int = 4  #: most nodes of a task
     apart_s: float = 2.0  #: between two submissions
     elastic: tuple[Elastic, ...] = (Elastic.LIVE,)  #: how the jobs change size, by turns
     max_pilots: int = RULES.max_pilots  #: where there are fewer than nodes, each holds several
@@ -53,6 +57,8 @@ class Setting:
 
 #: Tasks that hold two to four nodes each.
 WIDE = Setting(nodes=7, steps=160, max_pilots=3)
+#: One job, on three nodes or more.
+ALONE = Setting(nodes=6, jobs=1, steps=600, seconds=200.0, tasks=20, least=3, widest=1)
 #: A history that is soon over, for a crash at each of its boundaries.
 SHORT = Setting(nodes=3, steps=60, seconds=45.0, tasks=6)
 #: Short jobs of few tasks, one after the other: the later ones can get the numbers of earlier arrays.
@@ -81,7 +87,7 @@ SEEN_AFTER_S = 60.0
 class _World:
     def __init__(self, seed: int, rates: FaultRates, setting: Setting, crash_at: frozenset[int]) -> None:
         self.rng, self.rates, self.setting = random.Random(seed), rates, setting
-        self.rules = replace(RULES, max_pilots=setting.max_pilots, max_nodes=4)
+        self.rules = replace(RULES, max_pilots=setting.max_pilots, max_nodes=setting.widest)
         self.clock = SimulatedClock(START)
         slurms_clock = ManualClock(START)
         self.slurms_clock = slurms_clock
@@ -126,6 +132,7 @@ class _World:
             self._main_queue()
             self._nodes_come_back()
             self._pilots()
+            self._signals()
             stalled = self.daemon is not None and self.clock.passed < self.stalled_until
             if not stalled:
                 self._run_daemon()
@@ -164,9 +171,10 @@ class _World:
             if self.clock.passed < at:
                 continue
             if number not in self.acknowledged:
-                most = self.rng.randint(1, self.setting.nodes)
+                least = self.setting.least
+                most = self.rng.randint(least, self.setting.nodes)
                 elastic = self._elastic(number)
-                job = MalleableJob(number, f"job{number}", USER, UID, "harvest", 1, most, now, elastic=elastic)
+                job = MalleableJob(number, f"job{number}", USER, UID, "harvest", least, most, now, elastic=elastic)
                 self.workers.progress.setdefault(number, JobProgress(self.setting.steps))
                 if number not in daemon.loop.views:  # sent again after a lost answer: the job is there
                     daemon.loop.record([Event(now, JobAnnounced(job), number)])
@@ -303,6 +311,19 @@ class _World:
         self.began[task] = self.slurm.tasks[task].start
         self.happened["tasks of several nodes"] += len(nodes) > 1
 
+    def _signals(self) -> None:
+        """SIGTERM to those whose nodes are taken, and SIGKILL once the grace is over."""
+        now = self.clock.passed
+        for process in self.workers.living():
+            if process.term_at is not None and process.ending_at is None and now >= process.term_at:
+                process.ending_at = now
+                process.outbox.append(Leaving("SIGTERM"))
+            if process.kill_at is not None and now >= process.kill_at and process.alive:
+                if process.frozen_until < (process.term_at or now):
+                    self.workers.goes(process)
+                self.slurm.end_pilot(task_of(process.pilot), PilotEnd(SlurmState.PREEMPTED))
+                self._kill_of(task_of(process.pilot))
+
     def _kill_of(self, task: str) -> None:
         for process in list(self.processes_of.get(task, {}).values()):
             self._kill(process, told=False)
@@ -372,12 +393,11 @@ class _World:
         processes = self.workers.living()
         if not processes:
             return
+        if drawn(rng, rates.taken, STEP_S):
+            self._take_nodes(processes)
         if drawn(rng, rates.worker_kill, STEP_S):
             self.happened["worker killed"] += 1
-            victim = rng.choice(processes)
-            if len(self.processes_of[task_of(victim.pilot)]) == 1:
-                self.slurm.end_pilot(task_of(victim.pilot), PilotEnd(SlurmState.FAILED, exit_code=137))
-            self._kill(victim, told=True)
+            self._kill_one(rng.choice(processes))
         elif drawn(rng, rates.worker_term, STEP_S):
             self.happened["worker terminated"] += 1
             victim = rng.choice(processes)
@@ -393,6 +413,37 @@ class _World:
             victim.cut_until = now + rng.choice([1.0, 4.0, 20.0, 150.0])
             if self.daemon is not None and victim.daemon == self.daemon.number and rng.random() < 0.5:
                 self.daemon.hung_up(victim.name)
+
+    def _take_nodes(self, processes: Sequence[Process]) -> None:
+        """All that one job has, at once or one after the other, most often soon after one of its workers is lost;
+        now and then of one worker only."""
+        rng, now = self.rng, self.clock.passed
+        job = rng.choice(processes).job
+        taken = [each for each in processes if each.job == job]
+        trouble, begins = rng.choice(["none", "frozen", "frozen", "killed"]), now
+        if trouble != "none" and len(taken) > 1:
+            begins += rng.uniform(0.0, 3.0)
+            lost = taken.pop(rng.randrange(len(taken)))
+            if trouble == "frozen":
+                lost.frozen_until = now + rng.choice([4.0, 8.0, 200.0])
+            else:
+                self._kill_one(lost)
+        elif rng.random() < 0.3:
+            taken = [rng.choice(taken)]
+        asks, signals = rng.choice([(True, False), (False, True), (False, True), (True, True)])
+        apart_s = rng.choice([0.0, 0.5, 3.0])
+        for each in taken:
+            if asks and self.daemon is not None:
+                self.daemon.ask_to_leave(each.job, each.pilot, each.node)
+            if signals and each.term_at is None:
+                each.term_at = begins + rng.uniform(0.0, apart_s)
+                each.kill_at = each.term_at + KILL_WAIT_S
+        self.happened["all nodes taken"] += 1
+
+    def _kill_one(self, victim: Process) -> None:
+        if len(self.processes_of[task_of(victim.pilot)]) == 1:
+            self.slurm.end_pilot(task_of(victim.pilot), PilotEnd(SlurmState.FAILED, exit_code=137))
+        self._kill(victim, told=True)
 
     def _lose_state(self) -> None:
         """slurmctld comes back from an older state: arrays are gone, slurmd kills what runs of them; tasks that were
@@ -459,14 +510,17 @@ class _World:
         return [pilot for pilot, task in sorted(self.slurm.tasks.items()) if task.end is None]
 
     def _used_up(self, job: int) -> bool:
-        """Whether every task of the job has ended of something else than the job's own end: faults used it up."""
+        """Whether so many tasks of the job have ended of something else than the job's own end that fewer than its
+        fewest nodes are left: faults used it up."""
         ends = [
             task.end.state
             for pilot, task in self.slurm.tasks.items()
             if self.job_of_array.get(int(pilot.split("_")[0])) == job and task.end is not None
         ]
         ends += self.forgotten.get(job, [])
-        return len(ends) >= self.setting.tasks and SlurmState.CANCELLED not in ends
+        if self.setting.least > 1:  # those that are left end with the job
+            ends = [each for each in ends if each is not SlurmState.CANCELLED]
+        return len(ends) > self.setting.tasks - self.setting.least and SlurmState.CANCELLED not in ends
 
     def laws(self) -> list[str]:
         """Each law that does not hold at the end."""

@@ -1,4 +1,4 @@
-"""Man pages and completion say what the commands say."""
+"""Man pages, completion and the reference say what the commands say."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import subprocess
 import pytest
 
 from malletrain.cli.main import COMMANDS
+from scripts import commands_page
 from scripts.manual import FOLDER, files
 
 MADE = files()
@@ -20,6 +21,10 @@ def test_they_are_as_the_commands_are() -> None:
         for path in (FOLDER / folder).rglob("*.*")
     }
     assert there == MADE, "make them anew: python -m scripts.manual"
+
+
+def test_the_reference_is_as_the_commands_are() -> None:
+    assert commands_page.PAGE.read_text("utf-8") == commands_page.page(), "make it anew: python -m scripts.manual"
 
 
 def test_every_command_has_a_page() -> None:

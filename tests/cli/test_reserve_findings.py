@@ -6,9 +6,11 @@ import time
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from malletrain import config as configuration
-from malletrain.cli.admin.reserve_findings import reserve_findings
+from malletrain.cli.admin.reserve_findings import HetjobWidth, harmless_reserve, hetjobs_in, reserve_findings
 from malletrain.slurm.command import Commands
 from malletrain.slurm.site.site_facts import Level
 
@@ -22,18 +24,33 @@ def commands(folder: Path, *rows: str) -> Commands:
 
 
 @pytest.mark.parametrize(
-    ("pool", "level", "said"),
+    ("text", "remedy"),
     [
-        ("spare_hetjobs = true", Level.OK, "0 nodes stay idle until 2"),
-        ("spare_hetjobs = false", Level.WARNING, "would let Slurm start a part of heterogeneous jobs of 3 nodes"),
-        ("keep_idle = 3", None, ""),
-        ("keep_idle = 0", None, ""),
+        ("", "set pool.keep_idle to 0, or to 3 or more"),
+        ("[pool]\nkeep_idle = 3", None),
+        ("[pool]\nkeep_idle = 0", None),
+        ("[pool]\nkeep_leaves = 1", None),
+        ("[promise]\nmain_delay_p95 = 2", None),
     ],
 )
-def test_heterogeneous_jobs_of_the_last_week(tmp_path: Path, pool: str, level: Level | None, said: str) -> None:
+def test_heterogeneous_jobs_of_the_last_week(tmp_path: Path, text: str, remedy: str | None) -> None:
     at = time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(time.time() - 3600))
     site = commands(tmp_path, f"8+0|batch|{at}|1", f"8+1|batch|{at}|2", f"9|batch|{at}|7")
-    found = reserve_findings(site, configuration.parse(f"[pool]\n{pool}\n", "own"))
-    assert [each.level for each in found] == ([] if level is None else [level])
-    assert all(said in each.what for each in found)
+    found = reserve_findings(site, configuration.parse(text, "own"))
+    assert [each.level for each in found] == ([] if remedy is None else [Level.WARNING])
+    assert all(remedy in each.remedy for each in found if remedy is not None)
     assert reserve_findings(commands(tmp_path, f"9|batch|{at}|7"), configuration.parse("", "own")) == ()
+
+
+@given(st.integers(0, 12), st.lists(st.tuples(st.integers(1, 8), st.integers(1, 8)), max_size=6))
+def test_no_reserve_holds_a_part_of_a_heterogeneous_job_alone(keep: int, widths: list[tuple[int, int]]) -> None:
+    hetjobs = [HetjobWidth(least, least + more) for least, more in widths]
+    harmless = [n for n in range(keep + 1) if not any(job.least <= n < job.all for job in hetjobs)]
+    nodes, widest = harmless_reserve(keep, hetjobs)
+    assert nodes == max(harmless)
+    assert bool(widest) == (nodes < keep)
+
+
+def test_components_of_one_number_are_one_job() -> None:
+    arrivals = [("12+0", 1.0, 1), ("12+1", 1.0, 3), ("13", 1.0, 9), ("14_2", 1.0, 1)]
+    assert hetjobs_in(arrivals) == [HetjobWidth(1, 4)]

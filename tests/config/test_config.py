@@ -8,8 +8,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from malletrain import config
-from malletrain.config import SECTIONS, TABLES, USUAL_START_S, Config, ConfigError, doubts, parse
-from malletrain.config.gone import GONE, GONE_VALUES
+from malletrain.config import SECTIONS, TABLES, Config, ConfigError, parse
+from malletrain.config.gone import GONE, GONE_IN_TABLES
 
 FAULTY = """\
 operatos = ["ann"]
@@ -17,13 +17,11 @@ tick_s = 3
 [slurm]
 partition = "har vest"
 acount = "x"
-command_timeout_s = "10"
 [pilot]
 margin_s = "autom"
 max_minutes = 90
 [loop]
-tick_s = 5
-watch_interval_s = 9
+tick_s = "5"
 [pool]
 include = ["n[1-", "n[1-3]"]
 [api]
@@ -41,15 +39,14 @@ SAID = [
     "f.toml:4: slurm.partition: use letters, digits and _ . - + @ only, starting with a letter or digit"
     " (given: 'har vest')",
     "f.toml:5: slurm.acount: unknown key; did you mean account?",
-    "f.toml:6: slurm.command_timeout_s: give a number (given: '10')",
-    "f.toml:8: pilot.margin_s: give 'auto', or give a number (given: 'autom')",
-    "f.toml:9: pilot.max_minutes: give at most 60 (given: 90)",
-    "f.toml:12: loop.watch_interval_s: is longer than tick_s: make it shorter, a fifth of tick_s is usual (given: 9)",
-    "f.toml:14: pool.include.0: not a list of nodes as Slurm writes it, such as n[001-128] (given: 'n[1-')",
-    "f.toml:16: api.port: give at most 65535 (given: 99999)",
-    "f.toml:17: api.url: give a URL such as http://head.example.org:8470 (given: 'ftp:/x')",
-    "f.toml:19: store.path: give an absolute path (given: 'x.db')",
-    "f.toml:20: zzz: unknown key; known here: operators, slurm, charging, actuator, pool, promise, pilot, loop, "
+    "f.toml:7: pilot.margin_s: give 'auto', or give a number (given: 'autom')",
+    "f.toml:8: pilot.max_minutes: give at most 60 (given: 90)",
+    "f.toml:10: loop.tick_s: give a number (given: '5')",
+    "f.toml:12: pool.include.0: not a list of nodes as Slurm writes it, such as n[001-128] (given: 'n[1-')",
+    "f.toml:14: api.port: give at most 65535 (given: 99999)",
+    "f.toml:15: api.url: give a URL such as http://head.example.org:8470 (given: 'ftp:/x')",
+    "f.toml:17: store.path: give an absolute path (given: 'x.db')",
+    "f.toml:18: zzz: unknown key; known here: operators, slurm, charging, actuator, pool, promise, pilot, loop, "
     "sizing, api, web, notify, store, log, breaker",
 ]
 
@@ -69,7 +66,7 @@ def test_every_fault_is_named_at_once_in_the_files_order() -> None:
     ("text", "said"),
     [
         ("slurm = 3", "f.toml:1: slurm: is a section: write [slurm] on a line of its own, its keys below"),
-        ("[[slurm]]\n", "f.toml: slurm: is a section: write [slurm] on a line of its own, its keys below"),
+        ("[[slurm]]\n", "f.toml:1: slurm: is a section: write [slurm] on a line of its own, its keys below"),
         ('[slurm]\npartition = ""\n', "f.toml:2: slurm.partition: must not be empty (given: '')"),
         ("[slurm]\nx y = 1\n", "f.toml:2: not TOML: Expected '=' after a key in a key/value pair"),
         ("[slurm]\npartition = 'a'\npartition = 'b'\n", "f.toml:3: not TOML: Cannot overwrite a value"),
@@ -182,36 +179,38 @@ def test_whatever_the_text_it_is_a_configuration_or_faults_with_places(text: str
         assert isinstance(made, Config)
 
 
-def test_a_horizon_shorter_than_a_start_is_doubted() -> None:
-    for text in (
-        "",
-        "[loop]\nhorizon_s = 300",
-        f"[loop]\nhorizon_s = {USUAL_START_S + 1}",
-    ):
-        assert doubts(parse(text, "test")) == ()
-    (said,) = doubts(parse("[loop]\nhorizon_s = 12", "test"))
-    assert "loop.horizon_s = 12" in said
-    assert "never given any" in said
-
-
 @pytest.mark.parametrize("path", GONE, ids=".".join)
 @pytest.mark.parametrize("value", ["3", "[[1]]", "{ a = 1 }"])
 def test_a_key_that_is_gone_is_named_and_starts(path: tuple[str, ...], value: str) -> None:
     made = parse(f"{'.'.join(path)} = {value}\noperators = ['ann']\n", "f.toml")
-    assert doubts(made) == (f"f.toml:1: {'.'.join(path)}: is gone, because {GONE[path]}; remove it",)
-    assert made == Config(operators=["ann"]).with_gone(doubts(made))
+    assert made.gone == (f"f.toml:1: {'.'.join(path)}: is gone, because {GONE[path]}; remove it",)
+    assert made == Config(operators=["ann"]).with_gone(made.gone)
 
 
-@pytest.mark.parametrize("path", GONE_VALUES, ids=".".join)
-def test_a_value_that_is_gone_is_named_and_means_the_default(path: tuple[str, ...]) -> None:
-    value, why = GONE_VALUES[path]
-    made = parse(f'{".".join(path)} = "{value}"\n', "f.toml")
-    assert doubts(made) == (f"f.toml:1: {'.'.join(path)}: is gone, because {why}; remove it",)
-    assert made == Config().with_gone(doubts(made))
+def test_keys_of_tables_that_are_gone_are_named_once_each_and_the_rest_of_the_table_stays() -> None:
+    table = "[[sizing.limits]]\nname = 'w'\navailable = 9\nby_user = { ann = 2 }\n"
+    made = parse(table + table.replace("by_user", "by_account"), "f.toml")
+    assert [each.available for each in made.sizing.limits] == [9.0, 9.0]
+    why = GONE_IN_TABLES["sizing", "limits"]
+    assert sorted(made.gone) == [
+        f"f.toml:4: sizing.limits.by_user: is gone, because {why['by_user']}; remove it",
+        f"f.toml:8: sizing.limits.by_account: is gone, because {why['by_account']}; remove it",
+    ]
+
+
+def test_what_one_key_of_the_breaker_says_of_the_other_signs() -> None:
+    shipped, large = Config().breaker, parse("[breaker]\npreemptions_per_hour = 40", "f.toml").breaker
+    assert (shipped.slow_exits_per_hour, shipped.ailing_nodes_per_hour, shipped.faults_of_job) == (10, 2, 3)
+    assert (large.slow_exits_per_hour, large.ailing_nodes_per_hour, large.faults_of_job) == (20, 4, 6)
+
+
+@pytest.mark.parametrize(("tick", "watch"), [(10, 2.0), (15, 3.0), (1, 0.5)])
+def test_the_queue_is_looked_at_five_times_a_tick(tick: int, watch: float) -> None:
+    assert parse(f"[loop]\ntick_s = {tick}\n", "f.toml").loop.watch_interval_s == watch
 
 
 def test_no_key_is_gone_and_there() -> None:
-    for path in GONE:
+    for path in (*GONE, *((*table, key) for table, keys in GONE_IN_TABLES.items() for key in keys)):
         keys = Config.model_fields if len(path) == 1 else TABLES.get(path[:-1], SECTIONS[path[0]]).model_fields
         assert path[-1] not in keys
 

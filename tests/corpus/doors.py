@@ -130,7 +130,7 @@ def run(main: Any, argv: Sequence[str], stdin: bytes = b"") -> Done:
 
 def policies() -> tuple[str, ...]:
     """The names of the policies that are shipped; a site's own are none of ours."""
-    return tuple(sorted(registry.SHIPPED))
+    return registry.shipped()
 
 
 # --- Events ---------------------------------------------------------------------------------------------------

@@ -15,10 +15,10 @@ from unittest.mock import patch
 from malletrain import __version__
 from malletrain.cli.mtbatch import main as mtbatch_main
 from malletrain.config import parse as parse_config
-from malletrain.daemon.site_rules import breaker_rules, harvest_of, rules_from
 from malletrain.domain.decision import Action, CancelTasks, CutLimit, Outcome, RecyclePilot, StartPilot
 from malletrain.domain.errors import MalletrainError
 from malletrain.domain.snapshot import Node, Reservation, SlurmJob, Snapshot
+from malletrain.site_rules import breaker_rules, harvest_of, rules_from
 from malletrain.slurm.actuator.audit_log import AuditLog
 from malletrain.slurm.actuator.bounds import ActuatorBounds
 from malletrain.slurm.actuator.protocol import ActuatorRequest, write_reply, write_request

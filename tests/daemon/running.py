@@ -40,7 +40,7 @@ def file(tmp_path: Path) -> Path:
     port = free_port()
     made = tmp_path / "malletrain.toml"
     made.write_text(
-        f'[slurm]\npartition = "harvest"\n[loop]\ntick_s = 1\nwatch_interval_s = 1\n[api]\nhost = "127.0.0.1"\n'
+        f'[slurm]\npartition = "harvest"\n[loop]\ntick_s = 1\n[api]\nhost = "127.0.0.1"\n'
         f'port = {port}\nurl = "http://127.0.0.1:{port}"\n[store]\npath = "{tmp_path}/state/journal.db"\n'
     )
     (tmp_path / "state").mkdir()

@@ -11,8 +11,8 @@ from malletrain import config
 from malletrain.api.ports import Identity
 from malletrain.api.schemas import JobBody
 from malletrain.daemon.requests import LoopRequests
-from malletrain.daemon.site_rules import rules_from
 from malletrain.domain.event import ArrayAttached, Event
+from malletrain.site_rules import rules_from
 from malletrain.slurm.site.site_facts import Harvest
 from malletrain.slurm.submission.batch_request import Defaults, request
 from malletrain.slurm.submission.directives import BatchOptions
@@ -52,7 +52,7 @@ def nodes_after(world: World, number: int, *, balanced: bool = False) -> dict[st
     return training.counts(number)
 
 
-PASSIVE = '[pool]\nkeep_idle = 0\n[sizing]\nprofile = "passive"\n'
+GREEDY = "[pool]\nkeep_idle = 0\n"
 
 
 @pytest.mark.parametrize(
@@ -65,20 +65,17 @@ PASSIVE = '[pool]\nkeep_idle = 0\n[sizing]\nprofile = "passive"\n'
     ],
 )
 def test_fewest_nodes_of_a_class_hold_in_the_daemon(lines: str, old: int, held: dict[str, int]) -> None:
-    world = site(PASSIVE, 0, old)
+    world = site(GREEDY, 0, old)
     assert nodes_after(world, submit(world, lines)) == held
 
 
 @pytest.mark.parametrize(
-    ("classes", "balanced", "held"),
+    ("balanced", "held"),
     [
-        ("mix", True, {NEW: 4, OLD: 2}),  # shares follow speed: the slow nodes add what they train
-        ("mix", False, {NEW: 4}),  # equal shares: a slow node holds the others up
-        ("one", True, {NEW: 4}),
+        (True, {NEW: 4, OLD: 2}),  # shares follow speed: the slow nodes add what they train
+        (False, {NEW: 4}),  # equal shares: a slow node holds the others up
     ],
 )
-def test_shares_by_class_decide_whether_slow_nodes_are_kept(
-    classes: str, balanced: bool, held: dict[str, int]
-) -> None:
-    world = site(f'{PASSIVE}classes = "{classes}"\n', 4, 2)
+def test_shares_by_class_decide_whether_slow_nodes_are_kept(balanced: bool, held: dict[str, int]) -> None:
+    world = site(GREEDY, 4, 2)
     assert nodes_after(world, submit(world, ""), balanced=balanced) == held

@@ -17,6 +17,7 @@ import pytest
 
 from malletrain.daemon.image.folded_state import next_image
 from malletrain.daemon.main import makes_progress
+from malletrain.slurm.command import TIMEOUT_S
 from malletrain.store.journal import SqliteJournal
 from malletrain.store.ledger_image import keep_image
 from malletrain.wire import address
@@ -93,9 +94,9 @@ def test_slurm_that_does_not_answer_is_one_line(
     fakes.mkdir()
     (fakes / "scontrol").write_text("#!/bin/sh\necho 'slurm_load_ctl_conf error: Unable to contact' >&2\nexit 1\n")
     (fakes / "scontrol").chmod(0o755)
-    actuator = f'socket = "{tmp_path}/socket"\nlistener = "nobody"\naudit_log = "{tmp_path}/audit.jsonl"\n'
+    actuator = f'socket = "{tmp_path}/socket"\nlistener = "nobody"\n'
     file.write_text(f"{file.read_text()}[actuator]\n{actuator}")
-    environ = environment(tmp_path, PATH=f"{fakes}:{os.environ['PATH']}")
+    environ = environment(tmp_path, PATH=f"{fakes}:{os.environ['PATH']}", LOGS_DIRECTORY=str(tmp_path))
     done = run(tmp_path, *argv, "--config", str(file), environ=environ)
     assert (done.returncode, done.stdout) == (status, "")
     said = [line for line in done.stderr.splitlines() if not line.startswith("{")]
@@ -167,7 +168,6 @@ def test_a_stop_does_not_wait_for_a_slurm_that_hangs(
     """A round of commands that hang would take many times the time-out of one."""
     fakes = tmp_path / "bin"
     fakes.mkdir()
-    file.write_text(file.read_text().replace("[slurm]", "[slurm]\ncommand_timeout_s = 120"))
     hangs = tmp_path / "hangs"
     (fakes / "squeue").write_text(
         f'#!/bin/sh\ntest -e {hangs} && touch {hangs}.now && sleep 600\nexec {SQUEUE} "$@"\n'
@@ -177,7 +177,7 @@ def test_a_stop_does_not_wait_for_a_slurm_that_hangs(
     hangs.touch()
     wait_until(Path(f"{hangs}.now").exists, 90, "a command that hangs")
     running.process.send_signal(signal.SIGTERM)
-    assert running.process.wait(100) == 0, "less than one command's time-out"
+    assert running.process.wait(TIMEOUT_S) == 0, "less than one command's time-out"
     assert "Traceback" not in running.log.read_text()
 
 

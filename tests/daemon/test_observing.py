@@ -44,7 +44,7 @@ def test_what_would_be_harvested_is_told_and_nothing_is_done(lab: Lab, home: Pat
     """Also before there is a harvest partition at all."""
     file = home / "malletrain.toml"
     file.write_text(
-        f'[slurm]\npartition = "{partition}"\n[pool]\nkeep_idle = 2\n[loop]\ntick_s = 1\nwatch_interval_s = 0.5\n'
+        f'[slurm]\npartition = "{partition}"\n[pool]\nkeep_idle = 2\n[loop]\ntick_s = 1\n'
         f'[store]\npath = "{home}/malletrain.db"\n'
     )
 

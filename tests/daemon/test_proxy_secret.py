@@ -8,8 +8,8 @@ import pytest
 
 from malletrain import config
 from malletrain.config.sections import WebSection
-from malletrain.daemon.site_rules import proxy_secret_of
 from malletrain.domain.errors import InvalidInput
+from malletrain.site_rules import proxy_secret_of
 
 
 def web(file: Path) -> WebSection:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 
 from malletrain import config
-from malletrain.daemon.site_rules import rules_from, unknown_names
 from malletrain.decide.entitlement.budgets import AccountBudget, Period
 from malletrain.decide.entitlement.limits import SiteLimit
 from malletrain.decide.profiling import profile_of
 from malletrain.decide.promise.promised_reserve import MainPromise
 from malletrain.decide.rules import Rules
 from malletrain.domain.job import Elastic, JobPhase, JobView, Profile
+from malletrain.site_rules import rules_from, unknown_names
 from malletrain.sizing.objective import Objective
 from malletrain.slurm.site.site_facts import PartitionFacts, SiteFacts
 from tests.world import job
@@ -62,20 +62,14 @@ def test_without_slurm_the_machines_users_are_checked() -> None:
 def test_objective_weights_wait_and_limits() -> None:
     found = rules(
         """
-        [loop]
-        horizon_s = 240.0
         [sizing]
         objective = "fair"
-        account_shares = { vision = 3.0 }
-        user_weights = { ann = 2.0 }
-        max_wait_minutes = 5
+        account_weights = { vision = 3.0 }
         user_share = 0.5
-        max_resizes = 7
         [[sizing.limits]]
         name = "power"
         available = 9000.0
         per_node = 450.0
-        by_account = { vision = 700.0 }
         [[sizing.limits]]
         name = "ann's"
         users = ["ann"]
@@ -88,10 +82,10 @@ def test_objective_weights_wait_and_limits() -> None:
         """
     )
     assert found.objective is Objective.FAIR
-    assert (found.max_wait_s, found.user_share, found.max_resizes) == (300.0, 0.5, 7)
-    assert (dict(found.account_shares), dict(found.user_weights)) == ({"vision": 3.0}, {"ann": 2.0})
+    assert (dict(found.account_shares), dict(found.account_weights)) == ({"vision": 3.0}, {})
+    assert dict(rules("[sizing]\naccount_weights = { vision = 3.0 }").account_weights) == {"vision": 3.0}
     assert found.limits == (
-        SiteLimit("power", available=9000.0, per_node=450.0, by_account={"vision": 700.0}),
+        SiteLimit("power", available=9000.0, per_node=450.0),
         SiteLimit("ann's", users=frozenset({"ann"}), most_nodes=4),
     )
     assert found.budgets == (AccountBudget("biology", frozenset({"bio", "genomics"}), 7200.0, Period.WEEK),)
@@ -99,7 +93,7 @@ def test_objective_weights_wait_and_limits() -> None:
 
 def test_by_default_only_the_share_of_one_user_is_limited() -> None:
     found = rules("")
-    assert (found.limits, found.max_resizes, found.user_share) == ((), None, 0.5)
+    assert (found.limits, found.user_share) == ((), 0.5)
     assert found.max_wait_s == 1800.0
 
 
@@ -137,13 +131,6 @@ def test_by_default_live_jobs_are_measured_and_restarted_ones_only_looked_at() -
     assert (profile_of(live, found), profile_of(restarted, found)) == (Profile.ACTIVE, Profile.PASSIVE)
     asks = JobView(job(1, elastic=Elastic.RESTART, profile=Profile.ACTIVE), JobPhase.QUEUED)
     assert profile_of(asks, found) is Profile.ACTIVE, "who asks for it is measured"
-
-
-@pytest.mark.parametrize("named", [Profile.NONE, Profile.PASSIVE, Profile.ACTIVE])
-def test_a_profile_that_the_site_names_is_every_jobs(named: Profile) -> None:
-    found = rules(f'[sizing]\nprofile = "{named}"')
-    for how in (Elastic.LIVE, Elastic.RESTART):
-        assert profile_of(JobView(job(1, elastic=how), JobPhase.QUEUED), found) is named
 
 
 def test_the_few_pilots_of_a_first_stage_are_few_nodes() -> None:

@@ -56,7 +56,7 @@ def has_restarted(times: int) -> bool:
 def site(lab_factory: LabFactory) -> Iterator[Site]:
     """The unit as it is shipped, but for where this test's files are and how soon it counts as hung."""
     lab = lab_factory(LabConfig(nodes=4, users=True, accounting=True))
-    settings = {"loop": ["tick_s = 1.0", "watch_interval_s = 0.5"]}
+    settings = {"loop": ["tick_s = 1.0"]}
     with Site(lab, daemon_user=DAEMON, account="harvest", settings=settings) as site:
         group = pwd.getpwnam(DAEMON).pw_gid
         own = {name: value for name, value in lab.env_for(DAEMON).items() if os.environ.get(name) != value}

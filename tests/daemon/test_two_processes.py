@@ -43,7 +43,7 @@ class Actuator:
     """`malletraind --actuator` as the user with Slurm's rights, and systemd's end of its line."""
 
     def __init__(self, lab: Lab, config: Path, folder: Path) -> None:
-        self.lab, self.config = lab, config
+        self.lab, self.config, self.folder = lab, config, folder
         self.systemd = Systemd(folder / "notify")
         (folder / "notify").chmod(0o777)
         self.log = (folder / "log").open("w")
@@ -54,6 +54,7 @@ class Actuator:
             "env",
             f"NOTIFY_SOCKET={self.systemd.path}",
             "WATCHDOG_USEC=60000000",
+            f"LOGS_DIRECTORY={self.folder}",
             "setpriv",
             "--pdeathsig",
             "TERM",
@@ -98,10 +99,10 @@ def test_each_may_be_killed_and_the_other_goes_on(lab_factory: LabFactory, folde
     if os.geteuid() != 0:
         pytest.skip("needs plain users: run as root")
     lab = lab_factory(LabConfig(nodes=4, users=True, accounting=True))
-    log = folder / "acts.jsonl"
+    log = folder / "actuator.jsonl"
     settings = {
-        "actuator": [f'socket = "{folder}/socket"', f'listener = "{LISTENER}"', f'audit_log = "{log}"'],
-        "loop": ["tick_s = 1.0", "watch_interval_s = 0.5"],
+        "actuator": [f'socket = "{folder}/socket"', f'listener = "{LISTENER}"'],
+        "loop": ["tick_s = 1.0"],
     }
     with Site(lab, daemon_user=LISTENER, account="harvest", settings=settings) as site:
         # Not the listener's own file: it could widen the actuator's bounds.

@@ -7,7 +7,7 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from malletrain.decide.reserve import HetjobWidth, free_suffice, harmless_reserve, plan_reserve
+from malletrain.decide.reserve import free_suffice, plan_reserve
 from malletrain.decide.yielding import HarvestedNode
 from malletrain.domain.decision import Hole
 from malletrain.domain.snapshot import NodeState, SlurmJob, SlurmState, Snapshot
@@ -84,15 +84,6 @@ def test_a_leaf_that_pilots_are_leaving_is_kept_as_whole() -> None:
     holes, harvested, snapshot = place(3, 5, leaf_size=4)
     answer = plan_reserve(holes, harvested[1:], {"h0"}, snapshot, replace(RULES, keep_leaves=1))
     assert (set(answer.kept), answer.leave) == ({"f0", "f1", "f2", "h0"}, {})
-
-
-@given(st.integers(0, 12), st.lists(st.tuples(st.integers(1, 8), st.integers(1, 8)), max_size=6))
-def test_no_reserve_holds_a_part_of_a_heterogeneous_job_alone(keep: int, widths: list[tuple[int, int]]) -> None:
-    hetjobs = [HetjobWidth(least, least + more) for least, more in widths]
-    harmless = [n for n in range(keep + 1) if not any(job.least <= n < job.all for job in hetjobs)]
-    nodes, why = harmless_reserve(keep, hetjobs)
-    assert nodes == max(harmless)
-    assert bool(why) == (nodes < keep)
 
 
 def test_single_nodes_stay_idle_on_the_fullest_leaf_so_that_whole_leaves_stay() -> None:

@@ -13,7 +13,7 @@ from malletrain.decide.entitlement.starvation_guard import starving_jobs
 from malletrain.domain.job import Curve, MalleableJob
 from malletrain.domain.snapshot import NodeState
 from malletrain.learn.advisor import JobKnowledge
-from malletrain.sizing.registry import SHIPPED, policy
+from malletrain.sizing.registry import policy, shipped
 from tests.world import RULES, START, World
 
 TICK_S = 30.0
@@ -73,7 +73,7 @@ def test_each_job_that_fits_the_pools_lower_tenth_starts_in_time(
             assert hungry[number] <= bound, f"job {number} waits for {hungry[number]:.0f} s"
 
 
-@pytest.mark.parametrize("name", sorted(SHIPPED))
+@pytest.mark.parametrize("name", shipped())
 def test_no_policy_lets_a_job_wait_for_ever(name: str) -> None:
     """Three hours on 8 nodes: three jobs that scale and take single nodes, one that needs 5 and gains nothing.
 

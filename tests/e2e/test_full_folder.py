@@ -23,7 +23,7 @@ pytestmark = [pytest.mark.slurm, pytest.mark.nightly]
 
 ROOT = Path(__file__).resolve().parents[2]
 SETTINGS = {
-    "loop": ["tick_s = 1.0", "watch_interval_s = 0.5"],
+    "loop": ["tick_s = 1.0"],
     "pilot": ["margin_s = 10", "leave_patience_s = 5.0"],
 }
 

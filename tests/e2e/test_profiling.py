@@ -17,7 +17,7 @@ from tests.quick_site import QUICK, quick_site
 pytestmark = [pytest.mark.slurm, pytest.mark.nightly]
 
 PACED = Path(__file__).resolve().parents[2] / "scripts/bench/paced_training.py"
-SETTINGS = {"loop": ["tick_s = 2.0", "watch_interval_s = 0.5"], "pilot": QUICK["pilot"]}
+SETTINGS = {"loop": ["tick_s = 2.0"], "pilot": QUICK["pilot"]}
 
 
 @pytest.fixture

@@ -22,7 +22,7 @@ pytestmark = [
 
 def test_what_slurm_runs_is_on_the_page_and_changes_by_itself(lab_factory: LabFactory, tmp_path: Path) -> None:
     lab = lab_factory(replace(default_config(), nodes=4, users=True))
-    loop = ["tick_s = 1.0", "watch_interval_s = 0.5"]
+    loop = ["tick_s = 1.0"]
     with Site(lab, settings={"loop": loop}) as site, chromium(tmp_path) as browser:
         site.start()
         number = site.harvest("alice", 3)

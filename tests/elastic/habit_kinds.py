@@ -5,7 +5,7 @@ from __future__ import annotations
 
 #: Refused by one worker as on the cluster, with what is said.
 ALONE = {
-    "second_backward": r"a second time in a step.*s.accumulate\(\).*s.step\(backwards=N\)",
+    "second_backward": r"a second time in a step.*step.accumulate\(\).*s.step\(backwards=N\)",
     "gan_by_accumulate": r"has gradients of this worker alone.*s.step\(backwards=N\)",
     "adds_up_over_steps": r"has gradients that were added to those of an earlier step",
     "other_model": r"SGD.step\(\) trains a parameter of shape \(4, 10\) that the session",
@@ -13,11 +13,13 @@ ALONE = {
     "norm_in_parts": r"called twice in a step, for parts of the batch \(accumulation\).*virtual_shards",
     "norm_after_backward": r"called after the last backward\(\) of a step: put the model into eval mode",
     "gathered_views": r"one row for each of this worker's 64 samples, not a tensor of shape \(128, 10\)",
-    "gathered_in_parts": r"s.gather\(\) inside s.accumulate\(\)",
+    "gathered_in_parts": r"s.gather\(\) inside step.accumulate\(\)",
     "gathered_too_late": r"call s.gather\(\) inside `with s.step\(\):`, before its last backward\(\)",
+    "mean_of_weighted": r"s.mean\(\) says over how much its values are: leave weight= out",
+    "mean_in_parts": r"s.mean\(\) inside step.accumulate\(\)",
     "catches_exceptions": r"the script caught an exception of a step and went on \(RuntimeError: out of memory\)",
-    "meta_learns_in_parts": r"SGD.step\(\) trains a parameter.*`with s.inner_loop\(\):`",
-    "meta_learns_in_the_model": r"backward\(\) inside s.inner_loop\(\) reaches 2.bias of the session's model",
+    "meta_learns_in_parts": r"SGD.step\(\) trains a parameter.*`with step.inner_loop\(\):`",
+    "meta_learns_in_the_model": r"backward\(\) inside step.inner_loop\(\) reaches 2.bias of the session's model",
     "agrees_inside": r"after the `with s.step\(\):` block",
 }
 
@@ -29,7 +31,9 @@ TOGETHER = {
     "main_evaluates": r"is at another place of the script than the others: in s.evaluate\(\)|and the others in "
     "s.evaluate",
     "own_centres": r"has another buffer centres than the others: a worker changes it by its own samples.*s.gather",
+    "own_negatives": r"has another data set than the others: a worker sets it by its own samples",
     "gathers_on_main": r"is at another place of the script than the others: .*s.gather\(\)",
+    "means_on_main": r"is at another place of the script than the others: .*s.mean\(\)",
     "meddles_on_main --times 10": r"has another 0.weight than the others: something changes it on one worker",
     "orders_that_differ": r"learns with another order of samples than the others",
     "counter_sets_rate --split": r"rank0 \(process 1\) is not like rank0 \(process 0\) in its data set",
@@ -100,6 +104,8 @@ STATISTICAL = ["draws", "draws_between", "left_in_eval"]
 
 RIGHT = [
     "two_denominators",
+    "several_means",
+    "several_sums",
     "keeps_books",
     "gan",
     "weighted",
@@ -133,7 +139,7 @@ RIGHT = [
 ]
 
 #: Of these the first are tried at each change.
-EQUAL = ["gan", "weighted", "shared_values", "streams", "gathered", "keeps_books"]
+EQUAL = ["gan", "weighted", "shared_values", "streams", "gathered", "several_means", "keeps_books"]
 
 VERDICTS = {
     **dict.fromkeys(WRONG, ("different", "wrong")),

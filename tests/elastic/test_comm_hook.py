@@ -69,21 +69,27 @@ def test_linear_hooks_are_accepted_and_roundings_are_found(hook: CommHook, exact
 def test_other_hooks_are_refused(hook: Any, says: str) -> None:
     model = nn.Linear(2, 1)
     with pytest.raises(ElasticError, match=says):
-        elastic.Session(model, torch.optim.SGD(model.parameters(), 0.1), [1.0], batch_size=1, comm_hook=hook)
+        elastic.Session(
+            model,
+            torch.optim.SGD(model.parameters(), 0.1),
+            [1.0],
+            batch_size=1,
+            options=elastic.Options(comm_hook=hook),
+        )
 
 
 def test_what_excludes_a_hook_is_named() -> None:
     model = nn.Linear(2, 1)
-    given: dict[str, Any] = {"batch_size": 1, "comm_hook": Half(), "sum_dtype": torch.bfloat16}
+    both = elastic.Options(comm_hook=Half(), sum_dtype=torch.bfloat16)
     with pytest.raises(ElasticError, match="comm_hook bears neither sum_dtype"):
-        elastic.Session(model, torch.optim.SGD(model.parameters(), 0.1), [1.0], **given)
+        elastic.Session(model, torch.optim.SGD(model.parameters(), 0.1), [1.0], batch_size=1, options=both)
 
 
 def test_a_session_says_that_its_hook_rounds() -> None:
     for hook, rounds in ((Half(), False), (Cast(), True)):
         model = nn.Linear(1, 1)
         optimizer = torch.optim.SGD(model.parameters(), 0.1)
-        s = elastic.Session(model, optimizer, [torch.ones(1)], batch_size=1, comm_hook=hook)
+        s = elastic.Session(model, optimizer, [torch.ones(1)], batch_size=1, options=elastic.Options(comm_hook=hook))
         assert ("comm_hook" in str(s._runtime.judgement)) is rounds
         s.finish()
 

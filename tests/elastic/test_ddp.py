@@ -23,7 +23,7 @@ REFUSED = {
     "epochs_by_range": r"the epoch's batches are used up: iterate over epochs by `for epoch in",
     "evaluates_within": r"evaluate\(\) belongs after the loop over batches",
     "reduces_within": r"dist.all_reduce belongs after the loop over batches",
-    "accumulates_over_batches": r"without a backward\(\) outside s.accumulate\(\)",
+    "accumulates_over_batches": r"without a backward\(\) outside step.accumulate\(\)",
     "leaves_a_batch": r"without a backward\(\)",
     "second_backward": r"a second time in a step",
     "torch_sync_batchnorm": r"elastic.sync_batchnorm\(model\)",

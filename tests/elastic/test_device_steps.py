@@ -313,13 +313,23 @@ def test_half_the_bytes_are_summed(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_other_types_are_refused(dtype: torch.dtype) -> None:
     model = nn.Linear(1, 1)
     with pytest.raises(ElasticError, match=r"sum_dtype must be torch\.bfloat16 or torch\.float32"):
-        elastic.Session(model, torch.optim.SGD(model.parameters(), 0.1), [1.0], batch_size=1, sum_dtype=dtype)
+        elastic.Session(
+            model,
+            torch.optim.SGD(model.parameters(), 0.1),
+            [1.0],
+            batch_size=1,
+            options=elastic.Options(sum_dtype=dtype),
+        )
 
 
 def test_a_session_says_that_its_sums_are_rounded() -> None:
     model = nn.Linear(1, 1)
     s = elastic.Session(
-        model, torch.optim.SGD(model.parameters(), 0.1), [torch.ones(1)], batch_size=1, sum_dtype=torch.bfloat16
+        model,
+        torch.optim.SGD(model.parameters(), 0.1),
+        [torch.ones(1)],
+        batch_size=1,
+        options=elastic.Options(sum_dtype=torch.bfloat16),
     )
     assert "gradients are rounded before they are summed" in str(s._runtime.judgement)
     s.finish()

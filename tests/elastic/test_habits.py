@@ -118,6 +118,8 @@ def test_rows_gathered_in_a_round_that_a_member_missed(tmp_path: Path) -> None:
         "gathered",
         "two_denominators",
         "sum_gathered",
+        "several_means",
+        "several_sums",
         *(pytest.param(each, marks=pytest.mark.nightly) for each in ("weighted", "unfreezes", "all_reduces")),
     ],
 )

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import math
 import statistics
 from pathlib import Path
 
 import pytest
 import torch
 
+from malletrain.elastic.gradients.finiteness import all_finite
 from tests.elastic.digits import SCRIPT, Static, assert_equal, run_alone
 from tests.elastic.test_schedules import play
 
@@ -55,3 +57,17 @@ def test_a_resized_run_ends_with_the_static_runs_accuracy(tmp_path: Path) -> Non
     play(home, 31, 12, options)
     assert figures(home)["right"] == expected["right"] > 0.98
     assert figures(home)["loss"] == pytest.approx(expected["loss"], rel=1e-9)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16, torch.complex64])
+def test_every_element_of_a_gradient_is_looked_at_and_none_is_changed(dtype: torch.dtype) -> None:
+    largest = torch.finfo(dtype).max
+    row = torch.tensor([[largest, -largest, 1e-7, 0.0]] * 3, dtype=dtype)
+    for gradients in ([row, row.t().clone(), torch.zeros(0, dtype=dtype)], [row.clone().requires_grad_()]):
+        before = [each.clone() for each in gradients]
+        assert all_finite(gradients)
+        assert all(torch.equal(each, was) for each, was in zip(gradients, before, strict=True))
+    for bad in (math.nan, math.inf, -math.inf):
+        spoilt = row.clone()
+        spoilt[2, 3] = bad
+        assert not all_finite([row, spoilt])

@@ -133,8 +133,10 @@ def test_batches_of_a_script_need_a_fixed_batch_and_a_loop_of_its_own() -> None:
     model = nn.Linear(4, 2)
     given: Any = (model, torch.optim.SGD(model.parameters(), lr=0.1), DATA)
     with pytest.raises(elastic.ElasticError, match="needs a batch_size that is a number, that of the largest"):
-        elastic.Session(*given, batch_size=elastic.PerWorker(4, limit=8), order=lambda _: BATCHES)
-    session = elastic.Session(*given, batch_size=4, order=lambda _: BATCHES)
+        elastic.Session(
+            *given, batch_size=elastic.PerWorker(4, limit=8), options=elastic.Options(order=lambda _: BATCHES)
+        )
+    session = elastic.Session(*given, batch_size=4, options=elastic.Options(order=lambda _: BATCHES))
     with pytest.raises(elastic.ElasticError, match="give an order of indices, not of batches"):
         Steps(session, DATA, 1)
 
@@ -149,7 +151,9 @@ def test_sparse_gradients_are_refused_before_a_second_worker_joins(must_be_finit
     model = nn.Sequential(nn.Embedding(8, 4, sparse=True), nn.Linear(4, 3))
     data = TensorDataset(torch.arange(8), torch.zeros(8, dtype=torch.int64))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    session = elastic.Session(model, optimizer, data, batch_size=4, must_be_finite=must_be_finite)
+    session = elastic.Session(
+        model, optimizer, data, batch_size=4, options=elastic.Options(must_be_finite=must_be_finite)
+    )
     with pytest.raises(elastic.ElasticError, match=r"0.weight: sparse gradients cannot be summed"):
         for _ in session.epochs(1):
             for x, y in session.batches():

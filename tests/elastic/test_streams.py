@@ -135,6 +135,6 @@ def test_a_session_takes_each_sample_once_and_ends_with_the_streams() -> None:
                 optimizer.step()
             seen += x.flatten().tolist()
         assert sorted(seen) == [100.0 * n + index for n, length in enumerate(LENGTHS) for index in range(length)]
-        assert s.samples_done == 21 * (epoch + 1)
+        assert s.info.samples_done == 21 * (epoch + 1)
     with pytest.raises(ElasticError, match="needs a map-style data set"):
         s.evaluate(lambda batch: {"n": 1.0})

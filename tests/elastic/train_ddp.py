@@ -47,7 +47,7 @@ def usual() -> None:
     s = loader.session
     s.track(scheduler=scheduler)
     s.state["seen"] = 0
-    assert len(loader) == 10 and parallel.module is s.model
+    assert len(loader) == 10 and parallel.module is s._runtime.model
     for epoch in loader.epochs(3):
         total = torch.zeros(())
         for x, y in loader:

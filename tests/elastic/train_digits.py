@@ -18,6 +18,7 @@ from torch import nn
 from torch.utils.data import Dataset
 
 from malletrain import elastic
+from malletrain.elastic.step import Step
 
 
 class Digits(Dataset[tuple[torch.Tensor, torch.Tensor, int]]):
@@ -124,30 +125,31 @@ def main() -> None:
     elif options.world == "mpi":
         world = elastic.mpi_world()
     s = elastic.Session(
-        model, optimizer, dataset, batch_size=options.batch, virtual_shards=options.shards or None,
-        balance=options.balance, checkpoint_s=options.checkpoint_s, seed=options.seed, world=world,
-        loaders=options.loaders, comm_hook=Half() if options.half else None,
-        sum_dtype=torch.bfloat16 if options.sum_bfloat16 else None,
+        model, optimizer, dataset, batch_size=options.batch, virtual_shards=options.shards or None, seed=options.seed,
+        options=elastic.Options(
+            balance=options.balance, checkpoint_s=options.checkpoint_s, world=world, loaders=options.loaders,
+            comm_hook=Half() if options.half else None, sum_dtype=torch.bfloat16 if options.sum_bfloat16 else None,
+            when_main=lambda: (home / "mains").open("a").write(f"{me}\n"),
+        ),
     )  # fmt: skip
     s.track(scheduler=scheduler)
     if options.raise_before:
         raise RuntimeError("made to fail before training")
-    s.when_main(lambda: (home / "mains").open("a").write(f"{me}\n"))
     slow_by = float(os.environ.get("SLOW_BY", "0"))
 
-    def backward(batch: Any) -> list[int]:
+    def backward(batch: Any, step: Step) -> list[int]:
         """The indices of the samples that it was for."""
         loss = nn.functional.cross_entropy
         if options.shards:
             indices: list[int] = []
-            for x, y, index in s.shards(batch):
+            for x, y, index in batch:
                 loss(model(x), y).backward()
                 indices += index.tolist()
             return indices
         x, y, index = (part.to(options.device) for part in batch)
         if options.clip and len(y) > 1:
             half = len(y) // 2
-            with s.accumulate():
+            with step.accumulate():
                 (loss(model(x[:half]), y[:half], reduction="sum") / len(y)).backward()
             (loss(model(x[half:]), y[half:], reduction="sum") / len(y)).backward()
         else:
@@ -194,7 +196,7 @@ def main() -> None:
                     flipping = next(model.parameters()).register_hook(flip)
                 if s.steps_done == options.raise_loaded:
                     raise RuntimeError("made to fail before a step")
-                with s.step():
+                with s.step() as step:
                     optimizer.zero_grad()
                     if options.step_seconds and not (options.slow_until and Path(options.slow_until).exists()):
                         # The end does not come before the test lets it, however long the test's other parts take.
@@ -206,7 +208,7 @@ def main() -> None:
                         raise RuntimeError("made to fail")
                     if options.meddle:
                         meddle(0.01)
-                    indices = backward(batch)
+                    indices = backward(batch, step)
                     if options.meddle:
                         meddle(-0.01)
                     if options.report:
@@ -222,7 +224,7 @@ def main() -> None:
                                 "task": me.partition(".")[0],
                                 "epoch": epoch,
                                 "size": s.size,
-                                "indices": indices if s.share else [],
+                                "indices": indices if s.info.share else [],
                                 "at": time.time(),
                             }
                         )
@@ -243,7 +245,7 @@ def main() -> None:
     if s.is_main:
         torch.save(whole, home / "final.pt")
         (home / "figures.json").write_text(json.dumps(final))
-    s.finish({**final, "samples": s.samples_done})
+    s.finish({**final, "samples": s.info.samples_done})
 
 
 if __name__ == "__main__":

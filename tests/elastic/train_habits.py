@@ -26,6 +26,7 @@ from torch.nn import functional
 from torch.utils.data import Dataset, Subset, TensorDataset, default_collate, random_split
 
 from malletrain import elastic
+from malletrain.elastic.step import Step
 
 HOME = Path(os.environ.get("MALLETRAIN_TEST_DIR", "."))
 ME = os.environ.get("SLURM_ARRAY_TASK_ID") or os.environ.get("RANK", "x")
@@ -62,10 +63,15 @@ def plain(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
     return loss.detach()
 
 
+#: The one under way, in loops by `loop`.
+step: Step
+
+
 def loop(body: Callable[[torch.Tensor, torch.Tensor], Any]) -> None:
+    global step
     for _ in s.epochs(EPOCHS):
         for x, y in s.batches():
-            with s.step():
+            with s.step() as step:
                 body(x, y)
             tick()
 
@@ -348,7 +354,7 @@ def second_backward() -> None:
 
 def gan_by_accumulate() -> None:
     def body(x: torch.Tensor, y: torch.Tensor) -> None:
-        with s.accumulate():
+        with step.accumulate():
             functional.cross_entropy(model(x), y).backward()
         optimizer.step()
         optimizer.zero_grad()
@@ -448,7 +454,7 @@ def _meta_learns(
 
 
 def meta_learns() -> None:
-    _meta_learns(s.inner_loop)
+    _meta_learns(lambda: step.inner_loop())
 
 
 def meta_learns_without_a_word() -> None:
@@ -460,11 +466,11 @@ def meta_learns_in_parts() -> None:
 
 
 def meta_learns_in_the_model() -> None:
-    _meta_learns(s.inner_loop, lambda given: given)
+    _meta_learns(lambda: step.inner_loop(), lambda given: given)
 
 
 def meta_learns_from_several() -> None:
-    _meta_learns(s.inner_loop, samples=8)
+    _meta_learns(lambda: step.inner_loop(), samples=8)
 
 
 def means_of_tasks() -> None:
@@ -481,7 +487,7 @@ def means_of_tasks() -> None:
             return plain(x, y)
         losses = []
         for one_x, one_y in zip(x.unsqueeze(1), y.unsqueeze(1), strict=True):
-            with s.inner_loop():
+            with step.inner_loop():
                 fast = adapted(one_x, one_y)
             losses.append(
                 functional.cross_entropy(functional_call(model, fast, (one_x.repeat(3, 1),)), one_y.repeat(3))
@@ -572,10 +578,10 @@ def gan_norm() -> None:
     noise = torch.linspace(-1, 1, 8).double()
     for _ in s.epochs(EPOCHS):
         for x, y in s.batches():
-            with s.step(backwards=2):
+            with s.step(backwards=2) as step:
                 optimizers["d"].zero_grad()
                 real, wrong, false = _errors(x, noise * (1 + y.double())[:, None] + x[:, 18:26])
-                with s.accumulate():
+                with step.accumulate():
                     real.backward()
                 wrong.backward()
                 optimizers["d"].step()
@@ -590,16 +596,16 @@ def gan_shards() -> None:
     noise = torch.linspace(-1, 1, 8).double()
     for _ in s.epochs(EPOCHS):
         for batch in s.batches():
-            with s.step(backwards=2):
+            with s.step(backwards=2) as step:
                 optimizers["d"].zero_grad()
-                for x, y in s.shards(batch):
+                for x, y in batch:
                     real, wrong, _ = _errors(x, noise * (1 + y.double())[:, None] + x[:, 18:26])
-                    with s.accumulate():
+                    with step.accumulate():
                         real.backward()
                     wrong.backward()
                 optimizers["d"].step()
                 optimizers["g"].zero_grad()
-                for x, y in s.shards(batch):
+                for x, y in batch:
                     seeds = noise * (1 + y.double())[:, None] + x[:, 18:26]
                     functional.softplus(-models["d"](models["g"](seeds))).mean().backward()
                 optimizers["g"].step()
@@ -868,7 +874,7 @@ def replays_gathered() -> None:
             functional.cross_entropy(model(x), y) + functional.cross_entropy(model(old[:, :-1]), old[:, -1].long())
         ).backward()
         optimizer.step()
-        at = (s.samples_done - len(new) + torch.arange(len(new))) % len(s.state["ring"])
+        at = (s.info.samples_done - len(new) + torch.arange(len(new))) % len(s.state["ring"])
         s.state["ring"][at] = new
 
     loop(body)
@@ -916,8 +922,44 @@ def gathered_views() -> None:
 
 def gathered_in_parts() -> None:
     def body(x: torch.Tensor, y: torch.Tensor) -> None:
-        with s.accumulate():
+        with step.accumulate():
             s.gather(model(x)).mean().backward()
+
+    loop(body)
+
+
+def mean_of_weighted() -> None:
+    for _ in s.epochs(1):
+        for x, y in s.batches():
+            with s.step(weight=(y + 1).sum()):
+                s.mean(functional.cross_entropy(model(x), y, reduction="none"), over=len(y)).backward()
+
+
+def mean_in_parts() -> None:
+    def body(x: torch.Tensor, y: torch.Tensor) -> None:
+        with step.accumulate():
+            s.mean(functional.cross_entropy(model(x), y, reduction="none"), over=len(y)).backward()
+
+    loop(body)
+
+
+def own_negatives() -> None:
+    """Each worker draws its own, between two epochs."""
+    for _ in s.epochs(EPOCHS):
+        dataset.negatives = torch.randint(64, (640,), generator=torch.Generator().manual_seed(int(ME)))  # type: ignore[attr-defined]
+        for x, y in s.batches():
+            with s.step():
+                plain(x, y)
+            tick()
+
+
+def means_on_main() -> None:
+    def body(x: torch.Tensor, y: torch.Tensor) -> None:
+        out = model(x)
+        loss = functional.cross_entropy(out, y)
+        if s.is_main:
+            loss = loss + s.mean(out.square(), over=len(out))
+        loss.backward()
 
     loop(body)
 
@@ -970,7 +1012,7 @@ def norm_in_parts() -> None:
 
     def body(x: torch.Tensor, y: torch.Tensor) -> None:
         optimizer.zero_grad()
-        with s.accumulate():
+        with step.accumulate():
             functional.cross_entropy(model(x[:2]), y[:2]).backward()
         functional.cross_entropy(model(x[2:]), y[2:]).backward()
         optimizer.step()
@@ -1062,7 +1104,7 @@ def agrees() -> None:
         for x, y in s.batches():
             with s.step():
                 loss = plain(x, y)
-                if s.share:
+                if s.info.share:
                     total += torch.stack([loss * len(y), torch.tensor(float(len(y)))]).double()
             tick()
         if s.agree(s.epoch > 0, "all"):
@@ -1075,9 +1117,9 @@ def sums_in_words() -> None:
     for _ in s.epochs(EPOCHS):
         for i, (x, y) in enumerate(s.batches()):
             half = len(y) // 2
-            with s.step():
+            with s.step() as step:
                 optimizer.zero_grad()
-                with s.accumulate():
+                with step.accumulate():
                     (functional.cross_entropy(model(x[:half]), y[:half], reduction="sum") / len(y)).backward()
                 loss = functional.cross_entropy(model(x[half:]), y[half:], reduction="sum") / len(y)
                 loss.backward()
@@ -1142,7 +1184,7 @@ def trains_before() -> None:
 def draws() -> None:
     """Noise in the step: the same in distribution only."""
     loop(lambda x, y: plain(x + 0.1 * torch.randn_like(x), y))
-    assert s.equality.startswith("statistical") and "random numbers" in s.equality, s.equality
+    assert s.info.equality.startswith("statistical") and "random numbers" in s.info.equality, s.info.equality
 
 
 STREAMS = 5
@@ -1178,7 +1220,7 @@ def streams() -> None:
             with s.step():
                 plain(x, y)
             tick()
-        assert s.samples_done == 640 * (epoch + 1), (s.samples_done, epoch)
+        assert s.info.samples_done == 640 * (epoch + 1), (s.info.samples_done, epoch)
 
 
 def masked_mean() -> None:
@@ -1418,8 +1460,7 @@ def exits_at_once() -> None:
 
 
 def joins() -> None:
-    """What a worker that joins is called with."""
-    s.when_joining(lambda epoch, step: (HOME / f"joined-{ME}").write_text(f"{epoch} {step}"))
+    """What a worker that joins is called with: see the session's options."""
     loop(plain)
 
 
@@ -1428,10 +1469,10 @@ def all_reduces() -> None:
         for x, y in s.batches():
             with s.step():
                 plain(x, y)
-        seen = s.all_reduce(torch.ones(2))
+        seen = s.agree(torch.ones(2), "sum")
         assert seen.tolist() == [s.size, s.size]
         assert s.agree(float(s.is_main), "sum") == 1.0
-        squares, samples = s.all_reduce(torch.tensor([len(x) ** 2, len(x)], dtype=torch.float64)).tolist()
+        squares, samples = s.agree(torch.tensor([len(x) ** 2, len(x)], dtype=torch.float64), "sum").tolist()
         assert abs(s.agree(float(len(x))) - squares / samples) < 1e-9
         assert s.agree(s.is_main, "any") and (s.size == 1 or not s.agree(s.is_main, "all"))
         assert s.agree(5.0 if s.is_main else 7.0, "main") == 5.0
@@ -1519,6 +1560,25 @@ def two_denominators() -> None:
         optimizer.step()
 
     loop(both)
+
+
+def several_means() -> None:
+    """Energies a sample and forces a bright pixel, of which most samples have none: each over its own count."""
+
+    def both(x: torch.Tensor, y: torch.Tensor) -> None:
+        optimizer.zero_grad()
+        out, bright = model(x), (x > 0.9).sum(1).double() * (y == 3)
+        errors = functional.cross_entropy(out, y, reduction="none")
+        loss = s.mean(errors, over=len(errors)) + s.mean(out[:, 0].square() * bright, over=bright.sum())
+        loss.backward()
+        optimizer.step()
+
+    loop(both)
+
+
+def several_sums() -> None:
+    """The same in a session of sums."""
+    several_means()
 
 
 def sum_gathered() -> None:
@@ -1622,12 +1682,15 @@ if __name__ == "__main__":
         stepped,
         dataset,
         batch_size=BATCH,
-        order=orders.get(options.habit),
         virtual_shards=4 if options.habit == "gan_shards" else None,
         collate=crop if options.habit == "crops_less" else None,
-        reduction="sum" if options.habit == "sum_gathered" else "mean",
+        reduction="sum" if options.habit in ("sum_gathered", "several_sums") else "mean",
+        options=elastic.Options(
+            order=orders.get(options.habit),
+            when_joining=lambda epoch, step: (HOME / f"joined-{ME}").write_text(f"{epoch} {step}"),
+        ),
     )
     globals()[options.habit]()
     if s.is_main:
-        torch.save(s.model.state_dict(), HOME / "final.pt")
+        torch.save(s._runtime.model.state_dict(), HOME / "final.pt")
     s.finish()

@@ -40,10 +40,10 @@ def watch() -> None:
                 time.sleep(0.01)
         join(self)
 
-    def slow(self: step.Step) -> None:
+    def slow(self: step.Step) -> step.Step:
         if "SLURM_JOB_ID" in os.environ and not (HOME / "go").exists():
             time.sleep(0.1)
-        enter(self)
+        return enter(self)
 
     def noted(
         self: step.Step, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -65,11 +65,11 @@ def watch() -> None:
 
     def kept(self: session.Session, result: Mapping[str, Any] | None = None) -> None:
         if self.is_main:
-            torch.save(self.model.state_dict(), HOME / "final.pt")
+            torch.save(self._runtime.model.state_dict(), HOME / "final.pt")
         finish(self, result)
 
     # Methods are wrapped for this process, which is what the types forbid.
-    step.Step.__enter__ = slow  # type: ignore[method-assign]
+    step.Step.__enter__ = slow  # type: ignore[method-assign, assignment]
     step.Step.__exit__ = noted  # type: ignore[method-assign]
     session.Session.finish = kept  # type: ignore[method-assign]
     runtime.Runtime.join = told  # type: ignore[method-assign]

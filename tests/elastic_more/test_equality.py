@@ -82,7 +82,7 @@ def test_the_session_warns_when_it_is_weak_and_not_when_it_is_strong(caplog: pyt
     data = TensorDataset(torch.randn(8, 4), torch.zeros(8, dtype=torch.int64))
     model = model_with(nn.BatchNorm1d(4))
     session = elastic.Session(model, torch.optim.SGD(model.parameters(), lr=0.1), data, batch_size=4)
-    assert session.equality.startswith("statistical") and "BatchNorm1d" in session.equality
+    assert session.info.equality.startswith("statistical") and "BatchNorm1d" in session.info.equality
     with pytest.raises(ElasticError, match="one of the two"):
         model = elastic.sync_batchnorm(model_with(nn.BatchNorm1d(4)))
         elastic.Session(model, torch.optim.SGD(model.parameters(), lr=0.1), data, batch_size=4, virtual_shards=2)

@@ -54,16 +54,16 @@ def test_a_session_alone_is_the_plain_loop(accumulate: bool) -> None:
             scaler.update()
 
     ours, its, loss_scaler = made()
-    s = elastic.Session(ours, its, data, batch_size=8, shuffle=False, noise_scale=True)
+    s = elastic.Session(ours, its, data, batch_size=8, shuffle=False, options=elastic.Options(noise_scale=True))
     s.track(scaler=loss_scaler)
     for epoch in s.epochs(3):
         for x, y in s.batches():
-            with s.step():
+            with s.step() as step:
                 ours.turn = epoch
                 its.zero_grad()
                 if accumulate:  # halves of what this worker has: a step may be tried with fewer samples
                     half = len(x) // 2
-                    with s.accumulate():
+                    with step.accumulate():
                         train(ours, x[:half], y[:half], loss_scaler, half / len(x))
                     train(ours, x[half:], y[half:], loss_scaler, 1 - half / len(x))
                 else:

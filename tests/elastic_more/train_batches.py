@@ -56,11 +56,13 @@ def main() -> None:
     replayed = Replayed(json.loads(Path(options.replay).read_text()), 32) if options.replay else None
     rule: BatchRule = replayed or rules[options.rule]
     rates = elastic.LearningRate(options.rate, warm_up=512, momentum=True)
-    s = elastic.Session(model, optimizer, data, batch_size=rule, learning_rate=rates)
+    s = elastic.Session(model, optimizer, data, batch_size=rule, options=elastic.Options(learning_rate=rates))
     if replayed:
         replayed.session = s
     schedule = elastic.Schedule(torch.optim.lr_scheduler.StepLR(optimizer, 60, 0.8), s)
-    average = torch.optim.swa_utils.AveragedModel(model, avg_fn=lambda old, new, _: old.lerp(new, 1 - s.decay(0.99)))
+    average = torch.optim.swa_utils.AveragedModel(
+        model, avg_fn=lambda old, new, _: old.lerp(new, 1 - s.info.decay(0.99))
+    )
     s.track(schedule=schedule, average=average)
     with (home / f"diary-{me}.jsonl").open("a", buffering=1) as diary:
         for epoch in s.epochs(options.epochs):
@@ -76,12 +78,17 @@ def main() -> None:
                     schedule.step()
                     average.update_parameters(model)
                     line = {"step": s.steps_done, "epoch": epoch, "size": s.size, "indices": index.tolist()}
-                    line |= {"batch": s.batch_size, "gain": s.gain, "noise": s.noise_scale, "at": time.time()}
+                    line |= {
+                        "batch": s.info.batch_size,
+                        "gain": s.info.gain,
+                        "noise": s.info.noise_scale,
+                        "at": time.time(),
+                    }
                     diary.write(json.dumps(line) + "\n")
     if s.is_main:
         averaged = {f"average.{name}": tensor for name, tensor in average.module.state_dict().items()}
         torch.save({**model.state_dict(), **averaged}, home / "final.pt")
-    s.finish({"samples": s.samples_done})
+    s.finish({"samples": s.info.samples_done})
 
 
 main()

@@ -32,10 +32,10 @@ def main() -> None:
     (home / f"ready-{me}").touch()
     while "SLURM_JOB_ID" in os.environ and not (home / f"start-{me}").exists():
         time.sleep(0.01)
-    s.join()
+    epochs = s.epochs(4)
     torch._dynamo.config.error_on_recompile = True
     with (home / f"diary-{me}.jsonl").open("a", buffering=1) as diary:
-        for epoch in s.epochs(4):
+        for epoch in epochs:
             for x, y in s.batches():
                 with s.step():
                     if "SLURM_JOB_ID" in os.environ and not (home / "go").exists():

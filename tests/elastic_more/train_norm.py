@@ -41,7 +41,7 @@ def main() -> None:
         model = elastic.sync_batchnorm(model)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.02, momentum=0.9)
     s = elastic.Session(model, optimizer, data, batch_size=options.batch, reduction="sum" if options.sum else "mean")
-    (home / f"equality-{me}").write_text(s.equality)
+    (home / f"equality-{me}").write_text(s.info.equality)
     reduction = "sum" if options.sum else "mean"
     (home / f"here-{me}").touch()
     while len(list(home.glob("here-*"))) < options.wait_for:
@@ -62,7 +62,7 @@ def main() -> None:
                     diary.write(json.dumps({**line, "at": time.time()}) + "\n")
     if s.is_main:
         torch.save(model.state_dict(), home / "final.pt")
-    s.finish({"samples": s.samples_done})
+    s.finish({"samples": s.info.samples_done})
 
 
 main()

@@ -13,8 +13,8 @@ from malletrain.loop.membership.admission import Admission, Claim
 from malletrain.loop.membership.members import Membership
 from malletrain.loop.membership.next_world import JobTerms
 from malletrain.loop.membership.state import MembershipSettings
+from malletrain.sizing.papers.elastic_batch import ElasticBatch
 from malletrain.sizing.policies.exact import Exact
-from malletrain.sizing.policies.variable_batch import ElasticBatch
 from malletrain.sizing.policy import Policy
 from malletrain.wire.messages import Warm
 from tests.world import World, data_of, event_of, job

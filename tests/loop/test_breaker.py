@@ -15,20 +15,19 @@ RULES = BreakerRules(2, 2, 2, 2, pause_s=600.0)
 
 
 @pytest.mark.parametrize(
-    ("sign", "key", "said"),
+    ("sign", "said"),
     [
-        ("preempted", "preemptions_per_hour", "more than 2 times pilots were preempted, so yielding comes too late"),
+        ("preempted", "more than 2 times pilots were preempted, so yielding comes too late"),
         (
             "late_main_jobs",
-            "preemptions_per_hour",
             "more than 2 main jobs that Slurm preempted pilots for were later than",
         ),
-        ("slow_exits", "slow_exits_per_hour", "more than 2 pilots were slow to leave"),
-        ("ailing_nodes", "ailing_nodes_per_hour", "more than 2 nodes ailed after pilots"),
-        ("slow_cycles", "pause_minutes", "cycles longer than without pilots"),
+        ("slow_exits", "more than 2 pilots were slow to leave"),
+        ("ailing_nodes", "more than 2 nodes ailed after pilots"),
+        ("slow_cycles", "cycles longer than without pilots"),
     ],
 )
-def test_each_sign_opens_it_and_it_closes_again(sign: str, key: str, said: str) -> None:
+def test_each_sign_opens_it_and_it_closes_again(sign: str, said: str) -> None:
     at = [10.0, 20.0, 30.0]
 
     def why(times: list[float], now: float) -> str:
@@ -36,7 +35,7 @@ def test_each_sign_opens_it_and_it_closes_again(sign: str, key: str, said: str) 
         return why_to_pause(replace(HarmSignals(), **seen), now, RULES)
 
     assert said in why(at, 31.0)
-    assert f"for 599 s (breaker.{key})" in why(at, 31.0)
+    assert "for 599 s (see [breaker])" in why(at, 31.0)
     assert why(at, 631.0) == ""
     assert why(at[:2], 31.0) == ""
     assert why([10.0, 5000.0, 9000.0], 9001.0) == ""

@@ -129,6 +129,15 @@ def test_what_did_run_may_run_again_and_one_more_is_tried_after_the_rest() -> No
     world.until(lambda: world.nodes_of(1) == 8)
 
 
+def test_a_job_of_more_nodes_than_began_is_tried_again() -> None:
+    world = Withheld({1}, "JobArrayTaskLimit", most=2)
+    world.submit(replace(job(1), min_nodes=3))
+    for _ in range(12):
+        world.tick()
+    world.most = 8
+    world.until(lambda: world.nodes_of(1) >= 3)
+
+
 def test_a_new_job_of_such_a_user_is_tried_on_one_idle_node_first() -> None:
     world = Withheld({2, 3}, "JobArrayTaskLimit")
     world.submit(job(1, most=6))

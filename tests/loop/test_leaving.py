@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from datetime import UTC, datetime
 
 import pytest
 
-from malletrain.decide.promise.promised_reserve import MainPromise
 from malletrain.domain.decision import LeavePilot, RecyclePilot
 from malletrain.domain.event import ActionIntent, EventKind
-from malletrain.domain.snapshot import Snapshot
 from malletrain.loop.memory import MemoryWorkers
-from malletrain.loop.trackers.hetjobs_seen import HetjobsSeen
 from tests.world import RULES, START, World, data_of, job, main_job
 
 
@@ -78,53 +74,6 @@ def test_slurm_takes_the_nodes_of_a_heterogeneous_job_back_in_one_moment_whateve
     assert {action.node for action in recycled} == {"n0", "n1", "n2", "n3"}
     assert {(action.main_job, action.kill) for action in recycled} == {("20", False)}
     assert world.running() == {}
-
-
-def test_a_reserve_that_holds_only_a_part_of_a_heterogeneous_job_is_given_up_for_a_week() -> None:
-    world = World(nodes=4, rules=replace(RULES, keep_idle=1, spare_hetjobs=True))
-    world.submit(job(1, most=4))
-    world.tick()
-    world.tick()
-    assert len(world.running()) == 3
-    assert world.loop.reserve_notice() == ""
-    world.cluster.set_main([main_job(n, count=n - 7, het_id=8, reason="Dependency") for n in (8, 9)])
-    world.tick()
-    assert world.loop.last_decision is not None
-    assert "heterogeneous jobs of 3 nodes" in world.loop.last_decision.reason
-    notice, why = world.loop.reserve_notice(), "pool.keep_idle = 1 would let Slurm start a part of heterogeneous jobs"
-    until = datetime.fromtimestamp(world.clock.now() + 7 * 86_400.0, UTC)
-    assert notice.startswith(
-        f"0 nodes stay idle until {until:%Y-%m-%d %H:%M} UTC, 7 days after the last of them: {why}"
-    )
-    world.cluster.set_main([])
-    world.tick()
-    assert len(world.running()) == 4
-    world.tick(8 * 86_400.0)
-    world.tick()
-    assert len(world.running()) == 3
-
-
-@pytest.mark.parametrize("changed", [{}, {"keep_idle": 3, "spare_hetjobs": True}])
-def test_a_reserve_stays_that_holds_the_whole_or_that_the_site_wants(changed: dict[str, object]) -> None:
-    world = World(nodes=4, rules=replace(RULES, **{"keep_idle": 1, **changed}))  # type: ignore[arg-type]
-    world.submit(job(1, most=4))
-    world.cluster.set_main([main_job(n, count=n - 7, het_id=8, reason="Dependency") for n in (8, 9)])
-    world.tick()
-    world.tick()
-    assert len(world.running()) == 4 - world.loop.rules.keep_idle
-    assert world.loop.reserve_notice() == ""
-
-
-def test_a_reserve_that_a_promise_asks_for_is_not_made_smaller() -> None:
-    seen = HetjobsSeen()
-    parts = tuple(main_job(n, count=n - 7, het_id=8) for n in (8, 9))
-    seen.look(Snapshot(START, (), parts), RULES.harvest_partition, START)
-    rules = replace(RULES, keep_idle=2, spare_hetjobs=True)
-    assert seen.rules(rules).keep_idle == 0
-    promised = replace(rules, promise=MainPromise(p95_s=2.0))
-    assert seen.rules(promised) == promised
-    cycles = replace(rules, promise=MainPromise(cycle_ratio=1.5))
-    assert seen.rules(cycles).keep_idle == 0
 
 
 def test_a_pilot_that_slurm_preempts_in_vain_is_ended_by_the_daemon() -> None:

@@ -78,7 +78,7 @@ def test_pilots_of_two_releases_under_daemons_of_two(lab_factory: LabFactory) ->
     except LabError as error:
         pytest.skip(str(error))
     lab.clear()
-    settings = {"loop": ["tick_s = 1.0", "watch_interval_s = 0.5"], "pilot": ["margin_s = 10"]}
+    settings = {"loop": ["tick_s = 1.0"], "pilot": ["margin_s = 10"]}
     with Site(lab, settings=settings) as site:
         # The earlier daemon, with workers of both releases.
         this_release = site.program

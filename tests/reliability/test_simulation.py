@@ -11,6 +11,7 @@ from malletrain.domain.job import Elastic
 from malletrain.loop.membership.machine import JobMachine
 from scripts.simulation import world
 from scripts.simulation.__main__ import Found, crash_points, random_histories
+from scripts.simulation.departures import Departures
 from scripts.simulation.faults import (
     ALL_FAULTS,
     FAULTS_OF_ONE,
@@ -180,6 +181,27 @@ def test_the_daemon_dies_at_every_boundary_of_a_history() -> None:
     found = crash_points(0, boundaries)
     assert not found.broken, _shown(found)
     assert found.kills >= boundaries
+
+
+def test_no_step_is_lost_when_all_nodes_of_a_job_are_taken() -> None:
+    """With seed 4 the job once rested for ever, since fewer nodes had begun than it asks for."""
+    found = random_histories(0, 12, "taken")
+    assert not found.broken, _shown(found)
+    assert found.faults["all nodes taken"] > 30
+
+
+def test_the_laws_see_workers_that_leave_before_the_state_is_safe(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The check itself: each leaves by itself after its grace, though all of them do."""
+    monkeypatch.setattr(Departures, "committed", lambda *_: False)
+    broken = random_histories(9, 10, "taken").broken | random_histories(14, 15, "taken").broken
+    assert len(broken) == 2
+    assert all("is gone with step" in why for whys in broken.values() for why in whys)
+
+
+@pytest.mark.nightly
+def test_thousands_of_histories_in_which_all_nodes_are_taken() -> None:
+    found = random_histories(100_000, 102_000, "taken")
+    assert not found.broken, _shown(found)
 
 
 @pytest.mark.nightly

@@ -22,7 +22,7 @@ from malletrain.replay.warnings import limits_that_bind
 from malletrain.replay.workload import TrainingJob, shifted
 from tests.replay.small import CURVES, job, trace
 
-#: A daemon as it is shipped: `malletrain.daemon.site_rules.rules_from` of an empty configuration.
+#: A daemon as it is shipped: `malletrain.site_rules.rules_from` of an empty configuration.
 SHIPPED = Rules(keep_idle=1, max_pilots=100, max_starts=50, margin_s=35.0, min_hole_s=110.0, leave_lead_s=15.0)
 TICK_S = 10.0
 

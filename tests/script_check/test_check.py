@@ -175,7 +175,9 @@ def test_epochs_of_whole_batches_are_not_shortened() -> None:
     rows = torch.utils.data.TensorDataset(torch.zeros(2000, 2))
     model = torch.nn.Linear(2, 2)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    s = elastic.Session(model, optimizer, rows, batch_size=10, order=lambda epoch: batches_of(epoch, 2000))
+    s = elastic.Session(
+        model, optimizer, rows, batch_size=10, options=elastic.Options(order=lambda epoch: batches_of(epoch, 2000))
+    )
     _shorten(s, 30)
     sampler = s._runtime.sampler
     assert isinstance(sampler, Sampler) and sampler.epoch_length == 2000

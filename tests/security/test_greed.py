@@ -306,7 +306,7 @@ def announce(world: World, role: Role, weight: float) -> int:
 
 def test_a_weight_above_the_sites_is_refused_to_users_and_given_by_operators() -> None:
     world = World()
-    with pytest.raises(Refused, match=r"sizing\.max_weight = 1"):
+    with pytest.raises(Refused, match=r"more than users may give \(1\)"):
         announce(world, Role.USER, 1.001)
     assert not world.loop.views
     assert announce(world, Role.USER, 0.1) == 1, "who ranks his own jobs makes the lesser ones lighter"

@@ -11,11 +11,10 @@ from malletrain.domain.decision import SizingStatus
 from malletrain.sizing.constrained import size_within_constraints
 from malletrain.sizing.constraints import cap, check, resource_cap
 from malletrain.sizing.problem import LinearLimit, Problem, ResizeLimit
-from malletrain.sizing.registry import SHIPPED as POLICIES
-from malletrain.sizing.registry import policy
+from malletrain.sizing.registry import policy, shipped
 from tests.sizing.problems import constrained, examples, job
 
-SHIPPED = [name for name in sorted(POLICIES) if name != "lp"]
+SHIPPED = [name for name in shipped() if name != "lp"]
 
 
 @pytest.mark.parametrize("name", SHIPPED)

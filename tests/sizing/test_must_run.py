@@ -10,12 +10,11 @@ from hypothesis import given
 from malletrain.sizing.constraints import cap, check
 from malletrain.sizing.must_run import size_with_must_run
 from malletrain.sizing.problem import NodeBudget, Problem, ResizeLimit
-from malletrain.sizing.registry import SHIPPED as POLICIES
-from malletrain.sizing.registry import policy
+from malletrain.sizing.registry import policy, shipped
 from malletrain.sizing.values import permitted_sizes
 from tests.sizing.problems import constrained, examples, job, problems
 
-SHIPPED = [name for name in sorted(POLICIES) if name != "lp"]
+SHIPPED = [name for name in shipped() if name != "lp"]
 
 
 def fewest(problem: Problem) -> dict[object, int]:

@@ -11,11 +11,11 @@ from click.testing import CliRunner, Result
 
 from malletrain.cli.sizing import plan
 from malletrain.config import Config
-from malletrain.daemon.site_rules import policy_from
 from malletrain.domain.errors import InvalidInput
 from malletrain.domain.job import Curve, ResizeCosts
 from malletrain.replay.sizer import parse_policy, require_replay_inputs
 from malletrain.replay.workload import mix
+from malletrain.site_rules import policy_from
 from malletrain.sizing import registry
 from malletrain.sizing.constraints import cap
 from malletrain.sizing.policy import Need
@@ -55,7 +55,7 @@ def planned(name: str, text: str, folder: Path) -> Result:
     return CliRunner().invoke(plan, [str(folder / "problem.json"), "--policy", name])
 
 
-@pytest.mark.parametrize("name", sorted(registry.SHIPPED))
+@pytest.mark.parametrize("name", registry.shipped())
 def test_plan_refuses_a_policy_without_its_inputs(name: str, tmp_path: Path) -> None:
     done = planned(name, problem(name, full=False), tmp_path)
     if name not in NEEDS:
@@ -70,7 +70,7 @@ def test_a_problem_without_jobs_needs_nothing(tmp_path: Path) -> None:
     assert planned("goodput", json.dumps({"horizon_s": 300, "nodes": 4, "jobs": []}), tmp_path).exit_code == 0
 
 
-@pytest.mark.parametrize("name", [*sorted(registry.SHIPPED), "one-node", "bftrainer", "clairvoyant"])
+@pytest.mark.parametrize("name", [*registry.shipped(), "one-node", "bftrainer", "clairvoyant"])
 def test_replay_refuses_a_policy_whose_inputs_it_does_not_have(name: str) -> None:
     jobs = mix("imagenet:2", ResizeCosts())
     if name in NEEDS and name != "ladder":
@@ -80,7 +80,7 @@ def test_replay_refuses_a_policy_whose_inputs_it_does_not_have(name: str) -> Non
         require_replay_inputs([parse_policy(name, None)], jobs)
 
 
-@pytest.mark.parametrize("name", sorted(registry.SHIPPED))
+@pytest.mark.parametrize("name", registry.shipped())
 def test_the_daemon_refuses_a_policy_whose_inputs_it_cannot_have(name: str) -> None:
     config = Config(sizing={"policy": name})  # type: ignore[arg-type]
     if name in ("budget", "matching"):
@@ -92,7 +92,7 @@ def test_the_daemon_refuses_a_policy_whose_inputs_it_cannot_have(name: str) -> N
     assert policy_from(Config(sizing=with_budget)).name == "budget"  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("name", sorted(registry.SHIPPED))
+@pytest.mark.parametrize("name", registry.shipped())
 def test_what_a_policy_declares_is_so(name: str) -> None:
     policy = registry.policy(name)
     assert policy.looks_ahead == (Need.LIFETIMES in policy.needs)

@@ -12,9 +12,9 @@ from malletrain.domain.decision import SizingStatus
 from malletrain.domain.job import Curve
 from malletrain.sizing.constrained import size_within_constraints
 from malletrain.sizing.constraints import cap, check
+from malletrain.sizing.policies.equal import Equal
 from malletrain.sizing.policies.exact import Auto, Exact
 from malletrain.sizing.policies.lp import Lp
-from malletrain.sizing.policies.max_min import Equal
 from malletrain.sizing.policies.milp import Milp
 from malletrain.sizing.policy import Policy
 from malletrain.sizing.problem import Problem, Sizes, Value, id_order

@@ -12,11 +12,16 @@ from malletrain.sizing.policy import Policy
 from tests.corpus import doors
 
 
-@pytest.mark.parametrize("name", sorted(registry.SHIPPED))
+@pytest.mark.parametrize("name", registry.shipped())
 def test_every_shipped_policy_loads_under_its_own_name(name: str) -> None:
     policy = registry.policy(name)
     assert isinstance(policy, Policy)
     assert policy.name == name
+
+
+def test_policies_of_papers_come_by_the_entry_points_that_others_use() -> None:
+    papers = set(registry.shipped()) - set(registry.CORE)
+    assert papers == {"budget", "deadline", "efficiency", "elastic_batch", "greedy", "ladder", "matching", "utility"}
 
 
 def test_an_unknown_name_lists_the_known_ones() -> None:
@@ -30,14 +35,14 @@ def _installed(monkeypatch: pytest.MonkeyPatch, *entries: tuple[str, str]) -> No
 
 
 def test_other_packages_add_policies(monkeypatch: pytest.MonkeyPatch) -> None:
-    _installed(monkeypatch, ("ours", "malletrain.sizing.policies.max_min:Equal"))
+    _installed(monkeypatch, ("ours", "malletrain.sizing.policies.equal:Equal"))
     assert registry.policy("ours").name == "equal"
     assert "ours" in registry.names()
     assert "ours" not in doors.policies(), "the recorded behaviour is that of the policies shipped"
 
 
-def test_a_shipped_policy_cannot_be_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
-    _installed(monkeypatch, ("exact", "malletrain.sizing.policies.max_min:Equal"))
+def test_a_policy_of_the_core_cannot_be_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+    _installed(monkeypatch, ("exact", "malletrain.sizing.policies.equal:Equal"))
     assert registry.policy("exact").name == "exact"
 
 

@@ -11,7 +11,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from malletrain import config
-from malletrain.daemon.site_rules import rules_from
 from malletrain.decide.rules import Rules
 from malletrain.domain.decision import Decision
 from malletrain.domain.errors import ClusterUnavailable
@@ -20,6 +19,7 @@ from malletrain.domain.job import JobView, MalleableJob, PilotPhase
 from malletrain.domain.snapshot import Snapshot
 from malletrain.loop.memory import MemoryJournal, MemoryWorkers
 from malletrain.loop.tick import Loop
+from malletrain.site_rules import rules_from
 from malletrain.sizing.registry import policy
 from malletrain.slurm.cluster import SlurmCluster
 from malletrain.slurm.command import Commands

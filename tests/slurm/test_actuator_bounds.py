@@ -73,12 +73,11 @@ def test_a_rate_holds_in_any_window(steps: list[tuple[float, int]], count: int) 
 
 def test_the_bounds_come_from_the_configuration() -> None:
     settings = parse(
-        '[pool]\nmax_pilots = 7\ninclude = ["n[1-3]"]\nexclude = ["n2"]\n[pilot]\nmax_minutes = 30\n'
-        "[actuator]\nstarts_per_minute = 5\ncancels_per_hour = 9\n",
+        '[pool]\nmax_pilots = 7\ninclude = ["n[1-3]"]\nexclude = ["n2"]\n[pilot]\nmax_minutes = 30\n',
         "malletrain.toml",
     )
     nodes = frozenset({"n1", "n2", "n3"})
-    assert bounds_from(settings) == ActuatorBounds(1800.0, 7, nodes, frozenset({"n2"}), 5, 9)
+    assert bounds_from(settings) == ActuatorBounds(1800.0, 7, nodes, frozenset({"n2"}))
 
 
 def test_a_configuration_that_others_can_change_is_refused(tmp_path: Path) -> None:
@@ -111,6 +110,6 @@ def test_the_record_goes_on_where_logrotate_has_moved_it(tmp_path: Path) -> None
 def test_a_record_that_is_a_link_or_has_no_place_is_refused(tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to(tmp_path / "elsewhere")
     for place in (tmp_path / "link", tmp_path / "none" / "acts"):
-        with pytest.raises(InvalidInput, match=r"actuator\.audit_log"):
+        with pytest.raises(InvalidInput, match=r"LOGS_DIRECTORY"):
             AuditLog(place, lambda: 0.0)
     assert not (tmp_path / "elsewhere").exists()

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from malletrain.config import Config
-from malletrain.daemon.site_rules import rules_from
+from malletrain.site_rules import rules_from
 from malletrain.slurm.site import doctor, held_task_limits, site_facts
 from malletrain.slurm.site.main_doors import associations, check_main_doors
 from malletrain.slurm.site.power_saving import check_power, costly_nodes

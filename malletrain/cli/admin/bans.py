@@ -9,14 +9,14 @@ from malletrain.cli.render import printable
 from malletrain.wire.daemon import connect
 
 
-@click.command(epilog="Example:  malletrain ban mallory --reason 'mines on pilots, ticket 4711'")
+@click.command(epilog="Example:  malletrain ban mallory --reason 'ticket 4711'")
 @click.argument("user", required=False)
 @click.option("--reason", help="Why; the user sees it.")
 @as_json
 def ban(user: str | None, reason: str | None, as_json: bool) -> None:
-    """Refuse USER, and end all of the user's malleable jobs now; without USER, list who is refused.
+    """Refuse USER (a name or id) and end the user's malleable jobs; without USER, list who is refused.
 
-    For operators. The user's tokens and workers count for nothing from then on. Slurm is not changed.
+    For operators, who cannot be banned. Slurm is not changed.
     """
     daemon = connect()
     if user is not None:
@@ -40,9 +40,6 @@ def ban(user: str | None, reason: str | None, as_json: bool) -> None:
 @click.command(epilog="Example:  malletrain unban mallory")
 @click.argument("user")
 def unban(user: str) -> None:
-    """Admit USER again; jobs that were ended stay ended.
-
-    For operators. USER may be a user id.
-    """
+    """Admit USER again; jobs that were ended stay ended. For operators."""
     connect().unban(user)
     click.echo(f"{user} is admitted")

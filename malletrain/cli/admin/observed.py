@@ -26,9 +26,11 @@ Example:
 )
 @click.option(
     "--config", "config_file", metavar="FILE", type=click.Path(dir_okay=False, path_type=Path),
-    help=f"The daemon's configuration ({configuration.SYSTEM_FILE} where it is there).",
+    help="The daemon's configuration.",
 )  # fmt: skip
-@click.option("--journal", metavar="FILE", type=click.Path(dir_okay=False, path_type=Path), help="That journal.")
+@click.option(
+    "--journal", metavar="FILE", type=click.Path(dir_okay=False, path_type=Path), help="The journal of observation."
+)
 @click.option(
     "--since", metavar="TIME", type=click.DateTime(["%Y-%m-%d", "%Y-%m-%dT%H:%M"]), help="From then on (UTC)."
 )
@@ -37,9 +39,9 @@ Example:
 )
 @click.option(
     "--activate", metavar="S", type=click.FloatRange(min=0), default=15.0, show_default=True,
-    help="Seconds from a pilot's start until it trains: Python, torch and the script.",
+    help="Seconds from a pilot's start until it trains.",
 )  # fmt: skip
-@click.option("--json", "as_json", is_flag=True, help="Print the sums as JSON; times in seconds.")
+@click.option("--json", "as_json", is_flag=True, help="JSON; times in seconds.")
 def observed(
     config_file: Path | None,
     journal: Path | None,
@@ -48,7 +50,7 @@ def observed(
     activate: float,
     as_json: bool,
 ) -> None:
-    """Say what `malletraind --observe` saw: holes, node-hours that could have been harvested, main jobs met."""
+    """Say what `malletraind --observe` saw: holes, harvestable node-hours, main jobs met. Needs no daemon."""
     path = journal or observed_path(Path(configuration.load_or_defaults(config_file).store.path))
     if not path.exists():
         raise InvalidInput(str(path), "nothing was observed yet: run malletraind --observe, or name its --journal")

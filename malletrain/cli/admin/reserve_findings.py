@@ -1,34 +1,65 @@
-"""What `malletrain doctor` finds of the reserve: whether it holds a part of the site's heterogeneous jobs alone."""
+"""What `malletrain doctor` finds of the reserve: whether it holds a part of the site's heterogeneous jobs alone.
+
+Of a hetjob, Slurm starts the part that finds idle nodes, gives it up again where another part must preempt, and
+puts the whole off by cred_expire and a second (`_het_job_kill_now` in src/plugins/sched/backfill/backfill.c). Where
+no part finds nodes, it puts nothing off. So a reserve that holds a part of a hetjob alone is worse than none.
+"""
 
 from __future__ import annotations
 
-import time
+from collections.abc import Iterable
+from dataclasses import dataclass
 
-from malletrain.cli.replays.replayed_site import replayed_promise
 from malletrain.config import Config
-from malletrain.decide.rules import Rules
-from malletrain.loop.trackers.hetjobs_seen import REMEMBERED_DAYS, HetjobsSeen
 from malletrain.slurm.command import Commands
 from malletrain.slurm.past_arrivals import past_arrivals
 from malletrain.slurm.site.site_facts import Finding, Level
 
+#: A site that has had none for so many days is taken for one that has none.
+LOOKED_BACK_DAYS = 7
+
+
+@dataclass(frozen=True, slots=True)
+class HetjobWidth:
+    """A heterogeneous job: nodes of its smallest component, and of all its components."""
+
+    least: int
+    all: int
+
 
 def reserve_findings(commands: Commands, config: Config) -> tuple[Finding, ...]:
-    """How many nodes stay idle, and until when, where heterogeneous jobs of late make it fewer than the file says; or
-    that they may be put off, where the site lets them. By accounting: without it the daemon alone knows."""
+    """Whether pool.keep_idle would put off heterogeneous jobs of the last week, by accounting. A reserve by leaves,
+    or one that a promise on delays makes as large as it must be, is not looked at."""
     pool = config.pool
-    rules = Rules(
-        keep_idle=pool.keep_idle, spare_hetjobs=True, keep_leaves=pool.keep_leaves, promise=replayed_promise(config)
-    )
-    if not HetjobsSeen.matter(rules):
+    if not pool.keep_idle or pool.keep_leaves or config.promise.main_delay_p95 is not None:
         return ()
-    seen = HetjobsSeen()
-    seen.learn(past_arrivals(commands, config.slurm.partition, REMEMBERED_DAYS), time.time())
-    if not (notice := seen.notice(rules)):
+    seen = hetjobs_in(past_arrivals(commands, config.slurm.partition, LOOKED_BACK_DAYS))
+    harmless, width = harmless_reserve(pool.keep_idle, seen)
+    if not width:
         return ()
-    if pool.spare_hetjobs:
-        return (Finding(Level.OK, notice),)
-    remedy = (
-        "set pool.spare_hetjobs = true, keep as many nodes idle as such a job has, or shorten cred_expire (AuthInfo)"
+    what = (
+        f"pool.keep_idle = {pool.keep_idle} lets Slurm start a part of heterogeneous jobs of {width} nodes, "
+        "and put the whole off by minutes"
     )
-    return (Finding(Level.WARNING, seen.rules(rules).keep_why, remedy),)
+    remedy = f"set pool.keep_idle to {harmless}, or to {width} or more, or shorten cred_expire (AuthInfo)"
+    return (Finding(Level.WARNING, what, remedy),)
+
+
+def hetjobs_in(arrivals: Iterable[tuple[str, float, int]]) -> list[HetjobWidth]:
+    """The heterogeneous jobs among main jobs: id (`12+0` of a component), submission, nodes."""
+    parts: dict[str, list[int]] = {}
+    for identity, _, nodes in arrivals:
+        number, plus, _ = identity.partition("+")
+        if plus:
+            parts.setdefault(number, []).append(nodes)
+    return [HetjobWidth(min(nodes), sum(nodes)) for nodes in parts.values()]
+
+
+def harmless_reserve(keep_idle: int, hetjobs: Iterable[HetjobWidth]) -> tuple[int, int]:
+    """The largest reserve of at most `keep_idle` nodes that holds a part of none of `hetjobs` without the whole, and
+    the nodes of the widest that a larger one would put off (0: none)."""
+    nodes, widest = keep_idle, 0
+    for job in sorted(set(hetjobs), key=lambda each: (-each.all, -each.least)):
+        if job.least <= nodes < job.all:
+            nodes, widest = max(0, job.least - 1), max(widest, job.all)
+    return nodes, widest

@@ -43,25 +43,29 @@ class _Step:
 @click.command(
     epilog="""\b
 Example:
-  malletrain setup --users ann,bob             print what would be done, and do nothing
+  malletrain setup --users ann,bob
   sudo malletrain setup --users ann,bob --apply
   sudo malletrain setup --undo --apply"""
 )
-@click.option(
-    "--partition", default="harvest", show_default=True, metavar="NAME", help="The partition of the pilots."
-)
+@click.option("--partition", default="harvest", show_default=True, metavar="NAME", help="The pilots' partition.")
 @click.option("--nodes", default="ALL", show_default=True, metavar="LIST",
-    help="Its nodes, as Slurm writes them; ALL: not those of a cloud, or that are powered down when idle.",
+    help="Its nodes; ALL leaves out cloud and power-saving nodes.",
 )  # fmt: skip
-@click.option("--account", default="harvest", show_default=True, metavar="NAME", help="The account of the pilots.")
-@click.option("--qos", default="harvest", show_default=True, metavar="NAME", help="The QOS of the pilots.")
-@click.option("--daemon-user", default="malletrain", show_default=True, metavar="USER", help="Who malletraind is.")
-@click.option("--users", default="", metavar="USER,...", help="Researchers who may use it.")
+@click.option("--account", default="harvest", show_default=True, metavar="NAME", help="Their account.")
+@click.option("--qos", default="harvest", show_default=True, metavar="NAME", help="Their QOS.")
 @click.option(
-    "--conf", "conf", type=click.Path(path_type=Path), metavar="FILE", help="slurm.conf, where not Slurm's own."
+    "--daemon-user",
+    default="malletrain",
+    show_default=True,
+    metavar="USER",
+    help="The daemon's user, who becomes coordinator.",
 )
-@click.option("--undo", is_flag=True, help="Take it all back: pilots, partition, account and QOS.")
-@click.option("--apply", "for_real", is_flag=True, help="Do it; without this it is printed as a script.")
+@click.option("--users", default="", metavar="USER,...", help="Researchers who may use it; they must exist here.")
+@click.option(
+    "--conf", "conf", type=click.Path(path_type=Path), metavar="FILE", help="Another slurm.conf than Slurm's own."
+)
+@click.option("--undo", is_flag=True, help="Take it back, but for lines changed since.")
+@click.option("--apply", "for_real", is_flag=True, help="Do it, as root, and keep slurm.conf.before-malletrain.")
 def setup(
     partition: str,
     nodes: str,
@@ -73,10 +77,10 @@ def setup(
     undo: bool,
     for_real: bool,
 ) -> None:
-    """Set this site's Slurm up for harvesting, or take that back.
+    """Print or do what this site's Slurm needs for harvesting.
 
-    Main partitions keep to themselves (PreemptMode=OFF on each); no main job is touched. What is there already is
-    left alone, so that it may be run again. Run it on slurmctld's machine.
+    Run it on slurmctld's machine, and again after an upgrade. Each main partition gets PreemptMode=OFF and
+    DenyAccounts; no main job is touched. A site where Slurm preempts already is refused.
     """
     commands = Commands(os.environ, _COMMAND_TIMEOUT_S)
     facts = site_facts.read(commands)

@@ -34,29 +34,26 @@ PROBED_NODES = 3
 
 _CONFIG = click.option(
     "--config", "config_file", metavar="FILE", type=click.Path(dir_okay=False, path_type=Path),
-    help=f"The daemon's configuration ({configuration.SYSTEM_FILE} where it is there).",
+    help="The daemon's configuration.",
 )  # fmt: skip
-_PARTITION = click.option("--partition", metavar="NAME", help="The harvest partition, instead of the configured one.")
+_PARTITION = click.option("--partition", metavar="NAME", help="Instead of the configured partition.")
 
 
 @click.command(
     epilog="""\b
 Example:
-  malletrain snapshot | jq '[.nodes[].state] | group_by(.) | map({(.[0]): length}) | add'
-  malletrain snapshot --from saved/    (scontrol-show-node, sinfo, squeue, reservations; .txt or .json, also .gz)"""
+  malletrain snapshot | jq '[.nodes[].state] | group_by(.) | map({(.[0]): length}) | add'"""
 )
 @click.option(
     "--from", "folder", metavar="DIR", type=click.Path(path_type=Path),
-    help="Read saved outputs of Slurm's commands or of slurmrestd instead of the live cluster.",
+    help="Read saved outputs: scontrol-show-node, sinfo, squeue, reservations; .txt or .json, also .gz.",
 )  # fmt: skip
 @_CONFIG
 @_PARTITION
 def snapshot(folder: Path | None, config_file: Path | None, partition: str | None) -> None:
     """Print the cluster as MalleTrain sees it, as JSON.
 
-    {"taken_at", "nodes": [{"name", "state", ...}], "jobs": [...], "reservations": [...], "plan", "warnings"}; a
-    state is idle, planned, mixed, allocated, completing, reserved, maint, drained, down, powered_down or unknown.
-    Times are Unix seconds.
+    Keys: taken_at, nodes, jobs, reservations, plan, warnings. Times are Unix seconds.
     """
     if folder is not None:
         seen = read_files.snapshot(folder, task_by_task=partition)
@@ -75,16 +72,15 @@ Example:
 )
 @_CONFIG
 @_PARTITION
-@click.option("--account", metavar="NAME", help="The harvest account, instead of the configured one.")
-@click.option("--qos", metavar="NAME", help="The harvest QOS, instead of the configured one.")
-@click.option("--json", "as_text", is_flag=True, help='Print [{"level", "what", "remedy"}].')
+@click.option("--account", metavar="NAME", help="Instead of the configured account.")
+@click.option("--qos", metavar="NAME", help="Instead of the configured QOS.")
+@click.option("--json", "as_text", is_flag=True, help="JSON: level, what, remedy.")
 def doctor(
     config_file: Path | None, partition: str | None, account: str | None, qos: str | None, as_text: bool
 ) -> None:
-    """Check a site, with a remedy for each fault. Exit status 1 when pilots could not run here, or when main
-    jobs preempt each other.
+    """Check a site as the daemon's user, on the daemon's machine, and name a remedy for each fault.
 
-    Run it as the user of the daemon, on the daemon's machine.
+    Exit status 1: pilots could not run, are not preempted, or main jobs preempt each other or use pilots' account.
     """
     config = configuration.load_or_defaults(config_file)
     harvest = Harvest(
@@ -109,7 +105,7 @@ def doctor(
         *reserve_findings(_commands(config), config),
         *python_findings(_commands(config), harvest, _sites_python()),
         *network_findings(config, _harvest_nodes(config, harvest.partition)),
-        *(Finding(Level.WARNING, doubt) for doubt in configuration.doubts(config)),
+        *(Finding(Level.WARNING, gone) for gone in config.gone),
     )
     if as_text:
         # "mend" is the key's name in earlier releases.
@@ -134,7 +130,7 @@ def _charging(config: configuration.Config) -> Finding:
     }[config.charging.account]
     named = f"; {len(config.charging.users)} users have one of their own" if config.charging.users else ""
     said = f"jobs are charged to {what} (charging.account){named}"
-    of_accounts = bool(config.sizing.budgets or config.sizing.account_shares or config.sizing.account_weights)
+    of_accounts = bool(config.sizing.budgets or config.sizing.account_weights)
     if config.charging.account == "pilots" and of_accounts:
         remedy = 'set charging.account = "default_account"'
         return Finding(Level.WARNING, f"{said}: rules by account bind all jobs alike", remedy)
@@ -212,4 +208,4 @@ def _json(value: Any) -> Any:
 def _commands(config: configuration.Config) -> Commands:
     if config.slurm.conf and not Path(config.slurm.conf).is_file():
         raise InvalidInput("slurm.conf", f"{config.slurm.conf} is not a file")
-    return Commands(config.slurm.environment(os.environ), config.slurm.command_timeout_s)
+    return Commands(config.slurm.environment(os.environ))

@@ -54,20 +54,17 @@ def explain(
     sight: Visibility = Visibility(),  # noqa: B008 - frozen
     waiting: Callable[[int], str] = lambda _: "",
     delays: Sequence[MainJobDelay] = (),
-    reserve: str = "",
 ) -> tuple[str, ...]:
     """The lines about `subject`: a malleable job's number, a node's name, a pilot's id, or `main-job ID` for
     a job of the main queue. `events` are the journal's latest; for a main job, those that name it. `waiting` says why
-    a job has no node; `delays`: main jobs that met pilots, and what that cost each; `reserve`: why fewer nodes stay
-    idle than the site's file says, shown with nodes and main jobs.
+    a job has no node; `delays`: main jobs that met pilots, and what that cost each.
 
     Raises:
         InvalidInput: nothing of that name is known, or nothing that `sight` shows.
     """
     shown = _Shown(views, events, sight)
-    note = [f"  {reserve}"] if reserve else []
     if subject.startswith("main-job "):
-        return (*_main_job(subject, snapshot, events, shown, delays), *note)
+        return tuple(_main_job(subject, snapshot, events, shown, delays))
     number = subject.removeprefix("job ").strip()
     if number.isdecimal():
         view = shown.views.get(int(number)) if len(number) < MAX_DIGITS else None
@@ -75,7 +72,7 @@ def explain(
             raise InvalidInput(subject, "no malleable job of this number is known; `malletrain status` lists them")
         return tuple(_job(view, decision, shown, waiting(view.job.id)))
     if snapshot is not None and sight.nodes and subject in snapshot.node:
-        return (*_node(subject, snapshot, decision, shown), *note)
+        return tuple(_node(subject, snapshot, decision, shown))
     owner = next((view for view in shown.views.values() if subject in view.pilots), None)
     if owner is None:
         raise InvalidInput(subject, "is neither a job's number, nor a node, nor a pilot such as 123_4")

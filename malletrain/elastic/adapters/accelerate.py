@@ -44,7 +44,7 @@ class ElasticAccelerator(Accelerator):
         if super().num_processes != 1:
             raise ElasticError("one process a node: do not start this script by `accelerate launch` or torchrun")
         if self.gradient_accumulation_steps != 1:
-            raise ElasticError("accumulate by session.accumulate(): gradient_accumulation_steps must be 1")
+            raise ElasticError("accumulate by step.accumulate(): gradient_accumulation_steps must be 1")
 
     def attach(self, session: Session) -> None:
         """Take processes and main process from `session` from now on."""

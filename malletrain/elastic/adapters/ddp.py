@@ -32,7 +32,7 @@ from torch.utils.data import DataLoader
 from malletrain.elastic.errors import ElasticError
 from malletrain.elastic.launch.worker_start import as_module
 from malletrain.elastic.session import Session
-from malletrain.elastic.step import Step
+from malletrain.elastic.step import Step, accumulate
 
 #: Of the session that `ddp` made last, for `malletrain.elastic.distributed`.
 _latest: list[LoopSession] = []
@@ -65,7 +65,7 @@ class ElasticParallel(torch.nn.Module):
         It is not for accumulating over several batches of the loader: make the loader's batch larger instead.
         """
         session: Session = self.__dict__["_session"]
-        return session.accumulate()
+        return accumulate(session._runtime)
 
 
 class LoopSession(Session):
@@ -94,7 +94,7 @@ class LoopSession(Session):
 
     @property
     def batches_in_epoch(self) -> int:
-        return len(self._runtime.batch_ends()) or math.ceil(self._runtime.sampler.epoch_length / self.batch_size)
+        return len(self._runtime.batch_ends()) or math.ceil(self._runtime.sampler.epoch_length / self.info.batch_size)
 
     def begin_body(self) -> Step:
         """A batch has been loaded. Returns its step."""
@@ -141,7 +141,7 @@ class ElasticLoader:
     def __init__(self, session: LoopSession, dataset: Any) -> None:
         self.session = session
         self.dataset = dataset
-        self.batch_size = session.batch_size
+        self.batch_size = session.info.batch_size
 
     def __len__(self) -> int:
         """Batches of a whole epoch."""

@@ -92,7 +92,6 @@ class ElasticTrainer(Trainer):
         if getattr(self.accelerator, "scaler", None) is not None:
             session.track(scaler=self.accelerator.scaler)
         self._steps = Steps(session, self.train_dataset, int(self.args.num_train_epochs))
-        session.join()
         return model, self._steps
 
     def _run_epoch(self, *args: Any, **more: Any) -> None:

@@ -88,7 +88,6 @@ class ElasticStrategy(SingleDeviceStrategy):
         session = Session(module, self.optimizers[0], self._dataset, **self._more)
         session.track(lightning=_Progress(trainer))
         self._steps = Steps(session, self._dataset, trainer.max_epochs)
-        session.join()
 
     def optimizer_step(self, optimizer: Any, closure: Callable[[], Any], model: Any = None, **more: Any) -> Any:
         """Run forward and backward until the step is committed, then the optimizer's step once."""

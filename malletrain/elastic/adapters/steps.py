@@ -33,16 +33,16 @@ class Steps:
     """
 
     def __init__(self, session: Session, dataset: Any, epochs: int) -> None:
-        if not session.fixed_batch:
+        if not session.info.fixed_batch:
             raise ElasticError("the framework counts an epoch's steps beforehand: give a batch size that is a number")
-        if not session.equal_batches:
+        if not session.info.equal_batches:
             raise ElasticError(
                 "the framework counts an epoch's steps beforehand: give an order of indices, not of batches"
             )
         self.session = session
         self.dataset = dataset
-        self.batch_size = session.batch_size
-        self.in_epoch = -(-len(dataset) // session.batch_size)
+        self.batch_size = session.info.batch_size
+        self.in_epoch = -(-len(dataset) // session.info.batch_size)
         self._epochs = session.epochs(epochs)
         self._batches: Iterator[Any] = iter(())
 

@@ -25,7 +25,7 @@ MAX_ELEMENTS = 2**30
 
 
 def mpi_world() -> Group:
-    """The group of all processes of MPI_COMM_WORLD; initialises MPI if necessary. Pass it to `Session(world=...)`.
+    """The group of all processes of MPI_COMM_WORLD; initialises MPI if necessary. Pass it to `Options(world=...)`.
 
     Raises:
         ElasticError: mpi4py or MPI's library is missing, or MPI does not support MPI_THREAD_MULTIPLE.

@@ -36,7 +36,7 @@ _STORES: list[StoreServer] = []  #: kept alive until this process ends
 
 def environment_world(environ: Mapping[str, str], timeout: timedelta = RENDEZVOUS_TIMEOUT) -> Group:
     """Connect all processes of this step over gloo; blocks until all have come. Pass the result to
-    `Session(world=...)`.
+    `Options(world=...)`.
 
     Rank 0 writes where it is, and a secret, to a file that this user alone can read, in MALLETRAIN_MEETING_DIR or
     else ~/.malletrain; the others read it there. It is removed when all have come.

@@ -70,6 +70,7 @@ class TrainingWorld:
         workers: the nodes, in rank order; each has `local_size` processes with consecutive ranks.
         chosen_batch: samples of a step that the daemon asks for, or 0.
         local_size: processes a node (torchrun's LOCAL_WORLD_SIZE).
+        rank, size: of the group.
     """
 
     generation: int
@@ -77,14 +78,11 @@ class TrainingWorld:
     group: Group = field(default_factory=SoloGroup)
     chosen_batch: int = 0
     local_size: int = 1
+    rank: int = field(init=False)
+    size: int = field(init=False)
 
-    @property
-    def rank(self) -> int:
-        return self.group.rank
-
-    @property
-    def size(self) -> int:
-        return self.group.size
+    def __post_init__(self) -> None:
+        self.rank, self.size = self.group.rank, self.group.size
 
     @property
     def nodes(self) -> int:
@@ -103,18 +101,14 @@ class TrainingWorld:
 
 @dataclass(slots=True)
 class StepOutcome:
-    """The sums of a committed round.
+    """What members said in a committed round.
 
     Attributes:
-        sums: what was summed; the control vector is the last.
-        control: the control vector's sum.
         agreed: the generation that all members are ready for, or 0.
         ending: how many members were asked to end.
         save_due: whether it is time for a checkpoint.
     """
 
-    sums: list[torch.Tensor]
-    control: torch.Tensor
     agreed: int
     ending: int
     save_due: bool
@@ -284,6 +278,14 @@ class StepCommitter:
         result.agreed, result.ending, result.save_due = 0, 0, False
         return result
 
+    def commit_alone(self) -> StepOutcome:
+        """Commit a round of a world of one, in which nobody can have missed it."""
+        self.rounds_done += 1
+        self.last_sums, self.complete_sums = [], []
+        ready = self._monitor.ready_for()
+        agreed = ready if ready > self.world.generation else 0
+        return StepOutcome(agreed, int(self._monitor.is_ending()), self.save_is_due())
+
     def commit(self, sums: list[torch.Tensor], control: torch.Tensor) -> StepOutcome:
         """Commit the round in progress."""
         self.rounds_done += 1
@@ -294,7 +296,7 @@ class StepCommitter:
         same = size * fields[READY_SQUARED] == ready * ready
         agreed = ready // size if same and ready else 0
         agreed = agreed if agreed > self.world.generation else 0
-        return StepOutcome(sums, control, agreed, fields[ENDING], bool(fields[SAVE_DUE]))
+        return StepOutcome(agreed, fields[ENDING], bool(fields[SAVE_DUE]))
 
     def wait(self, operation: Work) -> None:
         """Wait for an operation while checking that the world still stands; report peers that stall.

@@ -39,7 +39,7 @@ def set_attributes(dataset: Any, values: Mapping[str, Any]) -> None:
         if owner is None:
             raise ElasticError(
                 f"the script has set {path} on its data set, and the processes that load have no "
-                f"{'.'.join(owners)}: make such objects before Session(..., loaders=N), or load with loaders=0"
+                f"{'.'.join(owners)}: make such objects before the Session, or load without processes (num_workers=0)"
             )
         setattr(owner, name, value)
 

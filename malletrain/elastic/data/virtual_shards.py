@@ -9,7 +9,7 @@ MLSys 2022.)
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,8 +30,22 @@ class Shard:
     data: Any
 
 
-class ShardedBatch(list[Shard]):
-    """A worker's part of a global batch, to be given to `Session.shards`."""
+class ShardedBatch:
+    """A worker's part of a global batch, which a script iterates over: the data of one shard after the other.
+
+    Attributes:
+        run: makes the iterator; set before a script gets the batch.
+    """
+
+    def __init__(self, shards: list[Shard]) -> None:
+        self.shards = shards
+        self.run: Callable[[], Iterator[Any]] = lambda: iter(())
+
+    def __len__(self) -> int:
+        return len(self.shards)
+
+    def __iter__(self) -> Iterator[Any]:
+        return self.run()
 
 
 class VirtualShards:
@@ -84,7 +98,7 @@ class VirtualShards:
 
     def run(self, batch: ShardedBatch, step: int) -> Iterator[Any]:
         """Yield the data of one shard after the other; the last one's backward reduces the gradients."""
-        for position, shard in enumerate(batch):
+        for position, shard in enumerate(batch.shards):
             seed_all(mix(self._seed, step, shard.number))
             self._reset_buffers()
             weight = shard.weight / self._batch if self._mean else float(shard.weight > 0)

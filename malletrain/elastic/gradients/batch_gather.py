@@ -1,4 +1,5 @@
-"""Rows of all members in one tensor, for losses that compare the samples of the whole batch: `s.gather(embeddings)`.
+"""What a loss takes of all members: their rows in one tensor, for one that compares the samples of the whole batch
+(`s.gather(embeddings)`), and their counts, for a mean over something else than samples (`s.mean(errors, over=n)`).
 
 Every member computes the same loss L from the gathered rows Z. Backward sums the gradients by these rows over
 members: member q, whose gradients the reducer multiplies by f_q (its share of the batch), passes on
@@ -14,6 +15,7 @@ sums, is given the rows of that step, too.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -32,6 +34,7 @@ class BatchGather:
         reducer: of the step.
         open_round: called with the number of the gathering in this step before anything of it is summed: members that
             do something else then are found out.
+        open_count: likewise, for counts.
         mean: whether the script's loss is a mean over its samples (else a sum).
     """
 
@@ -40,6 +43,7 @@ class BatchGather:
         committer: StepCommitter,
         reducer: GradientReducer,
         open_round: Callable[[int], None],
+        open_count: Callable[[int], None] = lambda _: None,
         *,
         mean: bool = True,
     ) -> None:
@@ -47,6 +51,7 @@ class BatchGather:
         self._committer = committer
         self._reducer = reducer
         self._open_round = open_round
+        self._open_count = open_count
         self._in_step = False
         #: What members that have committed the step have sent: its gathered rows are the first.
         self._given: list[torch.Tensor] | None = None
@@ -70,12 +75,7 @@ class BatchGather:
 
     def gather(self, tensor: torch.Tensor) -> torch.Tensor:
         """See `Session.gather`."""
-        if not self._in_step or not self._reducer.passes_left:
-            raise ElasticError(
-                "call s.gather() inside `with s.step():`, before its last backward(); for figures s.all_reduce()"
-            )
-        if self._reducer.accumulating:
-            raise ElasticError("s.gather() inside s.accumulate(): workers may have different numbers of parts")
+        self._check_place("s.gather()")
         rows = max(1, self._samples)  # a member without samples has one that does not count
         if tensor.ndim < 1 or tensor.shape[0] != rows:
             raise ElasticError(
@@ -100,6 +100,42 @@ class BatchGather:
             return tensor.repeat(repeats, *[1] * (tensor.ndim - 1))[: self._batch]
         out: torch.Tensor = _Gather.apply(tensor, self, counts)  # type: ignore[no-untyped-call]
         return out
+
+    def mean(self, values: torch.Tensor, over: float) -> torch.Tensor:
+        """See `Session.mean`. Member q's gradients count w_q of all W samples, so of its sum S_q and the count C of
+        all members it passes on W / (w_q C) S_q."""
+        self._check_place("s.mean()")
+        if not 0.0 <= over < math.inf:
+            raise ElasticError(f"s.mean(values, over={over}): a number of at least 0, of this worker's own part")
+        if self._samples and self._weight != self._samples:
+            raise ElasticError("s.mean() says over how much its values are: leave weight= out of s.step()")
+        self._calls += 1
+        weight = float(self._weight > 0) * (self._weight if self._mean else 1.0)
+        samples, count = self._sum_counts(weight, over if weight else 0.0)
+        if not weight or not count:
+            return values.sum() * 0.0
+        return values.sum() * ((samples / weight if self._mean else 1.0) / count)
+
+    def _sum_counts(self, weight: float, over: float) -> tuple[float, float]:
+        """Samples and counts of all members."""
+        table = torch.tensor([weight, over], dtype=torch.float64)
+        if self._given is not None:
+            table = self._given[self._calls - 1]
+        elif self._committer.world.size > 1 and self._reducer.aborted is None:
+            with self._reducer.holding():
+                self._open_count(self._calls)
+                self._committer.meet()
+                self._sum(table)
+                self._reducer.keep(table)
+        return float(table[0]), float(table[1])
+
+    def _check_place(self, call: str) -> None:
+        if not self._in_step or not self._reducer.passes_left:
+            raise ElasticError(
+                f"call {call} inside `with s.step():`, before its last backward(); for figures s.agree()"
+            )
+        if self._reducer.accumulating:
+            raise ElasticError(f"{call} inside step.accumulate(): workers may have different numbers of parts")
 
     def _counts(self, tensor: torch.Tensor) -> list[int]:
         """The rows of each member. Raises `ElasticError` on all if their rows are unlike each other."""

@@ -13,17 +13,12 @@ from collections import deque
 from collections.abc import Sequence
 
 import torch
-from torch._utils import _flatten_dense_tensors
 
 from malletrain.elastic.comm import late_read
 from malletrain.elastic.comm.late_read import LateRead
 
 #: Steps of a worker that trains alone after which a verdict is waited for.
 MAX_STEPS_UNREAD = 2
-
-
-#: So many elements together are copied into one tensor.
-MAX_COPIED_ELEMENTS = 2**15
 
 
 class FinitenessCheck:
@@ -44,8 +39,7 @@ class FinitenessCheck:
         if late_read.runs_ahead(gradients[0].device):
             self._device += torch._foreach_norm(gradients, math.inf)
         elif self.host_finite:
-            # (On processors this norm takes a twentieth of the time of the largest element's. Squares may overflow.)
-            self.host_finite = math.isfinite(_norm(gradients)) or all(is_finite(each) for each in gradients)
+            self.host_finite = all_finite(gradients)
 
     def row(self, rank: int, size: int) -> torch.Tensor | None:
         """A row for each member's finding, to be summed: 1 at this member's place if it found what is not finite on
@@ -64,11 +58,16 @@ class FinitenessCheck:
         return torch.stack([each.to(self._device[0].device, torch.float64) for each in self._device])
 
 
-def _norm(gradients: list[torch.Tensor]) -> float:
-    """A number that is finite if all elements are, and their squares do not overflow."""
-    if sum([each.numel() for each in gradients]) <= MAX_COPIED_ELEMENTS:  # the calls take longer than a copy
-        return float(_flatten_dense_tensors(gradients).norm())
-    return float(torch.stack(torch._foreach_norm(gradients, 2)).sum())
+def all_finite(gradients: list[torch.Tensor]) -> bool:
+    """Whether every element of tensors in host memory is finite."""
+    if gradients and not gradients[0].requires_grad:
+        found, one = torch.zeros(1), torch.ones(1)
+        try:  # in one call, as `GradScaler` looks: a third of the time of norms. It multiplies by one.
+            torch._amp_foreach_non_finite_check_and_unscale_(gradients, found, one)
+            return not found.item()
+        except RuntimeError:  # complex numbers
+            pass
+    return all(is_finite(each) for each in gradients)
 
 
 def is_finite(tensor: torch.Tensor) -> bool:

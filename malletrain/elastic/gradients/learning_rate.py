@@ -100,6 +100,8 @@ class LearningRateScaling:
     @property
     def gain(self) -> float:
         """The factor on the learning rate now."""
+        if self._rule.rule == "none":
+            return 1.0
         aim = self._rule.gain(self._batch, self._reference, self._noise())
         passed = self._samples - self._since
         if passed >= self._rule.warm_up:
@@ -209,7 +211,7 @@ class Schedule:
 
     def step(self) -> None:
         """Advance the scheduler to the session's `progress`."""
-        whole = int(self._session.progress + 1e-9)
+        whole = int(self._session.info.progress + 1e-9)
         while self._scheduler.last_epoch < whole:
             self._scheduler.step()
 

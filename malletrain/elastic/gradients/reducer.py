@@ -18,6 +18,7 @@ from typing import Any
 
 import torch
 
+from malletrain.elastic.comm import late_read
 from malletrain.elastic.comm.background import Background
 from malletrain.elastic.comm.group import Work
 from malletrain.elastic.comm.late_read import LateRead
@@ -32,7 +33,7 @@ from malletrain.elastic.comm.step_commit import (
 from malletrain.elastic.errors import Aborted, ElasticError, LayoutChanged
 from malletrain.elastic.gradients.bucket_copies import fill, spread
 from malletrain.elastic.gradients.comm_hook import CommHook
-from malletrain.elastic.gradients.finiteness import FinitenessCheck, LateVerdicts, is_finite
+from malletrain.elastic.gradients.finiteness import FinitenessCheck, LateVerdicts, all_finite, is_finite
 from malletrain.elastic.gradients.noise_scale import NoiseScale
 from malletrain.elastic.state.sharded_model import local
 
@@ -177,6 +178,7 @@ class GradientReducer:
         self.layout_number += 1
         self._covered = {id(parameter) for parameter in self._parameters}
         self._buckets = self._lay_out()
+        self._devices = list({bucket.device for bucket in self._buckets})
         self._made_for = [(parameter.dtype, parameter.device) for parameter in self._parameters]
         #: Bucket and offset of each parameter's gradient.
         self._home = self._offsets()
@@ -338,7 +340,7 @@ class GradientReducer:
                     return
             if self.adapting:
                 raise ElasticError(
-                    f"backward() inside s.inner_loop() reaches {self._names[index]} of the session's model, whose "
+                    f"backward() inside step.inner_loop() reaches {self._names[index]} of the session's model, whose "
                     "gradients are those of the outer loss: train a copy, learner = copy.deepcopy(model), or adapt "
                     "by torch.autograd.grad"
                 )
@@ -385,9 +387,9 @@ class GradientReducer:
         made = f"after its {self._passes} passes" if self._passes > 1 else "a second time in a step"
         return (
             f"backward() was called {made}, and what it adds would be this worker's alone: for a loss in parts put "
-            "`with s.accumulate():` around each backward() but the last; for several optimizers (a GAN) or several "
-            "steps a batch (SAM) say s.step(backwards=N); for an inner loop (MAML, Reptile) train a copy of the "
-            "model in `with s.inner_loop():`"
+            "`with step.accumulate():` around each backward() but the last; for several optimizers (a GAN) or "
+            "several steps a batch (SAM) say s.step(backwards=N); for an inner loop (MAML, Reptile) train a copy of "
+            "the model in `with step.inner_loop():`"
         )
 
     def _scaled(self, gradient: torch.Tensor) -> torch.Tensor:
@@ -403,7 +405,7 @@ class GradientReducer:
         if number < self._launched:
             raise ElasticError(
                 f"the gradient of {self._names[index]} changed after it was sent: call backward once a step (or "
-                "s.accumulate() around all calls but the last), and use checkpoint(..., use_reentrant=False)"
+                "step.accumulate() around all calls but the last), and use checkpoint(..., use_reentrant=False)"
             )
         if index not in self._seen:
             self._seen.add(index)
@@ -526,11 +528,8 @@ class GradientReducer:
         """The number of a bucket in this pass, as a communication hook gets it."""
         return self._pass * len(self._buckets) + bucket
 
-    def _compress_alone(self) -> None:
+    def _compress_alone(self, hook: CommHook) -> None:
         """What the hook leaves of the gradients of a worker that trains alone, as in a world of several."""
-        hook = self._comm_hook
-        if hook is None:
-            return
         for number, bucket in enumerate(self._buckets):
             flat = torch.zeros(bucket.length, dtype=bucket.dtype, device=bucket.device)
             used = [index for index in bucket.members if self._gradient(index) is not None]
@@ -553,7 +552,7 @@ class GradientReducer:
         self._clear()
 
     def _reduce_rest(self) -> None:
-        last = self.passes_left == 1
+        last = self._pass == self._passes - 1
         if self._given is not None:
             self.ns_per_sample = []
             length, end = self._sums_of_a_pass, len(self._given)
@@ -562,13 +561,9 @@ class GradientReducer:
             if last:
                 self._commit(self._committer.commit_received(self._given))
         elif self._alone:
-            self._refuse_sparse()
-            if self.must_be_finite:
-                self._look_alone()
-            control = self._control_vector()
-            self._refuse_bad(control)
-            self._refuse_late()
-            self._compress_alone()
+            self._look_alone()
+            if self._comm_hook is not None:
+                self._compress_alone(self._comm_hook)
             self.ns_per_sample = [self.own_ns_per_sample]
             for each in self._extras:
                 each.apply(each.contribute())
@@ -577,7 +572,7 @@ class GradientReducer:
                 gradients = [parameter.grad for parameter in self._parameters]
                 self._noise.measure_alone(self._step(), gradients, share, self._weight, self._batch)
             if last:
-                self._commit(self._committer.commit([control], control))
+                self._commit(self._committer.commit_alone())
         else:
             self._sum_pass(last=last)
         self.phase = GradientPhase.SUMMED
@@ -637,18 +632,33 @@ class GradientReducer:
 
     def _look_alone(self) -> None:
         """Look at the gradients of this worker, which trains alone."""
+        gradients = [gradient for each in self._parameters if (gradient := each.grad) is not None]
+        if True in [each.is_sparse for each in gradients]:
+            self._refuse_sparse()
+        if not self.must_be_finite or not (self._weight or self._sharded):
+            return
+        for device in self._devices:
+            if late_read.runs_ahead(device):
+                self._look_on_devices()
+                return
+        if not all_finite([local(each) for each in gradients] if self._sharded else gradients):
+            raise _not_finite(self._step(), self._own_name(), self._first_bad())
+
+    def _look_on_devices(self) -> None:
         used: list[int] = []
         for bucket in self._buckets:
-            gradients = []
-            for index in bucket.members:
-                gradient = self._parameters[index].grad
-                if gradient is not None:
-                    used.append(index)
-                    gradients.append(local(gradient) if self._sharded else gradient)
-            self._finite.look(gradients)
+            found = {index: each for index in bucket.members if (each := self._gradient(index)) is not None}
+            self._finite.look(list(found.values()))
+            used += found
+        if not self._finite.host_finite:
+            raise _not_finite(self._step(), self._own_name(), self._first_bad())
         norms = self._finite.device_norms()
         if norms is not None:
             self._late_verdicts.add(self._step(), [self._names[index] for index in used], norms)
+        self._refuse_late()
+
+    def _own_name(self) -> str:
+        return self._committer.world.worker_of(self._committer.world.rank)
 
     def _refuse_bad(self, control: torch.Tensor) -> None:
         """Raise if gradients are not finite. All members see the same control vector and the same verdict of devices,
@@ -682,7 +692,7 @@ class GradientReducer:
         found = self._late_verdicts.first_bad(wait=wait)
         if found is not None:
             step, name = found
-            raise _not_finite(step, self._committer.world.worker_of(self._committer.world.rank), name)
+            raise _not_finite(step, self._own_name(), name)
 
     def _apply_sums(self, sums: list[torch.Tensor]) -> None:
         """Copy the sums of a pass into the gradients; its control vector is the last of them."""
@@ -724,7 +734,7 @@ def _not_finite(step: int, who: str, first: str) -> ElasticError:
     named = f", first that of {first}" if first else ""
     return ElasticError(
         f"step {step}: the gradients of {who} are not finite (nan or infinite){named}. If that may happen, as with a "
-        "loss scaler that the session does not know, say Session(..., must_be_finite=False)"
+        "loss scaler that the session does not know, say options=elastic.Options(must_be_finite=False)"
     )
 
 

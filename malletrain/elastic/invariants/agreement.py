@@ -50,6 +50,7 @@ class RoundKind(IntEnum):
     AGREE = 3
     FINISH = 4
     GATHER = 5
+    COUNT = 6
 
 
 _CALLS = {
@@ -58,6 +59,7 @@ _CALLS = {
     RoundKind.AGREE: "s.agree()",
     RoundKind.FINISH: "s.finish()",
     RoundKind.GATHER: "s.gather()",
+    RoundKind.COUNT: "s.mean()",
 }
 
 
@@ -175,7 +177,7 @@ class Agreement:
             who = self._names(odd_ones([row[LAYOUT] + 1 if row[KIND] else 0 for row in rows]))
             raise ElasticError(
                 f"{who} froze or unfroze other parameters than the rest: let every worker do it at the same place, "
-                "for example at `if epoch == 3:` in `for epoch in s.epochs(...)`, and in s.when_joining(...)"
+                "for example at `if epoch == 3:` in `for epoch in s.epochs(...)`, and in Options(when_joining=...)"
             )
         try:
             self._judge_values(rows)

@@ -68,34 +68,34 @@ class OptimizerSteps:
         if covered:
             refuse_searching(optimizer)
             self._refuse_early(in_step=in_step)
-            if in_step and self._stale.in_any(each for group in optimizer.param_groups for each in group["params"]):
+            if in_step and self._stale.found and self._stale.in_any(optimizer):
                 raise ElasticError(
                     "optimizer.step() has gradients that were added to those of an earlier step, which are sums over "
                     "all workers already: call optimizer.zero_grad() in every step, before backward(). For a larger "
-                    "batch make batch_size larger; for one in parts, `with s.accumulate():` inside a step"
+                    "batch make batch_size larger; for one in parts, `with step.accumulate():` inside a step"
                 )
-        strange = next((each for each in others if getattr(each, "grad", None) is not None), None)
-        if strange is not None and not self._reducer.adapting and (in_step or covered):
+        strange = [each for each in others if getattr(each, "grad", None) is not None]
+        if strange and not self._reducer.adapting and (in_step or covered):
             raise ElasticError(
-                f"{type(optimizer).__name__}.step() trains a parameter of shape {tuple(strange.shape)} that the "
+                f"{type(optimizer).__name__}.step() trains a parameter of shape {tuple(strange[0].shape)} that the "
                 "session does not have, so its gradients are not summed: give Session every model, "
                 "Session([generator, discriminator], [optimizer_g, optimizer_d], ...). If it is a copy that adapts "
-                "to one sample (MAML, Reptile), train it in `with s.inner_loop():`"
+                "to one sample (MAML, Reptile), train it in `with step.inner_loop():`"
             )
 
     def _refuse_early(self, *, in_step: bool) -> None:
         if self._reducer.adapting:
             raise ElasticError(
-                "optimizer.step() inside s.inner_loop() changes the session's model: train a copy, "
+                "optimizer.step() inside step.inner_loop() changes the session's model: train a copy, "
                 "learner = copy.deepcopy(model)"
             )
         phase = self._reducer.phase
         if in_step and phase is GradientPhase.LOCAL:
             raise ElasticError(
-                "optimizer.step() has gradients of this worker alone: s.accumulate() is only for parts of one loss. "
-                "For several optimizers (a GAN), or several steps a batch (SAM), say s.step(backwards=N) with the "
-                "number of backward() calls; for an inner loop (MAML, Reptile) train a copy of the model in `with "
-                "s.inner_loop():`"
+                "optimizer.step() has gradients of this worker alone: step.accumulate() is only for parts of one "
+                "loss. For several optimizers (a GAN), or several steps a batch (SAM), say s.step(backwards=N) with "
+                "the number of backward() calls; for an inner loop (MAML, Reptile) train a copy of the model in "
+                "`with step.inner_loop():`"
             )
         if in_step and phase is GradientPhase.NONE:
             raise ElasticError(

@@ -56,7 +56,9 @@ class HangWatch:
         since, said = time.monotonic(), set[str]()
         while not self._ended.wait(self._look_s):
             rounds = self._rounds()
-            if rounds is None or rounds != seen:
+            if rounds is None:
+                return
+            if rounds != seen:
                 seen, since = rounds, time.monotonic()
             elif time.monotonic() - since >= self._hang_s:
                 place = place_of(sys._current_frames().get(self._trains))

@@ -1,1 +1,1 @@
-"""Sizing policies; each is a plug-in that imports no other."""
+"""Sizing policies that are always there; none imports another."""

@@ -33,8 +33,8 @@ class AuditLog:
             self.write(({"event": "began", "pid": os.getpid()},))
         except OSError as error:
             raise InvalidInput(
-                "actuator.audit_log",
-                f"{path} cannot be written ({error.strerror}): make its folder, or name another",
+                "LOGS_DIRECTORY",
+                f"{path} cannot be written ({error.strerror}): make its folder (LogsDirectory= of the unit)",
             ) from error
 
     def write(self, rows: Iterable[Mapping[str, object]]) -> None:

@@ -34,8 +34,8 @@ class ActuatorBounds:
     max_pilots: int = 5000
     include: frozenset[str] = frozenset()
     exclude: frozenset[str] = frozenset()
-    starts_per_minute: int = 5000
-    cancels_per_hour: int = 5000
+    starts_per_minute: int = 300
+    cancels_per_hour: int = 2000
 
     def node_refusal(self, node: str) -> str:
         """Why no pilot may start on the node, or ''."""
@@ -91,7 +91,7 @@ def start_refusals(
         if not why and room <= 0:
             why = f"{bounds.max_pilots} pilots hold nodes already (pool.max_pilots)"
         if not why and rate_room <= 0:
-            why = f"more than {bounds.starts_per_minute} starts in a minute (actuator.starts_per_minute)"
+            why = f"more than {bounds.starts_per_minute} starts in a minute "
         if why:
             refused[task] = why
         else:

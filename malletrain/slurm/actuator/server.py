@@ -161,7 +161,7 @@ class Actuator:
         room = self._cancels.room(now)
         if len(own) > room:
             most = self._bounds.cancels_per_hour
-            own, why = own[:room], f"more than {most} tasks cancelled in an hour (actuator.cancels_per_hour)"
+            own, why = own[:room], f"more than {most} tasks cancelled in an hour"
         self._cancels.take(len(own), now)
         outcome = cluster.cancel(replace(cancel, pilots=own)) if own else Outcome(False)
         if not why:

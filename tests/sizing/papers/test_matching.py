@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from malletrain.domain.decision import SizingStatus
-from malletrain.sizing.policies.matching import Matching
+from malletrain.sizing.papers.matching import Matching
 from malletrain.sizing.problem import JobDemand, JobId, Problem, Synchronous
 from tests.sizing.problems import job
 

@@ -1,6 +1,4 @@
-"""Policies that choose the batch size with the nodes.
-
-Policy `elastic_batch`: nodes and batch size chosen together (Saxena, Jayaram, Basu, Sabharwal, Verma: Effective
+"""Policy `elastic_batch`: nodes and batch size chosen together (Saxena, Jayaram, Basu, Sabharwal, Verma: Effective
 Elastic Scaling of Deep Learning Workloads, MASCOTS 2020, arXiv 2006.13878).
 
     P(j, n) = max_k  speedup_j(k) + P(j - 1, n - k)        speedup_j(k) = max_b O_j(k, b) / max_b O_j(1, b)
@@ -8,30 +6,17 @@ Elastic Scaling of Deep Learning Workloads, MASCOTS 2020, arXiv 2006.13878).
 over the batch sizes b that the job tolerates. Every admitted job gets at least its minimum; jobs are admitted in the
 order of their ids while their minima fit, the others wait with no nodes. The dynamic programme is the knapsack core,
 which finds the same optimum. The batch that reaches the best throughput goes to the worker; of equals the smallest.
-
-Policy `goodput`: throughput times statistical efficiency (Pollux: Qiao et al., OSDI 2021, eq. 6 to 8).
-
-    goodput(k) = max_b  O(k, b) E(b)        E(b) = (phi + b0) / (phi + b)
-
-with phi the gradient noise scale that the job reports, in samples, b0 its first (smallest) batch: beyond the noise
-scale, a larger batch makes less progress a sample. Goodput then takes the place of throughput in the problem's own
-values, and the plan is the best one. A job that reports no noise scale, or has one batch only, counts with its
-throughput.
-
-Pollux searches by a genetic algorithm over placements and a fairness exponent of its own; here the plan is exact over
-counts, and fairness is the problem's alpha.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 
 import numpy as np
 
 from malletrain.domain.decision import SizingStatus
 from malletrain.sizing import knapsack
-from malletrain.sizing.batching import at_best_batches, best_batch, statistical_efficiency
+from malletrain.sizing.batching import at_best_batches, best_batch
 from malletrain.sizing.constraints import checked
 from malletrain.sizing.policy import Need, Policy
 from malletrain.sizing.problem import JobId, Problem, Sizes
@@ -68,30 +53,6 @@ class ElasticBatch(Policy):
             f"most speed-up with free batch sizes; {waiting} jobs wait",
             batches={j.id: best_batch(j, sizes[j.id]) for j in problem.in_order() if j.batches and sizes[j.id]},
         )  # fmt: skip
-        return checked(problem, answer)
-
-
-class Goodput(Policy):
-    """The best plan where progress, not samples, is what counts."""
-
-    name = "goodput"
-    needs = frozenset({Need.BATCHES, Need.NOISE_SCALE})
-    weighs_horizon = True
-
-    def size(self, problem: Problem, cache: ValueRowCache | None = None) -> Sizes:
-        jobs = tuple(replace(j, batches=()) if j.noise_scale is None else j for j in problem.jobs)
-        problem = replace(problem, jobs=jobs)
-        table = value_table(at_best_batches(problem, statistical_efficiency), cache)
-        best = knapsack.solve(table, problem.nodes)
-        sizes: dict[JobId, int] = dict(zip(table.ids, table.size[best.rows].tolist(), strict=True))
-        batches = {
-            j.id: best_batch(j, sizes[j.id], statistical_efficiency)
-            for j in problem.in_order()
-            if j.batches and sizes[j.id]
-        }
-        answer = Sizes(
-            SizingStatus.OPTIMAL, best.objective, best.bound, sizes, "most goodput, proven best", best.work, batches
-        )
         return checked(problem, answer)
 
 

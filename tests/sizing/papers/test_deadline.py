@@ -17,7 +17,7 @@ from malletrain.sizing.deadlines import (
     supply_probability,
     supply_quantiles,
 )
-from malletrain.sizing.policies.deadline import Deadline
+from malletrain.sizing.papers.deadline import Deadline
 from malletrain.sizing.policies.exact import Exact
 from malletrain.sizing.problem import Due, JobDemand, Problem
 from tests.sizing.problems import examples, job, problems

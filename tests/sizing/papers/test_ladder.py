@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from malletrain.domain.job import Curve
+from malletrain.sizing.papers.ladder import Ladder, planned
 from malletrain.sizing.policies.exact import Exact
-from malletrain.sizing.policies.ladder import Ladder, planned
 from malletrain.sizing.problem import JobDemand, Problem
 from malletrain.sizing.values import permitted_sizes
 from tests.sizing.problems import curves, examples, job

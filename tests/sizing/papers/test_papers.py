@@ -14,11 +14,12 @@ from malletrain.domain.decision import SizingStatus
 from malletrain.domain.job import Curve
 from malletrain.sizing import registry
 from malletrain.sizing.constraints import cap, check
-from malletrain.sizing.policies.budget import Budget
+from malletrain.sizing.papers.budget import Budget
+from malletrain.sizing.papers.efficiency import Efficiency, Utility
+from malletrain.sizing.papers.elastic_batch import ElasticBatch
+from malletrain.sizing.papers.greedy import Greedy
 from malletrain.sizing.policies.exact import Exact
-from malletrain.sizing.policies.greedy import Greedy
-from malletrain.sizing.policies.max_min import Efficiency, Utility
-from malletrain.sizing.policies.variable_batch import ElasticBatch, Goodput
+from malletrain.sizing.policies.goodput import Goodput
 from malletrain.sizing.policy import Policy
 from malletrain.sizing.problem import ArrivingWork, JobDemand, JobId, NodeBudget, Problem
 from malletrain.sizing.values import permitted_sizes

@@ -1,4 +1,7 @@
-"""From the configuration and Slurm's own settings to the plain values that decisions are given."""
+"""From the configuration and Slurm's own settings to the plain values that decisions are given.
+
+The one place: the daemon decides by them, `malletrain replay` replays them, `malletrain doctor` looks at them.
+"""
 
 from __future__ import annotations
 
@@ -9,10 +12,8 @@ from malletrain.config import BudgetSection, Config, LimitSection, WebSection
 from malletrain.decide.entitlement.budgets import AccountBudget, Period
 from malletrain.decide.entitlement.limits import SiteLimit
 from malletrain.decide.promise.promised_reserve import MainPromise
-from malletrain.decide.rules import NodeClasses, Rules
+from malletrain.decide.rules import Rules
 from malletrain.domain.errors import InvalidInput
-from malletrain.domain.job import Profile
-from malletrain.learn.advisor import ProbeRules
 from malletrain.loop.breaker import BreakerRules
 from malletrain.sizing.objective import Objective
 from malletrain.sizing.policy import Need, Policy, require_inputs
@@ -30,6 +31,12 @@ LEAST_PATIENCE_S = 20.0
 
 #: A site's epilog may take so long, until it has been measured.
 UNKNOWN_EPILOG_S = 60.0
+
+#: A pilot on which no worker has joined gives its node back: imports from a busy file system take a minute.
+JOIN_S = 15 * 60.0
+
+#: So does a live job that has committed no step: an evaluation may take long, and half an hour is none.
+IDLE_S = 30 * 60.0
 
 #: Of the secret that the site's proxy shows.
 MIN_SECRET_CHARACTERS = 16
@@ -105,30 +112,23 @@ def rules_from(config: Config, facts: SiteFacts) -> Rules:
     """
     margin = config.pilot.margin_s
     margin_s = facts.kill_wait_s + facts.over_time_limit_s + 5.0 if margin == "auto" else margin
-    partition = facts.partitions[config.slurm.partition]
+    partition = facts.partitions.get(config.slurm.partition)
     longest = config.pilot.max_minutes * 60.0
-    if partition.max_time_s is not None:
+    if partition is not None and partition.max_time_s is not None:
         longest = min(longest, partition.max_time_s)
     leave_lead_s = config.loop.tick_s + 5.0
+    fair = config.sizing.objective == Objective.FAIR.value
     return Rules(
         harvest_partition=config.slurm.partition,
-        horizon_s=config.loop.horizon_s,
         objective=Objective(config.sizing.objective),
         alpha=config.sizing.alpha,
-        user_weights=config.sizing.user_weights,
-        account_weights=config.sizing.account_weights,
-        account_shares=config.sizing.account_shares,
-        max_weight=config.sizing.max_weight,
+        account_weights={} if fair else config.sizing.account_weights,
+        account_shares=config.sizing.account_weights if fair else {},
         limits=tuple(_limit(each) for each in config.sizing.limits),
         user_share=config.sizing.user_share,
         budgets=tuple(_budget(each) for each in config.sizing.budgets),
-        max_resizes=config.sizing.max_resizes or None,
-        max_wait_s=60.0 * config.sizing.max_wait_minutes,
-        classes=NodeClasses(config.sizing.classes),
         class_features=frozenset(config.sizing.class_features),
-        probing=_probing(config.sizing.profile),
         keep_idle=config.pool.keep_idle,
-        spare_hetjobs=config.pool.spare_hetjobs,
         keep_leaves=config.pool.keep_leaves,
         max_pilots=config.pool.pilots,
         max_starts=config.starts_at_a_look,
@@ -141,22 +141,15 @@ def rules_from(config: Config, facts: SiteFacts) -> Rules:
         min_hole_s=60.0 + margin_s + leave_lead_s,
         leave_lead_s=leave_lead_s,
         leave_patience_s=config.pilot.leave_patience_s,
-        join_s=60.0 * config.pilot.join_minutes,
-        idle_s=60.0 * config.pilot.idle_minutes,
+        join_s=JOIN_S,
+        idle_s=IDLE_S,
         max_faults=config.breaker.faults_of_job,
-        set_aside_s=60.0 * config.breaker.pause_minutes,
         start_patience_s=max(LEAST_PATIENCE_S, 2 * facts.bf_interval_s + 10.0),
         claim_patience_s=3 * facts.bf_interval_s + 10.0,
         max_top_up=min(50, limits_of(facts).most_tasks),
         include_nodes=node_names(config.pool.include, "pool.include"),
         exclude_nodes=excluded_nodes(config, facts),
     )
-
-
-def _probing(profile: str) -> ProbeRules:
-    if profile == "auto":
-        return ProbeRules(Profile.ACTIVE, Profile.PASSIVE)
-    return ProbeRules(Profile(profile), Profile(profile))
 
 
 def policy_from(config: Config) -> Policy:
@@ -184,7 +177,6 @@ def breaker_rules(config: Config) -> BreakerRules:
         breaker.preemptions_per_hour,
         breaker.slow_exits_per_hour,
         breaker.ailing_nodes_per_hour,
-        pause_s=60.0 * breaker.pause_minutes,
     )
 
 
@@ -208,8 +200,6 @@ def _limit(limit: LimitSection) -> SiteLimit:
         least_nodes=limit.least_nodes,
         available=limit.available,
         per_node=limit.per_node,
-        by_user=limit.by_user,
-        by_account=limit.by_account,
     )
 
 

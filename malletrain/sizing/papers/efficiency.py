@@ -1,8 +1,6 @@
-"""Policies that share nodes max-min fairly by count, up to the size at which each job settles.
-
-`equal` splits the nodes evenly, whatever they are worth: the heuristic that BFTrainer is compared with
-(arXiv 2106.12091). `efficiency` and `utility` are the scaling conditions of Or, Zhang and Freedman (Resource
-Elasticity in Distributed Deep Learning, MLSys 2020).
+"""Policies `efficiency` and `utility`: the scaling conditions of Or, Zhang and Freedman (Resource Elasticity in
+Distributed Deep Learning, MLSys 2020). Nodes are shared max-min fairly by count, up to the size at which each job
+settles.
 
 A job grows step by step through its permitted sizes while the policy's condition passes, and settles at the last size
 that passed. With R the throughput, k -> k' a step:
@@ -17,17 +15,15 @@ evenly; the paper, with one job in the cloud, leaves that open.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 
 import numpy as np
 
-from malletrain.domain.decision import SizingStatus
 from malletrain.domain.job import Curve
-from malletrain.sizing.constraints import checked
+from malletrain.sizing.policies.equal import split_evenly
 from malletrain.sizing.policy import Policy
 from malletrain.sizing.problem import Problem, Sizes
-from malletrain.sizing.values import Ints, ValueRowCache, ValueTable, value_table
+from malletrain.sizing.values import ValueRowCache, value_table
 
 #: The paper's default.
 THRESHOLD = 0.1
@@ -36,16 +32,6 @@ SECOND_IN_NODE_SECONDS = 16.0
 
 #: (k, R, k', R', weight) -> whether the step passes
 Condition = Callable[[int, float, int, float, float], bool]
-
-
-class Equal(Policy):
-    """Every job gets the same number of nodes as far as its bounds allow, whatever it is worth."""
-
-    name = "equal"
-
-    def size(self, problem: Problem, cache: ValueRowCache | None = None) -> Sizes:
-        table = value_table(problem, cache)
-        return _split(problem, table, table.start[1:] - 1, "nodes split evenly")
 
 
 class Efficiency(Policy):
@@ -89,32 +75,7 @@ def _settled(problem: Problem, cache: ValueRowCache | None, passes: Condition, r
         sizes = [int(table.size[row]) for row in rows]
         if sizes:
             last[i] = rows[_last_passing(sizes, job.curve, job.weight, passes)]
-    return _split(problem, table, np.asarray(last), reason)
-
-
-def _split(problem: Problem, table: ValueTable, last: Ints, reason: str) -> Sizes:
-    rows = _max_min_rows(table, problem.nodes, last)
-    sizes = dict(zip(table.ids, table.size[rows].tolist(), strict=True))
-    return checked(problem, Sizes(SizingStatus.FEASIBLE, table.worth(rows), math.inf, sizes, reason))
-
-
-def _max_min_rows(table: ValueTable, nodes: int, last: Ints) -> Ints:
-    """Rows of an even split in which job i goes no further than row `last[i]`.
-
-    In rounds: each job steps up to its next permitted size, the smallest sizes first, then the lowest id, while it
-    fits. Jobs whose first step does not fit stay at zero.
-    """
-    allowed = ((np.arange(len(table.size)) <= last[table.row_job]) & (table.size > 0)).nonzero()[0]
-    order = allowed[np.argsort(table.size[allowed], kind="stable")]  # rows stand by job already
-    at, held, spare = table.start[:-1].tolist(), [0] * len(table.ids), nodes
-    steps = zip(order.tolist(), table.row_job[order].tolist(), table.size[order].tolist(), strict=True)
-    for row, job, size in steps:
-        if spare <= 0:
-            break
-        if at[job] == row - 1 and size - held[job] <= spare:
-            spare -= size - held[job]
-            at[job], held[job] = row, size
-    return np.array(at, dtype=np.int64)
+    return split_evenly(problem, table, np.asarray(last), reason)
 
 
 def _last_passing(sizes: list[int], curve: Curve, weight: float, passes: Condition) -> int:

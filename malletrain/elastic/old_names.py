@@ -1,0 +1,73 @@
+"""Names and arguments that a session had before: read for one release, with a warning that says the new ones."""
+
+from __future__ import annotations
+
+import dataclasses
+import warnings
+from collections.abc import Mapping
+from typing import Any
+
+from malletrain.elastic.agree import all_reduce
+from malletrain.elastic.errors import ElasticError
+from malletrain.elastic.session_options import Options
+from malletrain.elastic.step import accumulate, inner_loop
+
+_IN_INFO = ("nodes", "samples_done", "share", "batch_size", "fixed_batch", "equal_batches", "gain", "progress",
+            "noise_scale", "equality", "decay")  # fmt: skip
+
+#: What is said now in place of an attribute of a session.
+NEW_NAMES = {
+    "when_main": "Session(..., options=elastic.Options(when_main=callback))",
+    "when_joining": "Session(..., options=elastic.Options(when_joining=callback))",
+    "join": "`epochs = s.epochs(n)`, which enters the world at once",
+    "shards": "`for part in batch:`",
+    "accumulate": "`with s.step() as step:` and in it `with step.accumulate():`",
+    "inner_loop": "`with s.step() as step:` and in it `with step.inner_loop():`",
+    "all_reduce": 's.agree(tensor, "sum")',
+    "model": "the model that the session was given",
+    **{name: f"s.info.{name}" for name in _IN_INFO},
+}
+
+
+def old_attribute(session: Any, name: str) -> Any:
+    """What an attribute of a session was, with a warning. Raises `AttributeError` if there was none of that name."""
+    if name not in NEW_NAMES:
+        raise AttributeError(f"{type(session).__name__!r} object has no attribute {name!r}")
+    runtime = session._runtime
+    _warn(f"s.{name}", NEW_NAMES[name])
+    if name in _IN_INFO:
+        return getattr(session.info, name)
+    if name == "all_reduce":
+        runtime.join()
+    old = {
+        "when_main": runtime.when_main.append,
+        "when_joining": runtime.when_joining.append,
+        "join": runtime.join,
+        "shards": iter,
+        "accumulate": lambda: accumulate(runtime),
+        "inner_loop": lambda: inner_loop(runtime),
+        "all_reduce": lambda tensor: all_reduce(runtime, tensor),
+        "model": runtime.model,
+    }
+    return old[name]
+
+
+def with_old_arguments(options: Options | None, given: Mapping[str, Any]) -> Options:
+    """Options, with what a script gave as arguments of `Session` before, with a warning for each.
+
+    Raises:
+        ElasticError: there is no such argument.
+    """
+    known = {each.name for each in dataclasses.fields(Options)}
+    for name in given:
+        if name == "check":
+            _warn("Session(check=...)", "nothing: `malletrain check` tries out what a script means")
+        elif name in known:
+            _warn(f"Session(..., {name}=...)", f"Session(..., options=elastic.Options({name}=...))")
+        else:
+            raise ElasticError(f"Session(..., {name}=...): there is no such argument")
+    return dataclasses.replace(options or Options(), **{name: given[name] for name in given if name in known})
+
+
+def _warn(old: str, new: str) -> None:
+    warnings.warn(f"{old} will be gone in the next release; say {new}", DeprecationWarning, stacklevel=4)

@@ -1,0 +1,1 @@
+"""Policies of papers and baselines: plug-ins, which nothing else here imports."""

@@ -1,0 +1,48 @@
+"""Policy `goodput`: throughput times statistical efficiency (Pollux: Qiao et al., OSDI 2021, eq. 6 to 8).
+
+    goodput(k) = max_b  O(k, b) E(b)        E(b) = (phi + b0) / (phi + b)
+
+with phi the gradient noise scale that the job reports, in samples, b0 its first (smallest) batch: beyond the noise
+scale, a larger batch makes less progress a sample. Goodput then takes the place of throughput in the problem's own
+values, and the plan is the best one. A job that reports no noise scale, or has one batch only, counts with its
+throughput.
+
+Pollux searches by a genetic algorithm over placements and a fairness exponent of its own; here the plan is exact over
+counts, and fairness is the problem's alpha.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from malletrain.domain.decision import SizingStatus
+from malletrain.sizing import knapsack
+from malletrain.sizing.batching import at_best_batches, best_batch, statistical_efficiency
+from malletrain.sizing.constraints import checked
+from malletrain.sizing.policy import Need, Policy
+from malletrain.sizing.problem import JobId, Problem, Sizes
+from malletrain.sizing.values import ValueRowCache, value_table
+
+
+class Goodput(Policy):
+    """The best plan where progress, not samples, is what counts."""
+
+    name = "goodput"
+    needs = frozenset({Need.BATCHES, Need.NOISE_SCALE})
+    weighs_horizon = True
+
+    def size(self, problem: Problem, cache: ValueRowCache | None = None) -> Sizes:
+        jobs = tuple(replace(j, batches=()) if j.noise_scale is None else j for j in problem.jobs)
+        problem = replace(problem, jobs=jobs)
+        table = value_table(at_best_batches(problem, statistical_efficiency), cache)
+        best = knapsack.solve(table, problem.nodes)
+        sizes: dict[JobId, int] = dict(zip(table.ids, table.size[best.rows].tolist(), strict=True))
+        batches = {
+            j.id: best_batch(j, sizes[j.id], statistical_efficiency)
+            for j in problem.in_order()
+            if j.batches and sizes[j.id]
+        }
+        answer = Sizes(
+            SizingStatus.OPTIMAL, best.objective, best.bound, sizes, "most goodput, proven best", best.work, batches
+        )
+        return checked(problem, answer)

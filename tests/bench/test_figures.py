@@ -1,0 +1,26 @@
+"""The page of figures has what its file has, and a row is measured as its form says."""
+
+from __future__ import annotations
+
+import pytest
+
+from scripts.bench import figures
+
+
+def test_the_page_has_the_tables_of_the_file() -> None:
+    page = figures.PAGE.read_text(encoding="utf-8")
+    assert figures.written(page, figures.tables()) == page, "run: python -m scripts.bench.figures --write"
+    assert {mark[2] for mark in figures.MARKS.finditer(page)} == figures.tables().keys()
+
+
+def test_a_row_says_what_its_bench_measured_where_and_when(monkeypatch: pytest.MonkeyPatch) -> None:
+    form = "{run[results][0][exact_ms][median]:.0f} ms"
+    row = {"what": "a plan", "aim": "5 s", "command": "sizing --grid 8x2 --repeats 1 --peers greedy", "form": form}
+    found = figures.measured({**row, "measured": "", "date": ""})
+    assert 0 <= float(found["measured"].removesuffix(" ms")) < 5000
+    assert found["commit"] in figures.cells(found)[3]
+
+
+def test_a_table_that_is_not_in_the_file_is_named() -> None:
+    with pytest.raises(KeyError, match="nothing-of-it"):
+        figures.written("<!-- table nothing-of-it -->\n<!-- end -->\n", {})
