@@ -52,10 +52,9 @@ def check(
 ) -> None:
     """Check a training script on this machine.
 
-    It trains with one worker, then three, then two after a kill, for some thirty steps in short epochs and to its
-    own end, and with one worker and with two from start to end; what they arrive at is compared. It writes what it
-    always writes. Exit status 0: equal, statistical where the session claims no more, or undecided because rounding
-    decides.
+    It trains with one worker, three, and two after a kill, for thirty steps in short epochs, to its own end; and with
+    one and with two from start to end. What they arrive at is compared. Exit status 0: equal, statistical where the
+    session claims no more, or undecided because rounding decides.
     """
     # Imported here so that --help need not wait for torch.
     from malletrain.script_check.check_runs import check_script

@@ -162,8 +162,8 @@ def flat():
 
 def main():
     BEFORE
-    rows = TensorDataset(x, x.sum(1, keepdim=True), kinds)
-    s = elastic.Session(model, optimizer, DataLoader(rows, 16, shuffle=True))
+    samples = TensorDataset(x, x.sum(1, keepdim=True), kinds)
+    s = elastic.Session(model, optimizer, DataLoader(samples, 16, shuffle=True))
     for epoch in s.epochs(60):
         for inputs, targets, kind in s.batches():
             with s.step():
