@@ -42,7 +42,7 @@ BOUNDS = {
     "docs/explanation/elastic.md": 1500,
     "docs/explanation/holes.md": 400,
     "docs/explanation/how-it-works.md": 1032,
-    "docs/explanation/policies.md": 1500,
+    "docs/explanation/policies.md": 1250,
     "docs/explanation/promise.md": 800,
     "docs/explanation/replay-method.md": 1200,
     "docs/explanation/sizing.md": 1218,
