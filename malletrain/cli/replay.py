@@ -116,7 +116,7 @@ Examples:
     "config_file",
     type=click.Path(path_type=Path, dir_okay=False),
     metavar="FILE",
-    help="The daemon's configuration; its table [replay] has more settings of a replay. [default: as shipped]",
+    help="The daemon's configuration, and [replay]. [default: as shipped]",
 )
 @click.option(
     "--outages",

@@ -41,7 +41,7 @@ SETTINGS: tuple[click.Option, ...] = (
         type=click.Choice(["fast", "loop"]),
         default="fast",
         show_default=True,
-        help="loop: the daemon's own loop, a hundred times slower.",
+        help="loop: the daemon's own, a hundred times slower.",
     ),
     click.Option(["--pilot-limit"], type=click.FloatRange(1), metavar="S", help="A pilot's longest time limit."),
     click.Option(["--at-once"], type=click.IntRange(1), metavar="N", help="Training jobs at a time; others wait."),
@@ -81,7 +81,7 @@ SETTINGS: tuple[click.Option, ...] = (
     click.Option(
         ["--promise", "with_promise"],
         is_flag=True,
-        help="What a promise to the main queue would cost, and how well it would have held.",
+        help="What a promise to the main queue would have cost.",
     ),
     click.Option(["--timezone"], metavar="ZONE", default="UTC", show_default=True, help="Of times that name none."),
     click.Option(
