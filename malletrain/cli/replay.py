@@ -16,7 +16,8 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import click
 
-from malletrain import __version__, pip_install
+from malletrain import __version__
+from malletrain.cli.replays.settings import ReplayCommand
 from malletrain.domain.errors import InvalidInput
 from malletrain.domain.job import ResizeCosts
 from malletrain.replay.assumed_placement import AssumedPlacement
@@ -53,7 +54,7 @@ Examples:
 """
 
 
-@click.command(epilog=EPILOG)
+@click.command(cls=ReplayCommand, epilog=EPILOG)
 @click.argument("trace", type=click.Path(path_type=Path), required=False)
 @click.option("--how", is_flag=True, help="Print the commands that get a log out of Slurm.")
 @click.option("--jobs", "jobs_file", type=click.Path(path_type=Path), help="Training jobs: CSV or TOML.")
@@ -77,22 +78,10 @@ Examples:
     metavar="S",
     help="Seconds that sizing looks ahead. [default: 300; bftrainer 10]",
 )
-@click.option("--alpha", type=float, help="Fairness, 0 to 1.")
-@click.option(
-    "--objective",
-    type=click.Choice(["throughput", "jct", "srpt", "fair"]),
-    help="What sizes are best for.",
-)
 @click.option(
     "--nodes",
     metavar="N|A:B",
     help="The first N nodes, or A to B; or the machine's size.",
-)
-@click.option(
-    "--procs-per-node",
-    type=click.IntRange(1, 100_000),
-    metavar="N",
-    help="For logs that count processors.",
 )
 @click.option(
     "--placement",
@@ -123,68 +112,16 @@ Examples:
     help="Seconds until a new worker is warm. [default: 5]",
 )
 @click.option(
-    "--costs-from", type=click.Path(path_type=Path, dir_okay=False), metavar="JOURNAL",
-    help="Both, as a daemon measured them.",
-)  # fmt: skip
-@click.option(
     "--config",
     "config_file",
     type=click.Path(path_type=Path, dir_okay=False),
     metavar="FILE",
-    help="The daemon's configuration, whose keys other options replace. [default: as shipped]",
-)
-@click.option(
-    "--ideal",
-    is_flag=True,
-    help="No tick, no limits on pilots, no reserve.",
-)
-@click.option(
-    "--tick",
-    type=click.FloatRange(0, 1e6),
-    metavar="S",
-    help="Decide every S seconds; 0: at every event.",
-)
-@click.option(
-    "--engine",
-    type=click.Choice(["fast", "loop"]),
-    default="fast",
-    show_default=True,
-    help="loop: the daemon's own loop, a hundred times slower.",
-)
-@click.option(
-    "--pilot-limit",
-    type=click.FloatRange(1),
-    metavar="S",
-    help="A pilot's longest time limit.",
-)
-@click.option("--at-once", type=click.IntRange(1), metavar="N", help="Training jobs at a time; others wait.")
-@click.option(
-    "--budget", "budgets", multiple=True, metavar="[ACCOUNT=]H/PERIOD",
-    help="Node-hours, as 500/week or vision=20/day.",
-)  # fmt: skip
-@click.option(
-    "--node-class", "node_classes", multiple=True, metavar="NAME=A:B[@F]",
-    help="Nodes A to B are F times as fast: a100=0:64@3.",
-)  # fmt: skip
-@click.option("--keep-idle", type=click.IntRange(0), metavar="N", help="Nodes that stay idle.")
-@click.option("--max-pilots", type=click.IntRange(1), metavar="N", help="Most pilots at a time.")
-@click.option(
-    "--pilot-nodes",
-    type=click.IntRange(1, 256),
-    metavar="N",
-    help="Most nodes of a pilot.",
+    help="The daemon's configuration; its table [replay] has more settings of a replay. [default: as shipped]",
 )
 @click.option(
     "--outages",
     type=click.Path(path_type=Path),
     help="Output of `sacctmgr -P show event`.",
-)
-@click.option(
-    "--likely-outages",
-    type=click.Choice(["leave-out", "count"]),
-    default="leave-out",
-    show_default=True,
-    help="Idle time that probably was none.",
 )
 @click.option(
     "--machine",
@@ -193,39 +130,10 @@ Examples:
     metavar="FILE",
     help="All nodes, from sinfo (see --how).",
 )
-@click.option("--partition", "partitions", multiple=True, metavar="NAME", help="Only its nodes.")
-@click.option("--gpu", metavar="TYPE", help="Only nodes with such GPUs, or any.")
-@click.option("--include", multiple=True, metavar="NODES", help="Only these nodes.")
-@click.option("--exclude", multiple=True, metavar="NODES", help="Never these nodes.")
-@click.option(
-    "--ignore-partition",
-    multiple=True,
-    metavar="NAME",
-    help="Its jobs count as idle time: a harvest partition.",
-)
-@click.option(
-    "--watts",
-    metavar="TRAINING,IDLE",
-    help="A node's watts: adds energy.",
-)
 @click.option(
     "--scheduler",
     type=click.Path(path_type=Path, dir_okay=False),
     help="Output of `scontrol show config` and `sdiag`, and epilog_s=N: for main jobs' delay.",
-)
-@click.option(
-    "--promise",
-    "with_promise",
-    is_flag=True,
-    help="What a promise to the main queue would cost, and how well it would have held.",
-)
-@click.option("--timezone", metavar="ZONE", default="UTC", show_default=True, help="Of times that name none.")
-@click.option(
-    "--seed",
-    type=click.IntRange(0, 2**63 - 1),
-    default=0,
-    show_default=True,
-    help="Of all random choices.",
 )
 @click.option(
     "--sample",
@@ -233,37 +141,11 @@ Examples:
     metavar="DAYS|all",
     help="Random days to replay; the rest is estimated. [default: all of 64, 32 of more]",
 )
-@click.option(
-    "--processes",
-    type=click.IntRange(1, 1024),
-    help="Replays at once.",
-)
 @click.option("--json", "json_file", metavar="FILE", help="Write figures as JSON; - is stdout.")
 @click.option(
     "--report", "report_dir", type=click.Path(path_type=Path, file_okay=False),
     help="Write index.html and its data.",
 )  # fmt: skip
-@click.option(
-    "--tables",
-    type=click.Choice(["csv", "parquet"]),
-    default="csv",
-    show_default=True,
-    help=f"Parquet needs {pip_install('parquet')}.",
-)
-@click.option(
-    "--sensitivity/--no-sensitivity",
-    default=None,
-    help="Vary horizon, costs, caps and jobs, too. [default: if quick]",
-)
-@click.option("--price", type=click.FloatRange(min=0), help="Worth of a node-hour, for the report.")
-@click.option("--currency", default="EUR", show_default=True, help="The price's currency.")
-@click.option("--grams-per-kwh", type=click.FloatRange(min=0), help="With --watts: adds carbon.")
-@click.option(
-    "--calibration",
-    type=click.Path(path_type=Path, dir_okay=False),
-    metavar="FILE",
-    help="A journal, or CSV (play,predicted,measured): corrects the answer.",
-)
 @click.option(
     "--compare",
     type=click.Path(path_type=Path),
@@ -297,19 +179,17 @@ def replay(
     if jobs_file is not None and mix_text is not None:
         raise click.UsageError("give --jobs or --mix, not both")
     if sensitivity and report_dir is None:
-        raise click.UsageError("--sensitivity is shown in the report: give --report DIR too")
+        raise click.UsageError("replay.sensitivity is shown in the report: give --report DIR too")
     if (price is not None or grams_per_kwh is not None) and report_dir is None:
-        raise click.UsageError("--price and --grams-per-kwh are shown in the report: give --report DIR too")
+        raise click.UsageError("replay.price and replay.grams_per_kwh are shown in the report: give --report DIR too")
     if tables == "parquet" and report_dir is None:
-        raise click.UsageError("--tables is about the report: give --report DIR too")
+        raise click.UsageError("replay.tables is about the report: give --report DIR too")
     if compare is not None and report_dir is None:
         raise click.UsageError("--compare is shown in the report: give --report DIR too")
     if grams_per_kwh is not None and watts is None:
-        raise click.UsageError("--grams-per-kwh needs --watts TRAINING,IDLE")
-    if ideal and (config_file is not None or max_pilots is not None or pilot_nodes is not None):
-        raise click.UsageError("--ideal has no daemon: leave out --config, --max-pilots and --pilot-nodes")
+        raise click.UsageError("replay.grams_per_kwh needs replay.watts TRAINING,IDLE")
     if engine == "loop" and report_dir is not None:
-        raise click.UsageError("--report draws what the fast engine records: leave out --engine loop")
+        raise click.UsageError("--report draws what the fast engine records: leave out replay.engine loop")
     # Imported here so that --help and --how need not wait for numpy.
     from malletrain.cli.replays import replayed_site
     from malletrain.cli.replays.calibration_file import read_calibration
@@ -338,7 +218,7 @@ def replay(
     from malletrain.slurm.formats.hostlist import node_names
 
     if tables == "parquet":
-        require_pyarrow("--tables")
+        require_pyarrow("replay.tables")
     zone = _zone(timezone)
     beside = None if compare is None else read_figures(compare)
     power = _watts(watts)
@@ -346,15 +226,19 @@ def replay(
     costs = _costs(rescale, activate, _measured(costs_from))
     measured = None if calibration is None else read_calibration(calibration)
     site = None if config_file is None else replayed_site.of_file(config_file)
+    if ideal and (site is not None or max_pilots is not None or pilot_nodes is not None):
+        raise click.UsageError(
+            "replay.ideal has no daemon: leave out its sections, replay.max_pilots and replay.pilot_nodes"
+        )
     asked_days = _days(sample_text)
     # Faults in what was typed are found before the log is read; how large the site is, only the log says.
     for name in policies.split(","):
         if name.strip():
             sizer.parse_policy(name, horizon)
     if (partitions or gpu) and machine_file is None:
-        raise click.UsageError("--partition and --gpu need --machine FILE, which says where each node is")
+        raise click.UsageError("replay.partition and replay.gpu need --machine FILE, which says where each node is")
     there = selected(read_machine(machine_file), partitions, gpu) if machine_file else frozenset[str]()
-    wanted, unwanted = node_names(include, "--include"), node_names(exclude, "--exclude")
+    wanted, unwanted = node_names(include, "replay.include"), node_names(exclude, "replay.exclude")
     first, count = _node_range(nodes)
     begin, finish = _moment("--start", start, zone), _moment("--end", end, zone)
     if jobs_file is None:
@@ -440,10 +324,10 @@ def replay(
         click.echo(f"warning: {warning}", err=True)
     settings: tuple[Setting, ...] = ()
     took_s = next(iter(answer.scores.values())).wall_s
-    left_out = "Left out: asked for by --no-sensitivity."
+    left_out = "Left out: asked for by replay.sensitivity = false."
     if sensitivity is None and report_dir is not None:
         sensitivity = took_s <= MAX_UNASKED_REPLAY_S
-        left_out = f"Left out: a score more replays of {took_s:.0f} s each; --sensitivity makes them."
+        left_out = f"Left out: a score more replays of {took_s:.0f} s each; replay.sensitivity makes them."
         if not sensitivity:
             click.echo(f"sensitivity: {left_out[0].lower()}{left_out[1:]}", err=True)
     if sensitivity:
@@ -491,7 +375,7 @@ def _zone(name: str) -> tzinfo:
     try:
         return UTC if name == "UTC" else ZoneInfo(name)
     except (ZoneInfoNotFoundError, ValueError, OSError):
-        raise InvalidInput("--timezone", f"{name!r} is no time zone; write it as Europe/Oslo") from None
+        raise InvalidInput("replay.timezone", f"{name!r} is no time zone; write it as Europe/Oslo") from None
 
 
 def _measured(journal: Path | None) -> ResizeCosts:
@@ -499,7 +383,7 @@ def _measured(journal: Path | None) -> ResizeCosts:
     if journal is None:
         return ResizeCosts()
     if not journal.is_file():
-        raise InvalidInput("--costs-from", f"{journal} is not a file; it is the daemon's store.path")
+        raise InvalidInput("replay.costs_from", f"{journal} is not a file; it is the daemon's store.path")
     from malletrain.replay.scoring.measured_costs import measured_costs
     from malletrain.store.event_reader import read_events
 
@@ -535,7 +419,7 @@ def _watts(text: str | None) -> Watts | None:
     except ValueError:
         training = idle = -1.0
     if not 0 <= idle <= training < 1e6:
-        raise InvalidInput("--watts", f"{text!r} must be two numbers of watts such as 1800,400")
+        raise InvalidInput("replay.watts", f"{text!r} must be two numbers of watts such as 1800,400")
     return Watts(training, idle)
 
 

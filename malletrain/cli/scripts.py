@@ -19,6 +19,7 @@ _DURING = {
     "joining": "as workers joined",
     "three workers": "with three workers",
     "after a kill": "after one of three was killed",
+    "two workers": "with two workers from the start",
 }
 
 _GUIDE = "docs/how-to/researcher-script.md"
@@ -28,19 +29,33 @@ _GUIDE = "docs/how-to/researcher-script.md"
     context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False},
     epilog="""\b
 Examples:
-  malletrain check train.py --epochs 20""",
+  malletrain check train.py --epochs 20
+  malletrain check --at-epoch 9 --from .malletrain/12 train.py""",
 )
 @click.option(
-    "--json", "as_json", is_flag=True, help="JSON: verdict, during, text, steps, equality, differences, epochs, good."
+    "--json",
+    "as_json",
+    is_flag=True,
+    help="JSON: verdict, text, steps, equality, differences, unmet, good.",
+)
+@click.option("--at-epoch", type=click.IntRange(min=0), help="Begin with this epoch, from 0.")
+@click.option(
+    "--from",
+    "checkpoints",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    help="Begin with the newest checkpoint of this folder.",
 )
 @click.argument("script", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
-def check(as_json: bool, script: Path, arguments: tuple[str, ...]) -> None:
+def check(
+    as_json: bool, at_epoch: int | None, checkpoints: Path | None, script: Path, arguments: tuple[str, ...]
+) -> None:
     """Check a training script on this machine.
 
-    It trains with one worker, then three, then two after a kill, for some thirty steps, and is compared with a static
-    run: parameters, buffers, tracked objects, s.state. It writes what it always writes. Exit status 0: equal,
-    statistical where the session claims no more, or undecided because rounding decides.
+    It trains with one worker, then three, then two after a kill, for some thirty steps in short epochs and to its
+    own end, and with one worker and with two from start to end; what they arrive at is compared. It writes what it
+    always writes. Exit status 0: equal, statistical where the session claims no more, or undecided because rounding
+    decides.
     """
     # Imported here so that --help need not wait for torch.
     from malletrain.script_check.check_runs import check_script
@@ -50,7 +65,7 @@ def check(as_json: bool, script: Path, arguments: tuple[str, ...]) -> None:
             click.echo(f"... {text}", err=True)
 
     try:
-        report = check_script(script, arguments, say)
+        report = check_script(script, arguments, say, at_epoch, checkpoints and checkpoints.resolve())
     except TimeoutError as error:
         raise click.ClickException(str(error)) from error
     if as_json:
@@ -62,14 +77,12 @@ def check(as_json: bool, script: Path, arguments: tuple[str, ...]) -> None:
 
 
 def _text(report: CheckReport) -> str:
-    lines = [_verdict_text(report), *(f"  {note}" for note in report.notes)]
-    if report.good and not report.epochs:
-        lines.append("  no epoch ended in it: what the script does between epochs was not met")
-    return "\n".join(lines)
+    unmet = [f"not met: {each}" for each in report.unmet] if report.good else []
+    return "\n".join([_verdict_text(report), *(f"  {each}" for each in (*report.notes, *unmet))])
 
 
 def _verdict_text(report: CheckReport) -> str:
-    made = f"{report.steps} steps: alone, then three workers, one of them killed, then two; and a static run"
+    made = f"{report.steps} steps: alone, then three workers, one of them killed, then two; static runs of 1 and 2"
     if report.verdict == "equal":
         # Those that rounding alone moves anywhere say nothing.
         bounded = [each.difference for each in report.differences if each.limit < 1.0]
@@ -91,10 +104,12 @@ def _verdict_text(report: CheckReport) -> str:
         )
         return f"{heading}  {made}.\n  {report.text}\n  the session claims: {report.equality}"
     if report.verdict == "different":
-        return (
-            f"DIFFERENT  {made}.\n  {report.text}\n  the session claims: {report.equality}\n"
-            "  Look for what a worker does on its own: its own loss, clock, random numbers, files or counters."
-        )
+        causes = report.causes or [
+            "no rule knows the cause: leave out one part of the loss, of the step, or of what is between steps at a "
+            "time, and check again"
+        ]
+        rows = [f"DIFFERENT  {made}.", report.text, report.begins, f"the session claims: {report.equality}", *causes]
+        return "\n  ".join(filter(None, rows))
     if report.verdict == "no session":
         return f"NOT MALLEABLE YET  the script trains without an elastic.Session: six lines, see {_GUIDE}"
     if report.verdict == "too short":
@@ -107,15 +122,18 @@ def _verdict_text(report: CheckReport) -> str:
     epilog="""\b
 Examples:
   malletrain init train.py
+  malletrain init train.py | patch train.py
   malletrain init --write train.py && malletrain check train.py"""
 )
-@click.option("--write", is_flag=True, help="Change the file; the old one becomes SCRIPT.orig.")
+@click.option("--write", is_flag=True, help="Change the file, and keep the former one as SCRIPT.orig.")
 @click.argument("script", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 def init(write: bool, script: Path) -> None:
-    """Propose the lines that make a PyTorch script malleable, as a diff.
+    """Propose the changes that make a PyTorch script malleable.
 
-    SCRIPT is read, not run. The diff goes to standard output, what to do by hand to standard error. Exit status 1:
-    nothing can be proposed; the reason is printed.
+    SCRIPT is read, not run. The diff goes to standard output, what is to be done by hand to standard error. It knows
+    the usual loop: a DataLoader, epochs around batches, backward() and the optimizer's step.
+
+    Exit status: 0 with a diff; 1 without.
     """
     # Imported here so that --help need not wait.
     from malletrain.script_check.proposal import propose

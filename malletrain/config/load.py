@@ -18,6 +18,9 @@ from malletrain.config.sections import Config
 #: Where the daemon looks when it is given no file.
 SYSTEM_FILE = Path("/etc/malletrain/malletrain.toml")
 
+#: A table that `malletrain replay` alone reads.
+REPLAY_TABLE = "replay"
+
 
 def load(path: Path) -> Config:
     """Read and check a configuration file.
@@ -93,7 +96,9 @@ def _read(path: Path) -> str:
 
 def _values(text: str, file: str) -> dict[str, Any]:
     try:
-        return tomllib.loads(text)
+        values = tomllib.loads(text)
+        values.pop(REPLAY_TABLE, None)
+        return values
     except tomllib.TOMLDecodeError as error:
         # tomllib says "... (at line 3, column 5)", or "(at end of document)"; it stops at the first fault.
         found = re.search(r" \(at line (\d+), column (\d+)\)$", str(error))

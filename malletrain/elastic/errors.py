@@ -30,6 +30,18 @@ class JobOver(Exception):
     """The main worker finished the job while this worker was in its last commit round. Internal."""
 
 
+class SessionOver(ElasticError):
+    """The others are in a later session of the script, so that this worker passes over its present one. Internal.
+
+    Attributes:
+        tried: the generation up to which plans are not to be entered any more.
+    """
+
+    def __init__(self, tried: int) -> None:
+        super().__init__("the others are in a later session of the script")
+        self.tried = tried
+
+
 class Released(SystemExit):
     """This worker's part is over: it left, was given up, or its job ended. Ends the process in order.
 

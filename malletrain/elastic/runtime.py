@@ -28,6 +28,7 @@ from malletrain.elastic.comm.static_rendezvous import RENDEZVOUS_TIMEOUT, enviro
 from malletrain.elastic.comm.world_group import require_one_carrier, with_device
 from malletrain.elastic.data.batch_loader import BatchLoader
 from malletrain.elastic.data.batch_size import BatchRule, SessionBatch, as_rule
+from malletrain.elastic.data.dataset_changes import DatasetChanges
 from malletrain.elastic.data.dataset_digest import dataset_digest
 from malletrain.elastic.data.proportional_shares import ProportionalShares
 from malletrain.elastic.data.random_seeds import BETWEEN_STEPS, seed_plain
@@ -36,20 +37,21 @@ from malletrain.elastic.data.sampler import DrawnOrder, Sampler, Share, mix
 from malletrain.elastic.data.streams import StreamBatches, StreamPositions, StreamReader, Streams, StreamSampler
 from malletrain.elastic.data.virtual_shards import VirtualShards
 from malletrain.elastic.equality import Equality, Judgement, judge, synced_layers
-from malletrain.elastic.errors import ElasticError, JobOver, PeerLost, Released
+from malletrain.elastic.errors import ElasticError, JobOver, PeerLost, Released, SessionOver
 from malletrain.elastic.gradients.batch_gather import BatchGather
 from malletrain.elastic.gradients.comm_hook import check_hook
 from malletrain.elastic.gradients.reducer import GradientReducer
 from malletrain.elastic.gradients.sync_batchnorm import SyncBatchNormLayers
 from malletrain.elastic.invariants.agreement import RoundKind
 from malletrain.elastic.invariants.invariants import Invariants
-from malletrain.elastic.launch import worker_start
+from malletrain.elastic.launch import job_sessions, worker_start
 from malletrain.elastic.launch.compile_cache import SHARED_VARIABLE
 from malletrain.elastic.launch.compiled_code import MIN_COMPILE_S, CompiledCode
 from malletrain.elastic.launch.failure_report import ENDED, FLUSH_TIMEOUT_S, FailureReporter, before_immediate_end
 from malletrain.elastic.launch.start_stages import StartStages
 from malletrain.elastic.link import standalone_record
-from malletrain.elastic.link.daemon_link import END_PATIENCE_S
+from malletrain.elastic.link.daemon_link import END_PATIENCE_S, Link
+from malletrain.elastic.link.local_group import Follower
 from malletrain.elastic.link.throughput_meter import Meter
 from malletrain.elastic.link.training_reports import Reports
 from malletrain.elastic.resize.lifecycle import WorkerLifecycle
@@ -69,6 +71,9 @@ from malletrain.wire import messages
 from malletrain.wire.errors import WireError
 
 log = logging.getLogger("malletrain.elastic")
+
+#: How long a worker waits for the final state of a session that the others have ended.
+FINAL_STATE_PATIENCE_S = 30.0
 
 #: Types that gradients may be summed in. float16 overflows, and a loss scaler would not see where.
 SUM_DTYPES = (torch.bfloat16, torch.float32)
@@ -110,6 +115,8 @@ class Runtime:
         buffer_copies: the model's buffers as the step under way began.
         after_block: what the script changes in the model after the block of a step.
         gathers: rows of all members within a step.
+        passed: whether this worker passes over the session, which the others have ended: it has no epochs left.
+        finished: whether the session has ended.
         when_joining: called on a worker that joins a training that has begun.
         calls: how many collective calls the script has made since the last step.
         weight: what this worker's part of the last step counts: samples, or what the script said.
@@ -142,6 +149,10 @@ class Runtime:
         self._said_end = False
         self.first_given_up = False
         self.any_block_made = False
+        self.passed = self.finished = False
+        self._kept_final = self._completed = False
+        self._result: dict[str, Any] = {}
+        self._in_world, self._tried = False, 0
         self._finished_epoch = -1
         self.when_main = [settings.when_main] if settings.when_main else []
         self.when_joining = [settings.when_joining] if settings.when_joining else []
@@ -158,6 +169,8 @@ class Runtime:
         batch = self.session_batch.rule.reference
         self.loader: SampleLoader | StreamReader
         self.sampler: Sampler | StreamSampler
+        changes = None if streams is not None else DatasetChanges(dataset, in_processes=bool(settings.loaders))
+        self.dataset_changes = changes
         if streams is not None:
             self.loader = reader = StreamReader(streams, settings.seed, settings.collate)
             positions = StreamPositions(streams.count)
@@ -180,7 +193,10 @@ class Runtime:
                     "an order that consists of batches needs a batch_size that is a number, that of the largest: "
                     "with PerWorker and Chosen give an order of indices"
                 )
+        in_job = "MALLETRAIN_URL" in environ and "MALLETRAIN_JOB" in environ
+        before = self._before = job_sessions.begin() if in_job else None
         self.state = TrainingState(model, optimizers, self.position)
+        self.state.session = 0 if before is None else before.number + 1
         self.shared = SharedValues()
         self.state.track("malletrain.values", self.shared)
         self.state.terms = repr(
@@ -193,7 +209,7 @@ class Runtime:
         self.session_batch.attach(self.state, self.state.optimizers)
 
         # Who trains: this process as a member of a world.
-        self._pilot = pilot = worker_start.find_pilot_context(environ)
+        self._pilot = pilot = worker_start.find_pilot_context(environ) if before is None else before.pilot
         self._static_world = None if pilot is not None else settings.world
         if pilot is None and settings.world is None and local_rank.size > 1:
             # Processes that torchrun started on one node, without a daemon.
@@ -207,11 +223,23 @@ class Runtime:
             standalone_record.find_record(environ) if pilot is None else None,
             functools.partial(worker_start.end_script, environ),
         )
+        if before is not None and before.in_world:
+            self.member.pending_groups = before.member.pending_groups
         self.committer = self.member.committer
         directory = worker_start.checkpoint_directory(environ, settings.checkpoint_dir)
         part = (local_rank.rank, local_rank.size) if self.sharded else None
         resumed = worker_start.resumed_directory(environ, directory) if directory else None
-        checkpoints = CheckpointStore(directory, settings.checkpoint_s, part, resumed) if directory else None
+        self._base, self._part, number = directory, part, self.state.session
+        checkpoints: CheckpointStore | None = None
+        self._finals: list[CheckpointStore] = []  #: where the final state of this session is, or is to be
+        if directory:
+            own = job_sessions.folder_of(directory, number)
+            from_other = job_sessions.folder_of(resumed, number) if resumed else None
+            if number and from_other is not None and not from_other.is_dir():
+                from_other = None  # the other job had not come to this session
+            checkpoints = CheckpointStore(own, settings.checkpoint_s, part, from_other)
+            bases = [directory, *([resumed] if resumed else [])]
+            self._finals = [CheckpointStore(job_sessions.final_of(base, number), part=part) for base in bases]
         self._compiled: CompiledCode | None = None
         if pilot is not None and directory and environ.get(SHARED_VARIABLE):
             self._compiled = CompiledCode(Path(environ[SHARED_VARIABLE]), directory)
@@ -239,6 +267,8 @@ class Runtime:
         self.invariants = Invariants(
             self.state, self.shared, self.committer, self.reducer, lambda: self.share is not None
         )
+        if changes is not None:
+            self.invariants.dataset = lambda: changes.digest
         if settings.order is not None:
             self.invariants.order = lambda epoch: (sampler.permutation(epoch), sampler.batch_ends(epoch))
         self.reducer.open_pass = functools.partial(self.invariants.agreement.open, RoundKind.STEP)
@@ -268,6 +298,8 @@ class Runtime:
         self.reports = Reports(
             self.member.say, self.committer, self.proportional_shares, self.session_batch.noise_scale
         )
+        self._steps_before, self._samples_before = (0, 0) if before is None else (before.steps, before.samples)
+        self.reports.begin_at(self._steps_before, self._samples_before)
         self.meter = Meter(self.reports.samples)
         store_server = pilot.store if pilot else None
         self.recovery = StateRecovery(self.member, self.state, self.checkpointing.load, store_server)
@@ -300,10 +332,13 @@ class Runtime:
         if pilot is not None:
             self.failures.install()
         worker_start.on_terminate(self.lifecycle.terminated)
+        atexit.unregister(_end_process)
         atexit.register(_end_process, self.member)
         atexit.unregister(_say_ending)  # of sessions before: the last one is what the process is about
         atexit.register(_say_ending, weakref.ref(self))  # which runs before the one above
         before_immediate_end(functools.partial(_say_ending, weakref.ref(self)))
+        if pilot is not None:
+            job_sessions.made(number)
 
     def _check_settings(self, norms: bool, streams: bool) -> None:
         """Raise `ElasticError` for settings that exclude each other."""
@@ -349,25 +384,78 @@ class Runtime:
         if self._pilot is None:
             self._join_without_daemon()
             return
+        if any(each.is_there() for each in self._finals):
+            self._pass_over(patience_s=0.0)
+            return
         weak = self.judgement.equality is Equality.STATISTICAL
         log.log(logging.WARNING if weak else logging.INFO, "equality with a static run is %s", self.judgement)
+        before = self._before
+        if before is None or not before.in_world:  # else the others wait
+            self._warm_up_in_pilot(self._pilot)
+        self._connect(self._pilot)
+        self.recovery.begin_session()
+        try:
+            if before is not None and before.in_world:
+                stays = self.reconfigurer.follow(before.reconfigurer)
+            else:
+                self.reconfigurer.join(0 if before is None else before.tried)
+                stays = False
+        except SessionOver as over:
+            self._tried = over.tried
+            self._pass_over(patience_s=FINAL_STATE_PATIENCE_S)
+            return
+        self._before = None
+        self.joined = self._in_world = True
+        self._call_joining()
+        if stays:
+            self._entered()
+        else:
+            self.lifecycle.begin()
+
+    def _warm_up_in_pilot(self, pilot: worker_start.PilotContext) -> None:
         if self._compiled is not None and self._compiled.fetch():
             log.info("what another pilot of the job has compiled is here")
         with self._stages.warming():
             self._warm_up()
-        if (
-            self._compiled is not None
-            and self._pilot.local_rank.is_leader
-            and self._stages.compile_s >= MIN_COMPILE_S
-        ):
+        if self._compiled is not None and pilot.local_rank.is_leader and self._stages.compile_s >= MIN_COMPILE_S:
             self._compiled.share_behind()
-        stages = self._stages.finished(worker_start.stages())
-        self.member.link = link = self._pilot.open(self.reconfigurer)
-        link.say(messages.Warm(self._pilot.wait_warm(), stages))
-        self.reconfigurer.join()
-        self.joined = True
-        self._call_joining()
-        self.lifecycle.begin()
+
+    def _connect(self, pilot: worker_start.PilotContext) -> None:
+        """Take the connection of the session before, or open one and say that this worker is warm."""
+        link = self._before.member.link if self._before is not None else None
+        if link is None:
+            stages = self._stages.finished(worker_start.stages())
+            self.member.link = pilot.open(self.reconfigurer)
+            self.member.link.say(messages.Warm(pilot.wait_warm(), stages))
+            return
+        self.member.link = link
+        if isinstance(link, Follower):
+            link.serve_peer(self.reconfigurer)
+        else:
+            link.serve(self.reconfigurer)
+
+    def _pass_over(self, patience_s: float) -> None:
+        """The others have ended this session: take its final state, and go on with the script."""
+        until = time.monotonic() + patience_s
+        while not any(each.is_there() for each in self._finals):  # a shared folder may show it late
+            if time.monotonic() > until:
+                self.member.release(f"the final state of session {self.state.session} of the script is not here")
+            time.sleep(0.2)
+        next(each for each in self._finals if each.is_there()).load(self.state)
+        log.info("session %d of the script is over: this worker passes over it", self.state.session)
+        self.state.has_state = self.joined = self.passed = True
+        worker_start.on_terminate(signal.SIG_DFL)
+        if self.member.link is None and self._pilot is not None:
+            self._connect(self._pilot)
+        self.reconfigurer.wait_seat()
+        self._before = None
+
+    @property
+    def is_main(self) -> bool:
+        """Whether this process prints and writes: the main one of its world, or of the one that it will enter."""
+        if self.passed:
+            return self.member.local_rank.is_leader and self.reconfigurer.is_first()
+        return self.committer.world.rank == 0
 
     @property
     def in_pilot(self) -> bool:
@@ -398,6 +486,13 @@ class Runtime:
                 "the epoch's batches are used up: iterate over epochs by `for epoch in s.epochs(n):`, not by range(n)"
             )
         self._finished_epoch = self.position.epoch
+        if self.dataset_changes is not None:
+            self.dataset_changes.epoch_begins()
+
+    def epoch_ended(self) -> None:
+        """The epoch's batches are made, or the script has left the loop over them."""
+        if self.dataset_changes is not None:
+            self.dataset_changes.epoch_ended()
 
     def load_batch(self) -> Any:
         """Do what is due between two steps, then load this worker's part of the next batch, and begin its step.
@@ -429,37 +524,96 @@ class Runtime:
         seed_plain(mix(self.sampler.seed, self.position.step, BETWEEN_STEPS))
 
     def finish(self, result: Mapping[str, Any] | None) -> None:
-        """Wait until every member has committed its last step, then report the result and close all connections."""
+        """Wait until every member has committed its last step, and end the session. In a job, its final state is
+        saved, and the job ends with the script; else the result is reported now."""
         self.join()
-        self.reducer.settle()
-        self.member.finishing = True
-        self.invariants.agreement.want_digest()
-        try:
-            self.lifecycle.barrier()
-        except JobOver as over:
-            # The main worker completed the last round and reported it before this one noticed.
-            log.info("the job is over: %s", over)
-        if self.committer.world.rank == 0:
-            self.meter.flush()
-            self.reports.send_held()
-            self.member.say(messages.Finished(messages.plain(dict(result or {}), "result")))
+        self._result = messages.plain(dict(result or {}), "result")
+        if not self.passed:
+            self.reducer.settle()
+            self.member.finishing = True
+            self.invariants.agreement.want_digest()
+            try:
+                self.lifecycle.barrier(self._keep_final)
+            except JobOver as over:
+                log.info("the job is over: %s", over)
+            except SessionOver as over:  # all steps are committed here, too
+                self._tried, self._in_world = over.tried, False
+            if self.committer.world.rank == 0:
+                self.meter.flush()
+                self.reports.send_held()
         standalone_record.note_finish()
         worker_start.on_terminate(signal.SIG_DFL)
-        told = True
-        if self.member.link is not None:
-            told = self.member.link.deliver_end() if self.committer.world.rank == 0 else self.member.link.flush(10.0)
-            self.member.link.close()
+        self.invariants.end()
+        self.finished = True
+        if self._pilot is None:
+            if self.committer.world.rank == 0:
+                self.member.say(messages.Finished(self._result))
+            self.checkpointing.discard()
+            return
+        job_sessions.end(
+            job_sessions.Handover(
+                self.state.session, self._pilot, self.member, self.reconfigurer, self._in_world, self._tried,
+                self._steps_before + self.position.step, self._samples_before + self.position.samples,
+            )
+        )  # fmt: skip
+
+    def _keep_final(self) -> None:
+        """Save the final state of the session, for workers that join the next one."""
+        if self._kept_final or not self._finals or self._pilot is None:
+            return
+        self._kept_final = True
+        try:
+            self.state.position.rounds = self.committer.rounds_done
+            self._finals[0].save(self.state)
+        except ElasticError as error:
+            log.warning("no worker can join, and no node be lost, after another Session of this script: %s", error)
+
+    def _complete(self) -> None:
+        """The script has ended: the main worker reports the result, and the others wait until it has."""
+        link = self.member.link
+        last = job_sessions.is_latest(self.state.session)
+        if self._completed or link is None or not last or hasattr(sys, "last_value"):
+            return
+        self._completed = True
+        while not self._is_first(link):
+            with link.changed:
+                plan = link.plan
+                seatless = plan is not None and not self.member.has_seat(plan)
+                silent = time.monotonic() - link.last_contact > END_PATIENCE_S
+                if link.end is not None or link.leave is not None or seatless or silent:
+                    break
+                link.changed.wait(0.5)
+        else:
+            self._report_result(link)
+        link.flush(10.0)
+        link.close()
         if self.member.local_leader is not None:
             self.member.local_leader.close()
-        self.invariants.end()
-        if not told and self.committer.world.rank == 0:
-            refusal = self.member.link.end if self.member.link is not None else None
-            why = refusal or f"it was away for {END_PATIENCE_S / 60:.0f} minutes"
-            raise ElasticError(
-                f"training has finished, and the daemon has not taken it ({why}): the last save is kept, and "
-                "the job, if it is not over, goes on from it"
-            )
-        self.checkpointing.discard()
+
+    def _is_first(self, link: Link | Follower) -> bool:
+        """Whether this is the main worker, or in its place: it may be lost after the last session."""
+        if not self.member.local_rank.is_leader or link.end is not None:
+            return False
+        world, plan = self.committer.world, link.plan
+        if self.passed or not self._in_world or (plan is not None and plan.voids(world.generation)):
+            return self.reconfigurer.is_first()
+        return world.rank == 0
+
+    def _report_result(self, link: Link | Follower) -> None:
+        self.member.say(messages.Finished(self._result))
+        if link.deliver_end():
+            if self._base is not None:
+                job_sessions.discard(self._base, self.state.session, self._part)
+            return
+        why = link.end or f"it was away for {END_PATIENCE_S / 60:.0f} minutes"
+        log.error(
+            "training has finished, and the daemon has not taken it (%s): the final state is kept, and the job, if "
+            "it is not over, goes on from it",
+            why,
+        )
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(1)
 
     def keep_tracked(self) -> None:
         """A step is to be repeated: the script's code after its block runs now, and once more after the repetition.
@@ -538,7 +692,11 @@ class Runtime:
 
     def ending(self) -> None:
         """The process ends: say so where the script has not finished, and nothing else ends it."""
-        if not self.joined or self.member.finishing or self.member.released or hasattr(sys, "last_value"):
+        if self.finished and self._pilot is not None:
+            self._complete()
+            return
+        begun = self.joined or self._before is not None  # another one after a session that has ended
+        if not begun or self.member.finishing or self.member.released or hasattr(sys, "last_value"):
             return
         if self._said_end:
             return

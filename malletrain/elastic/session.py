@@ -19,9 +19,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import inspect
 import math
-import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, overload
 
@@ -34,7 +32,6 @@ from malletrain.elastic.data.loader_terms import loader_terms
 from malletrain.elastic.errors import ElasticError
 from malletrain.elastic.evaluate import evaluate
 from malletrain.elastic.info import Info
-from malletrain.elastic.launch.one_session import require_one
 from malletrain.elastic.launch.worker_start import as_module, as_optimizers
 from malletrain.elastic.old_names import old_attribute, with_old_arguments
 from malletrain.elastic.runtime import Runtime, Settings
@@ -87,7 +84,6 @@ class Session:
         options: Options | None = None,
         **old: Any,
     ) -> None:
-        require_one(inspect.currentframe(), os.environ)
         options = with_old_arguments(options, old)
         if isinstance(dataset, DataLoader):
             own = {
@@ -160,7 +156,7 @@ class Session:
 
     def _epochs(self, count: int) -> Iterator[int]:
         r = self._runtime
-        while r.position.epoch < count:
+        while r.position.epoch < count and not r.passed:
             yield r.position.epoch
             r.position.epoch += 1
             r.position.cursor = 0
@@ -185,14 +181,21 @@ class Session:
         """
         r = self._runtime
         r.join()
+        if r.passed:
+            return
         r.check_epoch()
-        while r.position.cursor < r.sampler.epoch_length:
-            batch = r.load_batch()
-            if r.shards is not None:
-                batch.run = functools.partial(r.shards.run, batch, r.position.step)
-            yield batch
-            if r.share is not None:
-                raise ElasticError("the body of `for batch in s.batches()` needs `with s.step():` around the step")
+        try:
+            while r.position.cursor < r.sampler.epoch_length:
+                batch = r.load_batch()
+                if r.shards is not None:
+                    batch.run = functools.partial(r.shards.run, batch, r.position.step)
+                yield batch
+                if r.share is not None:
+                    raise ElasticError(
+                        "the body of `for batch in s.batches()` needs `with s.step():` around the step"
+                    )
+        finally:
+            r.epoch_ended()
         r.after_block.body_ended()
         r.state.mark_boundary()
         r.meter.paused()
@@ -323,10 +326,11 @@ class Session:
                 r.reports.hold(messages.Metric(name[:200], finite, r.position.samples))
 
     def finish(self, result: Mapping[str, Any] | None = None) -> None:
-        """End the training: the last call of a script.
+        """End the session. Another one may follow in the script (folds, stages), and begins in the same world. A job
+        ends with its script.
 
         Args:
-            result: plain JSON values, for the job's record.
+            result: plain JSON values, for the job's record: of the last session.
         """
         self._runtime.finish(result)
 
@@ -336,7 +340,7 @@ class Session:
     def is_main(self) -> bool:
         """Whether this worker is the main one, which prints and writes: the oldest of the world. When it leaves, the
         next oldest becomes main between two steps (see `Options.when_main`)."""
-        return self._runtime.committer.world.rank == 0
+        return self._runtime.is_main
 
     @property
     def size(self) -> int:

@@ -1,6 +1,6 @@
 """The daemon's own loop over a trace: the same tick, ledger and decisions, with a cluster and workers in memory.
 
-This is `malletrain replay --engine loop`. It looks at every node at every event, so it is slower than
+This is `engine = "loop"` of `malletrain replay`. It looks at every node at every event, so it is slower than
 `malletrain.replay.engine` by two orders of magnitude; tests hold the two to the same figures. The clock jumps from
 event to event; a round that changed something is followed by another (at once, or at the next tick), until none does.
 """
@@ -71,15 +71,17 @@ def score_by_loop(trace: ClusterTrace, jobs: Sequence[TrainingJob], choice: Poli
         InvalidInput: the loop does not do what `choice` or `options` ask for; the fast engine does.
     """
     if choice.clairvoyant or choice.value is not Value.ELASTIC or choice.policy == ONE_NODE:
-        raise InvalidInput("--policy", f"{choice.name} exists in replay alone: use --engine fast for it")
+        raise InvalidInput("--policy", f'{choice.name} exists in replay alone: use replay.engine = "fast" for it')
     if options.order is not NodeOrder.NAME:
-        raise InvalidInput("order", f"the daemon takes nodes by name; {options.order} needs --engine fast")
+        raise InvalidInput("order", f'the daemon takes nodes by name; {options.order} needs replay.engine = "fast"')
     if options.most_jobs < len(jobs):
-        raise InvalidInput("--at-once", "the daemon serves every job that was submitted: use --engine fast")
+        raise InvalidInput(
+            "replay.at_once", 'the daemon serves every job that was submitted: use replay.engine = "fast"'
+        )
     if math.isfinite(options.pilot_limit_s) and not options.tick_s:
-        raise InvalidInput("--pilot-limit", "pilots leave before their limit at a tick: give --tick, or --config")
+        raise InvalidInput("replay.pilot_limit", "pilots leave before their limit at a tick: give replay.tick")
     if options.budgets or Need.BATCHES in registered(choice.policy).needs:
-        raise InvalidInput("--engine", "budgets and free batches need --engine fast")
+        raise InvalidInput("replay.engine", 'budgets and free batches need replay.engine = "fast"')
     rules = replace(rules_of(options), horizon_s=choice.horizon_s, objective=choice.objective, alpha=choice.alpha)
     return score_journal(
         replay_through_loop(trace, jobs, registered(choice.policy), rules, options.tick_s), trace.end

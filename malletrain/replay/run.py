@@ -61,8 +61,8 @@ class SuspectedOutages:
             f"Likely outages look like {hours:,.0f} idle node-hours ({what}; the largest from {when}, "
             f"{lasts:,.1f} h). They {here}; {other}, policy {self.policy} would have held "
             f"{self.otherwise.occupied_node_seconds / 3600:,.0f} node-hours and trained as much as "
-            f"{self.otherwise.equivalent_nodes:,.1f} dedicated nodes. --outages says what was so; --likely-outages "
-            "chooses."
+            f"{self.otherwise.equivalent_nodes:,.1f} dedicated nodes. --outages says what was so; "
+            "replay.likely_outages chooses."
         )
         return warnings[0]
 
@@ -239,7 +239,7 @@ def replay(
 #: Why some replays cannot be sampled.
 NOT_SAMPLED = (
     "days can stand for all only where jobs have no end and are there from the begin, without budgets, deadlines, "
-    "--at-once, --schedule, --engine loop and clairvoyant policies"
+    "replay.at_once, --schedule, a replay.engine of loop and clairvoyant policies"
 )
 
 
@@ -270,12 +270,12 @@ def _require_plain(choices: Sequence[PolicyChoice], options: Options) -> None:
     if not options.classes:
         return
     if options.rules is not None:
-        raise InvalidInput("--node-class", "sizes by class on the ideal machine alone: give --ideal too")
+        raise InvalidInput("replay.node_class", "sizes by class on the ideal machine alone: give replay.ideal too")
     if options.engine is EngineKind.LOOP or options.budgets or options.order is not NodeOrder.NAME:
-        raise InvalidInput("--node-class", "is for the fast engine, without --budget")
+        raise InvalidInput("replay.node_class", "is for the fast engine, without replay.budget")
     for choice in choices:
         if choice.clairvoyant or choice.policy == ONE_NODE:
-            raise InvalidInput("--policy", f"{choice.name} knows no classes of nodes: leave out --node-class")
+            raise InvalidInput("--policy", f"{choice.name} knows no classes of nodes: leave out replay.node_class")
 
 
 def _pieces(wholes: Sequence[_Whole], jobs: Sequence[TrainingJob], options: Options) -> Iterator[Piece]:

@@ -303,8 +303,8 @@ _REMEDIES = {
     Need.BATCHES: "give jobs batches in --jobs (or --mix pollux-batches)",
     Need.NOISE_SCALE: "give jobs a noise_scale in --jobs (or --mix pollux-batches)",
     Need.DEADLINES: "give jobs a deadline_s in --jobs",
-    Need.BUDGETS: "give --budget",
-    Need.NODE_CLASSES: "give --node-class",
+    Need.BUDGETS: "give replay.budget",
+    Need.NODE_CLASSES: "give replay.node_class",
 }
 
 

@@ -4,6 +4,8 @@ parameters that rounding alone moves are distinguished from wrong ones."""
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import json
 import os
 import secrets
@@ -13,15 +15,24 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from malletrain.loop.membership.next_world import JobTerms
 from malletrain.loop.membership.state import MembershipSettings
-from malletrain.script_check.checked_script import NAME_VARIABLE, NUDGE_VARIABLE
+from malletrain.script_check.checked_script import (
+    AT_THE_END,
+    EPOCH_VARIABLE,
+    JOINERS,
+    NAME_VARIABLE,
+    NUDGE_VARIABLE,
+    PAIR,
+    TRACED_RUN,
+)
 from malletrain.script_check.compared_state import COPY
 from malletrain.script_check.comparison import (
     FEW_ROUNDING_UNITS,
@@ -29,27 +40,26 @@ from malletrain.script_check.comparison import (
     TensorDifference,
     compare,
     mostly,
+    own_apart,
     unlike_static_runs,
     unsettled,
 )
+from malletrain.script_check.first_difference import first_difference
+from malletrain.script_check.likely_causes import likely_causes
 from malletrain.script_check.local_coordinator import LocalCoordinator
 from malletrain.script_check.script_writes import unguarded_writes
-
-#: Steps of one worker before others join, of three before one is killed, and of two before the end.
-STEPS_ALONE, STEPS_OF_THREE, STEPS_OF_TWO = 6, 6, 10
-
-#: Seconds that each step lasts at least, so that changes happen between chosen steps; and while others start, which
-#: takes long on a busy machine.
-PACE_S, PACE_WHILE_STARTING_S = 0.03, 0.5
+from malletrain.script_check.unmet_conditions import unmet_conditions
 
 #: Seconds without a further step after which a run counts as stuck.
 PATIENCE_S = 180.0
 
 #: A worker that a busy machine does not run for seconds is not lost: the one that is killed hangs up.
 PATIENT = MembershipSettings(check_in_s=60.0, reconnect_s=60.0)
-
 JOB, ARRAY = 1, 1
-STATIC, REPEATED, NUDGED = "static", "repeated", "nudged"
+STATIC, REPEATED, NUDGED, TRACED = "static", "repeated", "nudged", TRACED_RUN
+
+#: Lines of the script that are named as causes, and characters of each.
+MAX_CAUSES, MAX_TEXT = 3, 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +71,7 @@ class CheckReport:
             rounding alone moves most parameters as far; `different`; `wrong` where the script was stopped;
             `not repeatable` where two static runs of it differ; `failed` where it raised an error of its own; `no
             session`; or `too short`.
-        during: what was going on: `alone`, `joining`, `three workers`, `after a kill`, or `compared`.
+        during: what was going on: `alone`, `joining`, `three workers`, `after a kill`, `two workers`, or `compared`.
         text: for people: the script's error, what differs, or what could not be compared.
         steps: made in each run.
         equality: what the session claims.
@@ -69,6 +79,9 @@ class CheckReport:
         epochs: that ended in each run; they are shorter than in training, so that their ends are met.
         notes: what to look at although it may have changed nothing here: files that every worker writes, schedulers
             and scalers that are not tracked.
+        unmet: what the script does and these runs have not met.
+        begins: where a difference begins: step, parameter, and in which runs.
+        causes: lines of the script that may be its cause, the likeliest first.
     """
 
     verdict: str
@@ -79,6 +92,9 @@ class CheckReport:
     differences: list[TensorDifference] = field(default_factory=list)
     epochs: int = 0
     notes: list[str] = field(default_factory=list)
+    unmet: list[str] = field(default_factory=list)
+    begins: str = ""
+    causes: list[str] = field(default_factory=list)
 
     @property
     def good(self) -> bool:
@@ -98,19 +114,27 @@ class _Ended(Exception):
         self.kind, self.text = kind, text
 
 
-def check_script(script: Path, arguments: Sequence[str], say: Callable[[str], None]) -> CheckReport:
+def check_script(
+    script: Path,
+    arguments: Sequence[str],
+    say: Callable[[str], None],
+    at_epoch: int | None = None,
+    checkpoints: Path | None = None,
+) -> CheckReport:
     """Check a script. Its processes run in the present directory, with its own output in a log of the check.
 
     Args:
         script: a Python file.
         arguments: for it.
         say: gets a line of progress at each stage.
+        at_epoch: the epoch that training begins with. Default: that of the checkpoint, or the first.
+        checkpoints: a job's folder of checkpoints, whose newest training begins with.
 
     Raises:
         TimeoutError: a run is stuck.
     """
     with tempfile.TemporaryDirectory(prefix="malletrain-check-") as name:
-        run = _Run(Path(name), [str(script), *arguments])
+        run = _Run(Path(name), [str(script), *arguments], at_epoch, checkpoints)
         try:
             report = _check(run, say)
         finally:
@@ -124,53 +148,101 @@ def _check(run: _Run, say: Callable[[str], None]) -> CheckReport:
     during = "alone"
     try:
         say("one worker trains")
-        run.pace(PACE_S)
+        run.stage(0)
         run.coordinator.start()
         run.spawn("0")
-        run.wait_steps("0", STEPS_ALONE)
+        for name in JOINERS:  # which import what they need meanwhile
+            run.spawn(name)
+        run.wait_held("0", 0)
         during = "joining"
         say("two workers join")
-        run.pace(PACE_WHILE_STARTING_S)
-        run.spawn("1")
-        run.spawn("2")
-        run.wait_world({"0", "1", "2"})
-        run.wait_steps("2", 1)
-        run.pace(PACE_S)
+        for name in JOINERS:
+            run.let_go(name)
+        run.stage(1)
+        run.wait_world({"0", *JOINERS})
         during = "three workers"
-        run.wait_steps("0", run.steps("0") + STEPS_OF_THREE)
+        run.wait_held("0", 1)
         during = "after a kill"
         say("one of the three is killed")
+        run.coordinator.terms = JobTerms()
         run.kill("2")
+        run.stage(2)
         run.wait_world({"0", "1"})
-        run.wait_steps("0", run.steps("0") + 1)
-        steps = run.steps("0") + STEPS_OF_TWO
-        run.stop_at(steps)
         run.wait_end("0")
         run.wait_end("1")
+        resized, peer = run.result("0"), run.result("1")
+        say(f"static runs make the same {int(resized['step'])} steps")
+        during = "alone"
+        for name in (STATIC, REPEATED, NUDGED):
+            run.spawn(name)
+        for name in (STATIC, REPEATED, NUDGED):
+            run.wait_end(name)
+        during = "two workers"
+        for name in PAIR:
+            run.spawn(name)
+        run.wait_first_of_pair()
+        run.let_go(PAIR[1])
+        for name in PAIR:
+            run.wait_end(name)
     except _Ended as ended:
         if ended.kind == "done":
             return CheckReport(
                 "too short",
                 during,
-                f"the script was over after {run.steps('0')} steps: have it train for longer, about 100 steps",
+                f"the script was over after {run.steps('0')} steps: have it train for longer, about 30 steps",
                 run.steps("0"),
             )
         verdict = {"refused": "wrong", "no session": "no session"}.get(ended.kind, "failed")
         return CheckReport(verdict, during, ended.text, run.steps("0"))
-    say(f"a static run makes the same {steps} steps")
-    run.pace(0.0)
-    run.spawn(STATIC)
-    run.spawn(REPEATED)
-    run.spawn(NUDGED)
-    try:
-        run.wait_end(STATIC)
-        run.wait_end(REPEATED)
-        run.wait_end(NUDGED)
-    except _Ended as ended:
-        return CheckReport("failed", "alone", ended.text, run.steps(STATIC))
-    resized = run.result("0")
-    report = report_of(resized, run.result("1"), run.result(STATIC), run.result(REPEATED), run.result(NUDGED))
-    return replace(report, epochs=int(resized["epoch"]), notes=list(resized["untracked"]))
+    static = run.result(STATIC)
+    pair = [run.result(name) for name in PAIR]
+    report = report_of(resized, peer, static, run.result(REPEATED), run.result(NUDGED), pair)
+    if report.verdict == "different":
+        begins, joined = _beginning(static, run.result(NUDGED), resized, peer, pair[0])
+        say("a further run says which lines the script executes")
+        report = replace(report, begins=begins, causes=_causes(run, joined=joined))
+    return replace(
+        report, epochs=int(resized["epoch"]), notes=list(resized["untracked"]), unmet=list(_unmet(resized, run.text))
+    )
+
+
+def _unmet(resized: Mapping[str, Any], text: str) -> Iterator[str]:
+    """What the script does and the runs did not come to, for people."""
+    if not resized["ended"]:
+        yield "no epoch ended in it" if not resized["epoch"] else "the script's own end"
+    if ".evaluate(" in text and not resized["evaluated"]:
+        yield "s.evaluate(...)"
+    yield from unmet_conditions(text, range(resized["first_epoch"], resized["epoch"]))
+
+
+def _beginning(
+    static: Mapping[str, Any],
+    nudged: Mapping[str, Any],
+    resized: Mapping[str, Any],
+    peer: Mapping[str, Any],
+    pair: Mapping[str, Any],
+) -> tuple[str, bool]:
+    """Where a difference begins, in words, and whether that is where workers join or are lost."""
+    step, name = first_difference(static, nudged, pair)
+    if step:
+        return f"begins in step {step}, in {name}, also with two workers from start to end", False
+    joined = f"two workers joined in step {int(peer['trace'][0, 0])}" if len(peer["trace"]) else "two workers joined"
+    step, name = first_difference(static, nudged, resized)
+    if step:
+        return f"begins in step {step}, in {name}, and not with two workers from start to end: {joined}", True
+    return f"no step of the first worker differs: look at what those keep that join ({joined})", True
+
+
+def _causes(run: _Run, *, joined: bool) -> list[str]:
+    """What in the lines that the script executes may be the cause."""
+    run.spawn(TRACED)
+    with contextlib.suppress(_Ended):
+        run.wait_end(TRACED)
+    found: list[str] = []
+    for file, lines in run.lines().items():
+        likely = likely_causes(Path(file).read_text(errors="replace"), lines, joined=joined)
+        found += [f"{Path(file).name}:{each.line}: `{each.text[:MAX_TEXT]}`: {each.why}" for each in likely]
+    return found[:MAX_CAUSES]
 
 
 def report_of(
@@ -179,30 +251,62 @@ def report_of(
     static: Mapping[str, Any],
     repeated: Mapping[str, Any],
     nudged: Mapping[str, Any],
+    pair: Sequence[Mapping[str, Any]] = (),
 ) -> CheckReport:
     """What follows from the results of the runs: each the parameters as training began (`first`) and at its end
-    (`last`), the number of steps (`step`), and what the session claims (`equality`)."""
+    (`last`), the script's own values (`own`), the number of steps (`step`), and what the session claims (`equality`).
+    `pair` has those of two workers that trained from the start."""
     steps, equality = int(static["step"]), str(resized["equality"])
     claims = not equality.startswith("statistical")
-    ours = {name: each for name, each in resized["last"].items() if claims or not name.startswith("buffer ")}
-    replicas = compare(static["first"], ours, peer["last"])
-    if int(resized["step"]) != steps:
-        return CheckReport("too short", "compared", "the two runs made different numbers of steps", steps, equality)
-    apart = [each for each in replicas if not each.equal]
-    if apart:
-        text = f"the workers of the resized run differ from each other, first in {apart[0].name}{_remedy(apart[0])}"
-        return CheckReport("different", "compared", text, steps, equality, apart)
+    if any(int(each["step"]) != steps for each in (resized, *pair)):
+        return CheckReport("too short", "compared", "the runs made different numbers of steps", steps, equality)
+    worlds = [("the resized run", resized, peer)]
+    if pair:
+        worlds.append(("a static run of two", pair[0], pair[1]))
+    for world, one, other in worlds:
+        apart = [each for each in _replicas(one, other, claims=claims) if not each.equal]
+        if apart:
+            text = f"the workers of {world} differ from each other, first in {apart[0].name}{_remedy(apart[0])}"
+            return CheckReport("different", "compared", text, steps, equality, apart)
     why = unlike_static_runs(static["first"], repeated["first"], static["last"], repeated["last"])
     if why:
         return CheckReport("not repeatable", "compared", why, steps, equality)
+    report = _of_sizes(static, [resized, *pair[:1]], nudged, steps, equality)
+    own = own_apart(static, repeated, nudged, pair, resized, peer, claims=claims) if pair and report.good else []
+    if own:
+        text = f"{own[0].name} is another one where workers join: s.state or s.track(...) makes it part of training"
+        return CheckReport("different", "compared", text, steps, equality, own)
+    return report
+
+
+def _replicas(one: Mapping[str, Any], other: Mapping[str, Any], *, claims: bool) -> list[TensorDifference]:
+    """How two workers of a run differ as the last epoch ends. (Buffers may where equality is not claimed.)"""
+    ours = {
+        name: each
+        for name, each in one["last"].items()
+        if (claims or not name.startswith("buffer ")) and not name.endswith(AT_THE_END)
+    }
+    return compare(one["first"], ours, other["last"])
+
+
+def _of_sizes(
+    static: Mapping[str, Any],
+    others: Sequence[Mapping[str, Any]],
+    nudged: Mapping[str, Any],
+    steps: int,
+    equality: str,
+) -> CheckReport:
+    """Whether runs of other sizes arrive where the static one does."""
+    claims = not equality.startswith("statistical")
     units = ROUNDING_UNITS if claims else FEW_ROUNDING_UNITS
-    strict = compare(static["first"], static["last"], resized["last"], units=units)
+    ends = [each["last"] for each in others]
+    strict = _largest(compare(static["first"], static["last"], end, units=units) for end in ends)
     if all(each.equal for each in strict):
         moved = any(not torch.equal(tensor, static["last"][name]) for name, tensor in static["first"].items())
         text = "" if moved else "training has changed no parameter: nothing is shown"
         return CheckReport("equal", "compared", text, steps, equality, strict)
     chaotic = unsettled(static["first"], static["last"], nudged["last"])
-    differences = compare(static["first"], static["last"], resized["last"], nudged["last"], units=units)
+    differences = _largest(compare(static["first"], static["last"], end, nudged["last"], units=units) for end in ends)
     beyond = [each for each in differences if not each.equal]
     if not beyond:
         names = ", ".join(each.name for each in chaotic)
@@ -217,6 +321,14 @@ def report_of(
     return CheckReport(verdict, "compared", text, steps, equality, differences)
 
 
+def _largest(compared: Iterable[list[TensorDifference]]) -> list[TensorDifference]:
+    """Of each tensor the largest difference, the most different first."""
+    found: dict[str, TensorDifference] = {}
+    for each in itertools.chain.from_iterable(compared):
+        found[each.name] = max(each, found.get(each.name, each), key=lambda one: one.difference)
+    return sorted(found.values(), key=lambda each: (-each.difference, each.name))
+
+
 def _remedy(difference: TensorDifference) -> str:
     if not difference.name.startswith(COPY):
         return ""
@@ -226,13 +338,16 @@ def _remedy(difference: TensorDifference) -> str:
 class _Run:
     """The processes of a check, and the folder in which they and it write."""
 
-    def __init__(self, folder: Path, command: Sequence[str]) -> None:
+    def __init__(self, folder: Path, command: Sequence[str], at_epoch: int | None, checkpoints: Path | None) -> None:
         self._folder = folder
         self._command = [sys.executable, "-P", "-m", "malletrain.script_check.checked_script", *command]
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
+        self._at_epoch, self._checkpoints = at_epoch, checkpoints
+        self._of_pair: LocalCoordinator | None = None
+        self.text = Path(command[0]).read_text(errors="replace")
         secret = secrets.token_hex()
         (folder / "secret").write_text(secret)
-        self.coordinator = LocalCoordinator(0, os.getuid(), secret, JOB, settings=PATIENT)
+        self.coordinator = LocalCoordinator(0, os.getuid(), secret, JOB, JobTerms(sizes=(1, 3)), PATIENT)
 
     def spawn(self, name: str) -> None:
         kept = {
@@ -247,18 +362,27 @@ class _Run:
         # As torchrun --standalone --nproc-per-node=1 sets it, for scripts that ask torch.distributed for their node.
         environ |= {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "LOCAL_WORLD_SIZE": "1"}
         environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(_free_port())}
-        alone = name in (STATIC, REPEATED, NUDGED)
-        environ["MALLETRAIN_CHECKPOINT_DIR"] = str(self._folder / f"checkpoints-{name if alone else 'job'}")
+        alone = name in (STATIC, REPEATED, NUDGED, TRACED)
+        job = name if alone else "pair" if name in PAIR else "job"
+        environ["MALLETRAIN_CHECKPOINT_DIR"] = str(self._folder / f"checkpoints-{job}")
         if alone:
             environ[NAME_VARIABLE] = name
-        if alone or name == "0":  # (In workers that join, what follows from the order of a set is another thing.)
+        if alone or name in (
+            "0",
+            PAIR[0],
+        ):  # (In workers that join, what follows from the order of a set is another thing.)
             environ.setdefault("PYTHONHASHSEED", "0")
         if name == NUDGED:
             environ[NUDGE_VARIABLE] = "1"
+        if self._at_epoch is not None:
+            environ[EPOCH_VARIABLE] = str(self._at_epoch)
+        if self._checkpoints is not None:
+            environ["MALLETRAIN_RESUME"] = str(self._checkpoints)
         if not alone:
+            coordinator = self._pair() if name in PAIR else self.coordinator
             environ |= {
-                "MALLETRAIN_URL": self.coordinator.url,
-                "MALLETRAIN_JOB": str(JOB),
+                "MALLETRAIN_URL": coordinator.url,
+                "MALLETRAIN_JOB": str(coordinator.job),
                 "MALLETRAIN_ADDRESS": "127.0.0.1",
                 "SLURM_JOB_ID": f"{os.getpid()}{int(name):03}",  # processes of a node meet by it
                 "SLURM_ARRAY_JOB_ID": str(ARRAY),
@@ -271,11 +395,11 @@ class _Run:
                 self._command, env=environ, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
             )
 
-    def pace(self, seconds: float) -> None:
-        self._put("pace", str(seconds))
+    def stage(self, number: int) -> None:
+        self._put("stage", str(number))
 
-    def stop_at(self, steps: int) -> None:
-        self._put("stop-at", str(steps))
+    def let_go(self, name: str) -> None:
+        self._put(f"go-{name}", "")
 
     def _put(self, name: str, text: str) -> None:
         draft = self._folder / f"{name}.part"
@@ -290,9 +414,17 @@ class _Run:
     def wait_steps(self, name: str, steps: int) -> None:
         self._wait(lambda: self.steps(name) >= steps, f"step {steps}", name)
 
+    def wait_held(self, name: str, stage: int) -> None:
+        path = self._folder / f"held-{name}"
+        self._wait(lambda: path.exists() and path.read_text() == str(stage), f"stage {stage}", name)
+
     def wait_world(self, tasks: set[str]) -> None:
         wanted = {f"{ARRAY}_{task}" for task in tasks}
         self._wait(lambda: set(self.coordinator.world()) == wanted, f"a world of {len(tasks)} workers")
+
+    def wait_first_of_pair(self) -> None:
+        """Until the one that begins as the static runs do is the older one."""
+        self._wait(lambda: bool(self._pair().events), "a worker", ending=True)
 
     def wait_end(self, name: str) -> None:
         self._wait(lambda: self._processes[name].poll() is not None, "the end of the run", ending=True)
@@ -354,10 +486,28 @@ class _Run:
         found: dict[str, Any] = torch.load(self._folder / f"result-{name}.pt", weights_only=True)
         return found
 
+    def lines(self) -> dict[str, list[int]]:
+        """The lines that the traced run has executed, by file."""
+        path = self._folder / "lines"
+        found: dict[str, list[int]] = json.loads(path.read_text()) if path.exists() else {}
+        return found
+
     def end(self) -> None:
         for process in self._processes.values():
             _kill(process)
         self.coordinator.stop()
+        if self._of_pair is not None:
+            self._of_pair.stop()
+
+    def _pair(self) -> LocalCoordinator:
+        """Names one world of two, and no other."""
+        if self._of_pair is None:
+            given = self.coordinator
+            self._of_pair = LocalCoordinator(
+                0, given.user, given.secret, JOB + 1, JobTerms(min_nodes=2, max_nodes=2), PATIENT
+            )
+            self._of_pair.start()
+        return self._of_pair
 
 
 def _free_port() -> int:

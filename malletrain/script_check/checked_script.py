@@ -1,13 +1,15 @@
 """Runs a training script for some steps as one worker of a check, and writes down what it arrives at.
 
 `python -m malletrain.script_check.checked_script SCRIPT ARGUMENTS...` with a folder MALLETRAIN_CHECK_DIR that is the
-user's alone. There, `secret` is what a worker presents to the coordinator. After each step the worker writes its
-number to `step-NAME`, waits for the seconds in `pace`, and ends if it has made the steps in `stop-at`. As it ends it
-writes `result-NAME.pt` and `end-NAME.json`.
+user's alone. There, `secret` is what a worker presents to the coordinator. A worker that joins begins once `go-NAME`
+is there. At two chosen steps a worker writes `held-NAME` and waits until `stage` has a higher number. After the epoch
+in which it has made enough steps it lets the script go on to its own end. As it ends it writes `result-NAME.pt` and
+`end-NAME.json`.
 """
 
 from __future__ import annotations
 
+import atexit
 import gc
 import json
 import os
@@ -15,6 +17,7 @@ import runpy
 import sys
 import time
 import traceback
+import types
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -31,7 +34,7 @@ from malletrain.elastic.runtime import Runtime
 from malletrain.elastic.session import Session
 from malletrain.elastic.state.sharded_model import local
 from malletrain.elastic.step import Step
-from malletrain.script_check.compared_state import COPY, compared_state
+from malletrain.script_check.compared_state import COPY, compared_state, is_own, own_values
 from malletrain.script_check.random_draws import STATISTICAL, RandomDraws
 from malletrain.wire import worker_client
 
@@ -42,8 +45,27 @@ STEPS_WITHOUT_SESSION = 20
 #: `NUDGE_UNITS` units of rounding.
 NUDGE_VARIABLE, NUDGE_UNITS = "MALLETRAIN_CHECK_NUDGE", 4.0
 
-#: An epoch of a check has so many steps; more, if all epochs together were fewer than a check may take.
-STEPS_OF_EPOCH, STEPS_OF_TRAINING = 10, 300
+#: An epoch of a check has so many steps; more, if all epochs together had fewer than a check takes. One that is not
+#: over after twice as many as a check takes is left.
+STEPS_OF_EPOCH, STEPS_OF_TRAINING = 10, 30
+
+#: Ends the names of what a script has changed between its last epoch and its end.
+AT_THE_END = " at the script's end"
+
+#: Environment variable: the epoch to begin with.
+EPOCH_VARIABLE = "MALLETRAIN_CHECK_EPOCH"
+
+#: Workers that join have connected to the one that waits for them after so long at most.
+JOIN_S = 150.0
+
+#: Elements of a parameter by which a step is marked.
+MAX_MARKED = 1 << 20
+
+#: The workers that join, and those of a static run of two.
+JOINERS, PAIR = ("1", "2"), ("10", "11")
+
+#: The run that writes down which lines of the script it executes.
+TRACED_RUN = "traced"
 
 #: The name of a static run.
 NAME_VARIABLE = "MALLETRAIN_CHECK_NAME"
@@ -70,24 +92,51 @@ class Recorder:
         self._name = name
         self._session: Session | None = None
         self._first: dict[str, torch.Tensor] = {}
+        self._first_own: dict[str, torch.Tensor] = {}
+        self._result: dict[str, Any] = {}
+        self._trace: list[list[float]] = []
         self._draws = RandomDraws()
+        self._first_epoch = 0
+        self._begun: int | None = None  #: steps that training had made as this check began
+        self._total, self._in_epochs, self._evaluated = STEPS_OF_TRAINING, False, False
+        self.finished = False
 
     def install(self) -> None:
         """Have the session's parts call this recorder."""
         made, begun, ended, finish = Session.__init__, Step.__enter__, Step.__exit__, Runtime.finish
-        epochs, loaded = Session.epochs, Runtime.load_batch
+        epochs, loaded, evaluate = Session.epochs, Runtime.load_batch, Session.evaluate
         steps: list[None] = []
 
         def init(session: Session, *args: Any, **more: Any) -> None:
             made(session, *args, **more)
             self._session = session
             self._first = {}
+            self._result, self.finished = {}, False
+            if self._name == TRACED_RUN:
+                self._trace_lines(sys._getframe().f_back)
             if os.environ.get(NUDGE_VARIABLE):
                 _nudge(session)
 
         def short_epochs(session: Session, count: int) -> Iterator[int]:
-            _shorten(session, count)
-            return epochs(session, count)
+            session._runtime.join()
+            begin = int(os.environ.get(EPOCH_VARIABLE) or 0)
+            if begin and self._begun is None and self._name not in JOINERS:
+                session._runtime.position.epoch, session._runtime.position.cursor = begin, 0
+            _shorten(session, count - begin)
+            # (A later loop, such as one that trains all layers, has two epochs of its own.)
+            later = self._made() + 2 * STEPS_OF_EPOCH if self._made() else 0
+            self._total = max(later, min(STEPS_OF_TRAINING, _steps_of(session, count - begin)))
+            self._in_epochs = True
+            for epoch in epochs(session, count):
+                if self._made() >= self._total:
+                    break
+                yield epoch
+            self._in_epochs = False
+            self._write(sys._getframe())
+
+        def evaluated(session: Session, *args: Any, **more: Any) -> Any:
+            self._evaluated = True
+            return evaluate(session, *args, **more)
 
         def load(runtime: Runtime) -> Any:
             batch = loaded(runtime)
@@ -97,7 +146,7 @@ class Recorder:
         def begin(step: Step) -> None:
             self._draws.end()
             if self._session is not None and not self._first:
-                self._first = compared_state(self._session, sys._getframe(), self._script)
+                self._begin(self._session, sys._getframe())
             begun(step)
             self._draws.begin()
 
@@ -109,7 +158,8 @@ class Recorder:
             return result
 
         def finished(runtime: Runtime, *result: Any) -> None:
-            self._write()
+            self.finished = True
+            self._write(sys._getframe())
             (self._folder / f"finished-{self._name}").touch()
             finish(runtime, *result)
 
@@ -123,6 +173,7 @@ class Recorder:
         for owner, name, wrapper in (
             (Session, "__init__", init),
             (Session, "epochs", short_epochs),
+            (Session, "evaluate", evaluated),
             (Runtime, "load_batch", load),
             (Step, "__enter__", begin),
             (Step, "__exit__", end),
@@ -137,21 +188,71 @@ class Recorder:
         path.with_suffix(".part").write_text(json.dumps({"kind": kind, "text": text}))
         path.with_suffix(".part").rename(path)  # whoever reads it has all of it
 
+    def _trace_lines(self, frame: types.FrameType | None) -> None:
+        """Write down, as the process ends, the script's lines that are executed from now on."""
+        lines: dict[str, set[int]] = {}
+
+        def trace(frame: types.FrameType, event: str, _: Any) -> Any:
+            file = frame.f_code.co_filename
+            if not is_own(Path(file), self._script):
+                return None
+            lines.setdefault(file, set()).add(frame.f_lineno)
+            return trace
+
+        while frame is not None:
+            frame.f_trace, frame = trace, frame.f_back
+        sys.settrace(trace)
+        path = self._folder / "lines"
+        atexit.register(lambda: path.write_text(json.dumps({file: sorted(each) for file, each in lines.items()})))
+
+    def end(self) -> tuple[str, str]:
+        """How a script has ended that raised no error."""
+        trained = self._session is not None and self._session._runtime.joined
+        return ("refused", ENDED) if trained and not self.finished else ("done", "")
+
+    def _begin(self, session: Session, frame: types.FrameType) -> None:
+        self._first = compared_state(session, frame, self._script)
+        self._first_own = own_values(session, frame, self._script)
+        base = self._folder / "begun"
+        if not base.exists():  # by the first worker, which is alone
+            self._put("begun", session.steps_done)
+        self._begun, self._first_epoch = int(base.read_text()), session.epoch
+
+    def _made(self) -> int:
+        """Steps that this check has made."""
+        return 0 if self._session is None or self._begun is None else self._session.steps_done - self._begun
+
     def _after_step(self) -> None:
         session = self._session
         if session is None:
             return
-        done = session.steps_done
-        step = self._folder / f"step-{self._name}"
-        step.with_suffix(".part").write_text(str(done))
-        step.with_suffix(".part").rename(step)
-        time.sleep(self._number("pace", 0.0))
-        if done >= self._number("stop-at", float("inf")):
-            self._write()
+        made = self._made()
+        self._put(f"step-{self._name}", session.steps_done)
+        self._trace.append([float(session.steps_done), *_marks(session)])
+        for stage, steps in enumerate((2 * self._total // 5, 3 * self._total // 5)):
+            if made >= max(1, steps) and self._number("stage", 2) <= stage:
+                self._hold(session, stage)
+        if made >= self._total * (2 if self._in_epochs else 1):
+            self._write(sys._getframe())
             self.note("done", "")
             sys.stdout.flush()
             session._runtime.member.finishing = True
             raise _Over(0)
+
+    def _hold(self, session: Session, stage: int) -> None:
+        """Wait until the check goes on, and where workers join until they have connected."""
+        self._put(f"held-{self._name}", stage)
+        while self._number("stage", 2) <= stage:
+            time.sleep(0.01)
+        builds = session._runtime.member.pending_groups._builds
+        until = time.monotonic() + JOIN_S
+        while stage == 0 and not any(each.done(0.0) for each in list(builds.values())) and time.monotonic() < until:
+            time.sleep(0.01)
+
+    def _put(self, name: str, number: int) -> None:
+        path = self._folder / name
+        path.with_suffix(f".{self._name}").write_text(str(number))
+        path.with_suffix(f".{self._name}").rename(path)  # whoever reads it has all of it
 
     def _number(self, name: str, default: float) -> float:
         try:
@@ -159,28 +260,68 @@ class Recorder:
         except FileNotFoundError:
             return default
 
-    def _write(self) -> None:
+    def _write(self, frame: types.FrameType) -> None:
         session = self._session
         if session is None:
             return
         claim = session.info.equality
         additive = not claim.startswith(("statistical", "virtual shards"))
         # A copy that a step makes for itself, as of gradients, is none of what is kept.
-        state = compared_state(session, sys._getframe(), self._script)
+        state = compared_state(session, frame, self._script)
         last = {name: each for name, each in state.items() if name in self._first or not name.startswith(COPY)}
+        if self._result and self._result["step"] == session.steps_done:  # what has changed since the last epoch
+            before = self._result["last"]
+            kept = {name: each for name, each in before.items() if not name.endswith(AT_THE_END)}
+            last = {
+                **kept,
+                **{
+                    name + AT_THE_END: each
+                    for name, each in last.items()
+                    if name in kept and not torch.equal(kept[name], each)
+                },
+            }
+        own = self._result.get("own", {}) if self._result else {}
         # (What is not there as training begins, such as a best score, has moved from 0.)
-        result = {
-            "first": {name: self._first.get(name, torch.zeros_like(each)) for name, each in last.items()},
+        self._result = {
+            "first": {
+                name: self._first.get(name.removesuffix(AT_THE_END), torch.zeros_like(each))
+                for name, each in last.items()
+            },
             "last": last,
+            "first_own": self._first_own,
+            "own": {**own_values(session, frame, self._script), **own},
+            "trace": torch.tensor(self._trace, dtype=torch.float64),
+            "names": [name for name, _ in session._runtime.model.named_parameters()],
             "step": session.steps_done,
             "epoch": session.epoch,
+            "first_epoch": self._first_epoch,
+            "ended": self.finished,
+            "evaluated": self._evaluated,
             "size": session.size,
             "untracked": _untracked(session),
             "equality": STATISTICAL if self._draws.found and additive else claim,
         }
         path = self._folder / f"result-{self._name}.pt"
-        torch.save(result, path.with_suffix(".part"))
+        torch.save(self._result, path.with_suffix(".part"))
         path.with_suffix(".part").rename(path)
+
+
+def _marks(session: Session) -> Iterator[float]:
+    """Two numbers for each parameter, by which a difference shows: its sum, and one that weighs each element."""
+    for each in session._runtime.model.parameters():
+        flat = local(each).detach().flatten()
+        flat = (torch.view_as_real(flat).flatten() if flat.is_complex() else flat).double()
+        flat = flat[:: 1 + len(flat) // MAX_MARKED]
+        weights = torch.linspace(0.5, 1.5, len(flat), dtype=torch.float64, device=flat.device)
+        yield from (float(flat.sum()), float(flat @ weights))
+
+
+def _steps_of(session: Session, epochs: int) -> int:
+    """Steps of so many epochs."""
+    sampler = session._runtime.sampler
+    if not isinstance(sampler, Sampler):
+        return STEPS_OF_TRAINING
+    return epochs * max(1, -(-sampler.epoch_length // session.info.batch_size))
 
 
 def _untracked(session: Session) -> list[str]:
@@ -244,12 +385,14 @@ def main(arguments: list[str]) -> None:
         speaks="elastic" in Path(arguments[0]).read_text(errors="replace").lower(),
     )
     recorder.install()
-    _seed(int(name) if name.isdigit() else 0)
+    while name in (*JOINERS, PAIR[1]) and not (folder / f"go-{name}").exists():
+        time.sleep(0.01)
+    _seed(int(name) if name.isdigit() and name != PAIR[0] else 0)
     sys.argv = arguments
     sys.path.insert(0, str(Path(arguments[0]).resolve().parent))
     try:
         runpy.run_path(arguments[0], run_name="__main__")
-        recorder.note("done", "")
+        recorder.note(*recorder.end())
     except _Over:
         raise
     except Released as error:
@@ -261,7 +404,8 @@ def main(arguments: list[str]) -> None:
         line = line_of(error.__traceback__)
         at = f" ({line})" if line else ""
         if error.code in (0, None):
-            recorder.note("refused", f"{ENDED}{at}")
+            kind, text = recorder.end()
+            recorder.note(kind, f"{text}{at}")
         else:
             recorder.note("failed", f"the script ends itself with status {error.code}{at}")
         raise

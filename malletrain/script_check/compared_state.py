@@ -1,5 +1,5 @@
 """All that two runs of a script are compared by: the session's parameters, buffers, tracked objects and `s.state`,
-and copies of the model that the script keeps itself, such as a moving average.
+copies of the model that the script keeps itself, such as a moving average, and whatever else its names lead to.
 
 A copy is found by its tensors: they have the shapes of the model's parameters, and a name of the script's frames
 leads to them.
@@ -7,15 +7,21 @@ leads to them.
 
 from __future__ import annotations
 
+import ast
+import functools
+import sys
 import types
+from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from malletrain.elastic.launch.script_place import is_script
 from malletrain.elastic.session import Session
 from malletrain.elastic.state.sharded_model import local
+from malletrain.script_check.script_scopes import parsed, scopes_of
 
 #: A name leads at most so far, and at most so many objects are looked at.
 MAX_DEPTH, MAX_OBJECTS = 4, 10_000
@@ -41,10 +47,94 @@ def compared_state(session: Session, frame: types.FrameType | None, folder: Path
         if not name.startswith("malletrain."):  # the session's own counts
             found += _tensors(f"tracked {name}", tracked.state_dict())
     found += _tensors("s.state", dict(session.state))
-    for file, names in _script_names(frame, folder):
+    for path, _, names in _script_names(frame, folder):
         for where, tensors in model_copies(names.items(), model):
-            found += [(f"{COPY}{where}[{place}] ({file})", each) for place, each in enumerate(tensors)]
+            found += [(f"{COPY}{where}[{place}] ({path.name})", each) for place, each in enumerate(tensors)]
     return {name: local(each).detach().cpu().clone() for name, each in found}
+
+
+def own_values(session: Session, frame: types.FrameType | None, folder: Path) -> dict[str, torch.Tensor]:
+    """Copies of the tensors, arrays and numbers that the script's names lead to, and are none of the session's, by
+    name, file, line and function. A list of numbers is one vector.
+
+    Args:
+        frame, folder: see `compared_state`.
+    """
+    parts = [*session._runtime.model.parameters(), *session._runtime.model.buffers()]
+    most = max(MAX_OBJECTS, sum(each.numel() for each in parts))  # an average is no larger than what it is of
+    seen = {*map(id, parts), *map(id, session._runtime.state.optimizers), id(session), id(session._runtime)}
+    queue = deque(
+        (name, place, value, 0)
+        for path, function, names in _script_names(frame, folder)
+        for name, value in names.items()
+        if not name.startswith("__")
+        for place in [f"{path.name}:{_assignments(path).get((function, name), 1)} in {function}"]
+    )
+    found: dict[str, torch.Tensor] = {}
+    while queue and len(seen) < MAX_OBJECTS:
+        where, place, value, depth = queue.popleft()
+        vector = _vector(value)
+        if vector is not None:
+            if 0 < vector.numel() <= most and id(value) not in seen:
+                found[f"{where} ({place})"] = vector.detach().float().cpu().clone()
+        elif depth < MAX_DEPTH and id(value) not in seen:
+            seen.add(id(value))
+            queue.extend((f"{where}{step}", place, inner, depth + 1) for step, inner in _held(value))
+    return found
+
+
+def _vector(value: Any) -> torch.Tensor | None:
+    """A tensor, an array, a number, or a list of numbers; None of anything else."""
+    if isinstance(value, torch.Tensor):
+        return None if value.is_complex() or value.is_sparse else local(value)
+    numpy = sys.modules.get("numpy")
+    if numpy is not None and isinstance(value, numpy.ndarray | numpy.number):
+        return torch.as_tensor(value.astype("float32")) if value.dtype.kind in "fiu" else None
+    if isinstance(value, dict) and not any(isinstance(key, str) for key in value):  # such as counts by class
+        value = list(value.values())
+    numbers = list(value) if isinstance(value, list | tuple | deque) else [value]
+    if not numbers or not all(isinstance(each, int | float) and not isinstance(each, bool) for each in numbers):
+        return None
+    made = torch.tensor([float(each) for each in numbers])
+    return made if isinstance(value, list | tuple | deque) else made[0]
+
+
+def _held(value: Any) -> list[_Named]:
+    """What an object holds: besides what `_inside` finds, the tensors of a module, slots, and what a function closes
+    over."""
+    if isinstance(value, types.FunctionType):
+        names = value.__code__.co_freevars
+        cells = zip(names, value.__closure__ or (), strict=False)
+        return [(f".{name}", cell.cell_contents) for name, cell in cells if cell != types.CellType()]
+    if isinstance(value, types.MethodType):
+        return [("", value.__self__)]
+    if isinstance(value, type) and value.__module__ == "__main__":
+        return [(f".{name}", each) for name, each in vars(value).items() if not name.startswith("_")]
+    if isinstance(value, deque):
+        return _inside(list(value))
+    if isinstance(value, torch.nn.Module):
+        own = [*value.named_parameters(recurse=False), *value.named_buffers(recurse=False), *value.named_children()]
+        plain = [(name, each) for name, each in vars(value).items() if not name.startswith("_")]
+        return [(f".{name}", each) for name, each in [*own, *plain]]
+    if isinstance(value, torch.utils.data.Dataset | torch.utils.data.DataLoader):
+        return []
+    slots = getattr(type(value), "__slots__", ())
+    slots = (slots,) if isinstance(slots, str) else slots
+    held = [(f".{name}", getattr(value, name)) for name in slots if hasattr(value, name)]
+    return held + _inside(value)
+
+
+@functools.cache
+def _assignments(path: Path) -> dict[tuple[str, str], int]:
+    """The line where a function, or the module, first assigns to a name."""
+    tree = parsed(path.read_text(errors="replace"))
+    found: dict[tuple[str, str], int] = {}
+    for scope in [] if tree is None else scopes_of(tree):
+        for node in ast.walk(scope):
+            if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+                key = getattr(scope, "name", "<module>"), node.id
+                found[key] = min(found.get(key, node.lineno), node.lineno)
+    return found
 
 
 def model_copies(names: Iterable[_Named], model: torch.nn.Module) -> Iterator[tuple[str, list[torch.Tensor]]]:
@@ -92,17 +182,26 @@ def _inside(value: Any) -> list[_Named]:
     return [(f".{name}", each) for name, each in attributes.items()] if isinstance(attributes, dict) else []
 
 
-def _script_names(frame: types.FrameType | None, folder: Path) -> Iterator[tuple[str, dict[str, Any]]]:
-    """The variables of the script's functions that are running, and of their files, with the names of these."""
+def _script_names(frame: types.FrameType | None, folder: Path) -> Iterator[tuple[Path, str, dict[str, Any]]]:
+    """The variables of the script's functions that are running, and of its files, with file and function."""
     looked_through = set[int]()
     while frame is not None:
         path = Path(frame.f_code.co_filename)
-        if path.is_absolute() and path.is_relative_to(folder) and "site-packages" not in path.parts:
+        if is_own(path, folder):
             for names in (frame.f_locals, frame.f_globals):
                 if id(names) not in looked_through:
                     looked_through.add(id(names))
-                    yield path.name, dict(names)
+                    yield path, "<module>" if names is frame.f_globals else frame.f_code.co_name, dict(names)
         frame = frame.f_back
+    for module in list(sys.modules.values()):
+        path = Path(getattr(module, "__file__", None) or "")
+        if is_own(path, folder) and id(vars(module)) not in looked_through:
+            yield path, "<module>", dict(vars(module))
+
+
+def is_own(path: Path, folder: Path) -> bool:
+    """Whether a file is the script's: of its folder, and of no library."""
+    return path.is_absolute() and path.is_relative_to(folder) and is_script(str(path))
 
 
 def _tensors(where: str, value: Any) -> list[tuple[str, torch.Tensor]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
@@ -107,6 +108,65 @@ def unsettled(
 ) -> list[TensorDifference]:
     """The parameters that something else than training decides, as another static run shows."""
     return [each for each in compare(first, static, other) if each.difference > UNSETTLED * each.limit]
+
+
+def own_apart(
+    static: Mapping[str, Any],
+    repeated: Mapping[str, Any],
+    nudged: Mapping[str, Any],
+    pair: Sequence[Mapping[str, Any]],
+    resized: Mapping[str, Any],
+    peer: Mapping[str, Any],
+    *,
+    claims: bool,
+) -> list[TensorDifference]:
+    """The script's own values that are other ones where workers join, and would be alike without.
+
+    What differs between the workers of a static run, or between two runs of a size, is a worker's own: a loss of its
+    samples, a clock, what the main worker keeps. So is a counter, which does not follow from what is trained, and a
+    record, whose entries are right where they are made. (Where equality is not claimed, workers are still alike.)
+
+    Args:
+        static, repeated, nudged: results of runs of one worker.
+        pair: of two workers from the start.
+        resized: of the worker that was there all the time; `peer`: of one that joined.
+    """
+    alike = [pair[1], *([static, repeated] if claims else [])]
+    found = []
+    for name, value in pair[0]["own"].items():
+        if name not in nudged["own"] or not all(_one(name, pair[0], other).equal for other in alike):
+            continue
+        integral = value.numel() == 1 and bool(value == value.round())
+        if integral and not (claims and _one(name, static, nudged).difference):
+            continue
+        joined = _one(name, resized, peer)
+        if joined.difference < float("inf") and not joined.equal and not _is_record(name, resized, peer):
+            found.append(joined)
+        elif claims and name in resized["own"] and resized["own"][name].shape == value.shape:
+            grown = _one(name, static, resized)
+            found += (
+                [] if grown.difference <= max(grown.limit, _one(name, static, nudged).difference * 10) else [grown]
+            )
+    return sorted(found, key=lambda each: (-each.difference, each.name))
+
+
+def _one(name: str, run: Mapping[str, Any], other: Mapping[str, Any]) -> TensorDifference:
+    """How one of the script's own values differs between two runs."""
+    value, begun = run["own"].get(name), run["first_own"].get(name)
+    if value is None:
+        return TensorDifference(name, float("inf"), 0.0)
+    if begun is None or begun.shape != value.shape:  # a best score, made later
+        begun = torch.zeros_like(value)
+    begun = torch.where(torch.isfinite(begun), begun, 0.0)
+    return compare({name: begun}, {name: value}, other["own"])[0]
+
+
+def _is_record(name: str, run: Mapping[str, Any], joined: Mapping[str, Any]) -> bool:
+    """Whether each entry of a vector is right, or as it was when the worker joined."""
+    ours, theirs, begun = run["own"][name], joined["own"][name], joined["first_own"].get(name)
+    if begun is None or begun.shape != theirs.shape or theirs.numel() < 2:
+        return False
+    return bool((torch.isclose(ours, theirs, rtol=1e-3) | (theirs == begun)).all())
 
 
 def mostly(some: Sequence[TensorDifference], static: Mapping[str, torch.Tensor]) -> bool:

@@ -456,8 +456,20 @@ def _change(text: str, tree: ast.Module, found: _Found) -> Proposal:
         if number <= len(lines) and line != "\0":
             changed.append(line)
     notes += _notes(text, tree, found.session)
+    notes += _further_loops(tree, found)
     malleable, of_state = with_state("\n".join(changed) + "\n", found.session)
     return Proposal(malleable, notes + of_state)
+
+
+def _further_loops(tree: ast.Module, found: _Found) -> Iterator[str]:
+    """Other loops that train, which are left as they are: a stage after this one, say."""
+    parts = [part for part in (found.epochs, found.function) if part is not None]
+    changed = {id(loop) for part in parts for loop in _loops(part)}
+    for node in tree.body:
+        others = [loop for loop in _loops(node) if not changed & {id(each) for each in _loops(loop)}]
+        training = next((loop for loop in others if _calls(loop, "backward")), None)
+        if training is not None:
+            yield f"line {training.lineno}: another loop that trains: it needs a Session of its own, after finish()"
 
 
 def _may_be_none(tree: ast.Module) -> set[str]:

@@ -304,9 +304,11 @@ def harvest(folder: Path, nodes: int, completed: int) -> dict[str, Any]:
     work = sum(each["trained"] for each in slices) / max(1, completed)
     out["trained_node_seconds_by_trial"] = work
     (folder / "trials.toml").write_text(TRIALS.format(work=work, count=int(4 + idle / max(1.0, work))))
+    (folder / "endless.toml").write_text("[replay]\ntick = 1\n")
+    (folder / "at-once.toml").write_text(f"[replay]\ntick = 1\nat_once = {nodes + 2}\n")
     wanted: dict[str, list[str | Path]] = {
-        "replay_endless_jobs": ["--mix", f"endless:{nodes}"],
-        "replay_such_trials": ["--jobs", folder / "trials.toml", "--at-once", str(nodes + 2)],
+        "replay_endless_jobs": ["--mix", f"endless:{nodes}", "--config", folder / "endless.toml"],
+        "replay_such_trials": ["--jobs", folder / "trials.toml", "--config", folder / "at-once.toml"],
     }
     for name, jobs in wanted.items():
         try:
@@ -319,8 +321,7 @@ def harvest(folder: Path, nodes: int, completed: int) -> dict[str, Any]:
 def possible(trace: Path, activate_s: float, jobs: list[str | Path]) -> dict[str, float]:
     """What replay makes of the same nodes."""
     done = subprocess.run(
-        [BIN / "malletrain", "replay", trace, *jobs, "--activate", f"{activate_s}",
-         "--tick", "1", "--processes", "1", "--json", "-"],
+        [BIN / "malletrain", "replay", trace, *jobs, "--activate", f"{activate_s}", "--json", "-"],
         check=True, capture_output=True, text=True,
     )  # fmt: skip
     found = json.loads(done.stdout)["policies"]["auto"]

@@ -45,7 +45,7 @@ def swf(jobs: Sequence[MainJob], nodes: int, beside_s: float) -> str:
 def from_jobs(site: ReplayedSite, log: Path, costs: Sequence[str]) -> Mapping[str, Any]:
     """The harvest as replay has it before the play: main queue simulated, with EASY backfill."""
     span = ["--start", f"{PREDICTED_BEGIN}", "--end", f"{PREDICTED_BEGIN + site.seconds:.0f}"]
-    machine = ["--nodes", str(site.nodes), "--procs-per-node", "1", "--schedule", "backfill"]
+    machine = ["--nodes", str(site.nodes), "--schedule", "backfill"]
     return _replay(site, log, [*span, *machine, *costs])
 
 
@@ -84,9 +84,11 @@ def node_changes(holes: Holes, begin: float) -> str:
 
 
 def _replay(site: ReplayedSite, trace: Path, options: Sequence[str]) -> Mapping[str, Any]:
-    answer = trace.with_suffix(".json")
-    argv: list[str | Path] = [BIN / "malletrain", "replay", trace, "--mix", "endless:1", "--config", site.config]
-    argv += ["--scheduler", site.scheduler, "--likely-outages", "count", *options, "--json", answer]
+    answer, config = trace.with_suffix(".json"), trace.with_suffix(".toml")
+    settings = '[replay]\nlikely_outages = "count"\nprocs_per_node = 1\n'
+    config.write_text(f"{site.config.read_text()}\n{settings}")
+    argv: list[str | Path] = [BIN / "malletrain", "replay", trace, "--mix", "endless:1", "--config", config]
+    argv += ["--scheduler", site.scheduler, *options, "--json", answer]
     subprocess.run(argv, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     found: Mapping[str, Any] = next(iter(json.loads(answer.read_text())["policies"].values()))
     return found

@@ -10,6 +10,7 @@ from typing import Any
 
 from tests.corpus import doors, doors_journal
 from tests.corpus.cases import Case, canonical, lines
+from tests.replay_keys import keyed
 
 Json = dict[str, Any]
 
@@ -21,8 +22,8 @@ def cases() -> Iterator[Case]:
     with doors.folder() as folder:
         write_logs(folder)
         for name, argv in REPLAYS.items():
-            machine = () if name.startswith("daemon") else ("--ideal",)
-            done = doors.malletrain("replay", *argv, *machine, "--processes", "1", "--json", "-")
+            machine = () if name.startswith("daemon") else ("ideal=true",)
+            done = doors.malletrain("replay", *keyed(folder, [*argv, *machine, "processes=1", "--json", "-"]))
             if done.status:
                 yield Case(f"command/{name}", done.text, done.err)
                 continue
@@ -32,13 +33,13 @@ def cases() -> Iterator[Case]:
                     del figures[key]
             words = " ".join(f"{p}={f['share_of_ideal'] or 0:.4f}" for p, f in answer["policies"].items())
             yield Case(f"command/{name}", canonical(answer) + done.err, words, name == "events-policies")
-        done = doors.malletrain("replay", "events.csv", "--mix", "hpo:4", "--processes", "1")
+        done = doors.malletrain("replay", *keyed(folder, ["events.csv", "--mix", "hpo:4", "processes=1"]))
         told = re.sub(r"(?m)^(policy.*)  ms a decision$|^(auto.*?) +[\d.]+$", r"\1\2", done.text)  # how long it took
         yield Case("command/summary", told, done.out.split("\n")[0][:120], whole=True)
         begun = (folder / "events.csv").read_text().split("\n")[:31]  # the daemon's loop takes its time
         (folder / "begun.csv").write_text("\n".join(begun))
-        by_loop = ("begun.csv", "--engine", "loop", "--mix", "hpo:2", "--policy", "equal", "--ideal", "--json", "-")
-        answer = doors.malletrain("replay", *by_loop).json
+        by_loop = ("begun.csv", "engine=loop", "--mix", "hpo:2", "--policy", "equal", "ideal=true", "--json", "-")
+        answer = doors.malletrain("replay", *keyed(folder, by_loop)).json
         for figures in answer["policies"].values():
             for key in ("wall_s", "solve_s"):
                 figures.pop(key, None)
@@ -98,34 +99,34 @@ def write_logs(folder: Path) -> None:
 
 
 EVENTS = ["events.csv", "--mix", "imagenet:3"]
-SWF = ["log.swf", "--mix", "hpo:5", "--procs-per-node", "2"]
+SWF = ["log.swf", "--mix", "hpo:5", "procs_per_node=2"]
 SACCT = ["jobs.sacct", "--mix", "nas:4"]
 
 REPLAYS: dict[str, list[str]] = {
     "daemon-shipped": [*EVENTS, "--policy", "auto,equal,ideal-machine"],
-    "daemon-capped": [*EVENTS, "--max-pilots", "3", "--pilot-nodes", "2", "--pilot-limit", "600"],
+    "daemon-capped": [*EVENTS, "max_pilots=3", "pilot_nodes=2", "pilot_limit=600"],
     "daemon-of-a-file": [*SWF, "--config", "malletrain.toml"],
     "events-policies": [*EVENTS, "--policy", "auto,equal,greedy,efficiency,utility,bftrainer,bftrainer:120"],
     "events-costs": [*EVENTS, "--rescale", "18,12", "--activate", "20", "--policy", "auto,exact:600"],
-    "events-tick": [*EVENTS, "--tick", "30", "--keep-idle", "2", "--pilot-limit", "900"],
-    "events-at-once": ["events.csv", "--mix", "hpo:9", "--at-once", "2", "--watts", "1800,400"],
-    "events-seed": ["events.csv", "--mix", "pollux:6", "--seed", "5"],
-    "events-fairer": [*EVENTS, "--alpha", "1"],
-    "events-jct": ["events.csv", "--mix", "nas:6", "--objective", "jct", "--horizon", "120"],
-    "events-fair": ["events.csv", "--mix", "endless:4", "--objective", "fair"],
+    "events-tick": [*EVENTS, "tick=30", "keep_idle=2", "pilot_limit=900"],
+    "events-at-once": ["events.csv", "--mix", "hpo:9", "at_once=2", "watts=1800,400"],
+    "events-seed": ["events.csv", "--mix", "pollux:6", "seed=5"],
+    "events-fairer": [*EVENTS, "alpha=1"],
+    "events-jct": ["events.csv", "--mix", "nas:6", "objective=jct", "--horizon", "120"],
+    "events-fair": ["events.csv", "--mix", "endless:4", "objective=fair"],
     "events-window": [*EVENTS, "--start", "+20m", "--end", "2021-02-10T01:30", "--nodes", "2:8"],
     "events-outages": [*EVENTS, "--outages", "down.txt"],
     "events-jobs": ["events.csv", "--jobs", "jobs.csv", "--policy", "auto,ladder"],
     "events-without-inputs": ["events.csv", "--jobs", "jobs.csv", "--policy", "auto,budget"],
     "fault-jobs": ["events.csv", "--jobs", "down.txt"],
     "swf": [*SWF, "--policy", "auto,equal"],
-    "swf-random": [*SWF, "--placement", "random", "--seed", "3"],
+    "swf-random": [*SWF, "--placement", "random", "seed=3"],
     "swf-best-fit": [*SWF, "--placement", "best-fit"],
     "swf-backfill": [*SWF, "--schedule", "backfill", "--nodes", "20"],
     "swf-scheduler": [*SWF, "--scheduler", "scheduler.txt", "--schedule", "backfill"],
     "sacct": [*SACCT, "--policy", "auto,bftrainer"],
-    "sacct-harvest": [*SACCT, "--ignore-partition", "harvest"],
-    "sacct-zone": [*SACCT, "--timezone", "Europe/Oslo", "--start", "2021-02-10T02:00"],
+    "sacct-harvest": [*SACCT, 'ignore_partition=["harvest"]'],
+    "sacct-zone": [*SACCT, "timezone=Europe/Oslo", "--start", "2021-02-10T02:00"],
     "fault-policy": [*EVENTS, "--policy", "best"],
     "fault-mix": ["events.csv", "--mix", "imagenet:x"],
     "fault-rescale": [*EVENTS, "--rescale", "18"],

@@ -12,70 +12,13 @@ from malletrain.domain.event import EventKind
 from scripts.lab.ports import free_port
 from tests.elastic.coordinator import HERE, Forked, outside_slurm, running
 from tests.elastic.digits import assert_equal, run_alone
+from tests.elastic.habit_kinds import ALONE, EQUAL, GROWING, RIGHT, TOGETHER
 from tests.waiting import wait_until
 
 SCRIPT = str(HERE / "train_habits.py")
 
-ALONE = {
-    "second_backward": r"a second time in a step.*step.accumulate\(\).*s.step\(backwards=N\)",
-    "gan_by_accumulate": r"has gradients of this worker alone.*s.step\(backwards=N\)",
-    "adds_up_over_steps": r"has gradients that were added to those of an earlier step",
-    "other_model": r"SGD.step\(\) trains a parameter of shape \(4, 10\) that the session",
-    "epochs_by_range": r"the epoch's batches are used up: iterate over epochs by `for epoch in s.epochs",
-    "norm_in_parts": r"called twice in a step, for parts of the batch \(accumulation\).*virtual_shards",
-    "norm_after_backward": r"called after the last backward\(\) of a step: put the model into eval mode",
-    "gathered_views": r"one row for each of this worker's 64 samples, not a tensor of shape \(128, 10\)",
-    "gathered_in_parts": r"s.gather\(\) inside step.accumulate\(\)",
-    "gathered_too_late": r"call s.gather\(\) inside `with s.step\(\):`, before its last backward\(\)",
-    "mean_of_weighted": r"s.mean\(\) says over how much its values are: leave weight= out",
-    "mean_in_parts": r"s.mean\(\) inside step.accumulate\(\)",
-    "catches_exceptions": r"the script caught an exception of a step and went on \(RuntimeError: out of memory\)",
-    "meta_learns_in_parts": r"SGD.step\(\) trains a parameter.*`with step.inner_loop\(\):`",
-    "meta_learns_in_the_model": r"backward\(\) inside step.inner_loop\(\) reaches 2.bias of the session's model",
-    "agrees_inside": r"after the `with s.step\(\):` block",
-}
-
-TOGETHER = {
-    "one_infinite_element": r"step 2: the gradients of rank0 \(process 1\) are not finite .*, first that of 2.bias",
-    "local_break": r"is at another place of the script than the others: in s.step\(\) in epoch \d",
-    "local_plateau": r"learns with another lr than the others \(.*s.track\(scheduler",
-    "main_evaluates": r"is at another place of the script than the others: in s.evaluate\(\)|and the others in "
-    "s.evaluate",
-    "own_centres": r"has another buffer centres than the others: a worker changes it by its own samples.*s.gather",
-    "gathers_on_main": r"is at another place of the script than the others: .*s.gather\(\)",
-    "means_on_main": r"is at another place of the script than the others: .*s.mean\(\)",
-    "meddles_on_main --times 10": r"has another 0.weight than the others: something changes it on one worker",
-    "orders_that_differ": r"learns with another order of samples than the others",
-    "counter_sets_rate --split": r"rank0 \(process 1\) is not like rank0 \(process 0\) in its data set",
-}
-
-GROWING = {
-    "counter_sets_rate": r"another (lr|iter_num)",
-    "lambda_over_global": r"learns with another lr than the others|has another count",
-}
-
-EQUAL = ["gan", "weighted", "shared_values", "streams", "gathered", "several_means", "keeps_books"]
-
 #: Nightly: each takes half a minute of processor time, and its parts have tests of their own.
-EQUAL_TOO = [
-    "own_order",
-    "sam",
-    "unfreezes",
-    "own_against_gathered",
-    "own_batches",
-    "gan_norm",
-    "gan_shards",
-    "sums_in_words",
-    "decays_after_block",
-    "gathered_centres",
-    "stage_by_epoch",
-    "mean_of_chunks",
-    "penalised",
-    "scheduler_outside",
-    "decides_by_random",
-    "rewrites_labels",
-    "agrees",
-]
+EQUAL_TOO = [habit for habit in RIGHT if habit not in EQUAL and not habit.startswith("meta_")]
 
 
 def run_together(directory: Path, *options: str, size: int = 2) -> tuple[list[int], str]:

@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 from torch.utils.data import (
+    BatchSampler,
     DataLoader,
     Dataset,
     DistributedSampler,
@@ -161,6 +162,77 @@ def test_a_generator_of_the_loader_is_seeded_and_left_as_it_was(seed: int, epoch
     assert torch.equal(generator.get_state(), state)
 
 
+def test_a_plain_batch_sampler_is_read_like_the_loaders_own() -> None:
+    whole = trained_on(DataLoader(DATA, batch_sampler=BatchSampler(RandomSampler(DATA), 24, drop_last=True)))[0]
+    assert whole == trained_on(DataLoader(DATA, batch_size=24, shuffle=True, drop_last=True))[0]
+    half = BatchSampler(SubsetRandomSampler(range(20)), 8, drop_last=False)
+    first = trained_on(DataLoader(DATA, batch_sampler=half))[0]
+    assert list(map(len, first)) == [8, 8, 4] and sorted(flat(first)) == list(range(20))
+
+
+class Tensors(Sampler[Any]):
+    """Yields batches as tensors, or indices as numpy's numbers."""
+
+    def __init__(self, *, batches: bool) -> None:
+        self.batches = batches
+
+    def __iter__(self) -> Iterator[Any]:
+        order = torch.randperm(32)
+        yield from order.view(4, 8) if self.batches else order.numpy()
+
+    def __len__(self) -> int:
+        return 4 if self.batches else 32
+
+
+def test_indices_may_be_tensors_and_arrays() -> None:
+    in_batches: Any = DataLoader(DATA, batch_sampler=Tensors(batches=True))
+    for loader in (in_batches, DataLoader(DATA, batch_size=8, sampler=Tensors(batches=False))):
+        first, second = trained_on(loader, epochs=2)
+        assert list(map(len, first)) == [8] * 4 and sorted(flat(first)) == sorted(flat(second)) == list(range(32))
+
+
+class Doubling(DataLoader[Any]):
+    def __iter__(self) -> Any:
+        for (x,) in super().__iter__():
+            yield (2 * x,)
+
+
+class WithNegatives(Dataset[tuple[torch.Tensor]]):
+    """A negative for each sample, and a list of what was loaded: each worker's own."""
+
+    def __init__(self) -> None:
+        self.negatives = list(range(16))
+        self.seen: list[int] = []
+
+    def __len__(self) -> int:
+        return 16
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor]:
+        self.seen.append(index)
+        return (torch.tensor([float(self.negatives[index])]),)
+
+
+@pytest.mark.parametrize("processes", [0, 1])
+def test_negatives_drawn_between_epochs_are_trained_on_and_agreed(processes: int) -> None:
+    rows = WithNegatives()
+    model = nn.Linear(1, 1)
+    loader = DataLoader(rows, batch_size=8, num_workers=processes)
+    session = elastic.Session(model, torch.optim.SGD(model.parameters(), lr=1e-6), loader)
+    digests = []
+    try:
+        for epoch in session.epochs(3):
+            for (x,) in session.batches():
+                with session.step():
+                    model(x).mean().backward()
+                assert x.min() >= 100 * epoch
+            digests.append(session._runtime.invariants._plain_state()["data set"])
+            rows.negatives = [100 * (epoch + 1) + index for index in range(16)]
+    except elastic.ElasticError as error:
+        assert processes and "processes that load have the old one" in str(error)
+    else:
+        assert not processes and digests[0] == "" != digests[1] != digests[2]
+
+
 def test_batches_of_a_batch_sampler_stay_together() -> None:
     batches = [[0, 1, 2], [9, 8], [30, 31, 32]]
     loader: Any = DataLoader(DATA, batch_sampler=batches)
@@ -213,6 +285,7 @@ class Lines(IterableDataset[int]):
     ("loader", "more", "text"),
     [
         (DataLoader(Lines(), batch_size=2), {}, r"Lines, is iterable: .*elastic.Streams"),
+        (Doubling(DATA, batch_size=4), {}, "Doubling makes its batches in an __iter__ of its own"),
         (DataLoader(DATA, batch_size=None), {}, "batch_size=None makes no batches"),
         (DataLoader(DATA, 4, sampler=DistributedSampler(DATA, 2, 0)), {}, "leave DistributedSampler out"),
         (DataLoader(DATA, 4, num_workers=1, worker_init_fn=print), {}, "leave worker_init_fn out"),

@@ -943,6 +943,16 @@ def mean_in_parts() -> None:
     loop(body)
 
 
+def own_negatives() -> None:
+    """Each worker draws its own, between two epochs."""
+    for _ in s.epochs(EPOCHS):
+        dataset.negatives = torch.randint(64, (640,), generator=torch.Generator().manual_seed(int(ME)))  # type: ignore[attr-defined]
+        for x, y in s.batches():
+            with s.step():
+                plain(x, y)
+            tick()
+
+
 def means_on_main() -> None:
     def body(x: torch.Tensor, y: torch.Tensor) -> None:
         out = model(x)

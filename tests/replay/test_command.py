@@ -10,13 +10,17 @@ import math
 import re
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
 from malletrain import __version__
+from malletrain.cli.replay import replay as command
+from malletrain.cli.replays.settings import SETTINGS, key_of
 from malletrain.replay.loop_engine import replay_through_loop
 from malletrain.replay.scoring.journal_score import score_journal
 from malletrain.replay.traces.trace import BUSY, IDLE
@@ -24,6 +28,7 @@ from malletrain.sizing.registry import policy
 from malletrain.store.journal import SqliteJournal
 from tests.browser import Browser, chromium, is_there
 from tests.replay import small
+from tests.replay_keys import keyed
 
 EVENTS = ["time,node,state"] + [f"2021-02-10T00:00:00,n{n:02d},busy" for n in range(12)]
 EVENTS += [
@@ -34,8 +39,11 @@ EVENTS.append("rubbish")
 
 
 def malletrain(*args: str, stdin: bytes | None = None) -> subprocess.CompletedProcess[str]:
+    """`malletrain ARGS`; `key=value` among them is a setting of the replay."""
     code = "from malletrain.cli.main import main; main()"
-    done = subprocess.run([sys.executable, "-c", code, *args], capture_output=True, timeout=120, input=stdin)
+    with tempfile.TemporaryDirectory() as folder:
+        argv = [sys.executable, "-c", code, *keyed(Path(folder), args)]
+        done = subprocess.run(argv, capture_output=True, timeout=120, input=stdin)
     return subprocess.CompletedProcess(done.args, done.returncode, done.stdout.decode(), done.stderr.decode())
 
 
@@ -72,14 +80,14 @@ def test_json_has_all_that_the_contract_names(log: Path, tmp_path: Path) -> None
 def test_the_same_call_gives_the_same_figures_in_one_process_or_more(log: Path) -> None:
     def figures(*more: str) -> Any:
         done = malletrain(
-            "replay", str(log), "--mix", "nas:5", "--policy", "auto,equal", "--seed", "7", "--json", "-", *more
+            "replay", str(log), "--mix", "nas:5", "--policy", "auto,equal", "seed=7", "--json", "-", *more
         )
         answer = json.loads(done.stdout)
         for each in answer["policies"].values():
             del each["solve_s"], each["wall_s"]
         return answer
 
-    assert figures("--processes", "1") == figures("--processes", "2")
+    assert figures("processes=1") == figures("processes=2")
 
 
 def test_standard_input_and_a_window(log: Path) -> None:
@@ -93,8 +101,8 @@ def test_what_if_the_queue_ran_on_a_larger_machine(tmp_path: Path) -> None:
     rows = "".join(f"{i} {i * 600} 9 3000 3 -1 -1 3 3600\n" for i in range(60))
     path = tmp_path / "log.swf"
     path.write_text("; UnixStartTime: 1600000000\n; MaxNodes: 8\n; MaxProcs: 8\n" + rows)
-    done = malletrain("replay", str(path), "--schedule", "backfill", "--nodes", "16", "--mix", "hpo:9", "--at-once",
-                      "3", "--start", "+1h", "--json", "-")  # fmt: skip
+    done = malletrain("replay", str(path), "--schedule", "backfill", "--nodes", "16", "--mix", "hpo:9", "at_once=3",
+                      "--start", "+1h", "--json", "-")  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert "The queue was simulated (backfill, 16 nodes)" in done.stderr
     answer = json.loads(done.stdout)
@@ -124,7 +132,7 @@ def test_how_prints_commands_without_a_log() -> None:
         (["LOG", "--nodes", "8:2"], "--nodes"),
         (["LOG", "--start", "noon"], "--start"),
         (["LOG", "--start", "+9d"], "empty"),
-        (["LOG", "--timezone", "Mars/Olympus"], "--timezone"),
+        (["LOG", "timezone=Mars/Olympus"], "replay.timezone"),
         (["LOG", "--json", "/nowhere/x.json"], "cannot be written"),
     ],
 )
@@ -137,9 +145,37 @@ def test_faults_are_one_line_and_status_2(log: Path, args: list[str], said: str)
 
 
 def test_sensitivity_needs_a_report(log: Path) -> None:
-    done = malletrain("replay", str(log), "--sensitivity")
+    done = malletrain("replay", str(log), "sensitivity=true")
     assert done.returncode == 2
     assert "--report DIR" in done.stderr.splitlines()[-1]
+
+
+def test_at_most_twenty_options_and_an_old_one_says_which_key_it_is_now() -> None:
+    assert len(command.params) - 1 <= 20, "what a replay is told beyond that goes under [replay]"
+    for setting in SETTINGS:
+        for option in (*setting.opts, *setting.secondary_opts):
+            done = CliRunner().invoke(command, ["LOG", option, "1"])
+            assert done.exit_code == 2
+            assert f"{option} is a setting of a file now: {key_of(setting)} = " in done.output
+
+
+@pytest.mark.parametrize(
+    ("table", "said"),
+    [
+        ("tik = 3", "replay.tik is not known; known are alpha, "),
+        ("tick = -1", "replay.tick: "),
+        ("tick = [1]", "replay.tick must be one value"),
+        ("seed = 2.5", "replay.seed: "),
+        ("ideal = 'yes'", "replay.ideal must be true or false"),
+        ("budget = '500/week'", "replay.budget must be a list"),
+        ("engine = 'slow'", "replay.engine: "),
+    ],
+)
+def test_a_fault_of_a_setting_names_file_and_key(log: Path, tmp_path: Path, table: str, said: str) -> None:
+    (tmp_path / "replay.toml").write_text(f"[replay]\n{table}\n")
+    done = malletrain("replay", str(log), "--config", str(tmp_path / "replay.toml"))
+    assert done.returncode == 2
+    assert f"replay.toml: {said}" in done.stderr
 
 
 # -- the report, in a real browser
@@ -160,8 +196,8 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
     log.write_text("\n".join(EVENTS).replace("n03", "<script>alert(1)</script>"))
     done = malletrain(
         "replay", str(log), "--policy", "auto,equal", "--mix", "hpo:2,imagenet:3", "--report", str(folder / "r"),
-        "--watts", "1800,400", "--price", "1.25", "--grams-per-kwh", "300", "--timezone", "Europe/Oslo",
-        "--seed", "7",
+        "watts=1800,400", "price=1.25", "grams_per_kwh=300", "timezone=Europe/Oslo",
+        "seed=7",
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     return folder / "r"
@@ -197,7 +233,7 @@ def test_two_reports_side_by_side(report: Path, tmp_path: Path) -> None:
     """Another configuration, beside the report of the first; the figures are those of either's own files."""
     log = report.parent / "<b>events"
     made = tmp_path / "capped"
-    asked = ("replay", str(log), "--mix", "hpo:2,imagenet:3", "--max-pilots", "1", "--seed", "7", "--no-sensitivity")
+    asked = ("replay", str(log), "--mix", "hpo:2,imagenet:3", "max_pilots=1", "seed=7", "sensitivity=false")
     done = malletrain(*asked, "--report", str(made), "--compare", str(report))
     assert done.returncode == 0, done.stderr
     with (made / "comparison.csv").open(newline="") as file:
@@ -256,7 +292,7 @@ def test_the_report_says_what_it_is_worth_and_how_it_was_made(report: Path) -> N
     assert facts["seed"] == "7"
     assert facts["training jobs"] == "mix hpo:2,imagenet:3"
     assert facts["command"].startswith("malletrain replay ")
-    assert "--price 1.25" in facts["command"]
+    assert "--config" in facts["command"]
     assert facts["version"] == __version__
     assert facts["counted in"].startswith("nodes, by the names")
     with (report / "policies.csv").open() as file:
@@ -357,7 +393,7 @@ def test_summit_day_one_by_the_known_figures(data_dir: Path) -> None:
     log = str(data_dir / "bftrainer" / "summit_node_events.csv.gz")
     done = malletrain("replay", log, "--nodes", "1024", "--start", "+1d", "--end", "+5d", "--mix", "imagenet:10",
                       "--rescale", "18,12", "--activate", "0", "--policy", "equal,bftrainer,bftrainer:120,auto",
-                      "--ideal", "--json", "-")  # fmt: skip
+                      "ideal=true", "--json", "-")  # fmt: skip
     share = {name: each["share_of_ideal"] for name, each in json.loads(done.stdout)["policies"].items()}
     assert share == pytest.approx(
         {"equal": 0.856, "bftrainer": 0.940, "bftrainer:120": 0.971, "auto": 0.974}, abs=0.004
@@ -370,12 +406,12 @@ def test_the_daemons_own_loop_answers(tmp_path: Path) -> None:
     log.write_text("\n".join(["time,node,state", *rows]) + "\n")
     answers = {}
     for engine in ("fast", "loop"):
-        done = malletrain("replay", str(log), "--mix", "imagenet:2", "--engine", engine, "--keep-idle", "0",
+        done = malletrain("replay", str(log), "--mix", "imagenet:2", f"engine={engine}", "keep_idle=0",
                           "--json", "-")  # fmt: skip
         assert done.returncode == 0, done.stderr
         answers[engine] = json.loads(done.stdout)["policies"]["auto"]
     assert answers["loop"]["samples"] == pytest.approx(answers["fast"]["samples"], rel=0.05)
-    refused = malletrain("replay", str(log), "--engine", "loop", "--report", str(tmp_path / "report"))
+    refused = malletrain("replay", str(log), "engine=loop", "--report", str(tmp_path / "report"))
     assert refused.returncode == 2
     assert "--report" in refused.stderr
 
@@ -393,11 +429,11 @@ def test_the_daemon_of_a_configuration_is_replayed(log: Path, tmp_path: Path) ->
     assert capped["auto"]["occupied_node_seconds"] < 0.5 * capped["ideal-machine"]["occupied_node_seconds"]
     assert capped["auto"]["beyond_cap_node_seconds"] > 0
     assert "pool.max_pilots = 3" in done.stderr
-    _, ideal = figures("--ideal")
+    _, ideal = figures("ideal=true")
     assert ideal["auto"]["samples"] == pytest.approx(capped["ideal-machine"]["samples"])
-    _, wider = figures("--config", str(config), "--max-pilots", "12")
+    _, wider = figures("--config", str(config), "max_pilots=12")
     assert wider["auto"]["samples"] > capped["auto"]["samples"]
-    refused = malletrain("replay", str(log), "--ideal", "--config", str(config))
+    refused = malletrain("replay", str(log), "ideal=true", "--config", str(config))
     assert refused.returncode == 2
 
 

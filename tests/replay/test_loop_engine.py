@@ -126,8 +126,8 @@ def test_a_tick_costs_both_engines_about_the_same(
         ("one-node", Options(), "--policy"),
         ("clairvoyant", Options(), "--policy"),
         ("exact", Options(order=NodeOrder.AGE), "order"),
-        ("exact", Options(most_jobs=0), "--at-once"),
-        ("exact", Options(pilot_limit_s=60.0), "--pilot-limit"),
+        ("exact", Options(most_jobs=0), "replay.at_once"),
+        ("exact", Options(pilot_limit_s=60.0), "replay.pilot_limit"),
     ],
 )
 def test_what_the_loop_does_not_do_is_refused_by_name(name: str, options: Options, what: str) -> None:

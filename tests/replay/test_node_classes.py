@@ -102,11 +102,11 @@ def test_jobs_say_how_they_run_on_classes_in_their_file(tmp_path: Path) -> None:
 def test_classes_are_read_and_what_they_are_not_for_is_refused() -> None:
     assert parse_node_class("a100=0:64@3") == NodeClass("a100", 0, 64, 3.0)
     for text in ("a100", "a100=5:5", "a100=0:4@0", "=0:4"):
-        with pytest.raises(InvalidInput, match="--node-class"):
+        with pytest.raises(InvalidInput, match=r"replay\.node_class"):
             parse_node_class(text)
     for classes in ((NodeClass("new", 0, 8),), (NodeClass("a", 0, 5), NodeClass("b", 4, 8)), TWO[:1] * 2,
                     (NodeClass("a", 0, 3), NodeClass("b", 4, 8))):  # fmt: skip
-        with pytest.raises(InvalidInput, match="--node-class"):
+        with pytest.raises(InvalidInput, match=r"replay\.node_class"):
             run(steady(), [job(1)], classes)
     with pytest.raises(InvalidInput, match="knows no classes"):
         run(steady(), [job(1)], TWO, "one-node")

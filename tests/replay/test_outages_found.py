@@ -144,7 +144,7 @@ def test_the_answer_is_given_with_and_without(tmp_path: Path) -> None:
     log = busy_log(tmp_path / "log", 20, 4, pause=(2.0, 2.5))
     answers = {}
     for how in ("leave-out", "count"):
-        done = malletrain("replay", str(log), "--mix", "imagenet:5", "--likely-outages", how, "--json", "-")
+        done = malletrain("replay", str(log), "--mix", "imagenet:5", f"likely_outages={how}", "--json", "-")
         assert done.returncode == 0, done.stderr
         assert "Likely outages look like" in done.stderr
         answers[how] = json.loads(done.stdout)
@@ -178,7 +178,7 @@ def test_a_configurations_node_lists_count(tmp_path: Path) -> None:
     (tmp_path / "malletrain.toml").write_text('[pool]\nkeep_idle = 0\nexclude = ["c[000-001]"]\n')
     done = malletrain("replay", str(log), "--config", str(tmp_path / "malletrain.toml"), "--json", "-")
     assert json.loads(done.stdout)["trace"]["nodes"] == 2
-    done = malletrain("replay", str(log), "--partition", "gpu")
+    done = malletrain("replay", str(log), 'partition=["gpu"]')
     assert done.returncode == 2
     assert "--machine FILE" in done.stderr
 
@@ -190,7 +190,7 @@ def test_other_placements_leave_the_outages_out_too(tmp_path: Path) -> None:
     rows = (f"{i} {3600 * at} 0 {3000 + 100 * (i % 7)} {width} -1 -1 {width} 3600 -1 1 1 1 1 1 1 -1 -1"
             for i, (at, width) in enumerate(jobs))  # fmt: skip
     log.write_text("; UnixStartTime: 1600000000\n; MaxNodes: 17\n; MaxProcs: 17\n" + "\n".join(rows) + "\n")
-    done = malletrain("replay", str(log), "--mix", "imagenet:2", "--sensitivity", "--report", str(report))
+    done = malletrain("replay", str(log), "--mix", "imagenet:2", "sensitivity=true", "--report", str(report))
     assert done.returncode == 0, done.stderr
     assert "Likely outages look like" in done.stderr
     with (report / "sensitivity.csv").open(newline="") as file:

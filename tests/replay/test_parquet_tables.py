@@ -65,5 +65,7 @@ def test_each_pilot_is_a_row_in_row_groups_with_names_and_times(
 
 def test_without_pyarrow_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(parquet_tables, "find_spec", lambda name: None)
-    with pytest.raises(InvalidInput, match=r"pip install '\./malletrain-\S+\.whl\[parquet\]', or --tables csv"):
-        parquet_tables.require_pyarrow("--tables")
+    with pytest.raises(
+        InvalidInput, match=r"pip install '\./malletrain-\S+\.whl\[parquet\]', or replay\.tables = .csv"
+    ):
+        parquet_tables.require_pyarrow("replay.tables")

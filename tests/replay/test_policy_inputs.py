@@ -106,10 +106,10 @@ def test_budgets_are_read_and_named() -> None:
     )
     assert parse_budget("10/day", jobs).accounts == {"vision", ""}
     for text in ("vision=2", "x=3/day", "3/hour", "=3/day"):
-        with pytest.raises(InvalidInput, match="--budget"):
+        with pytest.raises(InvalidInput, match=r"replay\.budget"):
             parse_budget(text, jobs)
     require_replay_inputs([parse_policy("budget", None)], jobs, [parse_budget("10/day", jobs)])
-    with pytest.raises(InvalidInput, match="give --budget, or choose another"):
+    with pytest.raises(InvalidInput, match=r"give replay\.budget, or choose another"):
         require_replay_inputs([parse_policy("budget", None)], jobs)
 
 

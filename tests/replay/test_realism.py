@@ -81,8 +81,8 @@ def test_the_command_tells_the_answer_as_calibrated(tmp_path: Path) -> None:
     log, plays, made = tmp_path / "events.csv", tmp_path / "plays.csv", tmp_path / "report"
     log.write_text("\n".join(EVENTS))
     plays.write_text("play,predicted,measured\nmonday,100,80\nfriday,50,45\n")
-    asked = ("replay", str(log), "--mix", "imagenet:2", "--calibration", str(plays))
-    done = malletrain(*asked, "--no-sensitivity", "--report", str(made), "--json", str(tmp_path / "answer.json"))
+    asked = ("replay", str(log), "--mix", "imagenet:2", f"calibration={plays}")
+    done = malletrain(*asked, "sensitivity=false", "--report", str(made), "--json", str(tmp_path / "answer.json"))
     assert done.returncode == 0, done.stderr
     assert "Calibrated: a real daemon trains 0.85 times what is replayed (plays.csv: 2 plays)" in done.stdout
     answer = json.loads((tmp_path / "answer.json").read_text())["calibration"]
@@ -99,8 +99,8 @@ def test_the_command_takes_a_daemons_journal(tmp_path: Path) -> None:
     machine = trace([(0.0, 0, IDLE), (300.0, 1, IDLE), (900.0, 1, BUSY)], 2, 3600.0)
     with SqliteJournal(store) as journal:
         journal.append(list(replay_through_loop(machine, [job()], policy("exact"))))
-    done = malletrain("replay", str(log), "--mix", "imagenet:2", "--calibration", str(store))
+    done = malletrain("replay", str(log), "--mix", "imagenet:2", f"calibration={store}")
     assert done.returncode == 0, done.stderr
     assert "journal.db: 1.0 hours of a daemon's journal)" in done.stdout
-    done = malletrain("replay", str(log), "--calibration", str(tmp_path / "none.csv"))
+    done = malletrain("replay", str(log), f"calibration={tmp_path / 'none.csv'}")
     assert (done.returncode, done.stderr.count("\n")) == (2, 1)

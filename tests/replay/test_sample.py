@@ -290,12 +290,11 @@ def test_the_command_samples_long_logs_and_says_so(long_log: Path, tmp_path: Pat
         str(long_log),
         "--mix",
         "imagenet:3",
-        "--likely-outages",
-        "count",
-        "--no-sensitivity",
-        "--ideal",
+        "likely_outages=count",
+        "sensitivity=false",
+        "ideal=true",
     ]
-    done = malletrain(*args, "--sample", "8", "--report", str(folder), "--json", str(out), "--processes", "1")
+    done = malletrain(*args, "--sample", "8", "--report", str(folder), "--json", str(out), "processes=1")
     assert done.returncode == 0, done.stderr
     assert "sample: 8 of 70 days are replayed, drawn at random (seed 0)" in done.stderr
     assert "Sampled: 8 of the 70 days" in done.stdout
@@ -311,7 +310,7 @@ def test_the_command_samples_long_logs_and_says_so(long_log: Path, tmp_path: Pat
     with (folder / "sample.csv").open() as file:
         listed = list(csv.DictReader(file))
     assert sum(row["replayed"] == "True" for row in listed) == 8 and len(listed) == 70
-    whole = malletrain(*args, "--sample", "all", "--json", "-", "--processes", "1")
+    whole = malletrain(*args, "--sample", "all", "--json", "-", "processes=1")
     everything = json.loads(whole.stdout)
     assert "sample" not in everything and "sample:" not in whole.stderr
     for name in ("idle_node_seconds", "ideal_speedup_node_seconds"):
@@ -329,9 +328,7 @@ def test_the_command_samples_long_logs_and_says_so(long_log: Path, tmp_path: Pat
 )
 def test_what_is_sampled_without_being_asked(long_log: Path, more: list[str], said: str) -> None:
     mix = [] if "--mix" in more else ["--mix", "imagenet:1"]
-    done = malletrain(
-        "replay", str(long_log), "--ideal", "--likely-outages", "count", "--processes", "1", *mix, *more
-    )
+    done = malletrain("replay", str(long_log), "ideal=true", "likely_outages=count", "processes=1", *mix, *more)
     assert done.returncode == 0, done.stderr
     assert said in done.stderr if said else "sample:" not in done.stderr
 

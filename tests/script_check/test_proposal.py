@@ -348,6 +348,33 @@ for epoch in range(30):
 """
 
 
+FOLDS = """
+import torch
+from torch.utils.data import DataLoader, Subset
+
+scores = []
+for train, val in folds:
+    loader = DataLoader(Subset(data, train), batch_size=32, shuffle=True)
+    model = Net()
+    optimizer = torch.optim.Adam(model.parameters())
+    for epoch in range(10):
+        for x, y in loader:
+            optimizer.zero_grad()
+            criterion(model(x), y).backward()
+            optimizer.step()
+    scores.append(evaluate(model, val))
+"""
+
+
+def test_each_fold_is_a_session() -> None:
+    proposal = propose(FOLDS)
+    assert "    s = elastic.Session(model, optimizer, loader)\n    for epoch in s.epochs(10):" in proposal.text
+    assert "    s.finish()\n    scores.append" in proposal.text
+    assert not proposal.notes
+    stages = propose(FOLDS + FOLDS[FOLDS.index("for train") :].replace("Net()", "Other()"))
+    assert any("another loop that trains: it needs a Session of its own" in note for note in stages.notes)
+
+
 def test_parts_of_a_loss_are_accumulated_and_passes_are_counted() -> None:
     proposal = propose(GAN)
     lines = [line.strip() for line in proposal.text.splitlines()]

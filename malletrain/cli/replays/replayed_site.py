@@ -18,13 +18,14 @@ def shipped() -> tuple[Config, str]:
     return configuration.parse("", "defaults"), "the daemon as shipped"
 
 
-def of_file(path: Path) -> tuple[Config, str]:
-    """A site's own configuration.
+def of_file(path: Path) -> tuple[Config, str] | None:
+    """A site's own configuration; None for a file that says nothing of a daemon.
 
     Raises:
         ConfigError: it cannot be read, or holds faults.
     """
-    return configuration.load(path), f"the daemon of {path.name}"
+    config = configuration.load(path)
+    return (config, f"the daemon of {path.name}") if config.model_fields_set or config.gone else None
 
 
 def replayed_rules(config: Config, slurm: str = "", epilog_s: float | None = None) -> Rules:

@@ -51,11 +51,6 @@ class PairedGroup:
         """The device part, once it is connected; the same at all members."""
         return self._device
 
-    @property
-    def is_connected(self) -> bool:
-        """Whether device tensors can be summed."""
-        return self._device is not None
-
     def connect_beside(self, limit: timedelta) -> None:
         """Try to connect the device part while training goes on in another group. All members keep it, or none does.
 

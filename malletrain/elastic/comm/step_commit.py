@@ -70,6 +70,7 @@ class TrainingWorld:
         workers: the nodes, in rank order; each has `local_size` processes with consecutive ranks.
         chosen_batch: samples of a step that the daemon asks for, or 0.
         local_size: processes a node (torchrun's LOCAL_WORLD_SIZE).
+        rank, size: of the group.
     """
 
     generation: int
@@ -77,14 +78,11 @@ class TrainingWorld:
     group: Group = field(default_factory=SoloGroup)
     chosen_batch: int = 0
     local_size: int = 1
+    rank: int = field(init=False)
+    size: int = field(init=False)
 
-    @property
-    def rank(self) -> int:
-        return self.group.rank
-
-    @property
-    def size(self) -> int:
-        return self.group.size
+    def __post_init__(self) -> None:
+        self.rank, self.size = self.group.rank, self.group.size
 
     @property
     def nodes(self) -> int:
@@ -280,7 +278,7 @@ class StepCommitter:
         result.agreed, result.ending, result.save_due = 0, 0, False
         return result
 
-    def commit_alone(self, weight: float) -> StepOutcome:
+    def commit_alone(self) -> StepOutcome:
         """Commit a round of a world of one, in which nobody can have missed it."""
         self.rounds_done += 1
         self.last_sums, self.complete_sums = [], []

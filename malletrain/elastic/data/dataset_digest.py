@@ -54,8 +54,8 @@ def _entries(value: Any) -> list[str]:
     if numpy is not None and isinstance(value, numpy.ndarray):
         value = value[_chosen(len(value))].tolist() if value.ndim == 1 and value.dtype.kind in "iuSU" else []
     elif isinstance(value, torch.Tensor):
-        whole = value.ndim == 1 and not value.is_floating_point() and not value.is_complex()
-        value = value[_chosen(len(value))].tolist() if whole else []
+        whole = value.ndim and not value.is_floating_point() and not value.is_complex()
+        value = value.reshape(-1)[_chosen(value.numel())].tolist() if whole else []
     elif isinstance(value, list | tuple | range):
         value = [value[place] for place in _chosen(len(value))]
     else:

@@ -54,16 +54,17 @@ def loader_terms(loader: DataLoader[Any], seed: int, given: Sequence[str] = ()) 
             names it.
     """
     _refuse(loader, given)
-    own_batches = type(loader.batch_sampler) is not BatchSampler
-    sampler: Any = loader.batch_sampler if own_batches else loader.sampler
+    plain = loader.batch_sampler if type(loader.batch_sampler) is BatchSampler else None
+    own_batches = plain is None
+    sampler: Any = loader.batch_sampler if plain is None else plain.sampler
     whole = not own_batches and _takes_all(sampler, len(loader.dataset))  # type: ignore[arg-type]  # map-style
     order = None if whole else _drawn(sampler, [loader, sampler, getattr(sampler, "sampler", None)], seed)
-    size = max(map(len, order(0))) if own_batches and order is not None else loader.batch_size
+    size = max(map(len, order(0))) if plain is None and order is not None else plain and plain.batch_size
     return LoaderTerms(
         dataset=loader.dataset,
         batch_size=int(size or 1),
         shuffle=isinstance(sampler, RandomSampler),
-        drop_last=loader.drop_last and not own_batches,
+        drop_last=plain is not None and plain.drop_last,
         collate=None if loader.collate_fn is default_collate else loader.collate_fn,
         loaders=loader.num_workers,
         order=order,
@@ -71,6 +72,11 @@ def loader_terms(loader: DataLoader[Any], seed: int, given: Sequence[str] = ()) 
 
 
 def _refuse(loader: DataLoader[Any], given: Sequence[str]) -> None:
+    if type(loader).__iter__ is not DataLoader.__iter__:
+        raise ElasticError(
+            f"{type(loader).__name__} makes its batches in an __iter__ of its own, which the session does not call: "
+            "do it in collate_fn, or in the loop over batches"
+        )
     if given:
         raise ElasticError(f"Session(..., {given[0]}=...): say it to the DataLoader, which is given to the session")
     if isinstance(loader.dataset, IterableDataset):
@@ -118,7 +124,7 @@ def _drawn(sampler: Any, holders: Iterable[Any], seed: int) -> DrawnOrder:
             drawn = list(itertools.islice(iter(sampler), len(sampler) + 1))
         if len(drawn) > len(sampler):
             raise ElasticError(f"{name} yields more in an epoch than its length, {len(sampler)}")
-        return [[int(index) for index in each] if isinstance(each, list | tuple) else int(each) for each in drawn]
+        return [_plain(each) for each in drawn]
 
     first = draw(0)
     if first != draw(0):
@@ -128,6 +134,12 @@ def _drawn(sampler: Any, holders: Iterable[Any], seed: int) -> DrawnOrder:
         )
     samples = sum(len(each) if isinstance(each, list) else 1 for each in first)
     return DrawnOrder(draw, samples, name)
+
+
+def _plain(drawn: Any) -> Any:
+    """What a sampler yields as a number, or as a list of them: it may be a tensor or an array."""
+    values = drawn.tolist() if hasattr(drawn, "tolist") else drawn
+    return [int(index) for index in values] if isinstance(values, list | tuple) else int(values)
 
 
 @contextmanager

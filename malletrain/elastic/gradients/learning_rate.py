@@ -100,6 +100,8 @@ class LearningRateScaling:
     @property
     def gain(self) -> float:
         """The factor on the learning rate now."""
+        if self._rule.rule == "none":
+            return 1.0
         aim = self._rule.gain(self._batch, self._reference, self._noise())
         passed = self._samples - self._since
         if passed >= self._rule.warm_up:

@@ -33,7 +33,7 @@ from malletrain.elastic.comm.step_commit import (
 from malletrain.elastic.errors import Aborted, ElasticError, LayoutChanged
 from malletrain.elastic.gradients.bucket_copies import fill, spread
 from malletrain.elastic.gradients.comm_hook import CommHook
-from malletrain.elastic.gradients.finiteness import FinitenessCheck, LateVerdicts, is_finite
+from malletrain.elastic.gradients.finiteness import FinitenessCheck, LateVerdicts, all_finite, is_finite
 from malletrain.elastic.gradients.noise_scale import NoiseScale
 from malletrain.elastic.state.sharded_model import local
 
@@ -178,6 +178,7 @@ class GradientReducer:
         self.layout_number += 1
         self._covered = {id(parameter) for parameter in self._parameters}
         self._buckets = self._lay_out()
+        self._devices = list({bucket.device for bucket in self._buckets})
         self._made_for = [(parameter.dtype, parameter.device) for parameter in self._parameters]
         #: Bucket and offset of each parameter's gradient.
         self._home = self._offsets()
@@ -551,7 +552,7 @@ class GradientReducer:
         self._clear()
 
     def _reduce_rest(self) -> None:
-        last = self.passes_left == 1
+        last = self._pass == self._passes - 1
         if self._given is not None:
             self.ns_per_sample = []
             length, end = self._sums_of_a_pass, len(self._given)
@@ -571,7 +572,7 @@ class GradientReducer:
                 gradients = [parameter.grad for parameter in self._parameters]
                 self._noise.measure_alone(self._step(), gradients, share, self._weight, self._batch)
             if last:
-                self._commit(self._committer.commit_alone(self._weight))
+                self._commit(self._committer.commit_alone())
         else:
             self._sum_pass(last=last)
         self.phase = GradientPhase.SUMMED
@@ -636,11 +637,11 @@ class GradientReducer:
             self._refuse_sparse()
         if not self.must_be_finite or not (self._weight or self._sharded):
             return
-        if not any(late_read.runs_ahead(bucket.device) for bucket in self._buckets):
-            self._finite.look([local(each) for each in gradients] if self._sharded else gradients)
-        else:
-            self._look_on_devices()
-        if not self._finite.host_finite:
+        for device in self._devices:
+            if late_read.runs_ahead(device):
+                self._look_on_devices()
+                return
+        if not all_finite([local(each) for each in gradients] if self._sharded else gradients):
             raise _not_finite(self._step(), self._own_name(), self._first_bad())
 
     def _look_on_devices(self) -> None:
@@ -649,6 +650,8 @@ class GradientReducer:
             found = {index: each for index in bucket.members if (each := self._gradient(index)) is not None}
             self._finite.look(list(found.values()))
             used += found
+        if not self._finite.host_finite:
+            raise _not_finite(self._step(), self._own_name(), self._first_bad())
         norms = self._finite.device_norms()
         if norms is not None:
             self._late_verdicts.add(self._step(), [self._names[index] for index in used], norms)

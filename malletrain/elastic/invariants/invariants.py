@@ -42,6 +42,7 @@ class Invariants:
     Attributes:
         agreement: what members compare in each round.
         order: returns an epoch's order of samples, and where its batches end, where the script has one of its own.
+        dataset: returns a digest of what the script has made of its data set.
     """
 
     def __init__(
@@ -57,6 +58,7 @@ class Invariants:
         self._committer = committer
         self._reducer = reducer
         self.order: Callable[[int], object] | None = None
+        self.dataset: Callable[[], str] | None = None
         self._order_digest: tuple[int, int] = -1, 0
         self._steps = 0
         self._parameters = list(state.model.parameters())
@@ -130,7 +132,8 @@ class Invariants:
         return [(name, p) for name, p in self._state.model.named_parameters() if p.requires_grad]
 
     def _plain_state(self) -> dict[str, Any]:
-        return {f's.state["{name}"]': value for name, value in self._shared.plain().items()}
+        found = {f's.state["{name}"]': value for name, value in self._shared.plain().items()}
+        return found if self.dataset is None else {**found, "data set": self.dataset()}
 
     def _rates(self) -> dict[str, Any]:
         """The numbers that optimizers learn with, by name, and what else all workers must have alike."""

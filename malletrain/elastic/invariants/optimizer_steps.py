@@ -68,16 +68,16 @@ class OptimizerSteps:
         if covered:
             refuse_searching(optimizer)
             self._refuse_early(in_step=in_step)
-            if in_step and self._stale.in_any(each for group in optimizer.param_groups for each in group["params"]):
+            if in_step and self._stale.found and self._stale.in_any(optimizer):
                 raise ElasticError(
                     "optimizer.step() has gradients that were added to those of an earlier step, which are sums over "
                     "all workers already: call optimizer.zero_grad() in every step, before backward(). For a larger "
                     "batch make batch_size larger; for one in parts, `with step.accumulate():` inside a step"
                 )
-        strange = next((each for each in others if getattr(each, "grad", None) is not None), None)
-        if strange is not None and not self._reducer.adapting and (in_step or covered):
+        strange = [each for each in others if getattr(each, "grad", None) is not None]
+        if strange and not self._reducer.adapting and (in_step or covered):
             raise ElasticError(
-                f"{type(optimizer).__name__}.step() trains a parameter of shape {tuple(strange.shape)} that the "
+                f"{type(optimizer).__name__}.step() trains a parameter of shape {tuple(strange[0].shape)} that the "
                 "session does not have, so its gradients are not summed: give Session every model, "
                 "Session([generator, discriminator], [optimizer_g, optimizer_d], ...). If it is a copy that adapts "
                 "to one sample (MAML, Reptile), train it in `with step.inner_loop():`"

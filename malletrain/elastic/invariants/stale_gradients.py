@@ -6,7 +6,7 @@ part to the whole sum of before, which then counts once for each worker; and a w
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 import torch
 
@@ -18,16 +18,20 @@ _Mark = tuple[int, int]
 
 
 class StaleGradients:
-    """Marks the gradients that a step leaves, and finds them unchanged as the next step's arrive."""
+    """Marks the gradients that a step leaves, and finds them unchanged as the next step's arrive.
+
+    Attributes:
+        found: the ids of their parameters.
+    """
 
     def __init__(self) -> None:
         self._left: list[tuple[torch.Tensor, _Mark]] = []
-        self._stale = frozenset[int]()
+        self.found = frozenset[int]()
 
     def step_ended(self, parameters: Sequence[torch.Tensor]) -> None:
         """A step was committed, and its block is over."""
         some = parameters[:: max(1, -(-len(parameters) // MAX_PARAMETERS))]
-        self._stale = frozenset()
+        self.found = frozenset()
         self._left = [
             (each, (grad.data_ptr(), grad._version))
             for each in some
@@ -36,7 +40,7 @@ class StaleGradients:
 
     def forget(self) -> None:
         """A step was given up."""
-        self._left, self._stale = [], frozenset()
+        self._left, self.found = [], frozenset()
 
     def arrived(self, first: torch.Tensor) -> None:
         """The first gradient of a step has been added to that of this parameter."""
@@ -45,8 +49,8 @@ class StaleGradients:
             now, expected = parameter.grad, version + int(parameter is first)
             if now is not None and now._version == expected and now.data_ptr() == place:
                 found.append(id(parameter))
-        self._stale = frozenset(found)
+        self.found = frozenset(found)
 
-    def in_any(self, parameters: Iterable[torch.Tensor]) -> bool:
-        """Whether a gradient of these has more in it than this step's."""
-        return bool(self._stale) and any(id(each) in self._stale for each in parameters)
+    def in_any(self, optimizer: torch.optim.Optimizer) -> bool:
+        """Whether a gradient of this one's parameters has more in it than this step's."""
+        return any(id(each) in self.found for group in optimizer.param_groups for each in group["params"])

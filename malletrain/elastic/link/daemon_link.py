@@ -77,6 +77,10 @@ class Directives:
         self.changed = threading.Condition()
         self.away_since: float | None = None
 
+    def serve(self, handler: LinkHandler) -> None:
+        """Ask another handler from now on: the next session of the script has begun."""
+        self._handler = handler
+
     def forgo(self) -> None:
         """A daemon is told that this worker is in no world: enter none of the plans that it has seen so far. Call it
         under the lock under which the caller looks at `forgone` and enters a world."""

@@ -251,6 +251,11 @@ class Follower(Directives):
         self._stream = _Stream(_connect(name))
         self._stream.put({"rank": local_rank.rank})
 
+    def serve_peer(self, handler: LocalPeer) -> None:
+        """As `serve`."""
+        self.serve(handler)
+        self._peer = handler
+
     @property
     def last_contact(self) -> float:
         """Always now: the leader decides when the daemon has been silent for too long."""

@@ -37,6 +37,11 @@ class Reports:
         self._proportional_shares = proportional_shares
         self._noise_scale = noise_scale
         self._held: list[messages.Message] = []
+        self._steps_before = self._samples_before = 0
+
+    def begin_at(self, steps: int, samples: int) -> None:
+        """Count on from what earlier sessions of the script have committed."""
+        self._steps_before, self._samples_before = steps, samples
 
     def hold(self, message: messages.Message) -> None:
         """Send `message` once the steps it reports are committed at every member."""
@@ -63,6 +68,8 @@ class Reports:
         self.hold(
             replace(
                 window,
+                step=window.step + self._steps_before,
+                total=window.total + self._samples_before,
                 noise_scale=self._noise_scale(),
                 rates=rates,
                 memory_bytes=memory_bytes(),

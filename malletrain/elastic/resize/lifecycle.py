@@ -166,10 +166,13 @@ class WorkerLifecycle:
             self._must_recover = True
             return None
 
-    def barrier(self) -> None:
-        """Return once every member has committed all rounds so far."""
+    def barrier(self, prepare: Callable[[], None]) -> None:
+        """Return once every member has committed all rounds so far. Those that write checkpoints call `prepare`
+        before."""
         while True:
             self.between_rounds()
+            if self._checkpointing.is_writer:
+                prepare()
             if self.sum(torch.zeros(1, dtype=torch.float64), RoundKind.FINISH) is not None:
                 return
 

@@ -46,6 +46,8 @@ class Member:
         finishing: whether this worker is in its last commit round.
         ending: name of the signal that asked this process to end, or "".
         said_ending: whether the others were told so in the last round, or as the present world began.
+        follows: whether its world begins the next session of the script: without a state, as a newcomer's.
+        passes: whether it passes over a session that is over: it is in no world meanwhile.
     """
 
     def __init__(
@@ -73,6 +75,7 @@ class Member:
         self.finishing = False
         self.ending = ""
         self.said_ending = False
+        self.follows = self.passes = False
 
     def say(self, message: messages.Message) -> None:
         """Queue a message to the daemon, or write it to the record. Does not block training."""
@@ -108,6 +111,8 @@ class Member:
             if self.finishing:
                 raise JobOver(link.end)
             self.release(link.end)
+        if self.passes:
+            return
         plan = link.plan
         if plan is not None and plan.voids(generation):
             raise Aborted(plan.reason)
@@ -116,7 +121,8 @@ class Member:
         """Like `check`, for a world that does not train yet: a newcomer also drops it for any newer plan."""
         self.check(plan.generation)
         latest = self.link.plan if self.link is not None else None
-        if not self._state.has_state and latest is not None and latest.generation > plan.generation:
+        drops = not (self._state.has_state or self.follows)
+        if drops and latest is not None and latest.generation > plan.generation:
             raise Aborted("superseded")
 
     def fault(self, generation: int, how: str, detail: str) -> None:

@@ -27,7 +27,7 @@ from malletrain.elastic.comm.group import Group
 from malletrain.elastic.comm.peer_store import PeerStore, StoreServer
 from malletrain.elastic.comm.step_commit import POLL_INTERVAL_S, StepOutcome, TrainingWorld
 from malletrain.elastic.comm.world_group import finish_connecting, make_world_group
-from malletrain.elastic.errors import Aborted, ElasticError, PeerLost
+from malletrain.elastic.errors import Aborted, ElasticError, PeerLost, SessionOver
 from malletrain.elastic.link.training_reports import Reports
 from malletrain.elastic.resize.member import Member
 from malletrain.elastic.resize.quorum import Quorum, Vote
@@ -112,7 +112,7 @@ class Reconfigurer:
         """Begin to prepare a plan. Runs on the link's thread."""
         if self._store_server is not None:
             self._store_server.trust(Meeting.of(plan))
-        if plan.generation > self._committer.world.generation:
+        if plan.generation > self._committer.world.generation and not self._member.passes:
             self._pending_groups.hear(plan, self._make_group if self._member.has_seat(plan) else None)
 
     # --- 2. its group is made beside training -----------------------------------------------------------------
@@ -251,7 +251,7 @@ class Reconfigurer:
             group.abandon()
             self._member.fault(plan.generation, "closed", str(lost))
             raise Aborted(str(lost)) from lost
-        except Aborted:
+        except (Aborted, SessionOver):
             group.abandon()
             raise
         log.debug("generation %d: state recovered after %.3f s", plan.generation, time.monotonic() - began)
@@ -292,22 +292,64 @@ class Reconfigurer:
         Raises:
             Released: the job is over, or the daemon has been silent for too long.
         """
-        member, link = self._member, self._member.need_link()
         while True:
-            with link.changed:
-                while (plan := link.plan) is None or plan.generation <= tried or not member.has_seat(plan):
-                    member.check(0 if plan is None else plan.generation)
-                    if time.monotonic() - link.last_contact > JOIN_SILENCE_LIMIT_S:
-                        member.release(f"no word from the daemon for {JOIN_SILENCE_LIMIT_S:.0f} s")
-                    if member.ending:
-                        member.leave(0, None)
-                    link.changed.wait(0.5)
+            plan = self._next_plan(tried)
             tried = plan.generation
             try:
                 self._enter(plan, self._wait_for_group(plan))
                 return
             except Aborted:
                 continue
+
+    def _next_plan(self, tried: int) -> messages.Plan:
+        """Wait for a plan after generation `tried` with a seat for this worker."""
+        member, link = self._member, self._member.need_link()
+        with link.changed:
+            while (plan := link.plan) is None or plan.generation <= tried or not member.has_seat(plan):
+                member.check(0 if plan is None else plan.generation)
+                if time.monotonic() - link.last_contact > JOIN_SILENCE_LIMIT_S:
+                    member.release(f"no word from the daemon for {JOIN_SILENCE_LIMIT_S:.0f} s")
+                if member.ending:
+                    member.leave(0, None)
+                link.changed.wait(0.5)
+        return plan
+
+    def follow(self, before: Reconfigurer) -> bool:
+        """Enter the present world of a session that has ended, for the one after it, with the main worker's state.
+        Returns whether it is that world still.
+
+        Raises:
+            Released: as `join`.
+            SessionOver: the others are in a later one.
+        """
+        self._plan, self._bound, self._agreed = before._plan, before._bound, before._agreed
+        plan = self._plan
+        self._committer.world = world = before._committer.world
+        if plan is None:
+            raise ElasticError("a session that has ended had no world: a fault of malletrain")
+        self._member.follows = True
+        try:
+            self._enter(plan, world.group)
+            return True
+        except Aborted:
+            self.join(plan.generation)
+            return False
+        finally:
+            self._member.follows = False
+
+    def wait_seat(self) -> None:
+        """Wait for a plan that has a seat for this worker, which passes over a session and enters no world.
+
+        Raises:
+            Released: the job is over, or the daemon has been silent for too long.
+        """
+        self._member.passes = True
+        self._next_plan(0)
+
+    def is_first(self) -> bool:
+        """Whether the newest plan has this worker in its first seat."""
+        plan = self._member.need_link().plan
+        return plan is not None and bool(plan.members) and plan.members[0].worker == self._member.worker
 
     def enter_static_world(self, group: Group) -> None:
         """Enter the only world of processes that were started together, with the state of the first one.

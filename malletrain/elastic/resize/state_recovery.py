@@ -23,7 +23,7 @@ from malletrain.elastic.comm.local_rank import LocalRank
 from malletrain.elastic.comm.paired_group import PairedGroup
 from malletrain.elastic.comm.peer_store import PeerStore, StoreServer
 from malletrain.elastic.comm.step_commit import POLL_INTERVAL_S, TrainingWorld
-from malletrain.elastic.errors import ElasticError, PeerLost
+from malletrain.elastic.errors import Aborted, ElasticError, PeerLost, SessionOver
 from malletrain.elastic.resize.member import Member
 from malletrain.elastic.resize.recovery_plan import MemberState, RecoveryPlan, plan_recovery
 from malletrain.elastic.state.buffer_pool import BufferPool, specs_from_text, specs_to_text
@@ -37,8 +37,9 @@ log = logging.getLogger("malletrain.elastic")
 #: How long a member waits for an answer of another one's store.
 STORE_TIMEOUT_S = 1.0
 
-#: Keys of a member's store: types and shapes of the state, and the number of processes of its node.
-STATE_KEY, PLACES_KEY = "state", "places"
+#: Keys of a member's store: types and shapes of the state, the number of processes of its node, and the number of its
+#: session in the script.
+STATE_KEY, PLACES_KEY, SESSION_KEY = "state", "places", "session"
 
 
 class StateRecovery:
@@ -69,6 +70,12 @@ class StateRecovery:
         if store_server is not None:
             store_server.put(PLACES_KEY, str(member.local_rank.size))
 
+    def begin_session(self) -> None:
+        """Publish in which session of the script this worker trains, and nothing of the state of the one before."""
+        if self._store_server is not None:
+            self._store_server.put(STATE_KEY, "")
+            self._store_server.put(SESSION_KEY, str(self._state.session))
+
     def describe(self) -> None:
         """Publish once what the state looks like, so that newcomers can allocate memory for it. Call it after a
         step."""
@@ -81,11 +88,14 @@ class StateRecovery:
 
         Raises:
             ElasticError: its node has another number of processes than the others.
+            SessionOver: the others are in a later session.
         """
         if not self._state.has_state and self._buffer_pool is None and plan.members[0].worker != self._member.worker:
-            self._buffer_pool = _find_buffer_pool(
+            self._buffer_pool, session = _find_buffer_pool(
                 Meeting.of(plan), self._member.local_rank, by_device=self.by_device, pinned=self._state.is_on_gpu
             )
+            if session > self._state.session:
+                raise SessionOver(plan.generation - 1)
 
     def recover(self, plan: messages.Plan, group: Group) -> None:
         """Bring this member and the others of a plan's group to the same state.
@@ -95,6 +105,7 @@ class StateRecovery:
             PeerLost: a member is lost.
             ElasticError: this worker differs from the others in its script.
             Released: no member can bring this worker to the others' state.
+            SessionOver: the others are in a later session.
         """
         committer, state, local_size = self._committer, self._state, self._member.local_rank.size
         recovery, odd = self._exchange(plan, group)
@@ -135,17 +146,31 @@ class StateRecovery:
         """Gather what every process holds; returns the plan, and in what this worker's script differs."""
         committer, signatures = self._committer, self._state.signatures()
         control_length = committer.last_sums[-1].numel() if committer.last_sums else 0
-        holds = [int(self._state.has_state), committer.rounds_done, control_length, int(self._member.is_ending())]
+        holds = [
+            int(self._state.has_state), committer.rounds_done, control_length, int(self._member.is_ending()),
+            self._state.session,
+        ]  # fmt: skip
         mine = torch.tensor([*holds, *signatures.values()], dtype=torch.int64)
         table = [torch.zeros_like(mine) for _ in range(group.size)]
         began = time.monotonic()
         self._wait(group.all_gather(table, mine), plan)
         log.debug("generation %d: members met after %.3f s", plan.generation, time.monotonic() - began)
         rows = [row.tolist() for row in table]
+        self._require_session({row[4] for row in rows}, plan)
         states = [MemberState(bool(row[0]), row[1], row[2], bool(row[3])) for row in rows]
         recovery = plan_recovery(states, self._member.local_rank.size, sharded=self._state.mesh is not None)
         theirs = rows[recovery.donors[0]][len(holds) :]
         return recovery, [name for (name, own), other in zip(signatures.items(), theirs, strict=True) if own != other]
+
+    def _require_session(self, sessions: set[int], plan: messages.Plan) -> None:
+        """No world has members in different sessions: those in an earlier one pass over it, and the others wait for
+        the next world."""
+        if self._state.session < max(sessions):
+            raise SessionOver(plan.generation)
+        if len(sessions) > 1:
+            why = "a worker was still in a session that is over"
+            self._member.fault(plan.generation, "closed", why)
+            raise Aborted(why)
 
     def _share_control_vector(self, plan: messages.Plan, group: Group, recovery: RecoveryPlan) -> None:
         """Complete the last round at ranks behind: they have its sums, and get its control vector from the donors."""
@@ -274,9 +299,11 @@ def rate(size: int, seconds: float) -> str:
     return f"{size / 1e6:.1f} MB in {seconds:.3f} s, {size / max(seconds, 1e-9) / 1e9:.2f} GB/s"
 
 
-def _find_buffer_pool(meeting: Meeting, local_rank: LocalRank, *, by_device: bool, pinned: bool) -> BufferPool | None:
+def _find_buffer_pool(
+    meeting: Meeting, local_rank: LocalRank, *, by_device: bool, pinned: bool
+) -> tuple[BufferPool | None, int]:
     """Memory for the state that the member at `meeting` has described; None without a description, which makes the
-    transfer a little slower, and where what is large is received on the device.
+    transfer a little slower, and where what is large is received on the device. And the number of its session.
 
     Raises:
         ElasticError: its node has another number of processes.
@@ -285,12 +312,13 @@ def _find_buffer_pool(meeting: Meeting, local_rank: LocalRank, *, by_device: boo
         peer_store = PeerStore.at(meeting, STORE_TIMEOUT_S)
         with contextlib.closing(peer_store):
             local_size, text = peer_store.get(PLACES_KEY), peer_store.get(STATE_KEY)
+            session = int(peer_store.get(SESSION_KEY) or 0)
         if local_size is not None and local_size != str(local_rank.size):
             raise ElasticError(
                 f"this node has {local_rank.size} training processes and the others have {local_size}: "
                 "start as many on each"
             )
-        return BufferPool(specs_from_text(text), pinned=pinned) if text is not None and not by_device else None
+        return BufferPool(specs_from_text(text), pinned=pinned) if text and not by_device else None, session
     except (PeerLost, ValueError, RuntimeError) as error:  # the last: out of memory
         log.info("no memory is allocated for the state beforehand: %s", error)
-        return None
+        return None, 0

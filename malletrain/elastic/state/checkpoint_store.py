@@ -171,6 +171,10 @@ class CheckpointStore:
             _remove(folder, _name(step))
         self._last = float("-inf")
 
+    def is_there(self) -> bool:
+        """Whether there is a whole checkpoint."""
+        return bool(self._complete())
+
     def load(self, state: TrainingState) -> Path | None:
         """Restore the newest readable checkpoint; returns its directory, or None if there are no checkpoints.
 

@@ -165,6 +165,7 @@ class TrainingState:
         tracked: tracked objects by name.
         has_state: whether this process holds the training state; False until a newcomer has received it.
         terms: the session's settings that the result depends on, as text.
+        session: the number of the session in the script, from 0.
         mesh: the device mesh of a sharded model; None if each process holds the whole model.
         before_capture: called before the state is packed; may raise.
         before_restore: called before a state is loaded.
@@ -184,6 +185,7 @@ class TrainingState:
         self.tracked: dict[str, Stateful] = {}
         self.has_state = False
         self.terms = ""
+        self.session = 0
         self._boundary: dict[str, Any] | None = None
         self._size: tuple[object, int] | None = None
         self.mesh = next((p.device_mesh for p in model.parameters() if is_sharded(p)), None)  # type: ignore[attr-defined]

@@ -27,11 +27,11 @@ def parse_budget(text: str, jobs: Sequence[TrainingJob]) -> AccountBudget:
     """
     found = _FORM.match(text.strip())
     if found is None:
-        raise InvalidInput("--budget", f"{text!r} is not of the form [ACCOUNT=]NODE_HOURS/day, week or month")
+        raise InvalidInput("replay.budget", f"{text!r} is not of the form [ACCOUNT=]NODE_HOURS/day, week or month")
     accounts = frozenset(each.job.account for each in jobs)
     if found["account"] is not None:
         if found["account"] not in accounts:
-            raise InvalidInput("--budget", f"no job is of account {found['account']!r} (key account of --jobs)")
+            raise InvalidInput("replay.budget", f"no job is of account {found['account']!r} (key account of --jobs)")
         accounts = frozenset({found["account"]})
     name = found["account"] or "all"
     return AccountBudget(name, accounts, 3600.0 * float(found["hours"]), Period(found["period"]))

@@ -40,7 +40,7 @@ def parse_node_class(text: str) -> NodeClass:
     found = _FORM.match(text.strip())
     if found is None or int(found["last"]) <= int(found["first"]) or float(found["speed"] or 1.0) <= 0:
         raise InvalidInput(
-            "--node-class", f"{text!r} is not of the form NAME=A:B or NAME=A:B@SPEED, such as a100=0:64@3"
+            "replay.node_class", f"{text!r} is not of the form NAME=A:B or NAME=A:B@SPEED, such as a100=0:64@3"
         )
     return NodeClass(found["name"], int(found["first"]), int(found["last"]), float(found["speed"] or 1.0))
 
@@ -54,16 +54,16 @@ class ClassesOfNodes:
         """
         self.names = tuple(sorted(each.name for each in classes))
         if len(set(self.names)) < len(self.names) or len(self.names) < 2:
-            raise InvalidInput("--node-class", "two classes at least, each once")
+            raise InvalidInput("replay.node_class", "two classes at least, each once")
         self.speed = {each.name: each.speed for each in classes}
         self.of_node = np.full(nodes, -1, np.int64)
         for each in classes:
             if (self.of_node[each.first : each.last] >= 0).any():
-                raise InvalidInput("--node-class", f"nodes of {each.name} are of another class, too")
+                raise InvalidInput("replay.node_class", f"nodes of {each.name} are of another class, too")
             self.of_node[each.first : each.last] = self.names.index(each.name)
         if (self.of_node < 0).any():
             first = int(np.flatnonzero(self.of_node < 0)[0])
-            raise InvalidInput("--node-class", f"node number {first} of {nodes} is of no class")
+            raise InvalidInput("replay.node_class", f"node number {first} of {nodes} is of no class")
 
     def on(self, each: TrainingJob) -> OnClasses:
         """How the job runs on each class: by its own curves, else by the classes' speeds."""

@@ -274,7 +274,7 @@ def _html_table(rows: list[list[str]], caption: str) -> str:
 def _calibrated(answer: Replay) -> str:
     """What is to be expected of a real daemon; where nothing was measured, that it is not known."""
     words = calibrated(answer) or (
-        "Not calibrated: what a real daemon trains beside a replay has not been measured here (--calibration)."
+        "Not calibrated: what a real daemon trains beside a replay has not been measured here (replay.calibration)."
     )
     return f'<p id="calibrated">{html.escape(words)}</p>'
 
@@ -345,7 +345,7 @@ def _origin(answer: Replay, origin: Origin) -> list[tuple[str, str]]:
     units = (
         "nodes, by the names that the log gives" if named
         else "nodes as counted from the log, which says on how many processors a job ran and not on which nodes "
-        "(--procs-per-node, --nodes)"
+        "(replay.procs_per_node, --nodes)"
     )  # fmt: skip
     rows = [("training jobs", origin.mix), ("command", origin.command), ("version", origin.version)]
     return [("counted in", units), ("seed", str(origin.seed)), *((what, value) for what, value in rows if value)]

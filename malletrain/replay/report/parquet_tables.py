@@ -32,7 +32,7 @@ def require_pyarrow(option: str) -> None:
         InvalidInput: pyarrow is not installed; names `option`, and what to install.
     """
     if find_spec("pyarrow") is None:
-        raise InvalidInput(option, f"parquet needs pyarrow: {pip_install('parquet')}, or --tables csv")
+        raise InvalidInput(option, f'parquet needs pyarrow: {pip_install("parquet")}, or replay.tables = "csv"')
 
 
 def write_table(path: Path, table: ColumnTable) -> None:

@@ -84,7 +84,7 @@ def promise_curve(
         InvalidInput: the log has no jobs (node events), or none in the part that reserves are learnt from.
     """
     if not isinstance(log, JobRecords):
-        raise InvalidInput("--promise", "a log of node events has no main jobs: give one of sacct, or SWF")
+        raise InvalidInput("replay.promise", "a log of node events has no main jobs: give one of sacct, or SWF")
     refill_s = REFILL_LOOK_S + reaction.epilog_s
     every = demands(_arrivals(log, procs_per_node), refill_s)
     at = [each.at for each in every]
@@ -92,7 +92,7 @@ def promise_curve(
     bounds = sorted({*bounds_s, *(() if promise.p95_s is None else (promise.p95_s,))})
     begin = trace.start + min(LEARNT_S, trace.seconds / 2)
     if not bisect_left(at, begin):
-        raise InvalidInput("--promise", "no job was submitted in the part of the log that reserves are learnt from")
+        raise InvalidInput("replay.promise", "no job was submitted where the log teaches reserves")
     idle, _ = trace.counts()
     hours = np.unique(np.linspace(begin, max(begin, trace.end - 3600.0), MAX_HOURS) // 3600 * 3600.0).tolist()
     reserve, left, weight = [0.0] * len(bounds), [0.0] * len(bounds), [0.0, 0.0]

@@ -59,7 +59,7 @@ def selected(nodes: dict[str, MachineNode], partitions: Collection[str], gpu: st
     for name in partitions:
         if name not in known:
             raise InvalidInput(
-                "--partition", f"no node is in {name!r}; there are: {', '.join(sorted(known)) or 'none'}"
+                "replay.partition", f"no node is in {name!r}; there are: {', '.join(sorted(known)) or 'none'}"
             )
     found = frozenset(
         name
@@ -67,7 +67,7 @@ def selected(nodes: dict[str, MachineNode], partitions: Collection[str], gpu: st
         if (not partitions or node.partitions & set(partitions)) and (gpu is None or _has_gpu(node.gres, gpu))
     )
     if not found:
-        raise InvalidInput("--gpu", f"no node has GPUs of type {gpu!r}")
+        raise InvalidInput("replay.gpu", f"no node has GPUs of type {gpu!r}")
     return found
 
 

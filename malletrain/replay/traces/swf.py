@@ -105,12 +105,12 @@ def read_swf(lines: Lines, tally: Tally) -> JobRecords:
     if max_nodes <= 0 or max_procs <= 0:
         tally.warn(
             "The header lacks MaxNodes or MaxProcs: idle nodes are counted in processors; give --nodes and "
-            "--procs-per-node."
+            "replay.procs_per_node."
         )
     if nodes and per_node and max_nodes and max_procs % max_nodes:
         tally.warn(
             f"{max_procs:,} processors on {max_nodes:,} nodes do not divide evenly: taken as {nodes:,} nodes of "
-            f"{per_node}. Say it better with --nodes and --procs-per-node."
+            f"{per_node}. Say it better with --nodes and replay.procs_per_node."
         )
     empty_i, empty_l = np.empty(0, np.int32), np.empty(0, np.int64)
     return JobRecords(

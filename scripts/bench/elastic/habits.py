@@ -16,7 +16,8 @@ import sys
 import tempfile
 from pathlib import Path
 
-from tests.script_check.test_corpus import HABITS, REFUSED, RIGHT, ROOT, STATISTICAL, VERDICTS, WRONG
+from tests.elastic.habit_kinds import REFUSED, RIGHT, STATISTICAL, VERDICTS, WRONG
+from tests.script_check.test_corpus import HABITS, ROOT
 
 PAGE = ROOT / "docs" / "reference" / "habits.md"
 HEAD = "| Habit | Is | Found by | Said |\n|---|---|---|---|\n"

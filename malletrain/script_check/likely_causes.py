@@ -1,0 +1,241 @@
+"""Where a script that trains otherwise at another size may depend on how samples lie on workers: rules over the text
+of the lines that it has executed, each for one kind of habit. They are asked only once a difference is found, and say
+where to look, not what is certain."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from malletrain.script_check.carried_names import carried_names
+from malletrain.script_check.script_scopes import parsed
+
+#: A worker draws these for itself.
+_DRAWS = frozenset(
+    {
+        "rand", "randn", "randint", "randperm", "rand_like", "randn_like", "randint_like", "normal_", "uniform_",
+        "bernoulli", "bernoulli_", "multinomial", "random", "choice", "choices", "sample", "rsample", "permutation",
+        "uniform", "beta", "gumbel_softmax",
+    }
+)  # fmt: skip
+
+_STATISTICS = frozenset({"std", "var", "cov", "corrcoef", "quantile", "median", "batch_norm", "var_mean", "std_mean"})
+_ORDERED = frozenset({"topk", "sort", "argsort", "kthvalue", "cdist", "pdist", "roll", "amax", "amin", "outer"})
+_ROOTS = frozenset({"sqrt", "log", "exp", "norm", "logsumexp", "reciprocal"})
+_CLOCKS = frozenset({"time", "monotonic", "perf_counter", "time_ns", "now", "process_time"})
+_MEANS = frozenset({"mean", "mse_loss", "cross_entropy", "nll_loss", "l1_loss", "smooth_l1_loss"})
+_LOSSES = _MEANS | {"binary_cross_entropy", "binary_cross_entropy_with_logits", "BCEWithLogitsLoss", "NLLLoss"}
+_COMPARED = ast.Gt | ast.Lt | ast.GtE | ast.LtE | ast.NotEq
+
+
+@dataclass(frozen=True, slots=True)
+class LikelyCause:
+    """A line of the script, its text, and what in it may depend on the workers."""
+
+    line: int
+    text: str
+    why: str
+
+
+def likely_causes(text: str, lines: Collection[int], *, joined: bool) -> list[LikelyCause]:
+    """The likely causes of a difference, the likeliest first; nothing where no rule knows one.
+
+    Args:
+        text: of the script.
+        lines: that it has executed since its session was made.
+        joined: whether what differs begins where workers join, and not with the same workers from the start.
+    """
+    tree = parsed(text)
+    if tree is None:
+        return []
+    rows, masks = text.splitlines(), _masks(tree)
+    kept = [(each.line, f"a worker that joins begins {each.name} anew: s.state keeps it") for each in _carried(text)]
+    found: list[tuple[int, str]] = []
+    nodes = [node for node in ast.walk(tree) if getattr(node, "lineno", 0) in lines]
+    rules = (*_OF_JOINING, *_OF_SIZE) if joined else (*_OF_SIZE, *_OF_JOINING)
+    for why, rule in rules:
+        found += [(node.lineno, why) for node in nodes if isinstance(node, ast.expr | ast.stmt) and rule(node, masks)]
+    found = [*kept, *found] if joined else [*found, *kept]
+    causes: dict[int, LikelyCause] = {}
+    for line, why in found:
+        if line in lines and line not in causes:
+            causes[line] = LikelyCause(line, rows[line - 1].strip(), why)
+    return list(causes.values())
+
+
+def _carried(text: str) -> list[Any]:
+    return sorted({each for names in carried_names(text).values() for each in names}, key=lambda each: each.line)
+
+
+# --- what a node is -----------------------------------------------------------------------------------------------
+
+
+def _called(node: ast.AST) -> str:
+    """The last name of what a node calls; "" if it is no call."""
+    function = node.func if isinstance(node, ast.Call) else None
+    return function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", "")
+
+
+def _inner(node: ast.AST) -> Iterator[ast.AST]:
+    return ast.walk(node)
+
+
+def _masks(tree: ast.Module) -> frozenset[str]:
+    """Names that are made by comparing: which rows or elements count."""
+    return frozenset(
+        target.id
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Compare)
+        if isinstance(node.value.ops[0], _COMPARED)
+        for target in node.targets
+        if isinstance(target, ast.Name)
+    )
+
+
+def _draws(node: ast.AST, _: frozenset[str]) -> bool:
+    return _called(node) in _DRAWS
+
+
+def _own_count(node: ast.AST, masks: frozenset[str]) -> bool:
+    """A mean over what a mask leaves, over targets that count, or by class weights."""
+    if isinstance(node, ast.Subscript):
+        return isinstance(node.slice, ast.Compare) or (isinstance(node.slice, ast.Name) and node.slice.id in masks)
+    if not isinstance(node, ast.Call):
+        return False
+    weighted = {"weight", "ignore_index", "pos_weight"} & {each.arg or "" for each in node.keywords}
+    if _called(node).lower().replace("loss", "_loss").replace("__", "_") in _LOSSES or _called(node) in _LOSSES:
+        return bool(weighted) or (_called(node) in ("cross_entropy", "nll_loss") and len(node.args) > 2)
+    names = {each.id for each in _inner(node) if isinstance(each, ast.Name)}
+    return _called(node) in ("masked_fill", "masked_select") or (
+        _called(node) in ("div", "sum") and bool(names & masks)
+    )
+
+
+def _own_sum(node: ast.AST, _: frozenset[str]) -> bool:
+    """A sum over samples, or one that is divided by a number."""
+    if isinstance(node, ast.keyword) or not isinstance(node, ast.Call | ast.BinOp):
+        return False
+    if isinstance(node, ast.BinOp):
+        return isinstance(node.op, ast.Mult | ast.Div) and any(
+            _called(each) == "len" for each in (node.left, node.right, *_factors(node.left))
+        )
+    sums = any(
+        each.arg == "reduction" and isinstance(each.value, ast.Constant) and each.value.value == "sum"
+        for each in node.keywords
+    )
+    of_each = any(isinstance(each, ast.Constant) and each.value == "none" for each in _inner(node.func))
+    return sums or (_called(node) == "sum" and of_each)
+
+
+def _factors(node: ast.AST) -> list[ast.AST]:
+    return [node.left, node.right] if isinstance(node, ast.BinOp) else []
+
+
+def _statistic(node: ast.AST, _: frozenset[str]) -> bool:
+    """A statistic over the rows."""
+    if _called(node) in _STATISTICS:
+        return True
+    if _called(node) not in ("mean", "sum", "softmax", "normalize") or not isinstance(node, ast.Call):
+        return False
+    over = [*node.args, *(each.value for each in node.keywords if each.arg in ("dim", "axis"))]
+    return any(isinstance(each, ast.Constant) and each.value == 0 and each.value is not False for each in over[:2])
+
+
+def _compares(node: ast.AST, _: frozenset[str]) -> bool:
+    """Rows that are compared with, or chosen among, each other."""
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.MatMult):
+        right = node.right
+        while isinstance(right, ast.Call | ast.BinOp):
+            right = right.func if isinstance(right, ast.Call) else right.left
+        return isinstance(right, ast.Attribute) and right.attr in ("T", "mT", "t", "transpose")
+    return _called(node) in _ORDERED
+
+
+def _root(node: ast.AST, _: frozenset[str]) -> bool:
+    """A function of a mean: the mean of its parts is another one."""
+    of_loss = (
+        isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and _called(node.func.value) in _MEANS
+    )
+    power = isinstance(node, ast.BinOp) and isinstance(node.op, ast.Pow) and _called(node.left) in _MEANS
+    return power or (of_loss and _called(node) in _ROOTS)
+
+
+def _item(node: ast.AST, _: frozenset[str]) -> bool:
+    """A number of this worker's samples that decides further on: divides, multiplies or is compared."""
+    if not isinstance(node, ast.BinOp | ast.Compare):
+        return False
+    return any(_called(each) == "item" for each in _inner(node))
+
+
+def _hook(node: ast.AST, _: frozenset[str]) -> bool:
+    return _called(node).startswith("register_") and "hook" in _called(node)
+
+
+def _inner_gradient(node: ast.AST, _: frozenset[str]) -> bool:
+    return _called(node) == "grad" and isinstance(node, ast.Call) and bool(node.args)
+
+
+def _other_data(node: ast.AST, _: frozenset[str]) -> bool:
+    return _called(node) == "next"
+
+
+def _keeps(node: ast.AST, _: frozenset[str]) -> bool:
+    """A value that follows from its own last one, and is no plain count."""
+    if _called(node) in ("lerp_", "index_add_", "index_copy_", "extend", "appendleft") and isinstance(node, ast.Call):
+        return True
+    if isinstance(node, ast.AugAssign):
+        return not isinstance(node.value, ast.Constant)
+    if not isinstance(node, ast.Assign) or isinstance(node.value, ast.Name | ast.Constant):
+        return False
+    target = ast.unparse(node.targets[0])
+    return any(isinstance(each, ast.Name | ast.Attribute | ast.Subscript) and ast.unparse(each) == target
+               for each in _inner(node.value))  # fmt: skip
+
+
+def _changes_data(node: ast.AST, _: frozenset[str]) -> bool:
+    """The data set, its labels, or its order."""
+    targets = (
+        node.targets if isinstance(node, ast.Assign) else [node.target] if isinstance(node, ast.AugAssign) else []
+    )
+    of_data = any(
+        isinstance(each, ast.Attribute | ast.Subscript) and "data" in ast.unparse(each).lower() for each in targets
+    )
+    given = node.args if isinstance(node, ast.Call) and _called(node) == "shuffle" else []
+    return of_data or any("data" in ast.unparse(each).lower() for each in given)
+
+
+def _clock(node: ast.AST, _: frozenset[str]) -> bool:
+    return _called(node) in _CLOCKS and isinstance(node, ast.Call) and not node.args
+
+
+def _renews(node: ast.AST, _: frozenset[str]) -> bool:
+    return _called(node) in ("load_state_dict", "deepcopy", "update_parameters")
+
+
+_Rule = tuple[str, Callable[[ast.AST, frozenset[str]], bool]]
+
+#: What depends on the part of a batch that a worker has.
+_OF_SIZE: tuple[_Rule, ...] = (
+    ("rows are compared with those of this worker's part of the batch alone: s.gather() has all", _compares),
+    ("a mean over this worker's own count: s.step(weight=...) says over how much", _own_count),
+    ("a root or another function of a mean: the mean over workers is another one", _root),
+    ("a statistic over this worker's part of the batch: s.gather(), or virtual_shards=N", _statistic),
+    ('a sum over samples, or a mean with a factor: the session takes means, or reduction="sum"', _own_sum),
+    ("an own number of this worker's samples decides: s.agree() makes it everyone's", _item),
+    ("a hook changes gradients before they are summed over workers: do it after backward()", _hook),
+    ("gradients of this worker's samples alone: see s.inner_loop()", _inner_gradient),
+    ("other data, which each worker reads by itself", _other_data),
+    ("random numbers, which depend on the worker: draw them in the data set's __getitem__", _draws),
+)
+
+#: What a worker that joins has missed.
+_OF_JOINING: tuple[_Rule, ...] = (
+    ("the data set is changed while training goes on: by s.epoch, or in s.when_joining()", _changes_data),
+    ("an own generator: a worker that joins begins it anew; s.state keeps it", _draws),
+    ("what is kept from step to step is this worker's own: s.state, or s.track(...)", _keeps),
+    ("made anew between steps: a worker that joins has missed it; s.track(...)", _renews),
+    ("what is read from one step to the next begins anew on a worker that joins", _other_data),
+    ("a clock decides: use s.steps_done or s.epoch", _clock),
+)

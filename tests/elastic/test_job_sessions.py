@@ -1,0 +1,106 @@
+"""Several sessions in a job's script: folds and stages are those of a static run, whatever joins and is lost."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from malletrain.domain.event import EventKind
+from tests.elastic.coordinator import HERE, Coordinator, Forked, Pod, outside_slurm, running
+from tests.elastic.digits import assert_equal
+from tests.waiting import wait_until
+
+SCRIPT = str(HERE / "train_folds.py")
+SESSIONS, STEPS = 4, 30
+
+
+def steps(directory: Path, task: int | str) -> list[dict[str, Any]]:
+    path = directory / f"steps-{task}"
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+
+def in_session(directory: Path, task: int, number: int) -> int:
+    return sum(line["session"] == number for line in steps(directory, task))
+
+
+@pytest.fixture(scope="module")
+def static(tmp_path_factory: pytest.TempPathFactory) -> dict[str, torch.Tensor]:
+    home = tmp_path_factory.mktemp("static")
+    log = home / "log"
+    assert Forked(outside_slurm(MALLETRAIN_TEST_DIR=str(home)), log, [SCRIPT]).wait(120) == 0, log.read_text()
+    found: dict[str, torch.Tensor] = torch.load(home / "final-alone.pt")
+    return found
+
+
+def assert_complete(
+    daemon: Coordinator, home: Path, tasks: list[int], static: dict[str, torch.Tensor], *, all_lost: bool = False
+) -> None:
+    assert len(daemon.seen(EventKind.JOB_COMPLETED)) == 1
+    assert not daemon.seen(EventKind.JOB_FAILED)
+    for task in tasks:
+        assert_equal(torch.load(home / f"final-{task}.pt"), static, 1e-12)
+    made = Counter((line["session"], line["step"]) for task in (0, 1, 2, 3) for line in steps(home, task))
+    assert len(made) == SESSIONS * 20, "no step is lost"
+    mains = [line.split()[0] for line in (home / "mains").read_text().splitlines()]
+    assert sorted(set(mains)) == [str(number) for number in range(SESSIONS)], "the main worker's part is done"
+    assert all_lost or len(mains) == SESSIONS, "the main worker's part is done once"
+
+
+def main_of(directory: Path, task: int) -> bool:
+    return f"1 {task}" in (directory / "mains").read_text().splitlines()
+
+
+def begin(daemon: Coordinator, pod: Pod, *options: str) -> None:
+    for task in (0, 1):
+        pod.spawn(daemon.url, task, [SCRIPT, *options])
+
+
+def test_folds_on_two_workers_with_a_join_and_a_kill(tmp_path: Path, static: dict[str, torch.Tensor]) -> None:
+    with running(tmp_path) as (daemon, pod):
+        begin(daemon, pod, "--slow-in", "1")
+        daemon.wait_world([0, 1])
+        wait_until(lambda: in_session(tmp_path, 0, 1) >= 1, 60, "a step of the second fold")
+        pod.spawn(daemon.url, 2, [SCRIPT, "--slow-in", "1"])
+        wait_until(lambda: in_session(tmp_path, 2, 1) >= 1, 60, "a step of the newcomer")
+        assert not in_session(tmp_path, 2, 0), "it passes over the first fold"
+        pod.kill(1)
+        daemon.wait_world([0, 2])
+        (tmp_path / "go").touch()
+        assert pod.wait(0) == pod.wait(2) == 0, pod.logs()
+        assert_complete(daemon, tmp_path, [0, 2], static)
+
+
+def test_the_main_worker_is_lost_between_two_sessions(tmp_path: Path, static: dict[str, torch.Tensor]) -> None:
+    with running(tmp_path) as (daemon, pod):
+        begin(daemon, pod, "--die-after", "1")
+        ends = {task: pod.wait(task) for task in (0, 1)}
+        assert sorted(ends.values()) == [-9, 0], pod.logs()
+        assert_complete(daemon, tmp_path, [task for task, status in ends.items() if not status], static)
+
+
+def test_the_main_worker_is_lost_after_the_last_session(tmp_path: Path, static: dict[str, torch.Tensor]) -> None:
+    """Another one completes the job."""
+    with running(tmp_path) as (daemon, pod):
+        begin(daemon, pod, "--die-after", "3")
+        ends = {task: pod.wait(task) for task in (0, 1)}
+        assert sorted(ends.values()) == [-9, 0], pod.logs()
+        assert_complete(daemon, tmp_path, [task for task, status in ends.items() if not status], static)
+
+
+def test_all_are_lost_and_the_job_goes_on_in_its_session(tmp_path: Path, static: dict[str, torch.Tensor]) -> None:
+    with running(tmp_path) as (daemon, pod):
+        begin(daemon, pod, "--die-after", "1", "--slow-in", "2")
+        wait_until(lambda: (tmp_path / "died").exists(), 60, "the first loss")
+        (other,) = (task for task in (0, 1) if not main_of(tmp_path, task))
+        wait_until(lambda: in_session(tmp_path, other, 2) >= 1, 60, "a step of the third fold")
+        pod.kill(other)
+        pod.spawn(daemon.url, 2, [SCRIPT])
+        assert pod.wait(2) == 0, pod.logs()
+        assert not in_session(tmp_path, 2, 0) and not in_session(tmp_path, 2, 1)
+        assert_complete(daemon, tmp_path, [2], static, all_lost=True)
+    assert not list(tmp_path.glob(".malletrain/*")), "what was saved is removed"
