@@ -13,6 +13,7 @@ from string import ascii_letters
 
 import click
 
+from malletrain.wire.job_columns import JOB_COLUMNS, JobColumn, count, node_words, pause, progress, rate, size_words
 from malletrain.wire.rows import EventRow, JobRow, NodeRow, PilotRow, PoolRow, StatusRow, UsageRow
 
 
@@ -157,20 +158,23 @@ def letter(job: int) -> str:
 
 
 def jobs(rows: Sequence[JobRow], *, width: int = 120) -> list[Line]:
-    """A table of jobs."""
+    """A table of jobs: their number and letter, the columns declared in `malletrain.wire.job_columns`, and why."""
     cells = [
         (
-            (Span(str(row.id)), job_block(row.id), Span(row.name[:24]), Span(row.user)),
-            (Span(row.phase, color=_PHASE_COLORS.get(row.phase)), Span(node_words(row)), Span(size_words(row))),
-            (Span(rate(row.rate)), Span(progress(row)), Span(str(row.resizes)), Span(pause(row.mean_pause_s))),
-            (Span(row.reason, dim=True),),
+            Span(str(row.id)),
+            job_block(row.id),
+            *(Span(each.words(row), color=_color_of(each, row)) for each in JOB_COLUMNS),
+            Span(row.reason, dim=True),
         )
         for row in rows
     ]
-    head = ("JOB", "", "NAME", "USER", "PHASE", "NODES", "SIZES", "RATE", "SAMPLES", "RESIZES", "PAUSE", "WHY")
-    return table(
-        head, [tuple(span for group in row for span in group) for row in cells], right={0, 7, 8, 9, 10}, width=width
-    )
+    head = ("JOB", "", *(each.head for each in JOB_COLUMNS), "WHY")
+    right = {0, *(at for at, each in enumerate(JOB_COLUMNS, start=2) if each.number)}
+    return table(head, cells, right=right, width=width)
+
+
+def _color_of(column: JobColumn, row: JobRow) -> str | None:
+    return _PHASE_COLORS.get(row.phase) if column.head == "PHASE" else None
 
 
 def job(row: JobRow, *, now: float, zone: tzinfo | None = None) -> list[Line]:
@@ -266,52 +270,11 @@ def table(
     return lines
 
 
-def node_words(row: JobRow) -> str:
-    """Nodes that train, and those that warm up or leave beside them."""
-    more = row.nodes - row.members
-    return f"{row.members}{more:+d}" if more else str(row.members)
-
-
-def size_words(row: JobRow) -> str:
-    """The sizes that a job permits."""
-    if row.sizes:
-        return ",".join(str(size) for size in row.sizes)
-    return str(row.min_nodes) if row.min_nodes == row.max_nodes else f"{row.min_nodes}-{row.max_nodes}"
-
-
 def check_words(row: JobRow) -> str:
     """Whether a job's script trains alike at every size, and why."""
     if row.trusted:
         return "none: --trust"
     return ": ".join(filter(None, (row.check_verdict, row.check_text)))
-
-
-def progress(row: JobRow) -> str:
-    """Samples trained, of how many where that is known."""
-    if row.total_samples:
-        return f"{count(row.samples)}/{count(row.total_samples)} ({100 * row.samples / row.total_samples:.0f}%)"
-    return count(row.samples)
-
-
-def rate(samples_per_s: float) -> str:
-    """Samples a second, or a dash."""
-    return f"{count(samples_per_s)}/s" if samples_per_s > 0 else "-"
-
-
-def pause(seconds: float | None) -> str:
-    """A stall, in seconds with two digits behind the point."""
-    return "-" if seconds is None else f"{seconds:.2f} s"
-
-
-def count(number: float) -> str:
-    """A count in three digits: 999, 1.23k, 45.6M."""
-    for unit in ("", "k", "M", "G", "T"):
-        if abs(number) < 999.5 or unit == "T":
-            break
-        number /= 1000
-    if not unit and number == int(number):
-        return str(int(number))
-    return f"{number:.{2 if abs(number) < 9.995 else 1 if abs(number) < 99.95 else 0}f}{unit}"
 
 
 def duration(seconds: float) -> str:

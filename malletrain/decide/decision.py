@@ -11,7 +11,7 @@ from malletrain.decide.holes import Holes, find_holes, pilot_limit_s
 from malletrain.decide.learn_and_size import Sizing, learn_and_size
 from malletrain.decide.multi_node_pilots import task_groups, with_co_allocated
 from malletrain.decide.must_leave import leave_what_must
-from malletrain.decide.pilot_width import LEAST_STAY_S, narrowest_start, outgrown, pilot_width
+from malletrain.decide.pilot_width import make_room, pilot_width
 from malletrain.decide.placement import place, rank, unfit_nodes
 from malletrain.decide.promise.cycle_ahead import can_wait, completes_in_cycle
 from malletrain.decide.promise.emptied_nodes import emptied_nodes
@@ -213,18 +213,14 @@ def _make_room(draft: Draft, inputs: Inputs) -> None:
     ]
     lacking = [max(0, min(_most_useful(v) - len(draft.staying[v.job.id]), v.held_count)) for v in growing]
     waiting = [len(group) for group in task_groups(draft.free, draft.width, inputs.snapshot)]
-    draft.narrowest = narrowest_start(waiting, lacking, room, draft.width)
     tasks: dict[str, list[Pilot]] = {}
     for pilot in (pilot for pilots in draft.staying.values() for pilot in pilots):
         tasks.setdefault(pilot.task, []).append(pilot)
-    staid = [
-        (len(pilots), since, min(pilot.node for pilot in pilots), task)
+    there = [
+        (len(pilots), pilots[0].started_at or pilots[0].since, min(p.node for p in pilots), task)
         for task, pilots in tasks.items()
-        if inputs.now - (since := pilots[0].started_at or pilots[0].since) >= LEAST_STAY_S
     ]
-    staid.sort()
-    leaving_tasks = outgrown([width for width, *_ in staid], waiting, lacking, room, draft.width)
-    going = frozenset(task for *_, task in staid[:leaving_tasks])
+    draft.narrowest, going = make_room(there, waiting, lacking, room, draft.width, inputs.now)
     if not going:
         return
     why = f"at most {inputs.rules.max_pilots} pilots: it makes room for one of up to {draft.width} nodes"

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from operator import is_
@@ -323,23 +323,24 @@ def _doubt(known: JobKnowledge, size: int) -> float:
     return known.fit.noise / math.sqrt(windows) if known.fit and windows else 0.0
 
 
+def loss_of_one(throughput: Callable[[int], float], size: int, least: int) -> float:
+    """What a job of `size` nodes trains less with one of them; all of it where that is below its `least`."""
+    return throughput(size) - (throughput(size - 1) if size > least else 0.0)
+
+
 def harvested(view: JobView) -> tuple[HarvestedNode, ...]:
     """The nodes of the job's staying pilots, each with the speed-up that it loses without it.
 
     The last nodes of a job are cheaper than its first: the n-th pilot to go costs O(k-n+1) - O(k-n) over O(1),
     times the job's weight, and a job cut below its minimum loses all that it has.
     """
-    found: list[HarvestedNode] = []
     curve = (view.curve or Curve.linear(view.job.max_nodes)).over_one()
     # The pilots that end soonest are the first to go.
     pilots = sorted(view.staying, key=lambda p: (p.started_at is not None, p.ends_at or 0.0, p.node, p.id))
-    size = len(pilots)
-    for pilot in pilots:
-        left = size - 1
-        kept = curve.throughput(left) if left >= view.job.min_nodes else 0.0
-        cost = view.job.weight * (curve.throughput(size) - kept)
-        found.append(HarvestedNode(pilot.node, pilot.id, view.job.id, cost))
-        size = left
+    lost = (loss_of_one(curve.throughput, size, view.job.min_nodes) for size in range(len(pilots), 0, -1))
+    found = [
+        HarvestedNode(p.node, p.id, view.job.id, view.job.weight * cost) for p, cost in zip(pilots, lost, strict=True)
+    ]
     if view.co_allocated:
         # A node of a task that holds several is given up with all of them.
         costs = {each.pilot: each.cost for each in found}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from malletrain.decide.entitlement.budgets import affordable_nodes, job_budget_left_s
 from malletrain.decide.rules import Rules
 from malletrain.domain.event import JobCancelled, JobFailed
-from malletrain.domain.job import JobPhase, JobView, MalleableJob, PilotPhase
+from malletrain.domain.job import JobPhase, JobView, MalleableJob
 from malletrain.domain.output_files import output_file
 from malletrain.domain.snapshot import SlurmState
 
@@ -36,9 +36,14 @@ def termination(view: JobView, rules: Rules, spent_s: float = 0.0) -> tuple[JobC
             f"{view.failures} pilots in a row ended before their worker was ready ({last.reason}): "
             f"see {_output(view.job, last.task)}"
         )
-    if any(p.phase is not PilotPhase.ENDED for p in view.pilots.values()):
+    if view.active or view.held_count * rules.max_nodes >= max(1, view.job.min_nodes):
         return None
     tasks = [p for p in view.pilots.values() if not p.is_part]
+    if view.held_count:  # only a living worker can submit more
+        return JobFailed(), (
+            f"{view.held_count} of its {len(tasks)} tasks are left, too few for its fewest nodes, "
+            f"{view.job.min_nodes}: submit it again, and it goes on from its last save"
+        )
     last = max(tasks, key=lambda pilot: pilot.since)
     if last.ended_as is SlurmState.CANCELLED:  # (an earlier one may have been cancelled for itself)
         return JobCancelled(), "its array was cancelled in Slurm"

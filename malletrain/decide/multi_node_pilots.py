@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from malletrain.decide.pilot_width import growth_sizes
+from malletrain.decide.pilot_width import task_numbers, tasks_kept, unbroken_sizes, widths_of
 from malletrain.domain.decision import Action, Hole, LeaveCause, LeavePilot, RecyclePilot
 from malletrain.domain.job import JobView, Pilot, PilotPhase, task_of
 from malletrain.domain.snapshot import Snapshot
@@ -63,17 +63,12 @@ def task_groups(holes: Sequence[Hole], most: int, snapshot: Snapshot) -> list[tu
     """
     if most <= 1:
         return [(hole,) for hole in holes]
-    open_groups: dict[tuple[object, ...], list[Hole]] = {}
-    groups: list[list[Hole]] = []
-    for hole in holes:
-        node = snapshot.node[hole.node]
-        alike = hole.until, node.cpus, node.memory_mib, node.gres, node.features
-        group = open_groups.get(alike)
-        if group is None or len(group) >= most:
-            group = open_groups[alike] = []
-            groups.append(group)
-        group.append(hole)
-    return [tuple(group) for group in groups]
+    nodes = (snapshot.node[hole.node] for hole in holes)
+    alike = ((h.until, n.cpus, n.memory_mib, n.gres, n.features) for h, n in zip(holes, nodes, strict=True))
+    groups: dict[int, list[Hole]] = {}
+    for hole, number in zip(holes, task_numbers(alike, most), strict=True):
+        groups.setdefault(number, []).append(hole)
+    return [tuple(group) for group in groups.values()]
 
 
 def whole_sizes(
@@ -84,26 +79,16 @@ def whole_sizes(
     `sizes` as it is where no task holds several nodes and none is to."""
     if width <= 1 and not any(pilot.is_part for pilot in pilots):
         return sizes
-    held = len(pilots)
-    kept = {0}
-    for own in _widths(pilots).values():
-        kept |= {size + own for size in kept}
-    below = (size for size in sorted(kept) if least <= size <= min(held, most) and (not sizes or size in sizes))
-    allowed = (*below, *growth_sizes(held, least, most, width, sizes, narrowest))
+    widths = widths_of(pilot.task for pilot in pilots)
     # An empty tuple would mean any size: this one is no size at all.
-    return allowed or (0,)
+    return unbroken_sizes(tuple(widths.values()), least, most, width, sizes, narrowest) or (0,)
 
 
 def keep_whole_tasks(ranked: Sequence[Pilot], size: int) -> tuple[Pilot, ...]:
     """Of `ranked`, best first, pilots for at most `size` nodes, as many as can be without breaking up a task."""
     if not any(pilot.is_part for pilot in ranked):
         return tuple(ranked[:size])
-    reached: dict[int, tuple[str, ...]] = {0: ()}
-    for task, width in _widths(ranked).items():
-        for nodes in sorted(reached, reverse=True):
-            if nodes + width <= size and nodes + width not in reached:
-                reached[nodes + width] = (*reached[nodes], task)
-    kept = set(reached[max(reached)])
+    kept = tasks_kept((pilot.task for pilot in ranked), size)
     return tuple(pilot for pilot in ranked if pilot.task in kept)
 
 
@@ -157,10 +142,3 @@ def _same(action: LeavePilot | RecyclePilot, other: Pilot, reason: str) -> Actio
     if isinstance(action, LeavePilot):
         return replace(action, pilot=other.id, node=other.node, reason=reason)
     return replace(action, pilot=other.id, node=other.node, reason=reason, unstarted="")
-
-
-def _widths(pilots: Iterable[Pilot]) -> dict[str, int]:
-    widths: dict[str, int] = {}
-    for pilot in pilots:
-        widths[pilot.task] = widths.get(pilot.task, 0) + 1
-    return widths

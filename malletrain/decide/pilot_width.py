@@ -6,13 +6,20 @@ number leaves. Narrow ones follow the main queue more closely: a pilot gives its
 are fewer nodes than pilots may be, each holds one; beyond that all are equally wide, and jobs grow by whole pilots.
 Were jobs to grow by single nodes, each step would take a pilot of the cap, and the cap would leave most nodes idle
 (docs/figures.md, "Caps on pilots").
+
+All here is over plain values: decisions and the fast engine of replay call the same functions.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from itertools import takewhile
+from typing import TypeVar
+
+#: Nodes and tasks go by name in decisions, by number in replay.
+Name = TypeVar("Name", int, str)
+Task = TypeVar("Task", bound=Hashable)
 
 #: Widths that pilots have, in nodes. Few, and at most a quarter apart: a width that follows each node that comes or
 #: goes would move the sizes of all jobs with it.
@@ -54,6 +61,59 @@ def pilot_width(held: int, free: int, pilots: int, *, max_pilots: int, max_start
     return min(max_nodes, next((width for width in WIDTHS if width >= least), max_nodes))
 
 
+def make_room(
+    pilots: Iterable[tuple[int, float, Name, Name]],
+    free: Sequence[int],
+    lacking: Sequence[int],
+    room: int,
+    width: int,
+    now: float,
+) -> tuple[int, list[Name]]:
+    """The fewest nodes of a pilot that starts now, and the tasks that leave so that wider ones can start: the
+    narrowest first, then those that are there longest; none that is new.
+
+    `pilots`: of each its nodes, since when it is there (Unix seconds), its first node and its task; the rest as in
+    `outgrown`.
+    """
+    staid = sorted(pilot for pilot in pilots if now - pilot[1] >= LEAST_STAY_S)
+    going = outgrown([held for held, *_ in staid], free, lacking, room, width)
+    return narrowest_start(free, lacking, room, width), [task for *_, task in staid[:going]]
+
+
+def task_numbers(alike: Iterable[Hashable], most: int) -> list[int]:
+    """For each node, best first, the number of its task-to-be, in the order of each one's first node: nodes that are
+    `alike` come together, `most` of them at most."""
+    open_at: dict[Hashable, tuple[int, int]] = {}
+    found: list[int] = []
+    tasks = 0
+    for key in alike:
+        at, held = open_at.get(key, (-1, most))
+        if held >= most:
+            at, held, tasks = tasks, 0, tasks + 1
+        open_at[key] = at, held + 1
+        found.append(at)
+    return found
+
+
+def tasks_kept(tasks: Iterable[Task], size: int) -> set[Task]:
+    """Of the tasks of a job's nodes, best first, those that it keeps to hold at most `size` nodes, as many as can be,
+    without breaking one up."""
+    reached: dict[int, tuple[Task, ...]] = {0: ()}
+    for task, width in widths_of(tasks).items():
+        for nodes in sorted(reached, reverse=True):
+            if nodes + width <= size and nodes + width not in reached:
+                reached[nodes + width] = (*reached[nodes], task)
+    return set(reached[max(reached)])
+
+
+def widths_of(tasks: Iterable[Task]) -> dict[Task, int]:
+    """How many nodes each task holds, of the tasks of some nodes; in their order."""
+    widths: dict[Task, int] = {}
+    for task in tasks:
+        widths[task] = widths.get(task, 0) + 1
+    return widths
+
+
 def outgrown(widths: Sequence[int], free: Sequence[int], lacking: Sequence[int], room: int, width: int) -> int:
     """How many pilots, the narrowest first, leave so that wider ones can start in their places.
 
@@ -83,6 +143,19 @@ def _widest_starts(free: Sequence[int], lacking: Sequence[int], width: int) -> l
     if len(wanted) < len(free):
         wanted += sorted((most for most in lacking if most < width), reverse=True)
     return [min(pair) for pair in zip(sorted(free, reverse=True), wanted, strict=False)]
+
+
+def unbroken_sizes(
+    widths: Sequence[int], least: int, most: int, width: int, sizes: tuple[int, ...] = (), narrowest: int = 1
+) -> tuple[int, ...]:
+    """The sizes, ascending, that a job with tasks of these `widths` can take without breaking one up: sums of some of
+    them, and all of them and more tasks; the rest as in `growth_sizes`."""
+    sums = {0}
+    for own in widths:
+        sums |= {size + own for size in sums}
+    held = sum(widths)
+    below = (size for size in sorted(sums) if least <= size <= min(held, most) and (not sizes or size in sizes))
+    return (*below, *growth_sizes(held, least, most, width, sizes, narrowest))
 
 
 def growth_sizes(

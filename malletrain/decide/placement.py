@@ -40,6 +40,14 @@ def rank(hole: Hole, weight: int) -> tuple[float, int, float, str]:
     return -hole.until, -weight, hole.cohort or 0.0, hole.node
 
 
+def cohort_to_take(cohorts: Sequence[tuple[float | None, int]], own: Collection[float | None], wanted: int) -> int:
+    """Which of the cohorts, each with how many nodes it has, a job takes `wanted` nodes of: one that it has nodes of
+    (`own`), then the smallest that has enough, or the largest."""
+    places = [at for at, (cohort, _) in enumerate(cohorts) if cohort in own] or range(len(cohorts))
+    enough = [at for at in places if cohorts[at][1] >= wanted]
+    return min(enough, key=lambda at: cohorts[at][1]) if enough else max(places, key=lambda at: cohorts[at][1])
+
+
 def place(
     sizes: Mapping[int, int],
     jobs: Mapping[int, JobView],
@@ -221,9 +229,7 @@ class _Pool:
         near = {self._leaves[node] for node in beside if node in self._leaves}
         while len(taken) < wanted and self._fronts:
             front, left = self._fronts[0], wanted - len(taken)
-            known = [group for group in front if group[0].cohort in own]
-            enough = [group for group in known or front if len(group) >= left]
-            group = min(enough, key=len) if enough else max(known or front, key=len)
+            group = front[cohort_to_take([(group[0].cohort, len(group)) for group in front], own, left)]
             if self._leaves and left < len(group):
                 self._gather(group, left, near)
             taken += group[:left]

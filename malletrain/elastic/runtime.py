@@ -48,6 +48,7 @@ from malletrain.elastic.launch import job_sessions, worker_start
 from malletrain.elastic.launch.compile_cache import SHARED_VARIABLE
 from malletrain.elastic.launch.compiled_code import MIN_COMPILE_S, CompiledCode
 from malletrain.elastic.launch.failure_report import ENDED, FLUSH_TIMEOUT_S, FailureReporter, before_immediate_end
+from malletrain.elastic.launch.hang_watch import HangWatch
 from malletrain.elastic.launch.start_stages import StartStages
 from malletrain.elastic.link import standalone_record
 from malletrain.elastic.link.daemon_link import END_PATIENCE_S, Link
@@ -392,6 +393,7 @@ class Runtime:
         before = self._before
         if before is None or not before.in_world:  # else the others wait
             self._warm_up_in_pilot(self._pilot)
+        HangWatch(lambda: self.member.worker, self._rounds_so_far).start()
         self._connect(self._pilot)
         self.recovery.begin_session()
         try:
@@ -411,6 +413,9 @@ class Runtime:
             self._entered()
         else:
             self.lifecycle.begin()
+
+    def _rounds_so_far(self) -> int | None:
+        return None if self.member.finishing or self.passed else self.position.rounds
 
     def _warm_up_in_pilot(self, pilot: worker_start.PilotContext) -> None:
         if self._compiled is not None and self._compiled.fetch():

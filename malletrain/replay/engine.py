@@ -22,7 +22,8 @@ from time import perf_counter
 import numpy as np
 from numpy.typing import NDArray
 
-from malletrain.decide.pilot_width import LEAST_STAY_S, narrowest_start, outgrown, pilot_width
+from malletrain.decide.demand import loss_of_one
+from malletrain.decide.pilot_width import LEAST_STAY_S, make_room, pilot_width
 from malletrain.replay.cluster_trace import ClusterTrace
 from malletrain.replay.inputs.node_classes import ClassesOfNodes, ClassIdeal, ClassRates
 from malletrain.replay.options import NodeOrder, Options
@@ -547,8 +548,7 @@ class Engine:
     def _loss(self, j: int, size: int) -> float:
         """What job j on `size` nodes loses with one of them, in weighted speed-ups."""
         each = self.jobs[j]
-        left = each.curve.throughput(size - 1) if size - 1 >= each.job.min_nodes else 0.0
-        return each.job.weight * (each.curve.throughput(size) - left) / float(self.unit[j])
+        return each.job.weight * loss_of_one(each.curve.throughput, size, each.job.min_nodes) / float(self.unit[j])
 
     def _widen(self, nodes: int) -> None:
         """How wide pilots that start now are, where `nodes` nodes can be held."""
@@ -572,16 +572,15 @@ class Engine:
             return
         waiting = np.unique(self._tasks.groups(free, self._alike()), return_counts=True)[1].tolist()
         lacking = [max(0, self._most_useful[j] - int(self.held[j])) for j in self.live]
-        self._tasks.narrowest = narrowest_start(waiting, lacking, room, self._tasks.width)
         stays_since = self.started[held]
-        staid = held[stays_since <= self.now - LEAST_STAY_S]
         others = stays_since[stays_since > self.now - LEAST_STAY_S]
         self._room_at = float(others.min(initial=math.inf)) + LEAST_STAY_S
-        # The first of a task's nodes stands for it; `staid` ascends.
-        tasks, first, widths = np.unique(self._tasks.of[staid], return_index=True, return_counts=True)
-        narrowest = np.lexsort((staid[first], self.started[staid[first]], widths))
-        going = outgrown(widths[narrowest].tolist(), waiting, lacking, room, self._tasks.width)
-        for task in tasks[narrowest[:going]].tolist():
+        # The first of a task's nodes stands for it; `held` ascends.
+        tasks, first, widths = np.unique(self._tasks.of[held], return_index=True, return_counts=True)
+        columns = widths, stays_since[first], held[first], tasks
+        there = list(zip(*(column.tolist() for column in columns), strict=True))
+        self._tasks.narrowest, going = make_room(there, waiting, lacking, room, self._tasks.width, self.now)
+        for task in going:
             nodes = held[self._tasks.of[held] == task]
             self._release(nodes, int(self.owner[nodes[0]]), Cause.SHRINK, stall=True)
 

@@ -338,7 +338,9 @@ def _remedy(difference: TensorDifference) -> str:
 class _Run:
     """The processes of a check, and the folder in which they and it write."""
 
-    def __init__(self, folder: Path, command: Sequence[str], at_epoch: int | None, checkpoints: Path | None) -> None:
+    def __init__(
+        self, folder: Path, command: Sequence[str], at_epoch: int | None = None, checkpoints: Path | None = None
+    ) -> None:
         self._folder = folder
         self._command = [sys.executable, "-P", "-m", "malletrain.script_check.checked_script", *command]
         self._processes: dict[str, subprocess.Popen[bytes]] = {}

@@ -392,7 +392,8 @@ def main(arguments: list[str]) -> None:
     sys.path.insert(0, str(Path(arguments[0]).resolve().parent))
     try:
         runpy.run_path(arguments[0], run_name="__main__")
-        recorder.note(*recorder.end())
+        kind, text = recorder.end()
+        recorder.note("failed" if text else kind, text)
     except _Over:
         raise
     except Released as error:

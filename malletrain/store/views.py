@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -391,50 +391,32 @@ def _reasoned_row(source: _JobSource, waits: str) -> JobRow:
     return _with_reason(_job_row(source), waits)
 
 
+#: Fields of a job's row that are made of its columns; the others of their names are these columns.
+_MADE = frozenset({"phase", "reason", "sizes", "members", "rate", "result", "batch", "trusted"})
+_AS_STORED = tuple(each.name for each in fields(JobRow) if each.name in t.job.c and each.name not in _MADE)
+
+
 def _job_row(source: _JobSource) -> JobRow:
     row, active, held, resizes, metrics = source
     members = json.loads(row.members)
     phase = _phase_of(row)
     return JobRow(
-        id=row.id,
-        name=row.name,
-        user=row.user,
-        uid=row.uid,
-        account=row.account,
+        **{name: getattr(row, name) for name in _AS_STORED},
         phase=phase,
-        min_nodes=row.min_nodes,
-        max_nodes=row.max_nodes,
-        submitted_at=row.submitted_at,
         reason="; ".join(filter(None, (row.reason, _why_fixed(row)))),
         sizes=tuple(json.loads(row.sizes)),
-        weight=row.weight,
-        elastic=row.elastic,
         nodes=sum(1 for p in active if p.phase in _HOLDS_NODE),
         members=len(members),
         held_tasks=held,
-        generation=row.generation,
         rate=row.rate if members else 0.0,
-        samples=row.samples,
-        total_samples=row.total_samples,
-        node_seconds=row.node_seconds,
         resizes=0 if resizes is None else resizes.resizes,
         mean_pause_s=None if resizes is None else resizes.mean,
         max_pause_s=None if resizes is None else resizes.longest,
-        preemptions=row.preemptions,
-        lost_workers=row.lost_workers,
-        ended_at=row.ended_at,
         metrics={name: json.loads(value) for name, value in metrics},
         result=json.loads(row.result),
         pilots=tuple(map(_pilot_row, active)),
-        batch_min=row.batch_min,
-        batch_max=row.batch_max,
         batch=row.batch if members else None,
-        noise_scale=row.noise_scale,
         trusted=bool(row.trusted),
-        check_verdict=row.check_verdict,
-        check_text=row.check_text,
-        check_digest=row.check_digest,
-        fixed_nodes=row.fixed_nodes,
     )
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from malletrain.api.visibility import Visibility
 from malletrain.domain.history import MainJobMeeting
+from malletrain.wire.job_columns import JOB_COLUMNS
 from malletrain.wire.rows import JobRow, UsageRow
 
 #: A trial's job is called STUDY-IDENTITY-NUMBER (`malletrain.study.conductor`).
@@ -25,8 +26,11 @@ _SHORT = (
 
 
 def short_job(row: JobRow) -> dict[str, Any]:
-    """A job as a line of a table; `study` and `trial` where it is a study's."""
+    """A job as a line of a table; `study` and `trial` where it is a study's; `cells`: heading, whether a number, and
+    words of each column that the page does not draw in a way of its own."""
     found = {name: getattr(row, name) for name in _SHORT}
+    if cells := [[each.head, each.number, each.words(row)] for each in JOB_COLUMNS if not each.drawn]:
+        found["cells"] = cells
     if trial := _TRIAL.fullmatch(row.name):
         found |= {"study": f"{trial['study']}-{trial['identity']}", "trial": int(trial["trial"])}
     return found

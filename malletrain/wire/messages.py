@@ -106,7 +106,7 @@ class Directive:
     `hold`: in restart mode, end the script of the world before, and start none of this plan yet: others still save.
     `given_up`: with `end`, others train on without it, so its script must save nothing any more.
     `losses`: in restart mode, how many workers of its job have been lost so far, or have left by no plan; a script
-    may fail because of one.
+    may fail because of one. `fixed`: the job keeps its size: its members make no smaller world among themselves.
     """
 
     seq: int
@@ -118,6 +118,7 @@ class Directive:
     hold: bool = field(default=False, metadata=SPARSE)
     given_up: bool = field(default=False, metadata=SPARSE)
     losses: int = field(default=0, metadata=SPARSE)
+    fixed: bool = field(default=False, metadata=SPARSE)
 
 
 @dataclass(frozen=True, slots=True)

@@ -49,6 +49,7 @@ class Setting:
     seconds: float = 90.0
     tasks: int = 10
     least: int = 1  #: nodes of a job
+    widest: int = 4  #: most nodes of a task
     apart_s: float = 2.0  #: between two submissions
     elastic: tuple[Elastic, ...] = (Elastic.LIVE,)  #: how the jobs change size, by turns
     max_pilots: int = RULES.max_pilots  #: where there are fewer than nodes, each holds several
@@ -57,7 +58,7 @@ class Setting:
 #: Tasks that hold two to four nodes each.
 WIDE = Setting(nodes=7, steps=160, max_pilots=3)
 #: One job, on three nodes or more.
-ALONE = Setting(nodes=6, jobs=1, steps=600, seconds=200.0, tasks=20, least=3)
+ALONE = Setting(nodes=6, jobs=1, steps=600, seconds=200.0, tasks=20, least=3, widest=1)
 #: A history that is soon over, for a crash at each of its boundaries.
 SHORT = Setting(nodes=3, steps=60, seconds=45.0, tasks=6)
 #: Short jobs of few tasks, one after the other: the later ones can get the numbers of earlier arrays.
@@ -86,7 +87,7 @@ SEEN_AFTER_S = 60.0
 class _World:
     def __init__(self, seed: int, rates: FaultRates, setting: Setting, crash_at: frozenset[int]) -> None:
         self.rng, self.rates, self.setting = random.Random(seed), rates, setting
-        self.rules = replace(RULES, max_pilots=setting.max_pilots, max_nodes=4)
+        self.rules = replace(RULES, max_pilots=setting.max_pilots, max_nodes=setting.widest)
         self.clock = SimulatedClock(START)
         slurms_clock = ManualClock(START)
         self.slurms_clock = slurms_clock
@@ -509,14 +510,17 @@ class _World:
         return [pilot for pilot, task in sorted(self.slurm.tasks.items()) if task.end is None]
 
     def _used_up(self, job: int) -> bool:
-        """Whether every task of the job has ended of something else than the job's own end: faults used it up."""
+        """Whether so many tasks of the job have ended of something else than the job's own end that fewer than its
+        fewest nodes are left: faults used it up."""
         ends = [
             task.end.state
             for pilot, task in self.slurm.tasks.items()
             if self.job_of_array.get(int(pilot.split("_")[0])) == job and task.end is not None
         ]
         ends += self.forgotten.get(job, [])
-        return len(ends) >= self.setting.tasks and SlurmState.CANCELLED not in ends
+        if self.setting.least > 1:  # those that are left end with the job
+            ends = [each for each in ends if each is not SlurmState.CANCELLED]
+        return len(ends) > self.setting.tasks - self.setting.least and SlurmState.CANCELLED not in ends
 
     def laws(self) -> list[str]:
         """Each law that does not hold at the end."""

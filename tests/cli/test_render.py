@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from malletrain.cli import render
 from malletrain.cli.top import clip
+from malletrain.wire.job_columns import count
 from malletrain.wire.rows import JobRow, NodeRow, PoolRow, StatusRow
 from tests.cli import pictures
 
@@ -78,7 +79,7 @@ def test_two_neighbouring_jobs_look_different() -> None:
     ],
 )
 def test_counts_in_three_digits(number: float, said: str) -> None:
-    assert render.count(number) == said
+    assert count(number) == said
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ import os
 import random
 import signal
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -20,8 +21,8 @@ from tests.elastic.coordinator import Coordinator, Pod, running
 from tests.elastic.digits import SCRIPT
 from tests.waiting import wait_until
 
-#: Seconds from the first word to SIGKILL: Slurm's KillWait is 30 by default.
-GRACE_S = 20.0
+#: Seconds from the daemon's word to SIGTERM, and from that to SIGKILL: Slurm's KillWait is 30 by default.
+LEAVE_S, GRACE_S = 10.0, 20.0
 SEATS = 4
 
 
@@ -110,11 +111,16 @@ class Taking:
             self.wait(apart)
         if way == "leave, then term":
             self.wait(2.0)
+        if way == "leave":
+            with suppress(AssertionError):  # one that had not said hello was not told
+                self.wait_for_all(began + LEAVE_S)
         for task in self.tasks:
-            if way != "leave":
-                self.pod.kill(task, signal.SIGTERM)
+            self.pod.kill(task, signal.SIGTERM)
+        self.wait_for_all(time.monotonic() + GRACE_S)
+
+    def wait_for_all(self, deadline: float) -> None:
         for task in self.tasks:
-            self.pod.wait(task, max(0.1, began + GRACE_S - time.monotonic()))
+            self.pod.wait(task, max(0.1, deadline - time.monotonic()))
 
     def note(self, what: str) -> None:
         self.done.append(f"{time.monotonic():.2f} {what}")

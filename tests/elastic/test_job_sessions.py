@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from malletrain.domain.event import EventKind
+from scripts.lab.ports import free_port
 from tests.elastic.coordinator import HERE, Coordinator, Forked, Pod, outside_slurm, running
 from tests.elastic.digits import assert_equal
 from tests.waiting import wait_until
@@ -104,3 +105,17 @@ def test_all_are_lost_and_the_job_goes_on_in_its_session(tmp_path: Path, static:
         assert not in_session(tmp_path, 2, 0) and not in_session(tmp_path, 2, 1)
         assert_complete(daemon, tmp_path, [2], static, all_lost=True)
     assert not list(tmp_path.glob(".malletrain/*")), "what was saved is removed"
+
+
+def test_folds_of_processes_that_were_started_together(tmp_path: Path, static: dict[str, torch.Tensor]) -> None:
+    port = str(free_port())
+    ranks = []
+    for rank in ("0", "1"):
+        environ = outside_slurm(
+            MALLETRAIN_TEST_DIR=str(tmp_path), RANK=rank, WORLD_SIZE="2", LOCAL_RANK=rank, LOCAL_WORLD_SIZE="2",
+            MASTER_ADDR="127.0.0.1", MASTER_PORT=port, HOME=str(tmp_path),
+        )  # fmt: skip
+        ranks.append(Forked(environ, tmp_path / f"rank-{rank}.log", [SCRIPT]))
+    assert [each.wait(120) for each in ranks] == [0, 0], (tmp_path / "rank-0.log").read_text()
+    for each in ("0", "1"):
+        assert_equal(torch.load(tmp_path / f"final-{each}.pt"), static, 1e-12)

@@ -82,13 +82,18 @@ def test_the_environment_of_a_check_has_nothing_of_the_pilot_and_no_secret() -> 
 @pytest.mark.parametrize(("found", "verdict", "text"), [
     ({"verdict": "equal", "text": ""}, "equal", ""),
     ({"verdict": "different", "during": "compared", "text": "w differs. More.\nLines"}, "different", "w differs"),
+    ({"verdict": "different", "during": "compared", "text": "w differs", "begins": "begins in step 1"},
+     "different", "w differs; begins in step 1"),
+    ({"verdict": "different", "during": "compared", "text": "w differs", "begins": "x",
+      "causes": ["a.py:3: std", "b"]},
+     "different", "w differs; a.py:3: std"),
     ({"verdict": "wrong", "during": "joining", "text": "another best"}, "different", "another best"),
     ({"verdict": "wrong", "during": "alone", "text": "no end"}, "undecided", "wrong: no end"),
     ({"verdict": "statistical", "text": "batch norm"}, "undecided", "statistical: batch norm"),
     ({"verdict": "failed", "text": "OSError: \x1b[31m"}, "undecided", "failed: OSError:  [31m"),
     ({"verdict": "a newer word"}, "undecided", "a newer word"),
 ])  # fmt: skip
-def test_what_a_check_finds_is_one_word_and_one_sentence(found: dict[str, str], verdict: str, text: str) -> None:
+def test_what_a_check_finds_is_one_word_and_one_sentence(found: dict[str, Any], verdict: str, text: str) -> None:
     assert answer_of(json.dumps(found).encode(), b"") == CheckAnswer(verdict, text)
 
 

@@ -22,7 +22,7 @@ from torch.utils.data import DataLoader, Subset, TensorDataset
 from malletrain import elastic
 
 HOME = Path(os.environ["MALLETRAIN_TEST_DIR"])
-ME = os.environ.get("SLURM_ARRAY_TASK_ID", "alone")
+ME = os.environ.get("SLURM_ARRAY_TASK_ID") or os.environ.get("RANK", "alone")
 FOLDS, EPOCHS = 3, 2
 
 parser = argparse.ArgumentParser()

@@ -89,6 +89,12 @@ def test_the_loss_of_a_worker_ends_the_world_and_the_others_keep_the_state(three
     assert three.world() == workers, "others begin where these have stopped"
 
 
+def test_its_members_are_told_for_a_time_without_the_daemon(three: Stage) -> None:
+    assert not three.members.directive_for(A).fixed
+    check(three)
+    assert all(three.members.directive_for(name).fixed for name in (A, B, C))
+
+
 def test_a_daemon_that_finds_such_a_job_at_another_size_ends_its_world(three: Stage) -> None:
     """Its members may have gone on without one of them while no daemon was there."""
     world = three.members.world(1)

@@ -216,6 +216,18 @@ def test_a_plan_superseded_in_the_moment_of_agreement_is_still_known(three: Stag
     assert not three.seen(EventKind.WORKER_LOST)
 
 
+def test_one_of_another_world_leaves_by_a_plan_without_the_members_consent(three: Stage) -> None:
+    """Found by simulation: its own world was void, and the plan counted as taken: a member left without saving."""
+    world = three.members.world(1)
+    three.warm(3)
+    three.leave(3)
+    plan = three.plan(A)
+    assert plan is not None and plan.workers == (A, B, C)
+    three.members.report(D, Left(plan.generation, 5, None))
+    assert three.members.world(1) == world
+    assert three.plan(A) == plan
+
+
 def test_a_newcomer_that_is_to_go_while_a_plan_has_it_goes_when_that_is_withdrawn(three: Stage) -> None:
     """Found by simulation: it had no part in any world, and held its node without end."""
     three.warm(3)

@@ -627,3 +627,29 @@ def test_a_member_that_is_bound_to_a_quorums_plan_is_given_a_later_one(three: St
     assert later is not None and later.urgent
     assert later.generation > world.generation + 500
     assert later.workers == (A, B)
+
+
+def test_an_urgent_plan_that_is_on_its_way_to_silent_members_may_have_been_taken() -> None:
+    """Found by simulation: both were silent for a while, and the first to be heard again brought the world before."""
+    stage = Stage()
+    stage.begin(2)
+    world = stage.members.world(1)
+    assert world is not None
+    stage.holding = {"9_0": True, "9_1": True}
+    stage.members.report(B, Fault(stage.at[B], 7, "stalled", "no answer for 3 s"))
+    stage.obey_checks(B)
+    stage.pass_time(2.1)
+    assert (stage.plan(B) or world).workers == (B,)
+    stage.members.answered(B)
+    stage.pass_time(stage.members.settings.reconnect_s + 0.1)
+    stage.adopt(0, world)
+    stage.members.report(A, Fault(world.generation, 7, "stalled", "no answer for 3 s"))
+    stage.obey_checks(A)
+    stage.pass_time(stage.members.settings.adopt_s)
+    stage.obey_checks(A)
+    assert stage.members.world(1).workers == (A, B), "B may train alone"  # type: ignore[union-attr]
+    assert (stage.plan(A) or world).workers != (A,)
+    assert data_of(stage.seen(EventKind.WORKER_LOST)[-1])["fenced"]
+    stage.holding = {"9_0": True}
+    stage.pass_time(1.1)
+    assert (stage.plan(A) or world).workers == (A,)

@@ -327,6 +327,20 @@ def test_a_job_without_tasks_says_so() -> None:
         assert world.loop.ledger.views()[1].phase is phase
 
 
+def test_a_job_with_fewer_tasks_than_its_fewest_nodes_ends_once_nobody_can_submit_more() -> None:
+    world = World(nodes=3)
+    world.submit(replace(job(1), min_nodes=3), tasks=4)
+    world.tick()
+    for pilot in list(world.running().values()):
+        world.cluster.end_pilot(pilot, PilotEnd(SlurmState.NODE_FAIL))
+    world.tick()
+    view = world.loop.views[1]
+    assert view.phase is JobPhase.FAILED
+    assert "1 of its 4 tasks are left, too few for its fewest nodes, 3: submit it again" in view.reason
+    world.tick()
+    assert not [task for task in world.cluster.tasks.values() if task.end is None]
+
+
 @pytest.mark.parametrize(
     ("ends", "phase", "said"),
     [

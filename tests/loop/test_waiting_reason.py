@@ -64,7 +64,8 @@ def test_a_job_that_has_nodes_or_is_held_waits_for_nothing() -> None:
 
 
 def test_too_few_held_tasks() -> None:
-    world = World(nodes=4)
+    """They would do if each held two nodes."""
+    world = World(nodes=4, rules=replace(RULES, max_nodes=2))
     world.submit(job(1, least=3, most=4), tasks=2)
     world.tick()
     assert world.loop.waiting(1) == "has 2 held tasks in Slurm and needs 3 for its fewest nodes"

@@ -62,6 +62,7 @@ class Directives:
         given_up: whether others train on without this worker: then its script must not save any more.
         hold: whether a script that is started anew for `plan` must wait.
         losses: how many workers of this job have been lost, or have left by no plan, in restart mode.
+        fixed: whether the job keeps its size.
         away_since: monotonic time since which the daemon is unreachable; None while it answers.
         changed: notified when `plan` or `end` change.
     """
@@ -72,7 +73,7 @@ class Directives:
         self.forgone = 0
         self.end: str | None = None
         self.leave: str | None = None
-        self.given_up = self.hold = False
+        self.given_up = self.hold = self.fixed = False
         self.losses = 0
         self.changed = threading.Condition()
         self.away_since: float | None = None
@@ -208,9 +209,10 @@ class Link(Directives):
         self.last_contact, self.away_since = time.monotonic(), None
 
     def _is_away(self) -> None:
-        """Let the members form a world without the daemon; `_greet` reports it when the daemon is back."""
+        """Let the members form a world without the daemon; `_greet` reports it when the daemon is back. It would be a
+        smaller one: a job that keeps its size forms none."""
         self.away_since = self.away_since or time.monotonic()
-        plan = self._handler.while_away()
+        plan = None if self.fixed else self._handler.while_away()
         if plan is not None:
             self._must_greet = True
             self._take(plan)
@@ -221,7 +223,7 @@ class Link(Directives):
         self._handler.on_top_up(directive.top_up)
         with self.changed:
             self.leave, self.hold, self.given_up = directive.leave, directive.hold, directive.given_up
-            self.losses = directive.losses
+            self.losses, self.fixed = directive.losses, directive.fixed
             self.end = directive.end or self.end
             self.changed.notify_all()
         if directive.plan is not None:

@@ -85,7 +85,9 @@ def _worlds_that_may_train(
 ) -> list[tuple[frozenset[str], frozenset[str]]]:
     """The pilots of each world that members may be in: the job's, and those that they may have entered since; and
     those of them that may hold a node, and whose worker may train there where it is not heard."""
-    entered = (job.pending, *job.published.values()) if check.entered else ()
+    # An urgent plan's members enter its world without the consent of the others.
+    later = (job.pending, *job.published.values())
+    entered = (plan for plan in later if plan is not None and (check.entered or plan.urgent))
     plans = [plan for plan in (job.world, *entered) if plan is not None]
     # A daemon before may have died, or not heard, as the members of a later world took it.
     present = job.world.generation if job.world is not None else 0

@@ -342,6 +342,7 @@ class Membership:
             hold=plan is not None and machine.holds_scripts(plan),
             given_up=machine.relaunches and worker.phase is Phase.LOST,
             losses=job.losses if machine.relaunches else 0,
+            fixed=job.terms.fixed and not machine.relaunches,
         )
         if wanted != worker.directive:
             worker.directive = replace(wanted, seq=wanted.seq + 1)

@@ -164,8 +164,8 @@ def _left(machine: JobMachine, this: Worker, said: wire.Left) -> None:
     machine.leave(this, reason, WorkerLeft(this.id, said.step, said.saved, said.unsaved))
     obeyed = job.published.get(said.generation)
     expected = obeyed is not None and not obeyed.has(this.id)
-    if obeyed is not None and not obeyed.urgent:
-        # (That one worker left by an urgent plan does not mean that the others have received it.)
+    if obeyed is not None and not obeyed.urgent and job.trains(this.id):
+        # (One leaves by an urgent plan, or from a world that is void, without the others' consent.)
         machine.take(said.generation)
     if not expected and job.trains(this.id):
         job.losses += 1

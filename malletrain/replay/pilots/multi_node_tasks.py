@@ -8,7 +8,8 @@ from itertools import groupby
 import numpy as np
 from numpy.typing import NDArray
 
-from malletrain.decide.pilot_width import growth_sizes
+from malletrain.decide.pilot_width import task_numbers, tasks_kept, unbroken_sizes
+from malletrain.decide.placement import cohort_to_take
 
 Ints = NDArray[np.int64]
 
@@ -78,16 +79,9 @@ class MultiNodeTasks:
         columns = [column[nodes] for column in alike]
         if all((column == column[:1]).all() for column in columns):
             return np.arange(len(nodes)) // self.width
-        group = np.empty(len(nodes), np.int64)
-        open_at: dict[tuple[float, ...], tuple[int, int]] = {}
-        count = 0
-        for i, key in enumerate(zip(*(column.tolist() for column in columns), strict=True)):
-            at, held = open_at.get(key, (-1, self.width))
-            if held >= self.width:
-                at, held, count = count, 0, count + 1
-            open_at[key] = at, held + 1
-            group[i] = at
-        return group
+        return np.array(
+            task_numbers(zip(*(column.tolist() for column in columns), strict=True), self.width), np.int64
+        )
 
     def co_allocated(self, nodes: Ints) -> Ints:
         """The other nodes of the tasks that hold `nodes`."""
@@ -127,12 +121,8 @@ class MultiNodeTasks:
         key = widths, self.width, self.narrowest, least, most
         known = self._known.get(key)
         if known is None:
-            sums = 1
-            for width in widths:
-                sums |= sums << width
-            held = sum(widths)
-            known = np.array([size <= held and bool(sums >> size & 1) for size in range(most + 1)])
-            known[list(growth_sizes(held, least, most, self.width, (), self.narrowest))] = True
+            known = np.zeros(most + 1, np.bool_)
+            known[[0, *unbroken_sizes(widths, least, most, self.width, (), self.narrowest)]] = True
             if len(self._known) > MAX_KNOWN_SUMS:
                 self._known.clear()
             self._known[key] = known
@@ -141,16 +131,8 @@ class MultiNodeTasks:
     def given_up(self, ranked: Ints, size: int) -> Ints:
         """Of a job's nodes `ranked`, best first, those that it gives up to keep at most `size` without breaking up a
         task: as few as can be. By number."""
-        tasks = self.of[ranked].tolist()
-        widths: dict[int, int] = {}
-        for task in tasks:
-            widths[task] = widths.get(task, 0) + 1
-        reached: dict[int, tuple[int, ...]] = {0: ()}
-        for task, width in widths.items():
-            for nodes in sorted(reached, reverse=True):
-                if nodes + width <= size and nodes + width not in reached:
-                    reached[nodes + width] = (*reached[nodes], task)
-        kept = set(reached[max(reached)])
+        tasks: list[int] = self.of[ranked].tolist()
+        kept = tasks_kept(tasks, size)
         return np.sort(ranked[[task not in kept for task in tasks]])
 
 
@@ -182,9 +164,7 @@ class Cohorts:
             else:
                 own = cohorts_of_job() if own is None else own
                 own.update(reached)
-                known = [group for group in self._groups if group[0] in own] or self._groups
-                enough = [group for group in known if len(group[1]) >= left]
-                group = min(enough, key=lambda g: len(g[1])) if enough else max(known, key=lambda g: len(g[1]))
+                group = self._groups[cohort_to_take([(c, len(n)) for c, n in self._groups], own, left)]
             taken += group[1][:left]
             reached.append(group[0])
             del group[1][:left]

@@ -8,6 +8,8 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
+from malletrain.decide.entitlement.starvation_guard import Waits, on_turn_or_starving
+
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 
@@ -46,19 +48,13 @@ class Turns:
         `least(job)`: the fewest nodes that it may have at this moment, where these may not be its fewest ever."""
         if self._max_wait_s <= 0 or not len(live):
             return frozenset()
-        since = now - self.turned[live]
-        has = self._had[live]
-        on_turn = has & (held > 0) & (self.waited[live] >= self._max_wait_s) & (since < self._turn_s)
-        starving = ~has & (since >= self._max_wait_s)
-        found, left = set(), nodes
-        claims = [(False, -float(since[i]), int(live[i])) for i in on_turn.nonzero()[0].tolist()]
-        claims += [(True, float(self.turned[live[i]]), int(live[i])) for i in starving.nonzero()[0].tolist()]
-        for _, _, j in sorted(claims):
-            fewest = int(self._least[j]) if least is None else least(j)
-            if fewest <= left:
-                found.add(j)
-                left -= fewest
-        return frozenset(found)
+        waits = Waits(live, held > 0, self._had[live], self.turned[live], self.waited[live])
+
+        def fewest(job: int, left: int) -> int:
+            fewest_of_job = int(self._least[job]) if least is None else least(job)
+            return fewest_of_job if fewest_of_job <= left else 0
+
+        return on_turn_or_starving(waits, nodes, now, self._max_wait_s, self._turn_s, fewest)
 
     def next_change(self, live: Ints, now: float) -> float:
         """When a job will have waited too long, or its turn ends."""

@@ -27,6 +27,7 @@ function jobTable(caption, rows, now, empty) {
     { name: "Samples", number: true, cell: bar },
     { name: "Resizes", number: true, cell: (job) => job.resizes },
     { name: "Mean pause", number: true, cell: (job) => pause(job.mean_pause_s) },
+    ...(rows[0]?.cells ?? []).map(([name, number], at) => ({ name, number, cell: (job) => job.cells[at][2] })),
     { name: "Why", cell: (job) => job.reason || (job.ended_at ? `ended ${clock(job.ended_at, now)}` : "") },
   ], rows, empty);
 }

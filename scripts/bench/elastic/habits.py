@@ -2,8 +2,8 @@
 
     python -m scripts.bench.elastic.habits [--write] [--keep FILE] [HABIT...]
 
-Each habit is a training loop of tests/elastic/train_habits.py; all take an hour on two cores. `--write` replaces the
-table of docs/reference/habits.md; `--keep` names a file of verdicts, which a later call goes on from.
+Each habit is a training loop of tests/elastic/train_habits.py; all take an hour on two cores. `--write` puts their
+rows into the table of docs/reference/habits.md; `--keep` names a file of verdicts, which a later call goes on from.
 """
 
 from __future__ import annotations
@@ -64,9 +64,10 @@ def main() -> None:
                 options.keep.write_text(json.dumps(kept, indent=1))
         print(row(habit, kept[habit]), end="", flush=True)
     if options.write:
-        rows = "".join(row(habit, kept[habit]) for habit in options.habits)
-        before = PAGE.read_text().partition(HEAD)[0]
-        PAGE.write_text(before + HEAD + rows)
+        before, _, rows = PAGE.read_text().partition(HEAD)
+        written = {line.split("`")[1]: line for line in rows.splitlines(keepends=True)}
+        written |= {habit: row(habit, kept[habit]) for habit in options.habits}
+        PAGE.write_text(before + HEAD + "".join(written[habit] for habit in VERDICTS if habit in written))
 
 
 if __name__ == "__main__":

@@ -109,7 +109,8 @@ def run(request: CheckRequest) -> CheckAnswer:
 
 
 def answer_of(found: bytes, errors: bytes) -> CheckAnswer:
-    """What `malletrain check --json` has found, in one word and one sentence."""
+    """What `malletrain check --json` has found, in one word and one sentence; of a difference also the likeliest
+    line, or where it begins."""
     try:
         said: dict[str, Any] = json.loads(found)
         word, text = str(said["verdict"]), first_sentence(str(said.get("text", "")))
@@ -120,14 +121,18 @@ def answer_of(found: bytes, errors: bytes) -> CheckAnswer:
     if word == "equal":
         return CheckAnswer("equal", text)
     if word in _DIFFERENT and said.get("during") != _ALONE:
-        return CheckAnswer("different", text or word)
+        where = [str(each) for each in [*said.get("causes", []), said.get("begins", "")] if each][:1]
+        return CheckAnswer("different", _printable("; ".join([text or word, *where]))[:MAX_TEXT])
     return CheckAnswer("undecided", ": ".join(filter(None, (word, text))))
 
 
 def first_sentence(text: str) -> str:
     """The first line or sentence of a text, without what does not print."""
-    line = text.strip().partition("\n")[0].partition(". ")[0]
-    return "".join(each if each.isprintable() else " " for each in line)[:MAX_TEXT]
+    return _printable(text.strip().partition("\n")[0].partition(". ")[0])[:MAX_TEXT]
+
+
+def _printable(text: str) -> str:
+    return "".join(each if each.isprintable() else " " for each in text)
 
 
 def _yield_to_training() -> None:

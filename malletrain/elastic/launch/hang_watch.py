@@ -1,0 +1,80 @@
+"""Says in a worker's log where its script is while no step is made: the rank that does not come names its own line,
+and those that wait for it say that they wait."""
+
+from __future__ import annotations
+
+import linecache
+import logging
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import FrameType
+
+import malletrain
+from malletrain.elastic.launch.script_place import is_script
+
+log = logging.getLogger("malletrain.elastic")
+
+#: Seconds without a further round of all workers, after which it is said where this one is; and between two looks.
+HANG_S, LOOK_S = 60.0, 5.0
+
+_HOUSE = str(Path(malletrain.__file__).parent) + "/"
+
+
+class HangWatch:
+    """A thread that looks at the one that trains.
+
+    Args:
+        worker: returns this worker's name.
+        rounds: returns how many rounds of all workers there were; None once training is over.
+        hang_s, look_s: see `HANG_S`, `LOOK_S`.
+    """
+
+    def __init__(
+        self,
+        worker: Callable[[], str],
+        rounds: Callable[[], int | None],
+        hang_s: float = HANG_S,
+        look_s: float = LOOK_S,
+    ) -> None:
+        self._worker, self._rounds, self._hang_s, self._look_s = worker, rounds, hang_s, look_s
+        self._trains = threading.get_ident()
+        self._ended = threading.Event()
+
+    def start(self) -> None:
+        """Watch the thread that calls this."""
+        self._trains = threading.get_ident()
+        threading.Thread(target=self._run, name="malletrain-hang", daemon=True).start()
+
+    def stop(self) -> None:
+        self._ended.set()
+
+    def _run(self) -> None:
+        seen: int | None = None
+        since, said = time.monotonic(), set[str]()
+        while not self._ended.wait(self._look_s):
+            rounds = self._rounds()
+            if rounds is None:
+                return
+            if rounds != seen:
+                seen, since = rounds, time.monotonic()
+            elif time.monotonic() - since >= self._hang_s:
+                place = place_of(sys._current_frames().get(self._trains))
+                if place and place not in said:  # (Each step of some trainings takes minutes.)
+                    said.add(place)
+                    log.warning("%s has made no step for %.0f s: it %s", self._worker(), self._hang_s, place)
+
+
+def place_of(frame: FrameType | None) -> str:
+    """Where a thread is in the script, and whether it waits there for the other workers; "" outside any script."""
+    waits = False
+    while frame is not None and not is_script(frame.f_code.co_filename):
+        waits |= frame.f_code.co_filename.startswith(_HOUSE)
+        frame = frame.f_back
+    if frame is None:
+        return ""
+    file, line = frame.f_code.co_filename, frame.f_lineno
+    at = f"{Path(file).name}:{line} in {frame.f_code.co_name}: `{linecache.getline(file, line).strip()}`"
+    return f"waits for the other workers at {at}" if waits else f"is at {at}; whoever else trains waits for it"
