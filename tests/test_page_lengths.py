@@ -59,7 +59,7 @@ BOUNDS = {
     "docs/how-to/admin-slurm.md": 900,
     "docs/how-to/gpu.md": 900,
     "docs/how-to/independent-items.md": 400,
-    "docs/how-to/replay-your-log.md": 460,
+    "docs/how-to/replay-your-log.md": 470,
     "docs/how-to/researcher-data.md": 650,
     "docs/how-to/researcher-run.md": 700,
     "docs/how-to/researcher-script.md": 1500,

@@ -124,15 +124,13 @@ Examples:
   malletrain init train.py | patch train.py
   malletrain init --write train.py && malletrain check train.py"""
 )
-@click.option("--write", is_flag=True, help="Change the file, and keep the former one as SCRIPT.orig.")
+@click.option("--write", is_flag=True, help="Change the file; the old one becomes SCRIPT.orig.")
 @click.argument("script", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 def init(write: bool, script: Path) -> None:
-    """Propose the changes that make a PyTorch script malleable.
+    """Propose the lines that make a PyTorch script malleable, as a diff.
 
-    SCRIPT is read, not run. The diff goes to standard output, what is to be done by hand to standard error. It knows
-    the usual loop: a DataLoader, epochs around batches, backward() and the optimizer's step.
-
-    Exit status: 0 with a diff; 1 without.
+    SCRIPT is read, not run. The diff goes to standard output, what to do by hand to standard error. Exit status 1:
+    nothing can be proposed; the reason is printed.
     """
     # Imported here so that --help need not wait.
     from malletrain.script_check.proposal import propose

@@ -14,7 +14,7 @@ from malletrain.wire.rows import JobRow
 @dataclass(frozen=True, slots=True)
 class JobColumn:
     """`head` in capitals; what a row says, in `words`; a `number` stands to the right. `drawn`: the page draws it
-    itself (`jobTable` in views.js), and needs no words."""
+    itself (jobTable in views.js), and needs no words."""
 
     head: str
     words: Callable[[JobRow], str]
