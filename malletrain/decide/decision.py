@@ -13,7 +13,7 @@ from malletrain.decide.multi_node_pilots import task_groups, with_co_allocated
 from malletrain.decide.must_leave import leave_what_must
 from malletrain.decide.pilot_width import make_room, pilot_width
 from malletrain.decide.placement import place, rank, unfit_nodes
-from malletrain.decide.promise.cycle_ahead import can_wait, completes_in_cycle
+from malletrain.decide.promise.cycle_ahead import can_wait, may_complete_in_cycle
 from malletrain.decide.promise.emptied_nodes import emptied_nodes
 from malletrain.decide.reconcile import (
     clear_away,
@@ -284,7 +284,7 @@ def _place_and_reconcile(draft: Draft, inputs: Inputs, sizing: Sizing) -> None:
 
 def _leave_after_the_cycle(draft: Draft, inputs: Inputs) -> None:
     """Leaves that can wait are put off to the next look where they could cost a main job its backfill cycle."""
-    if not draft.yielding.given or completes_in_cycle(inputs.snapshot.plan, inputs.now, inputs.rules) is False:
+    if not draft.yielding.given or not may_complete_in_cycle(inputs.snapshot.plan, inputs.now, inputs.rules):
         return
     why = "a main job waits for the backfill cycle that comes first, and the node could still complete then"
     draft.refusals += [

@@ -120,7 +120,12 @@ class DecisionCache:
         self, view: JobView, stays: Sequence[Pilot], known: JobKnowledge, rules: Rules, width: int = 1,
         narrowest: int = 1, interval_s: float | None = None,
     ) -> JobDemand:  # fmt: skip
-        """As `demand_of`."""
+        """One job as the sizing problem sees it. It cannot get more nodes than it has tasks for, and grows by pilots
+        of `width` nodes, or of `narrowest` at least; a stall has to pay within `interval_s` (None: the horizon).
+
+        Throughput counts in speed-ups over one node: samples of different models do not compare, and of a job that
+        was never measured they are not known.
+        """
         if rules is not self._rules:
             # By identity: comparing what a job is would cost as much as making its demand.
             if self._rules is None or not all(map(is_, _used(rules), _used(self._rules))):
@@ -156,21 +161,6 @@ def may_train(view: JobView) -> bool:
     """Whether the job wants nodes, and has tasks for its fewest."""
     tasks = view.held_count + len(view.staying)
     return view.phase in (JobPhase.QUEUED, JobPhase.RUNNING) and tasks >= max(1, view.job.min_nodes)
-
-
-def demand_of(
-    view: JobView, stays: Sequence[Pilot], known: JobKnowledge, rules: Rules, width: int = 1, narrowest: int = 1,
-    interval_s: float | None = None,
-) -> JobDemand:  # fmt: skip
-    """One job as the sizing problem sees it. It cannot get more nodes than it has tasks for, and grows by pilots of
-    `width` nodes, or of `narrowest` at least; a stall has to pay within `interval_s` (None: the horizon).
-
-    Throughput counts in speed-ups over one node: samples of different models do not compare, and of a job that
-    was never measured they are not known.
-    """
-    return _demand(
-        view, stays, expected_curve(view, known, rules).over_one(), known, rules, width, narrowest, interval_s
-    )
 
 
 #: A learned cost that forbids a change is doubted after so long (seconds) without one.

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from malletrain.decide.decision import decide
-from malletrain.decide.demand import DecisionCache, JobHoldings, change_interval_s, demand_of
+from malletrain.decide.demand import DecisionCache, JobHoldings, change_interval_s
 from malletrain.decide.draft import Situation
 from malletrain.decide.holes import find_holes
 from malletrain.decide.must_leave import in_question, must_leave
@@ -133,7 +133,9 @@ def test_where_nobody_fits_nobody_yields(looks: list[Situation]) -> None:
 def test_a_demand_counts_in_speedups_and_has_no_more_nodes_than_tasks() -> None:
     curve = Curve(((1, 50.0), (4, 150.0)))
     pilots = {f"1_{t}": Pilot(f"1_{t}", 1, PilotPhase.HELD, START) for t in range(3)}
-    demand = demand_of(JobView(job(1, most=8), JobPhase.QUEUED, pilots, curve=curve), (), JobKnowledge(), RULES)
+    demand = DecisionCache().demand(
+        JobView(job(1, most=8), JobPhase.QUEUED, pilots, curve=curve), (), JobKnowledge(), RULES
+    )
     assert demand.curve.points == ((1, 1.0), (4, 3.0))
     assert (demand.current, demand.max) == (0, 3)
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from malletrain.decide.demand import demand_of
+from malletrain.decide.demand import DecisionCache
 from malletrain.decide.profiling import expected_curve, profile_of, scale_up_jobs
 from malletrain.decide.rules import Rules
 from malletrain.domain.event import Event, JobAnnounced
@@ -41,7 +41,7 @@ def test_holes_that_end_before_a_training_has_begun_go_to_items(name: str) -> No
     """A horizon below the activation of the training: only the items gain by nodes."""
     costs = ledger_costs(Elastic.TASKS)
     views = [view(1, Elastic.LIVE, TRAINING), view(2, Elastic.TASKS, costs)]
-    demands = tuple(demand_of(each, (), KNOWN, Rules()) for each in views)
+    demands = tuple(DecisionCache().demand(each, (), KNOWN, Rules()) for each in views)
     sizes = policy(name).size(Problem(horizon_s=30.0, nodes=8, jobs=demands)).sizes
     assert sizes.get(1, 0) == 0
     assert sizes[2] == 8

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from malletrain.decide.demand import demand_of
+from malletrain.decide.demand import DecisionCache
 from malletrain.decide.entitlement.starvation_guard import starving_jobs
 from malletrain.domain.job import Curve, MalleableJob
 from malletrain.domain.snapshot import NodeState
@@ -104,5 +104,5 @@ def test_a_job_has_not_waited_that_had_nodes_until_this_look() -> None:
     assert world.nodes_of(1) == 2
     view, now = world.loop.views[1], world.clock.now()
     assert now - view.turned_at > PATIENT.max_wait_s
-    nothing = demand_of(view, (), JobKnowledge(), PATIENT)
+    nothing = DecisionCache().demand(view, (), JobKnowledge(), PATIENT)
     assert not starving_jobs({1: view}, [nothing], 2, now, PATIENT)

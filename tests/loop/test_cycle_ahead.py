@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from malletrain.decide.promise.cycle_ahead import completes_in_cycle
+from malletrain.decide.promise.cycle_ahead import may_complete_in_cycle
 from malletrain.decide.rules import Rules
 from malletrain.domain.event import ActionIntent
 from malletrain.domain.snapshot import BackfillPlan, Snapshot
@@ -29,20 +29,20 @@ EPILOG = replace(RULES, free_s=10.0)
 def test_when_pilots_may_leave(rules: Rules, interval_s: float, open_from: int, open_to: int) -> None:
     for cycles in (0, 1):
         plan = BackfillPlan(last_cycle_at=START - cycles * interval_s, interval_s=interval_s)
-        leave = [at for at in range(int(interval_s)) if not completes_in_cycle(plan, START + at, rules)]
+        leave = [at for at in range(int(interval_s)) if not may_complete_in_cycle(plan, START + at, rules)]
         assert leave == list(range(open_from, open_to)), cycles
 
 
 @pytest.mark.parametrize("plan", [BackfillPlan(), BackfillPlan(last_cycle_at=START - 61.0)])
 def test_the_first_cycle_after_a_quiet_time_may_come_at_any_moment(plan: BackfillPlan) -> None:
-    assert completes_in_cycle(plan, START + 5.0, EPILOG) is None
-    assert completes_in_cycle(plan, START + 5.0, replace(RULES, exit_s=60.0)) is False, "nothing is known"
+    assert may_complete_in_cycle(plan, START + 5.0, EPILOG)
+    assert not may_complete_in_cycle(plan, START + 5.0, replace(RULES, exit_s=60.0)), "nothing is known"
 
 
 def test_an_epilog_of_unknown_length_may_take_until_the_cycle() -> None:
     plan = BackfillPlan(last_cycle_at=START)
-    assert completes_in_cycle(plan, START + 5.0, replace(RULES, exit_s=60.0)) is None
-    assert completes_in_cycle(plan, START + 5.0, replace(RULES, exit_s=0.0)) is False, "the site has none"
+    assert may_complete_in_cycle(plan, START + 5.0, replace(RULES, exit_s=60.0))
+    assert not may_complete_in_cycle(plan, START + 5.0, replace(RULES, exit_s=0.0)), "the site has none"
 
 
 @pytest.mark.parametrize(("since_cycle_s", "leaves"), [(5.0, True), (20.0, False), (29.0, False), (0.0, False)])

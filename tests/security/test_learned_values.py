@@ -8,7 +8,7 @@ from itertools import count
 import pytest
 
 from malletrain.daemon.views.explain import explain
-from malletrain.decide.demand import RETRY_S, demand_of, explored
+from malletrain.decide.demand import RETRY_S, DecisionCache, explored
 from malletrain.domain.decision import Hole
 from malletrain.domain.event import Event, EventKind, GenerationSwitched, JobAnnounced, JsonValue
 from malletrain.domain.job import JobPhase, JobView
@@ -126,7 +126,7 @@ def dear(world: World) -> JobView:
 
 def test_a_cost_that_forbids_a_change_is_doubted_in_time() -> None:
     view = dear(World(4))
-    demand = demand_of(view, (), JobKnowledge(), RULES)
+    demand = DecisionCache().demand(view, (), JobKnowledge(), RULES)
     assert explored(demand, view, 600.0, START + RETRY_S - 1).activate_s == 2000.0
     assert explored(demand, view, 600.0, START + RETRY_S).activate_s == 300.0
     assert explored(demand, view, 600.0, START + 3 * RETRY_S).activate_s == 75.0

@@ -24,9 +24,9 @@ LEAVE_S = 3.0
 LEAST_OPEN_S = 11.0
 
 
-def completes_in_cycle(plan: BackfillPlan, now: float, rules: Rules) -> bool | None:
-    """Whether a node that a pilot leaves now would still complete as the next backfill cycle comes. None: it is not
-    known when that comes, since sdiag shows none while the queue is empty, or how long epilogs take.
+def may_complete_in_cycle(plan: BackfillPlan, now: float, rules: Rules) -> bool:
+    """Whether a node that a pilot leaves now may still complete as the next backfill cycle comes: also where it is
+    not known when that comes, since sdiag shows none while the queue is empty, or how long epilogs take.
 
     False where neither is known, and where epilogs take nearly the whole time between two cycles, or more: then no
     moment is better than another.
@@ -36,9 +36,9 @@ def completes_in_cycle(plan: BackfillPlan, now: float, rules: Rules) -> bool | N
         return False
     last_at = None if plan.is_stale(now) else plan.last_cycle_at
     if rules.free_s is None:
-        return False if last_at is None or not rules.exit_s else None
+        return last_at is not None and bool(rules.exit_s)
     if last_at is None:
-        return None
+        return True
     passed_s = (now - last_at) % cycle_s
     return not 1.0 <= passed_s < cycle_s - shut_s
 

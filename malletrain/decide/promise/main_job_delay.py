@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -91,12 +90,3 @@ class MainJobDelay:
 def head_of(main_job: str) -> str:
     """The number that the parts of one job share: of `12_3`, `12_[4-9]`, `12+1` and `het12`, 12."""
     return main_job.removeprefix("het").partition("_")[0].partition("+")[0]
-
-
-def delay_by_cause(delays: Sequence[MainJobDelay]) -> dict[DelayCause, tuple[int, float]]:
-    """How many main jobs each cause delayed, and their delays added up (seconds); causes that occurred alone."""
-    found: dict[DelayCause, tuple[int, float]] = {}
-    for each in delays:
-        jobs, seconds = found.get(each.cause, (0, 0.0))
-        found[each.cause] = (jobs + 1, seconds + each.delay_s)
-    return {cause: found[cause] for cause in DelayCause if cause in found}

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from malletrain.decide.promise.controller_budget import ControllerBudget, harmless_cycle_s
-from malletrain.decide.promise.kept_promise import PromiseKept, next_step
+from malletrain.decide.promise.kept_promise import PromiseKept, next_step, with_trial_pilot
 from malletrain.decide.promise.main_arrivals import HourDemands, MainArrival, demands, of_hour
 from malletrain.decide.promise.main_job_delay import MainJobDelay, head_of
 from malletrain.decide.promise.promised_reserve import (
@@ -26,7 +26,6 @@ from malletrain.decide.promise.promised_reserve import (
     promised_reserve,
     reserve_curve,
 )
-from malletrain.decide.promise.trial_pilot import with_trial_pilot
 from malletrain.decide.rules import Rules
 from malletrain.domain.decision import LeavePilot, RecyclePilot
 from malletrain.domain.event import ActionIntent, Event, MainJobMet, MainJobsArrived
