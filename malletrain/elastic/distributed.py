@@ -14,7 +14,6 @@ import torch
 from torch.distributed import ReduceOp
 
 from malletrain.elastic.adapters.ddp import LoopSession, latest_session
-from malletrain.elastic.agree import all_reduce as all_reduce_of
 from malletrain.elastic.errors import ElasticError
 
 __all__ = [
@@ -80,14 +79,13 @@ def all_reduce(tensor: torch.Tensor, op: Any = ReduceOp.SUM, group: None = None,
         ElasticError: it is called in the loop, or for another operation.
     """
     session = _session("all_reduce")
-    session._runtime.join()
     if session.in_body:
         raise ElasticError(
             "dist.all_reduce belongs after the loop over batches: within it the step may have to be repeated"
         )
     if op not in (ReduceOp.SUM, ReduceOp.AVG) or async_op:
         raise ElasticError("dist.all_reduce sums or averages, and waits: for others use s.agree(value, 'max')")
-    total = all_reduce_of(session._runtime, tensor)
+    total = session.agree(tensor.reshape(-1), "sum").reshape(tensor.shape)
     tensor.copy_(total / session.size if op == ReduceOp.AVG else total)
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from malletrain.elastic.agree import all_reduce
 from malletrain.elastic.errors import ElasticError
+from malletrain.elastic.runtime import Runtime
 from malletrain.elastic.session_options import Options
 from malletrain.elastic.step import accumulate, inner_loop
 
@@ -29,11 +30,10 @@ NEW_NAMES = {
 }
 
 
-def old_attribute(session: Any, name: str) -> Any:
+def old_attribute(session: Any, runtime: Runtime, name: str) -> Any:
     """What an attribute of a session was, with a warning. Raises `AttributeError` if there was none of that name."""
     if name not in NEW_NAMES:
         raise AttributeError(f"{type(session).__name__!r} object has no attribute {name!r}")
-    runtime = session._runtime
     _warn(f"s.{name}", NEW_NAMES[name])
     if name in _IN_INFO:
         return getattr(session.info, name)

@@ -303,7 +303,7 @@ class Runtime:
         self.reports.begin_at(self._steps_before, self._samples_before)
         self.meter = Meter(self.reports.samples)
         store_server = pilot.store if pilot else None
-        self.recovery = StateRecovery(self.member, self.state, self.checkpointing.load, store_server)
+        self.recovery = StateRecovery(self.member, self.state, self.checkpointing.load, self._is_over, store_server)
         self._carrier = find_carrier(model, environ)
         if pilot is not None and self._carrier is not None and self._carrier.load is not None:
             self._stages.load_beside(self._carrier.load)
@@ -385,7 +385,7 @@ class Runtime:
         if self._pilot is None:
             self._join_without_daemon()
             return
-        if any(each.is_there() for each in self._finals):
+        if self._is_over():
             self._pass_over(patience_s=0.0)
             return
         weak = self.judgement.equality is Equality.STATISTICAL
@@ -439,10 +439,14 @@ class Runtime:
         else:
             link.serve(self.reconfigurer)
 
+    def _is_over(self) -> bool:
+        """Whether the session has ended, and its final state is saved."""
+        return any(each.is_there() for each in self._finals)
+
     def _pass_over(self, patience_s: float) -> None:
         """The others have ended this session: take its final state, and go on with the script."""
         until = time.monotonic() + patience_s
-        while not any(each.is_there() for each in self._finals):  # a shared folder may show it late
+        while not self._is_over():  # a shared folder may show it late
             if time.monotonic() > until:
                 self.member.release(f"the final state of session {self.state.session} of the script is not here")
             time.sleep(0.2)

@@ -117,7 +117,7 @@ class Session:
         def __getattr__(self, name: str) -> Any:
             if name.startswith("_"):
                 raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
-            return old_attribute(self, name)
+            return old_attribute(self, self._runtime, name)
 
     # --- before training --------------------------------------------------------------------------------------
 

@@ -1,7 +1,7 @@
 """Trains three folds, a session for each, and a stage after them that goes on with the last fold's model.
 
 Each committed step is a line in `steps-WORKER`. Steps are slow until the file `go` is there, in the session that
-`--slow-in` names.
+`--slow-in` names. With `--hold` a worker waits for that file as it warms up, when it is about to join.
 """
 
 from __future__ import annotations
@@ -27,13 +27,21 @@ FOLDS, EPOCHS = 3, 2
 
 parser = argparse.ArgumentParser()
 parser.add_argument("--slow-in", type=int, default=-1)
+parser.add_argument("--hold", action="store_true")
 parser.add_argument("--die-after", type=int, default=-1, help="the main worker ends itself after this session")
 options = parser.parse_args()
 
 
+def warm_up(batch: Any) -> None:
+    if options.hold:
+        (HOME / "held").touch()
+        while not (HOME / "go").exists():
+            time.sleep(0.05)
+
+
 def trained(number: int, model: nn.Module, optimizer: torch.optim.Optimizer, rows: Any) -> float:
     scheduler = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.9)
-    s = elastic.Session(model, optimizer, DataLoader(rows, batch_size=40, shuffle=True))
+    s = elastic.Session(model, optimizer, DataLoader(rows, batch_size=40, shuffle=True), warm_up=warm_up)
     s.track(scheduler=scheduler)
     s.state["steps"] = 0
     for _ in s.epochs(EPOCHS):

@@ -49,6 +49,7 @@ class StateRecovery:
         member: whose state is recovered.
         state: sent or received; `state.has_state` says which.
         load: restores the newest checkpoint; returns whether there was one.
+        is_over: whether the present session of the script has ended, and its final state is saved.
         store_server: of this worker, if it serves one.
 
     Attributes:
@@ -56,12 +57,17 @@ class StateRecovery:
     """
 
     def __init__(
-        self, member: Member, state: TrainingState, load: Callable[[], bool], store_server: StoreServer | None
+        self,
+        member: Member,
+        state: TrainingState,
+        load: Callable[[], bool],
+        is_over: Callable[[], bool],
+        store_server: StoreServer | None,
     ) -> None:
         self._member = member
         self._state = state
         self._committer = member.committer
-        self._load = load
+        self._load, self._is_over = load, is_over
         self._store_server = store_server
         self._described = False
         self._buffer_pool: BufferPool | None = None
@@ -105,11 +111,14 @@ class StateRecovery:
             PeerLost: a member is lost.
             ElasticError: this worker differs from the others in its script.
             Released: no member can bring this worker to the others' state.
-            SessionOver: the others are in a later session.
+            SessionOver: the others are in a later session, or were, and are lost.
         """
         committer, state, local_size = self._committer, self._state, self._member.local_rank.size
         recovery, odd = self._exchange(plan, group)
         self.all_end, self.saves = recovery.all_end, recovery.saves(group.rank)
+        if recovery.newest < 0 and self._is_over():
+            self._member.fault(plan.generation, "closed", "the session is over, and all that were in it are lost")
+            raise SessionOver(plan.generation)
         if recovery.newest < 0 and group.rank in recovery.donors:
             # Training begins, or resumes from a checkpoint.
             if not self._load() and state.position.rounds:
