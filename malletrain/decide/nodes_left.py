@@ -74,7 +74,7 @@ class Candidates:
         self._next: dict[_Line, dict[int, int]] = {}
         self._on: dict[str, tuple[_Line, ...]] = {}  # by leaf, '' for nodes on none
         self._room: dict[str, int] = {}  # how many nodes there
-        self._pilots: dict[str, int] = {}  # how many of them are pilots'
+        self._of_rank: tuple[dict[str, int], ...] = ({}, {}, {})  # how many of them are of each rank
         self._prices: dict[int, _Prices] = {}  # of so many nodes
         self._here: frozenset[str] | None = None  # only nodes on these leaves
         if leaves:
@@ -88,14 +88,15 @@ class Candidates:
         for leaf, on_it in names_on.items():
             self._on[leaf] = tuple(_Line(rank, on_it[rank]) for rank in RANKS)
             self._room[leaf] = sum(map(len, on_it))
-            if on_it[PILOTS]:
-                self._pilots[leaf] = len(on_it[PILOTS])
+            for rank in RANKS:
+                if on_it[rank]:
+                    self._of_rank[rank][leaf] = len(on_it[rank])
 
     def copy(self) -> Candidates:
         """The same, of which others can go."""
         some = copy(self)
         some._rank_of, some._next = dict(self._rank_of), {}
-        some._on, some._room, some._pilots = dict(self._on), dict(self._room), dict(self._pilots)
+        some._on, some._room, some._of_rank = dict(self._on), dict(self._room), tuple(map(dict, self._of_rank))
         some._prices = {
             count: _Prices(dict(each.known), list(each.order), set(each.stale))
             for count, each in self._prices.items()
@@ -121,13 +122,13 @@ class Candidates:
         (`by_leaf`), or for none."""
         if not by_leaf:
             return self._present(self._lines[rank])
-        on = (self._present(lines[rank]) for lines in self._on.values() if lines[rank].names)
+        on = (self._present(self._on[leaf][rank]) for leaf in self._of_rank[rank])
         return merge(*on, key=lambda name: (self._cost(name)[0], self._leaves.get(name, ""), self._cost(name)))
 
     def pilots_on_few_leaves(self, may: Callable[[str, str], bool]) -> Iterator[tuple[str, str]]:
         """The nodes that `on_few_leaves` finds for one job of one node after the other where only pilots' are left,
         each with the cheapest; this one instead where `may(node, cheapest)` does not hold."""
-        left = dict(self._pilots)
+        left = dict(self._of_rank[PILOTS])
         fullest = [(count, leaf) for leaf, count in left.items() if leaf]
         heapify(fullest)
         ahead = {leaf: self._present(lines[PILOTS]) for leaf, lines in self._on.items()}
@@ -169,7 +170,7 @@ class Candidates:
         `fixed`, which are room on their leaves."""
         gone = {*hidden, *fixed}
         first = self._first([self._lines[rank] for rank in ranks], count, gone)
-        on = self._without(gone, self._room if IDLE in ranks else self._pilots, ranks)
+        on = self._without(gone, self._room if IDLE in ranks else self._of_rank[PILOTS], ranks)
         if sum(on.values()) <= count:
             return [*own, *first]
         on = {leaf: count for leaf, count in on.items() if leaf} if "" in on else on
@@ -281,7 +282,7 @@ class Candidates:
         leaf = self._leaves.get(name, "")
         for prices in self._prices.values():
             prices.stale.add(leaf)
-        for counts in (self._room, self._pilots) if rank == PILOTS else (self._room,):
+        for counts in (self._room, self._of_rank[rank]):
             counts[leaf] = counts.get(leaf, 0) + more
             if not counts[leaf]:
                 del counts[leaf]
@@ -323,7 +324,7 @@ class Candidates:
         some._here = frozenset(leaves)
         some._on = {leaf: self._on[leaf] for leaf in leaves}
         some._room = {leaf: self._room[leaf] for leaf in leaves}
-        some._pilots = {leaf: self._pilots[leaf] for leaf in leaves if leaf in self._pilots}
+        some._of_rank = tuple({leaf: on[leaf] for leaf in leaves if leaf in on} for on in self._of_rank)
         some._lines = some._on[leaves[0]]
         if len(leaves) > 1:
             lines = some._on.values()
