@@ -73,3 +73,10 @@ def test_every_page_that_code_names_is_there() -> None:
     named = {(path, page) for path in files for page in re.findall(r"\bdocs/[\w/-]+\.md\b", path.read_text())}
     assert named
     assert [f"{path}: {page}" for path, page in sorted(named) if not (ROOT / page).exists()] == []
+
+
+def test_the_readme_names_the_two_commands() -> None:
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert {"$ scripts/demo", "$ scripts/test"} <= set(text.splitlines())
+    pictures = [line for line in text.splitlines() if line.startswith("![")]
+    assert len(pictures) == len(set(pictures)), "each picture once"
