@@ -5,7 +5,7 @@ where to look, not what is certain."""
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Any
 
@@ -78,10 +78,6 @@ def _called(node: ast.AST) -> str:
     return function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", "")
 
 
-def _inner(node: ast.AST) -> Iterator[ast.AST]:
-    return ast.walk(node)
-
-
 def _masks(tree: ast.Module) -> frozenset[str]:
     """Names that are made by comparing: which rows or elements count."""
     return frozenset(
@@ -107,7 +103,7 @@ def _own_count(node: ast.AST, masks: frozenset[str]) -> bool:
     weighted = {"weight", "ignore_index", "pos_weight"} & {each.arg or "" for each in node.keywords}
     if _called(node).lower().replace("loss", "_loss").replace("__", "_") in _LOSSES or _called(node) in _LOSSES:
         return bool(weighted) or (_called(node) in ("cross_entropy", "nll_loss") and len(node.args) > 2)
-    names = {each.id for each in _inner(node) if isinstance(each, ast.Name)}
+    names = {each.id for each in ast.walk(node) if isinstance(each, ast.Name)}
     return _called(node) in ("masked_fill", "masked_select") or (
         _called(node) in ("div", "sum") and bool(names & masks)
     )
@@ -115,7 +111,7 @@ def _own_count(node: ast.AST, masks: frozenset[str]) -> bool:
 
 def _own_sum(node: ast.AST, _: frozenset[str]) -> bool:
     """A sum over samples, or one that is divided by a number."""
-    if isinstance(node, ast.keyword) or not isinstance(node, ast.Call | ast.BinOp):
+    if not isinstance(node, ast.Call | ast.BinOp):
         return False
     if isinstance(node, ast.BinOp):
         return isinstance(node.op, ast.Mult | ast.Div) and any(
@@ -125,7 +121,7 @@ def _own_sum(node: ast.AST, _: frozenset[str]) -> bool:
         each.arg == "reduction" and isinstance(each.value, ast.Constant) and each.value.value == "sum"
         for each in node.keywords
     )
-    of_each = any(isinstance(each, ast.Constant) and each.value == "none" for each in _inner(node.func))
+    of_each = any(isinstance(each, ast.Constant) and each.value == "none" for each in ast.walk(node.func))
     return sums or (_called(node) == "sum" and of_each)
 
 
@@ -166,7 +162,7 @@ def _item(node: ast.AST, _: frozenset[str]) -> bool:
     """A number of this worker's samples that decides further on: divides, multiplies or is compared."""
     if not isinstance(node, ast.BinOp | ast.Compare):
         return False
-    return any(_called(each) == "item" for each in _inner(node))
+    return any(_called(each) == "item" for each in ast.walk(node))
 
 
 def _hook(node: ast.AST, _: frozenset[str]) -> bool:
@@ -191,7 +187,7 @@ def _keeps(node: ast.AST, _: frozenset[str]) -> bool:
         return False
     target = ast.unparse(node.targets[0])
     return any(isinstance(each, ast.Name | ast.Attribute | ast.Subscript) and ast.unparse(each) == target
-               for each in _inner(node.value))  # fmt: skip
+               for each in ast.walk(node.value))  # fmt: skip
 
 
 def _changes_data(node: ast.AST, _: frozenset[str]) -> bool:
@@ -225,14 +221,14 @@ _OF_SIZE: tuple[_Rule, ...] = (
     ('a sum over samples, or a mean with a factor: the session takes means, or reduction="sum"', _own_sum),
     ("an own number of this worker's samples decides: s.agree() makes it everyone's", _item),
     ("a hook changes gradients before they are summed over workers: do it after backward()", _hook),
-    ("gradients of this worker's samples alone: see s.inner_loop()", _inner_gradient),
+    ("gradients of this worker's samples alone: see step.inner_loop()", _inner_gradient),
     ("other data, which each worker reads by itself", _other_data),
     ("random numbers, which depend on the worker: draw them in the data set's __getitem__", _draws),
 )
 
 #: What a worker that joins has missed.
 _OF_JOINING: tuple[_Rule, ...] = (
-    ("the data set is changed while training goes on: by s.epoch, or in s.when_joining()", _changes_data),
+    ("the data set is changed while training goes on: by s.epoch, or in Options(when_joining=...)", _changes_data),
     ("an own generator: a worker that joins begins it anew; s.state keeps it", _draws),
     ("what is kept from step to step is this worker's own: s.state, or s.track(...)", _keeps),
     ("made anew between steps: a worker that joins has missed it; s.track(...)", _renews),

@@ -1,5 +1,5 @@
 """Finds, in a script's text, files that every worker would write: models saved, and tables or logs opened, outside
-`if s.is_main:` and what `s.when_main` calls. A file whose name says which worker writes it is right."""
+`if s.is_main:` and what `Options(when_main=...)` calls. A file whose name says which worker writes it is right."""
 
 from __future__ import annotations
 
@@ -61,9 +61,11 @@ class _Search:
         self.found: list[UnguardedWrite] = []
         nodes = list(ast.walk(tree))
         calls = [node for node in nodes if isinstance(node, ast.Call) and _last(node) == "when_main"]
+        called = [each for call in calls for each in call.args]  # s.when_main(...), as it was said before
+        called += [node.value for node in nodes if isinstance(node, ast.keyword) and node.arg == "when_main"]
         #: What the main worker calls: functions by name, and the nodes of lambdas.
-        self._of_main = {name for call in calls for each in call.args for name in [_last_name(each)] if name}
-        self._lambdas = {each for call in calls for each in call.args if isinstance(each, ast.Lambda)}
+        self._of_main = {name for each in called for name in [_last_name(each)] if name}
+        self._lambdas = {each for each in called if isinstance(each, ast.Lambda)}
         #: Variables that are made of something of this worker.
         self._of_worker: set[str] = set()
         for node in nodes:

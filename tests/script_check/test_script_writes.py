@@ -43,6 +43,8 @@ GUARDED = [
     "log = open(os.path.join(tempfile.mkdtemp(), 'x'), 'w')",
     "def begin():\n    global log\n    log = open('out.csv', 'a')\ns.when_main(begin)",
     "s.when_main(lambda: Path('note').write_text('begun'))",
+    "def begin():\n    log = open('out.csv', 'a')\noptions = elastic.Options(when_main=begin)",
+    "s = Session(m, o, d, options=elastic.Options(when_main=lambda: Path('note').write_text('begun')))",
     "torch.save(",
 ]
 
