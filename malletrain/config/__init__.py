@@ -6,6 +6,7 @@ its error has no base there; `ConfigError` carries the same `exit_status`.
 
 from malletrain.config.faults import ConfigError, ConfigFault
 from malletrain.config.load import (
+    REPLAY_TABLE,
     SYSTEM_FILE,
     load,
     load_for_user,
@@ -24,6 +25,7 @@ from malletrain.config.sections import (
 )
 
 __all__ = [
+    "REPLAY_TABLE",
     "SECTIONS",
     "SYSTEM_FILE",
     "TABLES",

@@ -170,7 +170,8 @@ class Runtime:
         batch = self.session_batch.rule.reference
         self.loader: SampleLoader | StreamReader
         self.sampler: Sampler | StreamSampler
-        changes = None if streams is not None else DatasetChanges(dataset, in_processes=bool(settings.loaders))
+        digest, forked = dataset_digest(dataset), bool(settings.loaders)
+        changes = None if streams is not None else DatasetChanges(dataset, digest, in_processes=forked)
         self.dataset_changes = changes
         if streams is not None:
             self.loader = reader = StreamReader(streams, settings.seed, settings.collate)
@@ -203,7 +204,7 @@ class Runtime:
         self.state.terms = repr(
             (length, batch, settings.seed, settings.shuffle, settings.drop_last,
              settings.reduction, settings.virtual_shards, settings.balance, settings.sum_dtype,
-             type(settings.comm_hook).__qualname__, dataset_digest(dataset))
+             type(settings.comm_hook).__qualname__, digest)
         )  # fmt: skip
         if streams is not None:
             self.state.track("malletrain.streams", positions)

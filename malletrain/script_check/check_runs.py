@@ -369,10 +369,8 @@ class _Run:
         environ["MALLETRAIN_CHECKPOINT_DIR"] = str(self._folder / f"checkpoints-{job}")
         if alone:
             environ[NAME_VARIABLE] = name
-        if alone or name in (
-            "0",
-            PAIR[0],
-        ):  # (In workers that join, what follows from the order of a set is another thing.)
+        # (In workers that join, what follows from the order of a set is another thing.)
+        if alone or name in ("0", PAIR[0]):
             environ.setdefault("PYTHONHASHSEED", "0")
         if name == NUDGED:
             environ[NUDGE_VARIABLE] = "1"
@@ -412,9 +410,6 @@ class _Run:
         """Steps that training has made when this worker last ended one."""
         path = self._folder / f"step-{name}"
         return int(path.read_text()) if path.exists() else 0
-
-    def wait_steps(self, name: str, steps: int) -> None:
-        self._wait(lambda: self.steps(name) >= steps, f"step {steps}", name)
 
     def wait_held(self, name: str, stage: int) -> None:
         path = self._folder / f"held-{name}"

@@ -19,7 +19,7 @@ from malletrain.sizing.policies.milp import Milp
 from malletrain.sizing.policy import Policy
 from malletrain.sizing.problem import Problem, Sizes, Value, id_order
 from malletrain.sizing.values import value_table
-from tests.sizing.problems import constrained, every_plan, examples, full_dp, job, magnitude, problems
+from tests.sizing.problems import checked_answer, constrained, every_plan, examples, full_dp, job, magnitude, problems
 
 EXACT: list[Policy] = [Exact(), Milp(), Lp(()), Auto()]
 
@@ -107,13 +107,7 @@ def test_side_constraints_against_pulp(problem: Problem) -> None:
 @given(problem=constrained(most_jobs=6, most=10, most_nodes=20))
 @examples(25)
 def test_whatever_comes_out_is_within_bounds_and_repeats(policy: Policy, problem: Problem) -> None:
-    answer = policy.size(problem)
-    assert set(answer.sizes) == {j.id for j in problem.jobs}
-    assert all(j.permits(answer.sizes[j.id]) for j in problem.jobs)
-    assert sum(answer.sizes.values()) <= problem.nodes
-    assert repr(policy.size(problem)) == repr(answer)
-    if answer.status is not SizingStatus.FALLBACK:
-        assert check(problem, answer.sizes) == []
+    checked_answer(policy, problem)
 
 
 @given(problems())

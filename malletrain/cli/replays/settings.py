@@ -14,9 +14,8 @@ from typing import Any
 import click
 
 from malletrain import pip_install
+from malletrain.config import REPLAY_TABLE
 from malletrain.domain.errors import InvalidInput
-
-TABLE = "replay"
 
 SETTINGS: tuple[click.Option, ...] = (
     click.Option(["--alpha"], type=float, help="Fairness, 0 to 1."),
@@ -142,13 +141,13 @@ def table_of(path: Path) -> dict[str, Any]:
         InvalidInput: a key is not known, with those that are.
     """
     try:
-        found = tomllib.loads(path.read_text(encoding="utf-8")).get(TABLE, {})
+        found = tomllib.loads(path.read_text(encoding="utf-8")).get(REPLAY_TABLE, {})
     except (OSError, ValueError, RecursionError):
         return {}
     if not isinstance(found, dict):
-        raise InvalidInput(str(path), f"{TABLE} must be a table: [{TABLE}]")
+        raise InvalidInput(str(path), f"{REPLAY_TABLE} must be a table: [{REPLAY_TABLE}]")
     for key in found.keys() - _BY_KEY.keys():
-        raise InvalidInput(str(path), f"{TABLE}.{key} is not known; known are {', '.join(KEYS)}")
+        raise InvalidInput(str(path), f"{REPLAY_TABLE}.{key} is not known; known are {', '.join(KEYS)}")
     return found
 
 
@@ -160,12 +159,12 @@ def _value(ctx: click.Context, setting: click.Option, given: Mapping[str, Any], 
         return () if setting.multiple else bool(said) if setting.is_flag and not setting.secondary_opts else said
     if setting.multiple != isinstance(value, list) or setting.is_flag != isinstance(value, bool):
         what = "a list" if setting.multiple else "true or false" if setting.is_flag else "one value"
-        raise InvalidInput(str(path), f"{TABLE}.{key} must be {what}")
+        raise InvalidInput(str(path), f"{REPLAY_TABLE}.{key} must be {what}")
     try:
         as_typed = [str(each) for each in value] if setting.multiple else value if setting.is_flag else str(value)
         return setting.type_cast_value(ctx, as_typed)
     except click.BadParameter as error:
-        raise InvalidInput(str(path), f"{TABLE}.{key}: {error.message}") from None
+        raise InvalidInput(str(path), f"{REPLAY_TABLE}.{key}: {error.message}") from None
 
 
 def _now_a_key(error: click.NoSuchOption) -> click.UsageError:
@@ -176,6 +175,7 @@ def _now_a_key(error: click.NoSuchOption) -> click.UsageError:
             value = str(not off).lower() if setting.is_flag else "[...]" if setting.multiple else "..."
             line = f"{key_of(setting)} = {value}"
             return click.UsageError(
-                f"{error.option_name} is a setting of a file now: {line} under [{TABLE}] in what --config names"
+                f"{error.option_name} is a setting of a file now: {line} under [{REPLAY_TABLE}] "
+                "in what --config names"
             )
     return error

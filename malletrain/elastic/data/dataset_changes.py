@@ -17,16 +17,17 @@ class DatasetChanges:
 
     Args:
         dataset: of the session.
+        begun: its digest as the session begins.
         in_processes: whether processes load, which have the data set as it was first.
 
     Attributes:
         digest: of the data set as the script has set it; "" while it has not changed it.
     """
 
-    def __init__(self, dataset: Any, *, in_processes: bool) -> None:
+    def __init__(self, dataset: Any, begun: str, *, in_processes: bool) -> None:
         self._dataset = dataset
         self._in_processes = in_processes
-        self._before = dataset_digest(dataset)
+        self._before = begun
         self.digest = ""
 
     def epoch_begins(self) -> None:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from malletrain.domain.decision import SizingStatus
 from malletrain.domain.job import Curve
 from malletrain.sizing import registry
-from malletrain.sizing.constraints import cap, check
+from malletrain.sizing.constraints import cap
 from malletrain.sizing.papers.budget import Budget
 from malletrain.sizing.papers.efficiency import Efficiency, Utility
 from malletrain.sizing.papers.elastic_batch import ElasticBatch
@@ -23,7 +23,7 @@ from malletrain.sizing.policies.goodput import Goodput
 from malletrain.sizing.policy import Policy
 from malletrain.sizing.problem import ArrivingWork, JobDemand, JobId, NodeBudget, Problem
 from malletrain.sizing.values import permitted_sizes
-from tests.sizing.problems import constrained, curves, examples, job, problems
+from tests.sizing.problems import checked_answer, constrained, curves, examples, job, problems
 
 PAPERS = [Efficiency(), Utility(), Budget(), ElasticBatch(), Goodput(), Greedy()]
 
@@ -32,12 +32,7 @@ PAPERS = [Efficiency(), Utility(), Budget(), ElasticBatch(), Goodput(), Greedy()
 @given(problem=constrained(most_jobs=6, most=10, most_nodes=20))
 @examples(25)
 def test_answers_are_within_bounds_and_repeat(policy: Policy, problem: Problem) -> None:
-    answer = policy.size(problem)
-    assert set(answer.sizes) == {j.id for j in problem.jobs}
-    assert all(j.permits(answer.sizes[j.id]) for j in problem.jobs)
-    assert sum(answer.sizes.values()) <= problem.nodes
-    assert repr(policy.size(problem)) == repr(answer)
-    assert answer.status is SizingStatus.FALLBACK or check(problem, answer.sizes) == []
+    checked_answer(policy, problem)
     assert registry.policy(policy.name).name == policy.name
 
 
