@@ -39,7 +39,6 @@ from malletrain.elastic.data.virtual_shards import VirtualShards
 from malletrain.elastic.equality import Equality, Judgement, judge, synced_layers
 from malletrain.elastic.errors import ElasticError, JobOver, PeerLost, Released, SessionOver
 from malletrain.elastic.gradients.batch_gather import BatchGather
-from malletrain.elastic.gradients.comm_hook import check_hook
 from malletrain.elastic.gradients.reducer import GradientReducer
 from malletrain.elastic.gradients.sync_batchnorm import SyncBatchNormLayers
 from malletrain.elastic.invariants.agreement import RoundKind
@@ -158,7 +157,6 @@ class Runtime:
         self.when_main = [settings.when_main] if settings.when_main else []
         self.when_joining = [settings.when_joining] if settings.when_joining else []
         self._was_main = False
-        self._hook_rounds = False
         self._kept: tuple[dict[str, Any], list[list[dict[str, Any]]]] | None = None
 
         # What is trained: data, batch, state.
@@ -203,8 +201,7 @@ class Runtime:
         self.state.track("malletrain.values", self.shared)
         self.state.terms = repr(
             (length, batch, settings.seed, settings.shuffle, settings.drop_last,
-             settings.reduction, settings.virtual_shards, settings.balance, settings.sum_dtype,
-             type(settings.comm_hook).__qualname__, digest)
+             settings.reduction, settings.virtual_shards, settings.balance, settings.sum_dtype, digest)
         )  # fmt: skip
         if streams is not None:
             self.state.track("malletrain.streams", positions)
@@ -260,7 +257,6 @@ class Runtime:
             lambda: self.position.step,
             sharded=self.sharded,
             sum_dtype=settings.sum_dtype,
-            comm_hook=settings.comm_hook,
         )
         self.state.before_capture = self.reducer.settle
         self.reducer.before_return = self.checkpointing.hold
@@ -363,13 +359,6 @@ class Runtime:
             )
         if settings.sum_dtype not in (None, *SUM_DTYPES):
             raise ElasticError(f"sum_dtype must be {' or '.join(map(str, SUM_DTYPES))}, not {settings.sum_dtype}")
-        if settings.comm_hook is not None:
-            if settings.sum_dtype is not None or self.session_batch.noise is not None or self.sharded:
-                raise ElasticError(
-                    "comm_hook bears neither sum_dtype nor a measured noise scale nor a sharded model: leave one out"
-                )
-            first = next(parameter for parameter in self.model.parameters() if parameter.requires_grad)
-            self._hook_rounds = not check_hook(settings.comm_hook, first.dtype, first.device)
         if settings.balance and settings.virtual_shards:
             raise ElasticError("balance and virtual_shards exclude each other: shards are of one size")
         if norms and settings.virtual_shards:
@@ -656,7 +645,7 @@ class Runtime:
             shards=bool(self._settings.virtual_shards),
             fixed_batch=self.session_batch.fixed,
             additive=self._settings.additive_loss,
-            rounded=self._settings.sum_dtype is torch.bfloat16 or self._hook_rounds,
+            rounded=self._settings.sum_dtype is torch.bfloat16,
         )
 
     def _call_joining(self) -> None:

@@ -10,7 +10,6 @@ from typing import Any
 import torch
 
 from malletrain.elastic.comm.group import Group
-from malletrain.elastic.gradients.comm_hook import CommHook
 from malletrain.elastic.gradients.learning_rate import LearningRate
 
 
@@ -33,8 +32,6 @@ class SessionOptions:
             unless a tracked `GradScaler` expects them.
         sum_dtype: the type in which gradients of a wider one are summed over workers, such as `torch.bfloat16`: half
             the bytes on the network, and sums that are rounded. Default: each gradient's own.
-        comm_hook: compresses what is summed over workers (`gradients.comm_hook.CommHook`). It must commute with
-            weights, which is tried out. Default: gradients are summed as they are.
         world: outside a pilot, the group of the processes that were started together (`elastic.environment_world`,
             `elastic.mpi_world`). Default: this process trains alone.
         checkpoint_dir: where to save the state while the job has no nodes. Default: `.malletrain/JOB` in the
@@ -55,7 +52,6 @@ class SessionOptions:
     balance: bool = False
     must_be_finite: bool | None = None
     sum_dtype: torch.dtype | None = None
-    comm_hook: CommHook | None = None
     world: Group | None = None
     checkpoint_dir: str | os.PathLike[str] | None = None
     checkpoint_s: float = 600.0
