@@ -30,7 +30,6 @@ from malletrain.elastic.data.batch_loader import BatchLoader
 from malletrain.elastic.data.batch_size import BatchRule, SessionBatch, as_rule
 from malletrain.elastic.data.dataset_changes import DatasetChanges
 from malletrain.elastic.data.dataset_digest import dataset_digest
-from malletrain.elastic.data.proportional_shares import ProportionalShares
 from malletrain.elastic.data.random_seeds import BETWEEN_STEPS, seed_plain
 from malletrain.elastic.data.sample_loader import SampleLoader
 from malletrain.elastic.data.sampler import DrawnOrder, Sampler, Share, mix
@@ -201,7 +200,7 @@ class Runtime:
         self.state.track("malletrain.values", self.shared)
         self.state.terms = repr(
             (length, batch, settings.seed, settings.shuffle, settings.drop_last,
-             settings.reduction, settings.virtual_shards, settings.balance, settings.sum_dtype, digest)
+             settings.reduction, settings.virtual_shards, settings.sum_dtype, digest)
         )  # fmt: skip
         if streams is not None:
             self.state.track("malletrain.streams", positions)
@@ -273,7 +272,6 @@ class Runtime:
         if self.session_batch.noise is not None:
             self.reducer.measure_noise(self.session_batch.noise)
         self.output_scale = OutputScale(model, local_rank, mean=mean) if self.sharded else None
-        self.proportional_shares = ProportionalShares(balance=settings.balance)
         self.shards = (
             VirtualShards(settings.virtual_shards, model, self.reducer, settings.seed, mean)
             if settings.virtual_shards
@@ -288,14 +286,12 @@ class Runtime:
         if streams is not None:
             self.streams = StreamBatches(stream_sampler, reader, positions, self.reducer)
         self._batch_loader: BatchLoader | StreamBatches = self.streams or BatchLoader(
-            sampler, sample_loader, self.proportional_shares, self.shards, settings.loaders
+            sampler, sample_loader, self.shards, settings.loaders
         )
         self.judgement = self._judge()
 
         # How the world changes, and what is reported.
-        self.reports = Reports(
-            self.member.say, self.committer, self.proportional_shares, self.session_batch.noise_scale
-        )
+        self.reports = Reports(self.member.say, self.committer, self.session_batch.noise_scale)
         self._steps_before, self._samples_before = (0, 0) if before is None else (before.steps, before.samples)
         self.reports.begin_at(self._steps_before, self._samples_before)
         self.meter = Meter(self.reports.samples)
@@ -341,7 +337,7 @@ class Runtime:
     def _check_settings(self, norms: bool, streams: bool) -> None:
         """Raise `ElasticError` for settings that exclude each other."""
         settings = self._settings
-        excluded = ("order", "drop_last", "virtual_shards", "balance", "loaders")
+        excluded = ("order", "drop_last", "virtual_shards", "loaders")
         unfit = [name for name in excluded if getattr(settings, name)]
         if streams and unfit:
             raise ElasticError(
@@ -359,8 +355,6 @@ class Runtime:
             )
         if settings.sum_dtype not in (None, *SUM_DTYPES):
             raise ElasticError(f"sum_dtype must be {' or '.join(map(str, SUM_DTYPES))}, not {settings.sum_dtype}")
-        if settings.balance and settings.virtual_shards:
-            raise ElasticError("balance and virtual_shards exclude each other: shards are of one size")
         if norms and settings.virtual_shards:
             raise ElasticError("virtual_shards and sync_batchnorm: one of the two, both make BatchNorm equal")
 
@@ -681,7 +675,7 @@ class Runtime:
         world = self.committer.world
         self.invariants.entered()
         self.meter.disturbed()
-        self.proportional_shares.reset(world.size)
+        self.reports.world_began()
         is_main = world.rank == 0
         if is_main and not self._was_main:
             for callback in self.when_main:

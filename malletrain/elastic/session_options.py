@@ -26,8 +26,6 @@ class SessionOptions:
         loaders: number of processes that load batches ahead. Default: batches are loaded between steps.
         additive_loss: whether the loss is a mean or sum of one term a sample. Pass False for contrastive losses,
             which compare samples of a batch, and for others that are no such sum (a root of a mean).
-        balance: whether a worker's share of the batch is proportional to its speed, for unequal nodes. Default: all
-            shares are equal.
         must_be_finite: whether gradients that are nan or infinite raise an error that names the worker. Default: yes,
             unless a tracked `GradScaler` expects them.
         sum_dtype: the type in which gradients of a wider one are summed over workers, such as `torch.bfloat16`: half
@@ -49,7 +47,6 @@ class SessionOptions:
     noise_scale: bool | None = None
     loaders: int = 0
     additive_loss: bool = True
-    balance: bool = False
     must_be_finite: bool | None = None
     sum_dtype: torch.dtype | None = None
     world: Group | None = None

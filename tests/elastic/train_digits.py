@@ -65,7 +65,6 @@ def main() -> None:
     parser.add_argument("--width", type=int, default=32)
     parser.add_argument("--shards", type=int, default=0, help="BatchNorm and dropout, by so many virtual shards")
     parser.add_argument("--clip", action="store_true", help="accumulate over two parts, clip")
-    parser.add_argument("--balance", action="store_true", help="shares by speed; SLOW_BY seconds slower a sample")
     parser.add_argument("--raise-after", type=int, default=-1, help="outside the step that follows this one")
     parser.add_argument("--raise-loaded", type=int, default=-1, help="between a batch and its step")
     parser.add_argument("--raise-before", action="store_true", help="once the session is made")
@@ -115,7 +114,7 @@ def main() -> None:
     s = elastic.Session(
         model, optimizer, dataset, batch_size=options.batch, virtual_shards=options.shards or None, seed=options.seed,
         options=elastic.Options(
-            balance=options.balance, checkpoint_s=options.checkpoint_s, world=world, loaders=options.loaders,
+            checkpoint_s=options.checkpoint_s, world=world, loaders=options.loaders,
             sum_dtype=torch.bfloat16 if options.sum_bfloat16 else None,
             when_main=lambda: (home / "mains").open("a").write(f"{me}\n"),
         ),
