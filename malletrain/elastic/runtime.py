@@ -256,6 +256,7 @@ class Runtime:
             lambda: self.position.step,
             sharded=self.sharded,
             sum_dtype=settings.sum_dtype,
+            noise=self.session_batch.noise,
         )
         self.state.before_capture = self.reducer.settle
         self.reducer.before_return = self.checkpointing.hold
@@ -269,8 +270,6 @@ class Runtime:
         if settings.order is not None:
             self.invariants.order = lambda epoch: (sampler.permutation(epoch), sampler.batch_ends(epoch))
         self.reducer.open_pass = functools.partial(self.invariants.agreement.open, RoundKind.STEP)
-        if self.session_batch.noise is not None:
-            self.reducer.measure_noise(self.session_batch.noise)
         self.output_scale = OutputScale(model, local_rank, mean=mean) if self.sharded else None
         self.shards = (
             VirtualShards(settings.virtual_shards, model, self.reducer, settings.seed, mean)
