@@ -66,7 +66,6 @@ from malletrain.elastic.state.checkpoint_store import CheckpointStore
 from malletrain.elastic.state.checkpointing import Checkpointing
 from malletrain.elastic.state.sharded_model import OutputScale
 from malletrain.elastic.state.shared_values import SharedValues
-from malletrain.elastic.state.side_copy import side_copies
 from malletrain.elastic.state.training_state import Position, TrainingState
 from malletrain.wire import messages
 from malletrain.wire.errors import WireError
@@ -245,10 +244,7 @@ class Runtime:
         self._compiled: CompiledCode | None = None
         if pilot is not None and directory and environ.get(SHARED_VARIABLE):
             self._compiled = CompiledCode(Path(environ[SHARED_VARIABLE]), directory)
-        self.checkpointing = Checkpointing(
-            checkpoints, self.state, self.committer, sharded=self.sharded, side=side_copies(self.state)
-        )
-        self.state.before_restore = self.checkpointing.hold
+        self.checkpointing = Checkpointing(checkpoints, self.state, self.committer, sharded=self.sharded)
         self.committer.save_is_due = self.checkpointing.is_due
 
         # How a step is made: gradients, and this member's share of each batch.
@@ -263,7 +259,6 @@ class Runtime:
             comm_hook=settings.comm_hook,
         )
         self.state.before_capture = self.reducer.settle
-        self.reducer.before_return = self.checkpointing.hold
         self.buffer_copies = BufferCopies(model)
         self.after_block = AfterBlockChanges(model)
         self.invariants = Invariants(

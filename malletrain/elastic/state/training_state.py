@@ -168,7 +168,6 @@ class TrainingState:
         session: the number of the session in the script, from 0.
         mesh: the device mesh of a sharded model; None if each process holds the whole model.
         before_capture: called before the state is packed; may raise.
-        before_restore: called before a state is loaded.
         layout_restored: whether `restore` has frozen or unfrozen parameters, so that gradients are to be laid out
             anew.
     """
@@ -181,7 +180,6 @@ class TrainingState:
         self.position = position
         self.layout_restored = False
         self.before_capture: Callable[[], None] = lambda: None
-        self.before_restore: Callable[[], None] = lambda: None
         self.tracked: dict[str, Stateful] = {}
         self.has_state = False
         self.terms = ""
@@ -290,7 +288,6 @@ class TrainingState:
             ElasticError: it belongs to another model or optimizer.
         """
         tree = unpack(skeleton, tensors, self.mesh)
-        self.before_restore()
         try:
             if "layout" in tree:
                 self._restore_layout(tree["layout"])
