@@ -14,7 +14,6 @@ import time
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Literal
 
 import torch
@@ -45,10 +44,9 @@ from malletrain.elastic.gradients.sync_batchnorm import SyncBatchNormLayers
 from malletrain.elastic.invariants.agreement import RoundKind
 from malletrain.elastic.invariants.invariants import Invariants
 from malletrain.elastic.launch import job_sessions, worker_start
-from malletrain.elastic.launch.compile_cache import SHARED_VARIABLE
-from malletrain.elastic.launch.compiled_code import MIN_COMPILE_S, CompiledCode
 from malletrain.elastic.launch.failure_report import ENDED, FLUSH_TIMEOUT_S, FailureReporter, before_immediate_end
 from malletrain.elastic.launch.hang_watch import HangWatch
+from malletrain.elastic.launch.job_folder import checkpoint_directory, resumed_directory
 from malletrain.elastic.launch.start_stages import StartStages
 from malletrain.elastic.link import standalone_record
 from malletrain.elastic.link.daemon_link import END_PATIENCE_S, Link
@@ -227,9 +225,9 @@ class Runtime:
         if before is not None and before.in_world:
             self.member.pending_groups = before.member.pending_groups
         self.committer = self.member.committer
-        directory = worker_start.checkpoint_directory(environ, settings.checkpoint_dir)
+        directory = checkpoint_directory(environ, settings.checkpoint_dir)
         part = (local_rank.rank, local_rank.size) if self.sharded else None
-        resumed = worker_start.resumed_directory(environ, directory) if directory else None
+        resumed = resumed_directory(environ, directory) if directory else None
         self._base, self._part, number = directory, part, self.state.session
         checkpoints: CheckpointStore | None = None
         self._finals: list[CheckpointStore] = []  #: where the final state of this session is, or is to be
@@ -241,9 +239,6 @@ class Runtime:
             checkpoints = CheckpointStore(own, settings.checkpoint_s, part, from_other)
             bases = [directory, *([resumed] if resumed else [])]
             self._finals = [CheckpointStore(job_sessions.final_of(base, number), part=part) for base in bases]
-        self._compiled: CompiledCode | None = None
-        if pilot is not None and directory and environ.get(SHARED_VARIABLE):
-            self._compiled = CompiledCode(Path(environ[SHARED_VARIABLE]), directory)
         self.checkpointing = Checkpointing(checkpoints, self.state, self.committer, sharded=self.sharded)
         self.committer.save_is_due = self.checkpointing.is_due
 
@@ -388,7 +383,8 @@ class Runtime:
         log.log(logging.WARNING if weak else logging.INFO, "equality with a static run is %s", self.judgement)
         before = self._before
         if before is None or not before.in_world:  # else the others wait
-            self._warm_up_in_pilot(self._pilot)
+            with self._stages.warming():
+                self._warm_up()
         HangWatch(lambda: self.member.worker, self._rounds_so_far).start()
         self._connect(self._pilot)
         self.recovery.begin_session()
@@ -413,19 +409,11 @@ class Runtime:
     def _rounds_so_far(self) -> int | None:
         return None if self.member.finishing or self.passed else self.position.rounds
 
-    def _warm_up_in_pilot(self, pilot: worker_start.PilotContext) -> None:
-        if self._compiled is not None and self._compiled.fetch():
-            log.info("what another pilot of the job has compiled is here")
-        with self._stages.warming():
-            self._warm_up()
-        if self._compiled is not None and pilot.local_rank.is_leader and self._stages.compile_s >= MIN_COMPILE_S:
-            self._compiled.share_behind()
-
     def _connect(self, pilot: worker_start.PilotContext) -> None:
         """Take the connection of the session before, or open one and say that this worker is warm."""
         link = self._before.member.link if self._before is not None else None
         if link is None:
-            stages = self._stages.finished(worker_start.stages())
+            stages = self._stages.finished()
             self.member.link = pilot.open(self.reconfigurer)
             self.member.link.say(messages.Warm(pilot.wait_warm(), stages))
             return

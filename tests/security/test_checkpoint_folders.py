@@ -6,7 +6,6 @@ import io
 import os
 import pickle
 import stat
-import tempfile
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -19,7 +18,7 @@ from torch import nn
 
 from malletrain.domain.errors import InvalidInput
 from malletrain.elastic.errors import ElasticError
-from malletrain.elastic.launch.compile_cache import CACHE_VARIABLE, compile_cache_environment
+from malletrain.elastic.launch.job_folder import CACHE_VARIABLE, compile_cache_environment
 from malletrain.elastic.link.standalone_record import StandaloneRecord
 from malletrain.elastic.private_folder import PrivateFolder
 from malletrain.elastic.state import checkpoint_store
@@ -179,22 +178,26 @@ def test_the_folder_that_was_checked_is_the_one_that_is_used(tmp_path: Path) -> 
 # --- Other places -------------------------------------------------------------------------------------------------
 
 
-def test_compiled_code_is_not_taken_from_a_folder_that_others_can_write_to(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    first = compile_cache_environment({})
-    assert compile_cache_environment({}) == first, "the next pilot finds what was compiled"
+def test_compiled_code_is_not_taken_from_a_folder_that_others_can_write_to(tmp_path: Path) -> None:
+    pilot = {"MALLETRAIN_URL": "u", "MALLETRAIN_JOB": "7", "SLURM_SUBMIT_DIR": str(tmp_path)}
+    first = compile_cache_environment(pilot)
+    assert compile_cache_environment(pilot) == first, "the next pilot finds what was compiled"
     path = Path(first[CACHE_VARIABLE])
-    assert stat.S_IMODE(path.stat().st_mode) == 0o700
-    path.chmod(0o777)
-    other = Path(compile_cache_environment({})[CACHE_VARIABLE])
-    assert other != path
-    assert stat.S_IMODE(other.stat().st_mode) == 0o700
+    assert path.parent == tmp_path / ".malletrain" / "7"
+    for folder in (path, path.parent):
+        assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+        folder.chmod(0o777)
+        other = Path(compile_cache_environment(pilot)[CACHE_VARIABLE])
+        folder.chmod(0o700)
+        assert tmp_path not in other.parents
+        assert stat.S_IMODE(other.stat().st_mode) == 0o700
+        other.rmdir()
     path.rmdir()
     path.symlink_to(tmp_path)
-    assert Path(compile_cache_environment({})[CACHE_VARIABLE]) not in (path, tmp_path)
-    assert compile_cache_environment({CACHE_VARIABLE: "/mine"}) == {}
+    other = Path(compile_cache_environment(pilot)[CACHE_VARIABLE])
+    assert other not in (path, tmp_path)
+    other.rmdir()
+    assert compile_cache_environment({**pilot, CACHE_VARIABLE: "/mine"}) == {}
 
 
 def test_a_trial_does_not_run_what_others_could_have_asked_for(tmp_path: Path) -> None:

@@ -36,9 +36,6 @@ MAX_KEPT_CHECKPOINTS = 2
 #: The file of a checkpoint; the tensor that holds the skeleton, and the text with names and checksums, as JSON.
 STATE_FILE, SKELETON, INDEX = "state.safetensors", "malletrain.skeleton", "malletrain.index"
 
-#: Names of compiled code that lies beside checkpoints (`launch/compiled_code.py`) begin so.
-COMPILED_PREFIX = "compiled-"
-
 
 #: Tensors by name, and texts.
 _Content = tuple[dict[str, torch.Tensor], dict[str, str]]
@@ -152,10 +149,6 @@ class CheckpointStore:
         self.confirm()
         if self._writer is not None:
             self._writer.join()
-        with contextlib.suppress(OSError, ElasticError), self._opened("") as folder:
-            for name in folder.names():
-                if name.startswith(COMPILED_PREFIX):
-                    _remove(folder, name)
         for part in self._parts or [""]:
             with contextlib.suppress(OSError, ElasticError), self._opened(part) as folder:
                 for step in _steps(folder):
