@@ -58,11 +58,10 @@ from malletrain.elastic.resize.member import Member
 from malletrain.elastic.resize.reconfigure import Reconfigurer
 from malletrain.elastic.resize.state_recovery import StateRecovery
 from malletrain.elastic.session_options import Options
-from malletrain.elastic.state.after_block import AfterBlockChanges
 from malletrain.elastic.state.buffer_copies import BufferCopies
 from malletrain.elastic.state.checkpoint_store import CheckpointStore
 from malletrain.elastic.state.checkpointing import Checkpointing
-from malletrain.elastic.state.sharded_model import OutputScale
+from malletrain.elastic.state.sharded_model import OutputScale, local
 from malletrain.elastic.state.shared_values import SharedValues
 from malletrain.elastic.state.training_state import Position, TrainingState
 from malletrain.wire import messages
@@ -111,7 +110,6 @@ class Runtime:
         first_given_up: whether its first block was given up just now.
         shared: the values of `Session.state`.
         buffer_copies: the model's buffers as the step under way began.
-        after_block: what the script changes in the model after the block of a step.
         gathers: rows of all members within a step.
         passed: whether this worker passes over the session, which the others have ended: it has no epochs left.
         finished: whether the session has ended.
@@ -156,7 +154,7 @@ class Runtime:
         self.when_joining = [settings.when_joining] if settings.when_joining else []
         self._was_main = False
         self._hook_rounds = False
-        self._kept: tuple[dict[str, Any], list[list[dict[str, Any]]]] | None = None
+        self._kept: tuple[list[torch.Tensor], dict[str, Any], list[list[dict[str, Any]]]] | None = None
 
         # What is trained: data, batch, state.
         self.session_batch = SessionBatch(as_rule(settings.batch_size), settings.learning_rate, settings.noise_scale)
@@ -255,7 +253,6 @@ class Runtime:
         )
         self.state.before_capture = self.reducer.settle
         self.buffer_copies = BufferCopies(model)
-        self.after_block = AfterBlockChanges(model)
         self.invariants = Invariants(
             self.state, self.shared, self.committer, self.reducer, lambda: self.share is not None
         )
@@ -609,24 +606,26 @@ class Runtime:
 
     def keep_tracked(self) -> None:
         """A step is to be repeated: the script's code after its block runs now, and once more after the repetition.
-        What it does to tracked things is taken back before that."""
+        What it does to parameters (it may clip them) and to tracked things is taken back before that."""
         if not self.state.has_state:
             return
-        self.after_block.given_up()
+        parameters = [local(each).detach().clone() for each in self.model.parameters()]
         groups = [
             [{name: copy.deepcopy(value) for name, value in group.items() if name != "params"} for group in each]
             for each in (optimizer.param_groups for optimizer in self.state.optimizers)
         ]
-        self._kept = {name: copy.deepcopy(thing.state_dict()) for name, thing in self.state.tracked.items()}, groups
+        tracked = {name: copy.deepcopy(thing.state_dict()) for name, thing in self.state.tracked.items()}
+        self._kept = parameters, tracked, groups
 
     # --- inside -----------------------------------------------------------------------------------------------
 
     def _take_back(self) -> None:
-        self.after_block.body_ended()
         if self._kept is None:
             return
         self.buffer_copies.restore()
-        (tracked, groups), self._kept = self._kept, None
+        (parameters, tracked, groups), self._kept = self._kept, None
+        for parameter, before in zip(self.model.parameters(), parameters, strict=False):
+            local(parameter).detach().copy_(before)
         for name, thing in self.state.tracked.items():
             thing.load_state_dict(tracked[name])
         for optimizer, of_optimizer in zip(self.state.optimizers, groups, strict=True):
