@@ -19,7 +19,6 @@ BOUNDS = {
     "docs/adr/0004-two-locks.md": 100,
     "docs/adr/0005-batched-deeds.md": 90,
     "docs/adr/0006-listener-and-actuator.md": 135,
-    "docs/adr/0007-late-compiler.md": 125,
     "docs/adr/0008-wide-pilots.md": 145,
     "docs/adr/0009-a-node-is-one-member.md": 140,
     "docs/adr/0011-what-a-decision-touches.md": 115,
