@@ -75,5 +75,6 @@ def _imported(module: str) -> Any:
 
 if WELCOME_FD in os.environ:
     importlib.import_module("malletrain.elastic.launch.early_cuda").begin(os.environ)
+    importlib.import_module("malletrain.elastic.launch.hang_watch").watch_for_session()
 if "torch" in sys.modules or WELCOME_FD in os.environ:
     importlib.import_module("malletrain.elastic.launch.lazy_dynamo").defer_import()

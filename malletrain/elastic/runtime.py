@@ -44,11 +44,10 @@ from malletrain.elastic.gradients.reducer import GradientReducer
 from malletrain.elastic.gradients.sync_batchnorm import SyncBatchNormLayers
 from malletrain.elastic.invariants.agreement import RoundKind
 from malletrain.elastic.invariants.invariants import Invariants
-from malletrain.elastic.launch import job_sessions, worker_start
+from malletrain.elastic.launch import hang_watch, job_sessions, worker_start
 from malletrain.elastic.launch.compile_cache import SHARED_VARIABLE
 from malletrain.elastic.launch.compiled_code import MIN_COMPILE_S, CompiledCode
 from malletrain.elastic.launch.failure_report import ENDED, FLUSH_TIMEOUT_S, FailureReporter, before_immediate_end
-from malletrain.elastic.launch.hang_watch import HangWatch
 from malletrain.elastic.launch.start_stages import StartStages
 from malletrain.elastic.link import standalone_record
 from malletrain.elastic.link.daemon_link import END_PATIENCE_S, Link
@@ -394,7 +393,8 @@ class Runtime:
         before = self._before
         if before is None or not before.in_world:  # else the others wait
             self._warm_up_in_pilot(self._pilot)
-        HangWatch(lambda: self.member.worker, self._rounds_so_far).start()
+        hang_watch.session_made()
+        hang_watch.HangWatch(lambda: self.member.worker, self._rounds_so_far).start()
         self._connect(self._pilot)
         self.recovery.begin_session()
         try:

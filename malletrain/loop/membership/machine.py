@@ -216,7 +216,7 @@ class JobMachine:
         job.alike = AlikeFailures(kind, in_row, self.clock.elapsed())
         if serving and in_row == MAX_ALIKE and not job.terms.fixed:
             text = f"{in_row} newcomers in a row failed alike: {how}"
-            self.note_check(worker, job.terms.checked, ScriptVerdict.DIFFERENT, text[:MAX_ALIKE_TEXT])
+            self.note_check(worker, "", ScriptVerdict.DIFFERENT, text[:MAX_ALIKE_TEXT])  # of this job alone
 
     def note_check(self, by: Worker, digest: str, verdict: ScriptVerdict, text: str) -> None:
         """Records what was found of the job's script, and keeps the job at its size where that follows."""

@@ -18,6 +18,7 @@ from malletrain.domain.event import (
     MetricReported,
     SamplesReported,
     WorkerLeft,
+    WorkerStuck,
     WorkerWarm,
 )
 from malletrain.domain.job import ScriptVerdict
@@ -27,6 +28,9 @@ from malletrain.wire import messages as wire
 
 #: Figures by name that a job may have, and characters of JSON of its result: both are in every row of it.
 MAX_FIGURES, MAX_RESULT_CHARS = 64, 16_384
+
+#: So often a job's journal says where it makes no step.
+MAX_STUCK = 100
 
 #: A broken world stands still for so long (seconds), at most, before it is repaired.
 NOTICED_S = 120.0
@@ -71,6 +75,9 @@ def apply(machine: JobMachine, this: Worker, message: wire.Message) -> None:
             _exited(machine, this, message)
         case wire.CheckDone():
             _check_done(machine, this, message)
+        case wire.Stuck():
+            _stuck(machine, this, message)
+            return
         case wire.ToppedUp():
             this.top_up = 0
             return
@@ -222,6 +229,15 @@ def _check_done(machine: JobMachine, this: Worker, said: wire.CheckDone) -> None
         return
     job.checker = ("", "")
     machine.note_check(this, said.digest, ScriptVerdict(said.verdict), said.text)
+
+
+def _stuck(machine: JobMachine, this: Worker, said: wire.Stuck) -> None:
+    """Where a worker's script makes no step, or that it goes on; the first `MAX_STUCK` of the job."""
+    told = machine.job.stuck
+    if this.phase.lives and told.get(this.id, "") != said.place and machine.job.stuck_told < MAX_STUCK:
+        told[this.id], machine.job.stuck_told = said.place, machine.job.stuck_told + 1
+        stuck = WorkerStuck(this.id, said.place)
+        machine.emit(stuck, this, stuck.in_words or "goes on")
 
 
 def _metric(machine: JobMachine, this: Worker, said: wire.Metric) -> None:

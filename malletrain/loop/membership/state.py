@@ -148,6 +148,8 @@ class JobMembership:
     figures: set[str] = field(default_factory=set)  #: names of what its script reports
     failed_at: int | None = None  #: the step at which a script raised last
     alike: AlikeFailures = field(default_factory=lambda: AlikeFailures("", 0, 0.0))
+    stuck: dict[str, str] = field(default_factory=dict)  #: where workers make no step, as they say
+    stuck_told: int = 0
     losses: int = 0  #: how many workers have been lost, or have left by no plan
     climbs: bool = False  #: its world grows in stages, to be measured
     seen: dict[int, float] = field(default_factory=dict)  #: samples/s of the stages so far
