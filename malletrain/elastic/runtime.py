@@ -41,9 +41,8 @@ from malletrain.elastic.gradients.reducer import GradientReducer
 from malletrain.elastic.gradients.sync_batchnorm import SyncBatchNormLayers
 from malletrain.elastic.invariants.agreement import RoundKind
 from malletrain.elastic.invariants.invariants import Invariants
-from malletrain.elastic.launch import job_sessions, worker_start
+from malletrain.elastic.launch import hang_watch, job_sessions, worker_start
 from malletrain.elastic.launch.failure_report import ENDED, FLUSH_TIMEOUT_S, FailureReporter, before_immediate_end
-from malletrain.elastic.launch.hang_watch import HangWatch
 from malletrain.elastic.launch.job_folder import checkpoint_directory, resumed_directory
 from malletrain.elastic.launch.start_stages import StartStages
 from malletrain.elastic.link import standalone_record
@@ -365,7 +364,8 @@ class Runtime:
         if before is None or not before.in_world:  # else the others wait
             with self._stages.warming():
                 self._warm_up()
-        HangWatch(lambda: self.member.worker, self._rounds_so_far).start()
+        hang_watch.session_made()
+        hang_watch.HangWatch(lambda: self.member.worker, self._rounds_so_far).start()
         self._connect(self._pilot)
         self.recovery.begin_session()
         try:

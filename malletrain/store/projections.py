@@ -36,6 +36,8 @@ from malletrain.domain.event import (
     StartsRefused,
     WorkerLeft,
     WorkerLost,
+    WorkerStuck,
+    stuck_words,
 )
 from malletrain.domain.job import JobPhase, MalleableJob, ScriptVerdict
 from malletrain.store import schema as t
@@ -88,10 +90,14 @@ def _fold(connection: Connection, event: Event) -> None:
             _over(connection, event, JobPhase.FAILED)
         case JobCompleted(result=result):
             _over(connection, event, JobPhase.COMPLETED, result)
+        case WorkerStuck() as stuck:
+            _stuck(connection, event, stuck)
         case WorkerLeft() as left:
             _left(connection, event, left)
+            _stuck(connection, event, WorkerStuck(left.worker))
             fold_pilot(connection, event)
-        case WorkerLost():
+        case WorkerLost(worker=worker):
+            _stuck(connection, event, WorkerStuck(worker))
             do(connection, "UPDATE job SET lost_workers = lost_workers + 1 WHERE id = :job", event)
         case GenerationPublished() as published:
             _generation(connection, event, published)
@@ -168,6 +174,16 @@ def _left(connection: Connection, event: Event, left: WorkerLeft) -> None:
     elif left.saved:
         query = f"UPDATE job SET reason = '' WHERE id = :job AND reason LIKE :words AND phase NOT IN ({_OVER})"
         do(connection, query, event, words=f"{UNSAVED_WORDS}%")
+
+
+def _stuck(connection: Connection, event: Event, stuck: WorkerStuck) -> None:
+    """Where a worker makes no step, until it goes on or is gone."""
+    if stuck.place:
+        query = f"UPDATE job SET reason = :words WHERE id = :job AND phase NOT IN ({_OVER})"
+        do(connection, query, event, words=stuck.in_words)
+    else:
+        query = f"UPDATE job SET reason = '' WHERE id = :job AND reason LIKE :words AND phase NOT IN ({_OVER})"
+        do(connection, query, event, words=f"{stuck_words(stuck.worker)}%")
 
 
 def _over(

@@ -304,6 +304,13 @@ class CheckDone:
 
 
 @dataclass(frozen=True, slots=True)
+class Stuck:
+    """The script has made no step for a minute: file, line and function where it is; "" once it goes on."""
+
+    place: str = field(default="", metadata=WORDS)
+
+
+@dataclass(frozen=True, slots=True)
 class ToppedUp:
     """Another held array was submitted."""
 
@@ -313,7 +320,7 @@ class ToppedUp:
 
 Message = (
     Warm | CheckedIn | Fault | Switched | Leaving | Left | Samples | Metric | Finished | Failed | Exited | CheckDone
-    | ToppedUp
+    | Stuck | ToppedUp
 )  # fmt: skip
 
 _TYPES: dict[str, type[Any]] = {kind.__name__.lower(): kind for kind in typing.get_args(Message)}
