@@ -16,7 +16,7 @@ from operator import is_
 
 from malletrain.decide.multi_node_pilots import whole_sizes
 from malletrain.decide.profiling import expected_curve
-from malletrain.decide.rules import NodeClasses, Rules
+from malletrain.decide.rules import Rules
 from malletrain.decide.yielding import HarvestedNode
 from malletrain.domain.job import Curve, Elastic, JobPhase, JobView, Pilot, task_of
 from malletrain.domain.snapshot import Snapshot
@@ -228,7 +228,6 @@ def on_classes(
     class_of: Mapping[str, str],
     speeds: Mapping[tuple[str, str], float],
     view: JobView,
-    rules: Rules,
 ) -> OnClasses:
     """How a job runs on each class, in the units of its demand: speed-ups over one node as its curve has it.
 
@@ -245,7 +244,7 @@ def on_classes(
         {name: Curve(tuple((n, rate / one) for n, rate in curve.points)) for name, curve in curves.items()},
         dict(sorted(current.items())),
         least_on(view.job.class_min, classes),
-        spans=rules.classes is NodeClasses.MIX,
+        spans=True,
         equal_shares=not view.balanced,
     )
 
@@ -272,9 +271,9 @@ def due_of(view: JobView, now: float) -> Due | None:
 
 
 def weight_of(view: JobView, rules: Rules) -> float:
-    """The job's weight with its user's, its account's, and its urgency where that follows from the job alone."""
+    """The job's weight with its account's, and its urgency where that follows from the job alone."""
     job = view.job
-    weight = job.weight * rules.user_weights.get(job.user, 1.0) * rules.account_weights.get(job.account, 1.0)
+    weight = job.weight * rules.account_weights.get(job.account, 1.0)
     if rules.objective is not Objective.JCT:
         return weight
     return weight * urgency_by_rest(_left_s(view), _done_s(view))
@@ -304,7 +303,7 @@ def _rate_of_one(view: JobView) -> float:
 
 def _used(rules: Rules) -> tuple[object, ...]:
     """The parts of the rules that a demand depends on; they stay the same objects while others change."""
-    return rules.objective, rules.user_weights, rules.account_weights, rules.probing
+    return rules.objective, rules.account_weights, rules.probing
 
 
 def _doubt(known: JobKnowledge, size: int) -> float:

@@ -12,7 +12,7 @@ from malletrain.decide.entitlement.budgets import BudgetTerms, budgets_for
 from malletrain.decide.entitlement.limits import caps_of_unfit, constraints_for
 from malletrain.decide.entitlement.starvation_guard import starving_jobs
 from malletrain.decide.profiling import ProbeChange, advice_for, probe_changes, with_advice, within_reach
-from malletrain.decide.rules import NodeClasses, Rules
+from malletrain.decide.rules import Rules
 from malletrain.decide.start_diagnosis import caps_of_doubtful
 from malletrain.domain.decision import Hole, Refusal
 from malletrain.domain.job import JobView
@@ -73,10 +73,8 @@ def learn_and_size(draft: Draft, inputs: Inputs) -> Sizing:
     demands = _weighed(demands, training, draft.nodes, situation, rules)
     budgets = budgets_for(rules.budgets, situation.spent, training, demands, draft.horizon_s, now)
     draft.refusals += budgets.refusals
-    limits = constraints_for(
-        rules.limits, rules.max_resizes, rules.user_share, training, demands, draft.nodes,
-        take_turns=rules.max_wait_s > 0,
-    )  # fmt: skip
+    take_turns = rules.max_wait_s > 0
+    limits = constraints_for(rules.limits, rules.user_share, training, demands, draft.nodes, take_turns=take_turns)
     limits += caps_of_unfit(barred, demands, draft.nodes)
     problem = Problem(
         horizon_s=draft.horizon_s,
@@ -90,7 +88,7 @@ def learn_and_size(draft: Draft, inputs: Inputs) -> Sizing:
     )
     advice = advice_for(problem, training, known, now, rules, cache.rows)
     class_of = _classes_of_nodes(draft, inputs, training)
-    advised = _by_class(with_advice(problem, advice), draft, class_of, known, training, barred, rules)
+    advised = _by_class(with_advice(problem, advice), draft, class_of, known, training, barred)
     answer, put_off = cache.sized(inputs.policy, advised)
     draft.refusals += [Refusal(name, "cannot be kept by any sizes now, and is put off") for name in put_off]
     sizes = {int(job_id): size for job_id, size in answer.sizes.items()}
@@ -151,7 +149,7 @@ def _classes_of_nodes(draft: Draft, inputs: Inputs, views: Mapping[int, JobView]
     """The class of each node that is shared out; nothing where they are all of one that no job asks more nodes of, or
     are not told apart."""
     rules, node = inputs.rules, inputs.snapshot.node
-    if rules.classes is NodeClasses.OFF or draft.width > 1 or inputs.tasks.shared:
+    if draft.width > 1 or inputs.tasks.shared:
         return {}
     held = [pilot.node for pilots in draft.staying.values() for pilot in pilots]
     shared = {*held, *(hole.node for hole in draft.free), *draft.coming}
@@ -167,7 +165,6 @@ def _by_class(
     known: Mapping[int, JobKnowledge],
     views: Mapping[int, JobView],
     barred: Mapping[int, Collection[str]],
-    rules: Rules,
 ) -> Problem:
     """The problem with the nodes of each class, and each job's curves on them."""
     if not class_of:
@@ -190,7 +187,7 @@ def _by_class(
         job = int(demand.id)
         left = Counter(class_of.values()) - Counter(class_of[n] for n in barred.get(job, ()) if n in class_of)
         open_to = [name for name in classes if left[name] > 0]
-        on = on_classes(demand, draft.staying[job], known.get(job), open_to, class_of, speeds, views[job], rules)
+        on = on_classes(demand, draft.staying[job], known.get(job), open_to, class_of, speeds, views[job])
         jobs.append(replace(demand, on_classes=on))
     return replace(problem, jobs=tuple(jobs), classes=classes)
 

@@ -4,21 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from enum import StrEnum
 
 from malletrain.decide.entitlement.budgets import AccountBudget
 from malletrain.decide.entitlement.limits import SiteLimit
 from malletrain.decide.promise.promised_reserve import MainPromise
 from malletrain.learn.advisor import ProbeRules
 from malletrain.sizing.objective import Objective
-
-
-class NodeClasses(StrEnum):
-    """How jobs are sized where nodes are of several classes (`malletrain.decide.node_classes`)."""
-
-    MIX = "mix"  #: by class; a job may train on several at once, at the pace of the slowest
-    ONE = "one"  #: by class; a job trains on one at a time
-    OFF = "off"  #: by count, as if all nodes were alike
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,11 +23,11 @@ class Rules:
             one user alone leaves them.
         horizon_s: how far ahead sizing looks (T of the gain formula).
         objective: what sizing is best for; `alpha`: fairness over speed-ups, 0 is throughput (`sizing.objective`).
-        user_weights, account_weights: multiply the weights of their jobs; 1 for those that are not named.
+        account_weights: multiply the weights of their jobs; 1 for those that are not named.
         account_shares: parts of the node time that accounts should have, for `fair`; 1 where not named.
         max_weight: most that users may give a job of theirs; operators may give more.
         limits: caps, guaranteed shares and resources of groups of jobs; `user_share`: most of the nodes for one user
-            while others want some, as a part; `max_resizes`: most jobs that change size at one decision.
+            while others want some, as a part.
         budgets: node-seconds of accounts for each day, week or month (`decide.entitlement.budgets`).
         max_wait_s: a job that has had no node for so long comes before the others' gain, for `turn_s`; 0: never.
         keep_idle: nodes that stay free, or are made free again, for `srun -I`, hetjobs, reservations and bursts.
@@ -75,8 +66,8 @@ class Rules:
         exit_patience_s: pilots of a job that is over are cancelled after so long.
         max_top_up: most held tasks that a job is topped up to: they count against MaxJobCount.
         max_failures: so many pilots in a row may end before their worker is ready; then the job has failed.
-        classes: how jobs are sized where nodes are of several classes; `class_features`: features of nodes that make
-            a class of their own (`memory`: so does memory), beside GRES and processors.
+        class_features: features of nodes that make a class of their own (`memory`: so does memory), beside GRES and
+            processors.
         probing: how much is spent on learning how jobs scale.
         include_nodes, exclude_nodes: names; empty `include_nodes` means every node of the partition.
     """
@@ -87,14 +78,12 @@ class Rules:
     horizon_s: float = 300.0
     objective: Objective = Objective.THROUGHPUT
     alpha: float = 0.0
-    user_weights: Mapping[str, float] = field(default_factory=dict)
     account_weights: Mapping[str, float] = field(default_factory=dict)
     account_shares: Mapping[str, float] = field(default_factory=dict)
     max_weight: float = 1.0
     limits: tuple[SiteLimit, ...] = ()
     user_share: float = 1.0
     budgets: tuple[AccountBudget, ...] = ()
-    max_resizes: int | None = None
     max_wait_s: float = 1800.0
     turn_s: float = 600.0
     keep_idle: int = 0
@@ -126,7 +115,6 @@ class Rules:
     exit_patience_s: float = 30.0
     max_top_up: int = 50
     max_failures: int = 4
-    classes: NodeClasses = NodeClasses.MIX
     class_features: frozenset[str] = frozenset()
     probing: ProbeRules = field(default_factory=ProbeRules)
     include_nodes: frozenset[str] = frozenset()

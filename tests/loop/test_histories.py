@@ -29,7 +29,6 @@ def site(seed: int) -> World:
         SITE,
         objective=Objective(random.choice(["throughput", "jct", "srpt", "fair"])),
         limits=(SiteLimit("cap", accounts=frozenset({"a"}), most_nodes=int(random.integers(2, 8))),),
-        max_resizes=int(random.integers(1, 4)) if random.random() < 0.5 else None,
         user_share=float(random.choice([0.5, 1.0])),
         keep_idle=int(random.integers(0, 2)),
     )

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from malletrain.domain.job import JobView
 from malletrain.sizing.constraints import cap, guaranteed_share, resource_cap
-from malletrain.sizing.problem import Constraint, JobDemand, ResizeLimit
+from malletrain.sizing.problem import Constraint, JobDemand
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,7 +20,7 @@ class SiteLimit:
         users, accounts: a job counts if its user or its account is named.
         most_nodes, least_nodes: a cap, and a guaranteed share, which is given as far as the group wants it.
         available: of something that each node draws (watts, licences, ...), so much is there.
-        per_node: what a node of a job draws; `by_user`, `by_account` where that differs.
+        per_node: what a node of a job draws.
     """
 
     name: str
@@ -30,23 +30,15 @@ class SiteLimit:
     least_nodes: int | None = None
     available: float | None = None
     per_node: float = 1.0
-    by_user: Mapping[str, float] = field(default_factory=dict)
-    by_account: Mapping[str, float] = field(default_factory=dict)
 
     def covers(self, view: JobView) -> bool:
         """Whether the job counts."""
         everyone = not self.users and not self.accounts
         return everyone or view.job.user in self.users or view.job.account in self.accounts
 
-    def draw(self, view: JobView) -> float:
-        """What a node of the job draws."""
-        by_account = self.by_account.get(view.job.account, self.per_node)
-        return self.by_user.get(view.job.user, by_account)
-
 
 def constraints_for(
     limits: Sequence[SiteLimit],
-    max_resizes: int | None,
     user_share: float,
     views: Mapping[int, JobView],
     demands: Sequence[JobDemand],
@@ -56,10 +48,10 @@ def constraints_for(
 ) -> tuple[Constraint, ...]:
     """The constraints of one problem; those that no sizes could break are left out.
 
-    `max_resizes`: most jobs that change their size at one time. `user_share`: most of the nodes that one user's jobs
-    hold while others want some, as a part of them; more where nodes would stand idle else, and the minimum of the
-    user's least job: in any case, or where jobs `take_turns` (the starvation guard is on) during the turn of such a
-    job only. Else a job that says that it needs every node would have them as long as the others are patient.
+    `user_share`: most of the nodes that one user's jobs hold while others want some, as a part of them; more where
+    nodes would stand idle else, and the minimum of the user's least job: in any case, or where jobs `take_turns` (the
+    starvation guard is on) during the turn of such a job only. Else a job that says that it needs every node would
+    have them as long as the others are patient.
     """
     found: list[Constraint] = []
     by_id = {int(demand.id): demand for demand in demands}
@@ -72,7 +64,7 @@ def constraints_for(
         if limit.least_nodes:
             found.append(guaranteed_share(f"{limit.name} (least_nodes)", mine, limit.least_nodes, nodes))
         if limit.available is not None:
-            drawn = {demand.id: limit.draw(views[int(demand.id)]) for demand in mine}
+            drawn = dict.fromkeys([demand.id for demand in mine], limit.per_node)
             found.append(resource_cap(f"{limit.name} (available)", drawn, limit.available))
     if user_share < 1.0:
         users: dict[str, list[JobDemand]] = {}
@@ -94,8 +86,6 @@ def constraints_for(
                 most = max(others, least[user])
             if _most(mine, nodes) > most:
                 found.append(cap(f"user {user} (sizing.user_share)", [demand.id for demand in mine], most))
-    if max_resizes is not None and len(demands) > max_resizes:
-        found.append(ResizeLimit(max_resizes, "sizing.max_resizes"))
     return tuple(found)
 
 
