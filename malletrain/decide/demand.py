@@ -15,13 +15,13 @@ from itertools import pairwise
 from operator import is_
 
 from malletrain.decide.multi_node_pilots import whole_sizes
-from malletrain.decide.profiling import expected_curve
 from malletrain.decide.rules import Rules
 from malletrain.decide.yielding import HarvestedNode
-from malletrain.domain.job import Curve, Elastic, JobPhase, JobView, Pilot, task_of
+from malletrain.domain.job import Curve, Elastic, JobPhase, JobView, Pilot, Profile, task_of
 from malletrain.domain.snapshot import Snapshot
 from malletrain.learn.advisor import JobKnowledge
 from malletrain.learn.class_curves import curves_on_classes
+from malletrain.learn.curve import expected_speedup
 from malletrain.sizing.must_run import size_with_must_run
 from malletrain.sizing.objective import Objective, rest_by_attained, urgency_by_rest
 from malletrain.sizing.policy import Policy
@@ -339,3 +339,24 @@ def harvested(view: JobView) -> tuple[HarvestedNode, ...]:
                 cost = sum(costs.get(pilot.id, 0.0) for pilot in whole)
                 found[at] = replace(each, cost=cost, co_allocated=frozenset(pilot.node for pilot in whole))
     return tuple(found)
+
+
+def profile_of(view: JobView, rules: Rules) -> Profile:
+    """How the job's scalability is learnt: a curve that its owner gave is believed until measurements refute it.
+    Independent items scale perfectly: there is nothing to learn."""
+    if view.job.elastic is Elastic.TASKS:
+        return Profile.NONE
+    of_site = rules.probing.profile if view.job.elastic is Elastic.LIVE else rules.probing.restart_profile
+    if view.job.given_curve is None:
+        return view.job.profile or of_site
+    return of_site if view.curve_refuted else Profile.GIVEN
+
+
+def expected_curve(view: JobView, known: JobKnowledge, rules: Rules) -> Curve:
+    """What is taken for the job's curve: given, measured, that of its application, or perfect scaling."""
+    if profile_of(view, rules) is Profile.NONE:
+        return Curve.linear(view.job.max_nodes)
+    if view.curve is None and known.prior_jobs is not None:
+        return expected_speedup(known.prior_jobs, view.job.max_nodes)
+    given = None if view.curve_refuted else view.job.given_curve
+    return view.curve or given or Curve.linear(view.job.max_nodes)

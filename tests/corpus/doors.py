@@ -20,9 +20,7 @@ from malletrain.cli.main import main as malletrain_main
 from malletrain.cli.main import run as run_command
 from malletrain.cli.sizing import plan as plan_command
 from malletrain.daemon.views.explain import explain
-from malletrain.decide.entitlement.budgets import AccountBudget, Period
-from malletrain.decide.entitlement.limits import SiteLimit
-from malletrain.decide.rules import Rules
+from malletrain.decide.rules import AccountBudget, Period, Rules, SiteLimit
 from malletrain.domain.decision import (
     Action,
     CancelTasks,

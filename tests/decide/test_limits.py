@@ -7,7 +7,8 @@ from dataclasses import replace
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from malletrain.decide.entitlement.limits import SiteLimit, constraints_for
+from malletrain.decide.limits import constraints_for
+from malletrain.decide.rules import SiteLimit
 from malletrain.domain.job import Curve, JobPhase, JobView, MalleableJob
 from malletrain.sizing.constraints import check
 from malletrain.sizing.problem import JobDemand, LinearLimit, Problem

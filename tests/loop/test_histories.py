@@ -8,7 +8,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from malletrain.decide.entitlement.limits import SiteLimit
+from malletrain.decide.rules import SiteLimit
 from malletrain.domain.decision import StartPilot
 from malletrain.domain.job import Curve, MalleableJob
 from malletrain.domain.snapshot import LEAVE_STATES, NodeState, SlurmJob

@@ -11,7 +11,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from malletrain.decide.entitlement.fixed_size import size_kept
+from malletrain.decide.limits import size_kept
 from malletrain.domain.event import (
     GenerationSwitched,
     JobCompleted,
