@@ -152,7 +152,7 @@ def _phase(connection: Connection, event: Event, phase: JobPhase) -> None:
 
 
 def _checked(connection: Connection, event: Event, checked: ScriptChecked) -> None:
-    """A job that is different keeps its size, as `malletrain.decide.entitlement.fixed_size` has it."""
+    """A job that is different keeps its size, as `malletrain.decide.limits` has it."""
     do(
         connection,
         "UPDATE job SET check_verdict = :verdict, check_text = :text, check_digest = :digest, fixed_nodes ="

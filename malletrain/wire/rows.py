@@ -260,7 +260,7 @@ class PromiseKeptRow(Row):
 @dataclass(frozen=True, slots=True)
 class MainJobDelayRow(Row):
     """One main job that met pilots. It could have started at `could_at` without them, and did at `started_at`;
-    `cause` is a word of `decide.promise.main_job_delay.DelayCause`, `reason` says it in words."""
+    `cause` is a word of `loop.trackers.main_jobs.DelayCause`, `reason` says it in words."""
 
     main_job: str
     user: str

@@ -8,7 +8,7 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from malletrain.decide.entitlement.fixed_size import size_kept, terms_of
+from malletrain.decide.limits import size_kept, terms_of
 from malletrain.domain.event import Event, EventKind, ScriptChecked
 from malletrain.domain.job import Elastic, ScriptCheck, ScriptVerdict
 from malletrain.loop.ledger import Ledger

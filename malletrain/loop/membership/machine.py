@@ -13,7 +13,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from malletrain.decide.entitlement.fixed_size import size_kept
+from malletrain.decide.limits import size_kept
 from malletrain.domain.event import (
     Event,
     GenerationPublished,
