@@ -38,7 +38,7 @@ from malletrain.domain.event import (
 )
 from malletrain.domain.job import JobPhase, MalleableJob, ScriptVerdict
 from malletrain.store import schema as t
-from malletrain.store.encoding import plain_json
+from malletrain.store.encoding import CODEC
 from malletrain.store.folding import day_of, do, insert, is_known, number, set_members, time_of, use, whole
 from malletrain.store.pilot_tables import fold_pilot
 
@@ -173,7 +173,7 @@ def _over(
         f" result = :result WHERE id = :job AND phase NOT IN ({_OVER})",
         event,
         phase=phase.value,
-        result=json.dumps(plain_json(result or {})),
+        result=json.dumps(CODEC.dump(result or {})),
     )
 
 
@@ -242,7 +242,7 @@ def _samples(connection: Connection, event: Event, window: SamplesReported) -> N
 
 def _metric(connection: Connection, event: Event, metric: MetricReported) -> None:
     if metric.name and is_known(connection, event):
-        value = json.dumps(plain_json(metric.value))
+        value = json.dumps(CODEC.dump(metric.value))
         insert(
             connection, "metric", "REPLACE",
             job=event.job, name=metric.name, at=event.at, value=value, samples=number(metric.samples),
