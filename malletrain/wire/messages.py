@@ -331,11 +331,7 @@ T = TypeVar("T")
 def to_json(value: Any) -> dict[str, Any]:
     """A dataclass of this module as JSON; a message carries its `type`. A `SPARSE` field is left out while it has its
     default: a daemon of an earlier release refuses what it has no name for."""
-    name = type(value).__name__.lower()
-    body = dataclasses.asdict(value)
-    for each in dataclasses.fields(value):
-        if each.metadata.get("sparse") and body[each.name] == each.default:
-            del body[each.name]
+    name, body = type(value).__name__.lower(), _CODEC.to_json(value)
     return {"type": name, **body} if name in _TYPES else body
 
 
