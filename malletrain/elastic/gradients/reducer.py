@@ -98,8 +98,6 @@ class GradientReducer:
         adapting: whether the script trains copies of the model now, in an inner loop: a backward pass that reaches
             the model itself is an error.
         open_pass: called with the number of a backward pass before anything of it is summed.
-        before_return: called at the end of each backward pass whose gradients are summed: the script's code after it
-            may change the parameters.
         first_arrived: called with the parameter of a step's first gradient, which has been added to its `grad`; not
             in steps of several passes.
         on_abort: where it is set, `backward` returns in an aborted round as in any other, with gradients of zero,
@@ -124,7 +122,6 @@ class GradientReducer:
         self._committer = committer
         self._mean = mean
         self.open_pass: Callable[[int], None] = lambda _: None
-        self.before_return: Callable[[], None] = lambda: None
         self.first_arrived: Callable[[torch.Tensor], None] = lambda _: None
         self.layout_number = 0
         self._scales = False
@@ -355,7 +352,6 @@ class GradientReducer:
         """After a backward pass, if the round is aborted: gradients of zero, with which the script goes on."""
         if self.aborted is None:
             return
-        self.before_return()
         self._running = self._clears = False
         for index in range(len(self.parameters)):
             gradient = self._gradient(index)
@@ -506,7 +502,6 @@ class GradientReducer:
 
     def _complete(self) -> None:
         """After backward: reduce the remaining buckets, wait, and copy the sums into the gradients."""
-        self.before_return()
         if not self._running or self.aborted is not None:
             return
         try:
