@@ -65,7 +65,6 @@ class CheckBeside:
         self._listens, self._says = os.pipe2(os.O_CLOEXEC)
         self._ends = threading.Event()
         self._process: subprocess.Popen[bytes] | None = None
-        self.session_began = False  #: whether a session of the script has been heard
 
     @property
     def variables(self) -> dict[str, str]:
@@ -92,7 +91,6 @@ class CheckBeside:
             running = heard(_line(self._listens))
             if running is None or self._ends.is_set():
                 return
-            self.session_began = True
             digest = running.digest()
             if not self._call(lambda: self._client.is_to_check(digest)):
                 return
