@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import gc
 import importlib
+import os
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -67,3 +68,7 @@ def _imported(module: str) -> Any:
     finally:
         if was_on:
             gc.enable()
+
+
+if WELCOME_FD in os.environ:
+    importlib.import_module("malletrain.elastic.launch.hang_watch").watch_for_session()

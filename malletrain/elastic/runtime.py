@@ -28,7 +28,6 @@ from malletrain.elastic.comm.world_group import require_one_carrier, with_device
 from malletrain.elastic.data.batch_loader import BatchLoader
 from malletrain.elastic.data.batch_size import BatchRule, SessionBatch, as_rule
 from malletrain.elastic.data.dataset_digest import DatasetChanges, dataset_digest
-from malletrain.elastic.data.proportional_shares import ProportionalShares
 from malletrain.elastic.data.random_seeds import BETWEEN_STEPS, seed_plain
 from malletrain.elastic.data.sample_loader import SampleLoader
 from malletrain.elastic.data.sampler import DrawnOrder, Sampler, Share, mix
@@ -37,14 +36,12 @@ from malletrain.elastic.data.virtual_shards import VirtualShards
 from malletrain.elastic.equality import Equality, Judgement, judge, synced_layers
 from malletrain.elastic.errors import ElasticError, JobOver, PeerLost, Released, SessionOver
 from malletrain.elastic.gradients.batch_gather import BatchGather
-from malletrain.elastic.gradients.comm_hook import check_hook
 from malletrain.elastic.gradients.reducer import GradientReducer
 from malletrain.elastic.gradients.sync_batchnorm import SyncBatchNormLayers
 from malletrain.elastic.invariants.agreement import RoundKind
 from malletrain.elastic.invariants.invariants import Invariants
-from malletrain.elastic.launch import job_sessions, worker_start
+from malletrain.elastic.launch import hang_watch, job_sessions, worker_start
 from malletrain.elastic.launch.failure_report import ENDED, FLUSH_TIMEOUT_S, FailureReporter, before_immediate_end
-from malletrain.elastic.launch.hang_watch import HangWatch
 from malletrain.elastic.launch.job_folder import checkpoint_directory, resumed_directory
 from malletrain.elastic.launch.start_stages import StartStages
 from malletrain.elastic.link import standalone_record
@@ -152,7 +149,6 @@ class Runtime:
         self.when_main = [settings.when_main] if settings.when_main else []
         self.when_joining = [settings.when_joining] if settings.when_joining else []
         self._was_main = False
-        self._hook_rounds = False
         self._kept: tuple[list[torch.Tensor], dict[str, Any], list[list[dict[str, Any]]]] | None = None
 
         # What is trained: data, batch, state.
@@ -197,8 +193,7 @@ class Runtime:
         self.state.track("malletrain.values", self.shared)
         self.state.terms = repr(
             (length, batch, settings.seed, settings.shuffle, settings.drop_last,
-             settings.reduction, settings.virtual_shards, settings.balance, settings.sum_dtype,
-             type(settings.comm_hook).__qualname__, digest)
+             settings.reduction, settings.virtual_shards, settings.sum_dtype, digest)
         )  # fmt: skip
         if streams is not None:
             self.state.track("malletrain.streams", positions)
@@ -248,7 +243,6 @@ class Runtime:
             lambda: self.position.step,
             sharded=self.sharded,
             sum_dtype=settings.sum_dtype,
-            comm_hook=settings.comm_hook,
         )
         self.state.before_capture = self.reducer.settle
         self.buffer_copies = BufferCopies(model)
@@ -263,7 +257,6 @@ class Runtime:
         if self.session_batch.noise is not None:
             self.reducer.measure_noise(self.session_batch.noise)
         self.output_scale = OutputScale(model, local_rank, mean=mean) if self.sharded else None
-        self.proportional_shares = ProportionalShares(balance=settings.balance)
         self.shards = (
             VirtualShards(settings.virtual_shards, model, self.reducer, settings.seed, mean)
             if settings.virtual_shards
@@ -278,14 +271,12 @@ class Runtime:
         if streams is not None:
             self.streams = StreamBatches(stream_sampler, reader, positions, self.reducer)
         self._batch_loader: BatchLoader | StreamBatches = self.streams or BatchLoader(
-            sampler, sample_loader, self.proportional_shares, self.shards, settings.loaders
+            sampler, sample_loader, self.shards, settings.loaders
         )
         self.judgement = self._judge()
 
         # How the world changes, and what is reported.
-        self.reports = Reports(
-            self.member.say, self.committer, self.proportional_shares, self.session_batch.noise_scale
-        )
+        self.reports = Reports(self.member.say, self.committer, self.session_batch.noise_scale)
         self._steps_before, self._samples_before = (0, 0) if before is None else (before.steps, before.samples)
         self.reports.begin_at(self._steps_before, self._samples_before)
         self.meter = Meter(self.reports.samples)
@@ -331,7 +322,7 @@ class Runtime:
     def _check_settings(self, norms: bool, streams: bool) -> None:
         """Raise `ElasticError` for settings that exclude each other."""
         settings = self._settings
-        excluded = ("order", "drop_last", "virtual_shards", "balance", "loaders")
+        excluded = ("order", "drop_last", "virtual_shards", "loaders")
         unfit = [name for name in excluded if getattr(settings, name)]
         if streams and unfit:
             raise ElasticError(
@@ -349,15 +340,6 @@ class Runtime:
             )
         if settings.sum_dtype not in (None, *SUM_DTYPES):
             raise ElasticError(f"sum_dtype must be {' or '.join(map(str, SUM_DTYPES))}, not {settings.sum_dtype}")
-        if settings.comm_hook is not None:
-            if settings.sum_dtype is not None or self.session_batch.noise is not None or self.sharded:
-                raise ElasticError(
-                    "comm_hook bears neither sum_dtype nor a measured noise scale nor a sharded model: leave one out"
-                )
-            first = next(parameter for parameter in self.model.parameters() if parameter.requires_grad)
-            self._hook_rounds = not check_hook(settings.comm_hook, first.dtype, first.device)
-        if settings.balance and settings.virtual_shards:
-            raise ElasticError("balance and virtual_shards exclude each other: shards are of one size")
         if norms and settings.virtual_shards:
             raise ElasticError("virtual_shards and sync_batchnorm: one of the two, both make BatchNorm equal")
 
@@ -381,7 +363,8 @@ class Runtime:
         if before is None or not before.in_world:  # else the others wait
             with self._stages.warming():
                 self._warm_up()
-        HangWatch(lambda: self.member.worker, self._rounds_so_far).start()
+        hang_watch.session_made()
+        hang_watch.HangWatch(lambda: self.member.worker, self._rounds_so_far).start()
         self._connect(self._pilot)
         self.recovery.begin_session()
         try:
@@ -637,7 +620,7 @@ class Runtime:
             shards=bool(self._settings.virtual_shards),
             fixed_batch=self.session_batch.fixed,
             additive=self._settings.additive_loss,
-            rounded=self._settings.sum_dtype is torch.bfloat16 or self._hook_rounds,
+            rounded=self._settings.sum_dtype is torch.bfloat16,
         )
 
     def _call_joining(self) -> None:
@@ -673,7 +656,7 @@ class Runtime:
         world = self.committer.world
         self.invariants.entered()
         self.meter.disturbed()
-        self.proportional_shares.reset(world.size)
+        self.reports.world_began()
         is_main = world.rank == 0
         if is_main and not self._was_main:
             for callback in self.when_main:

@@ -106,7 +106,7 @@ class Step:
         r.committed = True
         r.lifecycle.committed(outcome)
         r.session_batch.lr_scaling.committed(r.position.samples)
-        r.proportional_shares.update(r.position.step, r.reducer.ns_per_sample)
+        r.reports.measured(r.reducer.ns_per_sample)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

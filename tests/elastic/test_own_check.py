@@ -268,9 +268,10 @@ def test_what_was_found_is_reported_once_the_daemon_has_asked(
     monkeypatch.setattr(check_beside, "RETRY_S", 0.01)
     monkeypatch.setattr(check_beside, "checked", lambda *_: CheckAnswer("different", "w differs"))
     daemon = Daemon(DaemonUnreachable("restarts"), True)
-    begun(daemon, running)
+    beside = begun(daemon, running)
     wait_until(has_ended, 60, "the report")
     assert daemon.said == [messages.CheckDone(running.digest(), "different", "w differs")]
+    assert beside.session_began
 
 
 @pytest.mark.parametrize("answer", [False, Rejected("an earlier release has no such route")])
