@@ -27,8 +27,7 @@ from malletrain.elastic.comm.static_rendezvous import RENDEZVOUS_TIMEOUT, enviro
 from malletrain.elastic.comm.world_group import require_one_carrier, with_device
 from malletrain.elastic.data.batch_loader import BatchLoader
 from malletrain.elastic.data.batch_size import BatchRule, SessionBatch, as_rule
-from malletrain.elastic.data.dataset_changes import DatasetChanges
-from malletrain.elastic.data.dataset_digest import dataset_digest
+from malletrain.elastic.data.dataset_digest import DatasetChanges, dataset_digest
 from malletrain.elastic.data.random_seeds import BETWEEN_STEPS, seed_plain
 from malletrain.elastic.data.sample_loader import SampleLoader
 from malletrain.elastic.data.sampler import DrawnOrder, Sampler, Share, mix
