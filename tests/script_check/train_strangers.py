@@ -120,6 +120,20 @@ def stops_early() -> None:
     s.finish()
 
 
+def plateau() -> None:
+    model, optimizer, s = parts()
+    scheduler = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, factor=0.5, patience=0)
+    s.track(scheduler=scheduler)
+    for _ in s.epochs(EPOCHS):
+        for x, y in s.batches():
+            with s.step():
+                optimizer.zero_grad()
+                functional.cross_entropy(model(x), y).backward()
+                optimizer.step()
+        scheduler.step(1 - s.evaluate(functools.partial(right, model), blobs(64))["right"])
+    s.finish()
+
+
 def weighted_sampler() -> None:
     model = mlp()
     optimizer = torch.optim.Adam(model.parameters(), lr=3e-3)
@@ -561,9 +575,9 @@ def stages_by_what_was_seen() -> None:
 
 
 RIGHT = (
-    accumulates_in_a_step, averages_tracked, cosine_by_epoch, stops_early, weighted_sampler, streams, several_heads,
-    half_precision, clips_gradients, smooths_labels, synced_norm, packed_sequences,
-    folds, pretrains, stages,
+    accumulates_in_a_step, averages_tracked, cosine_by_epoch, stops_early, plateau, weighted_sampler, streams,
+    several_heads, half_precision, clips_gradients, smooths_labels, synced_norm, packed_sequences, folds, pretrains,
+    stages,
 )  # fmt: skip
 
 WRONG = (
