@@ -432,30 +432,30 @@ def main(arguments: list[str]) -> None:
         recorder.note("failed" if text else kind, text)
     except _Over:
         raise
-    except Released as error:
+    except BaseException as error:
+        recorder.note(*_end_by(error, recorder))
+        if isinstance(error, Exception) and not isinstance(error, ElasticError):
+            traceback.print_exc()
+            raise SystemExit(1) from error
+        raise
+
+
+def _end_by(error: BaseException, recorder: Recorder) -> tuple[str, str]:
+    """How a run has ended that ended by this: the kind, and for people."""
+    line = line_of(error.__traceback__)
+    at = f" ({line})" if line else ""
+    if isinstance(error, Released):
         # (Another worker's guard may have ended the job before this one's did.)
         _, found, text = error.reason.partition("ElasticError: ")
-        recorder.note("refused" if found else "failed", text or f"a worker was let go: {error.reason}")
-        raise
-    except SystemExit as error:
-        line = line_of(error.__traceback__)
-        at = f" ({line})" if line else ""
-        if error.code in (0, None):
-            kind, text = recorder.end()
-            recorder.note(kind, f"{text}{at}")
-        else:
-            recorder.note("failed", f"the script ends itself with status {error.code}{at}")
-        raise
-    except ElasticError as error:
-        line = line_of(error.__traceback__)
-        recorder.note("refused", f"{error} ({line})" if line else str(error))
-        raise
-    except Exception as error:
-        text = f"{type(error).__name__}: {error}".strip()
-        line = line_of(error.__traceback__)
-        recorder.note("failed", f"{text} ({line})" if line else text)
-        traceback.print_exc()
-        raise SystemExit(1) from error
+        return "refused" if found else "failed", text or f"a worker was let go: {error.reason}"
+    if isinstance(error, SystemExit):
+        kind, text = (
+            recorder.end() if not error.code else ("failed", f"the script ends itself with status {error.code}")
+        )
+        return kind, f"{text}{at}"
+    if isinstance(error, ElasticError):
+        return "refused", f"{error}{at}"
+    return "failed", f"{type(error).__name__}: {error}".strip() + at
 
 
 if __name__ == "__main__":
