@@ -385,8 +385,8 @@ class Runtime:
         if self._pilot is None:
             self._join_without_daemon()
             return
-        hang_watch.session_made()
         if self._is_over():
+            hang_watch.session_made()
             self._pass_over(patience_s=0.0)
             return
         weak = self.judgement.equality is Equality.STATISTICAL
@@ -394,6 +394,7 @@ class Runtime:
         before = self._before
         if before is None or not before.in_world:  # else the others wait
             self._warm_up_in_pilot(self._pilot)
+        hang_watch.session_made()
         hang_watch.HangWatch(lambda: self.member.worker, self._rounds_so_far).start()
         self._connect(self._pilot)
         self.recovery.begin_session()
