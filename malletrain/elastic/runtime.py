@@ -354,6 +354,7 @@ class Runtime:
             self._join_without_daemon()
             return
         if self._is_over():
+            hang_watch.session_made()
             self._pass_over(patience_s=0.0)
             return
         weak = self.judgement.equality is Equality.STATISTICAL
