@@ -377,11 +377,12 @@ def test_a_site_of_which_nothing_is_left() -> None:
 
 # -- main jobs in the pilots' account ------------------------------------------------------------------------------
 
-OWN = "root|||normal|\nharvest||harvest\nharvest|ann|harvest\nphysics||normal\nphysics|ann|normal\n"
+OWN = "root|||\nharvest||harvest|\nharvest|ann|harvest|\nphysics||normal|\nphysics|ann|normal|\n"
 
 
 def doors(batch: str, assoc: str = OWN, config: str = "", harvest: str = "AllowAccounts=harvest") -> list[Finding]:
-    facts = site(f"AccountingStorageType=accounting_storage/slurmdbd {config}", harvest, batch)
+    enforced = "AccountingStorageEnforce=associations,limits,qos"
+    facts = site(f"AccountingStorageType=accounting_storage/slurmdbd {enforced} {config}", harvest, batch)
     return list(check_main_doors(facts, HARVEST, associations(assoc)))
 
 
@@ -400,22 +401,34 @@ def test_main_partitions_that_admit_the_pilots_account(batch: str, remedy: str) 
     assert remedy in finding.remedy
 
 
-@pytest.mark.parametrize("batch", ["DenyAccounts=x,harvest", "AllowAccounts=physics"])
+@pytest.mark.parametrize(
+    "batch", ["DenyAccounts=x,harvest", "AllowAccounts=physics", "AllowQos=normal,high", "DenyQos=Harvest"]
+)
 def test_main_partitions_that_refuse_it(batch: str) -> None:
     assert [f.level for f in doors(batch)] == [Level.OK]
 
 
+def test_associations_by_partition_keep_the_pilots_account_out_of_others() -> None:
+    """Slurm: Invalid account or account/partition combination specified."""
+    by_partition = OWN.replace("harvest|ann|harvest|", "harvest|ann|harvest|harvest")
+    assert [f.level for f in doors("", by_partition)] == [Level.OK]
+    (finding,) = doors("", by_partition + "harvest|bob|harvest|\n")
+    assert "DenyAccounts=harvest" in finding.remedy
+    (finding,) = doors("", by_partition, "AccountingStorageEnforce=none")
+    assert finding.level is ERROR
+
+
 def test_the_pilots_qos_in_another_account() -> None:
-    (finding,) = doors("DenyAccounts=harvest", OWN + "physics|bob|normal,harvest\n")
+    (finding,) = doors("DenyAccounts=harvest", OWN + "physics|bob|normal,harvest|\n")
     assert (finding.level, "account physics has QOS harvest too" in finding.what) == (ERROR, True)
     assert "set qos-=harvest" in finding.remedy
-    (finding,) = doors("DenyAccounts=harvest DenyQos=harvest", OWN + "physics|bob|normal,harvest\n")
+    (finding,) = doors("DenyAccounts=harvest DenyQos=harvest", OWN + "physics|bob|normal,harvest|\n")
     assert finding.level is Level.OK
 
 
 @pytest.mark.parametrize(("kind", "level"), [("preempt/partition_prio", WARNING), ("preempt/qos", ERROR)])
 def test_a_main_qos_in_the_pilots_account(kind: str, level: Level) -> None:
-    assoc = OWN + "harvest|bob|normal,harvest\n"
+    assoc = OWN + "harvest|bob|normal,harvest|\n"
     (finding,) = doors("DenyAccounts=harvest", assoc, f"PreemptType={kind}")
     assert (finding.level, "QOS normal too" in finding.what) == (level, True)
     (finding,) = doors("DenyAccounts=harvest", assoc, harvest="AllowAccounts=harvest AllowQos=harvest")
