@@ -370,6 +370,13 @@ def test_cloud_nodes_and_what_the_site_says_of_them() -> None:
     assert list(check_power(site(), "harvest", [])) == []
 
 
+def test_a_partition_whose_nodes_are_powered_down_when_a_pilot_leaves() -> None:
+    (finding,) = check_power(site(SAVING, "PowerDownOnIdle=YES"), "harvest", [])
+    assert (finding.level, finding.remedy) == (ERROR, "set PowerDownOnIdle=NO on partition harvest")
+    assert list(check_power(site(SAVING, "PowerDownOnIdle=NO", "PowerDownOnIdle=YES"), "harvest", [])) == []
+    assert list(check_power(site("", "PowerDownOnIdle=YES"), "harvest", [])) == [], "nothing powers nodes down"
+
+
 def test_a_site_of_which_nothing_is_left() -> None:
     (finding,) = check_power(site(f"{SAVING} SuspendTime=600"), "harvest", [])
     assert (finding.level, finding.what.endswith("there are no others")) == (ERROR, True)
