@@ -18,6 +18,7 @@ from malletrain.sizing.registry import policy
 from malletrain.slurm.formats.hostlist import node_names
 from malletrain.slurm.site.held_task_limits import limits_of
 from malletrain.slurm.site.power_saving import costly_nodes
+from malletrain.slurm.site.qos_limits import longest_pilot_s
 from malletrain.slurm.site.site_facts import Harvest, SiteFacts
 
 #: No more pilots are learnt to be borne by slurmctld: the bound of pool.max_pilots.
@@ -109,10 +110,8 @@ def rules_from(config: Config, facts: SiteFacts) -> Rules:
     """
     margin = config.pilot.margin_s
     margin_s = facts.kill_wait_s + facts.over_time_limit_s + 5.0 if margin == "auto" else margin
-    partition = facts.partitions.get(config.slurm.partition)
-    longest = config.pilot.max_minutes * 60.0
-    if partition is not None and partition.max_time_s is not None:
-        longest = min(longest, partition.max_time_s)
+    most_s = longest_pilot_s(facts, harvest_of(config, facts))
+    longest = min(config.pilot.max_minutes * 60.0, float("inf") if most_s is None else most_s)
     leave_lead_s = config.loop.tick_s + 5.0
     fair = config.sizing.objective == Objective.FAIR.value
     return Rules(

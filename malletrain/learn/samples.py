@@ -17,6 +17,8 @@ from malletrain.sizing.problem import MAX_NODES
 MAX_WINDOWS_PER_SIZE = 32
 #: Samples/s beyond which a number is taken for nonsense.
 MAX_SAMPLES_PER_S = 1e15
+#: A gradient noise scale beyond which a number is taken for nonsense (samples).
+MAX_NOISE_SCALE = 1e15
 #: A window this far from its size's median (as a ratio) is a fault, where three or more windows tell.
 MAX_RATIO_TO_MEDIAN = 2.0
 #: Of two windows that differ by more than this ratio the faster one is believed: what disturbs a window slows it.

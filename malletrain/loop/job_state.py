@@ -58,7 +58,7 @@ from malletrain.domain.snapshot import SlurmState
 from malletrain.learn.curve import CurveFit
 from malletrain.learn.given_curve import refutation
 from malletrain.learn.prior_jobs import Evidence
-from malletrain.learn.samples import forget_earlier_phase, invalid_reason, keep_sample
+from malletrain.learn.samples import MAX_NOISE_SCALE, forget_earlier_phase, invalid_reason, keep_sample
 
 #: Samples kept for each job's curve: windows of seconds, so this is hours of training.
 SAMPLES_KEPT = 512
@@ -289,7 +289,8 @@ def _samples(record: JobState, event: Event, window: SamplesReported) -> None:
         _trains(record, name)
     noise, total = window.noise_scale, window.total
     record.balanced = window.balanced
-    record.noise_scale = record.noise_scale if noise is None or noise < 0 else noise
+    if noise is not None and 0.0 <= noise <= MAX_NOISE_SCALE:
+        record.noise_scale = noise
     # Every worker reports, and windows leave out what was disturbed: the job's own count is the truth.
     record.samples_done = record.samples_done + window.samples if total is None else max(record.samples_done, total)
     if not window.steady:

@@ -187,7 +187,8 @@ def test_no_daemon_is_known(bare_desk: Desk) -> None:
 
 def test_sbatch_refuses_and_the_job_is_taken_back(desk: Desk, api: House) -> None:
     desk.fake("sbatch", "echo 'sbatch: error: QOSMaxSubmitJobPerUserLimit' >&2; exit 1\n")
-    refused(desk.mtbatch("train.sh"), "sbatch refuses: sbatch: error: QOSMaxSubmitJobPerUserLimit; nothing was left")
+    said = "sbatch refuses: sbatch: error: QOSMaxSubmitJobPerUserLimit; --tasks asks for fewer held tasks; nothing"
+    refused(desk.mtbatch("train.sh"), said)
     assert [asked[0] for asked in api.requests.asked] == ["announce", "cancel"]
 
 

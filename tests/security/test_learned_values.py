@@ -160,3 +160,21 @@ def test_a_reported_pause_is_no_longer_than_the_daemon_saw_the_world_stand() -> 
     said = stage.seen(EventKind.SWITCHED)[-1].payload
     assert isinstance(said, GenerationSwitched)
     assert 4.0 <= said.pause_s <= 5.0
+
+
+@pytest.mark.parametrize("said", [1e101, 1e299, float("nan"), -1e299])
+def test_a_noise_scale_beyond_reason_is_not_taken_and_stops_no_look(said: float) -> None:
+    """The wire takes numbers up to 1e300, a plan's up to 1e100: every look failed, for all users."""
+    world = World()
+    world.submit(job(1))
+    world.submit(replace(job(2), user="bob"))
+    world.tick()
+    pilots = [pilot.id for pilot in world.loop.ledger.views()[1].staying]
+    plan: dict[str, JsonValue] = {"generation": 1, "members": list(pilots)}
+    world.workers.report(event_of(world.clock.now(), EventKind.GENERATION, 1, data=plan))
+    sound: dict[str, JsonValue] = {"nodes": len(pilots), "samples": 100, "seconds": 10.0, "steps": 20}
+    for noise in (7.0, said):
+        data = {**sound, "noise_scale": noise}
+        world.workers.report(event_of(world.clock.now(), EventKind.SAMPLES, 1, pilots[0], data=data))
+        world.tick()
+    assert world.loop.ledger.views()[1].noise_scale == 7.0

@@ -198,6 +198,16 @@ def test_priority_tiers_that_do_not_protect_the_main_queue_are_refused(any_lab: 
     lab = any_lab
     cases: Sequence[tuple[Change, str]] = (
         (Change(partitions={"harvest": {"PriorityTier": "100"}}), "does not go before it"),
+        # As where neither partition names its tier, and the global PreemptMode is that of both.
+        (
+            Change(
+                partitions={
+                    "harvest": {"PriorityTier": "1"},
+                    "batch": {"PriorityTier": "1", "PreemptMode": "REQUEUE"},
+                }
+            ),
+            "does not go before it",
+        ),
         (Change(partitions={"harvest": {"PreemptMode": "OFF"}}), "are not preempted"),
         (Change(lines=("PartitionName=debug Nodes=ALL PriorityTier=1 PreemptMode=OFF",)), "partition debug"),
         (Change(partitions={"harvest": {"State": "DRAIN"}}), "is DRAIN"),

@@ -214,6 +214,20 @@ def test_fair_share_that_is_charged(accounted: Lab) -> None:
     assert "qos" in only(examine(accounted, harvest=Harvest("harvest", "harvest")), "no QOS of their own").remedy
 
 
+def test_a_qos_of_the_harvest_partition_in_which_pilots_do_not_start_or_are_not_preempted(accounted: Lab) -> None:
+    """Its limits and its PreemptExemptTime go before those of the pilots' own QOS."""
+    sacctmgr = ["sacctmgr", "-i"]
+    accounted.run([*sacctmgr, "add", "qos", "narrow", "MaxTRES=cpu=4", "PreemptExemptTime=00:05:00"])
+    try:
+        with accounted.changed(Change(partitions={"harvest": {"QoS": "narrow"}}), restart=True):
+            found = examine(accounted, harvest=HARVEST)
+        finding = only(found, "QOS narrow has MaxTRES=cpu=4")
+        assert (finding.level, finding.remedy) == (Level.ERROR, "sacctmgr modify qos narrow set MaxTRES=cpu=-1")
+        assert only(found, "PreemptExemptTime of QOS narrow").level is Level.ERROR
+    finally:
+        accounted.run([*sacctmgr, "delete", "qos", "narrow"])
+
+
 @pytest.mark.nightly
 def test_private_data_hides_the_main_queue_from_a_coordinator(
     accounted: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -14,6 +14,7 @@ from malletrain.site_rules import rules_from
 from malletrain.slurm.site import doctor, held_task_limits, site_facts
 from malletrain.slurm.site.main_doors import associations, check_main_doors
 from malletrain.slurm.site.power_saving import check_power, costly_nodes
+from malletrain.slurm.site.qos_limits import LIMITS
 from malletrain.slurm.site.site_config import Finding, Harvest, Level, NodeFacts, SiteFacts
 
 FIXTURES = Path(__file__).parent / "fixtures"
@@ -65,6 +66,7 @@ def only(facts: SiteFacts, harvest: Harvest = HARVEST) -> Finding:
         ("PreemptExemptTime=00:00:10", WARNING),
         ("PreemptParameters=min_exempt_priority=1", ERROR),
         ("PreemptParameters=youngest_first,min_exempt_priority=4000000", ERROR),
+        ("PreemptParameters=MIN_EXEMPT_PRIORITY=1", ERROR),  # Slurm looks for it in either case
         ("PriorityType=priority/basic PreemptParameters=min_exempt_priority=4000000", ERROR),
     ],
 )
@@ -86,6 +88,14 @@ def test_pilots_that_slurm_preempts(config: str) -> None:
     assert faults(site(config)) == []
 
 
+@pytest.mark.parametrize(("harvest", "batch"), [(100, 100), (5, 1), (1, 1)])
+def test_a_partition_whose_jobs_are_preempted_themselves_goes_before_pilots_too(harvest: int, batch: int) -> None:
+    """A partition that names no PreemptMode has the global one: at one tier its jobs wait for pilots, at a lower one
+    pilots preempt them."""
+    facts = site(harvest=f"PriorityTier={harvest}", batch=f"PriorityTier={batch} PreemptMode=REQUEUE")
+    assert (only(facts).level, "batch shares nodes with harvest" in only(facts).what) == (ERROR, True)
+
+
 def test_a_partitions_exempt_time() -> None:
     assert "PreemptExemptTime of partition harvest" in only(site(harvest="PreemptExemptTime=00:30:00")).what
 
@@ -101,6 +111,66 @@ def test_a_partitions_exempt_time() -> None:
 def test_a_qos_own_exempt_time_goes_before_the_global_one(of_qos: str, globally: str, said: str) -> None:
     facts = replace(site(f"PreemptExemptTime={globally}"), qos=site_facts.parse_qos(of_qos))
     assert [f.what.partition(" of ")[2] for f in faults(facts)] == ([said] if said else [])
+
+
+def with_qos(*rows: str, harvest: str = "QoS=pq") -> SiteFacts:
+    return replace(sized(site(harvest=harvest)), qos=site_facts.parse_qos("\n".join(rows)))
+
+
+@pytest.mark.parametrize(
+    ("own", "of_partition", "said"),
+    [
+        ("00:00:00|", "00:05:00|", "QOS pq: Slurm preempts no pilot in its first 300 s"),
+        ("00:05:00|", "00:00:00|", ""),
+        ("00:00:00|OverPartQOS", "00:05:00|", ""),
+        ("|OverPartQOS", "00:05:00|", "QOS pq: Slurm preempts no pilot in its first 300 s"),
+        ("00:10:00|", "|", "QOS harvest: Slurm preempts no pilot in its first 600 s"),
+    ],
+)
+def test_the_partitions_qos_goes_before_the_pilots_own(own: str, of_partition: str, said: str) -> None:
+    """Measured on 22.05."""
+    facts = with_qos(f"harvest|||{own}", f"pq|||{of_partition}")
+    assert [f.what.partition(" of ")[2] for f in faults(facts)] == ([said] if said else [])
+
+
+def limited(name: str, **limits: str) -> str:
+    return "|".join([name, "", "", "", "", *(limits.get(key, "") for key in LIMITS)])
+
+
+@pytest.mark.parametrize(
+    "limits",
+    [
+        {"GrpJobs": "0"}, {"GrpSubmit": "0"}, {"MaxJobsPU": "0"}, {"MaxSubmitJobsPU": "0"}, {"MaxWall": "00:01:00"},
+        {"GrpTRES": "cpu=4"}, {"MaxTRES": "cpu=64,node=0"}, {"MaxTRESPU": "mem=100M"}, {"MaxTRESPerNode": "cpu=4"},
+        {"MaxTRES": "mem=60G"}, {"MinTRES": "node=2"}, {"MinTRES": "cpu=17"},
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("whose", ["pq", "harvest"])
+def test_limits_of_a_qos_under_which_no_pilot_starts(whose: str, limits: dict[str, str]) -> None:
+    facts = with_qos(*(limited(name, **(limits if name == whose else {})) for name in ("pq", "harvest")))
+    finding = only(facts)
+    assert (finding.level, f"QOS {whose} has " in finding.what) == (ERROR, True)
+    assert f"sacctmgr modify qos {whose} set {next(iter(limits))}" in finding.remedy
+    assert faults(replace(facts, qos=None)) == []
+
+
+def test_limits_of_a_qos_under_which_pilots_start() -> None:
+    roomy = {
+        "GrpJobs": "8", "MaxWall": "02:00:00", "MaxTRES": "cpu=16,mem=64000M,node=1", "MinTRES": "node=1,cpu=16",
+        "MaxTRESPU": "gres/gpu=8",
+    }  # fmt: skip
+    assert faults(with_qos(limited("pq", **roomy))) == []
+    both = limited("harvest", MaxTRES="cpu=1"), limited("pq", MaxTRES="cpu=16")
+    assert faults(with_qos(*both)) == [], "the partition's QOS goes first"
+
+
+def test_pilots_ask_for_no_more_than_a_qos_max_wall() -> None:
+    assert rules_from(Config(), sized(site())).max_pilot_s == 3600.0
+    given = {"slurm": {"account": "harvest", "qos": "harvest"}}
+    facts = with_qos(limited("harvest", MaxWall="00:20:00"))
+    assert rules_from(Config.model_validate(given), facts).max_pilot_s == 1200.0
+    (finding,) = [f for f in doctor._partition(facts, HARVEST, 3600.0) if f.level is WARNING]
+    assert (finding.what.startswith("the QOS's MaxWall"), "pilot.max_minutes = 20" in finding.remedy) == (True, True)
 
 
 BOTH = "normal|harvest|cluster||\nhigh|normal,harvest|cluster||\n"
@@ -300,6 +370,13 @@ def test_cloud_nodes_and_what_the_site_says_of_them() -> None:
     assert list(check_power(site(), "harvest", [])) == []
 
 
+def test_a_partition_whose_nodes_are_powered_down_when_a_pilot_leaves() -> None:
+    (finding,) = check_power(site(SAVING, "PowerDownOnIdle=YES"), "harvest", [])
+    assert (finding.level, finding.remedy) == (ERROR, "set PowerDownOnIdle=NO on partition harvest")
+    assert list(check_power(site(SAVING, "PowerDownOnIdle=NO", "PowerDownOnIdle=YES"), "harvest", [])) == []
+    assert list(check_power(site("", "PowerDownOnIdle=YES"), "harvest", [])) == [], "nothing powers nodes down"
+
+
 def test_a_site_of_which_nothing_is_left() -> None:
     (finding,) = check_power(site(f"{SAVING} SuspendTime=600"), "harvest", [])
     assert (finding.level, finding.what.endswith("there are no others")) == (ERROR, True)
@@ -307,11 +384,12 @@ def test_a_site_of_which_nothing_is_left() -> None:
 
 # -- main jobs in the pilots' account ------------------------------------------------------------------------------
 
-OWN = "root|||normal|\nharvest||harvest\nharvest|ann|harvest\nphysics||normal\nphysics|ann|normal\n"
+OWN = "root|||\nharvest||harvest|\nharvest|ann|harvest|\nphysics||normal|\nphysics|ann|normal|\n"
 
 
 def doors(batch: str, assoc: str = OWN, config: str = "", harvest: str = "AllowAccounts=harvest") -> list[Finding]:
-    facts = site(f"AccountingStorageType=accounting_storage/slurmdbd {config}", harvest, batch)
+    enforced = "AccountingStorageEnforce=associations,limits,qos"
+    facts = site(f"AccountingStorageType=accounting_storage/slurmdbd {enforced} {config}", harvest, batch)
     return list(check_main_doors(facts, HARVEST, associations(assoc)))
 
 
@@ -330,22 +408,34 @@ def test_main_partitions_that_admit_the_pilots_account(batch: str, remedy: str) 
     assert remedy in finding.remedy
 
 
-@pytest.mark.parametrize("batch", ["DenyAccounts=x,harvest", "AllowAccounts=physics"])
+@pytest.mark.parametrize(
+    "batch", ["DenyAccounts=x,harvest", "AllowAccounts=physics", "AllowQos=normal,high", "DenyQos=Harvest"]
+)
 def test_main_partitions_that_refuse_it(batch: str) -> None:
     assert [f.level for f in doors(batch)] == [Level.OK]
 
 
+def test_associations_by_partition_keep_the_pilots_account_out_of_others() -> None:
+    """Slurm: Invalid account or account/partition combination specified."""
+    by_partition = OWN.replace("harvest|ann|harvest|", "harvest|ann|harvest|harvest")
+    assert [f.level for f in doors("", by_partition)] == [Level.OK]
+    (finding,) = doors("", by_partition + "harvest|bob|harvest|\n")
+    assert "DenyAccounts=harvest" in finding.remedy
+    (finding,) = doors("", by_partition, "AccountingStorageEnforce=none")
+    assert finding.level is ERROR
+
+
 def test_the_pilots_qos_in_another_account() -> None:
-    (finding,) = doors("DenyAccounts=harvest", OWN + "physics|bob|normal,harvest\n")
+    (finding,) = doors("DenyAccounts=harvest", OWN + "physics|bob|normal,harvest|\n")
     assert (finding.level, "account physics has QOS harvest too" in finding.what) == (ERROR, True)
     assert "set qos-=harvest" in finding.remedy
-    (finding,) = doors("DenyAccounts=harvest DenyQos=harvest", OWN + "physics|bob|normal,harvest\n")
+    (finding,) = doors("DenyAccounts=harvest DenyQos=harvest", OWN + "physics|bob|normal,harvest|\n")
     assert finding.level is Level.OK
 
 
 @pytest.mark.parametrize(("kind", "level"), [("preempt/partition_prio", WARNING), ("preempt/qos", ERROR)])
 def test_a_main_qos_in_the_pilots_account(kind: str, level: Level) -> None:
-    assoc = OWN + "harvest|bob|normal,harvest\n"
+    assoc = OWN + "harvest|bob|normal,harvest|\n"
     (finding,) = doors("DenyAccounts=harvest", assoc, f"PreemptType={kind}")
     assert (finding.level, "QOS normal too" in finding.what) == (level, True)
     (finding,) = doors("DenyAccounts=harvest", assoc, harvest="AllowAccounts=harvest AllowQos=harvest")

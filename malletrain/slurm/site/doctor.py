@@ -16,7 +16,7 @@ from pathlib import Path
 from malletrain.domain.errors import ClusterUnavailable, InvalidInput
 from malletrain.slurm.command import Commands
 from malletrain.slurm.formats import sdiag, text
-from malletrain.slurm.site import held_task_limits, hidden_records, main_doors, site_facts
+from malletrain.slurm.site import held_task_limits, hidden_records, main_doors, qos_limits, site_facts
 from malletrain.slurm.site.main_preemption import check_main_partitions
 from malletrain.slurm.site.power_saving import check_power
 from malletrain.slurm.site.site_config import Finding, Harvest, Level, SiteFacts
@@ -113,11 +113,13 @@ def _partition(facts: SiteFacts, harvest: Harvest, max_pilot_s: float) -> Iterat
             f"each pilot holds one of {len(mine.nodes)} nodes, and slurmctld tries a blocked main job against each",
             "remove pilot.max_nodes = 1: beyond pool.max_pilots nodes, pilots then hold several",
         )
-    if mine.max_time_s is not None and mine.max_time_s < max_pilot_s:
+    most_s = qos_limits.longest_pilot_s(facts, harvest)
+    if most_s is not None and most_s < max_pilot_s:
+        key = "MaxTime" if most_s == mine.max_time_s else "the QOS's MaxWall"
         yield Finding(
             Level.WARNING,
-            f"MaxTime of {mine.name} is {mine.max_time_s / 60:g} min, pilots may ask for {max_pilot_s / 60:g} min",
-            f"set pilot.max_minutes = {int(mine.max_time_s // 60)}, or raise MaxTime",
+            f"{key} of {mine.name} is {most_s / 60:g} min, pilots may ask for {max_pilot_s / 60:g} min",
+            f"set pilot.max_minutes = {int(most_s // 60)}, or raise {key}",
         )
 
 

@@ -6,28 +6,36 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from malletrain.slurm.site.site_config import Finding, Harvest, Level, SiteFacts
+from malletrain.slurm.site.site_config import Finding, Harvest, Level, PartitionFacts, SiteFacts
 
 
 @dataclass(frozen=True, slots=True)
 class Association:
-    """One association of an account, and the QOS that its jobs may have (sacctmgr(1))."""
+    """One association of an account, and the QOS that its jobs may have (sacctmgr(1)). `partition`: "" for all."""
 
     account: str
     user: str
     qos: frozenset[str]
+    partition: str = ""
+
+    def may_run_in(self, partition: PartitionFacts) -> bool:
+        """Whether the partition admits its jobs; their account is looked at elsewhere."""
+        here = self.partition in ("", partition.name)
+        return here and (not self.qos or any(partition.admits("Qos", name) for name in self.qos))
 
 
 #: What is asked of `sacctmgr -n -P show assoc`.
-ASSOCIATION_FORMAT = "format=account,user,qos"
+ASSOCIATION_FORMAT = "format=account,user,qos,partition"
 
 
 def associations(answer: str) -> list[Association]:
     """The rows of `sacctmgr -n -P show assoc` with ASSOCIATION_FORMAT."""
-    rows = [line.split("|") for line in answer.splitlines() if line.count("|") == 2]
+    rows = [line.split("|") for line in answer.splitlines() if line.count("|") == 3]
     return [
-        Association(account, user, frozenset(name.strip().lstrip("+") for name in qos.split(",") if name.strip()))
-        for account, user, qos in rows
+        Association(
+            account, user, frozenset(name.strip().lstrip("+") for name in qos.split(",") if name.strip()), partition
+        )
+        for account, user, qos, partition in rows
     ]
 
 
@@ -37,7 +45,7 @@ def check_main_doors(facts: SiteFacts, harvest: Harvest, known: Iterable[Associa
         return
     known = list(known)
     found = [
-        *_account_in_main(facts, harvest),
+        *_account_in_main(facts, harvest, known),
         *_qos_in_main(facts, harvest, known),
         *_other_qos(facts, harvest, known),
     ]
@@ -46,9 +54,17 @@ def check_main_doors(facts: SiteFacts, harvest: Harvest, known: Iterable[Associa
         yield Finding(Level.OK, f"no main job runs in account {harvest.account}")
 
 
-def _account_in_main(facts: SiteFacts, harvest: Harvest) -> Iterator[Finding]:
+def _account_in_main(facts: SiteFacts, harvest: Harvest, known: list[Association]) -> Iterator[Finding]:
     account = harvest.account
-    admitting = [p for p in facts.main_partitions(harvest.partition) if p.admits("Accounts", account)]
+    mine = [each for each in known if each.account == account]
+    users = [each for each in mine if each.user] or mine
+    if "associations" not in facts.words.get("AccountingStorageEnforce", ""):
+        users = []  # Slurm looks at none
+    admitting = [
+        p
+        for p in facts.main_partitions(harvest.partition)
+        if p.admits("Accounts", account) and (not users or any(each.may_run_in(p) for each in users))
+    ]
     for listed in (False, True):
         names = ", ".join(p.name for p in admitting if (p.allow_accounts not in ("ALL", "")) is listed)
         if names:

@@ -112,7 +112,7 @@ def _sizes(facts: SiteFacts, mine: PartitionFacts) -> Iterator[Finding]:
     most_memory = max((node.memory_mib for node in nodes), default=0)
     cpus = _count(mine.words.get("MaxCPUsPerNode", ""))
     if cpus is not None:
-        yield from _too_large(
+        yield from too_large(
             nodes, lambda node: node.cpus, cpus, f"partition {mine.name} has MaxCPUsPerNode={cpus}",
             f"set MaxCPUsPerNode=UNLIMITED on partition {mine.name}", Level.ERROR,
         )  # fmt: skip
@@ -127,7 +127,7 @@ def _sizes(facts: SiteFacts, mine: PartitionFacts) -> Iterator[Finding]:
     key, limit, where = _memory_limit(facts, mine)
     if limit is not None:
         per_cpu = key == "MaxMemPerCPU"
-        yield from _too_large(
+        yield from too_large(
             nodes, lambda node: -(-node.memory_mib // (max(1, node.cpus) if per_cpu else 1)), limit,
             f"{where} has {key}={limit}",
             f"set MaxMemPerNode={most_memory or 'RealMemory'} on partition {mine.name}, in place of its own limit; "
@@ -146,7 +146,7 @@ def _memory_limit(facts: SiteFacts, mine: PartitionFacts) -> tuple[str, int | No
     return "", None, ""
 
 
-def _too_large(
+def too_large(
     nodes: tuple[NodeFacts, ...],
     whole: Callable[[NodeFacts], int],
     limit: int,

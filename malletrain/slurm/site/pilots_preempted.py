@@ -48,7 +48,7 @@ def _by_partition(facts: SiteFacts, mine: PartitionFacts) -> Iterator[Finding]:
             f"set PreemptMode=REQUEUE (or CANCEL) on partition {mine.name} in slurm.conf, "
             "and leave the global PreemptMode as it is",
         )
-    equal = sorted(p.name for p in sharing(facts, mine) if p.tier <= mine.tier and p.preempt_mode not in _FREES)
+    equal = sorted(p.name for p in sharing(facts, mine) if p.tier <= mine.tier)
     if equal:
         yield Finding(
             Level.ERROR,
@@ -95,11 +95,12 @@ def _by_qos(facts: SiteFacts, harvest: Harvest) -> Iterator[Finding]:
 
 
 def _exempt_time(facts: SiteFacts, harvest: Harvest, mine: PartitionFacts) -> Iterator[Finding]:
-    """Jobs are not preempted in their first PreemptExemptTime; a QOS's goes before the global one, also a 0."""
-    own = _own_qos(facts, harvest)
-    exempt = own.exempt_s if own is not None else None
-    where = f"QOS {harvest.qos}"
-    if exempt is None:
+    """Jobs are not preempted in their first PreemptExemptTime; a QOS's goes before the global one, also a 0, and that
+    of the partition's QOS before that of the pilots'."""
+    qos = next((qos for qos in facts.qos_of_pilots(mine.name, harvest.qos) if qos.exempt_s is not None), None)
+    if qos is not None:
+        exempt, where = qos.exempt_s, f"QOS {qos.name}"
+    else:
         here = mine.words.get("PreemptExemptTime", "")
         exempt = seconds(here) or seconds(facts.words.get("PreemptExemptTime", ""))
         where = f"partition {mine.name}" if seconds(here) else "slurm.conf"
@@ -108,8 +109,9 @@ def _exempt_time(facts: SiteFacts, harvest: Harvest, mine: PartitionFacts) -> It
     yield Finding(
         Level.ERROR if exempt > MAX_EXEMPT_S else Level.WARNING,
         f"PreemptExemptTime of {where}: Slurm preempts no pilot in its first {exempt:g} s",
-        f"sacctmgr modify qos {harvest.qos} set PreemptExemptTime=0 (a QOS's goes before the global one)"
-        if harvest.qos
+        f"sacctmgr modify qos {qos.name if qos else harvest.qos} set PreemptExemptTime=0 (a QOS's goes before the "
+        "global one)"
+        if qos or harvest.qos
         else f"set PreemptExemptTime=0 in {where}, and run `scontrol reconfigure`",
     )
 

@@ -27,7 +27,16 @@ def costly_nodes(facts: SiteFacts, partition: str) -> frozenset[str]:
 
 
 def check_power(facts: SiteFacts, partition: str, include: Collection[str]) -> Iterator[Finding]:
-    """Which nodes of the partition are left out. `include`: lists of those that the site wants harvested."""
+    """Which nodes of the partition are left out, and whether each pilot's end powers its node down. `include`: lists
+    of the nodes that the site wants harvested."""
+    mine = facts.partitions.get(partition)
+    if mine is not None and _is_on(facts) and mine.words.get("PowerDownOnIdle") == "YES":
+        yield Finding(
+            Level.ERROR,
+            f"partition {partition} has PowerDownOnIdle=YES: a node that a pilot left is powered down, and the main "
+            "job that it left for waits until it has booted",
+            f"set PowerDownOnIdle=NO on partition {partition}",
+        )
     costly = costly_nodes(facts, partition)
     left_out = costly - {name for part in include for name in hostlist.expand(part)}
     if left_out:
@@ -45,9 +54,14 @@ def check_power(facts: SiteFacts, partition: str, include: Collection[str]) -> I
         )
 
 
+def _is_on(facts: SiteFacts) -> bool:
+    """Whether the site saves power at all."""
+    return bool(facts.words.get("SuspendProgram") and facts.words.get("ResumeProgram"))
+
+
 def _powered_down_when_idle(facts: SiteFacts, nodes: frozenset[str]) -> frozenset[str]:
-    if not (facts.words.get("SuspendProgram") and facts.words.get("ResumeProgram")):
-        return frozenset()  # power saving is off
+    if not _is_on(facts):
+        return frozenset()
     spared = _always_on(facts.words.get("SuspendExcNodes", ""))
     for name in facts.words.get("SuspendExcParts", "").split(","):
         if name in facts.partitions:

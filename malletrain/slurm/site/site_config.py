@@ -77,14 +77,15 @@ class NodeFacts:
 
 @dataclass(frozen=True, slots=True)
 class QosFacts:
-    """One QOS, as far as preemption goes: the QOS that it preempts, its own PreemptMode ("" for the cluster's), and
-    PreemptExemptTime in seconds (None for the global one)."""
+    """One QOS: the QOS that it preempts, its own PreemptMode ("" for the cluster's), PreemptExemptTime in seconds
+    (None for the global one), and limits of jobs by key and TRES: `MaxWall`, `MaxTRES=node` (sacctmgr(1))."""
 
     name: str
     preempts: frozenset[str] = frozenset()
     preempt_mode: str = ""
     exempt_s: float | None = None
     flags: frozenset[str] = frozenset()
+    limits: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,6 +143,16 @@ class SiteFacts:
         qos = before.qos if self.qos is None else self.qos
         return replace(self, qos=qos, sees_all=before.sees_all if self.sees_all is None else self.sees_all)
 
+    def qos_of_pilots(self, partition: str, name: str) -> tuple[QosFacts, ...]:
+        """The QOS that count for jobs of QOS `name` in the partition. Of each limit the first that sets it counts:
+        the partition's own QOS, unless the job's has OverPartQOS (sacctmgr(1))."""
+        known = {qos.name.lower(): qos for qos in (self.qos or {}).values()}
+        own = known.get(name.lower())
+        there = self.partitions.get(partition)
+        of_partition = None if there is None else known.get(there.words.get("QoS", "").lower())
+        order = (own, of_partition) if own is not None and "OverPartQOS" in own.flags else (of_partition, own)
+        return tuple(qos for qos in order if qos is not None)
+
     def of_partition(self, name: str) -> tuple[NodeFacts, ...]:
         """The partition's nodes, as far as their sizes are known."""
         mine = self.partitions[name].nodes
@@ -153,5 +164,7 @@ def _in(name: str, names: str) -> bool:
 
 
 def parameters(text: str) -> dict[str, str]:
-    """A value of slurm.conf(5) that is a list itself, such as SchedulerParameters: `bf_continue,bf_interval=30`."""
-    return dict(part.strip().partition("=")[::2] for part in text.split(",") if part.strip())
+    """A value of slurm.conf(5) that is a list itself, such as SchedulerParameters: `bf_continue,bf_interval=30`. The
+    keys are in lower case: Slurm takes either."""
+    pairs = (part.strip().partition("=") for part in text.split(",") if part.strip())
+    return {key.lower(): value for key, _, value in pairs}

@@ -9,10 +9,11 @@ from dataclasses import replace
 from malletrain.domain.errors import ClusterUnavailable, InvalidInput
 from malletrain.slurm.command import Commands
 from malletrain.slurm.formats import hostlist, scalars, text
-from malletrain.slurm.site import hidden_records
+from malletrain.slurm.site import hidden_records, qos_limits
 from malletrain.slurm.site.hidden_records import RecordsHidden, check_sight
 from malletrain.slurm.site.pilot_gates import check_gates
 from malletrain.slurm.site.pilots_preempted import check_preemption, seconds, sharing
+from malletrain.slurm.site.qos_limits import LIMITS
 from malletrain.slurm.site.site_config import (
     Finding,
     Harvest,
@@ -29,8 +30,10 @@ __all__ = [
     "parse_qos", "read",
 ]  # fmt: skip
 
-#: What is asked of `sacctmgr -n -P show qos`; slurmdbd may be away, and slurmctld goes on without it (seconds).
-_QOS_FORMAT, _QOS_PATIENCE_S = "format=name,preempt,preemptmode,preemptexempttime,flags", 3.0
+#: What is asked of `sacctmgr -n -P show qos`.
+_QOS_FORMAT = "format=name,preempt,preemptmode,preemptexempttime,flags," + ",".join(LIMITS)
+#: slurmdbd may be away, and slurmctld goes on without it (seconds).
+_QOS_PATIENCE_S = 3.0
 
 _ASKED = re.compile(r"Configuration data as of (\S+)")
 _SOCKET = re.compile(r"socket=([^,\s]+)")
@@ -70,12 +73,13 @@ def _qos(commands: Commands) -> Mapping[str, QosFacts] | None:
 
 
 def parse_qos(answer: str) -> Mapping[str, QosFacts]:
-    """The rows of `sacctmgr -n -P show qos format=name,preempt,preemptmode,preemptexempttime,flags`."""
+    """The rows of `sacctmgr -n -P show qos format=name,preempt,preemptmode,preemptexempttime,flags,` and LIMITS."""
     found = {}
     for line in answer.splitlines():
-        name, preempts, mode, exempt, flags = [*line.strip().split("|"), "", "", "", ""][:5]
+        name, preempts, mode, exempt, flags, *limits = [*line.strip().split("|"), "", "", "", ""]
         own = "" if mode.lower() in ("cluster", "off") else mode
-        found[name] = QosFacts(name, _listed(preempts), own, seconds(exempt) if exempt else None, _listed(flags))
+        exempt_s = seconds(exempt) if exempt else None
+        found[name] = QosFacts(name, _listed(preempts), own, exempt_s, _listed(flags), qos_limits.parse(limits))
     return found
 
 
@@ -207,6 +211,7 @@ def _check_partition(facts: SiteFacts, harvest: Harvest) -> Iterator[Finding]:
         )
     yield from check_preemption(facts, harvest)
     yield from check_gates(facts, harvest)
+    yield from qos_limits.check_qos_limits(facts, harvest)
     yield from _check_surroundings(facts, mine)
 
 

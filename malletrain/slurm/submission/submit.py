@@ -359,7 +359,8 @@ def run_sbatch(submission: Submission, cwd: str, warn: Callable[[str], None]) ->
         raise SbatchSilent(f"sbatch gave no answer in {SBATCH_TIMEOUT_S:.0f} s") from error
     words = "; ".join(part.strip() for part in done.stderr.decode("utf-8", "replace").splitlines() if part.strip())
     if done.returncode != 0:
-        raise SubmissionRefused(f"sbatch refuses: {words or f'exit status {done.returncode}'}")
+        few = "; --tasks asks for fewer held tasks" if "SubmitJob" in words else ""  # MaxSubmitJobs, GrpSubmitJobs
+        raise SubmissionRefused(f"sbatch refuses: {words or f'exit status {done.returncode}'}{few}")
     if words:  # a warning of Slurm's or of a submit plug-in
         warn(words)
     return done.stdout.decode("utf-8", "replace")
