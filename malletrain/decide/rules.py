@@ -131,7 +131,7 @@ class Rules:
         leave_patience_s: a worker that was asked to leave is recycled after so long regardless.
         join_s: a pilot on which no worker has joined gives its node back after so long; 0: never.
         idle_s: a live job that has committed no step for so long on its nodes gives them back; 0: never.
-        max_faults: most faults of one job in an hour (`loop.trackers.conduct`), above which it gets no nodes for
+        max_faults: most faults of one job in an hour (`loop.trackers.harm_signals`), above which it gets no nodes for
             `set_aside_s`; a user's jobs together have twice as many.
         usual_leave_s: what leaving usually takes, where it is only reckoned with (`--observe`).
         unknown_s: longest limit of a pilot that starts while Slurm's plan is old and main jobs wait.
