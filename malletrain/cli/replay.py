@@ -7,7 +7,7 @@ import json
 import re
 import shlex
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime, tzinfo
 from pathlib import Path
@@ -26,19 +26,21 @@ from malletrain.replay.parallel.processes import Progress
 from malletrain.replay.traces.how import HOW
 
 if TYPE_CHECKING:
-    from malletrain.replay.cluster_trace import ClusterTrace
+    from malletrain.cli.replays.replayed_site import ReplayedSite
+    from malletrain.decide.rules import Rules
+    from malletrain.replay.cluster_trace import Window
+    from malletrain.replay.options import Options
+    from malletrain.replay.report.side_by_side import ReportFigures
+    from malletrain.replay.scenario import Answer, Scenario
     from malletrain.replay.scoring.figures import Watts
-    from malletrain.replay.sensitivity import Setting
+    from malletrain.replay.sizer import PolicyChoice
+    from malletrain.replay.workload import TrainingJob
+
+#: What was asked for: options of the command and settings of the table, by name.
+Given = Mapping[str, Any]
 
 _RELATIVE = re.compile(r"\+(\d+(?:\.\d+)?)([smhdw]?)$")
 _UNIT = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0, "w": 604_800.0}
-
-#: Seconds of a replay up to which the report replays a score more without being asked.
-MAX_UNASKED_REPLAY_S = 5.0
-
-#: Days of a window up to which all are replayed, and days that are drawn of a longer one, where nothing is said: as
-#: many as two processors replay in two minutes or so, of a machine of some thousand nodes.
-MAX_WHOLE_DAYS, DEFAULT_SAMPLE_DAYS = 64, 32
 
 #: Fewest days that tell how much days differ.
 MIN_SAMPLE_DAYS = 4
@@ -133,7 +135,7 @@ Examples:
 @click.option(
     "--scheduler",
     type=click.Path(path_type=Path, dir_okay=False),
-    help="Output of `scontrol show config` and `sdiag`, and epilog_s=N: for main jobs' delay.",
+    help="`scontrol show config`, `sdiag` and epilog_s=N, for main jobs' delay.",
 )
 @click.option(
     "--sample",
@@ -152,21 +154,7 @@ Examples:
     metavar="DIRECTORY",
     help="An earlier report to compare with.",
 )
-def replay(
-    trace: Path | None, how: bool, jobs_file: Path | None, mix_text: str | None, policies: str, horizon: float | None,
-    alpha: float | None, objective: str | None, nodes: str | None, procs_per_node: int | None, placement: str,
-    schedule: str, start: str | None, end: str | None, at_once: int | None, rescale: str | None,
-    activate: float | None, costs_from: Path | None, config_file: Path | None, ideal: bool, tick: float | None,
-    engine: str,
-    pilot_limit: float | None, budgets: tuple[str, ...], node_classes: tuple[str, ...],
-    keep_idle: int | None, max_pilots: int | None, pilot_nodes: int | None,
-    outages: Path | None, likely_outages: str, machine_file: Path | None, partitions: tuple[str, ...],
-    gpu: str | None, include: tuple[str, ...], exclude: tuple[str, ...],
-    ignore_partition: tuple[str, ...], timezone: str, seed: int, processes: int | None, watts: str | None,
-    scheduler: Path | None, with_promise: bool, json_file: str | None, report_dir: Path | None,
-    sensitivity: bool | None, price: float | None, currency: str, grams_per_kwh: float | None, compare: Path | None,
-    calibration: Path | None, tables: str, sample_text: str | None,
-) -> None:  # fmt: skip
+def replay(trace: Path | None, how: bool, **given: Any) -> None:
     """Show what idle nodes would have trained.
 
     TRACE: `sacct -P` output (see --how), node events (CSV: time,node,state) or SWF, plain or gzip; - for stdin.
@@ -176,196 +164,189 @@ def replay(
         return
     if trace is None:
         raise click.UsageError("TRACE is missing; --how prints the command that makes one")
-    if jobs_file is not None and mix_text is not None:
-        raise click.UsageError("give --jobs or --mix, not both")
-    if sensitivity and report_dir is None:
-        raise click.UsageError("replay.sensitivity is shown in the report: give --report DIR too")
-    if (price is not None or grams_per_kwh is not None) and report_dir is None:
-        raise click.UsageError("replay.price and replay.grams_per_kwh are shown in the report: give --report DIR too")
-    if tables == "parquet" and report_dir is None:
-        raise click.UsageError("replay.tables is about the report: give --report DIR too")
-    if compare is not None and report_dir is None:
-        raise click.UsageError("--compare is shown in the report: give --report DIR too")
-    if grams_per_kwh is not None and watts is None:
-        raise click.UsageError("replay.grams_per_kwh needs replay.watts TRAINING,IDLE")
-    if engine == "loop" and report_dir is not None:
-        raise click.UsageError("--report draws what the fast engine records: leave out replay.engine loop")
+    _require_sense(given)
     # Imported here so that --help and --how need not wait for numpy.
-    from malletrain.cli.replays import replayed_site
-    from malletrain.cli.replays.calibration_file import read_calibration
-    from malletrain.cli.replays.freed_memory import release_freed_memory
-    from malletrain.replay import run, sizer, workload
-    from malletrain.replay.cluster_trace import Window, cluster_trace
-    from malletrain.replay.inputs.account_budgets import parse_budget
-    from malletrain.replay.inputs.node_classes import parse_node_class
-    from malletrain.replay.likely_outages import likely_outages as outages_in
-    from malletrain.replay.likely_outages import without_outages
-    from malletrain.replay.options import EngineKind, Options
-    from malletrain.replay.report.director import Origin, SitePrices
-    from malletrain.replay.report.page import write_report
     from malletrain.replay.report.parquet_tables import require_pyarrow
     from malletrain.replay.report.side_by_side import read_figures
-    from malletrain.replay.report.summary import best, summary
-    from malletrain.replay.sampling.days import drawn_days
+    from malletrain.replay.report.summary import summary
+    from malletrain.replay.scenario import Watcher, answer
+
+    if given["tables"] == "parquet":
+        require_pyarrow("replay.tables")
+    earlier = None if given["compare"] is None else read_figures(given["compare"])
+    # Faults in what was typed are found before the log is read; how large the site is, only the log says.
+    scenario = _scenario(trace, given)
+    found = answer(scenario, Watcher(lambda line: click.echo(line, err=True), _bar))
+    try:
+        _write(found, scenario, given, earlier)
+    except OSError as error:
+        raise InvalidInput(str(error.filename), f"cannot be written: {error.strerror}") from error
+    if given["json_file"] != "-":
+        click.echo(summary(found.replay))
+
+
+#: What only a report shows: (parameter, what to say).
+_OF_THE_REPORT = (
+    ("sensitivity", "replay.sensitivity is shown in the report"),
+    ("price", "replay.price is shown in the report"),
+    ("grams_per_kwh", "replay.grams_per_kwh is shown in the report"),
+    ("compare", "--compare is shown in the report"),
+)
+
+
+def _require_sense(given: Given) -> None:
+    """Refuse what does not go together."""
+    if given["jobs_file"] is not None and given["mix_text"] is not None:
+        raise click.UsageError("give --jobs or --mix, not both")
+    if given["report_dir"] is None:
+        for name, what in _OF_THE_REPORT:
+            if given[name] not in (None, False):
+                raise click.UsageError(f"{what}: give --report DIR too")
+        if given["tables"] == "parquet":
+            raise click.UsageError("replay.tables is about the report: give --report DIR too")
+    if given["grams_per_kwh"] is not None and given["watts"] is None:
+        raise click.UsageError("replay.grams_per_kwh needs replay.watts TRAINING,IDLE")
+    if given["engine"] == "loop" and given["report_dir"] is not None:
+        raise click.UsageError("--report draws what the fast engine records: leave out replay.engine loop")
+    if (given["partitions"] or given["gpu"]) and given["machine_file"] is None:
+        raise click.UsageError("replay.partition and replay.gpu need --machine FILE, which says where each node is")
+
+
+def _scenario(trace: Path, given: Given) -> Scenario:
+    """What is replayed."""
+    from malletrain.cli.replays import replayed_site
+    from malletrain.replay.scenario import LogInput, MachineInput, Scenario, SiteCosts
     from malletrain.replay.scoring.main_delay import Reaction, parse_reaction
-    from malletrain.replay.scoring.promise_curve import promise_curve
-    from malletrain.replay.sensitivity import sensitivity as sensitivities
-    from malletrain.replay.traces import JobRecords, NodeChanges, read_trace
-    from malletrain.replay.traces.outages import read_outages
-    from malletrain.replay.traces.sinfo_nodes import read_machine, selected
-    from malletrain.replay.warnings import doubts
-    from malletrain.sizing.objective import Objective
+    from malletrain.replay.scoring.realism import read_calibration
     from malletrain.slurm.formats.hostlist import node_names
 
-    if tables == "parquet":
-        require_pyarrow("replay.tables")
-    zone = _zone(timezone)
-    beside = None if compare is None else read_figures(compare)
-    power = _watts(watts)
-    reaction = Reaction() if scheduler is None else parse_reaction(_text(scheduler), str(scheduler))
-    costs = _costs(rescale, activate, _measured(costs_from))
+    zone, calibration, path = _zone(given["timezone"]), given["calibration"], given["scheduler"]
+    scheduler = "" if path is None else _text(path)
+    reaction = Reaction() if path is None else parse_reaction(scheduler, str(path))
+    costs = _costs(given["rescale"], given["activate"], _measured(given["costs_from"]))
+    watts = _watts(given["watts"])
     measured = None if calibration is None else read_calibration(calibration)
-    site = None if config_file is None else replayed_site.of_file(config_file)
-    if ideal and (site is not None or max_pilots is not None or pilot_nodes is not None):
+    own = None if given["config_file"] is None else replayed_site.of_file(given["config_file"])
+    if given["ideal"] and (own is not None or given["max_pilots"] is not None or given["pilot_nodes"] is not None):
         raise click.UsageError(
             "replay.ideal has no daemon: leave out its sections, replay.max_pilots and replay.pilot_nodes"
         )
-    asked_days = _days(sample_text)
-    # Faults in what was typed are found before the log is read; how large the site is, only the log says.
-    for name in policies.split(","):
-        if name.strip():
-            sizer.parse_policy(name, horizon)
-    if (partitions or gpu) and machine_file is None:
-        raise click.UsageError("replay.partition and replay.gpu need --machine FILE, which says where each node is")
-    there = selected(read_machine(machine_file), partitions, gpu) if machine_file else frozenset[str]()
-    wanted, unwanted = node_names(include, "replay.include"), node_names(exclude, "replay.exclude")
-    first, count = _node_range(nodes)
-    begin, finish = _moment("--start", start, zone), _moment("--end", end, zone)
-    if jobs_file is None:
-        jobs = workload.mix(mix_text or "imagenet:100", costs, seed)
-    else:
-        jobs = workload.read_jobs(jobs_file, costs, zone)
-    log = read_trace(trace, zone, frozenset(ignore_partition))
-    window = Window(
+    log = LogInput(
+        trace, zone, frozenset(given["ignore_partition"]), given["outages"], given["likely_outages"] == "count",
+        _days(given["sample_text"]),
+    )  # fmt: skip
+    site = own or replayed_site.shipped()
+    rules = None
+    if not given["ideal"] and not given["node_classes"]:
+        rules = replayed_site.replayed_rules(site.config, scheduler, reaction.epilog_s or None)
+    policies = _policies(given, rules)
+    window, jobs = _window(given, zone), _jobs(given, costs, zone)
+    machine = MachineInput(window, _options(given, jobs, site, rules))
+    if own is not None:
+        pool = own.config.pool
+        include, exclude = node_names(pool.include, "pool.include"), node_names(pool.exclude, "pool.exclude")
+        machine = dataclasses.replace(machine, include=include, exclude=exclude)
+    promise = replayed_site.replayed_promise(site.config) if given["with_promise"] else None
+    others = given["sensitivity"]
+    if others is None and given["report_dir"] is None:
+        others = False
+    return Scenario(
+        log, machine, tuple(jobs), policies, SiteCosts(watts, reaction, promise, measured), given["seed"], others,
+        given["processes"],
+    )  # fmt: skip
+
+
+def _window(given: Given, zone: tzinfo) -> Window:
+    from malletrain.replay.cluster_trace import Window
+    from malletrain.replay.traces.sinfo_nodes import read_machine, selected
+    from malletrain.slurm.formats.hostlist import node_names
+
+    path = given["machine_file"]
+    there = selected(read_machine(path), given["partitions"], given["gpu"]) if path else frozenset[str]()
+    first, count = _node_range(given["nodes"])
+    begin, finish = _moment("--start", given["start"], zone), _moment("--end", given["end"], zone)
+    return Window(
         start=begin[0], start_after=begin[1], end=finish[0], end_after=finish[1], first_node=first, node_count=count,
-        procs_per_node=procs_per_node, placement=AssumedPlacement(placement), seed=seed,
-        schedule=MainSchedule(schedule), machine=there, include=wanted, exclude=unwanted,
+        procs_per_node=given["procs_per_node"], placement=AssumedPlacement(given["placement"]), seed=given["seed"],
+        schedule=MainSchedule(given["schedule"]), machine=there,
+        include=node_names(given["include"], "replay.include"),
+        exclude=node_names(given["exclude"], "replay.exclude"),
     )  # fmt: skip
-    down = read_outages(outages, zone) if outages else None
-    if site is not None and not wanted and not unwanted and (isinstance(log, NodeChanges) or log.has_node_lists):
-        pool = site[0].pool
-        window = dataclasses.replace(
-            window, include=node_names(pool.include, "pool.include"), exclude=node_names(pool.exclude, "pool.exclude")
-        )
-    counted = cluster_trace(log, window, down)
-    found = outages_in(counted)
-    cleared = without_outages(counted, found)
-    release_freed_memory()  # reading a year leaves a third of the memory that the replay then needs
-    machine, other = (cleared, counted) if likely_outages == "leave-out" else (counted, cleared)
-    options, rules = Options(), None
-    if not ideal and not node_classes:
-        settings_of, called = site or replayed_site.shipped()
-        slurm = "" if scheduler is None else _text(scheduler)
-        rules = replayed_site.replayed_rules(settings_of, slurm, reaction.epilog_s or None)
-        options = dataclasses.replace(Options.of_daemon(rules, settings_of.loop.tick_s), daemon=called)
-    given: dict[str, Any] = {
-        "tick_s": tick, "keep_idle": keep_idle, "pilot_limit_s": pilot_limit, "most_jobs": at_once,
-        "max_pilots": max_pilots, "max_nodes": pilot_nodes,
+
+
+def _jobs(given: Given, costs: ResizeCosts, zone: tzinfo) -> list[TrainingJob]:
+    from malletrain.replay import workload
+
+    if given["jobs_file"] is None:
+        return workload.mix(given["mix_text"] or "imagenet:100", costs, given["seed"])
+    return workload.read_jobs(given["jobs_file"], costs, zone)
+
+
+def _options(given: Given, jobs: list[TrainingJob], site: ReplayedSite, rules: Rules | None) -> Options:
+    """The daemon's rules, or the ideal machine's, with what was set besides."""
+    from malletrain.replay.inputs.account_budgets import parse_budget
+    from malletrain.replay.inputs.node_classes import parse_node_class
+    from malletrain.replay.options import EngineKind, Options
+
+    options = Options()
+    if rules is not None:
+        options = dataclasses.replace(Options.of_daemon(rules, site.config.loop.tick_s), daemon=site.name)
+    own = {
+        "tick_s": given["tick"], "keep_idle": given["keep_idle"], "pilot_limit_s": given["pilot_limit"],
+        "most_jobs": given["at_once"], "max_pilots": given["max_pilots"], "max_nodes": given["pilot_nodes"],
     }  # fmt: skip
-    options = dataclasses.replace(
-        options, engine=EngineKind(engine), budgets=tuple(parse_budget(each, jobs) for each in budgets),
-        classes=tuple(map(parse_node_class, node_classes)),
-        **{name: value for name, value in given.items() if value is not None},
+    return dataclasses.replace(
+        options, engine=EngineKind(given["engine"]),
+        budgets=tuple(parse_budget(each, jobs) for each in given["budgets"]),
+        classes=tuple(map(parse_node_class, given["node_classes"])),
+        **{name: value for name, value in own.items() if value is not None},
     )  # fmt: skip
-    aim = Objective(objective) if objective else Objective.THROUGHPUT if rules is None else rules.objective
-    fairness = alpha if alpha is not None else 0.0 if rules is None else rules.alpha
-    ahead = 300.0 if rules is None else rules.horizon_s
-    choices = [
-        sizer.parse_policy(name, horizon, fairness, aim, ahead) for name in policies.split(",") if name.strip()
-    ]
-    before = [*machine.account.warnings, *machine.warnings, *doubts(choices, jobs)]
-    for warning in before:
-        click.echo(f"warning: {warning}", err=True)
-    sample = None
-    long = round(machine.seconds / 86_400.0) > MAX_WHOLE_DAYS
-    if asked_days is not None or (sample_text is None and long):
-        if asked_days is not None or run.can_be_sampled(machine, jobs, choices, options):
-            drawn = drawn_days(machine, asked_days or DEFAULT_SAMPLE_DAYS, seed, options.tick_s)
-            sample = drawn if drawn.size < len(drawn) else None
-        if sample is not None:
-            click.echo(f"sample: {sample.sentence()}", err=True)
-        elif long:
-            click.echo(f"sample: none, all days are replayed; {run.NOT_SAMPLED}", err=True)
-    names = [choice.name for choice in choices]
-    beside_it = other if found and len(choices) == 1 else None
-    # Where the machine stood still nothing is idle without it: those times are replayed alone, and added.
-    apart = [(each.start, each.end) for each in found] if machine is cleared else []
-    apart = sorted(apart) if all(each.whole for each in found) else []
-    with _bar(names if beside_it is None else [*names, "likely outages"]) as progress:
-        answer = run.replay(
-            machine, jobs, choices, options, progress, processes, power, reaction, beside_it, apart, sample
-        )
-    if found:
-        otherwise, name = answer.otherwise, best(answer)[0]
-        if otherwise is None:  # of several policies the best is known only now
-            chosen = [choice for choice in choices if choice.name == name]
-            with _bar(["likely outages"]) as progress:
-                again = run.replay(other, jobs, chosen, options, progress, 1, power, reaction, sample=sample)
-            otherwise = again.scores[name]
-        suspected = run.SuspectedOutages(found, likely_outages == "leave-out", name, otherwise)
-        answer = dataclasses.replace(answer, suspected=suspected)
-    if measured is not None:
-        answer = dataclasses.replace(answer, realism=measured.factor(best(answer)[1].share_of_ideal))
-    if with_promise:
-        stated = replayed_site.replayed_promise((site or replayed_site.shipped())[0])
-        curve = promise_curve(log, machine, procs_per_node, stated, reaction)
-        answer = dataclasses.replace(answer, promise=curve)
-    for warning in answer.warnings[len(before) :]:
-        click.echo(f"warning: {warning}", err=True)
-    settings: tuple[Setting, ...] = ()
-    took_s = next(iter(answer.scores.values())).wall_s
-    left_out = "Left out: asked for by replay.sensitivity = false."
-    if sensitivity is None and report_dir is not None:
-        sensitivity = took_s <= MAX_UNASKED_REPLAY_S
-        left_out = f"Left out: a score more replays of {took_s:.0f} s each; replay.sensitivity makes them."
-        if not sensitivity:
-            click.echo(f"sensitivity: {left_out[0].lower()}{left_out[1:]}", err=True)
-    if sensitivity:
-        placed = None
-        if isinstance(log, JobRecords) and not log.has_node_lists:
 
-            def placed(rule: AssumedPlacement) -> ClusterTrace:
-                again = cluster_trace(log, dataclasses.replace(window, placement=rule), down)
-                return without_outages(again, found) if machine is cleared else again
 
-        with _bar(["other assumptions"]) as progress:
-            tell = None if progress is None else lambda share: progress([share])
-            settings = sensitivities(answer, placed, window.placement, tell)
-    try:
-        if report_dir is not None:
-            prices = SitePrices(price, currency, power, grams_per_kwh)
-            workload_text = str(jobs_file) if jobs_file is not None else f"mix {mix_text or 'imagenet:100'}"
-            origin = Origin(shlex.join(["malletrain", *sys.argv[1:]]), __version__, seed, workload_text, zone)
-            write_report(
-                answer, report_dir, settings, prices, origin, left_out, beside, as_parquet=tables == "parquet"
-            )
-            click.echo(f"report: {report_dir / 'index.html'}", err=True)
-        if json_file is not None:
-            text = json.dumps(answer.as_json(), indent=2, allow_nan=False) + "\n"
-            if json_file == "-":
-                click.echo(text, nl=False)
-            else:
-                Path(json_file).write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise InvalidInput(str(error.filename), f"cannot be written: {error.strerror}") from error
-    if json_file != "-":
-        click.echo(summary(answer))
+def _policies(given: Given, rules: Rules | None) -> tuple[PolicyChoice, ...]:
+    from malletrain.replay.sizer import parse_policy
+    from malletrain.sizing.objective import Objective
+
+    aim = rules.objective if rules else Objective.THROUGHPUT
+    if given["objective"]:
+        aim = Objective(given["objective"])
+    alpha, ahead = (rules.alpha, rules.horizon_s) if rules else (0.0, 300.0)
+    if given["alpha"] is not None:
+        alpha = given["alpha"]
+    names = [name for name in given["policies"].split(",") if name.strip()]
+    return tuple(parse_policy(name, given["horizon"], alpha, aim, ahead) for name in names)
+
+
+def _write(found: Answer, scenario: Scenario, given: Given, earlier: ReportFigures | None) -> None:
+    """The files that were asked for."""
+    from malletrain.replay.report.director import Origin, SitePrices
+    from malletrain.replay.report.page import write_report
+
+    folder, json_file = given["report_dir"], given["json_file"]
+    if folder is not None:
+        prices = SitePrices(given["price"], given["currency"], scenario.costs.watts, given["grams_per_kwh"])
+        jobs = str(given["jobs_file"] or f"mix {given['mix_text'] or 'imagenet:100'}")
+        command = shlex.join(["malletrain", *sys.argv[1:]])
+        origin = Origin(command, __version__, scenario.seed, jobs, scenario.log.zone)
+        write_report(
+            found.replay, folder, found.settings, prices, origin, found.left_out, earlier,
+            as_parquet=given["tables"] == "parquet",
+        )  # fmt: skip
+        click.echo(f"report: {folder / 'index.html'}", err=True)
+    if json_file is not None:
+        text = json.dumps(found.replay.as_json(), indent=2, allow_nan=False) + "\n"
+        if json_file == "-":
+            click.echo(text, nl=False)
+        else:
+            Path(json_file).write_text(text, encoding="utf-8")
 
 
 def _days(text: str | None) -> int | None:
-    """How many days to draw; None: nothing was said, or all."""
+    """As `LogInput.sample`."""
+    from malletrain.replay.scenario import ALL_DAYS
+
     if text is None or text == "all":
-        return None
+        return None if text is None else ALL_DAYS
     if not text.isdecimal() or not MIN_SAMPLE_DAYS <= int(text) <= 1_000_000:
         raise InvalidInput("--sample", f"{text!r} must be a number of days, {MIN_SAMPLE_DAYS} or more, or all")
     return int(text)

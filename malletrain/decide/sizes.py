@@ -3,8 +3,7 @@
 A straggler is replaced after Or, Zhang, Freedman (MLSys 2020): a free node is started on in its stead, and it leaves
 once that worker is ready. The next generation takes the one in and lets the other go, so the job never trains on
 fewer nodes. Each job replaces one worker at a time, its slowest. Where no node is free, or where the job avoids as
-many nodes as it may already, the straggler stays; shares of the batch in proportion to speed
-(`malletrain.elastic.data.proportional_shares`) then take off most of what it costs.
+many nodes as it may already, the straggler stays.
 """
 
 from __future__ import annotations

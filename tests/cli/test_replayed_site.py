@@ -32,6 +32,6 @@ def test_the_replayed_daemon_has_the_daemons_rules(file: str, more: str) -> None
 
 
 def test_what_is_shipped_are_the_defaults() -> None:
-    assert shipped()[0] == configuration.load(SITES / "small.toml").model_copy(
-        update={"operators": [], "slurm": shipped()[0].slurm}
+    assert shipped().config == configuration.load(SITES / "small.toml").model_copy(
+        update={"operators": [], "slurm": shipped().config.slurm}
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import csv
 import gzip
+import html
 import json
 import math
 import re
@@ -215,7 +216,7 @@ def test_the_report_opens_without_network_at_two_widths(
     )
     assert browser.run("return document.querySelectorAll('#policies tbody tr').length") == 2
     plots = set(browser.run("return [...document.querySelectorAll('figure [id^=plot-]')].map(p => p.id)"))
-    assert {"plot-timeline", "plot-spending", "plot-holes", "plot-nodes", "plot-sensitivity"} <= plots
+    assert {"plot-timeline", "plot-holes", "plot-nodes", "plot-sensitivity"} <= plots
     # Horizons, activations, stalls, caps and numbers of jobs; the log says where jobs ran, so no placements.
     told = browser.run("return [...document.querySelectorAll('#sensitivity tbody tr')].map(r => r.textContent)")
     assert len(told) == 3 + 5 + 5 + 5 + 3
@@ -320,10 +321,9 @@ def test_each_figure_is_traceable_to_a_csv_row(report: Path) -> None:
             return list(csv.DictReader(file))
 
     policies = {row["policy"]: row for row in rows("policies.csv")}
-    spent = {row["policy"]: row for row in rows("spending.csv")}
     for name, row in policies.items():
-        idle = sum(float(spent[name][key]) for key in ("productive", "stalled", "activating", "unused"))
-        assert idle * 3600 == pytest.approx(float(row["idle_node_seconds"]), rel=1e-9)
+        idle = sum(float(part["node_seconds"]) for part in rows("waterfall.csv") if part["policy"] == name)
+        assert idle == pytest.approx(float(row["idle_node_seconds"]), rel=1e-9)
         used = sum(float(line[f"used_{name}"]) for line in rows("holes.csv"))
         assert used * 3600 == pytest.approx(float(row["occupied_node_seconds"]), rel=1e-6)
         by_job = sum(float(line["node_hours"]) for line in rows("jobs.csv") if line["policy"] == name)
@@ -381,7 +381,7 @@ def test_every_number_of_the_page_stands_in_a_csv_file(report: Path) -> None:
     for name, pattern in parts.items():
         match = re.search(pattern, page, re.DOTALL)
         assert match is not None, name
-        told = numbers(re.sub(r"<[^>]*>", " ", match[1]))
+        told = numbers(html.unescape(re.sub(r"<[^>]*>", " ", match[1])))
         assert told, name
         for value, half in told:
             assert any(abs(value - each) <= half * (1 + 1e-6) for each in known), (name, value)

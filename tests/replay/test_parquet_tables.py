@@ -33,7 +33,7 @@ def test_parquet_holds_what_the_csv_files_hold(answer: Replay, tmp_path: Path) -
     parquet = pytest.importorskip("pyarrow.parquet", reason="pyarrow is not installed")
     page = write_report(answer, tmp_path, as_parquet=True).read_text(encoding="utf-8")
     made = {path.stem for path in tmp_path.glob("*.parquet")}
-    assert made == {"timeline", "spending", "holes", "jobs", "users", "months", "intervals", "policies", "pilots"}
+    assert made == {"timeline", "holes", "jobs", "users", "months", "intervals", "policies", "pilots"}
     for name in sorted(made - {"pilots", "policies"}):
         rows = parquet.read_table(tmp_path / f"{name}.parquet").to_pylist()
         with (tmp_path / f"{name}.csv").open(encoding="utf-8") as file:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from malletrain import config as configuration
@@ -12,19 +12,27 @@ from malletrain.site_rules import rules_from
 from malletrain.slurm.site import site_facts
 
 
-def shipped() -> tuple[Config, str]:
-    """The configuration that every site begins with, and what it is called."""
-    return configuration.parse("", "defaults"), "the daemon as shipped"
+@dataclass(frozen=True, slots=True)
+class ReplayedSite:
+    """The configuration of a daemon, and what people call it."""
+
+    config: Config
+    name: str
 
 
-def of_file(path: Path) -> tuple[Config, str] | None:
-    """A site's own configuration; None for a file that says nothing of a daemon.
+def shipped() -> ReplayedSite:
+    """What every site begins with."""
+    return ReplayedSite(configuration.parse("", "defaults"), "the daemon as shipped")
+
+
+def of_file(path: Path) -> ReplayedSite | None:
+    """A site's own; None for a file that says nothing of a daemon.
 
     Raises:
         ConfigError: it cannot be read, or holds faults.
     """
     config = configuration.load(path)
-    return (config, f"the daemon of {path.name}") if config.model_fields_set or config.gone else None
+    return ReplayedSite(config, f"the daemon of {path.name}") if config.model_fields_set or config.gone else None
 
 
 def replayed_rules(config: Config, slurm: str = "", epilog_s: float | None = None) -> Rules:

@@ -1,4 +1,4 @@
-"""Drawings of the report as SVG within the page: they need no script, and print.
+"""Where the marks of the report's drawings stand; `report.html` draws them, as SVG that needs no script and prints.
 
 No meaning is by colour alone: bars have a pattern each, lines a dash each, and numbers stand at bars and in cells.
 Each drawing has a name for those who do not see it; its figures stand in a table or a CSV file as well.
@@ -7,22 +7,21 @@ Each drawing has a name for those who do not see it; its figures stand in a tabl
 from __future__ import annotations
 
 import base64
-import html
 import math
 import struct
 import zlib
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
 #: Colour-blind safe (Okabe and Ito, 2008), of unlike lightness.
 MAIN, IDLE, TRAIN, DOWN = "#e6e6e6", "#e69f00", "#00684c", "#1a1a1a"
-_SERIES = (IDLE, TRAIN, "#0072b2", "#d55e00", "#cc79a7", "#56b4e9")
-_DASHES = ("", "6 3", "2 3", "8 3 2 3", "1 4", "10 4")
-_PATTERNS = (
-    "", "M0 8L8 0", "M0 0L8 8", "M0 4H8", "M4 0V8", "M0 8L8 0M0 0L8 8",
+#: Of each series: colour, dash of its line, pattern of its bar.
+STYLES = (
+    (IDLE, "", ""), (TRAIN, "6 3", "M0 8L8 0"), ("#0072b2", "2 3", "M0 0L8 8"), ("#d55e00", "8 3 2 3", "M0 4H8"),
+    ("#cc79a7", "1 4", "M4 0V8"), ("#56b4e9", "10 4", "M0 8L8 0M0 0L8 8"),
 )  # fmt: skip
 
 WIDTH = 760
@@ -37,6 +36,61 @@ class Series:
     values: Sequence[float]
 
 
+@dataclass(frozen=True, slots=True)
+class Text:
+    """Words at a point; `anchor` as in SVG."""
+
+    x: float
+    y: float
+    words: str
+    anchor: str = "start"
+
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """A bar in the style of a series."""
+
+    x: float
+    y: float
+    width: float
+    height: float
+    series: int
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """A line through `points` ("x,y x,y ...") in the style of a series; that of series 0 is an area."""
+
+    points: str
+    series: int
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """A straight line of the axes, or a `strong` one that marks a value."""
+
+    x1: float
+    y1: float
+    x2: float
+    y2: float
+    strong: bool = False
+
+
+@dataclass(slots=True)
+class Drawing:
+    """What is drawn, under a name for those who do not see it. `legend`: names of series, by number; their keys are
+    bars where there are bars."""
+
+    key: str
+    name: str
+    height: float
+    texts: list[Text] = field(default_factory=list)
+    bars: list[Bar] = field(default_factory=list)
+    lines: list[Line] = field(default_factory=list)
+    rules: list[Rule] = field(default_factory=list)
+    legend: list[tuple[int, str]] = field(default_factory=list)
+
+
 def number(value: float) -> str:
     """A number of three digits or so, for an axis or a label."""
     if value == 0 or not math.isfinite(value):
@@ -46,36 +100,26 @@ def number(value: float) -> str:
     return f"{value:.1f}" if abs(value) >= 10 else f"{value:.2g}"
 
 
-def lines(key: str, name: str, ticks: Sequence[tuple[float, str]], series: Sequence[Series]) -> str:
+def lines(key: str, name: str, ticks: Sequence[tuple[float, str]], series: Sequence[Series]) -> Drawing:
     """Values over equal steps: the first series an area, the others lines, which break where a value is nan. `ticks`:
     share of the width, label."""
     known = (value for each in series for value in each.values if not math.isnan(value))
-    height, top = 260, _ceiling(max(known, default=0.0))
-    plot_w, plot_h = WIDTH - _LEFT - _RIGHT, height - _TOP - _BOTTOM
-    parts = [_y_axis(top, plot_w, plot_h)]
-    for share, label in ticks:
-        x = _LEFT + share * plot_w
-        parts.append(f'<text x="{x:.0f}" y="{height - 14}" text-anchor="middle">{html.escape(label)}</text>')
+    top = _ceiling(max(known, default=0.0))
+    drawing, plot_w, plot_h = _plot(key, name, 260, top)
+    drawing.texts += [Text(_LEFT + share * plot_w, 246, label, "middle") for share, label in ticks]
     for i, each in enumerate(series):
         step = plot_w / max(1, len(each.values) - 1)
         points = [
             f"{_LEFT + at * step:.1f},{_TOP + plot_h * (1 - value / top):.1f}" for at, value in enumerate(each.values)
         ]
         if i == 0 and points:
-            floor = f"{_TOP + plot_h}"
-            parts.append(
-                f'<polygon points="{_LEFT},{floor} {" ".join(points)} {_LEFT + plot_w},{floor}" fill="{IDLE}" '
-                'fill-opacity=".45"/>'
-            )
+            floor = _TOP + plot_h
+            points = [f"{_LEFT},{floor}", *points, f"{_LEFT + plot_w},{floor}"]
+            drawing.lines.append(Line(" ".join(points), 0))
         else:
-            dash = f' stroke-dasharray="{_DASHES[i % 6]}"' if _DASHES[i % 6] else ""
-            parts += [
-                f'<polyline points="{" ".join(points[a:b])}" fill="none" stroke="{_SERIES[i % 6]}" '
-                f'stroke-width="1.6"{dash}/>'
-                for a, b in _known(each.values)
-            ]
-    legend = "".join(_line_key(i, each.name) for i, each in enumerate(series))
-    return _svg(key, name, height, parts) + f'<p class="legend">{legend}</p>'
+            drawing.lines += [Line(" ".join(points[a:b]), i) for a, b in _known(each.values)]
+    drawing.legend = [(i, each.name) for i, each in enumerate(series)]
+    return drawing
 
 
 def _known(values: Sequence[float]) -> list[tuple[int, int]]:
@@ -84,106 +128,89 @@ def _known(values: Sequence[float]) -> list[tuple[int, int]]:
     return list(zip(np.flatnonzero(edge == 1).tolist(), np.flatnonzero(edge == -1).tolist(), strict=True))
 
 
-def steps(key: str, name: str, x_title: str, curves: Sequence[tuple[str, NDArray[np.float64]]]) -> str:
+def steps(key: str, name: str, x_title: str, curves: Sequence[tuple[str, NDArray[np.float64]]]) -> Drawing:
     """Share of jobs done (of `1/len` each) over their hours, a curve a name."""
     far = _ceiling(max((float(hours[-1]) for _, hours in curves if len(hours)), default=0.0))
-    height = 220
-    plot_w, plot_h = WIDTH - _LEFT - _RIGHT, height - _TOP - _BOTTOM
-    parts = [_y_axis(1.0, plot_w, plot_h)]
+    drawing, plot_w, plot_h = _plot(key, name, 220, 1.0)
     for share in (0.0, 0.25, 0.5, 0.75, 1.0):
-        at = _LEFT + share * plot_w
-        parts.append(f'<text x="{at:.0f}" y="{height - 18}" text-anchor="middle">{number(share * far)}</text>')
-    parts.append(
-        f'<text x="{_LEFT + plot_w / 2}" y="{height - 3}" text-anchor="middle">{html.escape(x_title)}</text>'
-    )
-    for i, (_, hours) in enumerate(curves):
+        drawing.texts.append(Text(_LEFT + share * plot_w, 202, number(share * far), "middle"))
+    drawing.texts.append(Text(_LEFT + plot_w / 2, 217, x_title, "middle"))
+    for i, (title, hours) in enumerate(curves, 1):
         kept = np.unique(np.linspace(0, len(hours) - 1, min(len(hours), 400)).astype(int)).tolist()
-        path = f"M{_LEFT} {_TOP + plot_h}" + "".join(
-            f"H{_LEFT + float(hours[k]) / far * plot_w:.1f}V{_TOP + plot_h * (1 - (k + 1) / len(hours)):.1f}"
-            for k in kept
-        )
-        dash = f' stroke-dasharray="{_DASHES[(i + 1) % 6]}"' if _DASHES[(i + 1) % 6] else ""
-        parts.append(f'<path d="{path}" fill="none" stroke="{_SERIES[(i + 1) % 6]}" stroke-width="1.6"{dash}/>')
-    legend = "".join(_line_key(i + 1, title) for i, (title, _) in enumerate(curves))
-    return _svg(key, name, height, parts) + f'<p class="legend">{legend}</p>'
+        points, before = [f"{_LEFT},{_TOP + plot_h}"], float(_TOP + plot_h)
+        for k in kept:
+            x, y = _LEFT + float(hours[k]) / far * plot_w, _TOP + plot_h * (1 - (k + 1) / len(hours))
+            points += [f"{x:.1f},{before:.1f}", f"{x:.1f},{y:.1f}"]
+            before = y
+        drawing.lines.append(Line(" ".join(points), i))
+        drawing.legend.append((i, title))
+    return drawing
 
 
-def bars(key: str, name: str, labels: Sequence[str], series: Sequence[Series], *, stacked: bool = False) -> str:
-    """Horizontal bars with their numbers, beside each other for each label, or one after the other in one bar."""
-    totals = [[each.values[i] for each in series] for i in range(len(labels))]
-    top = _ceiling(max((sum(row) if stacked else max(row) for row in totals), default=0.0))
-    left, thick = 120, 16
-    rows = 1 if stacked else len(series)
-    plot_w = WIDTH - left - 70
-    parts, y = [], 4
-    for label, row in zip(labels, totals, strict=True):
-        middle = y + rows * thick / 2 + 4
-        parts.append(f'<text x="{left - 6}" y="{middle:.0f}" text-anchor="end">{html.escape(label)}</text>')
-        x = float(left)
-        for i, value in enumerate(row):
-            width = max(0.0, value) / top * plot_w
-            at = y if stacked else y + i * thick
-            parts.append(_bar(x if stacked else left, at, width, thick - 2, i, key))
-            if not stacked:
-                parts.append(f'<text x="{left + width + 4:.1f}" y="{at + thick - 5}">{number(value)}</text>')
-            x += width
-        if stacked:
-            parts.append(f'<text x="{x + 4:.1f}" y="{y + thick - 5}">{number(sum(row))}</text>')
-        y += rows * thick + 6
-    legend = "".join(_bar_key(i, each.name, key) for i, each in enumerate(series))
-    return _svg(key, name, y + 2, parts, patterns=len(series)) + f'<p class="legend">{legend}</p>'
+def bars(key: str, name: str, labels: Sequence[str], series: Sequence[Series]) -> Drawing:
+    """Horizontal bars with their numbers, beside each other for each label."""
+    top = _ceiling(max((value for each in series for value in each.values), default=0.0))
+    left, thick, y = 120, 16, 4
+    drawing = Drawing(key, name, len(labels) * (len(series) * thick + 6) + 6)
+    for at, label in enumerate(labels):
+        drawing.texts.append(Text(left - 6, y + len(series) * thick / 2 + 4, label, "end"))
+        for i, each in enumerate(series):
+            width = max(0.0, each.values[at]) / top * (WIDTH - left - 70)
+            drawing.bars.append(Bar(left, y + i * thick, width, thick - 3, i))
+            drawing.texts.append(Text(left + width + 4, y + i * thick + thick - 5, number(each.values[at])))
+        y += len(series) * thick + 6
+    drawing.legend = [(i, each.name) for i, each in enumerate(series)]
+    return drawing
 
 
-def tornado(key: str, name: str, asked: float, rows: Sequence[tuple[str, str, float, str, float]]) -> str:
+def tornado(
+    key: str, name: str, asked: float, rows: Sequence[tuple[str, str, float, str, float]]
+) -> Drawing:  # fmt: skip
     """How far `asked` moves: for each assumption (what, its lowest's value, the lowest, its highest's value, the
     highest), widest first. The axis begins near the lowest, not at 0."""
     low, high = min([asked, *(row[2] for row in rows)]), max([asked, *(row[4] for row in rows)])
     room = (high - low) or max(1.0, abs(asked))
     low, high = low - 0.3 * room, high + 0.3 * room
-    left, thick = 150, 24
-    plot_w = WIDTH - left - _RIGHT
+    left, thick, y = 150, 24, 20
 
     def at(value: float) -> float:
-        return left + (value - low) / (high - low) * plot_w
+        return left + (value - low) / (high - low) * (WIDTH - left - _RIGHT)
 
-    parts, y = [], 20
+    drawing = Drawing(key, name, y + len(rows) * thick + 4)
     for what, worst, least, best, most in sorted(rows, key=lambda row: row[2] - row[4]):
-        parts.append(f'<text x="{left - 6}" y="{y + 15}" text-anchor="end">{html.escape(what)}</text>')
-        parts.append(_bar(at(least), y, max(1.0, at(most) - at(least)), thick - 6, 1, key))
-        parts.append(
-            f'<text x="{at(least) - 4:.1f}" y="{y + 13}" text-anchor="end">'
-            f"{html.escape(worst)}: {number(least)}</text>"
-        )
-        parts.append(f'<text x="{at(most) + 4:.1f}" y="{y + 13}">{html.escape(best)}: {number(most)}</text>')
+        drawing.bars.append(Bar(at(least), y, max(1.0, at(most) - at(least)), thick - 6, 1))
+        drawing.texts += [
+            Text(left - 6, y + 15, what, "end"), Text(at(least) - 4, y + 13, f"{worst}: {number(least)}", "end"),
+            Text(at(most) + 4, y + 13, f"{best}: {number(most)}"),
+        ]  # fmt: skip
         y += thick
-    parts.append(
-        f'<line x1="{at(asked):.1f}" x2="{at(asked):.1f}" y1="16" y2="{y}" stroke="#1a1a1a" stroke-width="2"/>'
-    )
-    parts.append(f'<text x="{at(asked):.1f}" y="12" text-anchor="middle">as replayed: {number(asked)}</text>')
-    return _svg(key, name, y + 4, parts, patterns=2)
+    drawing.rules.append(Rule(at(asked), 16, at(asked), y, strong=True))
+    drawing.texts.append(Text(at(asked), 12, f"as replayed: {number(asked)}", "middle"))
+    return drawing
 
 
-def grid(caption: str, rows: Sequence[str], columns: Sequence[str], values: NDArray[np.float64]) -> str:
-    """A heat map that is a table: each cell has its number, and a shade for it."""
+@dataclass(frozen=True, slots=True)
+class ShadedCell:
+    """A cell of a heat map: its number, and a shade for it (lightness in %, and whether the ink is white)."""
+
+    words: str
+    lightness: int
+    white: bool
+
+
+def shaded(values: NDArray[np.float64]) -> Iterator[list[ShadedCell]]:
+    """The rows of a heat map that is a table."""
     top = float(np.nanmax(values)) if values.size and np.isfinite(values).any() else 0.0
-    head = "".join(f'<th scope="col">{html.escape(column)}</th>' for column in columns)
-    body = []
-    for title, row in zip(rows, values.tolist(), strict=True):
-        cells = []
-        for value in row:
-            share = value / top if top > 0 and math.isfinite(value) else 0.0
-            ink = "#fff" if share > 0.55 else "#1a1a1a"
-            shade = f"background:hsl(163 100% {96 - 76 * share:.0f}%);color:{ink}"
-            cells.append(f'<td style="{shade}">{number(value) if math.isfinite(value) else "-"}</td>')
-        body.append(f'<tr><th scope="row">{html.escape(title)}</th>{"".join(cells)}</tr>')
-    return (
-        f'<table class="grid"><caption>{html.escape(caption)}</caption><thead><tr><td></td>{head}</tr></thead>'
-        f"<tbody>{''.join(body)}</tbody></table>"
-    )
+    for row in values.tolist():
+        shares = [value / top if top > 0 and math.isfinite(value) else 0.0 for value in row]
+        yield [
+            ShadedCell(number(value) if math.isfinite(value) else "-", round(96 - 76 * share), share > 0.55)
+            for value, share in zip(row, shares, strict=True)
+        ]
 
 
-def node_map(name: str, state: NDArray[np.int8], ticks: Sequence[tuple[float, str]]) -> str:
-    """Nodes down, time across, as a picture of one point a cell: 0 main jobs, 1 idle, 2 training, 3 down."""
+def picture(state: NDArray[np.int8]) -> str:
+    """A PNG of one point a cell, as a data URL: 0 main jobs, 1 idle, 2 training, 3 down."""
     colours = b"".join(bytes.fromhex(colour[1:]) for colour in (MAIN, IDLE, TRAIN, DOWN))
     height, width = state.shape
     raw = b"".join(b"\0" + row.astype(np.uint8).tobytes() for row in state)
@@ -191,61 +218,22 @@ def node_map(name: str, state: NDArray[np.int8], ticks: Sequence[tuple[float, st
         _chunk(b"IHDR", struct.pack(">IIBBBBB", width, height, 8, 3, 0, 0, 0)),
         _chunk(b"PLTE", colours), _chunk(b"IDAT", zlib.compress(raw, 9)), _chunk(b"IEND", b""),
     ])  # fmt: skip
-    text = base64.b64encode(png).decode("ascii")
-    under = "".join(f'<span style="left:{share:.1%}">{html.escape(label)}</span>' for share, label in ticks)
-    names = zip((MAIN, IDLE, TRAIN, DOWN), ("main jobs", "idle", "training", "down"), strict=True)
-    legend = "".join(f'<span><i style="background:{colour}"></i>{title}</span>' for colour, title in names)
-    return (
-        f'<img class="nodes" id="plot-nodes" alt="{html.escape(name)}" src="data:image/png;base64,{text}">'
-        f'<div class="under" aria-hidden="true">{under}</div><p class="legend">{legend}(from light to dark)</p>'
-    )
+    return "data:image/png;base64," + base64.b64encode(png).decode("ascii")
 
 
 def _chunk(kind: bytes, data: bytes) -> bytes:
     return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
 
 
-def _svg(key: str, name: str, height: float, parts: Sequence[str], patterns: int = 0) -> str:
-    marks = "".join(
-        f'<pattern id="{key}-{i}" width="8" height="8" patternUnits="userSpaceOnUse">'
-        f'<rect width="8" height="8" fill="{_SERIES[i % 6]}"/>'
-        f'<path d="{_PATTERNS[i % 6]}" stroke="#fff" stroke-width="1.4"/></pattern>'
-        for i in range(patterns)
-    )
-    inside = f"<defs>{marks}</defs>" if marks else ""
-    return (
-        f'<svg id="plot-{key}" role="img" aria-label="{html.escape(name)}" viewBox="0 0 {WIDTH} {height:.0f}">'
-        f"{inside}{''.join(parts)}</svg>"
-    )
-
-
-def _bar(x: float, y: float, width: float, thick: float, series: int, key: str) -> str:
-    return f'<rect x="{x:.1f}" y="{y:.1f}" width="{width:.1f}" height="{thick:.1f}" fill="url(#{key}-{series})" stroke="#1a1a1a" stroke-width=".6"/>'  # noqa: E501
-
-
-def _bar_key(series: int, name: str, key: str) -> str:
-    square = f'<svg width="22" height="12" aria-hidden="true">{_bar(0.5, 0.5, 21, 11, series, key)}</svg>'
-    return f"<span>{square}{html.escape(name)}</span>"
-
-
-def _line_key(series: int, name: str) -> str:
-    if series == 0:
-        mark = f'<rect width="22" height="12" fill="{IDLE}" fill-opacity=".45"/>'
-    else:
-        mark = (
-            f'<path d="M0 6H22" stroke="{_SERIES[series % 6]}" stroke-width="2" '
-            f'stroke-dasharray="{_DASHES[series % 6]}"/>'
-        )
-    return f'<span><svg width="22" height="12" aria-hidden="true">{mark}</svg>{html.escape(name)}</span>'
-
-
-def _y_axis(top: float, plot_w: float, plot_h: float) -> str:
-    parts = []
+def _plot(key: str, name: str, height: float, top: float) -> tuple[Drawing, float, float]:
+    """A drawing with a y axis from 0 to `top`, and how wide and high its plot is."""
+    plot_w, plot_h = WIDTH - _LEFT - _RIGHT, height - _TOP - _BOTTOM
+    drawing = Drawing(key, name, height)
     for share in (0.0, 0.25, 0.5, 0.75, 1.0):
         y = _TOP + plot_h * (1 - share)
-        parts.append(f'<line x1="{_LEFT}" x2="{_LEFT + plot_w}" y1="{y:.1f}" y2="{y:.1f}" stroke="#ccc"/>')
-        parts.append(f'<text x="{_LEFT - 6}" y="{y + 4:.1f}" text-anchor="end">{number(share * top)}</text>')
-    return "".join(parts)
+        drawing.rules.append(Rule(_LEFT, y, _LEFT + plot_w, y))
+        drawing.texts.append(Text(_LEFT - 6, y + 4, number(share * top), "end"))
+    return drawing, plot_w, plot_h
 
 
 def _ceiling(value: float) -> float:

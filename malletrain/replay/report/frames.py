@@ -1,10 +1,10 @@
-"""The columns behind every plot, as plain tables; `frame` makes a pandas one of any."""
+"""The columns behind every plot, as plain tables."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,9 +17,6 @@ from malletrain.replay.scoring.figures import Score
 from malletrain.replay.scoring.integral import integral
 from malletrain.replay.sensitivity import Setting
 from malletrain.replay.traces.trace import BUSY, DOWN, IDLE
-
-if TYPE_CHECKING:
-    import pandas  # type: ignore[import-untyped]
 
 #: Classes of hole lengths: upper bounds in seconds, and their names.
 HOLE_CLASSES = (
@@ -40,13 +37,6 @@ class ColumnTable:
 
     def rows(self) -> list[tuple[Any, ...]]:
         return list(zip(*(column.tolist() for column in self.columns.values()), strict=True))
-
-
-def frame(table: ColumnTable) -> pandas.DataFrame:
-    """As a pandas frame."""
-    import pandas as pd
-
-    return pd.DataFrame(table.columns)
 
 
 def timeline(answer: Replay, bins: int = 720) -> ColumnTable:
@@ -133,17 +123,6 @@ def sampled_days(answer: Replay) -> ColumnTable:
     return ColumnTable(columns)
 
 
-def waits(answer: Replay) -> ColumnTable:
-    """One row a job and policy: submission, first pilot, and the wait between them in seconds (nan: it had none)."""
-    parts = []
-    for name, result in answer.results.items():
-        parts.append((np.full(len(answer.jobs), name), result.submitted, result.first_start))
-    policy, submitted, started = (np.concatenate(column) for column in zip(*parts, strict=True))
-    job = np.tile(np.array([each.job.name for each in answer.jobs]), len(parts))
-    return ColumnTable({"policy": policy, "job": job, "submitted": submitted, "started": started,
-                  "wait_s": started - submitted})  # fmt: skip
-
-
 def sensitivities(settings: Sequence[Setting]) -> ColumnTable:
     """What came out with other assumptions, one row a setting."""
     keys = ("idle_node_seconds", "occupied_node_seconds", "speedup_node_seconds", "ideal_speedup_node_seconds",
@@ -155,21 +134,6 @@ def sensitivities(settings: Sequence[Setting]) -> ColumnTable:
     }
     given = [asdict(s.score) for s in settings]
     return ColumnTable(columns | {key: _column([each[key] for each in given]) for key in keys})
-
-
-def spending(answer: Replay) -> ColumnTable:
-    """The idle node-hours of each policy by use: productive, stalled, activating, unused."""
-    hour = 3600.0
-    scores = list(answer.scores.values())
-    return ColumnTable(
-        {
-            "policy": np.array(list(answer.scores)),
-            "productive": np.array([s.productive_node_seconds / hour for s in scores]),
-            "stalled": np.array([s.stall_node_seconds / hour for s in scores]),
-            "activating": np.array([s.activation_node_seconds / hour for s in scores]),
-            "unused": np.array([(s.idle_node_seconds - s.occupied_node_seconds) / hour for s in scores]),
-        }
-    )
 
 
 def waterfalls(answer: Replay) -> Iterator[tuple[str, str, float]]:

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import csv
 import gzip
-import html
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime, tzinfo
-from importlib.resources import files
 from pathlib import Path
-from string import Template
 from typing import Any
 
 import numpy as np
+from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from malletrain.replay.report import director, drawings, frames, parquet_tables
 from malletrain.replay.report.director import WEEKDAYS, Origin, SitePrices
@@ -31,7 +29,6 @@ from malletrain.replay.report.summary import (
     waterfall_table,
 )
 from malletrain.replay.run import Replay
-from malletrain.replay.scoring.figures import Score
 from malletrain.replay.sensitivity import Setting
 
 #: Rows of pilots.csv.gz that are made at a time: a year of a large machine has tens of millions.
@@ -61,85 +58,71 @@ def write_report(
     name, _ = best(answer)
     tables = {
         "timeline": frames.timeline(answer),
-        "spending": frames.spending(answer),
         "holes": frames.holes(answer),
         "jobs": frames.jobs(answer),
         "users": frames.users(answer),
         "months": director.months(answer, prices, origin.zone),
+        "intervals": frames.shares(answer),
+        "policies": frames.policies(answer.scores),
     }
-    for title, data in tables.items():
+    if settings:
+        tables["sensitivity"] = frames.sensitivities(settings)
+    days = frames.sampled_days(answer)
+    for title, data in (tables | ({"sample": days} if days.columns else {})).items():
         _write_csv(folder / f"{title}.csv", list(data.columns), data.rows())
+        if as_parquet and title in tables:
+            parquet_tables.write_table(folder / f"{title}.parquet", data)
     pilots = _write_pilots(folder, answer, name, as_parquet)
-    _write_csv(folder / "policies.csv", *_policies(answer))
     key = list(director.key_figures(answer, prices))
     said = [*facts(answer), *(("key figure: " + what, value) for what, value in key)]
     _write_csv(folder / "facts.csv", ["what", "value"], [*said, *_origin(answer, origin)])
     compared = list(side_by_side(other, read_figures(folder))) if other is not None else []
     if compared:
         _write_csv(folder / "comparison.csv", ["what", *compared[0][1:]], compared[1:])
-    shares = frames.shares(answer)
-    _write_csv(folder / "intervals.csv", list(shares.columns), shares.rows())
     _write_csv(folder / "waterfall.csv", ["policy", "part", "node_seconds"], frames.waterfalls(answer))
-    days = frames.sampled_days(answer)
-    if days.columns:
-        _write_csv(folder / "sample.csv", list(days.columns), days.rows())
-    changed = frames.sensitivities(settings)
-    if settings:
-        _write_csv(folder / "sensitivity.csv", list(changed.columns), changed.rows())
-        tables["sensitivity"] = changed
-    if as_parquet:
-        for title, data in (tables | {"intervals": shares, "policies": frames.policies(answer.scores)}).items():
-            parquet_tables.write_table(folder / f"{title}.parquet", data)
-    week = director.hours_of_week(answer, origin.zone)
+    week, node_map = director.hours_of_week(answer, origin.zone), frames.node_map(answer, name)
     _write_csv(
         folder / "week.csv", ["weekday", *(f"{hour:02d}" for hour in range(24))],
         [(day, *row) for day, row in zip(WEEKDAYS, week.tolist(), strict=True)],
     )  # fmt: skip
-    node_map = frames.node_map(answer, name)
     _write_csv(
         folder / "nodes.csv",
         ["node", *(f"{t:.0f}" for t in node_map.time.tolist())],
         [(node, *row) for node, row in zip(node_map.nodes, node_map.state.tolist(), strict=True)],
     )
-    ticks = _ticks(answer, origin.zone)
-    page = Template(files("malletrain.replay.report").joinpath("report.html").read_text(encoding="utf-8")).substitute(
-        headline=html.escape(headline(answer)),
-        worth=html.escape(director.worth(answer, prices)),
-        sampled=_sampled(answer),
-        calibrated=_calibrated(answer),
-        trainings=html.escape(director.trainings(answer)),
-        key=_key(key),
-        comparison=_comparison(compared),
-        policies=_html_table(table(answer.scores), "Policies side by side"),
-        intervals=_intervals(answer, shares),
-        warnings=_warnings(answer),
-        trace=_trace(answer, origin),
-        best=html.escape(name),
-        method=_method(answer),
-        main_delay=_main_delay(answer) + _promise(answer),
-        sensitivity=_sensitivity(answer, settings, left_out),
-        zone=html.escape(str(origin.zone)),
-        week=drawings.grid("Mean idle nodes", WEEKDAYS, [f"{hour:02d}" for hour in range(24)], week),
-        months=_html_table(_rows(tables["months"]), "By month"),
-        plot_timeline=_timeline(answer, tables["timeline"], ticks),
-        plot_spending=_spending(tables["spending"]),
-        plot_holes=_holes(answer, tables["holes"]),
-        holes=_html_table(_rows(tables["holes"]), "Holes by length, node-hours"),
-        spending=_html_table(_rows(tables["spending"]), "Node-hours by use"),
-        waterfall=_waterfall(answer.scores[name]),
-        plot_nodes=drawings.node_map(
-            f"What {len(node_map.nodes)} nodes did over time: main jobs, idle, training, down; the data is nodes.csv"
-            + _only_in_days(answer),
-            node_map.state, ticks,
-        ),
-        plot_jct=_jct(answer),
-        users=_users(tables["users"]),
-        pilots=pilots,
-        only=html.escape(_only_in_days(answer)),
-    )  # fmt: skip
+    page = {
+        "worth": director.worth(answer, prices),
+        "trainings": director.trainings(answer),
+        "key": key,
+        "comparison": compared,
+        "zone": origin.zone,
+        "week": list(zip(WEEKDAYS, drawings.shaded(week), strict=True)),
+        "nodes_drawn": len(node_map.nodes),
+        "node_map": drawings.picture(node_map.state),
+        "ticks": _ticks(answer, origin.zone),
+        "pilots": pilots,
+        "log": _log(answer, origin),
+        "left_out": left_out,
+        **_words(answer),
+        **_tables(answer, tables, settings),
+    }
+    page |= _drawings(answer, tables, settings, page["ticks"])
     path = folder / "index.html"
-    path.write_text(page, encoding="utf-8")
+    path.write_text(_template().render(page), encoding="utf-8")
     return path
+
+
+def _template() -> Any:
+    loader = PackageLoader("malletrain.replay", "report")
+    template = Environment(loader=loader, autoescape=True, undefined=StrictUndefined).get_template("report.html")
+    colours = (drawings.MAIN, drawings.IDLE, drawings.TRAIN, drawings.DOWN)
+    template.globals.update(
+        width=drawings.WIDTH,
+        styles=drawings.STYLES,
+        node_colours=list(zip(colours, ("main jobs", "idle", "training", "down"), strict=True)),
+        least_days=MIN_DAYS,
+    )
+    return template
 
 
 def _write_pilots(folder: Path, answer: Replay, name: str, as_parquet: bool) -> str:
@@ -165,55 +148,42 @@ def _write_rows(file: Any, header: Sequence[str], rows: Iterable[Sequence[Any]])
     writer.writerows(rows)
 
 
-def _policies(answer: Replay) -> tuple[list[str], list[list[Any]]]:
-    rows: list[list[Any]] = []
-    header: list[str] = []
-    for name, score in answer.scores.items():
-        data = {k: v for k, v in score.as_json().items() if k not in ("solve_s", "wall_s", "main_delay", "waterfall")}
-        if score.main_delay is not None:
-            delay = {k: v for k, v in score.main_delay.as_json().items() if k != "assumed"}
-            data |= {f"main_delay_{k}": v for k, v in delay.items()}
-        header = ["policy", *data]
-        rows.append([name, *data.values()])
-    return header, rows
-
-
 # -- drawings --------------------------------------------------------------------------------------------------------
 
 
 def _ticks(answer: Replay, zone: tzinfo) -> list[tuple[float, str]]:
-    """Seven moments of the window, as a share of it and in words."""
+    """Six moments of the window, as a share of it and in words."""
     trace = answer.trace
     form = "%Y-%m-%d" if trace.seconds >= 7 * 86_400 else "%m-%d %H:%M"
-    shares = [each / 6 for each in range(7)]
-    return [(s, datetime.fromtimestamp(trace.start + s * trace.seconds, zone).strftime(form)) for s in shares[:-1]]
+    shares = [each / 6 for each in range(6)]
+    return [(s, datetime.fromtimestamp(trace.start + s * trace.seconds, zone).strftime(form)) for s in shares]
 
 
-def _timeline(answer: Replay, data: frames.ColumnTable, ticks: Sequence[tuple[float, str]]) -> str:
-    series = [drawings.Series("idle, pilots or not", data.columns["idle"].tolist())]
+def _drawings(
+    answer: Replay, tables: Mapping[str, frames.ColumnTable], settings: Sequence[Setting],
+    ticks: Sequence[tuple[float, str]],
+) -> dict[str, drawings.Drawing | None]:  # fmt: skip
+    times, holes = tables["timeline"].columns, tables["holes"].columns
     names = list(answer.scores)[:3]
-    series += [drawings.Series(f"held ({name})", data.columns[f"held_{name}"].tolist()) for name in names]
-    said = "Idle nodes over time, and of these held by pilots; the data is timeline.csv"
-    return drawings.lines("timeline", said, ticks, series)
+    idle = drawings.Series("idle, pilots or not", times["idle"].tolist())
+    held = [drawings.Series(f"held ({name})", times[f"held_{name}"].tolist()) for name in names]
+    long = drawings.Series("idle", holes["node_hours"].tolist())
+    used = [drawings.Series(f"held ({name})", holes[f"used_{name}"].tolist()) for name in names]
+    return {
+        "plot_timeline": drawings.lines(
+            "timeline", "Idle nodes over time, and of these held by pilots; the data is timeline.csv", ticks,
+            [idle, *held],
+        ),
+        "plot_holes": drawings.bars(
+            "holes", "Idle node-hours by length of the hole, and of these held by pilots", holes["length"].tolist(),
+            [long, *used],
+        ),
+        "plot_sensitivity": _tornado(answer, settings) if settings else None,
+        "plot_jct": _jct(answer),
+    }  # fmt: skip
 
 
-def _spending(data: frames.ColumnTable) -> str:
-    names = data.columns["policy"].tolist()
-    series = [
-        drawings.Series(key, data.columns[key].tolist()) for key in ("productive", "stalled", "activating", "unused")
-    ]
-    return drawings.bars("spending", "Idle node-hours by use, for each policy", names, series, stacked=True)
-
-
-def _holes(answer: Replay, data: frames.ColumnTable) -> str:
-    series = [drawings.Series("idle", data.columns["node_hours"].tolist())]
-    names = list(answer.scores)[:3]
-    series += [drawings.Series(f"held ({name})", data.columns[f"used_{name}"].tolist()) for name in names]
-    said = "Idle node-hours by length of the hole, and of these held by pilots"
-    return drawings.bars("holes", said, data.columns["length"].tolist(), series)
-
-
-def _tornado(answer: Replay, settings: Sequence[Setting]) -> str:
+def _tornado(answer: Replay, settings: Sequence[Setting]) -> drawings.Drawing:
     rows = []
     for what in dict.fromkeys(each.what for each in settings):
         mine = sorted((s for s in settings if s.what == what), key=lambda each: each.score.equivalent_nodes)
@@ -223,23 +193,69 @@ def _tornado(answer: Replay, settings: Sequence[Setting]) -> str:
     return drawings.tornado("sensitivity", said, answer.scores[answer.choices[0].name].equivalent_nodes, rows)
 
 
-def _jct(answer: Replay) -> str:
+def _jct(answer: Replay) -> drawings.Drawing | None:
     curves = []
     for name, result in answer.results.items():
         hours = np.sort((result.finished - result.submitted)[np.isfinite(result.finished)]) / 3600
         if len(hours):
             curves.append((name, hours))
-    if not curves:
-        return ""
     said = "Share of the finished jobs over hours from submission to end, for each policy; the data is jobs.csv"
-    drawn = drawings.steps("jct", said, "hours from submission to end", curves)
-    return (
-        '<section class="analyst"><h2>Job completion times</h2><figure>' + drawn + "</figure>"
-        '<p><a class="csv" href="jobs.csv">jobs.csv</a></p></section>'
-    )
+    return drawings.steps("jct", said, "hours from submission to end", curves) if curves else None
 
 
 # -- words -----------------------------------------------------------------------------------------------------------
+
+
+def _words(answer: Replay) -> dict[str, Any]:
+    """The page's sentences."""
+    name, _ = best(answer)
+    return {
+        "headline": headline(answer),
+        "sampled": sampled(answer),
+        "calibrated": calibrated(answer)
+        or "Not calibrated: what a real daemon trains beside a replay has not been measured here "
+        "(replay.calibration).",
+        "warnings": answer.warnings,
+        "method": _method(answer),
+        "first": answer.choices[0].name,
+        "best": name,
+        "only": "" if answer.sampled is None else "; pilots only of the days that were replayed",
+        "promise_basis": promise_basis(answer.promise) if answer.promise else "",
+    }
+
+
+def _tables(answer: Replay, tables: Mapping[str, frames.ColumnTable], settings: Sequence[Setting]) -> dict[str, Any]:
+    """The page's tables: a head, and rows of text; empty where there is nothing to show."""
+    _, score = best(answer)
+    delays = [(name, each.main_delay) for name, each in answer.scores.items() if each.main_delay is not None]
+    rows = _dicts(tables["intervals"])
+    how = f"By drawing the window's {rows[0]['days']} days anew" if rows else ""
+    if rows and answer.sampled is not None:
+        how = f"Where a replay of all days would be, by the {rows[0]['days']} that were replayed"
+    return {
+        "policies": table(answer.scores),
+        "waterfall": waterfall_table(score),
+        "holes": _rows(tables["holes"]),
+        "months": _rows(tables["months"]),
+        "users": _users(_dicts(tables["users"])),
+        "intervals": _intervals(rows),
+        "drawn": how,
+        "sensitivity": _sensitivity(settings),
+        "promise": promise_table(answer.promise) if answer.promise else [],
+        "assumed": delays[0][1].assumed if delays else None,
+        "main_delay": [
+            ["policy", "main starts", "met a pilot", "mean delay s", "pay a cycle", "worst s"],
+            *(
+                [name, f"{delay.starts:,}", f"{delay.starts_on_pilots:,}", f"{delay.mean_s:.2f}",
+                 f"{delay.cycle_share:.1%}", f"{delay.worst_s:.1f}"]
+                for name, delay in delays
+            ),
+        ] if delays else [],
+    }  # fmt: skip
+
+
+def _dicts(data: frames.ColumnTable) -> list[dict[str, Any]]:
+    return [dict(zip(data.columns, row, strict=True)) for row in data.rows()]
 
 
 def _rows(data: frames.ColumnTable) -> list[list[str]]:
@@ -251,92 +267,42 @@ def _rows(data: frames.ColumnTable) -> list[list[str]]:
     return [[name.replace("_", " ") for name in data.columns], *cells]
 
 
-def _key(figures: Sequence[tuple[str, str]]) -> str:
-    body = "".join(
-        f'<tr><th scope="row">{html.escape(what)}</th><td>{html.escape(value)}</td></tr>' for what, value in figures
-    )
-    return f'<table class="key"><caption>In figures</caption><tbody>{body}</tbody></table>'
-
-
-def _html_table(rows: list[list[str]], caption: str) -> str:
-    head = "".join(f'<th scope="col">{html.escape(cell)}</th>' for cell in rows[0])
-    body = "".join(
-        f'<tr><th scope="row">{html.escape(row[0])}</th>'
-        + "".join(f"<td>{html.escape(cell)}</td>" for cell in row[1:])
-        + "</tr>"
-        for row in rows[1:]
-    )
-    return (
-        f"<table><caption>{html.escape(caption)}</caption><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
-    )
-
-
-def _calibrated(answer: Replay) -> str:
-    """What is to be expected of a real daemon; where nothing was measured, that it is not known."""
-    words = calibrated(answer) or (
-        "Not calibrated: what a real daemon trains beside a replay has not been measured here (replay.calibration)."
-    )
-    return f'<p id="calibrated">{html.escape(words)}</p>'
-
-
-def _sampled(answer: Replay) -> str:
-    """Which days were replayed; nothing where all were."""
-    if answer.sampled is None:
-        return ""
-    return f'<p id="sampled">{html.escape(sampled(answer))} <a class="csv" href="sample.csv">sample.csv</a></p>'
-
-
-def _only_in_days(answer: Replay) -> str:
-    return "" if answer.sampled is None else "; pilots only of the days that were replayed"
-
-
-def _comparison(rows: list[list[str]]) -> str:
-    """This report beside another; nothing where none was given."""
-    if not rows:
-        return ""
-    shown = _html_table(rows, "This report beside the other; where the two are of different length, by the month")
-    link = '<p><a class="csv" href="comparison.csv">comparison.csv</a></p>'
-    return f'<h2>Compared</h2><div class="scroll" id="comparison">{shown}</div>{link}'
-
-
-def _users(data: frames.ColumnTable) -> str:
-    """Who was given how much; nothing where the jobs are one user's."""
-    rows = [dict(zip(data.columns, row, strict=True)) for row in data.rows()]
+def _users(rows: list[dict[str, Any]]) -> list[list[str]]:
+    """Who held how much; nothing where the jobs are one user's."""
     if len({row["user"] for row in rows}) < 2:
-        return ""
-    said = [["user", "policy", "jobs", "node-hours", "share"]]
-    said += [
+        return []
+    said = [
         [row["user"], row["policy"], f"{row['jobs']:,}", f"{row['node_hours']:,.1f}", f"{row['share']:.1%}"]
         for row in rows
     ]
-    shown = _html_table(said, "Node-hours held, by user")
-    link = '<p><a class="csv" href="users.csv">users.csv</a></p>'
-    return f'<section class="analyst"><h2>Users</h2><div class="scroll" id="users">{shown}</div>{link}</section>'
+    return [["user", "policy", "jobs", "node-hours", "share"], *said]
 
 
-def _intervals(answer: Replay, shares: frames.ColumnTable) -> str:
+def _intervals(rows: list[dict[str, Any]]) -> list[list[str]]:
     """Shares with their intervals, and what each policy has more than the first, in hundredths of the ideal."""
-    rows = [dict(zip(shares.columns, row, strict=True)) for row in shares.rows()]
     if not rows:
-        return f"<p>The window is too short to say how sure these shares are: that takes {MIN_DAYS} days.</p>"
+        return []
     said = [["policy", "of ideal", "95 % interval", f"more than {rows[0]['policy']}", "95 % interval"]]
     for row in rows:
         own = f"{row['low']:.2%} to {row['high']:.2%}"
         paired = f"{row['difference_low']:+.2%} to {row['difference_high']:+.2%}"
         more = [f"{row['difference']:+.2%}", paired] if row is not rows[0] else ["", ""]
         said.append([row["policy"], f"{row['share']:.2%}", own, *more])
-    how = f"By drawing the window's {rows[0]['days']} days anew"
-    if answer.sampled is not None:
-        how = f"Where a replay of all days would be, by the {rows[0]['days']} that were replayed"
-    words = f"<p>{how}; differences pair the same days.</p>"
-    return _html_table(said, "Share of the ideal, and how sure it is") + words
+    return said
 
 
-def _warnings(answer: Replay) -> str:
-    warnings = answer.warnings
-    if not warnings:
-        return ""
-    return '<ul class="warnings">' + "".join(f"<li>{html.escape(text)}</li>" for text in warnings) + "</ul>"
+def _sensitivity(settings: Sequence[Setting]) -> list[list[str]]:
+    """What came out where one assumption is another, and the rest as asked for."""
+    rows = [["assumption", "value", "of ideal", "used", "dedicated nodes"]]
+    for each in settings:
+        score = each.score
+        used = score.occupied_node_seconds / score.idle_node_seconds if score.idle_node_seconds > 0 else 0.0
+        rows.append([
+            each.what, each.value + (" (as replayed)" if each.asked else ""),
+            "" if score.share_of_ideal is None else f"{score.share_of_ideal:.1%}", f"{used:.1%}",
+            f"{score.equivalent_nodes:.1f}",
+        ])  # fmt: skip
+    return rows if settings else []
 
 
 def _origin(answer: Replay, origin: Origin) -> list[tuple[str, str]]:
@@ -351,88 +317,24 @@ def _origin(answer: Replay, origin: Origin) -> list[tuple[str, str]]:
     return [("counted in", units), ("seed", str(origin.seed)), *((what, value) for what, value in rows if value)]
 
 
-def _trace(answer: Replay, origin: Origin) -> str:
-    said = answer.trace_json()
+def _log(answer: Replay, origin: Origin) -> list[tuple[str, str]]:
+    said, account = answer.trace_json(), answer.trace.account
     moments = [
         datetime.fromtimestamp(t, UTC).strftime("%Y-%m-%d %H:%M:%S") for t in (answer.trace.start, answer.trace.end)
     ]
-    skipped = answer.trace.account.skipped
-    first = answer.trace.account.first_skipped
-    left_out = "; ".join(f"{n:,} {reason} (first: line {first.get(reason, 0):,})" for reason, n in skipped.items())
-    rows = [
-        ["", ""],
-        [
-            "log",
-            f"{Path(str(said['file'])).name} ({said['kind']}), {said['lines']:,} lines, {said['records']:,} records",
-        ],
-        ["left out", left_out or "nothing"],
-        ["window", f"{moments[0]} to {moments[1]} UTC"],
-        ["nodes", f"{said['nodes']:,}; {said['changes']:,} changes in {said['steps']:,} steps"],
-        ["training jobs", f"{len(answer.jobs):,}"],
-        *(list(each) for each in _origin(answer, origin)),
+    first = account.first_skipped
+    left_out = "; ".join(
+        f"{n:,} {reason} (first: line {first.get(reason, 0):,})" for reason, n in account.skipped.items()
+    )
+    file = Path(account.source).name
+    return [
+        ("log", f"{file} ({account.kind}), {account.lines:,} lines, {account.records:,} records"),
+        ("left out", left_out or "nothing"),
+        ("window", f"{moments[0]} to {moments[1]} UTC"),
+        ("nodes", f"{said['nodes']:,}; {said['changes']:,} changes in {said['steps']:,} steps"),
+        ("training jobs", f"{len(answer.jobs):,}"),
+        *_origin(answer, origin),
     ]
-    body = "".join(f"<tr><th scope='row'>{html.escape(a)}</th><td>{html.escape(b)}</td></tr>" for a, b in rows[1:])
-    return f'<table class="facts"><tbody>{body}</tbody></table>'
-
-
-def _sensitivity(answer: Replay, settings: Sequence[Setting], left_out: str) -> str:
-    """What came out where one assumption is another, and the rest as asked for."""
-    if not settings:
-        return f"<p>{html.escape(left_out or 'Left out.')}</p>"
-    rows = [["assumption", "value", "of ideal", "used", "dedicated nodes"]]
-    for each in settings:
-        score = each.score
-        used = score.occupied_node_seconds / score.idle_node_seconds if score.idle_node_seconds > 0 else 0.0
-        rows.append([
-            each.what, each.value + (" (as replayed)" if each.asked else ""),
-            "" if score.share_of_ideal is None else f"{score.share_of_ideal:.1%}", f"{used:.1%}",
-            f"{score.equivalent_nodes:.1f}",
-        ])  # fmt: skip
-    words = f"Policy {answer.choices[0].name}, one assumption changed at a time."
-    link = '<a class="csv" href="sensitivity.csv">sensitivity.csv</a>'
-    shown = _html_table(rows, "One assumption changed at a time")
-    return (
-        f"<figure>{_tornado(answer, settings)}</figure><details><summary>The figures as a table</summary>"
-        f'<div id="sensitivity"><div class="scroll">{shown}</div><p>{html.escape(words)} {link}</p></div></details>'
-    )
-
-
-def _waterfall(score: Score) -> str:
-    """Where the idle node-hours went."""
-    if score.waterfall is None:
-        return "<p>Not known of a journal.</p>"
-    return f'<div class="scroll">{_html_table(waterfall_table(score), "Where idle node-hours went")}</div>'
-
-
-def _main_delay(answer: Replay) -> str:
-    """What the main queue would have felt, by policy, with what was assumed."""
-    rows = [["policy", "main starts", "met a pilot", "mean delay s", "pay a cycle", "worst s"]]
-    assumed = None
-    for name, score in answer.scores.items():
-        delay = score.main_delay
-        if delay is not None:
-            assumed = delay.assumed
-            rows.append([
-                name, f"{delay.starts:,}", f"{delay.starts_on_pilots:,}", f"{delay.mean_s:.2f}",
-                f"{delay.cycle_share:.1%}", f"{delay.worst_s:.1f}",
-            ])  # fmt: skip
-    if assumed is None:
-        return "<p>Not modelled.</p>"
-    words = (
-        f"As modelled from {assumed.source}: {assumed.look_s:g} s until the daemon looks, {assumed.exit_s:g} s until "
-        f"a worker has left, an epilog of {assumed.epilog_s:g} s, a backfill cycle every {assumed.cycle_s:g} s. "
-        "Means are over all main starts; a cycle is paid by starts that backfill makes, of those that met a pilot."
-    )
-    shown = _html_table(rows, "Main jobs, as modelled")
-    return f'<div class="scroll">{shown}</div><p>{html.escape(words)}</p>'
-
-
-def _promise(answer: Replay) -> str:
-    """Harvest against the delay of main jobs, where it was asked for."""
-    if answer.promise is None:
-        return ""
-    shown = _html_table(promise_table(answer.promise), "What a promise to the main queue would cost")
-    return f'<div class="scroll">{shown}</div><p>{html.escape(promise_basis(answer.promise))}</p>'
 
 
 def _method(answer: Replay) -> str:
@@ -452,4 +354,4 @@ def _method(answer: Replay) -> str:
     )  # fmt: skip
     if options.rules is not None:
         limit = limits(answer)
-    return html.escape(f"{said} {when} a policy sizes all jobs anew (horizon {horizons}). {limit}")
+    return f"{said} {when} a policy sizes all jobs anew (horizon {horizons}). {limit}"

@@ -11,6 +11,7 @@ import io
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
+from pathlib import Path
 
 from malletrain.domain.errors import InvalidInput
 from malletrain.domain.event import Event
@@ -23,6 +24,9 @@ MIN_PART_S = 3600.0
 COLUMNS = ("play", "predicted", "measured")
 #: A ratio beyond these is a slip (a wrong unit, figures exchanged), not a measurement.
 RATIO_BOUNDS = (0.01, 10.0)
+#: How every SQLite file begins; bytes read of a table of plays.
+SQLITE_MAGIC = b"SQLite format 3\x00"
+MAX_TABLE_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +70,25 @@ class Calibration:
         return RealismFactor(
             self.whole / share_of_ideal, low / share_of_ideal, high / share_of_ideal, len(self.shares), self.source
         )
+
+
+def read_calibration(path: Path) -> Calibration:
+    """The calibration in a table of plays, or in a daemon's journal: told apart by content.
+
+    Raises:
+        InvalidInput: the file cannot be read, or holds neither.
+        StoreError: it is a journal that cannot be read.
+    """
+    try:
+        with path.open("rb") as file:
+            begin = file.read(MAX_TABLE_BYTES)
+    except OSError as error:
+        raise InvalidInput("--calibration", f"{path} cannot be read: {error.strerror}") from error
+    if not begin.startswith(SQLITE_MAGIC):
+        return of_plays(begin.decode("utf-8", "replace"), path.name)
+    from malletrain.store.event_reader import read_events
+
+    return of_journal(read_events(path), path.name)
 
 
 def of_plays(text: str, where: str) -> Calibration:
