@@ -71,7 +71,7 @@ class AccountBudget:
 
 @dataclass(frozen=True, slots=True)
 class MainPromise:
-    """What the site promises; None: nothing of that kind. `chance`: with which it is to be kept.
+    """What the site promises; None: nothing of that kind.
 
     Attributes:
         p95_s: 95 % of main jobs start at most so much later than without pilots (seconds).
@@ -82,14 +82,8 @@ class MainPromise:
 
     p95_s: float | None = None
     cycle_ratio: float | None = None
-    chance: float = 0.9
     most_pilots: int = 5000
     harmless_cycles: bool = False
-
-    @property
-    def holds_nodes(self) -> bool:
-        """Whether it asks for a reserve."""
-        return self.p95_s is not None
 
 
 @dataclass(frozen=True, slots=True)
