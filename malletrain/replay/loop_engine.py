@@ -319,7 +319,7 @@ def _submit(
     """A researcher's `mtbatch`: far more held tasks than nodes, as preemption consumes them."""
     tasks = 899 if each.job.max_nodes < 200 else 4 * each.job.max_nodes
     if loop.rules.max_top_up:  # the daemon asks for more in time
-        tasks = min(tasks, 4 * each.job.max_nodes)
+        tasks = min(tasks, 2 * each.job.max_nodes)
     array = cluster.submit_array(each.job.user, tasks + FIRST_TASK)
     for task in range(FIRST_TASK):
         del cluster.tasks[f"{array}_{task}"]
