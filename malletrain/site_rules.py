@@ -9,10 +9,7 @@ from pathlib import Path
 
 from malletrain.api.roles import uids_of
 from malletrain.config import BudgetSection, Config, LimitSection, WebSection
-from malletrain.decide.entitlement.budgets import AccountBudget, Period
-from malletrain.decide.entitlement.limits import SiteLimit
-from malletrain.decide.promise.promised_reserve import MainPromise
-from malletrain.decide.rules import Rules
+from malletrain.decide.rules import AccountBudget, MainPromise, Period, Rules, SiteLimit
 from malletrain.domain.errors import InvalidInput
 from malletrain.loop.breaker import BreakerRules
 from malletrain.sizing.objective import Objective

@@ -25,16 +25,14 @@ _HEAD = """\
 
 `mtbatch` submits, `malletrain` shows and steers, `malletraind` is the daemon. `--help` shows an example of each.
 
-- Exit status: 0 done; 1 refused, not found, or partly done; 2 wrong input, or something needed does not answer.
-- Each error is one line on standard error that says what to do. After exit status 2 nothing was started.
-- `--json` prints JSON for programs. Colours appear on a terminal only, and not with `NO_COLOR` set.
+- Exit status: 0 done; 1 refused, not found, or partly done; 2 wrong input, or no answer; nothing was started.
+- Each error is one line on standard error that says what to do. `--json` prints JSON for programs.
 - The daemon is found by [client.toml](config.md#where-peoples-commands-find-the-daemon-clienttoml).
 
 ## mtbatch
 
 `mtbatch [OPTIONS] SCRIPT [ARGUMENTS...]` submits a malleable job. SCRIPT is a shell script as for sbatch.
-Options stand on the command line, which wins, or in `#SBATCH` or `#MALLETRAIN` lines. If a step fails, the earlier
-ones are undone.
+Options stand on the command line, which wins, or in `#SBATCH` or `#MALLETRAIN` lines.
 
 ```sh
 mtbatch --nodes=1-8 train.sh --epochs 90

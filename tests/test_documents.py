@@ -20,6 +20,22 @@ def test_links_lead_somewhere(document: Path) -> None:
     assert not missing
 
 
+def anchors(document: Path) -> set[str]:
+    """Where a link into this page may lead: its headings, as the web shows them, and the anchors of its own."""
+    text = re.sub(r"^ *```.*?^ *```$", "", document.read_text(), flags=re.MULTILINE | re.DOTALL)
+    headings = re.findall(r"^#+ (.*)$", re.sub(r"\]\([^)]*\)", "]", text), re.MULTILINE)
+    slugs = {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
+    return slugs | set(re.findall(r'id="([^"]+)"', text))
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_anchors_are_there(document: Path) -> None:
+    links = re.findall(r"\]\((?!https?:|mailto:)([^)\s#]*\.md|)#([^)\s]+)\)", document.read_text())
+    assert [
+        link for link in links if link[1] not in anchors(document.parent / link[0] if link[0] else document)
+    ] == []
+
+
 def test_every_document_can_be_reached_from_the_readme() -> None:
     reached: set[Path] = set()
     waiting = [ROOT / "README.md"]

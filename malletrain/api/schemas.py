@@ -198,9 +198,9 @@ def _schema(shape: Shape) -> Schema:
         return {"type": "object"}
     if shape.kind is ShapeKind.RECORD:
         return row_schema(shape.type)
-    if shape.inner is None:
+    if not shape.inner:
         return {"type": {int: "integer", float: "number", str: "string", bool: "boolean"}[shape.type]}
-    inner = _schema(shape.inner)
+    inner = _schema(shape.inner[0])
     return list_of(inner) if shape.kind is ShapeKind.LIST else {"anyOf": [inner, {"type": "null"}]}
 
 

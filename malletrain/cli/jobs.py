@@ -69,8 +69,7 @@ def terminal_width() -> int:
 def status(job: int | None, over: bool, as_json: bool) -> None:
     """Show the cluster and every malleable job, or one JOB in full.
 
-    Nodes: # main queue, a letter a job's, . idle, : planned for a main job, r reserved, x down. `3+1` NODES: three
-    train, one warms up or leaves.
+    # is the main queue, a letter a job, . idle, : planned, r reserved, x down. `3+1` NODES: one warms up or leaves.
     """
     daemon = connect()
     if job is not None:
@@ -108,21 +107,21 @@ def _last_words(daemon: DaemonClient, row: JobRow) -> list[render.Line]:
 @click.command(epilog="Example:  malletrain cancel 3")
 @click.argument("jobs", metavar="JOB...", type=click.IntRange(min=1), nargs=-1, required=True)
 def cancel(jobs: tuple[int, ...]) -> None:
-    """End jobs for good: their workers stop, their waiting tasks are cancelled."""
+    """End jobs for good, with their waiting tasks."""
     _ask_each("cancel", jobs)
 
 
 @click.command(epilog="Example:  malletrain hold 3")
 @click.argument("jobs", metavar="JOB...", type=click.IntRange(min=1), nargs=-1, required=True)
 def hold(jobs: tuple[int, ...]) -> None:
-    """Pause jobs: their nodes are given back, and none is taken until `malletrain release`."""
+    """Pause jobs: they give their nodes back until `malletrain release`."""
     _ask_each("hold", jobs)
 
 
 @click.command(epilog="Example:  malletrain release 3")
 @click.argument("jobs", metavar="JOB...", type=click.IntRange(min=1), nargs=-1, required=True)
 def release(jobs: tuple[int, ...]) -> None:
-    """Let jobs that were paused with `malletrain hold` have nodes again."""
+    """Let paused jobs have nodes again."""
     _ask_each("release", jobs)
 
 
@@ -196,7 +195,7 @@ def wait(jobs: tuple[int, ...], timeout: float | None) -> None:
 @click.option(
     "--main-job",
     metavar="ID",
-    help="A main job (up to 30 days after its end): was it delayed by pilots, how long, and why?",
+    help="Whether pilots delayed this main job, how long, and why.",
 )
 @as_json
 def explain(subject: str | None, main_job: str | None, as_json: bool) -> None:
@@ -216,7 +215,7 @@ def explain(subject: str | None, main_job: str | None, as_json: bool) -> None:
 def web(as_json: bool) -> None:
     """Print a link that opens the daemon's web page, signed in as you.
 
-    The link works once, within a minute. Share it with no one.
+    It works once, within a minute. Share it with no one.
     """
     link, lifetime_s = connect().web_link()
     if as_json:
@@ -244,13 +243,13 @@ Example:
 @click.option("--html", "page", type=click.Path(path_type=Path), metavar="FILE", help="The month as one page.")
 @click.option("--price", type=click.FloatRange(min=0), help="Worth of a node-hour: adds a column.")
 @click.option("--currency", default="EUR", show_default=True, help="The price's currency.")
-@click.option("--node-watts", type=click.FloatRange(min=0), help="A node's draw while it trains: adds energy.")
+@click.option("--node-watts", type=click.FloatRange(min=0), help="A node's draw: adds energy.")
 @click.option("--grams-per-kwh", type=click.FloatRange(min=0), help="With --node-watts: adds carbon.")
 @click.option(
     "--fields",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     metavar="FILE",
-    help="CSV with the columns account,field: adds a sum for each field of science.",
+    help="CSV account,field: adds sums by field of science.",
 )
 @as_json
 def report(
@@ -265,7 +264,7 @@ def report(
     fields: Path | None,
     as_json: bool,
 ) -> None:
-    """Show node hours and samples by day, account and user, from pilots' starts and ends as Slurm records them."""
+    """Show node hours and samples by day, account and user."""
     if month is not None:
         named = None if fields is None else read_fields(fields.read_text("utf-8", "replace"), str(fields))
         site = SiteFigures(price, currency, node_watts, grams_per_kwh, named)
@@ -314,7 +313,7 @@ def _report_month(month: str, as_csv: bool, page: Path | None, site: SiteFigures
 def drain(nodes: str | None, everything: bool, until: str | None, wait: bool, timeout: float, as_json: bool) -> None:
     """Keep pilots off NODES until a time, or list what is drained. For operators.
 
-    Main jobs and the nodes' state in Slurm are not touched.
+    Slurm is not changed.
     """
     if nodes is None and not everything and until is None:
         found = connect().drains()
@@ -357,8 +356,8 @@ class TimedOut(MalletrainError):
 
 
 @click.command(epilog="Example:  malletrain stop --all --now")
-@click.option("--all", "everything", is_flag=True, help="Required: every pilot and waiting task.")
-@click.option("--now", is_flag=True, help="Required: at once.")
+@click.option("--all", "everything", is_flag=True, help="Required.")
+@click.option("--now", is_flag=True, help="Required.")
 @click.option("--me", is_flag=True, help="Your own only.")
 @click.option("--partition", "-p", help="Default: from client.toml or malletrain.toml.")
 @click.option("--account", "-A", help="The same.")
@@ -366,7 +365,7 @@ class TimedOut(MalletrainError):
 def stop(everything: bool, now: bool, me: bool, partition: str | None, account: str | None, dry_run: bool) -> None:
     """Cancel every pilot by plain scancel, by partition and account; needs no daemon.
 
-    Without an operator's rights in Slurm it reaches only your own pilots. For one job: malletrain cancel.
+    Without an operator's rights in Slurm it reaches only your own. For one job: malletrain cancel.
     """
     if not (everything and now):
         raise click.UsageError(

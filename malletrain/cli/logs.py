@@ -70,11 +70,11 @@ class NoOutput(MalletrainError):
 @click.command(epilog="Example:  malletrain logs -f 3")
 @click.argument("job", type=click.IntRange(min=1))
 @click.option("--follow", "-f", is_flag=True, help="Go on until the job is over.")
-@click.option("--rank", type=click.IntRange(min=0), help="Only this rank of the last world; 0 is the main worker.")
-@click.option("--lines", "-n", type=click.IntRange(min=0), help="Only the last N lines of each file at first.")
+@click.option("--rank", type=click.IntRange(min=0), help="Only this rank; 0 is the main worker.")
+@click.option("--lines", "-n", type=click.IntRange(min=0), help="Only the last N lines at first.")
 @click.option("--raw", is_flag=True, help="Keep what srun prints of workers that left.")
 def logs(job: int, follow: bool, rank: int | None, lines: int | None, raw: bool) -> None:
-    """Print what the workers of a JOB have printed, the main worker first.
+    """Print the output of JOB's workers, the main worker first.
 
     It reads Slurm's output files as you, on this machine.
     """

@@ -28,9 +28,9 @@ _BAR_COLUMNS = 32
 @click.option("--plot", type=click.Path(path_type=Path, dir_okay=False), help="Draw the curve into this HTML file.")
 @as_json
 def profile(job: int, plot: Path | None, as_json: bool) -> None:
-    """Show how JOB scales, what a change of size costs it, and what is measured next.
+    """Show how JOB scales, what a resize costs, and what is measured next.
 
-    Bars: # measured, = estimated, . up to the end of the band (right nine times in ten), | perfect scaling.
+    # is measured, = estimated, . the band (right nine times in ten), | perfect scaling.
     """
     row = connect().profile(job)
     if plot is not None:

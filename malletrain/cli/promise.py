@@ -21,9 +21,9 @@ Example:
     default=7,
     show_default=True,
     metavar="N",
-    help="Main jobs of the last N days.",
+    help="Of the last N days.",
 )
-@click.option("--main-jobs", is_flag=True, help="List those that met pilots: how much later, and why.")
+@click.option("--main-jobs", is_flag=True, help="List those that met pilots.")
 @as_json
 def promise(days: int, main_jobs: bool, as_json: bool) -> None:
     """Show what the main queue is promised, what that costs at this hour, and how it was kept."""

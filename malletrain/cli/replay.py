@@ -135,7 +135,7 @@ Examples:
 @click.option(
     "--scheduler",
     type=click.Path(path_type=Path, dir_okay=False),
-    help="Output of `scontrol show config` and `sdiag`, and epilog_s=N: for main jobs' delay.",
+    help="`scontrol show config`, `sdiag` and epilog_s=N, for main jobs' delay.",
 )
 @click.option(
     "--sample",

@@ -27,12 +27,12 @@ Examples:
 @click.option("--waterfall", is_flag=True, help="Show where idle node-time went.")
 @click.option(
     "--keep-idle", type=click.IntRange(0), default=0, show_default=True, metavar="N",
-    help="Nodes that were to stay idle, for --waterfall.",
+    help="Nodes kept idle, for --waterfall.",
 )  # fmt: skip
 def score(journal: Path, until: datetime | None, as_json: bool, waterfall: bool, keep_idle: int) -> None:
-    """Score a daemon's journal in the figures of `malletrain replay`, to compare the two.
+    """Score a daemon's journal in the figures of `malletrain replay`.
 
-    JOURNAL is the daemon's store.path or a copy; it is only read, also while the daemon writes it.
+    JOURNAL is the daemon's store.path or a copy. It is only read.
     """
     # Imported here so that --help need not wait for numpy.
     from malletrain.replay.report.summary import table, waterfall_lines

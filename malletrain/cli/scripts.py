@@ -52,9 +52,8 @@ def check(
 ) -> None:
     """Check a training script on this machine.
 
-    It trains with one worker, three, and two after a kill, for thirty steps in short epochs, to its own end; and with
-    one and with two from start to end. What they arrive at is compared. Exit status 0: equal, statistical where the
-    session claims no more, or undecided because rounding decides.
+    It trains thirty steps with one worker, three, and two after a kill, and compares the result with static runs of
+    one and two. Exit status 0: equal, statistical where the session claims no more, or undecided.
     """
     # Imported here so that --help need not wait for torch.
     from malletrain.script_check.check_runs import check_script
@@ -129,8 +128,7 @@ Examples:
 def init(write: bool, script: Path) -> None:
     """Propose the lines that make a PyTorch script malleable, as a diff.
 
-    SCRIPT is read, not run. The diff goes to standard output, what to do by hand to standard error. Exit status 1:
-    nothing can be proposed; the reason is printed.
+    SCRIPT is read, not run. What to do by hand goes to standard error. Exit status 1: nothing can be proposed.
     """
     # Imported here so that --help need not wait.
     from malletrain.script_check.proposal import propose

@@ -56,7 +56,7 @@ def plan(problem: IO[bytes], name: str, lp_file: Path | None) -> None:
     """Solve one sizing problem (a JSON file, - for stdin) and print the plan as JSON.
 
     Keys: horizon_s, nodes, value, alpha, constraints, jobs (id, current, min, max, sizes, weight, grow_s, shrink_s,
-    activate_s, remaining_samples, throughput). Printed: status, objective, bound, sizes, reason, work.
+    activate_s, remaining_samples, throughput).
     """
     policy = registry.policy(name)
     try:
@@ -120,8 +120,7 @@ Example:
 def fit(samples: IO[bytes], sizes: tuple[int, ...] | None) -> None:
     """Fit a scalability curve to samples (CSV: nodes,samples_per_s; - for stdin) and print it as JSON.
 
-    Samples that cannot be right are left out and counted. The band should hold the truth nine times in ten;
-    error_bound is its largest relative half between measured sizes.
+    Impossible samples are left out and counted. The band should hold the truth nine times in ten.
     """
     given = _samples(samples)
     fitted = fit_curve(given)

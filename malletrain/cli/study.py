@@ -62,7 +62,7 @@ def study() -> None:
 @click.option(
     "--hours",
     type=click.FloatRange(min=0, min_open=True),
-    help="At most; trials that run then are tried again by the next run.",
+    help="At most; the next run tries unfinished trials again.",
 )
 @click.option(
     "--concurrent",
@@ -73,7 +73,7 @@ def study() -> None:
     help="Trials at a time; auto: until two wait for nodes.",
 )
 @_storage
-@click.option("--local", is_flag=True, help="In processes of this machine, without a daemon.")
+@click.option("--local", is_flag=True, help="On this machine, without a daemon.")
 def run(
     file: Path, trials: int | None, hours: float | None, concurrent: int | None, place: str | None, local: bool
 ) -> None:

@@ -80,8 +80,8 @@ def command(
 ) -> None:
     """Train malleable PyTorch jobs on idle nodes, and leave before the main queue wants them.
 
-    SIGTERM and SIGINT end it in order, SIGHUP rereads the configuration. Killing it at any moment loses nothing;
-    pilots train on. Exit status 1 (2 with --once, --dry-run): Slurm does not answer, or the port or journal is taken.
+    SIGHUP rereads the configuration. Killing it at any moment loses nothing. Exit status 1 (2 with --once,
+    --dry-run): Slurm does not answer, or the port or journal is taken.
     """
     if observe and (once or dry_run):
         raise click.UsageError("--observe runs on: it does not go with --once or --dry-run")

@@ -11,7 +11,7 @@ from malletrain.api.visibility import Visibility
 from malletrain.daemon.views.explain import explain
 from malletrain.daemon.views.promise_view import promise_figures, promise_row
 from malletrain.daemon.views.scalability_view import profile_row
-from malletrain.decide.entitlement.fixed_size import size_kept
+from malletrain.decide.limits import size_kept
 from malletrain.domain.errors import InvalidInput, Refused
 from malletrain.domain.event import (
     ArrayAttached,

@@ -8,18 +8,17 @@ from dataclasses import replace
 from malletrain.decide.demand import DecisionCache
 from malletrain.decide.draft import Decided, Draft, Inputs, Situation
 from malletrain.decide.holes import Holes, find_holes, pilot_limit_s
-from malletrain.decide.learn_and_size import Sizing, learn_and_size
-from malletrain.decide.multi_node_pilots import task_groups, with_co_allocated
+from malletrain.decide.multi_node_pilots import make_room, pilot_width, task_groups, with_co_allocated
 from malletrain.decide.must_leave import leave_what_must
-from malletrain.decide.pilot_width import make_room, pilot_width
 from malletrain.decide.placement import place, rank, unfit_nodes
-from malletrain.decide.promise.cycle_ahead import can_wait, may_complete_in_cycle
-from malletrain.decide.promise.emptied_nodes import emptied_nodes
 from malletrain.decide.reconcile import (
+    can_wait,
     clear_away,
+    find_strays,
     leaving,
     leaving_for,
     limit_cuts,
+    may_complete_in_cycle,
     overdue_leaves,
     overdue_pilots,
     start_and_leave,
@@ -27,9 +26,8 @@ from malletrain.decide.reconcile import (
 )
 from malletrain.decide.reserve import Reserve, free_suffice, plan_reserve
 from malletrain.decide.rules import Rules
-from malletrain.decide.straggler_replacement import replace_stragglers
-from malletrain.decide.strays import find_strays
-from malletrain.decide.yielding import YieldPlan, any_pending_fits, availability, plan_yields
+from malletrain.decide.sizes import Sizing, learn_and_size, replace_stragglers
+from malletrain.decide.yielding import YieldPlan, any_pending_fits, availability, emptied_nodes, plan_yields
 from malletrain.domain.decision import Action, Decision, Hole, LeaveCause, Refusal
 from malletrain.domain.job import JobView, Pilot
 from malletrain.domain.snapshot import NodeState, Snapshot

@@ -15,13 +15,13 @@ from itertools import pairwise
 from operator import is_
 
 from malletrain.decide.multi_node_pilots import whole_sizes
-from malletrain.decide.profiling import expected_curve
-from malletrain.decide.rules import NodeClasses, Rules
+from malletrain.decide.rules import Rules
 from malletrain.decide.yielding import HarvestedNode
-from malletrain.domain.job import Curve, Elastic, JobPhase, JobView, Pilot, task_of
+from malletrain.domain.job import Curve, Elastic, JobPhase, JobView, Pilot, Profile, task_of
 from malletrain.domain.snapshot import Snapshot
 from malletrain.learn.advisor import JobKnowledge
 from malletrain.learn.class_curves import curves_on_classes
+from malletrain.learn.curve import expected_speedup
 from malletrain.sizing.must_run import size_with_must_run
 from malletrain.sizing.objective import Objective, rest_by_attained, urgency_by_rest
 from malletrain.sizing.policy import Policy
@@ -228,7 +228,6 @@ def on_classes(
     class_of: Mapping[str, str],
     speeds: Mapping[tuple[str, str], float],
     view: JobView,
-    rules: Rules,
 ) -> OnClasses:
     """How a job runs on each class, in the units of its demand: speed-ups over one node as its curve has it.
 
@@ -245,7 +244,7 @@ def on_classes(
         {name: Curve(tuple((n, rate / one) for n, rate in curve.points)) for name, curve in curves.items()},
         dict(sorted(current.items())),
         least_on(view.job.class_min, classes),
-        spans=rules.classes is NodeClasses.MIX,
+        spans=True,
         equal_shares=not view.balanced,
     )
 
@@ -272,9 +271,9 @@ def due_of(view: JobView, now: float) -> Due | None:
 
 
 def weight_of(view: JobView, rules: Rules) -> float:
-    """The job's weight with its user's, its account's, and its urgency where that follows from the job alone."""
+    """The job's weight with its account's, and its urgency where that follows from the job alone."""
     job = view.job
-    weight = job.weight * rules.user_weights.get(job.user, 1.0) * rules.account_weights.get(job.account, 1.0)
+    weight = job.weight * rules.account_weights.get(job.account, 1.0)
     if rules.objective is not Objective.JCT:
         return weight
     return weight * urgency_by_rest(_left_s(view), _done_s(view))
@@ -304,7 +303,7 @@ def _rate_of_one(view: JobView) -> float:
 
 def _used(rules: Rules) -> tuple[object, ...]:
     """The parts of the rules that a demand depends on; they stay the same objects while others change."""
-    return rules.objective, rules.user_weights, rules.account_weights, rules.probing
+    return rules.objective, rules.account_weights, rules.probing
 
 
 def _doubt(known: JobKnowledge, size: int) -> float:
@@ -340,3 +339,24 @@ def harvested(view: JobView) -> tuple[HarvestedNode, ...]:
                 cost = sum(costs.get(pilot.id, 0.0) for pilot in whole)
                 found[at] = replace(each, cost=cost, co_allocated=frozenset(pilot.node for pilot in whole))
     return tuple(found)
+
+
+def profile_of(view: JobView, rules: Rules) -> Profile:
+    """How the job's scalability is learnt: a curve that its owner gave is believed until measurements refute it.
+    Independent items scale perfectly: there is nothing to learn."""
+    if view.job.elastic is Elastic.TASKS:
+        return Profile.NONE
+    of_site = rules.probing.profile if view.job.elastic is Elastic.LIVE else rules.probing.restart_profile
+    if view.job.given_curve is None:
+        return view.job.profile or of_site
+    return of_site if view.curve_refuted else Profile.GIVEN
+
+
+def expected_curve(view: JobView, known: JobKnowledge, rules: Rules) -> Curve:
+    """What is taken for the job's curve: given, measured, that of its application, or perfect scaling."""
+    if profile_of(view, rules) is Profile.NONE:
+        return Curve.linear(view.job.max_nodes)
+    if view.curve is None and known.prior_jobs is not None:
+        return expected_speedup(known.prior_jobs, view.job.max_nodes)
+    given = None if view.curve_refuted else view.job.given_curve
+    return view.curve or given or Curve.linear(view.job.max_nodes)

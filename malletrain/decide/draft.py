@@ -6,13 +6,11 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from malletrain.decide.demand import DecisionCache, JobHoldings
-from malletrain.decide.entitlement.budgets import NodeTimeSpent
 from malletrain.decide.holes import Holes
+from malletrain.decide.limits import NodeTimeSpent
 from malletrain.decide.multi_node_pilots import MultiNodePilots
-from malletrain.decide.profiling import ProbeChange
-from malletrain.decide.promise.emptied_nodes import EmptiedNode
 from malletrain.decide.rules import Rules
-from malletrain.decide.yielding import YieldPlan
+from malletrain.decide.yielding import EmptiedNode, YieldPlan
 from malletrain.domain.decision import Action, CancelTasks, Decision, Hole, OpenHole, Refusal, StartPilot, TopUp
 from malletrain.domain.job import JobView, Pilot
 from malletrain.domain.snapshot import Snapshot
@@ -192,3 +190,13 @@ def pilots_of(action: Action) -> tuple[str, ...]:
     if isinstance(action, CancelTasks):
         return action.pilots
     return () if isinstance(action, TopUp) else (action.pilot,)
+
+
+@dataclass(frozen=True, slots=True)
+class ProbeChange:
+    """A probe begins or ends: for the journal."""
+
+    job: int
+    nodes: int
+    begun: bool
+    reason: str

@@ -1,4 +1,7 @@
-"""Pilots that must leave whatever the sizes are: main jobs, staff, an operator or the end of a hole take the node."""
+"""Pilots that must leave whatever the sizes are: main jobs, staff, an operator or the end of a hole take the node.
+
+And jobs that end since they cannot go on: their pilots keep failing, no task is left, or their budget is spent.
+"""
 
 from __future__ import annotations
 
@@ -7,11 +10,14 @@ from collections.abc import Mapping
 from malletrain.decide.demand import JobHoldings
 from malletrain.decide.draft import Draft, Inputs, Situation
 from malletrain.decide.holes import Holes
+from malletrain.decide.limits import affordable_nodes, job_budget_left_s
 from malletrain.decide.reconcile import leaving, leaving_for
 from malletrain.decide.rules import Rules
 from malletrain.domain.decision import Action, Hole, LeaveCause
-from malletrain.domain.job import Elastic, JobPhase, JobView, Pilot, PilotPhase
-from malletrain.domain.snapshot import LEAVE_STATES
+from malletrain.domain.event import JobCancelled, JobFailed
+from malletrain.domain.job import Elastic, JobPhase, JobView, MalleableJob, Pilot, PilotPhase
+from malletrain.domain.output_files import output_file
+from malletrain.domain.snapshot import LEAVE_STATES, SlurmState
 
 
 def leave_what_must(draft: Draft, inputs: Inputs) -> None:
@@ -114,3 +120,60 @@ def _no_worker(pilot: Pilot, situation: Situation, rules: Rules) -> str:
     if alone_s <= rules.join_s:
         return ""
     return f"no worker has joined from {pilot.node} for {alone_s:.0f} s (pilot.join_minutes)"
+
+
+def termination(view: JobView, rules: Rules, spent_s: float = 0.0) -> tuple[JobCancelled | JobFailed, str] | None:
+    """How a job that cannot go on ends, and why; None for one that can. `spent_s`: node-seconds that it has used.
+
+    A pilot that ends before its worker is ready has a fault that the next one has too (a wrong path, a missing
+    module): trying on would consume the whole array.
+    """
+    if view.array_gone and not view.pilots and not view.phase.is_over:
+        return JobFailed(), f"{view.array_gone}: submit it again"
+    if view.phase not in (JobPhase.QUEUED, JobPhase.RUNNING, JobPhase.HELD) or not view.pilots:
+        return None
+    budget = view.job.budget_node_s
+    if budget is not None and not view.active and spent_s > 0:
+        least = max(1, view.job.min_nodes)
+        left = job_budget_left_s(budget, spent_s)
+        if affordable_nodes(left, rules.horizon_s) < least:
+            return JobCancelled(), (
+                f"its budget of {budget / 3600:.4g} node-hours is spent: what is left, {left / 3600:.2g}, is too "
+                "little for its fewest nodes"
+            )
+    if view.failures >= rules.max_failures:
+        failed = [p for p in view.pilots.values() if p.ended_as is not None]
+        last = max(failed, key=lambda p: (p.since, p.id))
+        return JobFailed(), (
+            f"{view.failures} pilots in a row ended before their worker was ready ({last.reason}): "
+            f"see {_output(view.job, last.task)}"
+        )
+    if view.active or view.held_count * rules.max_nodes >= max(1, view.job.min_nodes):
+        return None
+    tasks = [p for p in view.pilots.values() if not p.is_part]
+    if view.held_count:  # only a living worker can submit more
+        return JobFailed(), (
+            f"{view.held_count} of its {len(tasks)} tasks are left, too few for its fewest nodes, "
+            f"{view.job.min_nodes}: submit it again, and it goes on from its last save"
+        )
+    last = max(tasks, key=lambda pilot: pilot.since)
+    if last.ended_as is SlurmState.CANCELLED:  # (an earlier one may have been cancelled for itself)
+        return JobCancelled(), "its array was cancelled in Slurm"
+    ends = [p.ended_as for p in tasks]
+    if last.ended_as is SlurmState.UNKNOWN:
+        unknown = ends.count(SlurmState.UNKNOWN)
+        return JobFailed(), (
+            f"Slurm no longer knows its tasks ({unknown} of {len(ends)}): slurmctld was killed before it had saved "
+            "them, or they ended while nobody looked: submit it again, and it goes on from its last save"
+        )
+    consumed = ", ".join(f"{ends.count(state)} {state.value}" for state in SlurmState if state in ends)
+    return JobFailed(), (
+        f"no held task is left (of {len(ends)}: {consumed}): submit it again, and it goes on from its last save"
+    )
+
+
+def _output(job: MalleableJob, task: str) -> str:
+    """Where the task's standard error is, in words."""
+    if job.output:
+        return output_file(job.output[-1], task, job.name, job.user)
+    return f"slurm-{task}.out in the folder of the submission"

@@ -3,11 +3,18 @@
 Hundreds of small jobs may wait for thousands of nodes. Jobs that ask for the same share one sorted list, from which
 nodes only go: what a job costs follows from the nodes that it is given, not from those that there are. Tasks of an
 array that take one node after the other from such a list are given theirs at once.
+
+On leaf switches nodes are chosen as Slurm's topology/tree places a job: on the leaf that it fills most, else the
+widest. Slurm chooses so among the nodes that are idle. Where pilots hold nodes, those that leave decide which nodes
+are idle, so they are chosen by the same rule: a main job spreads over no more switches than it would without pilots,
+and whole leaves stay for the next job that asks for one (`_eval_nodes_topo` in
+src/plugins/select/cons_tres/job_test.c).
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left, insort
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, field, replace
@@ -15,9 +22,58 @@ from heapq import heapify, heappop, heappush, merge
 from itertools import chain, islice, takewhile
 from math import inf
 
-from malletrain.decide.leaf_choice import leaf_order, leaves_of
 from malletrain.domain.requirements import Requirements
 from malletrain.domain.snapshot import Node, SlurmJob, Snapshot
+
+
+def leaf_order(
+    on: Mapping[str, int], wanted: int, near: Collection[str] = (), room: Mapping[str, int] | None = None
+) -> list[str]:
+    """Leaves to take `wanted` nodes from, in this order: those in `near`, then the leaf with least `room` that holds
+    the rest, or else the one with most nodes.
+
+    `on`: leaf -> nodes that can be taken there; `room`: leaf -> nodes there without a main job, `on` if not given.
+    """
+    free = on if room is None else room
+    order = sorted(on.keys() & set(near))
+    left = wanted - sum(on[leaf] for leaf in order)
+    others = on.keys() - set(order)
+    whole = [(free.get(leaf, 0), leaf) for leaf in others if 0 < left <= on[leaf]]
+    if left > 0 and not whole:
+        for leaf in sorted(others, key=lambda name: (on[name], name), reverse=True):
+            if left <= on[leaf]:
+                break
+            left -= on[leaf]
+            order.append(leaf)
+        whole = [(free.get(leaf, 0), leaf) for leaf in others.difference(order) if 0 < left <= on[leaf]]
+    return [*order, min(whole)[1]] if whole else order
+
+
+def on_few_leaves(
+    names: Sequence[str],
+    wanted: int,
+    leaves: Mapping[str, str],
+    near: Collection[str] = (),
+    room: Mapping[str, int] | None = None,
+) -> list[str]:
+    """`wanted` of `names` (all, if there are fewer) on as few leaves as `leaf_order` finds, of each the first.
+
+    Those on no leaf come last. The first `wanted` of all, where these are on fewer leaves outside `near`.
+    """
+    first = list(names[:wanted])
+    if not leaves or len(names) <= wanted:
+        return first
+    on = Counter(leaves[name] for name in names if name in leaves)
+    place_of = {leaf: at for at, leaf in enumerate(leaf_order(on, wanted, near, room))}
+    found = sorted(names, key=lambda name: place_of.get(leaves.get(name, ""), len(place_of)))[:wanted]
+    more = leaves_of(found, leaves) - set(near), leaves_of(first, leaves) - set(near)
+    return found if len(more[0]) <= len(more[1]) else first
+
+
+def leaves_of(names: Collection[str], leaves: Mapping[str, str]) -> set[str]:
+    """The leaves that these nodes are on; one that is on none counts as a leaf by itself."""
+    return {leaves.get(name, name) for name in names}
+
 
 #: What nodes of one rank are sorted by: what training loses, the first node that is given up with it, its name.
 Cost = tuple[float, str, str]
@@ -166,7 +222,7 @@ class Candidates:
     def on_few_leaves(
         self, count: int, own: Sequence[str], ranks: Sequence[int], fixed: Collection[str], hidden: Collection[str]
     ) -> list[str]:
-        """`own` and `count` nodes of these ranks, found as by `leaf_choice.on_few_leaves`; none of those that are
+        """`own` and `count` nodes of these ranks, found as by `on_few_leaves`; none of those that are
         `fixed`, which are room on their leaves."""
         gone = {*hidden, *fixed}
         first = self._first([self._lines[rank] for rank in ranks], count, gone)

@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 from itertools import groupby
 
 from malletrain.decide.draft import Draft, Inputs, Unfit
-from malletrain.decide.leaf_choice import leaf_order
 from malletrain.decide.multi_node_pilots import keep_whole_tasks
+from malletrain.decide.nodes_left import leaf_order
 from malletrain.domain.decision import Hole
 from malletrain.domain.job import JobView, Pilot
 from malletrain.domain.requirements import Requirements

@@ -1,18 +1,24 @@
 """From what should be to what to do: level-triggered, so a lost or repeated action mends itself at the next look.
 
 A node that another job still holds is never handed over: its taker waits for the snapshot that shows it free.
+
+Pilots whose leaving can wait do not leave just ahead of a backfill cycle while a main job waits for it. Slurm takes a
+node whose job has ended for idle when it chooses nodes for a waiting job, and where its epilog still runs, puts the
+job off (`cg_node_bitmap` in src/plugins/sched/backfill/backfill.c). So a job whose nodes were idle begins a cycle
+later when another node, which suits it better, completes at that moment; behind a heterogeneous job, which backfill
+alone starts, the whole queue does.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple, TypeGuard
 
 from malletrain.decide.holes import Holes, pilot_limit_s
 from malletrain.decide.multi_node_pilots import co_allocated, task_groups
 from malletrain.decide.placement import Placement
 from malletrain.decide.rules import Rules
-from malletrain.decide.start_diagnosis import diagnose_waiting
 from malletrain.decide.yielding import YieldPlan
 from malletrain.domain.decision import (
     KILLED_WHEN_LATE,
@@ -25,10 +31,77 @@ from malletrain.domain.decision import (
     RecyclePilot,
     Refusal,
     StartPilot,
+    Stray,
     TopUp,
 )
 from malletrain.domain.job import JobPhase, JobView, Pilot, PilotPhase, pilot_name
-from malletrain.domain.snapshot import SlurmJob, Snapshot
+from malletrain.domain.requirements import Requirements
+from malletrain.domain.snapshot import BackfillPlan, Node, SlurmJob, SlurmState, Snapshot
+
+
+class Diagnosis(NamedTuple):
+    """`words`: what Slurm says and what it means; `of_job`: whatever the node, so that the job rests; `unfit`: Slurm
+    will never start it on this node."""
+
+    words: str
+    of_job: bool = False
+    unfit: bool = False
+
+
+#: By the beginning of the reason; the first that fits counts. Of the node, as it stands now:
+_OF_NODE: tuple[tuple[tuple[str, ...], str], ...] = (
+    (("ReqNodeNotAvail", "Reservation", "NodeDown", "FrontEndDown"), "Slurm does not give the node away now"),
+    (("Resources", "Nodes required", "Nodes_required"), "Slurm keeps the node for jobs of a higher tier"),
+    (("Priority", "None"), "Slurm has not come to it: backfill may not reach the harvest partition"),
+)
+
+#: Of the job or its owner, whatever the node; so is each reason that is named nowhere here.
+_OF_JOB: tuple[tuple[tuple[str, ...], str], ...] = (
+    (("MaxMemPerLimit",), "a limit on memory of the partition or the cluster (MaxMemPerNode, MaxMemPerCPU)"),
+    (("QOS", "Assoc", "MaxJobs", "MaxMem", "MaxCpu", "MaxNode"), "a limit of the QOS or association"),
+    (("InvalidAccount", "InvalidQOS", "AccountNotAllowed", "QOSNotAllowed"), "the account or QOS may not run"),
+    (("PartitionTimeLimit", "PartitionNodeLimit", "PartitionConfig"), "a limit of the harvest partition"),
+    (("PartitionDown", "PartitionInactive"), "the harvest partition does not start jobs"),
+    (("JobArrayTaskLimit",), "the array's owner lets no more of its tasks run (ArrayTaskThrottle)"),
+    (("BeginTime", "Dependency", "JobHeld", "Licenses", "BurstBuffer"), "the task waits for something else"),
+)
+
+
+#: Slurm holds such a task at once, and does not come to it again. For a cycle it gives the other tasks of the array
+#: the same reason (measured, 22.05), but these it does not hold.
+_UNFIT = "BadConstraints"
+
+
+def is_unfit(row: SlurmJob) -> bool:
+    """Whether Slurm itself holds this task, since no node that it may have will ever do."""
+    return row.is_held and row.reason.startswith(_UNFIT)
+
+
+def diagnose(reason: str, held: bool = False, lacks: str = "") -> Diagnosis:
+    """What Slurm's `reason` for a waiting pilot means. `held`: Slurm has set its priority to 0; `lacks`: what the job
+    asks for and its node does not have."""
+    if held and reason.startswith(_UNFIT):
+        of_node = f"the node lacks {lacks}, which the job asks for"
+        limit = "a limit of the partition or the cluster, such as MaxMemPerCPU, MaxMemPerNode or MaxCPUsPerNode, is"
+        meaning = of_node if lacks else f"{limit} below what the job asks for, or the node is"
+        return Diagnosis(f"{meaning} (Slurm says: {reason})", unfit=True)
+    for heads, meaning in _OF_NODE:
+        if (reason or "None").startswith(heads):
+            return Diagnosis(f"{meaning} (Slurm says: {reason or 'nothing'})")
+    for heads, meaning in _OF_JOB:
+        if reason.startswith(heads):
+            return Diagnosis(f"{meaning} (Slurm says: {reason})", of_job=True)
+    return Diagnosis(f"Slurm says: {reason}", of_job=True)
+
+
+def diagnose_waiting(row: SlurmJob | None, node: Node | None) -> Diagnosis:
+    """The same of a pilot's row in the queue (None: it has none) and of the node that it was released on."""
+    if row is None:
+        return diagnose("")
+    needs = Requirements(row.gres, row.features, row.memory_mib)
+    lacks = str(needs) if needs and node is not None and not needs.met_by(node) else ""
+    return diagnose(row.reason, row.is_held, lacks)
+
 
 #: A moment of the past that lies further ahead is of a clock that was set back since (seconds).
 SET_BACK_S = 60.0
@@ -256,3 +329,71 @@ def clear_away(view: JobView, over_since: float, now: float, rules: Rules) -> li
     if now - over_since > rules.exit_patience_s or view.phase is not JobPhase.COMPLETED:
         held += [p.id for p in view.active]
     return [CancelTasks(view.job.id, tuple(held), f"job {view.job.id} is {view.phase.value}")] if held else []
+
+
+def find_strays(snapshot: Snapshot, views: Mapping[int, JobView], rules: Rules) -> tuple[Stray, ...]:
+    """Jobs of the harvest partition that hold nodes, or wait for some, and that the daemon has not started. `views`:
+    of all jobs, those that are over included.
+
+    Held tasks are nobody's stray: they start only when they are released.
+    """
+    if not rules.takes_back:
+        return ()
+    pilots = {pilot.task for view in views.values() for pilot in view.active}
+    rows = [
+        job
+        for job in (*snapshot.holding, *snapshot.pending)
+        if job.partition == rules.harvest_partition and job.id not in pilots and not job.is_held
+    ]
+    unknown = [job for job in rows if not _is_task_of(job, views, snapshot)]
+    return tuple(Stray(job.id, job.user, job.nodes, _why_left(job, snapshot, rules)) for job in unknown)
+
+
+def _is_task_of(job: SlurmJob, views: Mapping[int, JobView], snapshot: Snapshot) -> bool:
+    """Whether it is a task that became something else after the look was begun, or that waits to be looked at."""
+    mine = [view.pilots[job.id] for view in views.values() if job.id in view.pilots]
+    return any(pilot.phase is PilotPhase.HELD or pilot.since >= snapshot.taken_at for pilot in mine)
+
+
+def _why_left(job: SlurmJob, snapshot: Snapshot, rules: Rules) -> str:
+    if job.state is SlurmState.COMPLETING:
+        return "it is ending"
+    if rules.harvest_account and job.account != rules.harvest_account:
+        return f"its account is {job.account or 'none'}, not {rules.harvest_account}"
+    if job.het_id and any(other.het_id == job.het_id and other.partition != job.partition for other in snapshot.jobs):
+        return "a part of it is in another partition"
+    return ""
+
+
+#: Leaves for these can wait: nobody wants the node at once.
+CAN_WAIT = frozenset({LeaveCause.RESERVE, LeaveCause.SHRINK, LeaveCause.STRAGGLER})
+
+#: Seconds that a worker takes to leave, and sdiag's whole seconds.
+LEAVE_S = 3.0
+
+#: So many seconds of each cycle remain in which pilots may leave: a look every `loop.tick_s` must meet them.
+LEAST_OPEN_S = 11.0
+
+
+def may_complete_in_cycle(plan: BackfillPlan, now: float, rules: Rules) -> bool:
+    """Whether a node that a pilot leaves now may still complete as the next backfill cycle comes: also where it is
+    not known when that comes, since sdiag shows none while the queue is empty, or how long epilogs take.
+
+    False where neither is known, and where epilogs take nearly the whole time between two cycles, or more: then no
+    moment is better than another.
+    """
+    cycle_s, shut_s = plan.interval_s, (rules.free_s or 0.0) + LEAVE_S
+    if cycle_s - shut_s < LEAST_OPEN_S:
+        return False
+    last_at = None if plan.is_stale(now) else plan.last_cycle_at
+    if rules.free_s is None:
+        return last_at is not None and bool(rules.exit_s)
+    if last_at is None:
+        return True
+    passed_s = (now - last_at) % cycle_s
+    return not 1.0 <= passed_s < cycle_s - shut_s
+
+
+def can_wait(action: Action) -> TypeGuard[LeavePilot]:
+    """Whether the action asks a pilot to leave for something that has time."""
+    return isinstance(action, LeavePilot) and action.cause in CAN_WAIT

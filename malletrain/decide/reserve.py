@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
-from malletrain.decide.leaf_choice import leaves_of, on_few_leaves
+from malletrain.decide.nodes_left import leaves_of, on_few_leaves
 from malletrain.decide.placement import rank
 from malletrain.decide.rules import Rules
 from malletrain.decide.yielding import MOST_TIMES_CHEAPEST, HarvestedNode, training_loss

@@ -4,21 +4,92 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 
-from malletrain.decide.entitlement.budgets import AccountBudget
-from malletrain.decide.entitlement.limits import SiteLimit
-from malletrain.decide.promise.promised_reserve import MainPromise
+from malletrain.domain.job import JobView
 from malletrain.learn.advisor import ProbeRules
 from malletrain.sizing.objective import Objective
 
 
-class NodeClasses(StrEnum):
-    """How jobs are sized where nodes are of several classes (`malletrain.decide.node_classes`)."""
+@dataclass(frozen=True, slots=True)
+class SiteLimit:
+    """A limit on jobs of some users and accounts together; on all jobs of the harvest partition where none is named.
 
-    MIX = "mix"  #: by class; a job may train on several at once, at the pace of the slowest
-    ONE = "one"  #: by class; a job trains on one at a time
-    OFF = "off"  #: by count, as if all nodes were alike
+    Attributes:
+        name: what reasons call it.
+        users, accounts: a job counts if its user or its account is named.
+        most_nodes, least_nodes: a cap, and a guaranteed share, which is given as far as the group wants it.
+        available: of something that each node draws (watts, licences, ...), so much is there.
+        per_node: what a node of a job draws.
+    """
+
+    name: str
+    users: frozenset[str] = frozenset()
+    accounts: frozenset[str] = frozenset()
+    most_nodes: int | None = None
+    least_nodes: int | None = None
+    available: float | None = None
+    per_node: float = 1.0
+
+    def covers(self, view: JobView) -> bool:
+        """Whether the job counts."""
+        everyone = not self.users and not self.accounts
+        return everyone or view.job.user in self.users or view.job.account in self.accounts
+
+
+class Period(StrEnum):
+    """How long a budget lasts before it is there anew."""
+
+    DAY = "day"
+    WEEK = "week"
+    MONTH = "month"
+
+    def begin(self, now: float) -> float:
+        """When the period that `now` is in began (Unix seconds)."""
+        day = datetime.fromtimestamp(now, UTC).replace(hour=0, minute=0, second=0, microsecond=0)
+        if self is Period.WEEK:
+            day -= timedelta(days=day.weekday())
+        return (day.replace(day=1) if self is Period.MONTH else day).timestamp()
+
+    def end(self, now: float) -> float:
+        """When the next one begins."""
+        days = {Period.DAY: 1, Period.WEEK: 7, Period.MONTH: 32}[self]
+        later = datetime.fromtimestamp(self.begin(now), UTC) + timedelta(days=days)
+        return self.begin(later.timestamp())
+
+
+@dataclass(frozen=True, slots=True)
+class AccountBudget:
+    """`node_s` node-seconds a period for the jobs of `accounts` together. `name` is what reasons call it."""
+
+    name: str
+    accounts: frozenset[str]
+    node_s: float
+    period: Period
+
+
+@dataclass(frozen=True, slots=True)
+class MainPromise:
+    """What the site promises; None: nothing of that kind. `chance`: with which it is to be kept.
+
+    Attributes:
+        p95_s: 95 % of main jobs start at most so much later than without pilots (seconds).
+        cycle_ratio: slurmctld's main cycle takes at most so many times as long as without pilots; the number of
+            pilots that this allows is learnt, up to `most_pilots`.
+        harmless_cycles: also cycles that harm nobody are within it, however short the ones without pilots are.
+    """
+
+    p95_s: float | None = None
+    cycle_ratio: float | None = None
+    chance: float = 0.9
+    most_pilots: int = 5000
+    harmless_cycles: bool = False
+
+    @property
+    def holds_nodes(self) -> bool:
+        """Whether it asks for a reserve."""
+        return self.p95_s is not None
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,28 +99,28 @@ class Rules:
     Attributes:
         harvest_partition: where pilots run; jobs of every other partition are the main queue.
         harvest_account: the account of pilots; jobs of others in the harvest partition are left alone. Empty: any.
-        takes_back: jobs in the harvest partition that are no pilots are ended (`decide.strays`); a daemon that serves
-            one user alone leaves them.
+        takes_back: jobs in the harvest partition that are no pilots are ended (`decide.reconcile`); a daemon that
+            serves one user alone leaves them.
         horizon_s: how far ahead sizing looks (T of the gain formula).
         objective: what sizing is best for; `alpha`: fairness over speed-ups, 0 is throughput (`sizing.objective`).
-        user_weights, account_weights: multiply the weights of their jobs; 1 for those that are not named.
+        account_weights: multiply the weights of their jobs; 1 for those that are not named.
         account_shares: parts of the node time that accounts should have, for `fair`; 1 where not named.
         max_weight: most that users may give a job of theirs; operators may give more.
         limits: caps, guaranteed shares and resources of groups of jobs; `user_share`: most of the nodes for one user
-            while others want some, as a part; `max_resizes`: most jobs that change size at one decision.
-        budgets: node-seconds of accounts for each day, week or month (`decide.entitlement.budgets`).
+            while others want some, as a part.
+        budgets: node-seconds of accounts for each day, week or month (`decide.limits`).
         max_wait_s: a job that has had no node for so long comes before the others' gain, for `turn_s`; 0: never.
         keep_idle: nodes that stay free, or are made free again, for `srun -I`, hetjobs, reservations and bursts.
         keep_why, cap_why: why `keep_idle` and `max_pilots` are what they are, where the site's promise
             says it; else empty. Pilots beyond a cap with a reason leave; beyond another one none
             starts.
-        promise: what the site promises its main queue (`decide.promise`); None: nothing.
+        promise: what the site promises its main queue (`decide.queue_promise`); None: nothing.
         keep_leaves: leaf switches that stay free as a whole, of those that no main job is on; their nodes count in
             `keep_idle`.
         max_pilots: most pilots at once, those of one Slurm task counted as one: their number is what costs the
             controller.
         max_nodes: most nodes that one Slurm task holds, a pilot on each, with holes of equal ends; how many it does
-            follows from how many pilots there may be (`malletrain.decide.pilot_width`).
+            follows from how many pilots there may be (`malletrain.decide.multi_node_pilots`).
         max_pilot_s: longest time limit of a pilot.
         margin_s: a pilot's limit ends so long before its hole does: exit, KillWait and epilog.
         exit_s: a node is free again so long after its pilot's end (epilog), until that has been measured; None: what
@@ -75,8 +146,8 @@ class Rules:
         exit_patience_s: pilots of a job that is over are cancelled after so long.
         max_top_up: most held tasks that a job is topped up to: they count against MaxJobCount.
         max_failures: so many pilots in a row may end before their worker is ready; then the job has failed.
-        classes: how jobs are sized where nodes are of several classes; `class_features`: features of nodes that make
-            a class of their own (`memory`: so does memory), beside GRES and processors.
+        class_features: features of nodes that make a class of their own (`memory`: so does memory), beside GRES and
+            processors.
         probing: how much is spent on learning how jobs scale.
         include_nodes, exclude_nodes: names; empty `include_nodes` means every node of the partition.
     """
@@ -87,14 +158,12 @@ class Rules:
     horizon_s: float = 300.0
     objective: Objective = Objective.THROUGHPUT
     alpha: float = 0.0
-    user_weights: Mapping[str, float] = field(default_factory=dict)
     account_weights: Mapping[str, float] = field(default_factory=dict)
     account_shares: Mapping[str, float] = field(default_factory=dict)
     max_weight: float = 1.0
     limits: tuple[SiteLimit, ...] = ()
     user_share: float = 1.0
     budgets: tuple[AccountBudget, ...] = ()
-    max_resizes: int | None = None
     max_wait_s: float = 1800.0
     turn_s: float = 600.0
     keep_idle: int = 0
@@ -126,7 +195,6 @@ class Rules:
     exit_patience_s: float = 30.0
     max_top_up: int = 50
     max_failures: int = 4
-    classes: NodeClasses = NodeClasses.MIX
     class_features: frozenset[str] = frozenset()
     probing: ProbeRules = field(default_factory=ProbeRules)
     include_nodes: frozenset[str] = frozenset()

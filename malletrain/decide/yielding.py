@@ -2,20 +2,23 @@
 
 A backfill cycle that must preempt costs the main job a whole cycle more (30 s on most sites), so the nodes are
 emptied beforehand, by the pilots whose leaving costs training least.
+
+Nodes that pilots have left for a main job stay empty until Slurm has had a cycle to use them, or the job is gone.
+Which nodes a job is given is found anew at each look, and what Slurm shows changes between two: a better job is
+planned on these nodes, a part of a heterogeneous job is taken back, a reason changes for a moment. A pilot that
+starts on them then has to be taken back when the turn of the job comes, and costs it the cycle they were emptied for.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import chain, islice, takewhile
 
-from malletrain.decide.leaf_choice import leaves_of
-from malletrain.decide.nodes_left import IDLE, PILOTS, RANKS, Candidates, Cost, NodesLeft, PlannedStart
-from malletrain.decide.promise.emptied_nodes import EmptiedNode
+from malletrain.decide.nodes_left import IDLE, PILOTS, RANKS, Candidates, Cost, NodesLeft, PlannedStart, leaves_of
 from malletrain.decide.rules import Rules
-from malletrain.domain.snapshot import NodeState, SlurmJob, SlurmState, Snapshot
+from malletrain.domain.snapshot import BackfillPlan, NodeState, SlurmJob, SlurmState, Snapshot
 
 #: Reasons (squeue(1) %r) of a job that waits for nodes only. Any other reason holds it up whatever is idle.
 WAITS_FOR_NODES = ("None", "Resources", "Priority", "ReqNodeNotAvail", "Nodes required", "Nodes_required")
@@ -417,3 +420,58 @@ class TrainingLoss:
 def training_loss(names: Collection[str], pilot_on: Mapping[str, HarvestedNode]) -> float:
     """As `TrainingLoss.of`, once."""
     return TrainingLoss(pilot_on).of(names)
+
+
+@dataclass(frozen=True, slots=True)
+class EmptiedNode:
+    """A node that a main job was given. `job`: its id; `whole`: that of its array or heterogeneous job; `free_since`:
+    when a look first showed the node free (Unix seconds), None before."""
+
+    job: str
+    whole: int
+    free_since: float | None = None
+
+
+def whole_of(job: SlurmJob) -> int:
+    """The number that the tasks of an array, or the parts of a heterogeneous job, share."""
+    return job.het_id or job.array_id or job.raw_id
+
+
+def emptied_nodes(
+    given: Mapping[str, str],
+    before: Mapping[str, EmptiedNode],
+    available: Collection[str],
+    snapshot: Snapshot,
+    now: float,
+    rules: Rules,
+) -> Mapping[str, EmptiedNode]:
+    """The nodes that no pilot starts on: those that main jobs are `given` at this look (node -> job), and those of
+    the last answer, `before`, whose job still waits and which no backfill cycle has found free.
+
+    `available`: nodes that are free, or coming free.
+    """
+    whole = {job.id: whole_of(job) for job in snapshot.pending if job.partition != rules.harvest_partition}
+    found = {node: EmptiedNode(name, whole[name]) for node, name in given.items()}
+    waiting = set(whole.values())
+    for node, kept in before.items():
+        mine = found.get(node)
+        if mine is not None and mine.whole == kept.whole:
+            found[node] = replace(mine, free_since=kept.free_since)
+        elif mine is None and kept.whole in waiting and node in available and not _had_its_cycle(kept, snapshot, now):
+            found[node] = kept
+    return {
+        node: replace(each, free_since=now) if each.free_since is None and snapshot.is_free(node) else each
+        for node, each in found.items()
+    }
+
+
+def _had_its_cycle(node: EmptiedNode, snapshot: Snapshot, now: float) -> bool:
+    """Whether backfill has begun a cycle since the node was free, and ended it; where no cycle is known of, or none
+    comes, whether the time of two is over."""
+    plan: BackfillPlan = snapshot.plan
+    if node.free_since is None:
+        return False
+    if now - node.free_since > plan.lasts_s:
+        return True
+    began = plan.last_cycle_at
+    return began is not None and began > node.free_since and now - began > (plan.backfill_cycle_s or 0.0)

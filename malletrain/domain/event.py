@@ -52,6 +52,7 @@ class EventKind(StrEnum):
     WORKER_WARM = "worker_warm"
     WORKER_LEFT = "worker_left"
     WORKER_LOST = "worker_lost"
+    WORKER_STUCK = "worker_stuck"
     GENERATIONS_RESERVED = "generations_reserved"
     GENERATION = "generation"
     SWITCHED = "switched"
@@ -300,6 +301,25 @@ class WorkerLost:
     worker: str = ""
     how: str = ""
     fenced: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerStuck:
+    """A worker's script has made no step for a minute, and is at a place; or (`place` empty) goes on."""
+
+    kind: ClassVar[EventKind] = EventKind.WORKER_STUCK
+    worker: str
+    place: str = ""
+
+    @property
+    def in_words(self) -> str:
+        """What the job's owner should know; "" where it goes on."""
+        return f"{stuck_words(self.worker)}: it is at {self.place}" if self.place else ""
+
+
+def stuck_words(worker: str) -> str:
+    """How the reason of a job begins that waits for this worker."""
+    return f"{worker} makes no step"
 
 
 @dataclass(frozen=True, slots=True)
@@ -579,7 +599,7 @@ Payload = (
     | JobHeld | JobReleased | JobCancelled | JobCompleted | JobFailed | JobNotified | ScriptChecked
     | ActionIntent | ActionOutcome
     | StartsRefused | PilotStarted | PilotHeld | PilotSetAside | PilotWaits | PilotEnded
-    | WorkerJoined | WorkerWarm | WorkerLeft | WorkerLost
+    | WorkerJoined | WorkerWarm | WorkerLeft | WorkerLost | WorkerStuck
     | GenerationsReserved | GenerationPublished | GenerationSwitched
     | SamplesReported | MetricReported | ProbeBegun | ProbeEnded
     | DaemonStarted | DaemonStopped | SizesDecided | BreakerSwitched | NodeAils | SlurmUnavailable

@@ -1,10 +1,8 @@
 """The elastic runtime for training scripts: `from malletrain import elastic; s = elastic.Session(...)`.
 
 The names below are the public interface. Importing the package is cheap: torch is imported with the first name that
-needs it. If torch is imported already, and in a pilot's workers, the import of torch's compiler is deferred until
-something is compiled (see `launch.lazy_dynamo`). In a pilot's workers the GPU's context is made beside the imports
-(see `launch.early_cuda`). The garbage collector is off while this package imports: it would go through torch's
-objects again and again, and find nothing.
+needs it. The garbage collector is off while this package imports: it would go through torch's objects again and
+again, and find nothing.
 """
 
 from __future__ import annotations
@@ -12,7 +10,6 @@ from __future__ import annotations
 import gc
 import importlib
 import os
-import sys
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -74,6 +71,4 @@ def _imported(module: str) -> Any:
 
 
 if WELCOME_FD in os.environ:
-    importlib.import_module("malletrain.elastic.launch.early_cuda").begin(os.environ)
-if "torch" in sys.modules or WELCOME_FD in os.environ:
-    importlib.import_module("malletrain.elastic.launch.lazy_dynamo").defer_import()
+    importlib.import_module("malletrain.elastic.launch.hang_watch").watch_for_session()

@@ -82,8 +82,8 @@ def judge(
         because.append("the batch changes with the number of workers")
         remedies.append("a batch_size that is a number")
     if rounded:
-        because.append("gradients are rounded before they are summed over workers (sum_dtype or comm_hook)")
-        remedies.append("neither sum_dtype nor comm_hook")
+        because.append("gradients are rounded before they are summed over workers (sum_dtype)")
+        remedies.append("no sum_dtype")
     if because:
         remedy = f"Where equality matters: {'; '.join(dict.fromkeys(remedies))}."
         return Judgement(Equality.STATISTICAL, tuple(because), remedy)

@@ -14,7 +14,6 @@ import time
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Literal
 
 import torch
@@ -30,7 +29,6 @@ from malletrain.elastic.data.batch_loader import BatchLoader
 from malletrain.elastic.data.batch_size import BatchRule, SessionBatch, as_rule
 from malletrain.elastic.data.dataset_changes import DatasetChanges
 from malletrain.elastic.data.dataset_digest import dataset_digest
-from malletrain.elastic.data.proportional_shares import ProportionalShares
 from malletrain.elastic.data.random_seeds import BETWEEN_STEPS, seed_plain
 from malletrain.elastic.data.sample_loader import SampleLoader
 from malletrain.elastic.data.sampler import DrawnOrder, Sampler, Share, mix
@@ -39,16 +37,13 @@ from malletrain.elastic.data.virtual_shards import VirtualShards
 from malletrain.elastic.equality import Equality, Judgement, judge, synced_layers
 from malletrain.elastic.errors import ElasticError, JobOver, PeerLost, Released, SessionOver
 from malletrain.elastic.gradients.batch_gather import BatchGather
-from malletrain.elastic.gradients.comm_hook import check_hook
 from malletrain.elastic.gradients.reducer import GradientReducer
 from malletrain.elastic.gradients.sync_batchnorm import SyncBatchNormLayers
 from malletrain.elastic.invariants.agreement import RoundKind
 from malletrain.elastic.invariants.invariants import Invariants
-from malletrain.elastic.launch import job_sessions, worker_start
-from malletrain.elastic.launch.compile_cache import SHARED_VARIABLE
-from malletrain.elastic.launch.compiled_code import MIN_COMPILE_S, CompiledCode
+from malletrain.elastic.launch import hang_watch, job_sessions, worker_start
 from malletrain.elastic.launch.failure_report import ENDED, FLUSH_TIMEOUT_S, FailureReporter, before_immediate_end
-from malletrain.elastic.launch.hang_watch import HangWatch
+from malletrain.elastic.launch.job_folder import checkpoint_directory, resumed_directory
 from malletrain.elastic.launch.start_stages import StartStages
 from malletrain.elastic.link import standalone_record
 from malletrain.elastic.link.daemon_link import END_PATIENCE_S, Link
@@ -60,13 +55,11 @@ from malletrain.elastic.resize.member import Member
 from malletrain.elastic.resize.reconfigure import Reconfigurer
 from malletrain.elastic.resize.state_recovery import StateRecovery
 from malletrain.elastic.session_options import Options
-from malletrain.elastic.state.after_block import AfterBlockChanges
 from malletrain.elastic.state.buffer_copies import BufferCopies
 from malletrain.elastic.state.checkpoint_store import CheckpointStore
 from malletrain.elastic.state.checkpointing import Checkpointing
-from malletrain.elastic.state.sharded_model import OutputScale
+from malletrain.elastic.state.sharded_model import OutputScale, local
 from malletrain.elastic.state.shared_values import SharedValues
-from malletrain.elastic.state.side_copy import side_copies
 from malletrain.elastic.state.training_state import Position, TrainingState
 from malletrain.wire import messages
 from malletrain.wire.errors import WireError
@@ -114,7 +107,6 @@ class Runtime:
         first_given_up: whether its first block was given up just now.
         shared: the values of `Session.state`.
         buffer_copies: the model's buffers as the step under way began.
-        after_block: what the script changes in the model after the block of a step.
         gathers: rows of all members within a step.
         passed: whether this worker passes over the session, which the others have ended: it has no epochs left.
         finished: whether the session has ended.
@@ -158,8 +150,7 @@ class Runtime:
         self.when_main = [settings.when_main] if settings.when_main else []
         self.when_joining = [settings.when_joining] if settings.when_joining else []
         self._was_main = False
-        self._hook_rounds = False
-        self._kept: tuple[dict[str, Any], list[list[dict[str, Any]]]] | None = None
+        self._kept: tuple[list[torch.Tensor], dict[str, Any], list[list[dict[str, Any]]]] | None = None
 
         # What is trained: data, batch, state.
         self.session_batch = SessionBatch(as_rule(settings.batch_size), settings.learning_rate, settings.noise_scale)
@@ -203,8 +194,7 @@ class Runtime:
         self.state.track("malletrain.values", self.shared)
         self.state.terms = repr(
             (length, batch, settings.seed, settings.shuffle, settings.drop_last,
-             settings.reduction, settings.virtual_shards, settings.balance, settings.sum_dtype,
-             type(settings.comm_hook).__qualname__, digest)
+             settings.reduction, settings.virtual_shards, settings.sum_dtype, digest)
         )  # fmt: skip
         if streams is not None:
             self.state.track("malletrain.streams", positions)
@@ -228,9 +218,9 @@ class Runtime:
         if before is not None and before.in_world:
             self.member.pending_groups = before.member.pending_groups
         self.committer = self.member.committer
-        directory = worker_start.checkpoint_directory(environ, settings.checkpoint_dir)
+        directory = checkpoint_directory(environ, settings.checkpoint_dir)
         part = (local_rank.rank, local_rank.size) if self.sharded else None
-        resumed = worker_start.resumed_directory(environ, directory) if directory else None
+        resumed = resumed_directory(environ, directory) if directory else None
         self._base, self._part, number = directory, part, self.state.session
         checkpoints: CheckpointStore | None = None
         self._finals: list[CheckpointStore] = []  #: where the final state of this session is, or is to be
@@ -242,13 +232,7 @@ class Runtime:
             checkpoints = CheckpointStore(own, settings.checkpoint_s, part, from_other)
             bases = [directory, *([resumed] if resumed else [])]
             self._finals = [CheckpointStore(job_sessions.final_of(base, number), part=part) for base in bases]
-        self._compiled: CompiledCode | None = None
-        if pilot is not None and directory and environ.get(SHARED_VARIABLE):
-            self._compiled = CompiledCode(Path(environ[SHARED_VARIABLE]), directory)
-        self.checkpointing = Checkpointing(
-            checkpoints, self.state, self.committer, sharded=self.sharded, side=side_copies(self.state)
-        )
-        self.state.before_restore = self.checkpointing.hold
+        self.checkpointing = Checkpointing(checkpoints, self.state, self.committer, sharded=self.sharded)
         self.committer.save_is_due = self.checkpointing.is_due
 
         # How a step is made: gradients, and this member's share of each batch.
@@ -260,12 +244,9 @@ class Runtime:
             lambda: self.position.step,
             sharded=self.sharded,
             sum_dtype=settings.sum_dtype,
-            comm_hook=settings.comm_hook,
         )
         self.state.before_capture = self.reducer.settle
-        self.reducer.before_return = self.checkpointing.hold
         self.buffer_copies = BufferCopies(model)
-        self.after_block = AfterBlockChanges(model)
         self.invariants = Invariants(
             self.state, self.shared, self.committer, self.reducer, lambda: self.share is not None
         )
@@ -277,7 +258,6 @@ class Runtime:
         if self.session_batch.noise is not None:
             self.reducer.measure_noise(self.session_batch.noise)
         self.output_scale = OutputScale(model, local_rank, mean=mean) if self.sharded else None
-        self.proportional_shares = ProportionalShares(balance=settings.balance)
         self.shards = (
             VirtualShards(settings.virtual_shards, model, self.reducer, settings.seed, mean)
             if settings.virtual_shards
@@ -292,14 +272,12 @@ class Runtime:
         if streams is not None:
             self.streams = StreamBatches(stream_sampler, reader, positions, self.reducer)
         self._batch_loader: BatchLoader | StreamBatches = self.streams or BatchLoader(
-            sampler, sample_loader, self.proportional_shares, self.shards, settings.loaders
+            sampler, sample_loader, self.shards, settings.loaders
         )
         self.judgement = self._judge()
 
         # How the world changes, and what is reported.
-        self.reports = Reports(
-            self.member.say, self.committer, self.proportional_shares, self.session_batch.noise_scale
-        )
+        self.reports = Reports(self.member.say, self.committer, self.session_batch.noise_scale)
         self._steps_before, self._samples_before = (0, 0) if before is None else (before.steps, before.samples)
         self.reports.begin_at(self._steps_before, self._samples_before)
         self.meter = Meter(self.reports.samples)
@@ -345,7 +323,7 @@ class Runtime:
     def _check_settings(self, norms: bool, streams: bool) -> None:
         """Raise `ElasticError` for settings that exclude each other."""
         settings = self._settings
-        excluded = ("order", "drop_last", "virtual_shards", "balance", "loaders")
+        excluded = ("order", "drop_last", "virtual_shards", "loaders")
         unfit = [name for name in excluded if getattr(settings, name)]
         if streams and unfit:
             raise ElasticError(
@@ -363,15 +341,6 @@ class Runtime:
             )
         if settings.sum_dtype not in (None, *SUM_DTYPES):
             raise ElasticError(f"sum_dtype must be {' or '.join(map(str, SUM_DTYPES))}, not {settings.sum_dtype}")
-        if settings.comm_hook is not None:
-            if settings.sum_dtype is not None or self.session_batch.noise is not None or self.sharded:
-                raise ElasticError(
-                    "comm_hook bears neither sum_dtype nor a measured noise scale nor a sharded model: leave one out"
-                )
-            first = next(parameter for parameter in self.model.parameters() if parameter.requires_grad)
-            self._hook_rounds = not check_hook(settings.comm_hook, first.dtype, first.device)
-        if settings.balance and settings.virtual_shards:
-            raise ElasticError("balance and virtual_shards exclude each other: shards are of one size")
         if norms and settings.virtual_shards:
             raise ElasticError("virtual_shards and sync_batchnorm: one of the two, both make BatchNorm equal")
 
@@ -393,8 +362,10 @@ class Runtime:
         log.log(logging.WARNING if weak else logging.INFO, "equality with a static run is %s", self.judgement)
         before = self._before
         if before is None or not before.in_world:  # else the others wait
-            self._warm_up_in_pilot(self._pilot)
-        HangWatch(lambda: self.member.worker, self._rounds_so_far).start()
+            with self._stages.warming():
+                self._warm_up()
+        hang_watch.session_made()
+        hang_watch.HangWatch(lambda: self.member.worker, self._rounds_so_far).start()
         self._connect(self._pilot)
         self.recovery.begin_session()
         try:
@@ -418,19 +389,11 @@ class Runtime:
     def _rounds_so_far(self) -> int | None:
         return None if self.member.finishing or self.passed else self.position.rounds
 
-    def _warm_up_in_pilot(self, pilot: worker_start.PilotContext) -> None:
-        if self._compiled is not None and self._compiled.fetch():
-            log.info("what another pilot of the job has compiled is here")
-        with self._stages.warming():
-            self._warm_up()
-        if self._compiled is not None and pilot.local_rank.is_leader and self._stages.compile_s >= MIN_COMPILE_S:
-            self._compiled.share_behind()
-
     def _connect(self, pilot: worker_start.PilotContext) -> None:
         """Take the connection of the session before, or open one and say that this worker is warm."""
         link = self._before.member.link if self._before is not None else None
         if link is None:
-            stages = self._stages.finished(worker_start.stages())
+            stages = self._stages.finished()
             self.member.link = pilot.open(self.reconfigurer)
             self.member.link.say(messages.Warm(pilot.wait_warm(), stages))
             return
@@ -626,24 +589,26 @@ class Runtime:
 
     def keep_tracked(self) -> None:
         """A step is to be repeated: the script's code after its block runs now, and once more after the repetition.
-        What it does to tracked things is taken back before that."""
+        What it does to parameters (it may clip them) and to tracked things is taken back before that."""
         if not self.state.has_state:
             return
-        self.after_block.given_up()
+        parameters = [local(each).detach().clone() for each in self.model.parameters()]
         groups = [
             [{name: copy.deepcopy(value) for name, value in group.items() if name != "params"} for group in each]
             for each in (optimizer.param_groups for optimizer in self.state.optimizers)
         ]
-        self._kept = {name: copy.deepcopy(thing.state_dict()) for name, thing in self.state.tracked.items()}, groups
+        tracked = {name: copy.deepcopy(thing.state_dict()) for name, thing in self.state.tracked.items()}
+        self._kept = parameters, tracked, groups
 
     # --- inside -----------------------------------------------------------------------------------------------
 
     def _take_back(self) -> None:
-        self.after_block.body_ended()
         if self._kept is None:
             return
         self.buffer_copies.restore()
-        (tracked, groups), self._kept = self._kept, None
+        (parameters, tracked, groups), self._kept = self._kept, None
+        for parameter, before in zip(self.model.parameters(), parameters, strict=False):
+            local(parameter).detach().copy_(before)
         for name, thing in self.state.tracked.items():
             thing.load_state_dict(tracked[name])
         for optimizer, of_optimizer in zip(self.state.optimizers, groups, strict=True):
@@ -656,7 +621,7 @@ class Runtime:
             shards=bool(self._settings.virtual_shards),
             fixed_batch=self.session_batch.fixed,
             additive=self._settings.additive_loss,
-            rounded=self._settings.sum_dtype is torch.bfloat16 or self._hook_rounds,
+            rounded=self._settings.sum_dtype is torch.bfloat16,
         )
 
     def _call_joining(self) -> None:
@@ -692,7 +657,7 @@ class Runtime:
         world = self.committer.world
         self.invariants.entered()
         self.meter.disturbed()
-        self.proportional_shares.reset(world.size)
+        self.reports.world_began()
         is_main = world.rank == 0
         if is_main and not self._was_main:
             for callback in self.when_main:

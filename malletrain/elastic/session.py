@@ -196,7 +196,6 @@ class Session:
                     )
         finally:
             r.epoch_ended()
-        r.after_block.body_ended()
         r.state.mark_boundary()
         r.meter.paused()
 

@@ -10,7 +10,6 @@ from typing import Any
 import torch
 
 from malletrain.elastic.comm.group import Group
-from malletrain.elastic.gradients.comm_hook import CommHook
 from malletrain.elastic.gradients.learning_rate import LearningRate
 
 
@@ -27,14 +26,10 @@ class SessionOptions:
         loaders: number of processes that load batches ahead. Default: batches are loaded between steps.
         additive_loss: whether the loss is a mean or sum of one term a sample. Pass False for contrastive losses,
             which compare samples of a batch, and for others that are no such sum (a root of a mean).
-        balance: whether a worker's share of the batch is proportional to its speed, for unequal nodes. Default: all
-            shares are equal.
         must_be_finite: whether gradients that are nan or infinite raise an error that names the worker. Default: yes,
             unless a tracked `GradScaler` expects them.
         sum_dtype: the type in which gradients of a wider one are summed over workers, such as `torch.bfloat16`: half
             the bytes on the network, and sums that are rounded. Default: each gradient's own.
-        comm_hook: compresses what is summed over workers (`gradients.comm_hook.CommHook`). It must commute with
-            weights, which is tried out. Default: gradients are summed as they are.
         world: outside a pilot, the group of the processes that were started together (`elastic.environment_world`,
             `elastic.mpi_world`). Default: this process trains alone.
         checkpoint_dir: where to save the state while the job has no nodes. Default: `.malletrain/JOB` in the
@@ -52,10 +47,8 @@ class SessionOptions:
     noise_scale: bool | None = None
     loaders: int = 0
     additive_loss: bool = True
-    balance: bool = False
     must_be_finite: bool | None = None
     sum_dtype: torch.dtype | None = None
-    comm_hook: CommHook | None = None
     world: Group | None = None
     checkpoint_dir: str | os.PathLike[str] | None = None
     checkpoint_s: float = 600.0

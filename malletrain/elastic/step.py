@@ -106,7 +106,7 @@ class Step:
         r.committed = True
         r.lifecycle.committed(outcome)
         r.session_batch.lr_scaling.committed(r.position.samples)
-        r.proportional_shares.update(r.position.step, r.reducer.ns_per_sample)
+        r.reports.measured(r.reducer.ns_per_sample)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -148,11 +148,9 @@ class Step:
                 "sample in the data set: next(iter(loader)) of elastic.ddp's loader begins a step"
             )
         r.any_block_made = True
-        r.after_block.committed(ends_epoch=ends_epoch)
         r.seed_between()
         now = time.monotonic()
         r.lifecycle.last_commit = now
-        r.recovery.describe()
         r.committer.record_step_time(now - self._began)
         waited = r.committer.waited_s - self._waited_s
         computed = now - self._began - waited

@@ -33,7 +33,9 @@ from malletrain.domain.event import (
     TasksAdded,
     WorkerLeft,
     WorkerLost,
+    WorkerStuck,
     WorkerWarm,
+    stuck_words,
 )
 from malletrain.domain.job import (
     Curve,
@@ -156,6 +158,8 @@ def fold(record: JobState, event: Event) -> bool:
             record.notified.add(what)
         case ScriptChecked(digest=digest, verdict=verdict, text=text, nodes=nodes):
             record.check = ScriptCheck(digest, verdict, text, nodes)
+        case WorkerStuck() as stuck:
+            _stuck(record, stuck)
         case ActionIntent(action=TopUp()):
             record.topped_up_at = event.at
         case ActionOutcome(action=CancelTasks(pilots=names)):
@@ -201,10 +205,19 @@ def _tasks_added(record: JobState, event: Event, added: TasksAdded) -> None:
         record.phase = JobPhase.QUEUED
 
 
+def _stuck(record: JobState, stuck: WorkerStuck) -> None:
+    if stuck.place and not record.phase.is_over:
+        record.reason = stuck.in_words
+    elif record.reason.startswith(stuck_words(stuck.worker)):
+        record.reason = ""
+
+
 def _of_pilot(record: JobState, event: Event) -> None:
     payload, name = event.payload, event.pilot or ""
     if isinstance(payload, WorkerWarm):
         record.failures = 0
+    if isinstance(payload, WorkerLeft | WorkerLost):
+        _stuck(record, WorkerStuck(payload.worker))
     if isinstance(payload, WorkerLeft) and (payload.saved or payload.unsaved):
         record.unsaved = payload.unsaved_in_words
     if isinstance(payload, PilotSetAside):

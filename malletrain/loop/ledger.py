@@ -10,9 +10,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
 
-from malletrain.decide.entitlement.budgets import AccountBudget, NodeTimeSpent, work_left_s
-from malletrain.decide.entitlement.fixed_size import keeps_its_size, terms_of
-from malletrain.decide.rules import Rules
+from malletrain.decide.limits import NodeTimeSpent, keeps_its_size, terms_of, work_left_s
+from malletrain.decide.rules import AccountBudget, Rules
 from malletrain.domain.event import DaemonStarted, Event, JobAnnounced, OperatorRequest, SamplesReported, TasksAdded
 from malletrain.domain.job import (
     Curve,
@@ -42,8 +41,7 @@ from malletrain.loop.trackers.daemon_urls import DaemonUrls
 from malletrain.loop.trackers.fair_share import FairShareUsage
 from malletrain.loop.trackers.harm_signals import HarmSignalTracker
 from malletrain.loop.trackers.hole_history import HoleTracker
-from malletrain.loop.trackers.jobs_behind import JobsBehind
-from malletrain.loop.trackers.main_jobs_met import MainJobsMet
+from malletrain.loop.trackers.main_jobs import JobsBehind, MainJobsMet
 from malletrain.loop.trackers.main_promise import PromiseTracker
 from malletrain.loop.trackers.release_latency import ReleaseLatency
 from malletrain.loop.trackers.start_backoff import StartBackoff

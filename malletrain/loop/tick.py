@@ -15,13 +15,13 @@ from typing import TypeVar, cast
 
 from malletrain.decide.decision import decide, yield_now
 from malletrain.decide.demand import DecisionCache
-from malletrain.decide.draft import Situation, pilots_of
-from malletrain.decide.entitlement.deadline_admission import admission_refusal
-from malletrain.decide.job_termination import termination
+from malletrain.decide.draft import ProbeChange, Situation, pilots_of
+from malletrain.decide.limits import admission_refusal
 from malletrain.decide.multi_node_pilots import after_loss, co_allocated
-from malletrain.decide.profiling import ProbeChange, scale_up_jobs
-from malletrain.decide.promise.emptied_nodes import EmptiedNode
+from malletrain.decide.must_leave import termination
 from malletrain.decide.rules import Rules
+from malletrain.decide.sizes import scale_up_jobs
+from malletrain.decide.yielding import EmptiedNode
 from malletrain.domain.decision import (
     Action,
     CancelTasks,

@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from malletrain.decide.demand import loss_of_one
-from malletrain.decide.pilot_width import LEAST_STAY_S, make_room, pilot_width
+from malletrain.decide.multi_node_pilots import LEAST_STAY_S, make_room, pilot_width
 from malletrain.replay.cluster_trace import ClusterTrace
 from malletrain.replay.inputs.node_classes import ClassesOfNodes, ClassIdeal, ClassRates
 from malletrain.replay.options import NodeOrder, Options

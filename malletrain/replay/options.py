@@ -7,8 +7,7 @@ import sys
 from dataclasses import dataclass
 from enum import StrEnum
 
-from malletrain.decide.entitlement.budgets import AccountBudget
-from malletrain.decide.rules import Rules
+from malletrain.decide.rules import AccountBudget, Rules
 from malletrain.replay.inputs.node_classes import NodeClass
 
 

@@ -11,8 +11,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from malletrain.decide.entitlement.budgets import AccountBudget
-from malletrain.decide.rules import Rules
+from malletrain.decide.rules import AccountBudget, Rules
 from malletrain.domain.errors import InvalidInput
 from malletrain.domain.event import Event, PoolCounted
 from malletrain.domain.job import Curve

@@ -143,12 +143,13 @@ class Recorder:
             self._draws.begin()
             return batch
 
-        def begin(step: Step) -> None:
+        def begin(step: Step) -> Step:
             self._draws.end()
             if self._session is not None and not self._first:
                 self._begin(self._session, sys._getframe())
             begun(step)
             self._draws.begin()
+            return step
 
         def end(step: Step, *error: Any) -> Any:
             self._draws.end()

@@ -142,4 +142,4 @@ def read(path: Path) -> str:
         raise InvalidInput(str(path), f"cannot be read ({error})") from error
     if len(content) > MAX_FILE_BYTES:
         raise InvalidInput(str(path), f"is larger than {MAX_FILE_BYTES // 2**20} MiB")
-    return content.decode("utf-8", "replace")
+    return content.decode("utf-8-sig", "replace")

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from functools import cache
+from typing import Any, Literal
 
 from sqlalchemy import Connection, CursorResult
 
@@ -16,6 +17,19 @@ def do(connection: Connection, sql: str, /, event: Event, **values: object) -> C
     """Run one statement; `:job`, `:pilot`, `:at`, `:reason` are the event's."""
     given = {"job": event.job, "pilot": event.pilot, "at": event.at, "reason": event.reason, **values}
     return connection.exec_driver_sql(sql, given)
+
+
+def insert(
+    connection: Connection, table: str, on_conflict: Literal["ABORT", "IGNORE", "REPLACE"], **row: object
+) -> None:
+    """Insert one row, in SQLite's way where there is one of its key (sqlite.org/lang_conflict.html)."""
+    connection.exec_driver_sql(_insertion(table, on_conflict, tuple(row)), row)
+
+
+@cache
+def _insertion(table: str, on_conflict: str, columns: tuple[str, ...]) -> str:
+    values = ", ".join(f":{name}" for name in columns)
+    return f"INSERT OR {on_conflict} INTO {table} ({', '.join(columns)}) VALUES ({values})"
 
 
 def number(value: float | None) -> float | None:

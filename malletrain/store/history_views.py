@@ -13,6 +13,7 @@ from malletrain.domain.event import EventKind
 from malletrain.domain.history import HoleChange, MainJobMeeting, NodeStay, TrainingWindow, WorldChange
 from malletrain.store import schema as t
 from malletrain.store.database import reader_engine, storage_errors
+from malletrain.store.views import pool_row
 from malletrain.wire.rows import PoolRow
 
 #: Rows of one answer at most: what is older is left out.
@@ -66,12 +67,11 @@ class StoreHistory:
 
     def pool(self, since: float) -> tuple[PoolRow, ...]:
         """Node counts from `since` on, and those that held then, in order."""
-        columns = tuple(t.pool.c[name] for name in ("at", "idle", "planned", "harvested", "main", "down", "reserved"))
-        before = select(*columns).where(t.pool.c.at < since).order_by(t.pool.c.at.desc()).limit(1)
-        after = select(*columns).where(t.pool.c.at >= since).order_by(t.pool.c.at.desc()).limit(MAX_POOL_ROWS)
+        before = select(t.pool).where(t.pool.c.at < since).order_by(t.pool.c.at.desc()).limit(1)
+        after = select(t.pool).where(t.pool.c.at >= since).order_by(t.pool.c.at.desc()).limit(MAX_POOL_ROWS)
         with storage_errors(self._path), self._engine.begin() as connection:
             rows = [*connection.execute(after), *connection.execute(before)][::-1]
-        return tuple(PoolRow(*row) for row in rows)
+        return tuple(pool_row(row) for row in rows)
 
     def worlds(self, job: int, limit: int) -> tuple[WorldChange, ...]:
         """The newest `limit` changes of a job's size, in order."""

@@ -21,7 +21,7 @@ from malletrain.domain.event import (
 )
 from malletrain.domain.job import Pilot, PilotPhase, part_of, task_of
 from malletrain.domain.pilot_life import after
-from malletrain.store.folding import day_of, days, do, is_known, members_of, number, set_members, time_of, use
+from malletrain.store.folding import day_of, days, do, insert, is_known, members_of, number, set_members, time_of, use
 
 
 def fold_pilot(connection: Connection, event: Event) -> None:
@@ -83,12 +83,12 @@ def _tasks_added(connection: Connection, event: Event, added: TasksAdded) -> Non
             "DELETE FROM pilot WHERE id > :id || '+' AND id < :id || ',' AND job <> :job",
         ):
             connection.exec_driver_sql(sql, rows)
-        insert = (
+        take_over = (
             "INSERT INTO pilot (id, job, phase, since) VALUES (:id, :job, :phase, :at) ON CONFLICT (id) DO UPDATE"
             " SET job = excluded.job, phase = excluded.phase, since = excluded.since, node = '', started_at = NULL,"
             " ends_at = NULL, reason = '' WHERE pilot.job <> excluded.job"
         )
-        connection.exec_driver_sql(insert, rows)
+        connection.exec_driver_sql(take_over, rows)
     do(connection, "UPDATE job SET phase = 'queued' WHERE id = :job AND phase = 'announced'", event)
 
 
@@ -130,16 +130,10 @@ def _started(connection: Connection, event: Event, started: PilotStarted) -> Non
         return
     if lasting is not None:
         _close_stay(connection, event, lasting, state="unseen", preempted=False)
-    do(
-        connection,
-        "INSERT INTO stay (id, pilot, job, node, started_at, ends_at)"
-        " VALUES (:id, :pilot, :job, :node, :started_at, :ends_at)",
-        event,
-        id=event.seq,
-        node=pilot.node,
-        started_at=started_at,
-        ends_at=ends_at,
-    )
+    insert(
+        connection, "stay", "ABORT",
+        id=event.seq, pilot=event.pilot, job=event.job, node=pilot.node, started_at=started_at, ends_at=ends_at,
+    )  # fmt: skip
 
 
 def _gave_up(connection: Connection, event: Event) -> None:

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict
 
 from sqlalchemy import Connection
 
@@ -36,11 +35,13 @@ from malletrain.domain.event import (
     StartsRefused,
     WorkerLeft,
     WorkerLost,
+    WorkerStuck,
+    stuck_words,
 )
 from malletrain.domain.job import JobPhase, MalleableJob, ScriptVerdict
 from malletrain.store import schema as t
-from malletrain.store.encoding import plain_json
-from malletrain.store.folding import day_of, do, is_known, number, set_members, time_of, use, whole
+from malletrain.store.encoding import CODEC
+from malletrain.store.folding import day_of, do, insert, is_known, number, set_members, time_of, use, whole
 from malletrain.store.pilot_tables import fold_pilot
 
 #: Seconds; a shorter window gives no rate.
@@ -88,10 +89,14 @@ def _fold(connection: Connection, event: Event) -> None:
             _over(connection, event, JobPhase.FAILED)
         case JobCompleted(result=result):
             _over(connection, event, JobPhase.COMPLETED, result)
+        case WorkerStuck() as stuck:
+            _stuck(connection, event, stuck)
         case WorkerLeft() as left:
             _left(connection, event, left)
+            _stuck(connection, event, WorkerStuck(left.worker))
             fold_pilot(connection, event)
-        case WorkerLost():
+        case WorkerLost(worker=worker):
+            _stuck(connection, event, WorkerStuck(worker))
             do(connection, "UPDATE job SET lost_workers = lost_workers + 1 WHERE id = :job", event)
         case GenerationPublished() as published:
             _generation(connection, event, published)
@@ -110,29 +115,24 @@ def _fold(connection: Connection, event: Event) -> None:
 # --- a job's life ---------------------------------------------------------------------------------------------
 
 
+_MADE = frozenset({"sizes", "elastic", "total_samples", "submitted_at", "trusted"})
+_AS_ANNOUNCED = t.stored_fields(MalleableJob, t.job, _MADE)
+_COUNTED = t.stored_fields(PoolCounted, t.pool)
+
+
 def _announced(connection: Connection, event: Event, job: MalleableJob) -> None:
-    do(
+    insert(
         connection,
-        "INSERT OR IGNORE INTO job (id, name, user, uid, account, min_nodes, max_nodes, sizes, weight, elastic,"
-        " total_samples, submitted_at, phase, reason, batch_min, batch_max, trusted)"
-        " VALUES (:job, :name, :user, :uid, :account, :min_nodes, :max_nodes, :sizes, :weight, :elastic,"
-        " :total_samples, :submitted_at, :phase, :reason, :batch_min, :batch_max, :trusted)",
-        event,
-        name=job.name,
-        user=job.user,
-        uid=job.uid,
-        account=job.account,
-        min_nodes=job.min_nodes,
-        max_nodes=job.max_nodes,
+        "job",
+        "IGNORE",
+        **{name: getattr(job, name) for name in _AS_ANNOUNCED} | {"id": event.job},
         sizes=json.dumps(job.sizes),
-        weight=job.weight,
         elastic=job.elastic.value,
         total_samples=number(job.total_samples),
         submitted_at=time_of(event, job.submitted_at),
-        phase=JobPhase.ANNOUNCED.value,
-        batch_min=job.batch_min,
-        batch_max=job.batch_max,
         trusted=int(job.trusted),
+        phase=JobPhase.ANNOUNCED.value,
+        reason=event.reason,
     )
 
 
@@ -146,7 +146,7 @@ def _phase(connection: Connection, event: Event, phase: JobPhase) -> None:
 
 
 def _checked(connection: Connection, event: Event, checked: ScriptChecked) -> None:
-    """A job that is different keeps its size, as `malletrain.decide.entitlement.fixed_size` has it."""
+    """A job that is different keeps its size, as `malletrain.decide.limits` has it."""
     do(
         connection,
         "UPDATE job SET check_verdict = :verdict, check_text = :text, check_digest = :digest, fixed_nodes ="
@@ -170,6 +170,16 @@ def _left(connection: Connection, event: Event, left: WorkerLeft) -> None:
         do(connection, query, event, words=f"{UNSAVED_WORDS}%")
 
 
+def _stuck(connection: Connection, event: Event, stuck: WorkerStuck) -> None:
+    """Where a worker makes no step, until it goes on or is gone."""
+    if stuck.place:
+        query = f"UPDATE job SET reason = :words WHERE id = :job AND phase NOT IN ({_OVER})"
+        do(connection, query, event, words=stuck.in_words)
+    else:
+        query = f"UPDATE job SET reason = '' WHERE id = :job AND reason LIKE :words AND phase NOT IN ({_OVER})"
+        do(connection, query, event, words=f"{stuck_words(stuck.worker)}%")
+
+
 def _over(
     connection: Connection, event: Event, phase: JobPhase, result: Mapping[str, JsonValue] | None = None
 ) -> None:
@@ -179,7 +189,7 @@ def _over(
         f" result = :result WHERE id = :job AND phase NOT IN ({_OVER})",
         event,
         phase=phase.value,
-        result=json.dumps(plain_json(result or {})),
+        result=json.dumps(CODEC.dump(result or {})),
     )
 
 
@@ -190,14 +200,10 @@ def _generation(connection: Connection, event: Event, published: GenerationPubli
     generation, members = whole(published.generation), list(published.members)
     if generation is None or not is_known(connection, event):
         return
-    do(
-        connection,
-        "INSERT OR REPLACE INTO world (job, generation, at, members, reason)"
-        " VALUES (:job, :generation, :at, :members, :reason)",
-        event,
-        generation=generation,
-        members=json.dumps(members),
-    )
+    insert(
+        connection, "world", "REPLACE",
+        job=event.job, generation=generation, at=event.at, members=json.dumps(members), reason=event.reason,
+    )  # fmt: skip
     set_members(connection, event, members)
     do(
         connection,
@@ -252,23 +258,13 @@ def _samples(connection: Connection, event: Event, window: SamplesReported) -> N
 
 def _metric(connection: Connection, event: Event, metric: MetricReported) -> None:
     if metric.name and is_known(connection, event):
-        do(
-            connection,
-            "INSERT OR REPLACE INTO metric (job, name, at, value, samples)"
-            " VALUES (:job, :name, :at, :value, :samples)",
-            event,
-            name=metric.name,
-            value=json.dumps(plain_json(metric.value)),
-            samples=number(metric.samples),
-        )
+        value = json.dumps(CODEC.dump(metric.value))
+        insert(
+            connection, "metric", "REPLACE",
+            job=event.job, name=metric.name, at=event.at, value=value, samples=number(metric.samples),
+        )  # fmt: skip
 
 
 def _pool(connection: Connection, event: Event, pool: PoolCounted) -> None:
-    do(
-        connection,
-        "INSERT INTO pool (seq, at, idle, planned, harvested, main, down, reserved)"
-        " VALUES (:seq, :at, :idle, :planned, :harvested, :main, :down, :reserved)",
-        event,
-        seq=event.seq,
-        **{name: whole(count) or 0 for name, count in asdict(pool).items()},
-    )
+    counts = {name: whole(getattr(pool, name)) or 0 for name in _COUNTED}
+    insert(connection, "pool", "ABORT", seq=event.seq, at=event.at, **counts)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import fields, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -213,7 +213,7 @@ class StoreViews:
             ).all()
         rest = StatusRow(
             at=at,
-            pool=replace(_pool_row(newest), stray=len(_stray_nodes(decision))),
+            pool=replace(PoolRow() if newest is None else pool_row(newest), stray=len(_stray_nodes(decision))),
             decision=_decision_row(decision),
             taken_at=None if snapshot is None else snapshot.taken_at,
             version=self._version,
@@ -391,9 +391,15 @@ def _reasoned_row(source: _JobSource, waits: str) -> JobRow:
     return _with_reason(_job_row(source), waits)
 
 
-#: Fields of a job's row that are made of its columns; the others of their names are these columns.
 _MADE = frozenset({"phase", "reason", "sizes", "members", "rate", "result", "batch", "trusted"})
-_AS_STORED = tuple(each.name for each in fields(JobRow) if each.name in t.job.c and each.name not in _MADE)
+_OF_JOB = t.stored_fields(JobRow, t.job, _MADE)
+_OF_PILOT = t.stored_fields(PilotRow, t.pilot)
+_OF_EVENT = t.stored_fields(EventRow, t.event, frozenset({"data"}))
+_OF_POOL = t.stored_fields(PoolRow, t.pool)
+
+
+def _as_stored(row: Row[Any], names: tuple[str, ...]) -> dict[str, Any]:
+    return {name: getattr(row, name) for name in names}
 
 
 def _job_row(source: _JobSource) -> JobRow:
@@ -401,7 +407,7 @@ def _job_row(source: _JobSource) -> JobRow:
     members = json.loads(row.members)
     phase = _phase_of(row)
     return JobRow(
-        **{name: getattr(row, name) for name in _AS_STORED},
+        **_as_stored(row, _OF_JOB),
         phase=phase,
         reason="; ".join(filter(None, (row.reason, _why_fixed(row)))),
         sizes=tuple(json.loads(row.sizes)),
@@ -428,11 +434,11 @@ def _why_fixed(row: Row[Any]) -> str:
 
 
 def _pilot_row(row: Row[Any]) -> PilotRow:
-    return PilotRow(row.id, row.phase, row.node, row.started_at, row.ends_at, row.reason)
+    return PilotRow(**_as_stored(row, _OF_PILOT))
 
 
 def _event_row(row: Row[Any]) -> EventRow:
-    return EventRow(row.seq, row.at, row.kind, row.job, row.pilot, row.node, row.reason, _shown(json.loads(row.data)))
+    return EventRow(**_as_stored(row, _OF_EVENT), data=_shown(json.loads(row.data)))
 
 
 def _shown(data: dict[str, Any]) -> dict[str, Any]:
@@ -441,10 +447,9 @@ def _shown(data: dict[str, Any]) -> dict[str, Any]:
     return data
 
 
-def _pool_row(row: Row[Any] | None) -> PoolRow:
-    if row is None:
-        return PoolRow()
-    return PoolRow(row.at, row.idle, row.planned, row.harvested, row.main, row.down, row.reserved)
+def pool_row(row: Row[Any]) -> PoolRow:
+    """Node counts as the table has them."""
+    return PoolRow(**_as_stored(row, _OF_POOL))
 
 
 def _decision_row(decision: Decision | None) -> DecisionRow:

@@ -1,7 +1,10 @@
-"""JSON to dataclasses by their annotations: one codec for workers' messages, people's rows, and their API schemas.
+"""JSON to dataclasses and back by their annotations: one codec for workers' messages, people's rows and their API
+schemas, and the journal's events.
 
-An annotation is read once into a `Shape`; `Codec.decode` checks a JSON value against it, `api.schemas` describes it.
-Annotations may be scalars, dataclasses, `X | None`, `tuple[X, ...]` and mappings. Standard library only.
+An annotation is read once into a `Shape`; a `Codec` makes of it a function that checks a JSON value, `api.schemas`
+describes it. Annotations may be scalars, enums, dataclasses, `X | None`, `tuple[X, ...]`, `tuple[X, Y]`, mappings,
+and unions, which are any JSON. Of a field's metadata `MOST` bounds it, `key` is its name in JSON, and a `sparse` one
+is not written while it has its default. Standard library only.
 """
 
 from __future__ import annotations
@@ -10,14 +13,12 @@ import dataclasses
 import math
 import types
 import typing
-from collections.abc import Mapping, Sized
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sized
+from dataclasses import dataclass, field
 from enum import Enum, auto
 from functools import cache
 from itertools import islice
-from typing import Any, TypeVar
-
-from malletrain.wire.errors import WireError
+from typing import Any, NamedTuple, TypeVar
 
 T = TypeVar("T")
 
@@ -31,63 +32,108 @@ MOST = "most"
 #: Entries of one object of plain JSON.
 MAX_PLAIN_ENTRIES = 64
 
+#: Where numbers may be none that JSON has.
+_NON_FINITE = ("nan", "inf", "-inf")
+
+Reader = Callable[[Any], Any]
+
 
 class ShapeKind(Enum):
     """What a JSON value must look like."""
 
     SCALAR = auto()
+    ENUM = auto()
     OPTIONAL = auto()  #: the inner shape, or null
     LIST = auto()
-    MAPPING = auto()  #: text keys; values of the annotated type
+    PAIR = auto()
+    MAPPING = auto()
     RECORD = auto()  #: the object of a dataclass
+    ANY = auto()
 
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """One annotation. `type` is that of a scalar, a record or a mapping's values; `inner` that of an item."""
+    """One annotation. `type` is that of a scalar, enum or record; `inner` has the shapes of items, or of a mapping's
+    keys and values."""
 
     kind: ShapeKind
-    type: Any
-    inner: Shape | None = None
+    type: Any = None
+    inner: tuple[Shape, ...] = ()
 
 
 @cache
 def shape_of(annotation: Any) -> Shape:
     """The shape of an annotation."""
     origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
-    if origin is types.UnionType and types.NoneType in arguments:
-        inner = next(kind for kind in arguments if kind is not types.NoneType)
-        return Shape(ShapeKind.OPTIONAL, None, shape_of(inner))
+    if origin in (types.UnionType, typing.Union):
+        inner = [kind for kind in arguments if kind is not types.NoneType]
+        is_optional = len(inner) == 1
+        return Shape(ShapeKind.OPTIONAL, None, (shape_of(inner[0]),)) if is_optional else Shape(ShapeKind.ANY)
     if origin is tuple:
-        return Shape(ShapeKind.LIST, None, shape_of(arguments[0]))
+        if arguments[-1] is ...:
+            return Shape(ShapeKind.LIST, None, (shape_of(arguments[0]),))
+        return Shape(ShapeKind.PAIR, None, tuple(map(shape_of, arguments)))
+    if annotation is Any:
+        return Shape(ShapeKind.ANY)
     if origin is not None and issubclass(origin, Mapping):
-        return Shape(ShapeKind.MAPPING, arguments[1])
-    kind = ShapeKind.RECORD if dataclasses.is_dataclass(annotation) else ShapeKind.SCALAR
-    return Shape(kind, annotation)
+        return Shape(ShapeKind.MAPPING, None, tuple(map(shape_of, arguments)))
+    if dataclasses.is_dataclass(annotation):
+        return Shape(ShapeKind.RECORD, annotation)
+    return Shape(ShapeKind.ENUM if issubclass(annotation, Enum) else ShapeKind.SCALAR, annotation)
 
 
-@dataclass(frozen=True, slots=True)
-class _Fields:
-    shapes: Mapping[str, Shape]
-    required: tuple[str, ...]
-    most: Mapping[str, int]
+class _Field(NamedTuple):
+    name: str
+    key: str
+    shape: Shape
+    default: Any  # MISSING: none
+    is_sparse: bool
+    most: int | None
 
 
-_FIELDS: dict[type[Any], _Fields] = {}
+def _new_fields(record: Any) -> tuple[_Field, ...]:
+    hints = typing.get_type_hints(record)
+    return tuple(
+        _Field(
+            each.name,
+            each.metadata.get("key", each.name),
+            shape_of(hints[each.name]),
+            each.default if each.default_factory is dataclasses.MISSING else each.default_factory(),
+            bool(each.metadata.get("sparse")),
+            each.metadata.get(MOST),
+        )
+        for each in dataclasses.fields(record)
+    )
 
 
-def _fields(record: type[Any]) -> _Fields:
-    if record not in _FIELDS:
-        hints, given = typing.get_type_hints(record), dataclasses.fields(record)
-        required = (f.name for f in given if f.default is f.default_factory is dataclasses.MISSING)
-        most = {f.name: f.metadata[MOST] for f in given if MOST in f.metadata}
-        _FIELDS[record] = _Fields({f.name: shape_of(hints[f.name]) for f in given}, tuple(required), most)
-    return _FIELDS[record]
+#: The fields of a dataclass.
+_fields: Callable[[Any], tuple[_Field, ...]] = cache(_new_fields)
 
 
 def fields_of(record: type[Any]) -> Mapping[str, Shape]:
     """The shapes of a dataclass's fields, in order."""
-    return _fields(record).shapes
+    return {each.name: each.shape for each in _fields(record)}
+
+
+class _Fault(Exception):
+    """`what` a value must be, and the path to it, innermost first."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__(what)
+        self.what = what
+        self.path: list[str] = []
+
+    def under(self, step: str) -> _Fault:
+        """The same fault, one step further up."""
+        self.path.append(step)
+        return self
+
+    def said(self, where: str) -> str:
+        """The fault in words; `where` is the path of the whole."""
+        path = where
+        for step in reversed(self.path):
+            path += step if step.startswith("[") or not path else f".{step}"
+        return f"{path}: {self.what}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,131 +148,283 @@ class Bounds:
 
 @dataclass(frozen=True, slots=True)
 class Codec:
-    """Decodes JSON values.
+    """Reads and writes JSON values.
 
     Attributes:
         error: raised, with the path of the field and what it must be.
         bounds: of what an untrusted sender may send. None: the sender is trusted. Nothing is bounded, mappings are
             taken as they came, and numbers may be infinite or not a number.
         missing: what is said of a key that is not there.
+        loose_numbers: of a journal. Numbers stay as they were written, whole or not, and those that JSON lacks are
+            words (nan, inf); mappings are checked.
+        bare: dataclasses of one field that stands for them.
     """
 
-    error: type[WireError]
+    error: type[Exception]
     bounds: Bounds | None = None
     missing: str = "missing"
+    loose_numbers: bool = False
+    bare: tuple[type[Any], ...] = ()
+    _records: dict[type[Any], Reader] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def record(self, record: type[T], raw: object, where: str = "") -> T:
         """An object of the dataclass `record`; `where` is its path. Unknown keys (a newer peer) are passed over.
 
         Raises:
-            WireError: of class `error`: a key is missing, of another type, or beyond its bounds.
+            Exception: of class `error`: a key is missing, of another type, or beyond its bounds.
         """
-        if not isinstance(raw, dict):
-            raise self.error(f"{where or record.__name__.lower()}: must be an object")
-        shapes = fields_of(record)
-        most = _fields(record).most if self.bounds is not None else {}
-        values: dict[str, Any] = {}
-        for key, value in raw.items():
-            if key in shapes:
-                decoded = self.decode(shapes[key], value, _join(where, key))
-                values[key] = _cut(decoded, most[key]) if key in most else decoded
-        for name in _fields(record).required:
-            if name not in values:
-                raise self.error(f"{_join(where, name)}: {self.missing}")
-        return record(**values)
+        try:
+            made: T = self._record_reader(record)(raw)
+        except _Fault as fault:
+            is_whole = not fault.path and not where
+            raise self.error(fault.said(record.__name__.lower() if is_whole else where)) from None
+        return made
 
-    def decode(self, shape: Shape, value: object, where: str) -> Any:
-        """The value that `shape` asks for.
-
-        Raises:
-            WireError: as `record`.
-        """
-        if shape.kind is ShapeKind.OPTIONAL and shape.inner is not None:
-            return None if value is None else self.decode(shape.inner, value, where)
-        if shape.kind is ShapeKind.LIST and shape.inner is not None:
-            limit = None if self.bounds is None else self.bounds.items
-            if not isinstance(value, list | tuple) or not _fits(value, limit):
-                raise self.error(f"{where}: must be a list{_at_most(limit)}")
-            item = shape.inner
-            return tuple(self.decode(item, each, f"{where}[{i}]") for i, each in enumerate(value))
-        if shape.kind is ShapeKind.MAPPING:
-            return self._mapping(shape.type, value, where)
-        if shape.kind is ShapeKind.RECORD:
-            return self.record(shape.type, value, where)
-        return self.scalar(shape.type, value, where)
-
-    def scalar(self, wanted: Any, value: object, where: str) -> Any:
-        """A bool, int, float or text; a whole number is taken for a float.
-
-        Raises:
-            WireError: as `record`.
-
-        Text of an untrusted sender comes without what could steer a terminal: see `steers_nothing`.
-        """
-        if wanted is bool:
-            if isinstance(value, bool):
-                return value
-            raise self.error(f"{where}: must be true or false")
-        if wanted is int:
-            limit = None if self.bounds is None else self.bounds.integer
-            if isinstance(value, int) and not isinstance(value, bool) and (limit is None or abs(value) <= limit):
-                return value
-            raise self.error(f"{where}: must be a whole number")
-        if wanted is float:
-            if isinstance(value, float) and self.bounds is None:
-                return value
-            if isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= MAX_MAGNITUDE:
-                return float(value)
-            raise self.error(f"{where}: must be a finite number")
-        limit = None if self.bounds is None else self.bounds.text
-        if isinstance(value, str) and _fits(value, limit) and (limit is None or "\0" not in value):
-            return value if limit is None else steers_nothing(value)
-        raise self.error(f"{where}: must be text{_at_most(limit, ' characters')}")
-
-    def plain(self, value: object, where: str, depth: int = 3) -> Any:
+    def plain(self, value: object, where: str) -> Any:
         """JSON of bounded size and depth, as it came; numbers that JSON cannot hold become None.
 
         Raises:
-            WireError: it is too deep, too long, or nothing that JSON holds.
+            Exception: of class `error`: it is too deep, too long, or nothing that JSON holds.
         """
+        try:
+            return self._plain(value)
+        except _Fault as fault:
+            raise self.error(fault.said(where)) from None
+
+    def to_json(self, record: Any) -> dict[str, Any]:
+        """A JSON object of a dataclass's fields; tuples become lists.
+
+        Raises:
+            TypeError: something in it is not JSON.
+        """
+        found: dict[str, Any] = {}
+        for each in _fields(type(record)):
+            value = getattr(record, each.name)
+            if not each.is_sparse or value != each.default:
+                # Most values are plain: asking each for its kind would take most of the time of 10,000 nodes.
+                found[each.key] = value if type(value) in _PLAIN else self.dump(value)
+        return found
+
+    def dump(self, value: Any) -> Any:
+        """A value as JSON has it.
+
+        Raises:
+            TypeError: it is not JSON.
+        """
+        if value is None or isinstance(value, str | int):
+            return value
+        if isinstance(value, float):
+            return value if not self.loose_numbers or math.isfinite(value) else str(value)
+        if isinstance(value, list | tuple):
+            return [self.dump(item) for item in value]
+        if isinstance(value, Mapping):
+            return {_key(key): self.dump(item) for key, item in value.items()}
+        if isinstance(value, self.bare):
+            return self.dump(getattr(value, _fields(type(value))[0].name))
+        if dataclasses.is_dataclass(value):
+            return self.to_json(value)
+        raise TypeError(f"{type(value).__name__} has no place in JSON")
+
+    # -- readers: each checks one JSON value, or raises _Fault
+
+    def _record_reader(self, record: type[Any]) -> Reader:
+        if record not in self._records:
+            self._records[record] = self._new_record_reader(record)
+        return self._records[record]
+
+    def _new_record_reader(self, record: type[Any]) -> Reader:
+        fields = _fields(record)
+        readers = {each.key: (each.name, self._field_reader(each)) for each in fields}
+        required = [(each.name, each.key) for each in fields if each.default is dataclasses.MISSING]
+
+        def read(raw: Any) -> Any:
+            if not isinstance(raw, dict):
+                raise _Fault("must be an object")
+            values: dict[str, Any] = {}
+            for key, value in raw.items():
+                if key in readers:
+                    name, reader = readers[key]
+                    try:
+                        values[name] = reader(value)
+                    except _Fault as fault:
+                        raise fault.under(key) from None
+            for name, key in required:
+                if name not in values:
+                    raise _Fault(self.missing).under(key)
+            return record(**values)
+
+        return read
+
+    def _field_reader(self, each: _Field) -> Reader:
+        read, most = self._reader(each.shape), each.most
+        if most is None or self.bounds is None:
+            return read
+        return lambda value: _cut(read(value), most)
+
+    def _reader(self, shape: Shape) -> Reader:
+        match shape.kind:
+            case ShapeKind.OPTIONAL:
+                read = self._reader(shape.inner[0])
+                return lambda value: None if value is None else read(value)
+            case ShapeKind.LIST:
+                return self._list_reader(self._reader(shape.inner[0]))
+            case ShapeKind.PAIR:
+                return self._pair_reader(tuple(map(self._reader, shape.inner)))
+            case ShapeKind.MAPPING:
+                return self._mapping_reader(*shape.inner)
+            case ShapeKind.RECORD if shape.type in self.bare:
+                read, made = self._reader(_fields(shape.type)[0].shape), shape.type
+                return lambda value: made(read(value))
+            case ShapeKind.RECORD:
+                return self._record_reader(shape.type)
+            case ShapeKind.ENUM:
+                return _enum_reader(shape.type)
+            case ShapeKind.ANY:
+                return (lambda value: value) if self.bounds is None else self._plain
+        if shape.type is bool:
+            return _flag
+        if shape.type is int:
+            return _loose_whole if self.loose_numbers else self._whole
+        if shape.type is float:
+            return _loose_number if self.loose_numbers else self._number
+        return self._text
+
+    def _list_reader(self, item: Reader) -> Reader:
+        limit = None if self.bounds is None else self.bounds.items
+
+        def read(value: Any) -> tuple[Any, ...]:
+            if not isinstance(value, list | tuple) or not _fits(value, limit):
+                raise _Fault(f"must be a list{_at_most(limit)}")
+            found: list[Any] = []
+            try:
+                for each in value:
+                    found.append(item(each))  # noqa: PERF401 - its length says which is at fault
+            except _Fault as fault:
+                raise fault.under(f"[{len(found)}]") from None
+            return tuple(found)
+
+        return read
+
+    def _pair_reader(self, items: tuple[Reader, ...]) -> Reader:
+        def read(value: Any) -> tuple[Any, ...]:
+            if not isinstance(value, list | tuple) or len(value) != len(items):
+                raise _Fault(f"must be a list of {len(items)}")
+            return tuple(item(each) for item, each in zip(items, value, strict=True))
+
+        return read
+
+    def _mapping_reader(self, key_shape: Shape, shape: Shape) -> Reader:
+        limit = None
+        if self.bounds is not None:
+            limit = self.bounds.entries if shape.type is float else MAX_PLAIN_ENTRIES
+        read_item, is_numbered = self._reader(shape), key_shape.type is int
+        as_came = self.bounds is None and not self.loose_numbers
+
+        def read(value: Any) -> dict[Any, Any]:
+            if not isinstance(value, dict) or not _fits(value, limit):
+                raise _Fault(f"must be an object{_at_most(limit, ' entries')}")
+            if as_came:
+                return dict(value)
+            found: dict[Any, Any] = {}
+            for key, each in value.items():
+                if limit is not None and (not isinstance(key, str) or len(key) > 200):
+                    raise _Fault("a key must be text of at most 200 characters")
+                try:
+                    found[_number_of(key) if is_numbered else key if limit is None else steers_nothing(key)] = (
+                        read_item(each)
+                    )
+                except _Fault as fault:
+                    raise fault.under(str(key)) from None
+            return found
+
+        return read
+
+    def _whole(self, value: Any) -> int:
+        limit = None if self.bounds is None else self.bounds.integer
+        if isinstance(value, int) and not isinstance(value, bool) and (limit is None or abs(value) <= limit):
+            return value
+        raise _Fault("must be a whole number")
+
+    def _number(self, value: Any) -> float:
+        if isinstance(value, float) and self.bounds is None:
+            return value
+        if isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= MAX_MAGNITUDE:
+            return float(value)
+        raise _Fault("must be a finite number")
+
+    def _text(self, value: Any) -> str:
+        """Text; that of an untrusted sender comes without what could steer a terminal: see `steers_nothing`."""
+        limit = None if self.bounds is None else self.bounds.text
+        if isinstance(value, str) and _fits(value, limit) and (limit is None or "\0" not in value):
+            return value if limit is None else steers_nothing(value)
+        raise _Fault(f"must be text{_at_most(limit, ' characters')}")
+
+    def _plain(self, value: Any, depth: int = 3) -> Any:
         if value is None or isinstance(value, bool):
             return value
         if isinstance(value, int):
-            return self.scalar(int, value, where)
+            return self._whole(value)
         if isinstance(value, float):
             return value if math.isfinite(value) else None
         if isinstance(value, str):
-            return self.scalar(str, value, where)
+            return self._text(value)
         if depth and isinstance(value, list | tuple) and len(value) <= 256:
-            return [self.plain(each, f"{where}[{i}]", depth - 1) for i, each in enumerate(value)]
+            return [self._plain_under(f"[{at}]", each, depth - 1) for at, each in enumerate(value)]
         if (
             depth
             and isinstance(value, dict)
             and len(value) <= MAX_PLAIN_ENTRIES
             and all(isinstance(key, str) for key in value)
         ):
-            return {
-                steers_nothing(key[:200]): self.plain(each, f"{where}.{key}", depth - 1)
-                for key, each in value.items()
-            }
-        raise self.error(f"{where}: must be plain JSON, at most three levels deep")
+            return {steers_nothing(key[:200]): self._plain_under(key, each, depth - 1) for key, each in value.items()}
+        raise _Fault("must be plain JSON, at most three levels deep")
 
-    def _mapping(self, wanted: Any, value: object, where: str) -> dict[str, Any]:
-        limit = None
-        if self.bounds is not None:
-            limit = self.bounds.entries if wanted is float else MAX_PLAIN_ENTRIES
-        if not isinstance(value, dict) or not _fits(value, limit):
-            raise self.error(f"{where}: must be an object{_at_most(limit, ' entries')}")
-        if limit is None:
-            return dict(value)
-        result: dict[str, Any] = {}
-        for key, each in value.items():
-            if not isinstance(key, str) or len(key) > 200:
-                raise self.error(f"{where}: a key must be text of at most 200 characters")
-            path = f"{where}.{key}"
-            name = steers_nothing(key)
-            result[name] = self.scalar(float, each, path) if wanted is float else self.plain(each, path)
-        return result
+    def _plain_under(self, step: str, value: Any, depth: int) -> Any:
+        try:
+            return self._plain(value, depth)
+        except _Fault as fault:
+            raise fault.under(step) from None
+
+
+_PLAIN = frozenset({int, str, bool, types.NoneType})
+
+
+def _flag(value: Any) -> bool:
+    if isinstance(value, bool):
+        return value
+    raise _Fault("must be true or false")
+
+
+def _loose_number(value: Any) -> Any:
+    if value in _NON_FINITE:
+        return float(value)
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise _Fault(f"must be a number, not {value!r}"[:200])
+    return value
+
+
+def _loose_whole(value: Any) -> int:
+    try:
+        return int(_loose_number(value))
+    except (ValueError, OverflowError) as error:
+        raise _Fault(str(error)) from None
+
+
+def _number_of(key: Any) -> int:
+    try:
+        return int(key)
+    except ValueError as error:
+        raise _Fault(str(error)) from None
+
+
+def _enum_reader(kind: type[Enum]) -> Reader:
+    def read(value: Any) -> Enum:
+        try:
+            return kind(value)
+        except ValueError as error:
+            raise _Fault(str(error)) from None
+
+    return read
 
 
 def one_line(text: str, characters: int) -> str:
@@ -259,5 +457,7 @@ def _at_most(limit: int | None, unit: str = "") -> str:
     return "" if limit is None else f" of at most {limit}{unit}"
 
 
-def _join(where: str, key: str) -> str:
-    return f"{where}.{key}" if where else key
+def _key(key: object) -> str:
+    if not isinstance(key, str | int):
+        raise TypeError("keys must be text")
+    return str(key)

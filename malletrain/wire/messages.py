@@ -304,6 +304,13 @@ class CheckDone:
 
 
 @dataclass(frozen=True, slots=True)
+class Stuck:
+    """The script has made no step for a minute: file, line and function where it is; "" once it goes on."""
+
+    place: str = field(default="", metadata=WORDS)
+
+
+@dataclass(frozen=True, slots=True)
 class ToppedUp:
     """Another held array was submitted."""
 
@@ -313,7 +320,7 @@ class ToppedUp:
 
 Message = (
     Warm | CheckedIn | Fault | Switched | Leaving | Left | Samples | Metric | Finished | Failed | Exited | CheckDone
-    | ToppedUp
+    | Stuck | ToppedUp
 )  # fmt: skip
 
 _TYPES: dict[str, type[Any]] = {kind.__name__.lower(): kind for kind in typing.get_args(Message)}
@@ -324,11 +331,7 @@ T = TypeVar("T")
 def to_json(value: Any) -> dict[str, Any]:
     """A dataclass of this module as JSON; a message carries its `type`. A `SPARSE` field is left out while it has its
     default: a daemon of an earlier release refuses what it has no name for."""
-    name = type(value).__name__.lower()
-    body = dataclasses.asdict(value)
-    for each in dataclasses.fields(value):
-        if each.metadata.get("sparse") and body[each.name] == each.default:
-            del body[each.name]
+    name, body = type(value).__name__.lower(), _CODEC.to_json(value)
     return {"type": name, **body} if name in _TYPES else body
 
 

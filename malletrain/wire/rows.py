@@ -6,12 +6,11 @@ missing. Times are Unix seconds, durations seconds, rates samples per second.
 
 from __future__ import annotations
 
-import types
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Self
+from typing import Self
 
-from malletrain.wire.codec import Codec, fields_of
+from malletrain.wire.codec import Codec
 from malletrain.wire.errors import WireError
 
 JsonValue = None | bool | int | float | str | list["JsonValue"] | dict[str, "JsonValue"]
@@ -27,9 +26,7 @@ class Row:
 
     def to_json(self) -> dict[str, JsonValue]:
         """A JSON object of the fields; tuples become lists."""
-        # Most values are plain: asking each for its kind would take most of the time of 10,000 nodes.
-        values = ((name, getattr(self, name)) for name in fields_of(type(self)))
-        return {name: value if type(value) in _PLAIN else _dump(value) for name, value in values}
+        return _CODEC.to_json(self)
 
     @classmethod
     def from_json(cls, value: object) -> Self:
@@ -260,7 +257,7 @@ class PromiseKeptRow(Row):
 @dataclass(frozen=True, slots=True)
 class MainJobDelayRow(Row):
     """One main job that met pilots. It could have started at `could_at` without them, and did at `started_at`;
-    `cause` is a word of `decide.promise.main_job_delay.DelayCause`, `reason` says it in words."""
+    `cause` is a word of `loop.trackers.main_jobs.DelayCause`, `reason` says it in words."""
 
     main_job: str
     user: str
@@ -299,21 +296,6 @@ class PromiseRow(Row):
     curve: tuple[PromiseCostRow, ...] = ()
     kept: PromiseKeptRow | None = None
     main_jobs: tuple[MainJobDelayRow, ...] = ()
-
-
-_PLAIN = frozenset({int, float, str, bool, types.NoneType})
-
-
-def _dump(value: Any) -> JsonValue:
-    if isinstance(value, Row):
-        return value.to_json()
-    if isinstance(value, (tuple, list)):
-        return [_dump(item) for item in value]
-    if isinstance(value, Mapping):
-        return {str(key): _dump(item) for key, item in value.items()}
-    if value is None or isinstance(value, (bool, int, float, str)):
-        return value
-    raise TypeError(f"{type(value).__name__} has no place in JSON")
 
 
 _CODEC = Codec(BadRow, missing="missing; daemon and command are of different releases")

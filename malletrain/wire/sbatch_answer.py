@@ -9,8 +9,9 @@ from __future__ import annotations
 import re
 
 _ALONE = re.compile(r"(\d+)(?:;\S+)?")
-_IN_WORDS = re.compile(r"Submitted batch job (\d+)\b")
-_COLOUR = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
+_IN_WORDS = re.compile(r"submitted (?:batch )?job:? (\d+)\b", re.IGNORECASE)
+#: What colours a terminal, and names its window.
+_ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[@-~]|\][^\x07\x1b]*\x07?|\([0-9A-Z])")
 
 
 def job_id(printed: str) -> int | None:
@@ -21,7 +22,7 @@ def job_id(printed: str) -> int | None:
 
 def likely_job_id(printed: str) -> int | None:
     """The number among other words, where just one can be meant: in sbatch's own words, or alone on a line."""
-    text = _COLOUR.sub("", printed)
+    text = _ESCAPES.sub("", printed)
     alone = (_ALONE.fullmatch(line.strip()) for line in text.splitlines())
     found = set(_IN_WORDS.findall(text)) or {match[1] for match in alone if match}
     return int(found.pop()) if len(found) == 1 else None

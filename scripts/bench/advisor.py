@@ -43,8 +43,9 @@ from typing import Any
 
 import numpy as np
 
-from malletrain.decide.profiling import advice_for, expected_curve, probe_changes, with_advice, within_reach
+from malletrain.decide.demand import expected_curve
 from malletrain.decide.rules import Rules
+from malletrain.decide.sizes import advice_for, probe_changes, with_advice, within_reach
 from malletrain.domain.job import (
     Curve,
     JobPhase,

@@ -16,6 +16,7 @@ import tempfile
 import time
 from dataclasses import dataclass
 from functools import partial
+from hashlib import sha256
 from pathlib import Path
 
 from scripts.package import tree
@@ -57,9 +58,9 @@ def commands_of(page: Path) -> list[str]:
     return re.findall(r"^```sh\n(.*?)^```$", page.read_text(), re.MULTILINE | re.DOTALL)
 
 
-def commands_in_transcript(text: str) -> list[str]:
-    """The blocks of commands that a transcript has."""
-    return re.findall(r"^```sh\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+def mark_of(commands: list[str]) -> str:
+    """The comment by which a transcript says whose commands it ran."""
+    return f"<!-- commands {sha256(chr(10).join(commands).encode()).hexdigest()[:16]} -->"
 
 
 def minutes_in_transcript(text: str) -> float:
@@ -103,17 +104,18 @@ def transcript(done: Followed) -> str:
     lines = [
         f"# Transcript: the {done.role}'s quick start",
         "",
-        f"The commands of [the page]({done.role}.md), run as {user} in a clean Debian 12 with Debian's Slurm,",
-        "slurmdbd and MUNGE: a head node and two compute nodes on one machine of two cores. Downloads of pip count,",
-        "but torch's wheel lay in a folder. Written by `python3 -m scripts.package.first_job --write`.",
+        mark_of([step.commands for step in done.steps]),
+        "",
+        f"What the commands of [the page]({done.role}.md) printed. They ran as {user} in a clean Debian 12 with",
+        "Slurm, slurmdbd and MUNGE, on one machine of two cores: a head node and two compute nodes. pip's downloads",
+        "count, but torch's wheel lay in a folder. Written by `python3 -m scripts.package.first_job --write`.",
         "",
         f"Took {int(done.took_s // 60)} min {int(done.took_s % 60)} s (promised: under {minutes} minutes).",
     ]
-    for step in done.steps:
-        lines += ["", f"After {step.began_s:.0f} s:", "", "```sh", step.commands.rstrip("\n"), "```"]
+    for number, step in enumerate(done.steps, 1):
         output = _shortened(step.output)
         if output:
-            lines += ["", "```text", output, "```"]
+            lines += ["", f"Block {number}, after {step.began_s:.0f} s:", "", "```text", output, "```"]
     return "\n".join(lines) + "\n"
 
 

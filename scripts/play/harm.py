@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from statistics import fmean, median
 from typing import Any
 
-from malletrain.decide.promise.promised_reserve import lower_share
+from malletrain.decide.queue_promise import lower_share
 
 #: The arms: the first is what the others are compared with, the second its twin: the noise floor.
 BASE, TWIN, PREEMPTION, PILOTS = "none", "twin", "preemption", "pilots"

@@ -15,7 +15,7 @@ DOCS = ROOT / "docs"
 
 #: Folders of docs, by the heading that they have in the navigation; quick starts come from mkdocs.yml.
 FOLDERS = {"How-to": "how-to", "Look up": "reference", "Understand": "explanation", "Decisions": "adr"}
-SINGLE_PAGES = {"Learn": ["tutorial.md", "tutorial-study.md", "gallery.md"],
+SINGLE_PAGES = {"Learn": ["tutorial.md", "gallery.md"],
                 "About": ["figures.md", "faq.md", "architecture.md", "glossary.md", "security.md", "reliability.md",
                           "contributing.md"]}  # fmt: skip
 

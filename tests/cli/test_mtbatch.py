@@ -204,7 +204,9 @@ sed -nE 's/^#SBATCH --comment="?([^"]*)"?$/4711 \1/p' {}/sbatch.in; echo '4710 m
         "Submitted batch job 4711 on cluster alpha",
         "*** maintenance on 24 December ***\n4711;alpha",
         "\x1b[32mSubmitted batch job 4711\x1b[0m",
+        "\x1b[?25l\x1b]0;sbatch\x07\x1b[1m4711\x1b(B\x1b[m\n250 hours left",
         "2027\nnode hours left\nSubmitted batch job 4711",
+        "250\nhours left. submitted job: 4711 (12 tasks)",
         "sbatch: lua: welcome, alice\r\n4711\r",
     ],
 )

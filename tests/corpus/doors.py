@@ -20,9 +20,7 @@ from malletrain.cli.main import main as malletrain_main
 from malletrain.cli.main import run as run_command
 from malletrain.cli.sizing import plan as plan_command
 from malletrain.daemon.views.explain import explain
-from malletrain.decide.entitlement.budgets import AccountBudget, Period
-from malletrain.decide.entitlement.limits import SiteLimit
-from malletrain.decide.rules import Rules
+from malletrain.decide.rules import AccountBudget, Period, Rules, SiteLimit
 from malletrain.domain.decision import (
     Action,
     CancelTasks,
@@ -266,7 +264,6 @@ def rules(
     user_share: float = 1.0,
     budgets: Mapping[str, float] | None = None,
     shares: Mapping[str, float] | None = None,
-    max_resizes: int | None = None,
     max_wait_s: float = 1800.0,
     keep_idle: int = 0,
     keep_leaves: int = 0,
@@ -281,7 +278,7 @@ def rules(
     limits = [SiteLimit(f"cap {a}", accounts=frozenset({a}), most_nodes=n) for a, n in (caps or {}).items()]
     limits += [SiteLimit(f"floor {a}", accounts=frozenset({a}), least_nodes=n) for a, n in (floors or {}).items()]
     if watts is not None:
-        limits.append(SiteLimit("power", available=watts, per_node=1.0, by_user={"bob": 1.5}))
+        limits.append(SiteLimit("power", available=watts, per_node=1.0))
     return Rules(
         horizon_s=horizon_s,
         objective=Objective(objective),
@@ -292,7 +289,6 @@ def rules(
         budgets=tuple(
             AccountBudget(f"budget {a}", frozenset({a}), s, Period.DAY) for a, s in (budgets or {}).items()
         ),
-        max_resizes=max_resizes,
         max_wait_s=max_wait_s,
         keep_idle=keep_idle,
         keep_leaves=keep_leaves,

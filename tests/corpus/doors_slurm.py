@@ -273,7 +273,7 @@ def site_rules(text: str, config: str, partitions: str) -> Json:
         "partition": rules.harvest_partition,
         "horizon_s": rules.horizon_s,
         "objective": [rules.objective.value, rules.alpha],
-        "weights": [dict(rules.user_weights), dict(rules.account_weights), dict(rules.account_shares)],
+        "weights": [dict(rules.account_weights), dict(rules.account_shares)],
         "limits": [
             {
                 "name": it.name,
@@ -281,13 +281,12 @@ def site_rules(text: str, config: str, partitions: str) -> Json:
                 "accounts": sorted(it.accounts),
                 "nodes": [it.least_nodes, it.most_nodes],
                 "available": it.available,
-                "draw": [it.per_node, dict(it.by_user), dict(it.by_account)],
+                "draw": it.per_node,
             }
             for it in rules.limits
         ],
         "user_share": rules.user_share,
         "budgets": [[it.name, sorted(it.accounts), it.node_s, it.period.value] for it in rules.budgets],
-        "max_resizes": rules.max_resizes,
         "waits": [rules.max_wait_s, rules.turn_s],
         "keep": [rules.keep_idle, rules.keep_leaves],
         "pilots": [rules.max_pilots, rules.max_nodes, rules.max_pilot_s, rules.max_starts, rules.max_queue],

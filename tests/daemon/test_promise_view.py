@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from malletrain.api.visibility import Visibility
 from malletrain.daemon.requests import LoopRequests
-from malletrain.decide.promise.promised_reserve import MainPromise
+from malletrain.decide.rules import MainPromise
 from malletrain.domain.event import EventKind, JsonValue
 from malletrain.slurm.site.site_facts import Harvest
 from tests.world import RULES, World, event_of

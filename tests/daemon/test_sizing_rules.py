@@ -5,11 +5,8 @@ from __future__ import annotations
 import pytest
 
 from malletrain import config
-from malletrain.decide.entitlement.budgets import AccountBudget, Period
-from malletrain.decide.entitlement.limits import SiteLimit
-from malletrain.decide.profiling import profile_of
-from malletrain.decide.promise.promised_reserve import MainPromise
-from malletrain.decide.rules import Rules
+from malletrain.decide.demand import profile_of
+from malletrain.decide.rules import AccountBudget, MainPromise, Period, Rules, SiteLimit
 from malletrain.domain.job import Elastic, JobPhase, JobView, Profile
 from malletrain.site_rules import rules_from, unknown_names
 from malletrain.sizing.objective import Objective

@@ -10,7 +10,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 from malletrain.decide import yielding
-from malletrain.decide.leaf_choice import leaves_of, on_few_leaves
+from malletrain.decide.nodes_left import leaves_of, on_few_leaves
 from malletrain.decide.rules import Rules
 from malletrain.decide.yielding import MOST_TIMES_CHEAPEST, HarvestedNode, YieldPlan, training_loss
 from malletrain.domain.requirements import Requirements

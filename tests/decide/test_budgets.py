@@ -9,14 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from malletrain.decide.entitlement.budgets import (
-    AccountBudget,
-    NodeTimeSpent,
-    Period,
-    affordable_nodes,
-    budgets_for,
-    work_left_s,
-)
+from malletrain.decide.limits import NodeTimeSpent, affordable_nodes, budgets_for, work_left_s
+from malletrain.decide.rules import AccountBudget, Period
 from malletrain.domain.event import EventKind
 from malletrain.domain.job import Curve, JobPhase, JobView, PilotPhase
 from malletrain.loop.trackers.budget_usage import DAY_S, BudgetUsage

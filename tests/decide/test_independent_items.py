@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from malletrain.decide.demand import DecisionCache
-from malletrain.decide.profiling import expected_curve, profile_of, scale_up_jobs
+from malletrain.decide.demand import DecisionCache, expected_curve, profile_of
 from malletrain.decide.rules import Rules
+from malletrain.decide.sizes import scale_up_jobs
 from malletrain.domain.event import Event, JobAnnounced
 from malletrain.domain.job import Curve, Elastic, JobPhase, JobView, Pilot, PilotPhase, Profile, ResizeCosts
 from malletrain.learn.advisor import JobKnowledge

@@ -8,7 +8,7 @@ from itertools import combinations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from malletrain.decide.leaf_choice import leaf_order, leaves_of, on_few_leaves
+from malletrain.decide.nodes_left import leaf_order, leaves_of, on_few_leaves
 
 
 def test_the_fullest_leaf_that_holds_all_is_first_or_else_the_widest() -> None:

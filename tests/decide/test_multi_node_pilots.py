@@ -9,20 +9,18 @@ from hypothesis import strategies as st
 
 from malletrain.decide.demand import harvested
 from malletrain.decide.multi_node_pilots import (
-    MultiNodePilots,
-    after_loss,
-    keep_whole_tasks,
-    task_groups,
-    whole_sizes,
-    with_co_allocated,
-)
-from malletrain.decide.pilot_width import (
     MOST_TIMES_ALIKE,
     WIDER_TIMES,
+    MultiNodePilots,
+    after_loss,
     growth_sizes,
+    keep_whole_tasks,
     narrowest_start,
     outgrown,
     pilot_width,
+    task_groups,
+    whole_sizes,
+    with_co_allocated,
 )
 from malletrain.decide.yielding import HarvestedNode, plan_yields
 from malletrain.domain.decision import Hole, LeaveCause, LeavePilot, RecyclePilot

@@ -8,15 +8,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from malletrain.decide.promise.controller_budget import HARMLESS_CYCLE_S, ControllerBudget, harmless_cycle_s
-from malletrain.decide.promise.main_arrivals import HourDemands, MainArrival, demands, of_hour
-from malletrain.decide.promise.promised_reserve import (
-    MainPromise,
+from malletrain.decide.queue_promise import (
+    HARMLESS_CYCLE_S,
+    ControllerBudget,
+    HourDemands,
+    MainArrival,
     YieldTimes,
+    demands,
+    harmless_cycle_s,
     lower_share,
+    of_hour,
     promised_reserve,
     reserve_curve,
 )
+from malletrain.decide.rules import MainPromise
 from malletrain.domain.decision import LeaveCause, LeavePilot
 from tests.world import RULES, World, job
 

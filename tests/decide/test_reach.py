@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from malletrain.decide.profiling import within_reach
 from malletrain.decide.rules import Rules
+from malletrain.decide.sizes import within_reach
 from malletrain.domain.job import Curve, JobPhase, JobView, MalleableJob, ResizeCosts
 from malletrain.learn.advisor import JobKnowledge
 from malletrain.learn.prior_jobs import PriorJobs

@@ -7,7 +7,6 @@ from dataclasses import replace
 
 import pytest
 
-from malletrain.decide.rules import NodeClasses
 from malletrain.domain.job import Profile
 from malletrain.domain.requirements import Requirements, has_features
 from malletrain.domain.snapshot import NodeState, SlurmJob, Snapshot
@@ -57,8 +56,8 @@ def test_features(expression: str, fits: bool) -> None:
 class Mixed(World):
     """Half of the nodes have GPUs; `asking`: by array, the first being 1, the gres that squeue shows."""
 
-    def __init__(self, gpu: int, plain: int, classes: NodeClasses = NodeClasses.MIX) -> None:
-        super().__init__(gpu + plain, replace(RULES, classes=classes))
+    def __init__(self, gpu: int, plain: int) -> None:
+        super().__init__(gpu + plain, RULES)
         for i, each in enumerate(list(self.cluster.nodes.values())):
             if i < gpu:
                 self.cluster.nodes[each.name] = replace(each, gres="gpu:4", features=("big",))
@@ -80,6 +79,11 @@ class Mixed(World):
 
     def on(self, number: int) -> set[str]:
         return {pilot.node for pilot in self.loop.views[number].staying}
+
+
+def with_memory(world: Mixed, **mib: int) -> None:
+    for name, size in mib.items():
+        world.cluster.nodes[name] = replace(world.cluster.nodes[name], memory_mib=size)
 
 
 def test_a_job_starts_only_where_its_generic_resources_are_and_the_others_get_the_rest() -> None:
@@ -111,12 +115,13 @@ def test_by_class_a_job_that_can_go_elsewhere_leaves_the_nodes_that_another_need
 
 
 def test_nodes_that_a_job_can_have_are_left_by_one_that_can_go_elsewhere() -> None:
-    world = Mixed(gpu=2, plain=2, classes=NodeClasses.OFF)
+    world = Mixed(gpu=0, plain=4)
+    with_memory(world, n0=64_000, n1=64_000, n2=32_000, n3=32_000)
     world.submit(job(1, most=2))
     for _ in range(2):
         world.tick()
     assert world.on(1) == {"n0", "n1"}
-    world.asking[2] = "gres:gpu:4"
+    world.memory[2] = 64_000
     world.submit(job(2, most=2))
     for _ in range(8):
         world.tick()
@@ -148,11 +153,6 @@ def test_a_main_job_that_asks_for_gpus_is_given_nodes_that_have_them() -> None:
     world.tick()
     world.tick()
     assert world.on(1) == {"n2", "n3"}
-
-
-def with_memory(world: Mixed, **mib: int) -> None:
-    for name, size in mib.items():
-        world.cluster.nodes[name] = replace(world.cluster.nodes[name], memory_mib=size)
 
 
 def test_no_pilot_starts_where_its_memory_is_not() -> None:

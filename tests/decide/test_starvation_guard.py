@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from malletrain.decide.demand import DecisionCache
-from malletrain.decide.entitlement.starvation_guard import starving_jobs
+from malletrain.decide.limits import starving_jobs
 from malletrain.domain.job import Curve, MalleableJob
 from malletrain.domain.snapshot import NodeState
 from malletrain.learn.advisor import JobKnowledge

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from malletrain.decide.promise.kept_promise import PromiseKept, shows_kept, with_trial_pilot
-from malletrain.decide.promise.promised_reserve import MainPromise, PromisedReserve, YieldTimes
+from malletrain.decide.queue_promise import PromisedReserve, PromiseKept, YieldTimes, shows_kept, with_trial_pilot
+from malletrain.decide.rules import MainPromise
 
 P95 = MainPromise(p95_s=2.0)
 ALL = PromisedReserve(16, "all nodes", 1.0)

@@ -170,7 +170,6 @@ def main(arguments: list[str]) -> None:
         limit = timedelta(seconds=float(os.environ["STANDIN"]))
         found = device_stand_in.carrier(limit or None)
         setattr(late_read, "runs_ahead", lambda device: True)  # noqa: B010 - for this process
-        setattr(runtime, "side_copies", device_stand_in.side_copies)  # noqa: B010 - imported there
         setattr(runtime, "find_carrier", lambda model, environ: found)  # noqa: B010 - imported there
     if "POLL" in os.environ:
         daemon_link.POLL_WAIT_S = float(os.environ["POLL"])

@@ -24,8 +24,6 @@ from malletrain.elastic.comm.gloo_group import GlooGroup
 from malletrain.elastic.comm.group import Group, Work
 from malletrain.elastic.comm.nccl import _translated
 from malletrain.elastic.errors import PeerLost
-from malletrain.elastic.state.side_copy import SideCopies
-from malletrain.elastic.state.training_state import TrainingState
 
 _dist: Any = torch.distributed
 
@@ -138,39 +136,3 @@ def carrier(beside_limit: timedelta | None = timedelta(seconds=20)) -> DeviceCar
 def load() -> None:
     """As `load_nccl`."""
     threading.Thread(target=connect(_dist.HashStore(), 0, 1, timedelta(seconds=30)).abort, daemon=True).start()
-
-
-class LateCopies:
-    """A stream that copies when it is asked for the third time whether it has, or must have: what changes before is
-    in the copies."""
-
-    pinned = False
-
-    class Event:
-        def __init__(self, into: Sequence[torch.Tensor], tensors: Sequence[torch.Tensor]) -> None:
-            self._left = list(zip(into, tensors, strict=True))
-            self._asked = 0
-            self._lock = threading.Lock()
-
-        def finish(self) -> None:
-            with self._lock:
-                while self._left:
-                    place, tensor = self._left.pop()
-                    place.copy_(tensor)
-
-        def query(self) -> bool:
-            self._asked += 1
-            if self._asked == 3:
-                self.finish()
-            with self._lock:  # the last copy may be under way in another thread
-                return not self._left
-
-    def copy(self, into: Sequence[torch.Tensor], tensors: Sequence[torch.Tensor]) -> Event:
-        return self.Event(into, tensors)
-
-    def order(self, event: Event) -> None:
-        event.finish()
-
-
-def side_copies(state: TrainingState) -> SideCopies:
-    return SideCopies(LateCopies())

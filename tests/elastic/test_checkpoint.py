@@ -6,9 +6,6 @@ import io
 import json
 import math
 import random
-import threading
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +19,7 @@ from safetensors.torch import load, load_file
 from torch import nn
 
 from malletrain.elastic.errors import ElasticError
-from malletrain.elastic.state.checkpoint_scrub import STATE_FILE, Scrubber
-from malletrain.elastic.state.checkpoint_store import CheckpointStore
+from malletrain.elastic.state.checkpoint_store import STATE_FILE, CheckpointStore
 from malletrain.elastic.state.tensor_file import read_tensors, write_tensors
 from malletrain.elastic.state.training_state import Position, TrainingState
 from tests.waiting import wait_until
@@ -239,79 +235,6 @@ def test_a_directory_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     (tmp_path / "c").write_text("a file")
     with pytest.raises(ElasticError, match=r"c/step-1: the state cannot be saved: "):
         CheckpointStore(tmp_path / "c").save(state(1))
-
-
-def _damage(path: Path) -> None:
-    content = bytearray((path / STATE_FILE).read_bytes())
-    content[-9] ^= 4
-    (path / STATE_FILE).write_bytes(content)
-
-
-def test_scrubbing_finds_what_loading_would_find(tmp_path: Path) -> None:
-    """A flip of any bit, and a cut anywhere."""
-    checkpoints = CheckpointStore(tmp_path / "c")
-    data = checkpoints.save(state(2)) / STATE_FILE
-    assert checkpoints.scrub() == []
-    sound, rng = data.read_bytes(), random.Random(2)
-    header = int.from_bytes(sound[:8], "little") + 8
-    for at in [*rng.sample(range(header), 30), *rng.sample(range(header, len(sound)), 60)]:
-        damaged = bytearray(sound)
-        damaged[at] ^= 1 << rng.randrange(8)
-        data.write_bytes(damaged if rng.random() < 0.7 else sound[:at])
-        found = checkpoints.scrub()
-        try:
-            checkpoints.load(other := state(seed=1))
-        except ElasticError:
-            assert found == [data.parent], at
-            continue
-        assert same(state(2), other)
-
-
-def test_a_damaged_checkpoint_is_removed_for_another_one_and_a_new_one_is_due(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    checkpoints = CheckpointStore(tmp_path / "c")
-    checkpoints.save(state(1))
-    newest = checkpoints.save(state(2))
-    _damage(newest)
-    assert not checkpoints.is_due()
-    assert checkpoints.scrub() == [newest]
-    assert "step-2 is damaged on its disk: the checksum of" in caplog.text
-    assert "It is removed; step 1 is there to resume from" in caplog.text
-    assert checkpoints.is_due()
-    assert [path.name for path in (tmp_path / "c").iterdir()] == ["step-1"]
-    _damage(tmp_path / "c" / "step-1")
-    assert checkpoints.scrub() == [tmp_path / "c" / "step-1"]
-    with pytest.raises(ElasticError, match="no checkpoint can be read"):  # it is kept: no job begins anew by itself
-        checkpoints.load(state())
-
-
-def test_what_is_written_beside_training_is_looked_through(tmp_path: Path) -> None:
-    checkpoints = CheckpointStore(tmp_path / "c")
-    _damage(checkpoints.save(state(1)))
-    checkpoints.save_async(state(2))
-    checkpoints.confirm()
-    wait_until(lambda: [path.name for path in (tmp_path / "c").iterdir()] == ["step-2"])
-
-
-def test_scrubbing_keeps_to_its_rate_and_ends_when_it_is_to(tmp_path: Path) -> None:
-    read, ended = [], threading.Event()
-
-    def work(paced: Callable[[int], None]) -> None:
-        try:
-            while True:
-                paced(1000)
-                read.append(time.monotonic())
-        finally:
-            ended.set()
-
-    scrubber = Scrubber(work, bytes_per_s=100_000.0)
-    begun = time.monotonic()
-    scrubber.begin()
-    wait_until(lambda: len(read) >= 10)
-    assert read[9] - begun >= 0.099
-    scrubber.end()
-    assert ended.wait(60)
 
 
 def test_a_value_that_the_state_cannot_keep_is_named_by_object_and_key() -> None:

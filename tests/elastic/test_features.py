@@ -1,4 +1,4 @@
-"""What a session offers beyond plain steps, in real processes: balance, checkpoints, hand-over, errors."""
+"""What a session offers beyond plain steps, in real processes: paces, checkpoints, hand-over, errors."""
 
 from __future__ import annotations
 
@@ -41,9 +41,9 @@ def test_when_all_are_killed_at_once_the_last_checkpoint_is_taken_up(tmp_path: P
     assert_equal(torch.load(tmp_path / "final.pt"), static("--epochs", EPOCHS), 1e-12)
 
 
-def test_a_slow_worker_gets_less_and_the_result_is_the_same(tmp_path: Path, static: Static) -> None:
+def test_a_slow_worker_is_noticed_and_the_result_is_the_same(tmp_path: Path, static: Static) -> None:
     epochs = "5"
-    given = ["--epochs", epochs, "--balance", "--batch", "60"]
+    given = ["--epochs", epochs, "--batch", "60"]
     with running(tmp_path) as (daemon, pod):
         for task in range(3):
             slow = {"SLOW_BY": "0.003" if task == 1 else "0.0005"}
@@ -59,9 +59,6 @@ def test_a_slow_worker_gets_less_and_the_result_is_the_same(tmp_path: Path, stat
         assert daemon.told(EventKind.SAMPLES)[-1]["memory_bytes"] > 1e8
         assert set(daemon.told(EventKind.SAMPLES)[-1]["parts"]) == {"data", "compute", "sync"}
     lines = [line for line in diary(tmp_path) if "step" in line]
-    late = [line for line in lines if line["step"] > 60]
-    share = {task: sum(len(line["indices"]) for line in late if line["task"] == task) for task in "012"}
-    assert share["1"] < 0.6 * share["0"]
     assert_every_sample_once(lines, int(epochs))
     assert_equal(torch.load(tmp_path / "final.pt"), static("--epochs", epochs, "--batch", "60"), 1e-12)
 

@@ -37,7 +37,7 @@ class Newcomer(Calm):
     def __init__(self, state: TrainingState) -> None:
         self.state = state
         self.worker, self.host, self.local_rank, self.local_leader = ME, "127.0.0.1", LocalRank(), None
-        self.ending, self.by_device = "", False
+        self.ending = ""
         self.committer = StepCommitter(self)
         self.pending_groups = PendingGroups(lambda generation, reason: None)
         self.link = Told(cast(LinkHandler, self))
@@ -60,7 +60,7 @@ class Newcomer(Calm):
         self.faults.append((generation, how, detail))
         self.link.plan = messages.Plan(5, SEATS)
 
-    def allocate(self, plan: messages.Plan) -> None: ...
+    def compare(self, plan: messages.Plan) -> None: ...
 
     def recover(self, plan: messages.Plan, group: Group) -> frozenset[int]:
         self.state.has_state = True

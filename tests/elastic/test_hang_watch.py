@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 import logging
+import os
+import subprocess
+import sys
 import threading
 from pathlib import Path
 
 import pytest
 
+from malletrain.elastic import WELCOME_FD
 from malletrain.elastic.launch.hang_watch import HangWatch, place_of
+from malletrain.elastic.launch.own_check.check_beside import CheckBeside
+from malletrain.wire.messages import Message, Stuck
 from tests.waiting import wait_until
+
+ROOT = Path(__file__).parents[2]
 
 SCRIPT = """
 def loads(go):
@@ -19,6 +27,29 @@ def trains(watch, go):
     watch.start()
     loads(go)
 """
+
+HANGS_BEFORE = """
+import time
+from malletrain.elastic.launch import hang_watch
+hang_watch.watch_for_session(0.05, 0.02)
+
+def prepares(end):
+    while time.monotonic() < end:
+        time.sleep(0.1)
+prepares(time.monotonic() + 2.0)
+hang_watch.session_made()
+time.sleep(1.0)
+"""
+
+
+class Hears:
+    """A launcher's connection to the daemon."""
+
+    def __init__(self) -> None:
+        self.said: list[Message] = []
+
+    def report(self, said: list[Message]) -> None:
+        self.said += said
 
 
 def test_a_rank_that_does_not_come_names_its_line_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -36,6 +67,30 @@ def test_a_rank_that_does_not_come_names_its_line_once(tmp_path: Path, caplog: p
         thread.join()
     said = "rank1 (node7) has made no step for 0 s: it is at train.py:3 in loads: `go.wait(60)`; whoever else"
     assert [each.partition(" trains")[0] for each in caplog.messages] == [said]
+
+
+def test_where_a_script_hangs_before_its_session_is_said_until_it_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a process of its own, as a pilot starts it: its launcher hears of it."""
+    path = tmp_path / "train.py"
+    path.write_text(HANGS_BEFORE)
+    beside = CheckBeside(heard := Hears())  # type: ignore[arg-type]
+    beside.start()
+    environ = os.environ | beside.variables | {"PYTHONPATH": str(ROOT)}
+    with subprocess.Popen([sys.executable, str(path)], env=environ, stderr=subprocess.PIPE, text=True) as process:
+        wait_until(lambda: len(heard.said) == 2, 60, "what it says")
+        _, said = process.communicate(timeout=60)
+    assert heard.said == [Stuck("train.py:8 in prepares: `time.sleep(0.1)`"), Stuck("")]
+    assert "a worker without a session has made no step for 0 s: it is at train.py:8" in said
+    beside.stop()
+
+
+def test_a_pilots_process_is_watched_from_its_first_import_of_elastic_on() -> None:
+    names = "import malletrain.elastic, threading; print([each.name for each in threading.enumerate()])"
+    for environ, watched in (({WELCOME_FD: "-1"}, True), ({}, False)):
+        said = subprocess.check_output([sys.executable, "-c", names], env=os.environ | environ, text=True)
+        assert ("malletrain-hang" in said) is watched
 
 
 def test_steps_are_no_hang(caplog: pytest.LogCaptureFixture) -> None:

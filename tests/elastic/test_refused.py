@@ -146,6 +146,22 @@ def test_a_batch_follows_the_scripts_order() -> None:
     assert [sampler.share(0, 4, rank, 2).indices for rank in (0, 1)] == [[3, 2], [1, 0]]
 
 
+@pytest.mark.parametrize("closure", [None, lambda: torch.zeros(())], ids=["plain", "closure"])
+def test_a_step_that_is_refused_has_changed_nothing(closure: Any) -> None:
+    """What a failing worker saves of its state would hold it; with a closure, gradients are made in the step."""
+    model = nn.Linear(3, 2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    session = elastic.Session(model, optimizer, TensorDataset(torch.ones(8, 3)), batch_size=4)
+    before = model.weight.detach().clone()
+    with pytest.raises(elastic.ElasticError, match=r"optimizer.step\(\) comes before this step's backward\(\)"):
+        for _ in session.epochs(1):
+            for _ in session.batches():
+                with session.step():
+                    model.weight.grad = torch.ones_like(model.weight)
+                    optimizer.step(closure)
+    assert torch.equal(model.weight, before) is (closure is None)
+
+
 @pytest.mark.parametrize("must_be_finite", [True, False])
 def test_sparse_gradients_are_refused_before_a_second_worker_joins(must_be_finite: bool) -> None:
     model = nn.Sequential(nn.Embedding(8, 4, sparse=True), nn.Linear(4, 3))

@@ -1,13 +1,11 @@
-"""A worker's start: the GPU's context beside imports, compiled code of another pilot, and the stages it tells."""
+"""A worker's start: compiled code of another pilot, and the stages it tells."""
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import os
-import tarfile
-import time
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -15,10 +13,12 @@ import torch
 from malletrain.cli.profile import lines
 from malletrain.domain.event import EventKind
 from malletrain.elastic.comm.carrier import DeviceCarrier
-from malletrain.elastic.launch import early_cuda
-from malletrain.elastic.launch.compile_cache import CACHE_VARIABLE, SHARED_VARIABLE, code_key
-from malletrain.elastic.launch.compiled_code import CompiledCode
-from malletrain.elastic.launch.early_cuda import EarlyContext
+from malletrain.elastic.launch.job_folder import (
+    CACHE_VARIABLE,
+    COMPILED_VARIABLE,
+    compile_cache_environment,
+    leave_compiled,
+)
 from malletrain.elastic.launch.start_stages import StartStages
 from malletrain.wire.rows import ProfileRow
 from tests.elastic.coordinator import running
@@ -27,89 +27,6 @@ from tests.waiting import wait_until
 from tests.world import data_of
 
 COMPILED = str(Path(__file__).parents[1] / "elastic_more" / "train_compiled.py")
-
-
-class Driver:
-    """CUDA's driver with `count` GPUs; `fails` names the call that does not succeed."""
-
-    def __init__(self, count: int, fails: str = "") -> None:
-        self.count, self.fails = count, fails
-        self.retained: list[int] = []
-
-    def __call__(self, name: str) -> Driver:
-        return self
-
-    def __getattr__(self, name: str) -> Any:
-        def call(*arguments: Any) -> int:
-            if name == self.fails:
-                return 100
-            if name == "cuDeviceGetCount":
-                arguments[0]._obj.value = self.count
-            elif name == "cuDeviceGet":
-                arguments[0]._obj.value = arguments[1]
-            elif name == "cuDevicePrimaryCtxRetain":
-                self.retained.append(arguments[1].value)
-            return 0
-
-        return call
-
-
-@pytest.mark.parametrize(
-    ("place", "count", "made"),
-    [
-        (None, 1, [0]),
-        (None, 4, []),
-        (2, 4, [2]),
-        (2, 1, [0]),  # bound to one by Slurm
-        (4, 4, []),
-        (None, 0, []),
-    ],
-)
-def test_a_context_is_made_where_the_gpu_is_certain(place: int | None, count: int, made: list[int]) -> None:
-    driver = Driver(count)
-    context = EarlyContext(place, driver)
-    context.thread.join(90.0)
-    assert driver.retained == made
-    assert (context.seconds is not None) == bool(made)
-
-
-@pytest.mark.parametrize("fails", ["cuInit", "cuDeviceGetCount", "cuDeviceGet", "cuDevicePrimaryCtxRetain"])
-def test_a_driver_that_fails_is_left_to_torch(fails: str) -> None:
-    context = EarlyContext(0, Driver(1, fails))
-    context.thread.join(90.0)
-    assert context.seconds is None
-
-
-def test_a_machine_without_a_driver_has_no_context() -> None:
-    def missing(name: str) -> Any:
-        raise OSError(f"{name}: cannot open shared object file")
-
-    context = EarlyContext(0, missing)
-    context.thread.join(90.0)
-    assert context.seconds is None
-
-
-@pytest.fixture
-def fresh(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(early_cuda, "_made", None)
-    return  # type: ignore[return-value]  # nothing to undo
-
-
-@pytest.mark.usefixtures("fresh")
-def test_a_context_is_begun_once_and_for_the_local_rank() -> None:
-    driver = Driver(4)
-    first = early_cuda.begin({"LOCAL_RANK": "3", "LOCAL_WORLD_SIZE": "4"}, driver)
-    assert first is not None
-    assert early_cuda.begin({}, driver) is first
-    first.thread.join(90.0)
-    assert driver.retained == [3]
-    assert early_cuda.seconds() == first.seconds
-
-
-@pytest.mark.usefixtures("fresh")
-def test_a_script_can_keep_the_context_for_itself() -> None:
-    assert early_cuda.begin({"MALLETRAIN_EARLY_CUDA": "0"}, Driver(1)) is None
-    assert early_cuda.seconds() is None
 
 
 # --- Stages -------------------------------------------------------------------------------------------------------
@@ -121,12 +38,12 @@ def test_loading_nccl_and_compiling_are_stages_of_their_own(caplog: pytest.LogCa
     with stages.warming():
         compiled = torch.compile(torch.nn.Linear(2, 2), backend="aot_eager")
         compiled(torch.ones(1, 2)).sum().backward()
-    wait_until(lambda: "nccl" in stages.finished({}), 90, "what runs beside is over")
+    wait_until(lambda: "nccl" in stages.finished(), 90, "what runs beside is over")
     with caplog.at_level("INFO"):
-        told = stages.finished({"import": 1.0, "all": 3.0})
+        told = stages.finished()
     assert told.keys() == {"build", "warm_up", "compile", "nccl", "import", "all"}
-    assert told["compile"] == stages.compile_s > 0.0
-    assert "import 1.00 s" in caplog.text
+    assert told["compile"] > 0.0
+    assert f"import {told['import']:.2f} s" in caplog.text
 
 
 def test_nccl_that_cannot_be_loaded_ahead_is_no_fault_yet(caplog: pytest.LogCaptureFixture) -> None:
@@ -137,7 +54,7 @@ def test_nccl_that_cannot_be_loaded_ahead_is_no_fault_yet(caplog: pytest.LogCapt
     with caplog.at_level("INFO"):
         stages.load_beside(load)
         wait_until(lambda: "no network" in caplog.text, 90, "it is logged")
-    assert "nccl" not in stages.finished({})
+    assert "nccl" not in stages.finished()
 
 
 def test_a_carrier_loads_nothing_by_default() -> None:
@@ -157,103 +74,52 @@ def test_a_worker_tells_its_stages(tmp_path: Path) -> None:
 # --- Compiled code ------------------------------------------------------------------------------------------------
 
 
-def pilot(home: Path, node: str, settled_s: float = 0.0) -> tuple[Path, CompiledCode]:
-    cache = home / node / "0123456789abcdef"
-    cache.mkdir(parents=True, mode=0o700)
-    return cache, CompiledCode(cache, home / "job", settled_s)
+@pytest.fixture
+def pilot(tmp_path: Path) -> dict[str, str]:
+    return {"MALLETRAIN_URL": "u", "MALLETRAIN_JOB": "7", "SLURM_SUBMIT_DIR": str(tmp_path)}
 
 
-def test_what_one_node_has_compiled_is_there_on_another(tmp_path: Path) -> None:
-    first, shares = pilot(tmp_path, "a")
-    (first / "xy").mkdir()
-    (first / "xy" / "kernel.so").write_bytes(b"code")
-    (first / "xy" / "kernel.so").chmod(0o700)
-    (first / "xy" / "kernel.lock").touch()
-    assert shares.fetch() == 0, "nothing is shared yet"
-    assert shares.share()
-    assert not shares.share(), "once is enough"
-    second, takes = pilot(tmp_path, "b")
-    (second / "own").write_bytes(b"own")
-    assert takes.fetch() == 1
-    assert (second / "xy" / "kernel.so").read_bytes() == b"code"
-    assert os.access(second / "xy" / "kernel.so", os.X_OK)
-    assert not (second / "xy" / "kernel.lock").exists()
-    assert takes.fetch() == 0, "another process of the node has unpacked it"
-    assert [path.name for path in (tmp_path / "job").iterdir()] == [shares.name], "no draft is left"
-
-
-def test_files_that_are_being_written_are_not_shared(tmp_path: Path) -> None:
-    cache, code = pilot(tmp_path, "a", settled_s=0.2)
-    (cache / "old").touch()
-    os.utime(cache / "old", (1.0, 1.0))
-    (cache / "new").touch()
-    os.utime(cache / "new", (time.time() + 60.0,) * 2)
-    assert code.share()
-    with tarfile.open(tmp_path / "job" / code.name) as archive:
-        assert archive.getnames() == ["old"]
-
-
-def test_nothing_is_taken_from_outside_the_cache_or_of_others(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+def test_where_files_cannot_be_locked_a_pilot_compiles_for_itself(
+    pilot: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    cache, code = pilot(tmp_path, "a")
-    (tmp_path / "evil").write_text("evil")
-    (tmp_path / "job").mkdir(mode=0o700)
-    with tarfile.open(tmp_path / "job" / code.name, "w") as archive:
-        archive.add(tmp_path / "evil", arcname="../evil-too")
-    (tmp_path / "job" / code.name).chmod(0o600)
-    assert code.fetch() == 0
-    assert "is no file below the cache" in caplog.text
-    assert not (tmp_path / "a" / "evil-too").exists()
-    (tmp_path / "job").chmod(0o777)
-    assert code.fetch() == 0
-    assert "other users can write" in caplog.text
-    assert not code.share()
-    assert sorted(path.name for path in cache.iterdir()) == [".malletrain-lock"]
+    def refuse(*_: object) -> None:
+        raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
+
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    own = Path(compile_cache_environment(pilot)[CACHE_VARIABLE])
+    assert tmp_path not in own.parents
+    leave_compiled({COMPILED_VARIABLE: str(own)}, is_over=False)
+    assert not own.exists()
+    assert own.parent.exists()
 
 
-def test_an_archive_that_is_cut_off_spoils_nothing(tmp_path: Path) -> None:
-    cache, code = pilot(tmp_path, "a")
-    (cache / "kernel").write_bytes(bytes(100_000))
-    assert code.share()
-    shared = tmp_path / "job" / code.name
-    shared.write_bytes(shared.read_bytes()[:50_000])
-    second, takes = pilot(tmp_path, "b")
-    assert takes.fetch() == 0
-    assert not (second / "kernel").exists()
-
-
-def test_jobs_of_one_script_share_a_cache(tmp_path: Path) -> None:
-    def key(text: str) -> str:
-        (tmp_path / "script").write_text(text)
-        return code_key({"MALLETRAIN_BATCH_SCRIPT": str(tmp_path / "script")})
-
-    first = key("#!/bin/bash\n# for malleable job 3.\n# The script as submitted:\npython train.py\n")
-    assert first == key("#!/bin/bash\n# for malleable job 4.\n# The script as submitted:\npython train.py\n")
-    assert first != key("#!/bin/bash\n# for malleable job 4.\n# The script as submitted:\npython other.py\n")
-    assert len(code_key({"MALLETRAIN_BATCH_SCRIPT": "/nowhere"})) == 16
+def test_what_is_compiled_stays_until_the_job_is_over(pilot: dict[str, str], tmp_path: Path) -> None:
+    given = compile_cache_environment(pilot)
+    kernel = Path(given[CACHE_VARIABLE]) / "xy" / "kernel.so"
+    kernel.parent.mkdir()
+    kernel.touch()
+    leave_compiled(given, is_over=False)
+    assert kernel.exists()
+    assert compile_cache_environment(pilot) == given
+    leave_compiled(given, is_over=True)
+    assert not (tmp_path / ".malletrain" / "7").exists()
+    leave_compiled(given, is_over=True)
+    leave_compiled({}, is_over=True)
 
 
 @pytest.mark.nightly
 def test_a_pilot_on_another_node_need_not_compile(tmp_path: Path) -> None:
     """Torch's compiler for CPUs, of which the C++ compiler takes most."""
     compiled = []
-    for node in ("a", "b"):
-        cache = tmp_path / node / "0123456789abcdef"
-        cache.mkdir(parents=True, mode=0o700)
+    for _ in range(2):
         with running(tmp_path) as (daemon, pod):
             for name in ("start-0", "go"):
                 (tmp_path / name).touch()
-            kept = {CACHE_VARIABLE: str(cache), SHARED_VARIABLE: str(cache)}
-            more = {"MALLETRAIN_CHECKPOINT_DIR": str(tmp_path / "kept")}
-            pod.spawn(daemon.url, 0, [COMPILED, "inductor"], 0, **kept, **more)
+            pod.spawn(daemon.url, 0, [COMPILED, "inductor"], 0, **{CACHE_VARIABLE: str(tmp_path / "compiled")})
             assert pod.wait(0, 300) == 0
             stages = data_of(daemon.seen(EventKind.WORKER_WARM)[0])["stages"]
         assert isinstance(stages, dict)
         compiled.append(float(str(stages["compile"])))
-        if node == "a":  # the training's end has removed the copy, as it removes checkpoints
-            assert not (tmp_path / "kept").exists()
-            CompiledCode(cache, tmp_path / "kept", 0.0).share()
     assert compiled[1] < 0.5 * compiled[0], compiled
 
 

@@ -34,17 +34,6 @@ class Digits(Dataset[tuple[torch.Tensor, torch.Tensor, int]]):
         return self.x[index], self.y[index], index
 
 
-class Half:
-    """A communication hook: every second element, the others at every second step."""
-
-    def compress(self, gradients: torch.Tensor, step: int, bucket: int) -> torch.Tensor:
-        return gradients[(step + bucket) % 2 :: 2].clone()
-
-    def decompress(self, total: torch.Tensor, gradients: torch.Tensor, step: int, bucket: int) -> None:
-        gradients.zero_()
-        gradients[(step + bucket) % 2 :: 2] = 2.0 * total
-
-
 def shard(model: nn.Sequential, device: str) -> None:
     """Over the processes that were started together on this node."""
     from torch.distributed.device_mesh import init_device_mesh
@@ -76,7 +65,6 @@ def main() -> None:
     parser.add_argument("--width", type=int, default=32)
     parser.add_argument("--shards", type=int, default=0, help="BatchNorm and dropout, by so many virtual shards")
     parser.add_argument("--clip", action="store_true", help="accumulate over two parts, clip")
-    parser.add_argument("--balance", action="store_true", help="shares by speed; SLOW_BY seconds slower a sample")
     parser.add_argument("--raise-after", type=int, default=-1, help="outside the step that follows this one")
     parser.add_argument("--raise-loaded", type=int, default=-1, help="between a batch and its step")
     parser.add_argument("--raise-before", action="store_true", help="once the session is made")
@@ -93,7 +81,6 @@ def main() -> None:
     parser.add_argument("--report", action="store_true", help="the number of each step")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--sum-bfloat16", action="store_true", help="gradients")
-    parser.add_argument("--half", action="store_true", help="sum every second element, others at every second step")
     parser.add_argument("--wait-for", type=int, default=0, help="begin with so many workers")
     options = parser.parse_args()
     torch.manual_seed(options.seed)
@@ -127,8 +114,8 @@ def main() -> None:
     s = elastic.Session(
         model, optimizer, dataset, batch_size=options.batch, virtual_shards=options.shards or None, seed=options.seed,
         options=elastic.Options(
-            balance=options.balance, checkpoint_s=options.checkpoint_s, world=world, loaders=options.loaders,
-            comm_hook=Half() if options.half else None, sum_dtype=torch.bfloat16 if options.sum_bfloat16 else None,
+            checkpoint_s=options.checkpoint_s, world=world, loaders=options.loaders,
+            sum_dtype=torch.bfloat16 if options.sum_bfloat16 else None,
             when_main=lambda: (home / "mains").open("a").write(f"{me}\n"),
         ),
     )  # fmt: skip

@@ -182,25 +182,18 @@ def test_random_schedules_equal_a_static_run(tmp_path: Path, alone: State, seed:
 
 
 START = """
-import sys, time
-from malletrain.elastic.launch.early_cuda import EarlyContext
-context = EarlyContext(0)
+import time
 import torch
 from malletrain.elastic.comm.nccl import load_nccl
-context.thread.join(60.0)
-began = time.monotonic()
-torch.ones(1, device="cuda:0").sum().item()
-used = time.monotonic() - began
 load_nccl(torch.device("cuda:0"))
 began = time.monotonic()
 load_nccl(torch.device("cuda:0"))
-print(f"context {context.seconds:.2f} s, first use after it {used:.2f} s, a second communicator "
-      f"{time.monotonic() - began:.2f} s", flush=True)
+print(f"a second communicator {time.monotonic() - began:.2f} s", flush=True)
 """
 
 
 @pytest.mark.skipif(DEVICE == "cpu", reason="needs a GPU")
-def test_the_context_and_nccl_are_loaded_beside_the_imports() -> None:
+def test_nccl_is_loaded_ahead() -> None:
     done = subprocess.run(
         [sys.executable, "-c", START],
         env=outside_slurm(**environment_of(0)),
@@ -210,5 +203,4 @@ def test_the_context_and_nccl_are_loaded_beside_the_imports() -> None:
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    assert "context 0." in done.stdout or "context 1." in done.stdout, done.stdout
     print(done.stdout)

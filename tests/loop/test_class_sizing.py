@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from malletrain.decide.demand import least_on
-from malletrain.decide.rules import NodeClasses, Rules
+from malletrain.decide.rules import Rules
 from malletrain.domain.event import EventKind, JsonValue
 from malletrain.domain.job import Curve, Profile, ThroughputSample
 from malletrain.domain.snapshot import Node, NodeState
@@ -104,26 +104,6 @@ def test_each_class_goes_to_the_job_that_gains_most_by_it() -> None:
     for _ in range(30):
         training.tick()
     assert (training.counts(1), training.counts(2)) == ({NEW: 4}, {OLD: 4})
-
-
-def test_by_count_the_classes_are_mixed_and_the_slowest_gates() -> None:
-    """What came of it before: the same jobs with `sizing.classes = "off"`."""
-    rates = {}
-    for classes in NodeClasses:
-        world = world_of(3, 5, replace(PLAIN, classes=classes))
-        jobs = {1: {NEW: 400.0, OLD: 100.0}, 2: {NEW: 110.0, OLD: 100.0}}
-        for number, name in ((1, "convnet"), (2, "recommender")):
-            world.submit(replace(job(number, most=4), name=name), tasks=40)
-        training = Training(world, jobs, shape)
-        for number in jobs:
-            for kind in (OLD, NEW):
-                shown(training, number, kind)
-        for _ in range(30):
-            training.tick()
-        rates[classes] = sum(training.rate(j) / jobs[j][OLD] for j in jobs)
-        if classes is NodeClasses.ONE:
-            assert all(len(training.counts(j)) <= 1 for j in jobs)
-    assert rates[NodeClasses.MIX] >= rates[NodeClasses.ONE] > 1.5 * rates[NodeClasses.OFF]
 
 
 def test_pilots_move_to_the_class_of_the_plan_and_stay_there() -> None:
@@ -223,16 +203,6 @@ def test_worlds_that_span_classes_count_where_no_job_was_measured_on_both() -> N
         for kind, level in (("new", 500.0), ("old", 100.0)) for n in (1, 2, 4) for _ in range(3)
     ])  # fmt: skip
     assert class_speeds([measured], [{"new": 400.0, "old": 100.0}])["new", "old"] == pytest.approx(5.0, rel=0.02)
-
-
-def test_a_job_has_its_fewest_nodes_of_each_class() -> None:
-    """Four of the old nodes or one of the new: with three old ones and a new one it trains on the new one alone."""
-    world = world_of(1, 3, replace(PLAIN, classes=NodeClasses.ONE))
-    world.submit(replace(job(1, most=8), class_min=(("v100", 4),)), tasks=60)
-    training = Training(world, {1: {NEW: 100.0, OLD: 100.0}}, shape)
-    for _ in range(10):
-        training.tick()
-    assert training.counts(1) == {NEW: 1}
 
 
 def test_fewest_nodes_count_where_all_nodes_are_of_the_class() -> None:

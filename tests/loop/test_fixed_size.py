@@ -8,13 +8,13 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from malletrain.decide.entitlement.fixed_size import size_kept, terms_of
+from malletrain.decide.limits import size_kept, terms_of
 from malletrain.domain.event import Event, EventKind, ScriptChecked
 from malletrain.domain.job import Elastic, ScriptCheck, ScriptVerdict
 from malletrain.loop.ledger import Ledger
 from malletrain.loop.membership.admission import Claim, admit
 from malletrain.loop.membership.next_world import JobTerms, WorkerCandidate, next_world
-from malletrain.wire.messages import CheckDone, Exited, Seat
+from malletrain.wire.messages import CheckDone, Exited, Failed, Seat
 from tests.loop.stage import A, B, C, D, Stage
 from tests.world import World, data_of, job, main_job
 
@@ -185,3 +185,49 @@ def test_a_worker_is_admitted_on_these_terms_and_its_owner_reads_why() -> None:
     anew = Ledger()
     anew.apply(world.journal.events)
     assert anew.views() == world.loop.views
+
+
+def fails(stage: Stage, task: int, said: str = "") -> None:
+    worker = stage.warm(task)
+    stage.members.report(worker, Failed(0, said or f"{worker}: RuntimeError: no device {task} (train.py:12)"))
+
+
+def test_a_job_whose_newcomers_fail_alike_takes_no_more_nodes(three: Stage) -> None:
+    fails(three, 3)
+    fails(three, 4)
+    assert three.seen(EventKind.SCRIPT_CHECKED) == []
+    fails(three, 5)
+    (event,) = three.seen(EventKind.SCRIPT_CHECKED)
+    found = data_of(event)
+    assert (found["verdict"], found["nodes"]) == ("different", 3)
+    assert found["text"] == "3 newcomers in a row failed alike: RuntimeError: no device 5 (train.py:12)"
+    assert three.members.job(1).terms.fixed  # type: ignore[union-attr]
+    fails(three, 6)
+    assert len(three.seen(EventKind.SCRIPT_CHECKED)) == 1
+
+
+def test_newcomers_that_are_never_warm_fail_alike(three: Stage) -> None:
+    limit = three.members.settings.warm_up_s
+    for task in (3, 4, 5):
+        worker = three.hello(task)
+        for _ in range(20):
+            for name in (A, B, C, worker):
+                three.members.heard(name)
+            three.pass_time(limit / 19)
+    assert three.seen(EventKind.SCRIPT_CHECKED)
+
+
+def test_failures_of_other_kinds_or_with_a_join_between_are_no_row(three: Stage) -> None:
+    fails(three, 3)
+    fails(three, 4)
+    fails(three, 5, "9_5.0: OSError: no such file")
+    fails(three, 6)
+    fails(three, 7)
+    joined = three.warm(8)
+    three.pass_time(1.0)
+    three.obey(A, B, C, joined)
+    assert joined in three.world()
+    for _ in range(2):
+        three.pass_time(40.0)
+    fails(three, 9)
+    assert three.seen(EventKind.SCRIPT_CHECKED) == []

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from malletrain.decide.promise.promised_reserve import MainPromise
-from malletrain.decide.rules import Rules
+from malletrain.decide.rules import MainPromise, Rules
 from malletrain.domain.event import Event, EventKind, JsonValue
 from malletrain.domain.snapshot import BackfillPlan, NodeState, Snapshot
 from malletrain.loop.ledger import Ledger

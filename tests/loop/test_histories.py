@@ -8,7 +8,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from malletrain.decide.entitlement.limits import SiteLimit
+from malletrain.decide.rules import SiteLimit
 from malletrain.domain.decision import StartPilot
 from malletrain.domain.job import Curve, MalleableJob
 from malletrain.domain.snapshot import LEAVE_STATES, NodeState, SlurmJob
@@ -29,7 +29,6 @@ def site(seed: int) -> World:
         SITE,
         objective=Objective(random.choice(["throughput", "jct", "srpt", "fair"])),
         limits=(SiteLimit("cap", accounts=frozenset({"a"}), most_nodes=int(random.integers(2, 8))),),
-        max_resizes=int(random.integers(1, 4)) if random.random() < 0.5 else None,
         user_share=float(random.choice([0.5, 1.0])),
         keep_idle=int(random.integers(0, 2)),
     )

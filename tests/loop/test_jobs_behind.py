@@ -9,11 +9,10 @@ import pytest
 from malletrain.api.visibility import Visibility
 from malletrain.daemon.views.explain import explain
 from malletrain.daemon.views.promise_view import delay_row
-from malletrain.decide.promise.main_job_delay import DelayCause, MainJobDelay
 from malletrain.domain.event import Event, EventKind, JsonValue, MainJobMet
 from malletrain.domain.snapshot import SlurmJob, Snapshot
 from malletrain.loop.tick import Loop
-from malletrain.loop.trackers.jobs_behind import JobsBehind
+from malletrain.loop.trackers.main_jobs import DelayCause, JobsBehind, MainJobDelay
 from malletrain.loop.trackers.main_promise import PromiseTracker
 from tests.world import RULES, START, World, event_of, job, main_job
 

@@ -17,7 +17,7 @@ from malletrain.domain.event import (
     PoolCounted,
 )
 from malletrain.domain.snapshot import EndedJobs, SlurmJob, SlurmState, Snapshot
-from malletrain.loop.trackers.main_jobs_met import AFTER_S, MAX_ASK_INTERVAL_S, MainJobsMet
+from malletrain.loop.trackers.main_jobs import AFTER_S, MAX_ASK_INTERVAL_S, MainJobsMet
 
 NOW = 1_700_000_000.0
 

@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from malletrain.decide.promise.kept_promise import PromiseKept, next_step, why_broken
-from malletrain.decide.promise.main_job_delay import DelayCause
-from malletrain.decide.promise.promised_reserve import MainPromise
+from malletrain.decide.queue_promise import PromiseKept, next_step, why_broken
+from malletrain.decide.rules import MainPromise
 from malletrain.domain.event import EventKind, JsonValue
 from malletrain.domain.snapshot import BackfillPlan, NodeState, Snapshot
 from malletrain.loop.tick import Loop
+from malletrain.loop.trackers.main_jobs import DelayCause
 from malletrain.loop.trackers.main_promise import PromiseTracker, thinned
 from tests.world import RULES, START, World, event_of, job, main_job, node
 

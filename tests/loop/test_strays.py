@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from malletrain.decide.strays import find_strays
+from malletrain.decide.reconcile import find_strays
 from malletrain.domain.decision import LeaveCause, LeavePilot, Outcome, StartPilot, Stray
 from malletrain.domain.errors import ClusterUnavailable
 from malletrain.domain.event import ActionIntent, EventKind, PoolCounted, StraysTakenBack

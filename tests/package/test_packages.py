@@ -16,9 +16,9 @@ from scripts.package.clean_root import CleanRoot
 from scripts.package.first_job import (
     PAGES,
     ROLES,
-    commands_in_transcript,
     commands_of,
     follow,
+    mark_of,
     minutes_in_transcript,
 )
 
@@ -95,7 +95,7 @@ def test_the_rpm_specification_names_every_file(staged: Path) -> None:
 @pytest.mark.parametrize("role", ROLES)
 def test_the_transcript_is_of_the_quick_start_as_it_is(role: str) -> None:
     text = (PAGES / f"transcript-{role}.md").read_text()
-    assert commands_in_transcript(text) == commands_of(PAGES / f"{role}.md"), (
+    assert mark_of(commands_of(PAGES / f"{role}.md")) in text, (
         "make it anew: python3 -m scripts.package.first_job --write"
     )
     assert minutes_in_transcript(text) < ROLES[role][1]

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from malletrain.decide.entitlement.budgets import AccountBudget, Period
+from malletrain.decide.rules import AccountBudget, Period
 from malletrain.domain.errors import InvalidInput
 from malletrain.domain.job import Curve, ResizeCosts
 from malletrain.replay.inputs.account_budgets import parse_budget

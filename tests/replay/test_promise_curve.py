@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from malletrain.cli.replay import replay as command
-from malletrain.decide.promise.promised_reserve import MainPromise
+from malletrain.decide.rules import MainPromise
 from malletrain.domain.errors import InvalidInput
 from malletrain.replay.cluster_trace import Window, cluster_trace
 from malletrain.replay.scoring.main_delay import Reaction

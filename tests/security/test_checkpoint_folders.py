@@ -6,7 +6,6 @@ import io
 import os
 import pickle
 import stat
-import tempfile
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -19,12 +18,11 @@ from torch import nn
 
 from malletrain.domain.errors import InvalidInput
 from malletrain.elastic.errors import ElasticError
-from malletrain.elastic.launch.compile_cache import CACHE_VARIABLE, compile_cache_environment
+from malletrain.elastic.launch.job_folder import CACHE_VARIABLE, compile_cache_environment
 from malletrain.elastic.link.standalone_record import StandaloneRecord
 from malletrain.elastic.private_folder import PrivateFolder
 from malletrain.elastic.state import checkpoint_store
-from malletrain.elastic.state.checkpoint_scrub import SKELETON, STATE_FILE
-from malletrain.elastic.state.checkpoint_store import CheckpointStore
+from malletrain.elastic.state.checkpoint_store import SKELETON, STATE_FILE, CheckpointStore
 from malletrain.elastic.state.tensor_file import write_tensors
 from malletrain.elastic.state.training_state import Position, TrainingState
 from malletrain.study.storage import open_storage
@@ -63,19 +61,12 @@ def test_a_poisoned_checkpoint_of_an_earlier_release_is_not_run(tmp_path: Path, 
     checkpoint = tmp_path / "c" / "step-5"
     checkpoint.mkdir(parents=True, mode=0o700)
     (checkpoint / ".metadata").write_bytes(pickle.dumps(Poison(mark)))
-    with pytest.raises(ElasticError, match="of an earlier release of malletrain, in a format"):
+    with pytest.raises(ElasticError, match="no checkpoint can be read"):
         CheckpointStore(tmp_path / "c").load(state())
     assert not mark.exists()
     with pytest.raises(Exception):  # noqa: B017 - to know that the poison works
         _dcp.FileSystemReader(checkpoint).read_metadata().state_dict_metadata.keys()
     assert mark.exists()
-
-
-def test_an_honest_checkpoint_of_an_earlier_release_is_named(tmp_path: Path) -> None:
-    (tmp_path / "c").mkdir(mode=0o700)
-    _dcp.save({"a": torch.ones(3)}, checkpoint_id=tmp_path / "c" / "step-5", no_dist=True)
-    with pytest.raises(ElasticError, match=r"step-5: it is of an earlier release"):
-        CheckpointStore(tmp_path / "c").load(state())
 
 
 @pytest.mark.parametrize("how", ["plain", "zipped"])
@@ -88,7 +79,7 @@ def test_a_poisoned_skeleton_is_not_run(tmp_path: Path, mark: Path, how: str) ->
             file.writestr("archive/version", "3\n")
         poison = packed.getvalue()
     kept = CheckpointStore(tmp_path / "c").save(state())
-    content, texts = checkpoint_store._content(state(), copied=True)
+    content, texts = checkpoint_store._content(state())
     content[SKELETON] = torch.frombuffer(bytearray(poison), dtype=torch.uint8)
     with (kept / STATE_FILE).open("wb") as out:
         write_tensors(out, content, texts)
@@ -187,22 +178,26 @@ def test_the_folder_that_was_checked_is_the_one_that_is_used(tmp_path: Path) -> 
 # --- Other places -------------------------------------------------------------------------------------------------
 
 
-def test_compiled_code_is_not_taken_from_a_folder_that_others_can_write_to(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    first = compile_cache_environment({})
-    assert compile_cache_environment({}) == first, "the next pilot finds what was compiled"
+def test_compiled_code_is_not_taken_from_a_folder_that_others_can_write_to(tmp_path: Path) -> None:
+    pilot = {"MALLETRAIN_URL": "u", "MALLETRAIN_JOB": "7", "SLURM_SUBMIT_DIR": str(tmp_path)}
+    first = compile_cache_environment(pilot)
+    assert compile_cache_environment(pilot) == first, "the next pilot finds what was compiled"
     path = Path(first[CACHE_VARIABLE])
-    assert stat.S_IMODE(path.stat().st_mode) == 0o700
-    path.chmod(0o777)
-    other = Path(compile_cache_environment({})[CACHE_VARIABLE])
-    assert other != path
-    assert stat.S_IMODE(other.stat().st_mode) == 0o700
+    assert path.parent == tmp_path / ".malletrain" / "7"
+    for folder in (path, path.parent):
+        assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+        folder.chmod(0o777)
+        other = Path(compile_cache_environment(pilot)[CACHE_VARIABLE])
+        folder.chmod(0o700)
+        assert tmp_path not in other.parents
+        assert stat.S_IMODE(other.stat().st_mode) == 0o700
+        other.rmdir()
     path.rmdir()
     path.symlink_to(tmp_path)
-    assert Path(compile_cache_environment({})[CACHE_VARIABLE]) not in (path, tmp_path)
-    assert compile_cache_environment({CACHE_VARIABLE: "/mine"}) == {}
+    other = Path(compile_cache_environment(pilot)[CACHE_VARIABLE])
+    assert other not in (path, tmp_path)
+    other.rmdir()
+    assert compile_cache_environment({**pilot, CACHE_VARIABLE: "/mine"}) == {}
 
 
 def test_a_trial_does_not_run_what_others_could_have_asked_for(tmp_path: Path) -> None:

@@ -199,6 +199,7 @@ def test_grouped_sinfo_of_recent_releases() -> None:
         ("sinfo.json", b"[]", "an object was expected"),
         ("sinfo.json", b'{"nodes": [{"name": "n1"}]}', "without a name or state"),
         ("sinfo.json", b'{"errors": [{"description": "no permission"}]}', "no permission"),
+        ("sinfo.json", b'{"errors": [{"error": "Unable to contact"}], "nodes": []}', "Unable to contact"),
         ("sinfo.txt.gz", b"not gzip", "cannot be read"),
         ("sinfo.txt", b"", "no node at all"),
         ("sinfo.txt", b"a b c\nd e f\n", "no column of state"),

@@ -47,6 +47,7 @@ words = st.from_regex(r"[a-zA-Z][a-zA-Z0-9]{0,4}([-_.][a-z0-9]{1,3})?", fullmatc
 dimensions = st.one_of(
     st.builds("{}{}".format, words, brackets),
     st.builds("{}{}{}{}".format, words, brackets, st.sampled_from(["", "x", "c", "-n"]), brackets),
+    st.builds("{}[{}]c[{},{}]n[{},{}]{}".format, words, *[numbers] * 5, st.sampled_from(["", "[1-2]"])),
     brackets,
 )
 node_lists = st.lists(st.one_of(words, dimensions), min_size=1, max_size=4).map(",".join)
@@ -55,7 +56,8 @@ scrambled = st.from_regex(r"n[0-9,\-]{0,3}(\[[0-9,\-]{0,6}\][0-9,]{0,2}){0,2}", 
 
 OF_SITES = [
     "n[01-120]", "n[001-003,1-3]", "n[1-3,01-03]", "n[001-5]", "n[08-11]", "n[1,1]", "n1,n1", "n[1-]", "a,,b", ",a",
-    "rack[1-2]node[08-11]", "[1-2][3-4]", "bigmem-1,c1-[5,9,12-18],gpu-[1,5-6]", "n[0-65535]", "n[0-65536]",
+    "rack[1-2]node[08-11]", "[1-2][3-4]", "r[01-02]c[1-2]n[08-11]", "n[1-2][3-4][5-6]",
+    "bigmem-1,c1-[5,9,12-18],gpu-[1,5-6]", "n[0-65535]", "n[0-65536]",
     "n[000000000000000000000000000000001-3]", "a[1-2]-ib0", "n[3-1]", "n[]", "n[1--2]", "n[a-c]", "n[1:2]", "n[1x2]",
 ]  # fmt: skip
 
@@ -92,6 +94,7 @@ def test_every_list_that_slurm_opens_opens_here_to_the_same_names(
         ("m[2,1],a", ("m2", "m1", "a")),
         ("r[1-2]n[9-10]", ("r1n9", "r1n10", "r2n9", "r2n10")),
         ("r[1-2]-ib0", ("r1-ib0", "r2-ib0")),
+        ("r[1-2]c[3-4]n[5,6]", ("r1c3n5", "r1c3n6", "r2c3n5", "r2c3n6", "r1c4n5", "r1c4n6", "r2c4n5", "r2c4n6")),
         ("n[1,1],n1", ("n1",)),
         ("(null)", ()),
         ("", ()),

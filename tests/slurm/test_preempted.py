@@ -8,7 +8,7 @@ import pytest
 
 from malletrain.daemon.views.explain import explain, is_main_job, main_job_of
 from malletrain.domain.event import Event, EventKind, MainJobMet, WorkerLeft
-from malletrain.loop.trackers import main_jobs_met
+from malletrain.loop.trackers import main_jobs
 from malletrain.slurm.command import Commands
 from malletrain.slurm.queries import EndedMainJobs
 from scripts.lab import Lab, LabConfig
@@ -91,7 +91,7 @@ def test_each_preempted_pilot_counts_also_those_that_are_requeued_meanwhile(
 def test_a_main_job_that_began_and_ended_between_two_looks_is_told_of(
     any_lab: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(main_jobs_met, "MAX_ASK_INTERVAL_S", 0.0)
+    monkeypatch.setattr(main_jobs, "MAX_ASK_INTERVAL_S", 0.0)
     lab, n = any_lab, any_lab.nodes
     harvest = Harvesting(lab)
     harvest.submit()

@@ -85,6 +85,11 @@ def test_an_error_before_json_is_passed_over(tmp_path: Path) -> None:
     assert found.jobs[0].id == "1"
 
 
+def test_a_byte_order_mark_is_no_part_of_the_heading(tmp_path: Path) -> None:
+    found = read(tmp_path, squeue=f"\ufeff{PIPED}12|main|x|ada|RUNNING|2|n[1-2]\n")
+    assert found.jobs[0].id == "12"
+
+
 def test_two_clusters_in_one_file_are_refused(tmp_path: Path) -> None:
     table = "PARTITION AVAIL  TIMELIMIT  NODES  STATE NODELIST\nmain*        up   infinite      2   idle n[1-2]\n"
     with pytest.raises(InvalidInput, match=r"alpha.*beta.*one cluster"):

@@ -237,7 +237,7 @@ def test_a_field_of_a_newer_release_is_passed_over(tmp_path: Path) -> None:
     ("kind", "data", "fault"),
     [
         ("breaker", "{}", "open: missing"),
-        ("breaker", '{"open":1}', "open: must be a bool"),
+        ("breaker", '{"open":1}', "open: must be true or false"),
         ("samples", '{"nodes":"many"}', "nodes: must be a number, not 'many'"),
         ("intent", '{"type":"promote"}', "type: 'promote' is no action"),
         ("intent", '{"type":"leave","job_id":1,"pilot":"7_0","node":"n0"}', "cause: missing"),

@@ -346,6 +346,30 @@ def test_a_state_that_was_not_saved_is_a_jobs_reason_until_one_is(tmp_path: Path
         views.close()
 
 
+@pytest.mark.parametrize(
+    "over",
+    [
+        ev(23, K.WORKER_STUCK, "7_1", "n001", worker="7_1.0"),
+        ev(23, K.WORKER_LOST, "7_1", "n001", worker="7_1.0", how="its connection dropped"),
+        ev(23, K.WORKER_LEFT, "7_1", "n001", worker="7_1.0", step=9),
+    ],
+)
+def test_where_a_worker_makes_no_step_is_in_the_jobs_row_until_it_goes_on_or_is_gone(
+    over: Event, tmp_path: Path
+) -> None:
+    with SqliteJournal(tmp_path / "j.db") as journal:
+        ledger, views = Ledger(), StoreViews(tmp_path / "j.db")
+        place = "train.py:57 in load: `sock.recv(9)`"
+        ledger.apply(journal.append([job(1), ev(22, K.WORKER_STUCK, "7_1", "n001", worker="7_1.0", place=place)]))
+        (row,) = views.jobs()
+        assert row.reason == ledger.views()[1].reason == f"7_1.0 makes no step: it is at {place}"
+        ledger.apply(journal.append([ev(22, K.WORKER_LOST, "7_2", "n002", worker="7_2.0", how="another one")]))
+        assert views.jobs()[0].reason
+        ledger.apply(journal.append([over]))
+        assert views.jobs()[0].reason == ledger.views()[1].reason == ""
+        views.close()
+
+
 def test_what_a_check_of_its_script_found_is_in_the_jobs_row(tmp_path: Path) -> None:
     digest, text = "0123456789abcdef", "the average is its own"
     found: dict[str, JsonValue] = {"digest": digest, "verdict": "different", "text": text, "nodes": 2}

@@ -14,9 +14,9 @@ from malletrain.wire.daemon import connect
 @click.option("--reason", help="Why; the user sees it.")
 @as_json
 def ban(user: str | None, reason: str | None, as_json: bool) -> None:
-    """Refuse USER (a name or id) and end the user's malleable jobs; without USER, list who is refused.
+    """Refuse USER (a name or id) and end its jobs; without USER, list who is refused.
 
-    For operators, who cannot be banned. Slurm is not changed.
+    For operators, who cannot be banned.
     """
     daemon = connect()
     if user is not None:
@@ -40,6 +40,6 @@ def ban(user: str | None, reason: str | None, as_json: bool) -> None:
 @click.command(epilog="Example:  malletrain unban mallory")
 @click.argument("user")
 def unban(user: str) -> None:
-    """Admit USER again; jobs that were ended stay ended. For operators."""
+    """Admit USER again. For operators."""
     connect().unban(user)
     click.echo(f"{user} is admitted")

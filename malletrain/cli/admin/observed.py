@@ -39,7 +39,7 @@ Example:
 )
 @click.option(
     "--activate", metavar="S", type=click.FloatRange(min=0), default=15.0, show_default=True,
-    help="Seconds from a pilot's start until it trains.",
+    help="Seconds until a pilot trains.",
 )  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="JSON; times in seconds.")
 def observed(
@@ -50,7 +50,7 @@ def observed(
     activate: float,
     as_json: bool,
 ) -> None:
-    """Say what `malletraind --observe` saw: holes, harvestable node-hours, main jobs met. Needs no daemon."""
+    """Say what `malletraind --observe` saw. Needs no daemon."""
     path = journal or observed_path(Path(configuration.load_or_defaults(config_file).store.path))
     if not path.exists():
         raise InvalidInput(str(path), "nothing was observed yet: run malletraind --observe, or name its --journal")

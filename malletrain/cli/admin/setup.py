@@ -49,7 +49,7 @@ Example:
 )
 @click.option("--partition", default="harvest", show_default=True, metavar="NAME", help="The pilots' partition.")
 @click.option("--nodes", default="ALL", show_default=True, metavar="LIST",
-    help="Its nodes; ALL leaves out cloud and power-saving nodes.",
+    help="Its nodes; ALL excludes cloud and power-saving ones.",
 )  # fmt: skip
 @click.option("--account", default="harvest", show_default=True, metavar="NAME", help="Their account.")
 @click.option("--qos", default="harvest", show_default=True, metavar="NAME", help="Their QOS.")
@@ -58,14 +58,12 @@ Example:
     default="malletrain",
     show_default=True,
     metavar="USER",
-    help="The daemon's user, who becomes coordinator.",
+    help="The daemon's user.",
 )
-@click.option("--users", default="", metavar="USER,...", help="Researchers who may use it; they must exist here.")
-@click.option(
-    "--conf", "conf", type=click.Path(path_type=Path), metavar="FILE", help="Another slurm.conf than Slurm's own."
-)
-@click.option("--undo", is_flag=True, help="Take it back, but for lines changed since.")
-@click.option("--apply", "for_real", is_flag=True, help="Do it, as root, and keep slurm.conf.before-malletrain.")
+@click.option("--users", default="", metavar="USER,...", help="Researchers who may use it.")
+@click.option("--conf", "conf", type=click.Path(path_type=Path), metavar="FILE", help="Another slurm.conf.")
+@click.option("--undo", is_flag=True, help="Take it back.")
+@click.option("--apply", "for_real", is_flag=True, help="Do it, as root; keeps slurm.conf.before-malletrain.")
 def setup(
     partition: str,
     nodes: str,
@@ -77,10 +75,10 @@ def setup(
     undo: bool,
     for_real: bool,
 ) -> None:
-    """Print or do what this site's Slurm needs for harvesting.
+    """Print or do what this site's Slurm needs.
 
-    Run it on slurmctld's machine, and again after an upgrade. Each main partition gets PreemptMode=OFF and
-    DenyAccounts; no main job is touched. A site where Slurm preempts already is refused.
+    Run it on slurmctld's machine, and again after an upgrade. No main job is touched. A site where Slurm preempts
+    already is refused.
     """
     commands = Commands(os.environ, _COMMAND_TIMEOUT_S)
     facts = site_facts.read(commands)

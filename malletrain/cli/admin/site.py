@@ -46,14 +46,14 @@ Example:
 )
 @click.option(
     "--from", "folder", metavar="DIR", type=click.Path(path_type=Path),
-    help="Read saved outputs: scontrol-show-node, sinfo, squeue, reservations; .txt or .json, also .gz.",
+    help="Saved outputs: scontrol-show-node, sinfo, squeue, reservations; .txt, .json or .gz.",
 )  # fmt: skip
 @_CONFIG
 @_PARTITION
 def snapshot(folder: Path | None, config_file: Path | None, partition: str | None) -> None:
     """Print the cluster as MalleTrain sees it, as JSON.
 
-    Keys: taken_at, nodes, jobs, reservations, plan, warnings. Times are Unix seconds.
+    Times are Unix seconds.
     """
     if folder is not None:
         seen = read_files.snapshot(folder, task_by_task=partition)
@@ -78,9 +78,9 @@ Example:
 def doctor(
     config_file: Path | None, partition: str | None, account: str | None, qos: str | None, as_text: bool
 ) -> None:
-    """Check a site as the daemon's user, on the daemon's machine, and name a remedy for each fault.
+    """Check a site, as the daemon's user on its machine, and name a remedy for each fault.
 
-    Exit status 1: pilots could not run, are not preempted, or main jobs preempt each other or use pilots' account.
+    Exit status 1: pilots could not run or harm main jobs.
     """
     config = configuration.load_or_defaults(config_file)
     harvest = Harvest(

@@ -7,8 +7,7 @@ from pathlib import Path
 
 from malletrain import config as configuration
 from malletrain.config import Config
-from malletrain.decide.promise.promised_reserve import MainPromise
-from malletrain.decide.rules import Rules
+from malletrain.decide.rules import MainPromise, Rules
 from malletrain.site_rules import rules_from
 from malletrain.slurm.site import site_facts
 

@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from malletrain.api.visibility import Visibility
 from malletrain.daemon.views.describe import describe_action, utc
-from malletrain.decide.promise.main_job_delay import MainJobDelay
 from malletrain.domain.decision import ACTION_NAMES, CancelTasks, Decision, LeavePilot, RecyclePilot, TopUp
 from malletrain.domain.errors import InvalidInput
 from malletrain.domain.event import (
@@ -20,6 +19,7 @@ from malletrain.domain.event import (
 )
 from malletrain.domain.job import JobView
 from malletrain.domain.snapshot import SlurmJob, Snapshot
+from malletrain.loop.trackers.main_jobs import MainJobDelay
 from malletrain.loop.waiting_reason import why_too_dear
 
 #: No job has a number of so many digits.

@@ -7,10 +7,9 @@ from dataclasses import dataclass
 from statistics import median
 
 from malletrain.api.visibility import Visibility
-from malletrain.decide.promise.kept_promise import PromiseKept, why_broken
-from malletrain.decide.promise.main_job_delay import MainJobDelay
-from malletrain.decide.promise.promised_reserve import MainPromise, lower_share
-from malletrain.decide.rules import Rules
+from malletrain.decide.queue_promise import PromiseKept, lower_share, why_broken
+from malletrain.decide.rules import MainPromise, Rules
+from malletrain.loop.trackers.main_jobs import MainJobDelay
 from malletrain.loop.trackers.main_promise import PromiseTracker
 from malletrain.wire.rows import MainJobDelayRow, PromiseCostRow, PromiseKeptRow, PromiseRow
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from malletrain.decide.profiling import expected_curve, profile_of
+from malletrain.decide.demand import expected_curve, profile_of
 from malletrain.decide.rules import Rules
 from malletrain.domain.job import JobView
 from malletrain.learn.advisor import JobKnowledge

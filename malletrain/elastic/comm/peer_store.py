@@ -34,7 +34,7 @@ WAIT_SLICE_S = 0.25
 ANSWER_TIMEOUT_S = 1.0
 
 _REQUEST = struct.Struct("!cHId")
-_SET, _GET, _ADD, _SWAP, _DELETE, _COUNT = b"S", b"G", b"A", b"X", b"D", b"N"
+_SET, _GET, _ADD = b"S", b"G", b"A"
 
 
 class StoreServer:
@@ -137,17 +137,8 @@ class StoreServer:
             if operation == _GET:
                 self._changed.wait_for(lambda: key in values, wait_s)
                 return values.get(key)
-            if operation == _COUNT:
-                return str(len(values)).encode()
-            if operation == _DELETE:
-                return values.pop(key, None)
             if operation == _ADD:
                 value = str(int(values.get(key, b"0")) + int(value)).encode()
-            elif operation == _SWAP:
-                length = int.from_bytes(value[:4])
-                expected, value = value[4 : 4 + length], value[4 + length :]
-                if values.get(key, b"") != expected:
-                    return values.get(key, expected)
             values[key] = value
             self._changed.notify_all()
             return value
@@ -210,18 +201,6 @@ class PeerStore:
     def add(self, key: str, number: int) -> int:
         """Add to a number, at first 0, and return the sum."""
         return int(self._ask(_ADD, key, str(number).encode()) or b"0")
-
-    def compare_set(self, key: str, expected: bytes, value: bytes) -> bytes:
-        """Set a key if it has the expected value (b"": if it is not set); returns the value that it has then."""
-        return self._ask(_SWAP, key, len(expected).to_bytes(4) + expected + value) or b""
-
-    def delete(self, key: str) -> bool:
-        """Delete a key; returns whether it was set."""
-        return self._ask(_DELETE, key) is not None
-
-    def count(self) -> int:
-        """How many keys are set."""
-        return int(self._ask(_COUNT, "") or b"0")
 
     def close(self) -> None:
         """Close the connection."""

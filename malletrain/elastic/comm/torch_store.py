@@ -27,7 +27,7 @@ def generation_store(meeting: Meeting, part: str, timeout: timedelta) -> Generat
 
 class GenerationStore(_dist.Store):  # type: ignore[misc]  # of torch, without types
     """Keys of one group in a member's store. Keep it as long as a process group uses it: torch keeps a part of it
-    only.
+    only. It has the calls that gloo and NCCL make.
 
     Args:
         peer_store: the member's.
@@ -45,32 +45,23 @@ class GenerationStore(_dist.Store):  # type: ignore[misc]  # of torch, without t
         self._peer_store.set(self._prefix + key, value.encode() if isinstance(value, str) else value)
 
     def get(self, key: str) -> bytes:
-        found = self._peer_store.wait(self._prefix + key, self._patience.total_seconds())
-        if found is None:
-            raise PeerLost(f"not all peers have come within {self._patience.total_seconds():g} s")
-        return found
+        return self._get(key, self._patience)
 
     def wait(self, keys: list[str], timeout: timedelta | None = None) -> None:
-        patience = (timeout or self._patience).total_seconds()
         for key in keys:
-            if self._peer_store.wait(self._prefix + key, patience) is None:
-                raise PeerLost(f"not all peers have come within {patience:g} s")
+            self._get(key, timeout or self._patience)
+
+    def _get(self, key: str, patience: timedelta) -> bytes:
+        found = self._peer_store.wait(self._prefix + key, patience.total_seconds())
+        if found is None:
+            raise PeerLost(f"not all peers have come within {patience.total_seconds():g} s")
+        return found
 
     def check(self, keys: list[str]) -> bool:
         return all(self._peer_store.wait(self._prefix + key, 0.0) is not None for key in keys)
 
     def add(self, key: str, number: int) -> int:
         return self._peer_store.add(self._prefix + key, number)
-
-    def compare_set(self, key: str, expected: bytes | str, value: bytes | str) -> bytes:
-        before, after = (each.encode() if isinstance(each, str) else each for each in (expected, value))
-        return self._peer_store.compare_set(self._prefix + key, before, after)
-
-    def delete_key(self, key: str) -> bool:
-        return self._peer_store.delete(self._prefix + key)
-
-    def num_keys(self) -> int:
-        return self._peer_store.count()
 
     def has_extended_api(self) -> bool:
         return False

@@ -57,17 +57,15 @@ def make_world_group(
         return group
 
     def connect(attempt: str, limit: timedelta) -> DeviceParts:
-        store = generation_store(meeting, f"-device-{attempt}", limit)
-        flat = DeviceGroup(carrier.connect(store, group.rank, group.size, limit), group.rank, group.size)
+        flat = _device_group(carrier, meeting, attempt, group.rank, group.size, limit)
         if not sharded or nodes == 1:
             return DeviceParts(flat, carrier.device)
         try:
-            store = generation_store(meeting, f"-device-{attempt}-place-{local_rank.rank}", limit)
-            across = DeviceGroup(carrier.connect(store, node, nodes, limit), node, nodes)
-            return DeviceParts(flat, carrier.device, across)
+            across = _device_group(carrier, meeting, f"{attempt}-place-{local_rank.rank}", node, nodes, limit)
         except BaseException:
             flat.abandon()
             raise
+        return DeviceParts(flat, carrier.device, across)
 
     paired = PairedGroup(group, carrier.takes, connect)
     if carrier.beside_limit is not None:
@@ -134,9 +132,7 @@ def with_device(group: Group, carrier: DeviceCarrier, host: str, limit: timedelt
     meeting = Meeting(address, 1, secret)
 
     def connect(attempt: str, limit: timedelta) -> DeviceParts:
-        store = generation_store(meeting, f"-device-{attempt}", limit)
-        flat = DeviceGroup(carrier.connect(store, group.rank, group.size, limit), group.rank, group.size)
-        return DeviceParts(flat, carrier.device)
+        return DeviceParts(_device_group(carrier, meeting, attempt, group.rank, group.size, limit), carrier.device)
 
     paired = PairedGroup(group, carrier.takes, connect)
     paired.connect_now(limit, lambda: None)
@@ -157,6 +153,13 @@ def finish_connecting(group: Group, limit: timedelta, check: Callable[[], None])
     """
     if isinstance(group, PairedGroup):
         group.connect_now(limit, check)
+
+
+def _device_group(
+    carrier: DeviceCarrier, meeting: Meeting, part: str, rank: int, size: int, limit: timedelta
+) -> DeviceGroup:
+    store = generation_store(meeting, f"-device-{part}", limit)
+    return DeviceGroup(carrier.connect(store, rank, size, limit), rank, size)
 
 
 def _host_group(

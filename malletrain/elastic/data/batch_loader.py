@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 from malletrain.elastic.data.prefetch import LoadRequest, Prefetcher
-from malletrain.elastic.data.proportional_shares import ProportionalShares
 from malletrain.elastic.data.sample_loader import SampleLoader
 from malletrain.elastic.data.sampler import DrawnOrder, Sampler, Share
 from malletrain.elastic.data.virtual_shards import Shard, ShardedBatch, VirtualShards
@@ -17,7 +16,6 @@ class BatchLoader:
     Args:
         sampler: chooses the samples of each batch.
         loader: loads samples.
-        proportional_shares: the shares of members if they follow their speed.
         shards: divides batches into virtual shards; None without them.
         loaders: worker processes that load ahead; 0 loads in this process.
     """
@@ -26,13 +24,11 @@ class BatchLoader:
         self,
         sampler: Sampler,
         loader: SampleLoader,
-        proportional_shares: ProportionalShares,
         shards: VirtualShards | None,
         loaders: int,
     ) -> None:
         self._sampler = sampler
         self._loader = loader
-        self._proportional_shares = proportional_shares
         self._shards = shards
         self._prefetch = Prefetcher(loader, loaders) if loaders else None
 
@@ -60,8 +56,7 @@ class BatchLoader:
         """This member's virtual shards by number, or its share as number 0."""
         if self._shards is not None:
             return self._shards.parts(self._sampler, epoch, cursor, rank, size)
-        counts = self._proportional_shares.shares(self._sampler.next_batch(epoch, cursor)) if size > 1 else None
-        return [(0, self._sampler.share(epoch, cursor, rank, size, counts))]
+        return [(0, self._sampler.share(epoch, cursor, rank, size))]
 
     def _coming(self, epoch: int, cursor: int, rank: int, size: int, batches: int) -> list[LoadRequest]:
         """What this member will load for the next `batches` if the world stays as it is."""

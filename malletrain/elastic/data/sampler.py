@@ -161,26 +161,18 @@ class Sampler:
             raise ElasticError("drop_last=True and an order that consists of batches: leave drop_last out")
         return [int(index) for batch in given for index in batch], list(itertools.accumulate(sizes))
 
-    def share(self, epoch: int, cursor: int, rank: int, size: int, counts: Sequence[int] | None = None) -> Share:
-        """The share of member `rank` of `size` in the batch that begins at `cursor`.
-
-        Args:
-            counts: samples by rank, which add up to the batch; by default shares are even, with one sample more for
-                lower ranks.
+    def share(self, epoch: int, cursor: int, rank: int, size: int) -> Share:
+        """The share of member `rank` of `size` in the batch that begins at `cursor`. Shares are even; where the batch
+        does not divide, lower ranks have a sample more.
 
         Raises:
-            ElasticError: the epoch has no sample at `cursor`, or `counts` do not add up to the batch.
+            ElasticError: the epoch has no sample at `cursor`.
         """
         count = self.next_batch(epoch, cursor)
         if count <= 0:
             raise ElasticError(f"epoch {epoch} has no sample at {cursor}")
         each, extra = divmod(count, size)
-        if counts is None:
-            counts = [each + (1 if other < extra else 0) for other in range(size)]
-        if sum(counts) != count or len(counts) != size:
-            raise ElasticError(f"shares of {list(counts)} are not {count} samples of {size} workers")
-        start = cursor + sum(counts[:rank])
-        weight = counts[rank]
+        start, weight = cursor + rank * each + min(rank, extra), each + int(rank < extra)
         order = self.permutation(epoch)
         return Share(order[start : start + weight] or [order[cursor]], weight, count)
 

@@ -32,7 +32,6 @@ from malletrain.elastic.comm.step_commit import (
 )
 from malletrain.elastic.errors import Aborted, ElasticError, LayoutChanged
 from malletrain.elastic.gradients.bucket_copies import fill, spread
-from malletrain.elastic.gradients.comm_hook import CommHook
 from malletrain.elastic.gradients.finiteness import FinitenessCheck, LateVerdicts, all_finite, is_finite
 from malletrain.elastic.gradients.noise_scale import NoiseScale
 from malletrain.elastic.state.sharded_model import local
@@ -86,7 +85,6 @@ class GradientReducer:
         sharded: whether parameters are FSDP shards. FSDP reduces them over the node's processes, weighted
             already, and its backward must run to the end in all of these; only then are shards summed across nodes.
         sum_dtype: the type in which wider gradients are summed; None: each in its own.
-        comm_hook: compresses what is summed.
 
     Attributes:
         must_be_finite: whether gradients that are nan or infinite are an error.
@@ -97,8 +95,6 @@ class GradientReducer:
         adapting: whether the script trains copies of the model now, in an inner loop: a backward pass that reaches
             the model itself is an error.
         open_pass: called with the number of a backward pass before anything of it is summed.
-        before_return: called at the end of each backward pass whose gradients are summed: the script's code after it
-            may change the parameters.
         first_arrived: called with the parameter of a step's first gradient, which has been added to its `grad`; not
             in steps of several passes.
         on_abort: where it is set, `backward` returns in an aborted round as in any other, with gradients of zero,
@@ -115,16 +111,13 @@ class GradientReducer:
         *,
         sharded: bool = False,
         sum_dtype: torch.dtype | None = None,
-        comm_hook: CommHook | None = None,
     ) -> None:
-        self._comm_hook = comm_hook
         self._sent: list[torch.Tensor] = []  #: what this pass sums, by bucket
         self._sharded = sharded
         self._sum_dtype = sum_dtype
         self._committer = committer
         self._mean = mean
         self.open_pass: Callable[[int], None] = lambda _: None
-        self.before_return: Callable[[], None] = lambda: None
         self.first_arrived: Callable[[torch.Tensor], None] = lambda _: None
         self.layout_number = 0
         self._scales = False
@@ -373,7 +366,6 @@ class GradientReducer:
         """After a backward pass, if the round is aborted: gradients of zero, with which the script goes on."""
         if self.aborted is None:
             return
-        self.before_return()
         self._running = self._clears = False
         for index in range(len(self._parameters)):
             gradient = self._gradient(index)
@@ -518,31 +510,12 @@ class GradientReducer:
             self._finite.look([flat])
         if self._noise is not None and self._measured:
             self._noise.add_local(flat)
-        if self._comm_hook is not None:
-            flat = self._comm_hook.compress(flat, self._step(), self._number(self._launched))
         self._sent.append(flat)
         self._launched += 1
         self._pending.append(self._committer.start(flat, shard=self._sharded))
 
-    def _number(self, bucket: int) -> int:
-        """The number of a bucket in this pass, as a communication hook gets it."""
-        return self._pass * len(self._buckets) + bucket
-
-    def _compress_alone(self, hook: CommHook) -> None:
-        """What the hook leaves of the gradients of a worker that trains alone, as in a world of several."""
-        for number, bucket in enumerate(self._buckets):
-            flat = torch.zeros(bucket.length, dtype=bucket.dtype, device=bucket.device)
-            used = [index for index in bucket.members if self._gradient(index) is not None]
-            parts = [self._part(flat, index) for index in used]
-            gradients = [gradient for index in used if (gradient := self._gradient(index)) is not None]
-            fill(parts, gradients, 1.0)
-            place = self._step(), self._number(number)
-            hook.decompress(hook.compress(flat, *place), flat, *place)
-            spread(parts, gradients, 1.0)
-
     def _complete(self) -> None:
         """After backward: reduce the remaining buckets, wait, and copy the sums into the gradients."""
-        self.before_return()
         if not self._running or self.aborted is not None:
             return
         try:
@@ -562,8 +535,6 @@ class GradientReducer:
                 self._commit(self._committer.commit_received(self._given))
         elif self._alone:
             self._look_alone()
-            if self._comm_hook is not None:
-                self._compress_alone(self._comm_hook)
             self.ns_per_sample = [self.own_ns_per_sample]
             for each in self._extras:
                 each.apply(each.contribute())
@@ -681,7 +652,7 @@ class GradientReducer:
         by now."""
         for index, name in enumerate(self._names):
             gradient = self._gradient(index)
-            if not self._alone and self._comm_hook is None:
+            if not self._alone:
                 gradient = self._part(self._sent[self._home[index][0]], index)
             if gradient is not None and not is_finite(gradient):
                 return name
@@ -706,12 +677,7 @@ class GradientReducer:
             extras = extras[each.count :]
         if self._noise is not None and self._measured:
             self._noise.apply_sums(extras[0], sums[: len(self._buckets)], total, self._batch, self._mean)
-        for number, (bucket, total_of_bucket) in enumerate(zip(self._buckets, sums, strict=False)):
-            flat = total_of_bucket
-            if self._comm_hook is not None:
-                flat = torch.empty(bucket.length, dtype=bucket.dtype, device=bucket.device)
-                there = total_of_bucket.to(bucket.device)
-                self._comm_hook.decompress(there, flat, self._step(), self._number(number))
+        for bucket, flat in zip(self._buckets, sums, strict=False):
             parts, gradients = [], []
             for index, part in zip(bucket.members, self._parts(flat, bucket), strict=True):
                 parameter = self._parameters[index]

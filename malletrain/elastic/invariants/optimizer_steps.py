@@ -32,12 +32,12 @@ class OptimizerSteps:
 
         def before(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
             live = own()
-            if live is not None and not (args or kwargs.get("closure") is not None):
+            if live is not None and not _has_closure(args, kwargs):
                 live.check(optimizer)
 
         def after(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
             live = own()
-            if live is not None and (args or kwargs.get("closure") is not None):
+            if live is not None and _has_closure(args, kwargs):
                 live.check(optimizer)
 
         self._handles = [register_optimizer_step_pre_hook(before), register_optimizer_step_post_hook(after)]
@@ -102,6 +102,11 @@ class OptimizerSteps:
                 "optimizer.step() comes before this step's backward(): call it after, so that a step that is "
                 "repeated is made once"
             )
+
+
+def _has_closure(args: Any, kwargs: Any) -> bool:
+    """Whether a step, called with these arguments, makes its gradients by itself. The first is the optimizer."""
+    return (args[1] if len(args) > 1 else kwargs.get("closure")) is not None
 
 
 def refuse_searching(optimizer: torch.optim.Optimizer) -> None:

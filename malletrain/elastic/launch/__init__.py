@@ -3,7 +3,7 @@
 `launcher` (`python -m malletrain.elastic.launch`) runs in every pilot and starts the script; `restart` is its mode
 for unchanged scripts, `item_worker` that for independent items; `array_resubmit` submits more pilots as the user.
 These four use the standard library only, so that a pilot starts quickly. `worker_start` is what `Session` does before
-it joins a world, `lazy_dynamo` defers the import of torch's compiler.
+it joins a world.
 """
 
 #: How long a worker that has left waits to be ended: the daemon requeues its task, which must still run for that.

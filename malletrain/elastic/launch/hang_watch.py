@@ -1,10 +1,12 @@
-"""Says in a worker's log where its script is while no step is made: the rank that does not come names its own line,
-and those that wait for it say that they wait."""
+"""Says where a worker's script is while no step is made, in its log and to the daemon: the rank that does not come
+names its own line, and those that wait for it say in their logs that they wait."""
 
 from __future__ import annotations
 
 import linecache
 import logging
+import multiprocessing
+import os
 import sys
 import threading
 import time
@@ -13,6 +15,7 @@ from pathlib import Path
 from types import FrameType
 
 import malletrain
+from malletrain.elastic.launch.own_check.running_script import say_stuck
 from malletrain.elastic.launch.script_place import is_script
 
 log = logging.getLogger("malletrain.elastic")
@@ -42,6 +45,7 @@ class HangWatch:
         self._worker, self._rounds, self._hang_s, self._look_s = worker, rounds, hang_s, look_s
         self._trains = threading.get_ident()
         self._ended = threading.Event()
+        self._told = False  #: whether the daemon has a place of it
 
     def start(self) -> None:
         """Watch the thread that calls this."""
@@ -57,24 +61,61 @@ class HangWatch:
         while not self._ended.wait(self._look_s):
             rounds = self._rounds()
             if rounds is None:
-                return
+                break
             if rounds != seen:
                 seen, since = rounds, time.monotonic()
+                self._goes_on()
             elif time.monotonic() - since >= self._hang_s:
-                place = place_of(sys._current_frames().get(self._trains))
+                frame = sys._current_frames().get(self._trains)
+                place = place_of(frame)
                 if place and place not in said:  # (Each step of some trainings takes minutes.)
                     said.add(place)
                     log.warning("%s has made no step for %.0f s: it %s", self._worker(), self._hang_s, place)
+                    self._tell(*_script_line(frame))
+        self._goes_on()
+
+    def _tell(self, line: str, waits: bool) -> None:
+        if not waits:
+            self._told = True
+            say_stuck(os.environ, line)
+
+    def _goes_on(self) -> None:
+        if self._told:
+            self._told = False
+            say_stuck(os.environ, "")
+
+
+_before_session: list[HangWatch] = []
+
+
+def watch_for_session(hang_s: float = HANG_S, look_s: float = LOOK_S) -> None:
+    """Watch the main thread, where a pilot has started this process, until it makes a session."""
+    is_first = multiprocessing.parent_process() is None and not _before_session
+    if is_first and threading.current_thread() is threading.main_thread():
+        _before_session.append(HangWatch(lambda: "a worker without a session", lambda: 0, hang_s, look_s))
+        _before_session[0].start()
+
+
+def session_made() -> None:
+    """The session has a watch of its own."""
+    for watch in _before_session:
+        watch.stop()
 
 
 def place_of(frame: FrameType | None) -> str:
     """Where a thread is in the script, and whether it waits there for the other workers; "" outside any script."""
+    line, waits = _script_line(frame)
+    if not line:
+        return ""
+    return f"waits for the other workers at {line}" if waits else f"is at {line}; whoever else trains waits for it"
+
+
+def _script_line(frame: FrameType | None) -> tuple[str, bool]:
     waits = False
     while frame is not None and not is_script(frame.f_code.co_filename):
         waits |= frame.f_code.co_filename.startswith(_HOUSE)
         frame = frame.f_back
     if frame is None:
-        return ""
+        return "", False
     file, line = frame.f_code.co_filename, frame.f_lineno
-    at = f"{Path(file).name}:{line} in {frame.f_code.co_name}: `{linecache.getline(file, line).strip()}`"
-    return f"waits for the other workers at {at}" if waits else f"is at {at}; whoever else trains waits for it"
+    return f"{Path(file).name}:{line} in {frame.f_code.co_name}: `{linecache.getline(file, line).strip()}`", waits

@@ -22,7 +22,7 @@ from types import FrameType
 
 from malletrain.elastic import LAUNCHER, WELCOME_FD
 from malletrain.elastic.launch import REQUEUE_TIMEOUT_S, TERMINATED_STATUS
-from malletrain.elastic.launch.compile_cache import compile_cache_environment
+from malletrain.elastic.launch.job_folder import compile_cache_environment, leave_compiled
 from malletrain.elastic.launch.last_words import last_words
 from malletrain.elastic.launch.nccl_environment import nccl_environment
 from malletrain.elastic.launch.own_check.check_beside import CheckBeside
@@ -108,6 +108,7 @@ class Launcher:
         if status in (TERMINATED_STATUS, -signal.SIGTERM):
             wait_for_event(self._must_end, REQUEUE_TIMEOUT_S)
         self._end_group()
+        leave_compiled(self._environ, is_over=status == 0)
         return status if status >= 0 else 128 - status
 
     def hello(self) -> messages.Welcome:

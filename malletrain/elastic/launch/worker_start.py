@@ -9,7 +9,6 @@ import logging
 import os
 import signal
 import threading
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -38,8 +37,6 @@ from malletrain.wire.daemon_url import first_url
 from malletrain.wire.worker_client import PilotIdentity, WorkerClient
 
 log = logging.getLogger("malletrain.elastic")
-
-_LOADED_AT = time.monotonic()
 
 
 @dataclass(slots=True)
@@ -144,27 +141,6 @@ def read_welcome(environ: Mapping[str, str]) -> messages.Welcome | None:
     except (OSError, ValueError, messages.MessageError) as error:
         log.info("the launcher's welcome cannot be read (%s): saying hello again", error)
         return None
-
-
-def checkpoint_directory(environ: Mapping[str, str], given: str | os.PathLike[str] | None) -> Path | None:
-    """The directory of checkpoints: `given`, else MALLETRAIN_CHECKPOINT_DIR, else `.malletrain/JOB` in the directory
-    of submission; None outside a pilot."""
-    if given is not None:
-        return Path(given)
-    if environ.get("MALLETRAIN_CHECKPOINT_DIR"):
-        return Path(environ["MALLETRAIN_CHECKPOINT_DIR"])
-    if "MALLETRAIN_JOB" not in environ or "MALLETRAIN_URL" not in environ:
-        return None
-    return Path(environ.get("SLURM_SUBMIT_DIR") or Path.cwd()) / ".malletrain" / environ["MALLETRAIN_JOB"]
-
-
-def resumed_directory(environ: Mapping[str, str], own: Path) -> Path | None:
-    """The directory of the checkpoints of another job that this one goes on from (`mtbatch --resume`): beside its
-    own, or what MALLETRAIN_RESUME names if that is a path; None without."""
-    wanted = environ.get("MALLETRAIN_RESUME", "")
-    if not wanted:
-        return None
-    return Path(wanted) if "/" in wanted else own.parent / wanted
 
 
 def as_module(
@@ -315,16 +291,3 @@ def _script_of(launcher: str) -> int | None:
     except OSError:
         pass  # the launcher is on another node or in another PID namespace
     return None
-
-
-def stages() -> dict[str, float]:
-    """Seconds from this process's start to now ("all") and to the import of this module ("import"), from /proc; empty
-    where that is missing."""
-    now = time.monotonic()
-    try:
-        ticks = int(Path("/proc/self/stat").read_text().rsplit(")", 1)[1].split()[19])
-        began = ticks / os.sysconf("SC_CLK_TCK")
-        uptime = float(Path("/proc/uptime").read_text().split()[0])
-    except (OSError, IndexError, ValueError):
-        return {}
-    return {"import": max(0.0, uptime - began - (now - _LOADED_AT)), "all": max(0.0, uptime - began)}

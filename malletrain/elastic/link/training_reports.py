@@ -6,13 +6,15 @@ committed everywhere and the loss of a worker cannot undo what was reported.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from malletrain.elastic.comm.step_commit import StepCommitter
-from malletrain.elastic.data.proportional_shares import ProportionalShares
 from malletrain.elastic.link.throughput_meter import memory_bytes
 from malletrain.wire import messages
+
+#: Weight of a new step in the moving average of how fast members are.
+SMOOTHING = 0.1
 
 
 class Reports:
@@ -21,7 +23,6 @@ class Reports:
     Args:
         say: queues a message without blocking.
         committer: of this member.
-        proportional_shares: computing speed of every member.
         noise_scale: returns the gradient noise scale in samples, or None while it is unknown.
     """
 
@@ -29,12 +30,11 @@ class Reports:
         self,
         say: Callable[[messages.Message], None],
         committer: StepCommitter,
-        proportional_shares: ProportionalShares,
         noise_scale: Callable[[], float | None],
     ) -> None:
         self.say = say
         self._committer = committer
-        self._proportional_shares = proportional_shares
+        self._ns_per_sample: list[float] = []  #: smoothed, by rank; 0 where it is not known
         self._noise_scale = noise_scale
         self._held: list[messages.Message] = []
         self._steps_before = self._samples_before = 0
@@ -42,6 +42,20 @@ class Reports:
     def begin_at(self, steps: int, samples: int) -> None:
         """Count on from what earlier sessions of the script have committed."""
         self._steps_before, self._samples_before = steps, samples
+
+    def world_began(self) -> None:
+        """Forget how fast members were: other ones are in the world now."""
+        self._ns_per_sample = [0.0] * self._committer.world.size
+
+    def measured(self, ns_per_sample: Sequence[int]) -> None:
+        """Record how many nanoseconds of its own work a sample took each member in the last step, by rank; 0 for one
+        without samples. Of another world's step it is empty."""
+        known = self._ns_per_sample
+        if len(ns_per_sample) != len(known):
+            return
+        for rank, new in enumerate(ns_per_sample):
+            if new > 0:
+                known[rank] = (1 - SMOOTHING) * known[rank] + SMOOTHING * new if known[rank] else float(new)
 
     def hold(self, message: messages.Message) -> None:
         """Send `message` once the steps it reports are committed at every member."""
@@ -60,7 +74,7 @@ class Reports:
         world = self._committer.world
         if world.rank != 0:
             return
-        by_process = self._proportional_shares.samples_per_s()
+        by_process = [1e9 / each if each else 0.0 for each in self._ns_per_sample]
         rates = {
             name: sum(by_process[n * world.local_size : (n + 1) * world.local_size])
             for n, name in enumerate(world.workers)
@@ -73,6 +87,5 @@ class Reports:
                 noise_scale=self._noise_scale(),
                 rates=rates,
                 memory_bytes=memory_bytes(),
-                balanced=self._proportional_shares.balance,
             )
         )

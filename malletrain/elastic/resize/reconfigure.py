@@ -88,7 +88,6 @@ class Reconfigurer:
     ) -> None:
         self._member = member
         self._carrier = carrier
-        recovery.by_device = carrier is not None
         self._committer = member.committer
         self._pending_groups = member.pending_groups
         self._state = state
@@ -129,7 +128,7 @@ class Reconfigurer:
         node = [seat.worker for seat in plan.members].index(member.worker)
         if len(plan.members) > 1 and self._committer.world.size == 1:
             self._prepare()
-        self._recovery.allocate(plan)
+        self._recovery.compare(plan)
         return make_world_group(
             Meeting.of(plan),
             node,

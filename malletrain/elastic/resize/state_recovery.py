@@ -19,14 +19,12 @@ from malletrain.elastic.comm.authentication import Meeting
 from malletrain.elastic.comm.background import Background
 from malletrain.elastic.comm.device_group import DeviceGroup
 from malletrain.elastic.comm.group import Group, Work
-from malletrain.elastic.comm.local_rank import LocalRank
 from malletrain.elastic.comm.paired_group import PairedGroup
 from malletrain.elastic.comm.peer_store import PeerStore, StoreServer
 from malletrain.elastic.comm.step_commit import POLL_INTERVAL_S, TrainingWorld
 from malletrain.elastic.errors import Aborted, ElasticError, PeerLost, SessionOver
 from malletrain.elastic.resize.member import Member
 from malletrain.elastic.resize.recovery_plan import MemberState, RecoveryPlan, plan_recovery
-from malletrain.elastic.state.buffer_pool import BufferPool, specs_from_text, specs_to_text
 from malletrain.elastic.state.device_transfer import broadcast_state, bytes_of, join_state, split_state
 from malletrain.elastic.state.training_state import TrainingState, pack, unpack
 from malletrain.elastic.state.transfer import receive_state, send_state
@@ -37,9 +35,8 @@ log = logging.getLogger("malletrain.elastic")
 #: How long a member waits for an answer of another one's store.
 STORE_TIMEOUT_S = 1.0
 
-#: Keys of a member's store: types and shapes of the state, the number of processes of its node, and the number of its
-#: session in the script.
-STATE_KEY, PLACES_KEY, SESSION_KEY = "state", "places", "session"
+#: Keys of a member's store: the number of processes of its node, and the number of its session in the script.
+PLACES_KEY, SESSION_KEY = "places", "session"
 
 
 class StateRecovery:
@@ -51,9 +48,6 @@ class StateRecovery:
         load: restores the newest checkpoint; returns whether there was one.
         is_over: whether the present session of the script has ended, and its final state is saved.
         store_server: of this worker, if it serves one.
-
-    Attributes:
-        by_device: whether the state is expected from device to device, so that no memory is allocated beforehand.
     """
 
     def __init__(
@@ -69,39 +63,37 @@ class StateRecovery:
         self._committer = member.committer
         self._load, self._is_over = load, is_over
         self._store_server = store_server
-        self._described = False
-        self._buffer_pool: BufferPool | None = None
-        self.by_device = False
         self.all_end = self.saves = False
         if store_server is not None:
             store_server.put(PLACES_KEY, str(member.local_rank.size))
 
     def begin_session(self) -> None:
-        """Publish in which session of the script this worker trains, and nothing of the state of the one before."""
+        """Publish in which session of the script this worker trains."""
         if self._store_server is not None:
-            self._store_server.put(STATE_KEY, "")
             self._store_server.put(SESSION_KEY, str(self._state.session))
 
-    def describe(self) -> None:
-        """Publish once what the state looks like, so that newcomers can allocate memory for it. Call it after a
-        step."""
-        if not self._described and self._store_server is not None:
-            self._described = True
-            self._store_server.put(STATE_KEY, specs_to_text(self._state.specs()))
-
-    def allocate(self, plan: messages.Plan) -> None:
-        """At a newcomer, allocate memory for the state that it will receive in the world of `plan`.
+    def compare(self, plan: messages.Plan) -> None:
+        """At a newcomer, compare its node and its session with those of the first member of a plan.
 
         Raises:
             ElasticError: its node has another number of processes than the others.
             SessionOver: the others are in a later session.
         """
-        if not self._state.has_state and self._buffer_pool is None and plan.members[0].worker != self._member.worker:
-            self._buffer_pool, session = _find_buffer_pool(
-                Meeting.of(plan), self._member.local_rank, by_device=self.by_device, pinned=self._state.is_on_gpu
+        if self._state.has_state or plan.members[0].worker == self._member.worker:
+            return
+        try:
+            with contextlib.closing(PeerStore.at(Meeting.of(plan), STORE_TIMEOUT_S)) as peer_store:
+                processes, session = peer_store.get(PLACES_KEY), int(peer_store.get(SESSION_KEY) or 0)
+        except (PeerLost, ValueError) as error:  # making the group says the same
+            log.info("the first member is not asked what it has: %s", error)
+            return
+        mine = str(self._member.local_rank.size)
+        if processes not in (None, mine):
+            raise ElasticError(
+                f"this node has {mine} training processes and the others have {processes}: start as many on each"
             )
-            if session > self._state.session:
-                raise SessionOver(plan.generation - 1)
+        if session > self._state.session:
+            raise SessionOver(plan.generation - 1)
 
     def recover(self, plan: messages.Plan, group: Group) -> None:
         """Bring this member and the others of a plan's group to the same state.
@@ -222,11 +214,7 @@ class StateRecovery:
             sums = pack(self._committer.last_sums)
             work.append(Background(lambda: send_state(group, late, *sums), "give"))
         if group.rank in source:
-            work.append(
-                Background(
-                    lambda: got.append(receive_state(group, source[group.rank], onward, self._buffer_pool)), "take"
-                )
-            )
+            work.append(Background(lambda: got.append(receive_state(group, source[group.rank], onward)), "take"))
         for each in work:
             self._wait(each, plan, met=True)
         if route is not None:
@@ -242,7 +230,7 @@ class StateRecovery:
             log.info("the training state has come %s: %s", way, rate(size, took_s))
             self._state.restore(*got[0])
             self._committer.rounds_done = self._state.position.rounds
-            self._state.has_state, self._buffer_pool = True, None
+            self._state.has_state = True
         else:
             self._committer.received_sums = list(unpack(*got[0]))
 
@@ -306,28 +294,3 @@ def _device_route(group: Group, recovery: RecoveryPlan) -> _DeviceRoute | None:
 def rate(size: int, seconds: float) -> str:
     """A transfer in words: bytes, seconds, and bytes a second."""
     return f"{size / 1e6:.1f} MB in {seconds:.3f} s, {size / max(seconds, 1e-9) / 1e9:.2f} GB/s"
-
-
-def _find_buffer_pool(
-    meeting: Meeting, local_rank: LocalRank, *, by_device: bool, pinned: bool
-) -> tuple[BufferPool | None, int]:
-    """Memory for the state that the member at `meeting` has described; None without a description, which makes the
-    transfer a little slower, and where what is large is received on the device. And the number of its session.
-
-    Raises:
-        ElasticError: its node has another number of processes.
-    """
-    try:
-        peer_store = PeerStore.at(meeting, STORE_TIMEOUT_S)
-        with contextlib.closing(peer_store):
-            local_size, text = peer_store.get(PLACES_KEY), peer_store.get(STATE_KEY)
-            session = int(peer_store.get(SESSION_KEY) or 0)
-        if local_size is not None and local_size != str(local_rank.size):
-            raise ElasticError(
-                f"this node has {local_rank.size} training processes and the others have {local_size}: "
-                "start as many on each"
-            )
-        return BufferPool(specs_from_text(text), pinned=pinned) if text and not by_device else None, session
-    except (PeerLost, ValueError, RuntimeError) as error:  # the last: out of memory
-        log.info("no memory is allocated for the state beforehand: %s", error)
-        return None, 0

@@ -5,7 +5,6 @@ from __future__ import annotations
 from malletrain.elastic.comm.step_commit import StepCommitter
 from malletrain.elastic.errors import ElasticError
 from malletrain.elastic.state.checkpoint_store import CheckpointStore
-from malletrain.elastic.state.side_copy import SideCopies
 from malletrain.elastic.state.training_state import TrainingState
 
 
@@ -17,7 +16,6 @@ class Checkpointing:
         state: the state to save and restore.
         committer: of this member.
         sharded: whether the model is sharded over the processes of a node.
-        side: copies the state beside training; None: training waits for the copy.
     """
 
     def __init__(
@@ -27,10 +25,8 @@ class Checkpointing:
         committer: StepCommitter,
         *,
         sharded: bool,
-        side: SideCopies | None = None,
     ) -> None:
         self._checkpoints = checkpoints
-        self._side = side if checkpoints is not None else None
         self._state = state
         self._committer = committer
         self._sharded = sharded
@@ -75,14 +71,7 @@ class Checkpointing:
 
     def is_due(self) -> bool:
         """Whether it is time for a checkpoint, on the main worker; the control vector tells the other members."""
-        if self._checkpoints is None or self._committer.world.rank != 0 or not self._checkpoints.is_due():
-            return False
-        return self._side is None or self._side.prepare(self._state)
-
-    def hold(self) -> None:
-        """Call it before the state may change: the device then waits for what `save_async` has begun to copy."""
-        if self._side is not None:
-            self._side.hold()
+        return self._checkpoints is not None and self._committer.world.rank == 0 and self._checkpoints.is_due()
 
     def request(self) -> None:
         """Have `save_async` write a checkpoint between this step and the next: all members agreed that one is due."""
@@ -99,6 +88,6 @@ class Checkpointing:
         requested, self._requested = self._requested, False
         if requested and self._checkpoints is not None and self.is_writer:
             self._state.position.rounds = self._committer.rounds_done
-            self._checkpoints.save_async(self._state, self._side)
+            self._checkpoints.save_async(self._state)
             if self._committer.world.size == 1:
                 self._checkpoints.confirm()

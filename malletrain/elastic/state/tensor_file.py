@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
 from io import BufferedReader
 from typing import BinaryIO
 
@@ -61,21 +60,11 @@ def write_tensors(file: BinaryIO, tensors: Mapping[str, torch.Tensor], metadata:
             file.write(as_bytes(tensor).numpy().data)
 
 
-@dataclass(frozen=True, slots=True)
-class TensorEntry:
-    """A tensor of a file: its name, type and shape, and how many bytes it takes. They follow each other."""
-
-    name: str
-    dtype: torch.dtype
-    shape: tuple[int, ...]
-    size: int
-
-
-def read_header(file: BufferedReader) -> tuple[list[TensorEntry], dict[str, str]]:
-    """Read the beginning of a file: its tensors in their order, and its texts. The bytes of the first come next.
+def read_tensors(file: BufferedReader) -> tuple[dict[str, torch.Tensor], dict[str, str]]:
+    """Read what `write_tensors` has written: tensors, and texts.
 
     Raises:
-        ElasticError: it is no such file, or its header is not right.
+        ElasticError: it is no such file, its header is not right, or it is cut.
     """
     length = int.from_bytes(file.read(_LENGTH_BYTES), "little")
     if not 0 < length <= MAX_HEADER_BYTES:
@@ -89,34 +78,14 @@ def read_header(file: BufferedReader) -> tuple[list[TensorEntry], dict[str, str]
         ]
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise ElasticError(f"its header cannot be read: {type(error).__name__} {error}") from error
-    found: list[TensorEntry] = []
+    found: dict[str, torch.Tensor] = {}
     at = 0
     for name, dtype, shape, begin, end in sorted(entries, key=lambda entry: entry[3:]):
         if begin != at or min(shape, default=0) < 0 or math.prod(shape) * dtype.itemsize != end - begin:
             raise ElasticError(f"its header contradicts itself at {name[:100]!r}")
-        found.append(TensorEntry(name, dtype, shape, end - begin))
+        found[name] = _read(file, end - begin).view(dtype).reshape(shape)
         at = end
     return found, metadata
-
-
-def read_tensors(file: BufferedReader) -> tuple[dict[str, torch.Tensor], dict[str, str]]:
-    """Read what `write_tensors` has written: tensors, and texts.
-
-    Raises:
-        ElasticError: it is no such file, or cut.
-    """
-    entries, metadata = read_header(file)
-    return {each.name: _read(file, each.size).view(each.dtype).reshape(each.shape) for each in entries}, metadata
-
-
-def read_pieces(file: BufferedReader, size: int, piece_bytes: int) -> Iterator[torch.Tensor]:
-    """The next `size` bytes of a file as they lie there, piece by piece; each is over when the next one is asked for.
-
-    Raises:
-        ElasticError: it is cut.
-    """
-    for begin in range(0, size, piece_bytes):
-        yield _read(file, min(piece_bytes, size - begin))
 
 
 def _read(file: BufferedReader, size: int) -> torch.Tensor:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import io
 import logging
-import math
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -168,7 +167,6 @@ class TrainingState:
         session: the number of the session in the script, from 0.
         mesh: the device mesh of a sharded model; None if each process holds the whole model.
         before_capture: called before the state is packed; may raise.
-        before_restore: called before a state is loaded.
         layout_restored: whether `restore` has frozen or unfrozen parameters, so that gradients are to be laid out
             anew.
     """
@@ -181,7 +179,6 @@ class TrainingState:
         self.position = position
         self.layout_restored = False
         self.before_capture: Callable[[], None] = lambda: None
-        self.before_restore: Callable[[], None] = lambda: None
         self.tracked: dict[str, Stateful] = {}
         self.has_state = False
         self.terms = ""
@@ -189,11 +186,6 @@ class TrainingState:
         self._boundary: dict[str, Any] | None = None
         self._size: tuple[object, int] | None = None
         self.mesh = next((p.device_mesh for p in model.parameters() if is_sharded(p)), None)  # type: ignore[attr-defined]
-
-    @property
-    def is_on_gpu(self) -> bool:
-        """Whether any of the model's parameters is."""
-        return any(parameter.is_cuda for parameter in self.model.parameters())
 
     def track(self, name: str, thing: Stateful | None) -> None:
         """Make `thing` part of the state. Raises `ElasticError` if it has no state_dict and load_state_dict."""
@@ -269,17 +261,13 @@ class TrainingState:
         """The state of a single optimizer as it is, so that other programs find it under the usual names."""
         return states[0] if len(states) == 1 else {str(place): state for place, state in enumerate(states)}
 
-    def specs(self) -> list[tuple[torch.dtype, tuple[int, ...]]]:
-        """Types and shapes of the tensors that `capture` returns."""
-        return [(tensor.dtype, tuple(tensor.shape)) for tensor in self.capture()[1]]
-
     def size_bytes(self) -> int:
         """Bytes of all tensors that a newcomer is sent. Cached until the number of parameters, of optimizer states or
         of tracked objects changes."""
         many = sum(len(each.state) for each in self.optimizers)
         parameters = sum(1 for _ in self.model.parameters()), many, len(self.tracked)
         if self._size is None or self._size[0] != parameters:
-            size = sum(math.prod(shape) * dtype.itemsize for dtype, shape in self.specs())
+            size = sum(tensor.numel() * tensor.element_size() for tensor in self.capture()[1])
             self._size = parameters, size
         return self._size[1]
 
@@ -290,7 +278,6 @@ class TrainingState:
             ElasticError: it belongs to another model or optimizer.
         """
         tree = unpack(skeleton, tensors, self.mesh)
-        self.before_restore()
         try:
             if "layout" in tree:
                 self._restore_layout(tree["layout"])

@@ -14,7 +14,6 @@ import torch
 from malletrain.elastic.comm.background import Background
 from malletrain.elastic.comm.group import Group, wait_complete
 from malletrain.elastic.errors import PeerLost
-from malletrain.elastic.state.buffer_pool import BufferPool
 from malletrain.elastic.state.training_state import specs_of
 
 PIECE_BYTES = 16 * 1024 * 1024
@@ -82,15 +81,12 @@ def send_state(group: Group, to: Sequence[int], skeleton: bytes, tensors: list[t
     relay.finish()
 
 
-def receive_state(
-    group: Group, source: int, on: Sequence[int] = (), buffer_pool: BufferPool | None = None
-) -> tuple[bytes, list[torch.Tensor]]:
+def receive_state(group: Group, source: int, on: Sequence[int] = ()) -> tuple[bytes, list[torch.Tensor]]:
     """Receive a packed state. Blocks.
 
     Args:
         source: the rank that sends it.
         on: ranks to relay each piece to.
-        buffer_pool: memory for the tensors.
 
     Raises:
         PeerLost: the sender or a receiver is lost, or the checksums differ.
@@ -107,8 +103,7 @@ def receive_state(
         raise PeerLost(f"rank {source} offers a skeleton of {length} bytes")
     text = receive(torch.empty(length, dtype=torch.uint8))
     skeleton = text.numpy().tobytes()
-    buffer_pool = buffer_pool or BufferPool(())
-    tensors = [buffer_pool.tensor(dtype, shape) for dtype, shape in specs_of(skeleton)]
+    tensors = [torch.empty(shape, dtype=dtype) for dtype, shape in specs_of(skeleton)]
     sums: list[int] = []
     summing = Background(lambda: sums.append(checksum(text)), "sum")
     for packet in packets(tensors):

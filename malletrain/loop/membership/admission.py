@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from malletrain.decide.entitlement.fixed_size import keeps_its_size
+from malletrain.decide.limits import keeps_its_size
 from malletrain.domain.errors import Refused
 from malletrain.domain.job import Elastic, JobView, Pilot, PilotPhase
 from malletrain.loop.membership.next_world import JobTerms

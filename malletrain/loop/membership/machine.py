@@ -7,11 +7,23 @@ urgent generation, so that a repair never waits for a worker that holds no state
 
 from __future__ import annotations
 
+import dataclasses
 import heapq
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from malletrain.domain.event import Event, GenerationPublished, Payload, WorkerJoined, WorkerLeft, WorkerLost
+from malletrain.decide.limits import size_kept
+from malletrain.domain.event import (
+    Event,
+    GenerationPublished,
+    Payload,
+    ScriptChecked,
+    WorkerJoined,
+    WorkerLeft,
+    WorkerLost,
+)
+from malletrain.domain.job import ScriptVerdict
 from malletrain.learn.scale_up_profiling import next_measurement_size
 from malletrain.loop.membership.fencing import (
     could_go_on_apart,
@@ -21,7 +33,7 @@ from malletrain.loop.membership.fencing import (
     unheard_with_state,
 )
 from malletrain.loop.membership.next_world import GENERATION_BLOCK, WorkerCandidate, next_world, why_it_ends
-from malletrain.loop.membership.state import Check, JobMembership, MembershipSettings, Phase, Worker
+from malletrain.loop.membership.state import AlikeFailures, Check, JobMembership, MembershipSettings, Phase, Worker
 from malletrain.loop.ports import Clock
 from malletrain.wire.messages import Plan, Seat
 
@@ -39,6 +51,12 @@ UNHEARD_POLL_S = 1.0
 
 #: Seconds from the second failure to make a group to the next try, doubled at each failure up to a limit.
 FIRST_BUILD_DELAY_S, MAX_BUILD_DELAY_S = 0.1, 5.0
+
+#: A worker is a newcomer for so long (seconds) after it has joined; so many that fail alike in a row end all joining.
+NEW_S, MAX_ALIKE = 60.0, 3
+
+#: Characters of how they fail that the job's row has.
+MAX_ALIKE_TEXT = 400
 
 
 @dataclass(slots=True)
@@ -107,6 +125,7 @@ class JobMachine:
             elif self._warms_up(worker) and now >= worker.joined_at + self.settings.warm_up_s:
                 worker.end = f"not warm after {self.settings.warm_up_s:.0f} s"
                 self.lose(worker, worker.end)
+                self.newcomer_failed(worker, worker.end)
         self.settle()
 
     def forget(self) -> list[str]:
@@ -182,6 +201,34 @@ class JobMachine:
         if self.job.over is None and self.job.trains(worker.id):
             self.ask(f"{worker.id} is lost: {how}", broken=True)
 
+    def is_new(self, worker: Worker) -> bool:
+        """Whether the worker has not trained yet, or has only just begun to."""
+        if worker.phase is Phase.SERVING:
+            return self.clock.elapsed() - (worker.warm_at or 0.0) < NEW_S
+        return worker.phase.lives
+
+    def newcomer_failed(self, worker: Worker, how: str) -> None:
+        """Takes in that a newcomer is lost by its script's fault. A job whose newcomers fail alike keeps its size."""
+        job, kind = self.job, re.sub(r"\d+", "0", how)
+        serving = [each for each in job.living() if each.phase is Phase.SERVING]
+        stayed = any((each.warm_at or 0.0) > job.alike.at and not self.is_new(each) for each in serving)
+        in_row = 1 if stayed or job.alike.words != kind else job.alike.count + 1
+        job.alike = AlikeFailures(kind, in_row, self.clock.elapsed())
+        if serving and in_row == MAX_ALIKE and not job.terms.fixed:
+            text = f"{in_row} newcomers in a row failed alike: {how}"
+            self.note_check(worker, "", ScriptVerdict.DIFFERENT, text[:MAX_ALIKE_TEXT])  # of this job alone
+
+    def note_check(self, by: Worker, digest: str, verdict: ScriptVerdict, text: str) -> None:
+        """Records what was found of the job's script, and keeps the job at its size where that follows."""
+        job = self.job
+        job.checked.add(digest)
+        plan = job.pending if job.pending is not None and job.pending.members else job.world
+        nodes = size_kept(job.terms, len(plan.members) if plan is not None else 0)
+        self.emit(ScriptChecked(digest, verdict, text, nodes), by, text)
+        job.terms = dataclasses.replace(job.terms, checked=digest)
+        if verdict is ScriptVerdict.DIFFERENT and not job.terms.trusted and not job.terms.restarts:
+            job.terms = dataclasses.replace(job.terms, min_nodes=nodes, max_nodes=nodes, sizes=(), fixed=True)
+
     def end(self, reason: str) -> None:
         """Directs every worker of the job to stop."""
         self._outbox.settled.add(self.job.id)
@@ -209,7 +256,7 @@ class JobMachine:
         job.arrived, job.arriving_since = set(), self.clock.elapsed()
         for name in plan.workers:
             if job.workers[name].phase.lives:
-                job.workers[name].phase = Phase.SERVING
+                self.train(job.workers[name])
 
     def ask(self, reason: str, *, broken: bool, entered: bool = False) -> None:
         """Asks all members to check in.

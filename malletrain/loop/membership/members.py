@@ -291,7 +291,7 @@ class Membership:
     def note_check(self, name: str, check: ScriptCheck) -> None:
         """Records what a check has found of the script that this worker runs, in another job of its owner."""
         machine, worker = self._find(name)
-        reports.note_check(machine, worker, check.digest, check.verdict, check.text)
+        machine.note_check(worker, check.digest, check.verdict, check.text)
         machine.settle()
 
     def heard(self, name: str) -> None:

@@ -33,7 +33,7 @@ class JobTerms:
         batches: (nodes, samples of a step) from so many nodes on, rising.
         items: whether the job's nodes work on independent items.
         fixed: whether no worker may join or leave a world that trains: it ends as soon as it would change, and one of
-            the same size begins with the state that it saved (`malletrain.decide.entitlement.fixed_size`).
+            the same size begins with the state that it saved (`malletrain.decide.limits`).
         trusted: whether the script's owner answers for it.
         checked: the digest of the script that was checked last; "" for none.
     """

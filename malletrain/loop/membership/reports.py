@@ -11,15 +11,14 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from malletrain.decide.entitlement.fixed_size import size_kept
 from malletrain.domain.event import (
     GenerationSwitched,
     JobCompleted,
     JobFailed,
     MetricReported,
     SamplesReported,
-    ScriptChecked,
     WorkerLeft,
+    WorkerStuck,
     WorkerWarm,
 )
 from malletrain.domain.job import ScriptVerdict
@@ -29,6 +28,9 @@ from malletrain.wire import messages as wire
 
 #: Figures by name that a job may have, and characters of JSON of its result: both are in every row of it.
 MAX_FIGURES, MAX_RESULT_CHARS = 64, 16_384
+
+#: So often a job's journal says where it makes no step.
+MAX_STUCK = 100
 
 #: A broken world stands still for so long (seconds), at most, before it is repaired.
 NOTICED_S = 120.0
@@ -73,6 +75,9 @@ def apply(machine: JobMachine, this: Worker, message: wire.Message) -> None:
             _exited(machine, this, message)
         case wire.CheckDone():
             _check_done(machine, this, message)
+        case wire.Stuck():
+            _stuck(machine, this, message)
+            return
         case wire.ToppedUp():
             this.top_up = 0
             return
@@ -184,12 +189,15 @@ def _failed(machine: JobMachine, this: Worker, said: wire.Failed) -> None:
     if this.phase is Phase.SERVING:
         again = job.failed_at is not None and job.step <= job.failed_at + 1
         job.failed_at = job.step
+    is_new = machine.is_new(this)
     if this.phase.lives:
         machine.lose(this, f"its script failed: {said.message}")
     others = [each for each in job.living() if each.phase is Phase.SERVING]
     if job.over is None and (again or not others):
         machine.emit(JobFailed(said.step), this, said.message)
         machine.end(f"the script failed: {said.message}")
+    elif is_new:
+        machine.newcomer_failed(this, said.message.removeprefix(f"{this.id}: "))
 
 
 def _exited(machine: JobMachine, this: Worker, told: wire.Exited) -> None:
@@ -220,19 +228,16 @@ def _check_done(machine: JobMachine, this: Worker, said: wire.CheckDone) -> None
     if job.checker != (this.id, said.digest) or job.over is not None or said.verdict not in list(ScriptVerdict):
         return
     job.checker = ("", "")
-    note_check(machine, this, said.digest, ScriptVerdict(said.verdict), said.text)
+    machine.note_check(this, said.digest, ScriptVerdict(said.verdict), said.text)
 
 
-def note_check(machine: JobMachine, by: Worker, digest: str, verdict: ScriptVerdict, text: str) -> None:
-    """Record what a check of the job's script has found, and keep the job at its size where that follows."""
-    job = machine.job
-    job.checked.add(digest)
-    plan = job.pending if job.pending is not None and job.pending.members else job.world
-    nodes = size_kept(job.terms, len(plan.members) if plan is not None else 0)
-    machine.emit(ScriptChecked(digest, verdict, text, nodes), by, text)
-    job.terms = dataclasses.replace(job.terms, checked=digest)
-    if verdict is ScriptVerdict.DIFFERENT and not job.terms.trusted and not job.terms.restarts:
-        job.terms = dataclasses.replace(job.terms, min_nodes=nodes, max_nodes=nodes, sizes=(), fixed=True)
+def _stuck(machine: JobMachine, this: Worker, said: wire.Stuck) -> None:
+    """Where a worker's script makes no step, or that it goes on; the first `MAX_STUCK` of the job."""
+    told = machine.job.stuck
+    if this.phase.lives and told.get(this.id, "") != said.place and machine.job.stuck_told < MAX_STUCK:
+        told[this.id], machine.job.stuck_told = said.place, machine.job.stuck_told + 1
+        stuck = WorkerStuck(this.id, said.place)
+        machine.emit(stuck, this, stuck.in_words or "goes on")
 
 
 def _metric(machine: JobMachine, this: Worker, said: wire.Metric) -> None:

@@ -109,6 +109,15 @@ class Check:
         return any(self.whole[name] > latest for name in left_out)
 
 
+@dataclass(frozen=True, slots=True)
+class AlikeFailures:
+    """How newcomers failed last (in words without numbers), how many in a row, and when the last one did."""
+
+    words: str
+    count: int
+    at: float
+
+
 @dataclass(slots=True)
 class JobMembership:
     """One job's workers and world, its outstanding plan, its check under way, and its progress."""
@@ -138,6 +147,9 @@ class JobMembership:
     step: int = 0
     figures: set[str] = field(default_factory=set)  #: names of what its script reports
     failed_at: int | None = None  #: the step at which a script raised last
+    alike: AlikeFailures = field(default_factory=lambda: AlikeFailures("", 0, 0.0))
+    stuck: dict[str, str] = field(default_factory=dict)  #: where workers make no step, as they say
+    stuck_told: int = 0
     losses: int = 0  #: how many workers have been lost, or have left by no plan
     climbs: bool = False  #: its world grows in stages, to be measured
     seen: dict[int, float] = field(default_factory=dict)  #: samples/s of the stages so far

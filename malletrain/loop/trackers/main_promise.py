@@ -14,22 +14,27 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from malletrain.decide.promise.controller_budget import ControllerBudget, harmless_cycle_s
-from malletrain.decide.promise.kept_promise import PromiseKept, next_step, with_trial_pilot
-from malletrain.decide.promise.main_arrivals import HourDemands, MainArrival, demands, of_hour
-from malletrain.decide.promise.main_job_delay import MainJobDelay, head_of
-from malletrain.decide.promise.promised_reserve import (
+from malletrain.decide.queue_promise import (
     UNKNOWN_YIELD_S,
-    MainPromise,
+    ControllerBudget,
+    HourDemands,
+    MainArrival,
     PromisedReserve,
+    PromiseKept,
     YieldTimes,
+    demands,
+    harmless_cycle_s,
+    next_step,
+    of_hour,
     promised_reserve,
     reserve_curve,
+    with_trial_pilot,
 )
-from malletrain.decide.rules import Rules
+from malletrain.decide.rules import MainPromise, Rules
 from malletrain.domain.decision import LeavePilot, RecyclePilot
 from malletrain.domain.event import ActionIntent, Event, MainJobMet, MainJobsArrived
 from malletrain.domain.snapshot import SlurmJob, Snapshot
+from malletrain.loop.trackers.main_jobs import MainJobDelay, head_of
 
 #: So many arrivals are kept: the newest.
 MAX_ARRIVALS = 20_000

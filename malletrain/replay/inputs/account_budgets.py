@@ -1,4 +1,4 @@
-"""Budgets of node-hours in a replay, as the daemon has them (`malletrain.decide.entitlement.budgets`)."""
+"""Budgets of node-hours in a replay, as the daemon has them (`malletrain.decide.limits`)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from malletrain.decide.entitlement.budgets import AccountBudget, Period, affordable_nodes
+from malletrain.decide.limits import affordable_nodes
+from malletrain.decide.rules import AccountBudget, Period
 from malletrain.domain.errors import InvalidInput
 from malletrain.loop.trackers.submitted_work import SubmittedWork, submitted_work
 from malletrain.replay.workload import TrainingJob

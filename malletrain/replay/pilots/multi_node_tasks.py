@@ -8,7 +8,7 @@ from itertools import groupby
 import numpy as np
 from numpy.typing import NDArray
 
-from malletrain.decide.pilot_width import task_numbers, tasks_kept, unbroken_sizes
+from malletrain.decide.multi_node_pilots import task_numbers, tasks_kept, unbroken_sizes
 from malletrain.decide.placement import cohort_to_take
 
 Ints = NDArray[np.int64]

@@ -1,4 +1,4 @@
-"""Jobs that wait too long for nodes get their fewest, for a turn: decide's `starvation_guard`, in columns."""
+"""Jobs that wait too long for nodes get their fewest, for a turn: decide's limits, in columns."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from malletrain.decide.entitlement.starvation_guard import Waits, on_turn_or_starving
+from malletrain.decide.limits import Waits, on_turn_or_starving
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]

@@ -1,9 +1,9 @@
 """What a promise to the main queue would cost on a site's own log, and how it would have been kept there.
 
-By the functions that the daemon decides with (`malletrain.decide.promise`), as it would have used them: the reserve
-of an hour comes from the main jobs of the four weeks before it, never from those that it is judged by. The hours that
-are judged begin after that time, or after half of a shorter log. A main job that finds its nodes in the reserve is
-not delayed; of the others the share G(b) of `promised_reserve` starts within b, by the modelled reaction.
+By the functions that the daemon decides with (`malletrain.decide.queue_promise`), as it would have used them: the
+reserve of an hour comes from the main jobs of the four weeks before it, never from those that it is judged by. The
+hours that are judged begin after that time, or after half of a shorter log. A main job that finds its nodes in the
+reserve is not delayed; of the others the share G(b) of `promised_reserve` starts within b, by the modelled reaction.
 """
 
 from __future__ import annotations
@@ -16,8 +16,16 @@ from dataclasses import asdict, dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from malletrain.decide.promise.main_arrivals import ArrivalDemand, MainArrival, demands, of_hour
-from malletrain.decide.promise.promised_reserve import MainPromise, YieldTimes, promised_reserve, reserve_curve
+from malletrain.decide.queue_promise import (
+    ArrivalDemand,
+    MainArrival,
+    YieldTimes,
+    demands,
+    of_hour,
+    promised_reserve,
+    reserve_curve,
+)
+from malletrain.decide.rules import MainPromise
 from malletrain.domain.errors import InvalidInput
 from malletrain.loop.trackers.main_promise import MAX_ARRIVALS, REFILL_LOOK_S, thinned
 from malletrain.replay.assumed_placement import wanted_nodes

@@ -77,7 +77,7 @@ class Lines:
                 if b"\x00" in raw:
                     self.tally.skip("holds NUL bytes", self.number)
                     continue
-                yield raw.decode("utf-8", "replace").rstrip("\r\n")
+                yield raw.decode("utf-8-sig", "replace").rstrip("\r\n")
         except (EOFError, gzip.BadGzipFile, zlib.error) as error:
             where = f"{self.source}:{self.number + 1}"
             raise InvalidInput(where, f"the gzip file is damaged or cut off ({error}); copy it again") from error

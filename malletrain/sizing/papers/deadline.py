@@ -3,7 +3,7 @@
 After ElasticFlow (Gu et al., ASPLOS 2023): minimum satisfactory shares first, earliest deadline first, then each
 further node where it gains most. Shares and chances: `malletrain.sizing.deadlines`. Here the nodes come and go, so
 a job has a promise only where its deadline is met with a chance of `least` or more. Those are served first, then jobs
-whose deadline has become less likely since they were taken (decide's `deadline_admission`), as far as
+whose deadline has become less likely since they were taken (decide's `admission_refusal`), as far as
 their shares fit now. What is left is shared by the exact core over the problem's own values; ElasticFlow goes by
 marginal gain.
 

@@ -138,10 +138,16 @@ def _range(part: str, text: str = "", where: str = "") -> tuple[int, int, int]:
 
 def _names(item: str) -> Iterator[str]:
     """The names of one item, `rack[1-2]n[01-12]`, whose size has been looked at."""
-    pieces = _BRACKET.split(item)  # plain text and the insides of brackets in turn
-    if len(pieces) == 1:
-        return iter(pieces)
-    return map("".join, product(*(_numbers(piece) if at % 2 else (piece,) for at, piece in enumerate(pieces))))
+    first, *rest = _BRACKET.split(item)  # plain text and the insides of brackets in turn
+    if not rest:
+        return iter((first,))
+    numbered = [list(_numbers(piece)) for piece in rest[::2]]
+    tails = rest[1::2]
+    # Slurm goes through the last bracket first, then through the others from the left.
+    return (
+        first + "".join(map("".join, zip((*reversed(others), last), tails, strict=True)))
+        for *others, last in product(*reversed(numbered[:-1]), numbered[-1])
+    )
 
 
 def _numbers(bracket: str) -> Iterator[str]:

@@ -193,8 +193,8 @@ def _job(entry: Object, where: str) -> JobRecord:
 
 def _objects(document: Object, key: str, where: str) -> Sequence[Object]:
     found = document.get(key)
-    if found is None:
-        errors = [_text(error.get("description") or error.get("error")) for error in _errors(document)]
+    errors = [_text(error.get("description") or error.get("error")) for error in _errors(document)]
+    if found is None or (errors and not found):  # slurmrestd answers an error with an empty list
         raise InvalidInput(where, "; ".join(text for text in errors if text)[:200] or f"no list of {key} in it")
     if not isinstance(found, list) or not all(isinstance(entry, dict) for entry in found):
         raise InvalidInput(where, f"{key} is not a list of objects")

@@ -1,5 +1,6 @@
 """The launcher's part in the check of its script: a thread that waits for a session to say which one runs, asks the
 daemon, has it checked in a process of its own, and reports what that found. Whatever goes wrong, training goes on.
+Where the script makes no step comes the same way.
 
 `python -m malletrain.elastic.launch.own_check.check_beside SCRIPT ARGUMENTS...` does the same once for `mtbatch
 --check`, and prints digest, verdict and text. Standard library only.
@@ -18,6 +19,7 @@ import tempfile
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -27,9 +29,11 @@ from malletrain.elastic.launch.own_check.running_script import (
     SCRIPT_TO,
     RunningScript,
     heard,
+    heard_stuck,
     this_script,
 )
 from malletrain.wire import messages
+from malletrain.wire.codec import one_line
 from malletrain.wire.errors import WireError
 from malletrain.wire.worker_client import Rejected, TokenUnknown, WorkerClient
 
@@ -42,6 +46,9 @@ CHECK_LIMIT_S = 900.0
 
 #: Of the memory that is left on the node a check may take this share.
 MEMORY_SHARE = 0.25
+
+#: Characters of the place at which a script makes no step.
+MAX_PLACE = 300
 
 #: How often, and at which intervals, the daemon is asked and told.
 TRIES, RETRY_S = 30, 10.0
@@ -62,7 +69,8 @@ class CheckBeside:
 
     def __init__(self, client: WorkerClient) -> None:
         self._client = client
-        self._listens, self._says = os.pipe2(os.O_CLOEXEC)
+        listens, self._says = os.pipe2(os.O_CLOEXEC)
+        self._listens = os.fdopen(listens, "rb")
         self._ends = threading.Event()
         self._process: subprocess.Popen[bytes] | None = None
         self.session_began = False  #: whether a session of the script has been heard
@@ -89,10 +97,11 @@ class CheckBeside:
 
     def _run(self) -> None:
         try:
-            running = heard(_line(self._listens))
-            if running is None or self._ends.is_set():
+            running = self._hear()
+            if running is None:
                 return
             self.session_began = True
+            threading.Thread(target=self._hear, name="malletrain-hears", daemon=True).start()
             digest = running.digest()
             if not self._call(lambda: self._client.is_to_check(digest)):
                 return
@@ -102,6 +111,17 @@ class CheckBeside:
                 self._call(lambda: self._client.report([said]))
         except Exception as error:  # noqa: BLE001 - whatever it is, it is no matter of the training
             log.info("the script is not checked: %s", error)
+
+    def _hear(self) -> RunningScript | None:
+        """Pass on where the script makes no step, until it says which one it is; None if it is to end before."""
+        while not self._ends.is_set():
+            line = self._listens.readline(MAX_SAID_BYTES)
+            place, running = heard_stuck(line), heard(line)
+            if place is not None and not self._ends.is_set():
+                self._call(partial(self._client.report, [messages.Stuck(one_line(place, MAX_PLACE))]))
+            elif running is not None and not self.session_began:
+                return running
+        return None
 
     def _began(self, process: subprocess.Popen[bytes]) -> None:
         self._process = process
@@ -219,13 +239,6 @@ def _absolute(running: RunningScript) -> Iterator[str]:
         path = running.path_in(argument)
         option, equals, _ = argument.rpartition("=") if argument.startswith("-") else ("", "", "")
         yield argument if path is None else f"{option}{equals}{path}"
-
-
-def _line(descriptor: int) -> bytes:
-    text = b""
-    while not text.endswith(b"\n") and len(text) <= MAX_SAID_BYTES:
-        text += os.read(descriptor, MAX_SAID_BYTES)
-    return text
 
 
 def main(arguments: list[str]) -> int:

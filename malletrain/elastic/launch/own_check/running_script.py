@@ -1,4 +1,5 @@
-"""Which script a session runs: said once to its launcher, and the digest by which a check counts for it."""
+"""Which script a session runs, and where it makes no step: said to its launcher; and the digest by which a check
+counts for it."""
 
 from __future__ import annotations
 
@@ -86,7 +87,16 @@ def this_script(torch: str, command: Sequence[str] | None = None) -> RunningScri
 
 def say(environ: Mapping[str, str], running: RunningScript) -> None:
     """Say to the launcher which script runs. Does nothing where there is none that listens."""
-    text = json.dumps(asdict(running)).encode() + b"\n"
+    _say(environ, asdict(running))
+
+
+def say_stuck(environ: Mapping[str, str], place: str) -> None:
+    """Say to the launcher where the script makes no step; "" that it goes on."""
+    _say(environ, {"stuck": place})
+
+
+def _say(environ: Mapping[str, str], said: Mapping[str, Any]) -> None:
+    text = json.dumps(said).encode() + b"\n"
     if not environ.get(SCRIPT_TO) or len(text) > MAX_SAID_BYTES:
         return
     with contextlib.suppress(OSError):
@@ -104,6 +114,15 @@ def heard(text: bytes) -> RunningScript | None:
         return RunningScript(**{**said, "arguments": tuple(said["arguments"])})
     except (ValueError, TypeError, KeyError):
         return None
+
+
+def heard_stuck(text: bytes) -> str | None:
+    """Where the script makes no step, as it has said; None where it has said something else."""
+    try:
+        place = json.loads(text)["stuck"]
+    except (ValueError, TypeError, KeyError):
+        return None
+    return place if isinstance(place, str) else None
 
 
 def _looks(path: Path) -> Iterator[str]:

@@ -1,7 +1,10 @@
-"""Which main jobs pilots made room for, or met: noted while Slurm shows them, so that it can be explained days later.
+"""Main jobs that pilots made room for, or met, and what that cost each: noted while Slurm shows them, so that it can
+be explained days later.
 
 A look at the queue shows those that run. One that began and ended between two looks is asked for by the nodes that
-pilots left: Slurm shows ended jobs for a while (`EndedJobs`).
+pilots left: Slurm shows ended jobs for a while (`EndedJobs`). Of those that waited behind a job that pilots had
+delayed, in the queue or for nodes that it gave up later for it, the delay is not measured: it is at most that of the
+job in front, and at most their own wait.
 """
 
 from __future__ import annotations
@@ -9,9 +12,9 @@ from __future__ import annotations
 from collections import OrderedDict, deque
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import TypeVar
 
-from malletrain.decide.promise.main_job_delay import head_of
 from malletrain.domain.event import (
     DaemonStarted,
     Event,
@@ -22,6 +25,93 @@ from malletrain.domain.event import (
     PilotStarted,
 )
 from malletrain.domain.snapshot import EndedJobs, SlurmJob, Snapshot
+
+
+class DelayCause(StrEnum):
+    """Why a main job that met pilots started when it did."""
+
+    NONE = "none"  #: its nodes were free before Slurm came to it
+    LEAVING = "leaving"  #: it waited for workers to leave and for the epilog
+    BACKFILL = "backfill"  #: a backfill cycle found its nodes taken; a later one started it
+    PREEMPTED = "preempted"  #: Slurm took a node from a pilot for it
+    ELSEWHERE = "elsewhere"  #: it began on other nodes than those that pilots were asked to leave for it
+    BEHIND = "behind"  #: it waited behind a main job that pilots had delayed
+    PUT_OFF = "put_off"  #: Slurm preempted a pilot for a part of a heterogeneous job, and put the job off
+
+
+CAUSE_WORDS = {
+    DelayCause.NONE: "no delay: pilots had left before Slurm came to it",
+    DelayCause.LEAVING: "it waited for workers to leave and for the epilog",
+    DelayCause.BACKFILL: "a backfill cycle found its nodes taken, and a later one started it",
+    DelayCause.PREEMPTED: "Slurm preempted a pilot for it",
+    DelayCause.ELSEWHERE: "pilots were asked to leave for it, and it began on other nodes",
+    DelayCause.BEHIND: "it waited behind another main job, which pilots had delayed",
+    DelayCause.PUT_OFF: "Slurm preempted a pilot for one of its parts, and put the heterogeneous job off",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class MainJobDelay:
+    """A main job that pilots gave way to, or that Slurm preempted one for.
+
+    Attributes:
+        could_at: when it could have started without pilots (Unix seconds), as far as the daemon can tell.
+        started_at: when it did.
+        nodes: those of its nodes that pilots had.
+        freed_s: seconds after `could_at` until the last of these was free.
+        delay_s: seconds by which it started later for pilots, never negative.
+        preempted: nodes that Slurm took from pilots for it.
+        put_off: Slurm put it off by its own two minutes, as it does with heterogeneous jobs.
+        elsewhere: it began on nodes that no pilot had had, so that `delay_s` is a bound.
+        behind: the main job that it waited behind and that pilots had delayed by so much, so that `delay_s` is a
+            bound; "" where it met pilots itself.
+    """
+
+    main_job: str
+    user: str
+    could_at: float
+    started_at: float
+    nodes: tuple[str, ...]
+    freed_s: float
+    delay_s: float
+    by_backfill: bool = False
+    preempted: int = 0
+    put_off: bool = False
+    elsewhere: bool = False
+    behind: str = ""
+
+    @property
+    def cause(self) -> DelayCause:
+        """The last thing that it waited for."""
+        if self.delay_s <= 0:
+            return DelayCause.NONE
+        if self.behind:
+            return DelayCause.BEHIND
+        if self.put_off:
+            return DelayCause.PUT_OFF
+        if self.elsewhere:
+            return DelayCause.ELSEWHERE
+        if self.preempted:
+            return DelayCause.PREEMPTED
+        return DelayCause.BACKFILL if self.by_backfill else DelayCause.LEAVING
+
+    def words(self) -> str:
+        """One line: for how long, and why."""
+        if self.delay_s <= 0:
+            return CAUSE_WORDS[DelayCause.NONE]
+        if self.behind:
+            front = f"main job {self.behind}, which they had delayed"
+            return f"at most {self.delay_s:.3g} s later for pilots: it waited behind {front}"
+        if self.elsewhere:
+            return f"at most {self.delay_s:.3g} s later for pilots: {CAUSE_WORDS[self.cause]}"
+        where = "" if self.put_off else f" on {len(self.nodes)} of its nodes"
+        return f"{self.delay_s:.3g} s later for pilots{where}: {CAUSE_WORDS[self.cause]}"
+
+
+def head_of(main_job: str) -> str:
+    """The number that the parts of one job share: of `12_3`, `12_[4-9]`, `12+1` and `het12`, 12."""
+    return main_job.removeprefix("het").partition("_")[0].partition("+")[0]
+
 
 Key = TypeVar("Key")
 
@@ -239,3 +329,73 @@ def _note(noted: OrderedDict[Key, None], key: Key) -> None:
     noted[key] = None
     if len(noted) > _MAX_NOTED:
         noted.popitem(last=False)
+
+
+#: Shorter ones are not passed on (seconds): Slurm's times are whole seconds.
+LEAST_DELAY_S = 1.0
+
+#: A job that begins so long (seconds) after a node was given up did not wait for it.
+PASSED_ON_S = 120.0
+
+#: Of so many main jobs the rank is remembered.
+_MAX_RANKS = 10_000
+
+
+class JobsBehind:
+    """Looks at the main queue; what it finds stands in the journal as `MainJobMet.waited_for`."""
+
+    def __init__(self) -> None:
+        self._running: frozenset[str] | None = None  # ids at the last look; None: before the first
+        self._ranks: OrderedDict[str, tuple[int, int]] = OrderedDict()  # of delayed jobs while they waited, by head
+        self._had: dict[str, tuple[str, float]] = {}  # node -> the delayed job that has or had it, and when last
+
+    def look(self, snapshot: Snapshot, delays: Mapping[str, MainJobDelay], partition: str, now: float) -> list[Event]:
+        """Main jobs that have begun since the last look and waited behind one of `delays`, which are by head."""
+        rows = [row for row in snapshot.holding if row.partition != partition and row.nodes]
+        known, self._running = self._running, frozenset(row.id for row in rows)
+        late = {head: each for head, each in delays.items() if each.delay_s >= LEAST_DELAY_S}
+        if not late and not self._had:
+            return []
+        fresh = [row for row in rows if known is not None and row.id not in known]
+        events = [event for row in fresh for event in self._behind(row, late, now)]
+        passed_on = {head_of(e.payload.main_job) for e in events if isinstance(e.payload, MainJobMet)}
+        for row in rows:
+            head = head_of(row.id)
+            if head in late or head in passed_on:
+                self._had.update(dict.fromkeys(row.nodes, (head, now)))
+            else:
+                for node in row.nodes:
+                    self._had.pop(node, None)
+        self._had = {node: had for node, had in self._had.items() if now - had[1] <= PASSED_ON_S}
+        return events
+
+    def waits(self, snapshot: Snapshot, main_jobs: Mapping[str, bool]) -> None:
+        """Take in the ranks of main jobs that wait for pilots to leave."""
+        for row in snapshot.pending if main_jobs else ():
+            if row.id in main_jobs:
+                self._ranks[head_of(row.id)] = (-row.priority, row.raw_id)
+                self._ranks.move_to_end(head_of(row.id))
+        while len(self._ranks) > _MAX_RANKS:
+            self._ranks.popitem(last=False)
+
+    def _behind(self, row: SlurmJob, late: Mapping[str, MainJobDelay], now: float) -> Iterator[Event]:
+        """The event of a job that has begun, behind the one that was delayed most."""
+        began, own = row.start_time or now, head_of(row.id)
+        if row.submit_time is None or began <= row.submit_time:
+            return
+        ahead = {head for node in row.nodes for head in self._before(node, row.submit_time)}
+        for head, rank in self._ranks.items():
+            front = late.get(head)
+            if front and rank < (-row.priority, row.raw_id) and row.submit_time < front.started_at <= began + 1.0:
+                ahead.add(head)
+        found = [late[head] for head in sorted(ahead - {own}) if head in late]
+        if found:
+            most = max(found, key=lambda each: each.delay_s)
+            met = MainJobMet(row.id, row.user, row.submit_time, began, waited_for=head_of(most.main_job))
+            yield Event(now, met, node=row.nodes[0])
+
+    def _before(self, node: str, submitted_at: float) -> Iterator[str]:
+        """The delayed job that had the node while this one waited."""
+        head, at = self._had.get(node, ("", 0.0))
+        if head and submitted_at < at:
+            yield head

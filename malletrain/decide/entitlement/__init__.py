@@ -1,1 +1,0 @@
-"""What a job may have, and what it is owed: budgets, limits, deadlines, an end to waiting."""

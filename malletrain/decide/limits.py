@@ -1,0 +1,359 @@
+"""Who may have how many nodes, whatever training gains: a site's limits, budgets, turns of jobs that wait too long,
+deadlines, and jobs that keep one size.
+
+What is left of a budget, R node-seconds, bounds the nodes of its jobs together over the horizon T,
+sum_j k_j <= floor(R / T): it is never overspent, and nothing runs on it when less than one node for one horizon is
+left. Periods are calendar ones in UTC; weeks begin on Monday. Policy `budget` gets R itself, the work that is left of
+each job, the seconds that are left of the period, and what usually arrives in them.
+
+Most throughput may be had without a job for ever: it scales badly, or needs many nodes to start. So a job that has
+had no node for `max_wait_s` is starving: it comes before all that others could gain (`JobDemand.must_run`), the
+longest waiting first, as far as the nodes reach. Once it runs it keeps that rank for `turn_s`, or it would stop at
+the next decision. Among jobs whose fewest nodes fit together, each starts at the first decision after `max_wait_s`;
+of n that do not, each has waited at most  max_wait_s + n (turn_s + a tick)  whenever the pool holds the nodes of the
+one whose turn it is.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from typing import NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from malletrain.decide.demand import due_of
+from malletrain.decide.rules import AccountBudget, Rules, SiteLimit
+from malletrain.domain.decision import Refusal
+from malletrain.domain.job import Curve, Elastic, JobView, MalleableJob, ScriptCheck, ScriptVerdict
+from malletrain.sizing.constraints import cap, guaranteed_share, resource_cap
+from malletrain.sizing.deadlines import MIN_PROBABILITY, deadline_guarantees, satisfactory_share, supply_probability
+from malletrain.sizing.policy import Need, Policy
+from malletrain.sizing.problem import ArrivingWork, Constraint, JobDemand, LinearLimit, NodeBudget
+from malletrain.sizing.values import permitted_sizes
+
+
+def constraints_for(
+    limits: Sequence[SiteLimit],
+    user_share: float,
+    views: Mapping[int, JobView],
+    demands: Sequence[JobDemand],
+    nodes: int,
+    *,
+    take_turns: bool = False,
+) -> tuple[Constraint, ...]:
+    """The constraints of one problem; those that no sizes could break are left out.
+
+    `user_share`: most of the nodes that one user's jobs hold while others want some, as a part of them; more where
+    nodes would stand idle else, and the minimum of the user's least job: in any case, or where jobs `take_turns` (the
+    starvation guard is on) during the turn of such a job only. Else a job that says that it needs every node would
+    have them as long as the others are patient.
+    """
+    found: list[Constraint] = []
+    by_id = {int(demand.id): demand for demand in demands}
+    for limit in limits:
+        mine = [demand for job, demand in by_id.items() if limit.covers(views[job])]
+        if not mine:
+            continue
+        if limit.most_nodes is not None and _most(mine, nodes) > limit.most_nodes:
+            found.append(cap(f"{limit.name} (most_nodes)", [demand.id for demand in mine], limit.most_nodes))
+        if limit.least_nodes:
+            found.append(guaranteed_share(f"{limit.name} (least_nodes)", mine, limit.least_nodes, nodes))
+        if limit.available is not None:
+            drawn = dict.fromkeys([demand.id for demand in mine], limit.per_node)
+            found.append(resource_cap(f"{limit.name} (available)", drawn, limit.available))
+    if user_share < 1.0:
+        users: dict[str, list[JobDemand]] = {}
+        for job, demand in by_id.items():
+            users.setdefault(views[job].job.user, []).append(demand)
+        part = math.floor(user_share * nodes)
+        share = max(part, _fair_level([_most(mine, nodes) for mine in users.values()], nodes))
+        least = {user: min(max(demand.min, 1) for demand in mine) for user, mine in users.items()}
+        on_turn = {user for user, mine in users.items() if not take_turns or any(d.must_run for d in mine)}
+        # Who cannot run on his share waits for his turn; what he would have had the others may hold.
+        waiting = {user for user in users if least[user] > share and user not in on_turn}
+        others = max(part, _fair_level([_most(m, nodes) for user, m in users.items() if user not in waiting], nodes))
+        for user, mine in sorted(users.items()) if len(users) > 1 else ():
+            if user in waiting:
+                most = share
+            elif take_turns:
+                most = max(others, min([max(d.min, 1) for d in mine if d.must_run], default=1))
+            else:
+                most = max(others, least[user])
+            if _most(mine, nodes) > most:
+                found.append(cap(f"user {user} (sizing.user_share)", [demand.id for demand in mine], most))
+    return tuple(found)
+
+
+def caps_of_unfit(
+    unfit: Mapping[int, Collection[str]], demands: Sequence[JobDemand], nodes: int
+) -> tuple[Constraint, ...]:
+    """Jobs that cannot have some of the `nodes` nodes hold no more than the rest, together: for each set of such
+    nodes, the jobs that cannot have any of it. `unfit`: by job, the nodes that it cannot have."""
+    of = {int(demand.id): frozenset(unfit[int(demand.id)]) for demand in demands if int(demand.id) in unfit}
+    found: list[Constraint] = []
+    for barred in dict.fromkeys(of.values()):
+        mine = [demand for demand in demands if of.get(int(demand.id), frozenset()) >= barred]
+        most = nodes - len(barred)
+        if barred and _most(mine, nodes) > most:
+            names = ", ".join(f"job {demand.id}" for demand in mine[:3]) + (", ..." if len(mine) > 3 else "")
+            found.append(cap(f"nodes that {names} can have", [demand.id for demand in mine], most))
+    return tuple(found)
+
+
+def _fair_level(wants: Sequence[int], nodes: int) -> int:
+    """The least number of nodes that each user may hold so that, together, they can hold all that they want, or all
+    there are (max-min fairness: progressive filling)."""
+    level, left = 0, nodes
+    for at, want in enumerate(sorted(wants)):
+        share = -(-left // (len(wants) - at))
+        if want >= share:
+            return share
+        level, left = want, left - want
+    return level
+
+
+def _most(demands: Sequence[JobDemand], nodes: int) -> int:
+    return min(nodes, sum(demand.max for demand in demands))
+
+
+@dataclass(frozen=True, slots=True)
+class NodeTimeSpent:
+    """Node-seconds that were used: in the present period by the name of the budget, and in all by each job that has
+    a budget of its own. `arriving`: by the name of the budget, jobs such as its accounts have submitted lately."""
+
+    by_budget: Mapping[str, float] = field(default_factory=dict)
+    by_job: Mapping[int, float] = field(default_factory=dict)
+    arriving: Mapping[str, tuple[ArrivingWork, ...]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class BudgetTerms:
+    """What budgets make of one problem: `caps` for every policy, `left` for policy `budget`, and `refusals` for jobs
+    that nothing is left for."""
+
+    caps: tuple[LinearLimit, ...] = ()
+    left: tuple[NodeBudget, ...] = ()
+    refusals: tuple[Refusal, ...] = ()
+
+    def binding(self, sizes: Mapping[int, int]) -> list[str]:
+        """The caps that leave no room for another node."""
+        held = [(each, sum(sizes.get(int(job), 0) for job in each.coefficients)) for each in self.caps]
+        return [each.name for each, nodes in held if nodes + 1 > each.upper]
+
+
+def budgets_for(
+    budgets: Sequence[AccountBudget],
+    spent: NodeTimeSpent,
+    views: Mapping[int, JobView],
+    demands: Sequence[JobDemand],
+    horizon_s: float,
+    now: float,
+) -> BudgetTerms:
+    """The budgets of the jobs that want nodes now."""
+    found: list[tuple[str, list[JobDemand], float, str]] = []
+    periods: dict[str, tuple[float, tuple[ArrivingWork, ...]]] = {}
+    for budget in budgets:
+        mine = [demand for demand in demands if views[int(demand.id)].job.account in budget.accounts]
+        left = max(0.0, budget.node_s - spent.by_budget.get(budget.name, 0.0))
+        again = datetime.fromtimestamp(budget.period.end(now), UTC)
+        what = f"{budget.node_s / 3600:.4g} node-hours a {budget.period}, anew on {again:%Y-%m-%d}"
+        found.append((f"budget {budget.name}", mine, left, what))
+        rest_s = budget.period.end(now) - now
+        periods[f"budget {budget.name}"] = (rest_s, spent.arriving.get(budget.name, ()))
+    for demand in demands:
+        job = views[int(demand.id)].job
+        if job.budget_node_s is not None:
+            left = job_budget_left_s(job.budget_node_s, spent.by_job.get(job.id, 0.0))
+            found.append((f"budget of job {job.id}", [demand], left, f"{job.budget_node_s / 3600:.4g} node-hours"))
+    caps: list[LinearLimit] = []
+    said: list[Refusal] = []
+    for name, mine, left, what in found:
+        most = affordable_nodes(left, horizon_s)
+        if not mine or most >= sum(demand.max for demand in mine):
+            continue
+        caps.append(cap(f"{name} ({left / 3600:.4g} of {what}, left)", [demand.id for demand in mine], most))
+        if most < min(max(1, demand.min) for demand in mine):
+            said += [Refusal(f"job {demand.id}", f"{name} is spent ({what})") for demand in mine]
+    rest = tuple(
+        NodeBudget(
+            name,
+            frozenset(demand.id for demand in mine),
+            left,
+            {demand.id: work_left_s(views[int(demand.id)], horizon_s) for demand in mine},
+            *periods.get(name, ()),
+        )
+        for name, mine, left, _ in found
+        if mine
+    )
+    return BudgetTerms(tuple(caps), rest, tuple(said))
+
+
+def work_left_s(view: JobView, least_s: float) -> float:
+    """Seconds that the job's remaining work takes on one node. Where it is not known, as long as it has trained (of
+    what has lasted long more is left: Lindy's law), at least `least_s`."""
+    one = (view.curve.throughput(1) if view.curve else 0.0) or 1.0
+    total = view.job.total_samples
+    if total is None or view.curve is None:
+        return max(least_s, view.samples_done / one if view.curve else 0.0)
+    return max(0.0, total - view.samples_done) / one
+
+
+def affordable_nodes(left_s: float, horizon_s: float) -> int:
+    """How many nodes `left_s` node-seconds last for `horizon_s`; without a horizon, none once nothing is left."""
+    if horizon_s > 0:
+        return math.floor(left_s / horizon_s)
+    return math.floor(left_s)
+
+
+def job_budget_left_s(budget_s: float, spent_s: float) -> float:
+    """Node-seconds that a job may still use."""
+    return max(0.0, budget_s - spent_s)
+
+
+class Waits(NamedTuple):
+    """Jobs in columns: their numbers, whether each keeps nodes at this look, whether it has any, since when it has
+    some or none (Unix seconds), and how long it had waited before it got the last."""
+
+    job: NDArray[np.int64]
+    keeps: NDArray[np.bool_]
+    has: NDArray[np.bool_]
+    turned_at: NDArray[np.float64]
+    waited_s: NDArray[np.float64]
+
+
+def on_turn_or_starving(
+    waits: Waits, nodes: int, now: float, max_wait_s: float, turn_s: float, fewest: Callable[[int, int], int]
+) -> frozenset[int]:
+    """The jobs that must have nodes now: on their turn, then the longest waiting, as long as their fewest fit.
+
+    `fewest(job, left)`: the fewest nodes that it may have of `left`; 0 where it may have none.
+    """
+    since = now - waits.turned_at
+    on_turn = waits.keeps & (waits.waited_s >= max_wait_s) & (since < turn_s)
+    starving = ~waits.keeps & ~waits.has & (since >= max_wait_s)
+    jobs, turned_at = waits.job.tolist(), waits.turned_at.tolist()
+    claims = [(False, -float(since[i]), jobs[i]) for i in on_turn.nonzero()[0].tolist()]
+    claims += [(True, turned_at[i], jobs[i]) for i in starving.nonzero()[0].tolist()]
+    found, left = set(), nodes
+    for _, _, job in sorted(claims):
+        least = fewest(job, left)
+        if least:
+            found.add(job)
+            left -= least
+    return frozenset(found)
+
+
+def starving_jobs(
+    views: Mapping[int, JobView], demands: Sequence[JobDemand], nodes: int, now: float, rules: Rules
+) -> frozenset[int]:
+    """The jobs that must have nodes now: on their turn, then the longest waiting, as long as their fewest fit."""
+    if rules.max_wait_s <= 0:
+        return frozenset()
+    by_job = {int(demand.id): demand for demand in demands}
+    mine = [views[job] for job in by_job]
+    waits = Waits(
+        np.array(list(by_job), np.int64),
+        np.array([demand.current > 0 for demand in demands], np.bool_),
+        np.array([bool(view.active) for view in mine], np.bool_),
+        np.array([view.turned_at for view in mine], np.float64),
+        np.array([view.waited_s for view in mine], np.float64),
+    )
+
+    def fewest(job: int, left: int) -> int:
+        return int(permitted_sizes(by_job[job], left)[1:2].sum())
+
+    return on_turn_or_starving(waits, nodes, now, rules.max_wait_s, rules.turn_s, fewest)
+
+
+#: The shortest observation of the pool from which its supply of nodes is estimated (s).
+MIN_OBSERVED_S = 6 * 3600.0
+
+
+def admission_refusal(
+    wanted: JobView, others: Iterable[JobView], supply: Sequence[int], seen_s: float, now: float, policy: Policy
+) -> str:
+    """Why `wanted`, whose job has a deadline, is not taken; '' where it is.
+
+    `others`: the jobs that are not over. `supply`: equally likely numbers of nodes, from `seen_s` seconds of
+    watching. `policy`: what sizes the jobs here; one that takes no deadlines keeps none.
+    """
+    job = wanted.job
+    if Need.DEADLINES not in policy.needs:
+        return f"this site keeps no deadlines (its sizing.policy is {policy.name}): leave --deadline out"
+    if job.total_samples is None or job.given_curve is None:
+        return "a deadline needs to know the work and the speed: give --total-samples and --curve too"
+    if seen_s < MIN_OBSERVED_S:
+        least = MIN_OBSERVED_S / 3600
+        return f"the idle nodes have been watched for {seen_s / 3600:.1f} h only, {least:.0f} h are needed"
+    mine = _demand(wanted, now)
+    share = satisfactory_share(mine)
+    if share is None:
+        return f"it would be late on {job.max_nodes} nodes too: it needs more nodes, or more time"
+    earlier = [_demand(view, now) for view in others if view.job.deadline is not None]
+    before = {each.job for each in deadline_guarantees(earlier, supply, 0, MIN_PROBABILITY)}
+    found = {each.job: each for each in deadline_guarantees([*earlier, mine], supply, 0, MIN_PROBABILITY)}
+    broken = sorted(before - found.keys(), key=str)
+    if broken and job.id in found:
+        return f"it needs {share} nodes until then, which are promised to job {broken[0]}"
+    if job.id not in found:
+        least = mine.due.seconds if mine.due else 0.0
+        others_need = sum(e.share for e in found.values() if _seconds(earlier, e.job) <= least)
+        chance = supply_probability(others_need + share, supply, 0)
+        promised = f" beside {others_need} that are promised" if others_need else ""
+        return (
+            f"it needs {share} nodes until then{promised}; so many are idle with a chance of {chance:.0%}, "
+            f"below {MIN_PROBABILITY:.0%}: give it more time"
+        )
+    return ""
+
+
+def _seconds(demands: Sequence[JobDemand], job: object) -> float:
+    return next((d.due.seconds for d in demands if d.id == job and d.due is not None), math.inf)
+
+
+def _demand(view: JobView, now: float) -> JobDemand:
+    """The job as far as its deadline goes: whatever tasks it has now, it may have more."""
+    job = view.job
+    curve = (view.curve or job.given_curve or Curve.linear(job.max_nodes)).over_one()
+    return JobDemand(
+        id=job.id, current=len(view.staying), min=job.min_nodes, max=job.max_nodes, curve=curve, sizes=job.sizes,
+        activate_s=view.costs.start_s + view.costs.activate_s, due=due_of(view, now),
+    )  # fmt: skip
+
+
+class SizeTerms(Protocol):
+    """The sizes that a job may have."""
+
+    @property
+    def min_nodes(self) -> int: ...
+
+    @property
+    def sizes(self) -> tuple[int, ...]: ...
+
+    def permits(self, nodes: int) -> bool: ...
+
+
+def keeps_its_size(job: MalleableJob, check: ScriptCheck | None) -> bool:
+    """Whether no worker of the job may join or leave while it trains: `malletrain check` has found that the script
+    trains otherwise then, and its owner did not submit it with `--trust`."""
+    resizes = job.elastic is Elastic.LIVE and not job.trusted
+    return resizes and check is not None and check.verdict is ScriptVerdict.DIFFERENT
+
+
+def terms_of(job: MalleableJob, check: ScriptCheck | None) -> MalleableJob:
+    """The job as it may be given nodes: as its owner asked for it, or as many as it keeps."""
+    if check is None or not keeps_its_size(job, check):
+        return job
+    size = size_kept(job, check.nodes)
+    return replace(job, min_nodes=size, max_nodes=size, sizes=())
+
+
+def size_kept(terms: SizeTerms, nodes: int) -> int:
+    """The size that a job keeps that trains on `nodes` nodes now: these where it permits them, else its fewest."""
+    if nodes and terms.permits(nodes):
+        return nodes
+    return min(terms.sizes, default=terms.min_nodes)

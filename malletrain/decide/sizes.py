@@ -1,0 +1,444 @@
+"""Sizes: jobs become demands, the advisor adds what is worth measuring, and the policy shares the nodes out.
+
+A straggler is replaced after Or, Zhang, Freedman (MLSys 2020): a free node is started on in its stead, and it leaves
+once that worker is ready. The next generation takes the one in and lets the other go, so the job never trains on
+fewer nodes. Each job replaces one worker at a time, its slowest. Where no node is free, or where the job avoids as
+many nodes as it may already, the straggler stays.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from malletrain.decide.demand import change_interval_s, due_of, explored, least_on, on_classes, profile_of, rest_s
+from malletrain.decide.draft import Draft, Inputs, ProbeChange, Situation
+from malletrain.decide.holes import pilot_limit_s
+from malletrain.decide.limits import BudgetTerms, budgets_for, caps_of_unfit, constraints_for, starving_jobs
+from malletrain.decide.reconcile import leaving
+from malletrain.decide.rules import Rules
+from malletrain.domain.decision import Action, Hole, LeaveCause, RecyclePilot, Refusal, StartPilot
+from malletrain.domain.job import Elastic, JobView, Pilot, PilotPhase, Profile
+from malletrain.learn.advisor import (
+    MAX_EXPLORATION_FACTOR,
+    TRYING,
+    Advice,
+    Candidate,
+    JobKnowledge,
+    advise,
+    max_explored_size,
+)
+from malletrain.learn.batch_choice import chosen_batches
+from malletrain.learn.class_curves import class_speeds
+from malletrain.learn.stragglers import Straggler
+from malletrain.learn.supply_forecast import lifetimes_of_holes
+from malletrain.sizing.knapsack import best_price
+from malletrain.sizing.objective import Objective, alpha_of, urgencies_by_rank, urgency_by_use
+from malletrain.sizing.policy import Policy
+from malletrain.sizing.problem import JobDemand, Problem, Sizes
+from malletrain.sizing.values import ValueRowCache, permitted_sizes, value_table
+
+_UNKNOWN = JobKnowledge()
+
+
+@dataclass(frozen=True, slots=True)
+class Sizing:
+    """Nodes for every live job, and how they came about; `advice`: by job, what would be measured next; `classes`: by
+    job, of its nodes how many of which class, where the nodes (`class_of`) are of several."""
+
+    sizes: Mapping[int, int]
+    answer: Sizes
+    held: Mapping[int, int]
+    budgets: BudgetTerms
+    batches: Mapping[int, tuple[tuple[int, int], ...]]
+    probes: tuple[ProbeChange, ...]
+    advice: Mapping[int, str]
+    classes: Mapping[int, Mapping[str, int]] = field(default_factory=dict)
+    class_of: Mapping[str, str] = field(default_factory=dict)
+
+
+def learn_and_size(draft: Draft, inputs: Inputs) -> Sizing:
+    """Share out the nodes of the pilots that stay, the free holes, and the nodes that change hands."""
+    situation, rules, cache, now = inputs.situation, inputs.rules, inputs.cache, inputs.now
+    draft.nodes = sum(map(len, draft.staying.values())) + len(draft.free) + len(draft.coming)
+    caps = caps_of_doubtful(draft, inputs)
+    training = {
+        j: view
+        for j, view in sorted(inputs.live.items())
+        # With pilots that go now, a job may have too few tasks left for its fewest nodes.
+        if inputs.holdings[j].may_train
+        and j not in situation.set_aside
+        and len(draft.staying[j]) + view.held_count >= max(1, view.job.min_nodes)
+        and (j not in caps or caps[j] >= max(1, view.job.min_nodes))
+        and (j not in draft.unfit or draft.nodes - len(draft.unfit[j].nodes) >= max(1, view.job.min_nodes))
+    }
+    known = {j: situation.known[j] for j in training if j in situation.known}
+    wanted = {}
+    for j, view in training.items():
+        interval_s = change_interval_s(view, draft.horizon_s, now)
+        known_of, stays = known.get(j, _UNKNOWN), draft.staying[j]
+        demand = cache.demand(view, stays, known_of, rules, draft.width, draft.narrowest, interval_s)
+        wanted[j] = explored(demand, view, draft.horizon_s, now)
+    demands = within_reach(wanted, training, known, draft.nodes, rules)
+    barred = {j: each.nodes for j, each in draft.unfit.items()}
+    demands = [_fitting(d, draft.nodes - len(barred[int(d.id)])) if int(d.id) in barred else d for d in demands]
+    demands = [_fitting(d, caps[int(d.id)]) if int(d.id) in caps else d for d in demands]
+    draft.refusals += [Refusal(f"job {j}", situation.doubtful[j].why) for j in caps if j in situation.doubtful]
+    demands = _weighed(demands, training, draft.nodes, situation, rules)
+    budgets = budgets_for(rules.budgets, situation.spent, training, demands, draft.horizon_s, now)
+    draft.refusals += budgets.refusals
+    take_turns = rules.max_wait_s > 0
+    limits = constraints_for(rules.limits, rules.user_share, training, demands, draft.nodes, take_turns=take_turns)
+    limits += caps_of_unfit(barred, demands, draft.nodes)
+    problem = Problem(
+        horizon_s=draft.horizon_s,
+        nodes=draft.nodes,
+        jobs=tuple(demands),
+        alpha=alpha_of(rules.objective, rules.alpha),
+        constraints=limits + budgets.caps,
+        budgets=budgets.left,
+        lifetimes=_lifetimes(inputs.policy, draft.holes.values(), situation, draft.nodes),
+        supply=situation.supply,
+    )
+    advice = advice_for(problem, training, known, now, rules, cache.rows)
+    class_of = _classes_of_nodes(draft, inputs, training)
+    advised = _by_class(with_advice(problem, advice), draft, class_of, known, training, barred)
+    answer, put_off = cache.sized(inputs.policy, advised)
+    draft.refusals += [Refusal(name, "cannot be kept by any sizes now, and is put off") for name in put_off]
+    sizes = {int(job_id): size for job_id, size in answer.sizes.items()}
+    return Sizing(
+        sizes=sizes | {j: 0 for j in inputs.live if j not in sizes},
+        answer=answer,
+        held={int(demand.id): demand.current for demand in demands if demand.current},
+        budgets=budgets,
+        batches=chosen_batches(demands, answer),
+        probes=probe_changes(advice, sizes, known),
+        advice=advice.reasons,
+        classes={int(job_id): dict(held) for job_id, held in answer.classes.items()},
+        class_of=class_of,
+    )
+
+
+def _weighed(
+    demands: Sequence[JobDemand], views: Mapping[int, JobView], nodes: int, situation: Situation, rules: Rules
+) -> list[JobDemand]:
+    """The demands with what does not follow from a job alone: who has waited too long, who has used most, who ends
+    first, and how long there is until a deadline."""
+    waited = starving_jobs(views, demands, nodes, situation.now, rules)
+    urgencies = [1.0] * len(demands)
+    if rules.objective is Objective.SRPT:
+        urgencies = urgencies_by_rank([rest_s(views[int(demand.id)]) for demand in demands])
+    weighed = []
+    for demand, urgency in zip(demands, urgencies, strict=True):
+        job, weight = views[int(demand.id)].job, demand.weight * urgency
+        if rules.objective is Objective.FAIR:
+            weight *= urgency_by_use(situation.used, rules.account_shares, job.account)
+        if weight != demand.weight or job.id in waited or job.deadline is not None:
+            due = due_of(views[job.id], situation.now)
+            demand = replace(demand, weight=weight, must_run=job.id in waited, due=due)
+        weighed.append(demand)
+    return weighed
+
+
+def _fitting(demand: JobDemand, most: int) -> JobDemand:
+    """The demand of a job that can have `most` nodes of those that are shared out."""
+    if demand.max <= most:
+        return demand
+    locked = demand.locked if demand.locked is not None and demand.locked <= most else None
+    bonus = tuple(each for each in demand.bonus if each[0] <= most)
+    sizes = tuple(size for size in demand.sizes if size <= most) or ((0,) if demand.sizes else ())
+    return replace(demand, max=max(most, demand.min), sizes=sizes, locked=locked, bonus=bonus)
+
+
+def _lifetimes(
+    policy: Policy, holes: Iterable[Hole], situation: Situation, nodes: int
+) -> tuple[tuple[float, int], ...]:
+    """For policies that plan ahead: how many of the nodes last how long."""
+    if not policy.looks_ahead:
+        return ()
+    return lifetimes_of_holes(holes, situation.open_holes, situation.now, nodes)
+
+
+def _classes_of_nodes(draft: Draft, inputs: Inputs, views: Mapping[int, JobView]) -> Mapping[str, str]:
+    """The class of each node that is shared out; nothing where they are all of one that no job asks more nodes of, or
+    are not told apart."""
+    rules, node = inputs.rules, inputs.snapshot.node
+    if draft.width > 1 or inputs.tasks.shared:
+        return {}
+    held = [pilot.node for pilots in draft.staying.values() for pilot in pilots]
+    shared = {*held, *(hole.node for hole in draft.free), *draft.coming}
+    found = {name: node[name].kind_with(rules.class_features) for name in sorted(shared) if name in node}
+    told_apart = len(set(found.values())) > 1 or any(view.job.class_min for view in views.values())
+    return found if told_apart and len(found) == len(shared) else {}
+
+
+def _by_class(
+    problem: Problem,
+    draft: Draft,
+    class_of: Mapping[str, str],
+    known: Mapping[int, JobKnowledge],
+    views: Mapping[int, JobView],
+    barred: Mapping[int, Collection[str]],
+) -> Problem:
+    """The problem with the nodes of each class, and each job's curves on them."""
+    if not class_of:
+        return problem
+    held = Counter(class_of[pilot.node] for pilots in draft.staying.values() for pilot in pilots)
+    counts = held + Counter(class_of[hole.node] for hole in draft.free)
+    counts += Counter(class_of[node] for node in draft.coming)
+    classes = dict(sorted(counts.items()))
+    # Pilots of jobs that do not train now hold nodes that are not to be had; all the same they count, as ever.
+    if sum(classes.values()) != problem.nodes:
+        return problem
+    if len(classes) == 1:
+        return replace(problem, jobs=tuple([_least_of(each, views, tuple(classes)) for each in problem.jobs]))
+    speeds = class_speeds(
+        (each.by_class for each in known.values() if each.by_class),
+        (each.worker_speeds for each in known.values() if each.worker_speeds),
+    )
+    jobs = []
+    for demand in problem.jobs:
+        job = int(demand.id)
+        left = Counter(class_of.values()) - Counter(class_of[n] for n in barred.get(job, ()) if n in class_of)
+        open_to = [name for name in classes if left[name] > 0]
+        on = on_classes(demand, draft.staying[job], known.get(job), open_to, class_of, speeds, views[job])
+        jobs.append(replace(demand, on_classes=on))
+    return replace(problem, jobs=tuple(jobs), classes=classes)
+
+
+def _least_of(demand: JobDemand, views: Mapping[int, JobView], only: Sequence[str]) -> JobDemand:
+    """The demand on nodes of one class, with the fewest nodes that its job has there."""
+    least = least_on(views[int(demand.id)].job.class_min, only).get(only[0], 0)
+    if least <= demand.min:
+        return demand
+    least = min(least, demand.max)
+    locked = demand.locked if demand.locked is None or demand.locked >= least else None
+    bonus = tuple(each for each in demand.bonus if each[0] >= least)
+    sizes = tuple(size for size in demand.sizes if size >= least) or ((0,) if demand.sizes else ())
+    return replace(demand, min=least, sizes=sizes, locked=locked, bonus=bonus)
+
+
+def caps_of_doubtful(draft: Draft, inputs: Inputs) -> dict[int, int]:
+    """The most nodes of jobs whose last starts did not begin: what they have, and of the free ones no more than ran
+    before, or, once their rest is over, one step more at a time. Other jobs lose none to them."""
+    left = {hole.node for hole in draft.free}
+    fails_now = {
+        action.job_id
+        for action in draft.actions
+        if isinstance(action, RecyclePilot) and action.unstarted not in ("", action.node)
+    }
+    doubtful = {job: doubt for job, doubt in inputs.situation.doubtful.items() if job in inputs.live}
+    caps = {job: len(draft.staying[job]) for job in sorted(doubtful.keys() | fails_now)}
+    for job, has in caps.items():
+        view = inputs.live[job]
+        if job in fails_now or any(pilot.phase is PilotPhase.RELEASED for pilot in view.staying):
+            continue
+        doubt = doubtful[job]
+        usable = left - draft.unfit[job].nodes if job in draft.unfit else left
+        again = max((size for size in range(has + 1, doubt.begun + 1) if view.job.permits(size)), default=has)
+        wanted = again - has if again > has else 0 if doubt.rests else _step(view, has, draft.narrowest)
+        if 0 < wanted <= len(usable):
+            caps[job] += wanted
+            left = left.difference(sorted(usable)[:wanted])
+    return caps
+
+
+def _step(view: JobView, has: int, narrowest: int) -> int:
+    """How many nodes more make the next size that the job permits; 0: none."""
+    sizes = range(has + max(1, narrowest), view.job.max_nodes + 1)
+    return next((size - has for size in sizes if view.job.permits(size)), 0)
+
+
+def within_reach(
+    demands: Mapping[int, JobDemand],
+    views: Mapping[int, JobView],
+    known: Mapping[int, JobKnowledge],
+    nodes: int,
+    rules: Rules,
+) -> list[JobDemand]:
+    """The demands, by job, without sizes that nothing speaks for yet; those of jobs that are not `known` as they are.
+
+    Where so few sizes are left that some of the `nodes` could not be used, sizes twice as far off are let in, and so
+    on: nodes that nobody else can have are tried at no cost to others.
+    """
+    share = -(-nodes // max(1, len(demands)))
+    factor, widest = MAX_EXPLORATION_FACTOR, sum(demand.max for demand in demands.values())
+    while True:
+        found = [
+            _within(demand, views[job], known[job], share, factor, rules) if job in known else demand
+            for job, demand in demands.items()
+        ]
+        if sum(demand.max for demand in found) >= min(nodes, widest) or factor > nodes:
+            return found
+        factor *= 2
+
+
+def _within(
+    demand: JobDemand, view: JobView, known: JobKnowledge, share: int, factor: int, rules: Rules
+) -> JobDemand:
+    """The demand without sizes beyond `factor` times what was measured. `share`: the job's fair part of the nodes."""
+    profile = profile_of(view, rules)
+    if profile is Profile.DOWNWARD and known.fit is None and known.prior_jobs is None:
+        return demand  # from large to small
+    if profile not in (Profile.ACTIVE, Profile.PASSIVE, Profile.DOWNWARD):
+        return demand
+    most = min(demand.max, max_explored_size(known, demand.min, demand.current, share, factor))
+    return replace(demand, max=most, sizes=tuple(k for k in demand.sizes if k <= most) or demand.sizes[:1])
+
+
+def advice_for(
+    problem: Problem,
+    views: Mapping[int, JobView],
+    known: Mapping[int, JobKnowledge],
+    now: float,
+    rules: Rules,
+    cache: ValueRowCache | None = None,
+) -> Advice:
+    """What the advisor says to a problem without bonuses. `cache`: that of `value_table`."""
+    candidates = []
+    for demand in problem.jobs:
+        job = int(demand.id)
+        if job in known:
+            candidates.append(_candidate(demand, views[job], known[job], problem.nodes, rules))
+    if not any(c.profile in TRYING and (c.known.fit or c.known.probe) for c in candidates):
+        return Advice(reasons={c.id: "not measured yet: its first size will be" for c in candidates})
+    price = 0.0
+    if problem.horizon_s:
+        price = best_price(value_table(problem, cache), problem.nodes).node / problem.horizon_s
+    return advise(candidates, price, problem.nodes, problem.horizon_s, now, rules.probing, problem.alpha)
+
+
+def with_advice(problem: Problem, advice: Advice) -> Problem:
+    """The problem with the advisor's bonuses and locks."""
+    if not advice.bonus and not advice.locked:
+        return problem
+    jobs = []
+    for demand in problem.jobs:
+        job = int(demand.id)
+        bonus = (advice.bonus[job],) if job in advice.bonus else ()
+        jobs.append(replace(demand, bonus=bonus, locked=advice.locked.get(job)))
+    return replace(problem, jobs=tuple(jobs))
+
+
+def probe_changes(
+    advice: Advice, sizes: Mapping[int, int], known: Mapping[int, JobKnowledge]
+) -> tuple[ProbeChange, ...]:
+    """Probes that are over, and those that the sizes begin."""
+    found: list[ProbeChange] = []
+    for job, why in sorted(advice.ended.items()):
+        probe = known[job].probe
+        if probe is not None:
+            found.append(ProbeChange(job, probe.nodes, False, why))
+    for job, (size, _) in sorted(advice.bonus.items()):
+        if sizes.get(job) == size:
+            found.append(ProbeChange(job, size, True, advice.reasons[job]))
+    return tuple(found)
+
+
+def scale_up_jobs(views: Mapping[int, JobView], known: Mapping[int, JobKnowledge], rules: Rules) -> frozenset[int]:
+    """Jobs whose worlds are measured on their way up when they begin: of each application without prior jobs, one."""
+    found: dict[tuple[str, str], tuple[bool, int]] = {}
+    for job, learnt in known.items():
+        view = views.get(job)
+        if learnt.fit is not None or learnt.prior_jobs is not None or view is None or view.job.max_nodes < 2:
+            continue
+        if view.job.elastic is Elastic.LIVE and profile_of(view, rules) is Profile.ACTIVE:
+            # Who has nodes already comes first, then who came first.
+            first = found.get(learnt.application, (True, job))
+            found[learnt.application] = min(first, (not view.staying, job))
+    return frozenset(job for _, job in found.values())
+
+
+def sizes_of(demand: JobDemand, nodes: int) -> Sequence[int]:
+    """The sizes that a job may have, without zero."""
+    return [int(k) for k in permitted_sizes(demand, nodes)[1:]]
+
+
+def _candidate(demand: JobDemand, view: JobView, known: JobKnowledge, nodes: int, rules: Rules) -> Candidate:
+    rate = view.curve.throughput(demand.current) if view.curve else 0.0
+    left = None
+    if view.job.total_samples is not None and rate > 0:
+        left = max(0.0, view.job.total_samples - view.samples_done) / rate
+    return Candidate(
+        id=view.job.id,
+        current=demand.current,
+        sizes=tuple(sizes_of(demand, nodes)),
+        curve=demand.curve,
+        weight=max(demand.weight, 1e-9),
+        costs=view.costs,
+        known=known,
+        profile=profile_of(view, rules),
+        left_s=left,
+    )
+
+
+#: Most nodes that a job avoids for slow workers at a time, as a part of its nodes; one always may.
+MAX_AVOIDED_PART = 0.125
+
+
+@dataclass(frozen=True, slots=True)
+class Replacements:
+    """`starts`: replacements, on `nodes`; `leaves`: of stragglers, the pilots `gone`; `uncounted`: pilots whose
+    replacement counts instead of them, so that sizing does not take both for the job's."""
+
+    starts: list[StartPilot] = field(default_factory=list)
+    nodes: set[str] = field(default_factory=set)
+    leaves: list[Action] = field(default_factory=list)
+    gone: set[str] = field(default_factory=set)
+    uncounted: set[str] = field(default_factory=set)
+    refusals: list[Refusal] = field(default_factory=list)
+
+
+def replace_stragglers(
+    slow: Mapping[int, Sequence[Straggler]],
+    views: Mapping[int, JobView],
+    stays: Mapping[int, Sequence[Pilot]],
+    free: Sequence[Hole],
+    now: float,
+    rules: Rules,
+    avoided: Mapping[int, Mapping[str, str]] | None = None,
+    unfit: Mapping[int, Collection[str]] | None = None,
+) -> Replacements:
+    """What to do about `slow` workers (by job, the slowest first), given the pilots that stay, the holes that may
+    be started on, best first, the nodes that each job avoids since its worker was slow there, and those that it
+    cannot have (`unfit`)."""
+    out = Replacements()
+    holes = list(free)
+    for job_id, found in sorted(slow.items()):
+        mine = {pilot.id: pilot for pilot in stays.get(job_id, ())}
+        for_whom = {pilot.replaces: pilot for pilot in mine.values() if pilot.replaces}
+        here = [each for each in found if each.pilot in mine]
+        # One at a time: first whoever has a replacement, then the slowest.
+        chosen = next((each for each in here if each.pilot in for_whom), here[0] if here else None)
+        if chosen is None:
+            continue
+        pilot, stand_in = mine[chosen.pilot], for_whom.get(chosen.pilot)
+        subject, slow_one = f"job {job_id}", f"{pilot.id} on {pilot.node}: {chosen.reason}"
+        if stand_in is not None:
+            out.uncounted.add(pilot.id)
+            where = f"{stand_in.id} on {stand_in.node}"
+            if stand_in.ready:
+                reason = f"{chosen.reason}; its replacement, {where}, is ready"
+                out.leaves.append(leaving(pilot, LeaveCause.STRAGGLER, now, rules, reason))
+                out.gone.add(pilot.id)
+            else:
+                out.refusals.append(Refusal(subject, f"{slow_one}; it stays until {where} is ready"))
+            continue
+        avoids = (avoided or {}).get(job_id, {})
+        barred = {*avoids, *(unfit or {}).get(job_id, ())}
+        hole = next((each for each in holes if each.node not in barred), None)
+        if len(avoids) >= max(1, int(MAX_AVOIDED_PART * len(mine))):
+            resting = ", ".join(sorted(avoids))
+            out.refusals.append(Refusal(subject, f"{slow_one}; its job avoids {resting} for that already"))
+        elif hole is None or not views[job_id].held:
+            lacking = "no free node" if hole is None else "no held task of its job"
+            out.refusals.append(Refusal(subject, f"{slow_one}; {lacking} is there to replace it"))
+        else:
+            holes.remove(hole)
+            reason = f"replaces {slow_one}"
+            limit = pilot_limit_s(hole, now, rules)
+            task = views[job_id].held[0].id
+            out.starts.append(StartPilot(job_id, task, hole.node, limit, reason, replaces=pilot.id))
+            out.nodes.add(hole.node)
+    return out

@@ -1,0 +1,97 @@
+"""The folder that the pilots of a job share: checkpoints, and what torch.compile has compiled. Standard library only:
+the launcher uses it without torch."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import os
+import shutil
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+
+from malletrain.elastic.errors import ElasticError
+from malletrain.elastic.private_folder import PrivateFolder
+
+#: Environment variable of torch (torch/_inductor/runtime/cache_dir_utils.py).
+CACHE_VARIABLE = "TORCHINDUCTOR_CACHE_DIR"
+
+#: Environment variable: the folder of compiled code, where the launcher has chosen it.
+COMPILED_VARIABLE = "MALLETRAIN_COMPILED"
+
+_COMPILED = "compiled-"
+
+
+def checkpoint_directory(environ: Mapping[str, str], given: str | os.PathLike[str] | None = None) -> Path | None:
+    """The directory of checkpoints: `given`, else MALLETRAIN_CHECKPOINT_DIR, else `.malletrain/JOB` in the directory
+    of submission; None outside a pilot."""
+    if given is not None:
+        return Path(given)
+    if environ.get("MALLETRAIN_CHECKPOINT_DIR"):
+        return Path(environ["MALLETRAIN_CHECKPOINT_DIR"])
+    if "MALLETRAIN_JOB" not in environ or "MALLETRAIN_URL" not in environ:
+        return None
+    return Path(environ.get("SLURM_SUBMIT_DIR") or Path.cwd()) / ".malletrain" / environ["MALLETRAIN_JOB"]
+
+
+def resumed_directory(environ: Mapping[str, str], own: Path) -> Path | None:
+    """The directory of the checkpoints of another job that this one goes on from (`mtbatch --resume`): beside its
+    own, or what MALLETRAIN_RESUME names if that is a path; None without."""
+    wanted = environ.get("MALLETRAIN_RESUME", "")
+    if not wanted:
+        return None
+    return Path(wanted) if "/" in wanted else own.parent / wanted
+
+
+def compile_cache_environment(environ: Mapping[str, str]) -> dict[str, str]:
+    """Variables with which compiled code is kept in the job's folder, so that pilots on other nodes need not compile.
+
+    Torch's default is a folder in /tmp with a name that everybody can guess, and code in it is run. Where the job's
+    folder is not this user's alone, or its file system has no locks, which torch needs, this pilot gets one of its
+    own in /tmp. What the user has chosen stays.
+    """
+    home = checkpoint_directory(environ)
+    if CACHE_VARIABLE in environ or home is None:
+        return {}
+    path = home / f"{_COMPILED}{_processor()}"
+    try:
+        with PrivateFolder.at(home, create=True) as base, base.folder(path.name, create=True) as cache:
+            _try_lock(cache)
+    except (ElasticError, OSError):
+        path = Path(tempfile.mkdtemp(prefix="malletrain-compiled-"))
+    return {CACHE_VARIABLE: str(path), COMPILED_VARIABLE: str(path)}
+
+
+def leave_compiled(environ: Mapping[str, str], *, is_over: bool) -> None:
+    """Remove what was compiled, if the job is over, and folders that are empty. Call it when the script has ended:
+    code that a process has loaded cannot be removed on NFS."""
+    if COMPILED_VARIABLE in environ:
+        path = Path(environ[COMPILED_VARIABLE])
+        if is_over:
+            shutil.rmtree(path, ignore_errors=True)
+        with contextlib.suppress(OSError):
+            path.rmdir()
+        if path.name.startswith(_COMPILED):
+            with contextlib.suppress(OSError):
+                path.parent.rmdir()
+
+
+def _try_lock(folder: PrivateFolder) -> None:
+    """Raise OSError where files in a folder cannot be locked."""
+    name = f".lock-{os.uname().nodename}-{os.getpid()}"
+    with open(name, "wb", opener=folder.opener) as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX)
+        finally:
+            folder.remove(name)
+
+
+def _processor() -> str:
+    """Names the kind of this node's processor: code for one may not run on another."""
+    try:
+        features = Path("/proc/cpuinfo").read_text().partition("flags")[2].partition("\n")[0]
+    except OSError:
+        features = ""
+    return hashlib.sha256(features.encode()).hexdigest()[:16]

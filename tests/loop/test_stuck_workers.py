@@ -1,0 +1,28 @@
+"""A worker that makes no step says where its script is, once for each place."""
+
+from __future__ import annotations
+
+from malletrain.domain.event import EventKind
+from malletrain.wire.messages import Stuck
+from tests.loop.stage import A, B, Stage
+
+PLACE = "train.py:57 in load: `sock.recv(9)`"
+
+
+def test_each_place_is_said_once_and_that_it_goes_on(three: Stage) -> None:
+    for place in (PLACE, PLACE, "", ""):
+        three.members.report(B, Stuck(place))
+    three.members.report(A, Stuck(""))
+    said = [event.reason for event in three.seen(EventKind.WORKER_STUCK)]
+    assert said == [f"{B} makes no step: it is at {PLACE}", "goes on"]
+
+
+def test_so_does_a_newcomer_whose_script_has_no_session_yet(three: Stage) -> None:
+    three.members.report(three.hello(3), Stuck(PLACE))
+    assert len(three.seen(EventKind.WORKER_STUCK)) == 1
+
+
+def test_a_script_that_is_at_ever_new_places_does_not_fill_the_journal(three: Stage) -> None:
+    for number in range(1000):
+        three.members.report(B, Stuck(f"train.py:{number} in load"))
+    assert len(three.seen(EventKind.WORKER_STUCK)) == 100
