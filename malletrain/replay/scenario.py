@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, tzinfo
 from pathlib import Path
 
-from malletrain.decide.promise.promised_reserve import MainPromise
+from malletrain.decide.rules import MainPromise
 from malletrain.replay import run
 from malletrain.replay.assumed_placement import AssumedPlacement
 from malletrain.replay.cluster_trace import ClusterTrace, Window, cluster_trace
