@@ -7,8 +7,8 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from malletrain.replay.cluster_trace import ClusterTrace
 from malletrain.replay.options import NodeOrder
-from malletrain.replay.oracle import Lives
 
 Ints = NDArray[np.int64]
 
@@ -50,3 +50,18 @@ class Preference:
             return mine[np.lexsort((-mine, self._of.started[mine]))[:count]]
         # Nodes that do not train yet cost nothing to give up.
         return mine[np.lexsort((-mine, -self._of.idle_since[mine], self._of.warm[mine]))[:count]]
+
+
+class Lives:
+    """What only the log shows: when each idle node is next taken."""
+
+    def __init__(self, trace: ClusterTrace) -> None:
+        holes = trace.intervals()
+        self._start, self._span, self._end = trace.start, trace.seconds + 1.0, holes.end
+        self._key = holes.node * self._span + (holes.begin - trace.start)
+
+    def ends(self, nodes: Ints, now: float) -> NDArray[np.float64]:
+        """When the holes end in which the nodes are now."""
+        at = np.searchsorted(self._key, nodes * self._span + (now - self._start), side="right") - 1
+        ends: NDArray[np.float64] = self._end[at]
+        return ends

@@ -20,8 +20,7 @@ from malletrain.replay.parallel.processes import Piece, Progress, run_here, run_
 from malletrain.replay.result import Result, joined, with_more
 from malletrain.replay.sampling.days import OUTAGE_SPANS, RUN_IN_S, Sample, drawn_of_outages
 from malletrain.replay.sampling.estimated import KnownOfDays, SampledReplay, estimated, found_in, known_of
-from malletrain.replay.scoring.fairness import finish_time_fairness
-from malletrain.replay.scoring.figures import Score, Watts, score
+from malletrain.replay.scoring.figures import Score, Watts, finish_time_fairness, score
 from malletrain.replay.scoring.main_delay import Reaction
 from malletrain.replay.scoring.promise_curve import PromiseCurve
 from malletrain.replay.scoring.realism import RealismFactor

@@ -26,7 +26,7 @@ from malletrain.replay.report.frames import holes, sampled_days, timeline
 from malletrain.replay.run import Replay, replay
 from malletrain.replay.sampling import days
 from malletrain.replay.sampling.days import Sample, drawn_days, drawn_of_outages
-from malletrain.replay.sampling.estimate import estimate, weights
+from malletrain.replay.sampling.estimated import estimate, weights
 from malletrain.replay.sensitivity import sensitivity
 from malletrain.replay.traces.trace import BUSY, IDLE
 from tests.replay.small import START, job, trace

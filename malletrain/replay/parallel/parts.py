@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from malletrain.replay.cluster_trace import ClusterTrace
 from malletrain.replay.engine import Engine
 from malletrain.replay.options import EngineKind, NodeOrder, Options
-from malletrain.replay.pilots.hole_records import HoleRecords, has_cohorts
+from malletrain.replay.pilots.looks import HoleRecords, has_cohorts
 from malletrain.replay.result import Result
 from malletrain.replay.sizer import ONE_NODE, PolicyChoice, sizer
 from malletrain.replay.traces.trace import BUSY, IDLE

@@ -14,9 +14,8 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from malletrain.replay.report import director, drawings, frames, parquet_tables
 from malletrain.replay.report.director import WEEKDAYS, Origin, SitePrices
-from malletrain.replay.report.facts import facts
+from malletrain.replay.report.facts import ReportFigures, facts, read_figures, side_by_side
 from malletrain.replay.report.intervals import MIN_DAYS
-from malletrain.replay.report.side_by_side import ReportFigures, read_figures, side_by_side
 from malletrain.replay.report.summary import (
     best,
     calibrated,
