@@ -313,13 +313,15 @@ def _options(given: Given, jobs: list[TrainingJob], site: ReplayedSite, rules: R
 
     options = Options()
     if rules is not None:
-        options = dataclasses.replace(Options.of_daemon(rules, site.config.loop.tick_s), daemon=site.name)
-    own = {
-        "tick_s": given["tick"], "keep_idle": given["keep_idle"], "pilot_limit_s": given["pilot_limit"],
-        "most_jobs": given["at_once"], "max_pilots": given["max_pilots"], "max_nodes": given["pilot_nodes"],
+        options = Options.of_daemon(rules, site.config.loop.tick_s, site.name)
+    own_rules = {
+        "keep_idle": given["keep_idle"], "max_pilot_s": given["pilot_limit"], "max_pilots": given["max_pilots"],
+        "max_nodes": given["pilot_nodes"],
     }  # fmt: skip
+    own = {"tick_s": given["tick"], "most_jobs": given["at_once"]}
     return dataclasses.replace(
-        options, engine=EngineKind(given["engine"]),
+        options.with_rules(**{name: value for name, value in own_rules.items() if value is not None}),
+        engine=EngineKind(given["engine"]),
         budgets=tuple(parse_budget(each, jobs) for each in given["budgets"]),
         classes=tuple(map(parse_node_class, given["node_classes"])),
         **{name: value for name, value in own.items() if value is not None},

@@ -143,7 +143,7 @@ def test_other_assumptions_are_replayed_on_the_days_of_the_sample() -> None:
     assert answer.sampled is not None
     for key, jobs, options in (
         (("training jobs", "1"), JOBS[:1], OPTIONS),
-        (("most pilots at a time", "10"), JOBS, replace(OPTIONS, max_pilots=10)),
+        (("most pilots at a time", "10"), JOBS, OPTIONS.with_rules(max_pilots=10)),
     ):
         by_hand = replay(machine, jobs, [AUTO], options, processes=1, sample=answer.sampled.sample).scores["auto"]
         assert found[key].speedup_node_seconds == by_hand.speedup_node_seconds

@@ -76,7 +76,7 @@ class Turns:
 
 def has_cohorts(options: Options) -> bool:
     """Whether the daemon tells apart which nodes became idle together: for wide pilots."""
-    return options.order is NodeOrder.NAME and options.max_nodes > 1
+    return options.order is NodeOrder.NAME and options.rules.max_nodes > 1
 
 
 class HoleRecords:

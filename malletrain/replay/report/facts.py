@@ -29,12 +29,12 @@ def facts(answer: Replay) -> Iterator[tuple[str, object]]:
     _, first = best(answer)
     yield "upper bound, nodes", first.ideal_speedup_node_seconds / (trace.seconds or 1.0)
     options = answer.options
-    if options.rules is not None:
+    if options.daemon:
         yield "daemon", options.daemon
-        yield "max_pilots", options.max_pilots
-        yield "nodes of a pilot", options.max_nodes
-        yield "keep_idle", options.keep_idle
-        yield "pilot limit, minutes", options.pilot_limit_s / 60
+        yield "max_pilots", options.rules.max_pilots
+        yield "nodes of a pilot", options.rules.max_nodes
+        yield "keep_idle", options.rules.keep_idle
+        yield "pilot limit, minutes", options.rules.max_pilot_s / 60
     for reason, count in account.skipped.items():
         yield f"skipped: {reason}", count
         yield f"first line skipped: {reason}", account.first_skipped.get(reason, 0)
@@ -48,7 +48,7 @@ def facts(answer: Replay) -> Iterator[tuple[str, object]]:
         for name, found in answer.realism.as_json().items():
             yield f"calibration: {name}", found
     yield "tick_s", answer.options.tick_s
-    yield "pilot_limit_s", answer.options.pilot_limit_s
+    yield "pilot_limit_s", answer.options.rules.max_pilot_s
     for choice in answer.choices:
         yield f"horizon_s: {choice.name}", choice.horizon_s
     for name, score in answer.scores.items():
