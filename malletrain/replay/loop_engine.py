@@ -104,7 +104,6 @@ class _Training:
     world: list[str] = field(default_factory=list)
     activating: dict[str, float] = field(default_factory=dict)
     stalled: float = -math.inf
-    window_from: float = 0.0
     window_s: float = 0.0
     window_samples: float = 0.0
     done: float = 0.0

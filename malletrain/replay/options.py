@@ -24,7 +24,6 @@ class NodeOrder(StrEnum):
     """
 
     NAME = "name"  #: by name; gives up those that started first: what the daemon does
-    AGE = "age"  #: the longest idle first, gives up the newest: idle nodes live the longer the older they are
     GROUP = "group"  #: by name, and rearranges: neighbours are taken together, and then stall one job, not several
     LIFE = "life"  #: the one that stays idle longest first, and rearranges: clairvoyant, a bound on placement
 

@@ -14,11 +14,9 @@ Ints = NDArray[np.int64]
 
 
 class Nodes(Protocol):
-    """What is looked at: by node, when it fell idle, when its pilot started, and whether that one trains."""
+    """What is looked at: by node, when its pilot started."""
 
-    idle_since: NDArray[np.float64]
     started: NDArray[np.float64]
-    warm: NDArray[np.bool_]
     now: float
 
 
@@ -32,8 +30,6 @@ class Preference:
         """Nodes in the order in which jobs want them."""
         if self._lives is not None:
             return nodes[np.lexsort((nodes, -self._lives.ends(nodes, self._of.now)))]
-        if self._order is NodeOrder.AGE:
-            return nodes[np.lexsort((nodes, self._of.idle_since[nodes]))]
         return np.sort(nodes)
 
     def longest_first(self, mine: Ints) -> Ints:
@@ -46,10 +42,7 @@ class Preference:
             return self.best_first(mine)[::-1][:count]
         if self._order is NodeOrder.GROUP:
             return mine[::-1][:count]
-        if self._order is NodeOrder.NAME:
-            return mine[np.lexsort((-mine, self._of.started[mine]))[:count]]
-        # Nodes that do not train yet cost nothing to give up.
-        return mine[np.lexsort((-mine, -self._of.idle_since[mine], self._of.warm[mine]))[:count]]
+        return mine[np.lexsort((-mine, self._of.started[mine]))[:count]]
 
 
 class Lives:

@@ -122,7 +122,7 @@ def quality(log: NodeChanges) -> None:
     rules = {
         "equal": ("equal", NodeOrder.NAME), "bftrainer T=10": ("bftrainer", NodeOrder.NAME),
         "bftrainer T=120": ("bftrainer:120", NodeOrder.NAME), "auto T=120": ("auto:120", NodeOrder.NAME),
-        "auto T=300": ("auto", NodeOrder.NAME), "auto T=300, by age": ("auto", NodeOrder.AGE),
+        "auto T=300": ("auto", NodeOrder.NAME),
     }  # fmt: skip
     for title, costs in (
         ("18/12 s, activation 0", ResizeCosts(0, 18, 12)),

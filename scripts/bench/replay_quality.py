@@ -253,7 +253,7 @@ def reference() -> Rows:
 
 
 def tune() -> Rows:
-    rules = [BASE, *(Rule(f"auto:{horizon}") for horizon in (60, 120, 600, 1200)), Rule(order=NodeOrder.AGE),
+    rules = [BASE, *(Rule(f"auto:{horizon}") for horizon in (60, 120, 600, 1200)),
              Rule(pending=True), Rule(order=NodeOrder.GROUP), CHOSEN,
              *(Rule(f"auto:{horizon}", NodeOrder.GROUP, True) for horizon in (120, 600))]  # fmt: skip
     return compare("tune", "node set 1, 10 jobs, 18/12 s, activation 0", windows(0), imagenet(PUBLISHED), rules)

@@ -21,7 +21,6 @@ from malletrain.replay.workload import TrainingJob
 from tests.replay.small import START, job, trace, traces, workloads
 
 AT_ONCE = Options()
-AGE = Options(order=NodeOrder.AGE)
 
 
 def run(machine: ClusterTrace, jobs: list[TrainingJob], policy: str = "exact", options: Options = AT_ONCE) -> Result:
@@ -96,14 +95,6 @@ def test_a_pilot_leaves_at_its_limit_and_the_node_is_taken_again() -> None:
     assert result.log.pilots.rows().cause.tolist() == [Cause.LIMIT, Cause.LIMIT, Cause.WINDOW]
     assert result.totals.activations == 3
     assert result.samples[0] == pytest.approx(10 * (250.0 - 30.0))
-
-
-def test_the_longest_idle_node_is_taken_first_and_the_newest_given_up() -> None:
-    machine = trace([(0.0, 2, IDLE), (10.0, 0, IDLE), (20.0, 1, IDLE)], 3, 100.0)
-    engine = Engine(machine, [job(most=1)], PolicySizer(parse_policy("exact", None), [job(most=1)]), AGE)
-    assert engine.run().log.pilots.rows().node.tolist() == [2]
-    by_name = run(machine, [job(most=1, at=30.0)], options=Options(order=NodeOrder.NAME))
-    assert by_name.log.pilots.rows().node.tolist() == [0]
 
 
 def test_neighbours_come_to_one_job_when_jobs_stand_still_anyway() -> None:
