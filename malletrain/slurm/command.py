@@ -11,11 +11,12 @@ import selectors
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from malletrain.domain.errors import ClusterUnavailable
+from malletrain.domain.errors import ClusterUnavailable, InvalidInput
 
 #: An answer larger than this is not what was asked for (100,000 nodes of scontrol take 100 MB).
 MAX_OUTPUT_BYTES = 256 * 1024 * 1024
@@ -43,6 +44,19 @@ MAX_ERROR_CHARS = 8000
 def is_unreachable(error: str) -> bool:
     """Whether an error says that slurmctld gave no answer, as against a refusal."""
     return any(words in error for words in _UNREACHABLE)
+
+
+@contextmanager
+def readable(who: str = "Slurm") -> Iterator[None]:
+    """Read an answer of `who` in here.
+
+    Raises:
+        ClusterUnavailable: it cannot be read (`InvalidInput` was raised).
+    """
+    try:
+        yield
+    except InvalidInput as error:
+        raise ClusterUnavailable(f"{who}'s answer cannot be right: {error}") from error
 
 
 @dataclass(frozen=True, slots=True)
