@@ -268,14 +268,14 @@ def replay(
         slurm = "" if scheduler is None else _text(scheduler)
         rules = replayed_site.replayed_rules(settings_of, slurm, reaction.epilog_s or None)
         options = dataclasses.replace(Options.of_daemon(rules, settings_of.loop.tick_s), daemon=called)
-    given: dict[str, Any] = {
+    overrides: dict[str, Any] = {
         "tick_s": tick, "keep_idle": keep_idle, "pilot_limit_s": pilot_limit, "most_jobs": at_once,
         "max_pilots": max_pilots, "max_nodes": pilot_nodes,
     }  # fmt: skip
     options = dataclasses.replace(
         options, engine=EngineKind(engine), budgets=tuple(parse_budget(each, jobs) for each in budgets),
         classes=tuple(map(parse_node_class, node_classes)),
-        **{name: value for name, value in given.items() if value is not None},
+        **{name: value for name, value in overrides.items() if value is not None},
     )  # fmt: skip
     aim = Objective(objective) if objective else Objective.THROUGHPUT if rules is None else rules.objective
     fairness = alpha if alpha is not None else 0.0 if rules is None else rules.alpha

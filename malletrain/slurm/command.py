@@ -81,7 +81,7 @@ class Commands:
         environment: the whole environment of the commands. SLURM_CONF and PATH come from here and nowhere else.
         timeout_s: after so long a command and its children are killed.
         elapsed: a clock that never jumps.
-        heard: called after each command with its name (`scontrol update`), its seconds, whether it answered well.
+        on_command: called after each command with its name (`scontrol update`), seconds, and whether it answered.
     """
 
     pretends = False
@@ -91,7 +91,7 @@ class Commands:
         environment: Mapping[str, str] | None = None,
         timeout_s: float = TIMEOUT_S,
         elapsed: Callable[[], float] = time.monotonic,
-        heard: Callable[[str, float, bool], None] | None = None,
+        on_command: Callable[[str, float, bool], None] | None = None,
     ) -> None:
         inherited = dict(os.environ if environment is None else environment)
         # SQUEUE_*, SINFO_*, SCONTROL_* and SBATCH_* change formats and filters behind the caller's back.
@@ -106,7 +106,7 @@ class Commands:
         }
         self._timeout_s = timeout_s
         self._elapsed = elapsed
-        self._heard = heard
+        self._on_command = on_command
         self._end_at: float | None = None
 
     def end_within(self, seconds: float) -> None:
@@ -169,7 +169,7 @@ class Commands:
         except TimeoutError:
             if self._elapsed() < start + limit:
                 raise ClusterUnavailable(f"{argv[0]}: given up after so long, the daemon is ending") from None
-            self._tell(argv, limit, well=False)
+            self._report(argv, limit, well=False)
             raise ClusterUnavailable(
                 f"{argv[0]}: no answer within {limit:g} s; is slurmctld up? try `scontrol ping`"
             ) from None
@@ -181,7 +181,7 @@ class Commands:
             _end(process)
         seconds = self._elapsed() - start
         answer = CommandResult(output, _failure(process.returncode, output, errors), seconds)
-        self._tell(argv, seconds, well=answer.ok)
+        self._report(argv, seconds, well=answer.ok)
         return answer
 
     def _left(self, deadline: float) -> float:
@@ -189,10 +189,10 @@ class Commands:
         ending = self._end_at
         return (deadline if ending is None else min(deadline, ending)) - self._elapsed()
 
-    def _tell(self, argv: Sequence[str], seconds: float, *, well: bool) -> None:
-        if self._heard is not None:
+    def _report(self, argv: Sequence[str], seconds: float, *, well: bool) -> None:
+        if self._on_command is not None:
             verbs = [word for word in argv[1:3] if word.isalpha()] if argv[0] == "scontrol" else []
-            self._heard(" ".join([argv[0], *verbs[:1]]), seconds, well)
+            self._on_command(" ".join([argv[0], *verbs[:1]]), seconds, well)
 
 
 def _communicate(process: subprocess.Popen[bytes], text: bytes, left_s: Callable[[], float]) -> tuple[str, str]:

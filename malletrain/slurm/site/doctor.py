@@ -163,7 +163,7 @@ def _apart(commands: Commands, facts: SiteFacts, harvest: Harvest, socket: str) 
         )
         return
     yield from _rights(commands, facts, harvest, owner)
-    me = hidden_records.user_name()
+    me = _user_name()
     if me == owner:
         yield Finding(
             Level.ERROR,
@@ -183,7 +183,7 @@ def _apart(commands: Commands, facts: SiteFacts, harvest: Harvest, socket: str) 
 
 
 def _rights(commands: Commands, facts: SiteFacts, harvest: Harvest, me: str = "") -> Iterator[Finding]:
-    me = me or hidden_records.user_name()
+    me = me or _user_name()
     if me in (facts.slurm_user, "root"):
         yield Finding(
             Level.WARNING,
@@ -261,7 +261,7 @@ def _user_id(name: str) -> int | None:
 
 
 def _privacy(commands: Commands, facts: SiteFacts, harvest: Harvest) -> Iterator[Finding]:
-    me = hidden_records.user_name()
+    me = _user_name()
     hidden = hidden_records.hidden(facts)
     sees_all = hidden_records.sees_all(commands, facts, me) if hidden else True
     yield from hidden_records.check_sight(replace(facts, sees_all=sees_all), me)
@@ -430,3 +430,7 @@ def _settings(facts: SiteFacts) -> Iterator[Finding]:
 def _round_up(count: int) -> int:
     """The next round number above twice `count`: queues grow."""
     return -(-2 * count // 100) * 100
+
+
+def _user_name() -> str:
+    return hidden_records.user_name()
