@@ -52,7 +52,7 @@ def promise_of(config: Config) -> MainPromise | None:
     found = MainPromise(
         given.main_delay_p95, given.cycle_ratio, most_pilots=most, harmless_cycles=given.controller_cycle == "auto"
     )
-    return found if found.holds_nodes or found.cycle_ratio is not None else None
+    return None if found.p95_s is None and found.cycle_ratio is None else found
 
 
 def excluded_nodes(config: Config, facts: SiteFacts) -> frozenset[str]:

@@ -1,6 +1,7 @@
 """Pictures of the web page for the documents, from an invented past.
 
     python -m scripts.screenshots [--folder DIR]     writes web-machine.png, web-job.png, ... (docs/pictures)
+    python -m scripts.screenshots --report DIR       writes replay.png, of a report of `malletrain replay`
 
 Needs Debian's chromium and chromium-driver.
 """
@@ -38,12 +39,19 @@ def main(argv: Sequence[str] | None = None) -> None:
     """Write the pictures."""
     parser = argparse.ArgumentParser(prog="python -m scripts.screenshots", description=__doc__)
     parser.add_argument("--folder", type=Path, default=FOLDER)
-    parser.add_argument("--only", default="web-machine.png,web-job.png,web-phone.png", help="these, or all")
+    parser.add_argument("--only", default="web-machine.png,web-machine-dark.png,web-job.png", help="these, or all")
+    parser.add_argument("--report", type=Path)
     parser.add_argument("--nodes", type=int, default=24)
     parser.add_argument("--jobs", type=int, default=6)
     options = parser.parse_args(argv)
     options.folder.mkdir(parents=True, exist_ok=True)
     with TemporaryDirectory() as work:
+        if options.report is not None:
+            with chromium(Path(work) / "profile") as browser:
+                browser.resize(1180, 1000, 1.0)
+                browser.open((options.report.resolve() / "index.html").as_uri())
+                (options.folder / "replay.png").write_bytes(browser.picture())
+            return
         machine = InventedMachine(options.nodes, options.jobs, 6.0, time.time(), window_s=60.0)
         with PageServer(Path(work) / "journal.db", machine) as server, chromium(Path(work) / "profile") as browser:
             browser.open(server.link("ada"))

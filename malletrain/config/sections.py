@@ -141,7 +141,7 @@ class PromiseSection(Section):
     main_delay_p95: Annotated[Seconds, Field(ge=0, le=3600)] | None = None
     """95 % of main jobs start at most so much later: seconds, "500ms"."""
     controller_cycle: Literal["off", "auto"] | Annotated[float, Field(ge=1.05, le=100)] = "off"
-    """The main cycle takes at most so many times as long; `auto`: 1.5 or harmless."""
+    """Most that pilots may multiply the main cycle by; `auto`: 1.5, or harmless."""
 
     @property
     def cycle_ratio(self) -> float | None:
@@ -326,7 +326,7 @@ class BreakerSection(Section):
     """When the daemon steps back by itself."""
 
     preemptions_per_hour: Annotated[int, Field(ge=1)] = 20
-    """No pilot starts above so many; half as many late exits, a tenth of ailing nodes."""
+    """Above this number no pilot starts; half as many late exits, a tenth of ailing nodes."""
 
     @property
     def slow_exits_per_hour(self) -> int:

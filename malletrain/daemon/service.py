@@ -224,7 +224,7 @@ class Service:
         and of how many."""
         promise = self._loop.rules.promise
         if facts.accounting:
-            days = PERIODS_DAYS[0 if promise is not None and promise.holds_nodes else 1]
+            days = PERIODS_DAYS[0 if promise is not None and promise.p95_s is not None else 1]
             found = self._loop.ledger.promise.learn(past_arrivals(commands, self._config.slurm.partition, days))
             self._log.info("main jobs by accounting", arrivals=found)
 

@@ -8,7 +8,15 @@ from dataclasses import replace
 from malletrain.decide.demand import DecisionCache
 from malletrain.decide.draft import Decided, Draft, Inputs, Situation
 from malletrain.decide.holes import Holes, find_holes, pilot_limit_s
-from malletrain.decide.multi_node_pilots import make_room, pilot_width, task_groups, with_co_allocated
+from malletrain.decide.multi_node_pilots import (
+    count_tasks,
+    make_room,
+    pilot_width,
+    replaceable,
+    startable,
+    task_groups,
+    with_co_allocated,
+)
 from malletrain.decide.must_leave import leave_what_must
 from malletrain.decide.placement import place, rank, unfit_nodes
 from malletrain.decide.reconcile import (
@@ -132,7 +140,7 @@ def _keep_reserve(draft: Draft, inputs: Inputs) -> None:
         if spare.leave:
             going = [p for pilots in draft.staying.values() for p in pilots if p.id in spare.leave]
             leaves = [leaving(p, LeaveCause.RESERVE, now, rules, spare.leave[p.id]) for p in going]
-            draft.give_up(inputs.tasks.with_co_allocated(leaves))
+            draft.give_up(with_co_allocated(leaves, inputs.situation.views))
             draft.keep_the_others(inputs)
             # The other nodes of a task that leaves are for pilots again.
             draft.coming = _changing_hands(draft, inputs) - spare.kept.keys() - {p.node for p in going}
@@ -141,7 +149,7 @@ def _keep_reserve(draft: Draft, inputs: Inputs) -> None:
     draft.width = pilot_width(
         sum(map(len, draft.staying.values())),
         len(draft.free) + len(draft.coming),
-        inputs.tasks.count(draft.staying),
+        count_tasks(draft.staying),
         max_pilots=rules.max_pilots,
         max_starts=rules.max_starts,
         max_nodes=min([rules.max_nodes, *_widest(inputs.live)]),
@@ -152,8 +160,8 @@ def _keep_reserve(draft: Draft, inputs: Inputs) -> None:
         draft.free = _best_first((draft.holes[hole.node] for hole in draft.free), inputs.snapshot)
     if draft.width > 1 and not situation.paused:
         _make_room(draft, inputs)
-    room = rules.max_pilots - inputs.tasks.count(draft.staying)
-    draft.free = inputs.tasks.startable(draft.free, room, draft.width)
+    room = rules.max_pilots - count_tasks(draft.staying)
+    draft.free = startable(draft.free, room, draft.width, inputs.snapshot)
     if situation.paused:
         draft.refusals.append(Refusal("all", situation.paused))
         draft.free, draft.coming = [], frozenset()
@@ -167,7 +175,7 @@ def _promised(rules: Rules) -> list[str]:
 
 def _shed_pilots(draft: Draft, inputs: Inputs) -> None:
     """Pilots beyond what slurmctld bears leave, those whose leaving costs training least first."""
-    over = inputs.tasks.count(draft.staying) - inputs.rules.max_pilots
+    over = count_tasks(draft.staying) - inputs.rules.max_pilots
     if over <= 0:
         return
     of_id = {pilot.id: pilot for pilots in draft.staying.values() for pilot in pilots}
@@ -183,7 +191,7 @@ def _leave_tasks(draft: Draft, inputs: Inputs, going: Collection[str], cause: Le
     """The pilots of these tasks leave, and are returned."""
     found = [pilot for pilots in draft.staying.values() for pilot in pilots if pilot.task in going]
     leaves = [leaving(pilot, cause, inputs.now, inputs.rules, why) for pilot in found]
-    draft.give_up(inputs.tasks.with_co_allocated(leaves))
+    draft.give_up(with_co_allocated(leaves, inputs.situation.views))
     draft.keep_the_others(inputs)
     return found
 
@@ -201,7 +209,7 @@ def _most_useful(view: JobView) -> int:
 
 def _make_room(draft: Draft, inputs: Inputs) -> None:
     """The narrowest pilots leave where the cap keeps wider ones from starting, and none as narrow starts."""
-    room = max(0, inputs.rules.max_pilots - inputs.tasks.count(draft.staying))
+    room = max(0, inputs.rules.max_pilots - count_tasks(draft.staying))
     if len(draft.free) <= room:
         return
     growing = [
@@ -227,7 +235,7 @@ def _make_room(draft: Draft, inputs: Inputs) -> None:
 
 def _replace_stragglers(draft: Draft, inputs: Inputs) -> None:
     """Start a replacement for each straggler on a free node; once it is ready, the straggler leaves."""
-    slow = inputs.tasks.replaceable(inputs.situation.slow)
+    slow = replaceable(inputs.situation.slow, inputs.situation.views)
     avoided = inputs.situation.avoided
     unfit = {job: each.nodes for job, each in draft.unfit.items()}
     found = replace_stragglers(slow, inputs.live, draft.staying, draft.free, inputs.now, inputs.rules, avoided, unfit)
@@ -261,7 +269,7 @@ def _place_and_reconcile(draft: Draft, inputs: Inputs, sizing: Sizing) -> None:
         sizing.classes,
         sizing.class_of,
     )
-    room = rules.max_pilots - inputs.tasks.count(placement.keep)
+    room = rules.max_pilots - count_tasks(placement.keep)
     moves, waits = start_and_leave(
         placement, live, snapshot, now, rules, draft.width, situation.resting, draft.replacements, room
     )

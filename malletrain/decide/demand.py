@@ -33,9 +33,8 @@ from malletrain.sizing.values import ValueRowCache, mean_interval_s
 class JobHoldings:
     """What the steps of a decision ask of each job, and what follows from its view alone.
 
-    `held`: the nodes of all its pilots; `nodes`, `pilots`: of those that stay; `first_end`: when the first of their
-    limits runs out (Unix seconds); `first_idle`: since when the first of them has had no worker; `arrays`: the Slurm
-    arrays of its tasks; `unasked`: somebody else has released some of those that stay.
+    `held`: the nodes of all its pilots; `nodes`, `pilots`: of those that stay; `arrays`: the Slurm arrays of its
+    tasks.
     """
 
     view: JobView
@@ -43,23 +42,16 @@ class JobHoldings:
     held: frozenset[str]
     nodes: frozenset[str]
     pilots: frozenset[str]
-    first_end: float
-    first_idle: float
     arrays: frozenset[str]
-    unasked: bool = False
 
     @staticmethod
     def of(view: JobView) -> JobHoldings:
         staying = view.staying
-        ends = [pilot.ends_at for pilot in staying if pilot.ends_at is not None]
         nodes = frozenset([pilot.node for pilot in staying])
         held = nodes if len(staying) == len(view.active) else frozenset([pilot.node for pilot in view.active])
         pilots = frozenset([pilot.id for pilot in staying])
-        idle = [pilot.idle_since for pilot in staying if pilot.idle_since is not None]
-        first_end, first_idle = min(ends, default=math.inf), min(idle, default=math.inf)
         arrays = frozenset([pilot.partition("_")[0] for pilot in view.pilots])
-        unasked = any(pilot.unasked for pilot in staying)
-        return JobHoldings(view, may_train(view), held, nodes, pilots, first_end, first_idle, arrays, unasked)
+        return JobHoldings(view, may_train(view), held, nodes, pilots, arrays)
 
     def without(self, given_up: Collection[str]) -> Sequence[Pilot]:
         """The pilots that stay, but for those `given_up`."""
@@ -91,7 +83,7 @@ class DecisionCache:
     _rules: Rules | None = None
     _curves: dict[int, tuple[Curve, Curve]] = field(default_factory=dict)
     _nodes: dict[int, tuple[JobView, tuple[HarvestedNode, ...]]] = field(default_factory=dict)
-    _standings: dict[int, JobHoldings] = field(default_factory=dict)
+    _holdings: dict[int, JobHoldings] = field(default_factory=dict)
     _sized: tuple[Policy, Problem, tuple[Sizes, tuple[str, ...]]] | None = None
     rows: ValueRowCache = field(default_factory=ValueRowCache)
     snapshot: Snapshot | None = None
@@ -109,11 +101,11 @@ class DecisionCache:
             last = self._sized = (policy, problem, size_with_must_run(policy, problem, self.rows))
         return last[2]
 
-    def standing(self, view: JobView) -> JobHoldings:
-        """As `Standing.of`."""
-        last = self._standings.get(view.job.id)
+    def holdings(self, view: JobView) -> JobHoldings:
+        """As `JobHoldings.of`."""
+        last = self._holdings.get(view.job.id)
         if last is None or last.view is not view:
-            last = self._standings[view.job.id] = JobHoldings.of(view)
+            last = self._holdings[view.job.id] = JobHoldings.of(view)
         return last
 
     def demand(
@@ -152,7 +144,7 @@ class DecisionCache:
 
     def forget_all_but(self, live: Mapping[int, JobView]) -> None:
         """Jobs that are over are not asked for again."""
-        for kept in (self._demands, self._curves, self._nodes, self._standings):
+        for kept in (self._demands, self._curves, self._nodes, self._holdings):
             for job_id in kept.keys() - live.keys():
                 del kept[job_id]
 

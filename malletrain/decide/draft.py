@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from malletrain.decide.demand import DecisionCache, JobHoldings
 from malletrain.decide.holes import Holes
 from malletrain.decide.limits import NodeTimeSpent
-from malletrain.decide.multi_node_pilots import MultiNodePilots
 from malletrain.decide.rules import Rules
 from malletrain.decide.yielding import EmptiedNode, YieldPlan
 from malletrain.domain.decision import Action, CancelTasks, Decision, Hole, OpenHole, Refusal, StartPilot, TopUp
@@ -99,7 +98,6 @@ class Inputs:
         live: the jobs that are not over, by id.
         holdings: what follows from each of their views alone.
         held: the nodes of all their pilots.
-        tasks: how their pilots share Slurm tasks.
     """
 
     situation: Situation
@@ -109,19 +107,16 @@ class Inputs:
     live: Mapping[int, JobView]
     holdings: Mapping[int, JobHoldings]
     held: frozenset[str]
-    tasks: MultiNodePilots
 
     @staticmethod
     def of(situation: Situation, policy: Policy, rules: Rules, cache: DecisionCache) -> Inputs:
         """The inputs of a decision on `situation`; the cache takes its snapshot in."""
-        snapshot = cache.look(situation.snapshot)
+        cache.look(situation.snapshot)
         live = {j: v for j, v in situation.views.items() if not v.phase.is_over}
         cache.forget_all_but(live)
-        holdings = {j: cache.standing(v) for j, v in live.items()}
+        holdings = {j: cache.holdings(v) for j, v in live.items()}
         held = frozenset().union(*[each.held for each in holdings.values()])
-        shared = any(view.co_allocated for view in live.values())
-        tasks = MultiNodePilots(situation.views, snapshot, shared)
-        return Inputs(situation, policy, rules, cache, live, holdings, held, tasks)
+        return Inputs(situation, policy, rules, cache, live, holdings, held)
 
     @property
     def now(self) -> float:

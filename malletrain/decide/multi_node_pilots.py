@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import takewhile
 from typing import TypeVar
 
@@ -188,40 +188,26 @@ def growth_sizes(
     return grown or ((most,) if most > held and most >= least else ())
 
 
-@dataclass(frozen=True, slots=True)
-class MultiNodePilots:
-    """How the pilots of one decision share Slurm tasks; `shared`: whether any do."""
+def count_tasks(pilots: Mapping[int, Sequence[Pilot]]) -> int:
+    """How many Slurm tasks these pilots are."""
+    return len({pilot.task for each in pilots.values() for pilot in each})
 
-    views: Mapping[int, JobView]
-    snapshot: Snapshot
-    shared: bool
 
-    def with_co_allocated(self, actions: Iterable[Action]) -> list[Action]:
-        """`actions`, and for each pilot that leaves those of its task that do not yet."""
-        return with_co_allocated(actions, self.views)
+def startable(free: Sequence[Hole], tasks: int, width: int, snapshot: Snapshot) -> list[Hole]:
+    """Of `free`, best first, those that so many more tasks of `width` nodes can hold."""
+    groups = task_groups(free, width, snapshot)[: max(0, tasks)]
+    held = {hole.node for group in groups for hole in group}
+    return [hole for hole in free if hole.node in held]
 
-    def count(self, pilots: Mapping[int, Sequence[Pilot]]) -> int:
-        """How many Slurm tasks these pilots are."""
-        if not self.shared:
-            return sum(map(len, pilots.values()))
-        return len({pilot.task for each in pilots.values() for pilot in each})
 
-    def startable(self, free: Sequence[Hole], tasks: int, width: int) -> list[Hole]:
-        """Of `free`, best first, those that so many more tasks of `width` nodes can hold."""
-        if width <= 1:
-            return list(free[: max(0, tasks)])
-        groups = task_groups(free, width, self.snapshot)[: max(0, tasks)]
-        held = {hole.node for group in groups for hole in group}
-        return [hole for hole in free if hole.node in held]
-
-    def replaceable(self, slow: Mapping[int, tuple[Straggler, ...]]) -> dict[int, tuple[Straggler, ...]]:
-        """The stragglers that can be replaced one by one: not those in a task of several nodes."""
-        return {
-            job: tuple(
-                each for each in found if job not in self.views or not co_allocated(each.pilot, self.views[job])
-            )
-            for job, found in slow.items()
-        }
+def replaceable(
+    slow: Mapping[int, tuple[Straggler, ...]], views: Mapping[int, JobView]
+) -> dict[int, tuple[Straggler, ...]]:
+    """The stragglers that can be replaced one by one: not those in a task of several nodes."""
+    return {
+        job: tuple([each for each in found if job not in views or not co_allocated(each.pilot, views[job])])
+        for job, found in slow.items()
+    }
 
 
 def task_groups(holes: Sequence[Hole], most: int, snapshot: Snapshot) -> list[tuple[Hole, ...]]:

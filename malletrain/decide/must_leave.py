@@ -5,105 +5,97 @@ And jobs that end since they cannot go on: their pilots keep failing, no task is
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
-from malletrain.decide.demand import JobHoldings
 from malletrain.decide.draft import Draft, Inputs, Situation
 from malletrain.decide.holes import Holes
 from malletrain.decide.limits import affordable_nodes, job_budget_left_s
+from malletrain.decide.multi_node_pilots import with_co_allocated
 from malletrain.decide.reconcile import leaving, leaving_for
 from malletrain.decide.rules import Rules
-from malletrain.domain.decision import Action, Hole, LeaveCause
+from malletrain.domain.decision import Action, LeaveCause
 from malletrain.domain.event import JobCancelled, JobFailed
 from malletrain.domain.job import Elastic, JobPhase, JobView, MalleableJob, Pilot, PilotPhase
 from malletrain.domain.output_files import output_file
 from malletrain.domain.snapshot import LEAVE_STATES, SlurmState
 
+#: Why a pilot leaves: for Slurm's side of it, and in words.
+Why = tuple[LeaveCause, str]
+
 
 def leave_what_must(draft: Draft, inputs: Inputs) -> None:
     """End the pilots that cannot stay, each with those of its task."""
-    yielding, now, rules = draft.yielding.leave, inputs.now, inputs.rules
+    situation, rules, now = inputs.situation, inputs.rules, inputs.now
+    given_up, yielding = draft.given_up, draft.yielding.leave
+    wanted = _wanted_nodes(inputs.held, draft.holes, situation, rules)
     leaves: list[Action] = []
-    for view in in_question(inputs.holdings, draft.holes, inputs.held, yielding, inputs.situation, rules):
+    for _, view in sorted(inputs.live.items()):
+        of_job = _job_must_leave(view, situation)
+        idle = _why_idle(view, situation, rules)
         for pilot in view.staying:
-            if pilot.id in draft.given_up:
+            if pilot.id in given_up:
                 continue
             if pilot.id in yielding:
                 leaves.append(leaving_for(pilot, draft.yielding, now, rules))
                 continue
-            must = must_leave(pilot, view, inputs.situation, draft.holes, rules)
+            must = of_job or _must_leave(pilot, view, wanted, idle, situation, rules)
             if must is not None:
                 cause, reason = must
                 closing = draft.holes.get(pilot.node) if cause is LeaveCause.HOLE_CLOSES else None
                 leaves.append(leaving(pilot, cause, now, rules, reason, closing))
-    together = inputs.tasks.with_co_allocated([*draft.actions, *leaves])
+    together = with_co_allocated([*draft.actions, *leaves], inputs.situation.views)
     draft.actions.clear()
     draft.give_up(together)
 
 
-def in_question(
-    holdings: Mapping[int, JobHoldings],
-    holes: Holes,
-    held: frozenset[str],
-    yielding: Mapping[str, str],
-    situation: Situation,
-    rules: Rules,
-) -> list[JobView]:
-    """The jobs of which some pilot may have to leave, by id: the quick answer, `must_leave` has the exact one."""
-    latest = situation.now + rules.margin_s + rules.leave_lead_s
-    wanted = holes.ended_by(latest) | situation.drained | (held - holes.names)  # staff wants those without a hole
-    return [
-        each.view
-        for _, each in sorted(holdings.items())
-        if each.view.phase is JobPhase.HELD
-        or each.first_end <= latest
-        or each.unasked
-        or not wanted.isdisjoint(each.nodes)
-        or not yielding.keys().isdisjoint(each.pilots)
-        or each.view.job.id in situation.set_aside
-        or (rules.join_s and situation.now - each.first_idle > rules.join_s)
-        or (each.pilots and why_idle(each.view, situation, rules))
-    ]
+def _wanted_nodes(held: Collection[str], holes: Holes, situation: Situation, rules: Rules) -> dict[str, Why]:
+    """Of the nodes that pilots hold (`held`), those that an operator, staff or their hole's end takes, and why."""
+    now, latest = situation.now, situation.now + rules.margin_s + rules.leave_lead_s
+    found: dict[str, Why] = {}
+    for name in holes.ended_by(latest).intersection(held):
+        until, reason = holes.end(name)
+        found[name] = LeaveCause.HOLE_CLOSES, f"{reason} in {max(0.0, until - now):.0f} s"
+    for name in set(held) - holes.names:
+        node = situation.snapshot.node.get(name)
+        if node is not None and node.state in LEAVE_STATES:
+            found[name] = LeaveCause.NODE_WANTED, f"{name} is {node.state.value} {node.reason}".rstrip()
+        elif node is not None and rules.harvest_partition not in node.partitions:
+            found[name] = LeaveCause.NODE_WANTED, f"{name} is no longer in partition {rules.harvest_partition}"
+        elif not rules.may_harvest(name):
+            why = f"{name} is no longer one that may be harvested (pool.include, exclude)"
+            found[name] = LeaveCause.NODE_WANTED, why
+    for name in situation.drained.intersection(held):
+        found[name] = LeaveCause.OPERATOR, f"{name} is drained of pilots by an operator"
+    return found
 
 
-def must_leave(
-    pilot: Pilot,
-    view: JobView,
-    situation: Situation,
-    holes: Mapping[str, Hole],
-    rules: Rules,
-) -> tuple[LeaveCause, str] | None:
-    """Why a pilot that no main job is given must leave all the same, and None where it may stay."""
-    now = situation.now
+def _job_must_leave(view: JobView, situation: Situation) -> Why | None:
     if view.phase is JobPhase.HELD:
         return LeaveCause.JOB_OVER, f"job {view.job.id} is held: {view.reason}"
     if view.job.id in situation.set_aside:
         return LeaveCause.SET_ASIDE, situation.set_aside[view.job.id]
+    return None
+
+
+def _must_leave(
+    pilot: Pilot, view: JobView, wanted: Mapping[str, Why], idle: str, situation: Situation, rules: Rules
+) -> Why | None:
+    """Why a pilot that no main job is given must leave all the same. `idle`: as of `_why_idle`."""
     if pilot.unasked:
         return LeaveCause.UNASKED, "its task was not released by the daemon"
-    if pilot.node in situation.drained:
-        return LeaveCause.OPERATOR, f"{pilot.node} is drained of pilots by an operator"
-    node = situation.snapshot.node.get(pilot.node)
-    if node is not None and node.state in LEAVE_STATES:
-        return LeaveCause.NODE_WANTED, f"{pilot.node} is {node.state.value} {node.reason}".rstrip()
-    if node is not None and rules.harvest_partition not in node.partitions:
-        return LeaveCause.NODE_WANTED, f"{pilot.node} is no longer in partition {rules.harvest_partition}"
-    if not rules.may_harvest(pilot.node):
-        return LeaveCause.NODE_WANTED, f"{pilot.node} is no longer one that may be harvested (pool.include, exclude)"
-    hole = holes.get(pilot.node)
-    if hole is not None and hole.until - now <= rules.margin_s + rules.leave_lead_s:
-        return LeaveCause.HOLE_CLOSES, f"{hole.reason} in {max(0.0, hole.until - now):.0f} s"
-    if pilot.ends_at is not None and pilot.ends_at - now <= rules.leave_lead_s:
-        return LeaveCause.HOLE_CLOSES, f"its time limit ends in {max(0.0, pilot.ends_at - now):.0f} s"
-    if why := why_idle(view, situation, rules):
-        return LeaveCause.IDLE, why
-    if why := _no_worker(pilot, situation, rules):
+    if pilot.node in wanted:
+        return wanted[pilot.node]
+    if pilot.ends_at is not None and pilot.ends_at - situation.now <= rules.leave_lead_s:
+        return LeaveCause.HOLE_CLOSES, f"its time limit ends in {max(0.0, pilot.ends_at - situation.now):.0f} s"
+    if idle:
+        return LeaveCause.IDLE, idle
+    if pilot.idle_since is not None and (why := _no_worker(pilot, pilot.idle_since, situation, rules)):
         alone = all(each.idle_since is not None for each in view.staying)
         return (LeaveCause.IDLE if alone else LeaveCause.NO_WORKER), why
     return None
 
 
-def why_idle(view: JobView, situation: Situation, rules: Rules) -> str:
+def _why_idle(view: JobView, situation: Situation, rules: Rules) -> str:
     """Why the job's nodes are held for nothing, or ''. Scripts that are restarted report no steps."""
     if not rules.idle_s or view.job.elastic is not Elastic.LIVE:
         return ""
@@ -113,10 +105,10 @@ def why_idle(view: JobView, situation: Situation, rules: Rules) -> str:
     return f"job {view.job.id} has committed no step for {idle_s:.0f} s on its nodes (pilot.idle_minutes)"
 
 
-def _no_worker(pilot: Pilot, situation: Situation, rules: Rules) -> str:
-    if not rules.join_s or pilot.idle_since is None or pilot.phase is not PilotPhase.RUNNING:
+def _no_worker(pilot: Pilot, idle_since: float, situation: Situation, rules: Rules) -> str:
+    if not rules.join_s or pilot.phase is not PilotPhase.RUNNING:
         return ""
-    alone_s = situation.now - max(pilot.idle_since, situation.heard_since)
+    alone_s = situation.now - max(idle_since, situation.heard_since)
     if alone_s <= rules.join_s:
         return ""
     return f"no worker has joined from {pilot.node} for {alone_s:.0f} s (pilot.join_minutes)"

@@ -29,11 +29,49 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from statistics import NormalDist, median
 
-from malletrain.decide.rules import MainPromise
-
 #: An hour of the week is judged by itself from so many jobs on: with fewer, no share of 95 % can be shown with a
 #: chance of 90 % (Wilson's bound needs 32 without a single miss).
 LEAST_JOBS = 50
+
+#: The share of main jobs that `main_delay_p95` is promised to.
+P95 = 0.95
+
+#: The chance with which a promise is kept.
+CHANCE = 0.9
+
+#: Seconds that a node takes to be free while nothing has been measured: leaving and a long epilog.
+UNKNOWN_YIELD_S = 70.0
+
+#: Stepping back is halving the share that may be missed; so often at most.
+MAX_STEPS_BACK = 6
+
+#: After so many jobs that kept the promise the daemon takes one step back again.
+JOBS_PER_STEP = 50
+
+#: From so many main jobs that pilots gave way to it is known how long they take to leave: one may have been slow.
+ENOUGH_YIELDS = 20
+
+#: A request of slurmctld's waits for a main cycle that runs when it comes; so long (seconds) is harmless.
+HARMLESS_CYCLE_S = 0.02
+
+#: Main cycles that take this part of slurmctld's time in all are harmless.
+HARMLESS_SHARE = 0.01
+
+#: So many looks make a verdict: one long cycle has other causes.
+LOOKS_PER_VERDICT = 3
+
+#: Cycles without pilots that are kept.
+KEPT_ALONE = 60
+
+#: What is added at a time: this many, or this part of the cap, whichever is more.
+LEAST_STEP = 2
+STEP_SHARE = 0.05
+
+#: What is left after cycles beyond the budget.
+DECREASE = 0.67
+
+#: Never fewer pilots than this: the daemon still learns how cycles take them.
+LEAST_PILOTS = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,16 +145,6 @@ def of_hour(every: Sequence[ArrivalDemand], now: float) -> HourDemands:
     return HourDemands(every, "of all hours")
 
 
-#: The share of main jobs that `main_delay_p95` is promised to.
-P95 = 0.95
-
-#: Seconds that a node takes to be free while nothing has been measured: leaving and a long epilog.
-UNKNOWN_YIELD_S = 70.0
-
-#: Stepping back is halving the share that may be missed; so often at most.
-MAX_STEPS_BACK = 6
-
-
 @dataclass(frozen=True, slots=True)
 class YieldTimes:
     """How long nodes take to be free for a main job (seconds each, from the job's arrival on), and C. `expected_s`
@@ -146,7 +174,7 @@ class PromisedReserve:
     expected: float
 
 
-def lower_share(hits: int, of: int, chance: float) -> float:
+def lower_share(hits: int, of: int, chance: float = CHANCE) -> float:
     """The share that `hits` of `of` show with this chance at least (Wilson's one-sided bound)."""
     if of == 0 or hits == 0:
         return 0.0
@@ -157,16 +185,19 @@ def lower_share(hits: int, of: int, chance: float) -> float:
 
 
 def promised_reserve(
-    promise: MainPromise, hour: HourDemands, times: YieldTimes, at_hand: int, steps_back: int = 0
+    bound_s: float, hour: HourDemands, times: YieldTimes, at_hand: int, steps_back: int = 0
 ) -> PromisedReserve:
-    """How many of the `at_hand` nodes without a main job stay idle.
+    """How many of the `at_hand` nodes without a main job stay idle for `main_delay_p95` to be at most `bound_s`.
 
     `steps_back`: each halves what may be missed, because the promise was not kept lately.
     """
     needed = hour.needed(at_hand)
     back = min(max(0, steps_back), MAX_STEPS_BACK)
-    share = _least_share(promise, times, back)
-    words = _words(promise) + (f", {back} steps stricter since it was not kept lately" if back else "")
+    missed, soon = (1 - P95) * 0.5**back, times.within(bound_s)
+    # The share of jobs that must find their nodes idle: P(delay <= b) >= 95 % solved for F(r).
+    share = 1.0 - missed / (1 - soon) if 1 - soon > missed else 0.0
+    words = f"[promise] main_delay_p95 = {bound_s:g} s with a chance of {CHANCE:.0%}"
+    words += f", {back} steps stricter since it was not kept lately" if back else ""
     if share <= 0.0:
         return PromisedReserve(0, f"{words}: pilots leave quickly enough without a reserve", 0.0)
     if not needed and not hour.demands:
@@ -174,11 +205,11 @@ def promised_reserve(
     low, high = 0, at_hand
     while low < high:
         middle = (low + high) // 2
-        if lower_share(bisect_right(needed, middle), len(needed), promise.chance) >= share:
+        if lower_share(bisect_right(needed, middle), len(needed)) >= share:
             high = middle
         else:
             low = middle + 1
-    found = lower_share(bisect_right(needed, low), len(needed), promise.chance) if low < at_hand else 1.0
+    found = lower_share(bisect_right(needed, low), len(needed)) if low < at_hand else 1.0
     seen = f"{len(needed)} jobs {hour.which} that {at_hand} nodes do for"
     if low >= at_hand:
         why = f"{words}: {share:.1%} of jobs must find nodes idle, and {seen} show no smaller reserve that does it"
@@ -188,7 +219,6 @@ def promised_reserve(
 
 
 def reserve_curve(
-    promise: MainPromise,
     hour: HourDemands,
     times: YieldTimes,
     at_hand: Sequence[tuple[int, float]],
@@ -202,30 +232,9 @@ def reserve_curve(
     weights = sum(weight for _, weight in at_hand)
     points = []
     for bound in bounds_s:
-        one = replace(promise, p95_s=bound)
-        held = sum(promised_reserve(one, hour, times, nodes).nodes * weight for nodes, weight in at_hand)
+        held = sum(promised_reserve(bound, hour, times, nodes).nodes * weight for nodes, weight in at_hand)
         points.append((bound, held / weights if weights else 0.0, 1 - held / total if total else 0.0))
     return points
-
-
-def _least_share(promise: MainPromise, times: YieldTimes, steps_back: int) -> float:
-    """The share of jobs that must find their nodes idle: P(delay <= b) >= 95 % solved for F(r)."""
-    if promise.p95_s is None:
-        return 0.0
-    missed, soon = (1 - P95) * 0.5**steps_back, times.within(promise.p95_s)
-    return 1.0 - missed / (1 - soon) if 1 - soon > missed else 0.0
-
-
-def _words(promise: MainPromise) -> str:
-    said = "nothing" if promise.p95_s is None else f"main_delay_p95 = {promise.p95_s:g} s"
-    return f"[promise] {said} with a chance of {promise.chance:.0%}"
-
-
-#: After so many jobs that kept the promise the daemon takes one step back again.
-JOBS_PER_STEP = 50
-
-#: From so many main jobs that pilots gave way to it is known how long they take to leave: one may have been slow.
-ENOUGH_YIELDS = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -252,21 +261,20 @@ class PromiseKept:
         return sum(self.delays_s) / self.jobs if self.jobs else 0.0
 
 
-def why_broken(promise: MainPromise, seen: PromiseKept) -> str:
-    """Which promise these jobs show to be broken, with its chance; "" for none."""
-    if promise.p95_s is not None:
-        late = seen.late(promise.p95_s)
-        if lower_share(late, seen.jobs, promise.chance) > 1 - P95:
-            return f"{late} of {seen.jobs} main jobs started more than {promise.p95_s:g} s later for pilots"
-    return ""
+def why_broken(bound_s: float | None, seen: PromiseKept) -> str:
+    """That these jobs show the promise of `bound_s` seconds to be broken, with its chance; "" where not."""
+    late = 0 if bound_s is None else seen.late(bound_s)
+    if lower_share(late, seen.jobs) <= 1 - P95:
+        return ""
+    return f"{late} of {seen.jobs} main jobs started more than {bound_s:g} s later for pilots"
 
 
-def next_step(promise: MainPromise, seen: PromiseKept, steps: int) -> tuple[int, str]:
+def next_step(bound_s: float | None, seen: PromiseKept, steps: int) -> tuple[int, str]:
     """How many steps back the daemon is from now on, and why that changes ("": it does not).
 
     `seen`: the jobs since the last change.
     """
-    if why := why_broken(promise, seen):
+    if why := why_broken(bound_s, seen):
         return min(MAX_STEPS_BACK, steps + 1), why
     if steps and seen.jobs >= JOBS_PER_STEP:
         return steps - 1, f"kept for {seen.jobs} main jobs"
@@ -274,47 +282,22 @@ def next_step(promise: MainPromise, seen: PromiseKept, steps: int) -> tuple[int,
 
 
 def with_trial_pilot(
-    held: PromisedReserve, promise: MainPromise, times: YieldTimes, at_hand: int, seen: PromiseKept
+    held: PromisedReserve, bound_s: float, times: YieldTimes, at_hand: int, seen: PromiseKept
 ) -> PromisedReserve:
     """`held`, less one node where that is all `at_hand` nodes, few pilots have been seen to give way, and the promise
     is kept even if one more of the main jobs `seen` is late."""
     if len(times.took_s) >= ENOUGH_YIELDS or not 0 < at_hand <= held.nodes:
         return held
     longest_s = max(times.took_s, default=times.expected_s) + times.cycle_s
-    if not shows_kept(promise, replace(seen, delays_s=(*seen.delays_s, longest_s))):
+    if not shows_kept(bound_s, replace(seen, delays_s=(*seen.delays_s, longest_s))):
         return held
     why = "but for one node, by which it is learnt how long pilots take to leave"
     return PromisedReserve(at_hand - 1, f"{held.reason}; {why}", held.expected)
 
 
-def shows_kept(promise: MainPromise, seen: PromiseKept) -> bool:
+def shows_kept(bound_s: float, seen: PromiseKept) -> bool:
     """Whether these jobs show the promise to be kept, with its chance."""
-    if promise.p95_s is None:
-        return True
-    return lower_share(seen.jobs - seen.late(promise.p95_s), seen.jobs, promise.chance) >= P95
-
-
-#: A request of slurmctld's waits for a main cycle that runs when it comes; so long (seconds) is harmless.
-HARMLESS_CYCLE_S = 0.02
-
-#: Main cycles that take this part of slurmctld's time in all are harmless.
-HARMLESS_SHARE = 0.01
-
-#: So many looks make a verdict: one long cycle has other causes.
-LOOKS_PER_VERDICT = 3
-
-#: Cycles without pilots that are kept.
-KEPT_ALONE = 60
-
-#: What is added at a time: this many, or this part of the cap, whichever is more.
-LEAST_STEP = 2
-STEP_SHARE = 0.05
-
-#: What is left after cycles beyond the budget.
-DECREASE = 0.67
-
-#: Never fewer pilots than this: the daemon still learns how cycles take them.
-LEAST_PILOTS = 1
+    return lower_share(seen.jobs - seen.late(bound_s), seen.jobs) >= P95
 
 
 def harmless_cycle_s(cycles_per_minute: float | None) -> float:

@@ -71,7 +71,7 @@ class AccountBudget:
 
 @dataclass(frozen=True, slots=True)
 class MainPromise:
-    """What the site promises; None: nothing of that kind. `chance`: with which it is to be kept.
+    """What the site promises; None: nothing of that kind.
 
     Attributes:
         p95_s: 95 % of main jobs start at most so much later than without pilots (seconds).
@@ -82,14 +82,8 @@ class MainPromise:
 
     p95_s: float | None = None
     cycle_ratio: float | None = None
-    chance: float = 0.9
     most_pilots: int = 5000
     harmless_cycles: bool = False
-
-    @property
-    def holds_nodes(self) -> bool:
-        """Whether it asks for a reserve."""
-        return self.p95_s is not None
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +125,7 @@ class Rules:
         leave_patience_s: a worker that was asked to leave is recycled after so long regardless.
         join_s: a pilot on which no worker has joined gives its node back after so long; 0: never.
         idle_s: a live job that has committed no step for so long on its nodes gives them back; 0: never.
-        max_faults: most faults of one job in an hour (`loop.trackers.conduct`), above which it gets no nodes for
+        max_faults: most faults of one job in an hour (`loop.trackers.harm_signals`), above which it gets no nodes for
             `set_aside_s`; a user's jobs together have twice as many.
         usual_leave_s: what leaving usually takes, where it is only reckoned with (`--observe`).
         unknown_s: longest limit of a pilot that starts while Slurm's plan is old and main jobs wait.

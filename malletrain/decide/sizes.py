@@ -82,8 +82,9 @@ def learn_and_size(draft: Draft, inputs: Inputs) -> Sizing:
         wanted[j] = explored(demand, view, draft.horizon_s, now)
     demands = within_reach(wanted, training, known, draft.nodes, rules)
     barred = {j: each.nodes for j, each in draft.unfit.items()}
-    demands = [_fitting(d, draft.nodes - len(barred[int(d.id)])) if int(d.id) in barred else d for d in demands]
-    demands = [_fitting(d, caps[int(d.id)]) if int(d.id) in caps else d for d in demands]
+    most = {job: draft.nodes - len(nodes) for job, nodes in barred.items()}
+    most |= {job: min(cap, most.get(job, cap)) for job, cap in caps.items()}
+    demands = [_within_bounds(d, most=most.get(int(d.id))) for d in demands]
     draft.refusals += [Refusal(f"job {j}", situation.doubtful[j].why) for j in caps if j in situation.doubtful]
     demands = _weighed(demands, training, draft.nodes, situation, rules)
     budgets = budgets_for(rules.budgets, situation.spent, training, demands, draft.horizon_s, now)
@@ -141,14 +142,23 @@ def _weighed(
     return weighed
 
 
-def _fitting(demand: JobDemand, most: int) -> JobDemand:
-    """The demand of a job that can have `most` nodes of those that are shared out."""
-    if demand.max <= most:
+def _within_bounds(demand: JobDemand, least: int = 0, most: int | None = None) -> JobDemand:
+    """The demand of a job that has a use for no fewer than `least` nodes, and cannot have more than `most`."""
+    least, most = min(least, demand.max), demand.max if most is None else most
+    if demand.max <= most and least <= demand.min:
         return demand
-    locked = demand.locked if demand.locked is not None and demand.locked <= most else None
-    bonus = tuple(each for each in demand.bonus if each[0] <= most)
-    sizes = tuple(size for size in demand.sizes if size <= most) or ((0,) if demand.sizes else ())
-    return replace(demand, max=max(most, demand.min), sizes=sizes, locked=locked, bonus=bonus)
+
+    def permits(size: int | None) -> bool:
+        return size is not None and least <= size <= most
+
+    return replace(
+        demand,
+        min=max(least, demand.min),
+        max=max(min(most, demand.max), demand.min),
+        sizes=tuple(filter(permits, demand.sizes)) or ((0,) if demand.sizes else ()),
+        locked=demand.locked if permits(demand.locked) else None,
+        bonus=tuple(each for each in demand.bonus if permits(each[0])),
+    )
 
 
 def _lifetimes(
@@ -164,7 +174,7 @@ def _classes_of_nodes(draft: Draft, inputs: Inputs, views: Mapping[int, JobView]
     """The class of each node that is shared out; nothing where they are all of one that no job asks more nodes of, or
     are not told apart."""
     rules, node = inputs.rules, inputs.snapshot.node
-    if draft.width > 1 or inputs.tasks.shared:
+    if draft.width > 1 or any(view.co_allocated for view in inputs.live.values()):
         return {}
     held = [pilot.node for pilots in draft.staying.values() for pilot in pilots]
     shared = {*held, *(hole.node for hole in draft.free), *draft.coming}
@@ -192,7 +202,9 @@ def _by_class(
     if sum(classes.values()) != problem.nodes:
         return problem
     if len(classes) == 1:
-        return replace(problem, jobs=tuple([_least_of(each, views, tuple(classes)) for each in problem.jobs]))
+        (only,) = classes
+        least = [least_on(views[int(each.id)].job.class_min, (only,)).get(only, 0) for each in problem.jobs]
+        return replace(problem, jobs=tuple(map(_within_bounds, problem.jobs, least)))
     speeds = class_speeds(
         (each.by_class for each in known.values() if each.by_class),
         (each.worker_speeds for each in known.values() if each.worker_speeds),
@@ -205,18 +217,6 @@ def _by_class(
         on = on_classes(demand, draft.staying[job], known.get(job), open_to, class_of, speeds, views[job])
         jobs.append(replace(demand, on_classes=on))
     return replace(problem, jobs=tuple(jobs), classes=classes)
-
-
-def _least_of(demand: JobDemand, views: Mapping[int, JobView], only: Sequence[str]) -> JobDemand:
-    """The demand on nodes of one class, with the fewest nodes that its job has there."""
-    least = least_on(views[int(demand.id)].job.class_min, only).get(only[0], 0)
-    if least <= demand.min:
-        return demand
-    least = min(least, demand.max)
-    locked = demand.locked if demand.locked is None or demand.locked >= least else None
-    bonus = tuple(each for each in demand.bonus if each[0] >= least)
-    sizes = tuple(size for size in demand.sizes if size >= least) or ((0,) if demand.sizes else ())
-    return replace(demand, min=least, sizes=sizes, locked=locked, bonus=bonus)
 
 
 def caps_of_doubtful(draft: Draft, inputs: Inputs) -> dict[int, int]:

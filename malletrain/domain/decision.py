@@ -23,7 +23,7 @@ class LeaveCause(StrEnum):
     STRAGGLER = "straggler"  #: its worker holds up the others
     IDLE = "idle"  #: its job holds nodes, and commits no step
     NO_WORKER = "no_worker"  #: no worker has joined from it, though others of its job train
-    SET_ASIDE = "set_aside"  #: its job or user gets no nodes for a while (`loop.trackers.conduct`)
+    SET_ASIDE = "set_aside"  #: its job or user gets no nodes for a while (`loop.trackers.harm_signals`)
     CO_ALLOCATED_GONE = "fellow_gone"  #: its task holds several nodes, and the worker on another of them is gone
     UNASKED = "unasked"  #: its task was released by somebody else
     OPERATOR = "operator"  #: `malletrain drain` or the breaker

@@ -27,8 +27,7 @@ from malletrain.elastic.comm.static_rendezvous import RENDEZVOUS_TIMEOUT, enviro
 from malletrain.elastic.comm.world_group import require_one_carrier, with_device
 from malletrain.elastic.data.batch_loader import BatchLoader
 from malletrain.elastic.data.batch_size import BatchRule, SessionBatch, as_rule
-from malletrain.elastic.data.dataset_changes import DatasetChanges
-from malletrain.elastic.data.dataset_digest import dataset_digest
+from malletrain.elastic.data.dataset_digest import DatasetChanges, dataset_digest
 from malletrain.elastic.data.random_seeds import BETWEEN_STEPS, seed_plain
 from malletrain.elastic.data.sample_loader import SampleLoader
 from malletrain.elastic.data.sampler import DrawnOrder, Sampler, Share, mix
@@ -244,6 +243,7 @@ class Runtime:
             lambda: self.position.step,
             sharded=self.sharded,
             sum_dtype=settings.sum_dtype,
+            noise=self.session_batch.noise,
         )
         self.state.before_capture = self.reducer.settle
         self.buffer_copies = BufferCopies(model)
@@ -255,8 +255,6 @@ class Runtime:
         if settings.order is not None:
             self.invariants.order = lambda epoch: (sampler.permutation(epoch), sampler.batch_ends(epoch))
         self.reducer.open_pass = functools.partial(self.invariants.agreement.open, RoundKind.STEP)
-        if self.session_batch.noise is not None:
-            self.reducer.measure_noise(self.session_batch.noise)
         self.output_scale = OutputScale(model, local_rank, mean=mean) if self.sharded else None
         self.shards = (
             VirtualShards(settings.virtual_shards, model, self.reducer, settings.seed, mean)
@@ -356,6 +354,7 @@ class Runtime:
             self._join_without_daemon()
             return
         if self._is_over():
+            hang_watch.session_made()
             self._pass_over(patience_s=0.0)
             return
         weak = self.judgement.equality is Equality.STATISTICAL

@@ -116,7 +116,7 @@ class Step:
         ends_epoch = r.position.cursor >= r.sampler.epoch_length
         r.invariants.end_step(committed=error is None and r.committed, ends_epoch=ends_epoch)
         r.lifecycle.step_began = None
-        r.first_given_up = isinstance(error, Aborted | LayoutChanged) and not r.any_block_made
+        r.first_given_up = not r.any_block_made and isinstance(error, Aborted | LayoutChanged)
         made = self._backwards - r.reducer.passes_left
         self._disarm()
         if isinstance(error, LayoutChanged):
@@ -178,12 +178,11 @@ class Step:
 @contextmanager
 def accumulate(runtime: Runtime) -> Iterator[None]:
     """See `Step.accumulate`."""
-    before = runtime.reducer.accumulating
-    runtime.reducer.set_accumulating(True)
+    before, runtime.reducer.accumulating = runtime.reducer.accumulating, True
     try:
         yield
     finally:
-        runtime.reducer.set_accumulating(before)
+        runtime.reducer.accumulating = before
 
 
 @contextmanager

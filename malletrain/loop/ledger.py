@@ -34,20 +34,20 @@ from malletrain.learn.prior_jobs import MAX_PRIOR_JOBS, Evidence, PriorJobs, app
 from malletrain.loop.breaker import HarmSignals
 from malletrain.loop.job_notices import JobNotice, notices_due
 from malletrain.loop.job_state import JobState, fold
-from malletrain.loop.trackers.budget_usage import BudgetUsage
-from malletrain.loop.trackers.conduct import Conduct
-from malletrain.loop.trackers.costs import INDEPENDENT_ITEMS, RELAUNCH, TELLING_COSTS, Costs
+from malletrain.loop.trackers.account_usage import (
+    MAX_JOBS_PER_ACCOUNT,
+    AccountUsage,
+    SubmittedWork,
+    submitted_work,
+)
+from malletrain.loop.trackers.costs import INDEPENDENT_ITEMS, RELAUNCH, TELLING_COSTS, Costs, ReleaseLatency
 from malletrain.loop.trackers.daemon_urls import DaemonUrls
-from malletrain.loop.trackers.fair_share import FairShareUsage
-from malletrain.loop.trackers.harm_signals import HarmSignalTracker
-from malletrain.loop.trackers.hole_history import HoleTracker
+from malletrain.loop.trackers.harm_signals import Conduct, HarmSignalTracker
+from malletrain.loop.trackers.hole_history import HoleTracker, SupplyHistory
 from malletrain.loop.trackers.main_jobs import JobsBehind, MainJobsMet
 from malletrain.loop.trackers.main_promise import PromiseTracker
-from malletrain.loop.trackers.release_latency import ReleaseLatency
 from malletrain.loop.trackers.start_backoff import StartBackoff
 from malletrain.loop.trackers.straggler_history import StragglerHistory
-from malletrain.loop.trackers.submitted_work import MAX_JOBS_PER_ACCOUNT, SubmittedWork, submitted_work
-from malletrain.loop.trackers.supply_history import SupplyHistory
 from malletrain.sizing.problem import ArrivingWork
 
 #: Applications whose curves are kept after their jobs are over.
@@ -78,8 +78,7 @@ class Ledger:
         self.bans: Mapping[int, str] = {}
         self._earlier: dict[tuple[str, str], deque[Evidence]] = {}
         self.holes = HoleTracker()
-        self.usage = FairShareUsage()
-        self.spending = BudgetUsage()
+        self.usage = AccountUsage()
         self.exits = ReleaseLatency()
         self.unstarted = StartBackoff()
         self.paces = StragglerHistory()
@@ -192,8 +191,7 @@ class Ledger:
             if record.active == 0:
                 record.turned_at = at
             if before.started_at is not None:
-                self.usage.add(record.job.account, at, at - before.started_at)
-                self.spending.add(record.job.account, record.job.id, before.started_at, at)
+                self.usage.add(record.job.account, record.job.id, before.started_at, at)
 
     def used(self, now: float) -> Mapping[str, float]:
         """Node-seconds by account, old ones fading, running pilots included."""
@@ -209,11 +207,11 @@ class Ledger:
         by_budget = {}
         for budget in budgets:
             begin = budget.period.begin(now)
-            used = sum(self.spending.of_account(account, begin) for account in sorted(budget.accounts))
+            used = sum(self.usage.of_account(account, begin) for account in sorted(budget.accounts))
             running = [r.held_s(now, begin) for _, r in records if r.active and r.job.account in budget.accounts]
             by_budget[budget.name] = used + sum(running)
         by_job = {
-            job_id: self.spending.by_job.get(job_id, 0.0) + record.held_s(now, 0.0)
+            job_id: self.usage.by_job.get(job_id, 0.0) + record.held_s(now, 0.0)
             for job_id, record in records
             if record.job.budget_node_s is not None
         }
@@ -343,7 +341,7 @@ class Ledger:
                 for name in record.pilots:
                     if self._job_of_task.get(name) == job_id:
                         del self._job_of_task[name]
-                self.spending.forget(job_id)
+                self.usage.forget(job_id)
                 self.costs.forget(job_id)
                 self._relaunches.forget(job_id)
                 self._items.forget(job_id)

@@ -65,8 +65,7 @@ from malletrain.loop.job_dependencies import settle
 from malletrain.loop.ledger import Ledger
 from malletrain.loop.pilot_changes import observe
 from malletrain.loop.ports import Clock, Cluster, Journal, Workers
-from malletrain.loop.trackers.hole_history import hole_events
-from malletrain.loop.trackers.planned_starts import PlannedStarts
+from malletrain.loop.trackers.hole_history import PlannedStarts, hole_events
 from malletrain.loop.waiting_reason import why_silent, why_without_nodes
 from malletrain.sizing.objective import Objective
 from malletrain.sizing.policy import Need, Policy

@@ -16,7 +16,7 @@ from malletrain.domain.errors import InvalidInput
 from malletrain.domain.event import Event, PoolCounted
 from malletrain.domain.job import Curve
 from malletrain.learn.supply_forecast import lifetimes
-from malletrain.loop.trackers.supply_history import SupplyHistory
+from malletrain.loop.trackers.hole_history import SupplyHistory
 from malletrain.replay.inputs.account_budgets import BudgetAccounts
 from malletrain.replay.inputs.node_classes import ClassesOfNodes
 from malletrain.replay.value_rows import KeptRows

@@ -6,6 +6,8 @@ import ast
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from malletrain.script_check.script_scopes import called_name
+
 
 @dataclass(frozen=True, slots=True)
 class Passes:
@@ -34,7 +36,7 @@ def backward_passes(body: Sequence[ast.stmt], optimizers: Sequence[str]) -> Pass
     stepped = True
     for statement in body:
         call = statement.value if isinstance(statement, ast.Expr) else None
-        if isinstance(call, ast.Call) and _method(call) == "backward":
+        if isinstance(call, ast.Call) and _is_backward(call):
             if stepped:
                 groups.append([])
             groups[-1].append(statement)
@@ -44,7 +46,7 @@ def backward_passes(body: Sequence[ast.stmt], optimizers: Sequence[str]) -> Pass
                 return None
             stepped = True
         elif any(
-            isinstance(node, ast.Call) and (_method(node) == "backward" or _is_step(node, optimizers))
+            isinstance(node, ast.Call) and (_is_backward(node) or _is_step(node, optimizers))
             for node in ast.walk(statement)
         ):
             return None
@@ -61,7 +63,7 @@ def sums_over_samples(tree: ast.AST, body: Sequence[ast.stmt]) -> bool:
         call.func.value
         for statement in body
         for call in ast.walk(statement)
-        if isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute) and call.func.attr == "backward"
+        if isinstance(call, ast.Call) and _is_backward(call) and isinstance(call.func, ast.Attribute)
     ]
     return bool(losses) and all(_is_sum(loss, assigned) for loss in losses)
 
@@ -93,12 +95,12 @@ def _assigned_once(tree: ast.AST) -> dict[str, ast.expr]:
     return {name: value for name, value in found.items() if name not in several}
 
 
+def _is_backward(call: ast.Call) -> bool:
+    return called_name(call) == "backward" and isinstance(call.func, ast.Attribute)
+
+
 def _is_step(call: ast.Call, optimizers: Sequence[str]) -> bool:
-    if _method(call) != "step" or not isinstance(call.func, ast.Attribute):
+    if called_name(call) != "step" or not isinstance(call.func, ast.Attribute):
         return False
     names = [ast.unparse(each) for each in (call.func.value, *call.args)]  # (`scaler.step(optimizer)`)
     return any(name in optimizers or "opt" in name.lower() for name in names)
-
-
-def _method(call: ast.Call) -> str:
-    return call.func.attr if isinstance(call.func, ast.Attribute) else ""

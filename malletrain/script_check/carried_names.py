@@ -19,7 +19,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from malletrain.script_check.script_scopes import Function, first_line, parsed, scopes_of
+from malletrain.script_check.script_scopes import Function, called_name, calls, first_line, parsed, scopes_of
 
 #: Calls that change nothing in the training: plain names, and methods by their last name.
 _MESSAGE_NAMES = frozenset({"print", "display", "tqdm", "len", "str", "int", "float", "round", "format", "repr"})
@@ -98,21 +98,16 @@ def _trains(loop: _Loop, loaders: frozenset[str]) -> bool:
     """Whether batches are trained on in the loop: it calls `.batches()`; in a script with `elastic.ddp`, `.epochs()`
     or `.backward()`."""
     names = ("batches", "epochs", "backward") if loaders else ("batches",)
-    return any(isinstance(node, ast.Call) and _method(node) in names for node in ast.walk(loop))
+    return calls(loop, *names)
 
 
 def _loaders(tree: ast.AST) -> Iterator[str]:
     """The names of the loaders that `elastic.ddp` returned."""
     for node in ast.walk(tree):
-        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call) and _method(node.value) == "ddp":
+        if isinstance(node, ast.Assign) and called_name(node.value) == "ddp":
             for target in node.targets:
                 if isinstance(target, ast.Tuple) and len(target.elts) == 2:
                     yield from _name(target.elts[1])
-
-
-def _method(call: ast.Call) -> str:
-    """The last name of what is called."""
-    return call.func.attr if isinstance(call.func, ast.Attribute) else _called(call)
 
 
 def _inside(node: ast.AST, other: ast.AST) -> bool:
@@ -161,9 +156,7 @@ def _is_none(node: ast.AST) -> bool:
 
 
 def _enumerates_batches(node: ast.AST, loaders: frozenset[str]) -> bool:
-    if not isinstance(node, ast.Call) or _called(node) != "enumerate":
-        return False
-    return any(
+    return called_name(node) == "enumerate" and any(
         (isinstance(each, ast.Attribute) and each.attr == "batches")
         or (isinstance(each, ast.Name) and each.id in loaders)
         for each in ast.walk(node)
@@ -171,7 +164,7 @@ def _enumerates_batches(node: ast.AST, loaders: frozenset[str]) -> bool:
 
 
 def _is_best(node: ast.AST) -> bool:
-    return isinstance(node, ast.Call) and _called(node) in ("max", "min")
+    return called_name(node) in ("max", "min")
 
 
 def _is_constant(node: ast.AST) -> bool:
@@ -191,10 +184,6 @@ def _name(node: ast.AST) -> list[str]:
 
 def _targets(node: ast.Assign) -> list[str]:
     return [name for target in node.targets for name in _name(target)]
-
-
-def _called(call: ast.Call) -> str:
-    return call.func.id if isinstance(call.func, ast.Name) else ""
 
 
 # --- what steers --------------------------------------------------------------------------------------------------

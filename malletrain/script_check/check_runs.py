@@ -28,8 +28,11 @@ from malletrain.script_check.checked_script import (
     AT_THE_END,
     EPOCH_VARIABLE,
     JOINERS,
+    LATE,
+    LATER_STAGE,
     NAME_VARIABLE,
     NUDGE_VARIABLE,
+    OF_SESSION,
     PAIR,
     TRACED_RUN,
 )
@@ -166,11 +169,12 @@ def _check(run: _Run, say: Callable[[str], None]) -> CheckReport:
         say("one of the three is killed")
         run.coordinator.terms = JobTerms()
         run.kill("2")
-        run.stage(2)
+        run.stage(LATER_STAGE)
         run.wait_world({"0", "1"})
-        run.wait_end("0")
-        run.wait_end("1")
-        resized, peer = run.result("0"), run.result("1")
+        late = _join_later_session(run, say)
+        for name in ("0", "1", *late):
+            run.wait_end(name)
+        resized, peers = run.result("0"), [run.result(name) for name in ("1", *late)]
         say(f"static runs make the same {int(resized['step'])} steps")
         during = "alone"
         for name in (STATIC, REPEATED, NUDGED):
@@ -196,14 +200,24 @@ def _check(run: _Run, say: Callable[[str], None]) -> CheckReport:
         return CheckReport(verdict, during, ended.text, run.steps("0"))
     static = run.result(STATIC)
     pair = [run.result(name) for name in PAIR]
-    report = report_of(resized, peer, static, run.result(REPEATED), run.result(NUDGED), pair)
+    report = report_of(resized, peers[0], static, run.result(REPEATED), run.result(NUDGED), pair, peers[1:])
     if report.verdict == "different":
-        begins, joined = _beginning(static, run.result(NUDGED), resized, peer, pair[0])
+        begins, joined = _beginning(static, run.result(NUDGED), resized, peers[0], pair[0])
         say("a further run says which lines the script executes")
         report = replace(report, begins=begins, causes=_causes(run, joined=joined))
     return replace(
         report, epochs=int(resized["epoch"]), notes=list(resized["untracked"]), unmet=list(_unmet(resized, run.text))
     )
+
+
+def _join_later_session(run: _Run, say: Callable[[str], None]) -> list[str]:
+    """Have a worker join in the script's second session, if there is one; the worker that did."""
+    late = [LATE] if run.comes_to_later_session("0") else []
+    if late:
+        say("another one joins the second session")
+        run.spawn(LATE)
+    run.stage(LATER_STAGE + 1)
+    return late if late and run.forms_world({"0", "1", LATE}) else []
 
 
 def _unmet(resized: Mapping[str, Any], text: str) -> Iterator[str]:
@@ -223,14 +237,24 @@ def _beginning(
     pair: Mapping[str, Any],
 ) -> tuple[str, bool]:
     """Where a difference begins, in words, and whether that is where workers join or are lost."""
-    step, name = first_difference(static, nudged, pair)
+    step, name = _first_of_sessions(static, nudged, pair)
     if step:
         return f"begins in step {step}, in {name}, also with two workers from start to end", False
-    joined = f"two workers joined in step {int(peer['trace'][0, 0])}" if len(peer["trace"]) else "two workers joined"
-    step, name = first_difference(static, nudged, resized)
+    trace = peer["sessions"][0]["trace"]
+    joined = f"two workers joined in step {int(trace[0, 0])}" if len(trace) else "two workers joined"
+    step, name = _first_of_sessions(static, nudged, resized)
     if step:
         return f"begins in step {step}, in {name}, and not with two workers from start to end: {joined}", True
     return f"no step of the first worker differs: look at what those keep that join ({joined})", True
+
+
+def _first_of_sessions(*runs: Mapping[str, Any]) -> tuple[int, str]:
+    """The first difference of the first session that has one; see `first_difference`."""
+    for number, session in enumerate(zip(*(each["sessions"] for each in runs), strict=False), 1):
+        step, name = first_difference(*session)
+        if step:
+            return step, f"{name} of session {number}" if len(runs[0]["sessions"]) > 1 else name
+    return 0, ""
 
 
 def _causes(run: _Run, *, joined: bool) -> list[str]:
@@ -252,15 +276,16 @@ def report_of(
     repeated: Mapping[str, Any],
     nudged: Mapping[str, Any],
     pair: Sequence[Mapping[str, Any]] = (),
+    late: Sequence[Mapping[str, Any]] = (),
 ) -> CheckReport:
     """What follows from the results of the runs: each the parameters as training began (`first`) and at its end
     (`last`), the script's own values (`own`), the number of steps (`step`), and what the session claims (`equality`).
-    `pair` has those of two workers that trained from the start."""
+    `peer` joined, those of `late` in a later session; `pair` trained from the start."""
     steps, equality = int(static["step"]), str(resized["equality"])
     claims = not equality.startswith("statistical")
     if any(int(each["step"]) != steps for each in (resized, *pair)):
         return CheckReport("too short", "compared", "the runs made different numbers of steps", steps, equality)
-    worlds = [("the resized run", resized, peer)]
+    worlds = [("the resized run", resized, joined) for joined in (peer, *late)]
     if pair:
         worlds.append(("a static run of two", pair[0], pair[1]))
     for world, one, other in worlds:
@@ -272,19 +297,23 @@ def report_of(
     if why:
         return CheckReport("not repeatable", "compared", why, steps, equality)
     report = _of_sizes(static, [resized, *pair[:1]], nudged, steps, equality)
-    own = own_apart(static, repeated, nudged, pair, resized, peer, claims=claims) if pair and report.good else []
-    if own:
+    for joined in (peer, *late) if pair and report.good else ():
+        own = own_apart(static, repeated, nudged, pair, resized, joined, claims=claims)
+        if not own:
+            continue
         text = f"{own[0].name} is another one where workers join: s.state or s.track(...) makes it part of training"
         return CheckReport("different", "compared", text, steps, equality, own)
     return report
 
 
 def _replicas(one: Mapping[str, Any], other: Mapping[str, Any], *, claims: bool) -> list[TensorDifference]:
-    """How two workers of a run differ as the last epoch ends. (Buffers may where equality is not claimed.)"""
+    """How two workers of a run differ as the last epoch ends. (Buffers may where equality is not claimed; of a
+    session that was over before a worker joined that one has nothing.)"""
     ours = {
         name: each
         for name, each in one["last"].items()
-        if (claims or not name.startswith("buffer ")) and not name.endswith(AT_THE_END)
+        if (claims or not name.startswith("buffer ")) and AT_THE_END not in name
+        if name in other["last"] or OF_SESSION not in name
     }
     return compare(one["first"], ours, other["last"])
 
@@ -418,6 +447,23 @@ class _Run:
     def wait_world(self, tasks: set[str]) -> None:
         wanted = {f"{ARRAY}_{task}" for task in tasks}
         self._wait(lambda: set(self.coordinator.world()) == wanted, f"a world of {len(tasks)} workers")
+
+    def comes_to_later_session(self, name: str) -> bool:
+        """Whether the script comes to a second session, in which this worker then waits."""
+        path, process = self._folder / f"held-{name}", self._processes[name]
+
+        def held() -> bool:
+            return path.read_text() == str(LATER_STAGE)
+
+        self._wait(lambda: held() or process.poll() is not None, "the end of the run", ending=True)
+        return held()
+
+    def forms_world(self, tasks: set[str]) -> bool:
+        """Whether these workers come together before the first of them ends."""
+        wanted, process = {f"{ARRAY}_{task}" for task in tasks}, self._processes["0"]
+        world = self.coordinator.world
+        self._wait(lambda: set(world()) == wanted or process.poll() is not None, "a further worker", ending=True)
+        return set(world()) == wanted
 
     def wait_first_of_pair(self) -> None:
         """Until the one that begins as the static runs do is the older one."""

@@ -2,9 +2,9 @@
 
 `python -m malletrain.script_check.checked_script SCRIPT ARGUMENTS...` with a folder MALLETRAIN_CHECK_DIR that is the
 user's alone. There, `secret` is what a worker presents to the coordinator. A worker that joins begins once `go-NAME`
-is there. At two chosen steps a worker writes `held-NAME` and waits until `stage` has a higher number. After the epoch
-in which it has made enough steps it lets the script go on to its own end. As it ends it writes `result-NAME.pt` and
-`end-NAME.json`.
+is there. At two chosen steps of its first session, and at one of the second, a worker writes `held-NAME` and waits
+until `stage` has a higher number. After the epoch in which it has made enough steps it lets the script go on to its
+own end. As it ends it writes `result-NAME.pt` and `end-NAME.json`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import sys
 import time
 import traceback
 import types
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +49,9 @@ NUDGE_VARIABLE, NUDGE_UNITS = "MALLETRAIN_CHECK_NUDGE", 4.0
 #: over after twice as many as a check takes is left.
 STEPS_OF_EPOCH, STEPS_OF_TRAINING = 10, 30
 
+#: In the names of what an earlier session of a script has arrived at, before the session's number.
+OF_SESSION = " (session "
+
 #: Ends the names of what a script has changed between its last epoch and its end.
 AT_THE_END = " at the script's end"
 
@@ -61,8 +64,11 @@ JOIN_S = 150.0
 #: Elements of a parameter by which a step is marked.
 MAX_MARKED = 1 << 20
 
-#: The workers that join, and those of a static run of two.
-JOINERS, PAIR = ("1", "2"), ("10", "11")
+#: The workers that join, the one that joins a later session, and those of a static run of two.
+JOINERS, LATE, PAIR = ("1", "2"), "3", ("10", "11")
+
+#: The last step at which workers wait in the first session, and the one in the second.
+LAST_STAGE, LATER_STAGE = 1, 2
 
 #: The run that writes down which lines of the script it executes.
 TRACED_RUN = "traced"
@@ -94,6 +100,8 @@ class Recorder:
         self._first: dict[str, torch.Tensor] = {}
         self._first_own: dict[str, torch.Tensor] = {}
         self._result: dict[str, Any] = {}
+        self._sessions = 0  #: that the script has made
+        self._earlier: dict[int, dict[str, Any]] = {}  #: results of those that are over, by number
         self._trace: list[list[float]] = []
         self._draws = RandomDraws()
         self._first_epoch = 0
@@ -109,8 +117,10 @@ class Recorder:
 
         def init(session: Session, *args: Any, **more: Any) -> None:
             made(session, *args, **more)
-            self._session = session
-            self._first = {}
+            if self._first:  # (One that this worker has passed over has no result.)
+                self._earlier[self._sessions] = self._result
+            self._session, self._sessions = session, self._sessions + 1
+            self._first, self._trace, self._begun = {}, [], None
             self._result, self.finished = {}, False
             if self._name == TRACED_RUN:
                 self._trace_lines(sys._getframe().f_back)
@@ -120,7 +130,7 @@ class Recorder:
         def short_epochs(session: Session, count: int) -> Iterator[int]:
             session._runtime.join()
             begin = int(os.environ.get(EPOCH_VARIABLE) or 0)
-            if begin and self._begun is None and self._name not in JOINERS:
+            if begin and self._begun is None and self._sessions == 1 and self._name not in JOINERS:
                 session._runtime.position.epoch, session._runtime.position.cursor = begin, 0
             _shorten(session, count - begin)
             # (A later loop, such as one that trains all layers, has two epochs of its own.)
@@ -214,9 +224,9 @@ class Recorder:
     def _begin(self, session: Session, frame: types.FrameType) -> None:
         self._first = compared_state(session, frame, self._script)
         self._first_own = own_values(session, frame, self._script)
-        base = self._folder / "begun"
-        if not base.exists():  # by the first worker, which is alone
-            self._put("begun", session.steps_done)
+        base = self._folder / f"begun-{self._sessions}"
+        if not base.exists():  # in the first session by the first worker, which is alone; in others by any
+            self._put(base.name, session.steps_done)
         self._begun, self._first_epoch = int(base.read_text()), session.epoch
 
     def _made(self) -> int:
@@ -230,8 +240,9 @@ class Recorder:
         made = self._made()
         self._put(f"step-{self._name}", session.steps_done)
         self._trace.append([float(session.steps_done), *_marks(session)])
-        for stage, steps in enumerate((2 * self._total // 5, 3 * self._total // 5)):
-            if made >= max(1, steps) and self._number("stage", 2) <= stage:
+        first, last = 2 * self._total // 5, 3 * self._total // 5
+        for stage, steps in ((0, first), (LAST_STAGE, last)) if self._sessions == 1 else ((LATER_STAGE, first),):
+            if made >= max(1, steps) and self._number("stage", LATER_STAGE + 1) <= stage:
                 self._hold(session, stage)
         if made >= self._total * (2 if self._in_epochs else 1):
             self._write(sys._getframe())
@@ -243,11 +254,13 @@ class Recorder:
     def _hold(self, session: Session, stage: int) -> None:
         """Wait until the check goes on, and where workers join until they have connected."""
         self._put(f"held-{self._name}", stage)
-        while self._number("stage", 2) <= stage:
+        while self._number("stage", LATER_STAGE + 1) <= stage:
             time.sleep(0.01)
+        if stage == LAST_STAGE:
+            return
         builds = session._runtime.member.pending_groups._builds
         until = time.monotonic() + JOIN_S
-        while stage == 0 and not any(each.done(0.0) for each in list(builds.values())) and time.monotonic() < until:
+        while not any(each.done(0.0) for each in list(builds.values())) and time.monotonic() < until:
             time.sleep(0.01)
 
     def _put(self, name: str, number: int) -> None:
@@ -281,18 +294,20 @@ class Recorder:
                     if name in kept and not torch.equal(kept[name], each)
                 },
             }
-        own = self._result.get("own", {}) if self._result else {}
-        # (What is not there as training begins, such as a best score, has moved from 0.)
+        own = {**own_values(session, frame, self._script), **self._result.get("own", {})}
         self._result = {
             "first": {
-                name: self._first.get(name.removesuffix(AT_THE_END), torch.zeros_like(each))
+                name: self._begun_as(self._first.get(name.removesuffix(AT_THE_END)), each)
                 for name, each in last.items()
             },
             "last": last,
-            "first_own": self._first_own,
-            "own": {**own_values(session, frame, self._script), **own},
-            "trace": torch.tensor(self._trace, dtype=torch.float64),
-            "names": [name for name, _ in session._runtime.model.named_parameters()],
+            "first_own": {name: self._begun_as(self._first_own.get(name), each) for name, each in own.items()},
+            "own": own,
+            "traced": {
+                "trace": torch.tensor(self._trace, dtype=torch.float64),
+                "names": [name for name, _ in session._runtime.model.named_parameters()],
+                "last": last,
+            },
             "step": session.steps_done,
             "epoch": session.epoch,
             "first_epoch": self._first_epoch,
@@ -303,8 +318,28 @@ class Recorder:
             "equality": STATISTICAL if self._draws.found and additive else claim,
         }
         path = self._folder / f"result-{self._name}.pt"
-        torch.save(self._result, path.with_suffix(".part"))
+        torch.save(_of_all(self._earlier, self._result), path.with_suffix(".part"))
         path.with_suffix(".part").rename(path)
+
+    def _begun_as(self, begun: torch.Tensor | None, last: torch.Tensor) -> torch.Tensor:
+        """What a tensor has begun as. What is not there as training begins, such as a best score, has moved from 0;
+        so has what a later session keeps as an earlier one has left it."""
+        if begun is None or (self._sessions > 1 and torch.equal(begun, last)):
+            return torch.zeros_like(last)
+        return begun
+
+
+def _of_all(earlier: Mapping[int, Mapping[str, Any]], last: Mapping[str, Any]) -> dict[str, Any]:
+    """The result of all sessions of a script: what is an earlier one's has its number in its name."""
+    found = dict(last)
+    for number, each in earlier.items():
+        for part in ("first", "last", "first_own", "own"):
+            found[part] = {**found[part], **{f"{name}{OF_SESSION}{number})": one for name, one in each[part].items()}}
+        found["step"], found["epoch"] = found["step"] + each["step"], found["epoch"] + each["epoch"]
+        if each["equality"].startswith("statistical"):
+            found["equality"] = each["equality"]
+    found["sessions"] = [each["traced"] for each in (*earlier.values(), last)]
+    return found
 
 
 def _marks(session: Session) -> Iterator[float]:
@@ -397,30 +432,30 @@ def main(arguments: list[str]) -> None:
         recorder.note("failed" if text else kind, text)
     except _Over:
         raise
-    except Released as error:
+    except BaseException as error:
+        recorder.note(*_end_by(error, recorder))
+        if isinstance(error, Exception) and not isinstance(error, ElasticError):
+            traceback.print_exc()
+            raise SystemExit(1) from error
+        raise
+
+
+def _end_by(error: BaseException, recorder: Recorder) -> tuple[str, str]:
+    """How a run has ended that ended by this: the kind, and for people."""
+    line = line_of(error.__traceback__)
+    at = f" ({line})" if line else ""
+    if isinstance(error, Released):
         # (Another worker's guard may have ended the job before this one's did.)
         _, found, text = error.reason.partition("ElasticError: ")
-        recorder.note("refused" if found else "failed", text or f"a worker was let go: {error.reason}")
-        raise
-    except SystemExit as error:
-        line = line_of(error.__traceback__)
-        at = f" ({line})" if line else ""
-        if error.code in (0, None):
-            kind, text = recorder.end()
-            recorder.note(kind, f"{text}{at}")
-        else:
-            recorder.note("failed", f"the script ends itself with status {error.code}{at}")
-        raise
-    except ElasticError as error:
-        line = line_of(error.__traceback__)
-        recorder.note("refused", f"{error} ({line})" if line else str(error))
-        raise
-    except Exception as error:
-        text = f"{type(error).__name__}: {error}".strip()
-        line = line_of(error.__traceback__)
-        recorder.note("failed", f"{text} ({line})" if line else text)
-        traceback.print_exc()
-        raise SystemExit(1) from error
+        return "refused" if found else "failed", text or f"a worker was let go: {error.reason}"
+    if isinstance(error, SystemExit):
+        kind, text = (
+            recorder.end() if not error.code else ("failed", f"the script ends itself with status {error.code}")
+        )
+        return kind, f"{text}{at}"
+    if isinstance(error, ElasticError):
+        return "refused", f"{error}{at}"
+    return "failed", f"{type(error).__name__}: {error}".strip() + at
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -73,13 +74,13 @@ def compare(
             found.append(TensorDifference(name, float("inf"), 0.0))
             continue
         wide = _wide(tensor)
-        moved, apart = float((wide - _wide(begun)).norm()), float((wide - _wide(other)).norm())
+        moved, apart = _apart(wide, _finite(_wide(begun))), _apart(wide, _wide(other))
         # What rounding of the parameters themselves explains, however little they have moved.
         eps = torch.finfo(tensor.dtype).eps if tensor.is_floating_point() or tensor.is_complex() else 0.0
-        limit = units * eps + (64 * eps * float(wide.norm()) / moved if moved else 0.0)
+        limit = units * eps + (64 * eps * float(_finite(wide).norm()) / moved if moved else 0.0)
         limit = min(limit, 0.1)
         if nudged is not None and moved:
-            limit = max(limit, NUDGED_FACTOR * float((wide - _wide(nudged.get(name, tensor))).norm()) / moved)
+            limit = max(limit, NUDGED_FACTOR * _apart(wide, _wide(nudged.get(name, tensor))) / moved)
         share = apart / moved if moved else float("inf")
         found.append(TensorDifference(name, share if apart else 0.0, limit))
     return sorted(found, key=lambda each: (-each.difference, each.name))
@@ -95,7 +96,8 @@ def unlike_static_runs(
     for name, tensor in first.items():
         other = other_first.get(name)
         wide = _wide(tensor)
-        if other is None or float((wide - _wide(other)).norm()) > OTHER_BEGINNING * max(1e-12, float(wide.norm())):
+        size = max(1e-12, float(_finite(wide).norm()))
+        if other is None or _apart(wide, _wide(other)) > OTHER_BEGINNING * size:
             return f"{name} begins with other values"
     apart = unsettled(first, static, repeated)
     if not mostly(apart, static):
@@ -157,7 +159,6 @@ def _one(name: str, run: Mapping[str, Any], other: Mapping[str, Any]) -> TensorD
         return TensorDifference(name, float("inf"), 0.0)
     if begun is None or begun.shape != value.shape:  # a best score, made later
         begun = torch.zeros_like(value)
-    begun = torch.where(torch.isfinite(begun), begun, 0.0)
     return compare({name: begun}, {name: value}, other["own"])[0]
 
 
@@ -172,6 +173,17 @@ def _is_record(name: str, run: Mapping[str, Any], joined: Mapping[str, Any]) -> 
 def mostly(some: Sequence[TensorDifference], static: Mapping[str, torch.Tensor]) -> bool:
     """Whether these are most of the parameters."""
     return 2 * len(some) > len(static)
+
+
+def _apart(one: torch.Tensor, other: torch.Tensor) -> float:
+    """The norm of a difference, in which infinities of one sign, and two nans, are alike."""
+    alike = (one == other) | (one.isnan() & other.isnan())
+    apart = float(torch.where(alike, 0.0, one - other).norm())
+    return float("inf") if math.isnan(apart) else apart
+
+
+def _finite(tensor: torch.Tensor) -> torch.Tensor:
+    return torch.where(tensor.isfinite(), tensor, 0.0)
 
 
 def _wide(tensor: torch.Tensor) -> torch.Tensor:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from malletrain.script_check.carried_names import carried_names
-from malletrain.script_check.script_scopes import parsed
+from malletrain.script_check.script_scopes import called_name, parsed
 
 #: A worker draws these for itself.
 _DRAWS = frozenset(
@@ -72,12 +72,6 @@ def _carried(text: str) -> list[Any]:
 # --- what a node is -----------------------------------------------------------------------------------------------
 
 
-def _called(node: ast.AST) -> str:
-    """The last name of what a node calls; "" if it is no call."""
-    function = node.func if isinstance(node, ast.Call) else None
-    return function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", "")
-
-
 def _masks(tree: ast.Module) -> frozenset[str]:
     """Names that are made by comparing: which rows or elements count."""
     return frozenset(
@@ -91,7 +85,7 @@ def _masks(tree: ast.Module) -> frozenset[str]:
 
 
 def _draws(node: ast.AST, _: frozenset[str]) -> bool:
-    return _called(node) in _DRAWS
+    return called_name(node) in _DRAWS
 
 
 def _own_count(node: ast.AST, masks: frozenset[str]) -> bool:
@@ -101,12 +95,11 @@ def _own_count(node: ast.AST, masks: frozenset[str]) -> bool:
     if not isinstance(node, ast.Call):
         return False
     weighted = {"weight", "ignore_index", "pos_weight"} & {each.arg or "" for each in node.keywords}
-    if _called(node).lower().replace("loss", "_loss").replace("__", "_") in _LOSSES or _called(node) in _LOSSES:
-        return bool(weighted) or (_called(node) in ("cross_entropy", "nll_loss") and len(node.args) > 2)
+    name = called_name(node)
+    if name in _LOSSES or name.lower().replace("loss", "_loss").replace("__", "_") in _LOSSES:
+        return bool(weighted) or (name in ("cross_entropy", "nll_loss") and len(node.args) > 2)
     names = {each.id for each in ast.walk(node) if isinstance(each, ast.Name)}
-    return _called(node) in ("masked_fill", "masked_select") or (
-        _called(node) in ("div", "sum") and bool(names & masks)
-    )
+    return name in ("masked_fill", "masked_select") or (name in ("div", "sum") and bool(names & masks))
 
 
 def _own_sum(node: ast.AST, _: frozenset[str]) -> bool:
@@ -115,14 +108,14 @@ def _own_sum(node: ast.AST, _: frozenset[str]) -> bool:
         return False
     if isinstance(node, ast.BinOp):
         return isinstance(node.op, ast.Mult | ast.Div) and any(
-            _called(each) == "len" for each in (node.left, node.right, *_factors(node.left))
+            called_name(each) == "len" for each in (node.left, node.right, *_factors(node.left))
         )
     sums = any(
         each.arg == "reduction" and isinstance(each.value, ast.Constant) and each.value.value == "sum"
         for each in node.keywords
     )
     of_each = any(isinstance(each, ast.Constant) and each.value == "none" for each in ast.walk(node.func))
-    return sums or (_called(node) == "sum" and of_each)
+    return sums or (called_name(node) == "sum" and of_each)
 
 
 def _factors(node: ast.AST) -> list[ast.AST]:
@@ -131,9 +124,9 @@ def _factors(node: ast.AST) -> list[ast.AST]:
 
 def _statistic(node: ast.AST, _: frozenset[str]) -> bool:
     """A statistic over the rows."""
-    if _called(node) in _STATISTICS:
+    if called_name(node) in _STATISTICS:
         return True
-    if _called(node) not in ("mean", "sum", "softmax", "normalize") or not isinstance(node, ast.Call):
+    if called_name(node) not in ("mean", "sum", "softmax", "normalize") or not isinstance(node, ast.Call):
         return False
     over = [*node.args, *(each.value for each in node.keywords if each.arg in ("dim", "axis"))]
     return any(isinstance(each, ast.Constant) and each.value == 0 and each.value is not False for each in over[:2])
@@ -146,40 +139,40 @@ def _compares(node: ast.AST, _: frozenset[str]) -> bool:
         while isinstance(right, ast.Call | ast.BinOp):
             right = right.func if isinstance(right, ast.Call) else right.left
         return isinstance(right, ast.Attribute) and right.attr in ("T", "mT", "t", "transpose")
-    return _called(node) in _ORDERED
+    return called_name(node) in _ORDERED
 
 
 def _root(node: ast.AST, _: frozenset[str]) -> bool:
     """A function of a mean: the mean of its parts is another one."""
     of_loss = (
-        isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and _called(node.func.value) in _MEANS
+        isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and called_name(node.func.value) in _MEANS
     )
-    power = isinstance(node, ast.BinOp) and isinstance(node.op, ast.Pow) and _called(node.left) in _MEANS
-    return power or (of_loss and _called(node) in _ROOTS)
+    power = isinstance(node, ast.BinOp) and isinstance(node.op, ast.Pow) and called_name(node.left) in _MEANS
+    return power or (of_loss and called_name(node) in _ROOTS)
 
 
 def _item(node: ast.AST, _: frozenset[str]) -> bool:
     """A number of this worker's samples that decides further on: divides, multiplies or is compared."""
     if not isinstance(node, ast.BinOp | ast.Compare):
         return False
-    return any(_called(each) == "item" for each in ast.walk(node))
+    return any(called_name(each) == "item" for each in ast.walk(node))
 
 
 def _hook(node: ast.AST, _: frozenset[str]) -> bool:
-    return _called(node).startswith("register_") and "hook" in _called(node)
+    return called_name(node).startswith("register_") and "hook" in called_name(node)
 
 
 def _inner_gradient(node: ast.AST, _: frozenset[str]) -> bool:
-    return _called(node) == "grad" and isinstance(node, ast.Call) and bool(node.args)
+    return called_name(node) == "grad" and isinstance(node, ast.Call) and bool(node.args)
 
 
 def _other_data(node: ast.AST, _: frozenset[str]) -> bool:
-    return _called(node) == "next"
+    return called_name(node) == "next"
 
 
 def _keeps(node: ast.AST, _: frozenset[str]) -> bool:
     """A value that follows from its own last one, and is no plain count."""
-    if _called(node) in ("lerp_", "index_add_", "index_copy_", "extend", "appendleft") and isinstance(node, ast.Call):
+    if called_name(node) in ("lerp_", "index_add_", "index_copy_", "extend", "appendleft"):
         return True
     if isinstance(node, ast.AugAssign):
         return not isinstance(node.value, ast.Constant)
@@ -198,16 +191,16 @@ def _changes_data(node: ast.AST, _: frozenset[str]) -> bool:
     of_data = any(
         isinstance(each, ast.Attribute | ast.Subscript) and "data" in ast.unparse(each).lower() for each in targets
     )
-    given = node.args if isinstance(node, ast.Call) and _called(node) == "shuffle" else []
+    given = node.args if isinstance(node, ast.Call) and called_name(node) == "shuffle" else []
     return of_data or any("data" in ast.unparse(each).lower() for each in given)
 
 
 def _clock(node: ast.AST, _: frozenset[str]) -> bool:
-    return _called(node) in _CLOCKS and isinstance(node, ast.Call) and not node.args
+    return called_name(node) in _CLOCKS and isinstance(node, ast.Call) and not node.args
 
 
 def _renews(node: ast.AST, _: frozenset[str]) -> bool:
-    return _called(node) in ("load_state_dict", "deepcopy", "update_parameters")
+    return called_name(node) in ("load_state_dict", "deepcopy", "update_parameters")
 
 
 _Rule = tuple[str, Callable[[ast.AST, frozenset[str]], bool]]

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field, replace
 
 from malletrain.script_check.backward_passes import backward_passes, sums_over_samples
 from malletrain.script_check.proposed_state import with_state
+from malletrain.script_check.script_scopes import called_name, calls, calls_of
 from malletrain.script_check.script_writes import unguarded_writes
 
 _TRACKED = ("LR", "Scheduler", "Restarts", "Plateau", "GradScaler", "AveragedModel")
@@ -152,10 +153,10 @@ def _find(tree: ast.Module) -> _Found | str:
         _dotted(node.targets[0]): node
         for node in ast.walk(tree)
         if isinstance(node, ast.Assign) and len(node.targets) == 1 and _dotted(node.targets[0])
-        if isinstance(node.value, ast.Call) and _last(node.value.func) == "DataLoader"
+        if called_name(node.value) == "DataLoader"
     }
     inline = [loop for loop in _loops(tree) if _inline(loop.iter) is not None]
-    unseen = [loop for loop in _loops(tree) if "loader" in _iterated(loop.iter) and _calls(loop, "backward")]
+    unseen = [loop for loop in _loops(tree) if "loader" in _iterated(loop.iter) and calls(loop, "backward")]
     if not loaders and not inline and not unseen:
         return (
             "no `loader = DataLoader(...)` is found: give Session the data set, see docs/how-to/researcher-script.md"
@@ -163,7 +164,7 @@ def _find(tree: ast.Module) -> _Found | str:
     given = _given_to_classes(tree)
     for epochs in _innermost_first(tree):
         for batches in (loop for loop in _loops(epochs) if loop is not epochs):
-            if _calls(batches, "backward"):
+            if calls(batches, "backward"):
                 name = _iterated(batches.iter)
                 found = _with_models(tree, epochs, batches, name, loaders.get(given.get(name, name)), given)
                 if found is not None:
@@ -187,25 +188,24 @@ def _find(tree: ast.Module) -> _Found | str:
                     )
                 return replace(found, function=function, called=called)
     for loop in _loops(tree):
-        if _calls(loop, "backward"):
+        if calls(loop, "backward"):
             return (
                 f"line {loop.lineno}: a loop that trains, but not inside `for epoch in range(...)` in the same "
                 "function over a loader made by `loader = DataLoader(...)`: pass the session to it, and iterate over "
                 "`s.epochs(n)` and `s.batches()`"
             )
     for node in ast.walk(tree):
-        if isinstance(node, ast.While) and _calls(node, "backward"):
+        if isinstance(node, ast.While) and calls(node, "backward"):
             return (
                 f"line {node.lineno}: a `while` loop that trains: iterate over `for epoch in s.epochs(n):` and `for "
                 "batch in s.batches():`, with `with s.step():` around the step; its counter becomes s.steps_done"
             )
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Call) and _last(node.func) == "backward":
-            return (
-                f"line {node.lineno}: backward() stands in a function that the loop over batches calls: "
-                "put `with s.step():` around that call, s.batches() in the place of the loader, s.epochs(n) in "
-                "that of the epochs; or keep a loop for DDP by elastic.ddp (see docs/how-to/adapters.md)"
-            )
+    for call in calls_of(tree, "backward"):
+        return (
+            f"line {call.lineno}: backward() stands in a function that the loop over batches calls: "
+            "put `with s.step():` around that call, s.batches() in the place of the loader, s.epochs(n) in "
+            "that of the epochs; or keep a loop for DDP by elastic.ddp (see docs/how-to/adapters.md)"
+        )
     return "no loop with backward() is found: is this the training script?"
 
 
@@ -255,7 +255,7 @@ def _training_calls(tree: ast.Module, epochs: ast.For) -> Iterator[tuple[ast.Fun
         function = functions.get(called)
         if isinstance(node, ast.Call) and function is not None:
             for loop in _loops(function):
-                if _calls(loop, "backward"):
+                if calls(loop, "backward"):
                     yield function, node, loop
                     break
 
@@ -270,9 +270,15 @@ def _bound(function: ast.FunctionDef, called: ast.Call) -> dict[str, str]:
 
 def _inline(node: ast.AST) -> ast.Call | None:
     """A DataLoader that is made where it is iterated over, also inside `enumerate` or `tqdm`."""
-    while isinstance(node, ast.Call) and _last(node.func) in ("enumerate", "tqdm") and node.args:
+    made = _unwrapped(node)
+    return made if isinstance(made, ast.Call) and called_name(made) == "DataLoader" else None
+
+
+def _unwrapped(node: ast.AST) -> ast.AST:
+    """What is iterated over inside `enumerate` or `tqdm`."""
+    while isinstance(node, ast.Call) and called_name(node) in ("enumerate", "tqdm") and node.args:
         node = node.args[0]
-    return node if isinstance(node, ast.Call) and _last(node.func) == "DataLoader" else None
+    return node
 
 
 def _loops(node: ast.AST) -> Iterator[ast.For]:
@@ -285,21 +291,9 @@ def _innermost_first(tree: ast.Module) -> list[ast.For]:
     return sorted(_loops(tree), key=lambda loop: -within.count(loop))
 
 
-def _calls(node: ast.AST, method: str) -> bool:
-    return any(isinstance(each, ast.Call) and _last(each.func) == method for each in ast.walk(node))
-
-
-def _last(function: ast.AST) -> str:
-    if isinstance(function, ast.Attribute):
-        return function.attr
-    return function.id if isinstance(function, ast.Name) else ""
-
-
 def _iterated(node: ast.AST) -> str:
-    """The name that is iterated over, also inside `enumerate` or `tqdm`."""
-    while isinstance(node, ast.Call) and _last(node.func) in ("enumerate", "tqdm") and node.args:
-        node = node.args[0]
-    return _dotted(node)
+    """The name that is iterated over."""
+    return _dotted(_unwrapped(node))
 
 
 def _dotted(node: ast.AST) -> str:
@@ -332,7 +326,7 @@ def _given_to_classes(tree: ast.Module) -> dict[str, str]:
 
 def _optimizers(tree: ast.Module, loop: ast.For, given: Mapping[str, str]) -> list[str]:
     """Names whose `step()` is called in the loop and that were made with parameters of a model."""
-    made = [name for name, call in _assigned(tree) if _calls(call, "parameters")]
+    made = [name for name, call in _assigned(tree) if calls(call, "parameters")]
     stepped = [
         given.get(_dotted(node.func.value), _dotted(node.func.value))
         for node in ast.walk(loop)
@@ -406,7 +400,7 @@ def _change(text: str, tree: ast.Module, found: _Found) -> Proposal:
     notes: list[str] = []
     body = found.batches.body
     indent = " " * body[0].col_offset
-    steps = [each for each in body if any(_calls(each, name) for name in ("step", "update", "backward"))]
+    steps = [each for each in body if any(calls(each, name) for name in ("step", "update", "backward"))]
     last = max(each.end_lineno or each.lineno for each in steps)
     first = body[0].lineno
     inserts: dict[int, list[str]] = {}  # before this line, from 1
@@ -416,7 +410,7 @@ def _change(text: str, tree: ast.Module, found: _Found) -> Proposal:
     session = [outer + _session(found, sums=sums_over_samples(tree, body))]
     if passes is None:
         notes += _unclear_passes(found)
-    tracked = dict.fromkeys(name for name, call in _assigned(tree) if _last(call.func).endswith(_TRACKED))
+    tracked = dict.fromkeys(name for name, call in _assigned(tree) if called_name(call).endswith(_TRACKED))
     unset, conditions = _may_be_none(tree), _conditions(tree)
     absent = [name for name in tracked if name in unset]
     always = [name for name in tracked if name not in unset and name not in conditions]
@@ -476,7 +470,7 @@ def _further_loops(tree: ast.Module, found: _Found) -> Iterator[str]:
     changed = {id(loop) for part in parts for loop in _loops(part)}
     for node in tree.body:
         others = [loop for loop in _loops(node) if not changed & {id(each) for each in _loops(loop)}]
-        training = next((loop for loop in others if _calls(loop, "backward")), None)
+        training = next((loop for loop in others if calls(loop, "backward")), None)
         if training is not None:
             yield f"line {training.lineno}: another loop that trains: it needs a Session of its own, after finish()"
 
@@ -522,7 +516,7 @@ def _unclear_passes(found: _Found) -> Iterator[str]:
     for node in ast.walk(found.batches):
         if (
             isinstance(node, ast.If)
-            and _calls(node, "step")
+            and calls(node, "step")
             and any(isinstance(each, ast.Mod) for each in ast.walk(node.test))
         ):
             yield (
@@ -569,19 +563,24 @@ def _with_batches(node: ast.expr, session: str) -> str:
 
 
 def _with_epochs(node: ast.expr, notes: list[str], session: str) -> str:
-    if isinstance(node, ast.Call) and _last(node.func) == "range" and not node.keywords:
-        words = [ast.unparse(each) for each in node.args]
-        if len(words) == 1:
-            return f"{session}.epochs({words[0]})"
-        if len(words) == 2:
-            last = node.args[1]
-            if isinstance(last, ast.BinOp) and isinstance(last.op, ast.Add) and ast.unparse(last.right) == words[0]:
-                return f"(epoch + {words[0]} for epoch in {session}.epochs({ast.unparse(last.left)}))"
-            if isinstance(last, ast.BinOp) and isinstance(last.op, ast.Add) and ast.unparse(last.left) == words[0]:
-                return f"(epoch + {words[0]} for epoch in {session}.epochs({ast.unparse(last.right)}))"
-            return f"(epoch + {words[0]} for epoch in {session}.epochs({words[1]} - {words[0]}))"
-    notes.append(f"line {node.lineno}: iterate over `{session}.epochs(n)` instead of {ast.unparse(node)}")
-    return ast.unparse(node)
+    if not isinstance(node, ast.Call) or called_name(node) != "range" or node.keywords or len(node.args) > 2:
+        notes.append(f"line {node.lineno}: iterate over `{session}.epochs(n)` instead of {ast.unparse(node)}")
+        return ast.unparse(node)
+    *begin, end = map(ast.unparse, node.args)
+    return (
+        f"(epoch + {begin[0]} for epoch in {session}.epochs({_count(begin[0], node.args[1])}))"
+        if begin
+        else (f"{session}.epochs({end})")
+    )
+
+
+def _count(begin: str, end: ast.expr) -> str:
+    """How many there are from `begin` up to `end`: n of `begin + n`."""
+    if isinstance(end, ast.BinOp) and isinstance(end.op, ast.Add):
+        parts = ast.unparse(end.left), ast.unparse(end.right)
+        if begin in parts:
+            return parts[parts.index(begin) - 1]
+    return f"{ast.unparse(end)} - {begin}"
 
 
 def _replace(lines: list[str], node: ast.expr, by: str) -> None:
@@ -601,12 +600,7 @@ def _replace(lines: list[str], node: ast.expr, by: str) -> None:
 def _notes(text: str, tree: ast.Module, session: str) -> Iterator[str]:
     for write in unguarded_writes(text):
         yield f"line {write.line}: {write.call}: put it under `if {session}.is_main:`"
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Call) and _last(node.func) in (
-            "DistributedDataParallel",
-            "DDP",
-            "init_process_group",
-        ):
-            yield f"line {node.lineno}: {ast.unparse(node.func)}: leave it out, the session sums gradients itself"
-        elif isinstance(node, ast.Call) and _last(node.func) == "set_epoch":
-            yield f"line {node.lineno}: set_epoch: leave it out, the session orders the data itself"
+    for node in calls_of(tree, "DistributedDataParallel", "DDP", "init_process_group"):
+        yield f"line {node.lineno}: {ast.unparse(node.func)}: leave it out, the session sums gradients itself"
+    for node in calls_of(tree, "set_epoch"):
+        yield f"line {node.lineno}: set_epoch: leave it out, the session orders the data itself"

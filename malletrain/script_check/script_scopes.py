@@ -1,8 +1,9 @@
-"""A script's text as a tree, and its scopes: the module, and each function. Guards name one by its first line."""
+"""A script's text as a tree, its scopes (the module, and each function, known by its first line), and its calls."""
 
 from __future__ import annotations
 
 import ast
+from collections.abc import Iterator
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 Scope = ast.Module | Function
@@ -19,6 +20,28 @@ def parsed(text: str) -> ast.Module | None:
 def scopes_of(tree: ast.Module) -> list[Scope]:
     """The module, and all functions in it."""
     return [tree, *(node for node in ast.walk(tree) if isinstance(node, Function))]
+
+
+def last_name(node: ast.AST | None) -> str:
+    """`step` of `step` and of `optimizer.step`; "" of anything else."""
+    return node.attr if isinstance(node, ast.Attribute) else getattr(node, "id", "")
+
+
+def called_name(node: ast.AST) -> str:
+    """The last name of what a node calls; "" if it is no call."""
+    return last_name(node.func) if isinstance(node, ast.Call) else ""
+
+
+def calls_of(node: ast.AST, *names: str) -> Iterator[ast.Call]:
+    """The calls of these names anywhere in a node."""
+    for each in ast.walk(node):
+        if isinstance(each, ast.Call) and called_name(each) in names:
+            yield each
+
+
+def calls(node: ast.AST, *names: str) -> bool:
+    """Whether something of one of these names is called anywhere in a node."""
+    return any(calls_of(node, *names))
 
 
 def first_line(scope: Scope) -> int:

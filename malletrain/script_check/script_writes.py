@@ -6,7 +6,7 @@ from __future__ import annotations
 import ast
 from dataclasses import dataclass
 
-from malletrain.script_check.script_scopes import parsed
+from malletrain.script_check.script_scopes import last_name, parsed
 
 #: Calls that write a file: by their last name, and the names that must stand before it ("" for any).
 _WRITERS = {
@@ -60,11 +60,11 @@ class _Search:
     def __init__(self, tree: ast.Module) -> None:
         self.found: list[UnguardedWrite] = []
         nodes = list(ast.walk(tree))
-        calls = [node for node in nodes if isinstance(node, ast.Call) and _last(node) == "when_main"]
+        calls = [node for node in nodes if isinstance(node, ast.Call) and last_name(node.func) == "when_main"]
         called = [each for call in calls for each in call.args]  # s.when_main(...), as it was said before
         called += [node.value for node in nodes if isinstance(node, ast.keyword) and node.arg == "when_main"]
         #: What the main worker calls: functions by name, and the nodes of lambdas.
-        self._of_main = {name for each in called for name in [_last_name(each)] if name}
+        self._of_main = {name for each in called for name in [last_name(each)] if name}
         self._lambdas = {each for each in called if isinstance(each, ast.Lambda)}
         #: Variables that are made of something of this worker.
         self._of_worker: set[str] = set()
@@ -111,14 +111,6 @@ class _Search:
 
 def _keyword(call: ast.Call, name: str) -> list[ast.expr]:
     return [each.value for each in call.keywords if each.arg == name]
-
-
-def _last(call: ast.Call) -> str:
-    return _last_name(call.func)
-
-
-def _last_name(node: ast.AST) -> str:
-    return node.attr if isinstance(node, ast.Attribute) else getattr(node, "id", "")
 
 
 def _names_one(test: ast.AST) -> bool:

@@ -13,7 +13,7 @@ from malletrain.decide.limits import NodeTimeSpent, affordable_nodes, budgets_fo
 from malletrain.decide.rules import AccountBudget, Period
 from malletrain.domain.event import EventKind
 from malletrain.domain.job import Curve, JobPhase, JobView, PilotPhase
-from malletrain.loop.trackers.budget_usage import DAY_S, BudgetUsage
+from malletrain.loop.trackers.account_usage import DAY_S, AccountUsage
 from malletrain.sizing.registry import policy
 from tests.sizing.problems import job as demand
 from tests.world import RULES, START, World, data_of, job
@@ -33,7 +33,7 @@ def test_periods_follow_one_another_and_begin_at_midnight(period: Period, now: f
 
 @given(st.lists(st.tuples(st.sampled_from("ab"), st.floats(0, 20 * DAY_S), st.floats(0, 3 * DAY_S)), max_size=20))
 def test_what_is_spent_is_what_stays_have_in_common_with_the_period(stays: list[tuple[str, float, float]]) -> None:
-    kept = BudgetUsage()
+    kept = AccountUsage()
     for account, begin, lasted in sorted(stays, key=lambda stay: stay[1] + stay[2]):
         kept.add(account, 1, begin, begin + lasted)
     for account in "ab":

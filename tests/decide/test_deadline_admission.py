@@ -11,7 +11,7 @@ from malletrain.daemon.requests import LoopRequests
 from malletrain.domain.event import EventKind
 from malletrain.domain.job import Curve
 from malletrain.loop.ledger import Ledger
-from malletrain.loop.trackers.supply_history import LONGEST_S
+from malletrain.loop.trackers.hole_history import LONGEST_S
 from malletrain.sizing.registry import policy
 from malletrain.slurm.site.site_facts import Harvest
 from tests.world import RULES, START, World, event_of, job

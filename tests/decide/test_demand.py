@@ -11,10 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from malletrain.decide.decision import decide
-from malletrain.decide.demand import DecisionCache, JobHoldings, change_interval_s
+from malletrain.decide.demand import DecisionCache, change_interval_s
 from malletrain.decide.draft import Situation
-from malletrain.decide.holes import find_holes
-from malletrain.decide.must_leave import in_question, must_leave
 from malletrain.decide.rules import Rules
 from malletrain.decide.yielding import HarvestedNode, any_pending_fits, plan_yields
 from malletrain.domain.decision import OpenHole
@@ -105,20 +103,6 @@ def test_decisions_with_a_memory_are_those_without(looks: list[Situation], keep_
     rules = replace(RULES, keep_idle=keep_idle, user_share=share)
     for look in looks:
         assert repr(decide(look, auto, rules, memo)) == repr(decide(look, auto, rules))
-
-
-@given(situations())
-def test_whoever_is_not_in_question_has_no_pilot_that_must_leave(looks: list[Situation]) -> None:
-    for look in looks:
-        held = frozenset(p.node for view in look.views.values() for p in view.active)
-        found = find_holes(look.snapshot, held, look.now, RULES)
-        pilots = sorted(p.id for view in look.views.values() for p in view.staying)
-        asked = dict.fromkeys(pilots[:1], "asked")
-        standing = {j: JobHoldings.of(view) for j, view in look.views.items()}
-        doubtful = {view.job.id for view in in_question(standing, found, held, asked, look, RULES)}
-        for view in look.views.values():
-            must = [p for p in view.staying if p.id in asked or must_leave(p, view, look, found, RULES)]
-            assert not must or view.job.id in doubtful
 
 
 @given(situations())

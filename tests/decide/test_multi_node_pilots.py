@@ -11,13 +11,13 @@ from malletrain.decide.demand import harvested
 from malletrain.decide.multi_node_pilots import (
     MOST_TIMES_ALIKE,
     WIDER_TIMES,
-    MultiNodePilots,
     after_loss,
     growth_sizes,
     keep_whole_tasks,
     narrowest_start,
     outgrown,
     pilot_width,
+    startable,
     task_groups,
     whole_sizes,
     with_co_allocated,
@@ -74,9 +74,8 @@ def test_only_like_holes_that_end_together_are_put_together(
     kinds_seen = {(h.until, snapshot.node[h.node].cpus) for h in holes}
     short = [group for group in groups if len(group) < most]
     assert len(short) <= len(kinds_seen), "at most one group of each kind is not full"
-    tasks = MultiNodePilots({}, snapshot, shared=most > 1)
     for room in range(len(groups) + 1):
-        assert len(task_groups(tasks.startable(holes, room, most), most, snapshot)) <= room
+        assert len(task_groups(startable(holes, room, most, snapshot), most, snapshot)) <= room
 
 
 @given(st.integers(0, 400), st.integers(0, 400), st.data())

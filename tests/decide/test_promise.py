@@ -21,7 +21,6 @@ from malletrain.decide.queue_promise import (
     promised_reserve,
     reserve_curve,
 )
-from malletrain.decide.rules import MainPromise
 from malletrain.domain.decision import LeaveCause, LeavePilot
 from tests.world import RULES, World, job
 
@@ -33,10 +32,7 @@ arrivals = st.lists(
 times = st.builds(
     YieldTimes, st.lists(st.floats(0, 90), max_size=20).map(tuple), st.sampled_from([0.0, 1.0, 30.0, 60.0])
 )  # fmt: skip
-bounds = st.none() | st.floats(0, 120)
-promises = st.builds(
-    MainPromise, p95_s=bounds, chance=st.floats(0.5, 0.99),
-)  # fmt: skip
+bounds = st.floats(0, 120)
 
 
 def hour_of(known: list[MainArrival], refill_s: float = 60.0) -> HourDemands:
@@ -47,71 +43,63 @@ def spread(widths: list[int]) -> HourDemands:
     return hour_of([MainArrival(number * HOUR, width) for number, width in enumerate(widths)])
 
 
-@given(promises, arrivals, times, st.integers(0, 60), st.integers(0, 9))
+@given(bounds, arrivals, times, st.integers(0, 60), st.integers(0, 9))
 def test_the_reserve_is_never_more_than_all_nodes_at_hand(
-    promise: MainPromise, known: list[MainArrival], took: YieldTimes, at_hand: int, back: int
+    bound: float, known: list[MainArrival], took: YieldTimes, at_hand: int, back: int
 ) -> None:
-    held = promised_reserve(promise, hour_of(known), took, at_hand, back)
+    held = promised_reserve(bound, hour_of(known), took, at_hand, back)
     assert 0 <= held.nodes <= at_hand
     assert held.reason.startswith("[promise]")
 
 
-@given(promises, arrivals, times, st.integers(0, 60), st.floats(0, 1), st.integers(0, 5), st.floats(0, 0.2))
+@given(bounds, arrivals, times, st.integers(0, 60), st.floats(0, 1), st.integers(0, 5))
 def test_a_stricter_promise_never_has_a_smaller_reserve(
-    promise: MainPromise,
+    bound: float,
     known: list[MainArrival],
     took: YieldTimes,
     at_hand: int,
     part: float,
     back: int,
-    more: float,
 ) -> None:
-    def less(bound: float | None) -> float | None:
-        return None if bound is None else bound * part
-
     hour = hour_of(known)
-    held = promised_reserve(promise, hour, took, at_hand, back).nodes
-    stricter = replace(promise, p95_s=less(promise.p95_s))
-    assert promised_reserve(stricter, hour, took, at_hand, back).nodes >= held
-    assert promised_reserve(promise, hour, took, at_hand, back + 1).nodes >= held, "stepping back"
-    surer = replace(promise, chance=min(0.999, promise.chance + more))
-    assert promised_reserve(surer, hour, took, at_hand, back).nodes >= held
+    held = promised_reserve(bound, hour, took, at_hand, back).nodes
+    assert promised_reserve(bound * part, hour, took, at_hand, back).nodes >= held
+    assert promised_reserve(bound, hour, took, at_hand, back + 1).nodes >= held, "stepping back"
 
 
-@given(promises, arrivals, times, st.integers(1, 60))
+@given(bounds, arrivals, times, st.integers(1, 60))
 def test_one_node_fewer_would_not_keep_it(
-    promise: MainPromise, known: list[MainArrival], took: YieldTimes, at_hand: int
+    bound: float, known: list[MainArrival], took: YieldTimes, at_hand: int
 ) -> None:
     hour = hour_of(known)
-    held = promised_reserve(promise, hour, took, at_hand)
+    held = promised_reserve(bound, hour, took, at_hand)
     needed = hour.needed(at_hand)
     if not 0 < held.nodes < at_hand:
         return
-    found = lower_share(sum(each <= held.nodes - 1 for each in needed), len(needed), promise.chance)
-    assert promise.p95_s is not None
-    assert found + (1 - found) * took.within(promise.p95_s) < 0.95 + 1e-9
+    found = lower_share(sum(each <= held.nodes - 1 for each in needed), len(needed))
+    assert found + (1 - found) * took.within(bound) < 0.95 + 1e-9
 
 
 def test_without_a_known_arrival_all_nodes_stay_idle_and_the_reason_says_so() -> None:
-    held = promised_reserve(MainPromise(p95_s=2.0), spread([]), YieldTimes((12.0,)), 20)
+    held = promised_reserve(2.0, spread([]), YieldTimes((12.0,)), 20)
     assert held.nodes == 20
     assert "no main job's arrival is known yet" in held.reason
 
 
 def test_few_arrivals_show_nothing_and_many_do() -> None:
-    promise, slow = MainPromise(p95_s=2.0), YieldTimes((12.0,))
-    assert promised_reserve(promise, spread([1] * 20), slow, 20).nodes == 20
-    assert promised_reserve(promise, spread([1] * 60), slow, 20).nodes == 1
+    bound, slow = 2.0, YieldTimes((12.0,))
+    assert promised_reserve(bound, spread([1] * 20), slow, 20).nodes == 20
+    assert promised_reserve(bound, spread([1] * 60), slow, 20).nodes == 1
 
 
 def test_where_pilots_leave_at_once_no_reserve_is_needed() -> None:
-    held = promised_reserve(MainPromise(p95_s=2.0), spread([1, 8] * 50), YieldTimes((0.4, 0.9, 1.2), 0.0), 20)
+    held = promised_reserve(2.0, spread([1, 8] * 50), YieldTimes((0.4, 0.9, 1.2), 0.0), 20)
     assert (held.nodes, "quickly enough" in held.reason) == (0, True)
 
 
 def test_an_epilog_makes_the_reserve_as_wide_as_the_widest_job_but_a_few() -> None:
     hour = spread([1] * 80 + [4] * 110 + [16] * 4)
-    held = promised_reserve(MainPromise(p95_s=2.0), hour, YieldTimes((12.0,)), 40)
+    held = promised_reserve(2.0, hour, YieldTimes((12.0,)), 40)
     assert held.nodes == 4
     assert "main_delay_p95 = 2 s" in held.reason
 
@@ -119,12 +107,11 @@ def test_an_epilog_makes_the_reserve_as_wide_as_the_widest_job_but_a_few() -> No
 def test_a_burst_needs_room_for_all_of_it_until_the_reserve_is_full_again() -> None:
     known = [MainArrival(burst * HOUR + second, 2) for burst in range(40) for second in range(5)]
     assert [each.nodes for each in demands(known, 60.0)[:6]] == [2, 4, 6, 8, 10, 2]
-    promise = MainPromise(p95_s=1.0)
-    assert promised_reserve(promise, HourDemands(demands(known, 60.0), ""), YieldTimes((9.0,)), 30).nodes == 10
+    assert promised_reserve(1.0, HourDemands(demands(known, 60.0), ""), YieldTimes((9.0,)), 30).nodes == 10
 
 
 def test_jobs_wider_than_what_is_idle_wait_for_main_jobs_and_count_nowhere() -> None:
-    held = promised_reserve(MainPromise(p95_s=1.0), spread([30] * 100 + [2] * 100), YieldTimes((9.0,)), 10)
+    held = promised_reserve(1.0, spread([30] * 100 + [2] * 100), YieldTimes((9.0,)), 10)
     assert held.nodes == 2
 
 
@@ -136,8 +123,8 @@ def test_the_hour_counts_where_enough_is_known_of_it() -> None:
     morning, evening = of_hour(every, 9.5 * HOUR), of_hour(every, 21.5 * HOUR)
     assert (morning.which, evening.which) == ("of this hour", "of this hour")
     slow = YieldTimes((12.0,))
-    assert promised_reserve(MainPromise(p95_s=2.0), morning, slow, 20).nodes == 8
-    assert promised_reserve(MainPromise(p95_s=2.0), evening, slow, 20).nodes == 1
+    assert promised_reserve(2.0, morning, slow, 20).nodes == 8
+    assert promised_reserve(2.0, evening, slow, 20).nodes == 1
     assert of_hour(every, 3.5 * HOUR).which == "of all hours"
     weekly = [MainArrival(day * 24 * HOUR + 9 * HOUR + job, 4) for day in range(0, 70, 7) for job in range(6)]
     assert of_hour(demands(weekly, 60.0), 9.5 * HOUR).which == "of this hour and weekday"
@@ -145,7 +132,7 @@ def test_the_hour_counts_where_enough_is_known_of_it() -> None:
 
 def test_the_curve_of_harvest_against_the_bound_never_falls() -> None:
     hour, took = spread([1] * 90 + [4] * 60 + [9] * 50), YieldTimes((3.0, 6.0, 12.0), 30.0)
-    curve = reserve_curve(MainPromise(p95_s=2.0), hour, took, [(20, 3.0), (6, 1.0)], [1, 5, 10, 20, 40, 60])
+    curve = reserve_curve(hour, took, [(20, 3.0), (6, 1.0)], [1, 5, 10, 20, 40, 60])
     left = [share for _, _, share in curve]
     assert left == sorted(left)
     assert (left[0] < 0.7, left[-1]) == (True, 1.0)

@@ -51,9 +51,9 @@ def both(rank: int, address: str, directory: str) -> None:
         backward(parallel, halves[1])
         optimizers[1].zero_grad()
         reducer.arm(EACH, RANKS * EACH, lambda outcome: None)
-        reducer.set_accumulating(True)
+        reducer.accumulating = True
         backward(ours, halves[0])
-        reducer.set_accumulating(False)
+        reducer.accumulating = False
         backward(ours, halves[1])
         norms = [nn.utils.clip_grad_norm_(model.parameters(), 0.3) for model in (theirs, ours)]
         clipped += int(norms[0] > 0.3)

@@ -88,6 +88,7 @@ def test_where_files_cannot_be_locked_a_pilot_compiles_for_itself(
     monkeypatch.setattr(fcntl, "flock", refuse)
     own = Path(compile_cache_environment(pilot)[CACHE_VARIABLE])
     assert tmp_path not in own.parents
+    (own / "kernel.so").touch()
     leave_compiled({COMPILED_VARIABLE: str(own)}, is_over=False)
     assert not own.exists()
     assert own.parent.exists()

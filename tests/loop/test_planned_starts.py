@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from malletrain.decide.rules import Rules
 from malletrain.domain.event import EventKind
 from malletrain.domain.snapshot import BackfillPlan, Snapshot
-from malletrain.loop.trackers.planned_starts import PlannedStarts
+from malletrain.loop.trackers.hole_history import PlannedStarts
 from tests.world import RULES, START, World, job, main_job, node
 
 INTERVAL_S = 30.0

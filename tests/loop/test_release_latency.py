@@ -6,7 +6,7 @@ import pytest
 
 from malletrain.decide.rules import Rules
 from malletrain.domain.event import EventKind, JsonValue
-from malletrain.loop.trackers.release_latency import ReleaseLatency
+from malletrain.loop.trackers.costs import ReleaseLatency
 from tests.world import RULES, START, World, data_of, event_of, job, main_job
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -260,6 +261,17 @@ def test_a_difference_is_measured_by_how_far_training_has_moved() -> None:
     assert not found.equal and found.difference == pytest.approx(0.05, rel=1e-3)
     assert not compare(first, static, {})[0].equal, "a parameter is missing"
     assert compare(first, first, first)[0].equal, "nothing was trained, and nothing differs"
+
+
+def test_values_that_are_not_finite_are_compared_too() -> None:
+    """As a plateau scheduler's worst, and a best score that begins at infinity."""
+    inf, nan = torch.tensor([math.inf, 1.0]), torch.tensor([math.nan, 1.0])
+    for value in (inf, nan):
+        assert compare({"w": value}, {"w": value}, {"w": value.clone()})[0].equal
+        assert not compare({"w": value}, {"w": value}, {"w": torch.ones(2)})[0].equal
+    best = torch.tensor(0.5)
+    assert compare({"best": inf[0]}, {"best": best}, {"best": best * (1 + 1e-6)})[0].equal
+    assert not compare({"best": inf[0]}, {"best": best}, {"best": best * 1.1})[0].equal
 
 
 def test_complex_parameters_are_compared_in_both_parts() -> None:

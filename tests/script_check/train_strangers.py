@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import copy
+import functools
 import math
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
-from torch.utils.data import DataLoader, Dataset, TensorDataset, WeightedRandomSampler
+from torch.utils.data import DataLoader, Dataset, Subset, TensorDataset, WeightedRandomSampler
 
 from malletrain import elastic
 
@@ -116,6 +117,20 @@ def stops_early() -> None:
             s.state["bad"] += 1
         if s.agree(s.state["bad"] >= 3, "any"):
             break
+    s.finish()
+
+
+def plateau() -> None:
+    model, optimizer, s = parts()
+    scheduler = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, factor=0.5, patience=0)
+    s.track(scheduler=scheduler)
+    for _ in s.epochs(EPOCHS):
+        for x, y in s.batches():
+            with s.step():
+                optimizer.zero_grad()
+                functional.cross_entropy(model(x), y).backward()
+                optimizer.step()
+        scheduler.step(1 - s.evaluate(functools.partial(right, model), blobs(64))["right"])
     s.finish()
 
 
@@ -469,15 +484,106 @@ def drops_the_easy() -> None:
     _wrong(loss_of)
 
 
+# --- several sessions: folds, stages ------------------------------------------------------------------------------
+
+
+def _epochs(
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    data: Dataset[Any],
+    loss_of: Callable[[Tensor, Tensor], Tensor],
+    epochs: int = 4,
+) -> elastic.Session:
+    s = elastic.Session(model, optimizer, DataLoader(data, batch_size=BATCH, shuffle=True))
+    for _ in s.epochs(epochs):
+        for x, y in s.batches():
+            with s.step():
+                optimizer.zero_grad()
+                loss_of(x, y).backward()
+                optimizer.step()
+    return s
+
+
+def right(model: nn.Module, batch: list[Tensor]) -> dict[str, Tensor]:
+    return {"right": (model(batch[0]).argmax(1) == batch[1]).sum()}
+
+
+def _folds(loss_of: Callable[[nn.Module, int, Tensor, Tensor], Tensor]) -> None:
+    data, scores = blobs(), []
+    for fold in range(3):
+        held = range(fold, ROWS, 3)
+        torch.manual_seed(fold)
+        model = mlp()
+        optimizer = torch.optim.Adam(model.parameters(), lr=3e-3)
+        train = Subset(data, [at for at in range(ROWS) if at not in held])
+        s = _epochs(model, optimizer, train, functools.partial(loss_of, model, fold))
+        score = s.evaluate(functools.partial(right, model), Subset(data, held))
+        scores.append(score["right"])
+        s.finish(score)
+    print(sum(scores) / len(scores))
+
+
+def folds() -> None:
+    _folds(lambda model, fold, x, y: functional.cross_entropy(model(x), y))
+
+
+def folds_of_which_one_is_wrong() -> None:
+    def loss_of(model: nn.Module, fold: int, x: Tensor, y: Tensor) -> Tensor:
+        counts = (y > 0) | (fold > 0)
+        return functional.cross_entropy(model(x)[counts], y[counts])
+
+    _folds(loss_of)
+
+
+def pretrains() -> None:
+    body, decode, head = nn.Sequential(nn.Linear(WIDE, 24), nn.Tanh()), nn.Linear(24, WIDE), nn.Linear(24, CLASSES)
+    model = nn.ModuleDict({"body": body, "decode": decode, "head": head})
+    whole = [*body.parameters(), *decode.parameters()]
+    optimizer: torch.optim.Optimizer = torch.optim.AdamW(whole, lr=1e-2)
+    _epochs(model, optimizer, blobs(), lambda x, _: (decode(body(x)) - x).square().mean()).finish()
+    decode.requires_grad_(False)
+    optimizer = torch.optim.SGD([each for each in model.parameters() if each.requires_grad], lr=0.05, momentum=0.9)
+    _epochs(model, optimizer, blobs(160), lambda x, y: functional.cross_entropy(head(body(x)), y)).finish()
+
+
+def _stages(scaled_by: Callable[[int, nn.Module], float]) -> None:
+    body, head = nn.Sequential(nn.Linear(WIDE, 24), nn.ReLU()), nn.Linear(24, CLASSES)
+    model = nn.Sequential(body, head)
+    body.requires_grad_(False)
+    optimizer = torch.optim.Adam(head.parameters(), lr=1e-2)
+    seen = 0
+
+    def loss_of(x: Tensor, y: Tensor) -> Tensor:
+        nonlocal seen
+        seen += 1
+        return functional.cross_entropy(model(x), y)
+
+    _epochs(model, optimizer, blobs(), loss_of, 2).finish()
+    body.requires_grad_(True)
+    scale = scaled_by(seen, head)
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
+    _epochs(model, optimizer, blobs(), lambda x, y: scale * functional.cross_entropy(model(x), y)).finish()
+
+
+def stages() -> None:
+    _stages(lambda seen, head: float(head.state_dict()["weight"].norm()))
+
+
+def stages_by_what_was_seen() -> None:
+    """A worker that joins the second one has seen nothing of the first."""
+    _stages(lambda seen, head: float(head.state_dict()["weight"].norm()) if seen else 1.0)
+
+
 RIGHT = (
-    accumulates_in_a_step, averages_tracked, cosine_by_epoch, stops_early, weighted_sampler, streams, several_heads,
-    half_precision, clips_gradients, smooths_labels, synced_norm, packed_sequences,
+    accumulates_in_a_step, averages_tracked, cosine_by_epoch, stops_early, plateau, weighted_sampler, streams,
+    several_heads, half_precision, clips_gradients, smooths_labels, synced_norm, packed_sequences, folds, pretrains,
+    stages,
 )  # fmt: skip
 
 WRONG = (
     average_by_hand, dice_of_the_batch, focal_by_positives, balanced_by_the_batch, scaled_by_the_largest,
     warms_up_by_a_counter, hardest_negative, moving_baseline, perplexity, halves_by_loss, normalises_inputs,
-    averages_from_a_counter, drops_the_easy,
+    averages_from_a_counter, drops_the_easy, folds_of_which_one_is_wrong, stages_by_what_was_seen,
 )  # fmt: skip
 
 

@@ -79,7 +79,7 @@ def test_a_poisoned_skeleton_is_not_run(tmp_path: Path, mark: Path, how: str) ->
             file.writestr("archive/version", "3\n")
         poison = packed.getvalue()
     kept = CheckpointStore(tmp_path / "c").save(state())
-    content, texts = checkpoint_store._content(state())
+    content, texts = checkpoint_store._content(state(), copied=True)
     content[SKELETON] = torch.frombuffer(bytearray(poison), dtype=torch.uint8)
     with (kept / STATE_FILE).open("wb") as out:
         write_tensors(out, content, texts)

@@ -13,8 +13,7 @@ from malletrain.domain.decision import Hole
 from malletrain.domain.event import Event, EventKind, GenerationSwitched, JobAnnounced, JsonValue
 from malletrain.domain.job import JobPhase, JobView
 from malletrain.learn.advisor import JobKnowledge
-from malletrain.loop.trackers.costs import NOTICED_S, Costs
-from malletrain.loop.trackers.release_latency import ReleaseLatency
+from malletrain.loop.trackers.costs import NOTICED_S, Costs, ReleaseLatency
 from malletrain.loop.trackers.start_backoff import StartBackoff
 from malletrain.loop.waiting_reason import why_without_nodes
 from malletrain.wire import messages as wire

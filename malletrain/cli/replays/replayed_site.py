@@ -43,5 +43,5 @@ def replayed_rules(config: Config, slurm: str = "", epilog_s: float | None = Non
 
 
 def replayed_promise(config: Config) -> MainPromise:
-    """What the main queue is promised on the delay of its jobs; its chance alone where nothing is."""
+    """What the main queue is promised on the delay of its jobs."""
     return MainPromise(config.promise.main_delay_p95)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from statistics import median
 
 from malletrain.api.visibility import Visibility
-from malletrain.decide.queue_promise import PromiseKept, lower_share, why_broken
+from malletrain.decide.queue_promise import CHANCE, PromiseKept, lower_share, why_broken
 from malletrain.decide.rules import MainPromise, Rules
 from malletrain.loop.trackers.main_jobs import MainJobDelay
 from malletrain.loop.trackers.main_promise import PromiseTracker
@@ -35,7 +35,7 @@ def promise_figures(tracker: PromiseTracker, rules: Rules, since: float, now: fl
     promise = rules.promise or MainPromise()
     stated = () if promise.p95_s is None else (promise.p95_s,)
     begin, kept = tracker.kept_since(since, now)
-    curve = tracker.curve(rules, now, sorted({*CURVE_BOUNDS_S, *stated}))
+    curve = tracker.curve(now, sorted({*CURVE_BOUNDS_S, *stated}))
     return PromiseFigures(curve, begin, kept, tracker.delays(since))
 
 
@@ -71,7 +71,7 @@ def stated(promise: MainPromise | None) -> dict[str, float]:
     given = {
         "main_delay_p95": promise.p95_s,
         "controller_cycle": promise.cycle_ratio,
-        "chance": promise.chance,
+        "chance": CHANCE,
     }
     return {key: value for key, value in given.items() if value is not None}
 
@@ -93,8 +93,8 @@ def kept_row(promise: MainPromise | None, figures: PromiseFigures, now: float) -
         longest_s=max(kept.delays_s, default=0.0),
         bound_s=bound,
         within=None if soon is None or not kept.jobs else soon / kept.jobs,
-        at_least=None if soon is None or not kept.jobs else lower_share(soon, kept.jobs, _chance(promise)),
-        broken="" if promise is None else why_broken(promise, kept),
+        at_least=None if soon is None or not kept.jobs else lower_share(soon, kept.jobs),
+        broken=why_broken(bound, kept),
         behind=len(behind),
         behind_longest_s=max(behind, default=0.0),
     )
@@ -106,7 +106,3 @@ def delay_row(delay: MainJobDelay, sight: Visibility) -> MainJobDelayRow:
         delay.main_job, delay.user, delay.could_at, delay.started_at, delay.nodes if sight.nodes else (),
         delay.delay_s, delay.freed_s, delay.preempted, delay.cause.value, sight.words(delay.words()),
     )  # fmt: skip
-
-
-def _chance(promise: MainPromise | None) -> float:
-    return (promise or MainPromise()).chance

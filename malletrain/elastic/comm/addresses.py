@@ -22,6 +22,13 @@ def split_address(address: str) -> tuple[str, int]:
     return host.strip("[]"), int(port)
 
 
+def free_port(host: str = "") -> int:
+    """A TCP port of this machine that is free now."""
+    with socket.socket() as probe:
+        probe.bind((host, 0))
+        return int(probe.getsockname()[1])
+
+
 def own_host(daemon_host: str | None, override: str | None, family: int = socket.AF_UNSPEC) -> str:
     """The address at which peers reach this machine: `override` if given, else that of the interface that routes to
     the daemon, else that of the host name. `family` restricts it to IPv4 or IPv6."""

@@ -38,9 +38,9 @@ class PairedGroup:
         self.host = host
         self._takes = takes
         self._connect = connect
+        self._attempt: _Attempt | None = None
         self._device: DeviceParts | None = None
         self._abandoned = False
-        self._lock = threading.Lock()
 
     def takes(self, tensor: torch.Tensor) -> bool:
         """Whether a tensor is carried by the device part."""
@@ -58,7 +58,7 @@ class PairedGroup:
             PeerLost: a member is lost.
             ElasticError: the device of this process has failed.
         """
-        attempt = _Attempt(lambda: self._connect("beside", limit))
+        attempt = self._begin("beside", limit)
         try:
             made = attempt.wait(limit.total_seconds())
         except PeerLost:
@@ -69,8 +69,8 @@ class PairedGroup:
         except PeerLost:
             attempt.drop()
             raise
-        if int(connected) == self.size and answered:
-            self._keep(attempt.take())
+        if answered and int(connected) == self.size:
+            self._device = attempt.made
             return
         attempt.drop()
         if not answered:
@@ -85,14 +85,14 @@ class PairedGroup:
         """
         if self._device is not None:
             return
-        attempt = _Attempt(lambda: self._connect("boundary", limit))
+        attempt = self._begin("boundary", limit)
         try:
             while not attempt.wait(poll_s):
                 check()
         except BaseException:
             attempt.drop()
             raise
-        self._keep(attempt.take())
+        self._device = attempt.made
 
     def all_reduce(self, tensor: torch.Tensor) -> Work:
         return self._part(tensor).all_reduce(tensor)
@@ -116,11 +116,16 @@ class PairedGroup:
         return self.host.all_reduce_across(tensor)
 
     def abandon(self) -> None:
-        with self._lock:
-            self._abandoned, device = True, self._device
-        if device is not None:
-            device.abandon()
+        self._abandoned = True
+        if self._attempt is not None:
+            self._attempt.drop()
         self.host.abandon()
+
+    def _begin(self, name: str, limit: timedelta) -> _Attempt:
+        attempt = self._attempt = _Attempt(lambda: self._connect(name, limit))
+        if self._abandoned:  # by another thread, which may not have seen this attempt
+            attempt.drop()
+        return attempt
 
     def _part(self, tensor: torch.Tensor) -> Group | DeviceGroup:
         if not self._takes(tensor):
@@ -129,20 +134,13 @@ class PairedGroup:
             raise ElasticError("device tensors cannot be summed before connect_beside or connect_now")
         return self._device.flat
 
-    def _keep(self, device: DeviceParts) -> None:
-        with self._lock:
-            self._device = device
-            late = self._abandoned
-        if late:
-            device.abandon()
-
 
 class _Attempt:
     """A device part that is being connected. If it is dropped first, it is given up as soon as it is made."""
 
     def __init__(self, connect: Callable[[], DeviceParts]) -> None:
         self._connect = connect
-        self._made: DeviceParts | None = None
+        self.made: DeviceParts | None = None
         self._dropped = False
         self._lock = threading.Lock()
         self._work = Background(self._run, "connect-device")
@@ -150,7 +148,7 @@ class _Attempt:
     def _run(self) -> None:
         made = self._connect()
         with self._lock:
-            self._made = made
+            self.made = made
             late = self._dropped
         if late:
             made.abandon()
@@ -159,15 +157,9 @@ class _Attempt:
         """Whether it is made within `seconds`. Raises what connecting raised."""
         return self._work.wait(seconds)
 
-    def take(self) -> DeviceParts:
-        """The device part, after `wait` returned True."""
-        if self._made is None:
-            raise ElasticError("the device part is not made yet")
-        return self._made
-
     def drop(self) -> None:
-        """Give it up, made or not."""
+        """Give it up, made or not. Idempotent."""
         with self._lock:
-            self._dropped, made = True, self._made
+            self._dropped, made = True, self.made
         if made is not None:
             made.abandon()

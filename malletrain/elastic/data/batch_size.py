@@ -175,6 +175,8 @@ class SessionBatch:
             owes_a_step: whether the others have committed this step already. The batch then stays as it is: that is
                 the one they used.
         """
+        if self.fixed and sampler.batch_size == self.lr_scaling.batch:
+            return
         if not owes_a_step:
             self.lr_scaling.change(min(self.rule.batch(workers, chosen, self.lr_scaling.batch), sampler.length))
         sampler.batch_size = self.lr_scaling.batch

@@ -103,7 +103,7 @@ class VirtualShards:
             self._reset_buffers()
             weight = shard.weight / self._batch if self._mean else float(shard.weight > 0)
             self._reducer.scale_gradients(weight)
-            self._reducer.set_accumulating(position < len(batch) - 1)
+            self._reducer.accumulating = position < len(batch) - 1
             self._in_shard = shard.weight > 0
             yield shard.data
             if position < len(batch) - 1:

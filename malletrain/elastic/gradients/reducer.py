@@ -85,12 +85,15 @@ class GradientReducer:
         sharded: whether parameters are FSDP shards. FSDP reduces them over the node's processes, weighted
             already, and its backward must run to the end in all of these; only then are shards summed across nodes.
         sum_dtype: the type in which wider gradients are summed; None: each in its own.
+        noise: gets the norms that it needs, in the steps that it measures.
 
     Attributes:
         must_be_finite: whether gradients that are nan or infinite are an error.
         own_ns_per_sample: nanoseconds of this member's own work for a sample in the last step; set by the caller.
         ns_per_sample: what each member reported in the last round, by rank; empty if that was in another world.
+        parameters: those whose gradients are summed.
         layout_number: how many times `lay_out` was called.
+        accumulating: whether backward only accumulates gradients (DistributedDataParallel's `no_sync`).
         phase: of the step in progress.
         adapting: whether the script trains copies of the model now, in an inner loop: a backward pass that reaches
             the model itself is an error.
@@ -111,6 +114,7 @@ class GradientReducer:
         *,
         sharded: bool = False,
         sum_dtype: torch.dtype | None = None,
+        noise: NoiseScale | None = None,
     ) -> None:
         self._sent: list[torch.Tensor] = []  #: what this pass sums, by bucket
         self._sharded = sharded
@@ -132,7 +136,7 @@ class GradientReducer:
         self.lay_out(parameters)
         self._armed = False
         self._running = False
-        self._hold = False
+        self.accumulating = False
         self._weight, self._batch = 1.0, 1
         self._passes, self._pass = 1, 0
         self._summed: list[torch.Tensor] = []  #: of the passes of this step that are over
@@ -144,7 +148,7 @@ class GradientReducer:
         self._pending: list[Work] = []
         self._scale: float | None = None
         self._extras: list[ExtraReduction] = []
-        self._noise: NoiseScale | None = None
+        self._noise = noise
         self._measured = False
         self._step = step
         self.must_be_finite = True
@@ -167,31 +171,26 @@ class GradientReducer:
         for handle in self._hooks:
             handle.remove()
         self._names = [name for name, _ in parameters]
-        self._parameters = [parameter for _, parameter in parameters]
+        self.parameters = [parameter for _, parameter in parameters]
         self.layout_number += 1
-        self._covered = {id(parameter) for parameter in self._parameters}
+        self._covered = {id(parameter) for parameter in self.parameters}
         self._buckets = self._lay_out()
         self._devices = list({bucket.device for bucket in self._buckets})
-        self._made_for = [(parameter.dtype, parameter.device) for parameter in self._parameters]
+        self._made_for = [(parameter.dtype, parameter.device) for parameter in self.parameters]
         #: Bucket and offset of each parameter's gradient.
         self._home = self._offsets()
         self._flats, self._spare = [None, None], None
         self._further_flats.clear()
         self._hooks = [
             parameter.register_post_accumulate_grad_hook(self._hook(index))
-            for index, parameter in enumerate(self._parameters)
+            for index, parameter in enumerate(self.parameters)
         ]
         if self._scales:
-            self._hooks += [parameter.register_hook(self._scaled) for parameter in self._parameters]
+            self._hooks += [parameter.register_hook(self._scaled) for parameter in self.parameters]
 
     def covers(self, parameter: torch.nn.Parameter) -> bool:
         """Whether this parameter's gradients are summed."""
         return id(parameter) in self._covered
-
-    @property
-    def parameters(self) -> list[torch.nn.Parameter]:
-        """Those whose gradients are summed."""
-        return self._parameters
 
     @property
     def passes_left(self) -> int:
@@ -200,7 +199,7 @@ class GradientReducer:
 
     def arm(self, weight: float, batch: int, on_commit: Callable[[StepOutcome], None], passes: int = 1) -> None:
         """Begin a step: reduce gradients in the next backward passes that do not only accumulate
-        (`set_accumulating`).
+        (`accumulating`).
 
         Args:
             weight: this member's samples or tokens.
@@ -209,7 +208,7 @@ class GradientReducer:
             passes: how many backward passes the step has.
         """
         self._weight, self._batch, self._on_commit = weight, batch, on_commit
-        self._armed, self._running, self._hold = True, False, False
+        self._armed, self._running, self.accumulating = True, False, False
         self._passes, self._pass, self._summed, self._kept = passes, 0, [], []
         self._closed, self.phase = False, GradientPhase.NONE
         self.aborted, self._clears = None, False
@@ -224,21 +223,12 @@ class GradientReducer:
         self._armed = self._running = self._closed = False
         self._scale = None
 
-    @property
-    def accumulating(self) -> bool:
-        """Whether backward only accumulates gradients (DistributedDataParallel's `no_sync`)."""
-        return self._hold
-
-    def set_accumulating(self, on: bool) -> None:
-        """Switch `accumulating` on or off."""
-        self._hold = on
-
     def scale_gradients(self, factor: float | None) -> None:
         """Multiply the gradients of each following backward by `factor` before they are accumulated; with None, the
         accumulated gradients are weighted instead, as usual."""
         if not self._scales:
             self._scales = True
-            self._hooks += [parameter.register_hook(self._scaled) for parameter in self._parameters]
+            self._hooks += [parameter.register_hook(self._scaled) for parameter in self.parameters]
         self._scale = factor
 
     def add_extras(self, extras: ExtraReduction) -> None:
@@ -263,10 +253,6 @@ class GradientReducer:
             raise error
         self.aborted = error
 
-    def measure_noise(self, noise: NoiseScale) -> None:
-        """Compute the norms that `noise` needs, in the steps that it measures."""
-        self._noise = noise
-
     def settle(self) -> None:
         """Wait until the gradients of all steps so far are known to be finite. Call it before the training state is
         saved or sent: a worker that trains alone on a device does not wait in each step.
@@ -282,7 +268,7 @@ class GradientReducer:
         self._flats[self._turn] = None
         self._further_flats.clear()
         self.disarm()
-        for parameter in self._parameters:
+        for parameter in self.parameters:
             parameter.grad = None
 
     # --- inside -----------------------------------------------------------------------------------------------
@@ -290,8 +276,8 @@ class GradientReducer:
     def _lay_out(self) -> list[_Bucket]:
         buckets: list[_Bucket] = []
         open_ones: dict[tuple[torch.dtype, torch.device], _Bucket] = {}
-        for index in reversed(range(len(self._parameters))):
-            parameter = self._parameters[index]
+        for index in reversed(range(len(self.parameters))):
+            parameter = self.parameters[index]
             key = (self._dtype_of_sums(parameter), parameter.device)
             bucket = open_ones.get(key)
             if bucket is None:
@@ -317,13 +303,13 @@ class GradientReducer:
             offset = 0
             for index in bucket.members:
                 home[index] = (number, offset)
-                offset += local(self._parameters[index]).numel()
+                offset += local(self.parameters[index]).numel()
         return home
 
     def _hook(self, index: int) -> Callable[[torch.Tensor], None]:
         def arrived(parameter: torch.Tensor) -> None:
             # (As few calls as can be: this is called for every parameter in every step.)
-            if self._running and not (self._hold or self.adapting or self.aborted):
+            if self._running and not (self.accumulating or self.adapting or self.aborted):
                 if self._alone:
                     return
                 bucket = self._buckets[self._home[index][0]]
@@ -344,7 +330,7 @@ class GradientReducer:
                 if self.phase is GradientPhase.NONE and self._passes == 1:
                     self.first_arrived(parameter)
                 self.phase = GradientPhase.LOCAL
-                if not self._hold:
+                if not self.accumulating:
                     try:
                         self._arrived(index)
                     except (Aborted, LayoutChanged) as error:
@@ -367,7 +353,7 @@ class GradientReducer:
         if self.aborted is None:
             return
         self._running = self._clears = False
-        for index in range(len(self._parameters)):
+        for index in range(len(self.parameters)):
             gradient = self._gradient(index)
             if gradient is not None:
                 gradient.zero_()
@@ -454,7 +440,7 @@ class GradientReducer:
 
     def _check_place(self, index: int) -> None:
         """Raise `ElasticError` if a parameter is not where it was when buckets were laid out."""
-        parameter, (dtype, device) = self._parameters[index], self._made_for[index]
+        parameter, (dtype, device) = self.parameters[index], self._made_for[index]
         if parameter.device != device or parameter.dtype != dtype:
             raise ElasticError(
                 f"{self._names[index]} was {_place_of(dtype, device)} as Session was made, and is "
@@ -475,7 +461,7 @@ class GradientReducer:
 
     def _part(self, flat: torch.Tensor, index: int) -> torch.Tensor:
         """The view of a bucket that holds a parameter's gradient."""
-        mine, (_, offset) = local(self._parameters[index]), self._home[index]
+        mine, (_, offset) = local(self.parameters[index]), self._home[index]
         return flat[offset : offset + mine.numel()].view_as(mine)
 
     def _parts(self, flat: torch.Tensor, bucket: _Bucket) -> list[torch.Tensor]:
@@ -486,7 +472,7 @@ class GradientReducer:
         return [self._part(flat, index) for index in bucket.members]
 
     def _gradient(self, index: int) -> torch.Tensor | None:
-        gradient = self._parameters[index].grad
+        gradient = self.parameters[index].grad
         return None if gradient is None else local(gradient)
 
     def _launch(self) -> None:
@@ -499,7 +485,7 @@ class GradientReducer:
             factor = self._weight / self._batch
         parts, gradients = [], []
         for index, part in zip(bucket.members, self._parts(flat, bucket), strict=True):
-            gradient = self._parameters[index].grad
+            gradient = self.parameters[index].grad
             if gradient is None or factor == 0.0:
                 part.zero_()
             else:
@@ -540,7 +526,7 @@ class GradientReducer:
                 each.apply(each.contribute())
             if self._noise is not None:
                 share = 1.0 if self._mean else 1.0 / max(1.0, self._weight)
-                gradients = [parameter.grad for parameter in self._parameters]
+                gradients = [parameter.grad for parameter in self.parameters]
                 self._noise.measure_alone(self._step(), gradients, share, self._weight, self._batch)
             if last:
                 self._commit(self._committer.commit_alone())
@@ -578,7 +564,7 @@ class GradientReducer:
             return
         given = [*self._kept, *self._summed, *sums]
         outcome = self._committer.finish(self._pending, given, control, self._refuse_bad)
-        self.ns_per_sample = control[CONTROL_LENGTH + len(self._parameters) :].tolist()
+        self.ns_per_sample = control[CONTROL_LENGTH + len(self.parameters) :].tolist()
         self._apply_sums(sums)
         self._commit(outcome)
         self._turn = 1 - self._turn
@@ -588,7 +574,7 @@ class GradientReducer:
         """This member's control vector; further fields say which parameters have gradients, and how fast it was."""
         group = self._committer.world.group
         counts = self._weight > 0 or self._sharded
-        used = [counts and parameter.grad is not None for parameter in self._parameters]
+        used = [counts and parameter.grad is not None for parameter in self.parameters]
         speeds = [0] * group.size
         speeds[group.rank] = self.own_ns_per_sample
         finite = not (self.must_be_finite and counts) or self._finite.host_finite
@@ -596,14 +582,14 @@ class GradientReducer:
 
     def _refuse_sparse(self, members: Iterable[int] | None = None) -> None:
         """Raise if one of these parameters, by default any, has a gradient that cannot be summed."""
-        for index in range(len(self._parameters)) if members is None else members:
-            gradient = self._parameters[index].grad
+        for index in range(len(self.parameters)) if members is None else members:
+            gradient = self.parameters[index].grad
             if gradient is not None and gradient.is_sparse:
                 raise ElasticError(f"{self._names[index]}: sparse gradients cannot be summed: use sparse=False")
 
     def _look_alone(self) -> None:
         """Look at the gradients of this worker, which trains alone."""
-        gradients = [gradient for each in self._parameters if (gradient := each.grad) is not None]
+        gradients = [gradient for each in self.parameters if (gradient := each.grad) is not None]
         if True in [each.is_sparse for each in gradients]:
             self._refuse_sparse()
         if not self.must_be_finite or not (self._weight or self._sharded):
@@ -680,7 +666,7 @@ class GradientReducer:
         for bucket, flat in zip(self._buckets, sums, strict=False):
             parts, gradients = [], []
             for index, part in zip(bucket.members, self._parts(flat, bucket), strict=True):
-                parameter = self._parameters[index]
+                parameter = self.parameters[index]
                 if not used[index]:
                     parameter.grad = None
                     continue

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch import nn
 
 from malletrain.elastic.comm.step_commit import StepCommitter
 from malletrain.elastic.errors import ElasticError
 from malletrain.elastic.gradients.reducer import GradientReducer
 from malletrain.elastic.invariants.agreement import Agreement, Sources
 from malletrain.elastic.invariants.digest import Digests, digest, digest_of_text
-from malletrain.elastic.invariants.optimizer_steps import OptimizerSteps
-from malletrain.elastic.invariants.shared_buffers import shared_buffers
-from malletrain.elastic.invariants.stale_gradients import StaleGradients
+from malletrain.elastic.invariants.optimizer_steps import OptimizerSteps, StaleGradients
 from malletrain.elastic.state.shared_values import SharedValues
 from malletrain.elastic.state.training_state import TrainingState
 
@@ -27,6 +27,8 @@ LAYOUT = "number of tensors"
 #: Steps after which the model is searched for parameters that it did not have. (Optimizers that train one are noticed
 #: at their next step.)
 STEPS_BETWEEN_WALKS = 50
+
+_OWN_BY_RIGHT = (nn.modules.batchnorm._NormBase,)
 
 
 class Invariants:
@@ -168,3 +170,34 @@ class Invariants:
             if isinstance(thing, torch.nn.Module):
                 named += [(f"{name}.{key}", each) for key, each in thing.named_parameters()]
         return digest(named)
+
+
+@dataclass(frozen=True, slots=True)
+class SharedBuffer:
+    """One buffer: its path, the module that holds it, and how it was as the session began."""
+
+    path: str
+    module: nn.Module
+    name: str
+    first: torch.Tensor
+
+    def value(self) -> torch.Tensor:
+        """The buffer as it is; zeros if it has another shape or type by now."""
+        now = self.module._buffers.get(self.name)
+        if now is None or now.shape != self.first.shape or now.dtype != self.first.dtype:
+            return torch.zeros_like(self.first)
+        return now
+
+
+def shared_buffers(model: nn.Module) -> Iterator[SharedBuffer]:
+    """The buffers of a model that all workers must have alike: codebooks, centres, queues, counts.
+
+    Statistics of normalisation layers and of quantisation's observers follow a worker's own samples by right, and
+    buffers that are not saved with the model are caches: these are left out.
+    """
+    for path, module in model.named_modules():
+        if isinstance(module, _OWN_BY_RIGHT) or type(module).__module__.startswith("torch.ao."):
+            continue
+        for name, buffer in module._buffers.items():
+            if buffer is not None and buffer.numel() and name not in module._non_persistent_buffers_set:
+                yield SharedBuffer(f"{path}.{name}".lstrip("."), module, name, buffer)

@@ -16,6 +16,7 @@ from pathlib import Path
 from malletrain.elastic.data.item_folder import committed_items
 from malletrain.elastic.errors import ItemsError
 from malletrain.elastic.launch.restart import MAX_FAILURES, Restarter
+from malletrain.elastic.launch.signal_waits import kill_group, shell_status
 from malletrain.wire import messages
 
 log = logging.getLogger("malletrain.elastic")
@@ -93,7 +94,7 @@ class ItemWorker(Restarter):
 
     def _ended(self, status: int) -> int | None:
         """Handle the end of the script; returns the exit status for this process, or None to go on."""
-        self._kill_rest()
+        kill_group(self._process)
         self._process = None
         total, batches = self._committed()
         if status == 0:
@@ -113,7 +114,7 @@ class ItemWorker(Restarter):
                 )
             )
             self._link.flush(10.0)
-            return status if status > 0 else 128 - status
+            return shell_status(status)
         log.warning("the script ended with status %d: it is started again", status)
         self._again_at = time.monotonic() + AGAIN_S
         return None

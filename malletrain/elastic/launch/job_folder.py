@@ -65,17 +65,17 @@ def compile_cache_environment(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def leave_compiled(environ: Mapping[str, str], *, is_over: bool) -> None:
-    """Remove what was compiled, if the job is over, and folders that are empty. Call it when the script has ended:
-    code that a process has loaded cannot be removed on NFS."""
-    if COMPILED_VARIABLE in environ:
-        path = Path(environ[COMPILED_VARIABLE])
-        if is_over:
-            shutil.rmtree(path, ignore_errors=True)
+    """Remove what was compiled, if the job is over or nobody else finds it, and folders that are empty. Call it when
+    the script has ended: code that a process has loaded cannot be removed on NFS."""
+    if COMPILED_VARIABLE not in environ:
+        return
+    path = Path(environ[COMPILED_VARIABLE])
+    is_own = not path.name.startswith(_COMPILED)
+    if is_over or is_own:
+        shutil.rmtree(path, ignore_errors=True)
+    for folder in [path, *([] if is_own else [path.parent])]:
         with contextlib.suppress(OSError):
-            path.rmdir()
-        if path.name.startswith(_COMPILED):
-            with contextlib.suppress(OSError):
-                path.parent.rmdir()
+            folder.rmdir()
 
 
 def _try_lock(folder: PrivateFolder) -> None:

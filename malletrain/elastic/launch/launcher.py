@@ -26,7 +26,7 @@ from malletrain.elastic.launch.job_folder import compile_cache_environment, leav
 from malletrain.elastic.launch.last_words import last_words
 from malletrain.elastic.launch.nccl_environment import nccl_environment
 from malletrain.elastic.launch.own_check.check_beside import CheckBeside
-from malletrain.elastic.launch.signal_waits import wait_for_child, wait_for_event
+from malletrain.elastic.launch.signal_waits import kill_group, shell_status, wait_for_child, wait_for_event
 from malletrain.wire import messages
 from malletrain.wire.errors import WireError
 from malletrain.wire.munge import MungeUnavailable
@@ -107,9 +107,9 @@ class Launcher:
         self._say_exited(status, last_words(self._environ, began) if 0 < status < 128 else "")
         if status in (TERMINATED_STATUS, -signal.SIGTERM):
             wait_for_event(self._must_end, REQUEUE_TIMEOUT_S)
-        self._end_group()
+        kill_group(self._process)  # what the script left running would hold the node
         leave_compiled(self._environ, is_over=status == 0)
-        return status if status >= 0 else 128 - status
+        return shell_status(status)
 
     def hello(self) -> messages.Welcome:
         """Register this pilot, retrying for `HELLO_TIMEOUT_S` while the daemon does not answer.
@@ -153,12 +153,6 @@ class Launcher:
         if self._process is not None:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self._process.pid, number)
-
-    def _end_group(self) -> None:
-        """Kill what the script left running, so that it does not hold the node."""
-        if self._process is not None:
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.killpg(self._process.pid, signal.SIGKILL)
 
 
 def keep_script(descriptor: int) -> str:

@@ -13,11 +13,13 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
+
+from malletrain.elastic.comm.addresses import free_port
+from malletrain.elastic.launch.signal_waits import shell_status
 
 #: How long the others may take to end, from SIGTERM to SIGKILL, once one of them has failed.
 END_LIMIT_S = 10.0
@@ -104,7 +106,7 @@ def run(count: str, command: Sequence[str], environ: Mapping[str, str]) -> int:
 
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, end)
-    for own in environments(count, environ, _free_port()):
+    for own in environments(count, environ, free_port("127.0.0.1")):
         descriptors = _inherited(environ)
         processes.append(subprocess.Popen(command, env={**environ, **own}, pass_fds=descriptors))
     if ended:  # while they were started
@@ -123,7 +125,7 @@ def run(count: str, command: Sequence[str], environ: Mapping[str, str]) -> int:
                 process.kill()
         time.sleep(POLL_INTERVAL_S)
     status = failed if failed is not None else next((each for each in statuses if each), 0)
-    return status if status >= 0 else 128 - status
+    return shell_status(status)
 
 
 def _inherited(environ: Mapping[str, str]) -> tuple[int, ...]:
@@ -132,12 +134,6 @@ def _inherited(environ: Mapping[str, str]) -> tuple[int, ...]:
 
     number = environ.get(WELCOME_FD, "")
     return (int(number),) if number.isdecimal() else ()
-
-
-def _free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return int(found.getsockname()[1])
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -30,10 +30,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from malletrain.elastic.comm.addresses import join_address, own_host, split_address
+from malletrain.elastic.comm.addresses import free_port, join_address, own_host, split_address
 from malletrain.elastic.launch import REQUEUE_TIMEOUT_S, TERMINATED_STATUS
 from malletrain.elastic.launch.array_resubmit import ArrayResubmitter
-from malletrain.elastic.launch.signal_waits import wait_for_child, wait_for_event
+from malletrain.elastic.launch.signal_waits import kill_group, shell_status, wait_for_child, wait_for_event
 from malletrain.elastic.link.daemon_link import Link
 from malletrain.wire import messages
 from malletrain.wire.daemon_url import first_url
@@ -215,7 +215,7 @@ class Restarter:
 
     def _ended(self, status: int) -> int | None:
         """Handle the end of the script; returns the exit status for this process, or None to go on."""
-        self._kill_rest()
+        kill_group(self._process)
         self._process = None
         if status == 0:
             if self._seat(self._plan) == 0:
@@ -230,7 +230,7 @@ class Restarter:
                 messages.Failed(0, f"the script ended with status {status}, {self._failures} times in a row")
             )
             self._link.flush(10.0)
-            return status if status > 0 else 128 - status
+            return shell_status(status)
         if self._seat(self._plan) == 0:
             self._say_warm()  # another process may have taken the port since the last script listened there
         # Usually because a peer is lost: the remaining members start again together.
@@ -250,7 +250,7 @@ class Restarter:
 
     def _leave(self, reason: str, generation: int) -> int:
         if self._link.given_up and self._process is not None:
-            self._kill_rest()  # what it would save is older than what others have trained since
+            kill_group(self._process)  # what it would save is older than what others have trained since
             wait_for_child(self._process)
             self._process = None
         self._stop()
@@ -270,14 +270,9 @@ class Restarter:
             self._process.wait(self._grace_s)
         except subprocess.TimeoutExpired:
             log.warning("the script did not end within %g s of %s: killed", self._grace_s, self._signal.name)
-        self._kill_rest()
+        kill_group(self._process)
         wait_for_child(self._process)
         self._process = None
-
-    def _kill_rest(self) -> None:
-        if self._process is not None:
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.killpg(self._process.pid, signal.SIGKILL)
 
     def _seat(self, plan: messages.Plan) -> int | None:
         names = [seat.worker for seat in plan.members]
@@ -333,10 +328,3 @@ def seconds_of(environ: Mapping[str, str], name: str, default: float) -> float:
     if not 0 <= value <= 86400:
         raise WireError(f"{name} is {text!r}: give seconds, from 0 to 86400")
     return value
-
-
-def free_port() -> int:
-    """A port that is free now; the script's rank 0 listens there."""
-    with socket.socket() as probe:
-        probe.bind(("", 0))
-        return int(probe.getsockname()[1])

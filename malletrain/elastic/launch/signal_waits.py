@@ -1,4 +1,5 @@
-"""Waits of the main thread during which a signal is handled soon, whichever thread the kernel gives it to.
+"""How the launcher waits for what it has started, and ends it. A signal is handled soon in these waits, whichever
+thread the kernel gives it to.
 
 Python runs handlers in the main thread, between two of its instructions. A system call there is interrupted only by a
 signal that this very thread gets (signal(7)); so no wait here is longer than `SIGNAL_LATENCY_S`. Standard library
@@ -7,8 +8,10 @@ only.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import select
+import signal
 import subprocess
 import threading
 import time
@@ -45,3 +48,15 @@ def wait_for_event(event: threading.Event, seconds: float) -> bool:
         if time.monotonic() >= end:
             return False
     return True
+
+
+def kill_group(process: subprocess.Popen[bytes] | None) -> None:
+    """Kill all that a child has started, if it leads a process group."""
+    if process is not None:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(process.pid, signal.SIGKILL)
+
+
+def shell_status(status: int) -> int:
+    """A `Popen.returncode` as shells have it: 128 and the number of the signal that ended a process."""
+    return status if status >= 0 else 128 - status

@@ -36,7 +36,6 @@ MAX_KEPT_CHECKPOINTS = 2
 #: The file of a checkpoint; the tensor that holds the skeleton, and the text with names and checksums, as JSON.
 STATE_FILE, SKELETON, INDEX = "state.safetensors", "malletrain.skeleton", "malletrain.index"
 
-
 #: Tensors by name, and texts.
 _Content = tuple[dict[str, torch.Tensor], dict[str, str]]
 
@@ -79,7 +78,7 @@ class CheckpointStore:
         self.confirm()
         if self._writer is not None:
             self._writer.join()
-        return self._write(state.position.step, _content(state))
+        return self._write(state.position.step, _content(state, copied=False))
 
     def is_due(self) -> bool:
         """Whether it is time for `save_async`."""
@@ -92,7 +91,7 @@ class CheckpointStore:
         The checkpoint gets its name, and so can be loaded, only after `confirm`.
         """
         self._last = time.monotonic()
-        step, content = state.position.step, _content(state)
+        step, content = state.position.step, _content(state, copied=True)
         self._confirmed = confirmed = threading.Event()
 
         def write() -> None:
@@ -255,21 +254,23 @@ def _remove(folder: PrivateFolder, name: str) -> None:
         folder.remove(name)
 
 
-def _content(state: TrainingState) -> _Content:
-    """The state as tensors by name, and texts; no tensor shares memory with the live state."""
+def _content(state: TrainingState, *, copied: bool) -> _Content:
+    """The state as tensors by name, and texts; with `copied`, no tensor shares memory with the live state."""
     skeleton, live = state.capture()
-    names, tensors = names_of(skeleton), _copies(live)
+    names, tensors = names_of(skeleton), _on_host(live, copied=copied)
     content = dict(zip(names, tensors, strict=True))
     content[SKELETON] = torch.frombuffer(bytearray(skeleton), dtype=torch.uint8)
     sums = [checksum(as_bytes(tensor)) for tensor in tensors]
     return content, {INDEX: json.dumps({"names": names, "sums": sums, "skeleton": _digest_of(skeleton)})}
 
 
-def _copies(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-    """Copies in host memory. It is pinned for what lies on a GPU: 40 times as fast, and torch keeps it for the next
-    checkpoint."""
+def _on_host(tensors: Sequence[torch.Tensor], *, copied: bool) -> list[torch.Tensor]:
+    """Contiguous tensors in host memory, pinned for what lies on a GPU: 40 times as fast, and torch keeps it for
+    the next checkpoint."""
     found = [
         torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=tensor.is_cuda).copy_(tensor, non_blocking=True)
+        if copied or tensor.is_cuda
+        else tensor.contiguous()
         for tensor in tensors
     ]
     if any(tensor.is_cuda for tensor in tensors):

@@ -30,7 +30,7 @@ from malletrain.decide.queue_promise import (
     reserve_curve,
     with_trial_pilot,
 )
-from malletrain.decide.rules import MainPromise, Rules
+from malletrain.decide.rules import Rules
 from malletrain.domain.decision import LeavePilot, RecyclePilot
 from malletrain.domain.event import ActionIntent, Event, MainJobMet, MainJobsArrived
 from malletrain.domain.snapshot import SlurmJob, Snapshot
@@ -210,7 +210,7 @@ class PromiseTracker:
             self.budget = budget.after(
                 plan.main_cycle_s, pilots, rules.promise.cycle_ratio, rules.promise.most_pilots, harmless_s
             )
-        steps, why = next_step(rules.promise, self.kept(now, self._stepped_at), self.steps_back)
+        steps, why = next_step(rules.promise.p95_s, self.kept(now, self._stepped_at), self.steps_back)
         if why:
             self.steps_back, self.stepped_for, self._stepped_at = steps, why, now
 
@@ -221,10 +221,10 @@ class PromiseTracker:
         promise = rules.promise
         if promise is None:
             return rules
-        if promise.holds_nodes:
+        if promise.p95_s is not None:
             times, nodes = self.times(), at_hand(snapshot, rules)
-            least = promised_reserve(promise, self.hour(now), times, nodes, self.steps_back)
-            self.held = held = with_trial_pilot(least, promise, times, nodes, self._lately(now))
+            least = promised_reserve(promise.p95_s, self.hour(now), times, nodes, self.steps_back)
+            self.held = held = with_trial_pilot(least, promise.p95_s, times, nodes, self._lately(now))
             if held.nodes > rules.keep_idle:
                 rules = replace(rules, keep_idle=held.nodes, keep_why=held.reason)
         if self.budget is not None:
@@ -303,11 +303,10 @@ class PromiseTracker:
         jobs = sum(begin <= each.at <= now - SETTLED_S for each in self._arrivals)
         return begin, PromiseKept(max(jobs, len(late)), tuple(late))
 
-    def curve(self, rules: Rules, now: float, bounds_s: Sequence[float]) -> list[tuple[float, float, float]]:
+    def curve(self, now: float, bounds_s: Sequence[float]) -> list[tuple[float, float, float]]:
         """What each bound of the 95th percentile costs, or would (`reserve_curve`), at this hour, by the numbers of
         nodes without a main job that looks have shown; empty until the first look."""
-        promise = rules.promise or MainPromise()
-        return reserve_curve(promise, self.hour(now), self.times(), thinned(self._levels), bounds_s)
+        return reserve_curve(self.hour(now), self.times(), thinned(self._levels), bounds_s)
 
     @property
     def arrivals(self) -> int:

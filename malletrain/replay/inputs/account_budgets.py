@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from malletrain.decide.limits import affordable_nodes
 from malletrain.decide.rules import AccountBudget, Period
 from malletrain.domain.errors import InvalidInput
-from malletrain.loop.trackers.submitted_work import SubmittedWork, submitted_work
+from malletrain.loop.trackers.account_usage import SubmittedWork, submitted_work
 from malletrain.replay.workload import TrainingJob
 from malletrain.sizing.constraints import cap
 from malletrain.sizing.problem import JobDemand, LinearLimit, NodeBudget

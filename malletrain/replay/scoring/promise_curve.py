@@ -11,12 +11,13 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from malletrain.decide.queue_promise import (
+    CHANCE,
     ArrivalDemand,
     MainArrival,
     YieldTimes,
@@ -112,7 +113,7 @@ def promise_curve(
         levels = thinned(_levels(trace, idle, hour), MAX_LEVELS_PER_HOUR)
         seconds = sum(count for _, count in levels)
         nodes = sum(number * count for number, count in levels)
-        for k, (_, held, share) in enumerate(reserve_curve(promise, known, times, levels, bounds)):
+        for k, (_, held, share) in enumerate(reserve_curve(known, times, levels, bounds)):
             reserve[k] += held * seconds
             left[k] += share * nodes
         weight[0] += seconds
@@ -122,8 +123,7 @@ def promise_curve(
         for each, at_hand in _that_fit(came, trace, idle):
             jobs += 1
             for k, bound in enumerate(bounds):
-                one = replace(promise, p95_s=bound)
-                spared = min(each.nodes, at_hand) <= promised_reserve(one, known, times, at_hand).nodes
+                spared = min(each.nodes, at_hand) <= promised_reserve(bound, known, times, at_hand).nodes
                 kept[k] += 1.0 if spared else times.within(bound)
     points = tuple(
         PromisePoint(
@@ -133,7 +133,7 @@ def promise_curve(
         for k, bound in enumerate(bounds)
     )  # fmt: skip
     return PromiseCurve(
-        promise.chance, bisect_left(at, trace.end), len(hours), jobs, reaction.react_s, reaction.cycle_s,
+        CHANCE, bisect_left(at, trace.end), len(hours), jobs, reaction.react_s, reaction.cycle_s,
         reaction.source, points,
     )  # fmt: skip
 

@@ -10,7 +10,7 @@ import pytest
 
 from malletrain.daemon.image.state_codec import NotEncodable, decoded, encoded
 from malletrain.domain.job import JobPhase, Pilot, PilotPhase
-from malletrain.loop.trackers.budget_usage import BudgetUsage
+from malletrain.loop.trackers.account_usage import AccountUsage
 from malletrain.loop.trackers.hole_history import HoleTracker
 
 
@@ -42,8 +42,8 @@ def test_an_array_is_refused() -> None:
 
 
 def test_what_is_held_twice_and_changes_is_one_object_again() -> None:
-    usage = BudgetUsage()
-    first, second, other = decoded(encoded((usage, usage, BudgetUsage())))
+    usage = AccountUsage()
+    first, second, other = decoded(encoded((usage, usage, AccountUsage())))
     assert first is second
     assert first is not other
 

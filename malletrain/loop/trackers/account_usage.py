@@ -1,13 +1,69 @@
-"""What accounts submit: the work of their jobs and how these scale, for budgets that must last for a period."""
+"""What accounts have used and what they submit: for fair shares, and for budgets that must last for a period.
+
+Of fair shares old use fades by half every week, as Slurm's own counts (slurm.conf(5), PriorityDecayHalfLife, default
+7 days). Times are Unix seconds.
+"""
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from malletrain.domain.job import Curve, MalleableJob
 from malletrain.sizing.problem import ArrivingWork
+
+USAGE_HALF_LIFE_S = 7 * 86400.0
+
+DAY_S = 86_400.0  #: Unix time has no leap seconds: every UTC day is so long
+#: The longest period of a budget is a month.
+KEPT_DAYS = 32
+
+
+@dataclass
+class AccountUsage:
+    """Folded from the stays of pilots that are over: node-seconds by account, old ones fading; by account and UTC
+    day; and by job."""
+
+    faded_at: float = 0.0
+    fading: dict[str, float] = field(default_factory=dict)
+    by_day: dict[str, dict[int, float]] = field(default_factory=dict)
+    by_job: dict[int, float] = field(default_factory=dict)
+
+    def add(self, account: str, job: int, begin: float, end: float) -> None:
+        """A pilot of the job has held its node from `begin` to `end`."""
+        if end > self.faded_at:
+            keep = 0.5 ** ((end - self.faded_at) / USAGE_HALF_LIFE_S) if self.faded_at else 1.0
+            self.fading = {name: keep * used for name, used in self.fading.items()}
+            self.faded_at = end
+        seconds = end - begin
+        if seconds <= 0:
+            return
+        self.fading[account] = self.fading.get(account, 0.0) + seconds
+        self.by_job[job] = self.by_job.get(job, 0.0) + seconds
+        days = self.by_day.setdefault(account, {})
+        last = int(end // DAY_S)
+        for day in range(max(int(begin // DAY_S), last - KEPT_DAYS), last + 1):
+            days[day] = days.get(day, 0.0) + min(end, (day + 1) * DAY_S) - max(begin, day * DAY_S)
+        for day in [day for day in days if day < last - KEPT_DAYS]:
+            del days[day]
+
+    def lately(self, running: Mapping[str, float]) -> Mapping[str, float]:
+        """With what runs now: node-seconds by account, old ones fading."""
+        found = dict(self.fading)
+        for account, seconds in running.items():
+            found[account] = found.get(account, 0.0) + seconds
+        return found
+
+    def of_account(self, account: str, since: float) -> float:
+        """Node-seconds of the account since `since`, the beginning of a UTC day."""
+        first = int(since // DAY_S)
+        return sum(used for day, used in self.by_day.get(account, {}).items() if day >= first)
+
+    def forget(self, job: int) -> None:
+        """The job is not asked for again."""
+        self.by_job.pop(job, None)
+
 
 #: How far back submissions count, and how many jobs of an account at most.
 KEPT_S = 28 * 86400.0
