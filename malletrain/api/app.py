@@ -51,18 +51,6 @@ LOGIN_BODY_BYTES = {"/v1/session": 16 * 1024, "/v1/workers/hello": 64 * 1024}
 
 METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
-#: Of every answer: a browser runs and shows nothing but the daemon's own files, in no other site's frame.
-SAFE_HEADERS: Mapping[str, str] = {
-    "content-security-policy": (
-        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
-        "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
-    ),
-    "x-content-type-options": "nosniff",
-    "x-frame-options": "DENY",
-    "referrer-policy": "no-referrer",
-    "cross-origin-resource-policy": "same-origin",
-}
-
 
 class Pages(Protocol):
     """The web page beside the API (`malletrain.web`): all of its paths begin with `prefix`."""
@@ -169,7 +157,6 @@ def create_app(
         connections=connections,
     )
     app.add_middleware(AccessLog)
-    app.add_middleware(SafeHeaders)
     return app
 
 
@@ -225,22 +212,6 @@ async def _on_unknown(_request: Request, error: Exception) -> Response:
 
 def _line(words: str) -> str:
     return " ".join(words.split())[:1000]
-
-
-class SafeHeaders:
-    """Adds `SAFE_HEADERS` to every answer, refusals included."""
-
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
-        self._added = [(name.encode(), value.encode()) for name, value in SAFE_HEADERS.items()]
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        async def safe(message: Message) -> None:
-            if message["type"] == "http.response.start":
-                message = {**message, "headers": [*message.get("headers", ()), *self._added]}
-            await send(message)
-
-        await self._app(scope, receive, safe if scope["type"] == "http" else send)
 
 
 class AccessLog:

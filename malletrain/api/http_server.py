@@ -6,6 +6,7 @@ import asyncio
 import socket
 import threading
 import time
+from collections.abc import Mapping
 from types import TracebackType
 from typing import Any, Self
 
@@ -23,17 +24,14 @@ HEAD_SECONDS = 15.0
 #: Seconds that requests in progress (long polls) are given at the end.
 GOODBYE_SECONDS = 2
 
-
 #: Seconds that an idle connection is kept: of a caller that has shown a token, and of any other.
 KEEP_ALIVE_SECONDS, STRANGERS_KEEP_ALIVE_SECONDS = 75, 5
-
 
 #: Connections that wait in the kernel to be accepted.
 WAITING_CONNECTIONS = 2048
 
 #: Connections accepted before the loop serves others again. asyncio takes its backlog for both numbers.
 ACCEPTS_AT_ONCE = 8
-
 
 #: Bytes of an answer that the kernel keeps for a caller who takes none; it would take 4 MB.
 SEND_BUFFER_BYTES = 256 * 1024
@@ -46,6 +44,19 @@ CHUNK_FRAME_BYTES = 16
 
 #: Requests that a connection may have sent before the first of them is answered.
 MAX_PIPELINED = 8
+
+
+#: Of every answer: a browser runs and shows nothing but the daemon's own files, in no other site's frame.
+SAFE_HEADERS: Mapping[str, str] = {
+    "content-security-policy": (
+        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
+        "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    ),
+    "x-content-type-options": "nosniff",
+    "x-frame-options": "DENY",
+    "referrer-policy": "no-referrer",
+    "cross-origin-resource-policy": "same-origin",
+}
 
 
 class _BadRequest(Exception):
@@ -232,6 +243,7 @@ def serve(app: ASGIApp, host: str, port: int, connections: ConnectionTable) -> H
         proxy_headers=False,
         log_config=None,
         server_header=False,
+        headers=list(SAFE_HEADERS.items()),
         timeout_keep_alive=KEEP_ALIVE_SECONDS,
         timeout_graceful_shutdown=GOODBYE_SECONDS,
         backlog=ACCEPTS_AT_ONCE,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
@@ -118,31 +119,17 @@ class JobBody(Body):
 
     def job(self) -> NewJob:
         """The request as the daemon takes it."""
-        return NewJob(
-            name=self.name,
-            min_nodes=self.min_nodes,
-            max_nodes=self.max_nodes,
-            sizes=tuple(sorted(set(self.sizes))),
-            weight=self.weight,
-            elastic=self.elastic,
-            account=self.account,
-            partition=self.partition,
-            curve=None if self.curve is None else tuple((int(n), rate) for n, rate in self.curve),
-            total_samples=self.total_samples,
-            profile=self.profile,
-            key=self.key,
-            batch_min=self.batch_min,
-            batch_max=self.batch_max,
-            deadline=self.deadline,
-            budget_node_hours=self.budget_node_hours,
-            after=tuple((kind, int(job)) for kind, _, job in (each.partition(":") for each in self.after)),
-            output=tuple(self.output),
-            mail=tuple(dict.fromkeys(self.mail)),
-            mail_user=self.mail_user,
-            class_min=tuple((word, int(n)) for word, _, n in (each.rpartition(":") for each in self.class_min)),
-            trusted=self.trusted,
-            check=None if self.check is None else (self.check.digest, self.check.verdict, self.check.text),
-        )
+        as_sent = {each.name: getattr(self, each.name) for each in fields(NewJob)}
+        made = {
+            "sizes": tuple(sorted(set(self.sizes))),
+            "curve": None if self.curve is None else tuple((int(n), rate) for n, rate in self.curve),
+            "after": tuple((kind, int(job)) for kind, _, job in (each.partition(":") for each in self.after)),
+            "output": tuple(self.output),
+            "mail": tuple(dict.fromkeys(self.mail)),
+            "class_min": tuple((word, int(n)) for word, _, n in (each.rpartition(":") for each in self.class_min)),
+            "check": None if self.check is None else (self.check.digest, self.check.verdict, self.check.text),
+        }
+        return NewJob(**as_sent | made)
 
 
 class ArrayBody(Body):

@@ -49,7 +49,7 @@ def submit(argv: Sequence[str], environ: Mapping[str, str], cwd: str) -> str:
         MalletrainError, WireError: nothing was started, and nothing is left behind.
     """
     line = directives.from_command_line(argv)
-    given = {name: option.value for name, option in line.options.given.items()}
+    given = {name: option.value for name, option in line.options.texts.items()}
     if "help" in given:
         return usage()
     if "version" in given:
@@ -111,7 +111,7 @@ def _read(line: directives.CommandLine, daemon: DaemonClient, environ: Mapping[s
 
 def _site(options: directives.BatchOptions, environ: Mapping[str, str]) -> Address:
     """Where the daemon is and what pilots are called: --url and --config before the usual places."""
-    file, url = options.given.get("config"), options.given.get("url")
+    file, url = options.texts.get("config"), options.texts.get("url")
     if file is not None:
         found = address.read(Path(file.value))
     elif url is not None:

@@ -23,14 +23,13 @@ from malletrain.domain.job import ResizeCosts
 from malletrain.replay.assumed_placement import AssumedPlacement
 from malletrain.replay.main_queue import MainSchedule
 from malletrain.replay.parallel.processes import Progress
-from malletrain.replay.traces.how import HOW
 
 if TYPE_CHECKING:
     from malletrain.cli.replays.replayed_site import ReplayedSite
     from malletrain.decide.rules import Rules
     from malletrain.replay.cluster_trace import Window
     from malletrain.replay.options import Options
-    from malletrain.replay.report.side_by_side import ReportFigures
+    from malletrain.replay.report.facts import ReportFigures
     from malletrain.replay.scenario import Answer, Scenario
     from malletrain.replay.scoring.figures import Watts
     from malletrain.replay.sizer import PolicyChoice
@@ -47,6 +46,30 @@ MIN_SAMPLE_DAYS = 4
 
 #: Bytes read of a site's configuration.
 MAX_CONFIG_BYTES = 1 << 20
+
+#: The commands that a site runs to get a log.
+HOW = """\
+# 1. The jobs of the last 30 days, one line each. Run it as someone who may see everybody's jobs.
+#    Unix times, so that no change of clocks shortens a job; the fields are all that replay reads; no names of people.
+SLURM_TIME_FORMAT=%s sacct --allusers --allocations --duplicates --parsable2 \\
+    --starttime=now-30days --endtime=now \\
+    --format=JobID,JobIDRaw,State,Submit,Start,End,ElapsedRaw,AllocNodes,TimelimitRaw,Priority,Partition,NodeList \\
+    | gzip > jobs.sacct.gz
+
+# 2. When nodes were down or drained, so that they are not taken for idle.
+SLURM_TIME_FORMAT=%s sacctmgr --parsable2 show event start=now-30days \\
+    format=NodeName,TimeStart,TimeEnd,State,Reason | gzip > nodes.events.gz
+
+# 3. The nodes that there are: a job log names only those that ran a job.
+sinfo --Node --noheader --format='%N|%P|%G' > nodes.sinfo
+
+# 4. How Slurm is set, for the delay of main jobs and the pilots' margins.
+scontrol show config > slurm.txt; sdiag >> slurm.txt
+
+# 5. What would those idle nodes have trained, with the daemon as shipped?
+malletrain replay jobs.sacct.gz --outages nodes.events.gz --machine nodes.sinfo --scheduler slurm.txt \\
+    --report replay-report
+"""
 
 EPILOG = """\b
 Examples:
@@ -166,8 +189,8 @@ def replay(trace: Path | None, how: bool, **given: Any) -> None:
         raise click.UsageError("TRACE is missing; --how prints the command that makes one")
     _require_sense(given)
     # Imported here so that --help and --how need not wait for numpy.
+    from malletrain.replay.report.facts import read_figures
     from malletrain.replay.report.parquet_tables import require_pyarrow
-    from malletrain.replay.report.side_by_side import read_figures
     from malletrain.replay.report.summary import summary
     from malletrain.replay.scenario import Watcher, answer
 
@@ -290,13 +313,15 @@ def _options(given: Given, jobs: list[TrainingJob], site: ReplayedSite, rules: R
 
     options = Options()
     if rules is not None:
-        options = dataclasses.replace(Options.of_daemon(rules, site.config.loop.tick_s), daemon=site.name)
-    own = {
-        "tick_s": given["tick"], "keep_idle": given["keep_idle"], "pilot_limit_s": given["pilot_limit"],
-        "most_jobs": given["at_once"], "max_pilots": given["max_pilots"], "max_nodes": given["pilot_nodes"],
+        options = Options.of_daemon(rules, site.config.loop.tick_s, site.name)
+    own_rules = {
+        "keep_idle": given["keep_idle"], "max_pilot_s": given["pilot_limit"], "max_pilots": given["max_pilots"],
+        "max_nodes": given["pilot_nodes"],
     }  # fmt: skip
+    own = {"tick_s": given["tick"], "most_jobs": given["at_once"]}
     return dataclasses.replace(
-        options, engine=EngineKind(given["engine"]),
+        options.with_rules(**{name: value for name, value in own_rules.items() if value is not None}),
+        engine=EngineKind(given["engine"]),
         budgets=tuple(parse_budget(each, jobs) for each in given["budgets"]),
         classes=tuple(map(parse_node_class, given["node_classes"])),
         **{name: value for name, value in own.items() if value is not None},
@@ -365,7 +390,7 @@ def _measured(journal: Path | None) -> ResizeCosts:
         return ResizeCosts()
     if not journal.is_file():
         raise InvalidInput("replay.costs_from", f"{journal} is not a file; it is the daemon's store.path")
-    from malletrain.replay.scoring.measured_costs import measured_costs
+    from malletrain.replay.scoring.realism import measured_costs
     from malletrain.store.event_reader import read_events
 
     found = measured_costs(read_events(journal), ResizeCosts())

@@ -237,7 +237,7 @@ class SizingSection(Section):
 
     @field_validator("budgets")
     @classmethod
-    def _told_apart(cls, value: list[BudgetSection]) -> list[BudgetSection]:
+    def _names_differ(cls, value: list[BudgetSection]) -> list[BudgetSection]:
         names = [each.name for each in value]
         if len(set(names)) < len(names):
             raise ValueError("two budgets have the same name")

@@ -148,7 +148,7 @@ class Observing:
             idle_node_hours=round(seen.idle_node_s / 3600, 1),
             harvestable_node_hours=round(seen.harvested_node_s / 3600, 1),
             main_jobs=seen.main_started,
-            main_jobs_in_the_way=seen.main_jobs_met,
+            main_jobs_in_the_way=seen.main_jobs_affected,
         )
 
     def serve_forever(self) -> None:

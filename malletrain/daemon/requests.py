@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import fields
 
 from malletrain.api.ports import Conflict, Identity, NewJob, NotFound, Role, Unavailable
 from malletrain.api.visibility import Visibility
@@ -50,6 +51,10 @@ MAX_UNATTACHED_JOBS = 32
 EXPLAINED_EVENTS = 5000
 
 DAY_S = 86_400.0
+
+#: What a job has as its owner asked for it; the rest is made of it.
+_MADE = frozenset({"account", "elastic", "profile", "after", "mail", "mail_user"})
+_AS_ASKED = tuple({each.name for each in fields(NewJob)} & {each.name for each in fields(MalleableJob)} - _MADE)
 
 
 class LoopRequests:
@@ -113,31 +118,19 @@ class LoopRequests:
             self._check_unattached(identity)
             number = self._next_id()
             wanted = MalleableJob(
+                **{name: getattr(job, name) for name in _AS_ASKED},
                 id=number,
-                name=job.name,
                 user=identity.user,
                 uid=identity.uid,
                 account=account,
-                min_nodes=job.min_nodes,
-                max_nodes=job.max_nodes,
                 submitted_at=self._clock.now(),
-                sizes=job.sizes,
-                weight=job.weight,
                 elastic=Elastic(job.elastic),
                 given_curve=Curve(job.curve) if job.curve else None,
-                total_samples=job.total_samples,
                 profile=Profile(job.profile) if job.profile else None,
-                key=job.key,
-                batch_min=job.batch_min,
-                batch_max=job.batch_max,
-                deadline=job.deadline,
                 budget_node_s=None if job.budget_node_hours is None else 3600.0 * job.budget_node_hours,
                 after=tuple((DependencyKind(kind), other) for kind, other in job.after),
-                output=job.output,
                 mail=tuple(map(MailType, job.mail)),
                 mail_user=mail_user,
-                class_min=job.class_min,
-                trusted=job.trusted,
             )
             if why := self._loop.refusal(wanted):
                 raise Conflict(why)

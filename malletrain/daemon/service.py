@@ -142,7 +142,7 @@ class Service:
         self._runs = RunHealth(self.metrics.run_failed, self.metrics.slurm_answers)
         self._commands = commands = Commands(
             config.slurm.environment(os.environ),
-            heard=self._heard_of_command,
+            on_command=self._count_command,
         )
         self._apart: ActuatorClient | None = None
         found = site_facts.read(commands) if facts is None else facts()
@@ -490,7 +490,7 @@ class Service:
 
     # -- what the parts ask of each other ----------------------------------------------------------------------
 
-    def _heard_of_command(self, command: str, seconds: float, well: bool) -> None:
+    def _count_command(self, command: str, seconds: float, well: bool) -> None:
         self.metrics.slurm_command(command, seconds, ok=well)
 
     def _persist(self) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from operator import is_
@@ -304,31 +304,38 @@ def _doubt(known: JobKnowledge, size: int) -> float:
     return known.fit.noise / math.sqrt(windows) if known.fit and windows else 0.0
 
 
-def loss_of_one(throughput: Callable[[int], float], size: int, least: int) -> float:
-    """What a job of `size` nodes trains less with one of them; all of it where that is below its `least`."""
-    return throughput(size) - (throughput(size - 1) if size > least else 0.0)
+def leaving_costs(throughput: Callable[[int], float], size: int, least: int) -> list[float]:
+    """What a job of `size` nodes trains less with each that goes, in that order: the last nodes of a job are cheaper
+    than its first, and one cut below its `least` loses all that it has."""
+    return [throughput(k) - (throughput(k - 1) if k > least else 0.0) for k in range(size, 0, -1)]
+
+
+def with_whole_tasks(costs: Sequence[float], tasks: Sequence[Hashable]) -> list[float]:
+    """Of each pilot the cost of all pilots of its task, which leave together."""
+    whole: dict[Hashable, float] = {}
+    for cost, task in zip(costs, tasks, strict=True):
+        whole[task] = whole.get(task, 0.0) + cost
+    return [whole[task] for task in tasks]
 
 
 def harvested(view: JobView) -> tuple[HarvestedNode, ...]:
     """The nodes of the job's staying pilots, each with the speed-up that it loses without it.
 
-    The last nodes of a job are cheaper than its first: the n-th pilot to go costs O(k-n+1) - O(k-n) over O(1),
-    times the job's weight, and a job cut below its minimum loses all that it has.
+    The n-th pilot to go costs O(k-n+1) - O(k-n) over O(1), times the job's weight (`leaving_costs`).
     """
     curve = (view.curve or Curve.linear(view.job.max_nodes)).over_one()
     # The pilots that end soonest are the first to go.
     pilots = sorted(view.staying, key=lambda p: (p.started_at is not None, p.ends_at or 0.0, p.node, p.id))
-    lost = (loss_of_one(curve.throughput, size, view.job.min_nodes) for size in range(len(pilots), 0, -1))
+    lost = leaving_costs(curve.throughput, len(pilots), view.job.min_nodes)
     found = [
         HarvestedNode(p.node, p.id, view.job.id, view.job.weight * cost) for p, cost in zip(pilots, lost, strict=True)
     ]
     if view.co_allocated:
         # A node of a task that holds several is given up with all of them.
-        costs = {each.pilot: each.cost for each in found}
-        for at, each in enumerate(found):
-            whole = view.co_allocated.get(task_of(each.pilot), ())
-            if whole:
-                cost = sum(costs.get(pilot.id, 0.0) for pilot in whole)
+        tasks = [task_of(each.pilot) for each in found]
+        costs = with_whole_tasks([each.cost for each in found], tasks)
+        for at, (each, task, cost) in enumerate(zip(found, tasks, costs, strict=True)):
+            if whole := view.co_allocated.get(task, ()):
                 found[at] = replace(each, cost=cost, co_allocated=frozenset(pilot.node for pilot in whole))
     return tuple(found)
 

@@ -166,8 +166,23 @@ def pilot_limit_s(hole: Hole, now: float, rules: Rules) -> float:
     """The time limit of a pilot that starts now in `hole`: whole minutes, since Slurm's limits are, and ended
     `margin_s` before the hole is. 0 where not even a minute fits, or the hole is shorter than `min_hole_s`.
     """
-    left = hole.until - now
-    if left < rules.min_hole_s:
+    return limit_s(hole.until - now, rules.min_hole_s, rules.margin_s, rules.max_pilot_s)
+
+
+def limit_s(left_s: float, min_hole_s: float, margin_s: float, max_pilot_s: float) -> float:
+    """As `pilot_limit_s`, of a hole that ends in `left_s` seconds; the rest as in `Rules`."""
+    if left_s < shortest_hole_s(min_hole_s, margin_s):
         return 0.0
-    whole_minutes = int(min(left - rules.margin_s, rules.max_pilot_s) // 60)
-    return 60.0 * max(0, whole_minutes)
+    return 60.0 * max(0, int(min(left_s - margin_s, max_pilot_s) // 60))
+
+
+def shortest_hole_s(min_hole_s: float, margin_s: float) -> float:
+    """No pilot starts in a hole that ends sooner: its limit would be less than a minute."""
+    return max(min_hole_s, margin_s + 60.0)
+
+
+def cut_end(ends_at: float, until: float, now: float, margin_s: float) -> float | None:
+    """To when a pilot's limit is cut whose hole ends at `until` by now; None: not at all. Slurm keeps whole minutes:
+    a cut of less than one changes nothing."""
+    latest = until - margin_s
+    return latest if ends_at > latest + 60.0 and latest > now + 60.0 else None

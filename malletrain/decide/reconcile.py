@@ -15,7 +15,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple, TypeGuard
 
-from malletrain.decide.holes import Holes, pilot_limit_s
+from malletrain.decide.holes import Holes, cut_end, pilot_limit_s
 from malletrain.decide.multi_node_pilots import co_allocated, task_groups
 from malletrain.decide.placement import Placement
 from malletrain.decide.rules import Rules
@@ -273,12 +273,15 @@ def start_and_leave(
 
 
 def _most_starts(snapshot: Snapshot, rules: Rules) -> float:
-    """How many pilots may start at this look: a fifth of the usual while slurmctld's cycles are slow."""
-    if not rules.max_starts:
-        return float("inf")
     cycle_s = snapshot.plan.main_cycle_s
-    slow = cycle_s is not None and cycle_s > SLOW_MAIN_CYCLE_S
-    return max(1, rules.max_starts // 5) if slow else rules.max_starts
+    return starts_at_once(rules.max_starts, slow=cycle_s is not None and cycle_s > SLOW_MAIN_CYCLE_S)
+
+
+def starts_at_once(max_starts: int, *, slow: bool = False) -> float:
+    """How many pilots may start at one look: a fifth of the usual while slurmctld's cycles are `slow`."""
+    if not max_starts:
+        return float("inf")
+    return max(1, max_starts // 5) if slow else max_starts
 
 
 def limit_cuts(views: Mapping[int, JobView], holes: Holes, now: float, rules: Rules) -> list[CutLimit]:
@@ -298,9 +301,8 @@ def limit_cuts(views: Mapping[int, JobView], holes: Holes, now: float, rules: Ru
             for other in co_allocated(pilot.id, view) if view.co_allocated else ():
                 if other.node in holes.names and holes.end(other.node)[0] < until:
                     until, why = holes.end(other.node)
-            latest = until - rules.margin_s
-            # Slurm keeps whole minutes: a cut of less than one changes nothing.
-            if pilot.ends_at > latest + 60.0 and latest > now + 60.0:
+            latest = cut_end(pilot.ends_at, until, now, rules.margin_s)
+            if latest is not None:
                 actions.append(CutLimit(view.job.id, pilot.id, pilot.node, latest, why))
     return actions
 

@@ -27,6 +27,14 @@ class Reserve:
     leave: Mapping[str, str]
 
 
+def split_reserve(keep_idle: int, free: int, coming: int) -> tuple[int, int, int]:
+    """How many of `keep_idle` nodes are free ones (the worst), how many are `coming` free, and how many pilots are to
+    leave because these do not do."""
+    of_free = min(keep_idle, free)
+    of_coming = min(keep_idle - of_free, coming)
+    return of_free, of_coming, keep_idle - of_free - of_coming
+
+
 def plan_reserve(
     free: Sequence[Hole],
     harvested: Sequence[HarvestedNode],
@@ -62,12 +70,13 @@ def plan_reserve(
         return snapshot.leaves.get(name) in beside, worth.get(name)
 
     kept |= dict.fromkeys(_first_on_few_leaves(singles, missing, alike, kept, snapshot.leaves, room), why)
-    if missing > len(singles):
+    lacking = split_reserve(missing, len(singles), 0)[2]
+    if lacking:
         cheapest = sorted(
             (node for node in harvested if node.pilot not in leave),
             key=lambda node: (_weight(snapshot, node.node), node.cost, node.node),
         )
-        names, lacking = [node.node for node in cheapest], missing - len(singles)
+        names = [node.node for node in cheapest]
 
         def weight(name: str) -> int:
             return _weight(snapshot, name)

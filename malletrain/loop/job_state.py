@@ -56,9 +56,8 @@ from malletrain.domain.job import (
 from malletrain.domain.pilot_life import after, given_up, without_worker
 from malletrain.domain.snapshot import SlurmState
 from malletrain.learn.curve import CurveFit
-from malletrain.learn.given_curve import refutation
 from malletrain.learn.prior_jobs import Evidence
-from malletrain.learn.samples import MAX_NOISE_SCALE, forget_earlier_phase, invalid_reason, keep_sample
+from malletrain.learn.samples import MAX_NOISE_SCALE, forget_earlier_phase, invalid_reason, keep_sample, refutation
 
 #: Samples kept for each job's curve: windows of seconds, so this is hours of training.
 SAMPLES_KEPT = 512

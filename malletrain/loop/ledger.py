@@ -29,8 +29,8 @@ from malletrain.learn.advisor import JobKnowledge
 from malletrain.learn.batch_choice import batch_curves
 from malletrain.learn.class_curves import fits_by_class
 from malletrain.learn.curve import fit_curve, shared_evidence
-from malletrain.learn.given_curve import plausible
 from malletrain.learn.prior_jobs import MAX_PRIOR_JOBS, Evidence, PriorJobs, application
+from malletrain.learn.samples import plausible
 from malletrain.loop.breaker import HarmSignals
 from malletrain.loop.job_notices import JobNotice, notices_due
 from malletrain.loop.job_state import JobState, fold

@@ -97,6 +97,9 @@ class MemoryCluster:
         self.down = ""
         self.tasks: dict[str, _Task] = {}
         self._next_array = 1000
+        # Rows of a snapshot are those of the last one where nothing has changed: there are thousands.
+        self._rows: dict[str, tuple[tuple[object, ...], SlurmJob]] = {}
+        self._allocated: dict[str, tuple[Node, Node]] = {}
 
     # -- the world's side --------------------------------------------------------------------------------------
 
@@ -139,7 +142,7 @@ class MemoryCluster:
         jobs = self.main + self.plain + pilots
         busy = {name for job in jobs if job.holds_nodes for name in job.nodes}
         nodes = tuple(
-            replace(node, state=NodeState.ALLOCATED) if name in busy and node.state is NodeState.IDLE else node
+            self._as_allocated(node) if name in busy and node.state is NodeState.IDLE else node
             for name, node in sorted(self.nodes.items())
         )
         return Snapshot(self.clock.now(), nodes, jobs, self.reservations)
@@ -234,7 +237,20 @@ class MemoryCluster:
             if task.start is not None and self.clock.now() >= task.start + task.limit_s:
                 self.end_pilot(pilot, PilotEnd(SlurmState.TIMEOUT))
 
+    def _as_allocated(self, node: Node) -> Node:
+        before = self._allocated.get(node.name)
+        if before is None or before[0] is not node:
+            before = self._allocated[node.name] = node, replace(node, state=NodeState.ALLOCATED)
+        return before[1]
+
     def _row(self, pilot: str, task: _Task) -> SlurmJob:
+        made_of = task.owner, task.state, task.held, task.nodes, task.start, task.limit_s, task.submitted
+        before = self._rows.get(pilot)
+        if before is None or before[0] != made_of:
+            before = self._rows[pilot] = made_of, self._new_row(pilot, task)
+        return before[1]
+
+    def _new_row(self, pilot: str, task: _Task) -> SlurmJob:
         array, index = (int(part) for part in pilot.split("_"))
         return SlurmJob(
             id=pilot,

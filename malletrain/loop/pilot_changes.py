@@ -41,8 +41,11 @@ def observe(
         for pilot_id, pilot in sorted(view.pilots.items()):
             if snapshot.taken_at <= pilot.since <= now:
                 continue  # (one that changed after `now` did so before the clock was set back)
+            row = rows.get(pilot_id)
+            if pilot.phase is PilotPhase.HELD and row is not None and row.is_held and row.partition == partition:
+                continue  # as nearly all are
             if pilot.phase is PilotPhase.ENDED:
-                seen = _back(pilot, rows.get(pilot_id), partition)
+                seen = _back(pilot, row, partition)
             else:
                 seen = _seen(pilot, rows.get(pilot.task), end_once, now, partition)
             if seen is not None:

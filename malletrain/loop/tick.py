@@ -60,7 +60,7 @@ from malletrain.domain.event import (
 )
 from malletrain.domain.job import JobPhase, JobView, MalleableJob, PilotPhase
 from malletrain.domain.snapshot import FREE_STATES, NodeState, Snapshot
-from malletrain.learn.given_curve import plausible
+from malletrain.learn.samples import plausible
 from malletrain.loop.job_dependencies import settle
 from malletrain.loop.ledger import Ledger
 from malletrain.loop.pilot_changes import observe

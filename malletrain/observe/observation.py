@@ -64,7 +64,7 @@ class Observation:
     blind: int = 0
 
     @property
-    def main_jobs_met(self) -> int:
+    def main_jobs_affected(self) -> int:
         """Main jobs that would have met a pilot, in time or not."""
         return self.jobs_asked + self.jobs_unseen
 
@@ -84,7 +84,7 @@ class Observation:
         for name in ("hole_s", "leads_s"):
             values = cast(list[float], plain.pop(name))
             plain[name] = cast(JsonValue, spread(values))
-        return plain | {"main_jobs_met": self.main_jobs_met, "worst_wait_s": self.worst_wait_s}
+        return plain | {"main_jobs_met": self.main_jobs_affected, "worst_wait_s": self.worst_wait_s}
 
 
 def spread(values: list[float]) -> dict[str, float]:

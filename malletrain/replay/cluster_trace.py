@@ -14,8 +14,7 @@ from numpy.typing import NDArray
 from malletrain.domain.errors import InvalidInput
 from malletrain.replay.assumed_placement import AssumedPlacement, Placed, place_jobs
 from malletrain.replay.changes import Changes, Holdings, Outages, from_events, from_holdings, windowed
-from malletrain.replay.main_queue import MainSchedule, simulate
-from malletrain.replay.plans import PlanChanges
+from malletrain.replay.main_queue import MainSchedule, PlanChanges, simulate
 from malletrain.replay.traces import Account, JobRecords, NodeChanges, Trace
 from malletrain.replay.traces.trace import BUSY, DOWN, IDLE
 

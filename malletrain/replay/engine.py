@@ -22,18 +22,17 @@ from time import perf_counter
 import numpy as np
 from numpy.typing import NDArray
 
-from malletrain.decide.demand import loss_of_one
+from malletrain.decide.holes import cut_end, limit_s, shortest_hole_s
 from malletrain.decide.multi_node_pilots import LEAST_STAY_S, make_room, pilot_width
+from malletrain.decide.reconcile import starts_at_once
+from malletrain.decide.reserve import split_reserve
 from malletrain.replay.cluster_trace import ClusterTrace
 from malletrain.replay.inputs.node_classes import ClassesOfNodes, ClassIdeal, ClassRates
+from malletrain.replay.main_queue import PlanBook
 from malletrain.replay.options import NodeOrder, Options
-from malletrain.replay.oracle import Lives
-from malletrain.replay.pilots.hole_records import HoleRecords, has_cohorts
+from malletrain.replay.pilots.looks import HoleRecords, Turns, cheapest_pilots, has_cohorts
 from malletrain.replay.pilots.multi_node_tasks import Cohorts, MultiNodeTasks
-from malletrain.replay.pilots.reserve_refill import cheapest_pilots
-from malletrain.replay.pilots.turns import Turns
-from malletrain.replay.plans import PlanBook
-from malletrain.replay.preference import Preference
+from malletrain.replay.preference import Lives, Preference
 from malletrain.replay.result import Cause, Log, Result, Totals
 from malletrain.replay.scoring.ideal import Ideal
 from malletrain.replay.sizer import PolicySizer, SizeBounds, Sizer, demand, rate_of_one, speedups, trained_curve
@@ -58,6 +57,7 @@ class Engine:
         before `count_from` (Unix seconds) is replayed and not counted; `holes`: what was seen of holes before the
         trace, else nothing."""
         self.trace, self.jobs, self.sizer, self.options, self.progress = trace, jobs, sizer, options, progress
+        self.rules = options.rules
         nodes, n = len(trace.nodes), len(jobs)
         most = [min(each.job.max_nodes, nodes) for each in jobs]
         trained = [sizer.trained(each) if isinstance(sizer, PolicySizer) else each.curve for each in jobs]
@@ -86,6 +86,8 @@ class Engine:
         self.owner = np.full(nodes, -1, np.int64)
         self.warm = np.zeros(nodes, bool)
         self.started = np.zeros(nodes)
+        #: When the time limits of pilots run out.
+        self.ends_at = np.full(nodes, math.inf)
         self.idle_since = np.zeros(nodes)
         self.n_idle = 0
         # jobs
@@ -116,8 +118,9 @@ class Engine:
         self._due = False
         self._resized: set[int] = set()
         #: The daemon's rules bind: nodes that change hands are seen free at the next tick.
-        self._ruled = options.rules is not None and options.tick_s > 0
+        self._ruled = bool(options.daemon) and options.tick_s > 0
         self._freed = np.full(nodes, -math.inf)
+        self._shortest_s = shortest_hole_s(options.rules.min_hole_s, options.rules.margin_s)
         #: When sizes are looked at again for nodes that change hands, for turns, and for pilots that may make room.
         self._again_at = self._turn_at = self._room_at = math.inf
         self._startable: Ints | None = None
@@ -134,7 +137,7 @@ class Engine:
             self._holes = holes or HoleRecords(nodes)
         self._turns = Turns(
             np.array([each.job.submitted_at for each in jobs]), np.array([each.job.min_nodes for each in jobs]),
-            options.max_wait_s, options.turn_s,
+            options.rules.max_wait_s, options.rules.turn_s,
         )  # fmt: skip
         self._nodes = Preference(self, options.order, Lives(trace) if options.order is NodeOrder.LIFE else None)
         self.now = trace.start
@@ -257,8 +260,8 @@ class Engine:
         live, totals = self._live, self.totals
         totals.idle += self.n_idle * dt
         totals.beyond_cap += self._beyond_cap * dt
-        if self.options.keep_idle:
-            totals.reserve += min(self.options.keep_idle, self.n_idle - self.n_held) * dt
+        if self.rules.keep_idle:
+            totals.reserve += min(self.rules.keep_idle, self.n_idle - self.n_held) * dt
         self._count_unheld(dt)
         if len(live):
             world, held = self.world[live], self.held[live]
@@ -285,7 +288,7 @@ class Engine:
         if unheld <= 0:
             return
         new_holes = between_pilots = 0
-        if unheld > self.options.keep_idle + self._beyond_cap + self._soon:  # the others hold back what these leave
+        if unheld > self.rules.keep_idle + self._beyond_cap + self._soon:  # the others hold back what these leave
             bare = ((self.state == IDLE) & (self.owner < 0)).nonzero()[0]
             new = self.idle_since[bare] > self._looked_at
             freed = self._freed[bare]
@@ -294,7 +297,7 @@ class Engine:
             new_holes, between_pilots = int(np.count_nonzero(new)), int(np.count_nonzero(left & ~new))
         put_off = unheld if math.isfinite(self._again_at) else 0
         self.totals.unheld.add(
-            dt, unheld, reserve=self.options.keep_idle, cap=self._beyond_cap, wanted_soon=self._soon,
+            dt, unheld, reserve=self.rules.keep_idle, cap=self._beyond_cap, wanted_soon=self._soon,
             new_holes=new_holes, between_pilots=between_pilots, starts_put_off=put_off,
         )  # fmt: skip
 
@@ -385,30 +388,42 @@ class Engine:
                 self._due = True
 
     def _plan(self) -> None:
-        """The queue's plan as it now is: pilots are limited by it."""
+        """The queue's plan as it now is: pilots' limits are cut to it."""
         changed = self._plans.tell(self.now)
-        self._limit(changed[self.owner[changed] >= 0])
+        held = changed[self.owner[changed] >= 0]
+        for node in held.tolist() if self._ruled else ():
+            wanted_at, ends_at = float(self._plans.wanted_at[node]), float(self.ends_at[node])
+            self.ends_at[node] = cut_end(ends_at, wanted_at, self.now, self.rules.margin_s) or ends_at
+        self._limit(held)
         self._due = self._due or len(changed) > 0
 
     def _limit_of(self, node: int) -> float:
         """When the pilot on a node has to leave: under the daemon's rules at a tick, before its limit."""
-        plan = float(self._plans.wanted_at[node]) - self.options.margin_s
-        until = min(float(self.started[node]) + self.options.pilot_limit_s, plan)
+        plan = float(self._plans.wanted_at[node]) - self.rules.margin_s
+        until = min(float(self.ends_at[node]), plan)
         if not self._ruled or until == math.inf:
             return until
-        return max(self._tick_after(until - self.options.leave_lead_s), self._tick_after(self.started[node] + 1e-3))
+        return max(self._tick_after(until - self.rules.leave_lead_s), self._tick_after(self.started[node] + 1e-3))
 
     def _limit(self, nodes: Ints) -> None:
         """The pilots on these nodes leave at their limits."""
-        known: dict[tuple[float, float], float] = {}
-        started, wanted = self.started[nodes].tolist(), self._plans.wanted_at[nodes].tolist()
-        for node, *since_until in zip(nodes.tolist(), started, wanted, strict=True):
-            key = since_until[0], since_until[1]
-            until = known.get(key)
+        known: dict[tuple[float, ...], float] = {}
+        columns = self.started, self.ends_at, self._plans.wanted_at
+        for node, *key in zip(nodes.tolist(), *(column[nodes].tolist() for column in columns), strict=True):
+            until = known.get(tuple(key))
             if until is None:
-                until = known[key] = max(self._limit_of(node), self.now)
+                until = known[tuple(key)] = max(self._limit_of(node), self.now)
             if until < math.inf:
                 heapq.heappush(self._limits, (until, node, key[0]))
+
+    def _end_at(self, nodes: Ints) -> None:
+        """Pilots that start now on these nodes get their limits: under the daemon's rules those of their holes."""
+        longest = self.rules.max_pilot_s
+        self.ends_at[nodes] = self.now + longest
+        if self._ruled and longest < math.inf:
+            wanted, of = np.unique(self._plans.wanted_at[nodes], return_inverse=True)
+            rules = self.rules.min_hole_s, self.rules.margin_s, longest
+            self.ends_at[nodes] = self.now + np.array([limit_s(at - self.now, *rules) for at in wanted.tolist()])[of]
 
     def _change(self, step: int) -> None:
         """The trace's changes of this moment."""
@@ -472,7 +487,7 @@ class Engine:
         self.log.pilots.add(nodes, begun, self.now, self.owner[nodes], cause)
         if cause is not Cause.WINDOW:
             self.totals.lost_activation += float((self.now - begun[~self.warm[nodes]]).sum())
-        if self.options.max_nodes > 1:
+        if self.rules.max_nodes > 1:
             self._tasks.end(nodes, self.owner[nodes])
         self.owner[nodes] = -1
         self.warm[nodes] = False
@@ -492,9 +507,9 @@ class Engine:
         if self.classes is not None:
             self._decide_by_class(self.classes)
             return
-        usable = max(0, self.n_idle - self._soon - self.options.keep_idle)
+        usable = max(0, self.n_idle - self._soon - self.rules.keep_idle)
         refilled = self._ruled and self._refill_reserve()
-        if self.options.max_nodes > 1:
+        if self.rules.max_nodes > 1:
             self._widen(usable)
             self._make_room()
         nodes = self._within_cap(usable)
@@ -525,47 +540,38 @@ class Engine:
         elif len(growing):
             self._begin(self._free(), live[growing], change[growing])
         if refilled or (self._tasks.several and (change.any() or len(growing))):
-            self._again_at = (
-                self.now + self.options.tick_s
-            )  # what is held has changed, and with it how wide pilots are
+            # What is held has changed, and with it how wide pilots are.
+            self._again_at = self.now + self.options.tick_s
 
     def _refill_reserve(self) -> bool:
         """Pilots leave where too few nodes stay idle: then none starts at this look. Whether any left."""
-        missing = self.options.keep_idle - (self.n_idle - self._soon - self.n_held)
-        if missing <= 0 or not self.n_held:
+        missing = split_reserve(self.rules.keep_idle, self.n_idle - self._soon - self.n_held, 0)[2]
+        if not missing or not self.n_held:
             return False
         held = np.flatnonzero(self.owner >= 0)
-        ends = np.minimum(
-            self.started[held] + self.options.pilot_limit_s, self._plans.wanted_at[held] - self.options.margin_s
-        )
         tasks = self._tasks.of[held] if self._tasks.several else None
-        going = cheapest_pilots(held, self.owner[held], ends, tasks, self._loss, missing)
+        going = cheapest_pilots(held, self.owner[held], self.ends_at[held], tasks, self.jobs, missing)
         going = np.sort(np.concatenate([going, self._tasks.co_allocated(going)]))
         for j in np.unique(self.owner[going]).tolist():
             self._release(going[self.owner[going] == j], j, Cause.SHRINK, stall=True)
         return True
 
-    def _loss(self, j: int, size: int) -> float:
-        """What job j on `size` nodes loses with one of them, in weighted speed-ups."""
-        each = self.jobs[j]
-        return each.job.weight * loss_of_one(each.curve.throughput, size, each.job.min_nodes) / float(self.unit[j])
-
     def _widen(self, nodes: int) -> None:
         """How wide pilots that start now are, where `nodes` nodes can be held."""
         width = pilot_width(
-            self.n_held, max(0, nodes - self.n_held), len(self._tasks), max_pilots=self.options.max_pilots,
-            max_starts=self.options.max_starts, max_nodes=min(self.options.max_nodes, max(self._most)),
+            self.n_held, max(0, nodes - self.n_held), len(self._tasks), max_pilots=self.rules.max_pilots,
+            max_starts=self.rules.max_starts, max_nodes=min(self.rules.max_nodes, max(self._most)),
         )  # fmt: skip
         self._tasks.widen(width, self.n_held)
 
     def _pilots(self) -> int:
         """How many there are."""
-        return len(self._tasks) if self.options.max_nodes > 1 else self.n_held
+        return len(self._tasks) if self.rules.max_nodes > 1 else self.n_held
 
     def _make_room(self) -> None:
         """The narrowest pilots leave where the cap keeps wider ones from starting."""
         held = np.flatnonzero(self.owner >= 0)
-        room = max(0, self.options.max_pilots - self._pilots())
+        room = max(0, self.rules.max_pilots - self._pilots())
         free = self._less_reserve(self._free())
         free = free[self._freed[free] < self.now]
         if len(free) <= room or self._tasks.width == 1:
@@ -587,9 +593,9 @@ class Engine:
     def _within_cap(self, nodes: int) -> int:
         """How many of `nodes` nodes there can be pilots on, and which free ones may be started on at this look."""
         self._startable = None
-        if nodes <= self.options.max_pilots and not self._tasks.several:
+        if nodes <= self.rules.max_pilots and not self._tasks.several:
             return nodes
-        room = max(0, self.options.max_pilots - self._pilots())
+        room = max(0, self.rules.max_pilots - self._pilots())
         free = self._less_reserve(self._free())
         seen = self._freed[free] < self.now if self._ruled else np.ones(len(free), np.bool_)
         changing_hands = max(0, len(free) - int(np.count_nonzero(seen)))
@@ -600,13 +606,10 @@ class Engine:
     def _less_reserve(self, free: Ints) -> Ints:
         """Of free nodes, best first, those that need not stay idle: the reserve is of nodes that are seen free, the
         worst first, before nodes that pilots leave at this moment."""
-        seen = np.flatnonzero(self._freed[free] < self.now)[::-1]
-        missing = self.options.keep_idle - len(seen)
-        kept = seen[: self.options.keep_idle]
-        if missing > 0:
-            leaving = np.flatnonzero(self._freed[free] >= self.now)[::-1]
-            kept = np.concatenate([kept, leaving[:missing]])
-        rest = np.delete(free, kept)
+        is_seen = self._freed[free] < self.now
+        seen, leaving = np.flatnonzero(is_seen)[::-1], np.flatnonzero(~is_seen)[::-1]
+        of_free, of_coming, _ = split_reserve(self.rules.keep_idle, len(seen), len(leaving))
+        rest = np.delete(free, np.concatenate([seen[:of_free], leaving[:of_coming]]))
         if self.options.order is NodeOrder.NAME and self._tasks.width > 1:
             rest = rest[np.argsort(self._cohorts()[rest], kind="stable")]
         return rest
@@ -643,8 +646,7 @@ class Engine:
         pool = None
         if self._tasks.several:
             pool = Cohorts(free, began[free].tolist())
-        left = self.options.max_pilots - self._pilots()
-        left = min(left, self.options.max_starts or left)
+        left = int(min(self.rules.max_pilots - self._pilots(), starts_at_once(self.rules.max_starts)))
         begin = 0
         taken: list[Ints] = []
         for j, wanted in zip(jobs.tolist(), more.tolist(), strict=True):
@@ -690,9 +692,9 @@ class Engine:
         live, kinds = self._live, len(classes.names)
         usable = self.state == IDLE
         if self.trace.plans is not None:
-            usable &= (self.owner >= 0) | (self._plans.wanted_at >= self.now + self.options.min_hole_s)
+            usable &= (self.owner >= 0) | (self._plans.wanted_at >= self.now + self._shortest_s)
         supply = np.bincount(classes.of_node[usable], minlength=kinds)
-        for _ in range(min(self.options.keep_idle, int(supply.sum()))):
+        for _ in range(min(self.rules.keep_idle, int(supply.sum()))):
             supply[int(np.argmax(supply))] -= 1
         held = np.array(
             [np.bincount(classes.of_node[self.owner == j], minlength=kinds) for j in live.tolist()], dtype=np.int64
@@ -736,7 +738,7 @@ class Engine:
             return self._in_order[1]
         free = ((self.state == IDLE) & (self.owner < 0)).nonzero()[0]
         if self.trace.plans is not None:
-            free = free[self._plans.wanted_at[free] >= self.now + self.options.min_hole_s]
+            free = free[self._plans.wanted_at[free] >= self.now + self._shortest_s]
         free = self._nodes.best_first(free)
         self._in_order = self.now, free
         return free
@@ -746,7 +748,7 @@ class Engine:
         if self.trace.plans is None:
             return 0
         free = (self.state == IDLE) & (self.owner < 0)
-        return int(np.count_nonzero(free & (self._plans.wanted_at < self.now + self.options.min_hole_s)))
+        return int(np.count_nonzero(free & (self._plans.wanted_at < self.now + self._shortest_s)))
 
     def _begin(self, free: Ints, jobs: Ints, more: Ints) -> None:
         """Each of `jobs` takes so many more of the free nodes, in turn."""
@@ -756,7 +758,8 @@ class Engine:
         self.owner[nodes], self._in_order = np.repeat(jobs, more), None
         self.warm[nodes] = False
         self.started[nodes] = self.now
-        if self.options.max_nodes > 1:
+        self._end_at(nodes)
+        if self.rules.max_nodes > 1:
             self._tasks.begin(nodes, self.owner[nodes], self._alike())
         self.held[jobs] += more
         self.n_held += len(nodes)
@@ -771,5 +774,5 @@ class Engine:
             else:
                 self._join(j, nodes[begin:end])
             begin = end
-        if self.trace.plans is not None or self.options.pilot_limit_s < math.inf:
+        if self.trace.plans is not None or self.rules.max_pilot_s < math.inf:
             self._limit(nodes)

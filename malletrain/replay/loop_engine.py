@@ -37,7 +37,7 @@ from malletrain.domain.snapshot import Node, NodeState, SlurmJob, SlurmState
 from malletrain.loop.memory import ManualClock, MemoryCluster, MemoryJournal, MemoryWorkers
 from malletrain.loop.tick import Loop
 from malletrain.replay.cluster_trace import ClusterTrace
-from malletrain.replay.options import NodeOrder, Options
+from malletrain.replay.options import UNLIMITED, NodeOrder, Options
 from malletrain.replay.scoring.figures import Score
 from malletrain.replay.scoring.journal_score import score_journal
 from malletrain.replay.sizer import ONE_NODE, PolicyChoice
@@ -58,10 +58,7 @@ FIRST_TASK = 100
 
 def replay_rules(horizon_s: float = 300.0, keep_idle: int = 0) -> Rules:
     """The daemon's rules without limits on pilots and on waits, as the fast engine has none."""
-    return Rules(
-        horizon_s=horizon_s, keep_idle=keep_idle, max_pilots=10**9, max_pilot_s=NO_LIMIT_S, max_top_up=0,
-        max_failures=10**9, max_wait_s=0.0,
-    )  # fmt: skip
+    return replace(UNLIMITED, horizon_s=horizon_s, keep_idle=keep_idle, max_pilot_s=NO_LIMIT_S)
 
 
 def score_by_loop(trace: ClusterTrace, jobs: Sequence[TrainingJob], choice: PolicyChoice, options: Options) -> Score:
@@ -78,7 +75,7 @@ def score_by_loop(trace: ClusterTrace, jobs: Sequence[TrainingJob], choice: Poli
         raise InvalidInput(
             "replay.at_once", 'the daemon serves every job that was submitted: use replay.engine = "fast"'
         )
-    if math.isfinite(options.pilot_limit_s) and not options.tick_s:
+    if math.isfinite(options.rules.max_pilot_s) and not options.tick_s:
         raise InvalidInput("replay.pilot_limit", "pilots leave before their limit at a tick: give replay.tick")
     if options.budgets or Need.BATCHES in registered(choice.policy).needs:
         raise InvalidInput("replay.engine", 'budgets and free batches need replay.engine = "fast"')
@@ -91,13 +88,8 @@ def score_by_loop(trace: ClusterTrace, jobs: Sequence[TrainingJob], choice: Poli
 def rules_of(options: Options) -> Rules:
     """The daemon's rules as `options` have them: those of the daemon that is replayed, with what they set besides,
     and without what no replay has: users and accounts, promises that are learnt, faults of live jobs."""
-    if options.rules is None:
-        limit = min(options.pilot_limit_s, NO_LIMIT_S)
-        return replace(replay_rules(keep_idle=options.keep_idle), max_pilot_s=limit)
     return replace(
-        options.rules, keep_idle=options.keep_idle, max_pilot_s=min(options.pilot_limit_s, NO_LIMIT_S),
-        max_pilots=options.max_pilots, max_starts=options.max_starts, max_nodes=options.max_nodes,
-        max_wait_s=options.max_wait_s, include_nodes=frozenset(),
+        options.rules, max_pilot_s=min(options.rules.max_pilot_s, NO_LIMIT_S), include_nodes=frozenset(),
         exclude_nodes=frozenset(), keep_leaves=0, max_failures=10**9, join_s=0.0, idle_s=0.0, promise=None,
         user_share=1.0, limits=(), budgets=(), account_weights={}, account_shares={},
     )  # fmt: skip
@@ -112,7 +104,6 @@ class _Training:
     world: list[str] = field(default_factory=list)
     activating: dict[str, float] = field(default_factory=dict)
     stalled: float = -math.inf
-    window_from: float = 0.0
     window_s: float = 0.0
     window_samples: float = 0.0
     done: float = 0.0
@@ -319,7 +310,7 @@ def _submit(
     """A researcher's `mtbatch`: far more held tasks than nodes, as preemption consumes them."""
     tasks = 899 if each.job.max_nodes < 200 else 4 * each.job.max_nodes
     if loop.rules.max_top_up:  # the daemon asks for more in time
-        tasks = min(tasks, 4 * each.job.max_nodes)
+        tasks = min(tasks, 2 * each.job.max_nodes)
     array = cluster.submit_array(each.job.user, tasks + FIRST_TASK)
     for task in range(FIRST_TASK):
         del cluster.tasks[f"{array}_{task}"]

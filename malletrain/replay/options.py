@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import math
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from typing import Any
 
 from malletrain.decide.rules import AccountBudget, Rules
 from malletrain.replay.inputs.node_classes import NodeClass
+
+#: Rules that limit neither pilots nor waits, and keep nothing idle.
+UNLIMITED = Rules(max_pilots=10**9, max_pilot_s=math.inf, max_top_up=0, max_failures=10**9, max_wait_s=0.0)
 
 
 class NodeOrder(StrEnum):
@@ -20,7 +24,6 @@ class NodeOrder(StrEnum):
     """
 
     NAME = "name"  #: by name; gives up those that started first: what the daemon does
-    AGE = "age"  #: the longest idle first, gives up the newest: idle nodes live the longer the older they are
     GROUP = "group"  #: by name, and rearranges: neighbours are taken together, and then stall one job, not several
     LIFE = "life"  #: the one that stays idle longest first, and rearranges: clairvoyant, a bound on placement
 
@@ -40,49 +43,33 @@ class Options:
 
     tick_s: 0: every event is decided at once, else at the next multiple, as a daemon that polls.
     most_jobs: training jobs that are there at once; others wait in order.
-    pilot_limit_s: longest time limit of a pilot, at whose end it leaves and its node is free again.
     engine: the loop serves policies by their names and nodes by name alone; `replay` refuses anything else.
     pending_stalls: sizing takes into account how long each job stands still anyway, so that a second change costs
         only what it adds.
     budgets: node-seconds of accounts for each day, week or month; fast engine only.
     classes: of nodes, where jobs are to be sized by class; fast engine only.
-    margin_s, min_hole_s: where the queue's plan is known, a pilot ends so long before its node is wanted, and a node
-        that is wanted sooner than this is left alone (`malletrain.decide.rules.Rules`).
-    rules: those of the daemon that is replayed (`Options.of_daemon`), which people call `daemon`; None: the ideal
-        machine, which nothing limits.
-    max_pilots, max_starts, max_nodes, leave_lead_s, max_wait_s, turn_s: as in `Rules`. max_starts 0: any number.
+    rules: the daemon's, of which those on pilots, the reserve, and turns of jobs bind.
+    daemon: what people call the daemon that is replayed; empty: the ideal machine, which looks at no clock.
     """
 
     tick_s: float = 0.0
-    keep_idle: int = 0
     most_jobs: int = sys.maxsize
-    pilot_limit_s: float = math.inf
     engine: EngineKind = EngineKind.FAST
     order: NodeOrder = NodeOrder.NAME
     pending_stalls: bool = False
-    margin_s: float = 30.0
-    min_hole_s: float = 90.0
     budgets: tuple[AccountBudget, ...] = ()
     classes: tuple[NodeClass, ...] = ()
-    rules: Rules | None = None
+    rules: Rules = field(default_factory=lambda: UNLIMITED)
     daemon: str = ""
-    max_pilots: int = sys.maxsize
-    max_starts: int = 0
-    max_nodes: int = 1
-    leave_lead_s: float = 0.0
-    max_wait_s: float = 0.0
-    turn_s: float = 600.0
 
     @staticmethod
-    def of_daemon(rules: Rules, tick_s: float) -> Options:
+    def of_daemon(rules: Rules, tick_s: float, name: str = "the daemon") -> Options:
         """As a daemon with these rules that looks every `tick_s`."""
-        return Options(
-            tick_s=tick_s, keep_idle=rules.keep_idle, pilot_limit_s=rules.max_pilot_s, rules=rules,
-            margin_s=rules.margin_s,
-            min_hole_s=rules.min_hole_s, max_pilots=rules.max_pilots, max_starts=rules.max_starts,
-            max_nodes=rules.max_nodes, leave_lead_s=rules.leave_lead_s, max_wait_s=rules.max_wait_s,
-            turn_s=rules.turn_s,
-        )  # fmt: skip
+        return Options(tick_s=tick_s, rules=rules, daemon=name)
+
+    def with_rules(self, **changed: Any) -> Options:
+        """The same with some rules changed."""
+        return replace(self, rules=replace(self.rules, **changed))
 
     @property
     def ideal_machine(self) -> Options:

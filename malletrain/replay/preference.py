@@ -7,18 +7,16 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from malletrain.replay.cluster_trace import ClusterTrace
 from malletrain.replay.options import NodeOrder
-from malletrain.replay.oracle import Lives
 
 Ints = NDArray[np.int64]
 
 
 class Nodes(Protocol):
-    """What is looked at: by node, when it fell idle, when its pilot started, and whether that one trains."""
+    """What is looked at: by node, when its pilot started."""
 
-    idle_since: NDArray[np.float64]
     started: NDArray[np.float64]
-    warm: NDArray[np.bool_]
     now: float
 
 
@@ -32,8 +30,6 @@ class Preference:
         """Nodes in the order in which jobs want them."""
         if self._lives is not None:
             return nodes[np.lexsort((nodes, -self._lives.ends(nodes, self._of.now)))]
-        if self._order is NodeOrder.AGE:
-            return nodes[np.lexsort((nodes, self._of.idle_since[nodes]))]
         return np.sort(nodes)
 
     def longest_first(self, mine: Ints) -> Ints:
@@ -46,7 +42,19 @@ class Preference:
             return self.best_first(mine)[::-1][:count]
         if self._order is NodeOrder.GROUP:
             return mine[::-1][:count]
-        if self._order is NodeOrder.NAME:
-            return mine[np.lexsort((-mine, self._of.started[mine]))[:count]]
-        # Nodes that do not train yet cost nothing to give up.
-        return mine[np.lexsort((-mine, -self._of.idle_since[mine], self._of.warm[mine]))[:count]]
+        return mine[np.lexsort((-mine, self._of.started[mine]))[:count]]
+
+
+class Lives:
+    """What only the log shows: when each idle node is next taken."""
+
+    def __init__(self, trace: ClusterTrace) -> None:
+        holes = trace.intervals()
+        self._start, self._span, self._end = trace.start, trace.seconds + 1.0, holes.end
+        self._key = holes.node * self._span + (holes.begin - trace.start)
+
+    def ends(self, nodes: Ints, now: float) -> NDArray[np.float64]:
+        """When the holes end in which the nodes are now."""
+        at = np.searchsorted(self._key, nodes * self._span + (now - self._start), side="right") - 1
+        ends: NDArray[np.float64] = self._end[at]
+        return ends

@@ -20,8 +20,7 @@ from malletrain.replay.parallel.processes import Piece, Progress, run_here, run_
 from malletrain.replay.result import Result, joined, with_more
 from malletrain.replay.sampling.days import OUTAGE_SPANS, RUN_IN_S, Sample, drawn_of_outages
 from malletrain.replay.sampling.estimated import KnownOfDays, SampledReplay, estimated, found_in, known_of
-from malletrain.replay.scoring.fairness import finish_time_fairness
-from malletrain.replay.scoring.figures import Score, Watts, score
+from malletrain.replay.scoring.figures import Score, Watts, finish_time_fairness, score
 from malletrain.replay.scoring.main_delay import Reaction
 from malletrain.replay.scoring.promise_curve import PromiseCurve
 from malletrain.replay.scoring.realism import RealismFactor
@@ -269,7 +268,7 @@ def _require_plain(choices: Sequence[PolicyChoice], options: Options) -> None:
     """Refuse what a replay by class of nodes does not do."""
     if not options.classes:
         return
-    if options.rules is not None:
+    if options.daemon:
         raise InvalidInput("replay.node_class", "sizes by class on the ideal machine alone: give replay.ideal too")
     if options.engine is EngineKind.LOOP or options.budgets or options.order is not NodeOrder.NAME:
         raise InvalidInput("replay.node_class", "is for the fast engine, without replay.budget")
@@ -293,7 +292,7 @@ def _pieces(wholes: Sequence[_Whole], jobs: Sequence[TrainingJob], options: Opti
 
 def _bound(choice: PolicyChoice, options: Options) -> Options:
     """How a policy is replayed: what binds it."""
-    if choice.unlimited and options.rules is not None:
+    if choice.unlimited and options.daemon:
         options = options.ideal_machine
     if choice.clairvoyant:
         options = replace(options, order=NodeOrder.LIFE, pending_stalls=True)

@@ -25,7 +25,7 @@ from malletrain.replay.scoring.realism import Calibration
 from malletrain.replay.sensitivity import Setting, sensitivity
 from malletrain.replay.sizer import PolicyChoice
 from malletrain.replay.traces import JobRecords, NodeChanges, Trace, read_trace
-from malletrain.replay.traces.outages import read_outages
+from malletrain.replay.traces.events import read_outages
 from malletrain.replay.warnings import doubts
 from malletrain.replay.workload import TrainingJob
 

@@ -102,11 +102,11 @@ def _with_costs(answer: Replay, first: PolicyChoice, changed: Mapping[str, float
 
 def _caps(answer: Replay, first: PolicyChoice) -> _Plan:
     """Saturation over pilots: where the training hardly grows with the cap, a larger one is not worth its starts."""
-    cap = answer.options.max_pilots
-    if answer.options.rules is None or first.unlimited:
+    cap = answer.options.rules.max_pilots
+    if not answer.options.daemon or first.unlimited:
         return
     for pilots in sorted({cap, *(max(1, round(part * cap)) for part in CAPS)}):
-        options = replace(answer.options, max_pilots=pilots)
+        options = answer.options.with_rules(max_pilots=pilots)
         run = None if pilots == cap else _with_options(answer, first, options)
         yield "most pilots at a time", f"{pilots:,}", run
 

@@ -60,25 +60,26 @@ def limits_that_bind(
 
     `jobs`: those replayed; a pilot is of one job, and so no wider than the widest of them takes.
     """
-    if options.rules is None:
+    if not options.daemon:
         return ()
     found = [score for score in scores.values() if score.idle_node_seconds > 0]
     warnings: list[str] = []
     capped = max(((s.beyond_cap_node_seconds or 0.0) / s.idle_node_seconds for s in found), default=0.0)
     if capped >= MIN_SHARE_LOST:
-        widest = min([options.max_nodes, max((each.job.max_nodes for each in jobs), default=options.max_nodes)])
+        most = options.rules.max_nodes
+        widest = min(most, max((each.job.max_nodes for each in jobs), default=most))
         width = f"{widest} nodes" if widest > 1 else "one node"
         wider = "Wider pilots (pilot.max_nodes) hold"
-        if widest < options.max_nodes:
+        if widest < most:
             wider = f"A pilot is of one job, and no job here takes more than {width}: jobs that take more hold"
         warnings.append(
-            f"The daemon's cap binds: pool.max_pilots = {options.max_pilots:,} pilots of at most {width} leave "
+            f"The daemon's cap binds: pool.max_pilots = {options.rules.max_pilots:,} pilots of at most {width} leave "
             f"{capped:.0%} of the idle node-hours unused. {wider} more with as many "
             "jobs for slurmctld; a higher cap costs it time in every cycle while jobs are blocked (see sdiag)."
         )
     kept = max(((s.reserve_node_seconds or 0.0) / s.idle_node_seconds for s in found), default=0.0)
     if kept >= MIN_SHARE_LOST:
         warnings.append(
-            f"The reserve is {kept:.0%} of the idle node-hours: pool.keep_idle = {options.keep_idle:,} nodes."
+            f"The reserve is {kept:.0%} of the idle node-hours: pool.keep_idle = {options.rules.keep_idle:,} nodes."
         )
     return tuple(warnings)

@@ -26,8 +26,8 @@ from malletrain.replay.curves import (
     curve_named,
 )
 from malletrain.replay.traces.source import Lines, opened
-from malletrain.replay.traces.times import TimeParser
 from malletrain.replay.traces.trace import Tally
+from malletrain.replay.traces.words import TimeParser
 from malletrain.sizing.problem import OnClasses
 
 MAX_JOBS = 100_000

@@ -7,7 +7,7 @@ act too. A daemon with the rights of a coordinator of the harvest account, or of
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 
@@ -18,6 +18,7 @@ from malletrain.domain.snapshot import EndedJobs, Node, SlurmState, Snapshot
 from malletrain.slurm import pilots
 from malletrain.slurm.command import MAX_ERROR_CHARS, Commands, is_unreachable
 from malletrain.slurm.formats import squeue, text
+from malletrain.slurm.formats.hostlist import runs
 from malletrain.slurm.formats.states import job_state
 from malletrain.slurm.pilots import EndKind, EndState
 from malletrain.slurm.queries import EndedMainJobs, Queries, is_gone
@@ -110,8 +111,7 @@ class SlurmCluster:
             ClusterUnavailable: Slurm did not answer.
         """
         rows = self._queries.array(array_id)
-        seen = pilots.inspect(array_id, rows, self._harvest, job.uid)
-        return ArrayReport(array_id, seen.tasks if seen.sound else (), seen.faults, seen.gone)
+        return pilots.inspect(array_id, rows, self._harvest, job.uid)
 
     def end_of(self, pilot: str) -> PilotEnd:
         """What became of a pilot that the queue no longer shows.
@@ -251,9 +251,8 @@ class SlurmCluster:
         22.05, KillWait 5 s, a payload deaf to SIGTERM: its node is free after 7.4 s by requeuehold alone, after 0.1 s
         with its step killed before.) An error is of no consequence: what is left KillWait ends.
         """
-        for begin in range(0, len(tasks), MAX_TASKS_PER_COMMAND):
-            steps = [f"{task}.0" for task in tasks[begin : begin + MAX_TASKS_PER_COMMAND]]
-            self._commands.run(["scancel", "--signal=KILL", *steps])
+        for batch in _batches(tasks):
+            self._commands.run(["scancel", "--signal=KILL", *(f"{task}.0" for task in batch)])
 
     def _requeue(
         self, running: Sequence[str], rows: Mapping[str, squeue.TaskRecord], late: Collection[str]
@@ -295,7 +294,7 @@ class SlurmCluster:
         if not tasks:
             return Outcome(True, "gone already")
         answer = self._commands.run(
-            ["scancel", *(f"{array}_[{_ranges(found)}]" for array, found in sorted(tasks.items()))]
+            ["scancel", *(f"{array}_[{','.join(runs(set(found)))}]" for array, found in sorted(tasks.items()))]
         )
         if not answer.ok and not all(is_gone(part) for part in answer.error.split(";")):
             return Outcome(False, f"scancel: {answer.error}")
@@ -311,8 +310,7 @@ class SlurmCluster:
         rows = self._queries.jobs_of_harvest()
         outcomes = {stray.job: self._why_not_ended(stray, rows.get(stray.job)) for stray in strays}
         wanted = [rows[job].id for job, outcome in outcomes.items() if outcome is None]
-        for begin in range(0, len(wanted), MAX_TASKS_PER_COMMAND):
-            batch = wanted[begin : begin + MAX_TASKS_PER_COMMAND]
+        for batch in _batches(wanted):
             self._kill_whole([rows[job] for job in batch if pilots.end_state(rows[job]).kind is EndKind.ACTIVE])
             answer = self._commands.run(["scancel", *batch])
             if answer.ok or all(is_gone(part) for part in answer.error.split(";")):
@@ -380,8 +378,7 @@ class SlurmCluster:
         scontrol names the task before each error when it is given several; an error without a name is everybody's.
         """
         failed: dict[str, str] = {}
-        for begin in range(0, len(tasks), MAX_TASKS_PER_COMMAND):
-            batch = list(tasks[begin : begin + MAX_TASKS_PER_COMMAND])
+        for batch in _batches(tasks):
             names = ",".join(batch)
             which = [f"JobId={names}", *fields] if fields else [names]
             answer = self._commands.run([*command, *which])
@@ -438,12 +435,7 @@ def _refusal(detail: str) -> Outcome:
     return Outcome(False, detail, refused=not is_gone(detail) and not is_unreachable(detail))
 
 
-def _ranges(tasks: list[int]) -> str:
-    """`0-3,7`: the array expression of these tasks."""
-    parts: list[list[int]] = []
-    for task in sorted(set(tasks)):
-        if parts and task == parts[-1][1] + 1:
-            parts[-1][1] = task
-        else:
-            parts.append([task, task])
-    return ",".join(str(low) if low == high else f"{low}-{high}" for low, high in parts)
+def _batches(tasks: Sequence[str]) -> Iterator[Sequence[str]]:
+    """All of them, as many at a time as one command names."""
+    for begin in range(0, len(tasks), MAX_TASKS_PER_COMMAND):
+        yield tasks[begin : begin + MAX_TASKS_PER_COMMAND]

@@ -11,11 +11,12 @@ import selectors
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from malletrain.domain.errors import ClusterUnavailable
+from malletrain.domain.errors import ClusterUnavailable, InvalidInput
 
 #: An answer larger than this is not what was asked for (100,000 nodes of scontrol take 100 MB).
 MAX_OUTPUT_BYTES = 256 * 1024 * 1024
@@ -45,6 +46,19 @@ def is_unreachable(error: str) -> bool:
     return any(words in error for words in _UNREACHABLE)
 
 
+@contextmanager
+def readable(who: str = "Slurm") -> Iterator[None]:
+    """Read an answer of `who` in here.
+
+    Raises:
+        ClusterUnavailable: it cannot be read (`InvalidInput` was raised).
+    """
+    try:
+        yield
+    except InvalidInput as error:
+        raise ClusterUnavailable(f"{who}'s answer cannot be right: {error}") from error
+
+
 @dataclass(frozen=True, slots=True)
 class CommandResult:
     """What a command printed. `error` is empty when it succeeded, else its one-line reason."""
@@ -67,7 +81,7 @@ class Commands:
         environment: the whole environment of the commands. SLURM_CONF and PATH come from here and nowhere else.
         timeout_s: after so long a command and its children are killed.
         elapsed: a clock that never jumps.
-        heard: called after each command with its name (`scontrol update`), its seconds, whether it answered well.
+        on_command: called after each command with its name (`scontrol update`), seconds, and whether it answered.
     """
 
     pretends = False
@@ -77,7 +91,7 @@ class Commands:
         environment: Mapping[str, str] | None = None,
         timeout_s: float = TIMEOUT_S,
         elapsed: Callable[[], float] = time.monotonic,
-        heard: Callable[[str, float, bool], None] | None = None,
+        on_command: Callable[[str, float, bool], None] | None = None,
     ) -> None:
         inherited = dict(os.environ if environment is None else environment)
         # SQUEUE_*, SINFO_*, SCONTROL_* and SBATCH_* change formats and filters behind the caller's back.
@@ -92,7 +106,7 @@ class Commands:
         }
         self._timeout_s = timeout_s
         self._elapsed = elapsed
-        self._heard = heard
+        self._on_command = on_command
         self._end_at: float | None = None
 
     def end_within(self, seconds: float) -> None:
@@ -155,7 +169,7 @@ class Commands:
         except TimeoutError:
             if self._elapsed() < start + limit:
                 raise ClusterUnavailable(f"{argv[0]}: given up after so long, the daemon is ending") from None
-            self._tell(argv, limit, well=False)
+            self._report(argv, limit, well=False)
             raise ClusterUnavailable(
                 f"{argv[0]}: no answer within {limit:g} s; is slurmctld up? try `scontrol ping`"
             ) from None
@@ -167,7 +181,7 @@ class Commands:
             _end(process)
         seconds = self._elapsed() - start
         answer = CommandResult(output, _failure(process.returncode, output, errors), seconds)
-        self._tell(argv, seconds, well=answer.ok)
+        self._report(argv, seconds, well=answer.ok)
         return answer
 
     def _left(self, deadline: float) -> float:
@@ -175,10 +189,10 @@ class Commands:
         ending = self._end_at
         return (deadline if ending is None else min(deadline, ending)) - self._elapsed()
 
-    def _tell(self, argv: Sequence[str], seconds: float, *, well: bool) -> None:
-        if self._heard is not None:
+    def _report(self, argv: Sequence[str], seconds: float, *, well: bool) -> None:
+        if self._on_command is not None:
             verbs = [word for word in argv[1:3] if word.isalpha()] if argv[0] == "scontrol" else []
-            self._heard(" ".join([argv[0], *verbs[:1]]), seconds, well)
+            self._on_command(" ".join([argv[0], *verbs[:1]]), seconds, well)
 
 
 def _communicate(process: subprocess.Popen[bytes], text: bytes, left_s: Callable[[], float]) -> tuple[str, str]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from malletrain.domain.errors import InvalidInput
+from malletrain.domain.job import ArrayReport
 from malletrain.domain.snapshot import HELD_PRIORITY, SlurmState
 from malletrain.slurm.formats import hostlist, scalars
 from malletrain.slurm.formats.squeue import TaskRecord
@@ -56,23 +57,6 @@ class EndState:
     def is_over(self) -> bool:
         """Whether the task is consumed: it will not run again."""
         return self.kind not in (EndKind.HELD, EndKind.WAITING, EndKind.ACTIVE)
-
-
-@dataclass(frozen=True, slots=True)
-class ArrayInspection:
-    """A registered array as Slurm shows it. `tasks` are held and sound; `faults` say what is not; `gone`: Slurm has
-    no such array of this user's, though its number may be another job's by now."""
-
-    array_id: int
-    user: str
-    uid: int
-    tasks: tuple[int, ...]
-    faults: tuple[str, ...]
-    gone: bool = False
-
-    @property
-    def sound(self) -> bool:
-        return bool(self.tasks) and not self.faults
 
 
 _ENDS = {
@@ -217,11 +201,12 @@ def _expanded(nodes: str) -> tuple[str, ...]:
         return (nodes,)
 
 
-def inspect(array_id: int, rows: Sequence[TaskRecord], harvest: Harvest, uid: int | None) -> ArrayInspection:
-    """The held tasks of an array, and everything that is wrong with it."""
+def inspect(array_id: int, rows: Sequence[TaskRecord], harvest: Harvest, uid: int | None) -> ArrayReport:
+    """The held tasks of an array, and everything that is wrong with it: none is taken then. `gone`: Slurm has no such
+    array of this user's, though its number may be another job's by now."""
     mine = [row for row in rows if row.array_id == array_id and uid in (None, row.uid)]
     if not mine:  # the same words as for another user's: Slurm's PrivateData may hide it
-        return ArrayInspection(array_id, "", -1, (), (f"Slurm knows no job array {array_id}",), gone=True)
+        return ArrayReport(array_id, faults=(f"Slurm knows no job array {array_id}",), gone=True)
     tasks: list[int] = []
     found: dict[str, None] = {}
     for row in mine:
@@ -234,11 +219,9 @@ def inspect(array_id: int, rows: Sequence[TaskRecord], harvest: Harvest, uid: in
             wrong.append("Slurm may requeue it by itself; submit it with --no-requeue")
         if row.time_limit_s is None or row.time_limit_s > SUBMITTED_LIMIT_S:
             wrong.append("its time limit is above 1 minute; submit it with --time=1")
-        if wrong:
-            found.update((f"{row.id}: {fault}", None) for fault in wrong)
-        else:
-            tasks.extend(row.tasks)
-    return ArrayInspection(array_id, mine[0].user, mine[0].uid, tuple(sorted(tasks)), tuple(found))
+        found.update((f"{row.id}: {fault}", None) for fault in wrong)
+        tasks.extend(row.tasks)
+    return ArrayReport(array_id, () if found else tuple(sorted(tasks)), tuple(found))
 
 
 def split_id(pilot: str) -> tuple[int, int]:

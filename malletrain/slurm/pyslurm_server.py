@@ -18,7 +18,7 @@ from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
 
-from malletrain.slurm.formats.records import JobRecord, NodeRecord
+from malletrain.slurm.formats.records import JobRecord, NodeRecord, job_id
 
 #: What `squeue` shows unless it is asked for more: what has ended is left out.
 _SHOWN = frozenset(
@@ -76,18 +76,11 @@ def job_row(job: Any) -> JobRecord | None:
     """One of pyslurm.Jobs; None for one that has ended."""
     if job.state not in _SHOWN:
         return None
-    tasks = ""
-    identity = str(job.id)
-    if job.array_id and job.array_tasks_waiting:
-        tasks = f"[{job.array_tasks_waiting}]"
-        identity = f"{job.array_id}_{tasks}"
-    elif job.array_id:
-        identity = f"{job.array_id}_{job.array_task_id or 0}"  # pyslurm says None for task 0 (24.11.0)
-    elif job.heterogeneous_id:
-        identity = f"{job.heterogeneous_id}+{job.heterogeneous_offset or 0}"
+    waiting = str(job.array_tasks_waiting or "") if job.array_id else ""
+    task, het = job.array_task_id or 0, job.heterogeneous_id or None  # pyslurm says None for task 0 (24.11.0)
     minutes = job.time_limit
     return JobRecord(
-        id=identity,
+        id=job_id(job.id, job.array_id or None, task, waiting, het, job.heterogeneous_offset or 0),
         raw_id=job.id,
         state=job.state,
         user=_user(job.user_id),
@@ -98,8 +91,8 @@ def job_row(job: Any) -> JobRecord | None:
         name=_text(lambda: job.name),
         node_count=max(1, job.num_nodes or 1),
         array_id=job.array_id or None,
-        tasks=tasks,
-        het_id=job.heterogeneous_id or None,
+        tasks=waiting and f"[{waiting}]",
+        het_id=het,
         time_limit_s=60.0 * minutes if isinstance(minutes, int) else None,
         submit_time=job.submit_time,
         eligible_time=job.eligible_time,

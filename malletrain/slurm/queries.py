@@ -8,7 +8,7 @@ from malletrain.domain.errors import ClusterUnavailable, InvalidInput
 from malletrain.domain.job import task_of
 from malletrain.domain.snapshot import EndedJobs, Node, SlurmJob, SlurmState
 from malletrain.slurm import pilots
-from malletrain.slurm.command import Commands
+from malletrain.slurm.command import Commands, readable
 from malletrain.slurm.formats import hostlist, normalise, scalars, squeue, text
 from malletrain.slurm.formats.states import job_state
 
@@ -51,10 +51,8 @@ class Queries:
             if "not found" not in f"{answer.error} {answer.output}":
                 raise ClusterUnavailable(f"scontrol: {answer.error}")
             return self._nodes_by_halves(names) if len(names) > 1 else {}
-        try:
+        with readable():
             return {row.name: normalise.node(row) for row in text.nodes(answer.output)}
-        except InvalidInput as error:
-            raise ClusterUnavailable(f"Slurm's answer cannot be right: {error}") from error
 
     def _nodes_by_halves(self, names: Set[str]) -> dict[str, Node]:
         ordered, middle = sorted(names), len(names) // 2
@@ -129,10 +127,8 @@ class Queries:
             if is_gone(answer.error):
                 return []
             raise ClusterUnavailable(f"squeue: {answer.error}")
-        try:
+        with readable():
             return squeue.parse_tasks(answer.output, mark, self._fields)
-        except InvalidInput as error:
-            raise ClusterUnavailable(f"Slurm's answer cannot be right: {error}") from error
 
 
 def _lists(tasks: Sequence[str]) -> Iterator[str]:
@@ -173,13 +169,11 @@ class EndedMainJobs:
         """
         now = self._now()
         shown = float("-inf") if self._min_job_age_s <= 0 else now - self._min_job_age_s  # 0: none is ever forgotten
-        try:
+        with readable():
             jobs = {job.id: job for job in self._remembered(nodes)}
             if since < shown and (accounted := self._accounted(nodes, now - since)) is not None:
                 jobs = {job.id: job for job in accounted} | jobs
                 shown = since
-        except InvalidInput as error:
-            raise ClusterUnavailable(f"Slurm's answer cannot be right: {error}") from error
         ended = (
             job
             for job in jobs.values()

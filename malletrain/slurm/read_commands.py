@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from malletrain.domain.errors import ClusterUnavailable, InvalidInput
+from malletrain.domain.errors import ClusterUnavailable
 from malletrain.domain.snapshot import BackfillPlan, MainQueue, Snapshot
-from malletrain.slurm.command import Commands
+from malletrain.slurm.command import Commands, readable
 from malletrain.slurm.formats import normalise, sdiag, squeue, text
 from malletrain.slurm.formats.records import NodeRecord, ReservationRecord
 
@@ -54,7 +54,7 @@ class CommandReader:
         plan = self.diagnosis().plan
         if not nodes.endswith("\n"):
             raise ClusterUnavailable("scontrol show node: an answer cut off in mid line")
-        try:
+        with readable():
             return normalise.snapshot(
                 taken_at,
                 text.nodes(nodes, self._known_nodes),
@@ -65,8 +65,6 @@ class CommandReader:
                 task_by_task=self._harvest,
                 made=self._made_nodes,
             )
-        except InvalidInput as error:
-            raise ClusterUnavailable(f"Slurm's answer cannot be right: {error}") from error
 
     def reservations(self) -> list[ReservationRecord]:
         """All of them.
@@ -75,10 +73,8 @@ class CommandReader:
             ClusterUnavailable: as `snapshot`.
         """
         answer = self._commands.ask(["scontrol", "-o", "show", "reservation"])
-        try:
+        with readable():
             return text.reservations(answer)
-        except InvalidInput as error:
-            raise ClusterUnavailable(f"Slurm's answer cannot be right: {error}") from error
 
     def main_queue(self, known: frozenset[str]) -> MainQueue:
         """The jobs of all partitions but the harvest one: one light query, made between ticks. slurmctld sends them
@@ -89,13 +85,11 @@ class CommandReader:
         """
         mark = self._commands.mark()
         answer = self._commands.ask(["squeue", "-a", "-h", "-o", squeue.queue_format(mark)])
-        try:
+        with readable():
             warnings = normalise.Warnings()
             rows, running = squeue.parse_changed(answer, mark, known)
             main = (normalise.job(row, warnings) for row in rows if row.partition != self._harvest)
             return MainQueue.of(main, known - running)
-        except InvalidInput as error:
-            raise ClusterUnavailable(f"Slurm's answer cannot be right: {error}") from error
 
     def diagnosis(self) -> sdiag.SchedulerStatistics:
         """How fresh the backfill plan is; asked at most once a backfill interval.

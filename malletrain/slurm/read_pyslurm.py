@@ -19,7 +19,7 @@ from typing import Protocol
 
 from malletrain.domain.errors import ClusterUnavailable, InvalidInput
 from malletrain.domain.snapshot import MainQueue, Snapshot
-from malletrain.slurm.command import MAX_OUTPUT_BYTES, Commands
+from malletrain.slurm.command import MAX_OUTPUT_BYTES, Commands, readable
 from malletrain.slurm.formats import normalise, sdiag
 from malletrain.slurm.formats.records import JobRecord, NodeRecord
 from malletrain.slurm.read_commands import CommandReader
@@ -123,7 +123,7 @@ class PyslurmReader:
         answer = self._ask("nodes+jobs")
         reservations = self._text.reservations()
         plan = self._text.diagnosis().plan
-        try:
+        with readable("pyslurm"):
             return normalise.snapshot(
                 taken_at,
                 [_node(row) for row in _rows(answer, "nodes")],
@@ -132,8 +132,6 @@ class PyslurmReader:
                 plan,
                 task_by_task=self._harvest,
             )
-        except InvalidInput as error:
-            raise ClusterUnavailable(f"pyslurm's answer cannot be right: {error}") from error
 
     def main_queue(self, known: frozenset[str]) -> MainQueue:
         """As `CommandReader.main_queue`.
@@ -142,10 +140,8 @@ class PyslurmReader:
             ClusterUnavailable: as `snapshot`.
         """
         warnings = normalise.Warnings()
-        try:
+        with readable("pyslurm"):
             jobs = [normalise.job(_job(row), warnings) for row in _rows(self._ask("jobs"), "jobs")]
-        except InvalidInput as error:
-            raise ClusterUnavailable(f"pyslurm's answer cannot be right: {error}") from error
         return MainQueue.of((job for job in jobs if job.partition != self._harvest), known)
 
     def diagnosis(self) -> sdiag.SchedulerStatistics:

@@ -79,7 +79,7 @@ class KeptTexts:
             if begins:
                 self._under_way.add(key)
         if begins:
-            self._start(lambda: self._make_beside(key, make))
+            self._start(lambda: self._make_in_thread(key, make))
         return kept.text
 
     def _make(self, key: Hashable, make: Callable[[], bytes]) -> bytes:
@@ -92,7 +92,7 @@ class KeptTexts:
                 self._kept[key] = _Kept(text, at, min(MAX_KEPT_S, KEPT_TIMES * took))
         return text
 
-    def _make_beside(self, key: Hashable, make: Callable[[], bytes]) -> None:
+    def _make_in_thread(self, key: Hashable, make: Callable[[], bytes]) -> None:
         try:
             self._make(key, make)
         except MalletrainError:

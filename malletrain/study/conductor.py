@@ -20,8 +20,7 @@ from optuna.trial import FrozenTrial, TrialState
 from malletrain.domain.errors import MalletrainError
 from malletrain.study import trial_records
 from malletrain.study.definition import Definition
-from malletrain.study.ports import Runs
-from malletrain.study.trial_context import TrialContext, current
+from malletrain.study.ports import Runs, TrialContext, current
 from malletrain.study.trial_endings import Ending, StudyError, TrainingEnded, TrialEnd
 from malletrain.wire.errors import WireError
 

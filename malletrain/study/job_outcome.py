@@ -6,8 +6,7 @@ import math
 from collections import Counter
 from pathlib import Path
 
-from malletrain.study import training_errors
-from malletrain.study.trial_endings import Ending, Figure, TrialEnd
+from malletrain.study.trial_endings import Ending, Figure, TrialEnd, read_fault, tail_of
 from malletrain.study.trial_spec import TrialSpec
 from malletrain.wire.rows import EventRow, JobRow
 
@@ -65,7 +64,7 @@ class JobOutcome:
     def failed(self, reason: str) -> TrialEnd:
         """Why a job failed: the script's own error first, then the states of its pilots in Slurm."""
         consumed = "no held task is left" in reason
-        left = training_errors.read(self._spec, self._run, 0.0 if consumed else FAULT_FILE_TIMEOUT_S)
+        left = read_fault(self._spec, self._run, 0.0 if consumed else FAULT_FILE_TIMEOUT_S)
         if left is not None and not consumed:
             return left
         if self._ends["out_of_memory"]:
@@ -77,4 +76,4 @@ class JobOutcome:
         if nodes and nodes == sum(self._ends.values()):
             return TrialEnd(Ending.NODE_FAILED, reason)
         outputs = sorted(Path(self._spec.folder).glob("*.out"), key=lambda path: path.stat().st_mtime)
-        return TrialEnd(Ending.USER_ERROR, reason, traceback=training_errors.tail(outputs[-1]) if outputs else "")
+        return TrialEnd(Ending.USER_ERROR, reason, traceback=tail_of(outputs[-1]) if outputs else "")

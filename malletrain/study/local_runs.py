@@ -16,8 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from malletrain.elastic.link.standalone_record import RECORD_VARIABLE
-from malletrain.study import training_errors
-from malletrain.study.trial_endings import Ending, Figure, TrialEnd
+from malletrain.study.trial_endings import Ending, Figure, TrialEnd, read_fault, tail_of
 from malletrain.study.trial_main import LIFELINE_FD
 from malletrain.study.trial_spec import TrialSpec, node_range
 from malletrain.wire import messages
@@ -127,14 +126,14 @@ class LocalRun:
         status = self._process.returncode
         if self._result is not None and status >= 0:
             return TrialEnd(Ending.COMPLETED, "training finished", self._result)
-        left = training_errors.read(self._spec, str(self._process.pid))
+        left = read_fault(self._spec, str(self._process.pid))
         if left is not None:
             return left
         if status == -signal.SIGKILL and _memory_kills() > self._memory_kills:
             return TrialEnd(Ending.OUT_OF_MEMORY, "the kernel killed it: memory ran out")
         if status in (-signal.SIGKILL, -signal.SIGTERM, 143):
             return TrialEnd(Ending.NODE_FAILED, f"killed from outside ({_name(status)})")
-        tail = training_errors.tail(Path(self._spec.folder) / "output.txt")
+        tail = tail_of(Path(self._spec.folder) / "output.txt")
         return TrialEnd(Ending.USER_ERROR, f"its process ended with {_name(status)}", traceback=tail)
 
     def _signal(self, number: int) -> None:

@@ -15,8 +15,7 @@ import optuna
 
 from malletrain.domain.errors import InvalidInput
 from malletrain.study.local_runs import LocalRuns
-from malletrain.study.ports import Run
-from malletrain.study.trial_context import TrialContext, current
+from malletrain.study.ports import Run, TrialContext, current
 from malletrain.study.trial_endings import Ending, Figure, TrainingEnded, TrialEnd
 from malletrain.study.trial_spec import TrialSpec
 

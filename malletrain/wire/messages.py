@@ -89,7 +89,7 @@ class Plan:
         """Whether `worker` is a member."""
         return worker in self.workers
 
-    def told_to(self, worker: str) -> Plan:
+    def as_sent_to(self, worker: str) -> Plan:
         """The plan as it is sent to `worker`: without the secret unless it is a member."""
         return self if self.has(worker) else dataclasses.replace(self, secret="")
 

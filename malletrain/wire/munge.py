@@ -84,9 +84,9 @@ def statement(purpose: str, audience: str) -> bytes:
     return f"{purpose} {audience.rstrip('/')}".encode()
 
 
-def _socket_of(given: str | None) -> str | None:
-    """munged's socket where it is not the system's: as given, or as MUNGE_SOCKET says for a whole session or job."""
-    return given or os.environ.get("MUNGE_SOCKET") or None
+def _socket_of(chosen: str | None) -> str | None:
+    """munged's socket where it is not the system's: `chosen`, or MUNGE_SOCKET's for a whole session or job."""
+    return chosen or os.environ.get("MUNGE_SOCKET") or None
 
 
 def encode(payload: bytes, socket: str | None = None, restrict_uid: int | None = None) -> str:

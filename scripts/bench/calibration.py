@@ -35,7 +35,7 @@ from typing import Any
 from malletrain.domain.event import WorkerWarm
 from malletrain.domain.job import ResizeCosts
 from malletrain.replay.scoring.journal_waterfall import pilot_spans, stalls_seen, waterfall_of
-from malletrain.replay.scoring.measured_costs import measured_costs
+from malletrain.replay.scoring.realism import measured_costs
 from malletrain.replay.scoring.waterfall import LABELS
 from malletrain.store.event_reader import read_events
 from scripts.lab import Lab, LabConfig

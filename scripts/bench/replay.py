@@ -122,7 +122,7 @@ def quality(log: NodeChanges) -> None:
     rules = {
         "equal": ("equal", NodeOrder.NAME), "bftrainer T=10": ("bftrainer", NodeOrder.NAME),
         "bftrainer T=120": ("bftrainer:120", NodeOrder.NAME), "auto T=120": ("auto:120", NodeOrder.NAME),
-        "auto T=300": ("auto", NodeOrder.NAME), "auto T=300, by age": ("auto", NodeOrder.AGE),
+        "auto T=300": ("auto", NodeOrder.NAME),
     }  # fmt: skip
     for title, costs in (
         ("18/12 s, activation 0", ResizeCosts(0, 18, 12)),
@@ -160,8 +160,7 @@ def sensitivity(log: NodeChanges) -> None:
         for name, options in (
             ("every event, no limit", Options()),
             ("tick 10 s", Options(tick_s=10)), ("tick 30 s", Options(tick_s=30)),
-            ("pilot limit 3600 s", Options(pilot_limit_s=3600)), ("pilot limit 1800 s", Options(pilot_limit_s=1800)),
-            ("pilot limit 600 s", Options(pilot_limit_s=600)),
+            *((f"pilot limit {limit:g} s", Options().with_rules(max_pilot_s=limit)) for limit in (3600, 1800, 600)),
         ):  # fmt: skip
             print(f"  {name:24} {mean(costs, options):.4f}")
 

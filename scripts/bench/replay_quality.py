@@ -123,10 +123,8 @@ def replayed(trace: ClusterTrace, jobs: list[TrainingJob], rule: Rule) -> Result
     on_clock = shifted(jobs, trace.start)
     choice = parse_policy(rule.policy, None)
     order, pending = (NodeOrder.LIFE, True) if choice.clairvoyant else (rule.order, rule.pending)
-    options = Options(
-        tick_s=rule.tick_s, keep_idle=rule.keep_idle, most_jobs=rule.most_jobs, pilot_limit_s=rule.pilot_limit_s,
-        order=order, pending_stalls=pending,
-    )  # fmt: skip
+    options = Options(tick_s=rule.tick_s, most_jobs=rule.most_jobs, order=order, pending_stalls=pending)
+    options = options.with_rules(keep_idle=rule.keep_idle, max_pilot_s=rule.pilot_limit_s)
     believed = [as_believed(each, rule.believes) for each in on_clock]
     return Engine(trace, on_clock, sizer(choice, believed), options).run()
 
@@ -255,7 +253,7 @@ def reference() -> Rows:
 
 
 def tune() -> Rows:
-    rules = [BASE, *(Rule(f"auto:{horizon}") for horizon in (60, 120, 600, 1200)), Rule(order=NodeOrder.AGE),
+    rules = [BASE, *(Rule(f"auto:{horizon}") for horizon in (60, 120, 600, 1200)),
              Rule(pending=True), Rule(order=NodeOrder.GROUP), CHOSEN,
              *(Rule(f"auto:{horizon}", NodeOrder.GROUP, True) for horizon in (120, 600))]  # fmt: skip
     return compare("tune", "node set 1, 10 jobs, 18/12 s, activation 0", windows(0), imagenet(PUBLISHED), rules)

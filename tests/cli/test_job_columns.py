@@ -33,7 +33,7 @@ def test_a_column_that_the_page_draws_itself_is_not_sent_twice() -> None:
 
 
 def test_a_field_with_the_name_of_a_column_of_the_journal_is_that_column() -> None:
-    assert {"lost_workers", "preemptions", "weight", "fixed_nodes"} <= set(views._AS_STORED)
+    assert {"lost_workers", "preemptions", "weight", "fixed_nodes"} <= set(views._OF_JOB)
 
 
 def test_the_checklist_names_six_files_at_most_that_are_there() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from malletrain.domain.job import Curve, ThroughputSample
-from malletrain.learn.given_curve import MIN_WINDOWS, plausible, refutation
+from malletrain.learn.samples import MIN_WINDOWS, plausible, refutation
 
 GIVEN = Curve(((1, 100.0), (4, 360.0), (16, 1000.0)))
 

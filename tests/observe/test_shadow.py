@@ -64,7 +64,7 @@ def test_idle_nodes_are_counted_as_harvested_and_nothing_is_asked_of_slurm() -> 
     for _ in range(7):
         world.tick()
     seen = observation(world.journal.read())
-    assert (seen.stays, seen.main_jobs_met) == (4, 0)
+    assert (seen.stays, seen.main_jobs_affected) == (4, 0)
     assert seen.seconds == pytest.approx(70.0)
     assert seen.idle_node_s == pytest.approx(4 * 60.0)  # known since the first look, 10 s after the begin
     assert seen.harvested_node_s == pytest.approx(4 * 50.0)  # seen by the look after the one that started them
@@ -107,7 +107,7 @@ def test_a_hole_that_closes_as_planned_meets_nobody() -> None:
     world.tick()
     seen = observation(world.journal.read())
     assert (seen.ended_by_plan, seen.unseen, seen.stays) == (4, 0, 4)
-    assert seen.main_jobs_met == 0
+    assert seen.main_jobs_affected == 0
 
 
 def test_without_a_harvest_partition_every_node_counts() -> None:

@@ -21,7 +21,6 @@ from malletrain.replay.workload import TrainingJob
 from tests.replay.small import START, job, trace, traces, workloads
 
 AT_ONCE = Options()
-AGE = Options(order=NodeOrder.AGE)
 
 
 def run(machine: ClusterTrace, jobs: list[TrainingJob], policy: str = "exact", options: Options = AT_ONCE) -> Result:
@@ -87,23 +86,15 @@ def test_a_tick_leaves_new_nodes_idle_until_it_comes() -> None:
 
 def test_the_reserve_stays_idle() -> None:
     machine = trace([(0.0, n, IDLE) for n in range(3)], 3, 100.0)
-    assert run(machine, [job()], options=Options(keep_idle=1)).totals.occupied == pytest.approx(200.0)
+    assert run(machine, [job()], options=Options().with_rules(keep_idle=1)).totals.occupied == pytest.approx(200.0)
 
 
 def test_a_pilot_leaves_at_its_limit_and_the_node_is_taken_again() -> None:
     machine = trace([(0.0, 0, IDLE)], 1, 250.0)
-    result = run(machine, [job(costs=ResizeCosts(10.0, 0.0, 0.0))], options=Options(pilot_limit_s=100.0))
+    result = run(machine, [job(costs=ResizeCosts(10.0, 0.0, 0.0))], options=Options().with_rules(max_pilot_s=100.0))
     assert result.log.pilots.rows().cause.tolist() == [Cause.LIMIT, Cause.LIMIT, Cause.WINDOW]
     assert result.totals.activations == 3
     assert result.samples[0] == pytest.approx(10 * (250.0 - 30.0))
-
-
-def test_the_longest_idle_node_is_taken_first_and_the_newest_given_up() -> None:
-    machine = trace([(0.0, 2, IDLE), (10.0, 0, IDLE), (20.0, 1, IDLE)], 3, 100.0)
-    engine = Engine(machine, [job(most=1)], PolicySizer(parse_policy("exact", None), [job(most=1)]), AGE)
-    assert engine.run().log.pilots.rows().node.tolist() == [2]
-    by_name = run(machine, [job(most=1, at=30.0)], options=Options(order=NodeOrder.NAME))
-    assert by_name.log.pilots.rows().node.tolist() == [0]
 
 
 def test_neighbours_come_to_one_job_when_jobs_stand_still_anyway() -> None:
@@ -153,7 +144,7 @@ def test_laws(
     machine: ClusterTrace, jobs: list[TrainingJob], policy: str, order: NodeOrder, pending: bool, tick: float,
     limit: float,
 ) -> None:  # fmt: skip
-    options = Options(tick_s=tick, order=order, pilot_limit_s=limit, pending_stalls=pending)
+    options = Options(tick_s=tick, order=order, pending_stalls=pending).with_rules(max_pilot_s=limit)
     result = run(machine, jobs, policy, options)
     t, log = result.totals, result.log
     idle, _ = machine.counts()

@@ -9,8 +9,7 @@ import pytest
 
 from malletrain.domain.errors import InvalidInput
 from malletrain.replay import parse_policy, replay
-from malletrain.replay.scoring.fairness import finish_time_fairness
-from malletrain.replay.scoring.figures import Watts
+from malletrain.replay.scoring.figures import Watts, finish_time_fairness
 from malletrain.replay.scoring.main_delay import Reaction, modelled, parse_reaction
 from malletrain.replay.traces.trace import BUSY, IDLE
 from tests.replay.small import job, trace

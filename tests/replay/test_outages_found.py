@@ -16,7 +16,7 @@ from malletrain.replay.likely_outages import likely_outages, without_outages
 from malletrain.replay.run import replay
 from malletrain.replay.sizer import parse_policy
 from malletrain.replay.traces import read_trace
-from malletrain.replay.traces.outages import read_outages
+from malletrain.replay.traces.events import read_outages
 from malletrain.replay.traces.sinfo_nodes import read_machine, selected
 from malletrain.replay.traces.trace import BUSY, IDLE
 from malletrain.replay.workload import mix

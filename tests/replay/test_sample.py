@@ -26,7 +26,7 @@ from malletrain.replay.report.frames import holes, sampled_days, timeline
 from malletrain.replay.run import Replay, replay
 from malletrain.replay.sampling import days
 from malletrain.replay.sampling.days import Sample, drawn_days, drawn_of_outages
-from malletrain.replay.sampling.estimate import estimate, weights
+from malletrain.replay.sampling.estimated import estimate, weights
 from malletrain.replay.sensitivity import sensitivity
 from malletrain.replay.traces.trace import BUSY, IDLE
 from tests.replay.small import START, job, trace
@@ -143,7 +143,7 @@ def test_other_assumptions_are_replayed_on_the_days_of_the_sample() -> None:
     assert answer.sampled is not None
     for key, jobs, options in (
         (("training jobs", "1"), JOBS[:1], OPTIONS),
-        (("most pilots at a time", "10"), JOBS, replace(OPTIONS, max_pilots=10)),
+        (("most pilots at a time", "10"), JOBS, OPTIONS.with_rules(max_pilots=10)),
     ):
         by_hand = replay(machine, jobs, [AUTO], options, processes=1, sample=answer.sampled.sample).scores["auto"]
         assert found[key].speedup_node_seconds == by_hand.speedup_node_seconds

@@ -18,11 +18,10 @@ from malletrain.domain.errors import InvalidInput, MalletrainError
 from malletrain.replay.traces import JobRecords, NodeChanges, read_trace
 from malletrain.replay.traces import sacct_json as sacct_json_module
 from malletrain.replay.traces import source as source_module
-from malletrain.replay.traces.nodelist import expand
-from malletrain.replay.traces.outages import read_outages
+from malletrain.replay.traces.events import read_outages
 from malletrain.replay.traces.sinfo_nodes import read_machine
-from malletrain.replay.traces.times import TimeParser, duration
 from malletrain.replay.traces.trace import BUSY, DOWN, IDLE
+from malletrain.replay.traces.words import TimeParser, duration, expand
 from malletrain.slurm.formats.hostlist import MAX_NODES
 
 HEADER = "JobID|JobIDRaw|State|Submit|Start|End|NodeList|AllocNodes"

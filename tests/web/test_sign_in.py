@@ -10,7 +10,7 @@ from typing import Any
 import httpx
 import pytest
 
-from malletrain.api.app import SAFE_HEADERS
+from malletrain.api.http_server import SAFE_HEADERS
 from malletrain.api.roles import Roles
 from malletrain.web.sign_in import COOKIE, KEY_HEADER, LINK_LIFETIME_S, PROXY_SECRET_HEADER, PageSettings
 from tests.api.house import Caller, House, http_of

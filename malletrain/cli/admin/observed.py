@@ -85,8 +85,8 @@ def lines(seen: Observation, activate_s: float) -> Iterator[str]:
     yield f"                  {seen.unseen} by main jobs that came and started between two looks"
     if seen.ended_otherwise:
         yield f"                  {seen.ended_otherwise} for staff, or lost"
-    started = max(seen.main_started, seen.main_jobs_met)
-    yield f"main jobs         {started} started; {seen.main_jobs_met} would have met a pilot:"
+    started = max(seen.main_started, seen.main_jobs_affected)
+    yield f"main jobs         {started} started; {seen.main_jobs_affected} would have met a pilot:"
     yield f"                  {seen.jobs_asked} were seen waiting, and given their nodes beforehand"
     yield (
         f"                  {seen.jobs_unseen} would have waited up to {seen.worst_wait_s:g} s for the daemon "

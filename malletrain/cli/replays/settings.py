@@ -129,8 +129,8 @@ class ReplayCommand(click.Command):
         except click.NoSuchOption as error:
             raise _now_a_key(error) from None
         path = ctx.params.get("config_file")
-        given = {} if path is None else table_of(path)
-        ctx.params |= {str(each.name): _value(ctx, each, given, path) for each in SETTINGS}
+        table = {} if path is None else table_of(path)
+        ctx.params |= {str(each.name): _value(ctx, each, table, path) for each in SETTINGS}
         return rest
 
 
@@ -151,9 +151,9 @@ def table_of(path: Path) -> dict[str, Any]:
     return found
 
 
-def _value(ctx: click.Context, setting: click.Option, given: Mapping[str, Any], path: Path | None) -> Any:
+def _value(ctx: click.Context, setting: click.Option, table: Mapping[str, Any], path: Path | None) -> Any:
     key = key_of(setting)
-    value = given.get(key)
+    value = table.get(key)
     if value is None:
         said = setting.default if isinstance(setting.default, str | int) else None
         return () if setting.multiple else bool(said) if setting.is_flag and not setting.secondary_opts else said

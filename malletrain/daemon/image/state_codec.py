@@ -73,7 +73,7 @@ class _Encoder:
     def __init__(self) -> None:
         self.classes: list[tuple[str, list[str]]] = []
         self._kinds: dict[type[Any], tuple[int, list[str], bool]] = {}
-        self._met: dict[int, int] = {}  # by id; `_alive` keeps what is named by it
+        self._places: dict[int, int] = {}  # by id; `_alive` keeps what is named by it
         self._alive: list[object] = []
 
     def encode(self, value: Any) -> Any:
@@ -100,9 +100,9 @@ class _Encoder:
         if isinstance(value, Enum):
             return [_ENUM, number, value.value]
         if changes:
-            if (same := self._met.get(id(value))) is not None:
+            if (same := self._places.get(id(value))) is not None:
                 return [_SAME, same]
-            self._met[id(value)] = len(self._alive)
+            self._places[id(value)] = len(self._alive)
             self._alive.append(value)
         anew = _KEPT_TO_SAVE_WORK.get(self.classes[number][0], {})
         return [
@@ -136,7 +136,7 @@ class _Decoder:
             not issubclass(kind, Enum) and not (is_dataclass(kind) and kind.__dataclass_params__.frozen)  # type: ignore[attr-defined]
             for kind, _ in self._classes
         ]
-        self._met: list[Any] = []
+        self._places: list[Any] = []
 
     def decode(self, text: Any) -> Any:
         if type(text) is not list:
@@ -147,7 +147,7 @@ class _Decoder:
             kind, names = self._classes[number]
             made = object.__new__(kind)
             if self._changes[number]:
-                self._met.append(made)
+                self._places.append(made)
             if len(names) != len(text) - 1:
                 raise ValueError(f"a {kind.__qualname__} has {len(text) - 1} attributes, not {len(names)}")
             place: Callable[[Any, str, Any], None] = object.__setattr__  # frozen ones, too
@@ -164,7 +164,7 @@ class _Decoder:
         if tag == _ENUM:
             return self._classes[items[0]][0](items[1])
         if tag == _SAME:
-            return self._met[items[0]]
+            return self._places[items[0]]
         if tag == _SCALAR:
             return np.dtype(items[0]).type(items[1])
         raise ValueError(f"tag {tag!r} is none")

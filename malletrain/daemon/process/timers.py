@@ -66,7 +66,7 @@ class Timers:
         self._late = late
         self._elapsed = elapsed
         self._ended: dict[str, float] = {}
-        self._scheduler.add_listener(self._heard, EVENT_JOB_ERROR | EVENT_JOB_EXECUTED | EVENT_JOB_MAX_INSTANCES)
+        self._scheduler.add_listener(self._on_event, EVENT_JOB_ERROR | EVENT_JOB_EXECUTED | EVENT_JOB_MAX_INSTANCES)
 
     def every(self, name: str, seconds: float, work: Callable[[], object], *, at_once: bool = True) -> None:
         """Run `work` every `seconds`, first now or, with `at_once` false, after one interval."""
@@ -87,7 +87,7 @@ class Timers:
         ended = self._ended.get(name)
         return None if ended is None else self._elapsed() - ended
 
-    def _heard(self, event: JobExecutionEvent) -> None:
+    def _on_event(self, event: JobExecutionEvent) -> None:
         if event.code == EVENT_JOB_MAX_INSTANCES:
             self._late(event.job_id)
             return

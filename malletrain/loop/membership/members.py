@@ -334,7 +334,7 @@ class Membership:
         plan = job.pending or job.world if job.over is None else None
         wanted = Directive(
             seq=worker.directive.seq,
-            plan=plan.told_to(name) if plan is not None else None,
+            plan=plan.as_sent_to(name) if plan is not None else None,
             check_in=job.check.number if job.check is not None and asked else None,
             leave=worker.leave_reason or None if worker.leaving_since is not None else None,
             end=worker.end,

@@ -11,7 +11,7 @@ epilog). So the last plan of a job counts for a while.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
 
@@ -71,10 +71,13 @@ def hole_events(
     ended: dict[bool, list[str]] = {True: [], False: []}
     at = snapshot.taken_at
     blind = last_look is None or at - last_look > BLIND_S
+    of_main = {
+        name for job in snapshot.holding if job.partition != rules.harvest_partition for name in job.nodes
+    }  # fmt: skip
     for node in snapshot.nodes:
         if not rules.may_harvest(node.name) or rules.harvest_partition not in node.partitions:
             continue
-        use = _use(node, snapshot, rules)
+        use = _use(node, of_main, snapshot.held_names)
         if use is _Use.HOLE and node.name not in open_holes:
             opened.append(node.name)
         elif use in (_Use.MAIN, _Use.STAFF) and node.name in open_holes:
@@ -93,13 +96,12 @@ def hole_events(
     return events
 
 
-def _use(node: Node, snapshot: Snapshot, rules: Rules) -> _Use:
-    holders = snapshot.holders.get(node.name, ())
-    if any(job.partition != rules.harvest_partition for job in holders):
+def _use(node: Node, of_main: Collection[str], held: Collection[str]) -> _Use:
+    if node.name in of_main:
         return _Use.MAIN
     if node.state in LEAVE_STATES or node.state is NodeState.UNKNOWN:
         return _Use.STAFF
-    if holders or node.state in FREE_STATES:
+    if node.state in FREE_STATES or node.name in held:
         return _Use.HOLE
     return _Use.AS_BEFORE if node.state is NodeState.COMPLETING else _Use.MAIN
 

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from malletrain.replay.cluster_trace import ClusterTrace
 from malletrain.replay.engine import Engine
 from malletrain.replay.options import EngineKind, NodeOrder, Options
-from malletrain.replay.pilots.hole_records import HoleRecords, has_cohorts
+from malletrain.replay.pilots.looks import HoleRecords, has_cohorts
 from malletrain.replay.result import Result
 from malletrain.replay.sizer import ONE_NODE, PolicyChoice, sizer
 from malletrain.replay.traces.trace import BUSY, IDLE
@@ -72,7 +72,7 @@ def divisible(trace: ClusterTrace, jobs: Sequence[TrainingJob], choice: PolicyCh
     plain = not options.budgets and not options.classes and trace.plans is None and not choice.clairvoyant
     return (
         endless and plain and options.engine is EngineKind.FAST and options.most_jobs >= len(jobs)
-        and options.order not in (NodeOrder.LIFE, NodeOrder.AGE)
+        and options.order is not NodeOrder.LIFE
         and (choice.policy == ONE_NODE or not registered(choice.policy).looks_ahead)
     )  # fmt: skip
 

@@ -1,10 +1,15 @@
-"""What the report says in words and small tables, one fact a row: each of its numbers stands in a CSV file."""
+"""The facts of a report; and two reports side by side, of two configurations, logs or periods, by their CSV files."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import asdict
+import csv
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from pathlib import Path
 
+from malletrain.domain.errors import InvalidInput
+from malletrain.replay.report.director import MONTH_DAYS
 from malletrain.replay.report.summary import best
 from malletrain.replay.run import Replay
 
@@ -24,12 +29,12 @@ def facts(answer: Replay) -> Iterator[tuple[str, object]]:
     _, first = best(answer)
     yield "upper bound, nodes", first.ideal_speedup_node_seconds / (trace.seconds or 1.0)
     options = answer.options
-    if options.rules is not None:
+    if options.daemon:
         yield "daemon", options.daemon
-        yield "max_pilots", options.max_pilots
-        yield "nodes of a pilot", options.max_nodes
-        yield "keep_idle", options.keep_idle
-        yield "pilot limit, minutes", options.pilot_limit_s / 60
+        yield "max_pilots", options.rules.max_pilots
+        yield "nodes of a pilot", options.rules.max_nodes
+        yield "keep_idle", options.rules.keep_idle
+        yield "pilot limit, minutes", options.rules.max_pilot_s / 60
     for reason, count in account.skipped.items():
         yield f"skipped: {reason}", count
         yield f"first line skipped: {reason}", account.first_skipped.get(reason, 0)
@@ -43,7 +48,7 @@ def facts(answer: Replay) -> Iterator[tuple[str, object]]:
         for name, found in answer.realism.as_json().items():
             yield f"calibration: {name}", found
     yield "tick_s", answer.options.tick_s
-    yield "pilot_limit_s", answer.options.pilot_limit_s
+    yield "pilot_limit_s", answer.options.rules.max_pilot_s
     for choice in answer.choices:
         yield f"horizon_s: {choice.name}", choice.horizon_s
     for name, score in answer.scores.items():
@@ -52,3 +57,93 @@ def facts(answer: Replay) -> Iterator[tuple[str, object]]:
     delay = next((score.main_delay for score in answer.scores.values() if score.main_delay is not None), None)
     for name, seconds in asdict(delay.assumed).items() if delay is not None else ():
         yield f"main delay: {name}", seconds
+
+
+#: Facts of a report that say what it is of; the others are results, or words.
+_OF_WHAT = (
+    "file", "start", "end", "days", "days replayed", "nodes", "jobs", "training jobs", "seed", "version",
+    "daemon", "max_pilots", "nodes of a pilot", "keep_idle", "pilot limit, minutes", "tick_s",
+    "costs 1: activate_s", "costs 1: grow_s", "costs 1: shrink_s",
+)  # fmt: skip
+
+#: (what, column of policies.csv, factor): sums, given for a mean month.
+_MONTHLY = (
+    ("idle node-hours a month", "idle_node_seconds", 1 / 3600),
+    ("held node-hours a month", "occupied_node_seconds", 1 / 3600),
+    ("worth in node-hours of dedicated nodes a month", "speedup_node_seconds", 1 / 3600),
+    ("kWh a month, beyond what the nodes draw idle", "energy_kwh", 1.0),
+    ("resizes a month", "rescales", 1.0),
+    ("pilots that main jobs ended, a month", "preemptions", 1.0),
+)
+
+#: (what, column, factor): shares and means, given as they are.
+_AS_IT_IS = (
+    ("nodes won, as many dedicated ones would train as much", "equivalent_nodes", 1.0),
+    ("training of the ideal, %", "share_of_ideal", 100.0),
+    ("Jain's index", "jain", 1.0),
+    ("mean wait of training jobs, hours", "mean_wait_s", 1 / 3600),
+    ("main starts that met a pilot", "main_delay_starts_on_pilots", 1.0),
+    ("mean delay of main jobs as modelled, s", "main_delay_mean_s", 1.0),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ReportFigures:
+    """What a report's CSV files say: facts by name, and the policy that trained most with its row of policies.csv."""
+
+    name: str
+    facts: Mapping[str, str]
+    policy: str
+    row: Mapping[str, str]
+
+
+def read_figures(folder: Path) -> ReportFigures:
+    """The figures of a report that `malletrain replay --report` wrote.
+
+    Raises:
+        InvalidInput: the folder holds none.
+    """
+    try:
+        with (folder / "facts.csv").open(encoding="utf-8", newline="") as file:
+            facts = {row["what"]: row["value"] for row in csv.DictReader(file)}
+        with (folder / "policies.csv").open(encoding="utf-8", newline="") as file:
+            rows = list(csv.DictReader(file))
+        best = max(rows, key=lambda row: float(row["speedup_node_seconds"]))
+        float(facts["days"])
+    except (OSError, KeyError, ValueError) as error:
+        raise InvalidInput("--compare", f"{folder} is no folder of `malletrain replay --report`: {error}") from error
+    return ReportFigures(folder.resolve().name, facts, best["policy"], best)
+
+
+def side_by_side(other: ReportFigures, this: ReportFigures) -> Iterator[list[str]]:
+    """Rows (what, the other's, this one's, difference): what the two are of, where it differs; then what came out."""
+    yield ["", other.name, this.name, "difference"]
+    yield ["policy", other.policy, this.policy, ""]
+    for what in _OF_WHAT:
+        before, now = other.facts.get(what, ""), this.facts.get(what, "")
+        if before != now:
+            yield [what, _said(what, before), _said(what, now), ""]
+    months = [float(each.facts["days"]) / MONTH_DAYS or 1.0 for each in (other, this)]
+    for what, column, factor in _MONTHLY:
+        yield from _row(what, other.row.get(column), this.row.get(column), factor / months[0], factor / months[1])
+    for what, column, factor in _AS_IT_IS:
+        yield from _row(what, other.row.get(column), this.row.get(column), factor, factor)
+
+
+def _row(what: str, before: str | None, now: str | None, of_before: float, of_now: float) -> Iterator[list[str]]:
+    """One row; none where either report lacks the figure."""
+    if before in (None, "", "nan") or now in (None, "", "nan"):
+        return
+    a, b = float(before or 0) * of_before, float(now or 0) * of_now
+    change = f"{b - a:+,.1f}" if abs(b - a) < 100 else f"{b - a:+,.0f}"
+    yield [what, _number(a), _number(b), f"{change} ({(b - a) / a:+.1%})" if a else change]
+
+
+def _number(value: float) -> str:
+    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:,.2f}"
+
+
+def _said(what: str, value: str) -> str:
+    if what in ("start", "end") and value:
+        return datetime.fromtimestamp(float(value), UTC).strftime("%Y-%m-%d %H:%M UTC")
+    return Path(value).name if what == "file" else value

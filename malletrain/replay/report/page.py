@@ -14,9 +14,8 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from malletrain.replay.report import director, drawings, frames, parquet_tables
 from malletrain.replay.report.director import WEEKDAYS, Origin, SitePrices
-from malletrain.replay.report.facts import facts
+from malletrain.replay.report.facts import ReportFigures, facts, read_figures, side_by_side
 from malletrain.replay.report.intervals import MIN_DAYS
-from malletrain.replay.report.side_by_side import ReportFigures, read_figures, side_by_side
 from malletrain.replay.report.summary import (
     best,
     calibrated,
@@ -349,9 +348,9 @@ def _method(answer: Replay) -> str:
     when = "At every event" if options.tick_s <= 0 else f"Every {options.tick_s:g} s"
     horizons = ", ".join(f"{c.name}: {c.horizon_s:g} s" for c in answer.choices)
     limit = (
-        "Pilots have no time limit of their own." if options.pilot_limit_s == float("inf")
-        else f"A pilot leaves after {options.pilot_limit_s:g} s and its node is free again."
+        "Pilots have no time limit of their own." if options.rules.max_pilot_s == float("inf")
+        else f"A pilot leaves after {options.rules.max_pilot_s:g} s and its node is free again."
     )  # fmt: skip
-    if options.rules is not None:
+    if options.daemon:
         limit = limits(answer)
     return f"{said} {when} a policy sizes all jobs anew (horizon {horizons}). {limit}"

@@ -29,7 +29,7 @@ def headline(answer: Replay) -> str:
     trace, options = answer.trace_json(), answer.options
     name, score = best(answer)
     used = score.occupied_node_seconds / (score.idle_node_seconds or 1.0)
-    who = "An ideal machine, which no daemon's rules limit," if options.rules is None else _capital(options.daemon)
+    who = "An ideal machine, which no daemon's rules limit," if not options.daemon else _capital(options.daemon)
     whole = answer.trace.seconds or 1.0
     bound = "" if score.share_of_ideal is None else (
         f" Upper bound, at no cost and with no limit: {score.ideal_speedup_node_seconds / whole:,.1f} nodes; this is "
@@ -72,13 +72,14 @@ def calibrated(answer: Replay) -> str:
 def limits(answer: Replay) -> str:
     """What was replayed, in words."""
     options = answer.options
-    if options.rules is None:
+    if not options.daemon:
         return "Replayed: the ideal machine. Every event is decided at once; pilots have no limit of their own."
-    width = "one node" if options.max_nodes == 1 else f"at most {options.max_nodes} nodes"
-    lasts = options.pilot_limit_s / 60
+    rules = options.rules
+    width = "one node" if rules.max_nodes == 1 else f"at most {rules.max_nodes} nodes"
+    lasts = rules.max_pilot_s / 60
     return (
-        f"Replayed: {options.daemon}: at most {options.max_pilots:,} pilots of {width}, {lasts:g} minutes each at "
-        f"most, {options.keep_idle:,} nodes kept idle, a look every {options.tick_s:g} s."
+        f"Replayed: {options.daemon}: at most {rules.max_pilots:,} pilots of {width}, {lasts:g} minutes each at "
+        f"most, {rules.keep_idle:,} nodes kept idle, a look every {options.tick_s:g} s."
     )
 
 

@@ -12,6 +12,8 @@ from numpy.typing import NDArray
 from malletrain.replay.result import Result
 from malletrain.replay.scoring.main_delay import MainDelay, Reaction, modelled
 from malletrain.replay.scoring.waterfall import Waterfall
+from malletrain.replay.sizer import rate_of_one, speedups
+from malletrain.replay.workload import TrainingJob
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +33,7 @@ class Score:
     sum_j O_j/O_j(1). ideal_speedup: the same with no cost at all and the best sizes at every instant, for the jobs
     then there. share_of_ideal: their ratio. equivalent_nodes: dedicated nodes, one to a job, that would have trained
     as much. jain: Jain's index of the jobs' occupied node-seconds (1: all the same). wait: submission to the first
-    pilot, of jobs that had one. rho: finish-time fairness (`malletrain.replay.scoring.fairness`). energy: what
+    pilot, of jobs that had one. rho: finish-time fairness (`finish_time_fairness`). energy: what
     training drew beyond idling. deadlines: those that fall within the window. beyond_cap: idle nodes for which the
     daemon's cap allowed no pilot; reserve: those that it kept idle
     (None: not known of a journal). starts_per_minute: nodes on which pilots started, in the mean;
@@ -160,3 +162,34 @@ def jain(shares: Sequence[float]) -> float | None:
     """Jain's fairness index (sum x)^2 / (n sum x^2) (DEC-TR-301, 1984)."""
     squares = math.fsum(x * x for x in shares)
     return math.fsum(shares) ** 2 / (len(shares) * squares) if squares > 0 else None
+
+
+def finish_time_fairness(result: Result, jobs: Sequence[TrainingJob], end: float) -> NDArray[np.float64]:
+    """Finish-time fairness of every job: did sharing serve it as well as its own share of the idle nodes would have?
+
+    rho = T_shared / T_alone (Mahajan et al., Themis, NSDI 2020): T_shared is the job's completion time as replayed,
+    T_alone the one that it would have had with a share of its own, idle nodes over jobs there at each instant, at no
+    cost. At most 1: sharing did the job no harm. A share below its least size counts as that part of its rate there.
+    nan where the job did not finish, or where its own share had not finished it by `end`.
+    """
+    log = result.log
+    rho = np.full(len(jobs), np.nan)
+    if not len(log.time):
+        return rho
+    edges = np.append(log.time, end)
+    share = log.idle / np.maximum(log.jobs, 1)
+    for j, each in enumerate(jobs):
+        total = each.job.total_samples
+        if total is None or not np.isfinite(result.finished[j]):
+            continue
+        gain, least = speedups(each, each.job.max_nodes), max(1, each.job.min_nodes)
+        top = len(gain) - 1
+        rate = np.interp(np.minimum(share, top), np.arange(top + 1), gain)
+        rate = np.where(share < least, share / least * gain[least], rate)
+        here = np.maximum(edges, result.submitted[j])
+        trained = np.concatenate([[0.0], np.cumsum(rate * np.diff(here))])
+        work = total / rate_of_one(each)
+        if trained[-1] >= work > 0:
+            alone = float(np.interp(work, trained, here)) - result.submitted[j]
+            rho[j] = (result.finished[j] - result.submitted[j]) / max(alone, 1e-9)
+    return rho

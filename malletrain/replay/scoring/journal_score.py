@@ -38,7 +38,6 @@ from malletrain.replay.workload import TrainingJob
 @dataclass
 class _Job:
     job: MalleableJob
-    announced_at: float
     rates: list[ThroughputSample] = field(default_factory=list)
     first_start: float | None = None
     over_at: float | None = None
@@ -96,7 +95,7 @@ class _Fold:
             case PoolCounted() as pool:
                 self.idle_nodes = float(pool.without_main)
             case JobAnnounced(job=job) if event.job is not None:
-                self.jobs.setdefault(event.job, _Job(job, event.at))
+                self.jobs.setdefault(event.job, _Job(job))
             case _ if event.job in self.jobs:
                 self._of_job(event, self.jobs[event.job])
 

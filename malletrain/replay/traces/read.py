@@ -15,8 +15,8 @@ from malletrain.replay.traces.sacct import is_sacct_header, read_sacct
 from malletrain.replay.traces.sacct_json import read_sacct_json
 from malletrain.replay.traces.source import ERRORS, Lines, opened, read_chunk
 from malletrain.replay.traces.swf import looks_like_swf, read_swf
-from malletrain.replay.traces.times import TimeParser
 from malletrain.replay.traces.trace import Tally, Trace
+from malletrain.replay.traces.words import TimeParser
 
 #: Bytes at the start of a file from which its format is recognised.
 HEAD_BYTES = 1 << 16

@@ -10,11 +10,10 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from malletrain.domain.errors import InvalidInput
-from malletrain.replay.traces.nodelist import expand
 from malletrain.replay.traces.source import Lines
 from malletrain.replay.traces.table import Table, header_of
-from malletrain.replay.traces.times import TimeParser, duration, is_no_time
 from malletrain.replay.traces.trace import MAX_NODES, JobRecords, Tally, column
+from malletrain.replay.traces.words import TimeParser, duration, expand, is_no_time
 
 WANTED = ("jobid", "jobidraw", "state", "submit", "start", "end", "nodelist", "allocnodes", "nnodes", "alloctres",
           "reqnodes", "elapsedraw", "elapsed", "partition", "eligible", "planned", "reserved", "timelimitraw",

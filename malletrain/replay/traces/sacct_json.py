@@ -10,10 +10,11 @@ from collections.abc import Iterator
 from typing import Any, BinaryIO
 
 from malletrain.domain.errors import InvalidInput
-from malletrain.replay.traces.nodelist import expand
 from malletrain.replay.traces.sacct import STILL_RUNNING, Records
 from malletrain.replay.traces.source import read_chunk
 from malletrain.replay.traces.trace import JobRecords, Tally
+from malletrain.replay.traces.words import expand
+from malletrain.slurm.formats.json_shapes import number
 
 CHUNK_BYTES = 1 << 20
 #: A job with thousands of steps is a few MB of JSON.
@@ -71,19 +72,12 @@ def _jobs(stream: BinaryIO, source: str) -> Iterator[Any]:
         yield job
 
 
-def _number(value: Any) -> float | None:
-    """A number as any release writes it: plain, or {set, infinite, number} (23.11 and later)."""
-    if isinstance(value, dict):
-        value = value.get("number") if value.get("set", True) and not value.get("infinite") else None
-    return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else None
-
-
 def _moment(value: Any) -> float | None:
     """Unix seconds; None where there is no such time, which is written as 0; nan where it is no sound one."""
-    number = _number(value)
-    if not number:
+    seconds = number(value)
+    if not seconds:
         return None
-    return number if 0 < number < 1e11 else math.nan
+    return seconds if 0 < seconds < 1e11 else math.nan
 
 
 def _add(records: Records, job: dict[str, Any], place: int, source: str) -> str:
@@ -101,16 +95,16 @@ def _add(records: Records, job: dict[str, Any], place: int, source: str) -> str:
         return "never started"
     if end is None or word in STILL_RUNNING:
         end = math.inf
-        records.saw(start + (_number(times.get("elapsed")) or 0.0))
+        records.saw(start + (number(times.get("elapsed")) or 0.0))
     if end <= start:
         return "ran for 0 s" if end == start else "ends before it starts"
     text = job.get("nodes")
     nodes = expand(text) if isinstance(text, str) else ()
     if nodes is None:
         return "unreadable node list"
-    count, limit = _number(job.get("allocation_nodes")), _number(times.get("limit"))
+    count, limit = number(job.get("allocation_nodes")), number(times.get("limit"))
     records.add(
         str(job.get("job_id", place)), submit, start, end, nodes, int(count or 1), place, source,
-        limit=60.0 * limit if limit else math.nan, priority=_number(job.get("priority")) or 0.0,
+        limit=60.0 * limit if limit else math.nan, priority=number(job.get("priority")) or 0.0,
     )  # fmt: skip
     return ""

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from malletrain.domain.errors import InvalidInput
-from malletrain.replay.traces.nodelist import expand
 from malletrain.replay.traces.source import Lines, opened
 from malletrain.replay.traces.trace import MAX_NODES, Tally
+from malletrain.replay.traces.words import expand
 
 _GPU = re.compile(r"(?:^|,)gpu(?::([A-Za-z][\w.-]*))?[:(,\s]?", re.IGNORECASE)
 

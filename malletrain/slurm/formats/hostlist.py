@@ -89,12 +89,12 @@ def folded(names: Iterable[str]) -> str:
 
 
 def _folded(before: str, numbers: Mapping[int, Set[int]]) -> str:
-    runs = [run for width, those in sorted(numbers.items()) for run in _runs(those, width)]
-    alone = len(runs) == 1 and "-" not in runs[0]
-    return before + (runs[0] if alone else f"[{','.join(runs)}]")
+    found = [run for width, those in sorted(numbers.items()) for run in runs(those, width)]
+    alone = len(found) == 1 and "-" not in found[0]
+    return before + (found[0] if alone else f"[{','.join(found)}]")
 
 
-def _runs(numbers: Set[int], width: int) -> Iterator[str]:
+def runs(numbers: Set[int], width: int = 1) -> Iterator[str]:
     """Consecutive numbers as `001-128`: of one width, so that nobody's rule for padding matters."""
     for first in sorted(number for number in numbers if number - 1 not in numbers):
         last = first

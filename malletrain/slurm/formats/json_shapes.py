@@ -13,7 +13,7 @@ from typing import Any
 
 from malletrain.domain.errors import InvalidInput
 from malletrain.slurm.formats import hostlist, scalars
-from malletrain.slurm.formats.records import JobRecord, NodeRecord, ReservationRecord
+from malletrain.slurm.formats.records import JobRecord, NodeRecord, ReservationRecord, job_id
 
 Object = Mapping[str, Any]
 
@@ -152,16 +152,10 @@ def _job(entry: Object, where: str) -> JobRecord:
     tasks = _text(entry.get("array_task_string"))
     het, offset = number(entry.get("het_job_id")), number(entry.get("het_job_offset"))
     array_id = int(array) if array else None
-    identity = str(int(raw))
-    if array_id is not None and tasks:
-        identity = f"{array_id}_[{tasks}]"
-    elif array_id is not None and task is not None:
-        identity = f"{array_id}_{int(task)}"
-    elif het:
-        identity = f"{int(het)}+{int(offset or 0)}"
+    het_id = int(het) if het else None
     limit = number(entry.get("time_limit"))
     return JobRecord(
-        id=identity,
+        id=job_id(int(raw), array_id, None if task is None else int(task), tasks, het_id, int(offset or 0)),
         raw_id=int(raw),
         state=state,
         user=_text(entry.get("user_name")) or str(_count(entry.get("user_id"))),
@@ -173,7 +167,7 @@ def _job(entry: Object, where: str) -> JobRecord:
         node_count=max(1, _count(entry.get("node_count"), 1)),
         array_id=array_id,
         tasks=tasks if array_id is not None else "",
-        het_id=int(het) if het else None,
+        het_id=het_id,
         time_limit_s=None if limit is None else limit * 60,  # minutes
         submit_time=number(entry.get("submit_time")) or None,
         eligible_time=number(entry.get("eligible_time")) or None,

@@ -55,6 +55,15 @@ class JobRecord(NamedTuple):
     memory_mib: int = 0
 
 
+def job_id(raw: int, array: int | None, task: int | None, tasks: str, het: int | None, offset: int) -> str:
+    """A job's id as squeue has it: 12, 12_3, 12_[4-9] or 12+1. `tasks`: the array expression of waiting tasks."""
+    if array and tasks:
+        return f"{array}_[{tasks}]"
+    if array and task is not None:
+        return f"{array}_{task}"
+    return f"{het}+{offset}" if het else str(raw)
+
+
 class ReservationRecord(NamedTuple):
     """One reservation, times in Unix seconds."""
 

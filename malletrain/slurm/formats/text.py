@@ -13,7 +13,7 @@ from functools import lru_cache
 
 from malletrain.domain.errors import InvalidInput
 from malletrain.slurm.formats import scalars
-from malletrain.slurm.formats.records import JobRecord, NodeRecord, ReservationRecord
+from malletrain.slurm.formats.records import JobRecord, NodeRecord, ReservationRecord, job_id
 
 _CONFIG_LINE = re.compile(r"([A-Za-z][\w\[\]/:]*)\s*=\s?(.*)\Z")
 _NEXT_KEY = re.compile(r"\s+[A-Z][\w/:&-]*=")
@@ -126,15 +126,11 @@ def jobs(text: str) -> list[JobRecord]:
         if not raw.isdigit() or not state:
             raise InvalidInput("scontrol show job", f"a job without an id or a state: {record.strip()[:80]!r}")
         array, task, het = word(record, "ArrayJobId"), word(record, "ArrayTaskId"), word(record, "HetJobId")
-        is_range = bool(task) and not task.isdigit()
-        identity = raw
-        if array:
-            identity = f"{array}_[{task}]" if is_range else f"{array}_{task}"
-        elif het:
-            identity = f"{het}+{word(record, 'HetJobOffset') or 0}"
+        tasks, array_id = "" if task.isdigit() else task, scalars.number(array) if array else None
+        het_id, offset = scalars.number(het) if het else None, scalars.number(word(record, "HetJobOffset"))
         rows.append(
             JobRecord(
-                id=identity,
+                id=job_id(int(raw), array_id, int(task) if task.isdigit() else None, tasks, het_id, offset),
                 raw_id=int(raw),
                 state=state,
                 user=word(record, "UserId").partition("(")[0],
@@ -144,9 +140,9 @@ def jobs(text: str) -> list[JobRecord]:
                 reason=word(record, "Reason"),
                 name=phrase(record, "JobName"),
                 node_count=max(1, scalars.number(word(record, "NumNodes"), 1)),
-                array_id=scalars.number(array) if array else None,
-                tasks=task if array and is_range else "",
-                het_id=scalars.number(het) if het else None,
+                array_id=array_id,
+                tasks=tasks if array else "",
+                het_id=het_id,
                 time_limit_s=scalars.duration(word(record, "TimeLimit")),
                 submit_time=scalars.moment(phrase(record, "SubmitTime")),
                 eligible_time=scalars.moment(phrase(record, "EligibleTime")),

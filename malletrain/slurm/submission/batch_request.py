@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from malletrain.slurm.submission import directives
-from malletrain.slurm.submission.directives import BatchOptions, GivenOption
+from malletrain.slurm.submission.directives import BatchOptions, OptionText
 from malletrain.slurm.submission.mtbatch_options import ALLOWED, Use
 from malletrain.slurm.submission.sbatch import BatchRequest, InvalidBatch, default_tasks
 
@@ -50,10 +50,10 @@ def request(
     """
     shell, faults_of_head = directives.interpreter(script, where)
     whole = options.over(directives.from_script(script, where))
-    reader = _Reader(whole.given, [*faults_of_head, *whole.faults])
+    reader = _Reader(whole.texts, [*faults_of_head, *whole.faults])
     least, most = reader.nodes()
     sizes = reader.sizes(least, most)
-    passed = {name: given.value for name, given in whole.given.items() if ALLOWED[name].use is Use.FORWARD}
+    passed = {name: each.value for name, each in whole.texts.items() if ALLOWED[name].use is Use.FORWARD}
     partition = passed.pop("partition", defaults.partition)
     if partition != defaults.partition and defaults.partition:
         reader.fault("partition", f"pilots run in partition {defaults.partition} only")
@@ -132,7 +132,7 @@ def request(
         class_min=reader.class_min(most),
         processes=processes,
         python=reader.python(cwd),
-        trusted="trust" in whole.given,
+        trusted="trust" in whole.texts,
         to_check=to_check,
     )
     if result.deadline is not None and (result.total_samples is None or not curve):
@@ -145,20 +145,20 @@ def request(
 class _Reader:
     """Values out of options, faults into a list."""
 
-    def __init__(self, given: Mapping[str, GivenOption], faults: list[str]) -> None:
-        self.given = given
+    def __init__(self, texts: Mapping[str, OptionText], faults: list[str]) -> None:
+        self.texts = texts
         self.faults = faults
 
     def fault(self, name: str, what: str) -> None:
-        given = self.given.get(name)
+        given = self.texts.get(name)
         self.faults.append(f"{given.where if given else 'command line'}: --{name}: {what}")
 
     def text(self, name: str, default: str) -> str:
-        given = self.given.get(name)
+        given = self.texts.get(name)
         return default if given is None else given.value
 
     def nodes(self) -> tuple[int, int]:
-        given = self.given.get("nodes")
+        given = self.texts.get("nodes")
         if given is None:
             self.faults.append("no node range: add `#SBATCH --nodes=MIN-MAX` (as 1-8) to the script")
             return 1, 1
@@ -180,10 +180,10 @@ class _Reader:
         if least > 1:
             self.fault("nodes", f"independent items need no {least} nodes at once: give 1-MAX")
         for name in ("batch-min", "batch-max", "resume"):
-            if name in self.given:
+            if name in self.texts:
                 self.fault(name, "a job of independent items trains nothing: leave it out")
         for name in ("curve", "profile", "sizes"):
-            if name in self.given:
+            if name in self.texts:
                 self.fault(name, "independent items scale with the nodes, on any number of them: leave it out")
 
     def sizes(self, least: int, most: int) -> tuple[int, ...]:
@@ -221,24 +221,24 @@ class _Reader:
         except ValueError as error:
             self.fault("check", f"{text[:40]!r} is no command: {error}")
             return ()
-        if words and "trust" in self.given:
+        if words and "trust" in self.texts:
             self.fault("check", "--trust is for scripts that are not checked: leave one of them out")
         if words and elastic != "live":
             self.fault("check", f"--elastic={elastic} does not resize the script while it runs: leave it out")
         return words
 
-    def gres(self, given: str) -> str:
-        """`given` by --gres, and what --gpus-per-node adds to it."""
+    def gres(self, gres: str) -> str:
+        """What --gres asks for, and what --gpus-per-node adds to it."""
         gpus = self.text("gpus-per-node", "")
         if not gpus:
-            return given
+            return gres
         if not _GPUS.match(gpus):
             self.fault("gpus-per-node", f"{gpus[:40]!r} is not [TYPE:]COUNT of one type, as 4 or a100:4")
-            return given
-        if any(part.split(":")[0].removeprefix("gres/") == "gpu" for part in given.split(",")):
-            self.fault("gpus-per-node", f"--gres={given[:40]} names GPUs too: leave one of them out")
-            return given
-        return ",".join(part for part in (given, f"gpu:{gpus}") if part)
+            return gres
+        if any(part.split(":")[0].removeprefix("gres/") == "gpu" for part in gres.split(",")):
+            self.fault("gpus-per-node", f"--gres={gres[:40]} names GPUs too: leave one of them out")
+            return gres
+        return ",".join(part for part in (gres, f"gpu:{gpus}") if part)
 
     def count(self, name: str) -> int | None:
         text = self.text(name, "")

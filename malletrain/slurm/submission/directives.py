@@ -20,8 +20,8 @@ MAX_SCRIPT_BYTES = 4 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
-class GivenOption:
-    """An option as given, and where: `train.sh:3`, `command line`, `SBATCH_ACCOUNT`."""
+class OptionText:
+    """An option as it was written, and where: `train.sh:3`, `command line`, `SBATCH_ACCOUNT`."""
 
     value: str
     where: str
@@ -29,14 +29,14 @@ class GivenOption:
 
 @dataclass(frozen=True)
 class BatchOptions:
-    """Options by long name; of one given twice the last counts, as in sbatch. `faults` are complete lines."""
+    """Options by long name; of one written twice the last counts, as in sbatch. `faults` are complete lines."""
 
-    given: Mapping[str, GivenOption] = field(default_factory=dict)
+    texts: Mapping[str, OptionText] = field(default_factory=dict)
     faults: tuple[str, ...] = ()
 
     def over(self, weaker: BatchOptions) -> BatchOptions:
         """These options, completed by weaker ones."""
-        return BatchOptions({**weaker.given, **self.given}, (*weaker.faults, *self.faults))
+        return BatchOptions({**weaker.texts, **self.texts}, (*weaker.faults, *self.faults))
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class CommandLine:
 
 def from_script(script: bytes, where: str) -> BatchOptions:
     """The options in the comment lines before the first command, where sbatch looks too."""
-    given: dict[str, GivenOption] = {}
+    texts: dict[str, OptionText] = {}
     faults: list[str] = []
     for number, line in enumerate(head(script), start=1):
         match = _DIRECTIVE.match(line)
@@ -63,25 +63,25 @@ def from_script(script: bytes, where: str) -> BatchOptions:
             faults.append(f"{at}: {str(error).lower()} in {line[:80]!r}")
             continue
         ours = match[1] == "MALLETRAIN"
-        _, rest = _take(words, at, given, faults, in_script=True, dashes_optional=ours)
+        _, rest = _take(words, at, texts, faults, in_script=True, dashes_optional=ours)
         if rest:
             faults.append(f"{at}: {rest[0]!r} is not an option; options begin with --")
-    return BatchOptions(given, tuple(faults))
+    return BatchOptions(texts, tuple(faults))
 
 
 def from_command_line(argv: Sequence[str]) -> CommandLine:
     """The options before the script, its name, and what follows: its arguments."""
-    given: dict[str, GivenOption] = {}
+    texts: dict[str, OptionText] = {}
     faults: list[str] = []
-    _, rest = _take(list(argv), "command line", given, faults, in_script=False, dashes_optional=False)
-    return CommandLine(BatchOptions(given, tuple(faults)), rest[0] if rest else "", tuple(rest[1:]))
+    _, rest = _take(list(argv), "command line", texts, faults, in_script=False, dashes_optional=False)
+    return CommandLine(BatchOptions(texts, tuple(faults)), rest[0] if rest else "", tuple(rest[1:]))
 
 
 def from_environment(environment: Mapping[str, str]) -> BatchOptions:
     """The input variables of sbatch that have a meaning here, checked like the options that they stand for."""
-    given = {o: GivenOption(environment[v], v) for v, o in FROM_ENVIRONMENT.items() if environment.get(v)}
-    faults = [f"{each.where}: holds a control character" for each in given.values() if has_control(each.value)]
-    return BatchOptions(given, tuple(faults))
+    texts = {o: OptionText(environment[v], v) for v, o in FROM_ENVIRONMENT.items() if environment.get(v)}
+    faults = [f"{each.where}: holds a control character" for each in texts.values() if has_control(each.value)]
+    return BatchOptions(texts, tuple(faults))
 
 
 def has_control(text: str) -> bool:
@@ -126,12 +126,12 @@ def interpreter(script: bytes, where: str) -> tuple[tuple[str, ...], tuple[str, 
 def _take(
     words: list[str],
     where: str,
-    given: dict[str, GivenOption],
+    texts: dict[str, OptionText],
     faults: list[str],
     *,
     in_script: bool,
     dashes_optional: bool,
-) -> tuple[dict[str, GivenOption], list[str]]:
+) -> tuple[dict[str, OptionText], list[str]]:
     """Options from the front of `words`; what is left begins with the first word that is none."""
     at = 0
     while at < len(words):
@@ -172,8 +172,8 @@ def _take(
         if option.takes and not value:
             faults.append(f"{where}: --{name} needs a value")
             continue
-        given[name] = GivenOption(value, where)
-    return given, words[at:]
+        texts[name] = OptionText(value, where)
+    return texts, words[at:]
 
 
 def _refusal(name: str) -> str:

@@ -52,20 +52,20 @@ def probe(python: str, environ: Mapping[str, str]) -> Probed:
     return Probed(python, "it is older than 3.11" if old else said[-1].strip()[:200])
 
 
-def find(environ: Mapping[str, str], given: str = "", site: str = "") -> str:
+def find(environ: Mapping[str, str], chosen: str = "", site: str = "") -> str:
     """The Python that pilots run.
 
     Args:
         environ: the caller's; an active environment (VIRTUAL_ENV, CONDA_PREFIX) comes first, then python3 on PATH,
             then the Python that runs this. One with torch is taken before one without.
-        given: by `--python`; no other is looked at.
+        chosen: by `--python`; no other is looked at.
         site: the site's default, where none of these can run a pilot.
 
     Raises:
         InvalidInput: there is none; names each that was tried, and what it lacks.
     """
-    if given:
-        return _checked(given, "--python", environ)
+    if chosen:
+        return _checked(chosen, "--python", environ)
     tried: dict[str, Probed] = {}
     for python in _own(environ):
         found = tried[python] = _probed(python, environ)

@@ -1,17 +1,19 @@
-"""Times and durations as Slurm and the other logs write them."""
+"""Times, durations and node lists as Slurm and the other logs write them."""
 
 from __future__ import annotations
 
 import re
 from datetime import UTC, datetime, tzinfo
+from functools import lru_cache
+
+from malletrain.domain.errors import InvalidInput
+from malletrain.slurm.formats import hostlist, scalars
 
 #: Words that stand for no time at all (sacct(1)).
 NO_TIME = frozenset({"", "unknown", "none", "n/a", "na", "nan", "null", "(null)", "invalid", "-1"})
 
 #: Times outside 1970-2200 are damage, not times.
 EARLIEST, LATEST = 0.0, 7_258_118_400.0
-
-_DURATION = re.compile(r"(?:(\d{1,6})-)?(?:(\d{1,6}):)?(\d{1,6}):(\d{1,2})(?:\.\d+)?$")
 
 
 class TimeParser:
@@ -52,9 +54,38 @@ def is_no_time(text: str) -> bool:
 
 
 def duration(text: str) -> float | None:
-    """Seconds of Slurm's `[DD-[HH:]]MM:SS[.mmm]`; None where it is none."""
-    match = _DURATION.match(text.strip())
-    if match is None:
+    """Seconds of a duration as Slurm writes it; None where it is none, or has no end."""
+    try:
+        return scalars.duration(text)
+    except InvalidInput:
         return None
-    days, hours, minutes, seconds = (int(part or 0) for part in match.groups())
-    return ((days * 24 + hours) * 60 + minutes) * 60.0 + seconds
+
+
+#: What sacct(1) prints where a job has no nodes, in any case.
+_NO_NODES = frozenset(word.lower() for word in hostlist.EMPTY)
+_ONE_NAME = re.compile(r"[A-Za-z0-9_.\-]{1,253}\Z")
+#: Longer node lists are not cached: those of a year of large jobs would fill the memory.
+_MAX_CACHED_CHARS = 48
+
+
+def expand(text: str) -> tuple[str, ...] | None:
+    """The names in `text`, in order; () where it says that there are none; None where it is no node list, or one of
+    more names than a machine has."""
+    text = text.strip()
+    if _ONE_NAME.match(text) and text.lower() not in _NO_NODES:
+        return (text,)
+    return _kept(text) if len(text) <= _MAX_CACHED_CHARS and text.count("-") < 2 else _opened(text)
+
+
+@lru_cache(maxsize=4096)
+def _kept(text: str) -> tuple[str, ...] | None:
+    return _opened(text)
+
+
+def _opened(text: str) -> tuple[str, ...] | None:
+    if text.lower() in _NO_NODES:
+        return ()
+    try:
+        return hostlist.opened(text)
+    except InvalidInput:
+        return None
