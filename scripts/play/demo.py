@@ -1,24 +1,21 @@
-"""The main job before your eyes: a Slurm cluster, a main queue, three training jobs in its holes, and a twin without.
+"""The main job before your eyes: a Slurm cluster, a main queue, trainings in its holes, and a twin without them.
 
-Two labs of 8 nodes play the same main queue at the same time. On one, MalleTrain trains three models on the
-handwritten digits of scikit-learn in whatever is idle; the other has no harvest at all. At the end their start
-delays are compared, and a picture is written: who had which node when, and the loss of the first model beside that of
-the same run on one node.
+Two labs of 8 nodes play the same main queue at the same time. On one, MalleTrain trains a model on the handwritten
+digits of scikit-learn and searches for a better one, in whatever is idle; the other has no harvest. At the end their
+start delays are compared, and a picture is written: who had which node when, and the model's loss beside that of the
+same run on one node.
 """
 
 from __future__ import annotations
 
 import argparse
-import shlex
 import shutil
 import signal
-import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
 from pathlib import Path
 
 from malletrain.cli import render
@@ -33,29 +30,10 @@ from scripts.play.picture import Strip, largest_difference, printed_curve, svg
 from scripts.play.player import Player
 from scripts.play.site import Site
 from scripts.play.summary import Summary, shortcomings, summarise, words
+from scripts.play.trainings import EPOCHS, Trainings
 
-ROOT = Path(__file__).resolve().parents[2]
-
-
-@dataclass(frozen=True, slots=True)
-class Training:
-    """One of the demo's malleable jobs: an example script with its options and node range."""
-
-    name: str
-    script: str
-    options: str
-    nodes: str
-
-
-TRAININGS = (
-    Training("mlp", "digits_mlp.py", "--epochs 400", "1-4"),
-    Training("cnn", "digits_cnn.py", "--epochs 60", "1-4"),
-    Training("attention", "digits_attention.py", "--epochs 30", "2-6"),
-)
-
-#: Samples/s over nodes, as on nodes with processors of their own. Here all of them share this machine's, and what
-#: would be measured is that more nodes are not faster.
-CURVE = "1:1000,2:1900,4:3600,8:6600"
+#: Phases of a job that is not over.
+OPEN = ("announced", "queued", "running")
 
 #: Lengths of the play that jobs may take after it to end: a busy machine trains slowly.
 PATIENCE = 4.0
@@ -67,8 +45,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     directory = Path(options.directory or tempfile.mkdtemp(prefix="malletrain-demo-", dir="/tmp"))
     directory.mkdir(exist_ok=True)
     directory.chmod(0o755)
-    jobs, told = _load(options)
-    print(f"MalleTrain demo in {directory}: {told}", flush=True)
+    jobs, described = _load(options)
+    print(f"MalleTrain demo in {directory}: {described}", flush=True)
     with ExitStack() as stack:
         if not options.keep:
             stack.callback(shutil.rmtree, directory, ignore_errors=True)
@@ -93,10 +71,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         if not options.keep:
             stack.callback(site.close)
         strip = Strip()
-        summary = _play(options, lab, twin, site, jobs, strip)
+        trainings = Trainings(site)
+        summary = _play(options, lab, twin, site, trainings, jobs, strip)
         for line in words(summary):
             print(line)
-        print(_draw(options.picture, strip, summary))
+        print(_draw(options.picture, strip, summary, trainings.static_run()))
         if options.web:
             _leave_page_open(site, lab)
         if options.keep:
@@ -140,41 +119,28 @@ def _load(options: argparse.Namespace) -> tuple[list[MainJob], str]:
     return jobs, f"{len(jobs)} main jobs of {options.log.name}, time divided by {factor:.0f}"
 
 
-def _submit(site: Site, training: Training) -> int:
-    """Submit one training job as alice; the script is what a researcher would write."""
-    home = Path(site.lab.env_for("alice")["HOME"])
-    script = home / f"{training.name}.sh"
-    # Nice: on a real cluster a pilot does not share processors with slurmctld and the main queue.
-    program = shlex.join([sys.executable, f"{ROOT}/examples/{training.script}"])
-    body = f"nice -n 19 {program} {training.options}".rstrip()
-    script.write_text(
-        f"#!/bin/bash\n#SBATCH --job-name={training.name}\n"
-        f"#MALLETRAIN --nodes={training.nodes} --curve={CURVE}\n{body}\n"
-    )
-    script.chmod(0o644)
-    return site.mtbatch("alice", script)
-
-
-def _draw(file: Path, strip: Strip, summary: Summary) -> str:
-    """Write the picture; a line about it. The first job's run is made again, on one node without a daemon."""
-    first, done = TRAININGS[0], summary.jobs[0]
-    static_run = subprocess.run(
-        [sys.executable, f"{ROOT}/examples/{first.script}", *shlex.split(first.options)],
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    losses = summary.losses
-    epochs = int(shlex.split(first.options)[-1])
-    static = printed_curve(static_run.stdout, done.samples / epochs)
-    names = {str(job.id): job.name for job in summary.jobs}
-    title = f"{done.resizes} resizes of {done.name}, {summary.leaves} pilots that made room"
-    file.write_text(svg(strip, names, losses, static, title))
+def _draw(file: Path, strip: Strip, summary: Summary, printed: str) -> str:
+    """Write the picture; a line about it. `printed` is what the job's run on one node said."""
+    job, losses = summary.job, summary.losses
+    static = printed_curve(printed, job.samples / EPOCHS)
+    trials = {str(row.id): row.name.rpartition("-")[2] for row in summary.trials}
+    title = f"{job.resizes} resizes of {job.name}, {summary.leaves} pilots that made room"
+    file.write_text(svg(strip, (str(job.id), job.name), trials, losses, static, title))
     apart = largest_difference(losses, static)
-    told = f"; its loss is at most {apart:.4f} from the static run's" if apart is not None else ""
-    return f"\npicture: {file}{told}"
+    compared = f"; its loss is at most {apart:.4f} from the static run's" if apart is not None else ""
+    return f"\npicture: {file}{compared}"
 
 
-def _play(options: argparse.Namespace, lab: Lab, twin: Lab, site: Site, jobs: list[MainJob], strip: Strip) -> Summary:
-    numbers = [_submit(site, training) for training in TRAININGS]
+def _play(
+    options: argparse.Namespace,
+    lab: Lab,
+    twin: Lab,
+    site: Site,
+    trainings: Trainings,
+    jobs: list[MainJob],
+    strip: Strip,
+) -> Summary:
+    trainings.begin()
     players = [Player(each, jobs, "bob", each.path / "main") for each in (lab, twin)]
     begin = time.time() + 1.0
     for player in players:
@@ -182,7 +148,7 @@ def _play(options: argparse.Namespace, lab: Lab, twin: Lab, site: Site, jobs: li
     http = Http(site.url, munge_socket=str(lab.munge_socket))
     crash_at = begin + options.crash if options.crash else None
     page = f"the page, for a minute: {_link(http)}" if options.web else ""
-    shown = -1
+    shown, curve = -1, list[tuple[int, float]]()
     end = begin + options.seconds
     try:
         while True:
@@ -194,7 +160,8 @@ def _play(options: argparse.Namespace, lab: Lab, twin: Lab, site: Site, jobs: li
             if picture is not None:
                 strip.look(max(0.0, time.time() - begin), picture)
                 shown = _show(picture, players[0], begin, options.seconds, shown, page)
-                over = not any(job.phase in ("announced", "queued", "running") for job in picture.jobs)
+                curve = _measured(http, trainings) or curve
+                over = not any(job.id == trainings.job and job.phase in OPEN for job in picture.jobs)
                 started = all(played.start_s is not None or played.refused for played in players[0].played())
                 if time.time() > end and over and started:
                     break
@@ -204,8 +171,13 @@ def _play(options: argparse.Namespace, lab: Lab, twin: Lab, site: Site, jobs: li
     finally:
         for player in players:
             player.stop()
+        stopped = time.time()
+        trainings.stop_search()
     journal = site.directory / "malletrain.db"
-    return summarise(journal, numbers, players[0].played(), players[1].played(), begin, time.time())
+    return summarise(
+        journal, trainings.job, curve, trainings.found(),
+        players[0].played(), players[1].played(), begin, stopped,
+    )  # fmt: skip
 
 
 def _link(http: Http) -> str:
@@ -231,6 +203,13 @@ def _picture(http: Http) -> StatusRow | None:
         return StatusRow.from_json(http.get("/v1/status"))
     except WireError:
         return None  # the daemon is being started again
+
+
+def _measured(http: Http, trainings: Trainings) -> list[tuple[int, float]]:
+    try:
+        return trainings.curve(http)
+    except WireError:
+        return []  # the daemon is being started again
 
 
 def _show(picture: StatusRow, player: Player, begin: float, seconds: float, shown: int, page: str) -> int:

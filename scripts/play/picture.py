@@ -15,8 +15,8 @@ from malletrain.wire.rows import StatusRow
 _WIDTH, _LEFT, _RIGHT, _ROW = 960.0, 60.0, 20.0, 18.0
 _CURVE_HEIGHT = 220.0
 
-#: Of the jobs, by their order; told apart without colour too, by the letter on each bar (Okabe and Ito's palette).
-_COLOURS = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00")
+#: Okabe and Ito's palette; a trial has its number on its bar, too.
+_JOB, _TRIALS = "#0072b2", ("#009e73", "#d55e00", "#8a6d00", "#a6527f")
 _MAIN, _IDLE = "#555555", "#eeeeee"
 
 _EPOCH = re.compile(r"^epoch (\d+): .*'loss': ([0-9.eE+-]+)", re.MULTILINE)
@@ -68,13 +68,25 @@ def largest_difference(one: Curve, other: Curve) -> float | None:
     return max(found) if found else None
 
 
-def svg(strip: Strip, names: Mapping[str, str], resized: Curve, static: Curve, title: str) -> str:
-    """The whole picture. `names`: of the jobs, by number; the curves are of one job, in (samples, loss)."""
+def svg(
+    strip: Strip, job: tuple[str, str], trials: Mapping[str, str], resized: Curve, static: Curve, title: str
+) -> str:
+    """The whole picture.
+
+    Args:
+        strip: who had which node when.
+        job: number and name of the job whose curves are drawn, in (samples, loss).
+        trials: what stands on the bars of the other jobs, by number.
+        resized: the job's curve.
+        static: the same of its run on one node.
+        title: of the picture.
+    """
     nodes = sorted({node for _, owners in strip.looks for node in owners})
     end = strip.looks[-1][0] if strip.looks else 1.0
     across = (_WIDTH - _LEFT - _RIGHT) / max(end, 1e-9)
-    colour = {number: _COLOURS[i % len(_COLOURS)] for i, number in enumerate(names)} | {"main": _MAIN}
-    letter = {number: chr(ord("a") + i) for i, number in enumerate(names)} | {"main": ""}
+    number, name = job
+    colour = {trial: _TRIALS[i % len(_TRIALS)] for i, trial in enumerate(trials)} | {number: _JOB}
+    label = {**trials, number: name}
     top = 60.0
     bottom = top + _ROW * len(nodes)
     height = bottom + 90 + _CURVE_HEIGHT
@@ -85,9 +97,9 @@ def svg(strip: Strip, names: Mapping[str, str], resized: Curve, static: Curve, t
         f'<text x="{_LEFT}" y="20" font-size="15">{escape(title)}</text>',
     ]
     x = _LEFT
-    for number, name in [*names.items(), ("main", "main queue"), ("", "idle")]:
-        words = f"{letter.get(number, '')} {name}".strip()
-        lines.append(f'<rect x="{x:.0f}" y="32" width="12" height="12" fill="{colour.get(number, _IDLE)}"/>')
+    legend = [(_JOB, name), (_TRIALS[0], "trials of a search"), (_MAIN, "main queue"), (_IDLE, "idle")]
+    for fill, words in legend:
+        lines.append(f'<rect x="{x:.0f}" y="32" width="12" height="12" fill="{fill}"/>')
         lines.append(f'<text x="{x + 17:.0f}" y="42">{escape(words)}</text>')
         x += 40 + 7 * len(words)
     for i, node in enumerate(nodes):
@@ -103,12 +115,12 @@ def svg(strip: Strip, names: Mapping[str, str], resized: Curve, static: Curve, t
             f'<rect x="{at:.1f}" y="{y:.0f}" width="{width:.1f}" height="{_ROW - 2:.0f}" '
             f'fill="{colour.get(owner, _MAIN)}"/>'
         )
-        if width > 12 and letter.get(owner):
-            lines.append(f'<text x="{at + 3:.1f}" y="{y + 12:.0f}" fill="white">{letter[owner]}</text>')
+        if owner in label and width > 6 + 8 * len(label[owner]):
+            lines.append(f'<text x="{at + 3:.1f}" y="{y + 12:.0f}" fill="white">{escape(label[owner])}</text>')
     for second in range(0, int(end) + 1, 30):
         at = _LEFT + second * across
         lines.append(f'<text x="{at:.0f}" y="{bottom + 14:.0f}" text-anchor="middle">{second} s</text>')
-    lines += _curves(bottom + 50, resized, static, next(iter(names.values()), ""))
+    lines += _curves(bottom + 50, resized, static, name)
     return "\n".join([*lines, "</svg>"]) + "\n"
 
 
@@ -129,7 +141,7 @@ def _curves(top: float, resized: Curve, static: Curve, name: str) -> Iterator[st
     yield f'<text x="{_LEFT - 8}" y="{top + 10:.0f}" text-anchor="end">{highest:.2g}</text>'
     yield f'<text x="{_LEFT - 8}" y="{floor:.0f}" text-anchor="end">0</text>'
     yield f'<text x="{_WIDTH - _RIGHT}" y="{floor + 16:.0f}" text-anchor="end">{most:.0f} samples</text>'
-    yield f'<polyline points="{path(resized)}" fill="none" stroke="{_COLOURS[0]}" stroke-width="2"/>'
+    yield f'<polyline points="{path(resized)}" fill="none" stroke="{_JOB}" stroke-width="2"/>'
     for at, loss in static:
         x, y = _LEFT + at * across, top + _CURVE_HEIGHT - loss * up
         yield f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3" fill="none" stroke="{_MAIN}"/>'

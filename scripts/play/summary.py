@@ -11,12 +11,16 @@ from malletrain.domain.event import EventKind
 from malletrain.store.views import StoreViews
 from malletrain.wire.rows import EventRow, JobRow
 from scripts.play.player import Played
+from scripts.play.trainings import Found
 
 #: A main job may start so much later than its twin without anyone noticing: two of Slurm's own whole seconds.
 DELAY_S = 2.0
 
 #: Well trained models reach .95 and more on these digits; one whose training is wrong stays far below.
 ACCURACY = 0.90
+
+#: Trials that a search has an answer of, at least, when the play is over.
+TRIALS = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,18 +37,28 @@ class Summary:
     starts_s: tuple[float, ...]
     twin_starts_s: tuple[float, ...]
     lost: tuple[str, ...]
-    jobs: tuple[JobRow, ...]
-    losses: tuple[tuple[float, float], ...]  #: of the first of the jobs: (samples, loss)
+    job: JobRow
+    losses: tuple[tuple[float, float], ...]  #: of the job: (samples, loss)
+    curve: Sequence[tuple[int, float]]  #: of the job: (nodes, samples/s), as measured
+    trials: tuple[JobRow, ...]
+    found: Found
 
 
 def summarise(
-    journal: Path, jobs: Sequence[int], played: Sequence[Played], twin: Sequence[Played], begin: float, end: float
+    journal: Path,
+    job: int,
+    curve: Sequence[tuple[int, float]],
+    found: Found,
+    played: Sequence[Played],
+    twin: Sequence[Played],
+    begin: float,
+    end: float,
 ) -> Summary:
     """Fold the journal between `begin` and `end` (Unix seconds) and pair the two plays."""
     views = StoreViews(journal)
     try:
         events = list(_events(views))
-        rows = tuple(row for row in map(views.job, jobs) if row is not None)
+        rows = {row.id: row for row in views.jobs()}
     finally:
         views.close()
     idle, harvested = _node_seconds([e for e in events if e.kind == EventKind.POOL], begin, end)
@@ -54,7 +68,7 @@ def summarise(
     return Summary(
         idle_node_s=idle,
         harvested_node_s=harvested,
-        samples=sum(row.samples for row in rows),
+        samples=sum(row.samples for row in rows.values()),
         pauses_s=tuple(_number(e.data, "pause_s") for e in events if e.kind == EventKind.SWITCHED),
         preemptions=sum(1 for e in events if e.kind == EventKind.PILOT_ENDED and e.data.get("preempted")),
         leaves=sum(1 for e in events if e.kind == EventKind.INTENT and e.data.get("cause") == "yield"),
@@ -62,11 +76,14 @@ def summarise(
         starts_s=tuple(p.start_s for p in played if p.start_s is not None),
         twin_starts_s=tuple(p.start_s for p in twin if p.start_s is not None),
         lost=tuple(lost),
-        jobs=rows,
+        job=rows.pop(job),
+        curve=curve,
+        trials=tuple(rows.values()),
+        found=found,
         losses=tuple(
             (_number(e.data, "samples"), _number(e.data, "value"))
             for e in events
-            if e.kind == EventKind.METRIC and e.job == jobs[0] and e.data.get("name") == "loss"
+            if e.kind == EventKind.METRIC and e.job == job and e.data.get("name") == "loss"
         ),
     )
 
@@ -78,12 +95,13 @@ def shortcomings(summary: Summary) -> list[str]:
         found.append(f"main jobs started more than {DELAY_S:g} s later than without MalleTrain (median)")
     if summary.harvested_node_s <= 0 or not summary.pauses_s:
         found.append("no idle node was harvested")
-    for job in summary.jobs:
-        accuracy = _number(job.result, "accuracy")
-        if job.phase != "completed":
-            found.append(f"job {job.name} is {job.phase}, not completed: {job.reason}")
-        elif accuracy < ACCURACY:
-            found.append(f"job {job.name} reached an accuracy of {accuracy:.3f} only")
+    job, accuracy = summary.job, _number(summary.job.result, "accuracy")
+    if job.phase != "completed":
+        found.append(f"job {job.name} is {job.phase}, not completed: {job.reason}")
+    elif accuracy < ACCURACY:
+        found.append(f"job {job.name} reached an accuracy of {accuracy:.3f} only")
+    if summary.found.answered < TRIALS or (summary.found.value or 0.0) < ACCURACY:
+        found.append(f"the search found no good model: {summary.found.trials}, best {summary.found.value}")
     return found
 
 
@@ -109,12 +127,21 @@ def words(summary: Summary) -> Iterator[str]:
             f"  delay against the twin, job by job       median {median(summary.delays_s):+.2f} s, "
             f"from {min(summary.delays_s):+.2f} to {max(summary.delays_s):+.2f} s ({len(summary.delays_s)} jobs)"
         )
-    for job in summary.jobs:
-        accuracy = _number(job.result, "accuracy")
-        yield (
-            f"job {job.id} {job.name:<12} {job.phase}, accuracy {accuracy:.3f}, "
-            f"{job.samples:.0f} samples, {job.node_seconds:.0f} node-seconds, {job.resizes} resizes"
+    job, accuracy = summary.job, _number(summary.job.result, "accuracy")
+    yield (
+        f"job {job.id} {job.name}: {job.phase}, accuracy {accuracy:.3f}, "
+        f"{job.samples:.0f} samples, {job.node_seconds:.0f} node-seconds, {job.resizes} resizes"
+    )
+    learnt = ", ".join(f"{nodes}: {rate:.0f}" for nodes, rate in summary.curve)
+    yield f"  its curve, measured as it ran            {learnt} (nodes: samples/s)"
+    ended = ", ".join(f"{number} {word}" for word, number in summary.found.trials.items())
+    yield f"search: {len(summary.trials)} jobs, {ended}"
+    if summary.found.params is not None:
+        params = ", ".join(
+            f"{name} {value:.3g}" if isinstance(value, float) else f"{name} {value}"
+            for name, value in summary.found.params.items()
         )
+        yield f"  its best trial                           accuracy {summary.found.value:.3f} with {params}"
     missed = shortcomings(summary)
     yield ""
     yield "all promises kept" if not missed else "NOT kept:"

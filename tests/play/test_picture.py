@@ -33,10 +33,10 @@ def test_who_had_which_node_when(strip: Strip) -> None:
 
 
 def test_the_picture_is_svg_with_every_node_and_both_curves(strip: Strip) -> None:
-    text = svg(strip, {"1": "mlp <&>"}, [(10, 1.0), (20, 0.5)], [(10, 1.0), (20, 0.51)], "3 resizes")
+    text = svg(strip, ("1", "mlp <&>"), {"2": "0"}, [(10, 1.0), (20, 0.5)], [(10, 1.0), (20, 0.51)], "3 resizes")
     root = ElementTree.fromstring(text)
     words = [each.text for each in root.iter() if each.tag.endswith("text")]
-    assert {"n0", "n1", "a mlp <&>", "main queue", "3 resizes"} <= set(words)
+    assert {"n0", "n1", "mlp <&>", "trials of a search", "main queue", "3 resizes"} <= set(words)
     assert sum(1 for each in root.iter() if each.tag.endswith("circle")) == 2
     assert sum(1 for each in root.iter() if each.tag.endswith("polyline")) == 1
 
