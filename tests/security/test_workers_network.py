@@ -169,8 +169,8 @@ def test_the_secret_is_nowhere_in_the_clear(live: tuple[Coordinator, Pod, Path])
 
 def test_who_has_no_seat_is_not_told_the_secret() -> None:
     plan = Plan(5, (Seat("7_0.0", "h:1"), Seat("7_1.0", "h:2")), "h:1", secret="s")
-    assert plan.told_to("7_1.0") is plan
-    assert plan.told_to("7_2.0").secret == ""
+    assert plan.as_sent_to("7_1.0") is plan
+    assert plan.as_sent_to("7_2.0").secret == ""
 
 
 def test_workers_do_not_connect_without_a_secret(tmp_path: Path) -> None:
