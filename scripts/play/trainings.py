@@ -22,7 +22,7 @@ ROOT = Path(__file__).resolve().parents[2]
 FILES = (ROOT / "scripts/play/digits_search.py", ROOT / "examples/digits_data.py")
 
 #: Epochs of the job: most of a play of 150 s.
-EPOCHS = 30
+EPOCHS = 20
 
 #: The job's node range.
 NODES = "1-4"
