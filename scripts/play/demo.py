@@ -123,7 +123,7 @@ def _draw(file: Path, strip: Strip, summary: Summary, printed: str) -> str:
     """Write the picture; a line about it. `printed` is what the job's run on one node said."""
     job, losses = summary.job, summary.losses
     static = printed_curve(printed, job.samples / EPOCHS)
-    trials = {str(row.id): row.name.rpartition("-")[2] for row in summary.trials}
+    trials = {str(row.id): row.name.rpartition("-")[2].lstrip("0") or "0" for row in summary.trials}
     title = f"{job.resizes} resizes of {job.name}, {summary.leaves} pilots that made room"
     file.write_text(svg(strip, (str(job.id), job.name), trials, losses, static, title))
     apart = largest_difference(losses, static)
