@@ -70,7 +70,7 @@ BOUNDS = {
     "docs/reference/api.md": 1050,
     "docs/reference/commands.md": 2500,
     "docs/reference/config.md": 965,
-    "docs/reference/habits.md": 1655,
+    "docs/reference/habits.md": 1200,
     "docs/reference/loops.md": 815,
     "docs/reference/replay.md": 605,
     "docs/reference/session.md": 1545,

@@ -24,6 +24,9 @@ HEAD = "| Habit | Is | Found by | Said |\n|---|---|---|---|\n"
 
 RUN = "from malletrain.cli.main import main; main()"
 
+#: Of these verdicts the row says all: the message adds which parameter differs most, and by how much.
+SILENT = ("check", "equal")
+
 #: Characters of a message that a row shows.
 MAX_SAID = 60
 
@@ -42,7 +45,7 @@ def verdict_of(habit: str) -> dict[str, str]:
 def row(habit: str, found: dict[str, str]) -> str:
     kinds = {"wrong": "an invariant", "different": "check"}
     by = kinds.get(found["verdict"], found["verdict"])
-    said = " ".join(found["text"].split()).replace("|", "\\|")
+    said = " ".join(found["text"].split()).replace("|", "\\|") if by not in SILENT else ""
     said = said if len(said) <= MAX_SAID else said[:MAX_SAID].rsplit(" ", 1)[0] + " ..."
     kind = "right" if habit in RIGHT else "random" if habit in STATISTICAL else "wrong"
     missed = "" if found["verdict"] in VERDICTS[habit] else " **missed**"
