@@ -228,6 +228,19 @@ def test_a_qos_of_the_harvest_partition_in_which_pilots_do_not_start_or_are_not_
         accounted.run([*sacctmgr, "delete", "qos", "narrow"])
 
 
+def test_limits_of_the_pilots_account(accounted: Lab) -> None:
+    """None of the account's own users starts a pilot then."""
+    modify = ["sacctmgr", "-i", "modify", "account", "harvest", "set"]
+    accounted.run([*modify, "MaxJobs=0", "GrpTRES=cpu=0"])
+    try:
+        found = examine(accounted, harvest=HARVEST)
+    finally:
+        accounted.run([*modify, "MaxJobs=-1", "GrpTRES=cpu=-1"])
+    for limit in ("MaxJobs=0", "GrpTRES=cpu=0"):
+        assert only(found, f"account harvest has {limit}").level is Level.ERROR
+    assert not [f for f in examine(accounted, harvest=HARVEST) if "account harvest has" in f.what]
+
+
 @pytest.mark.nightly
 def test_private_data_hides_the_main_queue_from_a_coordinator(
     accounted: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
