@@ -464,7 +464,7 @@ class Service:
             pages=self._pages(journal.path) if config.web.serve else None,
         )
         self._server = serve(app, config.api.host, port, connections)
-        if not self._server.is_inherited:
+        if not self._server.was_held:
             auth.not_before = self._clock.now()
         if os.environ.get("LISTEN_FDS") and not self._server.is_inherited:
             mend = "systemctl edit malletraind.socket, or stop it"

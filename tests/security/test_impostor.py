@@ -103,7 +103,8 @@ async def app(scope, receive, send):
     await send({"type": "http.response.body", "body": b"ok"})
 for _ in range(2):  # as a reload does
     server = serve(app, sys.argv[1], int(sys.argv[2]), ConnectionTable(ConnectionLimits(), 64))
-    assert server.is_inherited is (sys.argv[3] == "inherited"), server.is_inherited
+    assert server.is_inherited is (sys.argv[3] != "own"), server.is_inherited
+    assert server.was_held is (sys.argv[3] == "inherited")
     print(server.port, flush=True)
     sys.stdin.readline()
     server.close()
@@ -111,13 +112,13 @@ for _ in range(2):  # as a reload does
 
 
 @contextlib.contextmanager
-def unit(host: str, port: int, held: socket.socket, *, inherited: bool = True) -> Iterator[subprocess.Popen[str]]:
+def unit(host: str, port: int, held: socket.socket, how: str = "inherited") -> Iterator[subprocess.Popen[str]]:
     """A daemon that is handed `held`, as its third descriptor."""
 
     def third() -> None:
         os.dup2(held.fileno(), 3)
 
-    words = [sys.executable, "-c", _AS_SYSTEMD, host, str(port), "inherited" if inherited else "own"]
+    words = [sys.executable, "-c", _AS_SYSTEMD, host, str(port), how]
     daemon = subprocess.Popen(
         words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, preexec_fn=third, pass_fds=(3,),
         cwd=Path(__file__).resolve().parents[2],
@@ -167,11 +168,28 @@ def test_the_units_socket_serves_the_address_that_the_configuration_names() -> N
             assert not answers("[::1]", port)
 
 
+@pytest.mark.parametrize("mine", ["127.0.0.1", "0.0.0.0", "::1"])
+def test_a_unit_that_was_edited_to_one_family(mine: str) -> None:
+    """The daemon keeps others from the other one, or does not start; what was sent there before is worth nothing."""
+    family = V6 if ":" in mine else socket.AF_INET
+    theirs = "127.0.0.1" if ":" in mine else "::"
+    with socket.create_server((mine, 0), family=family) as held:
+        port = held.getsockname()[1]
+        with unit(mine, port, held, "one family") as daemon:
+            assert daemon.stdout is not None
+            assert daemon.stdout.readline() == f"{port}\n"
+            with pytest.raises(OSError, match="in use"):
+                impostor(theirs, port)
+        with contextlib.closing(impostor(theirs, port)), unit(mine, port, held, "one family") as daemon:
+            assert daemon.stdout is not None
+            assert daemon.stdout.readline() == "", "it does not start"
+
+
 def test_a_unit_of_another_port_is_left_alone() -> None:
     with both_families() as held, contextlib.closing(socket.create_server(("127.0.0.1", 0))) as free:
         port = free.getsockname()[1]
         free.close()
-        with unit("127.0.0.1", port, held, inherited=False) as daemon:
+        with unit("127.0.0.1", port, held, "own") as daemon:
             assert daemon.stdout is not None
             assert daemon.stdout.readline() == f"{port}\n"
             assert answers("127.0.0.1", port)
