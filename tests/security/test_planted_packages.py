@@ -64,8 +64,8 @@ def test_a_python_that_looks_in_the_working_folder_runs_what_is_planted(planted:
 )
 def test_a_pilot(planted: Path, tmp_path: Path, processes: str, pythonpath: str) -> None:
     """The batch script, as Slurm runs it; srun is replaced by one that runs its command. Past the launcher's end it
-    runs the command that the launcher would. An empty or relative entry of PYTHONPATH names the working folder, and is
-    the script's alone."""
+    runs the command that the launcher would. An empty or relative entry of PYTHONPATH names the working folder: it
+    is the script's alone."""
     options = ["--nodes=1-2", *([f"--processes-per-node={processes}"] if processes else []), "train.sh"]
     line = directives.from_command_line(options)
     shell = "/bin/sh" if pythonpath else "/bin/bash"
