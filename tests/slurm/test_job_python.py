@@ -119,8 +119,7 @@ def test_a_node_without_it_says_so(tmp_path: Path) -> None:
         ),
         ("echo \"ModuleNotFoundError: No module named 'malletrain'\" >&2; exit 1", Level.ERROR, "No module named"),
         (
-            "echo '/x/python: error while loading shared libraries: libpython3.12.so.1.0: cannot open shared object' >&2"
-            "; exit 127",
+            "echo 'python: error while loading shared libraries: libpython3.12.so.1.0: cannot open it' >&2; exit 127",
             Level.ERROR,
             "libpython3.12",
         ),
