@@ -465,7 +465,7 @@ class Service:
         )
         self._server = serve(app, config.api.host, port, connections)
         if not self._server.was_held:
-            auth.not_before = self._clock.now()
+            auth.listens_since = self._clock.elapsed()
         if os.environ.get("LISTEN_FDS") and not self._server.is_inherited:
             mend = "systemctl edit malletraind.socket, or stop it"
             self._log.warning("malletraind.socket holds another port than api.port", port=port, mend=mend)

@@ -201,12 +201,20 @@ def test_a_unit_of_another_port_is_left_alone() -> None:
 def test_a_credential_that_was_sent_to_whoever_had_the_port_before_is_worth_nothing(house: House) -> None:
     """Taken while the daemon was away, and handed on once it is back."""
     people, worker = house.credential(), house.credential("malletrain-worker-v1")
-    house.auth.not_before = house.clock.now() + 2.5
+    house.auth.listens_since = house.clock.elapsed() + 2.5
     for handed_on in (lambda: house.auth.log_in(people), lambda: house.auth.worker_uid(worker)):
         with pytest.raises(Unavailable, match="made before this daemon listened"):
             handed_on()
-    house.auth.not_before = house.clock.now()
+    house.auth.listens_since = house.clock.elapsed()
     assert house.auth.log_in(house.credential()).identity.uid == os.getuid(), "a new one is"
+
+
+def test_a_clock_that_was_ahead_as_the_daemon_began_to_listen_keeps_nobody_out(house: House) -> None:
+    """Until the hour that it had been ahead was over every pilot was refused, and its job failed for good."""
+    house.clock.day_ahead = 3600.0
+    house.auth.listens_since = house.clock.elapsed()
+    house.clock.day_ahead = 0.0
+    assert house.auth.worker_uid(house.credential("malletrain-worker-v1")) == os.getuid()
 
 
 def test_a_worker_shows_a_credential_on_a_connection_of_its_own() -> None:
