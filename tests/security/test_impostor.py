@@ -168,6 +168,17 @@ def test_the_units_socket_serves_the_address_that_the_configuration_names() -> N
             assert not answers("[::1]", port)
 
 
+def test_the_units_socket_serves_the_address_of_a_name_that_a_daemon_of_its_own_would() -> None:
+    """api.host = "localhost" is 127.0.0.1, whichever address the resolver names first."""
+    with both_families() as held:
+        port = held.getsockname()[1]
+        with unit("localhost", port, held) as daemon:
+            assert daemon.stdout is not None
+            assert daemon.stdout.readline() == f"{port}\n"
+            assert answers("127.0.0.1", port)
+            assert not answers("[::1]", port)
+
+
 @pytest.mark.parametrize("mine", ["127.0.0.1", "0.0.0.0", "::1"])
 def test_a_unit_that_was_edited_to_one_family(mine: str) -> None:
     """The daemon keeps others from the other one, or does not start; what was sent there before is worth nothing."""
