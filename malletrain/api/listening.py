@@ -54,7 +54,8 @@ def listen(host: str, port: int, backlog: int, environ: Mapping[str, str] | None
     inherited = _inherited(port, os.environ if environ is None else environ)
     if inherited:
         # The unit listens on every address: `host` says which of them is served.
-        address = "" if host in (*_EVERY_ADDRESS.values(), "") else socket.getaddrinfo(host, port)[0][4][0]
+        every = (*_EVERY_ADDRESS.values(), "")
+        address = "" if host in every else socket.getaddrinfo(host, port, _family(host))[0][4][0]
         return Listening(inherited, _guards(inherited, f"malletraind.socket's port {port}"), str(address), True)
     tries = 1 if port else FREE_PORT_TRIES
     while True:
@@ -80,7 +81,7 @@ def _inherited(port: int, environ: Mapping[str, str]) -> list[socket.socket]:
 
 
 def _own(host: str, port: int, backlog: int) -> Listening:
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    family = _family(host)
     where = f"api.host, api.port {host}:{port}"
     try:
         sock = socket.create_server((host, port), family=family, backlog=backlog)
@@ -90,6 +91,11 @@ def _own(host: str, port: int, backlog: int) -> Listening:
             raise InvalidInput(where, why) from error
         raise Unavailable(f"{where}: {why}") from error
     return Listening([sock], _guards([sock], where))
+
+
+def _family(host: str) -> socket.AddressFamily:
+    """A name stands for its IPv4 address."""
+    return socket.AF_INET6 if ":" in host else socket.AF_INET
 
 
 def _guards(sockets: Sequence[socket.socket], where: str) -> list[socket.socket]:

@@ -15,6 +15,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+from malletrain.api import listening
 from malletrain.api.connections import ConnectionLimits, ConnectionTable
 from malletrain.api.http_server import HttpServer, serve
 from malletrain.api.ports import Unavailable
@@ -168,15 +169,22 @@ def test_the_units_socket_serves_the_address_that_the_configuration_names() -> N
             assert not answers("[::1]", port)
 
 
-def test_the_units_socket_serves_the_address_of_a_name_that_a_daemon_of_its_own_would() -> None:
-    """api.host = "localhost" is 127.0.0.1, whichever address the resolver names first."""
+def test_a_name_is_served_at_the_address_that_a_socket_of_the_daemons_own_would_have(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """api.host = "localhost" is 127.0.0.1, also where the resolver names ::1 first: a proxy calls that."""
+
+    def resolve(host: str, port: int, family: int = 0) -> list[tuple[object, ...]]:
+        found = {V6: ("::1", port), socket.AF_INET: ("127.0.0.1", port)}
+        return [(each, socket.SOCK_STREAM, 6, "", at) for each, at in found.items() if family in (0, each)]
+
     with both_families() as held:
-        port = held.getsockname()[1]
-        with unit("localhost", port, held) as daemon:
-            assert daemon.stdout is not None
-            assert daemon.stdout.readline() == f"{port}\n"
-            assert answers("127.0.0.1", port)
-            assert not answers("[::1]", port)
+        monkeypatch.setattr(listening, "FIRST_INHERITED", held.fileno())
+        monkeypatch.setattr(socket, "getaddrinfo", resolve)
+        handed_over = {"LISTEN_FDS": "1", "LISTEN_PID": str(os.getpid())}
+        found = listening.listen("localhost", held.getsockname()[1], 1, handed_over)
+    assert (found.address, found.is_inherited) == ("127.0.0.1", True)
+    found.close()
 
 
 @pytest.mark.parametrize("mine", ["127.0.0.1", "0.0.0.0", "::1"])
