@@ -71,8 +71,9 @@ class Auth:
         self._tickets = TicketTable(clock, lifetime_s, MAX_SESSIONS_PER_USER)
         self._decode = decode
         self._certificate = certificate
-        #: Credentials made before (Unix seconds) are refused: whoever had the port until then may have them.
-        self.not_before = 0.0
+        #: Credentials made before (of Clock.elapsed: the day's may be set) are refused: whoever had the port until
+        #: then may have them.
+        self.listens_since = float("-inf")
 
     def log_in(self, credential: str) -> ApiSession:
         """A new token for the maker of the credential.
@@ -143,9 +144,10 @@ class Auth:
             raise NotAuthenticated(str(rejected)) from rejected
         except munge.MungeError as error:
             raise Unavailable(f"the daemon cannot check who you are: {error}") from error
-        if abs(self._clock.now() - opened.encoded_at) > MAX_CREDENTIAL_AGE_S:
+        age_s = self._clock.now() - opened.encoded_at
+        if abs(age_s) > MAX_CREDENTIAL_AGE_S:
             raise NotAuthenticated("the MUNGE credential is too old or from the future: make a new one, check NTP")
-        if opened.encoded_at < self.not_before - 1.0:  # MUNGE counts whole seconds
+        if age_s > self._clock.elapsed() - self.listens_since + 1.0:  # MUNGE counts whole seconds
             raise Unavailable("the MUNGE credential was made before this daemon listened: make a new one, check NTP")
         return opened
 

@@ -191,12 +191,14 @@ def _plain(end: Any) -> Any:
 
 
 class HttpServer:
-    """A running server. `port` is the bound one, also when 0 was asked for; `is_inherited`: systemd holds it."""
+    """A running server. `port` is the bound one, also when 0 was asked for; `is_inherited`: systemd holds it, and in
+    both families if `was_held`."""
 
     def __init__(self, server: uvicorn.Server, listening: Listening, thread: threading.Thread) -> None:
         self._server, self._listening, self._thread = server, listening, thread
         self.host, self.port = listening.sockets[0].getsockname()[:2]
         self.is_inherited = listening.is_inherited
+        self.was_held = listening.is_inherited and not listening.guards
 
     @property
     def is_serving(self) -> bool:

@@ -54,8 +54,9 @@ def listen(host: str, port: int, backlog: int, environ: Mapping[str, str] | None
     inherited = _inherited(port, os.environ if environ is None else environ)
     if inherited:
         # The unit listens on every address: `host` says which of them is served.
-        address = "" if host in (*_EVERY_ADDRESS.values(), "") else socket.getaddrinfo(host, port)[0][4][0]
-        return Listening(inherited, address=str(address), is_inherited=True)
+        every = (*_EVERY_ADDRESS.values(), "")
+        address = "" if host in every else socket.getaddrinfo(host, port, _family(host))[0][4][0]
+        return Listening(inherited, _guards(inherited, f"malletraind.socket's port {port}"), str(address), True)
     tries = 1 if port else FREE_PORT_TRIES
     while True:
         tries -= 1
@@ -80,7 +81,7 @@ def _inherited(port: int, environ: Mapping[str, str]) -> list[socket.socket]:
 
 
 def _own(host: str, port: int, backlog: int) -> Listening:
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    family = _family(host)
     where = f"api.host, api.port {host}:{port}"
     try:
         sock = socket.create_server((host, port), family=family, backlog=backlog)
@@ -89,17 +90,39 @@ def _own(host: str, port: int, backlog: int) -> Listening:
         if isinstance(error, PermissionError):
             raise InvalidInput(where, why) from error
         raise Unavailable(f"{where}: {why}") from error
-    other = socket.AF_INET if family == socket.AF_INET6 else socket.AF_INET6
-    try:
-        guard = _guard(other, sock.getsockname()[1])
-    except OSError as error:
-        sock.close()
-        taken = f"{'[::]' if other == socket.AF_INET6 else _EVERY_ADDRESS[other]}:{port}"
-        raise Unavailable(
-            f"{where}: another process has {taken} ({error.strerror}), and callers may reach it instead: "
-            f"find it with `ss -ltnp`, end it, or choose another port"
-        ) from error
-    return Listening([sock], [] if guard is None else [guard])
+    return Listening([sock], _guards([sock], where))
+
+
+def _family(host: str) -> socket.AddressFamily:
+    """A name stands for its IPv4 address."""
+    return socket.AF_INET6 if ":" in host else socket.AF_INET
+
+
+def _guards(sockets: Sequence[socket.socket], where: str) -> list[socket.socket]:
+    """Guards of the port in the families that no socket accepts from. Closes the sockets where another has it."""
+    port = sockets[0].getsockname()[1]
+    found: list[socket.socket] = []
+    for family, name in ((socket.AF_INET, "0.0.0.0"), (socket.AF_INET6, "[::]")):  # noqa: S104
+        if any(_accepts(each, family) for each in sockets):
+            continue
+        try:
+            guard = _guard(family, port)
+        except OSError as error:
+            for each in (*sockets, *found):
+                each.close()
+            raise Unavailable(
+                f"{where}: another process has {name}:{port} ({error.strerror}), and callers may reach it instead: "
+                f"find it with `ss -ltnp`, end it, or choose another port"
+            ) from error
+        found += [] if guard is None else [guard]
+    return found
+
+
+def _accepts(sock: socket.socket, family: socket.AddressFamily) -> bool:
+    if sock.family == socket.AF_INET6 and family == socket.AF_INET:
+        is_every = sock.getsockname()[0] == _EVERY_ADDRESS[socket.AF_INET6]
+        return is_every and not sock.getsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY)
+    return sock.family == family
 
 
 def _guard(family: socket.AddressFamily, port: int) -> socket.socket | None:

@@ -464,8 +464,8 @@ class Service:
             pages=self._pages(journal.path) if config.web.serve else None,
         )
         self._server = serve(app, config.api.host, port, connections)
-        if not self._server.is_inherited:
-            auth.not_before = self._clock.now()
+        if not self._server.was_held:
+            auth.listens_since = self._clock.elapsed()
         if os.environ.get("LISTEN_FDS") and not self._server.is_inherited:
             mend = "systemctl edit malletraind.socket, or stop it"
             self._log.warning("malletraind.socket holds another port than api.port", port=port, mend=mend)

@@ -48,7 +48,7 @@ class Situation:
         slow: by job, workers that hold up the others.
         set_aside: jobs that get no nodes for a while, with the reason.
         doubtful: jobs whose last starts did not begin: they take nothing from others.
-        heard_since: since when the daemon has been there to hear workers (Unix seconds).
+        heard_since: since when the daemon has been there to hear workers, by one clock (Unix seconds).
         avoided: by job, nodes on which its workers were slow, with the reason; other jobs may have them.
         resting_on: by job, nodes on which its pilots did not start lately, with the reason.
     """

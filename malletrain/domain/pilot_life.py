@@ -21,6 +21,10 @@ from malletrain.domain.event import (
 from malletrain.domain.job import Pilot, PilotPhase
 from malletrain.domain.snapshot import SlurmState
 
+#: Exit status of a pilot that no daemon took: none answered, or the one there refused it. Its script has not begun.
+#: (The launcher's, which knows no events: `malletrain.elastic.launch`.)
+NO_DAEMON_STATUS = 118
+
 
 def given_up(event: Event) -> bool:
     """Whether the event says that a pilot has no node any more, or none yet."""

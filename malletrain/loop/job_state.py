@@ -53,7 +53,7 @@ from malletrain.domain.job import (
     pilot_name,
     task_of,
 )
-from malletrain.domain.pilot_life import after, given_up, without_worker
+from malletrain.domain.pilot_life import NO_DAEMON_STATUS, after, given_up, without_worker
 from malletrain.domain.snapshot import SlurmState
 from malletrain.learn.curve import CurveFit
 from malletrain.learn.prior_jobs import Evidence
@@ -239,8 +239,13 @@ def _of_pilot(record: JobState, event: Event) -> None:
     # One that was to go says nothing of the script: it may have been killed.
     by_itself = pilot.phase not in (PilotPhase.LEAVING, PilotPhase.RECYCLING)
     # Nor does one whose worker was ready say anything of the start: it may have finished while the daemon was away,
-    # or have given up on a daemon whose clock had jumped.
-    failed = isinstance(payload, PilotEnded) and turned.ended_as in _FAILED_STATES and not pilot.was_warm
+    # or have given up on a daemon whose clock had jumped. One that no daemon took has not begun its script.
+    failed = (
+        isinstance(payload, PilotEnded)
+        and payload.exit_code != NO_DAEMON_STATUS
+        and turned.ended_as in _FAILED_STATES
+        and not pilot.was_warm
+    )
     if failed and by_itself and not pilot.is_part:
         record.failures += 1
 

@@ -19,6 +19,7 @@ from malletrain.decide.draft import ProbeChange, Situation, pilots_of
 from malletrain.decide.limits import admission_refusal
 from malletrain.decide.multi_node_pilots import after_loss, co_allocated
 from malletrain.decide.must_leave import termination
+from malletrain.decide.reconcile import SET_BACK_S
 from malletrain.decide.rules import Rules
 from malletrain.decide.sizes import scale_up_jobs
 from malletrain.decide.yielding import EmptiedNode
@@ -121,6 +122,8 @@ class Loop:
         self._emptied: Mapping[str, EmptiedNode] = {}
         self.unavailable = False
         self._last_look: float | None = None
+        self._ahead_s = clock.now() - clock.elapsed()
+        self._set_at = 0.0  # when the clock was set last
         self._pool: PoolCounted | None = None
         self._sizes: Mapping[int, int] = {}
         self._strays: frozenset[str] = frozenset()  # recorded already
@@ -331,10 +334,18 @@ class Loop:
             resting_on=self.ledger.unstarted.resting_on(now),
             doubtful=self.ledger.unstarted.doubtful(now),
             set_aside=self.ledger.conduct.set_aside(self.views, now, self.rules),
-            heard_since=self.ledger.heard_since,
+            heard_since=max(self.ledger.heard_since, self._clock_set_at(now)),
             known=known,
             open_holes=self.ledger.holes.open() if self.rules.max_nodes > 1 or self.policy.looks_ahead else {},
         )
+
+    def _clock_set_at(self, now: float) -> float:
+        """When the clock was set by so much that it tells no time from before (Unix seconds); 0: never."""
+        ahead_s = now - self._clock.elapsed()
+        if abs(ahead_s - self._ahead_s) > SET_BACK_S:
+            self._set_at = now
+        self._ahead_s = ahead_s
+        return self._set_at
 
     def _ask(self, question: Callable[[], T]) -> T | None:
         """Ask Slurm; no answer is recorded once, and None."""

@@ -8,6 +8,7 @@ from enum import StrEnum
 
 from malletrain.domain.errors import InvalidInput
 from malletrain.domain.job import ArrayReport
+from malletrain.domain.pilot_life import NO_DAEMON_STATUS
 from malletrain.domain.snapshot import HELD_PRIORITY, SlurmState
 from malletrain.slurm.formats import hostlist, scalars
 from malletrain.slurm.formats.squeue import TaskRecord
@@ -70,6 +71,13 @@ _ENDS = {
 }
 
 
+#: What exit statuses of a pilot's own mean.
+_WORDS = {
+    NO_PYTHON_STATUS: "no Python for it on the node (mtbatch --python), ",
+    NO_DAEMON_STATUS: "it reached no daemon, or was refused (its output says why), ",
+}
+
+
 def end_state(row: TaskRecord | None) -> EndState:
     """How the task stands, from its row in `squeue -t all`; None: Slurm shows no such task.
 
@@ -88,7 +96,7 @@ def end_state(row: TaskRecord | None) -> EndState:
             kind = EndKind.ACTIVE
         return EndState(kind, node=row.nodes, detail=row.reason)
     preempted = ended is EndKind.PREEMPTED or is_preempted(row)
-    words = "no Python for it on the node (mtbatch --python), " if code == NO_PYTHON_STATUS else ""
+    words = _WORDS.get(code or 0, "")
     return EndState(
         kind=EndKind.PREEMPTED if preempted else ended,
         preempted=preempted,

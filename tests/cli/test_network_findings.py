@@ -70,13 +70,13 @@ def test_a_filtered_port_is_not_reached(monkeypatch: pytest.MonkeyPatch) -> None
     assert reaches("n1", 47_999) is None, "the node may be down"
 
 
-def listening(folder: Path, **uids: int) -> Path:
-    """The kernel's lists, with a socket of each uid on port 8470."""
+def listening(folder: Path, uids: dict[str, int], address: str = "00000000") -> Path:
+    """The kernel's lists, with a socket of each uid on port 8470 of an address."""
     for name in ("tcp", "tcp6"):
         lines = ["  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode"]
         if name in uids:
             lines.append(
-                f"   0: 00000000:2116 00000000:0000 0A 00000000:00000000 00:00000000 00000000 {uids[name]} 0 7"
+                f"   0: {address}:2116 00000000:0000 0A 00000000:00000000 00:00000000 00000000 {uids[name]} 0 7"
             )
         lines.append("   1: 0100007F:2116 00000000:0000 06 00000000:00000000 00:00000000 00000000 4711 0 8")
         (folder / name).write_text("\n".join(lines) + "\n")
@@ -98,6 +98,27 @@ def test_who_holds_the_daemons_port(
     uids: dict[str, int], level: Level | None, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("malletrain.cli.admin.network_findings.user_name", str)
-    ours = network_findings(Config(), [], proc=listening(tmp_path, **uids))
+    ours = network_findings(Config(), [], proc=listening(tmp_path, uids))
     told = [each for each in ours if "port 8470" in each.what]
     assert [(each.level, words in each.what) for each in told] == ([] if level is None else [(level, True)])
+
+
+@pytest.mark.parametrize(
+    ("family", "address", "level"),
+    [("tcp", "00000000", Level.WARNING), ("tcp", "0302010A", Level.WARNING), ("tcp6", "0" * 32, Level.OK),
+     ("tcp6", "B80D01200000000000000000" + "01000000", Level.WARNING)],
+)  # fmt: skip
+def test_a_socket_unit_that_holds_the_port_of_some_addresses_alone(
+    family: str, address: str, level: Level, tmp_path: Path
+) -> None:
+    """Root's socket unit, edited to listen on one address, or on one family's."""
+    proc = listening(tmp_path, {family: 0}, address)
+    (told,) = [each for each in network_findings(Config(), [], proc=proc) if "port 8470" in each.what]
+    assert told.level is level
+    assert ("ListenStream=8470 without an address" in told.remedy) == (level is Level.WARNING)
+
+
+def test_a_kernel_without_ipv6_has_no_other_family(tmp_path: Path) -> None:
+    (listening(tmp_path, {"tcp": 0}) / "tcp6").unlink()
+    (told,) = [each for each in network_findings(Config(), [], proc=tmp_path) if "port 8470" in each.what]
+    assert told.level is Level.OK

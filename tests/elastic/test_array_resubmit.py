@@ -24,9 +24,12 @@ def test_new_tasks_inherit_the_cluster_but_no_variable_of_this_pilot() -> None:
         "MALLETRAIN_STEP_OF": "7",
         "PMI_RANK": "0",
         "PATH": "/usr/bin",
+        "PYTHONPATH": "/opt/lib",
+        "MALLETRAIN_PYTHONPATH": "src:/opt/lib",
         "MUNGE_SOCKET": "/run/munge",
     }
     assert environment_outside_pilot(environ) == {
+        "PYTHONPATH": "src:/opt/lib",
         "SLURM_CONF": "/etc/slurm/slurm.conf",
         "PATH": "/usr/bin",
         "MUNGE_SOCKET": "/run/munge",

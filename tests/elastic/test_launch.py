@@ -16,8 +16,9 @@ from pathlib import Path
 
 import pytest
 
+from malletrain.domain import pilot_life
 from malletrain.domain.event import EventKind
-from malletrain.elastic.launch import last_words, launcher
+from malletrain.elastic.launch import NO_DAEMON_STATUS, last_words, launcher
 from malletrain.elastic.launch.signal_waits import wait_for_child, wait_for_event
 from malletrain.loop.membership.next_world import JobTerms
 from scripts.lab.ports import free_port
@@ -120,7 +121,7 @@ def test_without_a_daemon_it_gives_the_node_back(tmp_path: Path) -> None:
     url = f"http://127.0.0.1:{free_port()}"
     with launched(url, tmp_path, "--", "/bin/true", patience="1") as process:
         out, _ = process.communicate(timeout=120)
-    assert process.returncode == 1
+    assert process.returncode == NO_DAEMON_STATUS == pilot_life.NO_DAEMON_STATUS
     assert "given up after" in out
     assert len(out.strip().splitlines()) == 1
 
@@ -130,7 +131,7 @@ def test_a_rejected_pilot_prints_one_line(tmp_path: Path) -> None:
         daemon.gate.end_job(JOB, "cancelled by its owner")
         with launched(daemon.url, tmp_path, "--", "/bin/true") as process:
             out, _ = process.communicate(timeout=120)
-    assert process.returncode == 1
+    assert process.returncode == NO_DAEMON_STATUS
     assert out.strip() == "malletrain.elastic.launch: job 7 is over (cancelled by its owner): end this process"
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 import pytest
@@ -14,6 +15,7 @@ from malletrain.domain.job import JobPhase, JobView, Pilot, PilotPhase
 from malletrain.domain.snapshot import Snapshot
 from malletrain.loop.tick import Loop
 from malletrain.loop.trackers.start_backoff import StartBackoff
+from malletrain.site_rules import IDLE_S, JOIN_S
 from malletrain.sizing.registry import policy as policy_named
 from tests.world import RULES, START, World, event_of, job
 
@@ -40,14 +42,8 @@ class Jumping(World):
     def __init__(self, nodes: int = 4) -> None:
         super().__init__(nodes)
         self.daemons = DaemonsClock(self)
-        self.loop = Loop(
-            self.cluster,
-            self.workers,
-            self.journal,
-            self.daemons,
-            policy_named("exact"),
-            RULES,
-        )
+        rules = replace(RULES, join_s=JOIN_S, idle_s=IDLE_S)
+        self.loop = Loop(self.cluster, self.workers, self.journal, self.daemons, policy_named("exact"), rules)
         take = self.cluster.snapshot
         self.cluster.snapshot = lambda: replace(take(), taken_at=self.daemons.now())  # type: ignore[method-assign]
 
@@ -77,6 +73,33 @@ def test_no_job_fails_and_its_nodes_are_its_own_again(by_s: float, ready: bool) 
         world.warm()
     view = world.loop.ledger.views()[1]
     assert (view.failures, view.phase.is_over) == (0, False), view.reason
+
+
+@pytest.mark.parametrize("by_s", [*JUMPS, -2400.0, 2400.0])
+@pytest.mark.parametrize("joined", [True, False])
+def test_nobody_leaves_for_time_that_the_clock_alone_has_counted(by_s: float, joined: bool) -> None:
+    """Set forward by 40 minutes it had every job leave all its nodes, and set the job aside."""
+    world = Jumping()
+    world.submit(job(1), tasks=60)
+    world.until(4, ticks=6)
+    if joined:
+        world.warm()
+    world.tick()
+    for sign in (1, -1, 1):
+        world.daemons.ahead_s += sign * by_s
+        for _ in range(3):
+            world.tick()
+    assert not [e for e in world.journal.events if re.search("committed no step|no worker has joined", e.reason)]
+
+
+def test_one_that_trains_nothing_leaves_after_its_time_all_the_same() -> None:
+    world = Jumping()
+    world.submit(job(1), tasks=60)
+    world.until(4, ticks=6)
+    world.daemons.ahead_s += 400.0
+    for _ in range(60):
+        world.tick(JOIN_S / 30)
+    assert [e for e in world.journal.events if "no worker has joined" in e.reason]
 
 
 @pytest.mark.parametrize("phase", [PilotPhase.RELEASED, PilotPhase.LEAVING, PilotPhase.RECYCLING])

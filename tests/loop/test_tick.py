@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from malletrain.domain.event import Event, EventKind, JobAnnounced
 from malletrain.domain.job import JobPhase, PilotEnd, PilotPhase
+from malletrain.domain.pilot_life import NO_DAEMON_STATUS
 from malletrain.domain.snapshot import NodeState, SlurmJob, SlurmState
 from malletrain.loop.ledger import Ledger
 from tests.world import RULES, START, World, data_of, event_of, job, main_job
@@ -432,6 +433,24 @@ def test_pilots_whose_workers_were_ready_are_no_failed_starts_when_the_clock_jum
     world.clock.time -= 3600.0
     world.tick()
     assert len(world.running()) == 5, "the next ones start"
+
+
+def test_pilots_that_no_daemon_took_are_no_failed_starts_and_their_nodes_rest() -> None:
+    """The daemon's clock was wrong for half an hour, and it refused every credential; or a node reaches it not."""
+    world, ended = World(nodes=4), 0
+    world.submit(job(1), tasks=40)
+    end = PilotEnd(SlurmState.FAILED, exit_code=NO_DAEMON_STATUS, detail=f"failed, exit code {NO_DAEMON_STATUS}:0")
+    for _ in range(180):
+        world.tick()
+        for pilot in world.running().values():
+            world.cluster.end_pilot(pilot, end)
+            ended += 1
+    view = world.loop.ledger.views()[1]
+    assert (view.failures, view.phase.is_over) == (0, False), view.reason
+    assert 4 <= ended <= 4 * 7, "each node is tried again every five minutes"
+    for _ in range(40):
+        world.tick()
+    assert len(world.running()) == 4
 
 
 @pytest.mark.parametrize(

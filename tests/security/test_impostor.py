@@ -15,6 +15,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+from malletrain.api import listening
 from malletrain.api.connections import ConnectionLimits, ConnectionTable
 from malletrain.api.http_server import HttpServer, serve
 from malletrain.api.ports import Unavailable
@@ -103,7 +104,8 @@ async def app(scope, receive, send):
     await send({"type": "http.response.body", "body": b"ok"})
 for _ in range(2):  # as a reload does
     server = serve(app, sys.argv[1], int(sys.argv[2]), ConnectionTable(ConnectionLimits(), 64))
-    assert server.is_inherited is (sys.argv[3] == "inherited"), server.is_inherited
+    assert server.is_inherited is (sys.argv[3] != "own"), server.is_inherited
+    assert server.was_held is (sys.argv[3] == "inherited")
     print(server.port, flush=True)
     sys.stdin.readline()
     server.close()
@@ -111,13 +113,13 @@ for _ in range(2):  # as a reload does
 
 
 @contextlib.contextmanager
-def unit(host: str, port: int, held: socket.socket, *, inherited: bool = True) -> Iterator[subprocess.Popen[str]]:
+def unit(host: str, port: int, held: socket.socket, how: str = "inherited") -> Iterator[subprocess.Popen[str]]:
     """A daemon that is handed `held`, as its third descriptor."""
 
     def third() -> None:
         os.dup2(held.fileno(), 3)
 
-    words = [sys.executable, "-c", _AS_SYSTEMD, host, str(port), "inherited" if inherited else "own"]
+    words = [sys.executable, "-c", _AS_SYSTEMD, host, str(port), how]
     daemon = subprocess.Popen(
         words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, preexec_fn=third, pass_fds=(3,),
         cwd=Path(__file__).resolve().parents[2],
@@ -167,11 +169,46 @@ def test_the_units_socket_serves_the_address_that_the_configuration_names() -> N
             assert not answers("[::1]", port)
 
 
+def test_a_name_is_served_at_the_address_that_a_socket_of_the_daemons_own_would_have(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """api.host = "localhost" is 127.0.0.1, also where the resolver names ::1 first: a proxy calls that."""
+
+    def resolve(host: str, port: int, family: int = 0) -> list[tuple[object, ...]]:
+        found = {V6: ("::1", port), socket.AF_INET: ("127.0.0.1", port)}
+        return [(each, socket.SOCK_STREAM, 6, "", at) for each, at in found.items() if family in (0, each)]
+
+    with both_families() as held:
+        monkeypatch.setattr(listening, "FIRST_INHERITED", held.fileno())
+        monkeypatch.setattr(socket, "getaddrinfo", resolve)
+        handed_over = {"LISTEN_FDS": "1", "LISTEN_PID": str(os.getpid())}
+        found = listening.listen("localhost", held.getsockname()[1], 1, handed_over)
+    assert (found.address, found.is_inherited) == ("127.0.0.1", True)
+    found.close()
+
+
+@pytest.mark.parametrize("mine", ["127.0.0.1", "0.0.0.0", "::1"])
+def test_a_unit_that_was_edited_to_one_family(mine: str) -> None:
+    """The daemon keeps others from the other one, or does not start; what was sent there before is worth nothing."""
+    family = V6 if ":" in mine else socket.AF_INET
+    theirs = "127.0.0.1" if ":" in mine else "::"
+    with socket.create_server((mine, 0), family=family) as held:
+        port = held.getsockname()[1]
+        with unit(mine, port, held, "one family") as daemon:
+            assert daemon.stdout is not None
+            assert daemon.stdout.readline() == f"{port}\n"
+            with pytest.raises(OSError, match="in use"):
+                impostor(theirs, port)
+        with contextlib.closing(impostor(theirs, port)), unit(mine, port, held, "one family") as daemon:
+            assert daemon.stdout is not None
+            assert daemon.stdout.readline() == "", "it does not start"
+
+
 def test_a_unit_of_another_port_is_left_alone() -> None:
     with both_families() as held, contextlib.closing(socket.create_server(("127.0.0.1", 0))) as free:
         port = free.getsockname()[1]
         free.close()
-        with unit("127.0.0.1", port, held, inherited=False) as daemon:
+        with unit("127.0.0.1", port, held, "own") as daemon:
             assert daemon.stdout is not None
             assert daemon.stdout.readline() == f"{port}\n"
             assert answers("127.0.0.1", port)
@@ -183,12 +220,20 @@ def test_a_unit_of_another_port_is_left_alone() -> None:
 def test_a_credential_that_was_sent_to_whoever_had_the_port_before_is_worth_nothing(house: House) -> None:
     """Taken while the daemon was away, and handed on once it is back."""
     people, worker = house.credential(), house.credential("malletrain-worker-v1")
-    house.auth.not_before = house.clock.now() + 2.5
+    house.auth.listens_since = house.clock.elapsed() + 2.5
     for handed_on in (lambda: house.auth.log_in(people), lambda: house.auth.worker_uid(worker)):
         with pytest.raises(Unavailable, match="made before this daemon listened"):
             handed_on()
-    house.auth.not_before = house.clock.now()
+    house.auth.listens_since = house.clock.elapsed()
     assert house.auth.log_in(house.credential()).identity.uid == os.getuid(), "a new one is"
+
+
+def test_a_clock_that_was_ahead_as_the_daemon_began_to_listen_keeps_nobody_out(house: House) -> None:
+    """Until the hour that it had been ahead was over every pilot was refused, and its job failed for good."""
+    house.clock.day_ahead = 3600.0
+    house.auth.listens_since = house.clock.elapsed()
+    house.clock.day_ahead = 0.0
+    assert house.auth.worker_uid(house.credential("malletrain-worker-v1")) == os.getuid()
 
 
 def test_a_worker_shows_a_credential_on_a_connection_of_its_own() -> None:

@@ -33,6 +33,7 @@ PACKAGE = Path(__file__).resolve().parents[2] / "malletrain"
 TRAP = "import pathlib\npathlib.Path(__file__).parents[{up}].joinpath('ran-{name}').touch()\n"
 
 SHOW = "import os, sys\nprint('first', sys.path[0], os.environ.get('PYTHONSAFEPATH'))\n"
+SHOW_PATH = SHOW.replace("SAFE", "")
 
 
 @pytest.fixture
@@ -58,14 +59,19 @@ def test_a_python_that_looks_in_the_working_folder_runs_what_is_planted(planted:
 
 
 @pytest.mark.parametrize("processes", ["", "2"])
-def test_a_pilot(planted: Path, tmp_path: Path, processes: str) -> None:
+@pytest.mark.parametrize(
+    "pythonpath", ["", ":/opt/own lib", "/opt/lib:", "/opt/a::/opt/b", ".", "../s:/opt/a", "/opt"]
+)
+def test_a_pilot(planted: Path, tmp_path: Path, processes: str, pythonpath: str) -> None:
     """The batch script, as Slurm runs it; srun is replaced by one that runs its command. Past the launcher's end it
-    runs the command that the launcher would."""
+    runs the command that the launcher would. An empty or relative entry of PYTHONPATH names the working folder: it
+    is the script's alone."""
     options = ["--nodes=1-2", *([f"--processes-per-node={processes}"] if processes else []), "train.sh"]
     line = directives.from_command_line(options)
-    body = f"#!/bin/bash\n{sys.executable} {tmp_path}/train.py\n".encode()
+    shell = "/bin/sh" if pythonpath else "/bin/bash"
+    body = f"#!{shell}\n{sys.executable} {tmp_path}/train.py\n".encode()
     request = batch_request.request(body, "train.sh", line.options, (), Defaults("harvest"), str(planted))
-    (tmp_path / "train.py").write_text(SHOW)
+    (tmp_path / "train.py").write_text(SHOW_PATH)
     srun, script = tmp_path / "srun", tmp_path / "slurm_script"
     srun.write_text(
         '#!/bin/bash\nwhile [[ "$1" == --* ]]; do shift; done; "$@"\n'
@@ -73,10 +79,10 @@ def test_a_pilot(planted: Path, tmp_path: Path, processes: str) -> None:
     )
     srun.chmod(0o755)
     script.write_bytes(request.materialize(7, "http://127.0.0.1:1", sys.executable, {}).script)
-    environ = {"PATH": f"{tmp_path}:/usr/bin:/bin", "SLURM_JOB_ID": "5"}
+    environ = {"PATH": f"{tmp_path}:/usr/bin:/bin", "SLURM_JOB_ID": "5", "PYTHONPATH": pythonpath}
     done = subprocess.run(["/bin/bash", str(script)], capture_output=True, text=True, env=environ)
     assert "malletrain.elastic.launch: " in done.stderr  # it is no pilot of any daemon's
-    assert done.stdout.splitlines() == [f"first {tmp_path} None"] * int(processes or 1), done.stderr
+    assert done.stdout.splitlines() == [f"first {tmp_path} {pythonpath}"] * int(processes or 1), done.stderr
     assert not ran(planted)
 
 

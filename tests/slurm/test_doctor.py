@@ -228,6 +228,25 @@ def test_a_qos_of_the_harvest_partition_in_which_pilots_do_not_start_or_are_not_
         accounted.run([*sacctmgr, "delete", "qos", "narrow"])
 
 
+def test_limits_of_the_pilots_account_count_where_slurm_enforces_them(accounted: Lab) -> None:
+    modify = ["sacctmgr", "-i", "modify", "account", "harvest", "set"]
+    options = ("-p", "harvest", "-A", "harvest", "-q", "harvest", "--exclusive", "--nodes=1", "--time=5")
+    loosely = Change(settings={"AccountingStorageEnforce": "associations,qos"})
+    accounted.run([*modify, "MaxJobs=0", "GrpTRES=cpu=0"])
+    try:
+        found = examine(accounted, harvest=HARVEST)
+        for limit in ("MaxJobs=0", "GrpTRES=cpu=0"):
+            assert only(found, f"account harvest has {limit}").level is Level.ERROR
+        job = accounted.submit("sleep 300", *options, user="alice")
+        accounted.wait_for(lambda: accounted.job(job)["Reason"].startswith("Assoc"), 90, "the job is held back")
+        with accounted.changed(loosely, restart=True):
+            assert not [f for f in examine(accounted, harvest=HARVEST) if "account harvest has" in f.what]
+            accounted.wait_for_state(job, "RUNNING")
+    finally:
+        accounted.run([*modify, "MaxJobs=-1", "GrpTRES=cpu=-1"])
+    assert not [f for f in examine(accounted, harvest=HARVEST) if "account harvest has" in f.what]
+
+
 @pytest.mark.nightly
 def test_private_data_hides_the_main_queue_from_a_coordinator(
     accounted: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

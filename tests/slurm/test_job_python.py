@@ -118,6 +118,19 @@ def test_a_node_without_it_says_so(tmp_path: Path) -> None:
             "execve",
         ),
         ("echo \"ModuleNotFoundError: No module named 'malletrain'\" >&2; exit 1", Level.ERROR, "No module named"),
+        (
+            "echo 'python: error while loading shared libraries: libpython3.12.so.1.0: cannot open it' >&2; exit 127",
+            Level.ERROR,
+            "libpython3.12",
+        ),
+        (
+            "echo \"/x/python: /lib64/libc.so.6: version 'GLIBC_2.34' not found\" >&2; exit 1",
+            Level.ERROR,
+            "GLIBC_2.34",
+        ),
+        ("echo 'slurmstepd: error: exec: Exec format error' >&2; exit 8", Level.ERROR, "Exec format"),
+        ("echo 'srun: error: n1: task 0: Illegal instruction' >&2; exit 132", Level.ERROR, "Illegal instruction"),
+        ("echo 'ImportError: /x/_ssl.so: undefined symbol: EVP_MD' >&2; exit 1", Level.ERROR, "undefined symbol"),
         ("echo 'srun: error: Unable to allocate resources' >&2; exit 1", Level.WARNING, "could not be tried"),
     ],
 )

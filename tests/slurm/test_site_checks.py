@@ -4,7 +4,7 @@ configurations with a line changed, with its remedy."""
 from __future__ import annotations
 
 import re
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pytest
@@ -12,6 +12,8 @@ import pytest
 from malletrain.config import Config
 from malletrain.site_rules import rules_from
 from malletrain.slurm.site import doctor, held_task_limits, site_facts
+from malletrain.slurm.site.association_limits import check_association_limits
+from malletrain.slurm.site.main_doors import LIMITS as ASSOCIATION_LIMITS
 from malletrain.slurm.site.main_doors import associations, check_main_doors
 from malletrain.slurm.site.power_saving import check_power, costly_nodes
 from malletrain.slurm.site.qos_limits import LIMITS
@@ -114,7 +116,8 @@ def test_a_qos_own_exempt_time_goes_before_the_global_one(of_qos: str, globally:
 
 
 def with_qos(*rows: str, harvest: str = "QoS=pq") -> SiteFacts:
-    return replace(sized(site(harvest=harvest)), qos=site_facts.parse_qos("\n".join(rows)))
+    facts = sized(site("AccountingStorageEnforce=associations,limits,qos", harvest=harvest))
+    return replace(facts, qos=site_facts.parse_qos("\n".join(rows)))
 
 
 @pytest.mark.parametrize(
@@ -142,7 +145,8 @@ def limited(name: str, **limits: str) -> str:
     [
         {"GrpJobs": "0"}, {"GrpSubmit": "0"}, {"MaxJobsPU": "0"}, {"MaxSubmitJobsPU": "0"}, {"MaxWall": "00:01:00"},
         {"GrpTRES": "cpu=4"}, {"MaxTRES": "cpu=64,node=0"}, {"MaxTRESPU": "mem=100M"}, {"MaxTRESPerNode": "cpu=4"},
-        {"MaxTRES": "mem=60G"}, {"MinTRES": "node=2"}, {"MinTRES": "cpu=17"},
+        {"MaxTRES": "mem=60G"}, {"MinTRES": "node=2"}, {"MinTRES": "cpu=17"}, {"MaxTRESMins": "cpu=20"},
+        {"GrpTRESRunMins": "cpu=31"}, {"GrpTRES": "billing=0"},
     ],
 )  # fmt: skip
 @pytest.mark.parametrize("whose", ["pq", "harvest"])
@@ -157,11 +161,87 @@ def test_limits_of_a_qos_under_which_no_pilot_starts(whose: str, limits: dict[st
 def test_limits_of_a_qos_under_which_pilots_start() -> None:
     roomy = {
         "GrpJobs": "8", "MaxWall": "02:00:00", "MaxTRES": "cpu=16,mem=64000M,node=1", "MinTRES": "node=1,cpu=16",
-        "MaxTRESPU": "gres/gpu=8",
+        "MaxTRESPU": "gres/gpu=8", "MaxTRESMins": "cpu=32", "GrpTRESRunMins": "cpu=9600,gres/gpu=600",
     }  # fmt: skip
     assert faults(with_qos(limited("pq", **roomy))) == []
+    no_gpus = only(with_qos(limited("pq", MaxTRES="gres/gpu=0")))
+    assert (no_gpus.level, "that asks for gres/gpu" in no_gpus.what) == (WARNING, True)
     both = limited("harvest", MaxTRES="cpu=1"), limited("pq", MaxTRES="cpu=16")
     assert faults(with_qos(*both)) == [], "the partition's QOS goes first"
+
+
+@pytest.mark.parametrize("enforced", ["none", "associations,qos"])
+def test_limits_that_slurm_does_not_enforce(enforced: str) -> None:
+    facts = replace(with_qos(limited("pq", MaxJobsPU="0", MaxWall="1")), words={"AccountingStorageEnforce": enforced})
+    assert faults(facts) == []
+
+
+@dataclass
+class Associations:
+    """Rows of sacctmgr: root, its account `all`, in that `harvest`, in that ann and bob."""
+
+    root: dict[str, str] = field(default_factory=dict)
+    all: dict[str, str] = field(default_factory=dict)
+    harvest: dict[str, str] = field(default_factory=dict)
+    ann: dict[str, str] = field(default_factory=dict)
+
+    def found(self, *of_qos: str, partition: str = "", max_pilot_s: float = 3600.0) -> list[Finding]:
+        inherited = {key: value for key, value in self.harvest.items() if key.startswith("Max")}
+        rows = [
+            ("root", "", "", "", self.root), ("all", "", "", "root", self.all),
+            ("physics", "", "", "all", {"GrpJobs": "0"}), ("harvest", "", "", "all", self.harvest),
+            ("harvest", "ann", partition, "", {**inherited, **self.ann}), ("harvest", "bob", "", "", inherited),
+        ]  # fmt: skip
+        told = "\n".join(
+            "|".join(
+                [account, user, "harvest", partition, parent, *(limits.get(key, "") for key in ASSOCIATION_LIMITS)]
+            )
+            for account, user, partition, parent, limits in rows
+        )
+        return list(check_association_limits(with_qos(*of_qos), HARVEST, associations(told), max_pilot_s))
+
+
+@pytest.mark.parametrize(
+    ("known", "said"),
+    [
+        (Associations(harvest={"MaxJobs": "0"}), "account harvest has MaxJobs=0"),
+        (Associations(harvest={"GrpJobs": "0"}), "account harvest has GrpJobs=0"),
+        (Associations(harvest={"MaxSubmit": "0"}), "account harvest has MaxSubmit=0"),
+        (Associations(harvest={"GrpTRES": "cpu=8"}), "account harvest has GrpTRES=cpu=8"),
+        (Associations(harvest={"MaxTRES": "node=1,mem=1000M"}), "account harvest has MaxTRES=mem=1000M"),
+        (Associations(harvest={"MaxTRESMins": "cpu=30"}), "account harvest has MaxTRESMins=cpu=30"),
+        (Associations(harvest={"MaxWall": "00:01:00"}), "account harvest has MaxWall=00:01:00"),
+        (Associations(all={"GrpSubmit": "0"}), "account all has GrpSubmit=0"),
+        (Associations(root={"GrpTRES": "cpu=15"}), "account root has GrpTRES=cpu=15"),
+    ],
+)
+def test_limits_of_an_account_under_which_no_pilot_starts(known: Associations, said: str) -> None:
+    (finding,) = known.found()
+    account, key = said.split()[1], said.split()[-1].rpartition("=")[0]
+    assert (finding.level, said in finding.what) == (ERROR, True)
+    assert finding.remedy == f"sacctmgr modify account {account} set {key}=-1"
+
+
+def test_limits_of_one_user() -> None:
+    (finding,) = Associations(ann={"MaxJobs": "0"}).found()
+    assert (finding.level, "user ann of account harvest has MaxJobs=0" in finding.what) == (WARNING, True)
+    assert finding.remedy == "sacctmgr modify user ann where account=harvest set MaxJobs=-1"
+    assert Associations(ann={"MaxJobs": "0"}).found(partition="batch") == [], "it counts in another partition"
+
+
+def test_limits_of_accounts_under_which_pilots_start() -> None:
+    roomy = {"MaxJobs": "8", "GrpTRES": "node=4,cpu=64", "MaxTRES": "cpu=16", "MaxWall": "01:00:00"}
+    assert Associations(all={"GrpJobs": "500"}, harvest=roomy).found() == []
+    assert Associations(all={"MaxJobs": "0"}, harvest={"MaxJobs": "4"}).found() == [], "it is the account's own"
+    assert Associations(harvest={"MaxJobs": "0"}).found(limited("harvest", MaxJobsPU="4")) == [], (
+        "the QOS' goes first"
+    )
+
+
+def test_pilots_that_an_accounts_max_wall_keeps_short() -> None:
+    (finding,) = Associations(harvest={"MaxWall": "00:20:00"}).found()
+    assert (finding.level, "pilot.max_minutes = 20" in finding.remedy) == (WARNING, True)
+    assert Associations(harvest={"MaxWall": "00:20:00"}).found(max_pilot_s=1200.0) == []
 
 
 def test_pilots_ask_for_no_more_than_a_qos_max_wall() -> None:

@@ -68,7 +68,8 @@ def network_findings(
 
 def _holders_of_port(port: int, proc: Path) -> Iterator[Finding]:
     """Who on this machine listens on the daemon's port. Nothing is said where nobody does: on another machine."""
-    uids = _listeners(port, proc)
+    held = _listeners(port, proc)
+    uids = {uid for uid, _, _ in held}
     if not port or not uids:
         return
     strange = sorted(uid for uid in uids if uid >= FIRST_USER and uid != os.geteuid())
@@ -79,8 +80,14 @@ def _holders_of_port(port: int, proc: Path) -> Iterator[Finding]:
             f"port {port} of this machine is held by {names}: callers' credentials and reports may go there",
             f"unless malletraind runs as that user alone, find the process (`ss -ltnp sport = :{port}`) and end it",
         )
-    elif uids == {0}:
+    elif uids == {0} and ({(0, "tcp6", True)} if (proc / "tcp6").exists() else {(0, "tcp", True)}) <= held:
         yield Finding(Level.OK, f"root holds port {port}: nobody can take the daemon's place")
+    elif uids == {0}:
+        yield Finding(
+            Level.WARNING,
+            f"root holds port {port} of some addresses alone: any account of this machine can take it on others",
+            f"systemctl edit malletraind.socket: an empty ListenStream=, then ListenStream={port} without an address",
+        )
     elif port >= FIRST_UNPRIVILEGED_PORT:
         yield Finding(
             Level.WARNING,
@@ -89,8 +96,8 @@ def _holders_of_port(port: int, proc: Path) -> Iterator[Finding]:
         )
 
 
-def _listeners(port: int, proc: Path) -> set[int]:
-    """The user ids that have listening sockets on a port, in either family (proc(5), /proc/net/tcp)."""
+def _listeners(port: int, proc: Path) -> set[tuple[int, str, bool]]:
+    """The sockets that listen on a port (proc(5), /proc/net/tcp): user id, family, and whether on every address."""
     found = set()
     for name in ("tcp", "tcp6"):
         try:
@@ -99,7 +106,7 @@ def _listeners(port: int, proc: Path) -> set[int]:
             continue
         for words in map(str.split, lines):
             if len(words) > 7 and words[3] == "0A" and words[1].endswith(f":{port:04X}"):
-                found.add(int(words[7]))
+                found.add((int(words[7]), name, not words[1].partition(":")[0].strip("0")))
     return found
 
 

@@ -12,8 +12,11 @@ from malletrain.slurm.submission.job_python import PROBE
 #: Seconds that srun may wait for an idle node, and for all of it.
 NODE_S, TRIAL_S = 10, 60.0
 
-#: What srun and Python say where the interpreter cannot run a pilot.
-_FAULTS = ("No such file", "execve", "No module named", "nknown option", "Permission denied", "SyntaxError")
+#: What srun, the loader and Python say where the interpreter cannot run a pilot.
+_FAULTS = (
+    "No such file", "execve", "No module named", "nknown option", "Permission denied", "SyntaxError", "ImportError",
+    "shared libraries", "GLIBC", "Exec format", "Illegal instruction", "Segmentation fault",
+)  # fmt: skip
 
 
 def python_findings(commands: Commands, harvest: Harvest, python: str) -> Iterator[Finding]:

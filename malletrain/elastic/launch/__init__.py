@@ -11,3 +11,6 @@ REQUEUE_TIMEOUT_S = 20.0
 
 #: Exit status of a script that SIGTERM ended (128 + 15), and of a worker that left in order.
 TERMINATED_STATUS = 143
+
+#: Exit status of a pilot that no daemon took: `malletrain.domain.pilot_life` has the same.
+NO_DAEMON_STATUS = 118

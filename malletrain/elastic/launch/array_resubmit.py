@@ -29,9 +29,11 @@ _COMMENT = re.compile(r'^#SBATCH --comment=(?:"((?:[^"\\]|\\.)*)"|(\S+))$', re.M
 
 def environment_outside_pilot(environ: Mapping[str, str]) -> dict[str, str]:
     """The environment without the variables of this pilot, which new tasks must not inherit. SLURM_CONF stays: it
-    names the cluster."""
+    names the cluster; PYTHONPATH is the script's."""
     inside = ("SLURM_", "SBATCH_", "SRUN_", "PMI", "MALLETRAIN_")
-    return {k: v for k, v in environ.items() if k == "SLURM_CONF" or not k.startswith(inside)}
+    kept = {k: v for k, v in environ.items() if k == "SLURM_CONF" or not k.startswith(inside)}
+    scripts_own = environ.get("MALLETRAIN_PYTHONPATH", "")
+    return {**kept, "PYTHONPATH": scripts_own} if scripts_own else kept
 
 
 class ArrayResubmitter:

@@ -4,7 +4,7 @@ It authenticates to the daemon with a MUNGE credential, passes the token to the 
 descriptor (not through arguments or environment, which other users can read), and reports the command's exit status,
 so that the daemon learns at once when the command was killed. Standard library only, to start in 50 ms.
 
-Exit status: the command's; 1 if the daemon rejects this pilot or does not answer within a minute.
+Exit status: the command's; NO_DAEMON_STATUS if the daemon rejects this pilot or does not answer within a minute.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from collections.abc import Mapping, Sequence
 from types import FrameType
 
 from malletrain.elastic import LAUNCHER, WELCOME_FD
-from malletrain.elastic.launch import REQUEUE_TIMEOUT_S, TERMINATED_STATUS
+from malletrain.elastic.launch import NO_DAEMON_STATUS, REQUEUE_TIMEOUT_S, TERMINATED_STATUS
 from malletrain.elastic.launch.job_folder import compile_cache_environment, leave_compiled
 from malletrain.elastic.launch.last_words import last_words
 from malletrain.elastic.launch.nccl_environment import nccl_environment
@@ -64,11 +64,15 @@ class Launcher:
         """Run the command to its end; returns the exit status for this process.
 
         Raises:
-            WireError: the daemon rejects this pilot or does not answer.
+            WireError: the environment holds what is not valid.
         """
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._on_signal)
-        welcome = self.hello()
+        try:
+            welcome = self.hello()
+        except WireError as error:
+            print(f"malletrain.elastic.launch: {error}", file=sys.stderr)
+            return NO_DAEMON_STATUS
         if welcome.mode == "restart":
             from malletrain.elastic.launch.restart import Restarter  # most jobs do not need it
 

@@ -28,6 +28,7 @@ from malletrain.domain.event import (
     StartsRefused,
     WorkerJoined,
 )
+from malletrain.domain.pilot_life import NO_DAEMON_STATUS
 from malletrain.domain.snapshot import SlurmState
 
 
@@ -90,7 +91,7 @@ class _Doubt:
 
 
 class StartBackoff:
-    """Folds recycled pilots that never started, and refused starts.
+    """Folds recycled pilots that never started, those that no daemon took, and refused starts.
 
     A start on the node ends the node's rest, one of the job its doubt; an accepted one that of a refusal.
     """
@@ -169,6 +170,10 @@ class StartBackoff:
                 self._doubt(job, event.at, f"{pilot} was held again before it began, and not by the daemon", REFUSED)
             case PilotEnded(state=SlurmState.CANCELLED, preempted=False) if lost:
                 self._doubt(job, event.at, f"{pilot} was cancelled before it began, and not by the daemon", REFUSED)
+            case PilotEnded(exit_code=status, preempted=False) if status == NO_DAEMON_STATUS and event.node:
+                rests = self._on_node.setdefault(event.node, {})
+                why = f"{pilot} reached no daemon from {event.node}, or was refused (its output says why)"
+                rests[job] = UNSTARTED.after(rests.get(job), event.at, why)
 
     def _doubt(self, job: int, at: float, reason: str, doubling: _Doubling) -> None:
         """The job's starts do not begin, whatever the node. All that fail until its rest is over are one failure."""

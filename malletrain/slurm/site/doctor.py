@@ -17,6 +17,7 @@ from malletrain.domain.errors import ClusterUnavailable, InvalidInput
 from malletrain.slurm.command import Commands
 from malletrain.slurm.formats import sdiag, text
 from malletrain.slurm.site import held_task_limits, hidden_records, main_doors, qos_limits, site_facts
+from malletrain.slurm.site.association_limits import check_association_limits
 from malletrain.slurm.site.main_preemption import check_main_partitions
 from malletrain.slurm.site.power_saving import check_power
 from malletrain.slurm.site.site_config import Finding, Harvest, Level, SiteFacts
@@ -78,7 +79,8 @@ def examine(
         _munge(facts),
     ]
     rights = partial(_apart, socket=actuator) if actuator else _rights
-    for check in (rights, _user_ids, _privacy, _doors, _backfill, _headroom, _fair_share, _weights):
+    doors = partial(_doors, max_pilot_s=max_pilot_s)
+    for check in (rights, _user_ids, _privacy, doors, _backfill, _headroom, _fair_share, _weights):
         try:
             found.extend(check(commands, facts, harvest))
         except (ClusterUnavailable, InvalidInput) as error:
@@ -271,10 +273,12 @@ def _privacy(commands: Commands, facts: SiteFacts, harvest: Harvest) -> Iterator
         yield Finding(Level.OK, f"PrivateData={','.join(hidden)} hides nothing from {me}")
 
 
-def _doors(commands: Commands, facts: SiteFacts, harvest: Harvest) -> Iterator[Finding]:
+def _doors(commands: Commands, facts: SiteFacts, harvest: Harvest, max_pilot_s: float) -> Iterator[Finding]:
     if facts.accounting and harvest.account:
-        answer = commands.ask(["sacctmgr", "-n", "-P", "show", "assoc", main_doors.ASSOCIATION_FORMAT])
-        yield from main_doors.check_main_doors(facts, harvest, main_doors.associations(answer))
+        of = ["assoc", f"cluster={facts.cluster}", main_doors.ASSOCIATION_FORMAT]  # a slurmdbd may serve several
+        known = main_doors.associations(commands.ask(["sacctmgr", "-n", "-P", "show", *of]))
+        yield from main_doors.check_main_doors(facts, harvest, known)
+        yield from check_association_limits(facts, harvest, known, max_pilot_s)
 
 
 def _weights(commands: Commands, facts: SiteFacts, harvest: Harvest) -> Iterator[Finding]:

@@ -3,20 +3,24 @@ account's share is unused."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 
+from malletrain.slurm.site import qos_limits
 from malletrain.slurm.site.site_config import Finding, Harvest, Level, PartitionFacts, SiteFacts
 
 
 @dataclass(frozen=True, slots=True)
 class Association:
-    """One association of an account, and the QOS that its jobs may have (sacctmgr(1)). `partition`: "" for all."""
+    """One association of an account, the QOS that its jobs may have, and its limits (sacctmgr(1)). `partition`: ""
+    for all; `parent`: of an account, the one above."""
 
     account: str
     user: str
     qos: frozenset[str]
     partition: str = ""
+    parent: str = ""
+    limits: Mapping[str, str] = field(default_factory=dict)
 
     def may_run_in(self, partition: PartitionFacts) -> bool:
         """Whether the partition admits its jobs; their account is looked at elsewhere."""
@@ -24,19 +28,25 @@ class Association:
         return here and (not self.qos or any(partition.admits("Qos", name) for name in self.qos))
 
 
+#: Limits of an association; those that begin with Max are printed with what the account above sets.
+LIMITS = (
+    "GrpJobs", "GrpSubmit", "MaxJobs", "MaxSubmit", "MaxWall", "GrpTRES", "MaxTRES", "MaxTRESPerNode", "MaxTRESMins",
+    "GrpTRESRunMins",
+)  # fmt: skip
+
 #: What is asked of `sacctmgr -n -P show assoc`.
-ASSOCIATION_FORMAT = "format=account,user,qos,partition"
+ASSOCIATION_FORMAT = "format=account,user,qos,partition,parentname," + ",".join(LIMITS)
 
 
 def associations(answer: str) -> list[Association]:
     """The rows of `sacctmgr -n -P show assoc` with ASSOCIATION_FORMAT."""
-    rows = [line.split("|") for line in answer.splitlines() if line.count("|") == 3]
-    return [
-        Association(
-            account, user, frozenset(name.strip().lstrip("+") for name in qos.split(",") if name.strip()), partition
-        )
-        for account, user, qos, partition in rows
-    ]
+    found = []
+    for line in answer.splitlines():
+        account, user, qos, partition, parent, *limits = [*line.split("|"), *[""] * 5][: 5 + len(LIMITS)]
+        if line.count("|") >= 3:
+            listed = frozenset(name.strip().lstrip("+") for name in qos.split(",") if name.strip())
+            found.append(Association(account, user, listed, partition, parent, qos_limits.parse(limits, LIMITS)))
+    return found
 
 
 def check_main_doors(facts: SiteFacts, harvest: Harvest, known: Iterable[Association]) -> Iterator[Finding]:

@@ -24,7 +24,7 @@ _SAFE = re.compile(r"[A-Za-z0-9_./=%+,:@-]|[^\x00-\x7f]")
 _KEPT = frozenset({"SLURM_CONF", "SLURM_CONF_SERVER", "SLURM_CLUSTER_NAME"})
 _OF_ANOTHER_JOB = (
     "SBATCH_", "SLURM_", "SRUN_",
-    "MALLETRAIN_STEP_OF", "MALLETRAIN_PAYLOAD", "MALLETRAIN_PART", "MALLETRAIN_SCRIPT_FROM",
+    "MALLETRAIN_STEP_OF", "MALLETRAIN_PAYLOAD", "MALLETRAIN_PART", "MALLETRAIN_SCRIPT_FROM", "MALLETRAIN_PYTHONPATH",
 )  # fmt: skip
 
 
@@ -231,6 +231,14 @@ if [ "${{MALLETRAIN_STEP_OF:-}}" != "$SLURM_JOB_ID" ]; then
     echo "malletrain: ${{SLURMD_NODENAME:-this node}} has no "{shlex.quote(python)}": see mtbatch --python" >&2
     exit {NO_PYTHON_STATUS}
   fi
+  # An empty or relative entry names the working folder, which others may write to: it is for the script alone.
+  mt_given="${{PYTHONPATH:-}}" PYTHONPATH=
+  mt_path="$mt_given:"
+  while [ -n "$mt_path" ]; do
+    case "$mt_path" in /*) PYTHONPATH="$PYTHONPATH${{PYTHONPATH:+:}}${{mt_path%%:*}}" ;; esac
+    mt_path="${{mt_path#*:}}"
+  done
+  [ "$PYTHONPATH" = "$mt_given" ] || export MALLETRAIN_PYTHONPATH="$mt_given"
   mt_nodes="${{SLURM_JOB_NUM_NODES:-1}}" mt_input=none
   # This file lies on the first node alone.
   [ "$mt_nodes" -gt 1 ] && mt_input="$0" && export MALLETRAIN_SCRIPT_FROM=stdin
@@ -239,6 +247,7 @@ if [ "${{MALLETRAIN_STEP_OF:-}}" != "$SLURM_JOB_ID" ]; then
     --export=ALL {shlex.quote(python)} -P -m malletrain.elastic.launch -- {run} "$0"
 fi
 trap 'exit 143' TERM
+[ -z "${{MALLETRAIN_PYTHONPATH:-}}" ] || PYTHONPATH="$MALLETRAIN_PYTHONPATH"
 {set_arguments}# The script as submitted:
 """
 
