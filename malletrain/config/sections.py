@@ -123,7 +123,7 @@ class PoolSection(Section):
     stage: Literal["few", "whole"] = "whole"
     """`few`: four pilots, to begin with."""
     max_pilots: Annotated[int, Field(ge=1, le=5000)] = 100
-    """Most pilots: slurmctld tries blocked main jobs against each."""
+    """Most pilots; each lengthens slurmctld's cycles."""
     include: list[NodeList] = []
     """Nodes to harvest; empty: the partition's, except cloud and powered-down ones."""
     exclude: list[NodeList] = []
@@ -353,7 +353,7 @@ class Config(Section):
     """The whole file. Every value has a default: a small site names its partition and account."""
 
     operators: list[Word] = []
-    """Users, beside root, who may drain nodes and steer anybody's malleable jobs."""
+    """Users, besides root, who may drain nodes and control everybody's malleable jobs."""
     slurm: SlurmSection = SlurmSection()
     charging: ChargingSection = ChargingSection()
     actuator: ActuatorSection = ActuatorSection()
