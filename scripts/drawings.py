@@ -101,7 +101,7 @@ def hole() -> str:
                        Bar(3, ends - 0.55, "train", "trains with the job's other nodes")]),
         ],
         [
-            Mark(opens, "a hole opens; the next look pins, limits and releases a task"),
+            Mark(opens, "a hole opens; the next poll pins, limits and releases a task"),
             Mark(3, "the worker is warm, and joins between two steps"),
             Mark(8, "another job ends early: the plan moves forward, and the limit is cut"),
             Mark(ends - 0.5, "the worker has left in order; the others train on"),
@@ -175,7 +175,7 @@ def architecture() -> str:
         yield '<text class="note" x="570" y="28" text-anchor="middle">held array</text>'
         yield from arrow(390, 60, 390, 128, "nodes, queue, plans", -118)
         yield from arrow(470, 128, 470, 60, "pin, limit, release")
-        yield from box(130, 128, 600, "malletraind", "look → holes → yield first → sizes (MILP) → placement → act")
+        yield from box(130, 128, 600, "malletraind", "poll → holes → yield first → sizes (MILP) → placement → act")
         for number, (node, what) in enumerate(
             [("node 3", "trains"), ("node 5", "trains"), ("node 8", "trains"), ("node 9", "warms up, then joins")]
         ):

@@ -57,10 +57,10 @@ def test_every_document_can_be_reached_from_the_readme() -> None:
 
 def test_the_architecture_names_files_that_are_there() -> None:
     text = (ROOT / "docs" / "architecture.md").read_text()
-    rooms = {path.name for path in (ROOT / "malletrain").iterdir() if path.is_dir() and path.name != "__pycache__"}
-    table = text.split("## The rooms")[1].split("The wings of")[0]
-    assert set(re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE)) == rooms
-    named = re.findall(rf"`((?:{'|'.join(sorted(rooms))})/[\w/]+(?:\.py|/))`", text)
+    packages = {path.name for path in (ROOT / "malletrain").iterdir() if path.is_dir() and path.name != "__pycache__"}
+    table = text.split("## Packages")[1].split("Subpackages of")[0]
+    assert set(re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE)) == packages
+    named = re.findall(rf"`((?:{'|'.join(sorted(packages))})/[\w/]+(?:\.py|/))`", text)
     assert named
     assert [name for name in named if not (ROOT / "malletrain" / name).exists()] == []
 

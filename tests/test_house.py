@@ -14,7 +14,7 @@ FILES = sorted(PACKAGE.rglob("*.py"))
 #: Module names that rooms share: each has its own of the kind.
 SHARED_MODULE_NAMES = frozenset({"__init__", "__main__", "decision", "errors", "main", "ports"})
 
-#: A folder with more modules than this is divided into wings (docs/contributing.md).
+#: A folder with more modules than this is divided into subpackages (docs/contributing.md).
 MAX_MODULES_IN_A_FOLDER = 20
 
 
@@ -90,4 +90,4 @@ def test_folders_stay_small() -> None:
         if path.stem != "__init__":
             counts[str(path.parent.relative_to(ROOT))] += 1
     large = {folder: number for folder, number in counts.items() if number > MAX_MODULES_IN_A_FOLDER}
-    assert not large, "divide it into wings, or merge files that only make sense together"
+    assert not large, "divide it into subpackages, or merge files that only make sense together"

@@ -121,7 +121,7 @@ def hold(jobs: tuple[int, ...]) -> None:
 @click.command(epilog="Example:  malletrain release 3")
 @click.argument("jobs", metavar="JOB...", type=click.IntRange(min=1), nargs=-1, required=True)
 def release(jobs: tuple[int, ...]) -> None:
-    """Let paused jobs have nodes again."""
+    """Resume paused jobs."""
     _ask_each("release", jobs)
 
 
@@ -199,7 +199,7 @@ def wait(jobs: tuple[int, ...], timeout: float | None) -> None:
 )
 @as_json
 def explain(subject: str | None, main_job: str | None, as_json: bool) -> None:
-    """Say why a JOB or NODE has what it has."""
+    """Say why a JOB has its nodes, or a NODE its pilot."""
     if (subject is None) == (main_job is None):
         raise click.UsageError("give one of: a JOB's number, a NODE's name, or --main-job ID")
     asked = subject if subject is not None else f"main-job {main_job}"

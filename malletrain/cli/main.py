@@ -35,17 +35,17 @@ COMMANDS = {
     "web": CommandEntry("malletrain.cli.jobs", "web", "Print a link to the daemon's web page."),
     "cancel": CommandEntry("malletrain.cli.jobs", "cancel", "End jobs for good."),
     "hold": CommandEntry("malletrain.cli.jobs", "hold", "Pause jobs."),
-    "release": CommandEntry("malletrain.cli.jobs", "release", "Let paused jobs have nodes again."),
+    "release": CommandEntry("malletrain.cli.jobs", "release", "Resume paused jobs."),
     "events": CommandEntry("malletrain.cli.jobs", "events", "Print what happened."),
     "logs": CommandEntry("malletrain.cli.logs", "logs", "Print what a job's workers have printed."),
     "wait": CommandEntry("malletrain.cli.jobs", "wait", "Wait until jobs are over."),
-    "explain": CommandEntry("malletrain.cli.jobs", "explain", "Say why a job or node has what it has."),
+    "explain": CommandEntry("malletrain.cli.jobs", "explain", "Say why a job has its nodes, or a node its pilot."),
     "profile": CommandEntry("malletrain.cli.profile", "profile", "Show how a job scales, and what is measured next."),
-    "report": CommandEntry("malletrain.cli.jobs", "report", "Show what was given to whom."),
+    "report": CommandEntry("malletrain.cli.jobs", "report", "Show node hours by account and user."),
     "promise": CommandEntry(
-        "malletrain.cli.promise", "promise", "Show what the main queue is promised, what it costs, how it was kept."
+        "malletrain.cli.promise", "promise", "Show the promise to the main queue, its cost, and whether it was kept."
     ),
-    "observed": CommandEntry("malletrain.cli.admin.observed", "observed", "Say what --observe saw.", "daemon"),
+    "observed": CommandEntry("malletrain.cli.admin.observed", "observed", "Report what --observe found.", "daemon"),
     "drain": CommandEntry("malletrain.cli.jobs", "drain", "Keep pilots off nodes until a time (operators)."),
     "ban": CommandEntry("malletrain.cli.admin.bans", "ban", "Refuse a user, and end the user's jobs (operators)."),
     "unban": CommandEntry("malletrain.cli.admin.bans", "unban", "Admit a user again (operators)."),
@@ -53,11 +53,11 @@ COMMANDS = {
     "snapshot": CommandEntry(
         "malletrain.cli.admin.site", "snapshot", "Print the cluster as MalleTrain sees it (JSON)."
     ),
-    "setup": CommandEntry("malletrain.cli.admin.setup", "setup", "Set Slurm up for harvesting, or take that back."),
+    "setup": CommandEntry("malletrain.cli.admin.setup", "setup", "Set Slurm up for harvesting, or undo that."),
     "doctor": CommandEntry("malletrain.cli.admin.site", "doctor", "Check a site, with a remedy for each fault."),
     "init": CommandEntry("malletrain.cli.scripts", "init", "Propose the changes that make a script malleable."),
     "check": CommandEntry(
-        "malletrain.cli.scripts", "check", "Check that a script trains alike at changing sizes.", "check"
+        "malletrain.cli.scripts", "check", "Check that a script trains correctly when it is resized.", "check"
     ),
     "plan": CommandEntry("malletrain.cli.sizing", "plan", "Solve one sizing problem.", "sizing"),
     "fit": CommandEntry("malletrain.cli.sizing", "fit", "Fit a scalability curve to samples.", "sizing"),

@@ -21,12 +21,12 @@ Example:
     default=7,
     show_default=True,
     metavar="N",
-    help="Of the last N days.",
+    help="Count the last N days.",
 )
-@click.option("--main-jobs", is_flag=True, help="List those that met pilots.")
+@click.option("--main-jobs", is_flag=True, help="List main jobs that met pilots.")
 @as_json
 def promise(days: int, main_jobs: bool, as_json: bool) -> None:
-    """Show what the main queue is promised, what that costs at this hour, and how it was kept."""
+    """Show the promise to the main queue, its cost at this hour, and whether it was kept."""
     row = connect().promise(days=days)
     if as_json:
         say_json(row.to_json())
@@ -62,7 +62,7 @@ def _kept(kept: PromiseKeptRow | None, days: int) -> list[Line]:
         _line(f"main jobs from {clock(kept.since)} to {clock(kept.until)}: {kept.main_jobs}"),
         _line(f"  met pilots: {kept.met}; started later for it: {kept.delayed}"),
         _line(
-            f"  later by {kept.delay_mean_s:.2g} s in the mean, by at most {kept.delay_p95_s:.3g} s for 95 %, "
+            f"  later by {kept.delay_mean_s:.2g} s on average, by at most {kept.delay_p95_s:.3g} s for 95 %, "
             f"by {kept.longest_s:.3g} s at most"
         ),
     ]

@@ -120,7 +120,7 @@ Example:
 def fit(samples: IO[bytes], sizes: tuple[int, ...] | None) -> None:
     """Fit a scalability curve to samples (CSV: nodes,samples_per_s; - for stdin) and print it as JSON.
 
-    Impossible samples are left out and counted. The band should hold the truth nine times in ten.
+    Impossible samples are left out and counted. The band should contain the true value nine times in ten.
     """
     given = _samples(samples)
     fitted = fit_curve(given)

@@ -164,7 +164,12 @@ def trials(file: Path, place: str | None, as_json: bool) -> None:
 @click.argument("file", metavar="STUDY", type=click.Path(path_type=Path))
 @_storage
 @click.option(
-    "--interval", "-n", type=click.FloatRange(min=0.5), default=2.0, show_default=True, help="Seconds between looks."
+    "--interval",
+    "-n",
+    type=click.FloatRange(min=0.5),
+    default=2.0,
+    show_default=True,
+    help="Seconds between updates.",
 )
 @click.option("--once", is_flag=True, help="Draw once and end.")
 def top(file: Path, place: str | None, interval: float, once: bool) -> None:

@@ -30,7 +30,7 @@ Draw = Callable[[Sequence[render.Line]], None]
     type=click.FloatRange(min=0.5),
     default=2.0,
     show_default=True,
-    help="Seconds between looks.",
+    help="Seconds between updates.",
 )
 @click.option("--once", is_flag=True, help="Draw once and end.")
 def top(interval: float, once: bool) -> None:

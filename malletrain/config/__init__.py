@@ -1,6 +1,6 @@
 """The daemon's configuration: one TOML file, checked whole, every fault named at once with its place.
 
-Rooms below `daemon` and `cli` never see it: they get plain values. It stands on the lowest floor beside `domain`, so
+Packages below `daemon` and `cli` never see it: they get plain values. It is in the lowest layer, with `domain`, so
 its error has no base there; `ConfigError` carries the same `exit_status`.
 """
 

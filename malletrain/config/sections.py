@@ -80,11 +80,11 @@ class SlurmSection(Section):
     account: Word = ""
     """Account that pilots are charged to."""
     qos: Word = ""
-    """Their QOS, best with UsageFactor=0; empty: the account's default."""
+    """QOS of pilots, best with UsageFactor=0; empty: the account's default."""
     preemptible_partitions: list[NonEmptyWord] = []
     """Main partitions whose jobs other main jobs may preempt."""
     conf: AbsolutePath = ""
-    """slurm.conf; empty: where Slurm looks itself."""
+    """Path of slurm.conf; empty: Slurm's own default."""
 
     def environment(self, own: Mapping[str, str]) -> dict[str, str]:
         """What Slurm's commands are run in: this process's `own`, pointed at the slurm.conf that is named."""
@@ -95,18 +95,18 @@ class ChargingSection(Section):
     """Whose account a job's node-hours count for, in budgets, shares and reports."""
 
     account: Literal["default_account", "default_wckey", "pilots"] = "default_account"
-    """The job's owner's account or wckey in Slurm's accounting; `pilots`: slurm.account."""
+    """Whom to charge: the owner's account or wckey in Slurm; `pilots`: slurm.account."""
     users: dict[Word, NonEmptyWord] = {}
-    """Accounts of users who have another, or none there: {ada = "physics"}."""
+    """Exceptions by user: {ada = "physics"}."""
 
 
 class ActuatorSection(Section):
     """The process that steers Slurm, where that is to be another one than the one that listens on the network."""
 
     socket: AbsolutePath = ""
-    """Its Unix socket; empty: malletraind steers Slurm itself."""
+    """The actuator's Unix socket; empty: no separate actuator."""
     listener: NonEmptyWord = "malletrain"
-    """The user of malletraind; all others are refused."""
+    """User of malletraind; all others are refused."""
 
 
 #: Most pilots in stage `few`: enough for a job to grow and shrink, and no main job of any width meets more.
@@ -119,15 +119,15 @@ class PoolSection(Section):
     keep_idle: Annotated[int, Field(ge=0)] = 1
     """Idle nodes left for `srun -I`, whole hetjobs, bursts."""
     keep_leaves: Annotated[int, Field(ge=0)] = 0
-    """Leaf switches left idle, for jobs that need one alone."""
+    """Whole leaf switches left idle, for jobs that need one."""
     stage: Literal["few", "whole"] = "whole"
     """`few`: four pilots, to begin with."""
     max_pilots: Annotated[int, Field(ge=1, le=5000)] = 100
-    """Most pilots: slurmctld tries blocked main jobs against each."""
+    """Most pilots; each lengthens slurmctld's cycles."""
     include: list[NodeList] = []
-    """Only these; empty: the partition's, but for cloud and powered-down nodes."""
+    """Nodes to harvest; empty: the partition's, except cloud and powered-down ones."""
     exclude: list[NodeList] = []
-    """Never these nodes."""
+    """Nodes never to harvest."""
 
     @property
     def pilots(self) -> int:
@@ -139,9 +139,9 @@ class PromiseSection(Section):
     """What the main queue is promised; the daemon keeps as few nodes idle, and as many pilots, as keep it."""
 
     main_delay_p95: Annotated[Seconds, Field(ge=0, le=3600)] | None = None
-    """95 % of main jobs start at most so much later: seconds, "500ms"."""
+    """Longest delay of 95 % of main jobs: seconds, or "500ms"."""
     controller_cycle: Literal["off", "auto"] | Annotated[float, Field(ge=1.05, le=100)] = "off"
-    """Most that pilots may multiply the main cycle by; `auto`: 1.5, or harmless."""
+    """Longest main cycle, as a multiple of one without pilots; `auto`: 1.5, or harmless."""
 
     @property
     def cycle_ratio(self) -> float | None:
@@ -155,15 +155,15 @@ class PilotSection(Section):
     """Times of one pilot."""
 
     max_minutes: Annotated[int, Field(ge=1, le=60)] = 60
-    """Longest time limit; at least 30 suits most sites."""
+    """Longest time limit of a pilot; at least 30 suits most sites."""
     max_nodes: Annotated[int, Field(ge=1, le=256)] = 256
-    """Most nodes of one, where `max_pilots` narrower ones would not hold all."""
+    """Most nodes of a pilot; several only if `max_pilots` binds."""
     margin_s: Literal["auto"] | Annotated[float, Field(ge=0, le=3600)] = "auto"
-    """Seconds from a pilot's end to its hole's; `auto`: by Slurm's settings, and measured."""
+    """Seconds from a pilot's end to the next planned job; `auto`: by Slurm's settings, and measured."""
     leave_patience_s: Annotated[float, Field(ge=1, le=120)] = 10.0
     """Seconds that a worker has to save and leave before it is killed."""
     sbatch: list[Literal["--exclusive", "--mem=0", "--time=1"]] = ["--exclusive", "--mem=0", "--time=1"]
-    """Leave out what the site's submit filter refuses."""
+    """Remove what your submit filter rejects."""
 
 
 #: No light look follows sooner on another: each is one squeue, whatever the tick.
@@ -174,7 +174,7 @@ class LoopSection(Section):
     """How often the daemon looks."""
 
     tick_s: Annotated[float, Field(ge=1, le=300)] = 10.0
-    """Seconds between whole looks at the cluster; for yielding the queue is looked at five times as often."""
+    """Seconds between full polls; the queue is polled five times as often."""
 
     @property
     def watch_interval_s(self) -> float:
@@ -221,15 +221,15 @@ class SizingSection(Section):
     policy: NonEmptyWord = "auto"
     """auto, exact, milp, lp, equal, or a plug-in's."""
     objective: Literal["throughput", "jct", "srpt", "fair"] = "throughput"
-    """Most training, short completion (jct: by rest, srpt: by rank), or fair shares."""
+    """Most training, short completion (jct: by remaining work, srpt: by rank), or fair shares."""
     alpha: Annotated[float, Field(ge=0, le=100)] = 0.0
-    """Fairness between jobs: 0 none, 1 proportional, more: more equal."""
+    """Fairness between jobs: 0 none, 1 proportional, above: more equal."""
     class_features: list[NonEmptyWord] = []
-    """Features that tell classes of nodes apart, beside GRES and processors; or `memory`."""
+    """Features that distinguish classes of nodes, besides GRES and processors; or `memory`."""
     user_share: Annotated[float, Field(gt=0, le=1)] = 0.5
     """Most of the nodes for one user while others wait."""
     account_weights: dict[Word, Annotated[float, Field(gt=0, le=1000)]] = {}
-    """Weights of accounts' jobs; with objective fair their shares."""
+    """Weights of accounts' jobs; with objective `fair`, their shares."""
     limits: list[LimitSection] = []
     """Caps, guaranteed shares, power, licences: see below."""
     budgets: list[BudgetSection] = []
@@ -252,10 +252,10 @@ class ApiSection(Section):
     port: Annotated[int, Field(ge=0, le=65535)] = 8470
     """Port; 0: a free one (as with --user)."""
     url: str = ""
-    """What workers and people use; empty: http://, this machine, the port."""
+    """URL that workers and users call; empty: http://, this host, the port."""
 
     certificate: AbsolutePath = ""
-    """PEM of an https `url` that no authority signed: the daemon vouches by MUNGE."""
+    """PEM of an https `url` that no authority signed: MUNGE vouches for it."""
 
     @field_validator("url")
     @classmethod
@@ -269,13 +269,13 @@ class WebSection(Section):
     """The web page that the daemon serves below /web/, for people's browsers; it only shows."""
 
     serve: bool = True
-    """Whether there is one."""
+    """Whether to serve the web page."""
     proxy_header: Annotated[str, Field(pattern=r"^([A-Za-z][A-Za-z0-9-]*)?$")] = ""
     """Header in which the site's proxy names the user, such as X-Remote-User."""
     proxy_address: str = ""
-    """Its IP address; no other's header counts."""
+    """IP address of that proxy; headers from others are ignored."""
     proxy_secret_file: AbsolutePath = ""
-    """Mode 0400; the secret that it sends in X-MalleTrain-Proxy-Secret."""
+    """Mode 0400: what the proxy sends in X-MalleTrain-Proxy-Secret."""
 
     @field_validator("proxy_address")
     @classmethod
@@ -296,7 +296,7 @@ class NotifySection(Section):
     """How owners hear of their jobs' begin and end (`mtbatch --mail-type`)."""
 
     hook: list[str] = []
-    """Program and arguments; reads each message, as JSON."""
+    """Program and arguments; reads each message as JSON."""
 
     @field_validator("hook")
     @classmethod
@@ -312,21 +312,21 @@ class StoreSection(Section):
     path: Annotated[AbsolutePath, Field(min_length=1)] = "/var/lib/malletrain/malletrain.db"
     """SQLite file, on a local disk: its locks fail on NFS."""
     min_free_mb: Annotated[int, Field(ge=0)] = 64
-    """MB that must be free there, else nothing new starts."""
+    """MB that must be free there; with less, nothing new starts."""
 
 
 class LogSection(Section):
     """The daemon's log, on stderr: readable text on a terminal, JSON otherwise; journald takes it from there."""
 
     level: Literal["debug", "info", "warning", "error"] = "info"
-    """The least that is logged."""
+    """Lowest level that is logged."""
 
 
 class BreakerSection(Section):
     """When the daemon steps back by itself."""
 
     preemptions_per_hour: Annotated[int, Field(ge=1)] = 20
-    """Above this number no pilot starts; half as many late exits, a tenth of ailing nodes."""
+    """Above this no pilot starts; also above half as many late exits, a tenth as many failing nodes."""
 
     @property
     def slow_exits_per_hour(self) -> int:
@@ -353,7 +353,7 @@ class Config(Section):
     """The whole file. Every value has a default: a small site names its partition and account."""
 
     operators: list[Word] = []
-    """Users, beside root, who may drain nodes and steer anybody's malleable jobs."""
+    """Users, besides root, who may drain nodes and control everybody's malleable jobs."""
     slurm: SlurmSection = SlurmSection()
     charging: ChargingSection = ChargingSection()
     actuator: ActuatorSection = ActuatorSection()

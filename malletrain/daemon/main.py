@@ -63,10 +63,10 @@ THREAD_SWITCH_S = 0.001
     help=f"Configuration; none needed with --user.  [default: {config.SYSTEM_FILE}]",
 )  # fmt: skip
 @click.option("--user", "user_mode", is_flag=True, help="Serve only your own jobs: no rights needed.")
-@click.option("--once", is_flag=True, help="Look, decide and act once, print it, and end.")
-@click.option("--dry-run", is_flag=True, help="Look and decide once, print what would be run; touch nothing.")
-@click.option("--observe", is_flag=True, help="Run with imagined pilots, without acting or listening.")
-@click.option("--actuator", is_flag=True, help="Steer Slurm for a malletraind that listens.")
+@click.option("--once", is_flag=True, help="Run one tick, print it, and end.")
+@click.option("--dry-run", is_flag=True, help="Print what one tick would do, and end.")
+@click.option("--observe", is_flag=True, help="Simulate pilots, without acting or listening.")
+@click.option("--actuator", is_flag=True, help="Act on Slurm for a malletraind without rights.")
 @click.option("--check-config", is_flag=True, help="Name everything wrong with the configuration, and end.")
 @click.version_option(__version__, prog_name="malletraind")
 def command(

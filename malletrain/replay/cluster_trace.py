@@ -226,7 +226,7 @@ def _from_queue(trace: Trace, window: Window, outages: NodeChanges | None) -> _M
     logged, now = (float((jobs.start - jobs.submit).mean()) / 3600 for jobs in (trace, done.jobs))
     unlimited = int(np.isnan(trace.limit).sum())
     warnings.append(
-        f"The queue was simulated ({window.schedule}, {nodes:,} nodes): jobs wait {now:.2f} h in the mean, in the "
+        f"The queue was simulated ({window.schedule}, {nodes:,} nodes): jobs wait {now:.2f} h on average, in the "
         f"log {logged:.2f} h. The machine is empty at the begin; let the window begin later."
     )
     if unlimited:

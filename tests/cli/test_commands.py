@@ -144,7 +144,7 @@ def test_explain(desk: Desk) -> None:
 def test_promise(desk: Desk) -> None:
     shown = desk.malletrain("promise", "--days=1", "--main-jobs").out
     assert "promised: main_delay_p95 2 s, with a chance of 90%" in shown
-    assert "later by 0.03 s in the mean, by at most 0 s for 95 %, by 12.5 s at most" in shown
+    assert "later by 0.03 s on average, by at most 0 s for 95 %, by 12.5 s at most" in shown
     assert "within 2 s: 99.8% (at least 99.0% by so many jobs)" in shown
     assert re.search(r"2 s +6\.0 +75\.0%", shown)
     assert re.search(r"^41 +ada .* 12\.5 s +1  workers left$", shown, re.MULTILINE)

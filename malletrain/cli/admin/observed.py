@@ -50,7 +50,7 @@ def observed(
     activate: float,
     as_json: bool,
 ) -> None:
-    """Say what `malletraind --observe` saw. Needs no daemon."""
+    """Report what `malletraind --observe` found. Needs no daemon."""
     path = journal or observed_path(Path(configuration.load_or_defaults(config_file).store.path))
     if not path.exists():
         raise InvalidInput(str(path), "nothing was observed yet: run malletraind --observe, or name its --journal")

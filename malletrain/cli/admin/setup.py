@@ -75,7 +75,7 @@ def setup(
     undo: bool,
     for_real: bool,
 ) -> None:
-    """Print or do what this site's Slurm needs.
+    """Prepare this site's Slurm; without --apply, only print how.
 
     Run it on slurmctld's machine, and again after an upgrade. No main job is touched. A site where Slurm preempts
     already is refused.

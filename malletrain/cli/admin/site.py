@@ -80,7 +80,7 @@ def doctor(
 ) -> None:
     """Check a site, as the daemon's user on its machine, and name a remedy for each fault.
 
-    Exit status 1: pilots could not run or harm main jobs.
+    Exit status 1: pilots could not run, or would harm main jobs.
     """
     config = configuration.load_or_defaults(config_file)
     harvest = Harvest(

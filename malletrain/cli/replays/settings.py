@@ -64,7 +64,7 @@ SETTINGS: tuple[click.Option, ...] = (
         type=click.Choice(["leave-out", "count"]),
         default="leave-out",
         show_default=True,
-        help="Idle time that probably was none.",
+        help="Idle time that was probably an outage.",
     ),
     click.Option(["--partition", "partitions"], multiple=True, metavar="NAME", help="Only its nodes."),
     click.Option(["--gpu"], metavar="TYPE", help="Only nodes with such GPUs, or any."),
@@ -82,9 +82,9 @@ SETTINGS: tuple[click.Option, ...] = (
         is_flag=True,
         help="What a promise to the main queue would have cost.",
     ),
-    click.Option(["--timezone"], metavar="ZONE", default="UTC", show_default=True, help="Of times that name none."),
+    click.Option(["--timezone"], metavar="ZONE", default="UTC", show_default=True, help="For times that name none."),
     click.Option(
-        ["--seed"], type=click.IntRange(0, 2**63 - 1), default=0, show_default=True, help="Of all random choices."
+        ["--seed"], type=click.IntRange(0, 2**63 - 1), default=0, show_default=True, help="For all random choices."
     ),
     click.Option(["--processes"], type=click.IntRange(1, 1024), help="Replays at once."),
     click.Option(

@@ -28,7 +28,7 @@ REMEMBERED_S = 86_400.0
 #: Events that are folded in one go: what is known of worlds is copied for each.
 _BATCH_EVENTS = 50_000
 
-#: Rooms whose code says what is folded from a journal.
+#: Packages whose code says what is folded from a journal.
 _ROOMS = ("domain", "sizing", "learn", "decide", "loop", "store")
 
 

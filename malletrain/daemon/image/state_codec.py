@@ -19,7 +19,7 @@ import numpy as np
 
 from malletrain.domain.errors import MalletrainError
 
-#: Rooms whose classes may be in a state. `loop` is folded, the others are what it holds.
+#: Packages whose classes may be in a state. `loop` is folded, the others are what it holds.
 _ROOMS = ("malletrain.domain.", "malletrain.sizing.", "malletrain.learn.", "malletrain.decide.", "malletrain.loop.")
 
 _ATOMS = frozenset({bool, int, float, str, type(None)})

@@ -88,7 +88,7 @@ def _job(view: JobView, decision: Decision | None, shown: _Shown, waiting: str) 
         yield f"  {shown.words(view.fixed)}"
     elif view.check is not None:
         said = f": {shown.words(view.check.text)}" if view.check.text else ""
-        yield f"  at every size its script trains alike, by its check: {view.check.verdict.value}{said}"
+        yield f"  check of its script at changing sizes: {view.check.verdict.value}{said}"
     if job.trusted:
         yield "  its owner answers for its script (--trust): it is not checked"
     if waiting:

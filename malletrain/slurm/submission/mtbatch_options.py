@@ -56,7 +56,7 @@ ALLOWED: dict[str, Option] = {
         Option(
             "check",
             Use.OURS,
-            help="'SCRIPT ARGUMENTS' to check here first; by default beside the job",
+            help="'SCRIPT ARGUMENTS' to check here first; by default during the job",
         ),
         Option("curve", Use.OURS, help="measured throughput, NODES:SAMPLES_PER_S,..."),
         Option(
@@ -104,8 +104,8 @@ ALLOWED: dict[str, Option] = {
         Option("config", Use.COMMAND, help="file that names the daemon"),
         Option("dry-run", Use.COMMAND, takes=False, help="print the sbatch call and script"),
         Option("help", Use.COMMAND, takes=False, short="h", help="this text"),
-        Option("parsable", Use.COMMAND, takes=False, help="print the job's number alone"),
-        Option("quiet", Use.COMMAND, takes=False, short="Q", help="print errors alone"),
+        Option("parsable", Use.COMMAND, takes=False, help="print only the job's number"),
+        Option("quiet", Use.COMMAND, takes=False, short="Q", help="print only errors"),
         Option("url", Use.COMMAND, help="where the daemon listens"),
         Option("version", Use.COMMAND, takes=False, short="V", help="print the version"),
     )
