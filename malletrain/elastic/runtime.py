@@ -351,6 +351,7 @@ class Runtime:
             must_be_finite = not any(isinstance(t, torch.amp.GradScaler) for t in self.state.tracked.values())
         self.reducer.must_be_finite = must_be_finite
         if self._pilot is None:
+            hang_watch.session_made()
             self._join_without_daemon()
             return
         if self._is_over():

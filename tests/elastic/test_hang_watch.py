@@ -69,6 +69,28 @@ def test_a_rank_that_does_not_come_names_its_line_once(tmp_path: Path, caplog: p
     assert [each.partition(" trains")[0] for each in caplog.messages] == [said]
 
 
+def test_a_place_where_a_step_once_took_long_is_said_again_after_twice_the_time(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "train.py"
+    path.write_text(SCRIPT)
+    names: dict[str, object] = {}
+    exec(compile(SCRIPT, str(path), "exec"), names)
+    rounds = [3]
+    go, watch = threading.Event(), HangWatch(lambda: "rank1", lambda: rounds[0], hang_s=0.1, look_s=0.02)
+    with caplog.at_level(logging.WARNING, "malletrain.elastic"):
+        thread = threading.Thread(target=names["trains"], args=(watch, go))  # type: ignore[arg-type]
+        thread.start()
+        wait_until(lambda: len(caplog.messages) == 1, 60, "a warning")
+        rounds[0] += 1
+        wait_until(lambda: len(caplog.messages) == 2, 60, "the next one")
+        watch.stop()
+        go.set()
+        thread.join()
+    first, second = (each.created for each in caplog.records)
+    assert second - first >= 0.2
+
+
 def test_where_a_script_hangs_before_its_session_is_said_until_it_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

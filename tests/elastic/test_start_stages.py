@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import json
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -15,7 +18,6 @@ from malletrain.domain.event import EventKind
 from malletrain.elastic.comm.carrier import DeviceCarrier
 from malletrain.elastic.launch.job_folder import (
     CACHE_VARIABLE,
-    COMPILED_VARIABLE,
     compile_cache_environment,
     leave_compiled,
 )
@@ -85,11 +87,12 @@ def test_where_files_cannot_be_locked_a_pilot_compiles_for_itself(
     def refuse(*_: object) -> None:
         raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
 
-    monkeypatch.setattr(fcntl, "flock", refuse)
-    own = Path(compile_cache_environment(pilot)[CACHE_VARIABLE])
+    monkeypatch.setattr(fcntl, "lockf", refuse)
+    given = compile_cache_environment(pilot)
+    own = Path(given[CACHE_VARIABLE])
     assert tmp_path not in own.parents
     (own / "kernel.so").touch()
-    leave_compiled({COMPILED_VARIABLE: str(own)}, is_over=False)
+    leave_compiled(given, is_over=False)
     assert not own.exists()
     assert own.parent.exists()
 
@@ -106,6 +109,48 @@ def test_what_is_compiled_stays_until_the_job_is_over(pilot: dict[str, str], tmp
     assert not (tmp_path / ".malletrain" / "7").exists()
     leave_compiled(given, is_over=True)
     leave_compiled({}, is_over=True)
+
+
+def test_where_nothing_was_compiled_no_folder_stays(pilot: dict[str, str], tmp_path: Path) -> None:
+    leave_compiled(compile_cache_environment(pilot), is_over=False)
+    assert not (tmp_path / ".malletrain" / "7").exists()
+
+
+USES = """
+import json, sys
+from malletrain.elastic.launch.job_folder import compile_cache_environment, leave_compiled
+given = compile_cache_environment(json.loads(sys.argv[1]))
+print(json.dumps(given), flush=True)
+sys.stdin.readline()
+leave_compiled(given, is_over=True)
+"""
+
+
+def test_what_another_pilot_still_uses_stays(pilot: dict[str, str]) -> None:
+    """The main worker may still evaluate when the others have ended."""
+    other = subprocess.Popen(
+        [sys.executable, "-c", USES, json.dumps(pilot)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    with other:
+        assert other.stdin is not None
+        assert other.stdout is not None
+        given = json.loads(other.stdout.readline())
+        kernel = Path(given[CACHE_VARIABLE]) / "kernel.so"
+        kernel.touch()
+        leave_compiled(compile_cache_environment(pilot), is_over=True)
+        assert kernel.exists()
+        other.communicate("\n", timeout=60)
+    assert not kernel.exists()
+
+
+def test_a_job_that_was_submitted_in_a_pilot_has_a_folder_of_its_own(pilot: dict[str, str], tmp_path: Path) -> None:
+    first = compile_cache_environment(pilot)
+    kernel = Path(first[CACHE_VARIABLE]) / "kernel.so"
+    kernel.touch()
+    second = compile_cache_environment({**pilot, **first, "MALLETRAIN_JOB": "8"})
+    assert Path(second[CACHE_VARIABLE]).parent == tmp_path / ".malletrain" / "8"
+    leave_compiled({**first, CACHE_VARIABLE: "/mine"}, is_over=True)
+    assert kernel.exists()
 
 
 @pytest.mark.nightly

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -192,17 +193,58 @@ def fails(stage: Stage, task: int, said: str = "") -> None:
     stage.members.report(worker, Failed(0, said or f"{worker}: RuntimeError: no device {task} (train.py:12)"))
 
 
+def go_on(stage: Stage, *workers: str) -> None:
+    """Workers that train are heard, and do as they are told."""
+    for _ in range(4):
+        for name in workers:
+            stage.members.heard(name)
+        stage.pass_time(1.0)
+        stage.obey(*workers)
+
+
 def test_a_job_whose_newcomers_fail_alike_takes_no_more_nodes(three: Stage) -> None:
     fails(three, 3)
     fails(three, 4)
     assert three.seen(EventKind.SCRIPT_CHECKED) == []
     fails(three, 5)
+    go_on(three, A, B, C)
     (event,) = three.seen(EventKind.SCRIPT_CHECKED)
     found = data_of(event)
     assert (found["verdict"], found["nodes"]) == ("different", 3)
     assert found["text"] == "3 newcomers in a row failed alike: RuntimeError: no device 5 (train.py:12)"
     assert three.members.job(1).terms.fixed  # type: ignore[union-attr]
     fails(three, 6)
+    go_on(three, A, B, C)
+    assert len(three.seen(EventKind.SCRIPT_CHECKED)) == 1
+
+
+@pytest.mark.parametrize("joins", [False, True])
+def test_the_others_train_on_at_their_size_also_where_the_last_newcomer_had_joined(three: Stage, joins: bool) -> None:
+    for task in (3, 4, 5):
+        worker = three.warm(task)
+        if joins:
+            go_on(three, A, B, C, worker)
+            assert three.world() == [A, B, C, worker]
+        three.members.report(worker, Failed(10 * task, f"RuntimeError: no device {task}"))
+        go_on(three, A, B, C)
+        assert three.world() == [A, B, C]
+    (event,) = three.seen(EventKind.SCRIPT_CHECKED)
+    assert data_of(event)["nodes"] == 3
+
+
+def test_failures_that_differ_by_an_address_are_alike(three: Stage) -> None:
+    for task, address in ((3, "0x7f10ab"), (4, "0x7f10ac"), (5, "0x7fe0")):
+        fails(three, task, f"TypeError: <Device object at {address}> (train.py:12)")
+    go_on(three, A, B, C)
+    assert three.seen(EventKind.SCRIPT_CHECKED)
+
+
+def test_a_check_under_way_does_not_free_a_job_whose_newcomers_failed(three: Stage) -> None:
+    assert three.members.may_check(A, DIGEST)
+    for task in (3, 4, 5):
+        fails(three, task)
+    go_on(three, A, B, C)
+    three.members.report(A, CheckDone(DIGEST, "equal", ""))
     assert len(three.seen(EventKind.SCRIPT_CHECKED)) == 1
 
 

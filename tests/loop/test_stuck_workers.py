@@ -26,3 +26,11 @@ def test_a_script_that_is_at_ever_new_places_does_not_fill_the_journal(three: St
     for number in range(1000):
         three.members.report(B, Stuck(f"train.py:{number} in load"))
     assert len(three.seen(EventKind.WORKER_STUCK)) == 100
+
+
+def test_that_the_last_of_them_goes_on_is_said_all_the_same(three: Stage) -> None:
+    for number in range(1000):
+        three.members.report(B, Stuck(f"train.py:{number} in load"))
+    three.members.report(B, Stuck(""))
+    three.members.report(B, Stuck(""))
+    assert [event.reason for event in three.seen(EventKind.WORKER_STUCK)][100:] == ["goes on"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import os
 import pickle
+import shutil
 import stat
 import zipfile
 from collections.abc import Callable
@@ -192,7 +193,7 @@ def test_compiled_code_is_not_taken_from_a_folder_that_others_can_write_to(tmp_p
         assert tmp_path not in other.parents
         assert stat.S_IMODE(other.stat().st_mode) == 0o700
         other.rmdir()
-    path.rmdir()
+    shutil.rmtree(path)
     path.symlink_to(tmp_path)
     other = Path(compile_cache_environment(pilot)[CACHE_VARIABLE])
     assert other not in (path, tmp_path)

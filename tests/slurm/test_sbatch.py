@@ -24,6 +24,7 @@ from scripts.lab.packages import Toolchain
 
 SITE = Defaults("harvest", "hacct", "hqos", "gpu:4")
 GOOD = b"#!/bin/bash\n#SBATCH --nodes=1-8\npython train.py\n"
+CACHE = "TORCHINDUCTOR_CACHE_DIR"
 
 #: Of the manual pages and `sbatch --help` of 22.05, 24.11 and 26.05.
 OPTIONS_OF_SBATCH = [
@@ -300,6 +301,13 @@ def test_no_variable_of_another_job_reaches_sbatch() -> None:
         {"HOME": "/h", "SLURM_CONF": "/c", "SLURM_JOB_ID": "3", "SBATCH_TIMELIMIT": "9", "MALLETRAIN_STEP_OF": "3"},
     )  # fmt: skip
     assert made.environment == {"HOME": "/h", "SLURM_CONF": "/c"}
+
+
+def test_compiled_code_is_kept_where_the_user_says_and_not_where_another_job_has_it() -> None:
+    chosen, made = "/mine", "/scratch/.malletrain/7/compiled-0"
+    for cache, other, reaches in ((chosen, made, {CACHE: chosen}), (chosen, None, {CACHE: chosen}), (made, made, {})):
+        given = {CACHE: cache} | ({"MALLETRAIN_COMPILED": other} if other else {})
+        assert ask(GOOD).materialize(1, "http://h:1", "/bin/python", given).environment == reaches
 
 
 @pytest.mark.parametrize("url", ["ftp://h", "http://h'x", "http://h/$(id)", "", "http://h\n"])

@@ -57,20 +57,25 @@ class HangWatch:
 
     def _run(self) -> None:
         seen: int | None = None
-        since, said = time.monotonic(), set[str]()
+        since = time.monotonic()
+        patience, said = dict[str, float](), set[str]()  # by place; in this step
         while not self._ended.wait(self._look_s):
             rounds = self._rounds()
             if rounds is None:
                 break
+            stood_s = time.monotonic() - since
             if rounds != seen:
-                seen, since = rounds, time.monotonic()
+                # Each step of some trainings takes minutes: then a place is said again after twice the time.
+                patience |= dict.fromkeys(said, 2.0 * stood_s)
+                seen, since, said = rounds, time.monotonic(), set()
                 self._goes_on()
-            elif time.monotonic() - since >= self._hang_s:
+            elif stood_s >= self._hang_s:
                 frame = sys._current_frames().get(self._trains)
                 place = place_of(frame)
-                if place and place not in said:  # (Each step of some trainings takes minutes.)
+                if place and place not in said and stood_s >= patience.get(place, 0.0):
                     said.add(place)
-                    log.warning("%s has made no step for %.0f s: it %s", self._worker(), self._hang_s, place)
+                    limit_s = max(self._hang_s, patience.get(place, 0.0))
+                    log.warning("%s has made no step for %.0f s: it %s", self._worker(), limit_s, place)
                     self._tell(*_script_line(frame))
         self._goes_on()
 

@@ -23,6 +23,9 @@ COMPILED_VARIABLE = "MALLETRAIN_COMPILED"
 
 _COMPILED = "compiled-"
 
+#: The file that each pilot locks while it uses compiled code: the last one to leave removes the folder.
+_USERS = ".users"
+
 
 def checkpoint_directory(environ: Mapping[str, str], given: str | os.PathLike[str] | None = None) -> Path | None:
     """The directory of checkpoints: `given`, else MALLETRAIN_CHECKPOINT_DIR, else `.malletrain/JOB` in the directory
@@ -45,6 +48,11 @@ def resumed_directory(environ: Mapping[str, str], own: Path) -> Path | None:
     return Path(wanted) if "/" in wanted else own.parent / wanted
 
 
+def is_made(environ: Mapping[str, str]) -> bool:
+    """Whether the launcher has chosen the folder of compiled code, and not the user."""
+    return COMPILED_VARIABLE in environ and environ.get(CACHE_VARIABLE) == environ[COMPILED_VARIABLE]
+
+
 def compile_cache_environment(environ: Mapping[str, str]) -> dict[str, str]:
     """Variables with which compiled code is kept in the job's folder, so that pilots on other nodes need not compile.
 
@@ -53,39 +61,54 @@ def compile_cache_environment(environ: Mapping[str, str]) -> dict[str, str]:
     own in /tmp. What the user has chosen stays.
     """
     home = checkpoint_directory(environ)
-    if CACHE_VARIABLE in environ or home is None:
+    # (A job that was submitted in a pilot inherits both variables from it.)
+    is_chosen = CACHE_VARIABLE in environ and not is_made(environ)
+    if is_chosen or home is None:
         return {}
     path = home / f"{_COMPILED}{_processor()}"
     try:
         with PrivateFolder.at(home, create=True) as base, base.folder(path.name, create=True) as cache:
-            _try_lock(cache)
+            _use(cache)
     except (ElasticError, OSError):
         path = Path(tempfile.mkdtemp(prefix="malletrain-compiled-"))
     return {CACHE_VARIABLE: str(path), COMPILED_VARIABLE: str(path)}
 
 
 def leave_compiled(environ: Mapping[str, str], *, is_over: bool) -> None:
-    """Remove what was compiled, if the job is over or nobody else finds it, and folders that are empty. Call it when
-    the script has ended: code that a process has loaded cannot be removed on NFS."""
-    if COMPILED_VARIABLE not in environ:
+    """Remove what was compiled, if the job is over and no other pilot is still there, or if nobody else finds it; and
+    folders that are empty. Call it when the script has ended: code that a process has loaded cannot be removed on
+    NFS."""
+    if not is_made(environ):
         return
     path = Path(environ[COMPILED_VARIABLE])
-    is_own = not path.name.startswith(_COMPILED)
-    if is_over or is_own:
+    if not path.name.startswith(_COMPILED):
         shutil.rmtree(path, ignore_errors=True)
-    for folder in [path, *([] if is_own else [path.parent])]:
+        return
+    for step in (lambda: _leave(path, is_over=is_over), path.rmdir, path.parent.rmdir):
         with contextlib.suppress(OSError):
-            folder.rmdir()
+            step()
 
 
-def _try_lock(folder: PrivateFolder) -> None:
-    """Raise OSError where files in a folder cannot be locked."""
-    name = f".lock-{os.uname().nodename}-{os.getpid()}"
-    with open(name, "wb", opener=folder.opener) as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX)
-        finally:
-            folder.remove(name)
+def _use(folder: PrivateFolder) -> None:
+    """Lock a folder for use until this process ends; OSError where files cannot be locked."""
+    descriptor = folder.opener(_USERS, os.O_RDWR | os.O_CREAT)
+    try:
+        fcntl.lockf(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except OSError:
+        os.close(descriptor)
+        folder.remove(_USERS)
+        raise
+
+
+def _leave(path: Path, *, is_over: bool) -> None:
+    """Empty a folder that no other process uses, if the job is over or nothing was compiled; OSError if one does."""
+    with (path / _USERS).open("r+b") as users:
+        fcntl.lockf(users, fcntl.LOCK_UN)  # of two that leave at the same time one gets the other lock
+        fcntl.lockf(users, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if is_over:
+            shutil.rmtree(path, ignore_errors=True)
+        elif len(list(path.iterdir())) == 1:
+            (path / _USERS).unlink()
 
 
 def _processor() -> str:

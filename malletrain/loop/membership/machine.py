@@ -54,6 +54,8 @@ FIRST_BUILD_DELAY_S, MAX_BUILD_DELAY_S = 0.1, 5.0
 
 #: A worker is a newcomer for so long (seconds) after it has joined; so many that fail alike in a row end all joining.
 NEW_S, MAX_ALIKE = 60.0, 3
+#: What differs between failures that are alike: numbers, and addresses of objects.
+_NUMBER = re.compile(r"0x[0-9a-f]+|\d+")
 
 #: Characters of how they fail that the job's row has.
 MAX_ALIKE_TEXT = 400
@@ -209,20 +211,33 @@ class JobMachine:
 
     def newcomer_failed(self, worker: Worker, how: str) -> None:
         """Takes in that a newcomer is lost by its script's fault. A job whose newcomers fail alike keeps its size."""
-        job, kind = self.job, re.sub(r"\d+", "0", how)
+        job, kind = self.job, _NUMBER.sub("0", how)
         serving = [each for each in job.living() if each.phase is Phase.SERVING]
         stayed = any((each.warm_at or 0.0) > job.alike.at and not self.is_new(each) for each in serving)
         in_row = 1 if stayed or job.alike.words != kind else job.alike.count + 1
         job.alike = AlikeFailures(kind, in_row, self.clock.elapsed())
         if serving and in_row == MAX_ALIKE and not job.terms.fixed:
-            text = f"{in_row} newcomers in a row failed alike: {how}"
-            self.note_check(worker, "", ScriptVerdict.DIFFERENT, text[:MAX_ALIKE_TEXT])  # of this job alone
+            job.too_alike = f"{in_row} newcomers in a row failed alike: {how}"[:MAX_ALIKE_TEXT]
+
+    def _heed_alike_failures(self) -> None:
+        """Keeps a job whose newcomers fail alike at the size of its world, once that is whole and no other is
+        planned: the last of them may have been a member, and the others go on first."""
+        job = self.job
+        if not job.too_alike or job.world is None or job.pending is not None:
+            return
+        members = [job.workers[name] for name in job.world.workers]
+        if all(each.phase.lives and each.leaving_since is None for each in members):
+            text, job.too_alike = job.too_alike, ""
+            self.note_check(members[0], "", ScriptVerdict.DIFFERENT, text)  # of this job alone
 
     def note_check(self, by: Worker, digest: str, verdict: ScriptVerdict, text: str) -> None:
         """Records what was found of the job's script, and keeps the job at its size where that follows."""
         job = self.job
         job.checked.add(digest)
-        plan = job.pending if job.pending is not None and job.pending.members else job.world
+        if job.terms.fixed:  # a check that was under way does not set it free: its newcomers failed
+            return
+        is_coming = job.pending is not None and bool(job.pending.members) and job.all_live(job.pending)
+        plan = job.pending if is_coming else job.world
         nodes = size_kept(job.terms, len(plan.members) if plan is not None else 0)
         self.emit(ScriptChecked(digest, verdict, text, nodes), by, text)
         job.terms = dataclasses.replace(job.terms, checked=digest)
@@ -376,6 +391,7 @@ class JobMachine:
             self.publish(job.pending.members, job.build_reason)
         if job.pending is None and job.world is not None and not self._all_arrived(job.world, now):
             return
+        self._heed_alike_failures()
         candidates = [WorkerCandidate(each.seat, each.warm_at, each.leaving_since) for each in job.living()]
         if not candidates:
             self._dissolve()

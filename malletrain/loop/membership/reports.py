@@ -232,10 +232,12 @@ def _check_done(machine: JobMachine, this: Worker, said: wire.CheckDone) -> None
 
 
 def _stuck(machine: JobMachine, this: Worker, said: wire.Stuck) -> None:
-    """Where a worker's script makes no step, or that it goes on; the first `MAX_STUCK` of the job."""
-    told = machine.job.stuck
-    if this.phase.lives and told.get(this.id, "") != said.place and machine.job.stuck_told < MAX_STUCK:
-        told[this.id], machine.job.stuck_told = said.place, machine.job.stuck_told + 1
+    """Where a worker's script makes no step, the first `MAX_STUCK` times of the job; or that it goes on."""
+    job, told = machine.job, machine.job.stuck
+    if not this.phase.lives or told.get(this.id, "") == said.place:
+        return
+    if not said.place or job.stuck_told < MAX_STUCK:
+        told[this.id], job.stuck_told = said.place, job.stuck_told + bool(said.place)
         stuck = WorkerStuck(this.id, said.place)
         machine.emit(stuck, this, stuck.in_words or "goes on")
 

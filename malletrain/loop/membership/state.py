@@ -148,8 +148,9 @@ class JobMembership:
     figures: set[str] = field(default_factory=set)  #: names of what its script reports
     failed_at: int | None = None  #: the step at which a script raised last
     alike: AlikeFailures = field(default_factory=lambda: AlikeFailures("", 0, 0.0))
+    too_alike: str = ""  #: how they failed, where that is why the job is to keep its size
     stuck: dict[str, str] = field(default_factory=dict)  #: where workers make no step, as they say
-    stuck_told: int = 0
+    stuck_told: int = 0  #: how many of these were journalled
     losses: int = 0  #: how many workers have been lost, or have left by no plan
     climbs: bool = False  #: its world grows in stages, to be measured
     seen: dict[int, float] = field(default_factory=dict)  #: samples/s of the stages so far

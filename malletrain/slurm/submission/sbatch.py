@@ -25,6 +25,7 @@ _KEPT = frozenset({"SLURM_CONF", "SLURM_CONF_SERVER", "SLURM_CLUSTER_NAME"})
 _OF_ANOTHER_JOB = (
     "SBATCH_", "SLURM_", "SRUN_",
     "MALLETRAIN_STEP_OF", "MALLETRAIN_PAYLOAD", "MALLETRAIN_PART", "MALLETRAIN_SCRIPT_FROM", "MALLETRAIN_PYTHONPATH",
+    "MALLETRAIN_COMPILED",
 )  # fmt: skip
 
 
@@ -268,9 +269,10 @@ def default_tasks(max_nodes: int) -> int:
 def clean_environment(environment: Mapping[str, str]) -> dict[str, str]:
     """The caller's environment for sbatch: without its input variables (SBATCH_*), and without what describes
     another job (SLURM_*), inside of which mtbatch may have been called."""
-    return {
-        name: value for name, value in environment.items() if not name.startswith(_OF_ANOTHER_JOB) or name in _KEPT
-    }
+    of_another = _OF_ANOTHER_JOB
+    if environment.get("MALLETRAIN_COMPILED", "") == environment.get("TORCHINDUCTOR_CACHE_DIR"):
+        of_another += ("TORCHINDUCTOR_CACHE_DIR",)  # its launcher has chosen it, not its user
+    return {name: value for name, value in environment.items() if not name.startswith(of_another) or name in _KEPT}
 
 
 def quote(value: str) -> str:
