@@ -43,7 +43,7 @@ COMMANDS = {
     "profile": CommandEntry("malletrain.cli.profile", "profile", "Show how a job scales, and what is measured next."),
     "report": CommandEntry("malletrain.cli.jobs", "report", "Show node hours by account and user."),
     "promise": CommandEntry(
-        "malletrain.cli.promise", "promise", "Show the promise to the main queue, its cost, and whether it was kept."
+        "malletrain.cli.promise", "promise", "Show the promise to the main queue, its cost and how it was kept."
     ),
     "observed": CommandEntry("malletrain.cli.admin.observed", "observed", "Report what --observe found.", "daemon"),
     "drain": CommandEntry("malletrain.cli.jobs", "drain", "Keep pilots off nodes until a time (operators)."),
