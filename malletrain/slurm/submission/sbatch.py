@@ -260,7 +260,7 @@ def default_tasks(max_nodes: int) -> int:
 def clean_environment(environment: Mapping[str, str]) -> dict[str, str]:
     """The caller's environment for sbatch: without its input variables (SBATCH_*), and without what describes
     another job (SLURM_*), inside of which mtbatch may have been called."""
-    of_another = _OF_ANOTHER_JOB
+    of_another: tuple[str, ...] = _OF_ANOTHER_JOB
     if environment.get("MALLETRAIN_COMPILED", "") == environment.get("TORCHINDUCTOR_CACHE_DIR"):
         of_another += ("TORCHINDUCTOR_CACHE_DIR",)  # its launcher has chosen it, not its user
     return {name: value for name, value in environment.items() if not name.startswith(of_another) or name in _KEPT}
