@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib.util
 import json
 import re
 import shlex
@@ -16,7 +17,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import click
 
-from malletrain import __version__
+from malletrain import __version__, pip_install
 from malletrain.cli.replays.settings import ReplayCommand
 from malletrain.domain.errors import InvalidInput
 from malletrain.domain.job import ResizeCosts
@@ -188,6 +189,8 @@ def replay(trace: Path | None, how: bool, **given: Any) -> None:
     if trace is None:
         raise click.UsageError("TRACE is missing; --how prints the command that makes one")
     _require_sense(given)
+    if given["report_dir"] is not None and importlib.util.find_spec("jinja2") is None:
+        raise InvalidInput("--report", f"jinja2 is not installed: {pip_install('replay')}")
     # Imported here so that --help and --how need not wait for numpy.
     from malletrain.replay.report.facts import read_figures
     from malletrain.replay.report.parquet_tables import require_pyarrow

@@ -6,6 +6,7 @@ import base64
 import csv
 import gzip
 import html
+import importlib.util
 import json
 import math
 import re
@@ -149,6 +150,14 @@ def test_sensitivity_needs_a_report(log: Path) -> None:
     done = malletrain("replay", str(log), "sensitivity=true")
     assert done.returncode == 2
     assert "--report DIR" in done.stderr.splitlines()[-1]
+
+
+def test_a_report_is_refused_before_the_replay_where_no_page_can_be_made(
+    log: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    done = CliRunner().invoke(command, [str(log), "--report", "r"])
+    assert str(done.exception).startswith("--report: jinja2 is not installed: pip install")
 
 
 def test_at_most_twenty_options_and_an_old_one_says_which_key_it_is_now() -> None:

@@ -84,9 +84,11 @@ def leave_compiled(environ: Mapping[str, str], *, is_over: bool) -> None:
     if not path.name.startswith(_COMPILED):
         shutil.rmtree(path, ignore_errors=True)
         return
-    for step in (lambda: _leave(path, is_over=is_over), path.rmdir, path.parent.rmdir):
+    with contextlib.suppress(OSError):
+        _leave(path, is_over=is_over)
+    for folder in (path, path.parent):
         with contextlib.suppress(OSError):
-            step()
+            folder.rmdir()
 
 
 def _use(folder: PrivateFolder) -> None:
