@@ -75,6 +75,14 @@ def test_the_maintainer_scripts_are_shell(script: str) -> None:
     subprocess.run(["sh", "-n", SCRIPTS / "debian" / script], check=True)
 
 
+@pytest.mark.parametrize("script", ["debian/postinst", "rpm/malletrain.spec"])
+def test_a_first_installation_starts_no_daemon(script: str) -> None:
+    """A site's doctor finds no error on its login nodes, too, and a cluster has one daemon."""
+    lines = (SCRIPTS / script).read_text().splitlines()
+    run = [line.strip() for line in lines if not line.strip().startswith(("#", "echo", "4."))]
+    assert not [line for line in run if "enable" in line or "systemctl start" in line]
+
+
 @pytest.mark.skipif(shutil.which("dpkg-deb") is None, reason="needs dpkg-deb")
 def test_a_debian_package_is_built(tmp_path: Path) -> None:
     package = deb(tmp_path, PYTHON, no_environment)
