@@ -13,7 +13,7 @@ from tests.script_check.train_strangers import RIGHT, WRONG, names
 
 ROOT = Path(__file__).parents[2]
 
-#: Tried in every run of the tests, for it was once answered wrongly. The others are nightly: each takes up to a minute.
+#: Tried in every run of the tests, for it was once answered wrongly. The others, a minute each, are nightly.
 QUICK = frozenset({"accumulates_in_a_step"})
 
 VERDICTS = dict.fromkeys(names(RIGHT), ("equal",)) | dict.fromkeys(names(WRONG), ("different", "wrong"))
