@@ -260,7 +260,6 @@ def _place_and_reconcile(draft: Draft, inputs: Inputs, sizing: Sizing) -> None:
         draft.free,
         weights,
         draft.holes,
-        now,
         slow,
         snapshot.leaves,
         situation.avoided,

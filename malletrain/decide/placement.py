@@ -55,7 +55,6 @@ def place(
     free: Sequence[Hole],
     weights: Mapping[str, int],
     holes: Mapping[str, Hole] | None = None,
-    now: float = 0.0,
     slow: Collection[str] = (),
     leaves: Mapping[str, str] | None = None,
     avoided: Mapping[int, Mapping[str, str]] | None = None,

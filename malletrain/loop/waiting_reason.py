@@ -5,13 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from malletrain.decide.demand import RETRY_S
+from malletrain.decide.limits import MIN_OBSERVED_S
 from malletrain.domain.decision import Decision
 from malletrain.domain.job import Elastic, JobPhase, JobView
 from malletrain.domain.snapshot import Snapshot
-
-#: The shortest observation of the pool from which a chance is estimated (s).
-MIN_OBSERVED_S = 6 * 3600.0
-
 
 #: Seconds without a report of training after which that is said.
 SILENT_S = 60.0

@@ -4,7 +4,7 @@ Between two moments nothing changes, so a job's samples, stalls and activations 
 fast path for logs of a million changes; `malletrain.replay.loop_engine` runs the daemon's own loop over the same
 trace, and tests hold the two to the same sizes.
 
-What a change costs (design, section 4):
+What a change costs:
     a node that starts is occupied at once and trains after `activate_s`; its job trains on meanwhile;
     a world that grows or shrinks stands still for `grow_s` / `shrink_s`; one that starts from nothing does not;
     a node that the main queue takes is gone at once, and its job stalls as if it had shrunk.

@@ -130,7 +130,7 @@ class Replay:
         }
 
     def as_json(self) -> dict[str, object]:
-        """The JSON answer of `malletrain replay` (design, section 4)."""
+        """The JSON answer of `malletrain replay`."""
         found = {} if self.suspected is None else {"likely_outages": self.suspected.as_json()}
         calibrated = {} if self.realism is None else {"calibration": self.realism.as_json()}
         promise = {} if self.promise is None else {"promise": self.promise.as_json()}

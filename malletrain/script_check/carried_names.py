@@ -55,23 +55,19 @@ def carried_names(text: str) -> dict[int, frozenset[CarriedName]]:
     if tree is None:
         return {}
     loaders = frozenset(_loaders(tree))
-    whole = frozenset(each for each in _of_scope(tree, tree.body, loaders, deep=True) if "." in each.name)
+    whole = frozenset(each for each in _of_statements(tree.body, loaders, deep=True) if "." in each.name)
     found = {}
     for scope in scopes_of(tree):
         loops = [node for node in _statements(scope.body) if isinstance(node, _Loop) and _trains(node, loaders)]
         outer = [loop for loop in loops if not any(loop is not other and _inside(loop, other) for other in loops)]
-        names = frozenset(
-            each for loop in outer for each in _of_scope(scope, [loop], loaders) if "." not in each.name
-        )
+        names = frozenset(each for loop in outer for each in _of_statements([loop], loaders) if "." not in each.name)
         if names | whole:
             found[first_line(scope)] = names | whole
     return found
 
 
-def _of_scope(
-    scope: ast.AST, body: list[ast.stmt], loaders: frozenset[str], *, deep: bool = False
-) -> Iterator[CarriedName]:
-    """Variables that `body` carries and whose use anywhere in `scope` steers training."""
+def _of_statements(body: list[ast.stmt], loaders: frozenset[str], *, deep: bool = False) -> Iterator[CarriedName]:
+    """Variables that `body` carries and whose use in it steers training."""
     nodes = list(ast.walk(ast.Module(body, []))) if deep else list(_statements(body))
     carried: dict[str, int] = {}
     for node in nodes:

@@ -442,7 +442,7 @@ class _Run:
 
     def wait_held(self, name: str, stage: int) -> None:
         path = self._folder / f"held-{name}"
-        self._wait(lambda: path.exists() and path.read_text() == str(stage), f"stage {stage}", name)
+        self._wait(lambda: path.exists() and path.read_text() == str(stage), f"stage {stage}")
 
     def wait_world(self, tasks: set[str]) -> None:
         wanted = {f"{ARRAY}_{task}" for task in tasks}
@@ -475,7 +475,7 @@ class _Run:
         if end.kind != "done":
             raise end
 
-    def _wait(self, condition: Callable[[], bool], what: str, name: str = "", *, ending: bool = False) -> None:
+    def _wait(self, condition: Callable[[], bool], what: str, *, ending: bool = False) -> None:
         """Wait for a condition as long as steps are made.
 
         Raises:

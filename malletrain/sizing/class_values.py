@@ -136,7 +136,7 @@ def class_table(problem: Problem) -> ClassTable:
     size = counts.sum(axis=0)
     start = np.searchsorted(job_of, np.arange(len(jobs) + 1)).astype(np.int64)
     rate_now = np.array([_rate_now(job, each) for job, each in zip(jobs, curves, strict=True)], dtype=np.float64)
-    value = _values(problem, jobs, job_of, rate, kept_rate, rate_now, state, _of_one(jobs, curves))
+    value = _values(problem, jobs, job_of, rate, kept_rate, rate_now, state, _of_one(jobs))
     _add_profiling_terms(problem, jobs, start, size, counts, names, value)
     current = np.array([job.current for job in jobs], dtype=np.int64)
     table = ValueTable(tuple(job.id for job in jobs), current, start, job_of, size, value, state != _SAME)
@@ -362,7 +362,7 @@ def _rate_now(job: JobDemand, curves: Mapping[str, Curve]) -> float:
     return mixed_rate(job, on.current, curves)
 
 
-def _of_one(jobs: tuple[JobDemand, ...], curves: list[dict[str, Curve]]) -> Floats:
+def _of_one(jobs: tuple[JobDemand, ...]) -> Floats:
     """What alpha-fairness compares with: the job's own curve on one node."""
     return Throughput([_OfClass(job.curve, 0, 1) for job in jobs]).of_one(np.arange(len(jobs), dtype=np.int64))
 

@@ -83,4 +83,4 @@ class TrialContext:
 
 
 #: Of the thread that an objective runs in; without one, trainings are processes of this machine.
-current: ContextVar[TrialContext | None] = ContextVar("malletrain_bench", default=None)
+current: ContextVar[TrialContext | None] = ContextVar("malletrain_trial", default=None)

@@ -218,7 +218,7 @@ def part(lab: Lab, site: Site, options: argparse.Namespace, name: str, *, attack
         attackers.append(role(lab, site, "attacker", "bob", options.seconds))
     before, began, kept = counted(site), time.monotonic(), journal_bytes(site)
     user = role(lab, site, "honest", "alice", options.seconds)
-    waits = [main_job(lab, site, options) for _ in range(2)]
+    waits = [main_job(lab, options) for _ in range(2)]
     out, err = user.communicate(timeout=options.seconds + 120)
     if user.returncode:
         raise LabError(f"the honest user was refused:\n{err[-2000:]}")
@@ -248,7 +248,7 @@ def role(lab: Lab, site: Site, name: str, user: str, seconds: float) -> subproce
     )  # fmt: skip
 
 
-def main_job(lab: Lab, site: Site, options: argparse.Namespace) -> float:
+def main_job(lab: Lab, options: argparse.Namespace) -> float:
     """Seconds until a main job runs that wants every node, all held by pilots."""
     lab.wait_for(lambda: harvested(lab) >= options.nodes // 2, 60, "pilots on most nodes")
     began = time.monotonic()

@@ -49,7 +49,7 @@ def test_the_cohort_of_what_a_job_has_comes_first() -> None:
     own = pilot(1, 0, "a0")
     free = [hole("b0", cohort=1.0), hole("a1", cohort=2.0)]
     held = {"a0": hole("a0", cohort=2.0)}
-    found = place({1: 2}, {1: view(1, (own,))}, {1: [own]}, free, {}, held, START)
+    found = place({1: 2}, {1: view(1, (own,))}, {1: [own]}, free, {}, held)
     assert nodes(found, 1) == {"a1"}
 
 
@@ -61,7 +61,7 @@ def test_of_like_holes_the_node_that_slurm_prefers_least_is_taken() -> None:
 
 def test_shrinking_gives_up_what_ends_first() -> None:
     long, limited = pilot(1, 0, "long"), pilot(1, 1, "limited", START + 50)
-    found = place({1: 1}, {1: view(1, (long, limited))}, {1: [long, limited]}, [], {}, {}, START)
+    found = place({1: 1}, {1: view(1, (long, limited))}, {1: [long, limited]}, [], {}, {})
     assert (found.keep[1], found.drop[1]) == ((long,), (limited,))
 
 
@@ -89,7 +89,7 @@ def test_no_node_twice_and_what_is_held_stays(
     views = {j: view(j, tuple(stays[j])) for j in sizes}
     held = {p.node: hole(p.node, 500.0, 1.0) for pilots in stays.values() for p in pilots}
 
-    found = place(sizes, views, stays, free, weights, held, START)
+    found = place(sizes, views, stays, free, weights, held)
 
     taken = [h.node for j in sizes for h in found.take[j]]
     assert len(set(taken)) == len(taken)
@@ -100,7 +100,7 @@ def test_no_node_twice_and_what_is_held_stays(
         assert len(found.keep[j]) + len(found.take[j]) + found.short.get(j, 0) == size
     if found.short:
         assert len(taken) == len(free), "nodes lack only when none is left"
-    again = place(dict(reversed(sizes.items())), views, stays, free[::-1], weights, held, START)
+    again = place(dict(reversed(sizes.items())), views, stays, free[::-1], weights, held)
     assert repr(again.take) == repr(found.take) or again.take == found.take
 
 
@@ -121,7 +121,7 @@ def test_of_a_cohort_those_on_the_leaves_of_the_job_come_first_then_few_leaves()
     free = [hole(name, 600.0, 5.0) for name in LEAVES if name != "a0"]
     own = pilot(1, 0, "a0")
     views = {1: view(1, (own,)), 2: view(2), 3: view(3)}
-    found = place({1: 3, 2: 3, 3: 4}, views, {1: [own]}, free, {}, {"a0": hole("a0")}, START, (), LEAVES)
+    found = place({1: 3, 2: 3, 3: 4}, views, {1: [own]}, free, {}, {"a0": hole("a0")}, (), LEAVES)
     leaves = {j: {LEAVES[node] for node in nodes(found, j)} for j in views}
     assert leaves == {1: {"leaf-a"}, 2: {"leaf-a"}, 3: {"leaf-c"}}, "the smallest leaf that holds a job whole"
     assert nodes(place({3: 7}, {3: view(3)}, {}, free, {}, leaves=LEAVES), 3) == {

@@ -11,7 +11,6 @@ from contextlib import contextmanager
 from typing import Protocol
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disable_created_metrics, generate_latest
-from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
 from malletrain import __version__
 from malletrain.domain.decision import ACTION_NAMES, LeaveCause, LeavePilot, SizingStatus, StartPilot
@@ -31,8 +30,6 @@ from malletrain.domain.event import (
     WorkerLost,
 )
 from malletrain.domain.job import JobPhase, JobView, PilotPhase
-
-CONTENT_TYPE = CONTENT_TYPE_LATEST
 
 # A `_created` series beside each other one adds nothing to what Prometheus records.
 disable_created_metrics()  # type: ignore[no-untyped-call]
@@ -281,7 +278,7 @@ class Metrics:
         self._figures_dropped.inc(count)
 
     def render(self) -> bytes:
-        """The page that Prometheus reads (text format, `CONTENT_TYPE`)."""
+        """The page that Prometheus reads (text format)."""
         return generate_latest(self.registry)
 
 

@@ -1,4 +1,4 @@
-"""What a harvest was worth, in the words of the contract (design, section 4)."""
+"""What a harvest was worth, in the words of the JSON answer."""
 
 from __future__ import annotations
 

@@ -62,7 +62,8 @@ class PromisePoint:
 @dataclass(frozen=True, slots=True)
 class PromiseCurve:
     """Harvest against delay. `arrivals`: main jobs that the reserves were learnt from; `jobs`: those that they were
-    judged by, in `hours` hours; `chance` as in [promise]; `freed_s`, `cycle_s`: the reaction, from `source`."""
+    judged by, in `hours` hours; `chance`: with which a promise is kept; `freed_s`, `cycle_s`: the reaction, from
+    `source`."""
 
     chance: float
     arrivals: int

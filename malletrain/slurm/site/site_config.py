@@ -48,7 +48,6 @@ class PartitionFacts:
     max_time_s: float | None
     nodes: frozenset[str]
     state: str
-    is_default: bool = False
     exclusive: bool = False
     over_time_limit_s: float | None = None
     allow_accounts: str = "ALL"
@@ -102,7 +101,6 @@ class SiteFacts:
     max_job_count: int
     max_array_size: int
     min_job_age_s: float
-    message_timeout_s: float
     preempt_type: str
     preempt_mode: str
     select_type: str
