@@ -42,11 +42,6 @@ class Found:
     value: float | None = None
     params: dict[str, Any] | None = None
 
-    @property
-    def answered(self) -> int:
-        """Trials that have completed or were pruned."""
-        return sum(self.trials.get(word, 0) for word in ("completed", "pruned"))
-
 
 class Trainings:
     """The job and the search of `user` on a site: call `begin` first, and `stop_search` at the end."""

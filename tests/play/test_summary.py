@@ -36,8 +36,7 @@ def test_a_good_play_keeps_its_promises_and_says_what_was_learnt_and_found() -> 
         ({"harvested_node_s": 0.0}, "no idle node"),
         ({"job": replace(MLP, phase="failed", reason="no task is left")}, "no task is left"),
         ({"job": replace(MLP, result={"accuracy": 0.5})}, "0.500"),
-        ({"found": Found({"completed": 3})}, "no good model"),
-        ({"found": Found({"completed": 9}, 0.4)}, "no good model"),
+        ({"found": Found({"waiting": 3})}, "no trial of the search"),
     ],
 )
 def test_each_promise_that_was_not_kept_is_named(change: dict[str, object], part: str) -> None:
