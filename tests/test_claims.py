@@ -197,7 +197,7 @@ CLAIMS = (
     cause("activation 3 s | .9910", replace(replay_quality.MEASURED, activate_s=3.0), AS_DAEMON),
     cause("pilots without a limit | .9856", replay_quality.MEASURED, replay_quality.Rule(tick_s=10.0)),
     cause("every event decided at once | .9854", replay_quality.MEASURED, replay_quality.Rule(pilot_limit_s=1800.0)),
-    cause("activation and stalls alone | .9893", replay_quality.MEASURED, replay_quality.BASE),
+    cause("activation and stalls only | .9893", replay_quality.MEASURED, replay_quality.BASE),
     Claim(REPLAY, "Mira 2018, +100 d | .9601 | 52.9 %", 52.9, 0.3,
           held_as_shipped("ALCF-Mira-2018.asis.swf.gz", 100)),
     Claim(REPLAY, "Theta 2023, +10 d | .9547 | 98.2 %", 98.2, 0.3,
