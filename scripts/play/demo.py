@@ -19,6 +19,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from malletrain.cli import render
+from malletrain.domain.job import JobPhase
 from malletrain.wire.address import Address
 from malletrain.wire.daemon import DaemonClient
 from malletrain.wire.errors import WireError
@@ -31,9 +32,6 @@ from scripts.play.player import Player
 from scripts.play.site import Site
 from scripts.play.summary import Summary, shortcomings, summarise, words
 from scripts.play.trainings import EPOCHS, Trainings
-
-#: Phases of a job that is not over.
-OPEN = ("announced", "queued", "running")
 
 #: Lengths of the play that jobs may take after it to end: a busy machine trains slowly.
 PATIENCE = 4.0
@@ -159,9 +157,10 @@ def _play(
             picture = _picture(http)
             if picture is not None:
                 strip.look(max(0.0, time.time() - begin), picture)
-                shown = _show(picture, players[0], begin, options.seconds, shown, page)
-                curve = _measured(http, trainings) or curve
-                over = not any(job.id == trainings.job and job.phase in OPEN for job in picture.jobs)
+                before, shown = shown, _show(picture, players[0], begin, options.seconds, shown, page)
+                if shown != before:
+                    curve = _measured(http, trainings) or curve
+                over = all(JobPhase(job.phase).is_over for job in picture.jobs if job.id == trainings.job)
                 started = all(played.start_s is not None or played.refused for played in players[0].played())
                 if time.time() > end and over and started:
                     break

@@ -73,9 +73,9 @@ def summarise(
         starts_s=tuple(p.start_s for p in played if p.start_s is not None),
         twin_starts_s=tuple(p.start_s for p in twin if p.start_s is not None),
         lost=tuple(lost),
-        job=rows.pop(job),
+        job=rows[job],
         curve=curve,
-        trials=tuple(rows.values()),
+        trials=tuple(row for row in rows.values() if row.id != job),
         found=found,
         losses=tuple(
             (_number(e.data, "samples"), _number(e.data, "value"))

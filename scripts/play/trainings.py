@@ -19,7 +19,7 @@ from malletrain.wire.rows import ProfileRow
 from scripts.play.site import BIN, Site
 
 ROOT = Path(__file__).resolve().parents[2]
-FILES = (ROOT / "scripts/play/digits_search.py", ROOT / "examples/digits_data.py")
+PROGRAM, DATA = ROOT / "scripts/play/digits_search.py", ROOT / "examples/digits_data.py"
 
 #: Epochs of the job: most of a play of 150 s.
 EPOCHS = 20
@@ -49,6 +49,7 @@ class Trainings:
     def __init__(self, site: Site, user: str = "alice") -> None:
         self._site, self._user = site, user
         self._folder = Path(site.lab.env_for(user)["HOME"]) / "search"
+        self._program = str(self._folder / PROGRAM.name)
         self._search: subprocess.Popen[str] | None = None
         self._log: IO[str] | None = None
         self.job = 0
@@ -61,10 +62,10 @@ class Trainings:
         """
         owner = pwd.getpwnam(self._user)
         self._folder.mkdir()
-        for file in FILES:
+        for file in (PROGRAM, DATA):
             shutil.copy(file, self._folder)
         # Nice: on a real cluster a pilot does not share processors with slurmctld and the main queue.
-        program = shlex.join([sys.executable, str(self._folder / FILES[0].name), f"--epochs={EPOCHS}"])
+        program = shlex.join([sys.executable, self._program, f"--epochs={EPOCHS}"])
         script = self._folder / "mlp.sh"
         script.write_text(
             "#!/bin/bash\n#SBATCH --job-name=mlp\n"
@@ -75,7 +76,7 @@ class Trainings:
         self.job = self._site.mtbatch(self._user, script)
         self._log = (self._folder / "search.log").open("w")
         self._search = self._site.lab.popen(
-            ["setpriv", "--pdeathsig", "TERM", BIN / "malletrain", "study", "run", FILES[0].name, "--hours=1"],
+            ["setpriv", "--pdeathsig", "TERM", BIN / "malletrain", "study", "run", self._program, "--hours=1"],
             user=self._user, cwd=self._folder, stdout=self._log.fileno(), stderr=subprocess.STDOUT,
         )  # fmt: skip
 
@@ -94,7 +95,7 @@ class Trainings:
 
     def found(self) -> Found:
         """What the search has found."""
-        status = json.loads(self._study("status"))
+        status = json.loads(self._site.malletrain(self._user, "study", "status", self._program, "--json").stdout)
         best = status["best"][0] if status["best"] else {}
         return Found(status["trials"], next(iter(best.get("values", ())), None), best.get("params"))
 
@@ -107,14 +108,10 @@ class Trainings:
         profile = ProfileRow.from_json(http.get(f"/v1/jobs/{self.job}/profile"))
         return [(size.nodes, size.rate) for size in profile.sizes if size.windows]
 
-    def _study(self, command: str) -> str:
-        file = self._folder / FILES[0].name
-        return self._site.malletrain(self._user, "study", command, str(file), "--json").stdout
-
     def static_run(self) -> str:
         """What the job prints when it is run on one node, without a daemon."""
         done = subprocess.run(
-            [sys.executable, str(self._folder / FILES[0].name), f"--epochs={EPOCHS}", "--sample-s=0"],
+            [sys.executable, self._program, f"--epochs={EPOCHS}", "--sample-s=0"],
             capture_output=True, text=True, check=False,
         )  # fmt: skip
         return done.stdout
