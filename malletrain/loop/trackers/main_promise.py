@@ -31,6 +31,7 @@ from malletrain.decide.queue_promise import (
     with_trial_pilot,
 )
 from malletrain.decide.rules import Rules
+from malletrain.decide.yielding import nodes_of_pilots
 from malletrain.domain.decision import LeavePilot, RecyclePilot
 from malletrain.domain.event import ActionIntent, Event, MainJobMet, MainJobsArrived
 from malletrain.domain.snapshot import SlurmJob, Snapshot
@@ -435,10 +436,7 @@ def _left_after_submission(met: MainJobMet) -> bool:
 
 def at_hand(snapshot: Snapshot, rules: Rules) -> int:
     """How many nodes have no main job, of those that may be harvested."""
-    harvested = {
-        name for job in snapshot.holding if job.partition == rules.harvest_partition for name in job.nodes
-    }  # fmt: skip
-    return sum(rules.may_harvest(name) for name in snapshot.free_names | harvested)
+    return sum(rules.may_harvest(name) for name in snapshot.free_names | nodes_of_pilots(snapshot, rules))
 
 
 def thinned(levels: Mapping[int, int], most: int = MAX_CURVE_LEVELS) -> list[tuple[int, float]]:
