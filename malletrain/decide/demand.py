@@ -88,10 +88,9 @@ class DecisionCache:
     rows: ValueRowCache = field(default_factory=ValueRowCache)
     snapshot: Snapshot | None = None
 
-    def look(self, snapshot: Snapshot) -> Snapshot:
-        """The snapshot, made ready by what the last one was."""
+    def look(self, snapshot: Snapshot) -> None:
+        """Take the snapshot in, made ready by what the last one was."""
         self.snapshot = snapshot.after(self.snapshot)
-        return snapshot
 
     def sized(self, policy: Policy, problem: Problem) -> tuple[Sizes, tuple[str, ...]]:
         """As `malletrain.sizing.must_run.size_with_must_run`: policies are stateless, so an equal problem has

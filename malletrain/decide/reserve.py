@@ -14,7 +14,7 @@ from itertools import groupby
 from malletrain.decide.nodes_left import leaves_of, on_few_leaves
 from malletrain.decide.placement import rank
 from malletrain.decide.rules import Rules
-from malletrain.decide.yielding import MOST_TIMES_CHEAPEST, HarvestedNode, training_loss
+from malletrain.decide.yielding import MOST_TIMES_CHEAPEST, HarvestedNode, nodes_of_pilots, training_loss
 from malletrain.domain.decision import Hole
 from malletrain.domain.snapshot import Snapshot
 
@@ -117,10 +117,7 @@ def _weight(snapshot: Snapshot, name: str) -> int:
 
 def _room(snapshot: Snapshot, rules: Rules) -> dict[str, int]:
     """How many nodes of each leaf no main job is on: those that are idle, and those of pilots."""
-    of_pilots = {
-        name for job in snapshot.holding if job.partition == rules.harvest_partition for name in job.nodes
-    }  # fmt: skip
-    empty = snapshot.free_names | of_pilots
+    empty = snapshot.free_names | nodes_of_pilots(snapshot, rules)
     return Counter(leaf for name, leaf in snapshot.leaves.items() if name in empty)
 
 

@@ -209,10 +209,11 @@ def _by_class(
         (each.by_class for each in known.values() if each.by_class),
         (each.worker_speeds for each in known.values() if each.worker_speeds),
     )
+    everywhere = Counter(class_of.values())
     jobs = []
     for demand in problem.jobs:
         job = int(demand.id)
-        left = Counter(class_of.values()) - Counter(class_of[n] for n in barred.get(job, ()) if n in class_of)
+        left = everywhere - Counter(class_of[n] for n in barred.get(job, ()) if n in class_of)
         open_to = [name for name in classes if left[name] > 0]
         on = on_classes(demand, draft.staying[job], known.get(job), open_to, class_of, speeds, views[job])
         jobs.append(replace(demand, on_classes=on))

@@ -106,7 +106,7 @@ def plan_yields(
     at_once: dict[str, str] = {}
     gathered: set[str] = set()
     is_behind = False
-    pilots_on = at_hand.pilot_on.keys() | _nodes_of_pilots(snapshot, rules)
+    pilots_on = at_hand.pilot_on.keys() | nodes_of_pilots(snapshot, rules)
     for group in _waiting(snapshot, rules, now)[: rules.max_queue]:
         if not given.left.names:
             break
@@ -173,7 +173,7 @@ def availability(snapshot: Snapshot, harvested: Sequence[HarvestedNode], rules: 
     return Availability(free, frozenset(coming), pilot_on)
 
 
-def _nodes_of_pilots(snapshot: Snapshot, rules: Rules) -> frozenset[str]:
+def nodes_of_pilots(snapshot: Snapshot, rules: Rules) -> frozenset[str]:
     """The nodes that Slurm shows pilots on, those that are leaving among them."""
     return frozenset(n for job in snapshot.holding if job.partition == rules.harvest_partition for n in job.nodes)
 

@@ -24,6 +24,7 @@ from malletrain.domain.event import (
 from malletrain.domain.job import ScriptVerdict
 from malletrain.loop.membership.machine import JobMachine
 from malletrain.loop.membership.state import Phase, Worker
+from malletrain.loop.trackers.costs import NOTICED_S
 from malletrain.wire import messages as wire
 
 #: Figures by name that a job may have, and characters of JSON of its result: both are in every row of it.
@@ -31,9 +32,6 @@ MAX_FIGURES, MAX_RESULT_CHARS = 64, 16_384
 
 #: So often a job's journal says where it makes no step.
 MAX_STUCK = 100
-
-#: A broken world stands still for so long (seconds), at most, before it is repaired.
-NOTICED_S = 120.0
 
 #: By so much (seconds) a worker's measure and the daemon's may differ.
 CLOCK_S = 1.0
@@ -233,11 +231,11 @@ def _check_done(machine: JobMachine, this: Worker, said: wire.CheckDone) -> None
 
 def _stuck(machine: JobMachine, this: Worker, said: wire.Stuck) -> None:
     """Where a worker's script makes no step, the first `MAX_STUCK` times of the job; or that it goes on."""
-    job, told = machine.job, machine.job.stuck
-    if not this.phase.lives or told.get(this.id, "") == said.place:
+    job = machine.job
+    if not this.phase.lives or this.stuck_at == said.place:
         return
     if not said.place or job.stuck_told < MAX_STUCK:
-        told[this.id], job.stuck_told = said.place, job.stuck_told + bool(said.place)
+        this.stuck_at, job.stuck_told = said.place, job.stuck_told + bool(said.place)
         stuck = WorkerStuck(this.id, said.place)
         machine.emit(stuck, this, stuck.in_words or "goes on")
 

@@ -82,6 +82,7 @@ class Worker:
     may_return: bool = False  #: so were all of its world, which it may bring back
     end: str | None = None
     top_up: int = 0
+    stuck_at: str = ""  #: where it makes no step, as it says
     directive: Directive = field(default_factory=lambda: Directive(0))
 
     @property
@@ -149,8 +150,7 @@ class JobMembership:
     failed_at: int | None = None  #: the step at which a script raised last
     alike: AlikeFailures = field(default_factory=lambda: AlikeFailures("", 0, 0.0))
     too_alike: str = ""  #: how they failed, where that is why the job is to keep its size
-    stuck: dict[str, str] = field(default_factory=dict)  #: where workers make no step, as they say
-    stuck_told: int = 0  #: how many of these were journalled
+    stuck_told: int = 0  #: how often the journal was told where a worker of its makes no step
     losses: int = 0  #: how many workers have been lost, or have left by no plan
     climbs: bool = False  #: its world grows in stages, to be measured
     seen: dict[int, float] = field(default_factory=dict)  #: samples/s of the stages so far

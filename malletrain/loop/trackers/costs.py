@@ -20,7 +20,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import combinations
-from statistics import median
+from statistics import median, median_high, median_low
 
 from malletrain.domain.decision import RecyclePilot
 from malletrain.domain.event import (
@@ -99,14 +99,14 @@ class Shown:
     starts: deque[float] = field(default_factory=lambda: deque(maxlen=KEPT))  #: of a user alone
 
     def usual(self, kind: str) -> float | None:
-        """The median of "start", "activate", or of one kind of stall; None before the first."""
+        """The median of "start", "activate" (of two the upper), or of one kind of stall; None before the first."""
         if kind in ("start", "activate"):
             kept = self.starts if kind == "start" else self.activations
-            return median_of(kept, 0.0) if kept else None
+            return median_high(kept) if kept else None
         stalls = self.of(kind)
         if kind == "grow":
             return growing(stalls) if stalls else None
-        return median_of([stall.seconds for stall in stalls], 0.0) if stalls else None
+        return median_high([stall.seconds for stall in stalls]) if stalls else None
 
     def of(self, kind: str) -> list[Stall]:
         """The stalls of one kind: "grow", "shrink" or "loss"."""
@@ -210,10 +210,10 @@ class Costs:
 
     def _by_vote(self, kind: str, assumed: float) -> float:
         """What the site's users have shown, each user's median once; of two the lower."""
-        votes = sorted(usual for shown in self._users() if (usual := shown.usual(kind)) is not None)
+        votes = [usual for shown in self._users() if (usual := shown.usual(kind)) is not None]
         if not votes:
             return assumed
-        middle = votes[(len(votes) - 1) // 2]
+        middle = median_low(votes)
         few = len(votes) < _FEW_VOTES
         return min(middle, max(_FEW_VOTES_FACTOR * assumed, _FEW_VOTES_S)) if few else middle
 
@@ -224,7 +224,7 @@ class Costs:
             if shown.stages:
                 found = {name for each in shown.stages for name in each}
                 names = [*(name for name in STAGE_ORDER if name in found), *sorted(found.difference(STAGE_ORDER))]
-                return {n: median_of([each[n] for each in shown.stages if n in each], 0.0) for n in names}
+                return {n: median_high([each[n] for each in shown.stages if n in each]) for n in names}
         return {}
 
     def forget(self, job: int) -> None:
@@ -281,11 +281,6 @@ def growing(stalls: Sequence[Stall], state_bytes: int | None = None) -> float:
     if state_bytes is not None and usual.state_bytes:
         usual = replace(usual, state_bytes=state_bytes)
     return max(0.0, constant + slope * usual.work)
-
-
-def median_of(values: Sequence[float] | deque[float], otherwise: float) -> float:
-    """The median, the upper one of two; `otherwise` of nothing."""
-    return sorted(values)[len(values) // 2] if values else otherwise
 
 
 #: The latest exits of each user are looked at; a site that changes its epilog is believed after so many.
@@ -355,8 +350,7 @@ class ReleaseLatency:
         """
         if not self._took:
             return None
-        by_user = sorted(map(_nearly_all, self._took.values()))
-        middle = by_user[(len(by_user) - 1) // 2]
+        middle = median_low(map(_nearly_all, self._took.values()))
         everybodys = _nearly_all([each for took in self._took.values() for each in took])
         return min(everybodys, max(MOST_TIMES * middle, middle + MOST_MORE_S))
 

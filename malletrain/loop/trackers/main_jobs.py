@@ -13,7 +13,7 @@ from collections import OrderedDict, deque
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from malletrain.domain.event import (
     DaemonStarted,
@@ -327,8 +327,13 @@ def _is_put_off(row: SlurmJob) -> bool:
 
 def _note(noted: OrderedDict[Key, None], key: Key) -> None:
     noted[key] = None
-    if len(noted) > _MAX_NOTED:
-        noted.popitem(last=False)
+    trim(noted, _MAX_NOTED)
+
+
+def trim(kept: OrderedDict[Any, Any], most: int) -> None:
+    """Forget the oldest beyond the `most` newest."""
+    while len(kept) > most:
+        kept.popitem(last=False)
 
 
 #: Shorter ones are not passed on (seconds): Slurm's times are whole seconds.
@@ -375,8 +380,7 @@ class JobsBehind:
             if row.id in main_jobs:
                 self._ranks[head_of(row.id)] = (-row.priority, row.raw_id)
                 self._ranks.move_to_end(head_of(row.id))
-        while len(self._ranks) > _MAX_RANKS:
-            self._ranks.popitem(last=False)
+        trim(self._ranks, _MAX_RANKS)
 
     def _behind(self, row: SlurmJob, late: Mapping[str, MainJobDelay], now: float) -> Iterator[Event]:
         """The event of a job that has begun, behind the one that was delayed most."""

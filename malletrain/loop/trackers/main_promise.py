@@ -12,7 +12,6 @@ from bisect import bisect_right
 from collections import Counter, OrderedDict, deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 from malletrain.decide.queue_promise import (
     UNKNOWN_YIELD_S,
@@ -31,10 +30,11 @@ from malletrain.decide.queue_promise import (
     with_trial_pilot,
 )
 from malletrain.decide.rules import Rules
+from malletrain.decide.yielding import nodes_of_pilots
 from malletrain.domain.decision import LeavePilot, RecyclePilot
 from malletrain.domain.event import ActionIntent, Event, MainJobMet, MainJobsArrived
 from malletrain.domain.snapshot import SlurmJob, Snapshot
-from malletrain.loop.trackers.main_jobs import MainJobDelay, head_of
+from malletrain.loop.trackers.main_jobs import MainJobDelay, head_of, trim
 
 #: So many arrivals are kept: the newest.
 MAX_ARRIVALS = 20_000
@@ -163,17 +163,17 @@ class PromiseTracker:
             case MainJobMet(main_job=main_job, submitted_at=submitted_at):
                 if submitted_at is not None:
                     self._submitted[main_job] = submitted_at
-                    _trim(self._submitted, MAX_YIELDS)
+                    trim(self._submitted, MAX_YIELDS)
                 if event.node:
                     self._met(main_job, event.node, event.payload)
                 else:
                     self._ask(main_job, event.at)
                     if event.payload.put_off:
                         self._put_off[head_of(main_job)] = None
-                        _trim(self._put_off, MAX_YIELDS)
+                        trim(self._put_off, MAX_YIELDS)
                     if event.payload.behind:
                         self._behind[head_of(main_job)] = None
-                        _trim(self._behind, MAX_YIELDS)
+                        trim(self._behind, MAX_YIELDS)
 
     def take_arrived(self) -> MainJobsArrived | None:
         """What the journal lacks of the arrivals that looks have shown, at most `MAX_IN_ONE_EVENT`; None: nothing."""
@@ -343,7 +343,7 @@ class PromiseTracker:
         """Whether the job is known; it is from now on."""
         known = key in self._noted
         self._noted[key] = None
-        _trim(self._noted, 2 * MAX_ARRIVALS)
+        trim(self._noted, 2 * MAX_ARRIVALS)
         return known
 
     def _ask(self, main_job: str, at: float) -> None:
@@ -354,7 +354,7 @@ class PromiseTracker:
             submitted = self._submitted.get(main_job)
             lead = LONGEST_LEAD_S if submitted is None else at - (submitted + HALF_SECOND_S)
             self._could_at[head] = at - min(LONGEST_LEAD_S, max(0.0, lead))
-            _trim(self._could_at, MAX_YIELDS)
+            trim(self._could_at, MAX_YIELDS)
 
     def _met(self, main_job: str, node: str, met: MainJobMet) -> None:
         """A main job has a node that a pilot left: how long that took, and how much later it started for it."""
@@ -376,7 +376,7 @@ class PromiseTracker:
                 submitted = -math.inf if met.submitted_at is None else met.submitted_at
                 could_at = max(submitted, met.started_at - longest_s) + HALF_SECOND_S
             given = self._given[main_job] = _Given(could_at, user=met.user, started_at=met.started_at)
-            _trim(self._given, MAX_DELAYS)
+            trim(self._given, MAX_DELAYS)
         left = met.started_at if met.left_at is None else min(met.left_at, met.started_at)
         wait = max(0.0, met.started_at + HALF_SECOND_S - given.could_at)
         took = max(0.0, min(wait, left + HALF_SECOND_S - given.could_at))
@@ -406,7 +406,7 @@ class PromiseTracker:
         self._given[main_job] = _Given(
             could_at, delay_s=wait, user=user, started_at=started_at, nodes=(node,), elsewhere=True
         )
-        _trim(self._given, MAX_DELAYS)
+        trim(self._given, MAX_DELAYS)
 
     def _met_behind(self, main_job: str, node: str, met: MainJobMet, started_at: float) -> None:
         """It waited behind a main job that pilots delayed: it is later by that at most, or by its own wait."""
@@ -420,7 +420,7 @@ class PromiseTracker:
             started_at + HALF_SECOND_S - delay, None if given is None else given.took_s, delay, met.user, started_at,
             (node,) if given is None else given.nodes, behind=met.waited_for,
         )  # fmt: skip
-        _trim(self._given, MAX_DELAYS)
+        trim(self._given, MAX_DELAYS)
 
 
 def _identity(job: SlurmJob) -> str:
@@ -435,10 +435,7 @@ def _left_after_submission(met: MainJobMet) -> bool:
 
 def at_hand(snapshot: Snapshot, rules: Rules) -> int:
     """How many nodes have no main job, of those that may be harvested."""
-    harvested = {
-        name for job in snapshot.holding if job.partition == rules.harvest_partition for name in job.nodes
-    }  # fmt: skip
-    return sum(rules.may_harvest(name) for name in snapshot.free_names | harvested)
+    return sum(rules.may_harvest(name) for name in snapshot.free_names | nodes_of_pilots(snapshot, rules))
 
 
 def thinned(levels: Mapping[int, int], most: int = MAX_CURVE_LEVELS) -> list[tuple[int, float]]:
@@ -453,8 +450,3 @@ def thinned(levels: Mapping[int, int], most: int = MAX_CURVE_LEVELS) -> list[tup
         count = sum(each for _, each in group)
         found.append((round(sum(number * each for number, each in group) / count), float(count)))
     return found
-
-
-def _trim(kept: OrderedDict[str, Any], most: int) -> None:
-    while len(kept) > most:
-        kept.popitem(last=False)
