@@ -226,7 +226,7 @@ def _require_sense(given: Given) -> None:
         raise click.UsageError("give --jobs or --mix, not both")
     if given["report_dir"] is None:
         for name, what in _OF_THE_REPORT:
-            if given[name] not in (None, False):
+            if given[name] is not None and given[name] is not False:  # a price of 0 is one
                 raise click.UsageError(f"{what}: give --report DIR too")
         if given["tables"] == "parquet":
             raise click.UsageError("replay.tables is about the report: give --report DIR too")

@@ -17,6 +17,7 @@ import click
 
 from malletrain.cli import study_top
 from malletrain.cli.jobs import as_json, say_json
+from malletrain.cli.top import redrawn
 from malletrain.domain.errors import InvalidInput
 from malletrain.study import definition, progress, report, storage, trial_records
 from malletrain.study.cluster_runs import JobRuns
@@ -163,15 +164,7 @@ def trials(file: Path, place: str | None, as_json: bool) -> None:
 @study.command(epilog="Example:  malletrain study top study.py --interval 1")
 @click.argument("file", metavar="STUDY", type=click.Path(path_type=Path))
 @_storage
-@click.option(
-    "--interval",
-    "-n",
-    type=click.FloatRange(min=0.5),
-    default=2.0,
-    show_default=True,
-    help="Seconds between updates.",
-)
-@click.option("--once", is_flag=True, help="Draw once and end.")
+@redrawn
 def top(file: Path, place: str | None, interval: float, once: bool) -> None:
     """Watch every trial live, with its job, nodes and last figure."""
     study_top.watch(lambda: progress.now(_load(file, place)), interval, once)

@@ -9,6 +9,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import count
+from typing import Any, TypeVar
 
 import click
 
@@ -21,18 +22,25 @@ from malletrain.wire.rows import EventRow
 _QUIET = frozenset({"samples", "decided", "pool", "holes_opened", "holes_ended", "metric", "outcome"})
 
 Draw = Callable[[Sequence[render.Line]], None]
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def redrawn(command: F) -> F:
+    """The options of a command that draws again and again."""
+    once = click.option("--once", is_flag=True, help="Draw once and end.")
+    interval = click.option(
+        "--interval",
+        "-n",
+        type=click.FloatRange(min=0.5),
+        default=2.0,
+        show_default=True,
+        help="Seconds between updates.",
+    )
+    return interval(once(command))
 
 
 @click.command(epilog="Example:  malletrain top --interval 1")
-@click.option(
-    "--interval",
-    "-n",
-    type=click.FloatRange(min=0.5),
-    default=2.0,
-    show_default=True,
-    help="Seconds between updates.",
-)
-@click.option("--once", is_flag=True, help="Draw once and end.")
+@redrawn
 def top(interval: float, once: bool) -> None:
     """Watch nodes, jobs and events live, until Ctrl-C."""
     daemon = connect()

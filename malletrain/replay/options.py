@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
 
@@ -59,7 +59,7 @@ class Options:
     pending_stalls: bool = False
     budgets: tuple[AccountBudget, ...] = ()
     classes: tuple[NodeClass, ...] = ()
-    rules: Rules = field(default_factory=lambda: UNLIMITED)
+    rules: Rules = UNLIMITED
     daemon: str = ""
 
     @staticmethod

@@ -7,7 +7,7 @@ act too. A daemon with the rights of a coordinator of the harvest account, or of
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 
@@ -21,7 +21,7 @@ from malletrain.slurm.formats import squeue, text
 from malletrain.slurm.formats.hostlist import runs
 from malletrain.slurm.formats.states import job_state
 from malletrain.slurm.pilots import EndKind, EndState
-from malletrain.slurm.queries import EndedMainJobs, Queries, is_gone
+from malletrain.slurm.queries import EndedMainJobs, Queries, batches, is_gone
 from malletrain.slurm.read_commands import CommandReader
 from malletrain.slurm.read_pyslurm import SnapshotReader
 from malletrain.slurm.site.site_facts import Harvest
@@ -251,7 +251,7 @@ class SlurmCluster:
         22.05, KillWait 5 s, a payload deaf to SIGTERM: its node is free after 7.4 s by requeuehold alone, after 0.1 s
         with its step killed before.) An error is of no consequence: what is left KillWait ends.
         """
-        for batch in _batches(tasks):
+        for batch in batches(tasks, MAX_TASKS_PER_COMMAND):
             self._commands.run(["scancel", "--signal=KILL", *(f"{task}.0" for task in batch)])
 
     def _requeue(
@@ -310,7 +310,7 @@ class SlurmCluster:
         rows = self._queries.jobs_of_harvest()
         outcomes = {stray.job: self._why_not_ended(stray, rows.get(stray.job)) for stray in strays}
         wanted = [rows[job].id for job, outcome in outcomes.items() if outcome is None]
-        for batch in _batches(wanted):
+        for batch in batches(wanted, MAX_TASKS_PER_COMMAND):
             self._kill_whole([rows[job] for job in batch if pilots.end_state(rows[job]).kind is EndKind.ACTIVE])
             answer = self._commands.run(["scancel", *batch])
             if answer.ok or all(is_gone(part) for part in answer.error.split(";")):
@@ -378,7 +378,7 @@ class SlurmCluster:
         scontrol names the task before each error when it is given several; an error without a name is everybody's.
         """
         failed: dict[str, str] = {}
-        for batch in _batches(tasks):
+        for batch in batches(tasks, MAX_TASKS_PER_COMMAND):
             names = ",".join(batch)
             which = [f"JobId={names}", *fields] if fields else [names]
             answer = self._commands.run([*command, *which])
@@ -433,9 +433,3 @@ class SlurmCluster:
 def _refusal(detail: str) -> Outcome:
     """A start that Slurm's command failed for: refused, unless the task is gone or slurmctld was not reached."""
     return Outcome(False, detail, refused=not is_gone(detail) and not is_unreachable(detail))
-
-
-def _batches(tasks: Sequence[str]) -> Iterator[Sequence[str]]:
-    """All of them, as many at a time as one command names."""
-    for begin in range(0, len(tasks), MAX_TASKS_PER_COMMAND):
-        yield tasks[begin : begin + MAX_TASKS_PER_COMMAND]

@@ -133,8 +133,13 @@ class Queries:
 
 def _lists(tasks: Sequence[str]) -> Iterator[str]:
     """All of them, in lists that each fit one argument."""
-    for begin in range(0, len(tasks), MAX_TASKS_PER_LIST):
-        yield ",".join(tasks[begin : begin + MAX_TASKS_PER_LIST])
+    return map(",".join, batches(tasks, MAX_TASKS_PER_LIST))
+
+
+def batches(tasks: Sequence[str], most: int) -> Iterator[Sequence[str]]:
+    """All of them, at most so many at a time."""
+    for begin in range(0, len(tasks), most):
+        yield tasks[begin : begin + most]
 
 
 def _on(option: str, nodes: Collection[str]) -> list[str]:

@@ -198,11 +198,12 @@ class Codec:
             TypeError: something in it is not JSON.
         """
         found: dict[str, Any] = {}
+        plain = _PLAIN_BUT_FLOATS if self.loose_numbers else _PLAIN
         for each in _fields(type(record)):
             value = getattr(record, each.name)
             if not each.is_sparse or value != each.default:
                 # Most values are plain: asking each for its kind would take most of the time of 10,000 nodes.
-                found[each.key] = value if type(value) in _PLAIN else self.dump(value)
+                found[each.key] = value if type(value) in plain else self.dump(value)
         return found
 
     def dump(self, value: Any) -> Any:
@@ -280,7 +281,7 @@ class Codec:
             case ShapeKind.ENUM:
                 return _enum_reader(shape.type)
             case ShapeKind.ANY:
-                return (lambda value: value) if self.bounds is None else self._plain
+                return _as_it_came if self.bounds is None else self._plain
         if shape.type is bool:
             return _flag
         if shape.type is int:
@@ -317,7 +318,12 @@ class Codec:
         limit = None
         if self.bounds is not None:
             limit = self.bounds.entries if shape.type is float else MAX_PLAIN_ENTRIES
-        read_item, is_numbered = self._reader(shape), key_shape.type is int
+        read_item = self._reader(shape)
+        read_key: Reader = _as_it_came
+        if key_shape.type is int:
+            read_key = _number_of
+        elif limit is not None:
+            read_key = steers_nothing
         as_came = self.bounds is None and not self.loose_numbers
 
         def read(value: Any) -> dict[Any, Any]:
@@ -330,9 +336,7 @@ class Codec:
                 if limit is not None and (not isinstance(key, str) or len(key) > 200):
                     raise _Fault("a key must be text of at most 200 characters")
                 try:
-                    found[_number_of(key) if is_numbered else key if limit is None else steers_nothing(key)] = (
-                        read_item(each)
-                    )
+                    found[read_key(key)] = read_item(each)
                 except _Fault as fault:
                     raise fault.under(str(key)) from None
             return found
@@ -386,7 +390,12 @@ class Codec:
             raise fault.under(step) from None
 
 
-_PLAIN = frozenset({int, str, bool, types.NoneType})
+_PLAIN_BUT_FLOATS = frozenset({int, str, bool, types.NoneType})
+_PLAIN = _PLAIN_BUT_FLOATS | {float}
+
+
+def _as_it_came(value: Any) -> Any:
+    return value
 
 
 def _flag(value: Any) -> bool:

@@ -146,8 +146,9 @@ def test_faults_are_one_line_and_status_2(log: Path, args: list[str], said: str)
     assert done.stdout == ""
 
 
-def test_sensitivity_needs_a_report(log: Path) -> None:
-    done = malletrain("replay", str(log), "sensitivity=true")
+@pytest.mark.parametrize("setting", ["sensitivity=true", "price=0"])
+def test_what_only_a_report_shows_needs_one(log: Path, setting: str) -> None:
+    done = malletrain("replay", str(log), setting)
     assert done.returncode == 2
     assert "--report DIR" in done.stderr.splitlines()[-1]
 

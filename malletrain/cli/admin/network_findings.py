@@ -72,6 +72,8 @@ def _holders_of_port(port: int, proc: Path) -> Iterator[Finding]:
     uids = {uid for uid, _, _ in held}
     if not port or not uids:
         return
+    # Where both families are, every IPv6 address is every IPv4 address too.
+    family = "tcp6" if (proc / "tcp6").exists() else "tcp"
     strange = sorted(uid for uid in uids if uid >= FIRST_USER and uid != os.geteuid())
     if strange or len(uids) > 1:
         names = ", ".join(map(user_name, strange or sorted(uids)))
@@ -80,7 +82,7 @@ def _holders_of_port(port: int, proc: Path) -> Iterator[Finding]:
             f"port {port} of this machine is held by {names}: callers' credentials and reports may go there",
             f"unless malletraind runs as that user alone, find the process (`ss -ltnp sport = :{port}`) and end it",
         )
-    elif uids == {0} and ({(0, "tcp6", True)} if (proc / "tcp6").exists() else {(0, "tcp", True)}) <= held:
+    elif (0, family, True) in held:
         yield Finding(Level.OK, f"root holds port {port}: nobody can take the daemon's place")
     elif uids == {0}:
         yield Finding(

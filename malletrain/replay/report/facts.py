@@ -132,9 +132,9 @@ def side_by_side(other: ReportFigures, this: ReportFigures) -> Iterator[list[str
 
 def _row(what: str, before: str | None, now: str | None, of_before: float, of_now: float) -> Iterator[list[str]]:
     """One row; none where either report lacks the figure."""
-    if before in (None, "", "nan") or now in (None, "", "nan"):
+    if not before or not now or "nan" in (before, now):
         return
-    a, b = float(before or 0) * of_before, float(now or 0) * of_now
+    a, b = float(before) * of_before, float(now) * of_now
     change = f"{b - a:+,.1f}" if abs(b - a) < 100 else f"{b - a:+,.0f}"
     yield [what, _number(a), _number(b), f"{change} ({(b - a) / a:+.1%})" if a else change]
 
