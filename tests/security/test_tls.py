@@ -198,14 +198,12 @@ def test_an_address_has_so_many_connections_through_the_proxy(
     token = house.token(1001)
     url = proxy(house, ca.certify("head", "IP:127.0.0.1"))
     port = int(url.rpartition(":")[2])
-    opened = [socket.create_connection(("127.0.0.1", port), timeout=20) for _ in range(600)]
-    try:
-        with contextlib.suppress(ConnectionResetError):
-            assert opened[-1].recv(1) == b"", "beyond 512 the proxy hangs up"
+    with contextlib.ExitStack() as opened:
+        with contextlib.suppress(ConnectionResetError):  # as early as in connect()
+            for _ in range(600):
+                last = opened.enter_context(socket.create_connection(("127.0.0.1", port), timeout=20))
+            assert last.recv(1) == b"", "beyond 512 the proxy hangs up"
         assert Caller(house, token).get("/v1/jobs").status_code == 200, "the daemon sees none of them"
-    finally:
-        for each in opened:
-            each.close()
 
 
 def test_the_file_of_certificates_is_named_in_client_toml_and_reaches_the_pilots(
