@@ -126,4 +126,4 @@ def test_steps_are_no_hang(caplog: pytest.LogCaptureFixture) -> None:
 
 
 def test_a_thread_outside_any_script_has_no_place() -> None:
-    assert place_of(None) == ""
+    assert place_of(None) == ("", False)
