@@ -10,7 +10,6 @@ import json
 import os
 import secrets
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -22,6 +21,7 @@ from typing import Any
 
 import torch
 
+from malletrain.elastic.comm.addresses import free_port
 from malletrain.loop.membership.next_world import JobTerms
 from malletrain.loop.membership.state import MembershipSettings
 from malletrain.script_check.checked_script import (
@@ -392,7 +392,7 @@ class _Run:
         environ = {"OMP_NUM_THREADS": threads, **kept, "MALLETRAIN_CHECK_DIR": str(self._folder)}
         # As torchrun --standalone --nproc-per-node=1 sets it, for scripts that ask torch.distributed for their node.
         environ |= {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "LOCAL_WORLD_SIZE": "1"}
-        environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(_free_port())}
+        environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port("127.0.0.1"))}
         alone = name in (STATIC, REPEATED, NUDGED, TRACED)
         job = name if alone else "pair" if name in PAIR else "job"
         environ["MALLETRAIN_CHECKPOINT_DIR"] = str(self._folder / f"checkpoints-{job}")
@@ -441,29 +441,31 @@ class _Run:
         return int(path.read_text()) if path.exists() else 0
 
     def wait_held(self, name: str, stage: int) -> None:
-        path = self._folder / f"held-{name}"
-        self._wait(lambda: path.exists() and path.read_text() == str(stage), f"stage {stage}")
+        self._wait(lambda: self._is_held(name, stage), f"stage {stage}")
 
     def wait_world(self, tasks: set[str]) -> None:
-        wanted = {f"{ARRAY}_{task}" for task in tasks}
-        self._wait(lambda: set(self.coordinator.world()) == wanted, f"a world of {len(tasks)} workers")
+        self._wait(lambda: self._is_world(tasks), f"a world of {len(tasks)} workers")
 
     def comes_to_later_session(self, name: str) -> bool:
         """Whether the script comes to a second session, in which this worker then waits."""
-        path, process = self._folder / f"held-{name}", self._processes[name]
-
-        def held() -> bool:
-            return path.read_text() == str(LATER_STAGE)
-
-        self._wait(lambda: held() or process.poll() is not None, "the end of the run", ending=True)
-        return held()
+        return self._comes(name, lambda: self._is_held(name, LATER_STAGE), "the end of the run")
 
     def forms_world(self, tasks: set[str]) -> bool:
         """Whether these workers come together before the first of them ends."""
-        wanted, process = {f"{ARRAY}_{task}" for task in tasks}, self._processes["0"]
-        world = self.coordinator.world
-        self._wait(lambda: set(world()) == wanted or process.poll() is not None, "a further worker", ending=True)
-        return set(world()) == wanted
+        return self._comes("0", lambda: self._is_world(tasks), "a further worker")
+
+    def _is_held(self, name: str, stage: int) -> bool:
+        path = self._folder / f"held-{name}"
+        return path.exists() and path.read_text() == str(stage)
+
+    def _is_world(self, tasks: set[str]) -> bool:
+        return set(self.coordinator.world()) == {f"{ARRAY}_{task}" for task in tasks}
+
+    def _comes(self, name: str, condition: Callable[[], bool], what: str) -> bool:
+        """Whether a condition is met before this worker ends."""
+        process = self._processes[name]
+        self._wait(lambda: condition() or process.poll() is not None, what, ending=True)
+        return condition()
 
     def wait_first_of_pair(self) -> None:
         """Until the one that begins as the static runs do is the older one."""
@@ -551,12 +553,6 @@ class _Run:
             )
             self._of_pair.start()
         return self._of_pair
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def _way_of(process: subprocess.Popen[bytes]) -> str:

@@ -563,15 +563,14 @@ def _with_batches(node: ast.expr, session: str) -> str:
 
 
 def _with_epochs(node: ast.expr, notes: list[str], session: str) -> str:
-    if not isinstance(node, ast.Call) or called_name(node) != "range" or node.keywords or len(node.args) > 2:
-        notes.append(f"line {node.lineno}: iterate over `{session}.epochs(n)` instead of {ast.unparse(node)}")
-        return ast.unparse(node)
-    *begin, end = map(ast.unparse, node.args)
-    return (
-        f"(epoch + {begin[0]} for epoch in {session}.epochs({_count(begin[0], node.args[1])}))"
-        if begin
-        else (f"{session}.epochs({end})")
-    )
+    arguments = node.args if isinstance(node, ast.Call) and called_name(node) == "range" and not node.keywords else []
+    if len(arguments) == 1:
+        return f"{session}.epochs({ast.unparse(arguments[0])})"
+    if len(arguments) == 2:
+        begin = ast.unparse(arguments[0])
+        return f"(epoch + {begin} for epoch in {session}.epochs({_count(begin, arguments[1])}))"
+    notes.append(f"line {node.lineno}: iterate over `{session}.epochs(n)` instead of {ast.unparse(node)}")
+    return ast.unparse(node)
 
 
 def _count(begin: str, end: ast.expr) -> str:

@@ -6,7 +6,7 @@ from __future__ import annotations
 import ast
 from dataclasses import dataclass
 
-from malletrain.script_check.script_scopes import last_name, parsed
+from malletrain.script_check.script_scopes import calls_of, last_name, parsed
 
 #: Calls that write a file: by their last name, and the names that must stand before it ("" for any).
 _WRITERS = {
@@ -60,8 +60,7 @@ class _Search:
     def __init__(self, tree: ast.Module) -> None:
         self.found: list[UnguardedWrite] = []
         nodes = list(ast.walk(tree))
-        calls = [node for node in nodes if isinstance(node, ast.Call) and last_name(node.func) == "when_main"]
-        called = [each for call in calls for each in call.args]  # s.when_main(...), as it was said before
+        called = [each for call in calls_of(tree, "when_main") for each in call.args]  # as it was said before
         called += [node.value for node in nodes if isinstance(node, ast.keyword) and node.arg == "when_main"]
         #: What the main worker calls: functions by name, and the nodes of lambdas.
         self._of_main = {name for each in called for name in [last_name(each)] if name}

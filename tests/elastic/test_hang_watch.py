@@ -7,7 +7,10 @@ import os
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -52,19 +55,28 @@ class Hears:
         self.said += said
 
 
-def test_a_rank_that_does_not_come_names_its_line_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    path = tmp_path / "train.py"
+@contextmanager
+def stands(folder: Path, watch: HangWatch) -> Iterator[None]:
+    """A thread that `watch` watches stays in one line of a script."""
+    path = folder / "train.py"
     path.write_text(SCRIPT)
-    names: dict[str, object] = {}
+    names: dict[str, Any] = {}
     exec(compile(SCRIPT, str(path), "exec"), names)
-    go, watch = threading.Event(), HangWatch(lambda: "rank1 (node7)", lambda: 3, hang_s=0.1, look_s=0.02)
-    with caplog.at_level(logging.WARNING, "malletrain.elastic"):
-        thread = threading.Thread(target=names["trains"], args=(watch, go))  # type: ignore[arg-type]
-        thread.start()
-        wait_until(lambda: bool(caplog.messages), 60, "a warning")
+    go = threading.Event()
+    thread = threading.Thread(target=names["trains"], args=(watch, go))
+    thread.start()
+    try:
+        yield
+    finally:
         watch.stop()
         go.set()
         thread.join()
+
+
+def test_a_rank_that_does_not_come_names_its_line_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    watch = HangWatch(lambda: "rank1 (node7)", lambda: 3, hang_s=0.1, look_s=0.02)
+    with caplog.at_level(logging.WARNING, "malletrain.elastic"), stands(tmp_path, watch):
+        wait_until(lambda: bool(caplog.messages), 60, "a warning")
     said = "rank1 (node7) has made no step for 0 s: it is at train.py:3 in loads: `go.wait(60)`; whoever else"
     assert [each.partition(" trains")[0] for each in caplog.messages] == [said]
 
@@ -72,21 +84,12 @@ def test_a_rank_that_does_not_come_names_its_line_once(tmp_path: Path, caplog: p
 def test_a_place_where_a_step_once_took_long_is_said_again_after_twice_the_time(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    path = tmp_path / "train.py"
-    path.write_text(SCRIPT)
-    names: dict[str, object] = {}
-    exec(compile(SCRIPT, str(path), "exec"), names)
     rounds = [3]
-    go, watch = threading.Event(), HangWatch(lambda: "rank1", lambda: rounds[0], hang_s=0.1, look_s=0.02)
-    with caplog.at_level(logging.WARNING, "malletrain.elastic"):
-        thread = threading.Thread(target=names["trains"], args=(watch, go))  # type: ignore[arg-type]
-        thread.start()
+    watch = HangWatch(lambda: "rank1", lambda: rounds[0], hang_s=0.1, look_s=0.02)
+    with caplog.at_level(logging.WARNING, "malletrain.elastic"), stands(tmp_path, watch):
         wait_until(lambda: len(caplog.messages) == 1, 60, "a warning")
         rounds[0] += 1
         wait_until(lambda: len(caplog.messages) == 2, 60, "the next one")
-        watch.stop()
-        go.set()
-        thread.join()
     first, second = (each.created for each in caplog.records)
     assert second - first >= 0.2
 
@@ -126,4 +129,4 @@ def test_steps_are_no_hang(caplog: pytest.LogCaptureFixture) -> None:
 
 
 def test_a_thread_outside_any_script_has_no_place() -> None:
-    assert place_of(None) == ""
+    assert place_of(None) == ("", False)

@@ -16,12 +16,9 @@ import torch
 from malletrain.cli.profile import lines
 from malletrain.domain.event import EventKind
 from malletrain.elastic.comm.carrier import DeviceCarrier
-from malletrain.elastic.launch.job_folder import (
-    CACHE_VARIABLE,
-    compile_cache_environment,
-    leave_compiled,
-)
+from malletrain.elastic.launch.job_folder import compile_cache_environment, leave_compiled
 from malletrain.elastic.launch.start_stages import StartStages
+from malletrain.wire.compiled_code import CACHE_VARIABLE
 from malletrain.wire.rows import ProfileRow
 from tests.elastic.coordinator import running
 from tests.elastic.digits import EPOCHS, SCRIPT

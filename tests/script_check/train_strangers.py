@@ -37,6 +37,26 @@ def parts(rate: float = 0.1) -> tuple[nn.Sequential, torch.optim.Optimizer, elas
     return model, optimizer, elastic.Session(model, optimizer, loader)
 
 
+def mean_loss(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+    return functional.cross_entropy(model(x), y)
+
+
+def _train(
+    s: elastic.Session,
+    optimizer: torch.optim.Optimizer,
+    loss_of: Callable[[Tensor, Tensor], Tensor],
+    epochs: int = EPOCHS,
+) -> elastic.Session:
+    """The plain loop, of those whose peculiarity lies elsewhere."""
+    for _ in s.epochs(epochs):
+        for x, y in s.batches():
+            with s.step():
+                optimizer.zero_grad()
+                loss_of(x, y).backward()
+                optimizer.step()
+    return s
+
+
 # --- right --------------------------------------------------------------------------------------------------------
 
 
@@ -143,13 +163,7 @@ def weighted_sampler() -> None:
     sampler = WeightedRandomSampler(weights.tolist(), num_samples=ROWS)
     loader = DataLoader(dataset, batch_size=BATCH, sampler=sampler)
     s = elastic.Session(model, optimizer, loader)
-    for _ in s.epochs(EPOCHS):
-        for x, y in s.batches():
-            with s.step():
-                optimizer.zero_grad()
-                functional.cross_entropy(model(x), y).backward()
-                optimizer.step()
-    s.finish()
+    _train(s, optimizer, functools.partial(mean_loss, model)).finish()
 
 
 def open_stream(number: int, epoch: int) -> Iterator[tuple[Tensor, Tensor]]:
@@ -163,13 +177,7 @@ def streams() -> None:
     model = mlp()
     optimizer = torch.optim.Adam(model.parameters(), lr=3e-3)
     s = elastic.Session(model, optimizer, elastic.Streams(open_stream, 6), batch_size=BATCH)
-    for _ in s.epochs(EPOCHS):
-        for x, y in s.batches():
-            with s.step():
-                optimizer.zero_grad()
-                functional.cross_entropy(model(x), y).backward()
-                optimizer.step()
-    s.finish()
+    _train(s, optimizer, functools.partial(mean_loss, model)).finish()
 
 
 class Heads(nn.Module):
@@ -253,13 +261,7 @@ def synced_norm() -> None:
     model = elastic.sync_batchnorm(plain)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
     s = elastic.Session(model, optimizer, DataLoader(blobs(), batch_size=BATCH, shuffle=True, drop_last=True))
-    for _ in s.epochs(EPOCHS):
-        for x, y in s.batches():
-            with s.step():
-                optimizer.zero_grad()
-                functional.cross_entropy(model(x), y).backward()
-                optimizer.step()
-    s.finish()
+    _train(s, optimizer, functools.partial(mean_loss, model)).finish()
 
 
 class Sentences(Dataset[Any]):
@@ -309,17 +311,9 @@ def packed_sequences() -> None:
 # --- wrong --------------------------------------------------------------------------------------------------------
 
 
-def _wrong(loss_of: Any, after: Any = lambda loss: None, rate: float = 0.1) -> None:
+def _wrong(loss_of: Callable[[nn.Module, Tensor, Tensor], Tensor], rate: float = 0.1) -> None:
     model, optimizer, s = parts(rate)
-    for _ in s.epochs(EPOCHS):
-        for x, y in s.batches():
-            with s.step():
-                optimizer.zero_grad()
-                loss = loss_of(model, x, y)
-                loss.backward()
-                optimizer.step()
-                after(loss)
-    s.finish()
+    _train(s, optimizer, functools.partial(loss_of, model)).finish()
 
 
 def average_by_hand() -> None:
@@ -451,13 +445,7 @@ def normalises_inputs() -> None:
     model = Normaliser()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     s = elastic.Session(model, optimizer, DataLoader(blobs(), batch_size=BATCH, shuffle=True))
-    for _ in s.epochs(EPOCHS):
-        for x, y in s.batches():
-            with s.step():
-                optimizer.zero_grad()
-                functional.cross_entropy(model(x), y).backward()
-                optimizer.step()
-    s.finish()
+    _train(s, optimizer, functools.partial(mean_loss, model)).finish()
 
 
 def averages_from_a_counter() -> None:
@@ -495,13 +483,7 @@ def _epochs(
     epochs: int = 4,
 ) -> elastic.Session:
     s = elastic.Session(model, optimizer, DataLoader(data, batch_size=BATCH, shuffle=True))
-    for _ in s.epochs(epochs):
-        for x, y in s.batches():
-            with s.step():
-                optimizer.zero_grad()
-                loss_of(x, y).backward()
-                optimizer.step()
-    return s
+    return _train(s, optimizer, loss_of, epochs)
 
 
 def right(model: nn.Module, batch: list[Tensor]) -> dict[str, Tensor]:

@@ -19,7 +19,7 @@ from torch import nn
 
 from malletrain.domain.errors import InvalidInput
 from malletrain.elastic.errors import ElasticError
-from malletrain.elastic.launch.job_folder import CACHE_VARIABLE, compile_cache_environment
+from malletrain.elastic.launch.job_folder import compile_cache_environment
 from malletrain.elastic.link.standalone_record import StandaloneRecord
 from malletrain.elastic.private_folder import PrivateFolder
 from malletrain.elastic.state import checkpoint_store
@@ -28,6 +28,7 @@ from malletrain.elastic.state.tensor_file import write_tensors
 from malletrain.elastic.state.training_state import Position, TrainingState
 from malletrain.study.storage import open_storage
 from malletrain.study.trial_spec import TrialSpec
+from malletrain.wire.compiled_code import CACHE_VARIABLE
 from malletrain.wire.messages import Leaving
 
 NOBODY = 65534

@@ -58,7 +58,7 @@ class HangWatch:
     def _run(self) -> None:
         seen: int | None = None
         since = time.monotonic()
-        patience, said = dict[str, float](), set[str]()  # by place; in this step
+        patience, said = dict[tuple[str, bool], float](), set[tuple[str, bool]]()  # by place; in this step
         while not self._ended.wait(self._look_s):
             rounds = self._rounds()
             if rounds is None:
@@ -70,16 +70,15 @@ class HangWatch:
                 seen, since, said = rounds, time.monotonic(), set()
                 self._goes_on()
             elif stood_s >= self._hang_s:
-                frame = sys._current_frames().get(self._trains)
-                place = place_of(frame)
-                if place and place not in said and stood_s >= patience.get(place, 0.0):
+                place = line, waits = place_of(sys._current_frames().get(self._trains))
+                if line and place not in said and stood_s >= patience.get(place, 0.0):
                     said.add(place)
-                    limit_s = max(self._hang_s, patience.get(place, 0.0))
-                    log.warning("%s has made no step for %.0f s: it %s", self._worker(), limit_s, place)
-                    self._tell(*_script_line(frame))
+                    self._say(line, waits, max(self._hang_s, patience.get(place, 0.0)))
         self._goes_on()
 
-    def _tell(self, line: str, waits: bool) -> None:
+    def _say(self, line: str, waits: bool, limit_s: float) -> None:
+        at = f"waits for the other workers at {line}" if waits else f"is at {line}; whoever else trains waits for it"
+        log.warning("%s has made no step for %.0f s: it %s", self._worker(), limit_s, at)
         if not waits:
             self._told = True
             say_stuck(os.environ, line)
@@ -107,15 +106,8 @@ def session_made() -> None:
         watch.stop()
 
 
-def place_of(frame: FrameType | None) -> str:
-    """Where a thread is in the script, and whether it waits there for the other workers; "" outside any script."""
-    line, waits = _script_line(frame)
-    if not line:
-        return ""
-    return f"waits for the other workers at {line}" if waits else f"is at {line}; whoever else trains waits for it"
-
-
-def _script_line(frame: FrameType | None) -> tuple[str, bool]:
+def place_of(frame: FrameType | None) -> tuple[str, bool]:
+    """Where a thread is in the script, "" outside any, and whether it waits there for the other workers."""
     waits = False
     while frame is not None and not is_script(frame.f_code.co_filename):
         waits |= frame.f_code.co_filename.startswith(_HOUSE)

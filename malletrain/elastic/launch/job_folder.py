@@ -14,12 +14,7 @@ from pathlib import Path
 
 from malletrain.elastic.errors import ElasticError
 from malletrain.elastic.private_folder import PrivateFolder
-
-#: Environment variable of torch (torch/_inductor/runtime/cache_dir_utils.py).
-CACHE_VARIABLE = "TORCHINDUCTOR_CACHE_DIR"
-
-#: Environment variable: the folder of compiled code, where the launcher has chosen it.
-COMPILED_VARIABLE = "MALLETRAIN_COMPILED"
+from malletrain.wire.compiled_code import CACHE_VARIABLE, COMPILED_VARIABLE, is_chosen
 
 _COMPILED = "compiled-"
 
@@ -48,11 +43,6 @@ def resumed_directory(environ: Mapping[str, str], own: Path) -> Path | None:
     return Path(wanted) if "/" in wanted else own.parent / wanted
 
 
-def is_made(environ: Mapping[str, str]) -> bool:
-    """Whether the launcher has chosen the folder of compiled code, and not the user."""
-    return COMPILED_VARIABLE in environ and environ.get(CACHE_VARIABLE) == environ[COMPILED_VARIABLE]
-
-
 def compile_cache_environment(environ: Mapping[str, str]) -> dict[str, str]:
     """Variables with which compiled code is kept in the job's folder, so that pilots on other nodes need not compile.
 
@@ -62,8 +52,7 @@ def compile_cache_environment(environ: Mapping[str, str]) -> dict[str, str]:
     """
     home = checkpoint_directory(environ)
     # (A job that was submitted in a pilot inherits both variables from it.)
-    is_chosen = CACHE_VARIABLE in environ and not is_made(environ)
-    if is_chosen or home is None:
+    if is_chosen(environ) or home is None:
         return {}
     path = home / f"{_COMPILED}{_processor()}"
     try:
@@ -78,7 +67,7 @@ def leave_compiled(environ: Mapping[str, str], *, is_over: bool) -> None:
     """Remove what was compiled, if the job is over and no other pilot is still there, or if nobody else finds it; and
     folders that are empty. Call it when the script has ended: code that a process has loaded cannot be removed on
     NFS."""
-    if not is_made(environ):
+    if COMPILED_VARIABLE not in environ or is_chosen(environ):
         return
     path = Path(environ[COMPILED_VARIABLE])
     if not path.name.startswith(_COMPILED):

@@ -15,6 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from malletrain.domain.errors import MalletrainError
+from malletrain.wire.compiled_code import CACHE_VARIABLE, COMPILED_VARIABLE, is_chosen
 from malletrain.wire.tls import CA_VARIABLE, USER_VARIABLE
 
 _URL = re.compile(r"https?://[A-Za-z0-9.\-_\[\]:]+(?:/[A-Za-z0-9.\-_/]*)?\Z")
@@ -25,7 +26,7 @@ _KEPT = frozenset({"SLURM_CONF", "SLURM_CONF_SERVER", "SLURM_CLUSTER_NAME"})
 _OF_ANOTHER_JOB = (
     "SBATCH_", "SLURM_", "SRUN_",
     "MALLETRAIN_STEP_OF", "MALLETRAIN_PAYLOAD", "MALLETRAIN_PART", "MALLETRAIN_SCRIPT_FROM", "MALLETRAIN_PYTHONPATH",
-    "MALLETRAIN_COMPILED",
+    COMPILED_VARIABLE,
 )  # fmt: skip
 
 
@@ -269,9 +270,7 @@ def default_tasks(max_nodes: int) -> int:
 def clean_environment(environment: Mapping[str, str]) -> dict[str, str]:
     """The caller's environment for sbatch: without its input variables (SBATCH_*), and without what describes
     another job (SLURM_*), inside of which mtbatch may have been called."""
-    of_another: tuple[str, ...] = _OF_ANOTHER_JOB
-    if environment.get("MALLETRAIN_COMPILED", "") == environment.get("TORCHINDUCTOR_CACHE_DIR"):
-        of_another += ("TORCHINDUCTOR_CACHE_DIR",)  # its launcher has chosen it, not its user
+    of_another = _OF_ANOTHER_JOB if is_chosen(environment) else (*_OF_ANOTHER_JOB, CACHE_VARIABLE)
     return {name: value for name, value in environment.items() if not name.startswith(of_another) or name in _KEPT}
 
 
