@@ -365,7 +365,7 @@ class Runtime:
             with self._stages.warming():
                 self._warm_up()
         hang_watch.session_made()
-        hang_watch.HangWatch(lambda: self.member.worker, self._rounds_so_far).start()
+        hang_watch.HangWatch(lambda: self.member.worker, self.rounds_so_far).start()
         self._connect(self._pilot)
         self.recovery.begin_session()
         try:
@@ -386,8 +386,9 @@ class Runtime:
         else:
             self.lifecycle.begin()
 
-    def _rounds_so_far(self) -> int | None:
-        return None if self.member.finishing or self.passed else self.position.rounds
+    def rounds_so_far(self) -> int | None:
+        """Rounds committed so far, steps and others; None once the session ends."""
+        return None if self.member.finishing or self.passed else self.committer.rounds_done
 
     def _connect(self, pilot: worker_start.PilotContext) -> None:
         """Take the connection of the session before, or open one and say that this worker is warm."""
