@@ -293,12 +293,18 @@ def _read(checkpoint: PrivateFolder) -> tuple[bytes, list[torch.Tensor]]:
     """Skeleton and tensors of a checkpoint. Raises whatever is wrong with it."""
     with open(STATE_FILE, "rb", opener=checkpoint.opener) as file:
         content, texts = read_tensors(file)
-    index = json.loads(texts[INDEX])
-    skeleton = content[SKELETON].numpy().tobytes()
-    tensors = [content[name] for name in index["names"]]
-    if index["skeleton"] != _digest_of(skeleton) or list(index["names"]) != names_of(skeleton):
+    try:
+        index = json.loads(texts[INDEX])
+        skeleton, digest = content[SKELETON].numpy().tobytes(), index["skeleton"]
+        names, sums, tensors = index["names"], index["sums"], [content[name] for name in index["names"]]
+    except (KeyError, TypeError, ValueError) as error:
+        raise ElasticError(
+            f"its index, or what that names, is not whole ({error}): it is damaged, or another release or program "
+            "wrote it: resume with the release that wrote it, or remove it"
+        ) from error
+    if digest != _digest_of(skeleton) or names != names_of(skeleton):
         raise ElasticError("the checksum of its skeleton differs: it is damaged")
-    if index["sums"] != [checksum(as_bytes(tensor)) for tensor in tensors]:
+    if sums != [checksum(as_bytes(tensor)) for tensor in tensors]:
         raise ElasticError("its checksums differ: it is damaged")
     # Types that the format does not have are stored as bytes.
     return skeleton, [
