@@ -162,8 +162,7 @@ class Sampler:
         return [int(index) for batch in given for index in batch], list(itertools.accumulate(sizes))
 
     def share(self, epoch: int, cursor: int, rank: int, size: int) -> Share:
-        """The share of member `rank` of `size` in the batch that begins at `cursor`. Shares are even; where the batch
-        does not divide, lower ranks have a sample more.
+        """The share of member `rank` of `size` in the batch that begins at `cursor`.
 
         Raises:
             ElasticError: the epoch has no sample at `cursor`.
@@ -171,10 +170,15 @@ class Sampler:
         count = self.next_batch(epoch, cursor)
         if count <= 0:
             raise ElasticError(f"epoch {epoch} has no sample at {cursor}")
-        each, extra = divmod(count, size)
-        start, weight = cursor + rank * each + min(rank, extra), each + int(rank < extra)
-        order = self.permutation(epoch)
-        return Share(order[start : start + weight] or [order[cursor]], weight, count)
+        part, order = part_of(count, rank, size), self.permutation(epoch)
+        return Share([order[cursor + place] for place in part] or [order[cursor]], len(part), count)
+
+
+def part_of(count: int, rank: int, size: int) -> range:
+    """The part of member `rank` of `size` in a row of so many things; lower ranks may have one more."""
+    each, extra = divmod(count, size)
+    first = rank * each + min(rank, extra)
+    return range(first, first + each + int(rank < extra))
 
 
 def mix(*numbers: int) -> int:
