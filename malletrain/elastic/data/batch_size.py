@@ -47,19 +47,15 @@ class BatchRule(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Fixed:
-    """`samples` at every number of workers."""
+    """`reference` samples at every number of workers."""
 
-    samples: int
+    reference: int
 
     def __post_init__(self) -> None:
-        _at_least_one("batch_size", self.samples)
-
-    @property
-    def reference(self) -> int:
-        return self.samples
+        _at_least_one("batch_size", self.reference)
 
     def batch(self, workers: int, chosen: int, present: int) -> int:
-        return self.samples
+        return self.reference
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,10 +123,10 @@ class Chosen:
 
 def as_rule(batch_size: int | BatchRule) -> BatchRule:
     """The rule that `Session(batch_size=...)` was given. Raises `ElasticError` if it is neither number nor rule."""
-    if isinstance(batch_size, int) and not isinstance(batch_size, bool):
-        return Fixed(batch_size)
     if isinstance(batch_size, BatchRule):
         return batch_size
+    if isinstance(batch_size, int) and not isinstance(batch_size, bool):
+        return Fixed(batch_size)
     raise ElasticError(f"batch_size must be a number, PerWorker(...) or Chosen(...), not {batch_size!r}")
 
 

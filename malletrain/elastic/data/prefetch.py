@@ -14,9 +14,8 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import BrokenExecutor, Future, ProcessPoolExecutor
-from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -33,6 +32,7 @@ PREFETCH_FACTOR = 2
 #: An epoch, and the indices of the samples to load.
 LoadRequest = tuple[int, tuple[int, ...]]
 
+_UNSET = object()
 
 _loader: SampleLoader | None = None  #: set in worker processes
 
@@ -60,14 +60,12 @@ class Prefetcher:
         self.dropped = 0
         self._loading: dict[LoadRequest, Future[Any]] = {}
         self._dataset = loader.dataset
-        #: As the worker processes have them, or as loading in this process has left them.
         self._forked = plain_attributes(loader.dataset)
-        self._set_names: set[str] = set()
-        self._attributes: dict[str, Any] = {}  #: that the script has set since
+        self._attributes: dict[str, Any] = {}  #: that the script has set since, on its own copy
         fork = multiprocessing.get_context("fork")
         self._pool = ProcessPoolExecutor(processes, fork, initializer=_begin, initargs=(loader, os.getpid()))
         self._pool.submit(int).result()  # the first call forks all of them
-        loader.loading = self._loading_here
+        loader.elsewhere = lambda epoch, indices: self.load([(epoch, tuple(indices))], list(self._loading))[0]
 
     def load(self, requests: Sequence[LoadRequest], coming: Sequence[LoadRequest]) -> list[Any]:
         """Return the batches of some requests, and load others ahead.
@@ -82,9 +80,7 @@ class Prefetcher:
         """
         self._follow_script()
         wanted = dict.fromkeys([*requests, *coming])
-        for other in [each for each in self._loading if each not in wanted]:
-            self._loading.pop(other).cancel()
-            self.dropped += 1
+        self._drop([each for each in self._loading if each not in wanted])
         try:
             for each in wanted:
                 if each not in self._loading:
@@ -93,35 +89,26 @@ class Prefetcher:
         except BrokenExecutor as error:
             raise ElasticError(f"a process that loads batches is gone (out of memory?): {error}") from error
 
-    @contextmanager
-    def _loading_here(self) -> Iterator[None]:
-        """Around the loading of a sample by this process itself: what the data set sets then (a file that it has
-        opened) is none of the script's."""
-        before = plain_attributes(self._dataset)
-        try:
-            yield
-        finally:
-            after = plain_attributes(self._dataset)
-            self._forked |= {
-                name: value for name, value in after.items() if name not in before or before[name] != value
-            }
-
     def _follow_script(self) -> None:
         """Drop batches loaded with values that the script has set anew since."""
-        now = plain_attributes(self._dataset)
-        self._set_names |= {name for name in now if name not in self._forked or self._forked[name] != now[name]}
         # (Also those that are as at first again: a worker process may have the value between.)
-        attributes = {name: now[name] for name in sorted(self._set_names) if name in now}
+        attributes = {
+            name: value
+            for name, value in plain_attributes(self._dataset).items()
+            if name in self._attributes or self._forked.get(name, _UNSET) != value
+        }
         if attributes != self._attributes:
             self._attributes = attributes
-            for each in self._loading.values():
-                each.cancel()
-            self.dropped += len(self._loading)
-            self._loading.clear()
+            self._drop(list(self._loading))
+
+    def _drop(self, requests: Sequence[LoadRequest]) -> None:
+        for each in requests:
+            self._loading.pop(each).cancel()
+        self.dropped += len(requests)
 
 
 def _begin(loader: SampleLoader, parent: int) -> None:
-    """Initialise a worker process, and make it end together with its parent, however that ends."""
+    """Initialise a worker process. It ends with its parent, however that ends."""
     global _loader
     _loader = loader
     end_with_parent(parent, 0)
