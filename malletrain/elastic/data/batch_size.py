@@ -65,26 +65,22 @@ class PerWorker:
     Args:
         samples: of one worker.
         limit: of all workers together.
-        tuned_for: the global batch that the learning rate was tuned for; by default that of one worker.
 
     Raises:
-        ElasticError: a number is not positive, or `limit` is below `samples`.
+        ElasticError: `samples` is not positive, or `limit` is below `samples`.
     """
 
     samples: int
     limit: int
-    tuned_for: int | None = None
 
     def __post_init__(self) -> None:
         _at_least_one("PerWorker: samples", self.samples)
         if self.limit < self.samples:
             raise ElasticError(f"PerWorker: limit={self.limit} is below the {self.samples} samples of one worker")
-        if self.tuned_for is not None:
-            _at_least_one("PerWorker: tuned_for", self.tuned_for)
 
     @property
     def reference(self) -> int:
-        return self.tuned_for or self.samples
+        return self.samples
 
     def batch(self, workers: int, chosen: int, present: int) -> int:
         return min(self.samples * workers, self.limit)

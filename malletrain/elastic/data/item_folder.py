@@ -19,7 +19,6 @@ import json
 import os
 import secrets
 import socket
-from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -229,11 +228,7 @@ def committed_items(path: Path) -> tuple[int, int]:
 
 def _numbers(folder: Path) -> set[int]:
     with os.scandir(folder) as entries:
-        return set(_whole(entry.name for entry in entries))
-
-
-def _whole(names: Iterator[str]) -> Iterator[int]:
-    return (int(name) for name in names if name.isascii() and name.isdecimal())
+        return {int(entry.name) for entry in entries if entry.name.isascii() and entry.name.isdecimal()}
 
 
 def _sync(folder: Path) -> None:
