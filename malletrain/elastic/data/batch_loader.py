@@ -11,14 +11,7 @@ from malletrain.elastic.data.virtual_shards import Shard, ShardedBatch, VirtualS
 
 
 class BatchLoader:
-    """Loads one member's parts of global batches.
-
-    Args:
-        sampler: chooses the samples of each batch.
-        loader: loads samples.
-        shards: divides batches into virtual shards; None without them.
-        loaders: worker processes that load ahead; 0 loads in this process.
-    """
+    """Loads one member's parts of global batches, with so many `loaders`, processes that load ahead."""
 
     def __init__(self, sampler: Sampler, loader: SampleLoader, shards: VirtualShards | None, loaders: int) -> None:
         self._sampler = sampler

@@ -132,13 +132,8 @@ def _at_least_one(name: str, value: int) -> None:
 
 
 class SessionBatch:
-    """The batch of one session, with the learning rates and the noise scale that go with it.
-
-    Args:
-        rule: determines the batch.
-        learning_rate: how learning rates follow the batch; None leaves them as they are.
-        measure: whether to measure the gradient noise scale; None measures it unless the batch is fixed.
-    """
+    """The batch of one session, with the learning rates and the noise scale that go with it (which `measure` wants
+    measured; by default, unless the batch is fixed)."""
 
     def __init__(self, rule: BatchRule, learning_rate: LearningRate | None, measure: bool | None) -> None:
         self.rule = rule
@@ -158,15 +153,8 @@ class SessionBatch:
         self.lr_scaling.attach(optimizers)
 
     def update(self, sampler: Sampler | StreamSampler, workers: int, chosen: int, *, owes_a_step: bool) -> None:
-        """Set the batch of the next step. Call it before each step.
-
-        Args:
-            sampler: gets the new batch size.
-            workers: how many take part.
-            chosen: the daemon's choice, or 0.
-            owes_a_step: whether the others have committed this step already. The batch then stays as it is: that is
-                the one they used.
-        """
+        """Set the batch of the next step, by the number of workers and what the daemon has chosen, or 0. Where this
+        member `owes_a_step` that the others have committed, the batch stays the one they used."""
         if self.fixed and sampler.batch_size == self.lr_scaling.batch:
             return
         if not owes_a_step:

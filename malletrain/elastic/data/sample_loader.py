@@ -17,13 +17,7 @@ from malletrain.elastic.errors import ElasticError
 class SampleLoader:
     """Loads batches from a map-style data set.
 
-    Args:
-        dataset: has a length, and items by index.
-        seed: of random augmentation.
-        collate: makes a batch from a list of samples; by default PyTorch's `default_collate`.
-
     Attributes:
-        dataset, collate: as given.
         elsewhere: loads in other processes in place of this one, if it is set: what a data set opens as it is read,
             this process must not have.
 

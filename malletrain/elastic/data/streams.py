@@ -65,11 +65,7 @@ class Streams:
 
 
 class StreamPositions:
-    """How far each stream has been read in an epoch: part of the training state.
-
-    Args:
-        count: number of streams.
-    """
+    """How far each stream has been read in an epoch: part of the training state."""
 
     def __init__(self, count: int) -> None:
         self.epoch = -1
@@ -119,14 +115,7 @@ class StreamPositions:
 
 
 class StreamSampler:
-    """Stands in for a `Sampler`: the epoch is over when all streams are.
-
-    Args:
-        position: of the training.
-        positions: of the streams.
-        batch_size: samples of a step.
-        seed: of random augmentation.
-    """
+    """Stands in for a `Sampler`: the epoch is over when all streams are."""
 
     length = sys.maxsize
 
@@ -169,13 +158,7 @@ class _Open:
 
 
 class StreamReader:
-    """Reads streams on one worker.
-
-    Args:
-        streams: of the script.
-        seed: of random augmentation, which depends on seed, epoch, stream and sample.
-        collate: makes a batch from a list of samples; by default PyTorch's `default_collate`.
-    """
+    """Reads streams on one worker. Random augmentation depends on seed, epoch, stream and sample."""
 
     def __init__(self, streams: Streams, seed: int, collate: Callable[[list[Any]], Any] | None) -> None:
         self.dataset = streams
@@ -286,12 +269,6 @@ class StreamReader:
 
 class StreamBatches:
     """Loads one member's parts of global batches from its streams; stands in for a `BatchLoader`.
-
-    Args:
-        sampler: has the size of a batch.
-        reader: reads streams.
-        positions: of the streams; advanced as steps are committed.
-        reducer: agrees on what a step has taken.
 
     Attributes:
         taken: samples of the step committed last, over all members.

@@ -54,9 +54,6 @@ class VirtualShards:
 
     Args:
         count: shards of a global batch; at most so many workers have samples.
-        model: its buffers are kept equal on all members.
-        reducer: sums gradients and the changes of buffers.
-        seed: of random numbers in the model.
         mean: whether the script's loss is a mean over a shard's samples (else a sum).
 
     Raises:

@@ -12,11 +12,7 @@ FIRST_STEPS, STEPS_BETWEEN_WALKS = 8, 50
 
 
 class BufferCopies:
-    """See the module.
-
-    Args:
-        model: whose buffers are copied.
-    """
+    """See the module."""
 
     def __init__(self, model: torch.nn.Module) -> None:
         self._model = model

@@ -9,14 +9,7 @@ from malletrain.elastic.state.training_state import TrainingState
 
 
 class Checkpointing:
-    """One member's part in checkpoints.
-
-    Args:
-        checkpoints: where checkpoints are kept; None if none are.
-        state: the state to save and restore.
-        committer: of this member.
-        sharded: whether the model is sharded over the processes of a node.
-    """
+    """One member's part in checkpoints; without a store, none are kept."""
 
     def __init__(
         self, checkpoints: CheckpointStore | None, state: TrainingState, committer: StepCommitter, *, sharded: bool

@@ -77,13 +77,8 @@ def check(model: torch.nn.Module, local_rank: LocalRank) -> bool:
 
 
 class OutputScale:
-    """Scales the gradient at the model's output by a factor that is set for each step.
-
-    Args:
-        model: gets a forward hook.
-        local_rank: of this process.
-        mean: whether the script's loss is a mean over samples (else a sum).
-    """
+    """Scales the gradient at the model's output by a factor that is set for each step. `mean`: the script's loss is
+    a mean over samples (else a sum)."""
 
     def __init__(self, model: torch.nn.Module, local_rank: LocalRank, *, mean: bool) -> None:
         self.factor: float | None = None
