@@ -14,15 +14,15 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import BrokenExecutor, Future, ProcessPoolExecutor
+from itertools import islice
 from typing import Any
 
 import torch
 import torch.multiprocessing
 
 from malletrain.elastic.child_process import end_with_parent
-from malletrain.elastic.data.plain_attributes import plain_attributes, set_attributes
 from malletrain.elastic.data.sample_loader import SampleLoader
 from malletrain.elastic.errors import ElasticError
 
@@ -32,6 +32,10 @@ PREFETCH_FACTOR = 2
 #: An epoch, and the indices of the samples to load.
 LoadRequest = tuple[int, tuple[int, ...]]
 
+#: How deep data sets and transforms within data sets are looked into for attributes, and how many are looked at.
+MAX_DEPTH, MAX_ATTRIBUTES = 4, 1000
+
+_PLAIN = (bool, int, float, str, bytes, type(None))
 _UNSET = object()
 
 _loader: SampleLoader | None = None  #: set in worker processes
@@ -122,3 +126,43 @@ def _load(request: LoadRequest, attributes: dict[str, Any]) -> Any:
         raise ElasticError("a worker process has no loader")
     set_attributes(_loader.dataset, attributes)
     return _loader.load(*request)
+
+
+def plain_attributes(dataset: Any) -> dict[str, Any]:
+    """Attributes that are numbers, text or short tuples of such, by path: `epoch`, `dataset.transform.size`."""
+    return dict(islice(_walk(dataset, "", MAX_DEPTH, set()), MAX_ATTRIBUTES))
+
+
+def set_attributes(dataset: Any, values: Mapping[str, Any]) -> None:
+    """Set attributes by path, as `plain_attributes` names them.
+
+    Raises:
+        ElasticError: the data set has no such object.
+    """
+    for path, value in values.items():
+        *owners, name = path.split(".")
+        owner = dataset
+        for each in owners:
+            owner = getattr(owner, "__dict__", {}).get(each)
+        if owner is None:
+            raise ElasticError(
+                f"the script has set {path} on its data set, and the processes that load have no "
+                f"{'.'.join(owners)}: make such objects before the Session, or load without processes (num_workers=0)"
+            )
+        setattr(owner, name, value)
+
+
+def _walk(thing: Any, path: str, depth: int, seen: set[int]) -> Iterator[tuple[str, Any]]:
+    fields = getattr(thing, "__dict__", None)
+    if not isinstance(fields, dict) or id(thing) in seen or isinstance(thing, type | torch.nn.Module | torch.Tensor):
+        return
+    seen.add(id(thing))
+    for name, value in fields.items():
+        if not isinstance(name, str):
+            continue
+        if isinstance(value, _PLAIN) or (
+            isinstance(value, tuple) and len(value) <= 8 and all(isinstance(each, _PLAIN) for each in value)
+        ):
+            yield path + name, value
+        elif depth and not isinstance(value, list | dict | set | tuple):
+            yield from _walk(value, f"{path}{name}.", depth - 1, seen)
