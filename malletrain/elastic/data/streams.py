@@ -13,16 +13,16 @@ import logging
 import sys
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass, field
 from itertools import islice
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch.utils.data import default_collate
 
 from malletrain.elastic.data.random_seeds import kept_random_state, seed_sample
-from malletrain.elastic.data.sampler import Share, mix
+from malletrain.elastic.data.sampler import Share, mix, part_of
 from malletrain.elastic.data.stream_marks import (
     MARK_BYTES,
     MAX_FOLLOWING,
@@ -213,8 +213,7 @@ class StreamReader:
             mark = None
         if mark is not None and mark.state and isinstance(items, StatefulStream):
             items.load_state_dict(mark.state_dict())
-            stream_of_samples: Any = items
-            opened = _Open(epoch, mark.taken, items, iter(stream_of_samples))
+            opened = _Open(epoch, mark.taken, items, iter(cast(Any, items)))
             self._pull(opened, stream, mark.following)
             if mark.is_followed_by(list(opened.samples)):
                 return opened
@@ -225,12 +224,10 @@ class StreamReader:
             )
             items = self._opened(epoch, stream)
         start = first if mark is None else mark.taken
-        if start > 0 and hasattr(items, "skip"):
-            items = items.skip(start)
-            opened = _Open(epoch, start, items, iter(items))
-        else:
-            opened = _Open(epoch, 0, items, iter(items))
-            self._pass_over(opened, stream, start)
+        skips = start > 0 and hasattr(items, "skip")
+        items = items.skip(start) if skips else items
+        opened = _Open(epoch, start if skips else 0, items, iter(items))
+        self._pass_over(opened, stream, start)
         if mark is not None:
             self._pull(opened, stream, mark.following)
             if not mark.is_followed_by(list(opened.samples)):
@@ -287,30 +284,21 @@ class StreamBatches:
 
     def load(self, epoch: int, cursor: int, rank: int, size: int) -> tuple[Share, Any]:
         """Load the part of member `rank` of `size`; see `BatchLoader.load`."""
-        samples = self._read(epoch, self._own_streams(epoch, rank, size))
-        share = Share([], len(samples), self._sampler.batch_size)
-        return share, self._reader.collate(samples or self._reader.a_sample)
-
-    def _own_streams(self, epoch: int, rank: int, size: int) -> list[int]:
-        """Those that member `rank` of `size` reads in this step."""
-        self._positions.begin(epoch)
-        return [stream for stream in self._positions.live() if stream % size == rank]
-
-    def _read(self, epoch: int, streams: Sequence[int]) -> list[Any]:
-        """The samples that these streams have for a step."""
-        live, chosen = self._positions.live(), frozenset(streams)
-        ahead = MAX_FOLLOWING if self._positions.marks_now else 1
-        each, more = divmod(self._sampler.batch_size, len(live))
+        positions = self._positions
+        positions.begin(epoch)
+        live = positions.live()
         samples: list[Any] = []
         self._mine = {}
         for place, stream in enumerate(live):
-            if stream in chosen:
-                count = each + (1 if place < more else 0)
-                first, mark = self._positions.taken[stream], self._positions.marks.get(stream)
+            if stream % size == rank:
+                count = len(part_of(self._sampler.batch_size, place, len(live)))
+                first, mark = positions.taken[stream], positions.marks.get(stream)
+                ahead = MAX_FOLLOWING if positions.marks_now else 1
                 got, over = self._reader.read(epoch, stream, first, count, mark, ahead)
                 self._mine[stream] = len(got), over
                 samples += got
-        return samples
+        share = Share([], len(samples), self._sampler.batch_size)
+        return share, self._reader.collate(samples or self._reader.a_sample)
 
     def _contribute(self) -> list[torch.Tensor]:
         """What this member has taken of each stream, whether it is over, and in some steps a mark of each: one row,
