@@ -59,7 +59,7 @@ from malletrain.elastic.state.checkpoint_store import CheckpointStore
 from malletrain.elastic.state.checkpointing import Checkpointing
 from malletrain.elastic.state.sharded_model import OutputScale, local
 from malletrain.elastic.state.shared_values import SharedValues
-from malletrain.elastic.state.training_state import Position, TrainingState
+from malletrain.elastic.state.training_state import SCRIPT_VALUES, Position, TrainingState
 from malletrain.wire import messages
 from malletrain.wire.errors import WireError
 
@@ -190,7 +190,7 @@ class Runtime:
         self.state = TrainingState(model, optimizers, self.position)
         self.state.session = 0 if before is None else before.number + 1
         self.shared = SharedValues()
-        self.state.track("malletrain.values", self.shared)
+        self.state.track(SCRIPT_VALUES, self.shared)
         self.state.terms = repr(
             (length, batch, settings.seed, settings.shuffle, settings.drop_last,
              settings.reduction, settings.virtual_shards, settings.sum_dtype, digest)
