@@ -22,7 +22,8 @@ _MAIN, _IDLE = "#555555", "#eeeeee"
 #: On a dark page: what is drawn in ink or paper changes, bars of jobs keep their colours.
 _DARK = (
     "<style>@media (prefers-color-scheme: dark) { text:not([fill]) { fill: #e6edf3 } "
-    f"rect[fill='white'] {{ fill: #0d1117 }} rect[fill='{_IDLE}'] {{ fill: #30363d }} [stroke='{_MAIN}'] {{ stroke: #b6c0ca }} }}</style>"
+    "rect[fill='white'] { fill: #0d1117 } "
+    f"rect[fill='{_IDLE}'] {{ fill: #30363d }} [stroke='{_MAIN}'] {{ stroke: #b6c0ca }} }}</style>"
 )
 
 _EPOCH = re.compile(r"^epoch (\d+): .*'loss': ([0-9.eE+-]+)", re.MULTILINE)
