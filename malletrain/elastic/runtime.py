@@ -47,8 +47,7 @@ from malletrain.elastic.launch.start_stages import StartStages
 from malletrain.elastic.link import standalone_record
 from malletrain.elastic.link.daemon_link import END_PATIENCE_S, Link
 from malletrain.elastic.link.local_group import Follower
-from malletrain.elastic.link.throughput_meter import Meter
-from malletrain.elastic.link.training_reports import Reports
+from malletrain.elastic.link.training_reports import Meter, Reports
 from malletrain.elastic.resize.lifecycle import WorkerLifecycle
 from malletrain.elastic.resize.member import Member
 from malletrain.elastic.resize.reconfigure import Reconfigurer
@@ -282,7 +281,7 @@ class Runtime:
         store_server = pilot.store if pilot else None
         self.recovery = StateRecovery(self.member, self.state, self.checkpointing.load, self._is_over, store_server)
         self._carrier = find_carrier(model, environ)
-        if pilot is not None and self._carrier is not None and self._carrier.load is not None:
+        if pilot is not None and self._carrier is not None:
             self._stages.load_beside(self._carrier.load)
         self.reconfigurer = Reconfigurer(
             self.member,

@@ -19,7 +19,7 @@ from torch.utils.data import TensorDataset
 from malletrain import elastic
 from malletrain.elastic import WELCOME_FD
 from malletrain.elastic.launch.hang_watch import HangWatch, place_of
-from malletrain.elastic.launch.own_check.check_beside import CheckBeside
+from malletrain.elastic.launch.own_check import CheckBeside
 from malletrain.wire.messages import Message, Stuck
 from tests.waiting import wait_until
 
