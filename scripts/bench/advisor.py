@@ -45,6 +45,7 @@ from malletrain.domain.job import (
     JobView,
     MalleableJob,
     Probe,
+    Profile,
     ResizeCosts,
     ThroughputSample,
 )
@@ -136,7 +137,7 @@ def held_out(curves: Mapping[str, Truth], at: Sequence[int], noise: float = 0.0)
 # -- waves
 
 TICK_S = 10.0
-#: Seconds of a window of training: `elastic.link.training_reports` drops 4 steps and takes 10 more and 3 s at least.
+#: Seconds of a window of training: `elastic.link.throughput_meter` drops 4 steps and takes 10 more and 3 s at least.
 STOP_S = 5.0
 COSTS = ResizeCosts(activate_s=10.0, grow_s=0.5, shrink_s=0.2)
 RULES = Rules()
@@ -237,6 +238,9 @@ def climb(job: Training, nodes: int, seconds: float, measure: Callable[[Training
 def plan(name: str, jobs: Jobs, nodes: int, now: float) -> tuple[dict[int, int], int]:
     """Sizes, and how many nodes probes move."""
     guess = oracle if name == "oracle" else GUESSES[name]
+    rules = RULES
+    if name == "downward":
+        rules = replace(RULES, probing=replace(RULES.probing, profile=Profile.DOWNWARD))
 
     def demand(job: Training, curve: Curve, most: int) -> JobDemand:
         unit = curve.throughput(1) or 1.0
@@ -263,14 +267,14 @@ def plan(name: str, jobs: Jobs, nodes: int, now: float) -> tuple[dict[int, int],
         for j in jobs
     }
     wanted = {
-        j.job.id: demand(j, expected_curve(views[j.job.id], known[j.job.id], RULES), j.job.max_nodes) for j in jobs
+        j.job.id: demand(j, expected_curve(views[j.job.id], known[j.job.id], rules), j.job.max_nodes) for j in jobs
     }
-    demands = within_reach(wanted, views, known, nodes, RULES)
+    demands = within_reach(wanted, views, known, nodes, rules)
     problem = Problem(RULES.horizon_s, nodes, tuple(demands))
     plain = {int(j): n for j, n in Exact().size(problem).sizes.items()}
     if name not in TRYING:
         return plain, 0
-    advice = advice_for(problem, views, known, now, RULES)
+    advice = advice_for(problem, views, known, now, rules)
     sizes = {int(j): n for j, n in Exact().size(with_advice(problem, advice)).sizes.items()}
     by_id = {j.job.id: j for j in jobs}
     for change in probe_changes(advice, sizes, known):
