@@ -15,8 +15,7 @@ import click
 from malletrain import config as configuration
 from malletrain.domain.errors import InvalidInput
 from malletrain.observe.observation import Observation, observation, spread
-from malletrain.store.event_reader import read_events
-from malletrain.store.observed_path import observed_path
+from malletrain.store.event_reader import observed_path, read_events
 
 
 @click.command(
