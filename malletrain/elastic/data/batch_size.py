@@ -165,18 +165,15 @@ class SessionBatch:
             state.track("malletrain.noise", self.noise)
         self.lr_scaling.attach(optimizers)
 
-    def update(self, sampler: Sampler | StreamSampler, workers: int, chosen: int, *, owes_a_step: bool) -> None:
+    def update(self, sampler: Sampler | StreamSampler, workers: int, chosen: int) -> None:
         """Set the batch of the next step. Call it before each step.
 
         Args:
             sampler: gets the new batch size.
             workers: how many take part.
             chosen: the daemon's choice, or 0.
-            owes_a_step: whether the others have committed this step already. The batch then stays as it is: that is
-                the one they used.
         """
         if self.fixed and sampler.batch_size == self.lr_scaling.batch:
             return
-        if not owes_a_step:
-            self.lr_scaling.change(min(self.rule.batch(workers, chosen, self.lr_scaling.batch), sampler.length))
+        self.lr_scaling.change(min(self.rule.batch(workers, chosen, self.lr_scaling.batch), sampler.length))
         sampler.batch_size = self.lr_scaling.batch
