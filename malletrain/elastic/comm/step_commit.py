@@ -224,9 +224,6 @@ class StepCommitter:
     ) -> StepOutcome:
         """Wait for the operations started, sum the control vector, and commit the round.
 
-        With several processes a node the control vector follows when the sums are complete: else some processes of a
-        node could commit a round that the others miss, much more often.
-
         Args:
             pending: what `start` returned.
             control: this member's `control_vector`.
@@ -235,14 +232,7 @@ class StepCommitter:
         Raises:
             Aborted: the world failed before; nothing is committed here.
         """
-        self.meet()
-        together = self.world.local_size == 1
-        last = [self.start(control)] if together and self.world.size > 1 else []
-        for operation in [*pending, *last]:
-            self.wait(operation)
-        if not together:
-            self.wait(self.start(control))
-        refuse(control)
+        self.sum_pass(pending, control, refuse)
         return self.commit(control)
 
     def sum_pass(
@@ -253,8 +243,14 @@ class StepCommitter:
     ) -> None:
         """Like `finish`, for sums that are not the last ones of their round: nothing is committed."""
         self.meet()
-        for operation in [*pending, self.start(control)]:
+        # With several processes a node the control vector follows when the sums are complete: else some processes of
+        # a node would commit a round that the others miss more often.
+        together = self.world.local_size == 1
+        last = [self.start(control)] if together and self.world.size > 1 else []
+        for operation in [*pending, *last]:
             self.wait(operation)
+        if not together:
+            self.wait(self.start(control))
         refuse(control)
 
     def commit_alone(self) -> StepOutcome:
