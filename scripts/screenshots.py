@@ -25,6 +25,7 @@ SHOTS = (
     ("web-machine.png", "#/", 1180, 900, "light", ".strip canvas"),
     ("web-machine-dark.png", "#/", 1180, 900, "dark", ".strip canvas"),
     ("web-job.png", "#/jobs/2", 1180, 900, "light", ".u-over"),
+    ("web-job-dark.png", "#/jobs/2", 1180, 900, "dark", ".u-over"),
     ("web-jobs.png", "#/jobs", 1180, 640, "light", "tbody tr"),
     ("web-studies.png", "#/studies", 1180, 640, "light", "tbody tr"),
     ("web-promise.png", "#/promise", 1180, 760, "light", "tbody tr"),
@@ -39,7 +40,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     """Write the pictures."""
     parser = argparse.ArgumentParser(prog="python -m scripts.screenshots", description=__doc__)
     parser.add_argument("--folder", type=Path, default=FOLDER)
-    parser.add_argument("--only", default="web-machine.png,web-machine-dark.png,web-job.png", help="these, or all")
+    parser.add_argument("--only", default=",".join(shot[0] for shot in SHOTS[:4]), help="these, or all")
     parser.add_argument("--report", type=Path)
     parser.add_argument("--nodes", type=int, default=24)
     parser.add_argument("--jobs", type=int, default=6)

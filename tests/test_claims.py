@@ -152,7 +152,7 @@ def extrapolation_row(
     start: str, name: str, errors: tuple[float, float, float, float], coverage: str
 ) -> Iterator[Claim]:
     """The claims of one row of the table: errors of the curves and of each law, and the part in the band."""
-    words = f"{start} | {' / '.join(f'{error:.1f} %' for error in errors)} | {coverage}"
+    words = f"{start} | {', '.join(f'{error:.1f}' for error in errors)} | {coverage}"
     for law, error in zip(("curves", *extrapolation.LAWS), errors, strict=True):
         yield Claim(CURVES, words, error, 0.6 if law == "curves" else 0.1, beyond(name, "error", law))
     yield Claim(CURVES, words, 100 * float(coverage), 1.0, beyond(name, "coverage"))
@@ -177,19 +177,19 @@ CLAIMS = (
     *extrapolation_row("on K80 (8 GPUs) | 35", "K80", (4.2, 19.4, 21.5, 12.4), "0.91"),
     *extrapolation_row("on P100 | 38", "P100", (17.3, 22.4, 23.5, 17.9), "0.87"),
     *extrapolation_row("on V100 | 38", "V100", (25.2, 41.4, 47.7, 35.4), "0.87"),
-    Claim(CURVES, "T4 strong | 31.8 % / 24.4 % / 20.4 % / 25.5 %", 31.8, 2.0, blind("T4 strong")),
-    Claim(CURVES, "T4 | 12.1 % / 13.1 % / 11.4 % / 27.9 %", 12.1, 0.5, blind("T4")),
-    Claim(CURVES, "V100, ImageNet | 13.7 % / 5.1 % / 5.1 % / 6.2 %", 13.7, 0.5, blind("V100, ImageNet")),
-    Claim(CURVES, "K80 | 4.2 % / 4.2 % / 3.9 % / 12.4 %", 4.2, 0.5, blind("K80")),
-    Claim(CURVES, "P100 | 17.2 % / 17.2 % / 14.1 % / 17.9 %", 17.2, 0.5, blind("P100")),
-    Claim(CURVES, "V100 | 25.1 % / 25.1 % / 24.6 % / 35.4 %", 25.1, 0.7, blind("V100")),
-    Claim(CURVES, "1, 4, 16 | 7 | 2.5 %", 2.5, 0.1, held_out("imagenet", 1, 4, 16)),
-    Claim(CURVES, "1, 16 | 7 | 2.4 %", 2.4, 0.1, held_out("imagenet", 1, 16)),
-    Claim(CURVES, "1, 2, 16 | 117 | 10.7 %", 10.7, 0.3, held_out("pollux", 1, 2, 16)),
-    Claim(CURVES, "1, 4 | 140 | 14.0 %", 14.0, 0.6, held_out("pollux", 1, 4)),
-    Claim(CURVES, "1, 2, 4, 16 | 117 | 8.2 %", 8.2, 0.3, held_out("pollux", 1, 2, 4, 16)),
-    Claim(CURVES, "1, 4 | 111 | 14.7 %", 14.7, 0.6, held_out("gavel", 1, 4)),
-    Claim(CURVES, "1, 2, 8 | 111 | 15.6 %", 15.6, 0.3, held_out("gavel", 1, 2, 8)),
+    Claim(CURVES, "T4 strong | 31.8, 24.4, 20.4, 25.5", 31.8, 2.0, blind("T4 strong")),
+    Claim(CURVES, "T4 | 12.1, 13.1, 11.4, 27.9", 12.1, 0.5, blind("T4")),
+    Claim(CURVES, "V100, ImageNet | 13.7, 5.1, 5.1, 6.2", 13.7, 0.5, blind("V100, ImageNet")),
+    Claim(CURVES, "K80 | 4.2, 4.2, 3.9, 12.4", 4.2, 0.5, blind("K80")),
+    Claim(CURVES, "P100 | 17.2, 17.2, 14.1, 17.9", 17.2, 0.5, blind("P100")),
+    Claim(CURVES, "V100 | 25.1, 25.1, 24.6, 35.4", 25.1, 0.7, blind("V100")),
+    Claim(CURVES, "1, 4, 16 | 7 | 2.5", 2.5, 0.1, held_out("imagenet", 1, 4, 16)),
+    Claim(CURVES, "1, 16 | 7 | 2.4", 2.4, 0.1, held_out("imagenet", 1, 16)),
+    Claim(CURVES, "1, 2, 16 | 117 | 10.7", 10.7, 0.3, held_out("pollux", 1, 2, 16)),
+    Claim(CURVES, "1, 4 | 140 | 14.0", 14.0, 0.6, held_out("pollux", 1, 4)),
+    Claim(CURVES, "1, 2, 4, 16 | 117 | 8.2", 8.2, 0.3, held_out("pollux", 1, 2, 4, 16)),
+    Claim(CURVES, "1, 4 | 111 | 14.7", 14.7, 0.6, held_out("gavel", 1, 4)),
+    Claim(CURVES, "1, 2, 8 | 111 | 15.6", 15.6, 0.3, held_out("gavel", 1, 2, 8)),
     *map(cost_grid, ("0.2/0.2 s | 6 s | .9938", "4/4 s | 6 s | .9852", "18/12 s | 6 s | .9653",
                      "18/12 s | 20 s | .9530", "60/40 s | 20 s | .9077")),
     cause("all of it | .9816", replay_quality.MEASURED, AS_DAEMON),

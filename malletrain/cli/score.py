@@ -41,7 +41,7 @@ def score(journal: Path, until: datetime | None, as_json: bool, waterfall: bool,
     from malletrain.store.event_reader import read_events
 
     if not journal.is_file():
-        raise InvalidInput(str(journal), "is no file: name the daemon's store.path, or a copy of it")
+        raise InvalidInput(str(journal), "is not a file: name the daemon's store.path, or a copy of it")
     end = None if until is None else until.replace(tzinfo=UTC).timestamp()
     events = list(read_events(journal))
     found = score_journal(events, end)

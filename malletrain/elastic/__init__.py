@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from malletrain.elastic.adapters.ddp import ddp
+    from malletrain.elastic.comm.mpi_group import mpi_world
     from malletrain.elastic.comm.static_rendezvous import environment_world
     from malletrain.elastic.data.batch_size import Chosen, PerWorker
     from malletrain.elastic.data.streams import Streams
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Chosen", "ElasticError", "Items", "LearningRate", "Options", "PerWorker", "Schedule", "Session", "Streams",
-    "ddp", "environment_world", "sync_batchnorm",
+    "ddp", "environment_world", "mpi_world", "sync_batchnorm",
 ]  # fmt: skip
 
 #: Environment variable: the descriptor from which the script's process reads the daemon's welcome, a secret.
@@ -47,6 +48,7 @@ _HOMES = {
     "Streams": "malletrain.elastic.data.streams",
     "ddp": "malletrain.elastic.adapters.ddp",
     "environment_world": "malletrain.elastic.comm.static_rendezvous",
+    "mpi_world": "malletrain.elastic.comm.mpi_group",
     "sync_batchnorm": "malletrain.elastic.gradients.sync_batchnorm",
 }
 

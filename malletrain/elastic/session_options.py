@@ -30,8 +30,8 @@ class SessionOptions:
             unless a tracked `GradScaler` expects them.
         sum_dtype: the type in which gradients of a wider one are summed over workers, such as `torch.bfloat16`: half
             the bytes on the network, and sums that are rounded. Default: each gradient's own.
-        world: outside a pilot, the group of the processes that were started together (`elastic.environment_world`).
-            Default: this process trains alone.
+        world: outside a pilot, the group of the processes that were started together (`elastic.environment_world`,
+            `elastic.mpi_world`). Default: this process trains alone.
         checkpoint_dir: where to save the state while the job has no nodes. Default: `.malletrain/JOB` in the
             directory of submission.
         checkpoint_s: seconds between checkpoints, which are written while training goes on and used if all nodes are

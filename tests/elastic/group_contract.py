@@ -1,6 +1,6 @@
 """The contract suite of `malletrain.elastic.comm.group.Group`: all members call `check(group)` at once.
 
-A new transport calls `check` from a test of its own.
+Run as a script under `mpiexec`, it checks MPI's group. A new transport calls `check` from a test of its own.
 """
 
 from __future__ import annotations
@@ -163,3 +163,12 @@ def _ends(group: Group) -> None:
         except PeerLost:
             continue
         raise AssertionError("an abandoned group still takes calls")
+
+
+if __name__ == "__main__":
+    from malletrain.elastic.comm.mpi_group import mpi_world
+
+    torch.set_num_threads(1)
+    world = mpi_world()
+    check(world)
+    print(f"kept by rank {world.rank} of {world.size}", flush=True)

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -22,6 +25,19 @@ from tests.elastic.digits import SCRIPT, Static, assert_equal, assert_every_samp
 from tests.elastic.test_transfer import run
 
 
+def mpi() -> list[str]:
+    """The command `mpiexec -n 3 python`; skips the test without MPI. MALLETRAIN_TEST_MPI names a python with
+    mpi4py."""
+    python = os.environ.get("MALLETRAIN_TEST_MPI", sys.executable)
+    beside = Path(python).parent / "mpiexec"
+    command = str(beside) if beside.exists() else shutil.which("mpiexec")
+    if command is None:
+        pytest.skip("no mpiexec: apt-get install mpich, or pip install mpich")
+    if subprocess.run([python, "-c", "import mpi4py.MPI"], capture_output=True, timeout=60).returncode:
+        pytest.skip("no mpi4py: pip install mpi4py, or MALLETRAIN_TEST_MPI=/path/to/python that has it")
+    return [command, "-n", "3", python]
+
+
 @pytest.mark.parametrize("size", [1, 2, 5])
 def test_gloo_group_satisfies_the_contract(size: int) -> None:
     def act(group: Group) -> str:
@@ -32,6 +48,22 @@ def test_gloo_group_satisfies_the_contract(size: int) -> None:
         return "kept"
 
     assert run(size, act) == ["kept"] * size
+
+
+def test_mpi_group_satisfies_the_contract() -> None:
+    command = [*mpi(), group_contract.__file__]
+    done = subprocess.run(command, env=outside_slurm(), capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert sorted(done.stdout.splitlines()) == [f"kept by rank {rank} of 3" for rank in range(3)]
+
+
+def test_processes_of_one_mpiexec_train_as_one(tmp_path: Path, static: Static) -> None:
+    options = ["--epochs", "2", "--clip"]
+    command = [*mpi(), SCRIPT, *options, "--world", "mpi"]
+    subprocess.run(command, env=outside_slurm(MALLETRAIN_TEST_DIR=str(tmp_path)), check=True, timeout=300)
+    assert_every_sample_once(diary(tmp_path), 2)
+    assert {line["size"] for line in diary(tmp_path) if "step" in line} == {3}
+    assert_equal(torch.load(tmp_path / "final.pt"), static(*options), 1e-12)
 
 
 def test_processes_of_one_step_train_as_one(tmp_path: Path, static: Static) -> None:

@@ -72,7 +72,7 @@ def main() -> None:
     parser.add_argument("--checkpoint-s", type=float, default=600.0)
     parser.add_argument("--float32", action="store_true")
     parser.add_argument("--autocast", action="store_true", help="in bfloat16")
-    parser.add_argument("--world", default="", help="of processes started together: environment")
+    parser.add_argument("--world", default="", help="of processes started together: environment or mpi")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--loaders", type=int, default=0)
     parser.add_argument("--sharded", action="store_true", help="over the processes of the node")
@@ -109,6 +109,8 @@ def main() -> None:
     world = None
     if options.world == "environment":
         world = elastic.environment_world(os.environ)
+    elif options.world == "mpi":
+        world = elastic.mpi_world()
     s = elastic.Session(
         model, optimizer, dataset, batch_size=options.batch, virtual_shards=options.shards or None, seed=options.seed,
         options=elastic.Options(

@@ -1,4 +1,7 @@
-"""The group of processes that one `srun` step or torchrun started together: a world of fixed size."""
+"""The group of processes that one `srun` step or torchrun started together: a world of fixed size.
+
+Ranks come from the environment here; `mpi_group.mpi_world` takes them from MPI.
+"""
 
 from __future__ import annotations
 
@@ -50,7 +53,7 @@ def environment_world(environ: Mapping[str, str], timeout: timedelta = RENDEZVOU
         return SoloGroup()
     place = rendezvous_address(environ)
     folder = Path(environ.get(MEETING_FOLDER_VARIABLE) or Path.home() / ".malletrain")
-    host = step_host(environ)
+    host = own_host(split_address(place)[0], environ.get("MALLETRAIN_ADDRESS"))
     name = "meeting-" + re.sub(r"[^\w.-]", "_", f"{place}-{environ.get('TORCHELASTIC_RUN_ID', '')}")
     try:
         if rank > 0:
@@ -130,7 +133,11 @@ def rendezvous_address(environ: Mapping[str, str]) -> str:
 
 def step_host(environ: Mapping[str, str]) -> str:
     """The address at which the processes of this step reach this one."""
-    return own_host(split_address(rendezvous_address(environ))[0], environ.get("MALLETRAIN_ADDRESS"))
+    try:
+        place = split_address(rendezvous_address(environ))[0]
+    except ElasticError:  # under MPI nothing has to name it
+        place = None
+    return own_host(place, environ.get("MALLETRAIN_ADDRESS"))
 
 
 def first_node(nodes: str) -> str:
