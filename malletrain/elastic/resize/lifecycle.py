@@ -152,15 +152,11 @@ class WorkerLifecycle:
             ElasticError: another member makes another round.
         """
         try:
-            sums = self._committer.take_received()
-            if sums is not None:
-                self.committed(self._committer.commit_received(sums))
-                return sums[0]
             control = self._committer.control_vector(1)
             self._agreement.open(kind, place)
             self._committer.meet()
             started = [] if self._committer.world.size == 1 else [self._committer.start(table)]
-            self.committed(self._committer.finish(started, [table, control], control))
+            self.committed(self._committer.finish(started, control))
             return table
         except Aborted:
             self._must_recover = True
