@@ -245,7 +245,7 @@ class Runtime:
             sum_dtype=settings.sum_dtype,
             noise=self.session_batch.noise,
         )
-        self.state.before_capture = self.reducer.settle
+        self.state.before_capture = self._before_capture
         self.buffer_copies = BufferCopies(model)
         self.invariants = Invariants(
             self.state, self.shared, self.committer, self.reducer, lambda: self.share is not None
@@ -386,8 +386,12 @@ class Runtime:
         else:
             self.lifecycle.begin()
 
+    def _before_capture(self) -> None:
+        self.reducer.settle()
+        self.position.rounds = self.committer.rounds_done
+
     def _rounds_so_far(self) -> int | None:
-        return None if self.member.finishing or self.passed else self.position.rounds
+        return None if self.member.finishing or self.passed else self.committer.rounds_done
 
     def _connect(self, pilot: worker_start.PilotContext) -> None:
         """Take the connection of the session before, or open one and say that this worker is warm."""
@@ -536,7 +540,6 @@ class Runtime:
             return
         self._kept_final = True
         try:
-            self.state.position.rounds = self.committer.rounds_done
             self._finals[0].save(self.state)
         except ElasticError as error:
             log.warning("no worker can join, and no node be lost, after another Session of this script: %s", error)

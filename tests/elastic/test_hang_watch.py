@@ -13,7 +13,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from torch import nn
+from torch.utils.data import TensorDataset
 
+from malletrain import elastic
 from malletrain.elastic import WELCOME_FD
 from malletrain.elastic.launch.hang_watch import HangWatch, place_of
 from malletrain.elastic.launch.own_check.check_beside import CheckBeside
@@ -71,6 +75,20 @@ def stands(folder: Path, watch: HangWatch) -> Iterator[None]:
         watch.stop()
         go.set()
         thread.join()
+
+
+def test_each_step_of_a_session_is_a_round_that_its_watch_sees() -> None:
+    """Else each training is said to hang that saves no state within a minute."""
+    model = nn.Linear(1, 1)
+    rows = TensorDataset(torch.ones(12, 1))
+    s = elastic.Session(model, torch.optim.SGD(model.parameters(), lr=0.1), rows, batch_size=4)
+    seen = []
+    for (x,) in s.batches():
+        with s.step():
+            model(x).mean().backward()
+        seen.append(s._runtime._rounds_so_far())
+    s.finish()
+    assert seen == [1, 2, 3]
 
 
 def test_a_rank_that_does_not_come_names_its_line_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

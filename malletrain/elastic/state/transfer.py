@@ -199,6 +199,6 @@ def sum_of_words(piece: torch.Tensor) -> torch.Tensor:
     memory."""
     words = piece.numel() // 8 * 8
     head, tail = piece[:words], piece[words:].to(torch.int64)
-    if (head.data_ptr() | head.storage_offset()) % 8:
+    if head.data_ptr() % 8 or head.storage_offset() % 8:
         head = head.clone()
     return head.view(torch.int64).sum() + (tail << 8 * torch.arange(tail.numel(), device=tail.device)).sum()
