@@ -116,7 +116,7 @@ def _require_plain(value: Any, path: tuple[Any, ...], what: str = "") -> None:
 def _place_of(path: tuple[Any, ...]) -> str:
     """A path in the tree as the script has it: `optimizer.param_groups[0]["lr"]`."""
     first, *keys = path[1:] if path[0] == "tracked" else path
-    rest = "".join(f'["{key}"]' if isinstance(key, str) else f"[{key!r}]" for key in keys)
+    rest = "".join(f'["{key}"]' if isinstance(key, str) and not key.isdecimal() else f"[{key}]" for key in keys)
     return f"{'s.state' if first == SCRIPT_VALUES else first}{rest}".replace('["param_groups"]', ".param_groups")
 
 
