@@ -98,7 +98,7 @@ def _without_tensors(node: Any, path: tuple[Any, ...], tensors: list[torch.Tenso
 
 def _require_plain(value: Any, path: tuple[Any, ...], what: str = "") -> None:
     """Raise `ElasticError` where a value could be saved but not loaded again."""
-    if type(value) in _PLAIN:
+    if type(value) in _PLAIN or (type(value) is tuple and all(type(each) in _PLAIN for each in value)):
         return
     buffer = io.BytesIO()
     try:
