@@ -136,7 +136,7 @@ def _ask_each(verb: str, jobs: Sequence[int]) -> None:
             refused = True
             click.echo(f"malletrain: job {job}: {error}", err=True)
         else:
-            click.echo(f"job {job}: {verb} asked for")
+            click.echo(f"job {job}: {verb} requested")
     if refused:
         sys.exit(1)
 
@@ -271,7 +271,7 @@ def report(
         _report_month(month, as_csv, page, site, as_json)
         return
     if as_csv or page or fields:
-        raise click.UsageError("--csv, --html and --fields are of a --month")
+        raise click.UsageError("--csv, --html and --fields need --month")
     day = _day(since) if since else ""
     rows = connect().usage(since=day)
     if as_json:
@@ -282,7 +282,7 @@ def report(
 
 def _report_month(month: str, as_csv: bool, page: Path | None, site: SiteFigures, as_json: bool) -> None:
     if not re.fullmatch(r"\d{4}-(0[1-9]|1[0-2])", month):
-        raise InvalidInput("--month", f"{month!r} is no month such as 2026-11")
+        raise InvalidInput("--month", f"{month!r} is not a month such as 2026-11")
     rows = monthly.of_month(connect().usage(since=f"{month}-01"), month, site.fields)
     if page is not None:
         page.write_text(monthly.as_html(rows, month, site), encoding="utf-8")
@@ -369,7 +369,7 @@ def stop(everything: bool, now: bool, me: bool, partition: str | None, account: 
     """
     if not (everything and now):
         raise click.UsageError(
-            "this ends all training at once: say so with --all --now; for one job: malletrain cancel"
+            "this ends all training at once: confirm with --all --now; for one job: malletrain cancel"
         )
     if partition is None:
         partition, from_file = _harvest_names()
@@ -418,7 +418,7 @@ def _day(text: str) -> str:
     try:
         return datetime.strptime(text, "%Y-%m-%d").replace(tzinfo=UTC).date().isoformat()
     except ValueError as error:
-        raise InvalidInput("--since", f"{text!r} is no day such as 2026-11-01") from error
+        raise InvalidInput("--since", f"{text!r} is not a day such as 2026-11-01") from error
 
 
 def _time(text: str) -> float:
@@ -428,4 +428,4 @@ def _time(text: str) -> float:
     try:
         return datetime.fromisoformat(text).astimezone().timestamp()
     except (ValueError, OverflowError, OSError) as error:
-        raise InvalidInput("--until", f"{text!r} is no time such as 2026-12-01T08:00") from error
+        raise InvalidInput("--until", f"{text!r} is not a time such as 2026-12-01T08:00") from error

@@ -47,8 +47,7 @@ from malletrain.elastic.launch.start_stages import StartStages
 from malletrain.elastic.link import standalone_record
 from malletrain.elastic.link.daemon_link import END_PATIENCE_S, Link
 from malletrain.elastic.link.local_group import Follower
-from malletrain.elastic.link.throughput_meter import Meter
-from malletrain.elastic.link.training_reports import Reports
+from malletrain.elastic.link.training_reports import Meter, Reports
 from malletrain.elastic.resize.lifecycle import WorkerLifecycle
 from malletrain.elastic.resize.member import Member
 from malletrain.elastic.resize.reconfigure import Reconfigurer
@@ -282,7 +281,7 @@ class Runtime:
         store_server = pilot.store if pilot else None
         self.recovery = StateRecovery(self.member, self.state, self.checkpointing.load, self._is_over, store_server)
         self._carrier = find_carrier(model, environ)
-        if pilot is not None and self._carrier is not None and self._carrier.load is not None:
+        if pilot is not None and self._carrier is not None:
             self._stages.load_beside(self._carrier.load)
         self.reconfigurer = Reconfigurer(
             self.member,
@@ -365,7 +364,7 @@ class Runtime:
             with self._stages.warming():
                 self._warm_up()
         hang_watch.session_made()
-        hang_watch.HangWatch(lambda: self.member.worker, self._rounds_so_far).start()
+        hang_watch.HangWatch(lambda: self.member.worker, self.rounds_so_far).start()
         self._connect(self._pilot)
         self.recovery.begin_session()
         try:
@@ -390,7 +389,8 @@ class Runtime:
         self.reducer.settle()
         self.position.rounds = self.committer.rounds_done
 
-    def _rounds_so_far(self) -> int | None:
+    def rounds_so_far(self) -> int | None:
+        """Rounds committed so far, steps and others; None once the session ends."""
         return None if self.member.finishing or self.passed else self.committer.rounds_done
 
     def _connect(self, pilot: worker_start.PilotContext) -> None:

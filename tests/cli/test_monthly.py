@@ -117,8 +117,8 @@ def test_the_command(desk: Desk, api: House) -> None:
     assert desk.malletrain("report", "--month", "2026-11", "--csv").out.startswith("account,user,node_hours")
     assert desk.malletrain("report", "--month", "2026-11", "--html", "n.html").status == 0
     assert (desk.work / "n.html").read_text().startswith("<!doctype html>")
-    assert "--month: '2026-13' is no month" in desk.malletrain("report", "--month", "2026-13").err
-    assert "are of a --month" in desk.malletrain("report", "--csv").err
+    assert "--month: '2026-13' is not a month" in desk.malletrain("report", "--month", "2026-13").err
+    assert "need --month" in desk.malletrain("report", "--csv").err
     (desk.work / "fields.csv").write_text("bio,Life sciences\nbio\n")
     assert (
         "fields.csv:2: is not an account"

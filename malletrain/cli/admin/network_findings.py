@@ -49,13 +49,11 @@ def network_findings(
     elif url.scheme == "https":
         yield Finding(
             Level.WARNING,
-            f"{config.api.url} is TLS, and {config.api.host}:{config.api.port} takes callers without it, too",
+            f"{config.api.url} is TLS, but {config.api.host}:{config.api.port} also accepts callers without it",
             'set api.host = "127.0.0.1" once no job has the http URL in its script',
         )
     else:
-        yield Finding(
-            Level.OK, f"callers prove who they are (MUNGE), and nothing is encrypted, as with Slurm; TLS: {GUIDE}"
-        )
+        yield Finding(Level.OK, f"callers authenticate by MUNGE, and nothing is encrypted; TLS: {GUIDE}")
     if config.api.host in ("0.0.0.0", "::", ""):  # noqa: S104
         yield Finding(
             Level.WARNING,
@@ -123,8 +121,8 @@ def _workers_ports(nodes: Iterable[str], probe: Probe) -> Iterator[Finding]:
     elif os.getuid() >= FIRST_USER:
         yield Finding(
             Level.WARNING,
-            f"users of this machine reach the ports of compute nodes ({node}): workers let no stranger in, but "
-            "may be disturbed",
+            f"users of this machine reach the ports of compute nodes ({node}): workers refuse strangers, but "
+            "strangers can disrupt them",
             f"filter by uid: {GUIDE}",
         )
     else:
