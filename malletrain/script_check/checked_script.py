@@ -41,9 +41,8 @@ from malletrain.wire import worker_client
 #: A script that does not speak of `elastic` and has made so many optimizer steps without a session has none.
 STEPS_WITHOUT_SESSION = 20
 
-#: Environment variable: 1 in the run that shows what rounding alone does. It begins with parameters that differ by
-#: `NUDGE_UNITS` units of rounding.
-NUDGE_VARIABLE, NUDGE_UNITS = "MALLETRAIN_CHECK_NUDGE", 4.0
+#: The run that shows what rounding alone does: it begins with parameters that differ by so many units of rounding.
+NUDGED, NUDGE_UNITS = "nudged", 4.0
 
 #: An epoch of a check has so many steps; more, if all epochs together had fewer than a check takes. One that is not
 #: over after twice as many as a check takes is left.
@@ -75,6 +74,13 @@ TRACED_RUN = "traced"
 
 #: The name of a static run.
 NAME_VARIABLE = "MALLETRAIN_CHECK_NAME"
+
+
+def put(path: Path, text: str) -> None:
+    """Write a file of which a reader has all or nothing."""
+    draft = path.with_name(f"{path.name}.{os.getpid()}")
+    draft.write_text(text)
+    draft.rename(path)
 
 
 class _Over(SystemExit):
@@ -118,13 +124,15 @@ class Recorder:
         def init(session: Session, *args: Any, **more: Any) -> None:
             made(session, *args, **more)
             if self._first:  # (One that this worker has passed over has no result.)
+                if not self._result:  # (One that has not ended, which a script may have that is in no job.)
+                    self._write(sys._getframe())
                 self._earlier[self._sessions] = self._result
             self._session, self._sessions = session, self._sessions + 1
             self._first, self._trace, self._begun = {}, [], None
             self._result, self.finished = {}, False
             if self._name == TRACED_RUN:
                 self._trace_lines(sys._getframe().f_back)
-            if os.environ.get(NUDGE_VARIABLE):
+            if self._name == NUDGED:
                 _nudge(session)
 
         def short_epochs(session: Session, count: int) -> Iterator[int]:
@@ -195,9 +203,7 @@ class Recorder:
 
     def note(self, kind: str, text: str) -> None:
         """Write down how the run ended."""
-        path = self._folder / f"end-{self._name}.json"
-        path.with_suffix(".part").write_text(json.dumps({"kind": kind, "text": text}))
-        path.with_suffix(".part").rename(path)  # whoever reads it has all of it
+        put(self._folder / f"end-{self._name}.json", json.dumps({"kind": kind, "text": text}))
 
     def _trace_lines(self, frame: types.FrameType | None) -> None:
         """Write down, as the process ends, the script's lines that are executed from now on."""
@@ -205,7 +211,7 @@ class Recorder:
 
         def trace(frame: types.FrameType, event: str, _: Any) -> Any:
             file = frame.f_code.co_filename
-            if not is_own(Path(file), self._script):
+            if not is_own(file, self._script):
                 return None
             lines.setdefault(file, set()).add(frame.f_lineno)
             return trace
@@ -226,7 +232,7 @@ class Recorder:
         self._first_own = own_values(session, frame, self._script)
         base = self._folder / f"begun-{self._sessions}"
         if not base.exists():  # in the first session by the first worker, which is alone; in others by any
-            self._put(base.name, session.steps_done)
+            put(base, str(session.steps_done))
         self._begun, self._first_epoch = int(base.read_text()), session.epoch
 
     def _made(self) -> int:
@@ -238,7 +244,7 @@ class Recorder:
         if session is None:
             return
         made = self._made()
-        self._put(f"step-{self._name}", session.steps_done)
+        put(self._folder / f"step-{self._name}", str(session.steps_done))
         self._trace.append([float(session.steps_done), *_marks(session)])
         first, last = 2 * self._total // 5, 3 * self._total // 5
         for stage, steps in ((0, first), (LAST_STAGE, last)) if self._sessions == 1 else ((LATER_STAGE, first),):
@@ -253,7 +259,7 @@ class Recorder:
 
     def _hold(self, session: Session, stage: int) -> None:
         """Wait until the check goes on, and where workers join until they have connected."""
-        self._put(f"held-{self._name}", stage)
+        put(self._folder / f"held-{self._name}", str(stage))
         while self._number("stage", LATER_STAGE + 1) <= stage:
             time.sleep(0.01)
         if stage == LAST_STAGE:
@@ -262,11 +268,6 @@ class Recorder:
         until = time.monotonic() + JOIN_S
         while not any(each.done(0.0) for each in list(builds.values())) and time.monotonic() < until:
             time.sleep(0.01)
-
-    def _put(self, name: str, number: int) -> None:
-        path = self._folder / name
-        path.with_suffix(f".{self._name}").write_text(str(number))
-        path.with_suffix(f".{self._name}").rename(path)  # whoever reads it has all of it
 
     def _number(self, name: str, default: float) -> float:
         try:
@@ -363,8 +364,10 @@ def _steps_of(session: Session, epochs: int) -> int:
 def _untracked(session: Session) -> list[str]:
     """Schedulers and scalers that are neither tracked nor held by one that is."""
     tracked = list(session._runtime.state.tracked.values())
+    objects = gc.get_objects()
     kinds = torch.optim.lr_scheduler.LRScheduler | torch.amp.GradScaler
-    found = [each for each in gc.get_objects() if issubclass(type(each), kinds)]
+    found_kinds = {kind for kind in set(map(type, objects)) if issubclass(kind, kinds)}
+    found = [each for each in objects if type(each) in found_kinds]
     known = {*map(id, tracked), *(id(part) for each in [*tracked, *found] for part in _parts(each))}
     names = {type(each).__name__ for each in found if id(each) not in known}
     return [f"a {name} is not tracked: s.track(...) makes it part of the training state" for name in sorted(names)]

@@ -21,10 +21,15 @@ import torch
 from malletrain.elastic.launch.script_place import is_script
 from malletrain.elastic.session import Session
 from malletrain.elastic.state.sharded_model import local
-from malletrain.script_check.script_scopes import parsed, scopes_of
+from malletrain.script_check.script_scopes import called_name, parsed, scopes_of
 
 #: A name leads at most so far, and at most so many objects are looked at.
 MAX_DEPTH, MAX_OBJECTS = 4, 10_000
+
+#: Calls that tell a person something, by their last name.
+_MESSAGES = frozenset(
+    {"print", "info", "debug", "warning", "write", "set_postfix", "set_description", "add_scalar", "log_metric"}
+)
 
 #: Begins the names of what is no part of the training state.
 COPY = "the script's own copy of the model, "
@@ -55,7 +60,7 @@ def compared_state(session: Session, frame: types.FrameType | None, folder: Path
 
 def own_values(session: Session, frame: types.FrameType | None, folder: Path) -> dict[str, torch.Tensor]:
     """Copies of the tensors, arrays and numbers that the script's names lead to, and are none of the session's, by
-    name, file, line and function. A list of numbers is one vector.
+    name, file, line and function. A list of numbers is one vector. A number that is only printed is passed over.
 
     Args:
         frame, folder: see `compared_state`.
@@ -67,7 +72,7 @@ def own_values(session: Session, frame: types.FrameType | None, folder: Path) ->
         (name, place, value, 0)
         for path, function, names in _script_names(frame, folder)
         for name, value in names.items()
-        if not name.startswith("__")
+        if not name.startswith("__") and not (isinstance(value, int | float) and name in _only_printed(path))
         for place in [f"{path.name}:{_assignments(path).get((function, name), 1)} in {function}"]
     )
     found: dict[str, torch.Tensor] = {}
@@ -137,6 +142,35 @@ def _assignments(path: Path) -> dict[tuple[str, str], int]:
     return found
 
 
+@functools.cache
+def _only_printed(path: Path) -> frozenset[str]:
+    """Names that a file reads in messages, and elsewhere for their next value alone: `best = max(best, score)`."""
+    tree = parsed(path.read_text(errors="replace"))
+    nodes = [] if tree is None else list(ast.walk(tree))
+    said = {id(each) for node in nodes if called_name(node) in _MESSAGES for each in ast.walk(node)}
+    own = {
+        id(each) for node in nodes for name, read in _next_value(node) for each in ast.walk(read) if name == _id(each)
+    }
+    read = {
+        _id(each) for each in nodes if isinstance(getattr(each, "ctx", None), ast.Load) and id(each) not in said | own
+    }
+    return frozenset({_id(each) for each in nodes if id(each) in said} - read)
+
+
+def _next_value(node: ast.AST) -> list[tuple[str, ast.expr]]:
+    """A name that a statement gives another value, and nothing else, and the expression by which it does."""
+    if isinstance(node, ast.Assign):
+        return [(_id(node.targets[0]), node.value)]
+    if not isinstance(node, ast.If) or node.orelse:
+        return []
+    rest = [each for each in node.body if not isinstance(each, ast.Expr) or called_name(each.value) not in _MESSAGES]
+    return [(_id(each.targets[0]), node.test) for each in rest if isinstance(each, ast.Assign) and len(rest) == 1]
+
+
+def _id(node: ast.AST) -> str:
+    return node.id if isinstance(node, ast.Name) else ""
+
+
 def model_copies(names: Iterable[_Named], model: torch.nn.Module) -> Iterator[tuple[str, list[torch.Tensor]]]:
     """The copies of a model's parameters, all or those that are trained, that these names lead to."""
     every = list(model.parameters())
@@ -186,22 +220,23 @@ def _script_names(frame: types.FrameType | None, folder: Path) -> Iterator[tuple
     """The variables of the script's functions that are running, and of its files, with file and function."""
     looked_through = set[int]()
     while frame is not None:
-        path = Path(frame.f_code.co_filename)
-        if is_own(path, folder):
+        if is_own(frame.f_code.co_filename, folder):
             for names in (frame.f_locals, frame.f_globals):
                 if id(names) not in looked_through:
                     looked_through.add(id(names))
-                    yield path, "<module>" if names is frame.f_globals else frame.f_code.co_name, dict(names)
+                    function = "<module>" if names is frame.f_globals else frame.f_code.co_name
+                    yield Path(frame.f_code.co_filename), function, dict(names)
         frame = frame.f_back
     for module in list(sys.modules.values()):
-        path = Path(getattr(module, "__file__", None) or "")
-        if is_own(path, folder) and id(vars(module)) not in looked_through:
-            yield path, "<module>", dict(vars(module))
+        file = getattr(module, "__file__", None) or ""
+        if is_own(file, folder) and id(vars(module)) not in looked_through:
+            yield Path(file), "<module>", dict(vars(module))
 
 
-def is_own(path: Path, folder: Path) -> bool:
+@functools.cache
+def is_own(file: str, folder: Path) -> bool:
     """Whether a file is the script's: of its folder, and of no library."""
-    return path.is_absolute() and path.is_relative_to(folder) and is_script(str(path))
+    return Path(file).is_absolute() and Path(file).is_relative_to(folder) and is_script(file)
 
 
 def _tensors(where: str, value: Any) -> list[tuple[str, torch.Tensor]]:

@@ -174,8 +174,8 @@ def _optimizers_and_models(
     if optimizers:
         # What a class was given is named as it keeps it.
         in_class = {value: name for name, value in given.items()} if optimizers[0].startswith("self.") else {}
-        models = dict.fromkeys(each for name in optimizers for each in _parameters_in(makers, made[name]))
-        return [here[name] for name in optimizers], [in_class.get(each, each) for each in models]
+        trained = dict.fromkeys(each for name in optimizers for each in _parameters_in(makers, made[name]))
+        return [here[name] for name in optimizers], [in_class.get(each, each) for each in trained]
     optimizers = [name for name, methods in used.items() if {"step", "zero_grad"} <= methods]
     asked = {
         name

@@ -68,76 +68,6 @@ def test_copies_of_the_trained_parameters_alone_are_found() -> None:
     assert [where for where, _ in model_copies([("shadow", shadow)], model)] == ["shadow"]
 
 
-KEEPS = """
-import sys
-import torch
-from torch import nn
-from torch.utils.data import DataLoader, TensorDataset
-from malletrain import elastic
-
-torch.manual_seed(0)
-torch.set_default_dtype(torch.float64)
-x = torch.randn(256, 4)
-model = nn.Sequential(nn.Linear(4, 3), nn.Tanh(), nn.Linear(3, 1))
-optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-
-
-class Average:
-    def __init__(self):
-        self.shadow = [each.detach().clone() for each in model.parameters()]
-
-    def update(self):
-        for mine, theirs in zip(self.shadow, model.parameters()):
-            mine.lerp_(theirs.detach(), 0.2)
-
-    def state_dict(self):
-        return {"shadow": self.shadow}
-
-    def load_state_dict(self, state):
-        self.shadow = [each.clone() for each in state["shadow"]]
-
-
-def main(kept):
-    average, best, curve, seen = Average(), float("inf"), {}, 0
-    s = elastic.Session(model, optimizer, DataLoader(TensorDataset(x, x.sum(1, keepdim=True)), 16, shuffle=True))
-    if kept == "tracked":
-        s.track(average=average)
-    for epoch in s.epochs(60):
-        for inputs, targets in s.batches():
-            with s.step():
-                optimizer.zero_grad()
-                loss = nn.functional.mse_loss(model(inputs), targets)
-                loss.backward()
-                before = [each.detach().clone() for each in model.parameters()]
-                optimizer.step()
-                if kept != "book-keeping":
-                    average.update()
-            seen += 1
-            curve[seen] = loss.item()
-            if s.is_main:
-                best = min(best, loss.item())
-    s.finish()
-
-
-main(sys.argv[1])
-"""
-
-
-@pytest.mark.alone
-@pytest.mark.parametrize(
-    ("kept", "verdict"), [("untracked", "different"), ("tracked", "equal"), ("book-keeping", "equal")]
-)
-def test_an_average_is_compared_and_book_keeping_is_not(
-    kept: str, verdict: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "keeps.py").write_text(KEEPS)
-    result = said(tmp_path, monkeypatch, "--json", str(tmp_path / "keeps.py"), kept)
-    report = json.loads(result.output)
-    assert report["verdict"] == verdict, report
-    if verdict == "different":
-        assert "average.shadow[" in report["text"] and "s.track(average=...)" in report["text"], report
-
-
 #: A script with a place for what it makes before the session, and one for what it does after each step. The data have
 #: three kinds of rows; `loss` is of this worker's rows.
 OWN = """
@@ -188,72 +118,26 @@ def with_own(before: str, after: str = "pass", between: str = "pass") -> str:
     )
 
 
-#: What differs on a worker that joins, with the beginning of its name and the line where it is made.
+#: What a worker that joins begins anew: the name that leads to it, what makes it, and what it does after each step.
 APART = {
-    "one vector": (with_own("average = flat()", "average = 0.9 * average + 0.1 * flat()"), "average"),
-    "an array": (with_own("average = flat().numpy()", "average = 0.9 * average + 0.1 * flat().numpy()"), "average"),
-    "a closure": (
-        with_own(
-            "def keeps(mean):\n    def keep(value):\n        nonlocal mean\n        mean = 0.9 * mean + 0.1 * value\n"
-            "    return keep\nkeep = keeps(flat())",
-            "keep(flat())",
-        ),
-        "keep.mean",
+    "average": ("average = flat()", "average = 0.9 * average + 0.1 * flat()"),
+    "array": ("array = flat().numpy()", "array = 0.9 * array + 0.1 * flat().numpy()"),
+    "keep.mean": (
+        "def keeps(mean):\n    def keep(value):\n        nonlocal mean\n        mean = 0.9 * mean + 0.1 * value\n"
+        "    return keep\nkeep = keeps(flat())",
+        "keep(flat())",
     ),
-    "counts by class": (
-        with_own("counts = [0] * 3", "found = s.all_reduce(kind.bincount(minlength=3).double()).int().tolist()\n"
-                 "counts = [a + b for a, b in zip(counts, found)]"),
-        "counts",
+    "counts": (
+        "counts = [0] * 3",
+        "found = s.all_reduce(kind.bincount(minlength=3).double()).int().tolist()\n"
+        "counts = [a + b for a, b in zip(counts, found)]",
     ),
-    "a best score": (with_own("best = float('inf')", between="best = min(best, score + epoch)"),
-                     "best"),
-}  # fmt: skip
+    "installed.shadow": ("installed = Average(model.parameters())", "installed.update()"),
+    "best": ("best = float('inf')", "pass"),
+}
 
-#: What is a worker's own, by right.
-HONEST = {
-    "losses": with_own("losses, curve, mean = [], {}, 0.0", "one = loss.item()\nlosses.append(one)\n"
-                       "curve[len(losses)] = one\nmean = 0.9 * mean + 0.1 * one"),
-    "a best score of the main worker": with_own("best = float('inf')",
-                                                between="if s.is_main:\n    best = min(best, score)"),
-    "scores of all epochs": with_own("scores, table = [], np.zeros(60)",
-                                     between="scores.append(score)\ntable[epoch] = score"),
-    "times": with_own("began, times = time.time(), []", "times.append(time.time() - began)\nspent = times[-1]"),
-    "counters": with_own("steps, rows, stats = 0, 0, {'steps': 0, 'rows': 0}",
-                         "steps += 1\nrows += len(inputs)\nstats = {'steps': steps, 'rows': rows}"),
-    "counts of own rows": with_own("counts = np.zeros(3)", "np.add.at(counts, kind.numpy(), 1)"),
-    "a profiler": with_own("from torch.profiler import ProfilerActivity, profile\n"
-                           "profiler = profile(activities=[ProfilerActivity.CPU])\nprofiler.start()",
-                           "profiler.step()", "if epoch == 1:\n    profiler.stop()"),
-}  # fmt: skip
-
-
-FIRST = "an array"
-
-
-@pytest.mark.alone
-@pytest.mark.parametrize(
-    "kept", [FIRST, *(pytest.param(each, marks=pytest.mark.nightly) for each in APART if each != FIRST)]
-)
-def test_what_a_worker_that_joins_begins_anew_is_found_by_name_and_line(
-    kept: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    text, name = APART[kept]
-    (tmp_path / "own.py").write_text(text)
-    report = json.loads(said(tmp_path, monkeypatch, "--json", str(tmp_path / "own.py")).output)
-    assert report["verdict"] == "different", report
-    line = 1 + next(at for at, row in enumerate(text.splitlines()) if name.split(".")[0] + " = " in row)
-    assert report["text"].startswith(f"{name} (own.py:{line} in main) "), report["text"]
-
-
-@pytest.mark.alone
-@pytest.mark.parametrize(
-    "kept", ["counters", *(pytest.param(each, marks=pytest.mark.nightly) for each in HONEST if each != "counters")]
-)
-def test_book_keeping_is_a_workers_own(kept: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "own.py").write_text(HONEST[kept])
-    report = json.loads(said(tmp_path, monkeypatch, "--json", str(tmp_path / "own.py")).output)
-    assert report["verdict"] == "equal", report
-
+#: The same of the best score, which decides what is kept of the model.
+BEST = "if score + epoch < best:\n    best, chosen = score + epoch, flat()"
 
 PACKAGE = """
 class Average:
@@ -268,13 +152,52 @@ class Average:
             mine.lerp_(theirs.detach(), 0.2)
 """
 
+#: What is a worker's own, by right: what it makes, and what it does after each step and between epochs.
+HONEST = (
+    # losses of its own rows
+    ("losses, curve, mean = [], {}, 0.0",
+     "one = loss.item()\nlosses.append(one)\ncurve[len(losses)] = one\nmean = 0.9 * mean + 0.1 * one", "pass"),
+    # a best score of the main worker, and one that is printed alone
+    ("best = float('inf')", "pass", "if s.is_main:\n    best = min(best, score)"),
+    ("least = most = float('inf')", "pass",
+     "least = min(least, score + epoch)\nif s.is_main:\n    print(f'{least:.2f}')\n"
+     "if score + epoch < most:\n    most = score + epoch\n    print(most)"),
+    # scores of all epochs
+    ("scores, table = [], np.zeros(60)", "pass", "scores.append(score)\ntable[epoch] = score"),
+    # times
+    ("began, times = time.time(), []", "times.append(time.time() - began)\nspent = times[-1]", "pass"),
+    # counters, also of own rows
+    ("steps, rows, stats = 0, 0, {'steps': 0, 'rows': 0}",
+     "steps += 1\nrows += len(inputs)\nstats = {'steps': steps, 'rows': rows}", "pass"),
+    ("counts = np.zeros(3)", "np.add.at(counts, kind.numpy(), 1)", "pass"),
+    # a profiler
+    ("from torch.profiler import ProfilerActivity, profile\n"
+     "profiler = profile(activities=[ProfilerActivity.CPU])\nprofiler.start()",
+     "profiler.step()", "if epoch == 1:\n    profiler.stop()"),
+)  # fmt: skip
+
 
 @pytest.mark.alone
-@pytest.mark.nightly
-def test_an_average_of_an_installed_package_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_a_worker_that_joins_begins_anew_is_found_by_name_and_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "site-packages").mkdir()
     (tmp_path / "site-packages" / "averages.py").write_text(PACKAGE)
     before = f"sys.path.insert(0, {str(tmp_path / 'site-packages')!r})\nfrom averages import Average\n"
-    (tmp_path / "own.py").write_text(with_own(before + "average = Average(model.parameters())", "average.update()"))
+    made, kept = ("\n".join(each) for each in zip(*APART.values(), strict=True))
+    text = with_own(before + made, kept, BEST)
+    (tmp_path / "own.py").write_text(text)
     report = json.loads(said(tmp_path, monkeypatch, "--json", str(tmp_path / "own.py")).output)
-    assert report["verdict"] == "different" and "average.shadow" in report["text"], report
+    assert report["verdict"] == "different" and "s.state or s.track(...)" in report["text"], report
+    for name in APART:
+        line = 1 + next(at for at, row in enumerate(text.splitlines()) if f"{name.split('.')[0]} = " in row)
+        found = [each["name"] for each in report["differences"]]
+        at = f"(own.py:{line} in main)"
+        assert any(each.startswith(name) and each.endswith(at) for each in found), (name, line, found)
+
+
+@pytest.mark.alone
+def test_book_keeping_is_a_workers_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "own.py").write_text(with_own(*("\n".join(each) for each in zip(*HONEST, strict=True))))
+    report = json.loads(said(tmp_path, monkeypatch, "--json", str(tmp_path / "own.py")).output)
+    assert report["verdict"] == "equal", report
