@@ -37,7 +37,6 @@ from malletrain.script_check.checked_script import (
     TRACED_RUN,
     put,
 )
-from malletrain.script_check.compared_state import COPY
 from malletrain.script_check.comparison import (
     FEW_ROUNDING_UNITS,
     ROUNDING_UNITS,
@@ -48,7 +47,6 @@ from malletrain.script_check.comparison import (
     unlike_static_runs,
     unsettled,
 )
-from malletrain.script_check.first_difference import first_difference
 from malletrain.script_check.likely_causes import likely_causes
 from malletrain.script_check.local_coordinator import LocalCoordinator
 from malletrain.script_check.script_writes import unguarded_writes
@@ -84,7 +82,7 @@ class CheckReport:
         notes: what to look at although it may have changed nothing here: files that every worker writes, schedulers
             and scalers that are not tracked.
         unmet: what the script does and these runs have not met.
-        begins: where a difference begins: step, parameter, and in which runs.
+        begins: in which runs a difference is.
         causes: lines of the script that may be its cause, the likeliest first.
     """
 
@@ -203,7 +201,8 @@ def _check(run: _Run, say: Callable[[str], None]) -> CheckReport:
     pair = [run.result(name) for name in PAIR]
     report = report_of(resized, peers[0], static, repeated, nudged, pair, peers[1:])
     if report.verdict == "different":
-        begins, joined = _beginning(static, nudged, resized, peers[0], pair[0])
+        joined = report_of(pair[0], pair[1], static, None, nudged).good
+        begins = "only where workers join or are lost" if joined else "also with two workers from start to end"
         say("a further run says which lines the script executes")
         report = replace(report, begins=begins, causes=_causes(run, joined=joined))
     return replace(
@@ -228,34 +227,6 @@ def _unmet(resized: Mapping[str, Any], text: str) -> Iterator[str]:
     if ".evaluate(" in text and not resized["evaluated"]:
         yield "s.evaluate(...)"
     yield from unmet_conditions(text, range(resized["first_epoch"], resized["epoch"]))
-
-
-def _beginning(
-    static: Mapping[str, Any],
-    nudged: Mapping[str, Any],
-    resized: Mapping[str, Any],
-    peer: Mapping[str, Any],
-    pair: Mapping[str, Any],
-) -> tuple[str, bool]:
-    """Where a difference begins, in words, and whether that is where workers join or are lost."""
-    step, name = _first_of_sessions(static, nudged, pair)
-    if step:
-        return f"begins in step {step}, in {name}, also with two workers from start to end", False
-    trace = peer["sessions"][0]["trace"]
-    joined = f"two workers joined in step {int(trace[0, 0])}" if len(trace) else "two workers joined"
-    step, name = _first_of_sessions(static, nudged, resized)
-    if step:
-        return f"begins in step {step}, in {name}, and not with two workers from start to end: {joined}", True
-    return f"no step of the first worker differs: look at what those keep that join ({joined})", True
-
-
-def _first_of_sessions(*runs: Mapping[str, Any]) -> tuple[int, str]:
-    """The first difference of the first session that has one; see `first_difference`."""
-    for number, session in enumerate(zip(*(each["sessions"] for each in runs), strict=False), 1):
-        step, name = first_difference(*session)
-        if step:
-            return step, f"{name} of session {number}" if len(runs[0]["sessions"]) > 1 else name
-    return 0, ""
 
 
 def _causes(run: _Run, *, joined: bool) -> list[str]:
@@ -292,7 +263,7 @@ def report_of(
     for world, one, other in worlds:
         apart = [each for each in _replicas(one, other, claims=claims) if not each.equal]
         if apart:
-            text = f"the workers of {world} differ from each other, first in {apart[0].name}{_remedy(apart[0])}"
+            text = f"the workers of {world} differ from each other, first in {apart[0].name}"
             return CheckReport("different", "compared", text, steps, equality, apart)
     why = unlike_static_runs(static, repeated) if repeated else ""
     if why:
@@ -346,7 +317,7 @@ def _of_sizes(
             return CheckReport("undecided", "compared", text, steps, equality, differences)
         return CheckReport("equal", "compared", text, steps, equality, differences)
     worst = beyond[0]
-    text = f"{worst.name} differs by {worst.difference:.2g} of what training has changed it by{_remedy(worst)}"
+    text = f"{worst.name} differs by {worst.difference:.2g} of what training has changed it by"
     verdict = "different" if claims else "statistical"
     return CheckReport(verdict, "compared", text, steps, equality, differences)
 
@@ -357,12 +328,6 @@ def _largest(compared: Iterable[list[TensorDifference]]) -> list[TensorDifferenc
     for each in itertools.chain.from_iterable(compared):
         found[each.name] = max(each, found.get(each.name, each), key=lambda one: one.difference)
     return sorted(found.values(), key=lambda each: (-each.difference, each.name))
-
-
-def _remedy(difference: TensorDifference) -> str:
-    if not difference.name.startswith(COPY):
-        return ""
-    return ": a worker that joins begins with its own; s.track(average=...) makes it part of the training state"
 
 
 class _Run:

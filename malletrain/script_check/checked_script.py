@@ -34,7 +34,7 @@ from malletrain.elastic.runtime import Runtime
 from malletrain.elastic.session import Session
 from malletrain.elastic.state.sharded_model import local
 from malletrain.elastic.step import Step
-from malletrain.script_check.compared_state import COPY, compared_state, is_own, own_values
+from malletrain.script_check.compared_state import compared_state, is_own, own_values
 from malletrain.script_check.random_draws import STATISTICAL, RandomDraws
 from malletrain.wire import worker_client
 
@@ -59,9 +59,6 @@ EPOCH_VARIABLE = "MALLETRAIN_CHECK_EPOCH"
 
 #: Workers that join have connected to the one that waits for them after so long at most.
 JOIN_S = 150.0
-
-#: Elements of a parameter by which a step is marked.
-MAX_MARKED = 1 << 20
 
 #: The workers that join, the one that joins a later session, and those of a static run of two.
 JOINERS, LATE, PAIR = ("1", "2"), "3", ("10", "11")
@@ -108,7 +105,6 @@ class Recorder:
         self._result: dict[str, Any] = {}
         self._sessions = 0  #: that the script has made
         self._earlier: dict[int, dict[str, Any]] = {}  #: results of those that are over, by number
-        self._trace: list[list[float]] = []
         self._draws = RandomDraws()
         self._first_epoch = 0
         self._begun: int | None = None  #: steps that training had made as this check began
@@ -128,7 +124,7 @@ class Recorder:
                     self._write(sys._getframe())
                 self._earlier[self._sessions] = self._result
             self._session, self._sessions = session, self._sessions + 1
-            self._first, self._trace, self._begun = {}, [], None
+            self._first, self._begun = {}, None
             self._result, self.finished = {}, False
             if self._name == TRACED_RUN:
                 self._trace_lines(sys._getframe().f_back)
@@ -228,7 +224,7 @@ class Recorder:
         return ("refused", ENDED) if trained and not self.finished else ("done", "")
 
     def _begin(self, session: Session, frame: types.FrameType) -> None:
-        self._first = compared_state(session, frame, self._script)
+        self._first = compared_state(session)
         self._first_own = own_values(session, frame, self._script)
         base = self._folder / f"begun-{self._sessions}"
         if not base.exists():  # in the first session by the first worker, which is alone; in others by any
@@ -245,7 +241,6 @@ class Recorder:
             return
         made = self._made()
         put(self._folder / f"step-{self._name}", str(session.steps_done))
-        self._trace.append([float(session.steps_done), *_marks(session)])
         first, last = 2 * self._total // 5, 3 * self._total // 5
         for stage, steps in ((0, first), (LAST_STAGE, last)) if self._sessions == 1 else ((LATER_STAGE, first),):
             if made >= max(1, steps) and self._number("stage", LATER_STAGE + 1) <= stage:
@@ -281,9 +276,7 @@ class Recorder:
             return
         claim = session.info.equality
         additive = not claim.startswith(("statistical", "virtual shards"))
-        # A copy that a step makes for itself, as of gradients, is none of what is kept.
-        state = compared_state(session, frame, self._script)
-        last = {name: each for name, each in state.items() if name in self._first or not name.startswith(COPY)}
+        last = compared_state(session)
         if self._result and self._result["step"] == session.steps_done:  # what has changed since the last epoch
             before = self._result["last"]
             kept = {name: each for name, each in before.items() if not name.endswith(AT_THE_END)}
@@ -304,11 +297,6 @@ class Recorder:
             "last": last,
             "first_own": {name: self._begun_as(self._first_own.get(name), each) for name, each in own.items()},
             "own": own,
-            "traced": {
-                "trace": torch.tensor(self._trace, dtype=torch.float64),
-                "names": [name for name, _ in session._runtime.model.named_parameters()],
-                "last": last,
-            },
             "step": session.steps_done,
             "epoch": session.epoch,
             "first_epoch": self._first_epoch,
@@ -339,18 +327,7 @@ def _of_all(earlier: Mapping[int, Mapping[str, Any]], last: Mapping[str, Any]) -
         found["step"], found["epoch"] = found["step"] + each["step"], found["epoch"] + each["epoch"]
         if each["equality"].startswith("statistical"):
             found["equality"] = each["equality"]
-    found["sessions"] = [each["traced"] for each in (*earlier.values(), last)]
     return found
-
-
-def _marks(session: Session) -> Iterator[float]:
-    """Two numbers for each parameter, by which a difference shows: its sum, and one that weighs each element."""
-    for each in session._runtime.model.parameters():
-        flat = local(each).detach().flatten()
-        flat = (torch.view_as_real(flat).flatten() if flat.is_complex() else flat).double()
-        flat = flat[:: 1 + len(flat) // MAX_MARKED]
-        weights = torch.linspace(0.5, 1.5, len(flat), dtype=torch.float64, device=flat.device)
-        yield from (float(flat.sum()), float(flat @ weights))
 
 
 def _steps_of(session: Session, epochs: int) -> int:

@@ -1,9 +1,5 @@
 """All that two runs of a script are compared by: the session's parameters, buffers, tracked objects and `s.state`,
-copies of the model that the script keeps itself, such as a moving average, and whatever else its names lead to.
-
-A copy is found by its tensors: they have the shapes of the model's parameters, and a name of the script's frames
-leads to them.
-"""
+and what the script's names lead to, such as a moving average or a best score."""
 
 from __future__ import annotations
 
@@ -31,20 +27,17 @@ _MESSAGES = frozenset(
     {"print", "info", "debug", "warning", "write", "set_postfix", "set_description", "add_scalar", "log_metric"}
 )
 
-#: Begins the names of what is no part of the training state.
-COPY = "the script's own copy of the model, "
+#: What these hold is none of the script's, or follows from what is compared.
+_LEFT_ALONE = (
+    Session, torch.optim.Optimizer, type, types.ModuleType, torch.utils.data.Dataset, torch.utils.data.DataLoader,
+)  # fmt: skip
 
 #: Values that names lead to: where, and what.
 _Named = tuple[str, Any]
 
 
-def compared_state(session: Session, frame: types.FrameType | None, folder: Path) -> dict[str, torch.Tensor]:
-    """Copies of all tensors and numbers to compare, by what a person calls them.
-
-    Args:
-        frame: where the script is; the frames that have called it, too, are looked through.
-        folder: of the script: frames of files elsewhere, as of a library, are passed over.
-    """
+def compared_state(session: Session) -> dict[str, torch.Tensor]:
+    """Copies of all tensors and numbers of the training state, by what a person calls them."""
     model, runtime = session._runtime.model, session._runtime
     found: list[tuple[str, torch.Tensor]] = list(model.named_parameters())
     found += [(f"buffer {name}", each) for name, each in model.named_buffers()]
@@ -52,9 +45,6 @@ def compared_state(session: Session, frame: types.FrameType | None, folder: Path
         if not name.startswith("malletrain."):  # the session's own counts
             found += _tensors(f"tracked {name}", tracked.state_dict())
     found += _tensors("s.state", dict(session.state))
-    for path, _, names in _script_names(frame, folder):
-        for where, tensors in model_copies(names.items(), model):
-            found += [(f"{COPY}{where}[{place}] ({path.name})", each) for place, each in enumerate(tensors)]
     return {name: local(each).detach().cpu().clone() for name, each in found}
 
 
@@ -63,7 +53,8 @@ def own_values(session: Session, frame: types.FrameType | None, folder: Path) ->
     name, file, line and function. A list of numbers is one vector. A number that is only printed is passed over.
 
     Args:
-        frame, folder: see `compared_state`.
+        frame: where the script is; the frames that have called it, too, are looked through.
+        folder: of the script: frames of files elsewhere, as of a library, are passed over.
     """
     parts = [*session._runtime.model.parameters(), *session._runtime.model.buffers()]
     most = max(MAX_OBJECTS, sum(each.numel() for each in parts))  # an average is no larger than what it is of
@@ -82,7 +73,7 @@ def own_values(session: Session, frame: types.FrameType | None, folder: Path) ->
         if vector is not None:
             if 0 < vector.numel() <= most and id(value) not in seen:
                 found[f"{where} ({place})"] = vector.detach().float().cpu().clone()
-        elif depth < MAX_DEPTH and id(value) not in seen:
+        elif depth < MAX_DEPTH and id(value) not in seen and not isinstance(value, str):
             seen.add(id(value))
             queue.extend((f"{where}{step}", place, inner, depth + 1) for step, inner in _held(value))
     return found
@@ -105,8 +96,11 @@ def _vector(value: Any) -> torch.Tensor | None:
 
 
 def _held(value: Any) -> list[_Named]:
-    """What an object holds: besides what `_inside` finds, the tensors of a module, slots, and what a function closes
-    over."""
+    """What keys, places, attributes and slots lead to, the parts of a module, and what a function closes over."""
+    if isinstance(value, dict):
+        return [(f"[{key!r}]", each) for key, each in list(value.items())[:MAX_OBJECTS]]
+    if isinstance(value, list | tuple | deque):
+        return [(f"[{place}]", each) for place, each in enumerate(list(value)[:MAX_OBJECTS])]
     if isinstance(value, types.FunctionType):
         names = value.__code__.co_freevars
         cells = zip(names, value.__closure__ or (), strict=False)
@@ -115,18 +109,16 @@ def _held(value: Any) -> list[_Named]:
         return [("", value.__self__)]
     if isinstance(value, type) and value.__module__ == "__main__":
         return [(f".{name}", each) for name, each in vars(value).items() if not name.startswith("_")]
-    if isinstance(value, deque):
-        return _inside(list(value))
     if isinstance(value, torch.nn.Module):
         own = [*value.named_parameters(recurse=False), *value.named_buffers(recurse=False), *value.named_children()]
         plain = [(name, each) for name, each in vars(value).items() if not name.startswith("_")]
         return [(f".{name}", each) for name, each in [*own, *plain]]
-    if isinstance(value, torch.utils.data.Dataset | torch.utils.data.DataLoader):
+    if isinstance(value, _LEFT_ALONE):
         return []
     slots = getattr(type(value), "__slots__", ())
     slots = (slots,) if isinstance(slots, str) else slots
     held = [(f".{name}", getattr(value, name)) for name in slots if hasattr(value, name)]
-    return held + _inside(value)
+    return held + [(f".{name}", each) for name, each in getattr(value, "__dict__", {}).items()]
 
 
 @functools.cache
@@ -169,51 +161,6 @@ def _next_value(node: ast.AST) -> list[tuple[str, ast.expr]]:
 
 def _id(node: ast.AST) -> str:
     return node.id if isinstance(node, ast.Name) else ""
-
-
-def model_copies(names: Iterable[_Named], model: torch.nn.Module) -> Iterator[tuple[str, list[torch.Tensor]]]:
-    """The copies of a model's parameters, all or those that are trained, that these names lead to."""
-    every = list(model.parameters())
-    shapes = [[each.shape for each in every], [each.shape for each in every if each.requires_grad]]
-    own = {id(each) for each in every}
-    seen = {id(each) for each in model.modules()}
-    queue = [(name, value, 0) for name, value in names]
-    for where, value, depth in queue:
-        if id(value) in seen or len(seen) > MAX_OBJECTS:
-            continue
-        seen.add(id(value))
-        tensors = _held_tensors(value)
-        if tensors and [each.shape for each in tensors] in shapes:
-            if not own & set(map(id, tensors)):
-                yield where, tensors
-        elif depth < MAX_DEPTH:
-            queue += [(f"{where}{step}", inner, depth + 1) for step, inner in _inside(value)]
-
-
-def _held_tensors(value: Any) -> list[torch.Tensor]:
-    """The tensors that a module or a collection consists of; nothing of other values."""
-    if isinstance(value, torch.nn.Module):
-        return list(value.parameters())
-    held = list(value.values()) if isinstance(value, dict) else value
-    if isinstance(held, list | tuple) and held and all(isinstance(each, torch.Tensor) for each in held):
-        return list(held)
-    return []
-
-
-def _inside(value: Any) -> list[_Named]:
-    """What attributes, keys and places lead to."""
-    if isinstance(value, dict):
-        return [(f"[{key!r}]", each) for key, each in list(value.items())[:MAX_OBJECTS]]
-    if isinstance(value, list | tuple):
-        return [(f"[{place}]", each) for place, each in enumerate(value[:MAX_OBJECTS])]
-    if isinstance(value, torch.nn.Module):
-        return [(f".{name}", each) for name, each in value.named_children()]
-    if isinstance(
-        value, Session | torch.Tensor | torch.optim.Optimizer | type | types.ModuleType | types.FunctionType
-    ):
-        return []
-    attributes = getattr(value, "__dict__", None)
-    return [(f".{name}", each) for name, each in attributes.items()] if isinstance(attributes, dict) else []
 
 
 def _script_names(frame: types.FrameType | None, folder: Path) -> Iterator[tuple[Path, str, dict[str, Any]]]:

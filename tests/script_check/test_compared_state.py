@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import torch
 from torch import nn
 
 from malletrain import elastic
-from malletrain.script_check.compared_state import compared_state, model_copies
+from malletrain.script_check.compared_state import compared_state, own_values
 from tests.script_check.test_check import said
 
 MODEL = nn.Sequential(nn.Linear(4, 3), nn.Linear(3, 2))
@@ -26,46 +27,52 @@ class Average:
         self.shadow = [each.detach().clone() for each in self.parameters]
 
 
-def found(**names: Any) -> list[str]:
-    return [where for where, _ in model_copies(names.items(), MODEL)]
+def session() -> elastic.Session:
+    optimizer = torch.optim.SGD(MODEL.parameters(), lr=0.1)
+    return elastic.Session(MODEL, optimizer, torch.utils.data.TensorDataset(torch.zeros(8, 4)), batch_size=4)
 
 
-def test_copies_of_the_model_are_found_wherever_a_name_leads_to_them() -> None:
+def found(kept: Any) -> list[str]:
+    """What a variable of that name leads to."""
+    names = own_values(session(), sys._getframe(), Path(__file__))
+    sizes = "in_features", "out_features"  # of layers
+    return [
+        each
+        for name in names
+        for each in [name.split(" (")[0]]
+        if each.startswith("kept") and not each.endswith(sizes)
+    ]
+
+
+def test_tensors_are_found_wherever_a_name_leads_to_them() -> None:
     class Trainer:
         helpers = None
 
         def __init__(self) -> None:
             self.helpers = {"ema": Average(MODEL.parameters())}
 
-    assert found(teacher=copy.deepcopy(MODEL)) == ["teacher"]
-    assert found(average=torch.optim.swa_utils.AveragedModel(MODEL)) == ["average"]
-    assert found(trainer=Trainer()) == ["trainer.helpers['ema'].shadow"]
-    assert found(shadow={name: each.clone() for name, each in MODEL.named_parameters()}) == ["shadow"]
-    both = nn.ModuleDict({"online": MODEL, "target": copy.deepcopy(MODEL)})
-    assert found(both=both) == ["both.target"]
+    parts = ["0.weight", "0.bias", "1.weight", "1.bias"]
+    assert sorted(found(copy.deepcopy(MODEL))) == sorted(f"kept.{each}" for each in parts)
+    assert found(Trainer()) == [f"kept.helpers['ema'].shadow[{place}]" for place in range(4)]
+    assert found(nn.ModuleDict({"online": MODEL, "target": nn.Linear(1, 1)})) == [
+        "kept.target.weight",
+        "kept.target.bias",
+    ]
 
 
-def test_what_is_no_copy_is_passed_over() -> None:
+def test_what_is_the_sessions_or_leads_nowhere_is_passed_over() -> None:
     ring: list[Any] = []
     ring.append(ring)
-    assert found(model=MODEL, own=list(MODEL.parameters()), by_name=dict(MODEL.named_parameters())) == []
-    assert found(ring=ring, other=nn.Linear(9, 9), batch=torch.zeros(8), losses=[torch.zeros(1)] * 4, text="x") == []
-    assert found(many=[[number] for number in range(100_000)]) == []
+    for value in (MODEL, list(MODEL.parameters()), dict(MODEL.named_parameters()), ring, "x", None):
+        assert found(value) == []
+    assert len(found([[torch.zeros(1)] for _ in range(20_000)])) < 10_000
 
 
-def test_what_a_session_counts_by_itself_is_not_compared(tmp_path: Path) -> None:
+def test_what_a_session_counts_by_itself_is_not_compared() -> None:
     """It moves also where nothing is trained."""
-    optimizer = torch.optim.SGD(MODEL.parameters(), lr=0.1)
-    s = elastic.Session(MODEL, optimizer, torch.utils.data.TensorDataset(torch.zeros(8, 4)), batch_size=4)
+    s = session()
     s.state["best"] = 1.0
-    names = set(compared_state(s, None, tmp_path))
-    assert names == {*dict(MODEL.named_parameters()), "s.state['best']"}
-
-
-def test_copies_of_the_trained_parameters_alone_are_found() -> None:
-    model = nn.Sequential(nn.Linear(4, 3).requires_grad_(False), nn.Linear(3, 2))
-    shadow = [each.detach().clone() for each in model.parameters() if each.requires_grad]
-    assert [where for where, _ in model_copies([("shadow", shadow)], model)] == ["shadow"]
+    assert set(compared_state(s)) == {*dict(MODEL.named_parameters()), "s.state['best']"}
 
 
 #: A script with a place for what it makes before the session, and one for what it does after each step. The data have
