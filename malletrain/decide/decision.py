@@ -18,7 +18,7 @@ from malletrain.decide.multi_node_pilots import (
     with_co_allocated,
 )
 from malletrain.decide.must_leave import leave_what_must
-from malletrain.decide.placement import place, rank, unfit_nodes
+from malletrain.decide.placement import Ground, place, rank, unfit_nodes
 from malletrain.decide.reconcile import (
     can_wait,
     clear_away,
@@ -74,8 +74,7 @@ def decide(situation: Situation, policy: Policy, rules: Rules, cache: DecisionCa
         batches=sizing.batches,
         strays=find_strays(inputs.snapshot, situation.views, rules),
     )
-    given = draft.yielding
-    return Decided(decision, given.startable, sizing.probes, sizing.advice, given.awaiting, given.emptied)
+    return Decided(decision, draft.yielding, sizing.probes, sizing.advice)
 
 
 def yield_now(
@@ -110,13 +109,13 @@ def _find_holes(draft: Draft, inputs: Inputs) -> None:
 
 
 def _yields(situation: Situation, live: Mapping[int, JobView], rules: Rules, cache: DecisionCache) -> YieldPlan:
-    snapshot, before, now, plan = situation.snapshot, situation.emptied, situation.now, YieldPlan()
+    snapshot, before, now, plan = situation.snapshot, situation.yielded.emptied, situation.now, YieldPlan()
     fits = any_pending_fits(snapshot, rules)
     if not fits and not before:
         return plan
     nodes = [node for _, view in sorted(live.items()) for node in cache.harvested(view)]
     if fits:
-        plan = plan_yields(snapshot, nodes, situation.startable_since, now, rules)
+        plan = plan_yields(snapshot, nodes, situation.yielded.startable, now, rules)
     # Which nodes are at hand is asked only of those that nobody is given any more.
     at_hand = availability(snapshot, nodes, rules) if before.keys() - plan.given_to.keys() else None
     available = at_hand.free | at_hand.coming if at_hand else ()
@@ -251,23 +250,18 @@ def _replace_stragglers(draft: Draft, inputs: Inputs) -> None:
 def _place_and_reconcile(draft: Draft, inputs: Inputs, sizing: Sizing) -> None:
     """Choose nodes for the sizes, and the actions that lead there."""
     situation, snapshot, live, now, rules = inputs.situation, inputs.snapshot, inputs.live, inputs.now, inputs.rules
-    weights = {hole.node: snapshot.node[hole.node].weight for hole in draft.free}
-    slow = {each.pilot for found in situation.slow.values() for each in found}
-    placement = place(
-        sizing.sizes,
-        live,
-        draft.staying,
-        draft.free,
-        weights,
-        draft.holes,
-        slow,
-        snapshot.leaves,
-        situation.avoided,
-        {job: each.nodes for job, each in draft.unfit.items()},
-        draft.coming,
-        sizing.classes,
-        sizing.class_of,
+    ground = Ground(
+        free=draft.free,
+        weights={hole.node: snapshot.node[hole.node].weight for hole in draft.free},
+        holes=draft.holes,
+        leaves=snapshot.leaves,
+        coming=draft.coming,
+        slow={each.pilot for found in situation.slow.values() for each in found},
+        avoided=situation.avoided,
+        unfit={job: each.nodes for job, each in draft.unfit.items()},
+        class_of=sizing.class_of,
     )
+    placement = place(sizing.sizes, live, draft.staying, ground, sizing.classes)
     room = rules.max_pilots - count_tasks(placement.keep)
     moves, waits = start_and_leave(
         placement, live, snapshot, now, rules, draft.width, situation.resting, draft.replacements, room

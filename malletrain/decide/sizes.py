@@ -13,12 +13,13 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from malletrain.decide.demand import change_interval_s, due_of, explored, least_on, on_classes, profile_of, rest_s
-from malletrain.decide.draft import Draft, Inputs, ProbeChange, Situation
+from malletrain.decide.draft import Draft, Inputs, ProbeEvent, Situation
 from malletrain.decide.holes import pilot_limit_s
 from malletrain.decide.limits import BudgetTerms, budgets_for, caps_of_unfit, constraints_for, starving_jobs
 from malletrain.decide.reconcile import leaving
 from malletrain.decide.rules import Rules
 from malletrain.domain.decision import Action, Hole, LeaveCause, RecyclePilot, Refusal, StartPilot
+from malletrain.domain.event import ProbeBegun, ProbeEnded
 from malletrain.domain.job import Elastic, JobView, Pilot, PilotPhase, Profile
 from malletrain.learn.advisor import (
     MAX_EXPLORATION_FACTOR,
@@ -51,7 +52,7 @@ class Sizing:
     held: Mapping[int, int]
     budgets: BudgetTerms
     batches: Mapping[int, tuple[tuple[int, int], ...]]
-    probes: tuple[ProbeChange, ...]
+    probes: tuple[ProbeEvent, ...]
     advice: Mapping[int, str]
     classes: Mapping[int, Mapping[str, int]] = field(default_factory=dict)
     class_of: Mapping[str, str] = field(default_factory=dict)
@@ -320,16 +321,16 @@ def with_advice(problem: Problem, advice: Advice) -> Problem:
 
 def probe_changes(
     advice: Advice, sizes: Mapping[int, int], known: Mapping[int, JobKnowledge]
-) -> tuple[ProbeChange, ...]:
+) -> tuple[ProbeEvent, ...]:
     """Probes that are over, and those that the sizes begin."""
-    found: list[ProbeChange] = []
+    found: list[ProbeEvent] = []
     for job, why in sorted(advice.ended.items()):
         probe = known[job].probe
         if probe is not None:
-            found.append(ProbeChange(job, probe.nodes, False, why))
+            found.append((job, ProbeEnded(probe.nodes), why))
     for job, (size, _) in sorted(advice.bonus.items()):
         if sizes.get(job) == size:
-            found.append(ProbeChange(job, size, True, advice.reasons[job]))
+            found.append((job, ProbeBegun(size), advice.reasons[job]))
     return tuple(found)
 
 
