@@ -103,7 +103,7 @@ def test_stages_of_a_start_and_its_costs_are_known_for_the_next_of_the_applicati
             event_of(START + 21.0, EventKind.PILOT_STARTED, 1, pilot.id, pilot.node, data=data),
             event_of(START + 31.0, EventKind.WORKER_WARM, 1, pilot.id, pilot.node, data={"stages": stages}),
         ])  # fmt: skip
-    costs = world.loop.ledger.costs
+    costs = world.loop.ledger.costs[Elastic.LIVE]
     told = {"before": 2.0, "import": 3.0, "script": 1.0, "build": 1.0, "warm_up": 4.0, "cuda": 2.5, "nccl": 0.5}
     assert costs.stages(1, ("alice", "trial")) == told
     assert list(costs.stages(1, ("alice", "trial"))) == list(told), "as they follow each other, then those beside"
