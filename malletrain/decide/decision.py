@@ -7,12 +7,11 @@ from dataclasses import replace
 
 from malletrain.decide.demand import DecisionCache
 from malletrain.decide.draft import Decided, Draft, Inputs, Situation
-from malletrain.decide.holes import Holes, find_holes, pilot_limit_s
+from malletrain.decide.holes import find_holes, pilot_limit_s
 from malletrain.decide.multi_node_pilots import (
     count_tasks,
     make_room,
     pilot_width,
-    replaceable,
     startable,
     task_groups,
     with_co_allocated,
@@ -55,7 +54,7 @@ def decide(situation: Situation, policy: Policy, rules: Rules, cache: DecisionCa
     leave_what_must(draft, inputs)
     _keep_reserve(draft, inputs)
     draft.unfit = unfit_nodes(draft, inputs)
-    _replace_stragglers(draft, inputs)
+    replace_stragglers(draft, inputs)
     sizing = learn_and_size(draft, inputs)
     _place_and_reconcile(draft, inputs, sizing)
     _leave_after_the_cycle(draft, inputs)
@@ -126,8 +125,7 @@ def _keep_reserve(draft: Draft, inputs: Inputs) -> None:
     """Find the free holes and the nodes that change hands, less the reserve; pilots leave where too few are free."""
     situation, rules, now = inputs.situation, inputs.rules, inputs.now
     draft.keep_the_others(inputs)
-    draft.free, refusals = _free_holes(draft.holes, inputs.held, draft.yielding, situation, rules)
-    draft.refusals += refusals
+    draft.free = _free_holes(draft, inputs)
     draft.coming = _changing_hands(draft, inputs)
     if rules.keep_leaves or rules.keep_idle:
         spare = _reserve(draft, inputs)
@@ -232,21 +230,6 @@ def _make_room(draft: Draft, inputs: Inputs) -> None:
     draft.coming |= {pilot.node for pilot in _leave_tasks(draft, inputs, going, LeaveCause.SHRINK, why)}
 
 
-def _replace_stragglers(draft: Draft, inputs: Inputs) -> None:
-    """Start a replacement for each straggler on a free node; once it is ready, the straggler leaves."""
-    slow = replaceable(inputs.situation.slow, inputs.situation.views)
-    avoided = inputs.situation.avoided
-    unfit = {job: each.nodes for job, each in draft.unfit.items()}
-    found = replace_stragglers(slow, inputs.live, draft.staying, draft.free, inputs.now, inputs.rules, avoided, unfit)
-    draft.give_up(found.leaves)
-    draft.refusals += found.refusals
-    draft.replacements = found.starts
-    if found.uncounted or found.nodes:
-        staying = draft.staying.items()
-        draft.staying = {j: [p for p in pilots if p.id not in found.uncounted] for j, pilots in staying}
-        draft.free = [hole for hole in draft.free if hole.node not in found.nodes]
-
-
 def _place_and_reconcile(draft: Draft, inputs: Inputs, sizing: Sizing) -> None:
     """Choose nodes for the sizes, and the actions that lead there."""
     situation, snapshot, live, now, rules = inputs.situation, inputs.snapshot, inputs.live, inputs.now, inputs.rules
@@ -262,11 +245,7 @@ def _place_and_reconcile(draft: Draft, inputs: Inputs, sizing: Sizing) -> None:
         class_of=sizing.class_of,
     )
     placement = place(sizing.sizes, live, draft.staying, ground, sizing.classes)
-    room = rules.max_pilots - count_tasks(placement.keep)
-    moves, waits = start_and_leave(
-        placement, live, snapshot, now, rules, draft.width, situation.resting, draft.replacements, room
-    )
-    draft.actions += moves
+    waits = start_and_leave(draft, inputs, placement)
     ending = draft.given_up | {p.id for pilots in placement.drop.values() for p in pilots}
     draft.actions += [cut for cut in limit_cuts(live, draft.holes, now, rules) if cut.pilot not in ending]
     if situation.crowded:
@@ -294,33 +273,31 @@ def _leave_after_the_cycle(draft: Draft, inputs: Inputs) -> None:
     draft.actions = [action for action in draft.actions if not can_wait(action)]
 
 
-def _free_holes(
-    holes: Holes,
-    held: Collection[str],
-    yielding: YieldPlan,
-    situation: Situation,
-    rules: Rules,
-) -> tuple[list[Hole], list[Refusal]]:
+def _free_holes(draft: Draft, inputs: Inputs) -> list[Hole]:
     """The holes that may be started on, best first; each other one is refused with the reason."""
-    snapshot, now = situation.snapshot, situation.now
     free: list[Hole] = []
-    refusals: list[Refusal] = []
-    for name in sorted(holes.names.difference(held)):
-        hole = holes[name]
-        if name in situation.drained:
-            refusals.append(Refusal(name, "drained of pilots by an operator"))
-        elif name in yielding.claimed:
-            refusals.append(Refusal(name, f"kept for main job {yielding.claimed[name]}, which could start on it"))
-        elif name in yielding.emptied:
-            why = "was given it, until Slurm has had a backfill cycle to use it"
-            refusals.append(Refusal(name, f"kept for main job {yielding.emptied[name].job}, which {why}"))
-        elif name in situation.resting:
-            refusals.append(Refusal(name, situation.resting[name]))
-        elif not pilot_limit_s(hole, now, rules):
-            refusals.append(Refusal(name, f"hole of {max(0.0, hole.until - now):.0f} s is too short ({hole.reason})"))
+    for name in sorted(draft.holes.names.difference(inputs.held)):
+        if why := _why_not_free(draft.holes[name], draft.yielding, inputs):
+            draft.refusals.append(Refusal(name, why))
         else:
-            free.append(hole)
-    return _best_first(free, snapshot), refusals
+            free.append(draft.holes[name])
+    return _best_first(free, inputs.snapshot)
+
+
+def _why_not_free(hole: Hole, yielding: YieldPlan, inputs: Inputs) -> str:
+    """Why no pilot may start in a hole that none holds, or ''."""
+    if hole.node in inputs.situation.drained:
+        return "drained of pilots by an operator"
+    if hole.node in yielding.claimed:
+        return f"kept for main job {yielding.claimed[hole.node]}, which could start on it"
+    if hole.node in yielding.emptied:
+        why = "was given it, until Slurm has had a backfill cycle to use it"
+        return f"kept for main job {yielding.emptied[hole.node].job}, which {why}"
+    if hole.node in inputs.situation.resting:
+        return inputs.situation.resting[hole.node]
+    if not pilot_limit_s(hole, inputs.now, inputs.rules):
+        return f"hole of {max(0.0, hole.until - inputs.now):.0f} s is too short ({hole.reason})"
+    return ""
 
 
 def _best_first(free: Iterable[Hole], snapshot: Snapshot) -> list[Hole]:
