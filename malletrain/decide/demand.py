@@ -222,21 +222,22 @@ def on_classes(
 ) -> OnClasses:
     """How a job runs on each class, in the units of its demand: speed-ups over one node as its curve has it.
 
-    A live job may train on several classes at once: with equal shares the slowest class gates it, with shares that
-    follow speed it trains what its nodes do together.
+    A job may train on several classes at once: of a step each node has an equal share, so the slowest class gates it;
+    of independent items each takes as many as it can.
     """
     current = Counter(class_of[pilot.node] for pilot in stays)
     fits = known.by_class if known is not None else {}
     main = known.fit.node_class if known is not None and known.fit is not None else ""
     one = _rate_of_one(view)
     scaled = Curve(tuple((n, rate * one) for n, rate in demand.curve.points))
-    curves = curves_on_classes(classes, scaled, main, fits, speeds, demand.max, balanced=view.balanced)
+    by_items = view.job.elastic is Elastic.TASKS
+    curves = curves_on_classes(classes, scaled, main, fits, speeds, demand.max, balanced=by_items)
     return OnClasses(
         {name: Curve(tuple((n, rate / one) for n, rate in curve.points)) for name, curve in curves.items()},
         dict(sorted(current.items())),
         least_on(view.job.class_min, classes),
         spans=True,
-        equal_shares=not view.balanced,
+        equal_shares=not by_items,
     )
 
 

@@ -8,14 +8,15 @@ nothing (docs/explanation/holes.md).
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 
+import numpy as np
+
 from malletrain.decide.draft import Draft, Inputs, Unfit
 from malletrain.decide.multi_node_pilots import keep_whole_tasks
-from malletrain.decide.nodes_left import leaf_order
+from malletrain.decide.nodes_left import leaf_numbers, leaf_order
 from malletrain.domain.decision import Hole
 from malletrain.domain.job import JobView, Pilot
 from malletrain.domain.requirements import Requirements
@@ -74,7 +75,8 @@ def place(
     """
     not_for = unfit or {}
     of_held = holes or {}
-    pool = _Pool(sorted(free, key=lambda hole: rank(hole, weights.get(hole.node, 1))), weights, leaves or {})
+    numbers = leaf_numbers(leaves) if leaves and free else {}
+    pool = _Pool(sorted(free, key=lambda hole: rank(hole, weights.get(hole.node, 1))), weights, numbers)
     keep: dict[int, tuple[Pilot, ...]] = {}
     drop: dict[int, tuple[Pilot, ...]] = {}
     take: dict[int, tuple[Hole, ...]] = {}
@@ -205,7 +207,7 @@ def unfit_nodes(draft: Draft, inputs: Inputs) -> dict[int, Unfit]:
 class _Pool:
     """Free holes, best first, in groups of one cohort."""
 
-    def __init__(self, ranked: Sequence[Hole], weights: Mapping[str, int], leaves: Mapping[str, str]) -> None:
+    def __init__(self, ranked: Sequence[Hole], weights: Mapping[str, int], leaves: Mapping[str, int]) -> None:
         def alike(hole: Hole) -> tuple[float, int]:
             return rank(hole, weights.get(hole.node, 1))[:2]
 
@@ -242,10 +244,10 @@ class _Pool:
                 del self._fronts[0]
         return taken
 
-    def _gather(self, group: list[Hole], wanted: int, near: set[str]) -> None:
+    def _gather(self, group: list[Hole], wanted: int, near: set[int]) -> None:
         """Put holes on as few leaves as will do first: those in `near`, then the smallest leaf that holds the rest,
         or the largest. Otherwise the order stays."""
-        on = Counter(self._leaves.get(hole.node, "") for hole in group)
-        order = leaf_order(on, wanted, near)
+        on = np.bincount([self._leaves.get(hole.node, 0) for hole in group])
+        order = leaf_order(on, wanted, near, on)
         place_of = {leaf: i for i, leaf in enumerate(order)}
-        group.sort(key=lambda hole: place_of.get(self._leaves.get(hole.node, ""), len(order)))
+        group.sort(key=lambda hole: place_of.get(self._leaves.get(hole.node, 0), len(order)))

@@ -22,7 +22,6 @@ from malletrain.domain.decision import Action, Hole, LeaveCause, RecyclePilot, R
 from malletrain.domain.job import Elastic, JobView, Pilot, PilotPhase, Profile
 from malletrain.learn.advisor import (
     MAX_EXPLORATION_FACTOR,
-    TRYING,
     Advice,
     Candidate,
     JobKnowledge,
@@ -279,10 +278,7 @@ def _within(
     demand: JobDemand, view: JobView, known: JobKnowledge, share: int, factor: int, rules: Rules
 ) -> JobDemand:
     """The demand without sizes beyond `factor` times what was measured. `share`: the job's fair part of the nodes."""
-    profile = profile_of(view, rules)
-    if profile is Profile.DOWNWARD and known.fit is None and known.prior_jobs is None:
-        return demand  # from large to small
-    if profile not in (Profile.ACTIVE, Profile.PASSIVE, Profile.DOWNWARD):
+    if profile_of(view, rules) not in (Profile.ACTIVE, Profile.PASSIVE):
         return demand
     most = min(demand.max, max_explored_size(known, demand.min, demand.current, share, factor))
     return replace(demand, max=most, sizes=tuple(k for k in demand.sizes if k <= most) or demand.sizes[:1])
@@ -302,7 +298,7 @@ def advice_for(
         job = int(demand.id)
         if job in known:
             candidates.append(_candidate(demand, views[job], known[job], problem.nodes, rules))
-    if not any(c.profile in TRYING and (c.known.fit or c.known.probe) for c in candidates):
+    if not any(c.profile is Profile.ACTIVE and (c.known.fit or c.known.probe) for c in candidates):
         return Advice(reasons={c.id: "not measured yet: its first size will be" for c in candidates})
     price = 0.0
     if problem.horizon_s:

@@ -376,7 +376,6 @@ class SamplesReported:
     noise_scale: float | None = None
     rates: Mapping[str, float] = field(default_factory=dict)
     memory_bytes: int = 0
-    balanced: bool = field(default=False, metadata=SPARSE)
     merged: int = field(default=1, metadata=SPARSE)
 
 

@@ -91,8 +91,11 @@ class Profile(StrEnum):
     NONE = "none"  #: not at all: it is taken to scale perfectly
     PASSIVE = "passive"  #: from the sizes that it gets anyway
     ACTIVE = "active"  #: sizes that are worth knowing are tried
-    DOWNWARD = "downward"  #: each halving of its first size is tried, from large to small (MalleTrain's order)
     GIVEN = "given"  #: its owner's curve is believed
+
+    @classmethod
+    def _missing_(cls, value: object) -> Profile | None:
+        return cls.ACTIVE if value == "downward" else None  # journals of earlier releases have it
 
 
 @dataclass(frozen=True, slots=True)
@@ -360,7 +363,6 @@ class JobView:
     waited_s: float = 0.0  #: how long it had waited for the nodes that it has now
     batches: tuple[tuple[int, Curve], ...] = ()  #: samples/s by batch, where the daemon chooses it and knows enough
     noise_scale: float | None = None  #: the gradient noise scale that it reports, in samples
-    balanced: bool = False  #: its workers' shares of the batch follow their speeds
     curve_refuted: str = ""  #: how measurements contradict the curve that its owner gave
     committed_at: float | None = None  #: when steps were last reported (Unix seconds)
     waits: bool = False  #: held until other jobs have come so far

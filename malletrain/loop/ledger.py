@@ -374,7 +374,6 @@ class Ledger:
                 waited_s=record.waited_s,
                 batches=self._batch_curves(record),
                 noise_scale=record.noise_scale,
-                balanced=record.balanced,
                 curve_refuted=record.curve_refuted,
                 committed_at=record.committed_at,
                 waits=record.waits and phase is JobPhase.HELD,

@@ -260,7 +260,9 @@ class Loop:
     def watch_on(self, snapshot: Snapshot) -> bool:
         """Yielding after the light look; whether any pilot was asked to give way."""
         self.last_snapshot = snapshot = self._plans.over(snapshot, self._clock.now(), self.rules)
-        actions, given = yield_now(self._situation(snapshot), self._rules_now(), self._memo)
+        actions, given = yield_now(
+            self._situation(snapshot), self._rules_now(self.ledger.exits.usual_s()), self._memo
+        )
         self._startable_since, self._emptied = given.startable, given.emptied
         self._record_given(snapshot, given.awaiting)
         self._apply(actions)
@@ -296,18 +298,18 @@ class Loop:
 
     # -- parts -------------------------------------------------------------------------------------------------
 
-    def _rules_now(self) -> Rules:
+    def _rules_now(self, exits_s: float | None) -> Rules:
         """The site's rules, with the margin that its epilogs have been seen to need."""
-        exits = self.ledger.exits
-        return replace(self.rules.with_exits(exits.usual_s()), free_s=exits.free_s())
+        return replace(self.rules.with_exits(exits_s), free_s=self.ledger.exits.free_s())
 
     def _promised(self, snapshot: Snapshot) -> Rules:
         """These rules, with the reserve and the number of pilots that keep the site's promise now."""
         now, tracker = self._clock.now(), self.ledger.promise
         tasks = {pilot.task for view in self.views.values() for pilot in view.staying}
+        exits_s = self.ledger.exits.usual_s()
         with self._guard:  # people ask for its figures meanwhile
-            tracker.look(snapshot, len(tasks), self.ledger.exits.usual_s(), now, self.rules)
-            return tracker.rules(self._rules_now(), snapshot, now)
+            tracker.look(snapshot, len(tasks), exits_s, now, self.rules)
+            return tracker.rules(self._rules_now(exits_s), snapshot, now)
 
     def _situation(self, snapshot: Snapshot) -> Situation:
         now = self._clock.now()

@@ -20,8 +20,7 @@ then, and hardly scales any more; printed is the share from ten minutes after th
 
 `passive` learns from what comes anyway; `climb` begins small with one job of each unknown application
 (`malletrain.learn.scale_up_profiling`; a window there takes 5 s and a stall); `descend` is MalleTrain's order, from
-large to small (all nodes, then halves down to one, a window at each, before anything else); `downward` is the same
-order as the product has it (`--profile=downward`: probes between ticks, and others use the nodes that get free);
+large to small (all nodes, then halves down to one, a window at each, before anything else);
 `probes` is for jobs that do neither (restart mode); `active` climbs and probes.
 """
 
@@ -52,7 +51,6 @@ from malletrain.domain.job import (
     JobView,
     MalleableJob,
     Probe,
-    Profile,
     ResizeCosts,
     ThroughputSample,
 )
@@ -187,7 +185,7 @@ SCORES = ("score", "score_constant", "score_one")
 # -- waves
 
 TICK_S = 10.0
-#: Seconds of a window of training: `elastic.link.throughput_meter` drops 4 steps and takes 10 more and 3 s at least.
+#: Seconds of a window of training: `elastic.link.training_reports` drops 4 steps and takes 10 more and 3 s at least.
 STOP_S = 5.0
 COSTS = ResizeCosts(activate_s=10.0, grow_s=0.5, shrink_s=0.2)
 RULES = Rules()
@@ -293,9 +291,9 @@ def told_at_once(job: Training, _: Jobs) -> tuple[Curve, int]:
     return job.truth if job.samples else typical(most), most
 
 
-LEARN = ("active", "climb", "descend", "downward", "probes", "passive")
+LEARN = ("active", "climb", "descend", "probes", "passive")
 #: The advisor has them try sizes.
-TRYING = ("active", "downward", "probes")
+TRYING = ("active", "probes")
 GUESSES: Mapping[str, Guess | None] = {
     **dict.fromkeys(LEARN), "linear": linear, "one exponent": power, "Or et al.": search,
     "Pollux's prior": optimistic, "told at once": told_at_once,
@@ -360,9 +358,6 @@ def descend(job: Training, jobs: Jobs, measure: Callable[[Training, int], None])
 def plan(name: str, jobs: Jobs, nodes: int, now: float) -> tuple[dict[int, int], int]:
     """Sizes, and how many nodes probes move."""
     guess = oracle if name == "oracle" else GUESSES[name]
-    rules = RULES
-    if name == "downward":
-        rules = replace(RULES, probing=replace(RULES.probing, profile=Profile.DOWNWARD))
 
     def demand(job: Training, curve: Curve, most: int) -> JobDemand:
         unit = curve.throughput(1) or 1.0
@@ -389,14 +384,14 @@ def plan(name: str, jobs: Jobs, nodes: int, now: float) -> tuple[dict[int, int],
         for j in jobs
     }
     wanted = {
-        j.job.id: demand(j, expected_curve(views[j.job.id], known[j.job.id], rules), j.job.max_nodes) for j in jobs
+        j.job.id: demand(j, expected_curve(views[j.job.id], known[j.job.id], RULES), j.job.max_nodes) for j in jobs
     }
-    demands = within_reach(wanted, views, known, nodes, rules)
+    demands = within_reach(wanted, views, known, nodes, RULES)
     problem = Problem(RULES.horizon_s, nodes, tuple(demands))
     plain = {int(j): n for j, n in Exact().size(problem).sizes.items()}
     if name not in TRYING:
         return plain, 0
-    advice = advice_for(problem, views, known, now, rules)
+    advice = advice_for(problem, views, known, now, RULES)
     sizes = {int(j): n for j, n in Exact().size(with_advice(problem, advice)).sizes.items()}
     by_id = {j.job.id: j for j in jobs}
     for change in probe_changes(advice, sizes, known):
@@ -578,7 +573,7 @@ def waves(
                     again = int((phase + 600) / TICK_S)
                     late.append(sum(trained[again:]) / sum(best[again:]))
                 results[mix][name].append([sum(trained) / sum(best), *parts, *late])
-                if name in ("active", "climb", "descend", "downward", "probes"):
+                if name in ("active", "climb", "descend", "probes"):
                     results[mix][f"{name}: cost"].append([moved])
         print(f"run {seed}: mean idle nodes {fmean(idle):.0f}", file=sys.stderr)
     return results
@@ -587,7 +582,7 @@ def waves(
 def told(results: Mapping[str, Mapping[str, list[list[float]]]]) -> None:
     """The table of the waves."""
     random = np.random.default_rng(1)
-    wanted = [*GUESSES, *(f"{name}: cost" for name in ("active", "climb", "descend", "downward", "probes"))]
+    wanted = [*GUESSES, *(f"{name}: cost" for name in ("active", "climb", "descend", "probes"))]
     names = [name for name in wanted if any(name in named for named in results.values())]
     print("\n| mix | runs | " + " | ".join(names) + " |\n|" + "---|" * (len(names) + 2))
 

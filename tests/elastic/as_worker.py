@@ -5,7 +5,7 @@ broken, once M others have committed it, which COMMITTED=N,NAME has them tell; T
 [#N]: it signals itself, or has no memory left, when it comes to a place of `PLACES` for the Nth time (by default the
 first). PATIENCE=S: for how long it waits for a daemon in a broken world. APART=S: for how long the processes of a
 node may be in two steps at once. LONG=S: what is a long step. STANDIN=S: gradients are summed by the stand-in for
-NCCL (`device_stand_in`), connected within S seconds beside training (0: between two steps). NETWORK=PATH: the network
+NCCL (`device_stand_in`), connected within S seconds beside training. NETWORK=PATH: the network
 namespace that a forked worker enters before it does anything else. POLL=S: how long a poll of the daemon lasts.
 """
 
@@ -168,7 +168,7 @@ def main(arguments: list[str]) -> None:
         local_group.SPLIT_TIMEOUT_S = float(os.environ["APART"])
     if "STANDIN" in os.environ:
         limit = timedelta(seconds=float(os.environ["STANDIN"]))
-        found = device_stand_in.carrier(limit or None)
+        found = device_stand_in.carrier(limit)
         setattr(late_read, "runs_ahead", lambda device: True)  # noqa: B010 - for this process
         setattr(runtime, "find_carrier", lambda model, environ: found)  # noqa: B010 - imported there
     if "POLL" in os.environ:

@@ -21,7 +21,7 @@ from malletrain.elastic.comm.group import Group
 from malletrain.elastic.comm.local_rank import LocalRank, find_local_rank
 from malletrain.elastic.comm.world_group import make_world_group
 from malletrain.elastic.errors import ElasticError, PeerLost
-from malletrain.elastic.resize.recovery_plan import MemberState, plan_recovery
+from malletrain.elastic.resize.state_recovery import MemberState, plan_recovery
 from tests.elastic import group_contract
 from tests.elastic.coordinator import HERE, Coordinator, Pod, outside_slurm, running
 from tests.elastic.digits import EPOCHS, SCRIPT, Static, assert_equal, assert_every_sample_once, diary

@@ -88,6 +88,21 @@ def test_the_line_of_a_wrong_habit_is_the_first_that_is_named(habit: str) -> Non
     assert causes and FAULTS[habit] in causes[0].text, causes
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        "seen += 1",
+        "best = max(best, score)",
+        "if score > best: best = score",
+        "for i, x in enumerate(s.batches()): f(i)",
+    ],
+)
+def test_what_a_worker_that_joins_begins_anew_is_a_cause(line: str) -> None:
+    """A counter, a best score, the patience of an early stop, the index of a batch."""
+    (cause,) = likely_causes(f"x = 1\n{line}\n", {1, 2}, joined=True)
+    assert (cause.line, cause.text) == (2, line) and "s.state" in cause.why
+
+
 def test_what_a_script_has_not_executed_is_no_cause() -> None:
     assert likely_causes("x = y.std()\nz = y.std()\n", {2}, joined=False)[0].line == 2
     assert likely_causes("x = y + 1\n", {1}, joined=False) == []

@@ -24,9 +24,9 @@ from typing import Protocol
 
 import torch
 
+from malletrain.elastic.comm.device_group import PairedGroup
 from malletrain.elastic.comm.group import Group, SoloGroup, Work
 from malletrain.elastic.comm.node_group import NodeGroup
-from malletrain.elastic.comm.paired_group import PairedGroup
 from malletrain.elastic.errors import Aborted, PeerLost
 
 #: How often a waiting member checks whether its world still stands.

@@ -237,8 +237,9 @@ class WorkerLifecycle:
 
     def _met(self) -> None:
         """A world is entered, in which members have said who of them ends: if all do, none makes another step."""
-        if self._reconfigurer.all_end and not self._member.finishing:
-            self._leave_together(saves=self._reconfigurer.saves)
+        met = self._reconfigurer.recovery
+        if met.all_end and not self._member.finishing:
+            self._leave_together(saves=met.saves)
         self._others_stay = self._member.said_ending
 
     def _leave_if_asked(self) -> None:

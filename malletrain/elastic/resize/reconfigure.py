@@ -23,10 +23,11 @@ from datetime import timedelta
 
 from malletrain.elastic.comm.authentication import Meeting
 from malletrain.elastic.comm.carrier import DeviceCarrier
+from malletrain.elastic.comm.device_group import PairedGroup
 from malletrain.elastic.comm.group import Group
 from malletrain.elastic.comm.peer_store import PeerStore, StoreServer
 from malletrain.elastic.comm.step_commit import POLL_INTERVAL_S, StepOutcome, TrainingWorld
-from malletrain.elastic.comm.world_group import finish_connecting, make_world_group
+from malletrain.elastic.comm.world_group import make_world_group
 from malletrain.elastic.errors import Aborted, ElasticError, PeerLost, SessionOver
 from malletrain.elastic.link.training_reports import Reports
 from malletrain.elastic.resize.member import Member
@@ -91,12 +92,12 @@ class Reconfigurer:
         self._committer = member.committer
         self._pending_groups = member.pending_groups
         self._state = state
-        self._recovery = recovery
+        self.recovery = recovery
         self._checkpointing = checkpointing
         self._reports = reports
         self._entered = entered
         self._prepare = prepare
-        self._top_up = top_up
+        self.on_top_up = top_up
         self._store_server = store_server
         self._plan: messages.Plan | None = None  #: of the present world
         self._entering = threading.Lock()
@@ -128,7 +129,7 @@ class Reconfigurer:
         node = [seat.worker for seat in plan.members].index(member.worker)
         if len(plan.members) > 1 and self._committer.world.size == 1:
             self._prepare()
-        self._recovery.compare(plan)
+        self.recovery.compare(plan)
         return make_world_group(
             Meeting.of(plan),
             node,
@@ -141,16 +142,6 @@ class Reconfigurer:
         )
 
     # --- 3. members vote at each step boundary ----------------------------------------------------------------
-
-    @property
-    def all_end(self) -> bool:
-        """Whether all members of the world entered last had been asked to end as they met."""
-        return self._recovery.all_end
-
-    @property
-    def saves(self) -> bool:
-        """Whether this one saves the state in that case."""
-        return self._recovery.saves
 
     def vote(self, outcome: StepOutcome) -> None:
         """Note on which generation the members have agreed in a committed round."""
@@ -197,8 +188,8 @@ class Reconfigurer:
 
         try:
             group = self._pending_groups.group(plan, self._make_group, check)
-            if group is not None:
-                finish_connecting(group, BUILD_PATIENCE, check)
+            if isinstance(group, PairedGroup):
+                group.connect_now(BUILD_PATIENCE, check)
         except PeerLost as lost:
             if group is not None:
                 group.abandon()
@@ -245,7 +236,7 @@ class Reconfigurer:
     def _recover_state(self, plan: messages.Plan, group: Group) -> None:
         began = time.monotonic()
         try:
-            self._recovery.recover(plan, group)
+            self.recovery.recover(plan, group)
         except PeerLost as lost:
             group.abandon()
             self._member.fault(plan.generation, "closed", str(lost))
@@ -389,9 +380,6 @@ class Reconfigurer:
             raise ElasticError("a process that was started with this one is lost, and without a daemon none follows")
         link = member.need_link()
         failed.group.abandon()
-        if not self._state.has_state:
-            self._join_again(failed)
-            return
         since = time.monotonic()
         tried = failed.generation
         while True:
@@ -421,16 +409,6 @@ class Reconfigurer:
         """Whether this worker was asked to end, and has waited for another world as long as it may."""
         since = self._recovering_since
         return since is not None and bool(self._member.ending) and time.monotonic() - since > ENDING_PATIENCE_S
-
-    def _join_again(self, failed: TrainingWorld) -> None:
-        """A newcomer's first world failed in the step during which it received the state: it joins anew."""
-        if failed.local_size > 1:
-            self._member.leave(0, None)  # other processes of this node may have committed the step
-        epoch = self._state.position.epoch
-        self.join(failed.generation)
-        if self._state.position.epoch != epoch:
-            why = "the others have begun another epoch, and its script is in the middle of one"
-            self._member.leave(0, None, why)
 
     # --- called by the link -----------------------------------------------------------------------------------
 
@@ -465,10 +443,6 @@ class Reconfigurer:
         seats = tuple(messages.Seat(name, addresses.get(name, "")) for name in world.workers)
         own = addresses.get(self._member.worker, "")
         return messages.Standing(world.generation, seats, self._state.position.step, own, seen)
-
-    def on_top_up(self, tasks: int) -> None:
-        """Submit `tasks` more held tasks."""
-        self._top_up(tasks)
 
     def while_away(self) -> messages.Plan | None:
         """While the daemon is unreachable: the plan of a quorum, if this world has failed and one is reached."""

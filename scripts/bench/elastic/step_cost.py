@@ -1,9 +1,10 @@
-"""What a session costs a step: processor time over the plain loop, in blocks that alternate in one process.
+"""What a session costs a step: processor time over loops without one, in blocks that alternate in one process.
 
     python -m scripts.bench.elastic.step_cost [--rounds 9] [--steps 100]
 
-Printed, for steps of about 1 and 5 ms of a model of 42 tensors: the ratio of the medians, the seconds by which the
-first step is longer, and how many calls of functions of malletrain a step makes.
+Printed, for steps of about 1 and 5 ms of a model of 42 tensors: the ratio of the medians to the loop over a
+`DataLoader` that the session is given, and to a loop over rows of a tensor, which loads nothing; the seconds by which
+the first step is longer; and how many calls of functions of malletrain a step makes.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
 
 import malletrain
 from malletrain import elastic
@@ -40,7 +42,11 @@ def step_of(model: nn.Module, optimizer: torch.optim.Optimizer) -> Callable[[Any
     return step
 
 
-def plain(data: torch.Tensor, wide: int) -> Iterator[None]:
+def loader_of(data: torch.Tensor) -> DataLoader[Any]:
+    return DataLoader(TensorDataset(data), batch_size=64, shuffle=True)
+
+
+def over_rows(data: torch.Tensor, wide: int) -> Iterator[None]:
     step = step_of(*build(wide))
     while True:
         for rows in torch.randperm(len(data)).split(64):
@@ -48,10 +54,19 @@ def plain(data: torch.Tensor, wide: int) -> Iterator[None]:
             yield
 
 
+def over_loader(data: torch.Tensor, wide: int) -> Iterator[None]:
+    step = step_of(*build(wide))
+    loader = loader_of(data)
+    while True:
+        for batch in loader:
+            step(batch)
+            yield
+
+
 def session(data: torch.Tensor, wide: int) -> Iterator[None]:
     model, optimizer = build(wide)
     step = step_of(model, optimizer)
-    s = elastic.Session(model, optimizer, torch.utils.data.TensorDataset(data), batch_size=64)
+    s = elastic.Session(model, optimizer, loader_of(data))
     for _ in s.epochs(10**6):
         for batch in s.batches():
             with s.step():
@@ -87,14 +102,14 @@ def main() -> None:
     torch.set_num_threads(1)
     for wide in (16, 192):
         data = torch.randn(64 * options.steps, wide)
-        one, other = plain(data, wide), session(data, wide)
-        first = seconds(one, 1)
-        longer = seconds(other, 1) - first
-        pairs = [(seconds(one, options.steps), seconds(other, options.steps)) for _ in range(options.rounds)]
-        bare, ours = (statistics.median(each) for each in zip(*pairs, strict=True))
+        loops = [make(data, wide) for make in (over_loader, over_rows, session)]
+        first = [seconds(each, 1) for each in loops]
+        times = [[seconds(each, options.steps) for each in loops] for _ in range(options.rounds)]
+        loader, rows, ours = (statistics.median(each) for each in zip(*times, strict=True))
         print(
-            f"steps of {1000 * bare:.2f} ms: {ours / bare:.3f} times the plain loop's processor time, first step "
-            f"{longer:+.3f} s, {calls(other)} calls"
+            f"steps of {1000 * loader:.2f} ms: {ours / loader:.3f} times the processor time of the loop over the "
+            f"loader, {ours / rows:.3f} times that over rows ({1000 * rows:.2f} ms), first step "
+            f"{first[2] - first[0]:+.3f} s, {calls(loops[2])} calls"
         )
 
 
