@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -21,7 +20,7 @@ from malletrain.replay import Options, Window, cluster_trace, mix, parse_policy,
 from malletrain.replay.likely_outages import likely_outages, without_outages
 from malletrain.replay.main_queue import MainSchedule
 from malletrain.replay.traces import NodeChanges
-from scripts.bench import advisor, extrapolation, extrapolation_held_out, replay_quality
+from scripts.bench import advisor, extrapolation, replay_quality
 from scripts.bench import replay as replay_bench
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
@@ -70,26 +69,6 @@ def held_out(table: str, *given: int) -> Callable[[Path], float]:
         row = advisor.held_out(getattr(advisor, table)(data), given)
         assert row is not None
         return 100 * float(row["error"])
-
-    return value
-
-
-@cache
-def held_out_cases(data: Path) -> Mapping[str, Any]:
-    return extrapolation_held_out.all_cases(data, extrapolation.GIVEN)
-
-
-@cache
-def chosen_on_the_others(data: Path) -> Mapping[str, Any]:
-    return extrapolation_held_out.rows(held_out_cases(data))
-
-
-def blind(name: str) -> Callable[[Path], float]:
-    """Error of one set by what was chosen on the other families."""
-
-    def value(data: Path) -> float:
-        row = chosen_on_the_others(data)[name]
-        return 100 * float(row["error"][row["chosen"]])
 
     return value
 
@@ -177,12 +156,6 @@ CLAIMS = (
     *extrapolation_row("on K80 (8 GPUs) | 35", "K80", (4.2, 19.4, 21.5, 12.4), "0.91"),
     *extrapolation_row("on P100 | 38", "P100", (17.3, 22.4, 23.5, 17.9), "0.87"),
     *extrapolation_row("on V100 | 38", "V100", (25.2, 41.4, 47.7, 35.4), "0.87"),
-    Claim(CURVES, "T4 strong | 31.8, 24.4, 20.4, 25.5", 31.8, 2.0, blind("T4 strong")),
-    Claim(CURVES, "T4 | 12.1, 13.1, 11.4, 27.9", 12.1, 0.5, blind("T4")),
-    Claim(CURVES, "V100, ImageNet | 13.7, 5.1, 5.1, 6.2", 13.7, 0.5, blind("V100, ImageNet")),
-    Claim(CURVES, "K80 | 4.2, 4.2, 3.9, 12.4", 4.2, 0.5, blind("K80")),
-    Claim(CURVES, "P100 | 17.2, 17.2, 14.1, 17.9", 17.2, 0.5, blind("P100")),
-    Claim(CURVES, "V100 | 25.1, 25.1, 24.6, 35.4", 25.1, 0.7, blind("V100")),
     Claim(CURVES, "1, 4, 16 | 7 | 2.5", 2.5, 0.1, held_out("imagenet", 1, 4, 16)),
     Claim(CURVES, "1, 16 | 7 | 2.4", 2.4, 0.1, held_out("imagenet", 1, 16)),
     Claim(CURVES, "1, 2, 16 | 117 | 10.7", 10.7, 0.3, held_out("pollux", 1, 2, 16)),
