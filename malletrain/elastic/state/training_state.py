@@ -14,7 +14,6 @@ from dataclasses import asdict, dataclass
 from typing import Any, Protocol
 
 import torch
-from torch.utils._pytree import tree_leaves
 
 from malletrain import __version__
 from malletrain.elastic.errors import ElasticError
