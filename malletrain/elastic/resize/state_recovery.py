@@ -195,7 +195,7 @@ class StateRecovery:
             Aborted: the plan was dropped.
             PeerLost: a member is lost.
             ElasticError: this worker differs from the others in its script.
-            Released: no member can bring this worker to the others' state.
+            Released: this worker missed a round that others have committed.
             SessionOver: the others are in a later session, or were, and are lost.
         """
         committer, state, local_size = self._committer, self._state, self._member.local_rank.size
@@ -263,8 +263,8 @@ class StateRecovery:
         recovery: RecoveryPlan,
         route: _DeviceRoute | None,
     ) -> None:
-        """Pass the state down a tree to fresh ranks. With a `route`, what lies on the device goes that
-        way, and the tree carries the rest."""
+        """Pass the state down a tree to fresh ranks. With a `route`, what lies on the device goes that way, and the
+        tree carries the rest."""
         began = time.monotonic()
         on_device: list[torch.Tensor] | None = None
         got: list[tuple[bytes, list[torch.Tensor]]] = []
@@ -346,10 +346,10 @@ def _device_route(group: Group, recovery: RecoveryPlan) -> _DeviceRoute | None:
     if not recovery.sharded:
         return _DeviceRoute(parts.flat, recovery.donors[0], False, group.takes, parts.device)
     size, place = recovery.local_size, group.rank % recovery.local_size
-    donors = [rank // size for rank in recovery.donors if rank % size == place]
     if parts.across is None:
         return None
-    return _DeviceRoute(parts.across, donors[0], True, group.takes, parts.device)
+    donor = next(rank for rank in recovery.donors if rank % size == place)
+    return _DeviceRoute(parts.across, donor // size, True, group.takes, parts.device)
 
 
 def rate(size: int, seconds: float) -> str:
