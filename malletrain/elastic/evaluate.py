@@ -91,21 +91,16 @@ def _fill(
 
 def agree(runtime: Runtime, value: float, how: How) -> float | bool:
     """See `Session.agree`."""
-    _check_place(runtime)
-    number = float(value)
-    world = runtime.committer.world
 
     def table() -> torch.Tensor:
         """A row for values, one for who has one, and one for weights, with a column a member."""
-        rows = torch.zeros(3, runtime.committer.world.size, dtype=torch.float64)
-        rows[:, runtime.committer.world.rank] = torch.tensor([number, 1.0, runtime.weight], dtype=torch.float64)
+        world = runtime.committer.world
+        rows = torch.zeros(3, world.size, dtype=torch.float64)
+        rows[:, world.rank] = torch.tensor([value, 1.0, runtime.weight], dtype=torch.float64)
         return rows
 
-    if world.size == 1:
-        values, weights = torch.tensor([number], dtype=torch.float64), torch.ones(1, dtype=torch.float64)
-    else:
-        summed = _sum(runtime, table)
-        values, weights = summed[::2, summed[1] > 0]
+    summed = _sum(runtime, table)
+    values, weights = summed[::2, summed[1] > 0]
     if how == "main":
         return float(values[0])
     if how == "all":
@@ -121,17 +116,13 @@ def agree(runtime: Runtime, value: float, how: How) -> float | bool:
 
 def all_reduce(runtime: Runtime, tensor: torch.Tensor) -> torch.Tensor:
     """See `Session.all_reduce`."""
-    _check_place(runtime)
-    if runtime.committer.world.size == 1:
-        return tensor.clone()
     return _sum(runtime, lambda: tensor.detach().cpu().contiguous().clone()).to(tensor.device)
 
 
-def _check_place(runtime: Runtime) -> None:
+def _sum(runtime: Runtime, make_table: Callable[[], torch.Tensor]) -> torch.Tensor:
     if runtime.share is not None:
         raise ElasticError("call s.agree() after the `with s.step():` block, not inside it")
-
-
-def _sum(runtime: Runtime, make_table: Any) -> torch.Tensor:
+    if runtime.committer.world.size == 1:
+        return make_table()
     runtime.calls += 1
     return runtime.lifecycle.sum_of_all(make_table, RoundKind.AGREE, runtime.calls)

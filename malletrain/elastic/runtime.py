@@ -244,7 +244,7 @@ class Runtime:
             sum_dtype=settings.sum_dtype,
             noise=self.session_batch.noise,
         )
-        self.state.before_capture = self.reducer.settle
+        self.state.before_capture = self._before_capture
         self.buffer_copies = BufferCopies(model)
         self.invariants = Invariants(
             self.state, self.shared, self.committer, self.reducer, lambda: self.share is not None
@@ -384,6 +384,10 @@ class Runtime:
             self._entered()
         else:
             self.lifecycle.begin()
+
+    def _before_capture(self) -> None:
+        self.reducer.settle()
+        self.position.rounds = self.committer.rounds_done
 
     def rounds_so_far(self) -> int | None:
         """Rounds committed so far, steps and others; None once the session ends."""
@@ -535,7 +539,6 @@ class Runtime:
             return
         self._kept_final = True
         try:
-            self.state.position.rounds = self.committer.rounds_done
             self._finals[0].save(self.state)
         except ElasticError as error:
             log.warning("no worker can join, and no node be lost, after another Session of this script: %s", error)

@@ -37,7 +37,7 @@ from malletrain.domain.snapshot import Node, NodeState, SlurmJob, SlurmState
 from malletrain.loop.memory import ManualClock, MemoryCluster, MemoryJournal, MemoryWorkers
 from malletrain.loop.tick import Loop
 from malletrain.replay.cluster_trace import ClusterTrace
-from malletrain.replay.options import UNLIMITED, NodeOrder, Options
+from malletrain.replay.options import UNLIMITED, Options
 from malletrain.replay.scoring.figures import Score
 from malletrain.replay.scoring.journal_score import score_journal
 from malletrain.replay.sizer import ONE_NODE, PolicyChoice
@@ -67,10 +67,8 @@ def score_by_loop(trace: ClusterTrace, jobs: Sequence[TrainingJob], choice: Poli
     Raises:
         InvalidInput: the loop does not do what `choice` or `options` ask for; the fast engine does.
     """
-    if choice.clairvoyant or choice.value is not Value.ELASTIC or choice.policy == ONE_NODE:
+    if choice.value is not Value.ELASTIC or choice.policy == ONE_NODE:
         raise InvalidInput("--policy", f'{choice.name} exists in replay alone: use replay.engine = "fast" for it')
-    if options.order is not NodeOrder.NAME:
-        raise InvalidInput("order", f'the daemon takes nodes by name; {options.order} needs replay.engine = "fast"')
     if options.most_jobs < len(jobs):
         raise InvalidInput(
             "replay.at_once", 'the daemon serves every job that was submitted: use replay.engine = "fast"'

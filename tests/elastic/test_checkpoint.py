@@ -291,6 +291,10 @@ def test_a_value_that_the_state_cannot_keep_is_named_by_object_and_key(value: An
     with pytest.raises(ElasticError, match=r'optimizer\.param_groups\[0\]\["lr"\]' + kind):
         held.capture()
     held.optimizers[0].param_groups[0]["lr"] = 0.1
+    several = TrainingState(held.model, [*held.optimizers, *state().optimizers], Position())
+    several.optimizers[1].param_groups[0]["lr"] = value
+    with pytest.raises(ElasticError, match=r'optimizer\[1\]\.param_groups\[0\]\["lr"\]' + kind):
+        several.capture()
     held.track("average", Odd({"seen": [value]}))  # type: ignore[dict-item]
     with pytest.raises(ElasticError, match=r'average\["seen"\]\[0\]' + kind):
         held.capture()

@@ -24,8 +24,8 @@ from malletrain.elastic.gradients.bucket_copies import fill, spread
 from malletrain.elastic.gradients.finiteness import MAX_STEPS_UNREAD
 from malletrain.elastic.gradients.reducer import GradientReducer
 from malletrain.elastic.state.buffer_copies import FIRST_STEPS, BufferCopies
-from scripts.bench.elastic.overhead import Calm
 from tests.elastic import host_reads
+from tests.elastic.calm import Calm
 from tests.elastic.test_device_group import worlds
 from tests.elastic.test_transfer import run
 

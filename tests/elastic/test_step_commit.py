@@ -10,7 +10,7 @@ from torch import nn
 from malletrain.elastic.comm.group import Group
 from malletrain.elastic.comm.step_commit import StepCommitter, TrainingWorld
 from malletrain.elastic.gradients.reducer import GradientReducer
-from scripts.bench.elastic.overhead import Calm
+from tests.elastic.calm import Calm
 from tests.elastic.test_transfer import run
 
 

@@ -67,17 +67,19 @@ class VirtualShards:
         self._reducer = reducer
         self._seed = seed
         self._mean = mean
-        self._buffers = [
-            (module._buffers, name, each)
+        self._places = [
+            (module._buffers, name)
             for module in model.modules()
             for name, each in module._buffers.items()
             if each is not None and each.dtype != torch.bool
         ]
+        #: As the step began. (A module may have others by now: self.count = self.count + 1.)
+        self._buffers: list[torch.Tensor] = []
         self._start = BufferCopies(model)
         self._changes: list[torch.Tensor] = []
         self._batch = 1
         self._in_shard = False
-        reducer.add_extras(ExtraReduction(len(self._buffers), self._contribute, self._apply))
+        reducer.add_extras(ExtraReduction(len(self._places), self._contribute, self._apply))
 
     def parts(self, sampler: Sampler, epoch: int, cursor: int, rank: int, size: int) -> list[tuple[int, Share]]:
         """The shards of one worker by number: contiguous, one more for lower ranks, without empty ones. A worker that
@@ -97,7 +99,12 @@ class VirtualShards:
 
     def _begin_pass(self) -> None:
         self._start.take()
-        self._changes = [torch.zeros_like(each) for _, _, each in self._buffers]
+        self._buffers = self._present()
+        self._changes = [torch.zeros_like(each) for each in self._buffers]
+
+    def _present(self) -> list[torch.Tensor]:
+        found = (table[name] for table, name in self._places)
+        return [each for each in found if each is not None]
 
     def run(self, batch: ShardedBatch, step: int) -> Iterator[Any]:
         """Yield the data of one shard after the other; the last one's backward reduces the gradients."""
@@ -116,10 +123,8 @@ class VirtualShards:
     def _record_change(self) -> None:
         if self._in_shard:
             self._in_shard = False
-            for change, (table, name, each) in zip(self._changes, self._buffers, strict=True):
-                now = table[name]  # another tensor than `each` after self.count = self.count + 1
-                if now is not None:
-                    change += now.detach() - self._start.of(each)
+            for change, before, now in zip(self._changes, self._buffers, self._present(), strict=True):
+                change += now.detach() - self._start.of(before)
 
     def _contribute(self) -> list[torch.Tensor]:
         """How much this worker's shards changed the buffers; summed beside the gradients."""
@@ -130,6 +135,6 @@ class VirtualShards:
         shards = min(self.count, self._batch)
         self._start.restore()
         with torch.no_grad():
-            for (_, _, each), change in zip(self._buffers, sums, strict=True):
+            for each, change in zip(self._buffers, sums, strict=True):
                 each += change.view_as(each) / shards if each.is_floating_point() else change.view_as(each)
         self._begin_pass()

@@ -256,7 +256,6 @@ class Reconfigurer:
                 world.nodes,
                 max(0.0, pause_s),
                 world.nodes > before,
-                self._state.size_bytes() if world.rank == 0 else 0,  # one member reports it for all
             )
         )
         self._entered()

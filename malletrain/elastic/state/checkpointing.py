@@ -33,7 +33,6 @@ class Checkpointing:
 
     def save(self) -> str | None:
         """Write a checkpoint now; returns its directory, or None if no checkpoints are kept."""
-        self._state.position.rounds = self._committer.rounds_done
         return str(self._checkpoints.save(self._state)) if self._checkpoints else None
 
     def save_if_possible(self) -> tuple[str | None, str]:
@@ -74,7 +73,6 @@ class Checkpointing:
         """Write a requested checkpoint in the background. Call it between two steps."""
         requested, self._requested = self._requested, False
         if requested and self._checkpoints is not None and self.is_writer:
-            self._state.position.rounds = self._committer.rounds_done
             self._checkpoints.save_async(self._state)
             if self._committer.world.size == 1:
                 self._checkpoints.confirm()

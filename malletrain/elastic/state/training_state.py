@@ -97,7 +97,7 @@ def _without_tensors(node: Any, path: tuple[Any, ...], tensors: list[torch.Tenso
 
 def _require_plain(value: Any, path: tuple[Any, ...], what: str = "") -> None:
     """Raise `ElasticError` where a value could be saved but not loaded again."""
-    if type(value) in _PLAIN:
+    if type(value) in _PLAIN or (type(value) is tuple and all(type(each) in _PLAIN for each in value)):
         return
     buffer = io.BytesIO()
     try:
@@ -116,7 +116,7 @@ def _require_plain(value: Any, path: tuple[Any, ...], what: str = "") -> None:
 def _place_of(path: tuple[Any, ...]) -> str:
     """A path in the tree as the script has it: `optimizer.param_groups[0]["lr"]`."""
     first, *keys = path[1:] if path[0] == "tracked" else path
-    rest = "".join(f'["{key}"]' if isinstance(key, str) else f"[{key!r}]" for key in keys)
+    rest = "".join(f'["{key}"]' if isinstance(key, str) and not key.isdecimal() else f"[{key}]" for key in keys)
     return f"{'s.state' if first == SCRIPT_VALUES else first}{rest}".replace('["param_groups"]', ".param_groups")
 
 
@@ -192,7 +192,6 @@ class TrainingState:
         self.terms = ""
         self.session = 0
         self._boundary: dict[str, Any] | None = None
-        self._size: tuple[object, int] | None = None
         self.mesh = next((p.device_mesh for p in model.parameters() if is_sharded(p)), None)  # type: ignore[attr-defined]
 
     def track(self, name: str, thing: Stateful | None) -> None:
@@ -268,16 +267,6 @@ class TrainingState:
     def _of_optimizers(states: list[Any]) -> Any:
         """The state of a single optimizer as it is, so that other programs find it under the usual names."""
         return states[0] if len(states) == 1 else {str(place): state for place, state in enumerate(states)}
-
-    def size_bytes(self) -> int:
-        """Bytes of all tensors that a newcomer is sent. Cached until the number of parameters, of optimizer states or
-        of tracked objects changes."""
-        many = sum(len(each.state) for each in self.optimizers)
-        parameters = sum(1 for _ in self.model.parameters()), many, len(self.tracked)
-        if self._size is None or self._size[0] != parameters:
-            size = sum(tensor.numel() * tensor.element_size() for tensor in self.capture()[1])
-            self._size = parameters, size
-        return self._size[1]
 
     def restore(self, skeleton: bytes, tensors: list[torch.Tensor]) -> None:
         """Load a packed state. The tensors may become part of the live state.

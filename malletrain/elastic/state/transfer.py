@@ -160,10 +160,7 @@ class Packet:
     def scatter(self, piece: torch.Tensor) -> int:
         """Copy a received piece into its tensors, if it is not there already; returns its checksum."""
         if len(self._parts) > 1:
-            begin = 0
-            for part in self._parts:
-                part.copy_(piece[begin : begin + part.numel()])
-                begin += part.numel()
+            torch._foreach_copy_(self._parts, list(piece.split([part.numel() for part in self._parts])))
         return checksum(piece)
 
 

@@ -14,11 +14,10 @@ from numpy.typing import NDArray
 from malletrain.replay.report.frames import ColumnTable
 from malletrain.replay.report.intervals import nodes_interval
 from malletrain.replay.report.summary import best, length
+from malletrain.replay.result import integral
 from malletrain.replay.run import Replay
 from malletrain.replay.scoring.figures import Watts
 from malletrain.replay.scoring.ideal import Ideal
-from malletrain.replay.scoring.integral import integral
-from malletrain.replay.scoring.realism import RealismFactor
 
 #: Days of a mean month (365.25 / 12).
 MONTH_DAYS = 30.4375
@@ -64,8 +63,6 @@ def key_figures(answer: Replay, prices: SitePrices) -> Iterator[tuple[str, str]]
     if sure is not None:
         nodes += f" (95 %: {sure[0]:,.1f} to {sure[1]:,.1f})"
     yield "nodes won, as many dedicated ones would train as much", nodes
-    if answer.realism is not None:
-        yield "the same as calibrated", _calibrated(answer.realism, score.equivalent_nodes)
     if prices.node_hour is not None:
         money = score.speedup_node_seconds / 3600 * monthly * prices.node_hour
         yield (
@@ -86,33 +83,6 @@ def key_figures(answer: Replay, prices: SitePrices) -> Iterator[tuple[str, str]]
     if delay is not None:
         met = delay.starts_on_pilots / (delay.starts or 1)
         yield "main jobs' starts that met a pilot, as modelled", f"{met:.1%}; mean delay of all {delay.mean_s:.2f} s"
-
-
-def _calibrated(realism: RealismFactor, nodes: float) -> str:
-    expected, low, high = realism.of(nodes)
-    if realism.count == 1:
-        return f"{expected:,.1f} (factor {realism.factor:.2f}, measured once: its range is not known)"
-    return (
-        f"{expected:,.1f}, between {low:,.1f} and {high:,.1f} "
-        f"(factor {realism.factor:.2f}, {realism.low:.2f} to {realism.high:.2f})"
-    )
-
-
-def worth(answer: Replay, prices: SitePrices) -> str:
-    """What a month of it is worth, in one sentence: node-hours, and money, energy and carbon where the site says."""
-    _, score = best(answer)
-    days = answer.trace.seconds / 86_400.0
-    monthly = MONTH_DAYS / days if days > 0 else 0.0
-    hours = score.speedup_node_seconds / 3600 * monthly
-    parts = [f"As much as {hours:,.0f} node-hours of dedicated nodes a month"]
-    if prices.node_hour is not None:
-        parts.append(f"which would cost {hours * prices.node_hour:,.0f} {prices.currency}")
-    if score.energy_kwh is not None:
-        kwh = score.energy_kwh * monthly
-        parts.append(f"for {kwh:,.0f} kWh beyond what idle nodes draw")
-        if prices.grams_per_kwh is not None:
-            parts.append(f"{kwh * prices.grams_per_kwh / 1e6:,.2f} t of carbon dioxide")
-    return ", ".join(parts) + "."
 
 
 def trainings(answer: Replay) -> str:

@@ -95,8 +95,8 @@ def request(
     after = reader.after()
     mail, mail_user = reader.mail()
     curve, profile = reader.curve(), reader.text("profile", "")
-    if profile not in ("", "none", "passive", "active", "given"):
-        reader.fault("profile", f"{profile[:40]!r} is none of none, passive, active, given")
+    if profile not in ("", "none", "passive", "active", "downward", "given"):
+        reader.fault("profile", f"{profile[:40]!r} is none of none, passive, active, downward, given")
     elif profile and (profile == "given") != bool(curve):
         reader.fault("profile", f"{profile} and " + ("--curve: leave one of them out" if curve else "no --curve"))
     result = BatchRequest(

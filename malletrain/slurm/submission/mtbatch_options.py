@@ -87,7 +87,7 @@ ALLOWED: dict[str, Option] = {
         Option(
             "profile",
             Use.OURS,
-            help="how to learn scaling: none, passive, active, given (--curve)",
+            help="how to learn scaling: none, passive, active, downward, given (--curve)",
         ),
         Option(
             "python",
