@@ -119,14 +119,6 @@ def total_weight(control: torch.Tensor) -> float:
     return int(control[WEIGHT]) / WEIGHTS_PER_UNIT
 
 
-@dataclass(slots=True)
-class _Opening:
-    """The rows of a round in progress."""
-
-    work: Work
-    table: torch.Tensor
-
-
 class StepCommitter:
     """One member's part in the commit protocol.
 
@@ -148,7 +140,7 @@ class StepCommitter:
         self.waited_s = 0.0
         self.save_is_due: Callable[[], bool] = lambda: False
         self.judge_rows: Callable[[list[list[int]]], None] = lambda _: None
-        self._opening: _Opening | None = None
+        self._opening: tuple[Work, torch.Tensor] | None = None  #: the sum of the rows of a round in progress
 
     def open_round(self, row: Sequence[int]) -> None:
         """Begin a round, or a further pass of one: start to exchange rows with the other members.
@@ -164,7 +156,7 @@ class StepCommitter:
             return
         table = torch.zeros(self.world.size, len(row), dtype=torch.int64)
         table[self.world.rank] = torch.tensor(row, dtype=torch.int64)
-        self._opening = _Opening(self.start(table), table)
+        self._opening = self.start(table), table
 
     def meet(self) -> None:
         """Wait until every member has begun this round, and compare their rows.
@@ -175,8 +167,9 @@ class StepCommitter:
         """
         opening, self._opening = self._opening, None
         if opening is not None:
-            self.wait(opening.work)
-            self.judge_rows(opening.table.tolist())
+            work, table = opening
+            self.wait(work)
+            self.judge_rows(table.tolist())
 
     def control_vector(self, weight: float, further: Sequence[int] = (), *, finite: bool = True) -> torch.Tensor:
         """This member's control vector.
@@ -296,9 +289,9 @@ class StepCommitter:
 
     def _abort(self, lost: PeerLost) -> Aborted:
         opening, self._opening = self._opening, None
-        if opening is not None and _is_complete(opening.work):
+        if opening is not None and _is_complete(opening[0]):
             # A member that makes another round ends as soon as it has seen this one's row.
-            self.judge_rows(opening.table.tolist())
+            self.judge_rows(opening[1].tolist())
         self._monitor.fault(self.world.generation, "closed", str(lost))
         return Aborted(str(lost))
 

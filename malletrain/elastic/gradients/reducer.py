@@ -386,9 +386,9 @@ class GradientReducer:
         if self._replacing is None:
             return self._empty_flats(torch.empty)
         (allocating, others), self._replacing = self._replacing, None
-        while not allocating.wait(60.0):
+        while not allocating.is_over(60.0):
             pass
-        return others
+        return others or self._empty_flats(torch.empty)  # those of the aborted round may have left no room
 
     def _begin(self) -> None:
         self._running = True

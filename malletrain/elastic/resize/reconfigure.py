@@ -241,6 +241,9 @@ class Reconfigurer:
             raise Aborted(str(lost)) from lost
         except (Aborted, SessionOver):
             group.abandon()
+            if self.recovery.missed:
+                self._reports.send_held()
+                self._member.leave(0, None, "it missed a round that others have committed, and joins anew")
             raise
         log.debug("generation %d: state recovered after %.3f s", plan.generation, time.monotonic() - began)
 

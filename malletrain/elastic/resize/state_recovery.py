@@ -141,6 +141,7 @@ class StateRecovery:
     Attributes:
         all_end: whether all members of the world entered last had been asked to end as they met.
         saves: whether this one saves the state in that case.
+        missed: whether its node missed a round that others have committed, and has to join anew.
     """
 
     def __init__(
@@ -156,7 +157,7 @@ class StateRecovery:
         self._committer = member.committer
         self._load, self._is_over = load, is_over
         self._store_server = store_server
-        self.all_end = self.saves = False
+        self.all_end = self.saves = self.missed = False
         if store_server is not None:
             store_server.put(PLACES_KEY, str(member.local_rank.size))
 
@@ -192,18 +193,17 @@ class StateRecovery:
         """Bring this member and the others of a plan's group to the same state.
 
         Raises:
-            Aborted: the plan was dropped.
+            Aborted: the plan was dropped, or a member has `missed` a round.
             PeerLost: a member is lost.
             ElasticError: this worker differs from the others in its script.
-            Released: no member can bring this worker to the others' state.
+            Released: no worker has a state that can be confirmed.
             SessionOver: the others are in a later session, or were, and are lost.
         """
         committer, state, local_size = self._committer, self._state, self._member.local_rank.size
         recovery, odd = self._exchange(plan, group)
         self.all_end, self.saves = recovery.all_end, recovery.saves(group.rank)
-        if group.rank // local_size in recovery.leaving:
-            self._member.leave(0, None, "it missed a round that others have committed, and joins anew")
         if recovery.leaving:
+            self.missed = group.rank // local_size in recovery.leaving
             self._give_up(plan, "a worker missed a round that others have committed, and leaves")
         if recovery.newest < 0 and self._is_over():
             self._member.fault(plan.generation, "closed", "the session is over, and all that were in it are lost")
@@ -263,8 +263,8 @@ class StateRecovery:
         recovery: RecoveryPlan,
         route: _DeviceRoute | None,
     ) -> None:
-        """Pass the state down a tree to fresh ranks. With a `route`, what lies on the device goes that
-        way, and the tree carries the rest."""
+        """Pass the state down a tree to fresh ranks. With a `route`, what lies on the device goes that way, and the
+        tree carries the rest."""
         began = time.monotonic()
         on_device: list[torch.Tensor] | None = None
         got: list[tuple[bytes, list[torch.Tensor]]] = []
@@ -346,10 +346,10 @@ def _device_route(group: Group, recovery: RecoveryPlan) -> _DeviceRoute | None:
     if not recovery.sharded:
         return _DeviceRoute(parts.flat, recovery.donors[0], False, group.takes, parts.device)
     size, place = recovery.local_size, group.rank % recovery.local_size
-    donors = [rank // size for rank in recovery.donors if rank % size == place]
     if parts.across is None:
         return None
-    return _DeviceRoute(parts.across, donors[0], True, group.takes, parts.device)
+    donor = next(rank for rank in recovery.donors if rank % size == place)
+    return _DeviceRoute(parts.across, donor // size, True, group.takes, parts.device)
 
 
 def rate(size: int, seconds: float) -> str:
