@@ -31,7 +31,7 @@ def test_every_table_and_view_is_named(connection: sqlite3.Connection) -> None:
 def test_every_example_runs(connection: sqlite3.Connection) -> None:
     blocks = re.findall(r"(?:^    .*\n)+", PAGE.read_text(encoding="utf-8"), re.MULTILINE)
     queries = [block for block in blocks if "SELECT" in block and "$" not in block]
-    assert len(queries) == 4
+    assert len(queries) == 3
     for query in queries:
         for statement in statements(query):
             connection.execute(statement).fetchall()
