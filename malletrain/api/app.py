@@ -1,9 +1,8 @@
-"""The HTTP API put together: routes of people and of workers, bounds, one shape of errors, an access log."""
+"""The HTTP API put together: routes of people and of workers, bounds, one shape of errors."""
 
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
@@ -12,7 +11,7 @@ from fastapi import APIRouter, FastAPI, HTTPException, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, PlainTextResponse
 from starlette.exceptions import HTTPException as StarletteHTTPException
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.types import Scope
 
 from malletrain import __version__
 from malletrain.api.auth import Auth, NotAuthenticated
@@ -20,17 +19,18 @@ from malletrain.api.connections import ConnectionTable
 from malletrain.api.http_server import HttpServer, serve
 from malletrain.api.journal_notifier import JournalNotifier
 from malletrain.api.people_routes import PeopleRoutes, address_of, make_people_router
-from malletrain.api.ports import Conflict, Identity, NotFound, Requests, Unavailable, Views
-from malletrain.api.rate_limits import RateLimits, TooManyRequests
+from malletrain.api.ports import Conflict, Identity, NotFound, Requests, Unavailable
+from malletrain.api.rate_limits import ApiLimits, TooManyRequests
 from malletrain.api.request_guard import RequestGuard
 from malletrain.api.roles import Roles
 from malletrain.api.schemas import answers, object_of
 from malletrain.api.visibility import Visibility
-from malletrain.api.worker_routes import ShortWay, WorkersRouter
+from malletrain.api.worker_routes import WorkersRouter
 from malletrain.domain.errors import ClusterUnavailable, InvalidInput, MalletrainError, Refused
 from malletrain.loop.ports import Clock
+from malletrain.store.views import StoreViews
 
-__all__ = ["METRICS_TYPE", "AccessLog", "HttpServer", "Pages", "create_app", "serve"]
+__all__ = ["METRICS_TYPE", "HttpServer", "Pages", "create_app", "serve"]
 
 _log = logging.getLogger("malletrain.api")
 
@@ -68,21 +68,9 @@ class Pages(Protocol):
         ...
 
 
-def _well() -> Sequence[str]:
-    return ()
-
-
-def _no_workers(worker: str, header: str) -> bool:
-    return False
-
-
-def _no_metrics() -> bytes:
-    return b""
-
-
 def create_app(
     requests: Requests,
-    views: Views,
+    views: StoreViews,
     workers_router: WorkersRouter | None,
     auth: Auth,
     *,
@@ -90,11 +78,11 @@ def create_app(
     notifier: JournalNotifier,
     clock: Clock,
     connections: ConnectionTable,
-    holds_token: Callable[[str, str], bool] = _no_workers,
-    limits: RateLimits | None = None,
+    holds_token: Callable[[str, str], bool] = lambda _worker, _header: False,
+    limits: ApiLimits | None = None,
     site: Mapping[str, str] | None = None,
-    metrics: Callable[[], bytes] = _no_metrics,
-    ailments: Callable[[], Sequence[str]] = _well,
+    metrics: Callable[[], bytes] = lambda: b"",
+    ailments: Callable[[], Sequence[str]] = tuple,
     pages: Pages | None = None,
 ) -> FastAPI:
     """The whole API as one ASGI application.
@@ -104,7 +92,7 @@ def create_app(
     pilots are submitted with. `metrics` gives Prometheus text; `ailments` one line for each thing that is wrong with
     the daemon now, none when it is well: /v1/health answers 503 with them. `pages` is the web page, if it is served.
     """
-    limits = limits or RateLimits()
+    limits = limits or ApiLimits()
     logins = {**LOGIN_BODY_BYTES, **(pages.logins if pages is not None else {})}
     app = FastAPI(
         title="MalleTrain", version=__version__, openapi_url="/v1/openapi.json", docs_url=None, redoc_url=None
@@ -113,7 +101,7 @@ def create_app(
     people = PeopleRoutes(requests, views, auth, roles, notifier, clock, limits, site or {}, journal)
     app.include_router(make_people_router(people))
     if workers_router is not None:
-        app.include_router(workers_router)
+        app.router.routes[:0] = workers_router.routes  # before all others: nearly all requests are theirs
     if pages is not None:
         app.include_router(pages.router(people))
 
@@ -146,8 +134,6 @@ def create_app(
     app.add_exception_handler(RequestValidationError, _on_invalid)
     app.add_exception_handler(StarletteHTTPException, _on_http)
     app.add_exception_handler(Exception, _on_unknown)
-    if workers_router is not None:
-        app.add_middleware(ShortWay, router=workers_router, on_known=on_known)
     app.add_middleware(
         RequestGuard,
         limits=limits,
@@ -156,7 +142,6 @@ def create_app(
         logins=logins,
         connections=connections,
     )
-    app.add_middleware(AccessLog)
     return app
 
 
@@ -212,38 +197,3 @@ async def _on_unknown(_request: Request, error: Exception) -> Response:
 
 def _line(words: str) -> str:
     return " ".join(words.split())[:1000]
-
-
-class AccessLog:
-    """One line a request: who, what, how it ended, how long. No query, header or body: they may hold secrets."""
-
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or not _log.isEnabledFor(logging.DEBUG):
-            await self._app(scope, receive, send)
-            return
-        began, status = time.monotonic(), 0
-
-        async def watched(message: Message) -> None:
-            nonlocal status
-            if message["type"] == "http.response.start":
-                status = message["status"]
-            await send(message)
-
-        try:
-            await self._app(scope, receive, watched)
-        finally:
-            path = scope.get("raw_path") or b""
-            _log.debug(
-                "request",
-                extra={
-                    "method": scope["method"],
-                    "path": path[:200].decode("ascii", "backslashreplace"),
-                    "status": status,
-                    "user": scope.get("malletrain.user", ""),
-                    "address": (scope.get("client") or ("",))[0],
-                    "seconds": round(time.monotonic() - began, 4),
-                },
-            )

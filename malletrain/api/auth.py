@@ -68,7 +68,7 @@ class Auth:
         self._roles = roles
         self._clock = clock
         self._socket = munge_socket
-        self._tickets = TicketTable(clock, lifetime_s, MAX_SESSIONS_PER_USER)
+        self._tickets = TicketTable[Identity](clock, lifetime_s, MAX_SESSIONS_PER_USER)
         self._decode = decode
         self._certificate = certificate
         #: Credentials made before (of Clock.elapsed: the day's may be set) are refused: whoever had the port until
@@ -85,7 +85,7 @@ class Auth:
         """
         opened = self._open(credential, SESSION_PURPOSE)
         identity = self._roles.identify(opened.uid, opened.gid)
-        token, lifetime_s = self._tickets.issue(identity), self._tickets.lifetime_s
+        token, lifetime_s = self._tickets.issue(identity.uid, identity), self._tickets.lifetime_s
         return ApiSession(token, identity, lifetime_s, self._clock.now() + lifetime_s)
 
     def identify(self, authorization: str | None) -> Identity:
@@ -94,10 +94,9 @@ class Auth:
         Raises:
             NotAuthenticated: no token, an unknown one, one that has run out, or a banned user's.
         """
-        scheme, _, token = (authorization or "").partition(" ")
-        if scheme.lower() != "bearer" or not token.strip():
+        if not authorization:
             raise NotAuthenticated("no token: POST a MUNGE credential to /v1/session for one")
-        identity = self._tickets.identity(token.strip())
+        identity = self._tickets.bearer(authorization)
         if identity is None or self._roles.is_banned(identity.uid):
             raise NotAuthenticated("the token has run out or was never given: log in again at /v1/session")
         return identity

@@ -12,7 +12,8 @@ import resource
 import time
 from collections import OrderedDict
 from collections.abc import Callable
-from dataclasses import dataclass
+
+from malletrain.api.rate_limits import ApiLimits
 
 #: Descriptors kept for Slurm's commands, the journal and the log.
 RESERVED_DESCRIPTORS = 512
@@ -24,29 +25,12 @@ GRACE_S = 1.0
 Peer = tuple[str, int]
 
 
-@dataclass(frozen=True, slots=True)
-class ConnectionLimits:
-    """How many connections are kept open.
-
-    Attributes:
-        total: of all callers; the soft limit on descriptors, less `RESERVED_DESCRIPTORS`, where that is smaller.
-        strangers_per_address: that have not shown a valid token yet. A login node is one address.
-        per_caller: of one user, or of one worker.
-    """
-
-    total: int = 16_384
-    strangers_per_address: int = 256
-    per_caller: int = 128
-
-    def within_descriptors(self) -> int:
-        """`total`, as far as this process may open descriptors. Raises the soft limit to the hard one first."""
-        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-        if soft != hard:
-            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-            soft = hard
-        if soft == resource.RLIM_INFINITY:
-            return self.total
-        return max(16, min(self.total, soft - RESERVED_DESCRIPTORS))
+def within_descriptors(wanted: int) -> int:
+    """So many connections, as far as this process may open descriptors; its soft limit becomes the hard one."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    return wanted if hard == resource.RLIM_INFINITY else max(16, min(wanted, hard - RESERVED_DESCRIPTORS))
 
 
 class ConnectionTable:
@@ -58,7 +42,7 @@ class ConnectionTable:
         elapsed: seconds of a clock that never jumps.
     """
 
-    def __init__(self, limits: ConnectionLimits, total: int, elapsed: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, limits: ApiLimits, total: int, elapsed: Callable[[], float] = time.monotonic) -> None:
         self._limits = limits
         self._total = total
         self._elapsed = elapsed
@@ -82,7 +66,7 @@ class ConnectionTable:
         self._close[peer] = close
         mine = self._strangers.setdefault(peer[0], OrderedDict())
         mine[peer] = now
-        while len(mine) > self._limits.strangers_per_address:
+        while len(mine) > self._limits.connections_of_address:
             oldest, since = next(iter(mine.items()))
             if now - since < GRACE_S:
                 break
@@ -99,7 +83,7 @@ class ConnectionTable:
         """
         if peer not in self._close or self._caller.get(peer) == caller:
             return True
-        if self._of_caller.get(caller, 0) >= self._limits.per_caller:
+        if self._of_caller.get(caller, 0) >= self._limits.connections_of_caller:
             return False
         self._forget(peer)
         self._caller[peer] = caller

@@ -240,7 +240,6 @@ def serve(app: ASGIApp, host: str, port: int, connections: ConnectionTable) -> H
         http=type("Protocol", (BoundedProtocol,), {"table": connections, "called": listening.address}),
         ws="none",
         lifespan="off",
-        access_log=False,
         # An address is the connection's own: any account of this machine could write another into X-Forwarded-For.
         proxy_headers=False,
         log_config=None,

@@ -14,8 +14,8 @@ from fastapi.responses import JSONResponse
 
 from malletrain.api.auth import Auth
 from malletrain.api.journal_notifier import JournalNotifier
-from malletrain.api.ports import Conflict, Identity, NotFound, Requests, Views
-from malletrain.api.rate_limits import RateLimits, TokenBuckets, TooManyRequests
+from malletrain.api.ports import Conflict, Identity, NotFound, Requests
+from malletrain.api.rate_limits import ApiLimits, TokenBuckets, TooManyRequests
 from malletrain.api.report_budget import ROW_BYTES
 from malletrain.api.roles import Roles, uids_of, user_name
 from malletrain.api.schemas import (
@@ -32,6 +32,7 @@ from malletrain.api.schemas import (
 )
 from malletrain.domain.errors import InvalidInput
 from malletrain.loop.ports import Clock
+from malletrain.store.views import StoreViews
 from malletrain.wire.rows import EventRow, JobRow, ProfileRow, PromiseRow, StatusRow, UsageRow
 
 #: Seconds that a long poll may wait.
@@ -70,19 +71,18 @@ class PeopleRoutes:
     def __init__(
         self,
         requests: Requests,
-        views: Views,
+        views: StoreViews,
         auth: Auth,
         roles: Roles,
         notifier: JournalNotifier,
         clock: Clock,
-        limits: RateLimits,
+        limits: ApiLimits,
         site: Mapping[str, str],
         journal: TokenBuckets | None = None,
     ) -> None:
         """`journal`: bytes of the journal by user id, shared with the users' workers (`ReportBudget.journal`)."""
         self.requests, self.views, self.auth, self.roles = requests, views, auth, roles
         self.notifier, self.clock, self.limits, self.site = notifier, clock, limits, dict(site)
-        self.by_user = TokenBuckets(limits.user_rate, limits.user_burst, clock)
         self.journal = journal or TokenBuckets(limits.user_journal_bytes_rate, limits.user_journal_bytes_burst, clock)
         self.logins = TokenBuckets(limits.user_login_rate, limits.user_login_burst, clock)
         self.announcements = TokenBuckets(limits.announcements_a_day / 86_400, limits.announcements_a_day, clock)
@@ -106,9 +106,7 @@ class PeopleRoutes:
     def caller(self, request: Request) -> Identity:
         """Who calls, by token; a dependency of every route but the login."""
         identity = self.auth.identify(request.headers.get("authorization"))
-        request.scope["malletrain.user"] = identity.user
         request.scope["malletrain.sight"] = self.roles.sight(identity)
-        self.by_user.take(str(identity.uid))
         if request.method != "GET":
             self._charge(identity, request)
         return identity
@@ -164,7 +162,6 @@ def make_people_router(people: PeopleRoutes) -> APIRouter:
         """A token for the maker of a MUNGE credential of `malletrain-session-v1 URL`."""
         opened = await people.off_loop(address_of(request), lambda: people.auth.log_in(body.credential))
         people.logins.take(str(opened.identity.uid))
-        request.scope["malletrain.user"] = opened.identity.user
         return JSONResponse(
             {
                 "token": opened.token,
@@ -285,7 +282,7 @@ def make_people_router(people: PeopleRoutes) -> APIRouter:
             shown = sight.status(views.status(now, nodes and sight.nodes, sight.uid))
             return bytes(JSONResponse(shown.to_json()).body)  # here: writing 2 MB would hold up the event loop
 
-        kept = views.kept_status_text(people.clock.now(), nodes) if sight.is_whole else None
+        kept = views.kept_status_text(nodes) if sight.is_whole else None
         text = await people.off_loop(caller.user, look) if kept is None else kept
         return Response(text, media_type="application/json")
 

@@ -1,4 +1,4 @@
-"""What the routes of people need of the daemon: requests that change something, and views that only show."""
+"""What the routes of people need of the daemon; what only shows, `malletrain.store.views` has."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Protocol
 
 from malletrain.api.visibility import Visibility
 from malletrain.domain.errors import MalletrainError
-from malletrain.wire.rows import EventRow, JobRow, ProfileRow, PromiseRow, StatusRow, UsageRow
+from malletrain.wire.rows import ProfileRow, PromiseRow
 
 
 class NotFound(MalletrainError):
@@ -142,42 +142,3 @@ class Requests(Protocol):
     def drains(self) -> Mapping[str, float]:
         """Until when (Unix seconds) operators keep pilots off each node."""
         ...
-
-
-class Views(Protocol):
-    """What people read. Implemented by `store.views.Views`; each may be called by any thread."""
-
-    def job(self, job_id: int) -> JobRow | None: ...
-
-    def jobs(self, over: bool = True, uid: int | None = None, limit: int = 10_000) -> tuple[JobRow, ...]: ...
-
-    def jobs_page(
-        self, over: bool, uid: int | None, limit: int, before: int | None
-    ) -> tuple[tuple[JobRow, ...], int | None]:
-        """A page of them, the newest first to go on; and the `before` of the next page, None at the end."""
-        ...
-
-    def status(self, at: float, nodes: bool = True, uid: int | None = None) -> StatusRow: ...
-
-    def status_text(self, at: float, nodes: bool = True) -> bytes:
-        """The JSON text of `status` of all users' jobs."""
-        ...
-
-    def kept_status_text(self, at: float, nodes: bool = True) -> bytes | None:
-        """The same, if it was written a moment ago; never blocks."""
-        ...
-
-    def events(
-        self,
-        after: int = 0,
-        job: int | None = None,
-        uid: int | None = None,
-        kinds: Sequence[str] = (),
-        limit: int = 5_000,
-    ) -> tuple[tuple[EventRow, ...], int]: ...
-
-    def latest_events(self, count: int, job: int | None = None, uid: int | None = None) -> tuple[EventRow, ...]: ...
-
-    def last_event(self) -> int: ...
-
-    def usage(self, at: float, since: str = "", until: str = "", uid: int | None = None) -> tuple[UsageRow, ...]: ...

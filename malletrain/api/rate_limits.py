@@ -17,9 +17,13 @@ class TooManyRequests(MalletrainError):
 
 
 @dataclass(frozen=True, slots=True)
-class RateLimits:
+class ApiLimits:
     """Rates are requests (or bytes, where the name says so) per second, bursts how many may come at once."""
 
+    #: Connections in all; of an address that has shown no valid token (a login node is one); of a user, or a worker.
+    connections: int = 16_384
+    connections_of_address: int = 256
+    connections_of_caller: int = 128
     #: After which a request that is one too many is answered, and a login that fails: so a flood is slowed down.
     refusal_seconds: float = 1.0
     body_bytes: int = 1024 * 1024
@@ -27,8 +31,6 @@ class RateLimits:
     #: Of all bodies that are being read, and of those of callers that are not known yet.
     buffered_bytes: int = 64 * 1024 * 1024
     strangers_buffered_bytes: int = 4 * 1024 * 1024
-    user_rate: float = 20.0
-    user_burst: float = 200.0
     #: Of callers without a valid token, by address.
     address_rate: float = 100.0
     address_burst: float = 500.0

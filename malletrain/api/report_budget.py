@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import fields
 from typing import Any
 
-from malletrain.api.rate_limits import RateLimits, TokenBuckets, TooManyRequests
+from malletrain.api.rate_limits import ApiLimits, TokenBuckets, TooManyRequests
 from malletrain.domain.event import Event
 from malletrain.loop.ports import Clock
 from malletrain.wire import messages as wire
@@ -33,7 +33,7 @@ class ReportBudget:
         dropped: called with how many messages were left out.
     """
 
-    def __init__(self, limits: RateLimits, clock: Clock, dropped: Callable[[int], None] = lambda count: None) -> None:
+    def __init__(self, limits: ApiLimits, clock: Clock, dropped: Callable[[int], None] = lambda count: None) -> None:
         self._by_worker = TokenBuckets(limits.worker_events_rate, limits.worker_events_burst, clock)
         self._by_user = TokenBuckets(limits.user_events_rate, limits.user_events_burst, clock)
         #: Bytes of the journal by user id, for people's requests as well.

@@ -17,7 +17,7 @@ import anyio
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from malletrain.api.connections import ConnectionTable
-from malletrain.api.rate_limits import RateLimits, TokenBuckets, TooManyRequests
+from malletrain.api.rate_limits import ApiLimits, TokenBuckets, TooManyRequests
 from malletrain.loop.ports import Clock
 
 #: The caller behind a request's path and headers, `user 1000` or `worker 7_3.0`; None without a valid token.
@@ -59,7 +59,7 @@ class RequestGuard:
     def __init__(
         self,
         app: ASGIApp,
-        limits: RateLimits,
+        limits: ApiLimits,
         clock: Clock,
         identify: Identify,
         logins: dict[str, int],

@@ -11,14 +11,6 @@ from malletrain.domain.errors import InvalidInput, Refused
 from malletrain.wire.rows import JobRow
 
 
-def _nothing_private() -> Collection[str]:
-    return ()
-
-
-def _no_bans() -> Mapping[int, str]:
-    return {}
-
-
 class Roles:
     """The site's rules."""
 
@@ -27,8 +19,8 @@ class Roles:
         operators: Iterable[int] = (),
         *,
         serves: Iterable[int] | None = None,
-        private_data: Callable[[], Collection[str]] = _nothing_private,
-        bans: Callable[[], Mapping[int, str]] = _no_bans,
+        private_data: Callable[[], Collection[str]] = tuple,
+        bans: Callable[[], Mapping[int, str]] = dict,
     ) -> None:
         """`operators` are uids, root among them always; `serves` the only uids that are served (None: all);
         `private_data` gives the words of Slurm's PrivateData as they are now, `bans` why each banned uid is."""

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import types
+import typing
 from dataclasses import fields
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
 from malletrain.api.ports import NewJob
-from malletrain.wire.codec import Shape, ShapeKind, fields_of
 from malletrain.wire.rows import Row
 
 MAX_NODES = 100_000
@@ -176,19 +177,21 @@ def list_of(item: Schema) -> Schema:
 
 def row_schema(row: type[Row]) -> Schema:
     """The JSON schema of a row of `malletrain.wire.rows`."""
-    described = object_of(**{name: _schema(shape) for name, shape in fields_of(row).items()})
+    described = object_of(**{name: _schema(kind) for name, kind in typing.get_type_hints(row).items()})
     return {"title": row.__name__, "description": (row.__doc__ or "").strip(), **described}
 
 
-def _schema(shape: Shape) -> Schema:
-    if shape.kind is ShapeKind.MAPPING:
+def _schema(kind: Any) -> Schema:
+    origin, arguments = typing.get_origin(kind), typing.get_args(kind)
+    if origin is tuple:
+        return list_of(_schema(arguments[0]))
+    if types.NoneType in arguments:
+        return {"anyOf": [_schema(arguments[0]), {"type": "null"}]}
+    if origin is not None:
         return {"type": "object"}
-    if shape.kind is ShapeKind.RECORD:
-        return row_schema(shape.type)
-    if not shape.inner:
-        return {"type": {int: "integer", float: "number", str: "string", bool: "boolean"}[shape.type]}
-    inner = _schema(shape.inner[0])
-    return list_of(inner) if shape.kind is ShapeKind.LIST else {"anyOf": [inner, {"type": "null"}]}
+    if issubclass(kind, Row):
+        return row_schema(kind)
+    return {"type": {int: "integer", float: "number", str: "string", bool: "boolean"}[kind]}
 
 
 def answers(ok: Schema | None, status: int = 200, *errors: int) -> dict[int | str, dict[str, Any]]:

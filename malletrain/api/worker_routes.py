@@ -8,32 +8,27 @@ Figures that change nothing are written a moment later.
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import json
 import re
-import secrets
-from collections import deque
-from collections.abc import Awaitable, Callable, Collection, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from functools import partial
-from types import TracebackType
-from typing import Any, Protocol
+from threading import RLock
+from typing import Any
 
-from fastapi import APIRouter, HTTPException, Request, Response
-from fastapi.concurrency import run_in_threadpool
-from fastapi.exceptions import RequestValidationError
-from fastapi.responses import JSONResponse
-from fastapi.routing import APIRoute
-from starlette.requests import ClientDisconnect
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.concurrency import run_in_threadpool
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route, Router
 
 from malletrain.api.connections import ConnectionTable
-from malletrain.api.rate_limits import RateLimits
+from malletrain.api.rate_limits import ApiLimits
 from malletrain.api.report_budget import FIGURES, ReportBudget
+from malletrain.api.tickets import TicketTable
 from malletrain.api.visibility import Visibility
 from malletrain.domain.decision import LeavePilot
-from malletrain.domain.errors import ContradictsRecord, MalletrainError, Refused
+from malletrain.domain.errors import ContradictsRecord, Refused
 from malletrain.domain.event import Event
 from malletrain.domain.job import ScriptCheck
 from malletrain.loop.membership.admission import Claim
@@ -58,32 +53,6 @@ MAX_TOKENS_PER_WORKER = 4
 ASLEEP_S = 4.0
 
 
-class Lock(Protocol):
-    """What the gate needs of `threading.RLock`."""
-
-    def acquire(self, blocking: bool = True) -> bool: ...
-
-    def release(self) -> None: ...
-
-    def __enter__(self) -> object: ...
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None, /
-    ) -> object: ...
-
-
-def _everything(_uid: int) -> Visibility:
-    return Visibility()
-
-
-def _none_banned(_uid: int) -> bool:
-    return False
-
-
-def _never_checked(_uid: int, _digest: str) -> None:
-    return None
-
-
 class WorkersGate:
     """The membership, safe to call from any thread. This is the `Workers` port of the live loop.
 
@@ -102,27 +71,26 @@ class WorkersGate:
     def __init__(
         self,
         membership: Membership,
-        lock: Lock,
+        lock: RLock,
         persist: Callable[[], None],
         clock: Clock,
         budget: ReportBudget | None = None,
-        sight: Callable[[int], Visibility] = _everything,
-        is_banned: Callable[[int], bool] = _none_banned,
-        checked: Callable[[int, str], ScriptCheck | None] = _never_checked,
+        sight: Callable[[int], Visibility] = lambda _uid: Visibility(),
+        is_banned: Callable[[int], bool] = lambda _uid: False,
+        checked: Callable[[int, str], ScriptCheck | None] = lambda _uid, _digest: None,
     ) -> None:
         self._checked = checked
         self.membership = membership
         self._sight = sight
         self._is_banned = is_banned
-        self.budget = budget or ReportBudget(RateLimits(), clock)
+        self.budget = budget or ReportBudget(ApiLimits(), clock)
         self.clock = clock
         self._lock = lock
         self._persist = persist
         self._awake_at = clock.elapsed()
         self._ends = False
         self._waiting: dict[int, set[tuple[asyncio.AbstractEventLoop, asyncio.Event]]] = {}  #: by job
-        self._tokens: dict[str, deque[tuple[bytes, float]]] = {}  # by worker: digest, and when it ends
-        self._sweep_at = 64
+        self._tokens = TicketTable[str](clock, WORKER_TOKEN_LIFETIME_S, MAX_TOKENS_PER_WORKER)
 
     def leave(self, action: LeavePilot) -> None:
         self.change(lambda: self.membership.leave(action))
@@ -198,26 +166,13 @@ class WorkersGate:
                     loop.call_soon_threadsafe(event.set)
 
     def issue_token(self, worker: str) -> str:
-        """A new secret for the worker, good for `WORKER_TOKEN_LIFETIME_S`; older ones stay good for theirs.
-
-        Only digests are kept, of the newest `MAX_TOKENS_PER_WORKER` tokens of each known worker.
-        """
-        if len(self._tokens) >= self._sweep_at:
-            self._tokens = {name: kept for name, kept in self._tokens.items() if self.membership.worker(name)}
-            self._sweep_at = 64 + 2 * len(self._tokens)
-        token = secrets.token_urlsafe(32)
-        own = self._tokens.setdefault(worker, deque(maxlen=MAX_TOKENS_PER_WORKER))
-        own.append((_digest(token), self.clock.elapsed() + WORKER_TOKEN_LIFETIME_S))
-        return token
+        """A new secret for the worker, good for `WORKER_TOKEN_LIFETIME_S`; older ones stay good for theirs."""
+        return self._tokens.issue(worker, worker)
 
     def holds_token(self, worker: str, header: str | None) -> bool:
         """Whether an Authorization header carries a token of this worker that has not run out."""
-        scheme, _, token = (header or "").partition(" ")
-        own, known = self._tokens.get(worker), self.membership.worker(worker)
-        if scheme.lower() != "bearer" or own is None or known is None or self._is_banned(known.uid):
-            return False
-        digest, now = _digest(token.strip()), self.clock.elapsed()
-        return any(each == digest and now < ends for each, ends in own)
+        known = self.membership.worker(worker)
+        return known is not None and self._tokens.bearer(header) == worker and not self._is_banned(known.uid)
 
     def is_to_check(self, worker: str, digest: str) -> bool:
         """Whether the worker's script is to be checked beside it. What a check has found of it in another job of its
@@ -362,79 +317,9 @@ class Caller:
         self.stirred.set()
 
 
-class WorkersRouter(APIRouter):
-    """The routes of workers, and a short way to the two that nearly all of their requests take.
-
-    FastAPI's way through its routes, parameters and exit stacks is most of what a report or a poll costs; thousands
-    of workers send hundreds a second. Whatever is not plainly one of the two goes that way all the same.
-    """
-
-    def __init__(self, endpoints: _Endpoints) -> None:
-        super().__init__(prefix="/v1/workers", tags=["workers"], route_class=_Route)
-        self._endpoints = endpoints
-        self.budget = endpoints.budget
-        self.post("/hello")(endpoints.hello)
-        self.post("/{worker}/report")(endpoints.report)
-        self.get("/{worker}/plan")(endpoints.plan)
-        self.post("/{worker}/check")(endpoints.check)
-
-    def short_way(self, scope: Scope) -> Callable[[Request], Coroutine[Any, Any, Response]] | None:
-        """What answers a request, without FastAPI; None where FastAPI is to."""
-        path, endpoints = scope["path"], self._endpoints
-        if not path.startswith("/v1/workers/") or path.count("/") != 4:
-            return None
-        worker, what = path[len("/v1/workers/") :].split("/")
-        if what == "report" and scope["method"] == "POST" and worker:
-            return partial(_guarded, lambda request: endpoints.report(worker, request))
-        query = _PLAN_QUERY.fullmatch(scope["query_string"])
-        if what == "plan" and scope["method"] == "GET" and worker and query is not None:
-            after, wait = int(query[1]), float(query[2])
-            return partial(_guarded, lambda request: endpoints.plan(worker, request, after, wait))
-        return None
-
-
-class ShortWay:
-    """ASGI middleware that answers what nearly all requests of workers are (`WorkersRouter.short_way`).
-
-    Args:
-        app: answers all others.
-        router: the workers' routes of that app.
-        on_known: answers for errors of the daemon's own, which are raised without it.
-    """
-
-    def __init__(
-        self,
-        app: ASGIApp,
-        router: WorkersRouter,
-        on_known: Callable[[Request, Exception], Awaitable[Response]] | None = None,
-    ) -> None:
-        self._app, self._router, self._on_known = app, router, on_known
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        handle = self._router.short_way(scope) if scope["type"] == "http" else None
-        if handle is None:
-            await self._app(scope, receive, send)
-            return
-        request = Request(scope, receive, send)
-        try:
-            response = await handle(request)
-        except MalletrainError as error:
-            if self._on_known is None:
-                raise
-            response = await self._on_known(request, error)
-        await response(scope, receive, send)
-
-
-_DIGEST = re.compile(r"[0-9a-f]{16,64}")
-
-#: As workers write it (`malletrain.wire.worker_client`).
-_PLAN_QUERY = re.compile(rb"after=([0-9]{1,15})&wait=([0-9]{1,6}(?:\.[0-9]{1,20})?)")
-
-
-def make_workers_router(
-    gate: WorkersGate, authenticate: Callable[[str], int], connections: ConnectionTable
-) -> WorkersRouter:
-    """The router that api/app.py mounts.
+class WorkersRouter(Router):
+    """The routes of workers, which `malletrain.wire.messages` describes. Starlette's own: FastAPI's way through
+    parameters and exit stacks would be most of what a report or a poll costs.
 
     Args:
         gate: see there.
@@ -442,24 +327,29 @@ def make_workers_router(
             `Refused` when it proves nothing.
         connections: of the server that it is mounted on: a worker that is killed between two polls is noticed there.
     """
-    return WorkersRouter(_Endpoints(gate, authenticate, connections))
-
-
-class _Endpoints:
-    """See `make_workers_router`."""
 
     def __init__(self, gate: WorkersGate, authenticate: Callable[[str], int], connections: ConnectionTable) -> None:
         self._gate, self._authenticate, self._connections = gate, authenticate, connections
         self.budget = gate.budget
+        super().__init__(
+            [
+                Route(f"/v1/workers/{path}", _guarded(handle), methods=[method])
+                for path, method, handle in (
+                    ("{worker}/report", "POST", self._report),
+                    ("{worker}/plan", "GET", self._plan),
+                    ("{worker}/check", "POST", self._check),
+                    ("hello", "POST", self._hello),
+                )
+            ]
+        )
 
-    async def hello(self, request: Request) -> Response:
-        said = wire.parse(wire.Hello, await _body(request, 64 * 1024))
-        return await run_in_threadpool(_hello, self._gate, self._authenticate, said)
+    async def _hello(self, request: Request) -> Response:
+        said = wire.parse(wire.Hello, await _body(request))
+        return await run_in_threadpool(_welcome, self._gate, self._authenticate, said)
 
-    async def report(self, worker: str, request: Request) -> Response:
-        gate = self._gate
-        _check_token(gate, worker, request)
-        raw = await _body(request, wire.MAX_REPORT_BYTES)
+    async def _report(self, request: Request) -> Response:
+        gate, worker = self._gate, _worker(self._gate, request)
+        raw = await _body(request)
         events = raw.get("events") if isinstance(raw, dict) else None
         if not isinstance(events, list) or len(events) > wire.MAX_EVENTS_PER_REPORT:
             raise HTTPException(400, f"events: must be a list of at most {wire.MAX_EVENTS_PER_REPORT} messages")
@@ -471,18 +361,20 @@ class _Endpoints:
             await asyncio.sleep(gate.budget.refusal_seconds)
         return Response(status_code=204)
 
-    async def check(self, worker: str, request: Request) -> Response:
+    async def _check(self, request: Request) -> Response:
         """Whether a script is to be checked: asked once it is known which one runs."""
-        _check_token(self._gate, worker, request)
-        raw = await _body(request, 4096)
+        worker, raw = _worker(self._gate, request), await _body(request)
         digest = raw.get("digest") if isinstance(raw, dict) else None
         if not isinstance(digest, str) or not _DIGEST.fullmatch(digest):
             raise HTTPException(400, "digest: must be 16 to 64 hexadecimal digits")
         return JSONResponse({"check": await run_in_threadpool(self._gate.is_to_check, worker, digest)})
 
-    async def plan(self, worker: str, request: Request, after: int = 0, wait: float = 0.0) -> Response:
-        gate = self._gate
-        _check_token(gate, worker, request)
+    async def _plan(self, request: Request) -> Response:
+        gate, worker = self._gate, _worker(self._gate, request)
+        try:
+            after, wait = int(request.query_params.get("after", 0)), float(request.query_params.get("wait", 0.0))
+        except ValueError as error:
+            raise HTTPException(400, f"after, wait: {error}") from error
         if not 0 <= wait <= MAX_WAIT_S or after < 0:
             raise HTTPException(400, f"wait: must be from 0 to {MAX_WAIT_S:g} seconds, after: not negative")
         loop, caller = asyncio.get_running_loop(), Caller()
@@ -500,31 +392,34 @@ class _Endpoints:
         return JSONResponse(wire.to_json(directive))
 
 
-class _Route(APIRoute):
+_DIGEST = re.compile(r"[0-9a-f]{16,64}")
+
+_STATUS: Mapping[type[Exception], int] = {
+    wire.MessageError: 400,
+    WireError: 401,
+    ContradictsRecord: 409,
+    Refused: 403,
+}
+
+Handle = Callable[[Request], Awaitable[Response]]
+
+
+def _guarded(handle: Handle) -> Handle:
     """Every refusal is one line under `error`."""
 
-    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
-        return partial(_guarded, super().get_route_handler())
+    async def guarded(request: Request) -> Response:
+        try:
+            return await handle(request)
+        except HTTPException as error:
+            return JSONResponse({"error": str(error.detail)}, error.status_code)
+        except (WireError, ContradictsRecord, Refused) as error:
+            status = next(code for kind, code in _STATUS.items() if isinstance(error, kind))
+            return JSONResponse({"error": str(error)}, status)
+
+    return guarded
 
 
-async def _guarded(handle: Callable[[Request], Coroutine[Any, Any, Response]], request: Request) -> Response:
-    try:
-        return await handle(request)
-    except HTTPException as error:
-        return JSONResponse({"error": str(error.detail)}, error.status_code)
-    except RequestValidationError as error:
-        return JSONResponse({"error": f"after, wait: {error.errors()[0]['msg']}"}, 400)
-    except wire.MessageError as error:
-        return JSONResponse({"error": str(error)}, 400)
-    except WireError as error:
-        return JSONResponse({"error": str(error)}, 401)
-    except ContradictsRecord as error:
-        return JSONResponse({"error": str(error)}, 409)
-    except Refused as error:
-        return JSONResponse({"error": str(error)}, 403)
-
-
-def _hello(gate: WorkersGate, authenticate: Callable[[str], int], said: wire.Hello) -> Response:
+def _welcome(gate: WorkersGate, authenticate: Callable[[str], int], said: wire.Hello) -> Response:
     uid = authenticate(said.credential)
     gate.budget.admit(uid)
     gate.budget.journal.charge(str(uid), HELLO_BYTES)
@@ -541,28 +436,20 @@ def _hello(gate: WorkersGate, authenticate: Callable[[str], int], said: wire.Hel
     return JSONResponse(wire.to_json(gate.change(enter)))
 
 
-def _digest(token: str) -> bytes:
-    return hashlib.sha256(token.encode("utf-8", "replace")).digest()
-
-
-def _check_token(gate: WorkersGate, worker: str, request: Request) -> None:
+def _worker(gate: WorkersGate, request: Request) -> str:
+    """The worker that a request's path names, and whose token it carries."""
+    worker = str(request.path_params["worker"])
     if not gate.holds_token(worker, request.headers.get("authorization")):
         raise HTTPException(401, "no token of this worker: say hello again with a fresh MUNGE credential")
+    return worker
 
 
-async def _body(request: Request, limit: int) -> Any:
-    """The request's JSON, refused beyond `limit` bytes before it is all read."""
-    parts, size = [], 0
+async def _body(request: Request) -> Any:
+    """The request's JSON; how long it may be is bounded before (`malletrain.api.request_guard`)."""
     try:
-        async for part in request.stream():
-            size += len(part)
-            if size > limit:
-                raise HTTPException(413, f"at most {limit} bytes")
-            parts.append(part)
+        return json.loads(await request.body())
     except ClientDisconnect as error:  # killed while it sent; the answer goes nowhere
         raise HTTPException(400, "the connection ended before the body did") from error
-    try:
-        return json.loads(b"".join(parts))
     except (ValueError, RecursionError) as error:
         raise HTTPException(400, "the body must be JSON") from error
 

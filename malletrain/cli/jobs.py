@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import os
 import pwd
-import re
 import shlex
 import shutil
 import sys
@@ -16,7 +15,7 @@ import time
 import tomllib
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import datetime
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -24,8 +23,6 @@ import click
 
 from malletrain.cli import render
 from malletrain.cli.admin import monthly
-from malletrain.cli.admin.monthly import SiteFigures
-from malletrain.cli.admin.science_fields import read_fields
 from malletrain.cli.logs import last_words
 from malletrain.domain.errors import InvalidInput, MalletrainError
 from malletrain.slurm.command import Commands
@@ -104,25 +101,20 @@ def _last_words(daemon: DaemonClient, row: JobRow) -> list[render.Line]:
     return [(render.Span(f"printed last: {found[1]} ({found[0]})"),)] if found else []
 
 
-@click.command(epilog="Example:  malletrain cancel 3")
-@click.argument("jobs", metavar="JOB...", type=click.IntRange(min=1), nargs=-1, required=True)
-def cancel(jobs: tuple[int, ...]) -> None:
-    """End jobs for good, with their waiting tasks."""
-    _ask_each("cancel", jobs)
+def _asking(verb: str, words: str) -> click.Command:
+    """A command that asks the daemon the same for each job."""
+
+    @click.command(verb, help=words, epilog=f"Example:  malletrain {verb} 3")
+    @click.argument("jobs", metavar="JOB...", type=click.IntRange(min=1), nargs=-1, required=True)
+    def command(jobs: tuple[int, ...]) -> None:
+        _ask_each(verb, jobs)
+
+    return command
 
 
-@click.command(epilog="Example:  malletrain hold 3")
-@click.argument("jobs", metavar="JOB...", type=click.IntRange(min=1), nargs=-1, required=True)
-def hold(jobs: tuple[int, ...]) -> None:
-    """Pause jobs: they give their nodes back until `malletrain release`."""
-    _ask_each("hold", jobs)
-
-
-@click.command(epilog="Example:  malletrain release 3")
-@click.argument("jobs", metavar="JOB...", type=click.IntRange(min=1), nargs=-1, required=True)
-def release(jobs: tuple[int, ...]) -> None:
-    """Resume paused jobs."""
-    _ask_each("release", jobs)
+cancel = _asking("cancel", "End jobs for good, with their waiting tasks.")
+hold = _asking("hold", "Pause jobs: they give their nodes back until `malletrain release`.")
+release = _asking("release", "Resume paused jobs.")
 
 
 def _ask_each(verb: str, jobs: Sequence[int]) -> None:
@@ -231,67 +223,35 @@ def web(as_json: bool) -> None:
     click.echo(f"  {parts.scheme}://localhost:{port} instead of {parts.scheme}://{parts.netloc}", err=True)
 
 
-@click.command(
-    epilog="""\b
-Example:
-  malletrain report --since 2026-11-01
-  malletrain report --month 2026-11 --price 1.20 --html november.html"""
-)
-@click.option("--since", metavar="DAY", help="From this day on (UTC).")
-@click.option("--month", metavar="MONTH", help="A month's sums by account and user (UTC).")
-@click.option("--csv", "as_csv", is_flag=True, help="The month as CSV.")
-@click.option("--html", "page", type=click.Path(path_type=Path), metavar="FILE", help="The month as one page.")
-@click.option("--price", type=click.FloatRange(min=0), help="Worth of a node-hour: adds a column.")
-@click.option("--currency", default="EUR", show_default=True, help="The price's currency.")
-@click.option("--node-watts", type=click.FloatRange(min=0), help="A node's draw: adds energy.")
-@click.option("--grams-per-kwh", type=click.FloatRange(min=0), help="With --node-watts: adds carbon.")
+@click.command(epilog="Example:  malletrain report --month 2026-11 --csv > november.csv")
+@click.option("--since", metavar="DAY", type=click.DateTime(["%Y-%m-%d"]), help="From this day on (UTC).")
 @click.option(
-    "--fields",
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    metavar="FILE",
-    help="CSV account,field: adds sums by field of science.",
+    "--month", metavar="MONTH", type=click.DateTime(["%Y-%m"]), help="A month's sums by account and user (UTC)."
 )
+@click.option("--csv", "as_csv", is_flag=True, help="The month as CSV.")
 @as_json
-def report(
-    since: str | None,
-    month: str | None,
-    as_csv: bool,
-    page: Path | None,
-    price: float | None,
-    currency: str,
-    node_watts: float | None,
-    grams_per_kwh: float | None,
-    fields: Path | None,
-    as_json: bool,
-) -> None:
+def report(since: datetime | None, month: datetime | None, as_csv: bool, as_json: bool) -> None:
     """Show node hours and samples by day, account and user."""
     if month is not None:
-        named = None if fields is None else read_fields(fields.read_text("utf-8", "replace"), str(fields))
-        site = SiteFigures(price, currency, node_watts, grams_per_kwh, named)
-        _report_month(month, as_csv, page, site, as_json)
+        _report_month(f"{month:%Y-%m}", as_csv, as_json)
         return
-    if as_csv or page or fields:
-        raise click.UsageError("--csv, --html and --fields need --month")
-    day = _day(since) if since else ""
-    rows = connect().usage(since=day)
+    if as_csv:
+        raise click.UsageError("--csv is of a --month")
+    rows = connect().usage(since="" if since is None else f"{since:%Y-%m-%d}")
     if as_json:
         say_json([row.to_json() for row in rows])
     else:
         say(render.usage(rows) if rows else [(render.Span("nothing used yet", dim=True),)])
 
 
-def _report_month(month: str, as_csv: bool, page: Path | None, site: SiteFigures, as_json: bool) -> None:
-    if not re.fullmatch(r"\d{4}-(0[1-9]|1[0-2])", month):
-        raise InvalidInput("--month", f"{month!r} is not a month such as 2026-11")
-    rows = monthly.of_month(connect().usage(since=f"{month}-01"), month, site.fields)
-    if page is not None:
-        page.write_text(monthly.as_html(rows, month, site), encoding="utf-8")
+def _report_month(month: str, as_csv: bool, as_json: bool) -> None:
+    rows = monthly.of_month(connect().usage(since=f"{month}-01"), month)
+    cells = [monthly.columns(row) for row in rows]
     if as_json:
-        say_json([monthly.columns(row, site) for row in rows])
+        say_json(cells)
     elif as_csv:
-        click.echo(monthly.as_csv(rows, site), nl=False)
-    elif page is None:
-        cells = [monthly.columns(row, site) for row in rows]
+        click.echo(monthly.as_csv(rows), nl=False)
+    else:
         head = [name.upper().replace("_", " ") for name in cells[-1]]
         shown = [[render.Span(f"{value}") for value in each.values()] for each in cells]
         say(render.table(head, shown, right=set(range(head.index("NODE HOURS"), len(head)))))
@@ -393,32 +353,18 @@ def _harvest_names() -> tuple[str, str]:
     if site.partition:
         return site.partition, site.account
     try:
-        section = tomllib.loads(_DAEMON_FILE.read_text(encoding="utf-8")).get("slurm", {})
-    except OSError:
-        section = {}
-    except ValueError as error:
-        raise InvalidInput(str(_DAEMON_FILE), f"not TOML: {error}; name the partition with --partition") from error
-    partition, account = (
-        (section.get(key, "") for key in ("partition", "account")) if isinstance(section, dict) else ("", "")
-    )
-    if not isinstance(partition, str) or not partition:
+        section = tomllib.loads(_DAEMON_FILE.read_text(encoding="utf-8"))["slurm"]
+        return str(section["partition"]), str(section.get("account", ""))
+    except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
         raise InvalidInput(
             "--partition", "no client.toml or malletrain.toml names the harvest partition: name it here"
-        )
-    return partition, account if isinstance(account, str) else ""
+        ) from error
 
 
 class SlurmCommandFailed(MalletrainError):
     """A Slurm command answered with an error."""
 
     exit_status = 1
-
-
-def _day(text: str) -> str:
-    try:
-        return datetime.strptime(text, "%Y-%m-%d").replace(tzinfo=UTC).date().isoformat()
-    except ValueError as error:
-        raise InvalidInput("--since", f"{text!r} is not a day such as 2026-11-01") from error
 
 
 def _time(text: str) -> float:

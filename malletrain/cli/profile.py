@@ -2,17 +2,10 @@
 
 from __future__ import annotations
 
-import html
-import importlib.util
-import os
-from pathlib import Path
-
 import click
 
-from malletrain import pip_install
 from malletrain.cli.jobs import as_json, say, say_json
 from malletrain.cli.render import Span
-from malletrain.domain.errors import InvalidInput
 from malletrain.wire.daemon import connect
 from malletrain.wire.rows import ProfileRow
 
@@ -23,22 +16,15 @@ _BESIDE = ("cuda", "nccl")
 _BAR_COLUMNS = 32
 
 
-@click.command(epilog="Example:  malletrain profile 3 --plot job3.html")
+@click.command(epilog="Example:  malletrain profile 3")
 @click.argument("job", type=click.IntRange(min=1))
-@click.option("--plot", type=click.Path(path_type=Path, dir_okay=False), help="Draw the curve into this HTML file.")
 @as_json
-def profile(job: int, plot: Path | None, as_json: bool) -> None:
+def profile(job: int, as_json: bool) -> None:
     """Show how JOB scales, what a resize costs, and what is measured next.
 
     # is measured, = estimated, . the band (right nine times in ten), | perfect scaling.
     """
     row = connect().profile(job)
-    if plot is not None:
-        text = page(row)
-        try:
-            plot.write_text(text, encoding="utf-8")
-        except OSError as error:
-            raise InvalidInput("--plot", f"{plot}: {os.strerror(error.errno or 0)}") from error
     if as_json:
         say_json(row.to_json())
     else:
@@ -78,34 +64,3 @@ def lines(row: ProfileRow) -> list[str]:
     if row.next:
         out.append(row.next)
     return out
-
-
-def page(row: ProfileRow) -> str:
-    """The curve with its band as one HTML page that needs no network.
-
-    Raises:
-        InvalidInput: plotly is not installed.
-    """
-    if importlib.util.find_spec("plotly") is None:
-        raise InvalidInput("--plot", f"plotly is not installed: {pip_install('replay')}")
-    import plotly.graph_objects as go
-
-    nodes = [size.nodes for size in row.sizes]
-    measured = [size for size in row.sizes if size.windows]
-    figure = go.Figure()
-    figure.add_scatter(x=nodes, y=[s.high for s in row.sizes], line={"width": 0}, showlegend=False)
-    figure.add_scatter(
-        x=nodes, y=[s.low for s in row.sizes], line={"width": 0}, fill="tonexty", name="band (9 of 10)"
-    )
-    figure.add_scatter(x=nodes, y=[s.rate for s in row.sizes], name="fitted")
-    figure.add_scatter(x=[s.nodes for s in measured], y=[s.rate for s in measured], mode="markers", name="measured")
-    if row.sizes:
-        first = row.sizes[0]
-        perfect = [first.rate * n / first.nodes for n in nodes]
-        figure.add_scatter(x=nodes, y=perfect, line={"dash": "dot"}, name="perfect scaling")
-    figure.update_layout(title=f"job {row.job}", xaxis_title="nodes", yaxis_title="samples/s")
-    words = "".join(f"<p>{html.escape(line)}</p>" for line in (row.next, *sorted(row.ignored)) if line)
-    return (
-        f"<!doctype html><html lang=en><meta charset=utf-8><title>job {row.job}</title>"
-        f"{figure.to_html(full_html=False, include_plotlyjs=True)}{words}</html>\n"
-    )

@@ -17,7 +17,8 @@ import click
 
 from malletrain.cli import study_top
 from malletrain.cli.jobs import as_json, say_json
-from malletrain.cli.top import redrawn
+from malletrain.cli.render import Line
+from malletrain.cli.top import redrawn, watch
 from malletrain.domain.errors import InvalidInput
 from malletrain.study import definition, progress, report, storage, trial_records
 from malletrain.study.cluster_runs import JobRuns
@@ -167,7 +168,11 @@ def trials(file: Path, place: str | None, as_json: bool) -> None:
 @redrawn
 def top(file: Path, place: str | None, interval: float, once: bool) -> None:
     """Watch every trial live, with its job, nodes and last figure."""
-    study_top.watch(lambda: progress.now(_load(file, place)), interval, once)
+
+    def look(width: int, height: int) -> list[Line]:
+        return study_top.picture(progress.now(_load(file, place)), study_top.jobs(), width=width, height=height)
+
+    watch(look, interval, once)
 
 
 @study.command("report", epilog="Example:  malletrain study report study.py --output study.html")

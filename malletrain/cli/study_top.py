@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import shutil
-import sys
-import time
-from collections.abc import Callable, Mapping
-from itertools import count
+from collections.abc import Mapping
 
 from malletrain.cli.render import Line, Span
-from malletrain.cli.top import clip, screen
+from malletrain.cli.top import clip
 from malletrain.domain.errors import MalletrainError
 from malletrain.study.progress import StudyProgress, TrialProgress
 from malletrain.wire.daemon import connect
@@ -19,20 +15,7 @@ from malletrain.wire.rows import JobRow
 _COLORS = {"completed": "green", "pruned": "cyan", "running": "yellow", "waiting": "yellow"}
 
 
-def watch(look: Callable[[], StudyProgress], interval: float, once: bool) -> None:
-    """Draw the study again and again, until Ctrl-C, or once."""
-    with screen(live=sys.stdout.isatty() and not once) as draw:
-        for number in count():
-            if number:
-                time.sleep(interval)
-            size = shutil.get_terminal_size((120, 40))
-            lines = picture(look(), _jobs(), height=size.lines)
-            draw([clip(line, size.columns) for line in lines])
-            if once:
-                return
-
-
-def picture(study: StudyProgress, jobs: Mapping[int, JobRow], *, height: int) -> list[Line]:
+def picture(study: StudyProgress, jobs: Mapping[int, JobRow], *, width: int, height: int) -> list[Line]:
     """The whole screen: totals, the best, and trials as far as there is room."""
     counts = ", ".join(f"{n} {name.replace('_', ' ')}" for name, n in study.counts.items()) or "no trials yet"
     lines: list[Line] = [
@@ -43,7 +26,8 @@ def picture(study: StudyProgress, jobs: Mapping[int, JobRow], *, height: int) ->
         (),
         (Span(f"{'trial':>6}  {'state':<14}{'job':>6}{'nodes':>6}  {'last figure':<22} parameters", bold=True),),
     ]
-    return lines + [_line(trial, jobs) for trial in study.trials[: max(1, height - len(lines) - 1)]]
+    lines += [_line(trial, jobs) for trial in study.trials[: max(1, height - len(lines) - 1)]]
+    return [clip(line, width) for line in lines]
 
 
 def _line(trial: TrialProgress, jobs: Mapping[int, JobRow]) -> Line:
@@ -58,7 +42,7 @@ def _line(trial: TrialProgress, jobs: Mapping[int, JobRow]) -> Line:
     )
 
 
-def _jobs() -> Mapping[int, JobRow]:
+def jobs() -> Mapping[int, JobRow]:
     """Jobs that are not over; none where there is no daemon: a study may run without."""
     try:
         return {row.id: row for row in connect().jobs(over=False, mine=True)}

@@ -1,4 +1,4 @@
-"""`malletrain top`: the live picture. Rich redraws it where rich is installed; without it the screen is cleared."""
+"""`malletrain top`: the live picture."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from itertools import count
 from typing import Any, TypeVar
 
 import click
@@ -21,7 +20,6 @@ from malletrain.wire.rows import EventRow
 #: Kinds of events that would only make the list below the table flicker.
 _QUIET = frozenset({"samples", "decided", "pool", "holes_opened", "holes_ended", "metric", "outcome"})
 
-Draw = Callable[[Sequence[render.Line]], None]
 F = TypeVar("F", bound=Callable[..., Any])
 
 
@@ -46,21 +44,30 @@ def top(interval: float, once: bool) -> None:
     daemon = connect()
     recent: deque[EventRow] = deque(maxlen=200)
     last: int | None = None
-    with screen(live=sys.stdout.isatty() and not once) as draw:
-        for look in count():
-            if look:
-                time.sleep(interval)
+
+    def look(width: int, height: int) -> Sequence[render.Line]:
+        nonlocal last
+        try:
+            last = _collect(daemon, last, recent)
+            return picture(daemon, recent, width=width, height=height)
+        except WireError as error:
+            # A daemon that is being restarted comes back: say so, keep the screen, try again.
+            if once:
+                raise
+            return [(render.Span(f"{error}; trying again", color="red"),)]
+
+    watch(look, interval, once)
+
+
+def watch(look: Callable[[int, int], Sequence[render.Line]], interval: float, once: bool) -> None:
+    """Draw what `look` gives for so many columns and lines, again and again until Ctrl-C, or once."""
+    with _screen(live=sys.stdout.isatty() and not once) as draw:
+        while True:
             size = shutil.get_terminal_size((120, 40))
-            try:
-                last = _collect(daemon, last, recent)
-                draw(picture(daemon, recent, width=size.columns, height=size.lines))
-            except WireError as error:
-                # A daemon that is being restarted comes back: say so, keep the screen, try again.
-                if once:
-                    raise
-                draw([(render.Span(f"{error}; trying again", color="red"),)])
+            draw(look(size.columns, size.lines))
             if once:
                 return
+            time.sleep(interval)
 
 
 def picture(daemon: DaemonClient, recent: Sequence[EventRow], *, width: int, height: int) -> list[render.Line]:
@@ -68,8 +75,8 @@ def picture(daemon: DaemonClient, recent: Sequence[EventRow], *, width: int, hei
     lines = render.status(daemon.status(), width=width)
     room = height - len(lines) - 2
     if room > 1 and recent:
-        lines += [(), *(clip(render.event(row), width) for row in list(recent)[-room:])]
-    return lines[: max(1, height - 1)]
+        lines += [(), *(render.event(row) for row in list(recent)[-room:])]
+    return [clip(line, width) for line in lines[: max(1, height - 1)]]
 
 
 def clip(line: render.Line, width: int) -> render.Line:
@@ -90,21 +97,18 @@ def _collect(daemon: DaemonClient, last: int | None, recent: deque[EventRow]) ->
 
 
 @contextmanager
-def screen(*, live: bool) -> Iterator[Draw]:
-    """Where to draw: a live screen, or plain prints one after the other."""
+def _screen(*, live: bool) -> Iterator[Callable[[Sequence[render.Line]], None]]:
+    """What draws: over the picture before on a terminal's other screen, or one below the other."""
     if not live:
         yield lambda lines: click.echo(render.plain(lines))
         return
+
+    def draw(lines: Sequence[render.Line]) -> None:
+        text = render.colored(lines).replace("\n", "\x1b[K\n")
+        click.echo(f"\x1b[H{text}\x1b[K\x1b[J", nl=False)
+
+    click.echo("\x1b[?1049h\x1b[?25l", nl=False)
     try:
-        from rich.live import Live
-        from rich.text import Text
-    except ModuleNotFoundError:
-        yield _redraw
-        return
-    with Live(screen=True, auto_refresh=False) as view:
-        yield lambda lines: view.update(Text.from_ansi(render.colored(lines), no_wrap=True), refresh=True)
-
-
-def _redraw(lines: Sequence[render.Line]) -> None:
-    click.clear()
-    click.echo(render.colored(lines))
+        yield draw
+    finally:
+        click.echo("\x1b[?25h\x1b[?1049l", nl=False)

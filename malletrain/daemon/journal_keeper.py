@@ -95,7 +95,7 @@ class JournalKeeper:
 
     def flush(self) -> None:
         """Try to write what is kept, and look how much room there is. Called every few seconds, by one thread."""
-        self._metrics.journal_room(self.free_bytes())
+        self._metrics.journal_free.set(self.free_bytes())
         while self._fault:
             with self._lock:
                 batch = tuple(self._kept)
@@ -110,7 +110,7 @@ class JournalKeeper:
                 if not self._kept:
                     self._log.warning("the journal is written again", events=len(batch), left_out=self._left_out)
                     self._fault, self._left_out, self._logged_at = "", 0, float("-inf")
-                self._metrics.journal_kept(len(self._kept), writable=not self._fault)
+                self._show_kept()
 
     def why_unsafe(self) -> str:
         """Why nothing new may start: the journal cannot be written, or soon will not be; empty when it can."""
@@ -134,8 +134,8 @@ class JournalKeeper:
 
     def _refused(self, error: JournalUnavailable) -> None:
         self._fault = str(error)
-        self._metrics.journal_refused()
-        self._metrics.journal_kept(len(self._kept), writable=False)
+        self._metrics.journal_refusals.inc()
+        self._show_kept()
         if self._elapsed() - self._logged_at >= LOG_INTERVAL_S:
             self._logged_at = self._elapsed()
             self._log.error("the journal cannot be written: nothing new starts", why=str(error), kept=len(self._kept))
@@ -152,8 +152,12 @@ class JournalKeeper:
             last = self._kept[-1].seq if self._kept else self._journal.last
             numbered.append(replace(event, seq=last + 1))
             self._kept.append(numbered[-1])
-        self._metrics.journal_kept(len(self._kept), writable=False)
+        self._show_kept()
         return numbered
+
+    def _show_kept(self) -> None:
+        self._metrics.journal_kept.set(len(self._kept))
+        self._metrics.journal_writable.set(not self._fault)
 
 
 def _binds(event: Event) -> bool:

@@ -23,9 +23,9 @@ from malletrain import __version__, config
 from malletrain.api.ports import Unavailable
 from malletrain.config import Config, ConfigError
 from malletrain.daemon.process import log
-from malletrain.daemon.process.short_collections import ShortCollections, no_collections
+from malletrain.daemon.process.short_collections import WHOLE_INTERVAL_S, collect_and_freeze, no_collections
 from malletrain.daemon.process.systemd import Notifier
-from malletrain.daemon.process.timers import Timers, schedule
+from malletrain.daemon.process.timers import Timers
 from malletrain.daemon.views.describe import describe
 from malletrain.domain.errors import ClusterUnavailable, InvalidInput, MalletrainError
 from malletrain.slurm.command import Commands
@@ -187,23 +187,22 @@ class DaemonProcess:
         known_at = address.user_daemon_file(self._environ) if self._user_mode else None
         retired = threading.Event()
         api = threading.Thread(target=self._serve_api, args=(service.serve_forever, retired), name="api", daemon=True)
-        collections = ShortCollections(time.monotonic)
         try:
             api.start()
             slurm = self._settings.slurm
             if known_at and service.url:
                 address.write(address.Address(service.url, slurm.partition, slurm.account, slurm.qos), known_at)
-            loop = self._settings.loop
-            schedule(timers, service, tick_s=loop.tick_s, watch_s=loop.watch_interval_s)
+            for name, seconds, work in service.work():
+                timers.every(name, seconds, work, at_once=name == "tick")
+            timers.every("garbage", WHOLE_INTERVAL_S, collect_and_freeze, at_once=False)
             timers.start()
             self._tell_gone()
             self._log.info("serving", url=service.url, observe=self._observe, version=__version__)
             self._notifier.ready(f"serving {service.url}" if service.url else "observing")
-            collections.begin()
+            collect_and_freeze()
             return self._wait(timers)
         finally:
             retired.set()
-            collections.end()
             service.hurry()
             timers.stop()
             service.close()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import threading
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Self
@@ -35,8 +36,8 @@ from malletrain.site_rules import policy_from, rules_from
 from malletrain.slurm.cluster import SlurmCluster
 from malletrain.slurm.command import Commands
 from malletrain.slurm.site import site_facts
+from malletrain.store.event_reader import observed_path
 from malletrain.store.journal import SqliteJournal
-from malletrain.store.observed_path import observed_path
 from malletrain.store.upkeep import Upkeep
 
 #: An imagined job that has consumed so many tasks is followed by a new one: what is folded stays small.
@@ -66,6 +67,7 @@ class Observing:
 
     def __init__(self, config: Config) -> None:
         self._log: structlog.stdlib.BoundLogger = structlog.get_logger("malletraind")
+        self._config = config
         self._clock = clock = SystemClock()
         self._commands = Commands(config.slurm.environment(os.environ))
         facts = _with_partition(site_facts.read(self._commands), config.slurm.partition)
@@ -101,6 +103,15 @@ class Observing:
         self._imagine_a_job("observing begins")
         self._log.info("observing", journal=str(self.path), partition=config.slurm.partition)
 
+    def work(self) -> Sequence[tuple[str, float, Callable[[], object]]]:
+        """As `Service.work`; a run whose facts cannot be written fails, and the log says so."""
+        loop = self._config.loop
+        return (
+            ("tick", loop.tick_s, self.tick),
+            ("watch", loop.watch_interval_s, self.watch),
+            ("upkeep", 3600.0, self.upkeep),
+        )
+
     def tick(self) -> None:
         """Look and decide; what comes of it is imagined, and recorded."""
         with self._deeds:
@@ -123,17 +134,8 @@ class Observing:
                 self._loop.watch_on(snapshot)
                 self._loop.react()
 
-    def flush(self) -> None:
-        """Nothing is kept: a run whose facts cannot be written fails, and the log says so."""
-
-    def tell_owners(self) -> None:
-        """There are no jobs of anybody's."""
-
     def skipped(self, task: str) -> None:
         """Only logs a line: observing counts no errors."""
-
-    def image(self) -> None:
-        """Observation folds its journal once, at its start: nobody waits for that."""
 
     def upkeep(self) -> None:
         """Keep the journal small, and log what the last day came to."""

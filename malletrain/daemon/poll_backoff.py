@@ -30,22 +30,17 @@ class PollBackoff:
         self._elapsed = elapsed
         self._longest_s = longest_s
         self._ended = float("-inf")
-        self._rest_s = 0.0
+        self.rest_s = 0.0  #: seconds of rest after the last look
         self._answered = True
-
-    @property
-    def rest_s(self) -> float:
-        """Seconds of rest after the last look."""
-        return self._rest_s
 
     @property
     def soon_s(self) -> float:
         """Seconds until the next look when the last one found something to do."""
-        return max(SOON_S, self._rest_s)
+        return max(SOON_S, self.rest_s)
 
     def may_look(self) -> bool:
         """Whether the rest is over."""
-        return self._elapsed() - self._ended >= self._rest_s
+        return self._elapsed() - self._ended >= self.rest_s
 
     def timed(self, look: Callable[[], T | None]) -> T | None:
         """Take a look, and keep how long it took, also when it fails or has no answer (None)."""
@@ -57,6 +52,6 @@ class PollBackoff:
             self._ended = self._elapsed()
             answered = answer is not None
             longest = self._longest_s if answered and self._answered else min(AWAY_REST_S, self._longest_s)
-            growth = max(OUTLIER_REST_S, 2.0 * self._rest_s)
-            self._rest_s = min(longest, growth, REST * (self._ended - begun))
+            growth = max(OUTLIER_REST_S, 2.0 * self.rest_s)
+            self.rest_s = min(longest, growth, REST * (self._ended - begun))
             self._answered = answered

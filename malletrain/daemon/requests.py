@@ -10,7 +10,7 @@ from dataclasses import fields
 from malletrain.api.ports import Conflict, Identity, NewJob, NotFound, Role, Unavailable
 from malletrain.api.visibility import Visibility
 from malletrain.daemon.views.explain import explain
-from malletrain.daemon.views.promise_view import promise_figures, promise_row
+from malletrain.daemon.views.promise_view import promise_row
 from malletrain.daemon.views.scalability_view import profile_row
 from malletrain.decide.limits import size_kept
 from malletrain.domain.errors import InvalidInput, Refused
@@ -231,18 +231,15 @@ class LoopRequests:
         events = self._of_main_job(asked.strip()) if asked != subject else self._latest(EXPLAINED_EVENTS)
         with self._facts:
             delays = loop.ledger.promise.delays(-math.inf) if asked != subject else ()
-        try:
-            return explain(
-                subject, loop.views, loop.last_snapshot, loop.last_decision, events, sight, loop.waiting, delays
-            )  # fmt: skip
-        except InvalidInput as error:
-            raise NotFound(str(error)) from error
+        return explain(
+            subject, loop.views, loop.last_snapshot, loop.last_decision, events, sight, loop.waiting, delays
+        )  # fmt: skip
 
     def promise(self, days: int, sight: Visibility) -> PromiseRow:
         loop, now = self._loop, self._clock.now()
         with self._facts:
             tracker, rules = loop.ledger.promise, loop.rules
-            return promise_row(tracker, rules, promise_figures(tracker, rules, now - days * DAY_S, now), now, sight)
+            return promise_row(tracker, rules, now - days * DAY_S, now, sight)
 
     def profile(self, job: int) -> ProfileRow:
         loop = self._loop

@@ -17,13 +17,13 @@ from starlette.types import ASGIApp
 from malletrain import __version__
 from malletrain.api.app import create_app
 from malletrain.api.auth import Auth
-from malletrain.api.connections import ConnectionLimits, ConnectionTable
+from malletrain.api.connections import ConnectionTable, within_descriptors
 from malletrain.api.http_server import HttpServer, serve
 from malletrain.api.journal_notifier import JournalNotifier
-from malletrain.api.rate_limits import RateLimits
+from malletrain.api.rate_limits import ApiLimits
 from malletrain.api.report_budget import ReportBudget
 from malletrain.api.roles import Roles, uids_of
-from malletrain.api.worker_routes import WorkersGate, make_workers_router
+from malletrain.api.worker_routes import WorkersGate, WorkersRouter
 from malletrain.config import Config
 from malletrain.daemon.clock import SystemClock
 from malletrain.daemon.image.folded_state import REMEMBERED_S, FoldedState, last_image
@@ -49,7 +49,7 @@ from malletrain.domain.event import (
 )
 from malletrain.domain.snapshot import NodeState, Snapshot
 from malletrain.loop.breaker import why_to_pause
-from malletrain.loop.membership.admission import Admission, Claim, admit, holding
+from malletrain.loop.membership.admission import admit, holding
 from malletrain.loop.membership.members import Membership
 from malletrain.loop.membership.next_world import WORLD_KINDS, last_worlds
 from malletrain.loop.membership.state import MembershipSettings
@@ -139,10 +139,10 @@ class Service:
         self._begun, self._pace = self._clock.now(), PollBackoff(self._clock.elapsed)
         self._tick_pace = PollBackoff(self._clock.elapsed, LONGEST_REST_S)
         self.metrics = Metrics(self._clock)
-        self._runs = RunHealth(self.metrics.run_failed, self.metrics.slurm_answers)
+        self._runs = RunHealth(lambda task: self.metrics.failures.labels(task).inc(), self.metrics.slurm_answers.set)
         self._commands = commands = Commands(
             config.slurm.environment(os.environ),
-            on_command=self._count_command,
+            on_command=self.metrics.slurm_command,
         )
         self._apart: ActuatorClient | None = None
         found = site_facts.read(commands) if facts is None else facts()
@@ -169,14 +169,14 @@ class Service:
         self._membership = Membership(
             MembershipSettings(),
             self._clock,
-            self._admit,
+            lambda claim: admit(self._loop.views, claim),
             last_worlds(read_events(path, WORLD_KINDS, after=imaged.seq), imaged.worlds),
             self._refused_worker,
             functools.partial(secrets.token_hex, SECRET_BYTES),
             lambda job: holding(self._loop.views, job),
             lambda job, until: self._loop.reserve_generations(job, until),  # noqa: PLW0108 - made below
         )
-        budget = ReportBudget(RateLimits(), self._clock, self.metrics.figures_dropped)
+        budget = ReportBudget(ApiLimits(), self._clock, self.metrics.figures_dropped.inc)
         self._roles = Roles(
             uids_of(config.operators, "operators") | {os.geteuid()},
             serves={os.geteuid()} if user_mode else None,
@@ -212,9 +212,7 @@ class Service:
         self._server: HttpServer | None = None
         self._changes = JournalNotifier()
         self.url = ""
-        self._log.info(
-            "journal read", events=events, jobs=len(self._loop.views), image=imaged.seq, image_unused=imaged.why_anew
-        )
+        self._log.info("journal read", events=events, jobs=len(self._loop.views), image=imaged.seq)
         self._learn_arrivals(commands, found)
         if self._disk is not None:
             self._begin(self._disk)
@@ -229,6 +227,18 @@ class Service:
             self._log.info("main jobs by accounting", arrivals=found)
 
     # -- what timers call --------------------------------------------------------------------------------------
+
+    def work(self) -> Sequence[tuple[str, float, Callable[[], object]]]:
+        """What is done again and again: its name, the seconds between two runs, and what. No run overlaps itself."""
+        loop = self._config.loop
+        return (
+            ("tick", loop.tick_s, self.tick),
+            ("watch", loop.watch_interval_s, self.watch),
+            ("journal", 5.0, self.flush),
+            ("messages", 5.0, self.tell_owners),
+            ("upkeep", 3600.0, self.upkeep),
+            ("image", 60.0, self.image),
+        )
 
     def tick(self) -> Decision:
         """Look, decide, act. Without an answer from Slurm, or while it rests from a slow one: an empty decision."""
@@ -246,7 +256,7 @@ class Service:
         self._runs.looked(answered=snapshot is not None)
         decision = None
         if snapshot is not None:
-            self.metrics.snapshot_taken(snapshot.taken_at)
+            self.metrics.snapshot_at.set(snapshot.taken_at)
             with self._deeds, self.metrics.stage("decide and act"):
                 self._mind_breaker(snapshot)
                 decision = self._loop.tick_on(snapshot)
@@ -325,19 +335,19 @@ class Service:
             if self._closed.is_set():
                 return
             try:
-                self._record([Event(self._clock.now(), JobNotified(notice.what), notice.job.id)])
+                self._loop.record([Event(self._clock.now(), JobNotified(notice.what), notice.job.id)])
             except JournalUnavailable:
                 return  # said by what looks after the journal
             why = self._hook.send(notice)
             if why:
                 self._log.warning("message not sent", job=notice.job.id, what=notice.what.value, why=why)
-                self._record(
+                self._loop.record(
                     [Event(self._clock.now(), JobNotified(notice.what, failed=True), notice.job.id, reason=why)]
                 )
 
     def skipped(self, task: str) -> None:
         """A run of a timer was left out: the one before is still going."""
-        self.metrics.run_skipped(task)
+        self.metrics.skipped.labels(task).inc()
 
     def ailments(self) -> Sequence[str]:
         """What is wrong now, a line each: what /v1/health answers."""
@@ -386,7 +396,7 @@ class Service:
             self._server.close()
             self._reactor.join(10)
             self._persist()
-            self._record([Event(self._clock.now(), DaemonStopped())])
+            self._loop.record([Event(self._clock.now(), DaemonStopped())])
             self.flush()
         for reader in (self._views, self._history):
             if reader is not None:
@@ -429,7 +439,12 @@ class Service:
         notifier = self._changes
         journal.on_append(notifier.ring)
         self._views = StoreViews(
-            journal.path, self._last_snapshot, self._last_decision, __version__, self.notices, self._loop.waiting
+            journal.path,
+            lambda: self._loop.last_snapshot,
+            lambda: self._loop.last_decision,
+            __version__,
+            self.notices,
+            self._loop.waiting,
         )
 
         def latest(count: int) -> Sequence[Event]:
@@ -441,12 +456,12 @@ class Service:
             self._loop, self._facts, self._clock, self._harvest, latest, views.next_job_id, views.of_main_job,
             self._accounts.of, sends_notices=self._hook.is_on,
         )  # fmt: skip
-        connection_limits = ConnectionLimits()
-        connections = ConnectionTable(connection_limits, connection_limits.within_descriptors())
+        limits = ApiLimits()
+        connections = ConnectionTable(limits, within_descriptors(limits.connections))
         app: ASGIApp = create_app(
             requests,
             self._views,
-            make_workers_router(self._gate, auth.worker_uid, connections),
+            WorkersRouter(self._gate, auth.worker_uid, connections),
             auth,
             roles=roles,
             notifier=notifier,
@@ -470,7 +485,7 @@ class Service:
             mend = "systemctl edit malletraind.socket, or stop it"
             self._log.warning("malletraind.socket holds another port than api.port", port=port, mend=mend)
         started = DaemonStarted(__version__, stage=config.pool.stage, url=self.url)
-        self._record([Event(self._clock.now(), started)])
+        self._loop.record([Event(self._clock.now(), started)])
         self._reactor = threading.Thread(target=self._react_for_ever, name="reactor", daemon=True)
         self._reactor.start()
 
@@ -490,9 +505,6 @@ class Service:
 
     # -- what the parts ask of each other ----------------------------------------------------------------------
 
-    def _count_command(self, command: str, seconds: float, well: bool) -> None:
-        self.metrics.slurm_command(command, seconds, ok=well)
-
     def _persist(self) -> None:
         """Workers have said something: into the journal before any of them sees what follows."""
         if self._loop.take_reports():
@@ -510,16 +522,8 @@ class Service:
                 except Exception:  # noqa: BLE001 - whatever it is, the next round must come; the log has it whole
                     self._log.exception("reacting to workers failed")
 
-    def _admit(self, claim: Claim) -> Admission:
-        """Whether this process may be a worker.
-
-        Raises:
-            Refused: with the reason.
-        """
-        return admit(self._loop.views, claim)
-
     def _refused_worker(self, job: int, reason: str) -> None:
-        self.metrics.worker_refused()
+        self.metrics.workers_refused.inc()
         self._log.warning("worker refused", job=job, reason=reason)
 
     def _owner_of(self, job_id: int) -> int | None:
@@ -537,10 +541,10 @@ class Service:
         why = self._why_unsafe() or why_to_pause(signs, self._clock.now(), breaker_rules(self._config))
         if bool(why) != bool(self._loop.paused):
             self._log.warning("breaker", why=why or "closed again")
-            self._record([Event(self._clock.now(), BreakerSwitched(bool(why)), reason=why)])
+            self._loop.record([Event(self._clock.now(), BreakerSwitched(bool(why)), reason=why)])
         self._loop.paused = why
         self._loop.crowded = self._site.why_no_more_tasks(sum(job.task_count for job in snapshot.jobs))
-        self.metrics.breaker(is_open=bool(why))
+        self.metrics.breaker_open.set(bool(why))
 
     def _why_unsafe(self) -> str:
         return self._keeper.why_unsafe() if self._keeper is not None else ""
@@ -564,12 +568,6 @@ class Service:
         rollout = summary(lately, self._clock.now()) if lately is not None else ""
         return [*found, rollout] if rollout else found
 
-    def _record(self, events: Sequence[Event]) -> None:
-        self._loop.record(events)
-
-    def _last_snapshot(self) -> Snapshot | None:
-        return self._loop.last_snapshot
-
     def _node_states(self) -> dict[str, NodeState]:
         snapshot = self._loop.last_snapshot
         return {} if snapshot is None else {node.name: node.state for node in snapshot.nodes}
@@ -577,9 +575,6 @@ class Service:
     def _stray_nodes(self) -> frozenset[str]:
         decision = self._loop.last_decision
         return frozenset() if decision is None else frozenset(n for each in decision.strays for n in each.nodes)
-
-    def _last_decision(self) -> Decision | None:
-        return self._loop.last_decision
 
 
 def _copy_of(path: Path) -> MemoryJournal:

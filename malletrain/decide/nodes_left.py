@@ -15,6 +15,7 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
+from itertools import islice
 from math import inf
 
 import numpy as np
@@ -148,6 +149,7 @@ class NodesLeft:
         self.has_leaves = bool(leaves)
         number = leaf_numbers(leaves)
         self.leaf = np.array([number.get(name, 0) for name in self._names], np.intp)
+        self._by_leaf = np.argsort(self.leaf, kind="stable")
 
     def __len__(self) -> int:
         return int(np.count_nonzero(self._left))
@@ -209,28 +211,33 @@ class NodesLeft:
         with_first: Places = np.insert(order, np.searchsorted(order, self._begin[self.rank[first]]), first)
         return with_first
 
-    def on_asked_leaves(self, order: Places, switches: int, count: int, required: Sequence[int]) -> Places:
-        """Those on the leaf switches that make room for `count` nodes at the least cost; all where none would do:
-        then the job waits for its --switches patience, and starts anywhere.
+    def on_asked_leaves(
+        self, among: Mask, kept: Collection[int], switches: int, count: int, required: Sequence[int]
+    ) -> Places:
+        """As `in_order`, those on the leaf switches that make room for `count` nodes at the least cost; all where
+        none would do: then the job waits for its --switches patience, and starts anywhere.
 
         One leaf alone is chosen exactly; of several, those with most room.
         """
+        order = self.in_order(among, kept)
         leaf = self.leaf[order]
+        by_leaf = order[np.argsort(leaf, kind="stable")] if kept else self._by_leaf[among[self._by_leaf]]
         room = np.bincount(leaf)
-        by_leaf = np.argsort(leaf.astype(np.min_scalar_type(len(room))), kind="stable")  # faster on short numbers
-        nth = np.arange(len(order)) - np.repeat(np.cumsum(room) - room, room)
-        first, on = order[by_leaf[nth < count]], np.repeat(np.arange(len(room)), np.minimum(room, count))
+        there = np.minimum(room, count)
+        at = np.repeat(np.cumsum(room) - room - np.cumsum(there) + there, there) + np.arange(there.sum())
+        first, on = by_leaf[at], np.repeat(np.arange(len(room)), there)
         ranks, costs = (np.bincount(on, of[first], len(room)) for of in (self.rank, self.cost))
         cheapest = np.lexsort((costs, ranks))
         cheapest = cheapest[room[cheapest] > 0]
         wanted = {int(self.leaf[at]) for at in required}
-        enough = [each for each in cheapest[room[cheapest] >= count].tolist() if wanted <= {each}]
-        chosen = (
-            enough[:1] or sorted(cheapest.tolist(), key=lambda each: (each not in wanted, -room[each]))[:switches]
-        )
-        does = sum(room[chosen]) >= count and wanted.issubset(chosen)
-        found: Places = order[np.isin(leaf, chosen)] if does else order
-        return found
+        enough = (each for each in cheapest[room[cheapest] >= count].tolist() if wanted <= {each})
+        chosen = [*islice(enough, 1)]
+        chosen = chosen or sorted(cheapest.tolist(), key=lambda each: (each not in wanted, -room[each]))[:switches]
+        if sum(room[chosen]) < count or not wanted.issubset(chosen):
+            return order
+        is_chosen = np.zeros(len(room), np.bool_)
+        is_chosen[chosen] = True
+        return order[is_chosen[leaf]]
 
     def on_few_leaves(self, order: Places, wanted: int, own: Sequence[int], room: Places) -> list[int]:
         """As `on_few_leaves`, next to the nodes at `own`."""

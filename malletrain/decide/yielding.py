@@ -262,9 +262,10 @@ class _Given:
             required = self.left.places(part.required_nodes)
             kept = [at for at in self.left.places(part.planned_nodes) if open_to[at]]
             count = max(part.node_count, len(required))
-            rest = self.left.in_order(open_to, kept)
             if part.switches and self.left.has_leaves:
-                rest = self.left.on_asked_leaves(rest, part.switches, count, required)
+                rest = self.left.on_asked_leaves(open_to, kept, part.switches, count, required)
+            else:
+                rest = self.left.in_order(open_to, kept)
             rest = _without(rest, required)
             cheapest = [*required, *rest[: count - len(required)].tolist()]
             picked = self._gathered(cheapest, {*kept, *required}, rest)

@@ -346,7 +346,7 @@ class GenerationPublished:
 
 @dataclass(frozen=True, slots=True)
 class GenerationSwitched:
-    """A world of `nodes` trains; the one before stood still for `pause_s`. Newcomers were sent `state_bytes` each."""
+    """A world of `nodes` trains; the one before stood still for `pause_s`."""
 
     kind: ClassVar[EventKind] = EventKind.SWITCHED
     generation: int = 0
@@ -354,7 +354,6 @@ class GenerationSwitched:
     pause_s: float = 0.0
     step: int | None = None
     grew: bool = False
-    state_bytes: int = field(default=0, metadata=SPARSE)
 
 
 @dataclass(frozen=True, slots=True)

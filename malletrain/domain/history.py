@@ -47,23 +47,3 @@ class TrainingWindow:
     nodes: int
     seconds: float
     rate: float
-
-
-@dataclass(frozen=True, slots=True)
-class MainJobMeeting:
-    """A job of the main queue that pilots made room for. `asked_at`: when the first was asked to leave; `started_at`:
-    when it began on a node that a pilot had; `preempted`: pilots that Slurm took a node from for it."""
-
-    main_job: str
-    user: str
-    asked_at: float | None
-    started_at: float | None
-    nodes: int = 0
-    preempted: int = 0
-
-    @property
-    def delay_s(self) -> float | None:
-        """Seconds from when the first pilot was asked to leave until it began; None where one is not known."""
-        if self.asked_at is None or self.started_at is None:
-            return None
-        return max(0.0, self.started_at - self.asked_at)

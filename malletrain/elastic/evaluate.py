@@ -45,7 +45,7 @@ def evaluate(
     try:
         with torch.no_grad():
             while len(rows) < len(starts):
-                runtime.lifecycle.between_rounds()
+                runtime.lifecycle.between_steps(in_evaluation=True)
                 many = min(len(starts) - len(rows), CHUNKS_PER_MEMBER * MEMBERS_PER_ROUND)
                 table, names = _fill(
                     runtime, loader, metrics, batch_size, starts[len(rows) : len(rows) + many], names

@@ -486,8 +486,7 @@ class Runtime:
         self.lifecycle.between_steps()
         began = time.monotonic()
         world = self.committer.world
-        repeats = self.committer.received_sums is not None
-        self.session_batch.update(self.sampler, world.size, world.chosen_batch, owes_a_step=repeats)
+        self.session_batch.update(self.sampler, world.size, world.chosen_batch)
         at = self.position.epoch, self.position.cursor
         self.share, batch = self._batch_loader.load(*at, world.rank, world.size)
         self.checkpointing.save_async()

@@ -9,11 +9,10 @@ import threading
 import time
 from dataclasses import dataclass, field
 
-from fastapi import FastAPI
-
-from malletrain.api.connections import ConnectionLimits, ConnectionTable
+from malletrain.api.connections import ConnectionTable
 from malletrain.api.http_server import HttpServer, serve
-from malletrain.api.worker_routes import ShortWay, WorkersGate, make_workers_router
+from malletrain.api.rate_limits import ApiLimits
+from malletrain.api.worker_routes import WorkersGate, WorkersRouter
 from malletrain.domain.errors import Refused
 from malletrain.domain.event import Event
 from malletrain.loop.membership.admission import Admission
@@ -68,12 +67,9 @@ class LocalCoordinator:
             make_secret=secrets.token_hex,
         )  # fmt: skip
         self.gate = WorkersGate(self.membership, self.lock, self._persist, clock)
-        limits = ConnectionLimits()
-        self.connections = ConnectionTable(limits, limits.total)
-        router = make_workers_router(self.gate, self._authenticate, self.connections)
-        self._app = FastAPI()
-        self._app.include_router(router)
-        self._app.add_middleware(ShortWay, router=router)
+        limits = ApiLimits()
+        self.connections = ConnectionTable(limits, limits.connections)
+        self._app = WorkersRouter(self.gate, self._authenticate, self.connections)
         self._ended = threading.Event()
         self._server: HttpServer | None = None
 

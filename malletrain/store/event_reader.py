@@ -53,3 +53,8 @@ def batch_after(connection: Connection, after: int, kinds: Collection[EventKind]
     if kinds:
         query = query.where(t.event.c.kind.in_([kind.value for kind in kinds]))
     return [row_event(row) for row in connection.execute(query)]
+
+
+def observed_path(journal: Path) -> Path:
+    """Where `malletraind --observe` keeps its journal: beside that of real jobs, the daemon's at `journal`."""
+    return journal.with_name(f"{journal.stem}-observed{journal.suffix}")

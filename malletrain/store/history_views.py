@@ -10,7 +10,7 @@ from typing import Any
 from sqlalchemy import func, select
 
 from malletrain.domain.event import EventKind
-from malletrain.domain.history import HoleChange, MainJobMeeting, NodeStay, TrainingWindow, WorldChange
+from malletrain.domain.history import HoleChange, NodeStay, TrainingWindow, WorldChange
 from malletrain.store import schema as t
 from malletrain.store.database import reader_engine, storage_errors
 from malletrain.store.views import pool_row
@@ -20,7 +20,6 @@ from malletrain.wire.rows import PoolRow
 MAX_STAYS = 50_000
 MAX_HOLE_CHANGES = 50_000
 MAX_POOL_ROWS = 50_000
-MAX_MEETINGS = 20_000
 
 _STAYS = select(
     t.stay.c.job, t.job.c.uid, t.stay.c.node, t.stay.c.started_at, t.stay.c.ended_at, t.stay.c.preempted
@@ -95,49 +94,6 @@ class StoreHistory:
             for row in rows
             if row.seconds and row.seconds > 0
         )
-
-    def meetings(self, since: float) -> tuple[MainJobMeeting, ...]:
-        """Jobs of the main queue that pilots made room for from `since` on, by their first note."""
-        query = select(t.event.c.at, t.event.c.node, t.event.c.data).where(
-            t.event.c.kind == EventKind.MAIN_MET.value, t.event.c.at >= since
-        )
-        with storage_errors(self._path), self._engine.begin() as connection:
-            rows = connection.execute(query.order_by(t.event.c.seq.desc()).limit(MAX_MEETINGS)).all()[::-1]
-        found: dict[str, MainJobMeeting] = {}
-        for row in rows:
-            data = json.loads(row.data)
-            main_job, started = str(data["main_job"]), data.get("started_at")
-            known = found.get(main_job) or MainJobMeeting(main_job, str(data.get("user") or ""), None, None)
-            begun = known.started_at if started is None else min(started, known.started_at or started)
-            found[main_job] = MainJobMeeting(
-                main_job,
-                known.user,
-                row.at if known.asked_at is None and not row.node else known.asked_at,
-                begun,
-                known.nodes + bool(row.node),
-                known.preempted + bool(data.get("preempted")),
-            )
-        return tuple(found.values())
-
-    def preempted_by_day(self, since: str) -> dict[str, tuple[int, int]]:
-        """Pilots' stays that ended and those of them that Slurm preempted, by day (UTC), from day `since` on."""
-        query = (
-            select(t.usage.c.day, func.sum(t.usage.c.stays), func.sum(t.usage.c.preemptions))
-            .where(t.usage.c.day >= since)
-            .group_by(t.usage.c.day)
-            .order_by(t.usage.c.day)
-        )
-        with storage_errors(self._path), self._engine.begin() as connection:
-            return {row[0]: (int(row[1]), int(row[2])) for row in connection.execute(query)}
-
-    def breakers(self, since: float) -> tuple[tuple[float, bool, str], ...]:
-        """When the daemon stepped back (True) and went on (False), and why, from `since` on."""
-        query = select(t.event.c.at, t.event.c.data, t.event.c.reason).where(
-            t.event.c.kind == EventKind.BREAKER.value, t.event.c.at >= since
-        )
-        with storage_errors(self._path), self._engine.begin() as connection:
-            rows = connection.execute(query.order_by(t.event.c.seq.desc()).limit(100)).all()[::-1]
-        return tuple((row.at, bool(json.loads(row.data).get("open")), row.reason) for row in rows)
 
 
 def _in_order(rows: Sequence[Any]) -> tuple[NodeStay, ...]:

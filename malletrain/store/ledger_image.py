@@ -32,14 +32,6 @@ class LedgerImage:
     state: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class ImageFound:
-    """The image of a journal, or (None) why it has none that can be used; "" where it never had one."""
-
-    image: LedgerImage | None
-    why_not: str = ""
-
-
 def keep_image(journal: SqliteJournal, image: LedgerImage) -> None:
     """Put an image in the place of the one before. The caller must not have merged or archived events since `image`
     was begun to be folded.
@@ -61,8 +53,8 @@ def keep_image(journal: SqliteJournal, image: LedgerImage) -> None:
         connection.execute(insert(t.ledger_image), row)
 
 
-def image_of(path: Path, fold: str) -> ImageFound:
-    """The image that the journal at `path` has, if the code named `fold` made it.
+def image_of(path: Path, fold: str) -> LedgerImage | None:
+    """The image that the journal at `path` has, if the code named `fold` made it and it is sound.
 
     Raises:
         StoreError: the journal cannot be read.
@@ -74,18 +66,9 @@ def image_of(path: Path, fold: str) -> ImageFound:
             last = last_number(connection)
     finally:
         engine.dispose()
-    if row is None:
-        return ImageFound(None)
-    if row.fold != fold:
-        return ImageFound(None, "another release folded it")
-    if row.sha256 != _digest(row.seq, row.fold, row.state):
-        return ImageFound(None, "it is damaged")
-    if row.seq > last:
-        return ImageFound(None, f"it goes up to event {row.seq}, the journal to {last}")
-    try:
-        return ImageFound(LedgerImage(row.seq, row.fold, zlib.decompress(row.state)))
-    except zlib.error as error:
-        return ImageFound(None, f"it is damaged: {error}")
+    if row is None or row.fold != fold or row.seq > last or row.sha256 != _digest(row.seq, row.fold, row.state):
+        return None
+    return LedgerImage(row.seq, row.fold, zlib.decompress(row.state))
 
 
 def image_boundary(connection: Connection) -> int:

@@ -22,7 +22,7 @@ from sqlalchemy import Connection, Row, delete, func, or_, select, update
 
 from malletrain.domain.event import EventKind
 from malletrain.store import schema as t
-from malletrain.store.backup import copy, make_folder_durably, verify, write_durably
+from malletrain.store.backup import make_folder_durably, verify, write_durably
 from malletrain.store.database import storage_errors
 from malletrain.store.errors import StoreError
 from malletrain.store.journal import SqliteJournal
@@ -110,14 +110,6 @@ class Upkeep:
             closing(sqlite3.connect(f"file:{quote(str(self._journal.path))}?mode=ro", uri=True)) as connection,
         ):
             verify(connection, self._journal.path)
-
-    def backup(self, target: Path) -> None:
-        """A whole copy at `target`, as of one moment; the daemon may write meanwhile.
-
-        Raises:
-            StoreError: it cannot be written.
-        """
-        copy(self._journal.path, target)
 
     # --- merging
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, Row, Select, func, or_, select
 
@@ -18,7 +17,7 @@ from malletrain.domain.snapshot import Snapshot
 from malletrain.store import schema as t
 from malletrain.store.database import reader_engine, storage_errors
 from malletrain.store.encoding import row_event
-from malletrain.store.status_text import KeptTexts, StatusText, text_of
+from malletrain.store.kept_answers import KeptAnswers, text_of
 from malletrain.store.usage import usage_rows
 from malletrain.wire.rows import DecisionRow, EventRow, JobRow, NodeRow, PilotRow, PoolRow, StatusRow, UsageRow
 
@@ -62,29 +61,17 @@ _MEETING_S = 86_400.0
 _HOLDS_NODE = (PilotPhase.RUNNING.value, PilotPhase.LEAVING.value, PilotPhase.RECYCLING.value)
 
 
-def _nothing_seen() -> Snapshot | None:
-    return None
-
-
-def _nothing_decided() -> Decision | None:
-    return None
-
-
-def _no_reason(job: int) -> str:
-    return ""
-
-
 class StoreViews:
     """Reads over connections of its own, which cannot write. Safe to call from many threads."""
 
     def __init__(
         self,
         path: Path,
-        snapshot: Callable[[], Snapshot | None] = _nothing_seen,
-        decision: Callable[[], Decision | None] = _nothing_decided,
+        snapshot: Callable[[], Snapshot | None] = lambda: None,
+        decision: Callable[[], Decision | None] = lambda: None,
         version: str = "",
         notices: Callable[[], Sequence[str]] = tuple,
-        waiting: Callable[[int], str] = _no_reason,
+        waiting: Callable[[int], str] = lambda _job: "",
     ) -> None:
         """`path` is the journal's; `snapshot` and `decision` give the daemon's last ones, which no journal keeps;
         `notices` what it wants people to know; `waiting` why a job that is queued has no nodes."""
@@ -95,8 +82,7 @@ class StoreViews:
         self._version = version
         self._notices = notices
         self._waiting = waiting
-        self._text = StatusText()
-        self._kept = KeptTexts()
+        self._kept = KeptAnswers(_status_kept_s)
 
     def close(self) -> None:
         """Give the connections back."""
@@ -111,7 +97,7 @@ class StoreViews:
         """One job, with its active pilots; None if there is none of that number."""
         with storage_errors(self._path), self._engine.begin() as connection:
             rows = connection.execute(select(t.job).where(t.job.c.id == job_id)).all()
-            found = self._with_reasons(tuple(map(_job_row, _job_sources(connection, rows, MAX_JOBS))))
+            found = self._with_reasons(_job_rows(connection, rows, MAX_JOBS))
         return found[0] if found else None
 
     def script_check(self, uid: int, digest: str) -> ScriptCheck | None:
@@ -141,8 +127,7 @@ class StoreViews:
                 query = query.where(t.job.c.phase.not_in(_OVER))
             if uid is not None:
                 query = query.where(t.job.c.uid == uid)
-            sources = _job_sources(connection, connection.execute(query).all()[::-1])
-            return self._with_reasons(tuple(map(_job_row, sources)))
+            return self._with_reasons(_job_rows(connection, connection.execute(query).all()[::-1]))
 
     def jobs_page(
         self, over: bool, uid: int | None, limit: int, before: int | None
@@ -165,68 +150,44 @@ class StoreViews:
 
     def status(self, at: float, nodes: bool = True, uid: int | None = None) -> StatusRow:
         """The whole picture: pool, nodes, jobs that are not over, last decision. `at` is what the clock says."""
-        snapshot = self._snapshot()
-        rest, sources, pilots = self._picture(at, snapshot, uid)
-        return replace(
-            rest,
-            nodes=_node_rows(snapshot, pilots, _stray_nodes(self._decision())) if nodes else (),
-            jobs=self._with_reasons(tuple(map(_job_row, sources))),
-        )
-
-    def status_text(self, at: float, nodes: bool = True) -> bytes:
-        """The JSON text of `status`. On a large machine it may be that of up to two seconds ago, as its `at` says;
-        what has not changed since the last one is as it was written then."""
-        return self._kept.get(nodes, lambda: self._write_status(at, nodes))
-
-    def kept_status_text(self, at: float, nodes: bool = True) -> bytes | None:
-        """What `status_text` would give at once, without a look at the tables. Does not block."""
-        return self._kept.kept(nodes, lambda: self._write_status(at, nodes))
-
-    def _write_status(self, at: float, nodes: bool) -> bytes:
-        snapshot = self._snapshot()
-        rest, sources, pilots = self._picture(at, snapshot, None)
-        held = {p.node: (p.job, p.id, p.ends_at) for p in pilots if p.phase in _HOLDS_NODE}
-        if nodes and snapshot is None:
-            rest = replace(
-                rest, nodes=_node_rows(None, pilots), jobs=self._with_reasons(tuple(map(_job_row, sources)))
-            )
-            return text_of(rest.to_json()).encode()
-        jobs = []
-        for source in sources:
-            waits = self._waits(source.row.id, _phase_of(source.row))
-            jobs.append((source.row.id, (source, waits), partial(_reasoned_row, source, waits)))
-        return self._text.write(rest, snapshot if nodes else None, held, jobs, _stray_nodes(self._decision()))
-
-    def _picture(
-        self, at: float, snapshot: Snapshot | None, uid: int | None
-    ) -> tuple[StatusRow, list[_JobSource], Sequence[Row[Any]]]:
-        """A status without nodes and jobs, what the rows of its jobs are made from, and the active pilots."""
-        decision = self._decision()
+        snapshot, decision = self._snapshot(), self._decision()
         with storage_errors(self._path), self._engine.begin() as connection:
             newest = connection.execute(select(t.pool).order_by(t.pool.c.seq.desc()).limit(1)).first()
             query = select(t.job).where(t.job.c.phase.not_in(_OVER)).order_by(t.job.c.id).limit(MAX_JOBS)
             if uid is not None:
                 query = query.where(t.job.c.uid == uid)
-            sources = _job_sources(connection, connection.execute(query).all())
+            rows = _job_rows(connection, connection.execute(query).all())
             pilots = connection.execute(
                 select(t.pilot).where(t.pilot.c.phase.in_(_ACTIVE), t.pilot.c.node != "").order_by(t.pilot.c.id)
             ).all()
-        rest = StatusRow(
+        strays = _stray_nodes(decision)
+        return StatusRow(
             at=at,
-            pool=replace(PoolRow() if newest is None else pool_row(newest), stray=len(_stray_nodes(decision))),
+            pool=replace(PoolRow() if newest is None else pool_row(newest), stray=len(strays)),
+            nodes=_node_rows(snapshot, pilots, strays) if nodes else (),
+            jobs=self._with_reasons(rows),
             decision=_decision_row(decision),
             taken_at=None if snapshot is None else snapshot.taken_at,
             version=self._version,
             notices=tuple(self._notices()),
         )
-        return rest, sources, pilots
+
+    def status_text(self, at: float, nodes: bool = True) -> bytes:
+        """The JSON text of `status`. On a large machine it may be that of up to two seconds ago, as its `at` says."""
+        return self._kept.get(nodes, lambda: text_of(self.status(at, nodes).to_json()))
+
+    def kept_status_text(self, nodes: bool = True) -> bytes | None:
+        """What `status_text` would give at once, without a look at the tables. Does not block."""
+        return self._kept.kept(nodes)
 
     def _with_reasons(self, rows: tuple[JobRow, ...]) -> tuple[JobRow, ...]:
         """Rows of jobs that wait for nodes, or train nothing, with the reason why, after what the journal says."""
-        return tuple(_with_reason(row, self._waits(row.id, row.phase)) for row in rows)
-
-    def _waits(self, job: int, phase: str) -> str:
-        return self._waiting(job) if phase in (JobPhase.QUEUED.value, JobPhase.RUNNING.value) else ""
+        return tuple(
+            replace(row, reason="; ".join(filter(None, (row.reason, self._waiting(row.id)))))
+            if row.phase in (JobPhase.QUEUED.value, JobPhase.RUNNING.value)
+            else row
+            for row in rows
+        )
 
     def last_event(self) -> int:
         """The number of the newest event; 0 before the first."""
@@ -318,21 +279,16 @@ def _shown_to(uid: int) -> ColumnElement[bool]:
     return (t.event.c.job.is_(None) & t.event.c.kind.in_(OPEN_KINDS)) | t.event.c.job.in_(own)
 
 
-class _JobSource(NamedTuple):
-    """What a job's row is made from, as the tables have it."""
-
-    row: Row[Any]
-    active: tuple[Row[Any], ...]
-    held: int
-    resizes: Row[Any] | None
-    metrics: tuple[tuple[str, str], ...]
+def _status_kept_s(size: int, took_s: float) -> float:
+    """Seconds that a status is kept, the longer the more it takes; that of less than some 1,500 nodes is not."""
+    return min(2.0, 40.0 * took_s) if size >= 250_000 else 0.0
 
 
-def _job_sources(connection: Connection, rows: Sequence[Row[Any]], figures: int = LISTED_METRICS) -> list[_JobSource]:
+def _job_rows(connection: Connection, rows: Sequence[Row[Any]], figures: int = LISTED_METRICS) -> tuple[JobRow, ...]:
     """Jobs with what other tables know of them, and so many of their figures: one query a table, whatever the number
     of jobs."""
     if not rows:
-        return []
+        return ()
     low, high = min(row.id for row in rows), max(row.id for row in rows)
     wanted = {row.id for row in rows}
     active: dict[int, list[Row[Any]]] = {}
@@ -367,28 +323,10 @@ def _job_sources(connection: Connection, rows: Sequence[Row[Any]], figures: int 
         known = metrics.setdefault(m.job, [])
         if len(known) < figures:
             known.append((m.name, m.value))
-    return [
-        _JobSource(
-            row, tuple(active.get(row.id, ())), held.get(row.id, 0), resizes.get(row.id),
-            tuple(metrics.get(row.id, ())),
-        )
+    return tuple(
+        _job_row(row, active.get(row.id, ()), held.get(row.id, 0), resizes.get(row.id), metrics.get(row.id, ()))
         for row in rows
-    ]  # fmt: skip
-
-
-def _phase_of(row: Row[Any]) -> str:
-    """The phase as people see it: a job is queued until a world of its trains."""
-    if row.phase == JobPhase.QUEUED.value and row.members != "[]":
-        return JobPhase.RUNNING.value
-    return str(row.phase)
-
-
-def _with_reason(row: JobRow, waits: str) -> JobRow:
-    return replace(row, reason="; ".join(filter(None, (row.reason, waits)))) if waits else row
-
-
-def _reasoned_row(source: _JobSource, waits: str) -> JobRow:
-    return _with_reason(_job_row(source), waits)
+    )
 
 
 _MADE = frozenset({"phase", "reason", "sizes", "members", "rate", "result", "batch", "trusted"})
@@ -402,10 +340,16 @@ def _as_stored(row: Row[Any], names: tuple[str, ...]) -> dict[str, Any]:
     return {name: getattr(row, name) for name in names}
 
 
-def _job_row(source: _JobSource) -> JobRow:
-    row, active, held, resizes, metrics = source
+def _job_row(
+    row: Row[Any],
+    active: Sequence[Row[Any]],
+    held: int,
+    resizes: Row[Any] | None,
+    metrics: Sequence[tuple[str, str]],
+) -> JobRow:
     members = json.loads(row.members)
-    phase = _phase_of(row)
+    # As people see it: a job is queued until a world of its trains.
+    phase = JobPhase.RUNNING.value if row.phase == JobPhase.QUEUED.value and members else row.phase
     return JobRow(
         **_as_stored(row, _OF_JOB),
         phase=phase,

@@ -1,22 +1,16 @@
-"""What the pages show beside the strip: jobs in short, studies, usage, the promise to the main queue. Pure."""
+"""What the pages show beside the strip: jobs in short, studies, usage. Pure."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
-from statistics import median
+from collections.abc import Iterable, Sequence
 from typing import Any
 
-from malletrain.api.visibility import Visibility
-from malletrain.domain.history import MainJobMeeting
 from malletrain.wire.job_columns import JOB_COLUMNS
 from malletrain.wire.rows import JobRow, UsageRow
 
 #: A trial's job is called STUDY-IDENTITY-NUMBER (`malletrain.study.conductor`).
 _TRIAL = re.compile(r"(?P<study>.+)-(?P<identity>[0-9a-f]{8})-(?P<trial>\d{6})")
-
-#: Meetings of main jobs with pilots that the page lists.
-MAX_LISTED_MEETINGS = 100
 
 _SHORT = (
     "id", "name", "user", "account", "phase", "reason", "nodes", "members", "min_nodes", "max_nodes", "sizes",
@@ -85,32 +79,3 @@ def usage_sums(rows: Sequence[UsageRow]) -> dict[str, list[dict[str, Any]]]:
         "by": sorted(sums.values(), key=lambda each: (-each["node_seconds"], each["user"], each["account"])),
         "days": [{"day": day, "node_seconds": seconds} for day, seconds in sorted(days.items())],
     }
-
-
-def promise(
-    meetings: Sequence[MainJobMeeting], by_day: Mapping[str, tuple[int, int]],
-    breakers: Sequence[tuple[float, bool, str]], sight: Visibility,
-) -> dict[str, Any]:  # fmt: skip
-    """Preemptions and delays. Counts are of all main jobs; those that the reader may see are listed."""
-    delays = sorted(delay for meeting in meetings if (delay := meeting.delay_s) is not None)
-    pilots, preempted = (sum(each[at] for each in by_day.values()) for at in (0, 1))
-    listed = [meeting for meeting in meetings if sight.sees_main_job_of(meeting.user)][-MAX_LISTED_MEETINGS:]
-    return {
-        "main_jobs": len(meetings),
-        "preempted_for": sum(1 for meeting in meetings if meeting.preempted),
-        "pilots": pilots,
-        "preempted": preempted,
-        "delays": len(delays),
-        "delay_median_s": median(delays) if delays else None,
-        "delay_p99_s": delays[min(len(delays) - 1, int(0.99 * len(delays)))] if delays else None,
-        "days": [{"day": day, "pilots": each[0], "preempted": each[1]} for day, each in sorted(by_day.items())],
-        "breakers": [{"at": at, "open": is_open, "reason": sight.words(reason)} for at, is_open, reason in breakers],
-        "meetings": [
-            {
-                "main_job": meeting.main_job, "user": meeting.user, "asked_at": meeting.asked_at,
-                "started_at": meeting.started_at, "delay_s": meeting.delay_s, "nodes": meeting.nodes,
-                "preempted": meeting.preempted,
-            }
-            for meeting in reversed(listed)
-        ],
-    }  # fmt: skip

@@ -3,9 +3,8 @@
 # No `from __future__ import annotations`: FastAPI evaluates the routes' annotations, and some are local.
 
 import gzip
-import json
 import time
-from collections import Counter, OrderedDict
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Collection, Hashable, Mapping
 from typing import Annotated, Any, Literal
 
@@ -13,10 +12,11 @@ import anyio
 from fastapi import APIRouter, Depends, Path, Query, Request, Response
 from fastapi.responses import JSONResponse, RedirectResponse, StreamingResponse
 from pydantic import Field
+from starlette.staticfiles import StaticFiles
 from starlette.types import Receive, Scope, Send
 
 from malletrain.api.auth import NotAuthenticated
-from malletrain.api.people_routes import JobNumber, PeopleRoutes
+from malletrain.api.people_routes import MAX_PROMISE_DAYS, JobNumber, PeopleRoutes
 from malletrain.api.ports import Identity, NotFound
 from malletrain.api.rate_limits import TooManyRequests
 from malletrain.api.schemas import Body, answers, object_of
@@ -24,15 +24,14 @@ from malletrain.api.visibility import Visibility
 from malletrain.domain.errors import MalletrainError
 from malletrain.domain.snapshot import NodeState
 from malletrain.store.history_views import StoreHistory
+from malletrain.store.kept_answers import KeptAnswers, text_of
 from malletrain.web import overviews, series
 from malletrain.web.machine_strip import Axis, strip
-from malletrain.web.page_files import page_files
 from malletrain.web.sign_in import LINK_LIFETIME_S, SignIn
 
 #: Seconds for which an answer is given again to whoever may see the same: many viewers cost one look. One that took
 #: long is kept so many times as long as it took, too.
 KEPT_S, KEPT_TIMES = 2.0, 5.0
-MAX_KEPT = 256
 
 #: Of the strip: nodes that have a row each, rows of a larger machine, and bins of time of the one and the other.
 NODES_ONE_BY_ONE, STRIP_ROWS, STRIP_BINS, GROUPED_BINS = 128, 64, 180, 120
@@ -91,7 +90,7 @@ class WebPages:
         self.strays = strays
         self.pause_s, self.heartbeat_s = pause_s, heartbeat_s
         self._streams: Counter[int] = Counter()
-        self._kept: OrderedDict[Hashable, tuple[float, bytes]] = OrderedDict()
+        self.kept = KeptAnswers(lambda _size, took_s: max(KEPT_S, KEPT_TIMES * took_s))
 
     def identify(self, scope: Scope) -> Identity | None:
         """Who looks at the page; None for a stranger."""
@@ -116,23 +115,6 @@ class WebPages:
         self._streams[uid] -= 1
         if not self._streams[uid]:
             del self._streams[uid]
-
-    def forget(self) -> None:
-        """Make every answer anew when it is asked for next."""
-        self._kept.clear()
-
-    def kept(self, key: Hashable, make: Callable[[], Any]) -> bytes:
-        """The answer to `key` as JSON, made anew where the last one is too old (`KEPT_S`)."""
-        now = time.monotonic()
-        found = self._kept.get(key)
-        if found is None or now > found[0]:
-            body = json.dumps(make(), separators=(",", ":"), allow_nan=False).encode()
-            done = time.monotonic()
-            found = (done + max(KEPT_S, KEPT_TIMES * (done - now)), body)
-            self._kept[key] = found
-            while len(self._kept) > MAX_KEPT:
-                self._kept.popitem(last=False)
-        return found[1]
 
 
 class _Stream(StreamingResponse):
@@ -159,9 +141,7 @@ def _make_router(pages: WebPages, people: PeopleRoutes) -> APIRouter:
         viewer = pages.identify(request.scope)
         if viewer is None:
             raise NotAuthenticated("you are not signed in, or no longer: open a new link from `malletrain web`")
-        request.scope["malletrain.user"] = viewer.user
         request.scope["malletrain.sight"] = roles.sight(viewer)
-        people.by_user.take(str(viewer.uid))
         return viewer
 
     Viewer = Annotated[Identity, Depends(look)]  # noqa: N806
@@ -170,7 +150,11 @@ def _make_router(pages: WebPages, people: PeopleRoutes) -> APIRouter:
         """The figures that `make` gives a viewer's sight, which all viewers of the same sight share for a while."""
         sight = roles.sight(viewer)
         whose = None if sight.is_whole else sight
-        body = await people.off_loop(viewer.user, lambda: pages.kept((key, whose), lambda: _finite(make(sight))))
+
+        def write() -> bytes:
+            return text_of(_finite(make(sight)))
+
+        body = await people.off_loop(viewer.user, lambda: pages.kept.get((key, whose), write))
         headers = {"Cache-Control": "no-store", "Vary": "Accept-Encoding"}
         if len(body) >= _MIN_ZIPPED_BYTES and "gzip" in request.headers.get("accept-encoding", ""):
             body = await people.off_loop(viewer.user, lambda: gzip.compress(body, 1))
@@ -200,7 +184,6 @@ def _make_router(pages: WebPages, people: PeopleRoutes) -> APIRouter:
         session = pages.sign_in.open_session(body.link)
         if session is None:
             raise NotAuthenticated("this link has been used or has run out: make a new one with `malletrain web`")
-        request.scope["malletrain.user"] = session.identity.user
         answer = JSONResponse({"key": session.key}, headers={"Cache-Control": "no-store"})
         settings = pages.sign_in.settings
         answer.set_cookie(
@@ -314,13 +297,13 @@ def _make_router(pages: WebPages, people: PeopleRoutes) -> APIRouter:
         return await show(request, viewer, "studies", make)
 
     @router.get("/web/data/promise", include_in_schema=False)
-    async def promise(request: Request, viewer: Viewer, days: Days = 30) -> Response:
+    async def promise(
+        request: Request, viewer: Viewer, days: Annotated[int, Query(ge=1, le=MAX_PROMISE_DAYS)] = 30
+    ) -> Response:
         """What the main queue noticed."""
 
         def make(sight: Visibility) -> dict[str, Any]:
-            since = clock.now() - days * DAY_S
-            by_day = history.preempted_by_day(_day(since))
-            return overviews.promise(history.meetings(since), by_day, history.breakers(since), sight)
+            return people.requests.promise(days, sight).to_json()
 
         return await show(request, viewer, ("promise", days), make)
 
@@ -358,7 +341,7 @@ def _make_router(pages: WebPages, people: PeopleRoutes) -> APIRouter:
 
     # -- the page's own files ----------------------------------------------------------------------------------
 
-    found = page_files()
+    files = StaticFiles(packages=[("malletrain.web", "page")])
 
     @router.get("/web", include_in_schema=False)
     async def to_the_page() -> Response:
@@ -368,16 +351,9 @@ def _make_router(pages: WebPages, people: PeopleRoutes) -> APIRouter:
     @router.get("/web/{path:path}", include_in_schema=False)
     async def page(request: Request, path: Annotated[str, Path(max_length=100)]) -> Response:
         """A file of the page."""
-        file = found.get(path)
-        if file is None:
-            raise NotFound("there is no such page")
-        headers = {"Cache-Control": "no-cache", "ETag": file.tag, "Vary": "Accept-Encoding"}
-        if request.headers.get("if-none-match") == file.tag:
-            return Response(status_code=304, headers=headers)
-        zipped = "gzip" in request.headers.get("accept-encoding", "")
-        if zipped:
-            headers["Content-Encoding"] = "gzip"
-        return Response(file.zipped if zipped else file.body, media_type=file.media_type, headers=headers)
+        answer = await files.get_response(path or "index.html", request.scope)
+        answer.headers["Cache-Control"] = "no-cache"
+        return answer
 
     return router
 

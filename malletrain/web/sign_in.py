@@ -72,19 +72,19 @@ class SignIn:
     def __init__(self, roles: Roles, clock: Clock, settings: PageSettings) -> None:
         self.settings = settings
         self._roles = roles
-        self._links = TicketTable(clock, LINK_LIFETIME_S, MAX_LINKS_PER_USER)
-        self._sessions = TicketTable(clock, settings.session_s, MAX_SESSIONS_PER_USER)
+        self._links = TicketTable[Identity](clock, LINK_LIFETIME_S, MAX_LINKS_PER_USER)
+        self._sessions = TicketTable[Identity](clock, settings.session_s, MAX_SESSIONS_PER_USER)
 
     def issue_link(self, identity: Identity) -> str:
         """A token that opens one session of the caller's."""
-        return self._links.issue(identity)
+        return self._links.issue(identity.uid, identity)
 
     def open_session(self, link: str) -> PageSession | None:
         """The session that a link is good for; None where it has been used, has run out, or never was."""
         identity = self._links.take(link)
         if identity is None or self._roles.is_banned(identity.uid):
             return None
-        token = self._sessions.issue(identity)
+        token = self._sessions.issue(identity.uid, identity)
         half = len(token) // 2
         return PageSession(token[:half], token[half:], identity)
 
@@ -96,7 +96,7 @@ class SignIn:
         """Who sends the request; None for anybody without a session whom no proxy vouches for."""
         if (user := self._proxied_user(scope)) is not None:
             return self._identity_of(user)
-        identity = self._sessions.identity(_session_token(scope, self.settings.cookie))
+        identity = self._sessions.good(_session_token(scope, self.settings.cookie))
         return None if identity is None or self._roles.is_banned(identity.uid) else identity
 
     def _proxied_user(self, scope: Scope) -> str | None:

@@ -1,10 +1,10 @@
 """JSON to dataclasses and back by their annotations: one codec for workers' messages, people's rows and their API
 schemas, and the journal's events.
 
-An annotation is read once into a `Shape`; a `Codec` makes of it a function that checks a JSON value, `api.schemas`
-describes it. Annotations may be scalars, enums, dataclasses, `X | None`, `tuple[X, ...]`, `tuple[X, Y]`, mappings,
-and unions, which are any JSON. Of a field's metadata `MOST` bounds it, `key` is its name in JSON, and a `sparse` one
-is not written while it has its default. Standard library only.
+A `Codec` makes of an annotation, once, a function that checks a JSON value. Annotations may be scalars, enums,
+dataclasses, `X | None`, `tuple[X, ...]`, `tuple[X, Y]`, mappings, and unions, which are any JSON. Of the metadata of
+a field `MOST` bounds it, `key` is its name in JSON, and a `sparse` one is not written while it has its default.
+Standard library only.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import types
 import typing
 from collections.abc import Callable, Mapping, Sized
 from dataclasses import dataclass, field
-from enum import Enum, auto
+from enum import Enum
 from functools import cache
 from itertools import islice
 from typing import Any, NamedTuple, TypeVar
@@ -38,54 +38,10 @@ _NON_FINITE = ("nan", "inf", "-inf")
 Reader = Callable[[Any], Any]
 
 
-class ShapeKind(Enum):
-    """What a JSON value must look like."""
-
-    SCALAR = auto()
-    ENUM = auto()
-    OPTIONAL = auto()  #: the inner shape, or null
-    LIST = auto()
-    PAIR = auto()
-    MAPPING = auto()
-    RECORD = auto()  #: the object of a dataclass
-    ANY = auto()
-
-
-@dataclass(frozen=True, slots=True)
-class Shape:
-    """One annotation. `type` is that of a scalar, enum or record; `inner` has the shapes of items, or of a mapping's
-    keys and values."""
-
-    kind: ShapeKind
-    type: Any = None
-    inner: tuple[Shape, ...] = ()
-
-
-@cache
-def shape_of(annotation: Any) -> Shape:
-    """The shape of an annotation."""
-    origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
-    if origin in (types.UnionType, typing.Union):
-        inner = [kind for kind in arguments if kind is not types.NoneType]
-        is_optional = len(inner) == 1
-        return Shape(ShapeKind.OPTIONAL, None, (shape_of(inner[0]),)) if is_optional else Shape(ShapeKind.ANY)
-    if origin is tuple:
-        if arguments[-1] is ...:
-            return Shape(ShapeKind.LIST, None, (shape_of(arguments[0]),))
-        return Shape(ShapeKind.PAIR, None, tuple(map(shape_of, arguments)))
-    if annotation is Any:
-        return Shape(ShapeKind.ANY)
-    if origin is not None and issubclass(origin, Mapping):
-        return Shape(ShapeKind.MAPPING, None, tuple(map(shape_of, arguments)))
-    if dataclasses.is_dataclass(annotation):
-        return Shape(ShapeKind.RECORD, annotation)
-    return Shape(ShapeKind.ENUM if issubclass(annotation, Enum) else ShapeKind.SCALAR, annotation)
-
-
 class _Field(NamedTuple):
     name: str
     key: str
-    shape: Shape
+    annotation: Any
     default: Any  # MISSING: none
     is_sparse: bool
     most: int | None
@@ -97,7 +53,7 @@ def _new_fields(record: Any) -> tuple[_Field, ...]:
         _Field(
             each.name,
             each.metadata.get("key", each.name),
-            shape_of(hints[each.name]),
+            hints[each.name],
             each.default if each.default_factory is dataclasses.MISSING else each.default_factory(),
             bool(each.metadata.get("sparse")),
             each.metadata.get(MOST),
@@ -108,11 +64,6 @@ def _new_fields(record: Any) -> tuple[_Field, ...]:
 
 #: The fields of a dataclass.
 _fields: Callable[[Any], tuple[_Field, ...]] = cache(_new_fields)
-
-
-def fields_of(record: type[Any]) -> Mapping[str, Shape]:
-    """The shapes of a dataclass's fields, in order."""
-    return {each.name: each.shape for each in _fields(record)}
 
 
 class _Fault(Exception):
@@ -257,36 +208,39 @@ class Codec:
         return read
 
     def _field_reader(self, each: _Field) -> Reader:
-        read, most = self._reader(each.shape), each.most
+        read, most = self._reader(each.annotation), each.most
         if most is None or self.bounds is None:
             return read
         return lambda value: _cut(read(value), most)
 
-    def _reader(self, shape: Shape) -> Reader:
-        match shape.kind:
-            case ShapeKind.OPTIONAL:
-                read = self._reader(shape.inner[0])
-                return lambda value: None if value is None else read(value)
-            case ShapeKind.LIST:
-                return self._list_reader(self._reader(shape.inner[0]))
-            case ShapeKind.PAIR:
-                return self._pair_reader(tuple(map(self._reader, shape.inner)))
-            case ShapeKind.MAPPING:
-                return self._mapping_reader(*shape.inner)
-            case ShapeKind.RECORD if shape.type in self.bare:
-                read, made = self._reader(_fields(shape.type)[0].shape), shape.type
-                return lambda value: made(read(value))
-            case ShapeKind.RECORD:
-                return self._record_reader(shape.type)
-            case ShapeKind.ENUM:
-                return _enum_reader(shape.type)
-            case ShapeKind.ANY:
-                return _as_it_came if self.bounds is None else self._plain
-        if shape.type is bool:
+    def _reader(self, annotation: Any) -> Reader:
+        origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
+        inner = [kind for kind in arguments if kind is not types.NoneType]
+        is_union = origin in (types.UnionType, typing.Union)
+        if annotation is Any or (is_union and len(inner) > 1):
+            return _as_it_came if self.bounds is None else self._plain
+        if is_union:
+            read = self._reader(inner[0])
+            return lambda value: None if value is None else read(value)
+        if origin is tuple and arguments[-1] is ...:
+            return self._list_reader(self._reader(arguments[0]))
+        if origin is tuple:
+            return self._pair_reader(tuple(map(self._reader, arguments)))
+        if origin is not None:
+            return self._mapping_reader(*arguments)
+        if annotation in self.bare:
+            read = self._reader(_fields(annotation)[0].annotation)
+            return lambda value: annotation(read(value))
+        kind: type[Any] = annotation
+        if dataclasses.is_dataclass(kind):
+            return self._record_reader(kind)
+        if issubclass(kind, Enum):
+            return _enum_reader(kind)
+        if kind is bool:
             return _flag
-        if shape.type is int:
+        if kind is int:
             return _loose_whole if self.loose_numbers else self._whole
-        if shape.type is float:
+        if kind is float:
             return _loose_number if self.loose_numbers else self._number
         return self._text
 
@@ -314,13 +268,13 @@ class Codec:
 
         return read
 
-    def _mapping_reader(self, key_shape: Shape, shape: Shape) -> Reader:
+    def _mapping_reader(self, key_kind: Any, kind: Any) -> Reader:
         limit = None
         if self.bounds is not None:
-            limit = self.bounds.entries if shape.type is float else MAX_PLAIN_ENTRIES
-        read_item = self._reader(shape)
+            limit = self.bounds.entries if kind is float else MAX_PLAIN_ENTRIES
+        read_item = self._reader(kind)
         read_key: Reader = _as_it_came
-        if key_shape.type is int:
+        if key_kind is int:
             read_key = _number_of
         elif limit is not None:
             read_key = steers_nothing

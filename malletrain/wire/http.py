@@ -13,10 +13,11 @@ import ssl
 import time
 from collections.abc import Callable, Mapping
 from typing import Any
-from urllib.parse import urlencode, urlsplit
+from urllib.parse import urlencode
 
 from malletrain.wire import munge
 from malletrain.wire.codec import one_line
+from malletrain.wire.daemon_url import DaemonUrl, KeptConnection
 from malletrain.wire.errors import WireError
 from malletrain.wire.tls import NotVouched, TlsConnector
 
@@ -69,18 +70,10 @@ class Http:
         Raises:
             WireError: `url` is no http or https URL.
         """
-        try:
-            parts = urlsplit(url)
-            host, port = parts.hostname, parts.port
-        except ValueError as error:
-            raise WireError(f"{url!r} is no URL such as http://head.example.org:8470") from error
-        if parts.scheme not in ("http", "https") or not host or parts.query or parts.fragment or parts.username:
-            raise WireError(f"{url!r} is no URL such as http://head.example.org:8470")
-        self.url = url.rstrip("/")
-        self._https, self._host, self._base = parts.scheme == "https", host, parts.path.rstrip("/")
-        self._port = port or (443 if self._https else 80)
-        self._munge_socket, self._timeout_s, self._tls, self._now = munge_socket, timeout_s, tls, now
-        self._connection: http.client.HTTPConnection | None = None
+        self._daemon = DaemonUrl(url, tls, munge_socket)
+        self.url = self._daemon.text
+        self._munge_socket, self._timeout_s, self._now = munge_socket, timeout_s, now
+        self._connection = KeptConnection(self._daemon)
         self._token, self._token_until = "", 0.0
         #: Who the daemon takes the caller for: the answer of POST /v1/session without its token.
         self.identity: dict[str, Any] = {}
@@ -93,13 +86,13 @@ class Http:
         """
         return self._json(self._with_token("GET", _with_query(path, query), None, wait_s))
 
-    def post(self, path: str, body: Mapping[str, Any] | None = None, *, wait_s: float = 0.0) -> dict[str, Any]:
+    def post(self, path: str, body: Mapping[str, Any] | None = None) -> dict[str, Any]:
         """POST JSON with a token; an empty answer is an empty object.
 
         Raises:
             DaemonUnavailable, DaemonRefused, MungeError: as their names say.
         """
-        return self._json(self._with_token("POST", path, dict(body or {}), wait_s))
+        return self._json(self._with_token("POST", path, dict(body or {}), 0.0))
 
     def delete(self, path: str) -> None:
         """DELETE `path` with a token.
@@ -109,15 +102,9 @@ class Http:
         """
         self._with_token("DELETE", path, None, 0.0)
 
-    def text(self, path: str, query: Query | None = None) -> str:
-        """GET text that needs no token (`/v1/metrics`)."""
-        return self._exchange("GET", _with_query(path, query), None, "", 0.0).decode("utf-8", "replace")
-
     def close(self) -> None:
         """Close the connection and forget the token. Idempotent."""
-        if self._connection is not None:
-            self._connection.close()
-            self._connection = None
+        self._connection.close()
         self._token = ""
 
     def __enter__(self) -> Http:
@@ -164,76 +151,46 @@ class Http:
         A kept connection may have been closed by the daemon meanwhile: what can be asked twice is asked once more
         on a new one. A POST cannot, so it always takes a new one.
         """
-        reused = self._connection is not None and method == "GET"
-        if not reused:
-            self._forget()
-        try:
-            return self._once(method, path, body, token, wait_s)
-        except (http.client.HTTPException, OSError) as error:
-            self._forget()
-            if not reused or isinstance(error, TimeoutError):
-                raise self._unavailable(error) from error
-        try:
-            return self._once(method, path, body, token, wait_s)
-        except (http.client.HTTPException, OSError) as error:
-            self._forget()
-            raise self._unavailable(error) from error
+        if method != "GET":
+            self._connection.close()
+        while True:
+            reused = self._connection.is_open
+            try:
+                return self._once(method, path, body, token, wait_s)
+            except (http.client.HTTPException, OSError) as error:
+                self._connection.close()
+                if not reused or isinstance(error, TimeoutError):
+                    raise self._unavailable(error) from error
 
     def _once(self, method: str, path: str, body: dict[str, Any] | None, token: str, wait_s: float) -> bytes:
+        # Connecting has its own, shorter time-out: a long poll waits for an answer, not for a machine.
         limit = self._timeout_s + max(0.0, wait_s)
-        connection = self._connect(limit)
-        headers = {"Accept": "application/json", "User-Agent": "malletrain"}
-        if token:
-            headers["Authorization"] = f"Bearer {token}"
-        payload = None
-        if body is not None:
-            payload = json.dumps(body, allow_nan=False).encode()
-            headers["Content-Type"] = "application/json"
         deadline = time.monotonic() + limit
-        connection.request(method, self._base + path, payload, headers)
-        answer = connection.getresponse()
+        answer = self._connection.ask(method, path, body, token, self._timeout_s, limit)
         data = self._read(answer, deadline)
         if answer.will_close:
-            self._forget()
+            self._connection.close()
         if answer.status >= 300:
             raise DaemonRefused(answer.status, self._words(answer, data))
         return data
-
-    def _connect(self, limit: float) -> http.client.HTTPConnection:
-        if self._connection is None:
-            # Connecting has its own, shorter time-out: a long poll waits for an answer, not for a machine.
-            if self._https:
-                self._tls = self._tls or TlsConnector(self.url, munge_socket=self._munge_socket)
-                self._connection = self._tls.connect(self._host, self._port, self._base, self._timeout_s)
-            else:
-                self._connection = http.client.HTTPConnection(self._host, self._port, timeout=self._timeout_s)
-                self._connection.connect()
-        if self._connection.sock is not None:
-            self._connection.sock.settimeout(limit)
-        return self._connection
 
     def _read(self, answer: http.client.HTTPResponse, deadline: float) -> bytes:
         parts, size = [], 0
         while part := answer.read1(1 << 20):
             size += len(part)
             if size > MAX_ANSWER_BYTES:
-                self._forget()
+                self._connection.close()
                 raise DaemonUnavailable(
                     f"{self.url}: the answer is longer than {MAX_ANSWER_BYTES >> 20} MiB: given up"
                 )
             if time.monotonic() > deadline:
-                self._forget()
+                self._connection.close()
                 raise DaemonUnavailable(f"{self.url}: the answer takes too long: try again, or ask for less")
             parts.append(part)
         if answer.length:
             raise http.client.IncompleteRead(b"", answer.length)
         answer.read()  # read1 does not notice that it has read all: only so is the connection free again
         return b"".join(parts)
-
-    def _forget(self) -> None:
-        if self._connection is not None:
-            self._connection.close()
-            self._connection = None
 
     def _words(self, answer: http.client.HTTPResponse, data: bytes) -> str:
         """The daemon's own line, made fit for a terminal."""

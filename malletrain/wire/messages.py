@@ -28,7 +28,6 @@ NAME: Mapping[str, int] = {MOST: 100}
 FEW: Mapping[str, int] = {MOST: 32}
 
 MAX_EVENTS_PER_REPORT = 256
-MAX_REPORT_BYTES = 512 * 1024
 MAX_TEXT_CHARS = 4000
 MAX_ITEMS = 4096
 MAX_INTEGER = 2**62
@@ -205,14 +204,13 @@ class Fault:
 @dataclass(frozen=True, slots=True)
 class Switched:
     """Trains in `generation` now. `pause_s` is the time in which no step ran, beyond a normal one (0 in a world that
-    begins); `state_bytes` what a newcomer is sent (0: unknown)."""
+    begins)."""
 
     generation: int
     step: int
     nodes: int
     pause_s: float
     grew: bool
-    state_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)

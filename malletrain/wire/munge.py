@@ -5,16 +5,13 @@ that made it, sealed by the local munged; any other munged with the key opens it
 machine is refused as a replay. The credential of one purpose must not serve another, nor another daemon, so the
 payload names both (`statement`), and whoever decodes compares (`Credential.check`).
 
-libmunge is called directly where it is installed; otherwise the `munge` and `unmunge` programs, fed by standard
-input, since argv is public.
+libmunge is called directly: the programs `munge` and `unmunge` and Slurm's plug-in need it, too.
 """
 
 from __future__ import annotations
 
 import ctypes
 import os
-import shutil
-import subprocess
 from dataclasses import dataclass
 from functools import cache
 
@@ -23,9 +20,6 @@ from malletrain.wire.errors import WireError
 #: A credential that says only who and what for is about 250 bytes; what is much longer is not one of ours.
 MAX_CREDENTIAL_BYTES = 8192
 MAX_PAYLOAD_BYTES = 4096
-
-#: Seconds that the programs may take. The library has its own time-outs (about 5 s in all, munge(7)).
-PROGRAM_TIMEOUT_S = 10.0
 
 
 class MungeError(WireError):
@@ -37,23 +31,8 @@ class MungeUnavailable(MungeError):
 
 
 class CredentialRejected(MungeError):
-    """The credential does not prove anything: make a new one."""
-
-
-class CredentialExpired(CredentialRejected):
-    """Older than its time to live."""
-
-
-class CredentialRewound(CredentialRejected):
-    """Made in the future: the two machines' clocks differ by more than its time to live."""
-
-
-class CredentialReplayed(CredentialRejected):
-    """Decoded once already on this machine."""
-
-
-class CredentialInvalid(CredentialRejected):
-    """Not a credential of this cluster's key, damaged, for someone else's eyes, or made for another purpose."""
+    """The credential proves nothing: it is none of this cluster's key, damaged, used before, from another time or
+    made for another purpose. Make a new one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,10 +49,10 @@ class Credential:
         """Make sure that the credential was made for `purpose`, towards one of `audiences`.
 
         Raises:
-            CredentialInvalid: it was made for another purpose or another daemon.
+            CredentialRejected: it was made for another purpose or another daemon.
         """
         if self.payload not in {statement(purpose, audience) for audience in audiences}:
-            raise CredentialInvalid(
+            raise CredentialRejected(
                 "the MUNGE credential was made for another purpose or another daemon: "
                 "use the URL that the daemon itself is configured with"
             )
@@ -89,45 +68,38 @@ def _socket_of(chosen: str | None) -> str | None:
     return chosen or os.environ.get("MUNGE_SOCKET") or None
 
 
-def encode(payload: bytes, socket: str | None = None, restrict_uid: int | None = None) -> str:
+def encode(payload: bytes, socket: str | None = None) -> str:
     """Make a credential of this process's uid and gid with `payload` in it.
 
-    `socket` is munged's; None: that which MUNGE_SOCKET names, else the system's own. With `restrict_uid` only that
-    user can decode it.
+    `socket` is munged's; None: that which MUNGE_SOCKET names, else the system's own.
 
     Raises:
-        MungeUnavailable: munged does not answer.
+        MungeUnavailable: munged does not answer, or munge is not installed.
         MungeError: the payload is too long.
     """
     if len(payload) > MAX_PAYLOAD_BYTES:
         raise MungeError(f"a MUNGE payload of {len(payload)} bytes: at most {MAX_PAYLOAD_BYTES} are allowed")
-    library, socket = _library(), _socket_of(socket)
-    if library is None:
-        return _encode_by_program(payload, socket, restrict_uid)
-    return library.encode(payload, socket, restrict_uid)
+    return _library().encode(payload, _socket_of(socket))
 
 
 def decode(credential: str, socket: str | None = None) -> Credential:
     """Open a credential, once.
 
     Raises:
-        MungeUnavailable: munged does not answer.
-        CredentialExpired, CredentialRewound, CredentialReplayed, CredentialInvalid: nothing is proven.
+        MungeUnavailable: munged does not answer, or munge is not installed.
+        CredentialRejected: nothing is proven.
     """
     text = credential.strip()
     if not text.isascii() or not text.isprintable() or len(text) > MAX_CREDENTIAL_BYTES or not text:
-        raise CredentialInvalid("not a MUNGE credential: it is one line of `MUNGE:...:`")
-    library, socket = _library(), _socket_of(socket)
-    if library is None:
-        return _decode_by_program(text, socket)
-    return library.decode(text, socket)
+        raise CredentialRejected("not a MUNGE credential: it is one line of `MUNGE:...:`")
+    return _library().decode(text, _socket_of(socket))
 
 
 # --- libmunge -------------------------------------------------------------------------------------------------
 
-# munge_err_t and munge_opt_t of munge.h; the numbers are part of the library's ABI, and unmunge's exit status.
+# munge_err_t and munge_opt_t of munge.h; the numbers are part of the library's ABI.
 _SUCCESS, _SOCKET, _TIMEOUT, _EXPIRED, _REWOUND, _REPLAYED = 0, 6, 7, 15, 16, 17
-_OPT_ENCODE_TIME, _OPT_SOCKET, _OPT_UID_RESTRICTION = 6, 8, 9
+_OPT_ENCODE_TIME, _OPT_SOCKET = 6, 8
 
 
 class _Library:
@@ -153,13 +125,10 @@ class _Library:
             ctypes.POINTER(ctypes.c_uint32), ctypes.POINTER(ctypes.c_uint32),
         ]  # fmt: skip
 
-    def encode(self, payload: bytes, socket: str | None, restrict_uid: int | None) -> str:
+    def encode(self, payload: bytes, socket: str | None) -> str:
         context = self._context(socket)
         out = ctypes.c_void_p()
         try:
-            if restrict_uid is not None:
-                # The third argument is variadic in C (uid_t, an unsigned int after promotion).
-                self._set(context, _OPT_UID_RESTRICTION, ctypes.c_uint32(restrict_uid), socket)
             status = self._c.munge_encode(ctypes.byref(out), context, payload, len(payload))
             if status != _SUCCESS:
                 raise _error(status, self._words(context, status), socket)
@@ -192,17 +161,13 @@ class _Library:
         if not context:
             raise MungeUnavailable("libmunge could not make a context: out of memory")
         if socket is not None:
-            try:
-                self._set(context, _OPT_SOCKET, ctypes.c_char_p(socket.encode()), socket)
-            except MungeError:
+            value = ctypes.c_char_p(socket.encode())  # variadic in C
+            status = self._c.munge_ctx_set(ctypes.c_void_p(context), ctypes.c_int(_OPT_SOCKET), value)
+            if status != _SUCCESS:
+                words = self._words(context, status)
                 self._c.munge_ctx_destroy(context)
-                raise
+                raise _error(status, words, socket)
         return context
-
-    def _set(self, context: int, option: int, value: ctypes.c_char_p | ctypes.c_uint32, socket: str | None) -> None:
-        status = self._c.munge_ctx_set(ctypes.c_void_p(context), ctypes.c_int(option), value)
-        if status != _SUCCESS:
-            raise _error(status, self._words(context, status), socket)
 
     def _words(self, context: int, status: int) -> str:
         words: bytes = self._c.munge_ctx_strerror(context) or self._c.munge_strerror(status) or b""
@@ -210,56 +175,14 @@ class _Library:
 
 
 @cache
-def _library() -> _Library | None:
-    """libmunge, or None where it is not installed. The soname is tried as it is: finding it by name runs ldconfig."""
+def _library() -> _Library:
+    """libmunge. The soname is tried as it is: finding it by name runs ldconfig."""
     try:
         return _Library(ctypes.CDLL("libmunge.so.2"))
-    except OSError:
-        return None
-
-
-# --- the programs ---------------------------------------------------------------------------------------------
-
-
-def _run(program: str, options: list[str], text: bytes, socket: str | None) -> subprocess.CompletedProcess[bytes]:
-    path = shutil.which(program)
-    if path is None:
+    except OSError as error:
         raise MungeUnavailable(
-            f"neither libmunge.so.2 nor the program {program} is on this machine: install munge "
-            "(Debian: apt install munge), as on every Slurm node"
-        )
-    command = [path, *([f"--socket={socket}"] if socket is not None else []), *options]
-    try:
-        return subprocess.run(command, input=text, capture_output=True, timeout=PROGRAM_TIMEOUT_S, check=False)
-    except subprocess.TimeoutExpired as late:
-        raise _error(_TIMEOUT, f"{program} gave no answer in {PROGRAM_TIMEOUT_S:.0f} s", socket) from late
-
-
-def _encode_by_program(payload: bytes, socket: str | None, restrict_uid: int | None) -> str:
-    options = [f"--restrict-uid={restrict_uid}"] if restrict_uid is not None else []
-    answer = _run("munge", options, payload, socket)
-    if answer.returncode != 0:
-        raise _error(answer.returncode, _complaint(answer.stderr), socket)
-    return answer.stdout.decode("ascii").strip()
-
-
-def _decode_by_program(credential: str, socket: str | None) -> Credential:
-    answer = _run("unmunge", ["--numeric", "--keys=UID,GID,ENCODE_TIME"], credential.encode("ascii"), socket)
-    if answer.returncode != 0:
-        raise _error(answer.returncode, _complaint(answer.stderr), socket)
-    head, _, payload = answer.stdout.partition(b"\n\n")
-    fields = {}
-    for line in head.decode("ascii", "replace").splitlines():
-        name, _, value = line.partition(":")
-        fields[name.strip()] = value.strip()
-    try:
-        return Credential(int(fields["UID"]), int(fields["GID"]), payload, float(fields["ENCODE_TIME"]))
-    except (KeyError, ValueError) as broken:
-        raise MungeError(f"unmunge printed something else than uid, gid and time: {head[:80]!r}") from broken
-
-
-def _complaint(stderr: bytes) -> str:
-    return stderr.decode("utf-8", "replace").strip().removeprefix("munge: Error: ").removeprefix("unmunge: Error: ")
+            "libmunge.so.2 is not on this machine: install munge (Debian: apt install munge), as on every Slurm node"
+        ) from error
 
 
 def _error(status: int, words: str, socket: str | None) -> MungeError:
@@ -270,10 +193,10 @@ def _error(status: int, words: str, socket: str | None) -> MungeError:
             f"munged does not answer{where} ({words}): start it (systemctl start munge), "
             "or name its socket where it is another one"
         )
-    if status == _EXPIRED:
-        return CredentialExpired("the MUNGE credential has expired: make a new one (or the clocks differ: check NTP)")
-    if status == _REWOUND:
-        return CredentialRewound("the MUNGE credential is from the future: the machines' clocks differ, check NTP")
-    if status == _REPLAYED:
-        return CredentialReplayed("the MUNGE credential was used before: make a new one for each request")
-    return CredentialInvalid(f"MUNGE refuses the credential ({words}): do both machines have the same munge.key?")
+    why = {
+        _EXPIRED: "the MUNGE credential has expired: make a new one (or the clocks differ: check NTP)",
+        _REWOUND: "the MUNGE credential is from the future: the machines' clocks differ, check NTP",
+        _REPLAYED: "the MUNGE credential was used before: make a new one for each request",
+    }
+    otherwise = f"MUNGE refuses the credential ({words}): do both machines have the same munge.key?"
+    return CredentialRejected(why.get(status, otherwise))

@@ -13,12 +13,11 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
-from urllib.parse import quote, urlsplit
+from urllib.parse import quote
 
 from malletrain.wire import messages, munge
-from malletrain.wire.daemon_url import first_url
+from malletrain.wire.daemon_url import DaemonUrl, KeptConnection, first_url
 from malletrain.wire.errors import WireError
-from malletrain.wire.tls import TlsConnector
 
 TIMEOUT_S = 10.0
 MAX_ANSWER_BYTES = 4 * 1024 * 1024
@@ -86,32 +85,6 @@ def credential_for(url: str) -> str:
     return munge.encode(munge.statement(messages.WORKER_PURPOSE, url))
 
 
-class _Target:
-    """Where the daemon is called."""
-
-    def __init__(self, url: str, host: str, port: int | None, base: str, tls: TlsConnector | None) -> None:
-        self.url, self.base = url, base
-        self._host, self._port, self._tls = host, port, tls
-
-    @staticmethod
-    def of(url: str) -> _Target:
-        parts = urlsplit(url)
-        if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise WireError(f"{url!r} is no URL such as http://head.example.org:8470")
-        tls = TlsConnector(url) if parts.scheme == "https" else None
-        return _Target(url, parts.hostname, parts.port, parts.path.rstrip("/"), tls)
-
-    def connect(self, timeout: float) -> http.client.HTTPConnection:
-        if self._tls is not None:
-            return self._tls.connect(self._host, self._port, self.base, timeout)
-        connection = http.client.HTTPConnection(self._host, self._port, timeout=timeout)
-        connection.connect()
-        return connection
-
-    def __str__(self) -> str:
-        return f"{self._host}:{self._port}"
-
-
 class WorkerClient:
     """Calls of one worker. Safe to use from several threads: each has its own connection.
 
@@ -129,9 +102,9 @@ class WorkerClient:
         credential: Callable[[], str] | None = None,
         welcome: messages.Welcome | None = None,
     ) -> None:
-        self._target = _Target.of(first_url(url))
+        self._daemon = DaemonUrl(first_url(url))
         self.identity = identity
-        self._credential = credential or (lambda: credential_for(self._target.url))
+        self._credential = credential or (lambda: credential_for(self._daemon.text))
         self._welcome = welcome
         self._renew_at = _renewal(welcome)
         self._local = threading.local()
@@ -208,60 +181,45 @@ class WorkerClient:
 
     def close(self) -> None:
         """Close this thread's connection."""
-        connection = getattr(self._local, "connection", None)
-        if connection is not None:
-            connection.close()
-            self._local.connection = None
+        self._connection.close()
+
+    @property
+    def _connection(self) -> KeptConnection:
+        """This thread's."""
+        if not hasattr(self._local, "connection"):
+            self._local.connection = KeptConnection(self._daemon)
+        kept: KeptConnection = self._local.connection
+        return kept
 
     def _call(self, method: str, path: str, body: Any, timeout: float) -> Any:
-        headers = {"Accept": "application/json"}
-        if self._welcome is not None:
-            headers["Authorization"] = f"Bearer {self._welcome.token}"
-        data = None
-        if body is not None:
-            data = json.dumps(body, allow_nan=False).encode()
-            headers["Content-Type"] = "application/json"
-        target = self._target
+        token = "" if self._welcome is None else self._welcome.token
+        url = self._daemon.text
         for attempt in (1, 2):
-            kept = getattr(self._local, "connection", None) is not None
+            kept = self._connection.is_open
             try:
-                status, text = self._exchange(method, target.base + path, data, headers, timeout)
+                response = self._connection.ask(method, path, body, token, timeout, timeout)
+                status, text = response.status, response.read(MAX_ANSWER_BYTES + 1)
                 break
             except (OSError, http.client.HTTPException) as error:
                 self.close()
                 # A kept connection may have been closed by the other side meanwhile: once more on a fresh one.
                 if attempt == 2 or not kept:
-                    raise DaemonUnreachable(f"no answer from {target}: {error}") from error
+                    raise DaemonUnreachable(f"no answer from {url}: {error}") from error
+        if len(text) > MAX_ANSWER_BYTES:
+            self.close()
+            raise DaemonUnreachable(f"{url} answered {status} at too great a length")
         try:
             answer = json.loads(text) if text else None
         except ValueError as error:
-            raise DaemonUnreachable(f"{target} answered {status} with no JSON") from error
+            raise DaemonUnreachable(f"{url} answered {status} with no JSON") from error
         if status < 300:
             return answer
         what = answer.get("error", text[:200]) if isinstance(answer, dict) else str(text[:200])
         if status == 401:
             raise TokenUnknown(what)
         if status >= 500 or status == 429:
-            raise DaemonUnreachable(f"{target} answered {status}: {what}")
+            raise DaemonUnreachable(f"{url} answered {status}: {what}")
         raise Rejected(what)
-
-    def _exchange(
-        self, method: str, path: str, data: bytes | None, headers: dict[str, str], timeout: float
-    ) -> tuple[int, bytes]:
-        connection = getattr(self._local, "connection", None)
-        if connection is None:
-            connection = self._target.connect(timeout)
-            connection.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            self._local.connection = connection
-        connection.timeout = timeout
-        if connection.sock is not None:
-            connection.sock.settimeout(timeout)
-        connection.request(method, path, body=data, headers=headers)
-        response = connection.getresponse()
-        text = response.read(MAX_ANSWER_BYTES + 1)
-        if len(text) > MAX_ANSWER_BYTES:
-            raise http.client.HTTPException("the answer is too long")
-        return response.status, text
 
 
 def _renewal(welcome: messages.Welcome | None) -> float:

@@ -39,6 +39,7 @@ import numpy as np
 from malletrain.decide.demand import expected_curve
 from malletrain.decide.rules import Rules
 from malletrain.decide.sizes import advice_for, probe_changes, with_advice, within_reach
+from malletrain.domain.event import ProbeBegun
 from malletrain.domain.job import (
     Curve,
     JobPhase,
@@ -277,10 +278,10 @@ def plan(name: str, jobs: Jobs, nodes: int, now: float) -> tuple[dict[int, int],
     advice = advice_for(problem, views, known, now, rules)
     sizes = {int(j): n for j, n in Exact().size(with_advice(problem, advice)).sizes.items()}
     by_id = {j.job.id: j for j in jobs}
-    for change in probe_changes(advice, sizes, known):
-        job = by_id[change.job]
-        job.probe = Probe(change.nodes, now) if change.begun else None
-        if change.begun:
+    for number, change, _ in probe_changes(advice, sizes, known):
+        job, begun = by_id[number], isinstance(change, ProbeBegun)
+        job.probe = Probe(change.nodes, now) if begun else None
+        if begun:
             job.probes.append((now, change.nodes))
     return sizes, sum(abs(sizes[j] - plain[j]) for j in sizes) // 2 if sizes != plain else 0
 

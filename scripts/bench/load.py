@@ -30,14 +30,15 @@ from typing import Any
 
 from malletrain.api.app import create_app
 from malletrain.api.auth import Auth
-from malletrain.api.connections import ConnectionLimits, ConnectionTable
+from malletrain.api.connections import ConnectionTable, within_descriptors
 from malletrain.api.http_server import serve
 from malletrain.api.journal_notifier import JournalNotifier
+from malletrain.api.rate_limits import ApiLimits
 from malletrain.api.roles import Roles
-from malletrain.api.worker_routes import WorkersGate, make_workers_router
+from malletrain.api.worker_routes import WorkersGate, WorkersRouter
 from malletrain.daemon.clock import SystemClock
 from malletrain.daemon.main import THREAD_SWITCH_S
-from malletrain.daemon.process.short_collections import ShortCollections
+from malletrain.daemon.process.short_collections import collect_and_freeze
 from malletrain.daemon.requests import LoopRequests
 from malletrain.decide.rules import Rules
 from malletrain.domain.event import ArrayAttached, Event, JobAnnounced
@@ -117,8 +118,8 @@ def serve_load(folder: Path, nodes: int, jobs: int, workers: int) -> None:
     roles = Roles(operators=())
     notifier = JournalNotifier()
     journal.on_append(notifier.ring)
-    limits = ConnectionLimits(total=16_384)
-    connections = ConnectionTable(limits, limits.within_descriptors())
+    limits = ApiLimits()
+    connections = ConnectionTable(limits, within_descriptors(limits.connections))
 
     def decode(said: str, _socket: str | None) -> munge.Credential:
         return munge.Credential(5001, 5001, said.encode(), time.time())
@@ -127,7 +128,7 @@ def serve_load(folder: Path, nodes: int, jobs: int, workers: int) -> None:
     ids = iter(range(10**6, 2 * 10**6))
     app = create_app(
         LoopRequests(loop, facts, clock, Harvest("harvest"), lambda count: (), lambda: next(ids)), views,
-        make_workers_router(gate, int, connections), auth,
+        WorkersRouter(gate, int, connections), auth,
         roles=roles, notifier=notifier, clock=clock, connections=connections, holds_token=gate.holds_token,
     )  # fmt: skip
     server = serve(app, "127.0.0.1", 0, connections)
@@ -141,7 +142,7 @@ def serve_load(folder: Path, nodes: int, jobs: int, workers: int) -> None:
         wishes.put("end")
 
     threading.Thread(target=listen, daemon=True).start()
-    ShortCollections(clock.elapsed).begin()
+    collect_and_freeze()
     tick_at = clock.elapsed()
     while True:
         try:

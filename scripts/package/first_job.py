@@ -27,7 +27,7 @@ PAGES = tree.ROOT / "docs/quick-start"
 CACHE = Path.home() / ".cache/malletrain"
 
 #: Lines of a step's output that a transcript shows.
-SHOWN_LINES = 7
+SHOWN_LINES = 5
 
 #: Which pages are followed, by whom, and the minutes within which they must be through.
 ROLES = {"sysadmin": ("root", 10), "researcher": ("ann", 5)}

@@ -10,10 +10,11 @@ from typing import Any, Self
 
 from malletrain.api.app import create_app
 from malletrain.api.auth import Auth
-from malletrain.api.connections import ConnectionLimits, ConnectionTable
+from malletrain.api.connections import ConnectionTable
 from malletrain.api.http_server import serve
 from malletrain.api.journal_notifier import JournalNotifier
 from malletrain.api.ports import Identity, NotFound, Role
+from malletrain.api.rate_limits import ApiLimits
 from malletrain.api.roles import Roles
 from malletrain.api.visibility import Visibility
 from malletrain.daemon.clock import SystemClock
@@ -73,7 +74,7 @@ class PageServer:
         self._views = StoreViews(journal, lambda: Snapshot(clock.now(), nodes), version="demo")
         self._history = StoreHistory(journal)
         self._sign_in = SignIn(roles, clock, PageSettings())
-        connections = ConnectionTable(ConnectionLimits(), 1024)
+        connections = ConnectionTable(ApiLimits(), 1024)
         self._pages = WebPages(self._sign_in, self._history, lambda: states)
         app = create_app(
             _Shown(self._views), self._views, None, Auth((), roles, clock), roles=roles, notifier=notifier,
@@ -90,7 +91,7 @@ class PageServer:
 
     def forget(self) -> None:
         """Make every answer anew when it is asked for next."""
-        self._pages.forget()
+        self._pages.kept.forget()
 
     def status(self) -> int:
         """Bytes of what /v1/status answers, made anew: what a page is compared with."""

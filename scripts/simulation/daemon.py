@@ -8,7 +8,7 @@ import threading
 from collections.abc import Sequence
 from typing import cast
 
-from malletrain.api.rate_limits import RateLimits
+from malletrain.api.rate_limits import ApiLimits
 from malletrain.api.report_budget import ReportBudget
 from malletrain.api.worker_routes import WorkersGate
 from malletrain.daemon.image.folded_state import FoldedState, folded_on, from_image, to_image
@@ -30,7 +30,7 @@ from scripts.simulation.ports import DaemonsJournal, DaemonsSlurm, NoMetrics, Si
 
 TICK_S = 10.0
 WATCH_S = 2.0
-_UNBOUNDED = RateLimits(worker_events_rate=1e9, user_events_rate=1e9, user_journal_bytes_rate=1e12)
+_UNBOUNDED = ApiLimits(worker_events_rate=1e9, user_events_rate=1e9, user_journal_bytes_rate=1e12)
 
 
 def _from_image(journal: DaemonsJournal, number: int) -> FoldedState:

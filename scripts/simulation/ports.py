@@ -8,6 +8,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
+from prometheus_client import Gauge
+
 from malletrain.domain.decision import CancelTasks, CutLimit, Outcome, RecyclePilot, StartPilot, Stray
 from malletrain.domain.errors import ClusterUnavailable, JournalUnavailable
 from malletrain.domain.event import Event
@@ -120,10 +122,6 @@ class DaemonsJournal:
 class NoMetrics:
     """What the keeper of the journal counts, counted by nobody."""
 
+    journal_free = journal_kept = journal_writable = journal_refusals = Gauge("unused", "Nothing.", registry=None)
+
     def record(self, events: Sequence[Event]) -> None: ...
-
-    def journal_room(self, free_bytes: float) -> None: ...
-
-    def journal_refused(self) -> None: ...
-
-    def journal_kept(self, events: int, *, writable: bool) -> None: ...

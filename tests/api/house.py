@@ -12,11 +12,11 @@ import httpx
 
 from malletrain.api.app import create_app
 from malletrain.api.auth import Auth
-from malletrain.api.connections import ConnectionLimits, ConnectionTable
+from malletrain.api.connections import ConnectionTable
 from malletrain.api.http_server import HttpServer, serve
 from malletrain.api.journal_notifier import JournalNotifier
 from malletrain.api.ports import Identity, NewJob, NotFound
-from malletrain.api.rate_limits import RateLimits
+from malletrain.api.rate_limits import ApiLimits
 from malletrain.api.roles import Roles
 from malletrain.api.visibility import Visibility
 from malletrain.domain.event import EventKind
@@ -161,10 +161,10 @@ class House:
             lambda: self.nodes,
             **settings.pop("pages", {"pause_s": 0.05, "heartbeat_s": 0.2}),
         )
-        connections = ConnectionTable(settings.pop("connections", ConnectionLimits()), 1024)
+        connections = ConnectionTable(settings.pop("connections", ApiLimits()), 1024)
         self.connections = connections
-        limits = settings.pop("limits", RateLimits())
-        if limits.refusal_seconds == RateLimits().refusal_seconds:
+        limits = settings.pop("limits", ApiLimits())
+        if limits.refusal_seconds == ApiLimits().refusal_seconds:
             limits = replace(limits, refusal_seconds=0.0)  # tests make many
         self.app = create_app(
             self.requests, self.views, settings.pop("router", lambda _: None)(self), self.auth,

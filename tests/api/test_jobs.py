@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from malletrain.api.ports import NewJob
-from malletrain.api.rate_limits import RateLimits
+from malletrain.api.rate_limits import ApiLimits
 from malletrain.api.roles import Roles
 from malletrain.domain.event import EventKind
 from malletrain.wire.rows import EventRow, JobRow, StatusRow, UsageRow
@@ -169,7 +169,7 @@ def test_unknown_things_are_not_found(house: House, as_user: Users) -> None:
 
 
 def test_jobs_of_one_user_are_bounded(new_house: Callable[..., House]) -> None:
-    house = new_house(limits=RateLimits(open_jobs_per_user=2))
+    house = new_house(limits=ApiLimits(open_jobs_per_user=2))
     ada, bob = Caller(house, house.token(ADA)), Caller(house, house.token(BOB))
     first, _ = announce(ada), announce(ada)
     refused = ada.post("/v1/jobs", json=JOB)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import select
 import socket
 import time
@@ -15,8 +14,7 @@ from hypothesis import strategies as st
 
 from malletrain.api.http_server import serve
 from malletrain.api.ports import Unavailable
-from malletrain.api.rate_limits import RateLimits, TokenBuckets, TooManyRequests
-from malletrain.api.roles import user_name
+from malletrain.api.rate_limits import ApiLimits, TokenBuckets, TooManyRequests
 from tests.api.house import Caller, House
 from tests.waiting import wait_until
 
@@ -46,7 +44,7 @@ def test_a_body_that_says_it_is_too_long_is_refused_at_once(house: House) -> Non
 
 
 def test_a_body_that_grows_too_long_is_refused(new_house: Callable[..., House]) -> None:
-    house = new_house(limits=RateLimits(body_bytes=2000))
+    house = new_house(limits=ApiLimits(body_bytes=2000))
     chunk = b"3e8\r\n" + b"x" * 1000 + b"\r\n"
     answer = talk(house, head(house) + b"Transfer-Encoding: chunked\r\n\r\n" + chunk * 3)
     assert answer.startswith(b"HTTP/1.1 413")
@@ -65,7 +63,7 @@ def test_a_refusal_can_be_read_by_who_sends_its_body_all_the_same(
     new_house: Callable[..., House], asked: bytes, length: int, status: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("malletrain.api.request_guard.LINGER_SECONDS", 60.0)  # this side may be slow
-    house = new_house(limits=RateLimits(login_rate=0.001, login_burst=0 if status == b"429" else 5))
+    house = new_house(limits=ApiLimits(login_rate=0.001, login_burst=0 if status == b"429" else 5))
     with socket.create_connection(("127.0.0.1", house.server.port), timeout=60) as connection:
         connection.sendall(asked + f"Host: x\r\nContent-Length: {length}\r\n\r\n".encode())
         assert select.select([connection], [], [], 60)[0], "no answer before the body"
@@ -86,7 +84,7 @@ def test_who_never_ends_its_body_is_hung_up_on(house: House, monkeypatch: pytest
 
 
 def test_a_slow_body_is_given_up(new_house: Callable[..., House]) -> None:
-    house = new_house(limits=RateLimits(body_seconds=0.3))
+    house = new_house(limits=ApiLimits(body_seconds=0.3))
     began = time.monotonic()
     answer = talk(house, head(house) + b'Content-Length: 100\r\n\r\n{"name":')
     assert answer.startswith(b"HTTP/1.1 408")
@@ -121,18 +119,8 @@ def test_a_kept_connection_serves_on_and_its_second_slow_head_is_given_up(
         assert connection.recv(65536) == b""
 
 
-def test_one_user_in_a_hurry_does_not_slow_the_others(new_house: Callable[..., House]) -> None:
-    house = new_house(limits=RateLimits(user_rate=0.001, user_burst=5))
-    ada, bob = Caller(house, house.token(1001)), Caller(house, house.token(1002))
-    codes = [ada.get("/v1/jobs").status_code for _ in range(7)]
-    assert codes == [200] * 5 + [429] * 2
-    refused = ada.get("/v1/jobs")
-    assert (refused.headers["retry-after"], "too many requests" in refused.json()["error"]) == ("1", True)
-    assert bob.get("/v1/jobs").status_code == 200
-
-
 def test_logins_are_bounded_before_munge_is_asked(new_house: Callable[..., House]) -> None:
-    house = new_house(limits=RateLimits(login_rate=0.001, login_burst=3))
+    house = new_house(limits=ApiLimits(login_rate=0.001, login_burst=3))
     caller = Caller(house)
     body = {"credential": "MUNGE:AAAA:"}
     codes = [
@@ -142,16 +130,17 @@ def test_logins_are_bounded_before_munge_is_asked(new_house: Callable[..., House
 
 
 def test_one_user_is_bounded_whatever_the_token(new_house: Callable[..., House]) -> None:
-    house = new_house(limits=RateLimits(token_rate=0.001, token_burst=3))
+    house = new_house(limits=ApiLimits(token_rate=0.001, token_burst=3))
     first, second = (Caller(house, house.token(1001)) for _ in range(2))
     assert [first.get(f"/v1/nowhere{i}").status_code for i in range(3)] == [404, 404, 404]
     refused = second.get("/v1/jobs")
     assert (refused.status_code, refused.headers["retry-after"]) == (429, "1")
+    assert "too many requests" in refused.json()["error"]
     assert Caller(house, house.token(1002)).get("/v1/jobs").status_code == 200
 
 
 def test_logins_of_one_user_are_bounded(new_house: Callable[..., House]) -> None:
-    house = new_house(limits=RateLimits(user_login_rate=0.001, user_login_burst=2))
+    house = new_house(limits=ApiLimits(user_login_rate=0.001, user_login_burst=2))
     codes = [Caller(house).post("/v1/session", json={"credential": house.credential()}).status_code for _ in range(3)]
     assert codes == [200, 200, 429]
     house.uid_seen = 1002
@@ -159,7 +148,7 @@ def test_logins_of_one_user_are_bounded(new_house: Callable[..., House]) -> None
 
 
 def test_announcements_of_a_day_are_bounded(new_house: Callable[..., House]) -> None:
-    house = new_house(limits=RateLimits(announcements_a_day=2))
+    house = new_house(limits=ApiLimits(announcements_a_day=2))
     ada, bob = Caller(house, house.token(1001)), Caller(house, house.token(1002))
     job = {"name": "j", "min_nodes": 1, "max_nodes": 2}
     codes = [ada.post("/v1/jobs", json=job).status_code for _ in range(3)]
@@ -168,28 +157,9 @@ def test_announcements_of_a_day_are_bounded(new_house: Callable[..., House]) -> 
 
 
 def test_long_polls_of_one_user_are_bounded(new_house: Callable[..., House]) -> None:
-    house = new_house(limits=RateLimits(long_polls_per_user=0))
+    house = new_house(limits=ApiLimits(long_polls_per_user=0))
     refused = Caller(house, house.token(1001)).get("/v1/events?after=0&wait=30")
     assert (refused.status_code, "long polls" in refused.json()["error"]) == (429, True)
-
-
-def test_the_log_tells_who_asked_what_and_no_secret(house: House, caplog: pytest.LogCaptureFixture) -> None:
-    token = house.token(1001)
-    credential = house.credential()
-    with caplog.at_level(logging.DEBUG, "malletrain.api"):
-        caller = Caller(house, token)
-        caller.get("/v1/events?after=0&secret=hunter2")
-        caller.get("/v1/explain/a%09b")
-        caller.post("/v1/session", json={"credential": credential})
-    records = [vars(r) for r in caplog.records if r.name == "malletrain.api" and r.message == "request"]
-    assert [(r["method"], r["path"], r["status"], r["user"]) for r in records[:2]] == [
-        ("GET", "/v1/events", 200, user_name(1001)),
-        ("GET", "/v1/explain/a%09b", 404, user_name(1001)),
-    ]
-    written = repr(records)
-    assert token not in written
-    assert credential not in written
-    assert "hunter2" not in written
 
 
 def test_a_failure_is_told_without_its_innards(house: House, caplog: pytest.LogCaptureFixture) -> None:

@@ -17,7 +17,7 @@ from schemathesis.specs.openapi.checks import (
     status_code_conformance,
 )
 
-from malletrain.api.rate_limits import RateLimits
+from malletrain.api.rate_limits import ApiLimits
 from malletrain.domain.event import Event, EventKind, JobAnnounced
 from malletrain.domain.job import MalleableJob
 from tests.api.house import House
@@ -30,7 +30,7 @@ def furnished(tmp_path_factory: pytest.TempPathFactory, munged: str) -> Iterator
     house = House(
         tmp_path_factory.mktemp("furnished"),
         munged,
-        limits=RateLimits(user_rate=1e9, address_rate=1e9, token_rate=1e9),
+        limits=ApiLimits(address_rate=1e9, token_rate=1e9),
     )
     job = MalleableJob(1, "digits", "ada", 1001, "", min_nodes=1, max_nodes=4, submitted_at=1.0)
     house.journal.append(

@@ -110,7 +110,7 @@ def test_expired_tokens_are_forgotten(house: House) -> None:
         house.token(1001)
     house.clock.ahead = 4000
     house.token(1002)
-    assert len(house.auth._tickets._tickets) == len(house.auth._tickets._of_user) == 1
+    assert len(house.auth._tickets._tickets) == len(house.auth._tickets._of_owner) == 1
 
 
 def test_tokens_are_not_kept_in_the_clear(house: House) -> None:
@@ -149,7 +149,6 @@ def test_the_commands_client_logs_in_and_renews(house: House) -> None:
         with pytest.raises(DaemonRefused, match="no job 77") as refused:
             client.get("/v1/jobs/77")
         assert refused.value.status == 404
-        assert "malletrain_up 1" in client.text("/v1/metrics")
 
 
 def test_the_commands_client_needs_munge(house: House) -> None:

@@ -11,7 +11,8 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from fastapi import HTTPException, Request
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
 from starlette.types import Message
 
 from malletrain.api.worker_routes import _body
@@ -156,20 +157,6 @@ def test_a_daemon_that_ends_answers_every_poll_at_once(daemon: Coordinator) -> N
     assert worker.poll(first.seq, 50.0) == first
 
 
-def test_the_short_way_and_the_long_one_answer_alike(daemon: Coordinator) -> None:
-    worker = client(daemon)
-    welcome = worker.hello()
-    path = f"/v1/workers/{welcome.worker}"
-    for query in ("after=0&wait=0", "after=0&wait=61", "after=0&wait=0.5"):
-        long = "&".join(reversed(query.split("&")))
-        short = raw(daemon, "GET", f"{path}/plan?{query}", token=welcome.token)
-        assert short == raw(daemon, "GET", f"{path}/plan?{long}", token=welcome.token)
-        assert raw(daemon, "GET", f"{path}/plan?{query}") == raw(daemon, "GET", f"{path}/plan?{long}")
-    assert raw(daemon, "GET", f"{path}/report", token=welcome.token)[0] == 405
-    assert raw(daemon, "POST", f"{path}/report/", b"{}", welcome.token)[0] in (307, 404)
-    assert raw(daemon, "GET", "/v1/workers//plan?after=0&wait=0", token=welcome.token)[0] == 404
-
-
 def test_a_poll_that_nothing_answers_ends_in_time(daemon: Coordinator) -> None:
     worker = client(daemon)
     worker.hello()
@@ -227,7 +214,6 @@ def test_a_token_of_another_daemon_is_unknown(daemon: Coordinator) -> None:
     (b"[]", 400, "events: must be a list"),
     (b'{"events": [{"type": "warm"}]}', 400, "address: missing"),
     (json.dumps({"events": [{"type": "leaving", "why": ""}] * 257}).encode(), 400, "at most 256"),
-    (b" " * (messages.MAX_REPORT_BYTES + 1), 413, "at most"),
 ])  # fmt: skip
 def test_bad_reports_are_refused_whole(daemon: Coordinator, body: bytes, status: int, words: str) -> None:
     worker = client(daemon)
@@ -246,7 +232,7 @@ def test_a_caller_that_is_gone_before_its_body_is_no_fault_of_the_server() -> No
         return next(said)
 
     with pytest.raises(HTTPException, match="ended before the body did"):
-        asyncio.run(_body(Request({"type": "http"}, receive), 100))
+        asyncio.run(_body(Request({"type": "http"}, receive)))
 
 
 def test_a_report_with_one_bad_message_changes_nothing(daemon: Coordinator) -> None:
@@ -283,7 +269,7 @@ def test_a_worker_asks_once_whether_its_script_is_to_be_checked_and_says_what_wa
     assert raw(daemon, "POST", path, body, token)[0] == 401, "nobody asks for another"
     for bad in (b"[]", b"{}", b'{"digest": "../etc"}', b'{"digest": "' + b"0" * 5000 + b'"}'):
         status, answer = raw(daemon, "POST", path, bad, first.welcome.token if first.welcome else "")
-        assert status in (400, 413), answer
+        assert status == 400, answer
     assert first.is_to_check("f" * 16) is False, "it keeps its size to its end"
     with pytest.raises(Rejected, match="text: must be text"):
         first.report([messages.CheckDone(digest, "equal", "x" * 5000)])

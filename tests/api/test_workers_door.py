@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from malletrain.api.worker_routes import WorkersGate, make_workers_router
+from malletrain.api.worker_routes import WorkersGate, WorkersRouter
 from malletrain.domain.errors import Refused
 from malletrain.loop.membership.admission import Admission, Claim
 from malletrain.loop.membership.members import Membership
@@ -31,7 +31,7 @@ def _router(house: House) -> Any:
     membership = Membership(MembershipSettings(), house.clock, admit)
     gate = WorkersGate(membership, threading.RLock(), lambda: None, house.clock)
     house.gate = gate
-    return make_workers_router(gate, house.auth.worker_uid, house.connections)
+    return WorkersRouter(gate, house.auth.worker_uid, house.connections)
 
 
 @pytest.fixture

@@ -10,28 +10,18 @@ import sys
 import time
 from pathlib import Path
 
-import pytest
-
 from malletrain.domain.event import EventKind
 from tests.api.house import House
 from tests.cli.conftest import Desk
 from tests.world import event_of
 
-#: With rich, and where it cannot be imported.
-WITH_RICH = "import malletrain.cli.main as m; m.main()"
-WITHOUT_RICH = (
-    "import sys\n"
-    "class Wall:\n"
-    "  def find_spec(self, name, *_):\n"
-    "    if name.partition('.')[0] == 'rich': raise ModuleNotFoundError(name, name=name)\n"
-    "sys.meta_path.insert(0, Wall())\n" + WITH_RICH
-)
+CODE = "import malletrain.cli.main as m; m.main()"
 
 
 class Terminal:
     """A process on a terminal of its own, and what it has written so far."""
 
-    def __init__(self, code: str, desk: Desk) -> None:
+    def __init__(self, desk: Desk) -> None:
         self.fd, inner = pty.openpty()
         environ = {
             **desk.environ,
@@ -41,7 +31,7 @@ class Terminal:
             "LINES": "30",
         }
         self.process = subprocess.Popen(
-            [sys.executable, "-c", code, "top", "--interval=0.5"],
+            [sys.executable, "-c", CODE, "top", "--interval=0.5"],
             stdin=inner, stdout=inner, stderr=inner, env=environ, cwd=desk.work, start_new_session=True,
         )  # fmt: skip
         os.close(inner)
@@ -64,10 +54,9 @@ class Terminal:
         os.close(self.fd)
 
 
-@pytest.mark.parametrize("code", [WITH_RICH, WITHOUT_RICH], ids=["rich", "plain"])
-def test_top_draws_again_and_again_until_ctrl_c(code: str, desk: Desk, api: House) -> None:
+def test_top_draws_again_and_again_until_ctrl_c(desk: Desk, api: House) -> None:
     job = int(desk.mtbatch("--parsable", "train.sh").out)
-    terminal = Terminal(code, desk)
+    terminal = Terminal(desk)
     try:
         terminal.wait_for("digits", times=2)
         terminal.wait_for("job_announced")
@@ -81,7 +70,7 @@ def test_top_draws_again_and_again_until_ctrl_c(code: str, desk: Desk, api: Hous
 
 
 def test_top_outlives_a_daemon_that_is_started_anew(desk: Desk, api: House) -> None:
-    terminal = Terminal(WITH_RICH, desk)
+    terminal = Terminal(desk)
     try:
         terminal.wait_for("no malleable jobs")
         api.server.close()

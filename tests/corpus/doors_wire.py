@@ -11,7 +11,7 @@ from malletrain.api.app import create_app
 from malletrain.api.auth import Auth
 from malletrain.api.journal_notifier import JournalNotifier
 from malletrain.api.roles import Roles
-from malletrain.api.worker_routes import make_workers_router
+from malletrain.api.worker_routes import WorkersRouter
 from malletrain.loop.memory import ManualClock
 from malletrain.wire import messages, rows
 from malletrain.wire.errors import WireError
@@ -78,7 +78,7 @@ def routes() -> dict[str, Json]:
     app = create_app(
         unused,
         unused,
-        make_workers_router(unused, unused, unused),
+        WorkersRouter(unused, unused, unused),
         auth,
         roles=roles,
         notifier=JournalNotifier(),

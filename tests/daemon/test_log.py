@@ -6,14 +6,11 @@ import asyncio
 import io
 import json
 import logging
-import os
-import socket
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
-from malletrain.daemon.process import journald, log
+from malletrain.daemon.process import log
 
 
 @pytest.fixture(autouse=True)
@@ -66,43 +63,6 @@ def test_journald_is_told_the_priority() -> None:
     lines = stream.getvalue().splitlines()
     assert [line[:3] for line in lines] == ["<7>", "<3>"]
     assert json.loads(lines[1][3:])["event"] == "b"
-
-
-def fields_of(datagram: bytes) -> dict[str, str]:
-    """journald's native protocol, read as https://systemd.io/JOURNAL_NATIVE_PROTOCOL/ says."""
-    found: dict[str, str] = {}
-    while datagram:
-        line, _, datagram = datagram.partition(b"\n")
-        name, is_plain, value = line.partition(b"=")
-        if not is_plain:
-            size = int.from_bytes(datagram[:8], "little")
-            value, datagram = datagram[8 : 8 + size], datagram[9 + size :]
-        found[name.decode()] = value.decode()
-    return found
-
-
-def test_the_journal_gets_every_field(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as journal, (tmp_path / "stderr").open("w+") as stream:
-        journal.bind(str(tmp_path / "socket"))
-        monkeypatch.setattr(log, "SOCKET", tmp_path / "socket")
-        monkeypatch.setattr(log, "JournalHandler", lambda to: journald.JournalHandler(to, tmp_path / "socket"))
-        where = os.fstat(stream.fileno())
-        environ = {"JOURNAL_STREAM": f"{where.st_dev}:{where.st_ino}"}
-        logger = log.configure(level="info", environ=environ, stream=stream)
-        logger.warning("pilot left", job=3, **{"node-name": "n1\nMESSAGE=forged"})
-        told = fields_of(journal.recv(65536))
-        assert (told["PRIORITY"], told["SYSLOG_IDENTIFIER"], told["MALLETRAIN_JOB"]) == ("4", "malletraind", "3")
-        assert told["MALLETRAIN_NODE_NAME"] == "n1\nMESSAGE=forged"
-        assert json.loads(told["MESSAGE"])["event"] == told["MALLETRAIN_EVENT"] == "pilot left"
-        (tmp_path / "socket").unlink()
-        logger.error("journald is away")
-        stream.seek(0)
-        assert stream.read().startswith("<3>{")
-
-
-def test_a_stream_that_is_not_the_journals_stays_a_stream() -> None:
-    stream = io.StringIO()
-    assert not journald.is_journal(stream, {"JOURNAL_STREAM": "8:1"})
 
 
 def test_levels_below_the_configured_one_are_left_out_and_settings_are_replaced() -> None:

@@ -18,6 +18,9 @@ class Clock:
     def __init__(self) -> None:
         self.at = 0.0
 
+    def now(self) -> float:
+        return self.at
+
     def elapsed(self) -> float:
         return self.at
 
@@ -125,10 +128,10 @@ def test_slurm_commands_and_their_failures(metrics: Metrics) -> None:
 
 def test_solver_answers_actions_and_the_breaker(metrics: Metrics) -> None:
     metrics.record([event(EventKind.DECIDED, status="fallback"), event(EventKind.OUTCOME, type="start", done=False)])
-    metrics.breaker(is_open=True)
-    metrics.run_failed("tick")
-    metrics.run_skipped("watch")
-    metrics.snapshot_taken(1234.0)
+    metrics.breaker_open.set(1)
+    metrics.failures.labels("tick").inc()
+    metrics.skipped.labels("watch").inc()
+    metrics.snapshot_at.set(1234.0)
     page = figures(metrics)
     assert page["malletrain_sizing_total{status=fallback}"] == 1
     assert page["malletrain_sizing_total{status=optimal}"] == 0

@@ -42,8 +42,8 @@ def test_a_reload_is_told_with_the_monotonic_clock(notifier: Notifier, systemd: 
 
 
 def test_a_status_cannot_bring_in_another_field(notifier: Notifier, systemd: socket.socket) -> None:
-    assert notifier.status("tick\nREADY=1")
-    assert systemd.recv(4096) == b"STATUS=tick READY=1"
+    assert notifier.ready("tick\nSTOPPING=1")
+    assert systemd.recv(4096) == b"READY=1\nSTATUS=tick STOPPING=1"
 
 
 def test_reaches_an_abstract_socket() -> None:

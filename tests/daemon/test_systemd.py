@@ -112,8 +112,8 @@ def test_the_shipped_unit_serves_survives_and_ends(site: Site) -> None:
     systemctl("stop", NAME)
     assert (of_unit("Result"), of_unit("MainPID")) == ("success", "0")
     assert '"event"' in said()
-    by_field = ["journalctl", "-q", "-u", NAME, "-o", "cat", "MALLETRAIN_EVENT=configuration reloaded"]
-    assert subprocess.run(by_field, capture_output=True, text=True).stdout.count("configuration reloaded") == 1
+    of_kind = ["journalctl", "-q", "-u", NAME, "-o", "cat", "-g", "configuration reloaded"]
+    assert subprocess.run(of_kind, capture_output=True, text=True).stdout.count("configuration reloaded") == 1
 
 
 def test_it_is_started_again_until_slurm_and_its_port_are_there(site: Site) -> None:

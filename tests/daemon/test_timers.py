@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from malletrain.daemon.process.timers import Timers, schedule
+from malletrain.daemon.process.timers import Timers
 
 DEADLINE_S = 60.0
 
@@ -124,33 +124,3 @@ def test_stop_waits_for_what_runs(timers: Timers) -> None:
     timers.stop()
     assert done.is_set()
     timers.stop()  # once more does no harm
-
-
-def test_the_services_work_is_scheduled(timers: Timers) -> None:
-    calls: dict[str, threading.Event] = {
-        name: threading.Event() for name in ("tick", "watch", "journal", "messages", "upkeep", "image")
-    }
-
-    class Service:
-        def tick(self) -> None:
-            calls["tick"].set()
-
-        def watch(self) -> None:
-            calls["watch"].set()
-
-        def flush(self) -> None:
-            calls["journal"].set()
-
-        def tell_owners(self) -> None:
-            calls["messages"].set()
-
-        def upkeep(self) -> None:
-            calls["upkeep"].set()
-
-        def image(self) -> None:
-            calls["image"].set()
-
-    schedule(timers, Service(), tick_s=0.1, watch_s=0.02, upkeep_s=0.05, flush_s=0.05, messages_s=0.05, image_s=0.05)
-    timers.start()
-    for name, called in calls.items():
-        assert called.wait(DEADLINE_S), name

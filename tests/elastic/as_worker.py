@@ -64,8 +64,8 @@ PLACES: dict[str, tuple[ModuleType | type, str]] = {
 def tell_commit(number: int, name: str) -> None:
     commit = StepCommitter.commit
 
-    def told(self: StepCommitter, sums: list[torch.Tensor], control: torch.Tensor) -> StepOutcome:
-        outcome = commit(self, sums, control)
+    def told(self: StepCommitter, control: torch.Tensor) -> StepOutcome:
+        outcome = commit(self, control)
         if self.rounds_done == number + 1:
             (Path(os.environ["MALLETRAIN_TEST_DIR"]) / f"committed-{name}").touch()
         return outcome
@@ -80,7 +80,6 @@ def lag_at(number: int, others: int = 0) -> None:
     def late(
         self: Any,
         pending: Sequence[Work],
-        sums: list[torch.Tensor],
         control: torch.Tensor,
         refuse: Callable[[torch.Tensor], None] = lambda _: None,
     ) -> StepOutcome:
@@ -88,14 +87,13 @@ def lag_at(number: int, others: int = 0) -> None:
             self.lagged = True
             for operation in pending:
                 self.wait(operation)
-            self.complete_sums = [*sums[:-1], control.clone()]
             self.wait(self.start(control))
             end = time.monotonic() + 30.0
             while len(list(home.glob("committed-*"))) < others and time.monotonic() < end:
                 time.sleep(0.001)
             self._monitor.fault(self.world.generation, "closed", "made to lag")
             raise Aborted("made to lag")
-        return finish(self, pending, sums, control, refuse)
+        return finish(self, pending, control, refuse)
 
     StepCommitter.finish = late  # type: ignore[method-assign]  # wrapped, for this process
 

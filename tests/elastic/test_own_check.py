@@ -89,8 +89,8 @@ def test_the_environment_of_a_check_has_nothing_of_the_pilot_and_no_secret() -> 
 @pytest.mark.parametrize(("found", "verdict", "text"), [
     ({"verdict": "equal", "text": ""}, "equal", ""),
     ({"verdict": "different", "during": "compared", "text": "w differs. More.\nLines"}, "different", "w differs"),
-    ({"verdict": "different", "during": "compared", "text": "w differs", "begins": "begins in step 1"},
-     "different", "w differs; begins in step 1"),
+    ({"verdict": "different", "during": "compared", "text": "w differs", "begins": "only as workers join"},
+     "different", "w differs; only as workers join"),
     ({"verdict": "different", "during": "compared", "text": "w differs", "begins": "x",
       "causes": ["a.py:3: std", "b"]},
      "different", "w differs; a.py:3: std"),

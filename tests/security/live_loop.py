@@ -6,7 +6,7 @@ import dataclasses
 import threading
 from typing import Any
 
-from malletrain.api.rate_limits import RateLimits
+from malletrain.api.rate_limits import ApiLimits
 from malletrain.api.report_budget import ReportBudget
 from malletrain.api.roles import Roles
 from malletrain.api.worker_routes import WorkersGate
@@ -28,8 +28,8 @@ USER = 1001
 
 #: Without the penalties for what fuzzed workers do: they would soon have no nodes.
 LENIENT = dataclasses.replace(RULES, max_faults=10**9)
-UNBOUNDED = RateLimits(
-    user_rate=1e9, address_rate=1e9, token_rate=1e9, login_rate=1e9, user_login_rate=1e9,
+UNBOUNDED = ApiLimits(
+    address_rate=1e9, token_rate=1e9, login_rate=1e9, user_login_rate=1e9,
     worker_events_rate=1e9, user_events_rate=1e9, user_journal_bytes_rate=1e12,
 )  # fmt: skip
 

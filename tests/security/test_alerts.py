@@ -132,10 +132,11 @@ def test_jobs_that_are_no_pilots() -> None:
 def test_failed_and_skipped_runs() -> None:
     """Of the real timers; an interval is a hundredth of a second."""
     metrics = Metrics(World().clock)
-    runs, skipped, go_on = RunHealth(metrics.run_failed), threading.Event(), threading.Event()
+    runs = RunHealth(lambda task: metrics.failures.labels(task).inc())
+    skipped, go_on = threading.Event(), threading.Event()
 
     def late(task: str) -> None:
-        metrics.run_skipped(task)
+        metrics.skipped.labels(task).inc()
         count = samples(metrics.render().decode(), "malletrain_runs_skipped_total")["[('timer', 'watch')]"]
         if count > 3:
             skipped.set()

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from malletrain.api.worker_routes import make_workers_router
+from malletrain.api.worker_routes import WorkersRouter
 from malletrain.cli.main import cli
 from malletrain.domain.decision import CancelTasks
 from malletrain.domain.event import ActionIntent, EventKind
@@ -36,7 +36,7 @@ def door(new_house: Callable[..., House], running: list[Running]) -> House:
 
     def router(house: House) -> Any:
         house.gate = running[0].gate
-        return make_workers_router(house.gate, house.auth.worker_uid, house.connections)
+        return WorkersRouter(house.gate, house.auth.worker_uid, house.connections)
 
     # The roles are the loop's, which is made with the house.
     house = new_house(requests=requests, router=router)

@@ -14,8 +14,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from malletrain.api.connections import GRACE_S, ConnectionLimits, ConnectionTable
-from malletrain.api.rate_limits import RateLimits
+from malletrain.api.connections import GRACE_S, ConnectionTable
+from malletrain.api.rate_limits import ApiLimits
 from malletrain.api.report_budget import ReportBudget
 from malletrain.wire import messages as wire
 from malletrain.wire.http import DaemonUnavailable
@@ -61,7 +61,7 @@ def test_a_token_that_nobody_has_is_a_stranger(house: House) -> None:
 
 
 def test_made_up_tokens_do_not_evade_the_limit_of_an_address(new_house: Callable[..., House]) -> None:
-    house = new_house(limits=RateLimits(address_rate=0.001, address_burst=5))
+    house = new_house(limits=ApiLimits(address_rate=0.001, address_burst=5))
     caller = Caller(house)
     codes = [caller.get("/v1/jobs", headers={"Authorization": f"Bearer {i}"}).status_code for i in range(8)]
     assert codes == [401] * 5 + [429] * 3
@@ -76,7 +76,7 @@ def test_a_login_has_a_short_body(house: House) -> None:
 
 
 def test_stalled_logins_hold_a_bounded_amount_of_memory(new_house: Callable[..., House]) -> None:
-    house = new_house(limits=RateLimits(strangers_buffered_bytes=50_000, body_seconds=60))
+    house = new_house(limits=ApiLimits(strangers_buffered_bytes=50_000, body_seconds=60))
     part = (
         b"POST /v1/session HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 16000\r\n\r\n"
         + b"x" * 15_000
@@ -97,7 +97,7 @@ def test_stalled_logins_hold_a_bounded_amount_of_memory(new_house: Callable[...,
 
 
 def test_idle_strangers_make_room_for_others(new_house: Callable[..., House]) -> None:
-    house = new_house(connections=ConnectionLimits(strangers_per_address=20))
+    house = new_house(connections=ApiLimits(connections_of_address=20))
     known = Caller(house, house.token(1001))
     assert known.get("/v1/jobs").status_code == 200
     at = [time.monotonic()]
@@ -113,7 +113,7 @@ def test_idle_strangers_make_room_for_others(new_house: Callable[..., House]) ->
 
 
 def test_a_caller_has_so_many_connections(new_house: Callable[..., House]) -> None:
-    house = new_house(connections=ConnectionLimits(per_caller=3))
+    house = new_house(connections=ApiLimits(connections_of_caller=3))
     request = f"GET /v1/jobs HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {house.token(1001)}\r\n\r\n".encode()
     with connections(house, 4, request) as mine:
         answers = []
@@ -133,7 +133,7 @@ def test_a_stranger_does_not_keep_an_idle_connection(house: House, monkeypatch: 
 
 def test_refusals_of_a_flood_are_slow(new_house: Callable[..., House]) -> None:
     """So a flood is as fast as its connections, and costs little; others are answered meanwhile."""
-    house = new_house(limits=RateLimits(user_rate=0.001, user_burst=2, refusal_seconds=0.4))
+    house = new_house(limits=ApiLimits(token_rate=0.001, token_burst=2, refusal_seconds=0.4))
     flood, other = Caller(house, house.token(1001)), Caller(house, house.token(1002))
     codes = [flood.get("/v1/jobs").status_code for _ in range(2)]
     began = time.monotonic()
@@ -144,11 +144,11 @@ def test_refusals_of_a_flood_are_slow(new_house: Callable[..., House]) -> None:
 
 
 def test_logins_that_fail_are_answered_slowly_and_others_are_not(new_house: Callable[..., House]) -> None:
-    house = new_house(limits=RateLimits(refusal_seconds=2.0, address_rate=0.001, address_burst=10))
+    house = new_house(limits=ApiLimits(refusal_seconds=2.0, address_rate=0.001, address_burst=10))
     began = time.monotonic()
     assert Caller(house).post("/v1/session", json={"credential": "MUNGE:AwQDAAAAAAAA:"}).status_code == 401
     assert time.monotonic() - began >= 2.0
-    patient = new_house(limits=RateLimits(refusal_seconds=50.0, address_rate=0.001, address_burst=10))
+    patient = new_house(limits=ApiLimits(refusal_seconds=50.0, address_rate=0.001, address_burst=10))
     began = time.monotonic()
     for each in (house, patient):
         assert Caller(each).post("/v1/session", json={"credential": each.credential()}).status_code == 200
@@ -191,7 +191,7 @@ def test_a_slow_loris_is_cut_off(kind: str, new_house: Callable[..., House], mon
     """A byte now and then does not set the clock back: neither in a head, nor in a known caller's body or a login."""
     monkeypatch.setattr("malletrain.api.http_server.HEAD_SECONDS", 0.5)
     monkeypatch.setattr("malletrain.api.request_guard.LINGER_SECONDS", 60.0)  # this side may be slow
-    house = new_house(limits=RateLimits(body_seconds=0.5))
+    house = new_house(limits=ApiLimits(body_seconds=0.5))
     token = f"Authorization: Bearer {house.token(1001)}\r\n\r\n".encode()
     login = b"POST /v1/session HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 9000\r\n\r\n"
     begin = {"head": b"GET /v1/status HTTP/1.1\r\nX: ", "body": STALLED + token, "login": login}[kind]
@@ -212,7 +212,7 @@ def test_a_slow_loris_is_cut_off(kind: str, new_house: Callable[..., House], mon
 
 def test_others_are_served_while_all_attacks_run(new_house: Callable[..., House]) -> None:
     """The budget is wide, and the median's: this machine may be busy."""
-    house = new_house(connections=ConnectionLimits(strangers_per_address=32))
+    house = new_house(connections=ApiLimits(connections_of_address=32))
     over = threading.Event()
 
     def attack(sent: bytes) -> None:
@@ -262,7 +262,7 @@ class _Clock:
 
 def test_figures_beyond_the_budget_are_left_out_and_nothing_else() -> None:
     dropped: list[int] = []
-    limits = RateLimits(worker_events_rate=1.0, worker_events_burst=10, user_events_rate=1.0, user_events_burst=15)
+    limits = ApiLimits(worker_events_rate=1.0, worker_events_burst=10, user_events_rate=1.0, user_events_burst=15)
     clock = _Clock()
     budget = ReportBudget(limits, clock, dropped.append)
     flood: list[wire.Message] = [wire.Metric("loss", 0.5, n) for n in range(100)]
@@ -280,7 +280,7 @@ def test_figures_beyond_the_budget_are_left_out_and_nothing_else() -> None:
     st.lists(st.tuples(st.sampled_from("ovc"), st.integers(0, 2), st.integers(1, 12), st.integers(0, 2)), max_size=80)
 )
 def test_the_table_is_within_its_limits_whatever_comes(steps: list[tuple[str, int, int, int]]) -> None:
-    limits, clock = ConnectionLimits(strangers_per_address=4, per_caller=3), _Clock()
+    limits, clock = ApiLimits(connections_of_address=4, connections_of_caller=3), _Clock()
     table = ConnectionTable(limits, 9, clock.elapsed)
     alive: set[tuple[str, int]] = set()
 
@@ -294,7 +294,7 @@ def test_the_table_is_within_its_limits_whatever_comes(steps: list[tuple[str, in
             alive.add(peer)
             table.opened(peer, closing(peer))
         elif kind == "v" and peer in alive and not table.vouch(peer, f"user {caller}"):
-            assert sum(table.is_known(each) for each in alive) >= limits.per_caller
+            assert sum(table.is_known(each) for each in alive) >= limits.connections_of_caller
         elif kind == "c" and peer in alive:
             alive.discard(peer)
             table.closed(peer)

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from schemathesis.checks import not_a_server_error
 
 from malletrain.api.roles import Roles
-from malletrain.api.worker_routes import make_workers_router
+from malletrain.api.worker_routes import WorkersRouter
 from malletrain.daemon.requests import LoopRequests
 from malletrain.store.journal import SqliteJournal
 from malletrain.wire import messages as wire
@@ -39,7 +39,7 @@ def fuzzed(tmp_path: Path, munged: str) -> Iterator[House]:
 
     def router(house: House) -> Any:
         house.gate = made[0].gate
-        return make_workers_router(made[0].gate, house.auth.worker_uid, house.connections)
+        return WorkersRouter(made[0].gate, house.auth.worker_uid, house.connections)
 
     house = House(
         tmp_path,

@@ -16,9 +16,10 @@ import httpx
 import pytest
 
 from malletrain.api import listening
-from malletrain.api.connections import ConnectionLimits, ConnectionTable
+from malletrain.api.connections import ConnectionTable
 from malletrain.api.http_server import HttpServer, serve
 from malletrain.api.ports import Unavailable
+from malletrain.api.rate_limits import ApiLimits
 from malletrain.wire.worker_client import PilotIdentity, WorkerClient
 from tests.api.house import House
 
@@ -50,7 +51,7 @@ def impostor(host: str, port: int, *, dual: bool = False) -> socket.socket:
 
 @contextlib.contextmanager
 def served(house: House, host: str, port: int) -> Iterator[HttpServer]:
-    with serve(house.app, host, port, ConnectionTable(ConnectionLimits(), 64)) as server:
+    with serve(house.app, host, port, ConnectionTable(ApiLimits(), 64)) as server:
         yield server
 
 
@@ -60,7 +61,7 @@ def test_the_daemon_does_not_start_beside_a_listener_of_another_family(house: Ho
     with contextlib.closing(impostor(theirs, 0)) as other:
         port = other.getsockname()[1]
         with pytest.raises(Unavailable, match=rf"another process has \[::\]:{port} .*`ss -ltnp`"):
-            serve(house.app, mine, port, ConnectionTable(ConnectionLimits(), 64))
+            serve(house.app, mine, port, ConnectionTable(ApiLimits(), 64))
         socket.create_server(("127.0.0.1", port)).close()  # it has given its own back
 
 
@@ -68,7 +69,7 @@ def test_nor_one_of_ipv6_beside_a_listener_of_ipv4(house: House) -> None:
     with contextlib.closing(impostor("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
         with pytest.raises(Unavailable, match=rf"another process has 0\.0\.0\.0:{port}"):
-            serve(house.app, "::1", port, ConnectionTable(ConnectionLimits(), 64))
+            serve(house.app, "::1", port, ConnectionTable(ApiLimits(), 64))
 
 
 @pytest.mark.parametrize("mine", ["127.0.0.1", "0.0.0.0", "::", "::1"])
@@ -96,14 +97,15 @@ def test_a_daemon_starts_again_on_its_port_at_once(house: House) -> None:
 _AS_SYSTEMD = """
 import os, sys
 os.environ["LISTEN_PID"], os.environ["LISTEN_FDS"] = str(os.getpid()), "1"
-from malletrain.api.connections import ConnectionLimits, ConnectionTable
+from malletrain.api.connections import ConnectionTable
+from malletrain.api.rate_limits import ApiLimits
 from malletrain.api.http_server import serve
 async def app(scope, receive, send):
     await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"2")]})
     text = scope["client"][0].encode()
     await send({"type": "http.response.body", "body": b"ok"})
 for _ in range(2):  # as a reload does
-    server = serve(app, sys.argv[1], int(sys.argv[2]), ConnectionTable(ConnectionLimits(), 64))
+    server = serve(app, sys.argv[1], int(sys.argv[2]), ConnectionTable(ApiLimits(), 64))
     assert server.is_inherited is (sys.argv[3] != "own"), server.is_inherited
     assert server.was_held is (sys.argv[3] == "inherited")
     print(server.port, flush=True)

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 from malletrain.api.roles import Roles
 from malletrain.api.visibility import Visibility
-from malletrain.api.worker_routes import WorkersGate, make_workers_router
+from malletrain.api.worker_routes import WorkersGate, WorkersRouter
 from malletrain.cli.main import COMMANDS, cli
 from malletrain.daemon.requests import LoopRequests
 from malletrain.domain.event import ArrayAttached, Event, JobAnnounced, OperatorRequest
@@ -127,7 +127,7 @@ def played(new_house: Callable[..., House], private: list[str]) -> Iterator[Hous
             MembershipSettings(), house.clock, lambda claim: admit(stages[0].views, claim), None, lambda *_: None
         )
         house.gate = WorkersGate(members, threading.RLock(), lambda: _take(members), house.clock)
-        return make_workers_router(house.gate, house.auth.worker_uid, house.connections)
+        return WorkersRouter(house.gate, house.auth.worker_uid, house.connections)
 
     house = new_house(
         roles=Roles(operators=[OPERATOR], private_data=lambda: private),

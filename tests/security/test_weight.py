@@ -6,13 +6,13 @@ import contextlib
 import socket
 import tracemalloc
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
-from malletrain.api.rate_limits import RateLimits
+from malletrain.api.rate_limits import ApiLimits
 from malletrain.api.report_budget import ReportBudget
-from malletrain.api.worker_routes import WorkersGate, make_workers_router
+from malletrain.api.worker_routes import WorkersGate, WorkersRouter
 from malletrain.domain.event import EventKind
 from malletrain.domain.job import MalleableJob
 from malletrain.loop.membership.admission import Admission, Claim
@@ -25,9 +25,9 @@ from tests.waiting import wait_until
 from tests.world import announced, event_of
 
 #: What one user may have written here: 64 kB at once, then 1 kB a second. Requests are not counted.
-SMALL = RateLimits(
+SMALL = ApiLimits(
     user_journal_bytes_rate=1024, user_journal_bytes_burst=65_536, token_rate=1e9, token_burst=1e9,
-    user_rate=1e9, user_burst=1e9, worker_events_rate=1e9, worker_events_burst=1e9, user_events_rate=1e9,
+    worker_events_rate=1e9, worker_events_burst=1e9, user_events_rate=1e9,
     user_events_burst=1e9, refusal_seconds=0.0,
 )  # fmt: skip
 
@@ -48,10 +48,10 @@ def _router(house: House) -> Any:
 
         __enter__, __exit__ = lock.__enter__, lock.__exit__
 
-    gate = WorkersGate(membership, _Lock(), persist, clock, ReportBudget(SMALL, clock))
+    gate = WorkersGate(membership, cast(Any, _Lock()), persist, clock, ReportBudget(SMALL, clock))
     gate.change = lambda action: _changed(action, persist)  # type: ignore[method-assign]
     house.gate = gate
-    return make_workers_router(gate, house.auth.worker_uid, house.connections)
+    return WorkersRouter(gate, house.auth.worker_uid, house.connections)
 
 
 def _changed(action: Callable[[], Any], persist: Callable[[], None]) -> Any:
@@ -192,7 +192,7 @@ def test_the_pages_of_events_together_are_all_events(house: House) -> None:
 
 
 def test_a_user_is_answered_so_many_bytes_and_others_all_the_same(new_house: Callable[..., House]) -> None:
-    house = new_house(limits=RateLimits(answer_bytes_rate=1.0, answer_bytes_burst=100_000))
+    house = new_house(limits=ApiLimits(answer_bytes_rate=1.0, answer_bytes_burst=100_000))
     fill(house, 30, 20_000)
     mine = Caller(house, house.token(1001))
     codes = [mine.get("/v1/events?after=0").status_code for _ in range(2)]
@@ -201,7 +201,7 @@ def test_a_user_is_answered_so_many_bytes_and_others_all_the_same(new_house: Cal
 
 
 def test_answers_that_nobody_takes_wait_in_bounded_memory_and_time(new_house: Callable[..., House]) -> None:
-    house = new_house(limits=RateLimits(unsent_bytes=3_000_000, unsent_seconds=1.0, answer_bytes_burst=1e12))
+    house = new_house(limits=ApiLimits(unsent_bytes=3_000_000, unsent_seconds=1.0, answer_bytes_burst=1e12))
     fill(house, 5, 900_000)
     ask = f"GET /v1/events?after=1&limit=1 HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {house.token(1001)}\r\n\r\n"
     with contextlib.ExitStack() as stack:

@@ -9,7 +9,7 @@ import threading
 from pathlib import Path
 from typing import Any
 
-from malletrain.api.worker_routes import WorkersGate, make_workers_router
+from malletrain.api.worker_routes import WorkersGate, WorkersRouter
 from malletrain.domain.decision import LeaveCause, LeavePilot, StartPilot
 from malletrain.domain.event import ActionIntent, ActionOutcome, Event, EventKind
 from malletrain.domain.job import MalleableJob
@@ -87,7 +87,7 @@ class Site:
     def _router(self, house: House) -> Any:
         self.members = make_membership(self.journal, house.clock, self._generations, self.refusals)
         gate = house.gate = WorkersGate(self.members, threading.RLock(), self._persist, house.clock)
-        return make_workers_router(gate, house.auth.worker_uid, house.connections)
+        return WorkersRouter(gate, house.auth.worker_uid, house.connections)
 
     def _persist(self) -> None:
         self.members.reports()

@@ -67,7 +67,7 @@ def test_a_live_snapshot_and_a_live_doctor(any_lab: Lab) -> None:
     assert len(seen["jobs"]) == 3
     sound = malletrain("doctor", "--json", env=lab.env)
     assert sound.returncode == 0, sound.stdout
-    assert {"level", "what", "remedy", "mend"} == json.loads(sound.stdout)[0].keys()
+    assert {"level", "what", "remedy"} == json.loads(sound.stdout)[0].keys()
     wrong = malletrain("doctor", "--partition", "nowhere", env=lab.env)
     assert wrong.returncode == 1
     assert "nowhere does not exist" in wrong.stdout

@@ -67,16 +67,3 @@ def test_worlds_and_windows_of_a_job(past: tuple[SqliteJournal, StoreHistory]) -
     assert windows == tuple(sorted(windows, key=lambda window: window.at))
     assert all(window.rate > 0 and window.nodes > 0 for window in windows)
     assert history.windows(1, 7) == windows[-7:]
-
-
-def test_main_jobs_that_met_pilots(past: tuple[SqliteJournal, StoreHistory]) -> None:
-    journal, history = past
-    met = [e for e in journal.read() if e.kind == EventKind.MAIN_MET]
-    found = history.meetings(0.0)
-    assert sum(meeting.nodes for meeting in found) == sum(1 for event in met if event.node)
-    assert all(meeting.delay_s is not None and 0.3 < meeting.delay_s < 12 for meeting in found)
-    by_day = history.preempted_by_day("2000-01-01")
-    ended = [stay for stay in history.stays(0.0) if stay.ended_at is not None]
-    assert sum(pilots for pilots, _ in by_day.values()) == len(ended)
-    assert sum(meeting.preempted for meeting in found) == sum(stay.preempted for stay in ended)
-    assert history.breakers(0.0) == ()

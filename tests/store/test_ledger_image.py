@@ -36,19 +36,18 @@ def window(second: float, samples: float = 10.0) -> Event:
 
 
 def test_the_last_image_is_found(journal: SqliteJournal) -> None:
-    assert image_of(journal.path, "fold") == image_of(journal.path, "other")
-    assert image_of(journal.path, "fold").why_not == ""
+    assert image_of(journal.path, "fold") is None
     for seq in (4, 9):
         keep_image(journal, LedgerImage(seq, "fold", b"state" * 1000))
-    assert image_of(journal.path, "fold").image == LedgerImage(9, "fold", b"state" * 1000)
-    assert image_of(journal.path, "of another release").why_not == "another release folded it"
+    assert image_of(journal.path, "fold") == LedgerImage(9, "fold", b"state" * 1000)
+    assert image_of(journal.path, "of another release") is None
 
 
 def test_a_copy_of_the_journal_has_its_image(journal: SqliteJournal, tmp_path: Path) -> None:
     keep_image(journal, LedgerImage(4, "fold", b"state"))
     copy(journal.path, tmp_path / "backup.db")
     keep_image(journal, LedgerImage(9, "fold", b"later"))
-    assert image_of(tmp_path / "backup.db", "fold").image == LedgerImage(4, "fold", b"state")
+    assert image_of(tmp_path / "backup.db", "fold") == LedgerImage(4, "fold", b"state")
 
 
 @pytest.mark.parametrize("seq", [0, 11])
@@ -56,7 +55,7 @@ def test_an_image_of_events_that_are_not_there_is_refused(journal: SqliteJournal
     keep_image(journal, LedgerImage(4, "fold", b"state"))
     with pytest.raises(StoreError, match="has no event"):
         keep_image(journal, LedgerImage(seq, "fold", b"other"))
-    assert image_of(journal.path, "fold").image == LedgerImage(4, "fold", b"state")
+    assert image_of(journal.path, "fold") == LedgerImage(4, "fold", b"state")
 
 
 @pytest.mark.parametrize(
@@ -72,9 +71,7 @@ def test_a_damaged_image_is_not_used(journal: SqliteJournal, damage: str) -> Non
     keep_image(journal, LedgerImage(4, "fold", b"state" * 100))
     with closing(sqlite3.connect(journal.path)) as connection, connection:
         connection.execute(damage)
-    found = image_of(journal.path, "fold")
-    assert found.image is None
-    assert "damaged" in found.why_not
+    assert image_of(journal.path, "fold") is None
 
 
 def test_an_image_newer_than_its_journal_is_not_used(journal: SqliteJournal) -> None:
@@ -82,7 +79,7 @@ def test_an_image_newer_than_its_journal_is_not_used(journal: SqliteJournal) -> 
     with closing(sqlite3.connect(journal.path)) as connection, connection:
         connection.execute("DELETE FROM event WHERE seq > 5")
         connection.execute("UPDATE sqlite_sequence SET seq = 5 WHERE name = 'event'")
-    assert image_of(journal.path, "fold").why_not == "it goes up to event 10, the journal to 5"
+    assert image_of(journal.path, "fold") is None
 
 
 @given(cut=st.integers(0, 40), now=st.floats(0, 5 * 3600.0), gap=st.sampled_from([60.0, 400.0]))

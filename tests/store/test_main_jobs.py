@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from malletrain.api.ports import NotFound
 from malletrain.api.visibility import Visibility
 from malletrain.daemon.views.explain import explain
 from malletrain.domain.decision import LeaveCause, LeavePilot
-from malletrain.domain.errors import InvalidInput
 from malletrain.domain.event import ActionIntent, Event, MainJobMet, MainJobsUnseen, PoolCounted
 from malletrain.store.journal import SqliteJournal
 from malletrain.store.views import StoreViews
@@ -95,5 +95,5 @@ def test_where_jobs_are_private_its_owner_alone_is_told(views: StoreViews) -> No
         "  2023-11-14T22:13:22Z a pilot was preempted on n2, which it has since 2023-11-14T22:13:23Z",
     )
     for job in ("4711", "5000"):
-        with pytest.raises(InvalidInput, match="no job of yours"):
+        with pytest.raises(NotFound, match="no job of yours"):
             told(views, job, eve)

@@ -21,6 +21,7 @@ from malletrain.domain.event import Event, EventKind
 from malletrain.domain.job import MalleableJob
 from malletrain.loop.ledger import Ledger
 from malletrain.store import schema as t
+from malletrain.store.backup import copy
 from malletrain.store.database import reader_engine
 from malletrain.store.errors import StoreError
 from malletrain.store.journal import SqliteJournal
@@ -230,14 +231,14 @@ def test_a_backup_is_whole_private_and_opens(journal: SqliteJournal, tmp_path: P
     journal.append([announce(1), window(1)])
     target = tmp_path / "backup.db"
     target.write_text("an old one")
-    Upkeep(journal).backup(target)
+    copy(journal.path, target)
     journal.append([window(2)])
     assert stat.S_IMODE(target.stat().st_mode) == 0o600
     with SqliteJournal(target) as restored:
         assert [e.kind for e in restored.read()] == [K.JOB_ANNOUNCED, K.SAMPLES]
     assert not [p for p in tmp_path.iterdir() if p.name.startswith(".")], "no draft is left"
     with pytest.raises(StoreError, match="choose a folder"):
-        Upkeep(journal).backup(tmp_path / "nowhere" / "x.db")
+        copy(journal.path, tmp_path / "nowhere" / "x.db")
 
 
 def test_damage_is_found(tmp_path: Path) -> None:

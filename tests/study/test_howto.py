@@ -54,14 +54,14 @@ def test_top_shows_running_trials_with_their_nodes_and_the_last_ended() -> None:
         7: JobRow(7, "t", "ada", 1, "", "running", 1, 4, 0.0, members=3),
         8: JobRow(8, "t", "ada", 1, "", "queued", 1, 4, 0.0),
     }
-    text = plain(study_top.picture(progress.now(study), rows, height=40)).splitlines()
+    text = plain(study_top.picture(progress.now(study), rows, width=200, height=40)).splitlines()
     assert "2 running, 1 completed" in text[0]
     assert text[1].startswith("best: trial 0, 0.5")
     shown = [line.split() for line in text[4:]]
     assert shown[0][:4] == ["1", "running", "7", "3"] and "0.25 at step 3" in text[4]
     assert shown[1][:4] == ["2", "waits", "8", "0"]
     assert shown[2][:2] == ["0", "completed"]
-    assert len(study_top.picture(progress.now(study), rows, height=6)) == 5
+    assert len(study_top.picture(progress.now(study), rows, width=200, height=6)) == 5
 
 
 def test_a_report_of_several_directions_plots_each_value() -> None:

@@ -1,13 +1,10 @@
-"""What the pages show beside the strip: series for plots, jobs in short, studies, usage, the promise."""
+"""What the pages show beside the strip: series for plots, jobs in short, studies, usage."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
-import pytest
-
-from malletrain.api.visibility import Visibility
-from malletrain.domain.history import MainJobMeeting, NodeStay, TrainingWindow, WorldChange
+from malletrain.domain.history import NodeStay, TrainingWindow, WorldChange
 from malletrain.web import overviews, series
 from malletrain.wire.rows import JobRow, PoolRow, UsageRow
 
@@ -74,27 +71,3 @@ def test_usage_adds_up() -> None:
         {"day": "2026-11-02", "node_seconds": 25200.0},
     ]
     assert overviews.usage_sums([]) == {"by": [], "days": []}
-
-
-def test_the_promise_counts_all_and_lists_what_may_be_seen() -> None:
-    meetings = [
-        MainJobMeeting("90", "carol", 1000.0, 1002.0, 2),
-        MainJobMeeting("91", "ada", 1000.0, 1004.0, 1, 1),
-        MainJobMeeting("92", "carol", None, 1004.0, 1),
-    ]
-    private = Visibility.under(["jobs"], 1001, "ada")
-    found = overviews.promise(meetings, {"2026-11-01": (9, 1)}, [(1.0, True, "main job 90 waited")], private)
-    assert (found["main_jobs"], found["preempted_for"], found["delays"], found["delay_median_s"]) == (3, 1, 2, 3.0)
-    assert (found["pilots"], found["preempted"]) == (9, 1)
-    assert [row["main_job"] for row in found["meetings"]] == ["91"]
-    assert "90" not in found["breakers"][0]["reason"]
-    whole = overviews.promise(meetings, {}, [], Visibility())
-    assert [row["main_job"] for row in whole["meetings"]] == ["92", "91", "90"]
-    assert overviews.promise([], {}, [], Visibility())["delay_p99_s"] is None
-
-
-@pytest.mark.parametrize(
-    ("asked", "started", "delay"), [(10.0, 12.5, 2.5), (10.0, 9.0, 0.0), (None, 9.0, None), (1.0, None, None)]
-)
-def test_a_delay_is_never_negative(asked: float | None, started: float | None, delay: float | None) -> None:
-    assert MainJobMeeting("1", "x", asked, started).delay_s == delay

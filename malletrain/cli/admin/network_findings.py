@@ -1,23 +1,15 @@
-"""What `malletrain doctor` finds of the network: where the daemon listens, what is encrypted, what ports are open."""
+"""What `malletrain doctor` finds of the network: where the daemon listens, and what is encrypted."""
 
 from __future__ import annotations
 
-import errno
 import os
-import socket
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import urlsplit
 
 from malletrain.api.roles import user_name
 from malletrain.config import Config
 from malletrain.slurm.site.site_facts import Finding, Level
-
-#: A port that nothing is known to listen on: a refusal says that nothing filters the way there.
-PROBED_PORT = 47_999
-
-#: Seconds until a probe counts as filtered.
-PROBE_S = 1.0
 
 #: Any user may listen on this port and above.
 FIRST_UNPRIVILEGED_PORT = 1024
@@ -27,21 +19,9 @@ FIRST_USER = 1000
 
 GUIDE = "docs/how-to/admin-network.md"
 
-#: Whether a packet to host and port comes back as if nothing filtered it; None where the name is not known.
-Probe = Callable[[str, int], bool | None]
 
-
-def network_findings(
-    config: Config, nodes: Iterable[str], probe: Probe | None = None, proc: Path = Path("/proc/net")
-) -> Iterator[Finding]:
-    """What is found, also when all is well.
-
-    Args:
-        config: the daemon's.
-        nodes: compute nodes of the harvest partition; one that answers is probed.
-        probe: see `Probe`; by default a TCP connection.
-        proc: where the kernel lists this machine's sockets.
-    """
+def network_findings(config: Config, proc: Path = Path("/proc/net")) -> Iterator[Finding]:
+    """What is found, also when all is well. `proc`: where the kernel lists this machine's sockets."""
     url = urlsplit(config.api.url)
     loopback = config.api.host in ("127.0.0.1", "::1", "localhost")
     if loopback and url.scheme == "https":
@@ -49,11 +29,13 @@ def network_findings(
     elif url.scheme == "https":
         yield Finding(
             Level.WARNING,
-            f"{config.api.url} is TLS, but {config.api.host}:{config.api.port} also accepts callers without it",
+            f"{config.api.url} is TLS, and {config.api.host}:{config.api.port} takes callers without it, too",
             'set api.host = "127.0.0.1" once no job has the http URL in its script',
         )
     else:
-        yield Finding(Level.OK, f"callers authenticate by MUNGE, and nothing is encrypted; TLS: {GUIDE}")
+        yield Finding(
+            Level.OK, f"callers prove who they are (MUNGE), and nothing is encrypted, as with Slurm; TLS: {GUIDE}"
+        )
     if config.api.host in ("0.0.0.0", "::", ""):  # noqa: S104
         yield Finding(
             Level.WARNING,
@@ -61,7 +43,6 @@ def network_findings(
             "set api.host to the address that login and compute nodes reach, or filter the port",
         )
     yield from _holders_of_port(config.api.port, proc)
-    yield from _workers_ports(nodes, probe or reaches)
 
 
 def _holders_of_port(port: int, proc: Path) -> Iterator[Finding]:
@@ -108,49 +89,3 @@ def _listeners(port: int, proc: Path) -> set[tuple[int, str, bool]]:
             if len(words) > 7 and words[3] == "0A" and words[1].endswith(f":{port:04X}"):
                 found.add((int(words[7]), name, not words[1].partition(":")[0].strip("0")))
     return found
-
-
-def _workers_ports(nodes: Iterable[str], probe: Probe) -> Iterator[Finding]:
-    node, open_ = next(
-        ((name, found) for name in nodes if (found := probe(name, PROBED_PORT)) is not None), ("", None)
-    )
-    if open_ is None:
-        return
-    if not open_:
-        yield Finding(Level.OK, f"ports of compute nodes ({node}) are closed to this user on this machine")
-    elif os.getuid() >= FIRST_USER:
-        yield Finding(
-            Level.WARNING,
-            f"users of this machine reach the ports of compute nodes ({node}): workers refuse strangers, but "
-            "strangers can disrupt them",
-            f"filter by uid: {GUIDE}",
-        )
-    else:
-        yield Finding(
-            Level.OK, f"this machine reaches the ports of compute nodes ({node}); run `malletrain doctor` as a user "
-            "on a login node to see whether users do",
-        )  # fmt: skip
-
-
-def reaches(host: str, port: int) -> bool | None:
-    """Whether host and port answer a TCP connection, if only by refusing it; None where the name is not known."""
-    try:
-        socket.create_connection((host, port), timeout=PROBE_S).close()
-    except ConnectionRefusedError:
-        return True
-    except socket.gaierror:
-        return None
-    except OSError as error:  # filtered (timeout, prohibited), or a node that is down
-        return False if error.errno in (errno.EACCES, errno.EPERM, errno.EHOSTUNREACH) else _silence(host)
-    return True
-
-
-def _silence(host: str) -> bool | None:
-    """No answer: a node that answers on no port at all may be down, and says nothing of filters."""
-    try:
-        socket.create_connection((host, 22), timeout=PROBE_S).close()
-    except ConnectionRefusedError:
-        return False
-    except OSError:
-        return None
-    return False

@@ -15,8 +15,7 @@ import click
 from malletrain import config as configuration
 from malletrain.domain.errors import InvalidInput
 from malletrain.observe.observation import Observation, observation, spread
-from malletrain.store.event_reader import read_events
-from malletrain.store.observed_path import observed_path
+from malletrain.store.event_reader import observed_path, read_events
 
 
 @click.command(
@@ -84,7 +83,7 @@ def lines(seen: Observation, activate_s: float) -> Iterator[str]:
         yield f"                  {seen.asked_in_vain} of these left for no job: none started there within 5 minutes"
     yield f"                  {seen.unseen} were on nodes of main jobs that arrived and started between two polls"
     if seen.ended_otherwise:
-        yield f"                  {seen.ended_otherwise} ended with their node: drained, reserved or down"
+        yield f"                  {seen.ended_otherwise} ended otherwise, such as on a drained node"
     started = max(seen.main_started, seen.main_jobs_affected)
     yield f"main jobs         {started} started; {seen.main_jobs_affected} would have met a pilot:"
     yield f"                  {seen.jobs_asked} found their nodes free: their pilots had left"

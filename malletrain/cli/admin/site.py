@@ -18,19 +18,15 @@ from malletrain import config as configuration
 from malletrain.cli.admin.network_findings import network_findings
 from malletrain.cli.admin.python_findings import python_findings
 from malletrain.cli.admin.reserve_findings import reserve_findings
-from malletrain.domain.errors import ClusterUnavailable, InvalidInput
+from malletrain.domain.errors import InvalidInput
 from malletrain.domain.snapshot import Snapshot
 from malletrain.slurm import read_files
 from malletrain.slurm.command import Commands
 from malletrain.slurm.read_commands import CommandReader
 from malletrain.slurm.site import doctor as site_doctor
-from malletrain.slurm.site import site_facts
 from malletrain.slurm.site.site_facts import Finding, Harvest, Level
 from malletrain.wire import address
 from malletrain.wire.errors import WireError
-
-#: Nodes that are tried until one says something of filters: others may be down.
-PROBED_NODES = 3
 
 _CONFIG = click.option(
     "--config", "config_file", metavar="FILE", type=click.Path(dir_okay=False, path_type=Path),
@@ -104,12 +100,11 @@ def doctor(
         *room_for_journal(config),
         *reserve_findings(_commands(config), config),
         *python_findings(_commands(config), harvest, _sites_python()),
-        *network_findings(config, _harvest_nodes(config, harvest.partition)),
+        *network_findings(config),
         *(Finding(Level.WARNING, gone) for gone in config.gone),
     )
     if as_text:
-        # "mend" is the key's name in earlier releases.
-        rows = [{"level": f.level.value, "what": f.what, "remedy": f.remedy, "mend": f.remedy} for f in found]
+        rows = [{"level": f.level.value, "what": f.what, "remedy": f.remedy} for f in found]
         click.echo(json.dumps(rows, indent=1))
     else:
         colours = {Level.OK: "green", Level.WARNING: "yellow", Level.ERROR: "red"}
@@ -143,16 +138,6 @@ def _sites_python() -> str:
         return address.of_site(os.environ).python
     except WireError:
         return ""
-
-
-def _harvest_nodes(config: configuration.Config, partition: str) -> list[str]:
-    """A few nodes of the partition; none where Slurm does not answer, which the doctor has said then."""
-    try:
-        facts = site_facts.read(_commands(config))
-    except ClusterUnavailable:
-        return []
-    known = facts.partitions.get(partition)
-    return [] if known is None else sorted(known.nodes)[:PROBED_NODES]
 
 
 def _stage(config: configuration.Config) -> Finding:

@@ -34,13 +34,11 @@ _ROOMS = ("domain", "sizing", "learn", "decide", "loop", "store")
 
 @dataclass(frozen=True, slots=True)
 class FoldedState:
-    """The ledger and the last worlds, folded from the events up to `seq`; `why_anew`: why an image that is there was
-    not used, or ""."""
+    """The ledger and the last worlds, folded from the events up to `seq`."""
 
     seq: int = 0
     ledger: Ledger = field(default_factory=Ledger)
     worlds: LastWorlds = field(default_factory=LastWorlds)
-    why_anew: str = ""
 
 
 @cache
@@ -95,16 +93,16 @@ def from_image(image: LedgerImage) -> FoldedState:
 
 
 def last_image(journal: Path) -> FoldedState:
-    """The state as the journal's image has it, or that before the first event.
+    """The state as the journal's image has it, or that before the first event where it has none that can be used.
 
     Raises:
         StoreError: the journal cannot be read.
     """
     try:
-        found = image_of(journal, fold_name())
-        return FoldedState(why_anew=found.why_not) if found.image is None else from_image(found.image)
-    except NotEncodable as error:
-        return FoldedState(why_anew=str(error))
+        image = image_of(journal, fold_name())
+        return FoldedState() if image is None else from_image(image)
+    except NotEncodable:
+        return FoldedState()
 
 
 def next_image(journal: Path) -> LedgerImage | None:

@@ -1,4 +1,4 @@
-"""The daemon's log: structlog on stderr, as text for people or JSON for machines; to journald with fields."""
+"""The daemon's log: structlog on stderr, as text for people or JSON for machines; journald takes it from there."""
 
 from __future__ import annotations
 
@@ -10,7 +10,10 @@ from typing import TextIO
 
 import structlog
 
-from malletrain.daemon.process.journald import PRIORITIES, SOCKET, JournalHandler, is_journal
+#: Syslog's number of each level.
+_PRIORITIES = {"debug": 7, "info": 6, "warning": 4, "error": 3, "critical": 2}
+
+_JSON = structlog.processors.JSONRenderer(default=str)
 
 
 def configure(
@@ -39,11 +42,7 @@ def configure(
     if console:
         renderers = [structlog.dev.ConsoleRenderer(colors=stream.isatty())]
     else:
-        json: structlog.typing.Processor = structlog.processors.JSONRenderer(default=str)
-        if is_journal(stream, environ) and SOCKET.is_socket():
-            handler = JournalHandler(stream)
-        elif environ.get("JOURNAL_STREAM"):
-            json = _JournalRenderer()
+        json = _with_priority if environ.get("JOURNAL_STREAM") else _JSON
         renderers = [structlog.processors.format_exc_info, json]
     handler.setFormatter(
         structlog.stdlib.ProcessorFormatter(
@@ -57,7 +56,7 @@ def configure(
     # A long poll that the end of the server cut off is no fault.
     logging.getLogger("uvicorn.error").addFilter(_is_no_goodbye)
     # One line a request is too much; what becomes of timers' runs the daemon logs itself.
-    logging.getLogger("uvicorn.access").setLevel(logging.WARNING)
+    logging.getLogger("uvicorn.access").setLevel(logging.INFO if level == "debug" else logging.WARNING)
     logging.getLogger("apscheduler").setLevel(logging.CRITICAL)
     logger: structlog.stdlib.BoundLogger = structlog.get_logger("malletraind")
     return logger
@@ -77,12 +76,6 @@ def _without_colors(
     return event
 
 
-class _JournalRenderer:
+def _with_priority(logger: structlog.typing.WrappedLogger, name: str, event: structlog.typing.EventDict) -> str:
     """JSON with journald's priority in front, which it takes off again (sd-daemon(3), SyslogLevelPrefix=)."""
-
-    def __init__(self) -> None:
-        self._json = structlog.processors.JSONRenderer(default=str)
-
-    def __call__(self, logger: structlog.typing.WrappedLogger, name: str, event: structlog.typing.EventDict) -> str:
-        priority = PRIORITIES.get(str(event.get("level")), 6)
-        return f"<{priority}>{self._json(logger, name, event)!s}"
+    return f"<{_PRIORITIES.get(str(event.get('level')), 6)}>{_JSON(logger, name, event)!s}"

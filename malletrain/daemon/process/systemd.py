@@ -39,10 +39,6 @@ class Notifier:
         """The service is up (or up again, after `reloading`)."""
         return self._send("READY=1", *([f"STATUS={status}"] if status else []))
 
-    def status(self, status: str) -> bool:
-        """One line for `systemctl status`."""
-        return self._send(f"STATUS={status}")
-
     def watchdog(self) -> bool:
         """The service makes progress."""
         return self._send("WATCHDOG=1")

@@ -1,4 +1,4 @@
-"""What the daemon does again and again, on APScheduler: tick, watch, journal, upkeep, image.
+"""What the daemon does again and again, on APScheduler.
 
 A run that is late is made up once (`coalesce`), and no work ever runs twice at the same time (`max_instances=1`).
 """
@@ -7,39 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import UTC, datetime
-from typing import Protocol
 
 from apscheduler.events import EVENT_JOB_ERROR, EVENT_JOB_EXECUTED, EVENT_JOB_MAX_INSTANCES, JobExecutionEvent
 from apscheduler.executors.pool import ThreadPoolExecutor
 from apscheduler.schedulers.background import BackgroundScheduler
-
-
-class Periodic(Protocol):
-    """What the service does on timers. Each call may overlap the others', never itself."""
-
-    def tick(self) -> object:
-        """Look, decide, act."""
-        ...
-
-    def watch(self) -> object:
-        """A light look at the main queue, for yielding before Slurm preempts."""
-        ...
-
-    def flush(self) -> object:
-        """Write what the journal refused before, and look at its room."""
-        ...
-
-    def tell_owners(self) -> object:
-        """Tell owners of jobs' begin and end."""
-        ...
-
-    def upkeep(self) -> object:
-        """Keep the journal small and sound."""
-        ...
-
-    def image(self) -> object:
-        """Have what is folded from the journal kept, so that the next start is quick."""
-        ...
 
 
 class Timers:
@@ -94,23 +65,3 @@ class Timers:
         self._ended[event.job_id] = self._elapsed()
         if event.code == EVENT_JOB_ERROR:
             self._failed(event.job_id, event.exception)
-
-
-def schedule(
-    timers: Timers,
-    service: Periodic,
-    *,
-    tick_s: float,
-    watch_s: float,
-    upkeep_s: float = 3600.0,
-    flush_s: float = 5.0,
-    messages_s: float = 5.0,
-    image_s: float = 60.0,
-) -> None:
-    """Put the service's work on the timers. What workers say it answers by itself, at once."""
-    timers.every("tick", tick_s, service.tick)
-    timers.every("watch", watch_s, service.watch, at_once=False)
-    timers.every("journal", flush_s, service.flush, at_once=False)
-    timers.every("messages", messages_s, service.tell_owners, at_once=False)
-    timers.every("upkeep", upkeep_s, service.upkeep, at_once=False)
-    timers.every("image", image_s, service.image, at_once=False)

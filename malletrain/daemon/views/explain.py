@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
+from malletrain.api.ports import NotFound
 from malletrain.api.visibility import Visibility
 from malletrain.daemon.views.describe import describe_action, utc
 from malletrain.domain.decision import ACTION_NAMES, CancelTasks, Decision, LeavePilot, RecyclePilot, TopUp
-from malletrain.domain.errors import InvalidInput
 from malletrain.domain.event import (
     ActionIntent,
     ActionOutcome,
@@ -60,7 +60,7 @@ def explain(
     a job has no node; `delays`: main jobs that met pilots, and what that cost each.
 
     Raises:
-        InvalidInput: nothing of that name is known, or nothing that `sight` shows.
+        NotFound: nothing of that name is known, or nothing that `sight` shows.
     """
     shown = _Shown(views, events, sight)
     if subject.startswith("main-job "):
@@ -69,13 +69,13 @@ def explain(
     if number.isdecimal():
         view = shown.views.get(int(number)) if len(number) < MAX_DIGITS else None
         if view is None:
-            raise InvalidInput(subject, "no malleable job of this number is known; `malletrain status` lists them")
+            raise NotFound(f"{subject}: no malleable job of this number is known; `malletrain status` lists them")
         return tuple(_job(view, decision, shown, waiting(view.job.id)))
     if snapshot is not None and sight.nodes and subject in snapshot.node:
         return tuple(_node(subject, snapshot, decision, shown))
     owner = next((view for view in shown.views.values() if subject in view.pilots), None)
     if owner is None:
-        raise InvalidInput(subject, "is neither a job's number, nor a node, nor a pilot such as 123_4")
+        raise NotFound(f"{subject}: is neither a job's number, nor a node, nor a pilot such as 123_4")
     return tuple(_pilot(subject, owner, shown))
 
 
@@ -90,7 +90,7 @@ def _job(view: JobView, decision: Decision | None, shown: _Shown, waiting: str) 
         said = f": {shown.words(view.check.text)}" if view.check.text else ""
         yield f"  check of its script at changing sizes: {view.check.verdict.value}{said}"
     if job.trusted:
-        yield "  its owner answers for its script (--trust): it is not checked"
+        yield "  its script is not checked (--trust)"
     if waiting:
         yield f"  waits: {shown.words(waiting)}"
     held = ", ".join(f"{p.node} ({p.id}, {p.phase.value})" for p in view.active) or "none"
@@ -178,7 +178,7 @@ def _main_job(
     met = [event.payload for event in about if isinstance(event.payload, MainJobMet)]
     users = [row.user for row in rows] or [each.user for each in met if each.user]
     if shown.sight.uid is not None and not (users and all(map(shown.sight.sees_main_job_of, users))):
-        raise InvalidInput(subject, "no job of yours in the main queue has this number now, and none that pilots met")
+        raise NotFound(f"{subject}: no job of yours in the main queue has this number now, and none that pilots met")
     for row in rows:
         yield f"main job {row.id} of {row.user}: {row.state.value} ({row.reason}), {row.node_count} nodes"
     if met and not rows:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from statistics import median
 
 from malletrain.api.visibility import Visibility
@@ -20,31 +19,16 @@ CURVE_BOUNDS_S = (0.0, 1.0, 2.0, 5.0, 10.0, 20.0, 30.0, 60.0, 120.0)
 MAX_LISTED_JOBS = 1_000
 
 
-@dataclass(frozen=True, slots=True)
-class PromiseFigures:
-    """What is read of the tracker at once: `curve` as of `reserve_curve`; `since`: from when `kept` counts."""
-
-    curve: Sequence[tuple[float, float, float]]
-    since: float
-    kept: PromiseKept
-    delays: Sequence[MainJobDelay]
-
-
-def promise_figures(tracker: PromiseTracker, rules: Rules, since: float, now: float) -> PromiseFigures:
-    """The figures of main jobs from `since` on (Unix seconds)."""
-    promise = rules.promise or MainPromise()
-    stated = () if promise.p95_s is None else (promise.p95_s,)
-    begin, kept = tracker.kept_since(since, now)
-    curve = tracker.curve(now, sorted({*CURVE_BOUNDS_S, *stated}))
-    return PromiseFigures(curve, begin, kept, tracker.delays(since))
-
-
-def promise_row(
-    tracker: PromiseTracker, rules: Rules, figures: PromiseFigures, now: float, sight: Visibility
-) -> PromiseRow:
-    """The answer to one who sees that much: sums are of all main jobs, those that `sight` shows are listed."""
+def promise_row(tracker: PromiseTracker, rules: Rules, since: float, now: float, sight: Visibility) -> PromiseRow:
+    """The answer, about main jobs from `since` on, to one who sees that much: sums are of all main jobs, those that
+    `sight` shows are listed."""
     times, held, budget = tracker.times(), tracker.held, tracker.budget
-    listed = [each for each in figures.delays if sight.sees_main_job_of(each.user)][-MAX_LISTED_JOBS:]
+    bound_s = None if rules.promise is None else rules.promise.p95_s
+    begin, kept = tracker.kept_since(since, now)
+    delays = tracker.delays(since)
+    behind = [each.delay_s for each in delays if each.behind and each.could_at >= begin]
+    listed = [each for each in delays if sight.sees_main_job_of(each.user)][-MAX_LISTED_JOBS:]
+    bounds = sorted({*CURVE_BOUNDS_S, *(() if bound_s is None else (bound_s,))})
     return PromiseRow(
         stated=stated(rules.promise),
         arrivals=tracker.arrivals,
@@ -58,8 +42,8 @@ def promise_row(
         stepped_for=tracker.stepped_for,
         pilot_cap=None if budget is None else budget.cap,
         cap_reason="" if budget is None else budget.reason,
-        curve=tuple(PromiseCostRow(*point) for point in figures.curve),
-        kept=kept_row(rules.promise, figures, now),
+        curve=tuple(PromiseCostRow(*point) for point in tracker.curve(now, bounds)),
+        kept=kept_row(bound_s, kept, begin, now, behind),
         main_jobs=tuple(delay_row(each, sight) for each in listed),
     )
 
@@ -76,14 +60,13 @@ def stated(promise: MainPromise | None) -> dict[str, float]:
     return {key: value for key, value in given.items() if value is not None}
 
 
-def kept_row(promise: MainPromise | None, figures: PromiseFigures, now: float) -> PromiseKeptRow:
-    """How it was kept, and with which certainty these jobs show that."""
-    kept = figures.kept
-    bound = None if promise is None else promise.p95_s
-    soon = None if bound is None else kept.jobs - kept.late(bound)
-    behind = [each.delay_s for each in figures.delays if each.behind and each.could_at >= figures.since]
+def kept_row(
+    bound_s: float | None, kept: PromiseKept, since: float, now: float, behind: Sequence[float]
+) -> PromiseKeptRow:
+    """How it was kept, and with which certainty these jobs show that. `behind`: delays of jobs that waited behind."""
+    soon = None if bound_s is None else kept.jobs - kept.late(bound_s)
     return PromiseKeptRow(
-        since=figures.since,
+        since=since,
         until=now,
         main_jobs=kept.jobs,
         met=len(kept.delays_s),
@@ -91,10 +74,10 @@ def kept_row(promise: MainPromise | None, figures: PromiseFigures, now: float) -
         delay_p95_s=kept.delay_p95_s,
         delay_mean_s=kept.delay_mean_s,
         longest_s=max(kept.delays_s, default=0.0),
-        bound_s=bound,
+        bound_s=bound_s,
         within=None if soon is None or not kept.jobs else soon / kept.jobs,
         at_least=None if soon is None or not kept.jobs else lower_share(soon, kept.jobs),
-        broken=why_broken(bound, kept),
+        broken=why_broken(bound_s, kept),
         behind=len(behind),
         behind_longest_s=max(behind, default=0.0),
     )

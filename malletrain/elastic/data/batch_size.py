@@ -152,11 +152,9 @@ class SessionBatch:
             state.track("malletrain.noise", self.noise)
         self.lr_scaling.attach(optimizers)
 
-    def update(self, sampler: Sampler | StreamSampler, workers: int, chosen: int, *, owes_a_step: bool) -> None:
-        """Set the batch of the next step, by the number of workers and what the daemon has chosen, or 0. Where this
-        member `owes_a_step` that the others have committed, the batch stays the one they used."""
+    def update(self, sampler: Sampler | StreamSampler, workers: int, chosen: int) -> None:
+        """Set the batch of the next step, by the number of workers and what the daemon has chosen, or 0."""
         if self.fixed and sampler.batch_size == self.lr_scaling.batch:
             return
-        if not owes_a_step:
-            self.lr_scaling.change(min(self.rule.batch(workers, chosen, self.lr_scaling.batch), sampler.length))
+        self.lr_scaling.change(min(self.rule.batch(workers, chosen, self.lr_scaling.batch), sampler.length))
         sampler.batch_size = self.lr_scaling.batch

@@ -190,16 +190,14 @@ class Reconfigurer:
             group = self._pending_groups.group(plan, self._make_group, check)
             if isinstance(group, PairedGroup):
                 group.connect_now(BUILD_PATIENCE, check)
-        except PeerLost as lost:
+        except (PeerLost, Aborted) as error:
             if group is not None:
                 group.abandon()
+            if isinstance(error, Aborted):
+                raise
             self._member.check_newer(plan)
-            self._member.fault(plan.generation, "build", str(lost))
-            raise Aborted(str(lost)) from lost
-        except Aborted:
-            if group is not None:
-                group.abandon()
-            raise
+            self._member.fault(plan.generation, "build", str(error))
+            raise Aborted(str(error)) from error
         if group is None:
             raise Aborted("the group was given up")
         return group
@@ -243,36 +241,27 @@ class Reconfigurer:
             raise Aborted(str(lost)) from lost
         except (Aborted, SessionOver):
             group.abandon()
+            if self.recovery.missed:
+                self._reports.send_held()
+                self._member.leave(0, None, "it missed a round that others have committed, and joins anew")
             raise
         log.debug("generation %d: state recovered after %.3f s", plan.generation, time.monotonic() - began)
 
     # --- 7. the report ----------------------------------------------------------------------------------------
 
     def begin_world(self, pause_s: float, before: int) -> None:
-        """Train in the world just entered: after a pause, from one of `before` nodes."""
-        self._report(pause_s, before)
-        self._entered()
-
-    def _report(self, pause_s: float, before: int) -> None:
-        """Report this world to the daemon."""
-        member, world, link = self._member, self._committer.world, self._member.need_link()
-
-        def in_vain() -> bool:
-            plan = link.plan
-            return link.end is not None or (plan is not None and plan.voids(world.generation))
-
-        if member.local_leader is not None and not member.local_leader.wait_entered(world.generation, in_vain):
-            return
-        link.say(
+        """Train in the world just entered, after a pause, from one of `before` nodes; and report it to the daemon."""
+        world = self._committer.world
+        self._member.need_link().say(
             messages.Switched(
                 world.generation,
                 self._state.position.step,
                 world.nodes,
                 max(0.0, pause_s),
                 world.nodes > before,
-                self._state.size_bytes() if world.rank == 0 else 0,  # one member reports it for all
             )
         )
+        self._entered()
 
     # --- other ways into a world ------------------------------------------------------------------------------
 

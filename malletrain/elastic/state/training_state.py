@@ -14,7 +14,6 @@ from dataclasses import asdict, dataclass
 from typing import Any, Protocol
 
 import torch
-from torch.utils._pytree import tree_leaves
 
 from malletrain import __version__
 from malletrain.elastic.errors import ElasticError
@@ -268,12 +267,6 @@ class TrainingState:
     def _of_optimizers(states: list[Any]) -> Any:
         """The state of a single optimizer as it is, so that other programs find it under the usual names."""
         return states[0] if len(states) == 1 else {str(place): state for place, state in enumerate(states)}
-
-    def size_bytes(self) -> int:
-        """Bytes of all tensors that a newcomer is sent."""
-        held: list[Stateful] = [self.model, *self.optimizers, *self.tracked.values()]
-        leaves = tree_leaves([each.state_dict() for each in held])
-        return sum(local(leaf).nbytes for leaf in leaves if isinstance(leaf, torch.Tensor))
 
     def restore(self, skeleton: bytes, tensors: list[torch.Tensor]) -> None:
         """Load a packed state. The tensors may become part of the live state.

@@ -236,36 +236,28 @@ export const promise = {
   title: "Main queue",
   ask: (ask, state) => ask(`promise?days=${state.days ??= "30"}`),
   draw(figures, state, again) {
-    const none = (value) => value === null ? "–" : duration(value);
+    const kept = figures.kept, stated = Object.entries(figures.stated).filter(([key]) => key !== "chance");
+    const later = (value) => value === undefined ? "–" : value < 60 ? pause(value) : duration(value);
     return [
       el("div", { class: "head" }, el("h1", { text: "The promise to the main queue" }),
         buttons("Days shown", [["1", "1 day"], ["7", "7 days"], ["30", "30 days"]], state.days, (value) => { state.days = value; again(); })),
+      el("p", { class: "note", text: stated.length ? `Promised: ${stated.map(([key, value]) => `${key} ${value}`).join(", ")}.` : "Nothing is promised: [promise] is not set." }),
       el("dl", { class: "tiles" },
-        tile("Main jobs that met pilots", count(figures.main_jobs)),
-        tile("Found a pilot preempted", count(figures.preempted_for), "pilots that Slurm had to stop for them"),
-        tile("Pilots preempted", `${count(figures.preempted)}`, `of ${count(figures.pilots)} (${figures.pilots ? percent(figures.preempted / figures.pilots) : "–"})`),
-        tile("Start after asking, median", none(figures.delay_median_s), `of ${count(figures.delays)} main jobs`),
-        tile("Start after asking, p99", none(figures.delay_p99_s))),
-      el("p", { class: "note", text: "Start after asking: seconds from when the first pilot was asked to leave for a main job until that job began. It holds what the job waited for other nodes, too." }),
-      section("Pilots and preemptions by day", figures.days.length ? table("Pilots by day", [
-        { name: "Day (UTC)", cell: (day) => day.day },
-        { name: "Pilots", number: true, cell: (day) => count(day.pilots) },
-        { name: "Preempted", number: true, cell: (day) => count(day.preempted) },
-      ], figures.days.toReversed(), "") : el("p", { class: "empty", text: "No pilot has ended yet." })),
-      section("When the daemon stepped back by itself", table("Breaker", [
-        { name: "Time", cell: (each) => clock(each.at) },
-        { name: "What", cell: (each) => each.open ? "stepped back" : "went on" },
-        { name: "Why", cell: (each) => each.reason },
-      ], figures.breakers.toReversed(), "Never in this time.")),
+        tile("Main jobs", count(kept?.main_jobs ?? 0)),
+        tile("Met pilots", count(kept?.met ?? 0)),
+        tile("Started later for it", count(kept?.delayed ?? 0)),
+        tile("Later, mean", later(kept?.delay_mean_s), "of all main jobs"),
+        tile("Later at most", later(kept?.longest_s))),
+      kept?.broken ? el("p", { class: "note", text: `Not kept: ${kept.broken}` }) : null,
       section("Main jobs that met pilots, the newest first", table("Main jobs", [
         { name: "Main job", cell: (each) => each.main_job },
         { name: "User", cell: (each) => each.user },
-        { name: "Asked", cell: (each) => each.asked_at === null ? "–" : clock(each.asked_at) },
-        { name: "Began", cell: (each) => each.started_at === null ? "–" : clock(each.started_at) },
-        { name: "After", number: true, cell: (each) => none(each.delay_s) },
-        { name: "Nodes of pilots", number: true, cell: (each) => each.nodes },
-        { name: "Preempted", number: true, cell: (each) => each.preempted },
-      ], figures.meetings, "None in this time, or none that you may see.")),
+        { name: "Could start", cell: (each) => clock(each.could_at) },
+        { name: "Started", cell: (each) => clock(each.started_at) },
+        { name: "Later", number: true, cell: (each) => later(each.delay_s) },
+        { name: "Nodes of pilots", number: true, cell: (each) => each.nodes.length },
+        { name: "Why", cell: (each) => each.reason },
+      ], figures.main_jobs.toReversed().slice(0, 100), "None in this time, or none that you may see.")),
     ];
   },
 };

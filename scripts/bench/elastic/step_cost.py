@@ -41,10 +41,11 @@ import malletrain
 from malletrain import elastic
 from malletrain.elastic.comm.authentication import Meeting
 from malletrain.elastic.comm.carrier import find_carrier
+from malletrain.elastic.comm.device_group import PairedGroup
 from malletrain.elastic.comm.local_rank import LocalRank
 from malletrain.elastic.comm.peer_store import StoreServer
 from malletrain.elastic.comm.step_commit import StepCommitter, TrainingWorld
-from malletrain.elastic.comm.world_group import finish_connecting, make_world_group
+from malletrain.elastic.comm.world_group import make_world_group
 from malletrain.elastic.gradients.reducer import GradientReducer
 from malletrain.elastic.invariants.agreement import Agreement, RoundKind, Sources
 from malletrain.elastic.invariants.digest import digest
@@ -149,7 +150,8 @@ def reducer_of(rank: int, workers: int, meeting: Meeting, model: nn.Module) -> G
     committer = StepCommitter(Calm())
     carrier, patience = find_carrier(model, os.environ), timedelta(seconds=60)
     group = make_world_group(meeting, rank, workers, LocalRank(), "127.0.0.1", patience, carrier)
-    finish_connecting(group, patience, lambda: None)
+    if isinstance(group, PairedGroup):
+        group.connect_now(patience, lambda: None)
     committer.world = TrainingWorld(1, tuple(str(r) for r in range(workers)), group)
     reducer = GradientReducer(list(model.named_parameters()), committer, mean=True)
     # Members compare a row in each step, as in a session.

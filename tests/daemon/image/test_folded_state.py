@@ -78,7 +78,7 @@ def test_a_start_reads_what_came_after_the_image(journal: SqliteJournal) -> None
         assert next_image(journal.path) is None, "nothing has come since"
         journal.append(events[1500:])
         begun = last_image(journal.path)
-        assert (begun.seq, begun.why_anew) == (1500, "")
+        assert begun.seq == 1500
         later = folded_on(begun, journal.read(begun.seq))
         whole = folded_on(FoldedState(), journal.read())
         assert to_image(later) == to_image(whole)
@@ -125,7 +125,7 @@ def test_an_image_of_other_code_is_not_used(journal: SqliteJournal, monkeypatch:
         keep_image(journal, image)
         monkeypatch.setattr(folded_state, "fold_name", lambda: "of another release")
         begun = last_image(journal.path)
-    assert (begun.seq, begun.ledger.last_seq, begun.why_anew) == (0, 0, "another release folded it")
+    assert (begun.seq, begun.ledger.last_seq) == (0, 0)
 
 
 @pytest.mark.parametrize("state", [b"[[],null]", b"not JSON", b"[[],[0,1,2]]"])
@@ -135,7 +135,6 @@ def test_an_image_that_is_none_is_not_used(journal: SqliteJournal, state: bytes)
         keep_image(journal, LedgerImage(100, folded_state.fold_name(), state))
         begun = last_image(journal.path)
     assert begun.seq == 0
-    assert "image of the ledger" in begun.why_anew
 
 
 def test_an_image_says_itself_up_to_which_event_it_goes(journal: SqliteJournal) -> None:
