@@ -77,14 +77,6 @@ def share_of_ideal(costs: ResizeCosts, rule: replay_bench.Rule = replay_bench.BA
     return lambda data: 1e4 * replay_bench.share_of_ideal(data, costs, rule)
 
 
-def cost_grid(words: str) -> Claim:
-    """A row of the cost grid: `grow/shrink s | activation s | share of the ideal`."""
-    stalls, activation, share = words.split(" | ")
-    grow, shrink = stalls.removesuffix(" s").split("/")
-    costs = ResizeCosts(float(activation.removesuffix(" s")), float(grow), float(shrink))
-    return Claim(REPLAY, words, float(share.removeprefix(".")), 1.0, share_of_ideal(costs))
-
-
 def cause(words: str, costs: ResizeCosts, rule: replay_bench.Rule) -> Claim:
     """A row of what is lost by cause: `what | share of the ideal`."""
     return Claim(QUEUE, words, float(words.split(" | ")[1].replace(".", "")), 1.0, share_of_ideal(costs, rule))
@@ -149,8 +141,6 @@ CLAIMS = (
     Claim(CURVES, "1, 2, 4, 16 | 117 | 8.2", 8.2, 0.3, held_out("pollux", 1, 2, 4, 16)),
     Claim(CURVES, "1, 4 | 111 | 14.7", 14.7, 0.6, held_out("gavel", 1, 4)),
     Claim(CURVES, "1, 2, 8 | 111 | 15.6", 15.6, 0.3, held_out("gavel", 1, 2, 8)),
-    *map(cost_grid, ("0.2/0.2 s | 6 s | .9938", "4/4 s | 6 s | .9852", "18/12 s | 6 s | .9653",
-                     "18/12 s | 20 s | .9530", "60/40 s | 20 s | .9077")),
     cause("all of it | .9816", replay_bench.MEASURED, replay_bench.AS_DAEMON),
     cause("no activation | .9949", replace(replay_bench.MEASURED, activate_s=0.0), replay_bench.AS_DAEMON),
     cause("activation 3 s | .9910", replace(replay_bench.MEASURED, activate_s=3.0), replay_bench.AS_DAEMON),

@@ -7,11 +7,10 @@ curie    all 257 days of CEA Curie with 100 endless jobs, every 30 s that change
 daemon   the fast engine against the daemon's own loop, with the rules of a daemon as shipped, and others
 report   policies on node set 2 of Summit: shares of the ideal, and differences to `auto`
 full     the same on the whole log, with 100 jobs
-grid     stalls by activation
 causes   what is lost to the ideal at the runtime's own costs, by cause
 
 Times are processor seconds of one core, but for `wall`; memory is the most so far. A busy machine makes both longer.
-Windows are three days long (days 1, 4, 7, 10), of grid and causes one day, on the second of two disjoint random sets
+Windows are three days long (days 1, 4, 7, 10), of causes one day, on the second of two disjoint random sets
 of 1,024 nodes. A difference is of shares of the zero-cost ideal, by day; its interval is the 95 % one of 10,000
 bootstrap draws of whole days.
 """
@@ -217,13 +216,6 @@ def share_of_ideal(data: Path, costs: ResizeCosts, rule: Rule = BASE) -> float:
     return sum(each.speedup for each in found) / sum(each.ideal for each in found)
 
 
-def grid(data: Path) -> None:
-    for grow, shrink in ((0.2, 0.2), (4.0, 4.0), (18.0, 12.0), (60.0, 40.0)):
-        for activate in (2.0, 6.0, 20.0):
-            share = share_of_ideal(data, ResizeCosts(activate, grow, shrink))
-            print(f"stalls {grow:g}/{shrink:g} s, activation {activate:g} s: {share:.4f}", flush=True)
-
-
 def causes(data: Path) -> None:
     """Each cause by what is won without it: at the runtime's own costs, with the daemon's tick and pilots."""
     for title, costs, rule in (
@@ -239,7 +231,7 @@ def causes(data: Path) -> None:
 
 
 PARTS: dict[str, Callable[[Path], None]] = {
-    part.__name__: part for part in (speed, curie, daemon, report, full, grid, causes)
+    part.__name__: part for part in (speed, curie, daemon, report, full, causes)
 }
 
 

@@ -113,7 +113,7 @@ def _doing(wanted: Wanted, facts: SiteFacts, file: Path, known: Accounts) -> Ite
         if why := site_setup.shut_out(wanted, known, enforced):
             raise InvalidInput("accounts", why)
         if grants := site_setup.grants(wanted, known):
-            yield _Step("the pilots' account, its users and its coordinator", tuple(map(tuple, grants)))
+            yield _Step("the account of the pilots, who may use it, and its coordinator", tuple(map(tuple, grants)))
     old = _read(file)
     new = site_setup.with_harvest(old, wanted, facts.partitions, facts.accounting)
     if facts.accounting and wanted.account:
