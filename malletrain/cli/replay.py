@@ -209,24 +209,14 @@ def replay(trace: Path | None, how: bool, **given: Any) -> None:
         click.echo(summary(found))
 
 
-#: What only a report shows: (parameter, what to say).
-_OF_THE_REPORT = (
-    ("price", "replay.price is shown in the report"),
-    ("grams_per_kwh", "replay.grams_per_kwh is shown in the report"),
-    ("compare", "--compare is shown in the report"),
-)
-
-
 def _require_sense(given: Given) -> None:
     """Refuse what does not go together."""
     if given["jobs_file"] is not None and given["mix_text"] is not None:
         raise click.UsageError("give --jobs or --mix, not both")
     if given["report_dir"] is None:
-        for name, what in _OF_THE_REPORT:
+        for name, what in (("price", "replay.price"), ("compare", "--compare")):
             if given[name] is not None:
-                raise click.UsageError(f"{what}: give --report DIR too")
-    if given["grams_per_kwh"] is not None and given["watts"] is None:
-        raise click.UsageError("replay.grams_per_kwh needs replay.watts TRAINING,IDLE")
+                raise click.UsageError(f"{what} is shown in the report: give --report DIR too")
     if given["engine"] == "loop" and given["report_dir"] is not None:
         raise click.UsageError("--report draws what the fast engine records: leave out replay.engine loop")
 
@@ -338,7 +328,7 @@ def _write(found: Replay, scenario: Scenario, given: Given, earlier: ReportFigur
 
     folder, json_file = given["report_dir"], given["json_file"]
     if folder is not None:
-        prices = SitePrices(given["price"], given["currency"], scenario.costs.watts, given["grams_per_kwh"])
+        prices = SitePrices(given["price"], given["currency"], scenario.costs.watts)
         jobs = str(given["jobs_file"] or f"mix {given['mix_text'] or 'imagenet:100'}")
         command = shlex.join(["malletrain", *sys.argv[1:]])
         origin = Origin(command, __version__, scenario.seed, jobs, scenario.log.zone)

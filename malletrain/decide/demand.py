@@ -268,23 +268,24 @@ def weight_of(view: JobView, rules: Rules) -> float:
     weight = job.weight * rules.account_weights.get(job.account, 1.0)
     if rules.objective is not Objective.JCT:
         return weight
-    return weight * urgency_by_rest(_left_s(view), _done_s(view))
+    return weight * urgency_by_rest(left_s(view), done_s(view))
 
 
 def rest_s(view: JobView) -> float:
     """Seconds of one node's work that are left, by those that were done where that is not known: for `srpt`."""
-    left = _left_s(view)
-    return rest_by_attained(_done_s(view)) if left is None else left
+    left = left_s(view)
+    return rest_by_attained(done_s(view)) if left is None else left
 
 
-def _left_s(view: JobView) -> float | None:
+def left_s(view: JobView) -> float | None:
     """Seconds of one node's work that are left; None where that is not known."""
     if view.job.total_samples is None or view.curve is None:
         return None
     return max(view.job.total_samples - view.samples_done, 0.0) / _rate_of_one(view)
 
 
-def _done_s(view: JobView) -> float:
+def done_s(view: JobView) -> float:
+    """Seconds of one node's work that were done."""
     return view.samples_done / _rate_of_one(view)
 
 

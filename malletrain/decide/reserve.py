@@ -15,7 +15,7 @@ import numpy as np
 from malletrain.decide.nodes_left import Places, leaf_numbers, on_few_leaves
 from malletrain.decide.placement import rank
 from malletrain.decide.rules import Rules
-from malletrain.decide.yielding import MOST_TIMES_CHEAPEST, HarvestedNode, nodes_of_pilots, training_loss
+from malletrain.decide.yielding import MOST_TIMES_CHEAPEST, HarvestedNode, TrainingLoss, nodes_of_pilots
 from malletrain.domain.decision import Hole
 from malletrain.domain.snapshot import Snapshot
 
@@ -84,7 +84,8 @@ def plan_reserve(
             return _weight(snapshot, name)
 
         going = _first_on_few_leaves(names, lacking, weight, kept, number, room)
-        if training_loss(going, pilots) > MOST_TIMES_CHEAPEST * training_loss(names[:lacking], pilots):
+        loss = TrainingLoss(pilots)
+        if loss.of(going) > MOST_TIMES_CHEAPEST * loss.of(names[:lacking]):
             going = names[:lacking]
         leave |= {pilots[name].pilot: why for name in going}
     return Reserve(kept, leave)

@@ -158,7 +158,7 @@ def any_pending_fits(snapshot: Snapshot, rules: Rules) -> bool:
 
 def availability(snapshot: Snapshot, harvested: Sequence[HarvestedNode], rules: Rules) -> Availability:
     """What a main job, or the reserve, could have soon. `harvested`: the nodes whose pilots may leave."""
-    pilot_on = {h.node: h for h in harvested}
+    pilot_on = {h.node: h for h in harvested if h.node in snapshot.node}
     # A pilot may have been released since the snapshot was taken: its node only looks free.
     free = snapshot.free_names.difference(pilot_on)
     going: set[str] = set()
@@ -411,11 +411,6 @@ class TrainingLoss:
         tasks = {each.co_allocated: each.cost for each in held if each.co_allocated}
         going = Counter(each.job_id for each in held if not each.co_allocated)
         return sum(tasks.values()) + sum(sum(self._costs[job][:count]) for job, count in going.items())
-
-
-def training_loss(names: Collection[str], pilot_on: Mapping[str, HarvestedNode]) -> float:
-    """As `TrainingLoss.of`, once."""
-    return TrainingLoss(pilot_on).of(names)
 
 
 @dataclass(frozen=True, slots=True)

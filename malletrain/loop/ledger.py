@@ -300,7 +300,7 @@ class Ledger:
 
     def drained(self, now: float) -> frozenset[str]:
         """Nodes that operators keep pilots off at `now` (Unix seconds)."""
-        return frozenset(name for name, until in self._drained.items() if until > now)
+        return frozenset(self.drains(now))
 
     def unseen_arrays(self) -> Mapping[int, tuple[int, ...]]:
         """Arrays that owners announced and that have not been inspected yet, by job."""

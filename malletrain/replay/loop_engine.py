@@ -54,11 +54,8 @@ MAX_ROUNDS = 12
 NO_LIMIT_S = 1e7
 #: The first task of each array: three digits each, so that names sort as numbers do.
 FIRST_TASK = 100
-
-
-def replay_rules(horizon_s: float = 300.0, keep_idle: int = 0) -> Rules:
-    """The daemon's rules without limits on pilots and on waits, as the fast engine has none."""
-    return replace(UNLIMITED, horizon_s=horizon_s, keep_idle=keep_idle, max_pilot_s=NO_LIMIT_S)
+#: The daemon's rules without limits on pilots and on waits, as the fast engine has none.
+REPLAY_RULES = replace(UNLIMITED, max_pilot_s=NO_LIMIT_S)
 
 
 def score_by_loop(trace: ClusterTrace, jobs: Sequence[TrainingJob], choice: PolicyChoice, options: Options) -> Score:
@@ -239,7 +236,7 @@ class SimulatedWorkers(MemoryWorkers):
 
 
 def replay_through_loop(
-    trace: ClusterTrace, jobs: Sequence[TrainingJob], policy: Policy, rules: Rules | None = None, tick_s: float = 0.0
+    trace: ClusterTrace, jobs: Sequence[TrainingJob], policy: Policy, rules: Rules = REPLAY_RULES, tick_s: float = 0.0
 ) -> tuple[Event, ...]:
     """The journal of the daemon's loop over the trace.
 
@@ -248,7 +245,6 @@ def replay_through_loop(
     anything else happens or not, where pilots' time limits bind, and where pilots make room once they have been there
     for a while. DAEMON_STARTED and DAEMON_STOPPED mark the window.
     """
-    rules = rules or replay_rules()
     makes_room = rules.max_nodes > 1 and len(trace.nodes) > rules.max_pilots
     every_tick = bool(tick_s) and (rules.max_pilot_s < NO_LIMIT_S or makes_room)
     clock = ManualClock(trace.start)

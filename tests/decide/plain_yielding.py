@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from malletrain.decide import yielding
 from malletrain.decide.rules import Rules
-from malletrain.decide.yielding import MOST_TIMES_CHEAPEST, HarvestedNode, YieldPlan, training_loss
+from malletrain.decide.yielding import MOST_TIMES_CHEAPEST, HarvestedNode, TrainingLoss, YieldPlan
 from malletrain.domain.requirements import Requirements
 from malletrain.domain.snapshot import SlurmJob, Snapshot
 
@@ -142,20 +142,20 @@ class PlainYields:
             return picked
         pilots = self.leaving(picked, fixed)
         room = Counter(leaves[name] for name in rest if name in leaves)
-        most = MOST_TIMES_CHEAPEST * training_loss(pilots, self.all_pilots)
+        most = MOST_TIMES_CHEAPEST * TrainingLoss(self.all_pilots).of(pilots)
 
         def choose(names: list[str], own: list[str]) -> list[str]:
             others = [name for name in names if name not in fixed]
             return [*own, *on_few_leaves(others, len(picked) - len(own), leaves, leaves_of(own, leaves), room)]
 
         best = choose([n for n in rest if n in self.pilot_on], [n for n in picked if n not in pilots])
-        if training_loss(self.leaving(best, fixed), self.all_pilots) > most:
+        if TrainingLoss(self.all_pilots).of(self.leaving(best, fixed)) > most:
             best = picked
         anew = choose(rest, [name for name in picked if name in fixed])
         leaving = self.leaving(anew, fixed)
         fewer = len(leaves_of(anew, leaves)) < len(leaves_of(best, leaves))
         few = len(leaving) <= len(pilots) + self.rules.keep_idle
-        return anew if fewer and few and training_loss(leaving, self.all_pilots) <= most else best
+        return anew if fewer and few and TrainingLoss(self.all_pilots).of(leaving) <= most else best
 
     def leaving(self, names: Collection[str], fixed: Collection[str]) -> list[str]:
         """Those that pilots leave."""

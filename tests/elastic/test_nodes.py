@@ -119,12 +119,15 @@ def test_where_a_process_stands() -> None:
         find_local_rank({"LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2", "WORLD_SIZE": "4"})
 
 
-def spawn_with_a_laggard(daemon: Coordinator, pod: Pod, given: list[str], rounds: int, **environ: str) -> None:
-    """Two nodes of two; the last process of all takes its group for broken in a round that the others commit."""
-    for node, place in itertools.product(range(2), range(PLACES)):
+def spawn_with_a_laggard(
+    daemon: Coordinator, pod: Pod, given: list[str], rounds: int, nodes: int = 2, **environ: str
+) -> None:
+    """Nodes of two; the last process of all takes its group for broken in a round that the others commit."""
+    for node, place in itertools.product(range(nodes), range(PLACES)):
         local = {"LOCAL_RANK": str(place), "LOCAL_WORLD_SIZE": str(PLACES)}
-        last = (node, place) == (1, PLACES - 1)
-        told = {"LAG_AT": f"{rounds},3"} if last else {"COMMITTED": f"{rounds},{node}.{place}"}
+        last = (node, place) == (nodes - 1, PLACES - 1)
+        others = nodes * PLACES - 1
+        told = {"LAG_AT": f"{rounds},{others}"} if last else {"COMMITTED": f"{rounds},{node}.{place}"}
         pod.spawn(daemon.url, node, [SCRIPT, *given], 0, **local, **told, **(environ if node else {}))
 
 
@@ -158,6 +161,19 @@ def test_a_node_of_which_a_process_missed_a_round_leaves(tmp_path: Path, static:
         assert pod.wait_node(0) == [0, 0]
         assert not daemon.seen(EventKind.WORKER_LOST)
     assert_equal(torch.load(tmp_path / "final.pt"), static("--epochs", "4", "--evaluate"), 1e-12)
+
+
+def test_the_only_node_saves_its_state_where_a_process_missed_a_round(tmp_path: Path, static: Static) -> None:
+    """No whole node is left to take it from: one step may be made again, and not all since the last checkpoint."""
+    given = ["--epochs", "2", "--wait-for", "2"]
+    with running(tmp_path, check_in_s=20.0, arrive_s=20.0, reconnect_s=30.0) as (daemon, pod):
+        spawn_with_a_laggard(daemon, pod, given, 10, nodes=1)
+        assert pod.wait_node(0) == [143, 143]
+        pod.spawn_node(daemon.url, 1, [SCRIPT, *given], PLACES)
+        assert pod.wait_node(1) == [0, 0]
+    resumed = min(line["step"] for line in diary(tmp_path) if line.get("task") == "1")
+    assert resumed >= 11
+    assert_equal(torch.load(tmp_path / "final.pt"), static("--epochs", "2"), 1e-12)
 
 
 @pytest.mark.nightly

@@ -15,7 +15,7 @@ from malletrain.domain.job import JobPhase, JobView, Pilot, PilotPhase
 from malletrain.domain.snapshot import Node, NodeState, SlurmJob, SlurmState, Snapshot
 from malletrain.replay.cluster_trace import ClusterTrace
 from malletrain.replay.engine import Engine
-from malletrain.replay.loop_engine import NO_LIMIT_S, replay_rules
+from malletrain.replay.loop_engine import NO_LIMIT_S, REPLAY_RULES
 from malletrain.replay.options import Options
 from malletrain.replay.sizer import PolicySizer, SizeBounds, parse_policy
 from malletrain.replay.traces.trace import IDLE
@@ -33,7 +33,7 @@ class Doubled(PolicySizer):
         self, live: Sequence[int], counts: Sequence[int], nodes: int, bounds: SizeBounds | None = None
     ) -> list[int]:
         sizes = super().__call__(live, counts, nodes, bounds)
-        decision = decide(situation(self.engine), policy("exact"), replay_rules()).decision
+        decision = decide(situation(self.engine), policy("exact"), REPLAY_RULES).decision
         assert [decision.sizes[self.engine.jobs[j].job.id] for j in live] == sizes
         self.leaves = {a.node for a in decision.actions if isinstance(a, LeavePilot)}
         self.starts = {(a.job_id, a.node) for a in decision.actions if isinstance(a, StartPilot)}

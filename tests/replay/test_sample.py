@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import json
 import random
 from dataclasses import replace
@@ -21,7 +20,7 @@ from malletrain.replay import parts, run, sampling
 from malletrain.replay.cluster_trace import ClusterTrace
 from malletrain.replay.options import Options
 from malletrain.replay.report.director import SitePrices, months
-from malletrain.replay.report.frames import holes, sampled_days, timeline
+from malletrain.replay.report.frames import holes, timeline
 from malletrain.replay.run import Replay, replay
 from malletrain.replay.sampling import Sample, drawn_days, estimate, weights
 from malletrain.replay.traces.trace import BUSY, IDLE
@@ -112,8 +111,6 @@ def test_tables_tell_what_was_replayed_from_what_was_not() -> None:
     answer = sampled(machine, 4)
     line = timeline(answer, bins=2 * HOURS).columns["held_auto"]
     assert np.isnan(line).sum() == 2 * (HOURS - 4) and not np.isnan(timeline(answer, bins=12).columns["idle"]).any()
-    listed = sampled_days(answer).columns
-    assert listed["replayed"].sum() == 4 and (np.isnan(listed["held_auto"]) == ~listed["replayed"]).all()
     rows = holes(answer).columns
     assert (rows["used_auto"] <= rows["node_hours"] * (1 + 1e-9)).all()
     assert rows["used_auto"].sum() == pytest.approx(answer.scores["auto"].occupied_node_seconds / 3600, rel=0.2)
@@ -253,9 +250,6 @@ def test_the_command_samples_long_logs_and_says_so(long_log: Path, tmp_path: Pat
     page = (folder / "index.html").read_text()
     low, high = sure["equivalent_nodes"]
     assert f"{low:,.1f} to {high:,.1f} nodes" in page and 'id="sampled"' in page and "--sample all" in page
-    with (folder / "sample.csv").open() as file:
-        listed = list(csv.DictReader(file))
-    assert sum(row["replayed"] == "True" for row in listed) == 8 and len(listed) == 70
     whole = malletrain(*args, "--sample", "all", "--json", "-", "processes=1")
     everything = json.loads(whole.stdout)
     assert "sample" not in everything and "sample:" not in whole.stderr

@@ -86,7 +86,6 @@ SETTINGS: tuple[click.Option, ...] = (
     click.Option(["--processes"], type=click.IntRange(1, 1024), help="Replays at once."),
     click.Option(["--price"], type=click.FloatRange(min=0), help="Worth of a node-hour, for the report."),
     click.Option(["--currency"], default="EUR", show_default=True, help="The price's currency."),
-    click.Option(["--grams-per-kwh"], type=click.FloatRange(min=0), help="With watts: adds carbon."),
 )
 
 

@@ -42,7 +42,8 @@ class StatefulStream(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class StreamMark:
-    """The state of a stream after `taken` samples ("" if it has none), and a digest of the `following` samples."""
+    """The state of a stream after `taken` samples, as JSON ("" if it has none), and a digest of the `following`
+    samples."""
 
     taken: int
     state: str
@@ -52,11 +53,6 @@ class StreamMark:
     def is_followed_by(self, samples: Sequence[Any]) -> bool:
         """Whether these are the samples after the mark."""
         return len(samples) >= self.following and digest_of(samples[: self.following]).hex() == self.digest
-
-    def state_dict(self) -> dict[str, Any]:
-        """What the stream's `load_state_dict` takes."""
-        found: dict[str, Any] = json.loads(self.state)
-        return found
 
 
 def state_text(stream: object) -> str:

@@ -9,6 +9,7 @@ that the stream itself has named (`stream_marks`) or from its start.
 
 from __future__ import annotations
 
+import json
 import logging
 import sys
 import time
@@ -212,7 +213,7 @@ class StreamReader:
         if mark is not None and mark.taken > first:
             mark = None
         if mark is not None and mark.state and isinstance(items, StatefulStream):
-            items.load_state_dict(mark.state_dict())
+            items.load_state_dict(json.loads(mark.state))
             opened = _Open(epoch, mark.taken, items, iter(cast(Any, items)))
             self._pull(opened, stream, mark.following)
             if mark.is_followed_by(list(opened.samples)):

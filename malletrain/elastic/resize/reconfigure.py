@@ -242,8 +242,11 @@ class Reconfigurer:
         except (Aborted, SessionOver):
             group.abandon()
             if self.recovery.missed:
+                saves = self.recovery.saves and self._checkpointing.can_write
+                saved, unsaved = self._save() if saves else (None, "")
                 self._reports.send_held()
-                self._member.leave(0, None, "it missed a round that others have committed, and joins anew")
+                why = "it missed a round that others have committed, and joins anew"
+                self._member.leave(0, saved, why, unsaved)
             raise
         log.debug("generation %d: state recovered after %.3f s", plan.generation, time.monotonic() - began)
 

@@ -140,7 +140,7 @@ class StateRecovery:
 
     Attributes:
         all_end: whether all members of the world entered last had been asked to end as they met.
-        saves: whether this one saves the state in that case.
+        saves: whether this one saves the state in that case; with `missed`: whether nobody stays who holds it.
         missed: whether its node missed a round that others have committed, and has to join anew.
     """
 
@@ -204,6 +204,7 @@ class StateRecovery:
         self.all_end, self.saves = recovery.all_end, recovery.saves(group.rank)
         if recovery.leaving:
             self.missed = group.rank // local_size in recovery.leaving
+            self.saves = self.missed and recovery.newest < 0 and state.mesh is None
             self._give_up(plan, "a worker missed a round that others have committed, and leaves")
         if recovery.newest < 0 and self._is_over():
             self._member.fault(plan.generation, "closed", "the session is over, and all that were in it are lost")

@@ -22,18 +22,15 @@ from malletrain.replay.scoring.ideal import Ideal
 #: Days of a mean month (365.25 / 12).
 MONTH_DAYS = 30.4375
 WEEKDAYS = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
-#: Images of ImageNet-1k's training set, and epochs of a usual training on it.
-IMAGENET_IMAGES, IMAGENET_EPOCHS = 1_281_167, 90
 
 
 @dataclass(frozen=True, slots=True)
 class SitePrices:
-    """What the site gives, to turn node-hours into money, energy and carbon; None: not given, and left out."""
+    """What the site gives, to turn node-hours into money and energy; None: not given, and left out."""
 
     node_hour: float | None = None
     currency: str = "EUR"
     watts: Watts | None = None
-    grams_per_kwh: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,9 +69,6 @@ def key_figures(answer: Replay, prices: SitePrices) -> Iterator[tuple[str, str]]
     if score.energy_kwh is not None:
         kwh = score.energy_kwh * monthly
         yield "energy a month, beyond what the nodes draw idle", f"{kwh:,.0f} kWh"
-        if prices.grams_per_kwh is not None:
-            carbon = kwh * prices.grams_per_kwh / 1e6
-            yield f"carbon dioxide of that ({prices.grams_per_kwh:g} g/kWh)", f"{carbon:,.2f} t"
     if score.starts_per_minute is not None:
         of = "" if answer.sampled is None else " of those replayed"
         starts = f"{score.starts_per_minute:.2f}; {score.busiest_minute_starts or 0:,} in the busiest minute{of}"
@@ -88,16 +82,12 @@ def key_figures(answer: Replay, prices: SitePrices) -> Iterator[tuple[str, str]]
 def trainings(answer: Replay) -> str:
     """What was trained, in words."""
     name, score = best(answer)
-    endless = all(each.job.total_samples is None for each in answer.jobs)
+    if all(each.job.total_samples is None for each in answer.jobs):
+        return (
+            f"The {len(answer.jobs):,} trainings have no end in this replay; {score.samples:,.0f} samples were seen."
+        )
     whole = f"{score.jobs_completed:,} of {len(answer.jobs):,} trainings would have been finished"
-    if not endless:
-        return f"{whole} in {length(answer.trace.seconds)} (policy {name})."
-    share = score.samples / (IMAGENET_IMAGES * IMAGENET_EPOCHS)
-    return (
-        f"The {len(answer.jobs):,} training jobs have no end in this replay: they would have seen "
-        f"{score.samples:,.0f} samples. Were these images, that is {share:,.1f} trainings of "
-        f"{IMAGENET_EPOCHS} epochs of ImageNet ({IMAGENET_IMAGES:,} images)."
-    )
+    return f"{whole} in {length(answer.trace.seconds)} (policy {name})."
 
 
 def months(answer: Replay, prices: SitePrices, zone: tzinfo) -> ColumnTable:
@@ -130,10 +120,7 @@ def months(answer: Replay, prices: SitePrices, zone: tzinfo) -> ColumnTable:
     if prices.node_hour is not None:
         columns[f"worth_{prices.currency.lower()}"] = worth_h * prices.node_hour
     if prices.watts is not None:
-        kwh = held_h * (prices.watts.training - prices.watts.idle) / 1000
-        columns["kwh"] = kwh
-        if prices.grams_per_kwh is not None:
-            columns["kg_co2"] = kwh * prices.grams_per_kwh / 1000
+        columns["kwh"] = held_h * (prices.watts.training - prices.watts.idle) / 1000
     return ColumnTable(columns)
 
 

@@ -103,24 +103,6 @@ def shares(answer: Replay) -> ColumnTable:
     return ColumnTable({name: np.array([row[name] for row in found]) for name in names})
 
 
-def sampled_days(answer: Replay) -> ColumnTable:
-    """One row a day of a sample: begin and end (Unix seconds), stratum, whether it was replayed, what is known of it,
-    and what each policy held and trained there (node-seconds; nan: not replayed). No rows where all was replayed."""
-    if answer.sampled is None:
-        return ColumnTable({})
-    sample, known = answer.sampled.sample, answer.sampled.known
-    columns: dict[str, NDArray[Any]] = {
-        "begin": sample.begin, "end": sample.end, "stratum": sample.stratum, "replayed": sample.drawn,
-        "idle": known.idle, "ideal": known.ideal,
-    }  # fmt: skip
-    for name, found in answer.sampled.found.items():
-        for what, values in (("held", found.occupied), ("speedup", found.speedup)):
-            column = np.full(len(sample), np.nan)
-            column[sample.drawn] = values
-            columns[f"{what}_{name}"] = column
-    return ColumnTable(columns)
-
-
 def waterfalls(answer: Replay) -> Iterator[tuple[str, str, float]]:
     """(policy, part, node-seconds) of each policy's waterfall."""
     for name, score in answer.scores.items():

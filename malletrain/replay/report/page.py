@@ -54,8 +54,7 @@ def write_report(
         "intervals": frames.shares(answer),
         "policies": frames.policies(answer.scores),
     }
-    days = frames.sampled_days(answer)
-    for title, data in (tables | ({"sample": days} if days.columns else {})).items():
+    for title, data in tables.items():
         _write_csv(folder / f"{title}.csv", list(data.columns), data.rows())
     with gzip.open(folder / "pilots.csv.gz", "wt", compresslevel=6, newline="", encoding="utf-8") as file:
         _write_rows(
