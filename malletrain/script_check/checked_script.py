@@ -243,7 +243,7 @@ class Recorder:
         put(self._folder / f"step-{self._name}", str(session.steps_done))
         first, last = 2 * self._total // 5, 3 * self._total // 5
         for stage, steps in ((0, first), (LAST_STAGE, last)) if self._sessions == 1 else ((LATER_STAGE, first),):
-            if made >= max(1, steps) and self._number("stage", LATER_STAGE + 1) <= stage:
+            if made >= max(1, steps) and self._stage() <= stage:
                 self._hold(session, stage)
         if made >= self._total * (2 if self._in_epochs else 1):
             self._write(sys._getframe())
@@ -255,7 +255,7 @@ class Recorder:
     def _hold(self, session: Session, stage: int) -> None:
         """Wait until the check goes on, and where workers join until they have connected."""
         put(self._folder / f"held-{self._name}", str(stage))
-        while self._number("stage", LATER_STAGE + 1) <= stage:
+        while self._stage() <= stage:
             time.sleep(0.01)
         if stage == LAST_STAGE:
             return
@@ -264,11 +264,10 @@ class Recorder:
         while not any(each.done(0.0) for each in list(builds.values())) and time.monotonic() < until:
             time.sleep(0.01)
 
-    def _number(self, name: str, default: float) -> float:
-        try:
-            return float((self._folder / name).read_text())
-        except FileNotFoundError:
-            return default
+    def _stage(self) -> int:
+        """The stage that the check has come to; without a word of it, beyond the last."""
+        path = self._folder / "stage"
+        return int(path.read_text()) if path.exists() else LATER_STAGE + 1
 
     def _write(self, frame: types.FrameType) -> None:
         session = self._session
@@ -302,7 +301,6 @@ class Recorder:
             "first_epoch": self._first_epoch,
             "ended": self.finished,
             "evaluated": self._evaluated,
-            "size": session.size,
             "untracked": _untracked(session),
             "equality": STATISTICAL if self._draws.found and additive else claim,
         }

@@ -21,7 +21,6 @@ FEW_ROUNDING_UNITS = 300.0
 #: training changes by rounding alone, such as a bias before BatchNorm under Adam, is anywhere in either.
 NUDGED_FACTOR = 10.0
 
-
 #: A tensor in which two static runs differ by more than so many times what rounding explains is decided by something
 #: else than training: by chance, by a clock, or, if one began a few units of rounding elsewhere, by rounding alone.
 UNSETTLED = 3.0
@@ -139,10 +138,9 @@ def own_apart(
         if joined.difference < float("inf") and not joined.equal and not _is_record(name, resized, peer):
             found.append(joined)
         elif claims and name in resized["own"] and resized["own"][name].shape == value.shape:
-            grown = _one(name, static, resized)
-            found += (
-                [] if grown.difference <= max(grown.limit, _one(name, static, nudged).difference * 10) else [grown]
-            )
+            grown, rounding = _one(name, static, resized), _one(name, static, nudged)
+            if grown.difference > max(grown.limit, NUDGED_FACTOR * rounding.difference):
+                found.append(grown)
     return sorted(found, key=lambda each: (-each.difference, each.name))
 
 

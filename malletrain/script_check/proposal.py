@@ -156,7 +156,7 @@ class _Change:
         optimizers = f"[{optimizers}]" if len(loop.optimizers) > 1 else optimizers
         self._insert_before(loop.epochs, f"{session} = elastic.Session({models}, {optimizers}, {loop.loader})")
         conditional = _under_conditions(tree)
-        tracked = [f"{_word(name)}={name}" for name in _tracked(tree) if name not in conditional]
+        tracked = [f"{word}={name}" for name, (word, _) in _tracked(tree).items() if name not in conditional]
         if tracked:
             self._insert_before(loop.epochs, f"{session}.track({', '.join(tracked)})")
         self._insert_line(loop.epochs, self._indent(loop.epochs), f"{session}.finish()")
@@ -231,9 +231,10 @@ def _count(begin: str, end: ast.expr) -> str:
     return f"{ast.unparse(end)} - {begin}"
 
 
-def _tracked(tree: ast.Module) -> dict[str, int]:
-    """The names of what belongs to the training state, and the lines where it is made."""
-    return {name: call.lineno for name, call in assigned(tree) if called_name(call).endswith(_TRACKED)}
+def _tracked(tree: ast.Module) -> dict[str, tuple[str, int]]:
+    """The names of what belongs to the training state, what to call it, and the line where it is made."""
+    made = ((name, call) for name, call in assigned(tree) if called_name(call).endswith(_TRACKED))
+    return {name: (name.removeprefix("self."), call.lineno) for name, call in made}
 
 
 def _under_conditions(tree: ast.Module) -> set[str]:
@@ -242,10 +243,6 @@ def _under_conditions(tree: ast.Module) -> set[str]:
         node for node in ast.walk(tree) if isinstance(node, ast.If) and "__name__" not in ast.unparse(node.test)
     )
     return {name for each in conditions for name, _ in assigned(each)}
-
-
-def _word(name: str) -> str:
-    return name.removeprefix("self.")
 
 
 # --- notes --------------------------------------------------------------------------------------------------------
@@ -257,10 +254,10 @@ def _notes(text: str, tree: ast.Module, loop: TrainingLoop, session: str) -> Ite
         now = ast.unparse(loop.epochs.iter)
         yield f"line {loop.epochs.lineno}: iterate over `{session}.epochs(n)` instead of {now}"
     conditional = _under_conditions(tree)
-    for name, line in _tracked(tree).items():
+    for name, (word, line) in _tracked(tree).items():
         if name in conditional:
             yield (
-                f"line {line}: {name} is made under a condition: put {session}.track({_word(name)}={name}) under the "
+                f"line {line}: {name} is made under a condition: put {session}.track({word}={name}) under the "
                 f"same one, after {session} is made"
             )
     yield from _notes_of_step(loop, session)

@@ -43,9 +43,8 @@ def find_loop(tree: ast.Module) -> TrainingLoop | str:
     """The first loop that trains; a sentence on what to do by hand where it is not of the usual form."""
     given = _given_to_classes(tree)
     for epochs in _innermost_first(tree):
-        for batches, function, call in _inner_loops(tree, epochs):
-            bound = {} if function is None or call is None else _bound(function, call)
-            found = _loop_of(tree, TrainingLoop(epochs, batches, "", [], [], function, call), bound, given)
+        for inner in _inner_loops(tree, epochs):
+            found = _loop_of(tree, given, epochs, *inner)
             if found is not None:
                 return found
     for backward in calls_of(tree, "backward"):
@@ -109,28 +108,29 @@ def _inner_loops(
 
 
 def _loop_of(
-    tree: ast.Module, loop: TrainingLoop, bound: Mapping[str, str], given: Mapping[str, str]
+    tree: ast.Module,
+    given: Mapping[str, str],
+    epochs: ast.For,
+    batches: ast.For,
+    function: ast.FunctionDef | None,
+    call: ast.Call | None,
 ) -> TrainingLoop | str | None:
-    """A loop with its loader, models and optimizers; None if it is over no loader, text where these are not clear.
-
-    Args:
-        bound: the name that the loop over epochs has for each parameter of the loop's function.
-        given: the variable that each attribute of a class was made from.
-    """
-    source = iterated(loop.batches.iter)
+    """A loop with its loader, models and optimizers; None if it is over no loader, text where these are not clear."""
+    bound = {} if function is None or call is None else _bound(function, call)
+    source = iterated(batches.iter)
     name = bound.get(dotted(source), dotted(source))
     is_made_there = called_name(source) == "DataLoader"
-    made = {each for each, call in assigned(tree) if called_name(call) == "DataLoader"}
+    made = {each for each, maker in assigned(tree) if called_name(maker) == "DataLoader"}
     if not is_made_there and given.get(name, name) not in made and "loader" not in name:
         return None
-    optimizers, models = _optimizers_and_models(tree, loop.batches, bound, given)
+    optimizers, models = _optimizers_and_models(tree, batches, bound, given)
     if not optimizers or not models:
         return (
-            f"line {loop.batches.lineno}: the loop trains, but which model and optimizer is not clear: write "
+            f"line {batches.lineno}: the loop trains, but which model and optimizer is not clear: write "
             "`s = elastic.Session(model, optimizer, loader)` yourself"
         )
     loader = ast.unparse(source) if is_made_there else name
-    return TrainingLoop(loop.epochs, loop.batches, loader, models, optimizers, loop.function, loop.call)
+    return TrainingLoop(epochs, batches, loader, models, optimizers, function, call)
 
 
 # --- names --------------------------------------------------------------------------------------------------------

@@ -146,10 +146,11 @@ def distils(soft: Callable[[torch.Tensor], torch.Tensor], renew: Callable[[], An
     for epoch in s.epochs(EPOCHS):
         if epoch == 1:
             renew()
-        for x, _ in s.batches():
+        for x, y in s.batches():
             with s.step():
                 optimizer.zero_grad()
-                functional.cross_entropy(model(x), soft(x)).backward()
+                out = model(x)
+                (functional.cross_entropy(out, soft(x)) + functional.cross_entropy(out, y)).backward()
                 optimizer.step()
             tick()
 
