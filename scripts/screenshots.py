@@ -25,13 +25,6 @@ SHOTS = (
     ("web-machine.png", "#/", 1180, 900, "light", ".strip canvas"),
     ("web-machine-dark.png", "#/", 1180, 900, "dark", ".strip canvas"),
     ("web-job.png", "#/jobs/2", 1180, 900, "light", ".u-over"),
-    ("web-jobs.png", "#/jobs", 1180, 640, "light", "tbody tr"),
-    ("web-studies.png", "#/studies", 1180, 640, "light", "tbody tr"),
-    ("web-promise.png", "#/promise", 1180, 760, "light", "tbody tr"),
-    ("web-usage.png", "#/usage", 1180, 640, "light", "tbody tr"),
-    ("web-phone.png", "#/", 390, 844, "dark", ".strip canvas"),
-    ("web-phone-jobs.png", "#/jobs", 390, 844, "light", "tbody tr"),
-    ("web-phone-job.png", "#/jobs/2", 390, 844, "light", ".u-over"),
 )
 
 
@@ -39,7 +32,6 @@ def main(argv: Sequence[str] | None = None) -> None:
     """Write the pictures."""
     parser = argparse.ArgumentParser(prog="python -m scripts.screenshots", description=__doc__)
     parser.add_argument("--folder", type=Path, default=FOLDER)
-    parser.add_argument("--only", default="web-machine.png,web-machine-dark.png,web-job.png", help="these, or all")
     parser.add_argument("--report", type=Path)
     parser.add_argument("--nodes", type=int, default=24)
     parser.add_argument("--jobs", type=int, default=6)
@@ -56,15 +48,14 @@ def main(argv: Sequence[str] | None = None) -> None:
         with PageServer(Path(work) / "journal.db", machine) as server, chromium(Path(work) / "profile") as browser:
             browser.open(server.link("ada"))
             browser.await_that("document.querySelector('.tiles')")
-            for name, *shot in SHOTS:
-                if options.only == "all" or name in options.only.split(","):
-                    (options.folder / name).write_bytes(take(browser, server.url, *shot))
+            for name, page, width, height, scheme, drawn in SHOTS:
+                (options.folder / name).write_bytes(take(browser, server.url, page, width, height, scheme, drawn))
 
 
 def take(browser: Browser, url: str, page: str, width: int, height: int, scheme: str, drawn: str) -> bytes:
     """One picture, once an element of that selector is there."""
     browser.prefer(scheme)
-    browser.resize(width, height, 1.5 if width < 500 else 1.0)
+    browser.resize(width, height, 1.0)
     browser.run("location.hash = arguments[0]", page)
     browser.await_that(f"!document.querySelector('main[aria-busy]') && document.querySelector({drawn!r})")
     time.sleep(0.4)  # a frame of the canvases

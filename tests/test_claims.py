@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -20,8 +19,7 @@ from malletrain.domain.job import ResizeCosts
 from malletrain.replay import Options, Window, cluster_trace, mix, parse_policy, read_trace, replay
 from malletrain.replay.likely_outages import likely_outages, without_outages
 from malletrain.replay.main_queue import MainSchedule
-from malletrain.replay.traces import NodeChanges
-from scripts.bench import advisor, extrapolation, extrapolation_held_out, replay_quality
+from scripts.bench import advisor, extrapolation
 from scripts.bench import replay as replay_bench
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
@@ -74,49 +72,12 @@ def held_out(table: str, *given: int) -> Callable[[Path], float]:
     return value
 
 
-@cache
-def held_out_cases(data: Path) -> Mapping[str, Any]:
-    return extrapolation_held_out.all_cases(data, extrapolation.GIVEN)
-
-
-@cache
-def chosen_on_the_others(data: Path) -> Mapping[str, Any]:
-    return extrapolation_held_out.rows(held_out_cases(data))
-
-
-def blind(name: str) -> Callable[[Path], float]:
-    """Error of one set by what was chosen on the other families."""
-
-    def value(data: Path) -> float:
-        row = chosen_on_the_others(data)[name]
-        return 100 * float(row["error"][row["chosen"]])
-
-    return value
-
-
-def share_of_ideal(costs: ResizeCosts, rule: replay_quality.Rule = replay_quality.BASE) -> Callable[[Path], float]:
+def share_of_ideal(costs: ResizeCosts, rule: replay_bench.Rule = replay_bench.BASE) -> Callable[[Path], float]:
     """Share of the ideal, in ten-thousandths, of ten jobs on node set 2 of Summit, days 1, 4, 7 and 10."""
-
-    def value(data: Path) -> float:
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(replay_quality, "DATA", data)
-            traces = replay_quality.days_of(1)
-        jobs = replay_quality.imagenet(costs)
-        found = [replay_quality.replayed(trace, jobs(), rule).totals for trace in traces]
-        return 1e4 * sum(each.speedup for each in found) / sum(each.ideal for each in found)
-
-    return value
+    return lambda data: 1e4 * replay_bench.share_of_ideal(data, costs, rule)
 
 
-def cost_grid(words: str) -> Claim:
-    """A row of the cost grid: `grow/shrink s | activation s | share of the ideal`."""
-    stalls, activation, share = words.split(" | ")
-    grow, shrink = stalls.removesuffix(" s").split("/")
-    costs = ResizeCosts(float(activation.removesuffix(" s")), float(grow), float(shrink))
-    return Claim(REPLAY, words, float(share.removeprefix(".")), 1.0, share_of_ideal(costs))
-
-
-def cause(words: str, costs: ResizeCosts, rule: replay_quality.Rule) -> Claim:
+def cause(words: str, costs: ResizeCosts, rule: replay_bench.Rule) -> Claim:
     """A row of what is lost by cause: `what | share of the ideal`."""
     return Claim(QUEUE, words, float(words.split(" | ")[1].replace(".", "")), 1.0, share_of_ideal(costs, rule))
 
@@ -125,9 +86,7 @@ def engine_over_loop(name: str, day: int) -> Callable[[Path], float]:
     """How far the fast engine is off the daemon's loop in one window, in percent."""
 
     def value(data: Path) -> float:
-        log = read_trace(data / "bftrainer" / "summit_node_events.csv.gz")
-        assert isinstance(log, NodeChanges)
-        return 100 * replay_bench.engine_over_loop(log, name, day)
+        return 100 * replay_bench.engine_over_loop(replay_bench.summit(data), name, day)
 
     return value
 
@@ -152,7 +111,7 @@ def extrapolation_row(
     start: str, name: str, errors: tuple[float, float, float, float], coverage: str
 ) -> Iterator[Claim]:
     """The claims of one row of the table: errors of the curves and of each law, and the part in the band."""
-    words = f"{start} | {' / '.join(f'{error:.1f} %' for error in errors)} | {coverage}"
+    words = f"{start} | {', '.join(f'{error:.1f}' for error in errors)} | {coverage}"
     for law, error in zip(("curves", *extrapolation.LAWS), errors, strict=True):
         yield Claim(CURVES, words, error, 0.6 if law == "curves" else 0.1, beyond(name, "error", law))
     yield Claim(CURVES, words, 100 * float(coverage), 1.0, beyond(name, "coverage"))
@@ -161,8 +120,6 @@ def extrapolation_row(
 QUEUE = "explanation/replay-method.md"
 CURVES = "figures.md"
 REPLAY = "figures.md"
-#: The daemon's tick and half-hour pilots.
-AS_DAEMON = replay_quality.Rule(tick_s=10.0, pilot_limit_s=1800.0)
 CLAIMS = (
     Claim(QUEUE, "EASY gives a mean wait of 4.13 h", 4.13, 0.05, wait("backfill")),
     Claim(QUEUE, "conservative backfill 5.07 h", 5.07, 0.05, wait("conservative")),
@@ -177,27 +134,19 @@ CLAIMS = (
     *extrapolation_row("on K80 (8 GPUs) | 35", "K80", (4.2, 19.4, 21.5, 12.4), "0.91"),
     *extrapolation_row("on P100 | 38", "P100", (17.3, 22.4, 23.5, 17.9), "0.87"),
     *extrapolation_row("on V100 | 38", "V100", (25.2, 41.4, 47.7, 35.4), "0.87"),
-    Claim(CURVES, "T4 strong | 31.8 % / 24.4 % / 20.4 % / 25.5 %", 31.8, 2.0, blind("T4 strong")),
-    Claim(CURVES, "T4 | 12.1 % / 13.1 % / 11.4 % / 27.9 %", 12.1, 0.5, blind("T4")),
-    Claim(CURVES, "V100, ImageNet | 13.7 % / 5.1 % / 5.1 % / 6.2 %", 13.7, 0.5, blind("V100, ImageNet")),
-    Claim(CURVES, "K80 | 4.2 % / 4.2 % / 3.9 % / 12.4 %", 4.2, 0.5, blind("K80")),
-    Claim(CURVES, "P100 | 17.2 % / 17.2 % / 14.1 % / 17.9 %", 17.2, 0.5, blind("P100")),
-    Claim(CURVES, "V100 | 25.1 % / 25.1 % / 24.6 % / 35.4 %", 25.1, 0.7, blind("V100")),
-    Claim(CURVES, "1, 4, 16 | 7 | 2.5 %", 2.5, 0.1, held_out("imagenet", 1, 4, 16)),
-    Claim(CURVES, "1, 16 | 7 | 2.4 %", 2.4, 0.1, held_out("imagenet", 1, 16)),
-    Claim(CURVES, "1, 2, 16 | 117 | 10.7 %", 10.7, 0.3, held_out("pollux", 1, 2, 16)),
-    Claim(CURVES, "1, 4 | 140 | 14.0 %", 14.0, 0.6, held_out("pollux", 1, 4)),
-    Claim(CURVES, "1, 2, 4, 16 | 117 | 8.2 %", 8.2, 0.3, held_out("pollux", 1, 2, 4, 16)),
-    Claim(CURVES, "1, 4 | 111 | 14.7 %", 14.7, 0.6, held_out("gavel", 1, 4)),
-    Claim(CURVES, "1, 2, 8 | 111 | 15.6 %", 15.6, 0.3, held_out("gavel", 1, 2, 8)),
-    *map(cost_grid, ("0.2/0.2 s | 6 s | .9938", "4/4 s | 6 s | .9852", "18/12 s | 6 s | .9653",
-                     "18/12 s | 20 s | .9530", "60/40 s | 20 s | .9077")),
-    cause("all of it | .9816", replay_quality.MEASURED, AS_DAEMON),
-    cause("no activation | .9949", replace(replay_quality.MEASURED, activate_s=0.0), AS_DAEMON),
-    cause("activation 3 s | .9910", replace(replay_quality.MEASURED, activate_s=3.0), AS_DAEMON),
-    cause("pilots without a limit | .9856", replay_quality.MEASURED, replay_quality.Rule(tick_s=10.0)),
-    cause("every event decided at once | .9854", replay_quality.MEASURED, replay_quality.Rule(pilot_limit_s=1800.0)),
-    cause("activation and stalls only | .9893", replay_quality.MEASURED, replay_quality.BASE),
+    Claim(CURVES, "1, 4, 16 | 7 | 2.5", 2.5, 0.1, held_out("imagenet", 1, 4, 16)),
+    Claim(CURVES, "1, 16 | 7 | 2.4", 2.4, 0.1, held_out("imagenet", 1, 16)),
+    Claim(CURVES, "1, 2, 16 | 117 | 10.7", 10.7, 0.3, held_out("pollux", 1, 2, 16)),
+    Claim(CURVES, "1, 4 | 140 | 14.0", 14.0, 0.6, held_out("pollux", 1, 4)),
+    Claim(CURVES, "1, 2, 4, 16 | 117 | 8.2", 8.2, 0.3, held_out("pollux", 1, 2, 4, 16)),
+    Claim(CURVES, "1, 4 | 111 | 14.7", 14.7, 0.6, held_out("gavel", 1, 4)),
+    Claim(CURVES, "1, 2, 8 | 111 | 15.6", 15.6, 0.3, held_out("gavel", 1, 2, 8)),
+    cause("all of it | .9816", replay_bench.MEASURED, replay_bench.AS_DAEMON),
+    cause("no activation | .9949", replace(replay_bench.MEASURED, activate_s=0.0), replay_bench.AS_DAEMON),
+    cause("activation 3 s | .9910", replace(replay_bench.MEASURED, activate_s=3.0), replay_bench.AS_DAEMON),
+    cause("pilots without a limit | .9856", replay_bench.MEASURED, replay_bench.Rule(tick_s=10.0)),
+    cause("every event decided at once | .9854", replay_bench.MEASURED, replay_bench.Rule(pilot_limit_s=1800.0)),
+    cause("activation and stalls only | .9893", replay_bench.MEASURED, replay_bench.BASE),
     Claim(REPLAY, "Mira 2018, +100 d | .9601 | 52.9 %", 52.9, 0.3,
           held_as_shipped("ALCF-Mira-2018.asis.swf.gz", 100)),
     Claim(REPLAY, "Theta 2023, +10 d | .9547 | 98.2 %", 98.2, 0.3,

@@ -128,7 +128,7 @@ def _ask_each(verb: str, jobs: Sequence[int]) -> None:
             refused = True
             click.echo(f"malletrain: job {job}: {error}", err=True)
         else:
-            click.echo(f"job {job}: {verb} asked for")
+            click.echo(f"job {job}: {verb} requested")
     if refused:
         sys.exit(1)
 
@@ -329,7 +329,7 @@ def stop(everything: bool, now: bool, me: bool, partition: str | None, account: 
     """
     if not (everything and now):
         raise click.UsageError(
-            "this ends all training at once: say so with --all --now; for one job: malletrain cancel"
+            "this ends all training at once: confirm with --all --now; for one job: malletrain cancel"
         )
     if partition is None:
         partition, from_file = _harvest_names()
@@ -374,4 +374,4 @@ def _time(text: str) -> float:
     try:
         return datetime.fromisoformat(text).astimezone().timestamp()
     except (ValueError, OverflowError, OSError) as error:
-        raise InvalidInput("--until", f"{text!r} is no time such as 2026-12-01T08:00") from error
+        raise InvalidInput("--until", f"{text!r} is not a time such as 2026-12-01T08:00") from error

@@ -29,14 +29,14 @@ LOOK_S, LIST_S = 0.5, 5.0
 #: What a task prints as it leaves in order, or as Slurm ends its step.
 _DEPARTURE = re.compile(
     r"srun: error: (?P<node>\S+): tasks? \S+: (?:Exited with exit code 143|Terminated)"
-    r"|slurmstepd: error: \*\*\* (?:STEP|JOB) \S+ ON (?P<on>\S+) CANCELLED AT .*"
-    r"|srun: (?:Job step aborted|forcing job termination|Terminating StepId|launch/slurm: ).*"
-    r"|slurmstepd: error: .* task_p_post_term.*"
+    r"|slurmstepd(?:-\S+)?: error: \*\*\* (?:STEP|JOB) \S+ ON (?P<on>\S+) CANCELLED AT .*"
+    r"|srun: (?:Job step aborted|got SIGCONT|forcing job termination|Terminating StepId|launch/slurm: ).*"
+    r"|slurmstepd(?:-\S+)?: error: .* task_p_post_term.*"
 )
 
 
 #: What srun says once a task has failed: not why.
-_SAYS_NOT_WHY = re.compile(r"srun: (?:error: \S+: tasks? |Terminating |Job step aborted)|slurmstepd: ")
+_SAYS_NOT_WHY = re.compile(r"srun: (?!error: )|srun: error: \S+: tasks? |slurmstepd(?:-\S+)?: ")
 
 #: The end of a file in which the last line is looked for, in bytes.
 _TAIL_BYTES = 16384

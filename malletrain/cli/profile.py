@@ -52,14 +52,14 @@ def lines(row: ProfileRow) -> list[str]:
     if not row.sizes:
         out.append("no size is measured yet")
     if row.node_class:
-        out.append(f"on nodes of class {row.node_class}; on others another level is expected, of the same shape")
+        out.append(f"on nodes of class {row.node_class}; others are expected to scale alike")
     if row.costs:
         out.append("a change of size costs: " + ", ".join(f"{name} {took:.2g} s" for name, took in row.costs.items()))
     if row.stages:
         shown = {name: f"{name} {took:.2g} s" for name, took in row.stages.items()}
         out.append("an activation is: " + ", ".join(text for name, text in shown.items() if name not in _BESIDE))
         if beside := [text for name, text in shown.items() if name in _BESIDE]:
-            out.append("beside these: " + ", ".join(beside))
+            out.append("at the same time: " + ", ".join(beside))
     out += [f"left out: {count} samples: {reason}" for reason, count in sorted(row.ignored.items())]
     if row.next:
         out.append(row.next)

@@ -57,23 +57,18 @@ def _stated(row: PromiseRow) -> list[Line]:
 
 def _kept(kept: PromiseKeptRow | None, days: int) -> list[Line]:
     if kept is None or not kept.main_jobs:
-        return [_line(f"kept: no main job is known to have arrived in the last {days} days")]
+        return [_line(f"kept: no main job arrived in the last {days} days")]
     lines = [
         _line(f"main jobs from {clock(kept.since)} to {clock(kept.until)}: {kept.main_jobs}"),
-        _line(f"  met pilots: {kept.met}; started later for it: {kept.delayed}"),
+        _line(f"  met pilots: {kept.met}; delayed by them: {kept.delayed}"),
         _line(
-            f"  later by {kept.delay_mean_s:.2g} s on average, by at most {kept.delay_p95_s:.3g} s for 95 %, "
-            f"by {kept.longest_s:.3g} s at most"
+            f"  delay: mean {kept.delay_mean_s:.2g} s, p95 {kept.delay_p95_s:.3g} s, longest {kept.longest_s:.3g} s"
         ),
     ]
     if kept.behind:
-        lines.append(
-            _line(f"  {kept.behind} more waited behind these: later by at most {kept.behind_longest_s:.3g} s")
-        )
+        lines.append(_line(f"  {kept.behind} more waited behind these: {kept.behind_longest_s:.3g} s at most"))
     if kept.bound_s is not None and kept.within is not None and kept.at_least is not None:
-        lines.append(
-            _line(f"  within {kept.bound_s:g} s: {kept.within:.1%} (at least {kept.at_least:.1%} by so many jobs)")
-        )
+        lines.append(_line(f"  within {kept.bound_s:g} s: {kept.within:.1%} (shown: at least {kept.at_least:.1%})"))
     if kept.broken:
         lines.append((Span(f"  not kept: {kept.broken}", bold=True),))
     return lines
@@ -88,9 +83,9 @@ def _cost(row: PromiseRow) -> list[Line]:
         _line(f"  nodes are free for a main job after: {freed}; backfill cycles: {row.cycle_s:.3g} s"),
     ]
     if not any(point.reserve_nodes for point in row.curve):
-        note = "  every bound below is kept without a reserve" if row.curve else "  not known before the first look"
+        note = "  every bound below is kept without a reserve" if row.curve else "  not known before the first poll"
         lines.append(_line(note))
-    head = ("95 % LATER BY AT MOST", "NODES IN RESERVE", "HARVEST LEFT")
+    head = ("P95 OF DELAYS", "NODES IN RESERVE", "HARVEST LEFT")
     cells = [
         (Span(f"{each.delay_s:g} s"), Span(f"{each.reserve_nodes:.1f}"), Span(f"{each.harvest_share:.1%}"))
         for each in row.curve
@@ -101,7 +96,7 @@ def _cost(row: PromiseRow) -> list[Line]:
 def _listed(rows: tuple[MainJobDelayRow, ...]) -> list[Line]:
     if not rows:
         return [_line("no main job met pilots")]
-    head = ("MAIN JOB", "USER", "STARTED", "LATER BY", "NODES", "WHY")
+    head = ("MAIN JOB", "USER", "STARTED", "DELAY", "NODES", "WHY")
     cells = [
         (
             Span(each.main_job), Span(each.user or "?"), Span(clock(each.started_at)), Span(f"{each.delay_s:.3g} s"),

@@ -128,7 +128,7 @@ def strip(nodes: Sequence[NodeRow], *, width: int) -> list[Line]:
         (_MAIN, "main queue"),
         (_IDLE, "idle"),
         (_PLANNED, "planned"),
-        (_STRAY, "stray (no pilot, in the harvest partition)"),
+        (_STRAY, "stray (a job in the harvest partition that is not a pilot)"),
         (_AWAY, "reserved"),
         (_DOWN, "down"),
     ):

@@ -23,7 +23,7 @@ from malletrain.domain.errors import InvalidInput
 from malletrain.domain.job import ResizeCosts
 from malletrain.replay.assumed_placement import AssumedPlacement
 from malletrain.replay.main_queue import MainSchedule
-from malletrain.replay.parallel.processes import Progress
+from malletrain.replay.processes import Progress
 
 if TYPE_CHECKING:
     from malletrain.cli.replays.replayed_site import ReplayedSite
@@ -31,7 +31,8 @@ if TYPE_CHECKING:
     from malletrain.replay.cluster_trace import Window
     from malletrain.replay.options import Options
     from malletrain.replay.report.facts import ReportFigures
-    from malletrain.replay.scenario import Answer, Scenario
+    from malletrain.replay.run import Replay
+    from malletrain.replay.scenario import Scenario
     from malletrain.replay.scoring.figures import Watts
     from malletrain.replay.sizer import PolicyChoice
     from malletrain.replay.workload import TrainingJob
@@ -62,7 +63,7 @@ SLURM_TIME_FORMAT=%s sacctmgr --parsable2 show event start=now-30days \\
     format=NodeName,TimeStart,TimeEnd,State,Reason | gzip > nodes.events.gz
 
 # 3. The nodes that there are: a job log names only those that ran a job.
-sinfo --Node --noheader --format='%N|%P|%G' > nodes.sinfo
+sinfo --Node --noheader --format='%N' > nodes.sinfo
 
 # 4. How Slurm is set, for the delay of main jobs and the pilots' margins.
 scontrol show config > slurm.txt; sdiag >> slurm.txt
@@ -193,12 +194,9 @@ def replay(trace: Path | None, how: bool, **given: Any) -> None:
         raise InvalidInput("--report", f"jinja2 is not installed: {pip_install('replay')}")
     # Imported here so that --help and --how need not wait for numpy.
     from malletrain.replay.report.facts import read_figures
-    from malletrain.replay.report.parquet_tables import require_pyarrow
     from malletrain.replay.report.summary import summary
     from malletrain.replay.scenario import Watcher, answer
 
-    if given["tables"] == "parquet":
-        require_pyarrow("replay.tables")
     earlier = None if given["compare"] is None else read_figures(given["compare"])
     # Faults in what was typed are found before the log is read; how large the site is, only the log says.
     scenario = _scenario(trace, given)
@@ -208,16 +206,7 @@ def replay(trace: Path | None, how: bool, **given: Any) -> None:
     except OSError as error:
         raise InvalidInput(str(error.filename), f"cannot be written: {error.strerror}") from error
     if given["json_file"] != "-":
-        click.echo(summary(found.replay))
-
-
-#: What only a report shows: (parameter, what to say).
-_OF_THE_REPORT = (
-    ("sensitivity", "replay.sensitivity is shown in the report"),
-    ("price", "replay.price is shown in the report"),
-    ("grams_per_kwh", "replay.grams_per_kwh is shown in the report"),
-    ("compare", "--compare is shown in the report"),
-)
+        click.echo(summary(found))
 
 
 def _require_sense(given: Given) -> None:
@@ -225,17 +214,11 @@ def _require_sense(given: Given) -> None:
     if given["jobs_file"] is not None and given["mix_text"] is not None:
         raise click.UsageError("give --jobs or --mix, not both")
     if given["report_dir"] is None:
-        for name, what in _OF_THE_REPORT:
-            if given[name] is not None and given[name] is not False:  # a price of 0 is one
-                raise click.UsageError(f"{what}: give --report DIR too")
-        if given["tables"] == "parquet":
-            raise click.UsageError("replay.tables is about the report: give --report DIR too")
-    if given["grams_per_kwh"] is not None and given["watts"] is None:
-        raise click.UsageError("replay.grams_per_kwh needs replay.watts TRAINING,IDLE")
+        for name, what in (("price", "replay.price"), ("compare", "--compare")):
+            if given[name] is not None:
+                raise click.UsageError(f"{what} is shown in the report: give --report DIR too")
     if given["engine"] == "loop" and given["report_dir"] is not None:
         raise click.UsageError("--report draws what the fast engine records: leave out replay.engine loop")
-    if (given["partitions"] or given["gpu"]) and given["machine_file"] is None:
-        raise click.UsageError("replay.partition and replay.gpu need --machine FILE, which says where each node is")
 
 
 def _scenario(trace: Path, given: Given) -> Scenario:
@@ -243,15 +226,13 @@ def _scenario(trace: Path, given: Given) -> Scenario:
     from malletrain.cli.replays import replayed_site
     from malletrain.replay.scenario import LogInput, MachineInput, Scenario, SiteCosts
     from malletrain.replay.scoring.main_delay import Reaction, parse_reaction
-    from malletrain.replay.scoring.realism import read_calibration
     from malletrain.slurm.formats.hostlist import node_names
 
-    zone, calibration, path = _zone(given["timezone"]), given["calibration"], given["scheduler"]
+    zone, path = _zone(given["timezone"]), given["scheduler"]
     scheduler = "" if path is None else _text(path)
     reaction = Reaction() if path is None else parse_reaction(scheduler, str(path))
-    costs = _costs(given["rescale"], given["activate"], _measured(given["costs_from"]))
+    resizes = _costs(given["rescale"], given["activate"], _measured(given["costs_from"]))
     watts = _watts(given["watts"])
-    measured = None if calibration is None else read_calibration(calibration)
     own = None if given["config_file"] is None else replayed_site.of_file(given["config_file"])
     if given["ideal"] and (own is not None or given["max_pilots"] is not None or given["pilot_nodes"] is not None):
         raise click.UsageError(
@@ -266,29 +247,24 @@ def _scenario(trace: Path, given: Given) -> Scenario:
     if not given["ideal"] and not given["node_classes"]:
         rules = replayed_site.replayed_rules(site.config, scheduler, reaction.epilog_s or None)
     policies = _policies(given, rules)
-    window, jobs = _window(given, zone), _jobs(given, costs, zone)
+    window, jobs = _window(given, zone), _jobs(given, resizes, zone)
     machine = MachineInput(window, _options(given, jobs, site, rules))
     if own is not None:
         pool = own.config.pool
         include, exclude = node_names(pool.include, "pool.include"), node_names(pool.exclude, "pool.exclude")
         machine = dataclasses.replace(machine, include=include, exclude=exclude)
     promise = replayed_site.replayed_promise(site.config) if given["with_promise"] else None
-    others = given["sensitivity"]
-    if others is None and given["report_dir"] is None:
-        others = False
-    return Scenario(
-        log, machine, tuple(jobs), policies, SiteCosts(watts, reaction, promise, measured), given["seed"], others,
-        given["processes"],
-    )  # fmt: skip
+    costs = SiteCosts(watts, reaction, promise)
+    return Scenario(log, machine, tuple(jobs), policies, costs, given["seed"], given["processes"])
 
 
 def _window(given: Given, zone: tzinfo) -> Window:
     from malletrain.replay.cluster_trace import Window
-    from malletrain.replay.traces.sinfo_nodes import read_machine, selected
+    from malletrain.replay.traces.sinfo_nodes import read_machine
     from malletrain.slurm.formats.hostlist import node_names
 
     path = given["machine_file"]
-    there = selected(read_machine(path), given["partitions"], given["gpu"]) if path else frozenset[str]()
+    there = read_machine(path) if path else frozenset[str]()
     first, count = _node_range(given["nodes"])
     begin, finish = _moment("--start", given["start"], zone), _moment("--end", given["end"], zone)
     return Window(
@@ -345,24 +321,21 @@ def _policies(given: Given, rules: Rules | None) -> tuple[PolicyChoice, ...]:
     return tuple(parse_policy(name, given["horizon"], alpha, aim, ahead) for name in names)
 
 
-def _write(found: Answer, scenario: Scenario, given: Given, earlier: ReportFigures | None) -> None:
+def _write(found: Replay, scenario: Scenario, given: Given, earlier: ReportFigures | None) -> None:
     """The files that were asked for."""
     from malletrain.replay.report.director import Origin, SitePrices
     from malletrain.replay.report.page import write_report
 
     folder, json_file = given["report_dir"], given["json_file"]
     if folder is not None:
-        prices = SitePrices(given["price"], given["currency"], scenario.costs.watts, given["grams_per_kwh"])
+        prices = SitePrices(given["price"], given["currency"], scenario.costs.watts)
         jobs = str(given["jobs_file"] or f"mix {given['mix_text'] or 'imagenet:100'}")
         command = shlex.join(["malletrain", *sys.argv[1:]])
         origin = Origin(command, __version__, scenario.seed, jobs, scenario.log.zone)
-        write_report(
-            found.replay, folder, found.settings, prices, origin, found.left_out, earlier,
-            as_parquet=given["tables"] == "parquet",
-        )  # fmt: skip
+        write_report(found, folder, prices, origin, earlier)
         click.echo(f"report: {folder / 'index.html'}", err=True)
     if json_file is not None:
-        text = json.dumps(found.replay.as_json(), indent=2, allow_nan=False) + "\n"
+        text = json.dumps(found.as_json(), indent=2, allow_nan=False) + "\n"
         if json_file == "-":
             click.echo(text, nl=False)
         else:
@@ -393,7 +366,7 @@ def _measured(journal: Path | None) -> ResizeCosts:
         return ResizeCosts()
     if not journal.is_file():
         raise InvalidInput("replay.costs_from", f"{journal} is not a file; it is the daemon's store.path")
-    from malletrain.replay.scoring.realism import measured_costs
+    from malletrain.replay.scoring.measured_costs import measured_costs
     from malletrain.store.event_reader import read_events
 
     found = measured_costs(read_events(journal), ResizeCosts())

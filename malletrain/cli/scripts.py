@@ -92,9 +92,9 @@ def _verdict_text(report: CheckReport) -> str:
         )
     if report.verdict == "not repeatable":
         return (
-            f"NOT REPEATABLE  two static runs of the script differ by themselves: {report.text}.\n"
-            "  Nothing can be compared with them. Seed all that the script draws before Session(...) "
-            "(torch.manual_seed), and use no clock."
+            f"NOT REPEATABLE  two static runs of the script differ: {report.text}.\n"
+            "  Nothing can be compared with them. Seed all random numbers before Session(...) "
+            "(torch.manual_seed), and do not depend on the time."
         )
     if report.verdict in ("statistical", "undecided"):
         heading = (

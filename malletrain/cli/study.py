@@ -82,7 +82,7 @@ def run(
     """Begin or continue a study. Exit status 1: not all trials have an answer."""
     wanted = definition.load(file)
     if trials is None and hours is None and not wanted.ends_by_itself:
-        raise click.UsageError("say when the study is done: --trials N, --hours H, or both")
+        raise click.UsageError("give --trials N, --hours H, or both")
     where = place or str(storage.default_path(wanted.file))
     stopping = threading.Event()
     folder = _folder(wanted, where)
@@ -97,7 +97,7 @@ def run(
             runs.check(wanted.nodes)
             kept, known = trial_records.open_study(storage.open_storage(where), wanted)
             if known:
-                _say(f"going on with study {wanted.name}: {trial_records.answered(kept)} trials have an answer")
+                _say(f"continuing study {wanted.name}: {trial_records.answered(kept)} trials have an answer")
             for number in (signal.SIGINT, signal.SIGTERM):
                 signal.signal(number, _stopper(stopping))
             limits = StudyLimits(trials, None if hours is None else hours * 3600, concurrent)
@@ -105,7 +105,7 @@ def run(
     done = trial_records.answered(kept)
     _say(f"{done} trials have an answer; see: malletrain study best {file}")
     if trials is not None and done < trials:
-        raise StudyError(f"{done} of {trials} trials have an answer: run it again to go on")
+        raise StudyError(f"{done} of {trials} trials have an answer: run it again to continue")
 
 
 @study.command(epilog="Example:  malletrain study status study.py")
@@ -204,7 +204,7 @@ def _stopper(stopping: threading.Event) -> Callable[[int, FrameType | None], Non
     def stop(number: int, frame: FrameType | None) -> None:
         if stopping.is_set():
             raise KeyboardInterrupt  # asked twice: at once
-        _say("ending what runs; the next run goes on from here (again: end at once)")
+        _say("cancelling running trials; the next run continues (Ctrl-C again: end at once)")
         stopping.set()
 
     return stop

@@ -7,18 +7,17 @@ from dataclasses import replace
 
 from malletrain.decide.demand import DecisionCache
 from malletrain.decide.draft import Decided, Draft, Inputs, Situation
-from malletrain.decide.holes import Holes, find_holes, pilot_limit_s
+from malletrain.decide.holes import find_holes, pilot_limit_s
 from malletrain.decide.multi_node_pilots import (
     count_tasks,
     make_room,
     pilot_width,
-    replaceable,
     startable,
     task_groups,
     with_co_allocated,
 )
 from malletrain.decide.must_leave import leave_what_must
-from malletrain.decide.placement import place, rank, unfit_nodes
+from malletrain.decide.placement import Ground, place, rank, unfit_nodes
 from malletrain.decide.reconcile import (
     can_wait,
     clear_away,
@@ -55,7 +54,7 @@ def decide(situation: Situation, policy: Policy, rules: Rules, cache: DecisionCa
     leave_what_must(draft, inputs)
     _keep_reserve(draft, inputs)
     draft.unfit = unfit_nodes(draft, inputs)
-    _replace_stragglers(draft, inputs)
+    replace_stragglers(draft, inputs)
     sizing = learn_and_size(draft, inputs)
     _place_and_reconcile(draft, inputs, sizing)
     _leave_after_the_cycle(draft, inputs)
@@ -74,8 +73,7 @@ def decide(situation: Situation, policy: Policy, rules: Rules, cache: DecisionCa
         batches=sizing.batches,
         strays=find_strays(inputs.snapshot, situation.views, rules),
     )
-    given = draft.yielding
-    return Decided(decision, given.startable, sizing.probes, sizing.advice, given.awaiting, given.emptied)
+    return Decided(decision, draft.yielding, sizing.probes, sizing.advice)
 
 
 def yield_now(
@@ -110,13 +108,13 @@ def _find_holes(draft: Draft, inputs: Inputs) -> None:
 
 
 def _yields(situation: Situation, live: Mapping[int, JobView], rules: Rules, cache: DecisionCache) -> YieldPlan:
-    snapshot, before, now, plan = situation.snapshot, situation.emptied, situation.now, YieldPlan()
+    snapshot, before, now, plan = situation.snapshot, situation.yielded.emptied, situation.now, YieldPlan()
     fits = any_pending_fits(snapshot, rules)
     if not fits and not before:
         return plan
     nodes = [node for _, view in sorted(live.items()) for node in cache.harvested(view)]
     if fits:
-        plan = plan_yields(snapshot, nodes, situation.startable_since, now, rules)
+        plan = plan_yields(snapshot, nodes, situation.yielded.startable, now, rules)
     # Which nodes are at hand is asked only of those that nobody is given any more.
     at_hand = availability(snapshot, nodes, rules) if before.keys() - plan.given_to.keys() else None
     available = at_hand.free | at_hand.coming if at_hand else ()
@@ -127,8 +125,7 @@ def _keep_reserve(draft: Draft, inputs: Inputs) -> None:
     """Find the free holes and the nodes that change hands, less the reserve; pilots leave where too few are free."""
     situation, rules, now = inputs.situation, inputs.rules, inputs.now
     draft.keep_the_others(inputs)
-    draft.free, refusals = _free_holes(draft.holes, inputs.held, draft.yielding, situation, rules)
-    draft.refusals += refusals
+    draft.free = _free_holes(draft, inputs)
     draft.coming = _changing_hands(draft, inputs)
     if rules.keep_leaves or rules.keep_idle:
         spare = _reserve(draft, inputs)
@@ -233,46 +230,22 @@ def _make_room(draft: Draft, inputs: Inputs) -> None:
     draft.coming |= {pilot.node for pilot in _leave_tasks(draft, inputs, going, LeaveCause.SHRINK, why)}
 
 
-def _replace_stragglers(draft: Draft, inputs: Inputs) -> None:
-    """Start a replacement for each straggler on a free node; once it is ready, the straggler leaves."""
-    slow = replaceable(inputs.situation.slow, inputs.situation.views)
-    avoided = inputs.situation.avoided
-    unfit = {job: each.nodes for job, each in draft.unfit.items()}
-    found = replace_stragglers(slow, inputs.live, draft.staying, draft.free, inputs.now, inputs.rules, avoided, unfit)
-    draft.give_up(found.leaves)
-    draft.refusals += found.refusals
-    draft.replacements = found.starts
-    if found.uncounted or found.nodes:
-        staying = draft.staying.items()
-        draft.staying = {j: [p for p in pilots if p.id not in found.uncounted] for j, pilots in staying}
-        draft.free = [hole for hole in draft.free if hole.node not in found.nodes]
-
-
 def _place_and_reconcile(draft: Draft, inputs: Inputs, sizing: Sizing) -> None:
     """Choose nodes for the sizes, and the actions that lead there."""
     situation, snapshot, live, now, rules = inputs.situation, inputs.snapshot, inputs.live, inputs.now, inputs.rules
-    weights = {hole.node: snapshot.node[hole.node].weight for hole in draft.free}
-    slow = {each.pilot for found in situation.slow.values() for each in found}
-    placement = place(
-        sizing.sizes,
-        live,
-        draft.staying,
-        draft.free,
-        weights,
-        draft.holes,
-        slow,
-        snapshot.leaves,
-        situation.avoided,
-        {job: each.nodes for job, each in draft.unfit.items()},
-        draft.coming,
-        sizing.classes,
-        sizing.class_of,
+    ground = Ground(
+        free=draft.free,
+        weights={hole.node: snapshot.node[hole.node].weight for hole in draft.free},
+        holes=draft.holes,
+        leaves=snapshot.leaves,
+        coming=draft.coming,
+        slow={each.pilot for found in situation.slow.values() for each in found},
+        avoided=situation.avoided,
+        unfit={job: each.nodes for job, each in draft.unfit.items()},
+        class_of=sizing.class_of,
     )
-    room = rules.max_pilots - count_tasks(placement.keep)
-    moves, waits = start_and_leave(
-        placement, live, snapshot, now, rules, draft.width, situation.resting, draft.replacements, room
-    )
-    draft.actions += moves
+    placement = place(sizing.sizes, live, draft.staying, ground, sizing.classes)
+    waits = start_and_leave(draft, inputs, placement)
     ending = draft.given_up | {p.id for pilots in placement.drop.values() for p in pilots}
     draft.actions += [cut for cut in limit_cuts(live, draft.holes, now, rules) if cut.pilot not in ending]
     if situation.crowded:
@@ -300,33 +273,31 @@ def _leave_after_the_cycle(draft: Draft, inputs: Inputs) -> None:
     draft.actions = [action for action in draft.actions if not can_wait(action)]
 
 
-def _free_holes(
-    holes: Holes,
-    held: Collection[str],
-    yielding: YieldPlan,
-    situation: Situation,
-    rules: Rules,
-) -> tuple[list[Hole], list[Refusal]]:
+def _free_holes(draft: Draft, inputs: Inputs) -> list[Hole]:
     """The holes that may be started on, best first; each other one is refused with the reason."""
-    snapshot, now = situation.snapshot, situation.now
     free: list[Hole] = []
-    refusals: list[Refusal] = []
-    for name in sorted(holes.names.difference(held)):
-        hole = holes[name]
-        if name in situation.drained:
-            refusals.append(Refusal(name, "drained of pilots by an operator"))
-        elif name in yielding.claimed:
-            refusals.append(Refusal(name, f"kept for main job {yielding.claimed[name]}, which could start on it"))
-        elif name in yielding.emptied:
-            why = "was given it, until Slurm has had a backfill cycle to use it"
-            refusals.append(Refusal(name, f"kept for main job {yielding.emptied[name].job}, which {why}"))
-        elif name in situation.resting:
-            refusals.append(Refusal(name, situation.resting[name]))
-        elif not pilot_limit_s(hole, now, rules):
-            refusals.append(Refusal(name, f"hole of {max(0.0, hole.until - now):.0f} s is too short ({hole.reason})"))
+    for name in sorted(draft.holes.names.difference(inputs.held)):
+        if why := _why_not_free(draft.holes[name], draft.yielding, inputs):
+            draft.refusals.append(Refusal(name, why))
         else:
-            free.append(hole)
-    return _best_first(free, snapshot), refusals
+            free.append(draft.holes[name])
+    return _best_first(free, inputs.snapshot)
+
+
+def _why_not_free(hole: Hole, yielding: YieldPlan, inputs: Inputs) -> str:
+    """Why no pilot may start in a hole that none holds, or ''."""
+    if hole.node in inputs.situation.drained:
+        return "drained of pilots by an operator"
+    if hole.node in yielding.claimed:
+        return f"kept for main job {yielding.claimed[hole.node]}, which could start on it"
+    if hole.node in yielding.emptied:
+        why = "was given it, until Slurm has had a backfill cycle to use it"
+        return f"kept for main job {yielding.emptied[hole.node].job}, which {why}"
+    if hole.node in inputs.situation.resting:
+        return inputs.situation.resting[hole.node]
+    if not pilot_limit_s(hole, inputs.now, inputs.rules):
+        return f"hole of {max(0.0, hole.until - inputs.now):.0f} s is too short ({hole.reason})"
+    return ""
 
 
 def _best_first(free: Iterable[Hole], snapshot: Snapshot) -> list[Hole]:

@@ -222,21 +222,22 @@ def on_classes(
 ) -> OnClasses:
     """How a job runs on each class, in the units of its demand: speed-ups over one node as its curve has it.
 
-    A live job may train on several classes at once: with equal shares the slowest class gates it, with shares that
-    follow speed it trains what its nodes do together.
+    A job may train on several classes at once: of a step each node has an equal share, so the slowest class gates it;
+    of independent items each takes as many as it can.
     """
     current = Counter(class_of[pilot.node] for pilot in stays)
     fits = known.by_class if known is not None else {}
     main = known.fit.node_class if known is not None and known.fit is not None else ""
     one = _rate_of_one(view)
     scaled = Curve(tuple((n, rate * one) for n, rate in demand.curve.points))
-    curves = curves_on_classes(classes, scaled, main, fits, speeds, demand.max, balanced=view.balanced)
+    by_items = view.job.elastic is Elastic.TASKS
+    curves = curves_on_classes(classes, scaled, main, fits, speeds, demand.max, balanced=by_items)
     return OnClasses(
         {name: Curve(tuple((n, rate / one) for n, rate in curve.points)) for name, curve in curves.items()},
         dict(sorted(current.items())),
         least_on(view.job.class_min, classes),
         spans=True,
-        equal_shares=not view.balanced,
+        equal_shares=not by_items,
     )
 
 
@@ -267,23 +268,24 @@ def weight_of(view: JobView, rules: Rules) -> float:
     weight = job.weight * rules.account_weights.get(job.account, 1.0)
     if rules.objective is not Objective.JCT:
         return weight
-    return weight * urgency_by_rest(_left_s(view), _done_s(view))
+    return weight * urgency_by_rest(left_s(view), done_s(view))
 
 
 def rest_s(view: JobView) -> float:
     """Seconds of one node's work that are left, by those that were done where that is not known: for `srpt`."""
-    left = _left_s(view)
-    return rest_by_attained(_done_s(view)) if left is None else left
+    left = left_s(view)
+    return rest_by_attained(done_s(view)) if left is None else left
 
 
-def _left_s(view: JobView) -> float | None:
+def left_s(view: JobView) -> float | None:
     """Seconds of one node's work that are left; None where that is not known."""
     if view.job.total_samples is None or view.curve is None:
         return None
     return max(view.job.total_samples - view.samples_done, 0.0) / _rate_of_one(view)
 
 
-def _done_s(view: JobView) -> float:
+def done_s(view: JobView) -> float:
+    """Seconds of one node's work that were done."""
     return view.samples_done / _rate_of_one(view)
 
 

@@ -9,8 +9,9 @@ from malletrain.decide.demand import DecisionCache, JobHoldings
 from malletrain.decide.holes import Holes
 from malletrain.decide.limits import NodeTimeSpent
 from malletrain.decide.rules import Rules
-from malletrain.decide.yielding import EmptiedNode, YieldPlan
+from malletrain.decide.yielding import YieldPlan
 from malletrain.domain.decision import Action, CancelTasks, Decision, Hole, OpenHole, Refusal, StartPilot, TopUp
+from malletrain.domain.event import ProbeBegun, ProbeEnded
 from malletrain.domain.job import JobView, Pilot
 from malletrain.domain.snapshot import Snapshot
 from malletrain.learn.advisor import JobKnowledge
@@ -34,8 +35,7 @@ class Situation:
 
     Attributes:
         over_since: when jobs that are over ended.
-        startable_since: since when main jobs could have started.
-        emptied: nodes that main jobs were given at the last look, or before and may still use.
+        yielded: what main jobs were given at the last look.
         paused: why nothing new may start (the breaker), or ''.
         crowded: why no more held tasks may be submitted, or ''.
         drained: nodes that operators keep pilots off.
@@ -57,8 +57,7 @@ class Situation:
     views: Mapping[int, JobView]
     now: float
     over_since: Mapping[int, float] = field(default_factory=dict)
-    startable_since: Mapping[str, float] = field(default_factory=dict)
-    emptied: Mapping[str, EmptiedNode] = field(default_factory=dict)
+    yielded: YieldPlan = field(default_factory=YieldPlan)
     paused: str = ""
     crowded: str = ""
     drained: frozenset[str] = frozenset()
@@ -76,18 +75,19 @@ class Situation:
     heard_since: float = 0.0
 
 
+#: A probe of a job begins or ends, and why.
+ProbeEvent = tuple[int, ProbeBegun | ProbeEnded, str]
+
+
 @dataclass(frozen=True, slots=True)
 class Decided:
-    """The decision, and what the next one must remember; `advice`: for each job, what would be measured next;
-    `awaiting`: main jobs that pilots stand in the way of, as in `YieldPlan`; `emptied`: nodes that no pilot starts on
-    for the sake of main jobs."""
+    """The decision, and what the next one must remember: what main jobs were given. `advice`: for each job, what
+    would be measured next."""
 
     decision: Decision
-    startable_since: Mapping[str, float]
-    probes: tuple[ProbeChange, ...] = ()
+    yielded: YieldPlan
+    probes: tuple[ProbeEvent, ...] = ()
     advice: Mapping[int, str] = field(default_factory=dict)
-    awaiting: Mapping[str, bool] = field(default_factory=dict)
-    emptied: Mapping[str, EmptiedNode] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,13 +185,3 @@ def pilots_of(action: Action) -> tuple[str, ...]:
     if isinstance(action, CancelTasks):
         return action.pilots
     return () if isinstance(action, TopUp) else (action.pilot,)
-
-
-@dataclass(frozen=True, slots=True)
-class ProbeChange:
-    """A probe begins or ends: for the journal."""
-
-    job: int
-    nodes: int
-    begun: bool
-    reason: str

@@ -25,7 +25,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from malletrain.decide.demand import due_of
+from malletrain.decide.demand import done_s, due_of, left_s
 from malletrain.decide.rules import AccountBudget, Rules, SiteLimit
 from malletrain.domain.decision import Refusal
 from malletrain.domain.job import Curve, Elastic, JobView, MalleableJob, ScriptCheck, ScriptVerdict
@@ -195,11 +195,8 @@ def budgets_for(
 def work_left_s(view: JobView, least_s: float) -> float:
     """Seconds that the job's remaining work takes on one node. Where it is not known, as long as it has trained (of
     what has lasted long more is left: Lindy's law), at least `least_s`."""
-    one = (view.curve.throughput(1) if view.curve else 0.0) or 1.0
-    total = view.job.total_samples
-    if total is None or view.curve is None:
-        return max(least_s, view.samples_done / one if view.curve else 0.0)
-    return max(0.0, total - view.samples_done) / one
+    left = left_s(view)
+    return max(least_s, done_s(view) if view.curve else 0.0) if left is None else left
 
 
 def affordable_nodes(left_s: float, horizon_s: float) -> int:

@@ -8,14 +8,15 @@ nothing (docs/explanation/holes.md).
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 
+import numpy as np
+
 from malletrain.decide.draft import Draft, Inputs, Unfit
 from malletrain.decide.multi_node_pilots import keep_whole_tasks
-from malletrain.decide.nodes_left import leaf_order
+from malletrain.decide.nodes_left import leaf_numbers, leaf_order
 from malletrain.domain.decision import Hole
 from malletrain.domain.job import JobView, Pilot
 from malletrain.domain.requirements import Requirements
@@ -48,126 +49,136 @@ def cohort_to_take(cohorts: Sequence[tuple[float | None, int]], own: Collection[
     return min(enough, key=lambda at: cohorts[at][1]) if enough else max(places, key=lambda at: cohorts[at][1])
 
 
+@dataclass(frozen=True, slots=True)
+class Ground:
+    """The nodes that sizes are turned into.
+
+    Attributes:
+        free: holes that may be started on.
+        weights: Slurm's node Weight (see `rank`).
+        holes: of the nodes that are held, too.
+        leaves: the leaf switch of each node, where there are switches.
+        coming: nodes that pilots are leaving already.
+        slow: pilots whose workers hold up the others.
+        avoided, unfit: by job, the nodes that it is not to be given, and those that it cannot have.
+        class_of: the class of each node, where they are of several.
+    """
+
+    free: Sequence[Hole] = ()
+    weights: Mapping[str, int] = field(default_factory=dict)
+    holes: Mapping[str, Hole] = field(default_factory=dict)
+    leaves: Mapping[str, str] = field(default_factory=dict)
+    coming: Collection[str] = ()
+    slow: Collection[str] = ()
+    avoided: Mapping[int, Collection[str]] = field(default_factory=dict)
+    unfit: Mapping[int, Collection[str]] = field(default_factory=dict)
+    class_of: Mapping[str, str] = field(default_factory=dict)
+
+    def barred(self, job: int, name: str | None = None) -> set[str]:
+        """The nodes that the job is not given, where it is to be of the class `name`."""
+        others = [node for node, other in self.class_of.items() if other != name] if name is not None else ()
+        return {*self.avoided.get(job, ()), *self.unfit.get(job, ()), *others}
+
+    def of_class(self, pilots: Sequence[Pilot], name: str | None) -> list[Pilot]:
+        """Those on nodes of the class; None: of any."""
+        return [pilot for pilot in pilots if name is None or self.class_of.get(pilot.node) == name]
+
+
 def place(
     sizes: Mapping[int, int],
     jobs: Mapping[int, JobView],
     stays: Mapping[int, Sequence[Pilot]],
-    free: Sequence[Hole],
-    weights: Mapping[str, int],
-    holes: Mapping[str, Hole] | None = None,
-    slow: Collection[str] = (),
-    leaves: Mapping[str, str] | None = None,
-    avoided: Mapping[int, Mapping[str, str]] | None = None,
-    unfit: Mapping[int, Collection[str]] | None = None,
-    coming: Collection[str] = (),
+    ground: Ground,
     classes: Mapping[int, Mapping[str, int]] | None = None,
-    class_of: Mapping[str, str] | None = None,
 ) -> Placement:
-    """Turn counts into nodes.
+    """Turn counts into nodes. Deterministic.
 
-    `stays` are the pilots that may stay, `free` the holes that may be started on, `weights` Slurm's node Weight (see
-    `rank`), `holes` those of held nodes too, `slow` pilots whose workers hold up the others, `leaves` the leaf switch
-    of each node, where there are switches, `avoided` by job the nodes that it is not to be given, with the reason,
-    `unfit` by job the nodes that it cannot have, `coming` the nodes that pilots are leaving already, `classes` by job
-    how many nodes of which class its size is made of, and `class_of` the class of each node. Jobs that can
-    have the fewest nodes choose first, then those whose nodes cost most to start, then the lower id. Deterministic.
+    `stays` are the pilots that may stay, `classes` by job how many nodes of which class its size is made of. Jobs
+    that can have the fewest nodes choose first, then those whose nodes cost most to start, then the lower id.
     """
-    not_for = unfit or {}
-    of_held = holes or {}
-    pool = _Pool(sorted(free, key=lambda hole: rank(hole, weights.get(hole.node, 1))), weights, leaves or {})
-    keep: dict[int, tuple[Pilot, ...]] = {}
-    drop: dict[int, tuple[Pilot, ...]] = {}
-    take: dict[int, tuple[Hole, ...]] = {}
+    pool, unfit = _Pool(ground), ground.unfit
+    keep = {job: tuple(stays.get(job, ())) for job in sorted(sizes)}
+    drop: dict[int, tuple[Pilot, ...]] = dict.fromkeys(keep, ())
+    take: dict[int, tuple[Hole, ...]] = dict.fromkeys(keep, ())
     short: dict[int, int] = {}
-    changed = []
-    parts: dict[int, list[tuple[str | None, int]]] = {}
-    for job_id, size in sorted(sizes.items()):
-        keep[job_id], drop[job_id], take[job_id] = tuple(stays.get(job_id, ())), (), ()
-        parts[job_id] = _parts(job_id, size, keep[job_id], classes or {}, class_of or {})
-        if any(count != len(_of_class(keep[job_id], name, class_of)) for name, count in parts[job_id]):
-            changed.append(job_id)
-    choosy = [j for j in changed if j in not_for and sizes[j] > len(keep[j])]
-    for job_id in sorted(changed, key=lambda j: (-len(not_for.get(j, ())), -jobs[j].costs.activate_s, j)):
-        kept_parts: list[Pilot] = []
-        for name, size in parts[job_id]:
-            mine = _of_class(keep[job_id], name, class_of)
+    parts = {job: _parts(sizes[job], keep[job], (classes or {}).get(job, {}), ground.class_of) for job in keep}
+    changed = [j for j in keep if any(n != len(ground.of_class(keep[j], name)) for name, n in parts[j])]
+    choosy = [unfit[job] for job in changed if job in unfit and sizes[job] > len(keep[job])]
+
+    def last_to_go(pilot: Pilot) -> tuple[object, ...]:
+        # A pilot that trains is worth more than one that Slurm has not started; the sooner it ends, the less.
+        wanted = any(pilot.node not in nodes for nodes in choosy)
+        # Not by task: which one of equals is given up must not follow from Slurm's numbers.
+        return (
+            pilot.id in ground.slow,
+            pilot.started_at is None,
+            wanted,
+            -(pilot.ends_at or 0.0),
+            pilot.node,
+            pilot.id,
+        )
+
+    for job in sorted(changed, key=lambda j: (-len(unfit.get(j, ())), -jobs[j].costs.activate_s, j)):
+        kept: list[Pilot] = []
+        for name, size in parts[job]:
+            mine = ground.of_class(keep[job], name)
             if size < len(mine):
-                # A pilot that trains is worth more than one that Slurm has not started; the sooner it ends, the less.
-                ranked = sorted(
-                    mine,
-                    key=lambda p: (
-                        p.id in slow,
-                        p.started_at is None,
-                        any(p.node not in not_for[j] for j in choosy),
-                        -(p.ends_at or 0.0),
-                        p.node,  # not by task: which one of equals is given up must not follow from Slurm's numbers
-                        p.id,
-                    ),
-                )
-                left = keep_whole_tasks(ranked, size)
-                kept = {pilot.id for pilot in left}
-                drop[job_id] += tuple(pilot for pilot in ranked if pilot.id not in kept)
-                kept_parts += left
-            else:
-                kept_parts += mine
-        keep[job_id] = tuple(kept_parts)
-        own = {of_held[p.node].cohort for p in keep[job_id] if p.node in of_held}
-        beside = [p.node for p in keep[job_id]]
-        for name, size in parts[job_id]:
-            wanted = size - len(_of_class(keep[job_id], name, class_of))
-            avoids = {*(avoided or {}).get(job_id, ()), *not_for.get(job_id, ())}
-            if name is not None:
-                avoids |= {node for node, other in (class_of or {}).items() if other != name}
-            if avoids:
-                taken = tuple(pool.without(avoids).take(wanted, own, beside))
-                pool = pool.without({hole.node for hole in taken})
-            else:
-                taken = tuple(pool.take(wanted, own, beside))
-            take[job_id] += taken
+                ranked = sorted(mine, key=last_to_go)
+                mine = list(keep_whole_tasks(ranked, size))
+                left = {pilot.id for pilot in mine}
+                drop[job] += tuple(pilot for pilot in ranked if pilot.id not in left)
+            kept += mine
+        keep[job] = tuple(kept)
+        own = {ground.holes[pilot.node].cohort for pilot in kept if pilot.node in ground.holes}
+        for name, size in parts[job]:
+            wanted = size - len(ground.of_class(kept, name))
+            taken = pool.take(wanted, own, [pilot.node for pilot in kept], ground.barred(job, name))
+            take[job] += tuple(taken)
             if wanted > len(taken):
-                short[job_id] = short.get(job_id, 0) + wanted - len(taken)
-    moved: dict[str, str] = {}
-    going = {*coming, *(pilot.node for pilots in drop.values() for pilot in pilots)}
-    for job_id in sorted(short.keys() & not_for.keys()):
-        lacking = short[job_id]
-        for node in sorted(going.difference(not_for[job_id]))[:lacking]:
-            going.remove(node)
-            lacking -= 1
-        for other in sorted(keep.keys() - short.keys()):
-            # Nodes that the short job can have are given up for free ones, which it cannot have.
-            theirs = () if jobs[other].co_allocated else keep[other]
-            for pilot in [p for p in theirs if p.node not in not_for[job_id]][: max(0, lacking)]:
-                elsewhere = pool.without({*(avoided or {}).get(other, ()), *not_for.get(other, ())}).take(
-                    1, set(), ()
-                )
-                if not elsewhere:
-                    break
-                pool = pool.without({elsewhere[0].node})
-                keep[other] = tuple(p for p in keep[other] if p is not pilot)
-                drop[other] += (pilot,)
-                take[other] += tuple(elsewhere)
-                moved[pilot.id] = f"job {other} moves to {elsewhere[0].node}: job {job_id} can run on few nodes"
-                lacking -= 1
+                short[job] = short.get(job, 0) + wanted - len(taken)
+    moved = _make_way(keep, drop, take, short, jobs, ground, pool) if short else {}
     return Placement(keep, drop, take, short, moved)
 
 
+def _make_way(
+    keep: dict[int, tuple[Pilot, ...]],
+    drop: dict[int, tuple[Pilot, ...]],
+    take: dict[int, tuple[Hole, ...]],
+    short: Mapping[int, int],
+    jobs: Mapping[int, JobView],
+    ground: Ground,
+    pool: _Pool,
+) -> dict[str, str]:
+    """Nodes that a short job can have are given up for free ones, which it cannot have: the pilots that move, and
+    why."""
+    moved: dict[str, str] = {}
+    going = {*ground.coming, *(pilot.node for pilots in drop.values() for pilot in pilots)}
+    for job in sorted(short.keys() & ground.unfit.keys()):
+        unfit, lacking = ground.unfit[job], short[job]
+        for node in sorted(going.difference(unfit))[:lacking]:
+            going.remove(node)
+            lacking -= 1
+        for other in sorted(keep.keys() - short.keys()):
+            theirs = () if jobs[other].co_allocated else keep[other]
+            for pilot in [each for each in theirs if each.node not in unfit][: max(0, lacking)]:
+                elsewhere = pool.take(1, set(), (), ground.barred(other))
+                if not elsewhere:
+                    break
+                keep[other] = tuple(each for each in keep[other] if each is not pilot)
+                drop[other] += (pilot,)
+                take[other] += tuple(elsewhere)
+                moved[pilot.id] = f"job {other} moves to {elsewhere[0].node}: job {job} can run on few nodes"
+                lacking -= 1
+    return moved
+
+
 def _parts(
-    job_id: int,
-    size: int,
-    keep: Sequence[Pilot],
-    classes: Mapping[int, Mapping[str, int]],
-    class_of: Mapping[str, str],
+    size: int, keep: Sequence[Pilot], of_classes: Mapping[str, int], class_of: Mapping[str, str]
 ) -> list[tuple[str | None, int]]:
     """How many nodes of which class a job is to have; of any class where that is not said."""
-    if not class_of or (size and sum(classes.get(job_id, {}).values()) != size):
+    if not class_of or (size and sum(of_classes.values()) != size) or any(p.node not in class_of for p in keep):
         return [(None, size)]
-    if any(pilot.node not in class_of for pilot in keep):
-        return [(None, size)]
-    return [(name, classes.get(job_id, {}).get(name, 0)) for name in sorted(set(class_of.values()))]
-
-
-def _of_class(pilots: Sequence[Pilot], name: str | None, class_of: Mapping[str, str] | None) -> list[Pilot]:
-    return [pilot for pilot in pilots if name is None or (class_of or {}).get(pilot.node) == name]
+    return [(name, of_classes.get(name, 0)) for name in sorted(set(class_of.values()))]
 
 
 def unfit_nodes(draft: Draft, inputs: Inputs) -> dict[int, Unfit]:
@@ -205,47 +216,55 @@ def unfit_nodes(draft: Draft, inputs: Inputs) -> dict[int, Unfit]:
 class _Pool:
     """Free holes, best first, in groups of one cohort."""
 
-    def __init__(self, ranked: Sequence[Hole], weights: Mapping[str, int], leaves: Mapping[str, str]) -> None:
-        def alike(hole: Hole) -> tuple[float, int]:
-            return rank(hole, weights.get(hole.node, 1))[:2]
-
-        self._weights, self._leaves = weights, leaves
-        self._fronts: list[list[list[Hole]]] = [
+    def __init__(self, ground: Ground) -> None:
+        weights = ground.weights
+        self._leaves = leaf_numbers(ground.leaves) if ground.leaves and ground.free else {}
+        ranks = {hole.node: rank(hole, weights.get(hole.node, 1)) for hole in ground.free}
+        ranked = sorted(ground.free, key=lambda hole: ranks[hole.node])
+        self._fronts = [
             [list(group) for _, group in groupby(front, key=lambda hole: hole.cohort)]
-            for _, front in groupby(ranked, key=alike)
+            for _, front in groupby(ranked, key=lambda hole: ranks[hole.node][:2])
         ]
 
-    def without(self, nodes: Collection[str]) -> _Pool:
-        """A pool of its own that lacks these nodes."""
-        left = [hole for front in self._fronts for group in front for hole in group if hole.node not in nodes]
-        return _Pool(left, self._weights, self._leaves)
-
-    def take(self, wanted: int, own: set[float | None], beside: Iterable[str]) -> list[Hole]:
-        """Up to `wanted` holes: of those about equally good, cohorts of nodes that the job has (`own` cohorts), then
-        from as few cohorts as will do, each the smallest that does; `beside`: the job's own nodes."""
+    def take(
+        self, wanted: int, own: Collection[float | None], beside: Iterable[str], barred: Collection[str]
+    ) -> list[Hole]:
+        """Up to `wanted` holes, none on nodes that are `barred`: of those about equally good, cohorts of nodes that
+        the job has (`own` cohorts), then from as few cohorts as will do, each the smallest that does; `beside`: the
+        job's own nodes."""
         taken: list[Hole] = []
-        own = own - {None}
+        mine = {*own} - {None}
         near = {self._leaves[node] for node in beside if node in self._leaves}
-        while len(taken) < wanted and self._fronts:
-            front, left = self._fronts[0], wanted - len(taken)
-            group = front[cohort_to_take([(group[0].cohort, len(group)) for group in front], own, left)]
-            if self._leaves and left < len(group):
-                self._gather(group, left, near)
-            taken += group[:left]
-            near.update(self._leaves[hole.node] for hole in group[:left] if hole.node in self._leaves)
-            own.add(group[0].cohort)
-            own.discard(None)
-            del group[:left]
-            if not group:
-                front.remove(group)
-            if not front:
-                del self._fronts[0]
+        for front in self._fronts:
+            groups = [few for group in front if (few := _but(group, barred))] if barred else front
+            while groups and len(taken) < wanted:
+                left = wanted - len(taken)
+                group = groups[cohort_to_take([(group[0].cohort, len(group)) for group in groups], mine, left)]
+                if self._leaves and left < len(group):
+                    self._gather(group, left, near)
+                now, group[:left] = group[:left], []
+                taken += now
+                near.update(self._leaves[hole.node] for hole in now if hole.node in self._leaves)
+                mine = (mine | {now[0].cohort}) - {None}
+                if not group:
+                    groups.remove(group)
+            if barred:
+                gone = {hole.node for hole in taken}
+                front[:] = [rest for group in front if (rest := _but(group, gone))]
+            if len(taken) >= wanted:
+                break
+        self._fronts = [front for front in self._fronts if front]
         return taken
 
-    def _gather(self, group: list[Hole], wanted: int, near: set[str]) -> None:
+    def _gather(self, group: list[Hole], wanted: int, near: set[int]) -> None:
         """Put holes on as few leaves as will do first: those in `near`, then the smallest leaf that holds the rest,
         or the largest. Otherwise the order stays."""
-        on = Counter(self._leaves.get(hole.node, "") for hole in group)
-        order = leaf_order(on, wanted, near)
+        on = np.bincount([self._leaves.get(hole.node, 0) for hole in group])
+        order = leaf_order(on, wanted, near, on)
         place_of = {leaf: i for i, leaf in enumerate(order)}
-        group.sort(key=lambda hole: place_of.get(self._leaves.get(hole.node, ""), len(order)))
+        group.sort(key=lambda hole: place_of.get(self._leaves.get(hole.node, 0), len(order)))
+
+
+def _but(holes: Iterable[Hole], nodes: Collection[str]) -> list[Hole]:
+    """Those on none of the nodes."""
+    return [hole for hole in holes if hole.node not in nodes]

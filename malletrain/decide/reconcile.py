@@ -12,11 +12,12 @@ alone starts, the whole queue does.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import NamedTuple, TypeGuard
 
+from malletrain.decide.draft import Draft, Inputs
 from malletrain.decide.holes import Holes, cut_end, pilot_limit_s
-from malletrain.decide.multi_node_pilots import co_allocated, task_groups
+from malletrain.decide.multi_node_pilots import co_allocated, count_tasks, task_groups
 from malletrain.decide.placement import Placement
 from malletrain.decide.rules import Rules
 from malletrain.decide.yielding import YieldPlan
@@ -213,40 +214,27 @@ def overdue_pilots(
     return actions
 
 
-def start_and_leave(
-    placement: Placement,
-    views: Mapping[int, JobView],
-    snapshot: Snapshot,
-    now: float,
-    rules: Rules,
-    width: int,
-    resting: Mapping[str, str],
-    first: Sequence[StartPilot] = (),
-    room: int | None = None,
-) -> tuple[list[Action], list[Refusal]]:
-    """Leaves first (they free nodes), then starts on nodes that the snapshot shows free, `width` to a task.
-
-    `resting`: jobs whose pilots did not start lately, by `job 7`, with the reason. `first`: starts that come before
-    all others. `room`: most tasks that may start, whatever they hold (None: any number).
-    """
-    actions: list[Action] = []
+def start_and_leave(draft: Draft, inputs: Inputs, placement: Placement) -> list[Refusal]:
+    """Leaves first (they free nodes), then starts on nodes that the snapshot shows free, replacements before all
+    others; what cannot be started is refused."""
+    snapshot, now, rules = inputs.snapshot, inputs.now, inputs.rules
     refusals: list[Refusal] = []
     for job_id, pilots in sorted(placement.drop.items()):
         size = len(placement.keep[job_id]) + len(placement.take[job_id])
         for pilot in pilots:
             reason = placement.moved.get(pilot.id) or f"job {job_id} shrinks to {size} nodes"
-            actions.append(leaving(pilot, LeaveCause.SHRINK, now, rules, reason))
-    most = _most_starts(snapshot, rules)
-    actions += first
-    used, begun = {start.pilot for start in first}, len(first)
+            draft.actions.append(leaving(pilot, LeaveCause.SHRINK, now, rules, reason))
+    most, room = _most_starts(snapshot, rules), rules.max_pilots - count_tasks(placement.keep)
+    draft.actions += draft.replacements
+    used, begun = {start.pilot for start in draft.replacements}, len(draft.replacements)
     for job_id, holes in sorted(placement.take.items()):
         if not holes:
             continue
-        tasks = [task for task in views[job_id].held if task.id not in used]
-        if why := resting.get(f"job {job_id}"):
+        tasks = [task for task in inputs.live[job_id].held if task.id not in used]
+        if why := inputs.situation.resting.get(f"job {job_id}"):
             refusals.append(Refusal(f"job {job_id}", why))
             continue
-        for group in task_groups(holes, width, snapshot):
+        for group in task_groups(holes, draft.width, snapshot):
             free = [hole for hole in group if snapshot.is_free(hole.node)]
             names = ", ".join(hole.node for hole in free)
             refusals += [
@@ -257,7 +245,7 @@ def start_and_leave(
             if begun >= most:
                 reason = f"{names} is for the next look: at most {most} pilots start at one"
                 refusals.append(Refusal(f"job {job_id}", reason))
-            elif room is not None and begun >= room:
+            elif begun >= room:
                 refusals.append(Refusal(f"job {job_id}", f"{names}: there are {rules.max_pilots} pilots already"))
             elif not tasks:
                 refusals.append(Refusal(f"job {job_id}", f"no held task left to start on {names}"))
@@ -265,11 +253,11 @@ def start_and_leave(
                 task, limit = tasks.pop(0).id, min(pilot_limit_s(hole, now, rules) for hole in free)
                 for part, hole in enumerate(sorted(free, key=lambda each: each.node)):
                     reason = f"hole of {hole.until - now:.0f} s ({hole.reason})"
-                    actions.append(StartPilot(job_id, pilot_name(task, part), hole.node, limit, reason))
+                    draft.actions.append(StartPilot(job_id, pilot_name(task, part), hole.node, limit, reason))
                 begun += 1
     for job_id, lacking in sorted(placement.short.items()):
         refusals.append(Refusal(f"job {job_id}", f"waits for {lacking} nodes that others are leaving"))
-    return actions, refusals
+    return refusals
 
 
 def _most_starts(snapshot: Snapshot, rules: Rules) -> float:

@@ -6,15 +6,16 @@ of the lowest Weight first, so the reserve is of those.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
-from malletrain.decide.nodes_left import leaves_of, on_few_leaves
+import numpy as np
+
+from malletrain.decide.nodes_left import Places, leaf_numbers, on_few_leaves
 from malletrain.decide.placement import rank
 from malletrain.decide.rules import Rules
-from malletrain.decide.yielding import MOST_TIMES_CHEAPEST, HarvestedNode, nodes_of_pilots, training_loss
+from malletrain.decide.yielding import MOST_TIMES_CHEAPEST, HarvestedNode, TrainingLoss, nodes_of_pilots
 from malletrain.domain.decision import Hole
 from malletrain.domain.snapshot import Snapshot
 
@@ -64,12 +65,13 @@ def plan_reserve(
     singles = [name for name in [*(hole.node for hole in reversed(free)), *sorted(coming)] if name not in kept]
     singles.sort(key=lambda name: snapshot.leaves.get(name) not in beside)
     worth = {hole.node: rank(hole, _weight(snapshot, hole.node))[:2] for hole in free}
-    room = _room(snapshot, rules) if missing and snapshot.leaves else {}
+    number = leaf_numbers(snapshot.leaves) if missing else {}
+    room = _room(number, snapshot, rules)
 
     def alike(name: str) -> tuple[bool, tuple[float, int] | None]:
         return snapshot.leaves.get(name) in beside, worth.get(name)
 
-    kept |= dict.fromkeys(_first_on_few_leaves(singles, missing, alike, kept, snapshot.leaves, room), why)
+    kept |= dict.fromkeys(_first_on_few_leaves(singles, missing, alike, kept, number, room), why)
     lacking = split_reserve(missing, len(singles), 0)[2]
     if lacking:
         cheapest = sorted(
@@ -81,8 +83,9 @@ def plan_reserve(
         def weight(name: str) -> int:
             return _weight(snapshot, name)
 
-        going = _first_on_few_leaves(names, lacking, weight, kept, snapshot.leaves, room)
-        if training_loss(going, pilots) > MOST_TIMES_CHEAPEST * training_loss(names[:lacking], pilots):
+        going = _first_on_few_leaves(names, lacking, weight, kept, number, room)
+        loss = TrainingLoss(pilots)
+        if loss.of(going) > MOST_TIMES_CHEAPEST * loss.of(names[:lacking]):
             going = names[:lacking]
         leave |= {pilots[name].pilot: why for name in going}
     return Reserve(kept, leave)
@@ -93,16 +96,18 @@ def _first_on_few_leaves(
     wanted: int,
     alike: Callable[[str], object],
     near: Collection[str],
-    leaves: Mapping[str, str],
-    room: Mapping[str, int],
+    number: Mapping[str, int],
+    room: Places,
 ) -> list[str]:
     """The first `wanted` of `names`; of names in a row that are `alike`, those on few leaves, next to `near`."""
     taken: list[str] = []
     for _, group in groupby(names, key=alike):
         if len(taken) >= wanted:
             break
-        beside = leaves_of([*near, *taken], leaves)
-        taken += on_few_leaves(list(group), wanted - len(taken), leaves, beside, room)
+        these = list(group)
+        leaf = np.array([number.get(name, 0) for name in these], np.intp)
+        beside = {number.get(name, 0) for name in (*near, *taken)}
+        taken += [these[at] for at in on_few_leaves(leaf, wanted - len(taken), beside, room)]
     return taken
 
 
@@ -115,10 +120,11 @@ def _weight(snapshot: Snapshot, name: str) -> int:
     return snapshot.node[name].weight if name in snapshot.node else 1
 
 
-def _room(snapshot: Snapshot, rules: Rules) -> dict[str, int]:
+def _room(number: Mapping[str, int], snapshot: Snapshot, rules: Rules) -> Places:
     """How many nodes of each leaf no main job is on: those that are idle, and those of pilots."""
-    empty = snapshot.free_names | nodes_of_pilots(snapshot, rules)
-    return Counter(leaf for name, leaf in snapshot.leaves.items() if name in empty)
+    empty = snapshot.free_names | nodes_of_pilots(snapshot, rules) if number else ()
+    on = np.array([number[name] for name in empty if name in number], np.intp)
+    return np.bincount(on, minlength=1 + max(number.values(), default=0))
 
 
 def _emptiest(

@@ -13,13 +13,15 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from malletrain.decide.demand import change_interval_s, due_of, explored, least_on, on_classes, profile_of, rest_s
-from malletrain.decide.draft import Draft, Inputs, ProbeChange, Situation
+from malletrain.decide.draft import Draft, Inputs, ProbeEvent, Situation
 from malletrain.decide.holes import pilot_limit_s
 from malletrain.decide.limits import BudgetTerms, budgets_for, caps_of_unfit, constraints_for, starving_jobs
+from malletrain.decide.multi_node_pilots import replaceable
 from malletrain.decide.reconcile import leaving
 from malletrain.decide.rules import Rules
 from malletrain.domain.decision import Action, Hole, LeaveCause, RecyclePilot, Refusal, StartPilot
-from malletrain.domain.job import Elastic, JobView, Pilot, PilotPhase, Profile
+from malletrain.domain.event import ProbeBegun, ProbeEnded
+from malletrain.domain.job import Elastic, JobView, PilotPhase, Profile
 from malletrain.learn.advisor import (
     MAX_EXPLORATION_FACTOR,
     TRYING,
@@ -31,7 +33,6 @@ from malletrain.learn.advisor import (
 )
 from malletrain.learn.batch_choice import chosen_batches
 from malletrain.learn.class_curves import class_speeds
-from malletrain.learn.stragglers import Straggler
 from malletrain.learn.supply_forecast import lifetimes_of_holes
 from malletrain.sizing.knapsack import best_price
 from malletrain.sizing.objective import Objective, alpha_of, urgencies_by_rank, urgency_by_use
@@ -52,7 +53,7 @@ class Sizing:
     held: Mapping[int, int]
     budgets: BudgetTerms
     batches: Mapping[int, tuple[tuple[int, int], ...]]
-    probes: tuple[ProbeChange, ...]
+    probes: tuple[ProbeEvent, ...]
     advice: Mapping[int, str]
     classes: Mapping[int, Mapping[str, int]] = field(default_factory=dict)
     class_of: Mapping[str, str] = field(default_factory=dict)
@@ -324,16 +325,16 @@ def with_advice(problem: Problem, advice: Advice) -> Problem:
 
 def probe_changes(
     advice: Advice, sizes: Mapping[int, int], known: Mapping[int, JobKnowledge]
-) -> tuple[ProbeChange, ...]:
+) -> tuple[ProbeEvent, ...]:
     """Probes that are over, and those that the sizes begin."""
-    found: list[ProbeChange] = []
+    found: list[ProbeEvent] = []
     for job, why in sorted(advice.ended.items()):
         probe = known[job].probe
         if probe is not None:
-            found.append(ProbeChange(job, probe.nodes, False, why))
+            found.append((job, ProbeEnded(probe.nodes), why))
     for job, (size, _) in sorted(advice.bonus.items()):
         if sizes.get(job) == size:
-            found.append(ProbeChange(job, size, True, advice.reasons[job]))
+            found.append((job, ProbeBegun(size), advice.reasons[job]))
     return tuple(found)
 
 
@@ -378,36 +379,14 @@ def _candidate(demand: JobDemand, view: JobView, known: JobKnowledge, nodes: int
 MAX_AVOIDED_PART = 0.125
 
 
-@dataclass(frozen=True, slots=True)
-class Replacements:
-    """`starts`: replacements, on `nodes`; `leaves`: of stragglers, the pilots `gone`; `uncounted`: pilots whose
-    replacement counts instead of them, so that sizing does not take both for the job's."""
-
-    starts: list[StartPilot] = field(default_factory=list)
-    nodes: set[str] = field(default_factory=set)
-    leaves: list[Action] = field(default_factory=list)
-    gone: set[str] = field(default_factory=set)
-    uncounted: set[str] = field(default_factory=set)
-    refusals: list[Refusal] = field(default_factory=list)
-
-
-def replace_stragglers(
-    slow: Mapping[int, Sequence[Straggler]],
-    views: Mapping[int, JobView],
-    stays: Mapping[int, Sequence[Pilot]],
-    free: Sequence[Hole],
-    now: float,
-    rules: Rules,
-    avoided: Mapping[int, Mapping[str, str]] | None = None,
-    unfit: Mapping[int, Collection[str]] | None = None,
-) -> Replacements:
-    """What to do about `slow` workers (by job, the slowest first), given the pilots that stay, the holes that may
-    be started on, best first, the nodes that each job avoids since its worker was slow there, and those that it
-    cannot have (`unfit`)."""
-    out = Replacements()
-    holes = list(free)
-    for job_id, found in sorted(slow.items()):
-        mine = {pilot.id: pilot for pilot in stays.get(job_id, ())}
+def replace_stragglers(draft: Draft, inputs: Inputs) -> None:
+    """Start a replacement for each straggler on a free node; once it is ready, the straggler leaves."""
+    situation, now, rules = inputs.situation, inputs.now, inputs.rules
+    uncounted: set[str] = set()  # their replacement counts instead, so that sizing does not take both for the job's
+    starts: list[StartPilot] = []
+    leaves: list[Action] = []
+    for job, found in sorted(replaceable(situation.slow, situation.views).items()):
+        mine = {pilot.id: pilot for pilot in draft.staying.get(job, ())}
         for_whom = {pilot.replaces: pilot for pilot in mine.values() if pilot.replaces}
         here = [each for each in found if each.pilot in mine]
         # One at a time: first whoever has a replacement, then the slowest.
@@ -415,31 +394,31 @@ def replace_stragglers(
         if chosen is None:
             continue
         pilot, stand_in = mine[chosen.pilot], for_whom.get(chosen.pilot)
-        subject, slow_one = f"job {job_id}", f"{pilot.id} on {pilot.node}: {chosen.reason}"
+        slow_one = f"{pilot.id} on {pilot.node}: {chosen.reason}"
         if stand_in is not None:
-            out.uncounted.add(pilot.id)
+            uncounted.add(pilot.id)
             where = f"{stand_in.id} on {stand_in.node}"
             if stand_in.ready:
                 reason = f"{chosen.reason}; its replacement, {where}, is ready"
-                out.leaves.append(leaving(pilot, LeaveCause.STRAGGLER, now, rules, reason))
-                out.gone.add(pilot.id)
+                leaves.append(leaving(pilot, LeaveCause.STRAGGLER, now, rules, reason))
             else:
-                out.refusals.append(Refusal(subject, f"{slow_one}; it stays until {where} is ready"))
+                draft.refusals.append(Refusal(f"job {job}", f"{slow_one}; it stays until {where} is ready"))
             continue
-        avoids = (avoided or {}).get(job_id, {})
-        barred = {*avoids, *(unfit or {}).get(job_id, ())}
-        hole = next((each for each in holes if each.node not in barred), None)
+        avoids, held = situation.avoided.get(job, {}), inputs.live[job].held
+        barred = {*avoids, *(draft.unfit[job].nodes if job in draft.unfit else ())}
+        hole = next((each for each in draft.free if each.node not in barred), None)
         if len(avoids) >= max(1, int(MAX_AVOIDED_PART * len(mine))):
-            resting = ", ".join(sorted(avoids))
-            out.refusals.append(Refusal(subject, f"{slow_one}; its job avoids {resting} for that already"))
-        elif hole is None or not views[job_id].held:
-            lacking = "no free node" if hole is None else "no held task of its job"
-            out.refusals.append(Refusal(subject, f"{slow_one}; {lacking} is there to replace it"))
+            why = f"its job avoids {', '.join(sorted(avoids))} for that already"
+        elif hole is None or not held:
+            why = f"no {'free node' if hole is None else 'held task of its job'} is there to replace it"
         else:
-            holes.remove(hole)
-            reason = f"replaces {slow_one}"
-            limit = pilot_limit_s(hole, now, rules)
-            task = views[job_id].held[0].id
-            out.starts.append(StartPilot(job_id, task, hole.node, limit, reason, replaces=pilot.id))
-            out.nodes.add(hole.node)
-    return out
+            draft.free.remove(hole)
+            limit, reason = pilot_limit_s(hole, now, rules), f"replaces {slow_one}"
+            starts.append(StartPilot(job, held[0].id, hole.node, limit, reason, replaces=pilot.id))
+            continue
+        draft.refusals.append(Refusal(f"job {job}", f"{slow_one}; {why}"))
+    draft.give_up(leaves)
+    draft.replacements = starts
+    if uncounted:
+        staying = draft.staying.items()
+        draft.staying = {job: [p for p in pilots if p.id not in uncounted] for job, pilots in staying}

@@ -14,9 +14,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import chain, islice, takewhile
+from itertools import islice, takewhile
 
-from malletrain.decide.nodes_left import IDLE, PILOTS, RANKS, Candidates, Cost, NodesLeft, PlannedStart, leaves_of
+import numpy as np
+
+from malletrain.decide.nodes_left import IDLE, PILOTS, Mask, NodesLeft, Places, PlannedStart
 from malletrain.decide.rules import Rules
 from malletrain.domain.snapshot import BackfillPlan, NodeState, SlurmJob, SlurmState, Snapshot
 
@@ -108,7 +110,7 @@ def plan_yields(
     is_behind = False
     pilots_on = at_hand.pilot_on.keys() | nodes_of_pilots(snapshot, rules)
     for group in _waiting(snapshot, rules, now)[: rules.max_queue]:
-        if not given.left.names:
+        if not len(given.left):
             break
         name = group[0].id
         since = startable_since.get(name, now)
@@ -121,16 +123,16 @@ def plan_yields(
             if has_lapsed and given.suffice_for(group):
                 startable[name] = since
                 break
-            chosen, instead, served = given.choose_tasks(group[0], tasks) if tasks > 1 else NONE_CHOSEN
-            if not chosen:
-                chosen, instead = given.choose(group)
-                served = 1
-            if not chosen:
+            places, instead, served = given.choose_tasks(group[0], tasks) if tasks > 1 else ([], set(), 0)
+            if not places:
+                (places, instead), served = given.choose(group), 1
+            if not places:
                 is_behind = True
                 break
+            chosen = given.left.named(places)
             tasks -= served
             startable[name] = since
-            gathered |= instead
+            gathered.update(given.left.named(instead))
             given_to |= dict.fromkeys(chosen, name)
             if not pilots_on.isdisjoint(chosen):
                 awaiting.setdefault(name, is_behind)
@@ -141,7 +143,7 @@ def plan_yields(
                     claimed[node] = name
                 elif node in given.pilot_on:
                     leave[given.pilot_on[node].pilot] = name
-            given.take(chosen)
+            given.take(places)
     return YieldPlan(leave, claimed, startable, given_to, awaiting, at_once, frozenset(gathered))
 
 
@@ -156,7 +158,7 @@ def any_pending_fits(snapshot: Snapshot, rules: Rules) -> bool:
 
 def availability(snapshot: Snapshot, harvested: Sequence[HarvestedNode], rules: Rules) -> Availability:
     """What a main job, or the reserve, could have soon. `harvested`: the nodes whose pilots may leave."""
-    pilot_on = {h.node: h for h in harvested}
+    pilot_on = {h.node: h for h in harvested if h.node in snapshot.node}
     # A pilot may have been released since the snapshot was taken: its node only looks free.
     free = snapshot.free_names.difference(pilot_on)
     going: set[str] = set()
@@ -232,10 +234,6 @@ def _begins_at(job: SlurmJob) -> float:
     return job.start_time or 0.0 if job.reason == "BeginTime" else 0.0
 
 
-#: No nodes for any task.
-NONE_CHOSEN: tuple[list[str], set[str], int] = ([], set(), 0)
-
-
 class _Given:
     """What main jobs are given at one look, as they are taken in the order of their priority."""
 
@@ -243,152 +241,150 @@ class _Given:
         self, snapshot: Snapshot, at_hand: Availability, planned: Sequence[PlannedStart], now: float, reserve: int
     ) -> None:
         self.pilot_on = dict(at_hand.pilot_on)
-        self._free = at_hand.free
-        self._leaves = snapshot.leaves
         self._reserve = reserve
         self._loss = TrainingLoss(at_hand.pilot_on)
-        ranks = at_hand.free, at_hand.coming, at_hand.pilot_on
-        self._cost: dict[str, Cost] = {name: (0.0, name, name) for name in chain(at_hand.free, at_hand.coming)}
         # Of equal cost, nodes that are given up together come side by side.
         first_of = {held.co_allocated: min(held.co_allocated, default="") for held in at_hand.pilot_on.values()}
-        self._cost |= {
-            name: (held.cost, first_of[held.co_allocated] or name, name) for name, held in at_hand.pilot_on.items()
-        }
-        self.left = NodesLeft(ranks, self._cost.__getitem__, planned, snapshot, now)
+        costs = {name: (h.cost, first_of[h.co_allocated] or name, name) for name, h in at_hand.pilot_on.items()}
+        together = [name for name, held in at_hand.pilot_on.items() if held.co_allocated]
+        self.left = NodesLeft(at_hand.free, at_hand.coming, costs, together, planned, snapshot, now)
 
-    def choose(self, group: Sequence[SlurmJob]) -> tuple[list[str], set[str]]:
+    def choose(self, group: Sequence[SlurmJob]) -> tuple[list[int], set[int]]:
         """Nodes for all parts of a job at once, none when it cannot start; and those of them that are not the
         cheapest, chosen for their leaf switches."""
-        if sum(job.node_count for job in group) > len(self.left.names):
-            return [], set()
-        chosen: list[str] = []
-        instead: set[str] = set()
-        best, own = min(map(_rank, group)), {job.id for job in group}
+        chosen: list[int] = []
+        instead: set[int] = set()
         for part in group:
-            candidates = self.left.candidates(part, best)
-            hidden = set(chosen)
-            if len(group) > 1:
-                hidden |= self.left.planned_by_others(part, best, own)
-            if not _suffice(candidates, part, hidden):
+            open_to = self._open_to(part, group)
+            open_to[chosen] = False
+            if not self._suffice(part, open_to):
                 return [], set()
-            required = list(part.required_nodes)
-            kept = set(part.planned_nodes)
+            required = self.left.places(part.required_nodes)
+            kept = [at for at in self.left.places(part.planned_nodes) if open_to[at]]
             count = max(part.node_count, len(required))
-            rest = candidates.on_asked_leaves(part.switches, count, required, kept, hidden)
-            hidden.update(required)
-            cheapest = required + rest.first(count - len(required), kept, hidden)
-            picked = self._gathered(cheapest, kept.union(required), rest, hidden)
-            if picked is not cheapest:
-                instead |= set(picked).difference(cheapest)
-            chosen += self._sparing(picked, required, rest, kept, hidden)
+            if part.switches and self.left.has_leaves:
+                rest = self.left.on_asked_leaves(open_to, kept, part.switches, count, required)
+            else:
+                rest = self.left.in_order(open_to, kept)
+            rest = _without(rest, required)
+            cheapest = [*required, *rest[: count - len(required)].tolist()]
+            picked = self._gathered(cheapest, {*kept, *required}, rest)
+            instead |= set(picked).difference(cheapest)
+            chosen += self._sparing(picked, required, rest)
         return chosen, instead
 
-    def choose_tasks(self, job: SlurmJob, most: int) -> tuple[list[str], set[str], int]:
+    def choose_tasks(self, job: SlurmJob, most: int) -> tuple[list[int], set[int], int]:
         """Nodes for the next tasks of an array, as `choose` finds them for one after the other; those of them that
         are not the cheapest; and how many tasks these are, of `most`: 0 where the next has to be looked at alone."""
-        candidates = self.left.candidates(job, _rank(job))
-        rank, first = candidates.front(job.planned_nodes) or (PILOTS, "")
-        if not first or job.required_nodes or not self._is_alone(first):
-            return NONE_CHOSEN
-        by_leaf = bool(job.switches and self._leaves)
-        in_order = not self._leaves or (rank == IDLE and not by_leaf)
-        if not in_order and (job.node_count > 1 or (by_leaf and most < candidates.leaves)):
-            return NONE_CHOSEN
+        open_to = self._open_to(job, [job])
+        order = self.left.in_order(open_to)
+        if not len(order) or job.required_nodes or not self._is_alone(order[0]):
+            return [], set(), 0
+        rank, of_rank = self.left.rank[order[0]], order[self.left.rank[order] == self.left.rank[order[0]]]
+        by_leaf = bool(job.switches and self.left.has_leaves)
+        in_order = not self.left.has_leaves or (rank == IDLE and not by_leaf)
+        is_kept = any(open_to[at] and self.left.rank[at] == rank for at in self.left.places(job.planned_nodes))
+        if is_kept or (job.node_count > 1 and not in_order):
+            return [], set(), 0
         if in_order or by_leaf or rank != PILOTS:
-            nodes = islice(candidates.one_by_one(rank, by_leaf), most * job.node_count)
-            chosen = list(takewhile(self._is_alone, nodes))
+            if by_leaf:  # each takes the cheapest leaf
+                of_rank = of_rank[np.lexsort((of_rank, self.left.leaf[of_rank], self.left.cost[of_rank]))]
+            chosen = list(takewhile(self._is_alone, of_rank[: most * job.node_count].tolist()))
             served = len(chosen) // job.node_count
             return chosen[: served * job.node_count], set(), served
-        pairs = islice(candidates.pilots_on_few_leaves(self._may_replace), most)
+        pairs = islice(self.left.filling_leaves(of_rank, self._may_replace), most)
         found = list(takewhile(lambda pair: all(map(self._is_alone, pair)), pairs))
-        return [name for name, _ in found], {name for name, cheapest in found if name != cheapest}, len(found)
+        return [at for at, _ in found], {at for at, cheapest in found if at != cheapest}, len(found)
 
     def suffice_for(self, group: Sequence[SlurmJob]) -> bool:
         """Whether `choose` finds nodes."""
         if len(group) > 1:
             return bool(self.choose(group)[0])
-        return _suffice(self.left.candidates(group[0], _rank(group[0])), group[0], ())
+        return self._suffice(group[0], self._open_to(group[0], group))
 
-    def take(self, chosen: Sequence[str]) -> None:
+    def _open_to(self, part: SlurmJob, group: Sequence[SlurmJob]) -> Mask:
+        others = {job.id for job in group} if len(group) > 1 else ()
+        return self.left.open_to(part, min(map(_rank, group)), others)
+
+    def _suffice(self, job: SlurmJob, open_to: Mask) -> bool:
+        required = self.left.places(job.required_nodes)
+        if len(required) < len(job.required_nodes) or not open_to[required].all():
+            return False
+        return int(np.count_nonzero(open_to)) >= job.node_count
+
+    def take(self, chosen: Sequence[int]) -> None:
         """Give these nodes away; the pilots on them leave, those of a task together."""
         emptied = self._emptied_with(chosen)
         self.left.give(chosen)
-        if emptied:
-            self.left.empty(emptied)
-            for name in emptied:
-                self.pilot_on.pop(name, None)
-                self._cost[name] = (0.0, name, name)
+        self.left.empty(emptied)
+        for name in emptied:
+            self.pilot_on.pop(name, None)
 
-    def _is_alone(self, name: str) -> bool:
-        held = self.pilot_on.get(name)
-        return held is None or not held.co_allocated
+    def _held(self, places: Iterable[int]) -> list[HarvestedNode]:
+        """Of those that pilots hold."""
+        return [self.pilot_on[name] for name in self.left.named(places) if name in self.pilot_on]
 
-    def _may_replace(self, name: str, cheapest: str) -> bool:
-        """Whether training loses little enough more when the pilot on `name` leaves."""
-        return self._loss.of_one(name) <= MOST_TIMES_CHEAPEST * self._loss.of_one(cheapest)
+    def _is_alone(self, at: int) -> bool:
+        return not any(held.co_allocated for held in self._held([at]))
 
-    def _emptied_with(self, chosen: Collection[str]) -> frozenset[str]:
+    def _may_replace(self, at: int, cheapest: int) -> bool:
+        """Whether training loses little enough more when the pilot there leaves."""
+        name, other = self.left.named([at, cheapest])
+        return self._loss.of_one(name) <= MOST_TIMES_CHEAPEST * self._loss.of_one(other)
+
+    def _loss_of(self, places: Iterable[int]) -> float:
+        return self._loss.of(self.left.named(places))
+
+    def _emptied_with(self, chosen: Collection[int]) -> frozenset[str]:
         """The further nodes that pilots leave when they leave `chosen`."""
-        held = [self.pilot_on[name].co_allocated for name in chosen if name in self.pilot_on]
-        return frozenset().union(*held).difference(chosen)
+        together = [held.co_allocated for held in self._held(chosen) if held.co_allocated]
+        return frozenset().union(*together).difference(self.left.named(chosen)) if together else frozenset()
 
-    def _gathered(
-        self, picked: list[str], fixed: Collection[str], rest: Candidates, hidden: Collection[str]
-    ) -> list[str]:
+    def _gathered(self, picked: list[int], fixed: Collection[int], rest: Places) -> list[int]:
         """`picked`, but of the pilots those that leave it on few leaf switches; the cheapest, as they are in
         `picked`, where the others would cost training more than `MOST_TIMES_CHEAPEST`.
 
         Where it needs fewer leaves without the idle nodes of the reserve, up to `reserve` pilots more leave instead:
         as many would leave afterwards to fill it again. `fixed`: nodes that it has in any case; `rest`: all that it
-        could have but for those that are `hidden`.
+        could have but for those that it requires.
         """
-        if not self._leaves or all(name in self._free for name in picked):
+        if not self.left.has_leaves or not self.left.rank[picked].any():
             return picked
         pilots = self._leaving(picked, fixed)
-        others = [name for name in picked if name not in set(pilots)]
-        most = MOST_TIMES_CHEAPEST * self._loss.of(pilots)
-        best = rest.on_few_leaves(len(pilots), others, [PILOTS], fixed, hidden)
-        if self._loss.of(self._leaving(best, fixed)) > most:
+        others = [at for at in picked if at not in set(pilots)]
+        most = MOST_TIMES_CHEAPEST * self._loss_of(pilots)
+        loose, room = _without(rest, fixed), self.left.room(rest)
+        best = [*others, *self.left.on_few_leaves(self.left.of_pilots(loose), len(pilots), others, room)]
+        if self._loss_of(self._leaving(best, fixed)) > most:
             best = picked
-        leaves = len(leaves_of(best, self._leaves))
+        leaves = self.left.leaves_of(best)
         if leaves == 1:
             return best
-        own = [name for name in picked if name in fixed]
-        anew = rest.on_few_leaves(len(picked) - len(own), own, RANKS, fixed, hidden)
+        own = [at for at in picked if at in fixed]
+        anew = [*own, *self.left.on_few_leaves(loose, len(picked) - len(own), own, room)]
         leaving = self._leaving(anew, fixed)
-        if (
-            len(leaves_of(anew, self._leaves)) < leaves
-            and len(leaving) <= len(pilots) + self._reserve
-            and self._loss.of(leaving) <= most
-        ):
-            return anew
-        return best
+        is_better = self.left.leaves_of(anew) < leaves and len(leaving) <= len(pilots) + self._reserve
+        return anew if is_better and self._loss_of(leaving) <= most else best
 
-    def _leaving(self, names: Iterable[str], fixed: Collection[str]) -> list[str]:
-        return [name for name in names if name in self.pilot_on and name not in fixed]
+    def _leaving(self, places: Sequence[int], fixed: Collection[int]) -> list[int]:
+        """Those that pilots leave, but for those that are `fixed`."""
+        ranks = self.left.rank[places].tolist() if places else ()
+        return [at for at, rank in zip(places, ranks, strict=True) if rank == PILOTS and at not in fixed]
 
-    def _sparing(
-        self,
-        picked: list[str],
-        required: Collection[str],
-        rest: Candidates,
-        kept: Collection[str],
-        hidden: Collection[str],
-    ) -> list[str]:
+    def _sparing(self, picked: list[int], required: Collection[int], rest: Places) -> list[int]:
         """`picked`, but with nodes of `rest` that are emptied anyway instead of the dearest that need not be."""
         emptied = self._emptied_with(picked)
-        spare = rest.sort((name for name in emptied if name in rest and name not in hidden), kept)
-        if not spare:
+        if not emptied:
             return picked
-        alone = [name for name in picked if name in self.pilot_on and not self.pilot_on[name].co_allocated]
-        alone.sort(key=lambda name: (-self.pilot_on[name].cost, name))
-        saved = [name for name in alone if name not in required][: len(spare)]
-        return [name for name in picked if name not in saved] + spare[: len(saved)]
+        spare: list[int] = rest[np.isin(rest, self.left.places(emptied))].tolist()
+        alone = [held for held in self._held(picked) if not held.co_allocated]
+        dearest = self.left.places(each.node for each in sorted(alone, key=lambda each: (-each.cost, each.node)))
+        saved = [at for at in dearest if at not in required][: len(spare)]
+        return [at for at in picked if at not in saved] + spare[: len(saved)]
 
 
-def _suffice(candidates: Candidates, job: SlurmJob, hidden: Collection[str]) -> bool:
-    required = all(name in candidates and name not in hidden for name in job.required_nodes)
-    return required and candidates.count(hidden) >= job.node_count
+def _without(order: Places, places: Collection[int]) -> Places:
+    return order[~np.isin(order, list(places))] if places else order
 
 
 class TrainingLoss:
@@ -415,11 +411,6 @@ class TrainingLoss:
         tasks = {each.co_allocated: each.cost for each in held if each.co_allocated}
         going = Counter(each.job_id for each in held if not each.co_allocated)
         return sum(tasks.values()) + sum(sum(self._costs[job][:count]) for job, count in going.items())
-
-
-def training_loss(names: Collection[str], pilot_on: Mapping[str, HarvestedNode]) -> float:
-    """As `TrainingLoss.of`, once."""
-    return TrainingLoss(pilot_on).of(names)
 
 
 @dataclass(frozen=True, slots=True)

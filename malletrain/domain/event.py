@@ -346,7 +346,7 @@ class GenerationPublished:
 
 @dataclass(frozen=True, slots=True)
 class GenerationSwitched:
-    """A world of `nodes` trains; the one before stood still for `pause_s`. Newcomers were sent `state_bytes` each."""
+    """A world of `nodes` trains; the one before stood still for `pause_s`."""
 
     kind: ClassVar[EventKind] = EventKind.SWITCHED
     generation: int = 0
@@ -354,7 +354,6 @@ class GenerationSwitched:
     pause_s: float = 0.0
     step: int | None = None
     grew: bool = False
-    state_bytes: int = field(default=0, metadata=SPARSE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -376,7 +375,6 @@ class SamplesReported:
     noise_scale: float | None = None
     rates: Mapping[str, float] = field(default_factory=dict)
     memory_bytes: int = 0
-    balanced: bool = field(default=False, metadata=SPARSE)
     merged: int = field(default=1, metadata=SPARSE)
 
 

@@ -360,7 +360,6 @@ class JobView:
     waited_s: float = 0.0  #: how long it had waited for the nodes that it has now
     batches: tuple[tuple[int, Curve], ...] = ()  #: samples/s by batch, where the daemon chooses it and knows enough
     noise_scale: float | None = None  #: the gradient noise scale that it reports, in samples
-    balanced: bool = False  #: its workers' shares of the batch follow their speeds
     curve_refuted: str = ""  #: how measurements contradict the curve that its owner gave
     committed_at: float | None = None  #: when steps were last reported (Unix seconds)
     waits: bool = False  #: held until other jobs have come so far

@@ -124,7 +124,6 @@ class SlurmJob:
     name: str = ""
     node_count: int = 1
     array_id: int | None = None
-    array_task: int | None = None
     task_count: int = 1
     het_id: int | None = None
     time_limit_s: float | None = None

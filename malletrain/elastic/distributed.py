@@ -13,7 +13,7 @@ from typing import Any, NoReturn
 import torch
 from torch.distributed import ReduceOp
 
-from malletrain.elastic.adapters.ddp import LoopSession, latest_session
+from malletrain.elastic.adapters.ddp import ElasticLoader, latest_loader
 from malletrain.elastic.errors import ElasticError
 
 __all__ = [
@@ -41,7 +41,7 @@ def init_process_group(*args: Any, **more: Any) -> None:
 
 def destroy_process_group(group: None = None) -> None:
     """End the training, as `Session.finish` does."""
-    _session("destroy_process_group").finish()
+    _loader("destroy_process_group").session.finish()
 
 
 def is_available() -> bool:
@@ -51,7 +51,7 @@ def is_available() -> bool:
 
 def is_initialized() -> bool:
     """Whether `elastic.ddp` has been called."""
-    return latest_session() is not None
+    return latest_loader() is not None
 
 
 def get_rank(group: None = None) -> int:
@@ -60,7 +60,7 @@ def get_rank(group: None = None) -> int:
     Raises:
         ElasticError: `elastic.ddp` has not been called.
     """
-    return _session("get_rank").rank
+    return _loader("get_rank").rank
 
 
 def get_world_size(group: None = None) -> int:
@@ -69,7 +69,7 @@ def get_world_size(group: None = None) -> int:
     Raises:
         ElasticError: `elastic.ddp` has not been called.
     """
-    return _session("get_world_size").size
+    return _loader("get_world_size").session.size
 
 
 def all_reduce(tensor: torch.Tensor, op: Any = ReduceOp.SUM, group: None = None, async_op: bool = False) -> None:
@@ -78,25 +78,26 @@ def all_reduce(tensor: torch.Tensor, op: Any = ReduceOp.SUM, group: None = None,
     Raises:
         ElasticError: it is called in the loop, or for another operation.
     """
-    session = _session("all_reduce")
-    if session.in_body:
+    loader = _loader("all_reduce")
+    if loader.in_body:
         raise ElasticError(
             "dist.all_reduce belongs after the loop over batches: within it the step may have to be repeated"
         )
     if op not in (ReduceOp.SUM, ReduceOp.AVG) or async_op:
         raise ElasticError("dist.all_reduce sums or averages, and waits: for others use s.agree(value, 'max')")
+    session = loader.session
     total = session.agree(tensor.reshape(-1), "sum").reshape(tensor.shape)
     tensor.copy_(total / session.size if op == ReduceOp.AVG else total)
 
 
-def _session(name: str) -> LoopSession:
-    session = latest_session()
-    if session is None:
+def _loader(name: str) -> ElasticLoader:
+    loader = latest_loader()
+    if loader is None:
         raise ElasticError(
             f"dist.{name}() before elastic.ddp(model, optimizer, loader): who trains is not settled, and changes "
             "later: ask where it is needed, `if dist.get_rank() == 0:`"
         )
-    return session
+    return loader
 
 
 def __getattr__(name: str) -> NoReturn:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
 
-import torch
 from torch import nn
 
 from malletrain.elastic.gradients.sync_batchnorm import SyncBatchNorm
@@ -20,26 +20,6 @@ class Equality(StrEnum):
     STATISTICAL = "statistical"  #: like a static run, not equal to it by numbers
 
 
-@dataclass(frozen=True, slots=True)
-class Judgement:
-    """The class of a session.
-
-    Attributes:
-        equality: the class.
-        because: why it is no stronger one.
-        remedy: what would make it stronger, or "".
-    """
-
-    equality: Equality
-    because: tuple[str, ...] = ()
-    remedy: str = ""
-
-    def __str__(self) -> str:
-        if self.equality is not Equality.STATISTICAL:
-            return f"{self.equality.value}: {_MEANING[self.equality]}"
-        return f"statistical: {_MEANING[self.equality]}, because {'; '.join(self.because)}. {self.remedy}".rstrip()
-
-
 _MEANING = {
     Equality.ADDITIVE: "equal to a static run up to rounding, as far as the loss adds up over samples",
     Equality.VIRTUAL_SHARDS: "equal up to rounding to a static run with the same number of shards",
@@ -48,14 +28,25 @@ _MEANING = {
 }
 
 
-def judge(
-    model: nn.Module,
-    *,
-    shards: bool,
-    fixed_batch: bool,
-    additive: bool,
-    rounded: bool = False,
-) -> Judgement:
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    """The class of a session; with each reason why it is no stronger one, what would make it stronger."""
+
+    equality: Equality
+    because: tuple[tuple[str, str], ...] = ()
+
+    def __str__(self) -> str:
+        said = f"{self.equality.value}: {_MEANING[self.equality]}"
+        if not self.because:
+            return said
+        remedies = dict.fromkeys(remedy for _, remedy in self.because)
+        return (
+            f"{said}, because {'; '.join(why for why, _ in self.because)}. "
+            f"Where equality matters: {'; '.join(remedies)}."
+        )
+
+
+def judge(model: nn.Module, *, shards: bool, fixed_batch: bool, additive: bool, rounded: bool = False) -> Judgement:
     """Assign a session to its class.
 
     Args:
@@ -65,58 +56,49 @@ def judge(
         additive: whether the loss is a sum or mean over samples, as the script declares.
         rounded: whether gradients are rounded to bfloat16 before they are summed over workers.
     """
-    because = []
-    batch = [] if shards else whole_batch_layers(model)
-    drawing = [] if shards else random_layers(model)
-    remedies = []
-    if batch:
-        because.append(f"{_some(batch)} look at the part of the batch that a worker has")
-        remedies.append("GroupNorm or LayerNorm, sync_batchnorm(model), or virtual_shards=N")
-    if drawing:
-        because.append(f"{_some(drawing)} draw random numbers by worker")
-        remedies.append("virtual_shards=N")
-    if not additive and not shards:
-        because.append("the loss compares samples of a batch with each other (Options(additive_loss=False))")
-        remedies.append("virtual_shards=N")
-    if not fixed_batch:
-        because.append("the batch changes with the number of workers")
-        remedies.append("a batch_size that is a number")
-    if rounded:
-        because.append("gradients are rounded before they are summed over workers (sum_dtype)")
-        remedies.append("no sum_dtype")
-    if because:
-        remedy = f"Where equality matters: {'; '.join(dict.fromkeys(remedies))}."
-        return Judgement(Equality.STATISTICAL, tuple(because), remedy)
+    mixing, drawing = ("", "") if shards else (_layers(model, _mixes_samples), _layers(model, _draws))
+    apart = not additive and not shards
+    reasons = [
+        (mixing, f"{mixing} look at the part of the batch that a worker has",
+         "GroupNorm or LayerNorm, sync_batchnorm(model), or virtual_shards=N"),
+        (drawing, f"{drawing} draw random numbers by worker", "virtual_shards=N"),
+        (apart, "the loss compares samples of a batch with each other (Options(additive_loss=False))",
+         "virtual_shards=N"),
+        (not fixed_batch, "the batch changes with the number of workers", "a batch_size that is a number"),
+        (rounded, "gradients are rounded before they are summed over workers (sum_dtype)", "no sum_dtype"),
+    ]  # fmt: skip
+    if because := tuple((why, remedy) for holds, why, remedy in reasons if holds):
+        return Judgement(Equality.STATISTICAL, because)
     if shards:
         return Judgement(Equality.VIRTUAL_SHARDS)
-    synced = any(isinstance(module, SyncBatchNorm) for module in model.modules())
-    return Judgement(Equality.SYNC_BATCHNORM if synced else Equality.ADDITIVE)
+    return Judgement(Equality.SYNC_BATCHNORM if synced_layers(model) else Equality.ADDITIVE)
 
 
-def whole_batch_layers(model: nn.Module) -> list[str]:
-    """Layers whose output or running statistics for a sample depend on the other samples of the local batch."""
-    return [
-        f"{name or 'the model'} ({type(module).__name__})"
-        for name, module in model.named_modules()
-        if (isinstance(module, nn.modules.batchnorm._BatchNorm) and not isinstance(module, SyncBatchNorm))
-        or (isinstance(module, nn.modules.instancenorm._InstanceNorm) and module.track_running_stats)
-        or _observes(module)
+def synced_layers(model: nn.Module) -> list[SyncBatchNorm]:
+    """The `SyncBatchNorm` layers of a model, in order."""
+    return [module for module in model.modules() if isinstance(module, SyncBatchNorm)]
+
+
+def _layers(model: nn.Module, which: Callable[[nn.Module], bool]) -> str:
+    """The first of such layers, by name, and how many there are more; "" without any."""
+    found = [
+        f"{name or 'the model'} ({type(module).__name__})" for name, module in model.named_modules() if which(module)
     ]
+    return ", ".join(found[:3]) + (f" and {len(found) - 3} more" if len(found) > 3 else "")
 
 
-def _observes(module: nn.Module) -> bool:
-    """Whether a module follows the range of its inputs, as quantisation's observers."""
+def _mixes_samples(module: nn.Module) -> bool:
+    """Whether a layer's output or running statistics for a sample depend on the others of the local batch."""
+    if isinstance(module, nn.modules.instancenorm._InstanceNorm):
+        return module.track_running_stats
+    if isinstance(module, nn.modules.batchnorm._BatchNorm):
+        return not isinstance(module, SyncBatchNorm)
+    # Quantisation's observers follow the range of their inputs.
     return type(module).__module__.startswith("torch.ao.quantization") and hasattr(module, "calculate_qparams")
 
 
-def random_layers(model: nn.Module) -> list[str]:
-    """Layers that draw random numbers in training. Random numbers drawn in a `forward` itself are not found."""
-    return [
-        f"{name or 'the model'} ({type(module).__name__})" for name, module in model.named_modules() if _draws(module)
-    ]
-
-
 def _draws(module: nn.Module) -> bool:
+    """Whether a layer draws random numbers in training. (Those drawn in a `forward` itself are not found.)"""
     if isinstance(module, nn.modules.dropout._DropoutNd):
         return module.p > 0
     if isinstance(module, nn.RReLU):
@@ -124,12 +106,3 @@ def _draws(module: nn.Module) -> bool:
     # Attention and recurrent layers have dropout as an attribute, not as a submodule.
     dropout = getattr(module, "dropout", 0.0)
     return isinstance(dropout, float) and dropout > 0 and isinstance(module, nn.MultiheadAttention | nn.RNNBase)
-
-
-def _some(names: list[str]) -> str:
-    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
-
-
-def synced_layers(model: torch.nn.Module) -> list[SyncBatchNorm]:
-    """The `SyncBatchNorm` layers of a model, in order."""
-    return [module for module in model.modules() if isinstance(module, SyncBatchNorm)]

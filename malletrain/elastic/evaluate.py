@@ -1,13 +1,14 @@
-"""Means over a data set, computed by all members together and bit-identical at every size.
+"""What all members compute together outside steps: values that they agree on, and means over a data set.
 
-The data set is cut into chunks. In each commit round every member fills the rows of its chunks in a table, which is
-then summed over members. Each row has one writer, so the sum is exact; the rows are added up in the order of chunks.
+For a mean, the data set is cut into chunks. In each commit round every member fills the rows of its chunks in a
+table, which is then summed over members. Each row has one writer, so the sum is exact; the rows are added up in the
+order of chunks: the result is bit-identical at every size.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Literal
 
 import torch
 
@@ -15,6 +16,9 @@ from malletrain.elastic.data.sample_loader import SampleLoader
 from malletrain.elastic.errors import Aborted, ElasticError
 from malletrain.elastic.invariants.agreement import RoundKind
 from malletrain.elastic.runtime import Runtime
+
+#: How one value is made of those of all members.
+How = Literal["mean", "sum", "min", "max", "main", "all", "any"]
 
 #: Chunks a member computes in one round: at most these are computed again after a fault.
 CHUNKS_PER_MEMBER = 8
@@ -41,7 +45,7 @@ def evaluate(
     try:
         with torch.no_grad():
             while len(rows) < len(starts):
-                runtime.lifecycle.between_rounds()
+                runtime.lifecycle.between_steps(in_evaluation=True)
                 many = min(len(starts) - len(rows), CHUNKS_PER_MEMBER * MEMBERS_PER_ROUND)
                 table, names = _fill(
                     runtime, loader, metrics, batch_size, starts[len(rows) : len(rows) + many], names
@@ -83,3 +87,42 @@ def _fill(
     if table is None:
         raise Aborted("nothing to evaluate")
     return table, names
+
+
+def agree(runtime: Runtime, value: float, how: How) -> float | bool:
+    """See `Session.agree`."""
+
+    def table() -> torch.Tensor:
+        """A row for values, one for who has one, and one for weights, with a column a member."""
+        world = runtime.committer.world
+        rows = torch.zeros(3, world.size, dtype=torch.float64)
+        rows[:, world.rank] = torch.tensor([value, 1.0, runtime.weight], dtype=torch.float64)
+        return rows
+
+    summed = _sum(runtime, table)
+    values, weights = summed[::2, summed[1] > 0]
+    if how == "main":
+        return float(values[0])
+    if how == "all":
+        return bool((values != 0).all())
+    if how == "any":
+        return bool((values != 0).any())
+    if how == "mean" and weights.any():
+        return float((weights * values).sum() / weights.sum())
+    if how in ("mean", "sum", "min", "max"):
+        return float(getattr(values, how)())
+    raise ElasticError(f"agree(how={how!r}): one of mean, sum, min, max, main, all, any")
+
+
+def all_reduce(runtime: Runtime, tensor: torch.Tensor) -> torch.Tensor:
+    """See `Session.all_reduce`."""
+    return _sum(runtime, lambda: tensor.detach().cpu().contiguous().clone()).to(tensor.device)
+
+
+def _sum(runtime: Runtime, make_table: Callable[[], torch.Tensor]) -> torch.Tensor:
+    if runtime.share is not None:
+        raise ElasticError("call s.agree() after the `with s.step():` block, not inside it")
+    if runtime.committer.world.size == 1:
+        return make_table()
+    runtime.calls += 1
+    return runtime.lifecycle.sum_of_all(make_table, RoundKind.AGREE, runtime.calls)

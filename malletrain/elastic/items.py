@@ -156,32 +156,23 @@ class Items:
 
     def _next(self, folder: ItemFolder) -> int | None:
         """Claim a batch; None once all are committed."""
-        ahead: list[int] = []
-        while True:
+        while left := set(range(self._range.batches)) - folder.committed():
             self._signal.check()
-            if ahead:
-                number = ahead.pop()
-                if not folder.claim(number):
-                    ahead = []  # another worker is at work here: look again, and begin elsewhere
-                elif folder.has_result(number):
+            free = sorted(left - folder.claimed())
+            start = self._order.randrange(len(free) or 1)  # workers begin in different places
+            for number in [*free[start:], *free[:start]]:
+                if folder.claim(number):
+                    if not folder.has_result(number):
+                        return number
                     folder.release(number)
-                    ahead = []
-                else:
-                    return number
-                continue
-            left = set(range(self._range.batches)) - folder.committed()
-            if not left:
-                return None
-            claimed = folder.claimed()
-            if free := sorted(left - claimed):
-                start = self._order.randrange(len(free))
-                ahead = [*free[start:], *free[:start]][::-1]
-                continue
-            for number in sorted(left):
+            for number in [] if free else sorted(left):
                 if folder.take_over(number):
                     log.warning("batch %d is taken over: its worker was not seen for %g s", number, self._lease_s)
                     return number
-            self._signal.wait(LOOK_S)
+            if not free:
+                self._signal.wait(LOOK_S)
+        self._signal.check()
+        return None
 
     def _give_back(self) -> None:
         if self._holds is not None and self._folder is not None:

@@ -7,8 +7,8 @@ import warnings
 from collections.abc import Mapping
 from typing import Any
 
-from malletrain.elastic.agree import all_reduce
 from malletrain.elastic.errors import ElasticError
+from malletrain.elastic.evaluate import all_reduce
 from malletrain.elastic.runtime import Runtime
 from malletrain.elastic.session_options import Options
 from malletrain.elastic.step import accumulate, inner_loop

@@ -9,16 +9,13 @@ from __future__ import annotations
 import contextlib
 import os
 import stat
-from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from malletrain.elastic.errors import ElasticError
 
-_WRITABLE_BY_OTHERS = stat.S_IWGRP | stat.S_IWOTH
-
 
 class PrivateFolder:
-    """An open folder of this user's. Close it, or use it in a `with` statement.
+    """An open folder of this user's, closed as a `with` statement ends.
 
     Args:
         descriptor: of the folder.
@@ -69,8 +66,7 @@ class PrivateFolder:
             if Path(f"/proc/self/fd/{self.descriptor}/{name}").is_symlink():
                 raise ElasticError(f"{path} is a symbolic link, which is not followed: remove it") from error
             raise
-        _check(descriptor, path, stat.S_ISREG, "regular file")
-        return descriptor
+        return _checked(descriptor, path, "regular file")
 
     def rename(self, name: str, to: str) -> None:
         """Give something in this folder another name, in place of what has it."""
@@ -87,32 +83,17 @@ class PrivateFolder:
                         inner.remove(each)
                 os.rmdir(name, dir_fd=self.descriptor)
 
-    def close(self) -> None:
-        """Close the folder."""
-        os.close(self.descriptor)
-
     def __enter__(self) -> PrivateFolder:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.close()
+        os.close(self.descriptor)
 
 
 def check_private_file(path: Path) -> None:
     """Raise `ElasticError` unless this is a regular file of this user's that no other user can write to, or a link to
     one; OSError if it cannot be opened."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
-    _check(descriptor, path, stat.S_ISREG, "regular file")
-    os.close(descriptor)
-
-
-@contextlib.contextmanager
-def _closed_on_error(descriptor: int) -> Iterator[None]:
-    try:
-        yield
-    except BaseException:
-        os.close(descriptor)
-        raise
+    os.close(_checked(os.open(path, os.O_RDONLY | os.O_NONBLOCK), path, "regular file"))
 
 
 def _opened(path: Path, within: int | None, *, create: bool) -> PrivateFolder:
@@ -128,20 +109,26 @@ def _opened(path: Path, within: int | None, *, create: bool) -> PrivateFolder:
                 f"{path} is a symbolic link, which is not followed: name the folder that it leads to"
             ) from error
         raise ElasticError(f"{path} is not a folder") from error
-    _check(descriptor, path, stat.S_ISDIR, "folder")
-    return PrivateFolder(descriptor, path)
+    return PrivateFolder(_checked(descriptor, path, "folder"), path)
 
 
-def _check(descriptor: int, path: Path, is_kind: Callable[[int], bool], kind: str) -> None:
-    """Close the descriptor and raise unless it is what this user alone can write to."""
-    with _closed_on_error(descriptor):
-        found = os.fstat(descriptor)
-        if not is_kind(found.st_mode):
-            raise ElasticError(f"{path} is not a {kind}")
-        if found.st_uid != os.geteuid():
-            raise ElasticError(f"{path} belongs to another user (uid {found.st_uid}): choose a {kind} of your own")
-        if found.st_mode & _WRITABLE_BY_OTHERS:
-            raise ElasticError(
-                f"other users can write to {path} (mode {stat.S_IMODE(found.st_mode):04o}): make sure that its "
-                f"content is yours, then: chmod go-w {path}"
-            )
+def _checked(descriptor: int, path: Path, kind: str) -> int:
+    """The descriptor; closed, and an error, unless it is what this user alone can write to."""
+    wrong = _fault_of(os.fstat(descriptor), path, kind)
+    if wrong:
+        os.close(descriptor)
+        raise ElasticError(wrong)
+    return descriptor
+
+
+def _fault_of(found: os.stat_result, path: Path, kind: str) -> str:
+    if not (stat.S_ISDIR if kind == "folder" else stat.S_ISREG)(found.st_mode):
+        return f"{path} is not a {kind}"
+    if found.st_uid != os.geteuid():
+        return f"{path} belongs to another user (uid {found.st_uid}): choose a {kind} of your own"
+    if found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        return (
+            f"other users can write to {path} (mode {stat.S_IMODE(found.st_mode):04o}): make sure that its content "
+            f"is yours, then: chmod go-w {path}"
+        )
+    return ""

@@ -47,8 +47,7 @@ from malletrain.elastic.launch.start_stages import StartStages
 from malletrain.elastic.link import standalone_record
 from malletrain.elastic.link.daemon_link import END_PATIENCE_S, Link
 from malletrain.elastic.link.local_group import Follower
-from malletrain.elastic.link.throughput_meter import Meter
-from malletrain.elastic.link.training_reports import Reports
+from malletrain.elastic.link.training_reports import Meter, Reports
 from malletrain.elastic.resize.lifecycle import WorkerLifecycle
 from malletrain.elastic.resize.member import Member
 from malletrain.elastic.resize.reconfigure import Reconfigurer
@@ -59,7 +58,7 @@ from malletrain.elastic.state.checkpoint_store import CheckpointStore
 from malletrain.elastic.state.checkpointing import Checkpointing
 from malletrain.elastic.state.sharded_model import OutputScale, local
 from malletrain.elastic.state.shared_values import SharedValues
-from malletrain.elastic.state.training_state import Position, TrainingState
+from malletrain.elastic.state.training_state import SCRIPT_VALUES, Position, TrainingState
 from malletrain.wire import messages
 from malletrain.wire.errors import WireError
 
@@ -190,7 +189,7 @@ class Runtime:
         self.state = TrainingState(model, optimizers, self.position)
         self.state.session = 0 if before is None else before.number + 1
         self.shared = SharedValues()
-        self.state.track("malletrain.values", self.shared)
+        self.state.track(SCRIPT_VALUES, self.shared)
         self.state.terms = repr(
             (length, batch, settings.seed, settings.shuffle, settings.drop_last,
              settings.reduction, settings.virtual_shards, settings.sum_dtype, digest)
@@ -245,7 +244,7 @@ class Runtime:
             sum_dtype=settings.sum_dtype,
             noise=self.session_batch.noise,
         )
-        self.state.before_capture = self.reducer.settle
+        self.state.before_capture = self._before_capture
         self.buffer_copies = BufferCopies(model)
         self.invariants = Invariants(
             self.state, self.shared, self.committer, self.reducer, lambda: self.share is not None
@@ -282,7 +281,7 @@ class Runtime:
         store_server = pilot.store if pilot else None
         self.recovery = StateRecovery(self.member, self.state, self.checkpointing.load, self._is_over, store_server)
         self._carrier = find_carrier(model, environ)
-        if pilot is not None and self._carrier is not None and self._carrier.load is not None:
+        if pilot is not None and self._carrier is not None:
             self._stages.load_beside(self._carrier.load)
         self.reconfigurer = Reconfigurer(
             self.member,
@@ -365,7 +364,7 @@ class Runtime:
             with self._stages.warming():
                 self._warm_up()
         hang_watch.session_made()
-        hang_watch.HangWatch(lambda: self.member.worker, self._rounds_so_far).start()
+        hang_watch.HangWatch(lambda: self.member.worker, self.rounds_so_far).start()
         self._connect(self._pilot)
         self.recovery.begin_session()
         try:
@@ -386,8 +385,13 @@ class Runtime:
         else:
             self.lifecycle.begin()
 
-    def _rounds_so_far(self) -> int | None:
-        return None if self.member.finishing or self.passed else self.position.rounds
+    def _before_capture(self) -> None:
+        self.reducer.settle()
+        self.position.rounds = self.committer.rounds_done
+
+    def rounds_so_far(self) -> int | None:
+        """Rounds committed so far, steps and others; None once the session ends."""
+        return None if self.member.finishing or self.passed else self.committer.rounds_done
 
     def _connect(self, pilot: worker_start.PilotContext) -> None:
         """Take the connection of the session before, or open one and say that this worker is warm."""
@@ -482,8 +486,7 @@ class Runtime:
         self.lifecycle.between_steps()
         began = time.monotonic()
         world = self.committer.world
-        repeats = self.committer.received_sums is not None
-        self.session_batch.update(self.sampler, world.size, world.chosen_batch, owes_a_step=repeats)
+        self.session_batch.update(self.sampler, world.size, world.chosen_batch)
         at = self.position.epoch, self.position.cursor
         self.share, batch = self._batch_loader.load(*at, world.rank, world.size)
         self.checkpointing.save_async()
@@ -536,7 +539,6 @@ class Runtime:
             return
         self._kept_final = True
         try:
-            self.state.position.rounds = self.committer.rounds_done
             self._finals[0].save(self.state)
         except ElasticError as error:
             log.warning("no worker can join, and no node be lost, after another Session of this script: %s", error)

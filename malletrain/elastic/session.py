@@ -26,11 +26,10 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 import torch
 from torch.utils.data import DataLoader
 
-from malletrain.elastic.agree import How, agree, all_reduce
 from malletrain.elastic.data.batch_size import BatchRule
 from malletrain.elastic.data.loader_terms import loader_terms
 from malletrain.elastic.errors import ElasticError
-from malletrain.elastic.evaluate import evaluate
+from malletrain.elastic.evaluate import How, agree, all_reduce, evaluate
 from malletrain.elastic.info import Info
 from malletrain.elastic.launch.worker_start import as_module, as_optimizers
 from malletrain.elastic.old_names import old_attribute, with_old_arguments

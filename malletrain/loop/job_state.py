@@ -98,7 +98,6 @@ class JobState:
     batches: tuple[tuple[int, Curve], ...] = ()
     batches_at: int = 0  #: `samples_taken` when `batches` was fitted
     noise_scale: float | None = None
-    balanced: bool = False
     active: int = 0  #: pilots that hold a node or are about to
     turned_at: float = 0.0
     waited_s: float = 0.0
@@ -292,7 +291,6 @@ def _samples(record: JobState, event: Event, window: SamplesReported) -> None:
     for name in record.world.members if record.world is not None else ():  # the main worker speaks for all
         _trains(record, name)
     noise, total = window.noise_scale, window.total
-    record.balanced = window.balanced
     if noise is not None and 0.0 <= noise <= MAX_NOISE_SCALE:
         record.noise_scale = noise
     # Every worker reports, and windows leave out what was disturbed: the job's own count is the truth.

@@ -70,9 +70,12 @@ class Ledger:
         self._of_application: dict[tuple[str, str], set[int]] = {}
         self._views: dict[int, JobView] = {}  # as last asked for; replaced, never changed
         self._changed: set[int] = set()  # jobs that have changed since
-        self.costs = Costs(costs)
-        self._relaunches = Costs(RELAUNCH)
-        self._items = Costs(INDEPENDENT_ITEMS)
+        #: Of jobs that take another size in the same way: the others say nothing of it.
+        self.costs = {
+            Elastic.LIVE: Costs(costs),
+            Elastic.RESTART: Costs(RELAUNCH),
+            Elastic.TASKS: Costs(INDEPENDENT_ITEMS),
+        }
         self._drained: dict[str, float] = {}
         #: Why each user id is banned.
         self.bans: Mapping[int, str] = {}
@@ -101,8 +104,8 @@ class Ledger:
         for event in events:
             self.last_seq = max(self.last_seq, event.seq)
             self.last_at = max(self.last_at, event.at)
-            self.holes.apply(event)
             self.exits.apply(event, self._user_of(event.job))
+            self.holes.apply(event)
             self.unstarted.apply(event)
             self.paces.apply(event)
             self.pool.apply(event)
@@ -142,7 +145,7 @@ class Ledger:
             if isinstance(event.payload, TELLING_COSTS):
                 pilot = record.pilots.get(event.pilot or "")
                 started_at = None if pilot is None else pilot.started_at
-                self._costs_like(record.job).apply(event, application(record.job), started_at)
+                self.costs[record.job.elastic].apply(event, application(record.job), started_at)
                 record.costs = None
                 self._has_changed(record)
 
@@ -180,7 +183,7 @@ class Ledger:
     def _turned(self, record: JobState, before: Pilot, after: Pilot, at: float) -> None:
         """A pilot takes or gives up its node: the job's wait may end or begin, and its account has used the node."""
         if before.phase is PilotPhase.RELEASED and after.phase is PilotPhase.RUNNING and after.started_at is not None:
-            for costs in (self.costs, self._relaunches, self._items):
+            for costs in self.costs.values():
                 costs.started(after.started_at - before.since, record.job.user)
         if before.is_active == after.is_active:
             return
@@ -280,7 +283,7 @@ class Ledger:
     def stages(self, job_id: int) -> Mapping[str, float]:
         """Seconds of each part of an activation of the job, or of one like it; by name."""
         job = self._records[job_id].job
-        return self._costs_like(job).stages(job_id, application(job))
+        return self.costs[job.elastic].stages(job_id, application(job))
 
     def ignored(self, job_id: int) -> Mapping[str, int]:
         """How many of a job's samples were not believed, by reason."""
@@ -297,7 +300,7 @@ class Ledger:
 
     def drained(self, now: float) -> frozenset[str]:
         """Nodes that operators keep pilots off at `now` (Unix seconds)."""
-        return frozenset(name for name, until in self._drained.items() if until > now)
+        return frozenset(self.drains(now))
 
     def unseen_arrays(self) -> Mapping[int, tuple[int, ...]]:
         """Arrays that owners announced and that have not been inspected yet, by job."""
@@ -342,12 +345,11 @@ class Ledger:
                     if self._job_of_task.get(name) == job_id:
                         del self._job_of_task[name]
                 self.usage.forget(job_id)
-                self.costs.forget(job_id)
-                self._relaunches.forget(job_id)
-                self._items.forget(job_id)
                 self.conduct.forget(job_id)
                 self.paces.forget(job_id)
                 self.unstarted.forget(job_id)
+                for costs in self.costs.values():
+                    costs.forget(job_id)
 
     def _has_changed(self, record: JobState) -> None:
         record.view = None
@@ -374,13 +376,12 @@ class Ledger:
                 waited_s=record.waited_s,
                 batches=self._batch_curves(record),
                 noise_scale=record.noise_scale,
-                balanced=record.balanced,
                 curve_refuted=record.curve_refuted,
                 committed_at=record.committed_at,
                 waits=record.waits and phase is JobPhase.HELD,
                 array_gone=record.array_gone,
                 worlds_at=tuple(record.worlds_at),
-                costs_from=self._costs_like(record.job).shown_by(record.job.id, application(record.job)),
+                costs_from=self.costs[record.job.elastic].shown_by(record.job.id, application(record.job)),
                 check=check,
                 fixed=check.why_fixed() if check and keeps_its_size(record.job, check) else "",
             )
@@ -436,9 +437,5 @@ class Ledger:
 
     def _costs_of(self, record: JobState) -> ResizeCosts:
         if record.costs is None:
-            record.costs = self._costs_like(record.job).of(record.job.id, application(record.job))
+            record.costs = self.costs[record.job.elastic].of(record.job.id, application(record.job))
         return record.costs
-
-    def _costs_like(self, job: MalleableJob) -> Costs:
-        """Of jobs that take another size in the same way: the others say nothing of it."""
-        return {Elastic.LIVE: self.costs, Elastic.RESTART: self._relaunches, Elastic.TASKS: self._items}[job.elastic]

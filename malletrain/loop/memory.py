@@ -262,7 +262,6 @@ class MemoryCluster:
             state=task.state,
             reason="JobHeldUser" if task.held else "None",
             array_id=array,
-            array_task=index,
             time_limit_s=task.limit_s,
             submit_time=task.submitted,
             start_time=task.start,

@@ -15,14 +15,14 @@ from typing import TypeVar, cast
 
 from malletrain.decide.decision import decide, yield_now
 from malletrain.decide.demand import DecisionCache
-from malletrain.decide.draft import ProbeChange, Situation, pilots_of
+from malletrain.decide.draft import Situation, pilots_of
 from malletrain.decide.limits import admission_refusal
 from malletrain.decide.multi_node_pilots import after_loss, co_allocated
 from malletrain.decide.must_leave import termination
 from malletrain.decide.reconcile import SET_BACK_S
 from malletrain.decide.rules import Rules
 from malletrain.decide.sizes import scale_up_jobs
-from malletrain.decide.yielding import EmptiedNode
+from malletrain.decide.yielding import YieldPlan
 from malletrain.domain.decision import (
     Action,
     CancelTasks,
@@ -49,8 +49,6 @@ from malletrain.domain.event import (
     PilotHeld,
     PilotSetAside,
     PoolCounted,
-    ProbeBegun,
-    ProbeEnded,
     SizesDecided,
     SlurmUnavailable,
     StartsRefused,
@@ -118,8 +116,7 @@ class Loop:
         self._clock = clock
         self._act_for_real = act
         self._memo = DecisionCache()
-        self._startable_since: Mapping[str, float] = {}
-        self._emptied: Mapping[str, EmptiedNode] = {}
+        self._yielded = YieldPlan()
         self.unavailable = False
         self._last_look: float | None = None
         self._ahead_s = clock.now() - clock.elapsed()
@@ -161,10 +158,11 @@ class Loop:
         return count
 
     def record(self, events: Iterable[Event]) -> None:
-        """Write events, then fold them. What people ask for (cancel, hold) comes this way too."""
-        with self._guard:
-            self.ledger.apply(self._journal.append(tuple(events)))
-            self.views = self.ledger.views()
+        """Write events, if there are any, then fold them. What people ask for (cancel, hold) comes this way too."""
+        if found := tuple(events):
+            with self._guard:
+                self.ledger.apply(self._journal.append(found))
+                self.views = self.ledger.views()
 
     def reserve_generations(self, job_id: int, until: int) -> bool:
         """Reserve the numbers of a job's next worlds in the journal; False if that cannot be written now."""
@@ -181,9 +179,8 @@ class Loop:
             return 0
         with self._guard:
             reports = tuple(self._workers.reports())
-            if reports:
-                self.record(reports)
-                self._unhandled += reports
+            self.record(reports)
+            self._unhandled += reports
         return len(reports)
 
     # -- the three entries -------------------------------------------------------------------------------------
@@ -224,28 +221,23 @@ class Loop:
             self._pass_on_ends(seen)
             pilots = sum(len(view.staying) for view in self.views.values())
             now = self._clock.now()
-            signs = [
-                *self.ledger.harm_signals.look(snapshot, pilots, now),
-                *self.ledger.main_jobs.look(snapshot, part, now),
-            ]
-            if signs:
-                self.record(signs)
-            if behind := self.ledger.behind.look(snapshot, self.ledger.promise.delayed(), part, now):
-                self.record(behind)
+            ails = self.ledger.harm_signals.look(snapshot, pilots, now)
+            self.record([*ails, *self.ledger.main_jobs.look(snapshot, part, now)])
+            self.record(self.ledger.behind.look(snapshot, self.ledger.promise.delayed(), part, now))
             self._record_ended(now)
             self._end_the_hopeless()
         situation = self._situation(snapshot)
         decided = decide(situation, self.policy, self._promised(snapshot), self._memo)
-        self._startable_since, self._emptied = decided.startable_since, decided.emptied
+        self._yielded = decided.yielded
         self.last_decision = decided.decision
         self.advice = decided.advice
         if self._act_for_real:
             self._record_changes(snapshot, decided.decision)
             self._record_arrived()
-            self._record_probes(decided.probes)
+            self.record(Event(self._clock.now(), probe, job, reason=why) for job, probe, why in decided.probes)
             for job, batches in decided.decision.batches.items():
                 self._workers.choose_batches(job, batches)
-            self._record_given(snapshot, decided.awaiting)
+            self._record_given(snapshot, decided.yielded.awaiting)
             self._take_back(decided.decision.strays)
             self._workers.climb(scale_up_jobs(situation.views, situation.known, self.rules))
             self._apply(decided.decision.actions)
@@ -260,9 +252,10 @@ class Loop:
     def watch_on(self, snapshot: Snapshot) -> bool:
         """Yielding after the light look; whether any pilot was asked to give way."""
         self.last_snapshot = snapshot = self._plans.over(snapshot, self._clock.now(), self.rules)
-        actions, given = yield_now(self._situation(snapshot), self._rules_now(), self._memo)
-        self._startable_since, self._emptied = given.startable, given.emptied
-        self._record_given(snapshot, given.awaiting)
+        actions, self._yielded = yield_now(
+            self._situation(snapshot), self._rules_now(self.ledger.exits.usual_s()), self._memo
+        )
+        self._record_given(snapshot, self._yielded.awaiting)
         self._apply(actions)
         return bool(actions)
 
@@ -296,18 +289,18 @@ class Loop:
 
     # -- parts -------------------------------------------------------------------------------------------------
 
-    def _rules_now(self) -> Rules:
+    def _rules_now(self, exits_s: float | None) -> Rules:
         """The site's rules, with the margin that its epilogs have been seen to need."""
-        exits = self.ledger.exits
-        return replace(self.rules.with_exits(exits.usual_s()), free_s=exits.free_s())
+        return replace(self.rules.with_exits(exits_s), free_s=self.ledger.exits.free_s())
 
     def _promised(self, snapshot: Snapshot) -> Rules:
         """These rules, with the reserve and the number of pilots that keep the site's promise now."""
         now, tracker = self._clock.now(), self.ledger.promise
         tasks = {pilot.task for view in self.views.values() for pilot in view.staying}
+        exits_s = self.ledger.exits.usual_s()
         with self._guard:  # people ask for its figures meanwhile
-            tracker.look(snapshot, len(tasks), self.ledger.exits.usual_s(), now, self.rules)
-            return tracker.rules(self._rules_now(), snapshot, now)
+            tracker.look(snapshot, len(tasks), exits_s, now, self.rules)
+            return tracker.rules(self._rules_now(exits_s), snapshot, now)
 
     def _situation(self, snapshot: Snapshot) -> Situation:
         now = self._clock.now()
@@ -320,8 +313,7 @@ class Loop:
             views=self.views,
             now=now,
             over_since=self.ledger.over_since(),
-            startable_since=self._startable_since,
-            emptied=self._emptied,
+            yielded=self._yielded,
             paused=self.paused,
             crowded=self.crowded,
             drained=self.ledger.drained(now),
@@ -399,12 +391,8 @@ class Loop:
         ends = [
             (job_id, termination(view, self.rules, spent.get(job_id, 0.0))) for job_id, view in self.views.items()
         ]
-        events = [Event(now, end[0], job_id, reason=end[1]) for job_id, end in ends if end is not None]
-        if events:
-            self.record(events)
-        settled = [Event(now, fact, job_id, reason=reason) for job_id, fact, reason in settle(self.views)]
-        if settled:
-            self.record(settled)
+        self.record([Event(now, end[0], job_id, reason=end[1]) for job_id, end in ends if end is not None])
+        self.record([Event(now, fact, job_id, reason=reason) for job_id, fact, reason in settle(self.views)])
 
     def _apply(self, actions: Iterable[Action]) -> None:
         """In order: intents, acts, outcomes; neighbours of one kind together, since Slurm takes many in one command.
@@ -455,14 +443,14 @@ class Loop:
                     return self._cluster.start(cast(Sequence[StartPilot], batch)), True
                 case RecyclePilot():
                     return self._cluster.recycle(cast(Sequence[RecyclePilot], batch)), True
-            for action in batch:
+            for action in cast(Sequence[CutLimit | CancelTasks | LeavePilot | TopUp], batch):
                 outcomes.append(self._act_on(action))  # noqa: PERF401 - those before an error count
         except ClusterUnavailable as error:
             left = len(batch) - len(outcomes)
             return [*outcomes, *[Outcome(False, str(error))] * left], False
         return outcomes, True
 
-    def _act_on(self, action: Action) -> Outcome:
+    def _act_on(self, action: CutLimit | CancelTasks | LeavePilot | TopUp) -> Outcome:
         match action:
             case CutLimit():
                 return self._cluster.cut(action)
@@ -475,10 +463,6 @@ class Loop:
             case TopUp():
                 asked = self._workers.top_up(action.job_id, action.tasks)
                 return Outcome(asked, "asked" if asked else "no worker is there to ask")
-            case StartPilot():
-                return self._cluster.start([action])[0]
-            case RecyclePilot():
-                return self._cluster.recycle([action])[0]
 
     def _take_back(self, strays: Sequence[Stray]) -> None:
         """End jobs of the harvest partition that are no pilots; each is recorded once, by user."""
@@ -494,8 +478,7 @@ class Loop:
         except ClusterUnavailable as error:
             outcomes = [Outcome(False, str(error))] * len(mine)
         failed = {stray.job: o.detail for stray, o in zip(mine, outcomes, strict=True) if not o.done}
-        lost = [stray for stray in fresh if stray.job in failed]
-        if lost:
+        if lost := [stray for stray in fresh if stray.job in failed]:
             self.record(_strays_events(self._clock.now(), lost, failed[lost[0].job]))
 
     def _record_changes(self, snapshot: Snapshot, decision: Decision) -> None:
@@ -513,42 +496,27 @@ class Loop:
                 decision.horizon_s,
             )  # fmt: skip
             events.append(Event(now, decided, reason=decision.reason))
-        if events:
-            self.record(events)
+        self.record(events)
 
     def _record_arrived(self) -> None:
         """Main jobs that came: the next daemon knows them without accounting, too."""
         with self._guard:  # people ask for figures meanwhile
             events = [Event(self._clock.now(), each) for each in iter(self.ledger.promise.take_arrived, None)]
-        if events:
-            self.record(events)
+        self.record(events)
 
     def _record_given(self, snapshot: Snapshot, awaiting: Mapping[str, bool]) -> None:
         """Whose the main jobs are that wait for pilots to leave: after their end, Slurm no longer tells."""
         self.ledger.behind.waits(snapshot, awaiting)
-        if met := self.ledger.main_jobs.given(awaiting, snapshot, self._clock.now()):
-            self.record(met)
+        self.record(self.ledger.main_jobs.given(awaiting, snapshot, self._clock.now()))
 
     def _record_ended(self, now: float) -> None:
         """Main jobs that began and ended between two looks on nodes that pilots had left; of what Slurm does not
         answer, the next look asks again."""
-        question = self.ledger.main_jobs.to_ask(now)
-        if question is None:
+        if (question := self.ledger.main_jobs.to_ask(now)) is None:
             return
         nodes, since = question
         answer = self._ask(lambda: self._cluster.ended_main_jobs(nodes, since))
-        if answer is not None and (found := self.ledger.main_jobs.ended(answer, since, now)):
-            self.record(found)
-
-    def _record_probes(self, probes: Iterable[ProbeChange]) -> None:
-        """What the advisor begins and ends; the next decision keeps to it."""
-        now = self._clock.now()
-        events = []
-        for probe in probes:
-            turned = ProbeBegun(probe.nodes) if probe.begun else ProbeEnded(probe.nodes)
-            events.append(Event(now, turned, probe.job, reason=probe.reason))
-        if events:
-            self.record(events)
+        self.record(() if answer is None else self.ledger.main_jobs.ended(answer, since, now))
 
 
 def _event(at: float, payload: Payload, action: Action, reason: str) -> Event:

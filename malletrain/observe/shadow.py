@@ -145,7 +145,7 @@ class ShadowCluster:
         return replace(real, nodes=nodes, jobs=real.jobs + rows)
 
     def _row(self, pilot: str, task: _Task) -> SlurmJob:
-        array, _, index = pilot.partition("_")
+        array = pilot.partition("_")[0]
         return SlurmJob(
             id=pilot,
             raw_id=0,
@@ -156,7 +156,6 @@ class ShadowCluster:
             state=SlurmState.RUNNING if task.node else SlurmState.PENDING,
             reason="" if task.node else "JobHeldUser",
             array_id=int(array),
-            array_task=int(index),
             start_time=task.start if task.node else None,
             end_time=task.ends_at if task.node else None,
             nodes=(task.node,) if task.node else (),

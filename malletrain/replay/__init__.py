@@ -15,7 +15,7 @@ from malletrain.domain.job import ResizeCosts
 from malletrain.replay.assumed_placement import AssumedPlacement
 from malletrain.replay.cluster_trace import ClusterTrace, Window, cluster_trace
 from malletrain.replay.engine import Engine
-from malletrain.replay.options import NodeOrder, Options
+from malletrain.replay.options import Options
 from malletrain.replay.result import Result
 from malletrain.replay.run import Replay, replay
 from malletrain.replay.scoring.figures import Score
@@ -27,7 +27,6 @@ __all__ = [
     "AssumedPlacement",
     "ClusterTrace",
     "Engine",
-    "NodeOrder",
     "Options",
     "PolicyChoice",
     "PolicySizer",

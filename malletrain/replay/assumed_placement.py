@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -20,8 +19,6 @@ class AssumedPlacement(StrEnum):
 
     FIRST_FIT = "first-fit"  #: those of lowest number
     RANDOM = "random"  #: any, by the seed
-    MOST_RECENT = "most-recent"  #: those freed last
-    BEST_FIT = "best-fit"  #: the shortest run of neighbouring free nodes that holds the job, else the longest runs
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +49,7 @@ def place_jobs(jobs: JobRecords, nodes: int, procs_per_node: int, rule: AssumedP
     for i in by_start:
         now = start[i]
         while end[by_end[done]] <= now:  # ends before starts, so that a node passes from job to job
-            machine.free(held[by_end[done]], parts[by_end[done]], end[by_end[done]])
+            machine.free(held[by_end[done]], parts[by_end[done]])
             done += 1
         held[i] = machine.take(want[i], parts[i])
     counts = np.array([len(nodes_of) for nodes_of in held], dtype=np.int64)
@@ -92,15 +89,9 @@ class Machine:
     def __init__(self, nodes: int, procs_per_node: int, rule: AssumedPlacement, seed: int) -> None:
         self.is_free = np.ones(nodes, dtype=bool)
         self.used = np.zeros(nodes, dtype=np.int64)  # processors in use on shared nodes
-        self.freed_at = np.zeros(nodes)
         self.procs_per_node = procs_per_node
         self.random = np.random.default_rng(seed)
-        self.pick: Callable[[int], Ints] = {
-            AssumedPlacement.FIRST_FIT: self._first,
-            AssumedPlacement.RANDOM: self._random,
-            AssumedPlacement.MOST_RECENT: self._most_recent,
-            AssumedPlacement.BEST_FIT: self._best_fit,
-        }[rule]
+        self.pick = self._random if rule is AssumedPlacement.RANDOM else self._first
 
     def take(self, wanted: int, part: int) -> Nodes:
         """Nodes for a job; with `part` one node of which it uses so many processors."""
@@ -121,12 +112,11 @@ class Machine:
         """Whether a shared node has so many processors left."""
         return bool(((self.used > 0) & (self.used + part <= self.procs_per_node)).any())
 
-    def free(self, nodes: Nodes, part: int, now: float) -> None:
+    def free(self, nodes: Nodes, part: int) -> None:
         if part:
             self.used[nodes] -= part
             nodes = nodes[self.used[nodes] == 0]
         self.is_free[nodes] = True
-        self.freed_at[nodes] = now
 
     def _first(self, wanted: int) -> Ints:
         return np.flatnonzero(self.is_free)[:wanted]
@@ -134,28 +124,3 @@ class Machine:
     def _random(self, wanted: int) -> Ints:
         free = np.flatnonzero(self.is_free)
         return free if len(free) <= wanted else np.sort(self.random.choice(free, wanted, replace=False))
-
-    def _most_recent(self, wanted: int) -> Ints:
-        free = np.flatnonzero(self.is_free)
-        if len(free) <= wanted:
-            return free
-        return np.sort(free[np.argsort(-self.freed_at[free], kind="stable")[:wanted]])
-
-    def _best_fit(self, wanted: int) -> Ints:
-        free = np.flatnonzero(self.is_free)
-        if len(free) <= wanted:
-            return free
-        begins = np.flatnonzero(np.diff(free, prepend=-2) != 1)
-        lengths = np.diff(begins, append=len(free))
-        fits = np.flatnonzero(lengths >= wanted)
-        if len(fits):
-            best = begins[fits[np.argmin(lengths[fits])]]
-            return free[best : best + wanted]
-        chosen = []
-        for run in np.argsort(-lengths, kind="stable").tolist():
-            part = free[begins[run] : begins[run] + min(int(lengths[run]), wanted)]
-            chosen.append(part)
-            wanted -= len(part)
-            if wanted == 0:
-                break
-        return np.sort(np.concatenate(chosen))

@@ -100,22 +100,9 @@ class ClusterTrace:
         idle.flags.writeable = down.flags.writeable = False
         return idle, down
 
-    def intervals(self) -> IdleIntervals:
-        """Every idle interval of every node, by node and time. Those of a year of a large machine take more memory
-        than the trace: `interval_blocks` has some at a time."""
-        count = int(np.count_nonzero(self.state == IDLE))
-        found = IdleIntervals(np.empty(count, np.int32), np.empty(count), np.empty(count), np.empty(count, bool))
-        done = 0
-        for _, _, part in self.interval_blocks():
-            mine = slice(done, done + len(part.node))
-            found.node[mine], found.begin[mine], found.end[mine], found.cut[mine] = (
-                part.node, part.begin, part.end, part.cut,
-            )  # fmt: skip
-            done = mine.stop
-        return found
-
     def interval_blocks(self) -> Iterator[tuple[int, int, IdleIntervals]]:
-        """The same in blocks (first node, one past the last, their intervals), in order."""
+        """Every idle interval of every node, by node and time, in blocks (first node, one past the last, intervals).
+        All of a year of a large machine take more memory than the trace."""
         blocks = max(1, len(self.node) // ROWS_AT_ONCE)
         edges = np.linspace(0, len(self.nodes), blocks + 1).astype(np.int32).tolist()
         for low, high in pairwise(edges):

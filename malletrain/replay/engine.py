@@ -29,10 +29,9 @@ from malletrain.decide.reserve import split_reserve
 from malletrain.replay.cluster_trace import ClusterTrace
 from malletrain.replay.inputs.node_classes import ClassesOfNodes, ClassIdeal, ClassRates
 from malletrain.replay.main_queue import PlanBook
-from malletrain.replay.options import NodeOrder, Options
-from malletrain.replay.pilots.looks import HoleRecords, Turns, cheapest_pilots, has_cohorts
+from malletrain.replay.options import Options
+from malletrain.replay.pilots.looks import HoleRecords, Turns, cheapest_pilots
 from malletrain.replay.pilots.multi_node_tasks import Cohorts, MultiNodeTasks
-from malletrain.replay.preference import Lives, Preference
 from malletrain.replay.result import Cause, Log, Result, Totals
 from malletrain.replay.scoring.ideal import Ideal
 from malletrain.replay.sizer import PolicySizer, SizeBounds, Sizer, demand, rate_of_one, speedups, trained_curve
@@ -133,13 +132,12 @@ class Engine:
         self._most_useful = [each.curve.best_size(each.job.max_nodes) for each in jobs]
         self._tasks = MultiNodeTasks(nodes)
         self._holes = None
-        if has_cohorts(options):
+        if options.rules.max_nodes > 1:
             self._holes = holes or HoleRecords(nodes)
         self._turns = Turns(
             np.array([each.job.submitted_at for each in jobs]), np.array([each.job.min_nodes for each in jobs]),
             options.rules.max_wait_s, options.rules.turn_s,
         )  # fmt: skip
-        self._nodes = Preference(self, options.order, Lives(trace) if options.order is NodeOrder.LIFE else None)
         self.now = trace.start
         self._count_from = count_from if count_from > trace.start else math.inf
         self._counts_since = -math.inf
@@ -516,21 +514,18 @@ class Engine:
         self._beyond_cap = usable - nodes
         counts = self.held[live].tolist()
         bounds = self._bounds(nodes)
-        still = np.maximum(self.stalled[live] - self.now, 0.0).tolist() if self.options.pending_stalls else ()
         began = perf_counter()
-        sizes = np.array(self.sizer(self.live, counts, nodes, still, bounds), dtype=np.int64)
+        sizes = np.array(self.sizer(self.live, counts, nodes, bounds), dtype=np.int64)
         self.log.solve_s.append(perf_counter() - began)
         change = sizes - self.held[live]
-        if self.options.order in (NodeOrder.GROUP, NodeOrder.LIFE):
-            self._rearrange(sizes)
-            change = sizes - self.held[live]
         for i in np.flatnonzero(change < 0).tolist():
             j = int(live[i])
             mine = np.flatnonzero(self.owner == j)
             if self._tasks.several:
-                going = self._tasks.given_up(self._nodes.longest_first(mine), int(sizes[i]))
+                longest_first = mine[np.lexsort((mine, -self.started[mine]))]
+                going = self._tasks.given_up(longest_first, int(sizes[i]))
             else:
-                going = self._nodes.given_up(mine, -int(change[i]))
+                going = self._oldest(mine, -int(change[i]))
             self._release(going, j, Cause.SHRINK, stall=True)
         growing = np.flatnonzero(change > 0)
         if len(growing) and self._ruled:
@@ -610,7 +605,7 @@ class Engine:
         seen, leaving = np.flatnonzero(is_seen)[::-1], np.flatnonzero(~is_seen)[::-1]
         of_free, of_coming, _ = split_reserve(self.rules.keep_idle, len(seen), len(leaving))
         rest = np.delete(free, np.concatenate([seen[:of_free], leaving[:of_coming]]))
-        if self.options.order is NodeOrder.NAME and self._tasks.width > 1:
+        if self._tasks.width > 1:
             rest = rest[np.argsort(self._cohorts()[rest], kind="stable")]
         return rest
 
@@ -706,40 +701,24 @@ class Engine:
         for i, q in zip(*np.nonzero(change < 0), strict=True):
             j = int(live[i])
             mine = np.flatnonzero((self.owner == j) & (classes.of_node == q))
-            self._release(self._nodes.given_up(mine, -int(change[i, q])), j, Cause.SHRINK, stall=True)
+            self._release(self._oldest(mine, -int(change[i, q])), j, Cause.SHRINK, stall=True)
         for q in range(kinds):
             growing = np.flatnonzero(change[:, q] > 0)
             if len(growing):
                 free = self._free()
                 self._begin(free[classes.of_node[free] == q], live[growing], change[growing, q])
 
-    def _rearrange(self, sizes: Ints) -> None:
-        """Jobs that stand still at this moment, and need no activation, take their nodes anew."""
-        live = self._live
-        still = (sizes != self.held[live]) | (self.stalled[live] > self.now)
-        who = live[still & (self.activate[live] == 0)]
-        if not (sizes != self.held[live]).any() or not len(who):
-            return
-        wanted = {int(j): int(k) for j, k in zip(live, sizes, strict=True)}
-        by_worth = sorted(who.tolist(), key=lambda j: -self.speedup[j, wanted[j]])
-        held = {j: np.flatnonzero(self.owner == j) for j in by_worth}
-        pool = self._nodes.best_first(np.concatenate([self._free(), *held.values()]))
-        ends = np.cumsum([wanted[j] for j in by_worth])
-        given = dict(zip(by_worth, np.split(pool[: ends[-1]], ends[:-1]), strict=True))
-        for j in by_worth:
-            self._release(np.setdiff1d(held[j], given[j]), j, Cause.SHRINK, stall=True)
-        for j in by_worth:
-            new = np.setdiff1d(given[j], held[j])
-            if len(new):
-                self._begin(new, np.array([j]), np.array([len(new)]))
+    def _oldest(self, mine: Ints, count: int) -> Ints:
+        """So many of a job's nodes, those whose pilots started first."""
+        return mine[np.lexsort((-mine, self.started[mine]))[:count]]
 
     def _free(self) -> Ints:
+        """Idle nodes without a pilot that stay idle long enough, by name."""
         if self._in_order is not None and self._in_order[0] == self.now:
             return self._in_order[1]
-        free = ((self.state == IDLE) & (self.owner < 0)).nonzero()[0]
+        free: Ints = ((self.state == IDLE) & (self.owner < 0)).nonzero()[0]
         if self.trace.plans is not None:
             free = free[self._plans.wanted_at[free] >= self.now + self._shortest_s]
-        free = self._nodes.best_first(free)
         self._in_order = self.now, free
         return free
 

@@ -7,7 +7,8 @@ without a job for days on end while the others work (it was drained, came later,
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
+from datetime import UTC, datetime
 
 import numpy as np
 from numpy.typing import NDArray
@@ -39,6 +40,42 @@ class LikelyOutage:
     nodes: int
     node_seconds: float
     name: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class SuspectedOutages:
+    """Idle time of the log that probably was none: what was found, and whether it was `left_out` of the replay."""
+
+    found: tuple[LikelyOutage, ...]
+    left_out: bool
+
+    def sentence(self) -> str:
+        """What was found, for people."""
+        hours = sum(each.node_seconds for each in self.found) / 3600
+        still = sum(each.whole for each in self.found)
+        away = len(self.found) - still
+        parts = [f"the machine stood still {_times(still)}"] if still else []
+        parts += [f"{_times(away)} a node ran no job for days"] if away else []
+        largest = self.found[0]
+        when = datetime.fromtimestamp(largest.start, UTC).strftime("%Y-%m-%dT%H:%M UTC")
+        lasts = (largest.end - largest.start) / 3600
+        here = "were left out" if self.left_out else "count as idle"
+        return (
+            f"Likely outages look like {hours:,.0f} idle node-hours ({', '.join(parts)}; the largest from {when}, "
+            f"{lasts:,.1f} h). They {here}; --outages says what was so, and replay.likely_outages chooses."
+        )
+
+    def as_json(self) -> dict[str, object]:
+        """As in the JSON answer."""
+        return {
+            "left_out": self.left_out,
+            "node_seconds": sum(each.node_seconds for each in self.found),
+            "found": [asdict(each) for each in self.found[:100]],
+        }
+
+
+def _times(count: int) -> str:
+    return "once" if count == 1 else f"{count:,} times"
 
 
 def likely_outages(trace: ClusterTrace) -> tuple[LikelyOutage, ...]:

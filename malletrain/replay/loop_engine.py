@@ -37,7 +37,7 @@ from malletrain.domain.snapshot import Node, NodeState, SlurmJob, SlurmState
 from malletrain.loop.memory import ManualClock, MemoryCluster, MemoryJournal, MemoryWorkers
 from malletrain.loop.tick import Loop
 from malletrain.replay.cluster_trace import ClusterTrace
-from malletrain.replay.options import UNLIMITED, NodeOrder, Options
+from malletrain.replay.options import UNLIMITED, Options
 from malletrain.replay.scoring.figures import Score
 from malletrain.replay.scoring.journal_score import score_journal
 from malletrain.replay.sizer import ONE_NODE, PolicyChoice
@@ -54,11 +54,8 @@ MAX_ROUNDS = 12
 NO_LIMIT_S = 1e7
 #: The first task of each array: three digits each, so that names sort as numbers do.
 FIRST_TASK = 100
-
-
-def replay_rules(horizon_s: float = 300.0, keep_idle: int = 0) -> Rules:
-    """The daemon's rules without limits on pilots and on waits, as the fast engine has none."""
-    return replace(UNLIMITED, horizon_s=horizon_s, keep_idle=keep_idle, max_pilot_s=NO_LIMIT_S)
+#: The daemon's rules without limits on pilots and on waits, as the fast engine has none.
+REPLAY_RULES = replace(UNLIMITED, max_pilot_s=NO_LIMIT_S)
 
 
 def score_by_loop(trace: ClusterTrace, jobs: Sequence[TrainingJob], choice: PolicyChoice, options: Options) -> Score:
@@ -67,10 +64,8 @@ def score_by_loop(trace: ClusterTrace, jobs: Sequence[TrainingJob], choice: Poli
     Raises:
         InvalidInput: the loop does not do what `choice` or `options` ask for; the fast engine does.
     """
-    if choice.clairvoyant or choice.value is not Value.ELASTIC or choice.policy == ONE_NODE:
+    if choice.value is not Value.ELASTIC or choice.policy == ONE_NODE:
         raise InvalidInput("--policy", f'{choice.name} exists in replay alone: use replay.engine = "fast" for it')
-    if options.order is not NodeOrder.NAME:
-        raise InvalidInput("order", f'the daemon takes nodes by name; {options.order} needs replay.engine = "fast"')
     if options.most_jobs < len(jobs):
         raise InvalidInput(
             "replay.at_once", 'the daemon serves every job that was submitted: use replay.engine = "fast"'
@@ -241,7 +236,7 @@ class SimulatedWorkers(MemoryWorkers):
 
 
 def replay_through_loop(
-    trace: ClusterTrace, jobs: Sequence[TrainingJob], policy: Policy, rules: Rules | None = None, tick_s: float = 0.0
+    trace: ClusterTrace, jobs: Sequence[TrainingJob], policy: Policy, rules: Rules = REPLAY_RULES, tick_s: float = 0.0
 ) -> tuple[Event, ...]:
     """The journal of the daemon's loop over the trace.
 
@@ -250,7 +245,6 @@ def replay_through_loop(
     anything else happens or not, where pilots' time limits bind, and where pilots make room once they have been there
     for a while. DAEMON_STARTED and DAEMON_STOPPED mark the window.
     """
-    rules = rules or replay_rules()
     makes_room = rules.max_nodes > 1 and len(trace.nodes) > rules.max_pilots
     every_tick = bool(tick_s) and (rules.max_pilot_s < NO_LIMIT_S or makes_room)
     clock = ManualClock(trace.start)

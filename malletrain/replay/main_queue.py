@@ -128,7 +128,7 @@ class _Queue:
         )
 
     def _end(self, i: int, now: float) -> None:
-        self.machine.free(self.held[i], self.part[i], now)
+        self.machine.free(self.held[i], self.part[i])
         del self.running[i]
 
     def _pass(self, now: float) -> None:

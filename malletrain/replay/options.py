@@ -15,19 +15,6 @@ from malletrain.replay.inputs.node_classes import NodeClass
 UNLIMITED = Rules(max_pilots=10**9, max_pilot_s=math.inf, max_top_up=0, max_failures=10**9, max_wait_s=0.0)
 
 
-class NodeOrder(StrEnum):
-    """Which free nodes a growing job takes, and which a shrinking one gives up.
-
-    GROUP and LIFE also rearrange: jobs that stand still at this moment anyway take their nodes anew from those that
-    they hold together and the free ones, the job that trains most first. Where a node must be activated this would
-    cost what it saves, so such jobs keep what they hold.
-    """
-
-    NAME = "name"  #: by name; gives up those that started first: what the daemon does
-    GROUP = "group"  #: by name, and rearranges: neighbours are taken together, and then stall one job, not several
-    LIFE = "life"  #: the one that stays idle longest first, and rearranges: clairvoyant, a bound on placement
-
-
 class EngineKind(StrEnum):
     """What replays the trace."""
 
@@ -43,9 +30,7 @@ class Options:
 
     tick_s: 0: every event is decided at once, else at the next multiple, as a daemon that polls.
     most_jobs: training jobs that are there at once; others wait in order.
-    engine: the loop serves policies by their names and nodes by name alone; `replay` refuses anything else.
-    pending_stalls: sizing takes into account how long each job stands still anyway, so that a second change costs
-        only what it adds.
+    engine: the loop serves policies by their names alone; `replay` refuses anything else.
     budgets: node-seconds of accounts for each day, week or month; fast engine only.
     classes: of nodes, where jobs are to be sized by class; fast engine only.
     rules: the daemon's, of which those on pilots, the reserve, and turns of jobs bind.
@@ -55,8 +40,6 @@ class Options:
     tick_s: float = 0.0
     most_jobs: int = sys.maxsize
     engine: EngineKind = EngineKind.FAST
-    order: NodeOrder = NodeOrder.NAME
-    pending_stalls: bool = False
     budgets: tuple[AccountBudget, ...] = ()
     classes: tuple[NodeClass, ...] = ()
     rules: Rules = UNLIMITED
@@ -74,4 +57,4 @@ class Options:
     @property
     def ideal_machine(self) -> Options:
         """The same without the daemon's limits: every event is decided at once, any number of pilots, no reserve."""
-        return Options(most_jobs=self.most_jobs, order=self.order, budgets=self.budgets, classes=self.classes)
+        return Options(most_jobs=self.most_jobs, budgets=self.budgets, classes=self.classes)

@@ -154,10 +154,11 @@ def _joined_columns(logs: list[Columns]) -> Columns:
     return Columns(**whole)
 
 
-def with_more(one: Result, more: Result) -> Result:
-    """The totals and samples of both, and the pilots that began in either, of replays of other spans of time."""
-    totals = Totals(len(one.samples))
-    totals.add(one.totals)
-    totals.add(more.totals)
-    log = replace(one.log, pilots=PilotTable.joined([one.log.pilots, more.log.pilots]))
-    return replace(one, totals=totals, log=log, samples=one.samples + more.samples)
+def integral(time: Floats, value: NDArray[Any], end: float, at: Floats) -> Floats:
+    """The integral up to each moment of `at`, of any shape, of what is `value[i]` from `time[i]` on, up to `end`."""
+    if not len(time):
+        return np.zeros(at.shape)
+    moments = np.append(time, max(end, float(time[-1])))
+    total = np.concatenate([[0.0], np.cumsum(value * np.diff(moments))])
+    found: Floats = np.interp(at, moments, total)
+    return found

@@ -57,20 +57,17 @@ class Sizer(Protocol):
     """Sizes for the jobs that are there."""
 
     def __call__(
-        self, live: Sequence[int], counts: Sequence[int], nodes: int, pending: Sequence[float] = (),
-        bounds: SizeBounds | None = None,
-    ) -> list[int]:  # fmt: skip
+        self, live: Sequence[int], counts: Sequence[int], nodes: int, bounds: SizeBounds | None = None
+    ) -> list[int]:
         """New sizes of the jobs `live` (numbers into the workload), which hold `counts` nodes, when `nodes` are
-        there in all. `pending`: for how many seconds each stands still anyway, where that is to count; `bounds`:
-        what the daemon's rules ask for besides."""
+        there in all. `bounds`: what the daemon's rules ask for besides."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class PolicyChoice:
-    """A policy as the command line names it: `exact`, `bftrainer`, or with a horizon `exact:120`. `clairvoyant`: it
-    places by what only the log shows, and takes pending stalls into account. `unlimited`: none of the daemon's rules
-    bind it."""
+    """A policy as the command line names it: `exact`, `bftrainer`, or with a horizon `exact:120`. `unlimited`: none
+    of the daemon's rules bind it."""
 
     name: str
     policy: str
@@ -78,7 +75,6 @@ class PolicyChoice:
     value: Value = Value.ELASTIC
     alpha: float = 0.0
     objective: Objective = Objective.THROUGHPUT
-    clairvoyant: bool = False
     unlimited: bool = False
 
 
@@ -87,9 +83,8 @@ def parse_policy(
     usual_horizon_s: float = 300.0,
 ) -> PolicyChoice:  # fmt: skip
     """Reads `NAME[:HORIZON]`. Besides the policies by name: `bftrainer` is the published objective, solved exactly,
-    at its own horizon of 10 s; `one-node` gives each job its least size; `clairvoyant` sizes exactly and places each
-    job on the nodes that it will keep longest; `ideal-machine` sizes exactly. The last two are bounds: none of the
-    daemon's rules (`Options.rules`) limit them.
+    at its own horizon of 10 s; `one-node` gives each job its least size; `ideal-machine` sizes exactly, and is a
+    bound: none of the daemon's rules (`Options.rules`) limit it.
 
     Raises:
         InvalidInput: no such policy, or no sound horizon.
@@ -109,10 +104,6 @@ def parse_policy(
         return PolicyChoice(text.strip(), "exact", horizon, Value.BFTRAINER, alpha)
     if name == ONE_NODE:
         return PolicyChoice(text.strip(), ONE_NODE, horizon)
-    if name == "clairvoyant":
-        return PolicyChoice(
-            text.strip(), "exact", horizon, Value.ELASTIC, alpha, objective, clairvoyant=True, unlimited=True
-        )
     if name == IDEAL_MACHINE:
         return PolicyChoice(text.strip(), "exact", horizon, Value.ELASTIC, alpha, objective, unlimited=True)
     registered(name)
@@ -160,19 +151,16 @@ class PolicySizer:
             self._rows = KeptRows(jobs, self._demand, choice.horizon_s, choice.value, choice.alpha)
 
     def __call__(
-        self, live: Sequence[int], counts: Sequence[int], nodes: int, pending: Sequence[float] = (),
-        bounds: SizeBounds | None = None,
-    ) -> list[int]:  # fmt: skip
+        self, live: Sequence[int], counts: Sequence[int], nodes: int, bounds: SizeBounds | None = None
+    ) -> list[int]:
         choice = self._choice
         if self._rows is not None:
-            return self._exact(self._rows, live, counts, nodes, pending, bounds)
+            return self._exact(self._rows, live, counts, nodes, bounds)
         demands = tuple(self._demand(j, count) for j, count in zip(live, counts, strict=True))
         if bounds is not None:
             demands = tuple(_bounded(each, i, bounds) for i, each in enumerate(demands))
         if choice.objective in BY_REST and self.left is not None:
             demands = tuple(self._urgent(live, demands, self.left))
-        if any(pending):
-            demands = tuple(map(_still, demands, pending))
         supply: tuple[int, ...] = ()
         if Need.DEADLINES in self._policy.needs and self.clock is not None and self.left is not None:
             now = self.clock()
@@ -218,33 +206,23 @@ class PolicySizer:
         return trained_curve(each, self._choice)
 
     def _exact(
-        self, rows: KeptRows, live: Sequence[int], counts: Sequence[int], nodes: int, pending: Sequence[float],
-        bounds: SizeBounds | None,
-    ) -> list[int]:  # fmt: skip
+        self, rows: KeptRows, live: Sequence[int], counts: Sequence[int], nodes: int, bounds: SizeBounds | None
+    ) -> list[int]:
         """What policy `exact` answers, from rows that are kept, or as it has answered the same question before."""
-        instead: list[JobDemand | None] = []
-        key: Hashable = None
-        if any(pending):
-            instead = [
-                _still(self._demand(j, count), rest) if rest > 0 else None
-                for j, count, rest in zip(live, counts, pending, strict=True)
-            ]
-        else:
-            # By identity: what a kept answer's jobs may have is kept with it.
-            may = () if bounds is None else (*bounds.allowed, *map(id, bounds.allowed.values()))
-            key = (tuple(live), tuple(counts), nodes, bounds and bounds.must, may)
-            known = self._answers.get(key)
-            if known is not None:
-                return known[0]
+        # By identity: what a kept answer's jobs may have is kept with it.
+        may = () if bounds is None else (*bounds.allowed, *map(id, bounds.allowed.values()))
+        key = (tuple(live), tuple(counts), nodes, bounds and bounds.must, may)
+        known = self._answers.get(key)
+        if known is not None:
+            return known[0]
         allowed, must = ({}, frozenset()) if bounds is None else (bounds.allowed, bounds.must)
-        table, at = rows.table(live, counts, nodes, instead, allowed, must)
+        table, at = rows.table(live, counts, nodes, allowed, must)
         best = knapsack.solve(table, nodes, self._price)
         self._price = best.price
         sizes: list[int] = table.size[best.rows][at].tolist()
-        if key is not None:
-            if len(self._answers) >= MAX_KEPT_ANSWERS:
-                self._answers.clear()
-            self._answers[key] = sizes, bounds
+        if len(self._answers) >= MAX_KEPT_ANSWERS:
+            self._answers.clear()
+        self._answers[key] = sizes, bounds
         return sizes
 
     def _lifetimes(self, nodes: int) -> tuple[tuple[float, int], ...]:
@@ -285,9 +263,8 @@ class OneNode:
         self._least = [each.job.min_nodes for each in jobs]
 
     def __call__(
-        self, live: Sequence[int], counts: Sequence[int], nodes: int, pending: Sequence[float] = (),
-        bounds: SizeBounds | None = None,
-    ) -> list[int]:  # fmt: skip
+        self, live: Sequence[int], counts: Sequence[int], nodes: int, bounds: SizeBounds | None = None
+    ) -> list[int]:
         sizes = [0] * len(live)
         for i in sorted(range(len(live)), key=lambda i: (counts[i] < self._least[live[i]], i)):
             least = self._least[live[i]]
@@ -359,13 +336,6 @@ def trained_curve(each: TrainingJob, choice: PolicyChoice | None) -> Curve:
 
 def _needs(choice: PolicyChoice) -> frozenset[Need]:
     return frozenset() if choice.policy == ONE_NODE else registered(choice.policy).needs
-
-
-def _still(job: JobDemand, seconds: float) -> JobDemand:
-    """A job that stands still for so long whatever is decided: a change costs what it adds to that."""
-    if seconds <= 0:
-        return job
-    return replace(job, grow_s=max(0.0, job.grow_s - seconds), shrink_s=max(0.0, job.shrink_s - seconds))
 
 
 def _bounded(job: JobDemand, at: int, bounds: SizeBounds) -> JobDemand:

@@ -65,13 +65,13 @@ class KeptRows:
         self._cuts: dict[int, _Cut] = {}
 
     def table(
-        self, live: Sequence[int], counts: Sequence[int], nodes: int, instead: Sequence[JobDemand | None] = (),
+        self, live: Sequence[int], counts: Sequence[int], nodes: int,
         allowed: Mapping[int, NDArray[np.bool_]] | None = None, must: Collection[int] = (),
     ) -> tuple[ValueTable, Ints]:  # fmt: skip
         """The table of the jobs `live` that hold `counts` nodes, when there are `nodes`; and for each of `live` its
-        place in the table. `instead`: where a job is to be taken otherwise than usual, as what. `allowed`: by place
-        in `live`, which sizes (0, 1, ...) that job may have now, 0 among them; `must`: places of jobs for which no
-        nodes cost more than all jobs can gain. The table holds until the next is asked for."""
+        place in the table. `allowed`: by place in `live`, which sizes (0, 1, ...) that job may have now, 0 among
+        them; `must`: places of jobs for which no nodes cost more than all jobs can gain. The table holds until the
+        next is asked for."""
         if nodes > self._reach:
             self._reach_for(nodes)
         if tuple(live) != self._live:
@@ -80,8 +80,6 @@ class KeptRows:
             if counts[at] != self._held[i]:
                 self._put(i, self._values_of(live[at], counts[at]))
                 self._held[i] = counts[at]
-        if instead:
-            self._put_instead([instead[at] for at in self._order])
         most = min(nodes, self._widest)
         cut = self._cuts.get(most) or self._cut(most)
         if allowed:
@@ -99,15 +97,6 @@ class KeptRows:
         self._places_of.clear()
         self._values.clear()
         self._kept, self._live = 0, None
-
-    def _put_instead(self, instead: Sequence[JobDemand | None]) -> None:
-        others = [(i, each) for i, each in enumerate(instead) if each is not None]
-        if not others:
-            return
-        table = self._worth(*(each for _, each in others))
-        for (i, _), begin, end in zip(others, table.start[:-1].tolist(), table.start[1:].tolist(), strict=True):
-            self._put(i, table.value[begin:end])
-            self._held[i] = -1  # not as usual: to be put anew
 
     def _within(self, cut: _Cut, allowed: Mapping[int, NDArray[np.bool_]]) -> _Cut:
         """The rows of `cut` with sizes that are allowed."""

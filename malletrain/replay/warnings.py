@@ -6,28 +6,16 @@ from collections.abc import Mapping, Sequence
 
 from malletrain.replay.options import Options
 from malletrain.replay.scoring.figures import Score
-from malletrain.replay.sizer import ONE_NODE, PolicyChoice, demand
+from malletrain.replay.sizer import ONE_NODE, PolicyChoice
 from malletrain.replay.workload import TrainingJob
-from malletrain.sizing.problem import Problem, Value
+from malletrain.sizing.problem import Value
 from malletrain.sizing.registry import policy
 
 
-def _settles_early(each: TrainingJob) -> bool:
-    """Whether policy `efficiency` would leave the job below its most nodes."""
-    most = each.job.max_nodes
-    alone = policy("efficiency").size(Problem(300.0, most, (demand(each, 0),)))
-    return alone.sizes[each.job.id] < most
-
-
 def doubts(choices: Sequence[PolicyChoice], jobs: Sequence[TrainingJob]) -> tuple[str, ...]:
-    """One sentence for each policy whose horizon, or whose jobs, forbid what it is there for."""
+    """One sentence for each policy whose horizon forbids what it is there for."""
     warnings: list[str] = []
     for choice in choices:
-        if choice.policy == "efficiency" and not any(_settles_early(each) for each in jobs):
-            warnings.append(
-                f"Policy {choice.name} sizes as equal does: every job's scaling efficiency is above its threshold at "
-                "every size. Replay jobs that scale less well, such as --mix pollux."
-            )
         if choice.policy == ONE_NODE or choice.value is not Value.ELASTIC or not policy(choice.policy).weighs_horizon:
             continue
         horizon = choice.horizon_s

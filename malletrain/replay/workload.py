@@ -32,7 +32,10 @@ from malletrain.sizing.problem import OnClasses
 
 MAX_JOBS = 100_000
 MAX_FILE_BYTES = 256 << 20
-PHILLY_GPUS_PER_NODE = 8
+COLUMNS_NEEDED = (
+    "needs the columns model or curve (and, as wanted, job, submit_time, min_nodes, max_nodes, total_samples, "
+    "weight, rescale_up_s, rescale_down_s, activate_s, deadline_s, account, user)"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,8 +164,8 @@ MIXES: Mapping[str, Callable[[int, int, ResizeCosts, np.random.Generator], Train
 
 
 def read_jobs(path: Path, costs: ResizeCosts, zone: tzinfo = UTC) -> list[TrainingJob]:
-    """Jobs of a TOML file (`[[job]]` tables) or of a CSV file by its columns: this project's own, BFTrainer's,
-    Pollux's or Philly's. Plain or gzip. `costs` serve where the file has none.
+    """Jobs of a TOML file (`[[job]]` tables) or of a CSV file with columns of this project, or BFTrainer's. Plain or
+    gzip. `costs` serve where the file has none.
 
     Raises:
         InvalidInput: with the file and the line or job.
@@ -176,7 +179,8 @@ def read_jobs(path: Path, costs: ResizeCosts, zone: tzinfo = UTC) -> list[Traini
         rows = csv.reader(iter(lines), strict=True)
         try:
             header = [name.strip().lower() for name in next(rows, [])]
-            make = _reader_of(header, path)
+            if not {"model", "curve"} & set(header):
+                raise InvalidInput(f"{path}:1", COLUMNS_NEEDED)
             for fields in rows:
                 where = f"{path}:{lines.number}"
                 if not fields:
@@ -186,7 +190,7 @@ def read_jobs(path: Path, costs: ResizeCosts, zone: tzinfo = UTC) -> list[Traini
                 if len(jobs) == MAX_JOBS:
                     raise InvalidInput(where, f"more than {MAX_JOBS:,} jobs")
                 row = dict(zip(header, (field.strip() for field in fields), strict=True))
-                jobs.append(make(_Row(where, row), len(jobs) + 1, costs, time_of))
+                jobs.append(_of_row(_Row(where, row), len(jobs) + 1, costs, time_of))
         except csv.Error as error:
             raise InvalidInput(f"{path}:{lines.number}", str(error)) from error
     if not jobs:
@@ -228,26 +232,7 @@ class _Row:
         return int(value)
 
 
-_Maker = Callable[[_Row, int, ResizeCosts, TimeParser], TrainingJob]
-
-
-def _reader_of(header: list[str], path: Path) -> _Maker:
-    columns = set(header)
-    if {"workload", "name", "submit_s", "app"} <= columns:
-        return _pollux_row
-    if {"timestamp", "duration", "num_gpus"} <= columns:
-        return _philly_row
-    if "model" in columns or "curve" in columns:
-        return _own_row
-    raise InvalidInput(
-        f"{path}:1",
-        "needs the columns model or curve (and, as wanted, job, submit_time, min_nodes, max_nodes, total_samples, "
-        "weight, rescale_up_s, rescale_down_s, activate_s, deadline_s, account, user)",
-    )
-
-
-def _own_row(row: _Row, number: int, costs: ResizeCosts, time_of: TimeParser) -> TrainingJob:
-    """This project's columns, which are BFTrainer's and three more."""
+def _of_row(row: _Row, number: int, costs: ResizeCosts, time_of: TimeParser) -> TrainingJob:
     curve = parse_curve(row.text("curve"), row.where) if row.has("curve") else curve_named(row.text("model"))
     if curve is None:
         raise InvalidInput(
@@ -260,43 +245,32 @@ def _own_row(row: _Row, number: int, costs: ResizeCosts, time_of: TimeParser) ->
         if moment is None:
             raise InvalidInput(row.where, f"submit_time is not a time: {text!r}")
         submitted = moment
+    own = _costs(row, costs, grow="rescale_up_s", shrink="rescale_down_s")
+    return _job(row, number, row.text("job") or f"job-{number}", curve, own, submitted)
+
+
+def _costs(row: _Row, costs: ResizeCosts, *, grow: str, shrink: str) -> ResizeCosts:
+    return ResizeCosts(
+        activate_s=row.number("activate_s", costs.activate_s),
+        grow_s=row.number(grow, costs.grow_s),
+        shrink_s=row.number(shrink, costs.shrink_s),
+    )
+
+
+def _job(
+    row: _Row, number: int, name: str, curve: Curve, costs: ResizeCosts, submitted: float, **more: Any
+) -> TrainingJob:
+    """The job of a row or a table; `more` as `training_job` takes it."""
     lowest = row.count("min_nodes", 1)
     highest = row.count("max_nodes", max(lowest, curve.points[-1][0]))
     if highest < lowest:
         raise InvalidInput(row.where, f"max_nodes {highest} is below min_nodes {lowest}")
     return training_job(
-        number, row.text("job") or f"job-{number}", curve,
-        ResizeCosts(
-            activate_s=row.number("activate_s", costs.activate_s),
-            grow_s=row.number("rescale_up_s", costs.grow_s),
-            shrink_s=row.number("rescale_down_s", costs.shrink_s),
-        ),
-        submitted_at=submitted, min_nodes=lowest, max_nodes=highest, weight=row.number("weight", 1.0),
+        number, name, curve, costs, submitted_at=submitted, min_nodes=lowest, max_nodes=highest,
+        weight=row.number("weight", 1.0),
         total_samples=row.number("total_samples") if row.has("total_samples") else None, deadline_s=_deadline(row),
-        account=row.text("account"), user=row.text("user"),
+        account=row.text("account"), user=row.text("user"), **more,
     )  # fmt: skip
-
-
-def _pollux_row(row: _Row, number: int, costs: ResizeCosts, time_of: TimeParser) -> TrainingJob:
-    app = row.text("app")
-    if app not in POLLUX:
-        raise InvalidInput(row.where, f"app {app!r} is not one of {', '.join(sorted(POLLUX))}")
-    return training_job(
-        number, f"w{row.text('workload')}-{row.text('name')}", POLLUX[app], costs,
-        submitted_at=row.number("submit_s"), max_nodes=16, total_samples=POLLUX_SAMPLES[app],
-    )  # fmt: skip
-
-
-def _philly_row(row: _Row, number: int, costs: ResizeCosts, time_of: TimeParser) -> TrainingJob:
-    """Philly's jobs have a length and GPUs, no curve: each is given an ImageNet curve in turn and the work that it
-    did on ceil(GPUs / 8) nodes in its length."""
-    moment = time_of(row.text("timestamp"))
-    if moment is None:
-        raise InvalidInput(row.where, f"timestamp is not a time: {row.text('timestamp')!r}")
-    curve = IMAGENET[sorted(IMAGENET, key=str.lower)[(number - 1) % len(IMAGENET)]]
-    nodes = max(1, math.ceil(row.number("num_gpus") / PHILLY_GPUS_PER_NODE))
-    work = max(1.0, row.number("duration")) * curve.throughput(nodes)
-    return training_job(number, f"philly-{number}", curve, costs, submitted_at=moment, total_samples=work)
 
 
 def parse_curve(text: str, where: str) -> Curve:
@@ -384,29 +358,16 @@ def _from_table(table: Any, where: str, costs: ResizeCosts, before: int) -> Iter
     row = _Row(
         where, {k: str(v) for k, v in table.items() if not isinstance(v, (dict, list))} | {"submit": str(moment)}
     )
-    lowest = row.count("min_nodes", 1)
-    highest = row.count("max_nodes", max(lowest, curve.points[-1][0]))
-    if highest < lowest:
-        raise InvalidInput(where, f"max_nodes {highest} is below min_nodes {lowest}")
     sizes = table.get("sizes", [])
     if not isinstance(sizes, list) or not all(isinstance(k, int) and 0 < k <= 1_000_000 for k in sizes):
         raise InvalidInput(where, "sizes must be a list of node counts")
-    own = ResizeCosts(
-        activate_s=row.number("activate_s", costs.activate_s),
-        grow_s=row.number("grow_s", costs.grow_s),
-        shrink_s=row.number("shrink_s", costs.shrink_s),
-    )
-    name = row.text("name") or row.text("model") or "job"
-    return [
-        training_job(
-            before + i + 1, f"{name}-{before + i + 1}", curve, own, submitted_at=row.number("submit", 0.0),
-            min_nodes=lowest, max_nodes=highest, weight=row.number("weight", 1.0), sizes=tuple(sorted(set(sizes))),
-            total_samples=row.number("total_samples") if row.has("total_samples") else None,
-            deadline_s=_deadline(row), account=row.text("account"), user=row.text("user"), batches=batches,
-            noise_scale=noise_scale, on_classes=on_classes,
-        )
-        for i in range(min(row.count("count", 1), MAX_JOBS + 1))
-    ]  # fmt: skip
+    own = _costs(row, costs, grow="grow_s", shrink="shrink_s")
+    name, submitted = row.text("name") or row.text("model") or "job", row.number("submit", 0.0)
+    more = {
+        "sizes": tuple(sorted(set(sizes))), "batches": batches, "noise_scale": noise_scale, "on_classes": on_classes,
+    }  # fmt: skip
+    numbers = range(before + 1, before + 1 + min(row.count("count", 1), MAX_JOBS + 1))
+    return [_job(row, number, f"{name}-{number}", curve, own, submitted, **more) for number in numbers]
 
 
 def _table_curve(table: dict[Any, Any], where: str, name: str) -> Curve:

@@ -1,6 +1,6 @@
-"""The runs of a check: one whose workers come, go and are killed, and a static one of as many steps, three
-times: the second shows what changes from run to run, and the third begins a few units of rounding elsewhere, so that
-parameters that rounding alone moves are distinguished from wrong ones."""
+"""The runs of a check: one whose workers come, go and are killed; static ones of as many steps, of one worker and of
+two; and one of one worker that begins a few units of rounding elsewhere, so that parameters that rounding alone moves
+are distinguished from wrong ones. Where the two of one worker differ, a third one says whether that is rounding."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ from malletrain.script_check.checked_script import (
     LATE,
     LATER_STAGE,
     NAME_VARIABLE,
-    NUDGE_VARIABLE,
+    NUDGED,
     OF_SESSION,
     PAIR,
     TRACED_RUN,
+    put,
 )
-from malletrain.script_check.compared_state import COPY
 from malletrain.script_check.comparison import (
     FEW_ROUNDING_UNITS,
     ROUNDING_UNITS,
@@ -47,7 +47,6 @@ from malletrain.script_check.comparison import (
     unlike_static_runs,
     unsettled,
 )
-from malletrain.script_check.first_difference import first_difference
 from malletrain.script_check.likely_causes import likely_causes
 from malletrain.script_check.local_coordinator import LocalCoordinator
 from malletrain.script_check.script_writes import unguarded_writes
@@ -59,7 +58,7 @@ PATIENCE_S = 180.0
 #: A worker that a busy machine does not run for seconds is not lost: the one that is killed hangs up.
 PATIENT = MembershipSettings(check_in_s=60.0, reconnect_s=60.0)
 JOB, ARRAY = 1, 1
-STATIC, REPEATED, NUDGED, TRACED = "static", "repeated", "nudged", TRACED_RUN
+STATIC, REPEATED = "static", "repeated"
 
 #: Lines of the script that are named as causes, and characters of each.
 MAX_CAUSES, MAX_TEXT = 3, 100
@@ -83,7 +82,7 @@ class CheckReport:
         notes: what to look at although it may have changed nothing here: files that every worker writes, schedulers
             and scalers that are not tracked.
         unmet: what the script does and these runs have not met.
-        begins: where a difference begins: step, parameter, and in which runs.
+        begins: in which runs a difference is.
         causes: lines of the script that may be its cause, the likeliest first.
     """
 
@@ -177,10 +176,11 @@ def _check(run: _Run, say: Callable[[str], None]) -> CheckReport:
         resized, peers = run.result("0"), [run.result(name) for name in ("1", *late)]
         say(f"static runs make the same {int(resized['step'])} steps")
         during = "alone"
-        for name in (STATIC, REPEATED, NUDGED):
-            run.spawn(name)
-        for name in (STATIC, REPEATED, NUDGED):
-            run.wait_end(name)
+        run.train(STATIC, NUDGED)
+        static, nudged, repeated = run.result(STATIC), run.result(NUDGED), None
+        if unlike_static_runs(static, nudged):
+            run.train(REPEATED)
+            repeated = run.result(REPEATED)
         during = "two workers"
         for name in PAIR:
             run.spawn(name)
@@ -198,11 +198,11 @@ def _check(run: _Run, say: Callable[[str], None]) -> CheckReport:
             )
         verdict = {"refused": "wrong", "no session": "no session"}.get(ended.kind, "failed")
         return CheckReport(verdict, during, ended.text, run.steps("0"))
-    static = run.result(STATIC)
     pair = [run.result(name) for name in PAIR]
-    report = report_of(resized, peers[0], static, run.result(REPEATED), run.result(NUDGED), pair, peers[1:])
+    report = report_of(resized, peers[0], static, repeated, nudged, pair, peers[1:])
     if report.verdict == "different":
-        begins, joined = _beginning(static, run.result(NUDGED), resized, peers[0], pair[0])
+        joined = report_of(pair[0], pair[1], static, None, nudged).good
+        begins = "only where workers join or are lost" if joined else "also with two workers from start to end"
         say("a further run says which lines the script executes")
         report = replace(report, begins=begins, causes=_causes(run, joined=joined))
     return replace(
@@ -229,39 +229,10 @@ def _unmet(resized: Mapping[str, Any], text: str) -> Iterator[str]:
     yield from unmet_conditions(text, range(resized["first_epoch"], resized["epoch"]))
 
 
-def _beginning(
-    static: Mapping[str, Any],
-    nudged: Mapping[str, Any],
-    resized: Mapping[str, Any],
-    peer: Mapping[str, Any],
-    pair: Mapping[str, Any],
-) -> tuple[str, bool]:
-    """Where a difference begins, in words, and whether that is where workers join or are lost."""
-    step, name = _first_of_sessions(static, nudged, pair)
-    if step:
-        return f"begins in step {step}, in {name}, also with two workers from start to end", False
-    trace = peer["sessions"][0]["trace"]
-    joined = f"two workers joined in step {int(trace[0, 0])}" if len(trace) else "two workers joined"
-    step, name = _first_of_sessions(static, nudged, resized)
-    if step:
-        return f"begins in step {step}, in {name}, and not with two workers from start to end: {joined}", True
-    return f"no step of the first worker differs: look at what those keep that join ({joined})", True
-
-
-def _first_of_sessions(*runs: Mapping[str, Any]) -> tuple[int, str]:
-    """The first difference of the first session that has one; see `first_difference`."""
-    for number, session in enumerate(zip(*(each["sessions"] for each in runs), strict=False), 1):
-        step, name = first_difference(*session)
-        if step:
-            return step, f"{name} of session {number}" if len(runs[0]["sessions"]) > 1 else name
-    return 0, ""
-
-
 def _causes(run: _Run, *, joined: bool) -> list[str]:
     """What in the lines that the script executes may be the cause."""
-    run.spawn(TRACED)
     with contextlib.suppress(_Ended):
-        run.wait_end(TRACED)
+        run.train(TRACED_RUN)
     found: list[str] = []
     for file, lines in run.lines().items():
         likely = likely_causes(Path(file).read_text(errors="replace"), lines, joined=joined)
@@ -273,14 +244,15 @@ def report_of(
     resized: Mapping[str, Any],
     peer: Mapping[str, Any],
     static: Mapping[str, Any],
-    repeated: Mapping[str, Any],
+    repeated: Mapping[str, Any] | None,
     nudged: Mapping[str, Any],
     pair: Sequence[Mapping[str, Any]] = (),
     late: Sequence[Mapping[str, Any]] = (),
 ) -> CheckReport:
     """What follows from the results of the runs: each the parameters as training began (`first`) and at its end
     (`last`), the script's own values (`own`), the number of steps (`step`), and what the session claims (`equality`).
-    `peer` joined, those of `late` in a later session; `pair` trained from the start."""
+    `peer` joined, those of `late` in a later session; `pair` trained from the start; `repeated` is None where the
+    static run and the nudged one are alike."""
     steps, equality = int(static["step"]), str(resized["equality"])
     claims = not equality.startswith("statistical")
     if any(int(each["step"]) != steps for each in (resized, *pair)):
@@ -291,14 +263,14 @@ def report_of(
     for world, one, other in worlds:
         apart = [each for each in _replicas(one, other, claims=claims) if not each.equal]
         if apart:
-            text = f"the workers of {world} differ from each other, first in {apart[0].name}{_remedy(apart[0])}"
+            text = f"the workers of {world} differ from each other, first in {apart[0].name}"
             return CheckReport("different", "compared", text, steps, equality, apart)
-    why = unlike_static_runs(static["first"], repeated["first"], static["last"], repeated["last"])
+    why = unlike_static_runs(static, repeated) if repeated else ""
     if why:
         return CheckReport("not repeatable", "compared", why, steps, equality)
     report = _of_sizes(static, [resized, *pair[:1]], nudged, steps, equality)
     for joined in (peer, *late) if pair and report.good else ():
-        own = own_apart(static, repeated, nudged, pair, resized, joined, claims=claims)
+        own = own_apart(static, nudged, pair, resized, joined, claims=claims)
         if not own:
             continue
         text = f"{own[0].name} is another one where workers join: s.state or s.track(...) makes it part of training"
@@ -345,7 +317,7 @@ def _of_sizes(
             return CheckReport("undecided", "compared", text, steps, equality, differences)
         return CheckReport("equal", "compared", text, steps, equality, differences)
     worst = beyond[0]
-    text = f"{worst.name} differs by {worst.difference:.2g} of what training has changed it by{_remedy(worst)}"
+    text = f"{worst.name} differs by {worst.difference:.2g} of what training has changed it by"
     verdict = "different" if claims else "statistical"
     return CheckReport(verdict, "compared", text, steps, equality, differences)
 
@@ -356,12 +328,6 @@ def _largest(compared: Iterable[list[TensorDifference]]) -> list[TensorDifferenc
     for each in itertools.chain.from_iterable(compared):
         found[each.name] = max(each, found.get(each.name, each), key=lambda one: one.difference)
     return sorted(found.values(), key=lambda each: (-each.difference, each.name))
-
-
-def _remedy(difference: TensorDifference) -> str:
-    if not difference.name.startswith(COPY):
-        return ""
-    return ": a worker that joins begins with its own; s.track(average=...) makes it part of the training state"
 
 
 class _Run:
@@ -381,6 +347,19 @@ class _Run:
         self.coordinator = LocalCoordinator(0, os.getuid(), secret, JOB, JobTerms(sizes=(1, 3)), PATIENT)
 
     def spawn(self, name: str) -> None:
+        """Start a worker."""
+        with (self._folder / f"log-{name}").open("wb") as log:
+            self._processes[name] = subprocess.Popen(
+                self._command,
+                env=self._environment(name),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+
+    def _environment(self, name: str) -> dict[str, str]:
+        """As a process of a job of one task each has it, or one that is in none."""
         kept = {
             key: value
             for key, value in os.environ.items()
@@ -393,7 +372,7 @@ class _Run:
         # As torchrun --standalone --nproc-per-node=1 sets it, for scripts that ask torch.distributed for their node.
         environ |= {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "LOCAL_WORLD_SIZE": "1"}
         environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port("127.0.0.1"))}
-        alone = name in (STATIC, REPEATED, NUDGED, TRACED)
+        alone = name in (STATIC, REPEATED, NUDGED, TRACED_RUN)
         job = name if alone else "pair" if name in PAIR else "job"
         environ["MALLETRAIN_CHECKPOINT_DIR"] = str(self._folder / f"checkpoints-{job}")
         if alone:
@@ -401,8 +380,6 @@ class _Run:
         # (In workers that join, what follows from the order of a set is another thing.)
         if alone or name in ("0", PAIR[0]):
             environ.setdefault("PYTHONHASHSEED", "0")
-        if name == NUDGED:
-            environ[NUDGE_VARIABLE] = "1"
         if self._at_epoch is not None:
             environ[EPOCH_VARIABLE] = str(self._at_epoch)
         if self._checkpoints is not None:
@@ -419,21 +396,20 @@ class _Run:
                 "SLURM_RESTART_COUNT": "0",
                 "SLURMD_NODENAME": f"worker{name}",
             }
-        with (self._folder / f"log-{name}").open("wb") as log:
-            self._processes[name] = subprocess.Popen(
-                self._command, env=environ, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
-            )
+        return environ
+
+    def train(self, *names: str) -> None:
+        """Have workers that need no other one train side by side to their end."""
+        for name in names:
+            self.spawn(name)
+        for name in names:
+            self.wait_end(name)
 
     def stage(self, number: int) -> None:
-        self._put("stage", str(number))
+        put(self._folder / "stage", str(number))
 
     def let_go(self, name: str) -> None:
-        self._put(f"go-{name}", "")
-
-    def _put(self, name: str, text: str) -> None:
-        draft = self._folder / f"{name}.part"
-        draft.write_text(text)
-        draft.rename(self._folder / name)
+        put(self._folder / f"go-{name}", "")
 
     def steps(self, name: str) -> int:
         """Steps that training has made when this worker last ended one."""

@@ -34,16 +34,15 @@ from malletrain.elastic.runtime import Runtime
 from malletrain.elastic.session import Session
 from malletrain.elastic.state.sharded_model import local
 from malletrain.elastic.step import Step
-from malletrain.script_check.compared_state import COPY, compared_state, is_own, own_values
+from malletrain.script_check.compared_state import compared_state, is_own, own_values
 from malletrain.script_check.random_draws import STATISTICAL, RandomDraws
 from malletrain.wire import worker_client
 
 #: A script that does not speak of `elastic` and has made so many optimizer steps without a session has none.
 STEPS_WITHOUT_SESSION = 20
 
-#: Environment variable: 1 in the run that shows what rounding alone does. It begins with parameters that differ by
-#: `NUDGE_UNITS` units of rounding.
-NUDGE_VARIABLE, NUDGE_UNITS = "MALLETRAIN_CHECK_NUDGE", 4.0
+#: The run that shows what rounding alone does: it begins with parameters that differ by so many units of rounding.
+NUDGED, NUDGE_UNITS = "nudged", 4.0
 
 #: An epoch of a check has so many steps; more, if all epochs together had fewer than a check takes. One that is not
 #: over after twice as many as a check takes is left.
@@ -61,9 +60,6 @@ EPOCH_VARIABLE = "MALLETRAIN_CHECK_EPOCH"
 #: Workers that join have connected to the one that waits for them after so long at most.
 JOIN_S = 150.0
 
-#: Elements of a parameter by which a step is marked.
-MAX_MARKED = 1 << 20
-
 #: The workers that join, the one that joins a later session, and those of a static run of two.
 JOINERS, LATE, PAIR = ("1", "2"), "3", ("10", "11")
 
@@ -75,6 +71,13 @@ TRACED_RUN = "traced"
 
 #: The name of a static run.
 NAME_VARIABLE = "MALLETRAIN_CHECK_NAME"
+
+
+def put(path: Path, text: str) -> None:
+    """Write a file of which a reader has all or nothing."""
+    draft = path.with_name(f"{path.name}.{os.getpid()}")
+    draft.write_text(text)
+    draft.rename(path)
 
 
 class _Over(SystemExit):
@@ -102,7 +105,6 @@ class Recorder:
         self._result: dict[str, Any] = {}
         self._sessions = 0  #: that the script has made
         self._earlier: dict[int, dict[str, Any]] = {}  #: results of those that are over, by number
-        self._trace: list[list[float]] = []
         self._draws = RandomDraws()
         self._first_epoch = 0
         self._begun: int | None = None  #: steps that training had made as this check began
@@ -118,13 +120,15 @@ class Recorder:
         def init(session: Session, *args: Any, **more: Any) -> None:
             made(session, *args, **more)
             if self._first:  # (One that this worker has passed over has no result.)
+                if not self._result:  # (One that has not ended, which a script may have that is in no job.)
+                    self._write(sys._getframe())
                 self._earlier[self._sessions] = self._result
             self._session, self._sessions = session, self._sessions + 1
-            self._first, self._trace, self._begun = {}, [], None
+            self._first, self._begun = {}, None
             self._result, self.finished = {}, False
             if self._name == TRACED_RUN:
                 self._trace_lines(sys._getframe().f_back)
-            if os.environ.get(NUDGE_VARIABLE):
+            if self._name == NUDGED:
                 _nudge(session)
 
         def short_epochs(session: Session, count: int) -> Iterator[int]:
@@ -195,9 +199,7 @@ class Recorder:
 
     def note(self, kind: str, text: str) -> None:
         """Write down how the run ended."""
-        path = self._folder / f"end-{self._name}.json"
-        path.with_suffix(".part").write_text(json.dumps({"kind": kind, "text": text}))
-        path.with_suffix(".part").rename(path)  # whoever reads it has all of it
+        put(self._folder / f"end-{self._name}.json", json.dumps({"kind": kind, "text": text}))
 
     def _trace_lines(self, frame: types.FrameType | None) -> None:
         """Write down, as the process ends, the script's lines that are executed from now on."""
@@ -205,7 +207,7 @@ class Recorder:
 
         def trace(frame: types.FrameType, event: str, _: Any) -> Any:
             file = frame.f_code.co_filename
-            if not is_own(Path(file), self._script):
+            if not is_own(file, self._script):
                 return None
             lines.setdefault(file, set()).add(frame.f_lineno)
             return trace
@@ -222,11 +224,11 @@ class Recorder:
         return ("refused", ENDED) if trained and not self.finished else ("done", "")
 
     def _begin(self, session: Session, frame: types.FrameType) -> None:
-        self._first = compared_state(session, frame, self._script)
+        self._first = compared_state(session)
         self._first_own = own_values(session, frame, self._script)
         base = self._folder / f"begun-{self._sessions}"
         if not base.exists():  # in the first session by the first worker, which is alone; in others by any
-            self._put(base.name, session.steps_done)
+            put(base, str(session.steps_done))
         self._begun, self._first_epoch = int(base.read_text()), session.epoch
 
     def _made(self) -> int:
@@ -238,8 +240,7 @@ class Recorder:
         if session is None:
             return
         made = self._made()
-        self._put(f"step-{self._name}", session.steps_done)
-        self._trace.append([float(session.steps_done), *_marks(session)])
+        put(self._folder / f"step-{self._name}", str(session.steps_done))
         first, last = 2 * self._total // 5, 3 * self._total // 5
         for stage, steps in ((0, first), (LAST_STAGE, last)) if self._sessions == 1 else ((LATER_STAGE, first),):
             if made >= max(1, steps) and self._number("stage", LATER_STAGE + 1) <= stage:
@@ -253,7 +254,7 @@ class Recorder:
 
     def _hold(self, session: Session, stage: int) -> None:
         """Wait until the check goes on, and where workers join until they have connected."""
-        self._put(f"held-{self._name}", stage)
+        put(self._folder / f"held-{self._name}", str(stage))
         while self._number("stage", LATER_STAGE + 1) <= stage:
             time.sleep(0.01)
         if stage == LAST_STAGE:
@@ -262,11 +263,6 @@ class Recorder:
         until = time.monotonic() + JOIN_S
         while not any(each.done(0.0) for each in list(builds.values())) and time.monotonic() < until:
             time.sleep(0.01)
-
-    def _put(self, name: str, number: int) -> None:
-        path = self._folder / name
-        path.with_suffix(f".{self._name}").write_text(str(number))
-        path.with_suffix(f".{self._name}").rename(path)  # whoever reads it has all of it
 
     def _number(self, name: str, default: float) -> float:
         try:
@@ -280,9 +276,7 @@ class Recorder:
             return
         claim = session.info.equality
         additive = not claim.startswith(("statistical", "virtual shards"))
-        # A copy that a step makes for itself, as of gradients, is none of what is kept.
-        state = compared_state(session, frame, self._script)
-        last = {name: each for name, each in state.items() if name in self._first or not name.startswith(COPY)}
+        last = compared_state(session)
         if self._result and self._result["step"] == session.steps_done:  # what has changed since the last epoch
             before = self._result["last"]
             kept = {name: each for name, each in before.items() if not name.endswith(AT_THE_END)}
@@ -303,11 +297,6 @@ class Recorder:
             "last": last,
             "first_own": {name: self._begun_as(self._first_own.get(name), each) for name, each in own.items()},
             "own": own,
-            "traced": {
-                "trace": torch.tensor(self._trace, dtype=torch.float64),
-                "names": [name for name, _ in session._runtime.model.named_parameters()],
-                "last": last,
-            },
             "step": session.steps_done,
             "epoch": session.epoch,
             "first_epoch": self._first_epoch,
@@ -338,18 +327,7 @@ def _of_all(earlier: Mapping[int, Mapping[str, Any]], last: Mapping[str, Any]) -
         found["step"], found["epoch"] = found["step"] + each["step"], found["epoch"] + each["epoch"]
         if each["equality"].startswith("statistical"):
             found["equality"] = each["equality"]
-    found["sessions"] = [each["traced"] for each in (*earlier.values(), last)]
     return found
-
-
-def _marks(session: Session) -> Iterator[float]:
-    """Two numbers for each parameter, by which a difference shows: its sum, and one that weighs each element."""
-    for each in session._runtime.model.parameters():
-        flat = local(each).detach().flatten()
-        flat = (torch.view_as_real(flat).flatten() if flat.is_complex() else flat).double()
-        flat = flat[:: 1 + len(flat) // MAX_MARKED]
-        weights = torch.linspace(0.5, 1.5, len(flat), dtype=torch.float64, device=flat.device)
-        yield from (float(flat.sum()), float(flat @ weights))
 
 
 def _steps_of(session: Session, epochs: int) -> int:
@@ -363,8 +341,10 @@ def _steps_of(session: Session, epochs: int) -> int:
 def _untracked(session: Session) -> list[str]:
     """Schedulers and scalers that are neither tracked nor held by one that is."""
     tracked = list(session._runtime.state.tracked.values())
+    objects = gc.get_objects()
     kinds = torch.optim.lr_scheduler.LRScheduler | torch.amp.GradScaler
-    found = [each for each in gc.get_objects() if issubclass(type(each), kinds)]
+    found_kinds = {kind for kind in set(map(type, objects)) if issubclass(kind, kinds)}
+    found = [each for each in objects if type(each) in found_kinds]
     known = {*map(id, tracked), *(id(part) for each in [*tracked, *found] for part in _parts(each))}
     names = {type(each).__name__ for each in found if id(each) not in known}
     return [f"a {name} is not tracked: s.track(...) makes it part of the training state" for name in sorted(names)]

@@ -1,9 +1,5 @@
 """All that two runs of a script are compared by: the session's parameters, buffers, tracked objects and `s.state`,
-copies of the model that the script keeps itself, such as a moving average, and whatever else its names lead to.
-
-A copy is found by its tensors: they have the shapes of the model's parameters, and a name of the script's frames
-leads to them.
-"""
+and what the script's names lead to, such as a moving average or a best score."""
 
 from __future__ import annotations
 
@@ -21,25 +17,27 @@ import torch
 from malletrain.elastic.launch.script_place import is_script
 from malletrain.elastic.session import Session
 from malletrain.elastic.state.sharded_model import local
-from malletrain.script_check.script_scopes import parsed, scopes_of
+from malletrain.script_check.script_scopes import called_name, parsed, scopes_of
 
 #: A name leads at most so far, and at most so many objects are looked at.
 MAX_DEPTH, MAX_OBJECTS = 4, 10_000
 
-#: Begins the names of what is no part of the training state.
-COPY = "the script's own copy of the model, "
+#: Calls that tell a person something, by their last name.
+_MESSAGES = frozenset(
+    {"print", "info", "debug", "warning", "write", "set_postfix", "set_description", "add_scalar", "log_metric"}
+)
+
+#: What these hold is none of the script's, or follows from what is compared.
+_LEFT_ALONE = (
+    Session, torch.optim.Optimizer, type, types.ModuleType, torch.utils.data.Dataset, torch.utils.data.DataLoader,
+)  # fmt: skip
 
 #: Values that names lead to: where, and what.
 _Named = tuple[str, Any]
 
 
-def compared_state(session: Session, frame: types.FrameType | None, folder: Path) -> dict[str, torch.Tensor]:
-    """Copies of all tensors and numbers to compare, by what a person calls them.
-
-    Args:
-        frame: where the script is; the frames that have called it, too, are looked through.
-        folder: of the script: frames of files elsewhere, as of a library, are passed over.
-    """
+def compared_state(session: Session) -> dict[str, torch.Tensor]:
+    """Copies of all tensors and numbers of the training state, by what a person calls them."""
     model, runtime = session._runtime.model, session._runtime
     found: list[tuple[str, torch.Tensor]] = list(model.named_parameters())
     found += [(f"buffer {name}", each) for name, each in model.named_buffers()]
@@ -47,18 +45,16 @@ def compared_state(session: Session, frame: types.FrameType | None, folder: Path
         if not name.startswith("malletrain."):  # the session's own counts
             found += _tensors(f"tracked {name}", tracked.state_dict())
     found += _tensors("s.state", dict(session.state))
-    for path, _, names in _script_names(frame, folder):
-        for where, tensors in model_copies(names.items(), model):
-            found += [(f"{COPY}{where}[{place}] ({path.name})", each) for place, each in enumerate(tensors)]
     return {name: local(each).detach().cpu().clone() for name, each in found}
 
 
 def own_values(session: Session, frame: types.FrameType | None, folder: Path) -> dict[str, torch.Tensor]:
     """Copies of the tensors, arrays and numbers that the script's names lead to, and are none of the session's, by
-    name, file, line and function. A list of numbers is one vector.
+    name, file, line and function. A list of numbers is one vector. A number that is only printed is passed over.
 
     Args:
-        frame, folder: see `compared_state`.
+        frame: where the script is; the frames that have called it, too, are looked through.
+        folder: of the script: frames of files elsewhere, as of a library, are passed over.
     """
     parts = [*session._runtime.model.parameters(), *session._runtime.model.buffers()]
     most = max(MAX_OBJECTS, sum(each.numel() for each in parts))  # an average is no larger than what it is of
@@ -67,7 +63,7 @@ def own_values(session: Session, frame: types.FrameType | None, folder: Path) ->
         (name, place, value, 0)
         for path, function, names in _script_names(frame, folder)
         for name, value in names.items()
-        if not name.startswith("__")
+        if not name.startswith("__") and not (isinstance(value, int | float) and name in _only_printed(path))
         for place in [f"{path.name}:{_assignments(path).get((function, name), 1)} in {function}"]
     )
     found: dict[str, torch.Tensor] = {}
@@ -77,7 +73,7 @@ def own_values(session: Session, frame: types.FrameType | None, folder: Path) ->
         if vector is not None:
             if 0 < vector.numel() <= most and id(value) not in seen:
                 found[f"{where} ({place})"] = vector.detach().float().cpu().clone()
-        elif depth < MAX_DEPTH and id(value) not in seen:
+        elif depth < MAX_DEPTH and id(value) not in seen and not isinstance(value, str):
             seen.add(id(value))
             queue.extend((f"{where}{step}", place, inner, depth + 1) for step, inner in _held(value))
     return found
@@ -100,8 +96,11 @@ def _vector(value: Any) -> torch.Tensor | None:
 
 
 def _held(value: Any) -> list[_Named]:
-    """What an object holds: besides what `_inside` finds, the tensors of a module, slots, and what a function closes
-    over."""
+    """What keys, places, attributes and slots lead to, the parts of a module, and what a function closes over."""
+    if isinstance(value, dict):
+        return [(f"[{key!r}]", each) for key, each in list(value.items())[:MAX_OBJECTS]]
+    if isinstance(value, list | tuple | deque):
+        return [(f"[{place}]", each) for place, each in enumerate(list(value)[:MAX_OBJECTS])]
     if isinstance(value, types.FunctionType):
         names = value.__code__.co_freevars
         cells = zip(names, value.__closure__ or (), strict=False)
@@ -110,18 +109,16 @@ def _held(value: Any) -> list[_Named]:
         return [("", value.__self__)]
     if isinstance(value, type) and value.__module__ == "__main__":
         return [(f".{name}", each) for name, each in vars(value).items() if not name.startswith("_")]
-    if isinstance(value, deque):
-        return _inside(list(value))
     if isinstance(value, torch.nn.Module):
         own = [*value.named_parameters(recurse=False), *value.named_buffers(recurse=False), *value.named_children()]
         plain = [(name, each) for name, each in vars(value).items() if not name.startswith("_")]
         return [(f".{name}", each) for name, each in [*own, *plain]]
-    if isinstance(value, torch.utils.data.Dataset | torch.utils.data.DataLoader):
+    if isinstance(value, _LEFT_ALONE):
         return []
     slots = getattr(type(value), "__slots__", ())
     slots = (slots,) if isinstance(slots, str) else slots
     held = [(f".{name}", getattr(value, name)) for name in slots if hasattr(value, name)]
-    return held + _inside(value)
+    return held + [(f".{name}", each) for name, each in getattr(value, "__dict__", {}).items()]
 
 
 @functools.cache
@@ -137,71 +134,56 @@ def _assignments(path: Path) -> dict[tuple[str, str], int]:
     return found
 
 
-def model_copies(names: Iterable[_Named], model: torch.nn.Module) -> Iterator[tuple[str, list[torch.Tensor]]]:
-    """The copies of a model's parameters, all or those that are trained, that these names lead to."""
-    every = list(model.parameters())
-    shapes = [[each.shape for each in every], [each.shape for each in every if each.requires_grad]]
-    own = {id(each) for each in every}
-    seen = {id(each) for each in model.modules()}
-    queue = [(name, value, 0) for name, value in names]
-    for where, value, depth in queue:
-        if id(value) in seen or len(seen) > MAX_OBJECTS:
-            continue
-        seen.add(id(value))
-        tensors = _held_tensors(value)
-        if tensors and [each.shape for each in tensors] in shapes:
-            if not own & set(map(id, tensors)):
-                yield where, tensors
-        elif depth < MAX_DEPTH:
-            queue += [(f"{where}{step}", inner, depth + 1) for step, inner in _inside(value)]
+@functools.cache
+def _only_printed(path: Path) -> frozenset[str]:
+    """Names that a file reads in messages, and elsewhere for their next value alone: `best = max(best, score)`."""
+    tree = parsed(path.read_text(errors="replace"))
+    nodes = [] if tree is None else list(ast.walk(tree))
+    said = {id(each) for node in nodes if called_name(node) in _MESSAGES for each in ast.walk(node)}
+    own = {
+        id(each) for node in nodes for name, read in _next_value(node) for each in ast.walk(read) if name == _id(each)
+    }
+    read = {
+        _id(each) for each in nodes if isinstance(getattr(each, "ctx", None), ast.Load) and id(each) not in said | own
+    }
+    return frozenset({_id(each) for each in nodes if id(each) in said} - read)
 
 
-def _held_tensors(value: Any) -> list[torch.Tensor]:
-    """The tensors that a module or a collection consists of; nothing of other values."""
-    if isinstance(value, torch.nn.Module):
-        return list(value.parameters())
-    held = list(value.values()) if isinstance(value, dict) else value
-    if isinstance(held, list | tuple) and held and all(isinstance(each, torch.Tensor) for each in held):
-        return list(held)
-    return []
-
-
-def _inside(value: Any) -> list[_Named]:
-    """What attributes, keys and places lead to."""
-    if isinstance(value, dict):
-        return [(f"[{key!r}]", each) for key, each in list(value.items())[:MAX_OBJECTS]]
-    if isinstance(value, list | tuple):
-        return [(f"[{place}]", each) for place, each in enumerate(value[:MAX_OBJECTS])]
-    if isinstance(value, torch.nn.Module):
-        return [(f".{name}", each) for name, each in value.named_children()]
-    if isinstance(
-        value, Session | torch.Tensor | torch.optim.Optimizer | type | types.ModuleType | types.FunctionType
-    ):
+def _next_value(node: ast.AST) -> list[tuple[str, ast.expr]]:
+    """A name that a statement gives another value, and nothing else, and the expression by which it does."""
+    if isinstance(node, ast.Assign):
+        return [(_id(node.targets[0]), node.value)]
+    if not isinstance(node, ast.If) or node.orelse:
         return []
-    attributes = getattr(value, "__dict__", None)
-    return [(f".{name}", each) for name, each in attributes.items()] if isinstance(attributes, dict) else []
+    rest = [each for each in node.body if not isinstance(each, ast.Expr) or called_name(each.value) not in _MESSAGES]
+    return [(_id(each.targets[0]), node.test) for each in rest if isinstance(each, ast.Assign) and len(rest) == 1]
+
+
+def _id(node: ast.AST) -> str:
+    return node.id if isinstance(node, ast.Name) else ""
 
 
 def _script_names(frame: types.FrameType | None, folder: Path) -> Iterator[tuple[Path, str, dict[str, Any]]]:
     """The variables of the script's functions that are running, and of its files, with file and function."""
     looked_through = set[int]()
     while frame is not None:
-        path = Path(frame.f_code.co_filename)
-        if is_own(path, folder):
+        if is_own(frame.f_code.co_filename, folder):
             for names in (frame.f_locals, frame.f_globals):
                 if id(names) not in looked_through:
                     looked_through.add(id(names))
-                    yield path, "<module>" if names is frame.f_globals else frame.f_code.co_name, dict(names)
+                    function = "<module>" if names is frame.f_globals else frame.f_code.co_name
+                    yield Path(frame.f_code.co_filename), function, dict(names)
         frame = frame.f_back
     for module in list(sys.modules.values()):
-        path = Path(getattr(module, "__file__", None) or "")
-        if is_own(path, folder) and id(vars(module)) not in looked_through:
-            yield path, "<module>", dict(vars(module))
+        file = getattr(module, "__file__", None) or ""
+        if is_own(file, folder) and id(vars(module)) not in looked_through:
+            yield Path(file), "<module>", dict(vars(module))
 
 
-def is_own(path: Path, folder: Path) -> bool:
+@functools.cache
+def is_own(file: str, folder: Path) -> bool:
     """Whether a file is the script's: of its folder, and of no library."""
-    return path.is_absolute() and path.is_relative_to(folder) and is_script(str(path))
+    return Path(file).is_absolute() and Path(file).is_relative_to(folder) and is_script(file)
 
 
 def _tensors(where: str, value: Any) -> list[tuple[str, torch.Tensor]]:

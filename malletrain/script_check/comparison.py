@@ -86,21 +86,16 @@ def compare(
     return sorted(found, key=lambda each: (-each.difference, each.name))
 
 
-def unlike_static_runs(
-    first: Mapping[str, torch.Tensor],
-    other_first: Mapping[str, torch.Tensor],
-    static: Mapping[str, torch.Tensor],
-    repeated: Mapping[str, torch.Tensor],
-) -> str:
-    """What two static runs of a script, made alike, differ in; "" if runs can be compared."""
-    for name, tensor in first.items():
-        other = other_first.get(name)
+def unlike_static_runs(static: Mapping[str, Any], other_run: Mapping[str, Any]) -> str:
+    """What two static runs of a script differ in; "" if runs can be compared."""
+    for name, tensor in static["first"].items():
+        other = other_run["first"].get(name)
         wide = _wide(tensor)
         size = max(1e-12, float(_finite(wide).norm()))
         if other is None or _apart(wide, _wide(other)) > OTHER_BEGINNING * size:
             return f"{name} begins with other values"
-    apart = unsettled(first, static, repeated)
-    if not mostly(apart, static):
+    apart = unsettled(static["first"], static["last"], other_run["last"])
+    if not mostly(apart, static["last"]):
         return ""
     return f"{apart[0].name} differs by {apart[0].difference:.2g} of what training has changed it by"
 
@@ -114,7 +109,6 @@ def unsettled(
 
 def own_apart(
     static: Mapping[str, Any],
-    repeated: Mapping[str, Any],
     nudged: Mapping[str, Any],
     pair: Sequence[Mapping[str, Any]],
     resized: Mapping[str, Any],
@@ -124,16 +118,16 @@ def own_apart(
 ) -> list[TensorDifference]:
     """The script's own values that are other ones where workers join, and would be alike without.
 
-    What differs between the workers of a static run, or between two runs of a size, is a worker's own: a loss of its
+    What differs between the workers of a static run, or between static runs, is a worker's own: a loss of its
     samples, a clock, what the main worker keeps. So is a counter, which does not follow from what is trained, and a
     record, whose entries are right where they are made. (Where equality is not claimed, workers are still alike.)
 
     Args:
-        static, repeated, nudged: results of runs of one worker.
+        static, nudged: results of runs of one worker.
         pair: of two workers from the start.
         resized: of the worker that was there all the time; `peer`: of one that joined.
     """
-    alike = [pair[1], *([static, repeated] if claims else [])]
+    alike = [pair[1], *([static] if claims else [])]
     found = []
     for name, value in pair[0]["own"].items():
         if name not in nudged["own"] or not all(_one(name, pair[0], other).equal for other in alike):

@@ -7,10 +7,8 @@ from __future__ import annotations
 import ast
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
-from typing import Any
 
-from malletrain.script_check.carried_names import carried_names
-from malletrain.script_check.script_scopes import called_name, parsed
+from malletrain.script_check.script_scopes import called_name, calls, parsed
 
 #: A worker draws these for itself.
 _DRAWS = frozenset(
@@ -51,22 +49,16 @@ def likely_causes(text: str, lines: Collection[int], *, joined: bool) -> list[Li
     if tree is None:
         return []
     rows, masks = text.splitlines(), _masks(tree)
-    kept = [(each.line, f"a worker that joins begins {each.name} anew: s.state keeps it") for each in _carried(text)]
     found: list[tuple[int, str]] = []
     nodes = [node for node in ast.walk(tree) if getattr(node, "lineno", 0) in lines]
     rules = (*_OF_JOINING, *_OF_SIZE) if joined else (*_OF_SIZE, *_OF_JOINING)
     for why, rule in rules:
         found += [(node.lineno, why) for node in nodes if isinstance(node, ast.expr | ast.stmt) and rule(node, masks)]
-    found = [*kept, *found] if joined else [*found, *kept]
     causes: dict[int, LikelyCause] = {}
     for line, why in found:
         if line in lines and line not in causes:
             causes[line] = LikelyCause(line, rows[line - 1].strip(), why)
     return list(causes.values())
-
-
-def _carried(text: str) -> list[Any]:
-    return sorted({each for names in carried_names(text).values() for each in names}, key=lambda each: each.line)
 
 
 # --- what a node is -----------------------------------------------------------------------------------------------
@@ -183,6 +175,21 @@ def _keeps(node: ast.AST, _: frozenset[str]) -> bool:
                for each in ast.walk(node.value))  # fmt: skip
 
 
+def _counts(node: ast.AST, _: frozenset[str]) -> bool:
+    """A count, the index of a batch, or the best so far."""
+    if isinstance(node, ast.For):
+        return called_name(node.iter) == "enumerate" and calls(node.iter, "batches")
+    if isinstance(node, ast.If):
+        tested = {ast.unparse(each) for each in ast.walk(node.test) if isinstance(each, ast.Name | ast.Attribute)}
+        return any(
+            ast.unparse(target) in tested
+            for each in node.body
+            if isinstance(each, ast.Assign)
+            for target in each.targets
+        )
+    return isinstance(node, ast.AugAssign) and isinstance(node.value, ast.Constant)
+
+
 def _changes_data(node: ast.AST, _: frozenset[str]) -> bool:
     """The data set, its labels, or its order."""
     targets = (
@@ -226,5 +233,6 @@ _OF_JOINING: tuple[_Rule, ...] = (
     ("what is kept from step to step is this worker's own: s.state, or s.track(...)", _keeps),
     ("made anew between steps: a worker that joins has missed it; s.track(...)", _renews),
     ("what is read from one step to the next begins anew on a worker that joins", _other_data),
+    ("a worker that joins begins this anew: s.state keeps it, and s.steps_done counts steps", _counts),
     ("a clock decides: use s.steps_done or s.epoch", _clock),
 )

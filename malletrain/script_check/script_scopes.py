@@ -42,10 +42,3 @@ def calls_of(node: ast.AST, *names: str) -> Iterator[ast.Call]:
 def calls(node: ast.AST, *names: str) -> bool:
     """Whether something of one of these names is called anywhere in a node."""
     return any(calls_of(node, *names))
-
-
-def first_line(scope: Scope) -> int:
-    """The line of a function, or of its first decorator, as code objects have it; 0 of the module."""
-    if isinstance(scope, ast.Module):
-        return 0
-    return min([scope.lineno, *(decorator.lineno for decorator in scope.decorator_list)])

@@ -18,6 +18,9 @@ from malletrain.sizing.values import Floats, Ints, ValueTable, permitted_sizes, 
 #: A bound may be exceeded by this much, relative to it: sums of decimal coefficients are not exact.
 TOLERANCE = 1e-9
 
+#: Jobs whose ties are settled by one solve have so many combinations of sizes at most: the objective counts them.
+MAX_COUNTED = 200_000
+
 
 def cap(name: str, jobs: Iterable[JobId], nodes: int) -> LinearLimit:
     """A group of jobs (a user's, an account's, a partition's) holds at most `nodes` nodes together."""

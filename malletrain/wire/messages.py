@@ -204,14 +204,13 @@ class Fault:
 @dataclass(frozen=True, slots=True)
 class Switched:
     """Trains in `generation` now. `pause_s` is the time in which no step ran, beyond a normal one (0 in a world that
-    begins); `state_bytes` what a newcomer is sent (0: unknown)."""
+    begins)."""
 
     generation: int
     step: int
     nodes: int
     pause_s: float
     grew: bool
-    state_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,8 +240,7 @@ class Samples:
     `steady`: nothing else took time in it, so it tells how fast `nodes` nodes are. `parts`: seconds of the main
     worker's in `data`, `compute` and `sync` (waiting for others). `noise_scale`: the gradient noise scale, in
     samples, where it is measured and known. `rates`: samples per second of its own work, by worker; all end a step
-    together, so this alone tells who is slow. `memory_bytes`: the most that the main worker held. `balanced`:
-    shares of the batch follow these speeds.
+    together, so this alone tells who is slow. `memory_bytes`: the most that the main worker held.
     """
 
     step: int
@@ -256,7 +254,6 @@ class Samples:
     noise_scale: float | None = None
     rates: Mapping[str, float] = field(default_factory=dict)
     memory_bytes: int = 0
-    balanced: bool = field(default=False, metadata=SPARSE)
 
 
 @dataclass(frozen=True, slots=True)

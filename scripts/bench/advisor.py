@@ -2,27 +2,23 @@
 
     python -m scripts.bench.advisor [--data ../shared/data] [--only curves|waves] [--runs 5] [--hours 2] [--seed 0]
         [--tick 10] [--mix NAME] [--guess NAME ...] [--steady NODES [--phase SECONDS]]
-        [--rescale GROW,SHRINK,ACTIVATE] [--json FILE] [--also FILE ...]
 
-curves: mean absolute error on sizes that were not given, coverage of the band, and its interval score (Gneiting and
-Raftery, 2007, at 90 %, relative to the truth) over that of the one constant width that covers 90 % of the same
-errors, which is chosen in hindsight, and of the one width for all rows. 95 % bootstrap intervals over the curves.
+curves: mean absolute error on sizes that were not given, with its 95 % bootstrap interval over models, and how often
+the band of nine tenths held the truth.
 
-waves: jobs with unknown curves, in three waves, on the idle nodes of Summit (random windows of its log); sizes
-by policy `exact` every 10 s, a window of training with 2 % noise from every job that was left alone. Printed is the
-speed-up trained as a part of what an oracle with the true curves trains, mean and 95 % interval over the runs, its
-ratio to that of each baseline (paired), and the share of node time that measuring costs: nodes that probes move away
-from where they would have been, and nodes that wait while their job is measured on its way up.
+waves: jobs with unknown curves, in three waves, on the idle nodes of Summit (random windows of its log); sizes by
+policy `exact` every tick, a window of training with 2 % noise from every job that was left alone. Printed is the
+speed-up trained as a part of what an oracle with the true curves trains, mean and 95 % interval over the runs, by
+sixth of the time, its ratio to that of `linear` (paired), and the share of node time that measuring costs: nodes that
+probes move away from where they would have been, and nodes that wait while their job is measured on its way up.
 
 With `--steady NODES` the pool does not change and all jobs are there from the start: nothing is learnt by chance.
 Printed is then the share from the tenth minute on, too. With `--phase SECONDS` every other job changes what it does
 then, and hardly scales any more; printed is the share from ten minutes after that on.
 
-`passive` learns from what comes anyway; `climb` begins small with one job of each unknown application
-(`malletrain.learn.scale_up_profiling`; a window there takes 5 s and a stall); `descend` is MalleTrain's order, from
-large to small (all nodes, then halves down to one, a window at each, before anything else); `downward` is the same
-order as the product has it (`--profile=downward`: probes between ticks, and others use the nodes that get free);
-`probes` is for jobs that do neither (restart mode); `active` climbs and probes.
+`active` climbs (`malletrain.learn.scale_up_profiling`; a window there takes 5 s and a stall) and probes; `downward`
+is MalleTrain's order, from large to small (`--profile=downward`); `passive` learns from what comes anyway; `linear`
+takes every job to scale perfectly.
 """
 
 from __future__ import annotations
@@ -30,9 +26,6 @@ from __future__ import annotations
 import argparse
 import csv
 import gzip
-import itertools
-import json
-import math
 import sys
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -46,6 +39,7 @@ import numpy as np
 from malletrain.decide.demand import expected_curve
 from malletrain.decide.rules import Rules
 from malletrain.decide.sizes import advice_for, probe_changes, with_advice, within_reach
+from malletrain.domain.event import ProbeBegun
 from malletrain.domain.job import (
     Curve,
     JobPhase,
@@ -56,7 +50,7 @@ from malletrain.domain.job import (
     ResizeCosts,
     ThroughputSample,
 )
-from malletrain.learn.advisor import JobKnowledge, max_explored_size
+from malletrain.learn.advisor import JobKnowledge
 from malletrain.learn.curve import CurveFit, fit_curve, shared_evidence
 from malletrain.learn.prior_jobs import MAX_PRIOR_JOBS, Evidence, PriorJobs, application
 from malletrain.learn.samples import consistent_rates, forget_earlier_phase, keep_sample
@@ -114,11 +108,6 @@ def fitted(truth: Truth, at: Sequence[int], noise: float, random: np.random.Gene
     return found
 
 
-def interval_score(low: float, high: float, truth: float) -> float:
-    """Width, and twenty times what lies outside, over the truth (a band of 90 %)."""
-    return (high - low + 20 * max(low - truth, truth - high, 0.0)) / truth
-
-
 def bootstrap(groups: Sequence[float], random: np.random.Generator) -> tuple[float, float]:
     values = np.array(groups)
     means = values[random.integers(0, len(values), (2000, len(values)))].mean(axis=1)
@@ -128,61 +117,23 @@ def bootstrap(groups: Sequence[float], random: np.random.Generator) -> tuple[flo
 def held_out(curves: Mapping[str, Truth], at: Sequence[int], noise: float = 0.0) -> dict[str, Any] | None:
     random = np.random.default_rng(7)
     error: dict[str, list[float]] = defaultdict(list)
-    rows: list[tuple[float, float, float, float]] = []
+    inside: list[bool] = []
     for key, truth in sorted(curves.items()):
         if any(n not in truth for n in at):
             continue
         for _ in range(20 if noise else 1):
             found = fitted(truth, at, noise, random).at([n for n in sorted(truth) if n not in at])
             error[key.split(":")[0]].append(fmean(abs(e.rate / truth[e.nodes] - 1) for e in found))
-            rows += [(e.rate, e.low, e.high, truth[e.nodes]) for e in found]
-    if not rows:
+            inside += [e.low <= truth[e.nodes] <= e.high for e in found]
+    if not inside:
         return None
     models = [fmean(e) for e in error.values()]
-    constant = float(np.quantile([abs(np.log(rate / truth)) for rate, _, _, truth in rows], 0.9))
-    own = fmean(interval_score(low, high, truth) for _, low, high, truth in rows)
-    flat = fmean(interval_score(r * np.exp(-constant), r * np.exp(constant), truth) for r, _, _, truth in rows)
     return {
         "given": list(at), "noise": noise, "curves": sum(map(len, error.values())), "error": fmean(models),
         "error_95": bootstrap(models, random),
-        "coverage": fmean(low <= truth <= high for _, low, high, truth in rows),
-        "score": own, "score_constant": flat, "pairs": [(rate, truth) for rate, _, _, truth in rows],
+        "coverage": fmean(inside),
     }  # fmt: skip
 
-
-def one_constant(rows: Sequence[dict[str, Any]]) -> None:
-    """Add to each row the score of the one width that covers 90 % of all rows' errors, each row counting once."""
-    off = [np.abs(np.log([rate / truth for rate, truth in row["pairs"]])) for row in rows]
-    widths = np.sort(np.concatenate(off))
-    covered = np.mean([np.searchsorted(np.sort(each), widths, "right") / len(each) for each in off], axis=0)
-    width = float(np.exp(widths[int(np.argmax(covered >= 0.9))]))
-    for row in rows:
-        pairs = row.pop("pairs")
-        row["score_one"] = fmean(interval_score(rate / width, rate * width, truth) for rate, truth in pairs)
-
-
-def past_peak(curves: Mapping[str, Truth]) -> dict[str, int]:
-    """How many sizes beyond its peak a lone job is driven to, from one node up, each time to the best within reach.
-
-    A loss from one node to the next alone does not count as a peak: what crosses a node's boundary may gain later.
-    """
-    found: dict[int, int] = defaultdict(int)
-    random = np.random.default_rng(7)
-    for truth in curves.values():
-        peak = max((n for n in truth if n > 1), key=lambda n: truth[n])
-        tried: list[int] = [1]
-        while True:
-            estimate = fitted(truth, tried, 0.0, random)
-            within = [n for n in sorted(truth) if n <= max_explored_size(JobKnowledge(fit=estimate), 1, 1, 1)]
-            best = max(within, key=lambda n: estimate.at([n])[0].rate)
-            if best in tried:
-                break
-            tried.append(best)
-        found[sum(n > peak for n in tried)] += 1
-    return {str(k): v for k, v in sorted(found.items())}
-
-
-SCORES = ("score", "score_constant", "score_one")
 
 # -- waves
 
@@ -237,69 +188,10 @@ def linear(job: Training, _: Jobs) -> tuple[Curve, int]:
     return Curve.linear(job.job.max_nodes), job.job.max_nodes
 
 
-def power(job: Training, _: Jobs) -> tuple[Curve, int]:
-    most = job.job.max_nodes
-    return Curve(tuple((n, n**0.9) for n in range(1, most + 1))), most
-
-
-def piecewise(job: Training, most: int) -> Curve:
-    """Straight lines between measured sizes, in proportion beyond them, up to `most`."""
-    rates = job.measured
-    if not rates:
-        return Curve.linear(most)
-    top = max(rates)
-    points = {**rates, **({most: rates[top] * most / top} if most > top else {})}
-    return Curve(tuple(sorted(points.items())))
-
-
-def optimistic(job: Training, jobs: Jobs) -> tuple[Curve, int]:
-    """Pollux: perfect scaling until measured, at most twice the largest size tried."""
-    most = min(job.job.max_nodes, 2 * max(job.measured, default=1))
-    return piecewise(job, most), most
-
-
-def search(job: Training, jobs: Jobs) -> tuple[Curve, int]:
-    """Or et al.: from one worker, more (here a quarter more, one at least) while the gain of the last step is above
-    a tenth of perfect; settle at the last size that passed."""
-    rates = job.measured
-    if job.level in rates and job.level < job.job.max_nodes:
-        smaller = [n for n in rates if n < job.level]
-        before = max(smaller, default=0)
-        passed = (
-            not before or (rates[job.level] - rates[before]) / (job.level - before) > 0.1 * rates[before] / before
-        )
-        if passed:
-            job.level = min(job.job.max_nodes, max(job.level + 1, job.level * 5 // 4))
-    passing = sorted(rates)[:1]
-    for less, n in itertools.pairwise(sorted(rates)):
-        if (rates[n] - rates[less]) / (n - less) <= 0.1 * rates[less] / less:
-            break
-        passing.append(n)
-    most = job.level if job.level not in rates else max(passing, default=1)
-    return piecewise(job, most), most
-
-
-def typical(most: int) -> Curve:
-    """The geometric mean of the measured ImageNet curves."""
-    curves = [curve.over_one() for curve in IMAGENET.values()]
-    return Curve(
-        tuple((n, math.prod(c.throughput(n) for c in curves) ** (1 / len(curves))) for n in range(1, most + 1))
-    )
-
-
-def told_at_once(job: Training, _: Jobs) -> tuple[Curve, int]:
-    """One window tells all: the mean of the ImageNet curves until a job has one, then its own."""
-    most = job.job.max_nodes
-    return job.truth if job.samples else typical(most), most
-
-
-LEARN = ("active", "climb", "descend", "downward", "probes", "passive")
+LEARN = ("active", "downward", "passive")
 #: The advisor has them try sizes.
-TRYING = ("active", "downward", "probes")
-GUESSES: Mapping[str, Guess | None] = {
-    **dict.fromkeys(LEARN), "linear": linear, "one exponent": power, "Or et al.": search,
-    "Pollux's prior": optimistic, "told at once": told_at_once,
-}  # fmt: skip
+TRYING = ("active", "downward")
+GUESSES: Mapping[str, Guess | None] = {**dict.fromkeys(LEARN), "linear": linear}
 
 
 def pooled(job: Training, jobs: Jobs) -> PriorJobs | None:
@@ -344,19 +236,6 @@ def climb(job: Training, nodes: int, seconds: float, measure: Callable[[Training
     return lost, seconds - left_s
 
 
-def descend(job: Training, jobs: Jobs, measure: Callable[[Training, int], None]) -> float:
-    """MalleTrain's order, from large to small: all nodes first, then halves down to one, a window at each; the nodes
-    that are left out wait. What it trains less; shrinking stalls each time, growing once."""
-    lost, size = 0.0, job.nodes
-    while size >= 1:
-        measure(job, size)
-        lost += STOP_S * (job.speedup(job.nodes) - job.speedup(size))
-        lost += COSTS.shrink_s * job.speedup(job.nodes) if size < job.nodes else 0.0
-        job.waited += STOP_S * (job.nodes - size)
-        size //= 2
-    return lost + (COSTS.grow_s * job.speedup(job.nodes) if job.nodes > 1 else 0.0)
-
-
 def plan(name: str, jobs: Jobs, nodes: int, now: float) -> tuple[dict[int, int], int]:
     """Sizes, and how many nodes probes move."""
     guess = oracle if name == "oracle" else GUESSES[name]
@@ -399,10 +278,10 @@ def plan(name: str, jobs: Jobs, nodes: int, now: float) -> tuple[dict[int, int],
     advice = advice_for(problem, views, known, now, rules)
     sizes = {int(j): n for j, n in Exact().size(with_advice(problem, advice)).sizes.items()}
     by_id = {j.job.id: j for j in jobs}
-    for change in probe_changes(advice, sizes, known):
-        job = by_id[change.job]
-        job.probe = Probe(change.nodes, now) if change.begun else None
-        if change.begun:
+    for number, change, _ in probe_changes(advice, sizes, known):
+        job, begun = by_id[number], isinstance(change, ProbeBegun)
+        job.probe = Probe(change.nodes, now) if begun else None
+        if begun:
             job.probes.append((now, change.nodes))
     return sizes, sum(abs(sizes[j] - plain[j]) for j in sizes) // 2 if sizes != plain else 0
 
@@ -461,16 +340,12 @@ def run(
             windows, left_s = 0, TICK_S
             settled = job.nodes > 0 and job.nodes == was
             unknown = settled and job.climb is None and job.found is None and pooled(job, jobs) is None
-            if unknown and name == "descend":
-                job.climb = {}
-                trained -= descend(job, jobs, measure)
-                left_s -= STOP_S * len({sample.nodes for sample in job.samples})
-            elif name in ("active", "climb") and min(was, job.nodes) and (unknown or job.climbing):
+            if name == "active" and min(was, job.nodes) and (unknown or job.climbing):
                 job.climbing = True
                 less, took_s = climb(job, min(was, job.nodes), TICK_S, measure)
                 trained -= less
                 left_s -= took_s
-            if settled and not job.climbing and name not in ("oracle", "linear", "one exponent"):
+            if settled and not job.climbing and name not in ("oracle", "linear"):
                 windows = max(1, int(left_s / STOP_S))
                 for _ in range(windows):
                     measure(job, was)
@@ -578,7 +453,7 @@ def waves(
                     again = int((phase + 600) / TICK_S)
                     late.append(sum(trained[again:]) / sum(best[again:]))
                 results[mix][name].append([sum(trained) / sum(best), *parts, *late])
-                if name in ("active", "climb", "descend", "downward", "probes"):
+                if name in TRYING:
                     results[mix][f"{name}: cost"].append([moved])
         print(f"run {seed}: mean idle nodes {fmean(idle):.0f}", file=sys.stderr)
     return results
@@ -587,7 +462,7 @@ def waves(
 def told(results: Mapping[str, Mapping[str, list[list[float]]]]) -> None:
     """The table of the waves."""
     random = np.random.default_rng(1)
-    wanted = [*GUESSES, *(f"{name}: cost" for name in ("active", "climb", "descend", "downward", "probes"))]
+    wanted = [*GUESSES, *(f"{name}: cost" for name in TRYING)]
     names = [name for name in wanted if any(name in named for named in results.values())]
     print("\n| mix | runs | " + " | ".join(names) + " |\n|" + "---|" * (len(names) + 2))
 
@@ -599,10 +474,10 @@ def told(results: Mapping[str, Mapping[str, list[list[float]]]]) -> None:
         cells = [cell([run[0] for run in named[name]]) if name in named else "" for name in names]
         print(f"| {mix} | {max(map(len, named.values()))} | " + " | ".join(cells) + " |")
     for mix, named in results.items():
-        for name, other in itertools.product(LEARN, tuple(GUESSES)[4:]):
-            if name != other and name in named and other in named:
-                gains = [a[0] / b[0] for a, b in zip(named[name], named[other], strict=True)]
-                print(f"{mix}: {name} over {other} {cell(gains)}")
+        for name in LEARN:
+            if name in named and "linear" in named:
+                gains = [a[0] / b[0] for a, b in zip(named[name], named["linear"], strict=True)]
+                print(f"{mix}: {name} over linear {cell(gains)}")
     late_column = "from the tenth minute (steady pool); after the change"
     print(f"\n| mix | guess | by sixth of the time | {late_column} |\n|---|---|---|---|")
     for mix, named in results.items():
@@ -610,6 +485,26 @@ def told(results: Mapping[str, Mapping[str, list[list[float]]]]) -> None:
             parts = [f"{fmean(run[i] for run in named[name]):.3f}" for i in range(1, 7)]
             late = "; ".join(cell([run[i] for run in named[name]]) for i in range(7, len(named[name][0])))
             print(f"| {mix} | {name} | {', '.join(parts)} | {late} |")
+
+
+def curves_table(data: Path) -> None:
+    """Errors on sizes that were not given."""
+    given: dict[str, list[tuple[tuple[int, ...], float]]] = {
+        "imagenet": [((1, 4, 16), 0), ((1, 16), 0), ((1, 4, 16), 0.03)],
+        "pollux": [((1, 2, 16), 0), ((1, 4), 0), ((1, 2, 4, 16), 0)],
+        "gavel": [((1, 4), 0), ((1, 2, 8), 0)],
+    }
+    print("| measured | given | curves | error [95 %] | in the band |\n|---|---|---|---|---|")
+    for table, curves in (("imagenet", imagenet(data)), ("pollux", pollux(data)), ("gavel", gavel(data))):
+        for at, noise in given[table]:
+            row = held_out(curves, at, noise)
+            if row is not None:
+                low, high = row["error_95"]
+                scatter = f" with {noise:.0%} noise" if noise else ""
+                print(
+                    f"| {table} | {', '.join(map(str, at))}{scatter} | {row['curves']} "
+                    f"| {row['error']:.1%} [{low:.1%}, {high:.1%}] | {row['coverage']:.2f} |"
+                )
 
 
 def main() -> int:
@@ -625,66 +520,17 @@ def main() -> int:
     parser.add_argument("--steady", type=int, default=0, metavar="NODES", help="a pool that does not change")
     parser.add_argument("--phase", type=float, default=0.0, metavar="SECONDS",
                         help="then every other job hardly scales any more (with --steady)")  # fmt: skip
-    parser.add_argument("--noise", type=float, default=NOISE, help="of a window, relative")
-    parser.add_argument("--rescale", metavar="GROW,SHRINK,ACTIVATE", help="seconds of a resize [0.5,0.2,10]")
-    parser.add_argument("--also", type=Path, action="append", default=[], help="earlier runs' --json, for the table")
-    parser.add_argument("--json", type=Path)
     options = parser.parse_args()
-    globals()["TICK_S"], globals()["NOISE"] = options.tick, options.noise
-    if options.rescale:
-        grow, shrink, activate = map(float, options.rescale.split(","))
-        globals()["COSTS"] = ResizeCosts(activate_s=activate, grow_s=grow, shrink_s=shrink)
+    globals()["TICK_S"] = options.tick
     if not options.data.is_dir():
         print(f"advisor: {options.data} holds no measurements: give --data", file=sys.stderr)
         return 2
-    out: dict[str, object] = {}
     if options.only != "waves":
-        tables = {"imagenet": imagenet(options.data), "pollux": pollux(options.data), "gavel": gavel(options.data)}
-        given: dict[str, list[tuple[tuple[int, ...], float]]] = {
-            "imagenet": [((1, 4, 16), 0), ((1, 8, 64), 0), ((1, 16), 0), ((1, 64), 0), ((1, 4, 16), 0.03)],
-            "pollux": [((1, 2, 16), 0), ((1, 4, 16), 0), ((1, 4), 0), ((1, 2, 4, 16), 0)],
-            "gavel": [((1, 4), 0), ((1, 2, 8), 0), ((1, 8), 0)],
-        }
-        print("| measured | given | curves | error [95 %] | in the band | score: band / constant / one for all |")
-        print("|---|---|---|---|---|---|")
-        rows = []
-        for table, curves in tables.items():
-            for at, noise in given[table]:
-                row = held_out(curves, at, noise)
-                if row is None:
-                    continue
-                rows.append({"table": table, **row})
-        one_constant(rows)
-        for row in rows:
-            low, high = row["error_95"]
-            scatter = f" with {row['noise']:.0%} noise" if row["noise"] else ""
-            print(
-                f"| {row['table']} | {', '.join(map(str, row['given']))}{scatter} "
-                f"| {row['curves']} | {row['error']:.1%} [{low:.1%}, {high:.1%}] | {row['coverage']:.2f} "
-                f"| {row['score']:.2f} / {row['score_constant']:.2f} / {row['score_one']:.2f} |"
-            )
-        print("mean score", *(f"{name} {fmean(row[name] for row in rows):.2f}" for name in SCORES))
-        peaks = {table: past_peak(curves) for table, curves in tables.items()}
-        print("\nsizes tried beyond the peak: how many curves", json.dumps(peaks))
-        out |= {"curves": rows, "past_peak": peaks}
+        curves_table(options.data)
     if options.only != "curves":
-        found = waves(
-            options.data,
-            range(options.seed, options.seed + options.runs),
-            options.hours,
-            options.mix,
-            options.guess or tuple(GUESSES),
-            options.steady,
-            options.phase,
-        )
-        for file in options.also:
-            for mix, named in json.loads(file.read_text())["waves"].items():
-                for name, values in named.items():
-                    found.setdefault(mix, defaultdict(list))[name] += values
-        told(found)
-        out["waves"] = found
-    if options.json:
-        options.json.write_text(json.dumps(out, indent=1) + "\n")
+        seeds = range(options.seed, options.seed + options.runs)
+        guesses = options.guess or tuple(GUESSES)
+        told(waves(options.data, seeds, options.hours, options.mix, guesses, options.steady, options.phase))
     return 0
 
 

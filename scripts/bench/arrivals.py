@@ -15,9 +15,7 @@ from __future__ import annotations
 import argparse
 import json
 import random
-import shutil
 import sys
-import tempfile
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
@@ -31,7 +29,7 @@ from scripts.play.arm import lab_config, labs_up
 from scripts.play.harm import interval, p99
 from scripts.play.load import Kind, MainJob
 from scripts.play.player import Player
-from scripts.play.site import FAST_LOOP, Site
+from scripts.play.site import FAST_LOOP, Site, folder_for_labs
 
 #: Goals beyond the noise floor: 99th percentile and mean (seconds).
 P99_S, MEAN_S = 2.0, 0.5
@@ -54,11 +52,9 @@ def main() -> int:
     parser.add_argument("--limit-s", type=float, default=3600.0, help="begin no trial after so long")
     parser.add_argument("--json", type=Path, help="write the trials to this file")
     options = parser.parse_args()
-    directory = Path(tempfile.mkdtemp(prefix="mt-arrivals-", dir="/tmp"))
-    directory.chmod(0o755)
     rows: list[dict[str, object]] = []
     with ExitStack() as stack:
-        stack.callback(shutil.rmtree, directory, ignore_errors=True)
+        directory = stack.enter_context(folder_for_labs())
         configs = {
             arm: lab_config(options.nodes, options.profile, preemption=arm == PILOTS) for arm in (NONE, TWIN, PILOTS)
         }

@@ -11,20 +11,18 @@ from __future__ import annotations
 
 import argparse
 import shlex
-import shutil
 import signal
 import statistics
 import sys
-import tempfile
 import time
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[2]
+from scripts.lab import Lab, LabConfig
+from scripts.play.load import MainJob, day
+from scripts.play.player import Player
+from scripts.play.site import Site, folder_for_labs
 
-from scripts.lab import Lab, LabConfig  # noqa: E402
-from scripts.play.load import MainJob, day  # noqa: E402
-from scripts.play.player import Player  # noqa: E402
-from scripts.play.site import Site  # noqa: E402
+ROOT = Path(__file__).resolve().parents[2]
 
 
 def main() -> int:
@@ -32,21 +30,20 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, default=10.0)
     parser.add_argument("--profile", choices=("fast", "site"), default="fast")
     options = parser.parse_args()
-    directory = Path(tempfile.mkdtemp(prefix="mt-dead-", dir="/tmp"))
-    directory.chmod(0o755)
     config = LabConfig(nodes=8, profile=options.profile, users=True)
-    try:
-        with Lab.up(directory / "without", config) as without, Lab.up(directory / "with", config) as lab:
-            return measure(lab, without, options.minutes)
-    finally:
-        shutil.rmtree(directory, ignore_errors=True)
+    with (
+        folder_for_labs() as folder,
+        Lab.up(folder / "without", config) as without,
+        Lab.up(folder / "with", config) as lab,
+    ):
+        return measure(lab, without, options.minutes)
 
 
 def measure(lab: Lab, without: Lab, minutes: float) -> int:
     with Site(lab, settings={"loop": ["tick_s = 2.0"], "pilot": ["max_minutes = 5"]}) as site:
         site.start()
         script = Path(lab.env_for("alice")["HOME"]) / "paced.sh"
-        command = shlex.join([sys.executable, f"{ROOT}/scripts/bench/paced_training.py"])
+        command = shlex.join([sys.executable, f"{ROOT}/tests/e2e/paced_training.py"])
         script.write_text(f"#!/bin/bash\n#MALLETRAIN --nodes=1-8\n{command}\n")
         site.mtbatch("alice", script)
         lab.wait_for(lambda: len(pilots(lab)) == 8, 120, "a pilot on every node")

@@ -2,7 +2,7 @@
 
     python -m scripts.bench.decision [--grid 4734x100,10000x1000] [--kinds imagenet,rough] [--idle 0.1,0.25] \
         [--ticks 60]
-                           [--churn 0.02] [--queue 500] [--peers highs,pulp,full_dp] [--json FILE]
+                           [--churn 0.02] [--queue 500]
 
 A machine of N nodes, the share `idle` of them without main job, J malleable jobs of 1-64 nodes. Between two
 decisions a tick passes: main jobs start on the share `churn` of the holes and end on as many other nodes, what was
@@ -10,22 +10,17 @@ decided is done, and Slurm is looked at anew: records of nodes and rows of main 
 objects that they were, pilots' rows are made anew. A queue of main jobs waits, the first fifty of them with planned
 nodes. For scale: on the Summit log 1 % of the idle nodes change hands in ten seconds.
 
-Times are processor seconds of one thread, the first five ticks left out (the cluster fills then). Peers solve, in the
-same run, the sizing problem of the last tick alone; their ratio is over the whole decision's median.
+Times are processor seconds of one thread, the first five ticks left out (the cluster fills then).
 """
 
 from __future__ import annotations
 
 import argparse
 import gc
-import json
 import resource
 import sys
 import time
-from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -37,11 +32,7 @@ from malletrain.decide.rules import Rules
 from malletrain.domain.decision import Action, CutLimit, LeavePilot, OpenHole, RecyclePilot, StartPilot
 from malletrain.domain.job import Curve, JobPhase, JobView, MalleableJob, Pilot, PilotPhase
 from malletrain.domain.snapshot import Node, NodeState, SlurmJob, SlurmState, Snapshot
-from malletrain.sizing.papers.greedy import Greedy
-from malletrain.sizing.policy import Policy
-from malletrain.sizing.problem import Problem, Sizes
 from malletrain.sizing.registry import policy as policy_named
-from malletrain.sizing.values import ValueRowCache
 from scripts.bench import sizing
 
 START = 1.7e9
@@ -152,20 +143,6 @@ class Machine:
         return Situation(snapshot, dict(self.views), self.now, open_holes=dict(self.holes))
 
 
-class Keeping(Policy):
-    """A policy that remembers the last problem, for the peers."""
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-        self.problem: Problem | None = None
-        self._policy = policy_named(name)
-        self.looks_ahead = self._policy.looks_ahead
-
-    def size(self, problem: Problem, cache: ValueRowCache | None = None) -> Sizes:
-        self.problem = problem
-        return self._policy.size(problem, cache)
-
-
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--grid", default="4734x100,10000x1000")
@@ -175,80 +152,41 @@ def main() -> int:
     parser.add_argument("--ticks", type=int, default=60)
     parser.add_argument("--queue", type=int, default=500, help="waiting main jobs")
     parser.add_argument("--policy", default="auto")
-    parser.add_argument("--peers", default="", help="of full_dp, highs, pulp, greedy: on the last tick's problem")
-    parser.add_argument("--peer-limit", type=float, default=20.0)
-    parser.add_argument("--profile", action="store_true", help="print where the time goes")
-    parser.add_argument("--json", type=Path)
     args = parser.parse_args()
-    results = []
     for point in args.grid.split(","):
         for kind in args.kinds.split(","):
             for idle in map(float, args.idle.split(",")):
                 nodes, jobs = map(int, point.split("x"))
-                results.append(measured(nodes, jobs, kind, idle, args))
-    if args.json:
-        args.json.write_text(json.dumps(results, indent=2) + "\n")
+                measure(nodes, jobs, kind, idle, args)
     return 0
 
 
-def measured(nodes: int, jobs: int, kind: str, idle: float, args: argparse.Namespace) -> dict[str, object]:
+def measure(nodes: int, jobs: int, kind: str, idle: float, args: argparse.Namespace) -> None:
     """One machine, its decisions timed."""
     machine = Machine(nodes, jobs, kind, idle, args.churn, args.queue, seed=nodes + jobs)
-    rules = Rules(max_pilots=10**9)
-    policy, memo = Keeping(args.policy), DecisionCache()
+    rules, policy, memo = Rules(max_pilots=10**9), policy_named(args.policy), DecisionCache()
     seconds, acts = [], []
     actions: tuple[Action, ...] = ()
-    profiler = None
-    if args.profile:
-        import cProfile
-
-        profiler = cProfile.Profile()
     gc.collect()
     gc.freeze()  # what the bench itself holds is not the decision's garbage
     for tick in range(args.ticks + WARM_UP):
         situation = machine.tick(actions)
-        if profiler is not None and tick >= WARM_UP:
-            profiler.enable()
         begin = time.process_time()
         decided = decide(situation, policy, rules, memo)
         took = time.process_time() - begin
-        if profiler is not None:
-            profiler.disable()
         actions = decided.decision.actions
         if tick >= WARM_UP:
             seconds.append(took)
             acts.append(len(actions))
-    if profiler is not None:
-        import pstats
-
-        pstats.Stats(profiler).sort_stats("tottime").print_stats(30)
+    gc.unfreeze()
     held = sum(decided.decision.sizes.values())
     memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-    median, p99 = 1e3 * float(np.median(seconds)), 1e3 * float(np.quantile(seconds, 0.99))
-    line = {
-        "nodes": nodes, "jobs": jobs, "kind": kind, "idle": idle, "churn": args.churn, "median_ms": median,
-        "p99_ms": p99, "actions": float(np.mean(acts)), "held": held, "memory_mb": memory, "peers": {},
-    }  # fmt: skip
     print(
-        f"{nodes} x {jobs} {kind}, {idle:.0%} idle, {args.churn:.1%} of these change: median {median:.2f} ms, "
-        f"p99 {p99:.2f} ms, {np.mean(acts):.0f} actions a tick, {held} nodes held, {memory:.0f} MB", flush=True
-    )  # fmt: skip
-    solvers: dict[str, Callable[[Problem], float | None]] = {
-        "full_dp": sizing.full_dp,
-        "highs": lambda given: sizing.highs(given, args.peer_limit),
-        "pulp": lambda given: sizing.pulp_counts(given, args.peer_limit),
-        "greedy": lambda given: Greedy().size(given).objective,
-    }
-    last = policy.problem
-    if last is None:
-        raise SystemExit("no decision was made: give --ticks more than the warm-up")
-    for name in filter(None, args.peers.split(",")):
-        took, found = sizing.timed(partial(solvers[name], last))
-        line["peers"][name] = {"ms": 1e3 * took, "ratio": 1e3 * took / median, "done": found is not None}
-        print(f"    {name}, sizing alone: {1e3 * took:.1f} ms, {1e3 * took / median:.1f} times"
-              f"{'' if found is not None else ' (not done)'}", flush=True)  # fmt: skip
-    gc.unfreeze()
-    return line
+        f"{nodes} x {jobs} {kind}, {idle:.0%} idle, {args.churn:.1%} of these change: median "
+        f"{1e3 * float(np.median(seconds)):.2f} ms, p99 {1e3 * float(np.quantile(seconds, 0.99)):.2f} ms, "
+        f"{np.mean(acts):.0f} actions a tick, {held} nodes held, {memory:.0f} MB",
+        flush=True,
+    )
 
 
 if __name__ == "__main__":

@@ -62,7 +62,7 @@ def markdown(table: dict[str, Any]) -> str:
 
 def cells(row: dict[str, str]) -> list[str]:
     """A row of a measurement, as the page has it."""
-    made = [f"`{row['command']}`" if row["command"] else "", row.get("note", ""), row["date"], row.get("commit", "")]
+    made = [f"`{row['command']}`" if row["command"] else "", row.get("note", ""), row.get("commit", "")]
     return [row["what"], row["aim"], row["measured"], ", ".join(part for part in made if part)]
 
 

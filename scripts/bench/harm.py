@@ -24,15 +24,12 @@ import argparse
 import json
 import os
 import re
-import shutil
 import signal
-import sqlite3
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Sequence
-from contextlib import ExitStack, closing
+from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -41,7 +38,6 @@ from malletrain.domain.event import Event, EventKind
 from malletrain.replay.scoring.journal_score import score_journal
 from malletrain.store.encoding import payload_data
 from malletrain.store.event_reader import read_events
-from scripts.bench.harvest_epilog import install as skip_epilog
 from scripts.lab import Lab, LabError
 from scripts.lab.conf import EPILOG_S, PROLOG_S
 from scripts.play.arm import LEAF, Arm, lab_config, labs_up
@@ -49,7 +45,8 @@ from scripts.play.harm import ARMS, BASE, PILOTS, PREEMPTION, SITE_CYCLE_S, summ
 from scripts.play.load import MainJob, from_log, of_all_kinds
 from scripts.play.player import Player
 from scripts.play.predicted import idle_spans, node_changes
-from scripts.play.site import BIN, FAST_LOOP, Site
+from scripts.play.site import BIN, FAST_LOOP, Site, folder_for_labs
+from scripts.play.skipped_epilog import install as skip_epilog
 
 #: The arms play so many seconds one after the other. Little where backfill comes every 30 s: the labs' cycles come at
 #: the same moments, so what they start begins that much sooner or later after its submission.
@@ -97,7 +94,6 @@ def main() -> int:
     )  # fmt: skip
     parser.add_argument("--skip-epilog", action="store_true", help="pilots skip the site's prolog and epilog")
     parser.add_argument("--json", type=Path, help="write the run to this file")
-    parser.add_argument("--journal", type=Path, help="keep the pilots' arm's journal here (SQLite)")
     parser.add_argument("--summarise", type=Path, nargs="+", metavar="FILE", help="sum up earlier runs instead")
     options = parser.parse_args()
     if options.summarise:
@@ -115,10 +111,8 @@ def main() -> int:
 def play(options: argparse.Namespace) -> dict[str, object]:
     jobs, factor = window(options, options.choice)
     print(f"{len(jobs)} main jobs of {options.log.name}, time divided by {factor:.0f}", flush=True)
-    directory = Path(tempfile.mkdtemp(prefix="mt-harm-", dir="/tmp"))
-    directory.chmod(0o755)
     with ExitStack() as stack:
-        stack.callback(shutil.rmtree, directory, ignore_errors=True)
+        directory = stack.enter_context(folder_for_labs())
         configs = {
             arm: lab_config(options.nodes, options.profile, preemption=arm in (PREEMPTION, PILOTS)) for arm in ARMS
         }
@@ -168,9 +162,6 @@ def play(options: argparse.Namespace) -> dict[str, object]:
             options.json.write_text(json.dumps({"profile": options.profile, "factor": factor, "arms": facts}))
         base.end_all()
         journal = site.directory / "malletrain.db"
-        if options.journal:
-            with closing(sqlite3.connect(journal)) as live, closing(sqlite3.connect(options.journal)) as copy:
-                live.backup(copy)
         asked: list[str | Path] = [
             "env",
             f"MALLETRAIN_URL={site.url}",

@@ -13,9 +13,7 @@ what has closed by then.
 from __future__ import annotations
 
 import argparse
-import shutil
 import sys
-import tempfile
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -26,7 +24,7 @@ from pathlib import Path
 from malletrain.store.encoding import payload_data
 from malletrain.store.event_reader import read_events
 from scripts.lab import Lab, LabConfig, LabError
-from scripts.play.site import SLEEPING, Site
+from scripts.play.site import SLEEPING, Site, folder_for_labs
 
 #: Holes that one waiting job leaves.
 OF_A_GROUP = 3
@@ -76,10 +74,8 @@ def main() -> int:
     parser.add_argument("--limit-s", type=float, default=660.0, help="longest run")
     options = parser.parse_args()
     end = time.monotonic() + options.limit_s
-    directory = Path(tempfile.mkdtemp(prefix="mt-holes-", dir="/tmp"))
-    directory.chmod(0o755)
     with ExitStack() as stack:
-        stack.callback(shutil.rmtree, directory, ignore_errors=True)
+        directory = stack.enter_context(folder_for_labs())
         grounds = [ground(stack, directory, float(epilog), options) for epilog in options.epilogs.split(",")]
         try:
             for number in range(options.waves):

@@ -13,10 +13,8 @@ import json
 import os
 import pwd
 import shlex
-import shutil
 import statistics
 import sys
-import tempfile
 import time
 from functools import partial
 from itertools import pairwise
@@ -34,7 +32,7 @@ from malletrain.domain.event import (
 )
 from malletrain.store.event_reader import read_events
 from scripts.lab import DeadlineError, Lab, LabConfig
-from scripts.play.site import Site
+from scripts.play.site import Site, folder_for_labs
 
 #: Stage, whose it is, and what ends it.
 STAGES = (
@@ -94,19 +92,11 @@ def main() -> int:
     parser.add_argument("--tick", type=float, default=2.0, help="loop.tick_s")
     parser.add_argument("--json", type=Path, help="write the runs to this file")
     options = parser.parse_args()
-    directory = Path(tempfile.mkdtemp(prefix="mt-step-", dir="/tmp"))
-    directory.chmod(0o755)
-    try:
-        with Lab.up(directory / "lab", LabConfig(nodes=3, profile=options.profile, users=True)) as lab:
-            settings = {
-                "loop": [f"tick_s = {options.tick}"],
-                "breaker": ["preemptions_per_hour = 10000"],
-            }
-            with Site(lab, settings=settings) as site:
-                site.start()
-                rows = measure(lab, site, options.runs)
-    finally:
-        shutil.rmtree(directory, ignore_errors=True)
+    config = LabConfig(nodes=3, profile=options.profile, users=True)
+    settings = {"loop": [f"tick_s = {options.tick}"], "breaker": ["preemptions_per_hour = 10000"]}
+    with folder_for_labs() as folder, Lab.up(folder / "lab", config) as lab, Site(lab, settings=settings) as site:
+        site.start()
+        rows = measure(lab, site, options.runs)
     report(rows, options.profile)
     if options.json:
         options.json.write_text(json.dumps(rows, indent=1))

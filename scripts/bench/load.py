@@ -56,7 +56,7 @@ from malletrain.store.views import StoreViews
 from malletrain.wire import munge
 from malletrain.wire.messages import Hello, Samples, Switched, Warm, to_json
 
-#: Seconds between two windows of training of a job: the shortest of `elastic.link.throughput_meter`.
+#: Seconds between two windows of training of a job: the shortest of `elastic.link.training_reports`.
 WINDOW_S = 3.0
 #: How long a worker's poll waits (seconds).
 POLL_S = 20.0

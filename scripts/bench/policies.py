@@ -1,22 +1,21 @@
-"""The papers' policies beside their papers' claims.
+"""The papers' policies beside their papers' claims, on named data.
 
-    python -m scripts.bench.policies [matching,classes,budget,batch,efficiency,fairness,deadline] \
-        [--pollux ../shared/data/pollux]
-                           [--instances 500] [--workloads 8] [--json FILE]
+    python -m scripts.bench.policies [PART ...] [--count 4] [--data ../shared/data] [--write]
 
-matching    against enumeration on random instances, with the default's solver for classes on the same objective, and
-            time against the exact programme in HiGHS
+malletrain  jobs of unknown curves against an oracle, and against perfect scaling (see `scripts.bench.advisor`)
+bftrainer   against its objective, an equal split and one node a job, on Summit's idle nodes
+batch       `elastic_batch` and `goodput` against the same without choice of batch, on the Pollux workloads
+matching    against the optimum by enumeration, with the default's solver for classes on the same objective
 classes     nodes of three classes with Gavel's measurements, against classes split beforehand; 1,000 jobs on 10,000
             nodes of four classes
-budget      mean completion at equal GPU-hours on the Pollux workloads, against pools of `equal` and `efficiency`, and
-            against a tuned threshold and a tuned width that rent without limit too
-batch       `elastic_batch` against the same without choice of batch, arrivals at a half to eight times their rate
+budget      mean completion at equal GPU-hours on the Pollux workloads, against a pool of `equal`, and against a tuned
+            threshold and a tuned width that rent without limit too
 efficiency  time and node-time to the size at which the search settles
-deadline    deadlines met on the Pollux workloads, against the most speed-up and an equal split
 fairness    throughput against Jain's index for alpha 0, .5 and 1 on the ImageNet mix
 
-Ratios come with 95 % bootstrap intervals over workloads or instances. Workers are GPUs in the Pollux runs: its
-measurements are by GPU (64 of them, four a node), with the step times of the placement on the fewest nodes.
+What was measured has the mean and its 95 % bootstrap interval over workloads or instances. Workers are GPUs in the
+Pollux runs: its measurements are by GPU (64 of them, four a node), with the step times of the placement on the fewest
+nodes. `--write` puts the table of all parts into docs/figures.md.
 """
 
 from __future__ import annotations
@@ -25,23 +24,21 @@ import argparse
 import csv
 import gzip
 import itertools
-import json
 import math
 import sys
 import time
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
-from malletrain.domain.job import Curve
+from malletrain.domain.job import Curve, ResizeCosts
+from malletrain.replay import Window, cluster_trace, mix, parse_policy, read_trace, replay
 from malletrain.replay.curves import POLLUX_SAMPLES
 from malletrain.sizing.class_values import class_table
 from malletrain.sizing.papers.budget import Budget
-from malletrain.sizing.papers.deadline import Deadline
 from malletrain.sizing.papers.efficiency import Efficiency
 from malletrain.sizing.papers.elastic_batch import ElasticBatch
 from malletrain.sizing.papers.matching import Matching
@@ -50,31 +47,29 @@ from malletrain.sizing.policies.exact import Exact
 from malletrain.sizing.policies.goodput import Goodput
 from malletrain.sizing.policies.milp.milp_policy import sized_by_class
 from malletrain.sizing.policy import Policy
-from malletrain.sizing.problem import Due, JobDemand, JobId, NodeBudget, OnClasses, Problem, Sizes, Synchronous
+from malletrain.sizing.problem import JobDemand, JobId, NodeBudget, OnClasses, Problem, Sizes, Synchronous
 from malletrain.sizing.values import ValueRowCache
-from scripts.bench import sizing
+from scripts.bench import advisor, figures, sizing
 
 GPUS = 64
 
-Found = dict[str, Any]
+#: Seconds that a change of size stalls a job of the Pollux workloads.
+STALL_S = 10.0
+
+#: A paper, what it claims, what was measured and against what, and the figure.
+Row = tuple[str, str, str, str]
 
 
-def interval(values: list[float]) -> dict[str, float]:
+def text(values: list[float], digits: int = 2) -> str:
     """The mean and its 95 % bootstrap interval."""
-    random, sample = np.random.default_rng(1), np.array(values)
-    draws = np.mean(random.choice(sample, size=(4000, len(sample))), axis=1)
-    low, high = np.quantile(draws, (0.025, 0.975))
-    return {"value": float(np.mean(sample)), "low": float(low), "high": float(high)}
-
-
-def text(found: dict[str, float], digits: int = 2) -> str:
-    return f"{found['value']:.{digits}f} [{found['low']:.{digits}f}, {found['high']:.{digits}f}]"
+    low, high = advisor.bootstrap(values, np.random.default_rng(1))
+    return f"{np.mean(values):.{digits}f} [{low:.{digits}f}, {high:.{digits}f}]"
 
 
 # -- matching --------------------------------------------------------------------------------------------------------
 
 
-def market(random: np.random.Generator, jobs: int, supply: int, most_exchange_s: float = 1.0) -> Problem:
+def market(random: np.random.Generator, jobs: int, supply: int, most_exchange_s: float) -> Problem:
     """Jobs on two classes of up to `supply` nodes each, the newer one to four times as fast."""
     classes = {name: int(random.integers(max(1, supply // 2), supply + 1)) for name in ("old", "new")}
     nodes, demands = sum(classes.values()), []
@@ -120,34 +115,6 @@ def enumerated(problem: Problem) -> float:
     return float(best[-1, -1])
 
 
-def by_highs(problem: Problem, limit_s: float) -> tuple[float, bool]:
-    """One binary for each job and pair of counts, in HiGHS: the least time found, and whether it is proven."""
-    import highspy
-
-    olds, news = problem.classes["old"], problem.classes["new"]
-    pairs = [(a, b) for a in range(olds + 1) for b in range(news + 1) if a + b]
-    jobs = len(problem.jobs)
-    cost = np.array([completion(j, a, b) for j in problem.jobs for a, b in pairs])
-    model = highspy.HighsLp()
-    model.num_col_, model.num_row_ = len(cost), jobs + 2
-    model.col_cost_, model.col_lower_, model.col_upper_ = cost / cost.max(), np.zeros(len(cost)), np.ones(len(cost))
-    model.row_lower_ = np.concatenate((np.ones(jobs), [-highspy.kHighsInf] * 2))
-    model.row_upper_ = np.concatenate((np.ones(jobs), [olds, news]))
-    model.a_matrix_.format_ = highspy.MatrixFormat.kColwise
-    model.a_matrix_.start_ = np.arange(0, 3 * len(cost) + 1, 3, dtype=np.int32)
-    index = np.array([[j, jobs, jobs + 1] for j in range(jobs) for _ in pairs], dtype=np.int32)
-    model.a_matrix_.index_ = index.ravel()
-    model.a_matrix_.value_ = np.array([[1.0, a, b] for _ in range(jobs) for a, b in pairs]).ravel()
-    model.integrality_ = [highspy.HighsVarType.kInteger] * len(cost)
-    solver = highspy.Highs()
-    for option, value in (("output_flag", False), ("threads", 1), ("mip_rel_gap", 0.0), ("time_limit", limit_s)):
-        solver.setOptionValue(option, value)
-    solver.passModel(model)
-    solver.run()
-    proven = solver.getModelStatus() == highspy.HighsModelStatus.kOptimal
-    return solver.getInfo().objective_function_value * cost.max(), proven
-
-
 def by_class(problem: Problem) -> Mapping[JobId, Mapping[str, int]]:
     """The default's solver for nodes of several classes, on the paper's objective: its values are minus the weighted
     completion times, and a job without nodes is later than all others together."""
@@ -164,45 +131,20 @@ def by_class(problem: Problem) -> Mapping[JobId, Mapping[str, int]]:
     return sized_by_class(problem, timed).classes
 
 
-def matching(args: argparse.Namespace) -> Found:
-    found: Found = {"paper": "2.04 % above the optimum; orders of magnitude faster than a solver"}
-    for rings in ("fast rings", "slow rings"):
-        for text_of in args.markets.split(","):
-            jobs, supply = (int(part) for part in text_of.split("x"))
-            count = max(10, min(args.instances, args.instances * 27 // (jobs * supply)))
-            found |= _market(jobs, supply, count, 1.0 if rings == "fast rings" else 20.0, rings)
-    return found
-
-
-def _market(jobs: int, supply: int, count: int, most_exchange_s: float, rings: str) -> Found:
-    gaps: dict[str, list[float]] = {"matching": [], "default": []}
-    ms: dict[str, list[float]] = {"matching": [], "default": [], "HiGHS": []}
-    for seed in range(count):
-        problem = market(np.random.default_rng(seed), jobs, supply, most_exchange_s)
-        least = enumerated(problem)
-        for name, solve in (("matching", lambda p: Matching().size(p).classes), ("default", by_class)):
-            begin = time.process_time()
-            plan = solve(problem)
-            ms[name].append(1e3 * (time.process_time() - begin))
-            gaps[name].append(100 * (total(problem, plan) / least - 1))
-        if seed < 5 and jobs * supply <= 300:
-            begin = time.process_time()
-            by_highs(problem, 30.0)
-            ms["HiGHS"].append(1e3 * (time.process_time() - begin))
-    line: dict[str, Any] = {"instances": count}
-    for name, values in gaps.items():
-        line[name] = {
-            "mean_gap_percent": interval(values), "max_gap_percent": max(values), "ms": float(np.median(ms[name])),
-            "optimal_share": float(np.mean(np.array(values) < 1e-6)),
-        }  # fmt: skip
-        said = line[name]
-        print(f"{rings}, {jobs} jobs x {supply} nodes a class: {name} above the optimum mean "
-              f"{text(said['mean_gap_percent'])} %, max {max(values):.2f} %, optimal {said['optimal_share']:.0%}, "
-              f"{said['ms']:.0f} ms ({count} instances)", flush=True)  # fmt: skip
-    if ms["HiGHS"]:
-        line["HiGHS_ms"] = float(np.median(ms["HiGHS"]))
-        print(f"    one binary for each job and pair of counts, in HiGHS: {line['HiGHS_ms']:.0f} ms", flush=True)
-    return {f"{rings}, {jobs} jobs, 2 x {supply} nodes": line}
+def matching(data: Path, count: int) -> list[Row]:
+    """Ten jobs on two classes of 24 nodes: above the optimum by the paper's market and by the default's solver, with
+    rings that cost little and much."""
+    rows: list[Row] = []
+    head = "Liu et al. (TPDS 2024)", "within 2.04 % of the optimum"
+    for rings, most_exchange_s in (("fast rings", 1.0), ("slow rings", 20.0)):
+        gaps: dict[str, list[float]] = {"their market": [], "our default": []}
+        for seed in range(5 * count):
+            problem = market(np.random.default_rng(seed), 10, 24, most_exchange_s)
+            least = enumerated(problem)
+            gaps["their market"].append(100 * (total(problem, Matching().size(problem).classes) / least - 1))
+            gaps["our default"].append(100 * (total(problem, by_class(problem)) / least - 1))
+        rows += [(*head, f"% above it, {name}, {rings}", text(values)) for name, values in gaps.items()]
+    return rows
 
 
 # -- nodes of several classes ----------------------------------------------------------------------------------------
@@ -224,9 +166,7 @@ def gavel_curves(folder: Path) -> dict[str, dict[str, Curve]]:
     }
 
 
-def class_problem(
-    random: np.random.Generator, jobs: int, nodes: int, curves: dict[str, dict[str, Curve]], spans: bool
-) -> Problem:
+def class_problem(random: np.random.Generator, jobs: int, nodes: int, curves: dict[str, dict[str, Curve]]) -> Problem:
     """Jobs of Gavel's models on three GPU types, each worth its speed-up over one of the slowest."""
     configs, names = sorted(curves), sorted(next(iter(curves.values())))
     demands = []
@@ -235,7 +175,7 @@ def class_problem(
         one = min(of[name].throughput(1) for name in names)
         each = {name: Curve(tuple((k, rate / one) for k, rate in of[name].points)) for name in names}
         slow = min(names, key=lambda name: of[name].throughput(1))
-        demands.append(JobDemand(i, 0, 1, 8, each[slow], on_classes=OnClasses(each, spans=spans)))
+        demands.append(JobDemand(i, 0, 1, 8, each[slow], on_classes=OnClasses(each)))
     return Problem(300.0, 3 * nodes, tuple(demands), classes=dict.fromkeys(names, nodes))
 
 
@@ -291,41 +231,24 @@ def large_classes(seed: int) -> Problem:
     return Problem(300.0, 10_000, tuple(demands), classes=dict.fromkeys(names, 2500))
 
 
-def classes(args: argparse.Namespace) -> Found:
-    found: Found = {}
-    curves = gavel_curves(args.gavel)
-    count = max(5, args.instances // 25)
-    for jobs, nodes in ((8, 8), (30, 32), (100, 128)):
-        over, mixed, gaps, ms = [], [], [], []
-        for seed in range(count):
-            problem = class_problem(np.random.default_rng(seed), jobs, nodes, curves, spans=False)
-            begin = time.process_time()
-            answer = Exact().size(problem)
-            ms.append(1e3 * (time.process_time() - begin))
-            gaps.append(100 * (answer.bound / answer.objective - 1))
-            over.append(answer.objective / split_by_class(problem))
-            spanning = class_problem(np.random.default_rng(seed), jobs, nodes, curves, spans=True)
-            mixed.append(Exact().size(spanning).objective / answer.objective)
-        split, both = interval(over), interval(mixed)
-        found[f"{jobs} jobs, 3 x {nodes}"] = {
-            "over_split": split, "mixtures_over_one_class": both, "max_gap_percent": max(gaps),
-            "ms": float(np.median(ms)),
-        }  # fmt: skip
-        print(f"classes, {jobs} jobs on 3 x {nodes} GPUs of Gavel's types: {text(split, 3)} times what classes split "
-              f"beforehand train; jobs that span classes {text(both, 3)} times that; proven within "
-              f"{max(gaps):.4f} %; {np.median(ms):.0f} ms ({count} instances)", flush=True)  # fmt: skip
+def classes(data: Path, count: int) -> list[Row]:
+    """Thirty jobs on three types of 32 GPUs each; and what is proven of a thousand jobs on ten thousand nodes."""
+    curves = gavel_curves(data / "gavel")
+    over = []
+    for seed in range(2 * count):
+        problem = class_problem(np.random.default_rng(seed), 30, 32, curves)
+        over.append(Exact().size(problem).objective / split_by_class(problem))
     ms, gaps = [], []
-    Exact().size(class_problem(np.random.default_rng(0), 8, 8, curves, spans=False))  # solvers are loaded by now
     for seed in range(9):
         problem = large_classes(seed)
         begin = time.process_time()
         answer = Exact().size(problem)
         ms.append(1e3 * (time.process_time() - begin))
         gaps.append(100 * (answer.bound / answer.objective - 1))
-    found["1,000 jobs, 4 x 2,500"] = {"ms": ms, "gap_percent": gaps}
-    print(f"classes, 1,000 jobs on 4 x 2,500 nodes: median {np.median(ms):.0f} ms, worst {max(ms):.0f} ms of "
-          f"processor time; proven within {max(gaps):.4f} %", flush=True)  # fmt: skip
-    return found
+    print(f"1,000 jobs on 4 x 2,500 nodes: median {np.median(ms):.0f} ms, worst {max(ms):.0f} ms of processor time; "
+          f"proven within {max(gaps):.4f} %", flush=True)  # fmt: skip
+    head = "Liu et al. (TPDS 2024)", "within 2.04 % of the optimum"
+    return [(*head, "times classes split beforehand, 3 x 32 GPUs", text(over))]
 
 
 # -- Pollux's measurements -------------------------------------------------------------------------------------------
@@ -409,17 +332,16 @@ class Running:
     stalled_until: float = 0.0
     held_s: float = 0.0
     finished: float = math.nan
-    due: float = math.inf
     own_batch: int = 0
     noise: tuple[tuple[float, float], ...] = ()  #: by progress; none: samples of any batch count alike
-    whole: float = 0.0
 
     @property
     def noise_scale(self) -> float | None:
         """Now."""
         if not self.noise:
             return None
-        return float(np.interp(1 - self.left / self.whole, [at for at, _ in self.noise], [s for _, s in self.noise]))
+        progress = 1 - self.left / POLLUX_SAMPLES[self.app]
+        return float(np.interp(progress, [at for at, _ in self.noise], [scale for _, scale in self.noise]))
 
     def worth(self, batch: int) -> float:
         """Of a sample at that batch, over one of the smallest."""
@@ -427,7 +349,7 @@ class Running:
         return 1.0 if scale is None else (scale + self.batches[0][0]) / (scale + batch)
 
 
-def simulate(jobs: list[Running], policy: Policy, gpus: int, until: float, stall_s: float) -> None:
+def simulate(jobs: list[Running], policy: Policy, until: float) -> None:
     """Jobs on a fixed pool: sized anew at every arrival and completion; a change of size costs a stall."""
     waiting = sorted(jobs, key=lambda j: (j.submit_s, j.id))
     live: list[Running] = []
@@ -450,28 +372,19 @@ def simulate(jobs: list[Running], policy: Policy, gpus: int, until: float, stall
             live.append(waiting.pop(0))
         demands = tuple(
             JobDemand(
-                j.id,
-                j.size,
-                1,
-                gpus,
-                j.curve,
-                batches=j.batches,
-                noise_scale=j.noise_scale,
-                remaining_samples=None,
-                sizes=_sizes(j.curve),
+                j.id, j.size, 1, GPUS, j.curve, batches=j.batches, noise_scale=j.noise_scale, sizes=_sizes(j.curve),
                 weight=1 / j.curve.throughput(_sizes(j.curve)[0]),
-                due=None if j.due == math.inf else Due(max(0.0, j.due - now), max(0.0, j.left)),
             )
             for j in live
-        )
-        answer = policy.size(Problem(300.0, gpus, demands))
+        )  # fmt: skip
+        answer = policy.size(Problem(300.0, GPUS, demands))
         for j in live:
             size = answer.sizes[j.id]
             by_batch = dict(j.batches)
             batch = answer.batches.get(j.id, j.own_batch)
             rate = by_batch.get(batch, j.curve).throughput(size) * (j.worth(batch) if batch else 1.0)
             if size != j.size and size and j.size:
-                j.stalled_until = now + stall_s
+                j.stalled_until = now + STALL_S
             j.size, j.rate = size, rate
 
 
@@ -489,20 +402,22 @@ class FixedBatch(Policy):
         return ElasticBatch().size(fixed, cache)
 
 
-def batch(args: argparse.Namespace) -> Found:
-    """Twice: where samples of any batch count alike, as in the paper, and where they count by the measured statistics
-    of the gradients. In the second `goodput` chooses by what a sample is worth, too."""
-    pollux = Pollux(args.pollux)
-    found: Found = {"paper": "up to about 2x as many jobs completed, up to about 10x faster average completion"}
+def batch(data: Path, count: int) -> list[Row]:
+    """Where samples of any batch count alike, as in the paper, and where they count by the measured statistics of the
+    gradients; there `goodput` chooses by what a sample is worth, too."""
+    pollux = Pollux(data / "pollux")
     curves = {app: tuple((b, pollux.curve(app, b)) for b in pollux.batches(app)) for app in POLLUX_SAMPLES}
+    head = "Saxena et al. (MASCOTS 2020)", "2x the jobs, up to 10x faster completion"
     cases: tuple[tuple[str, Policy, bool], ...] = (
         ("all samples alike", ElasticBatch(), False), ("by gradient statistics", ElasticBatch(), True),
         ("goodput, by gradient statistics", Goodput(), True),
     )  # fmt: skip
-    for rate, (name, policy, worth) in itertools.product((0.5, 1, 2, 4, 8), cases):
-        done, mean = [], []
-        for number in range(1, args.workloads + 1):
-            outcome = []
+    rows: list[Row] = []
+    until = 10 * 3600.0
+    for name, policy, worth in cases:
+        shorter = []
+        for number in range(1, count + 1):
+            mean = []
             for each in (policy, FixedBatch()):
                 jobs = []
                 for i, row in enumerate(pollux.workloads[number]):
@@ -510,74 +425,47 @@ def batch(args: argparse.Namespace) -> Found:
                     own = min(curves[app], key=lambda option: abs(option[0] - asked))
                     noise = pollux.noise(app) if worth else ()
                     jobs.append(
-                        Running(
-                            i, app, float(row["submit_s"]) / rate, POLLUX_SAMPLES[app] * args.scale, curves[app],
-                            own[1], own_batch=own[0], noise=noise, whole=POLLUX_SAMPLES[app] * args.scale,
-                        )
+                        Running(i, app, float(row["submit_s"]), POLLUX_SAMPLES[app], curves[app], own[1],
+                                own_batch=own[0], noise=noise)
                     )  # fmt: skip
-                until = 8 * 3600.0 / rate + 2 * 3600.0
-                simulate(jobs, each, GPUS, until, 10.0)
+                simulate(jobs, each, until)
                 spent = [(until if math.isnan(j.finished) else j.finished) - j.submit_s for j in jobs]
-                outcome.append((sum(not math.isnan(j.finished) for j in jobs), float(np.mean(spent))))
-            done.append(outcome[0][0] / max(1, outcome[1][0]))
-            mean.append(outcome[1][1] / outcome[0][1])
-        line = {"completed_ratio": interval(done), "mean_completion_ratio": interval(mean)}
-        found[f"{name}, arrivals x {rate}"] = line
-        print(f"batch, {name}, arrivals x {rate}: {text(line['completed_ratio'])} times the jobs completed, mean "
-              f"completion {text(line['mean_completion_ratio'])} times shorter than with users' own batches "
-              f"({args.workloads} workloads)", flush=True)  # fmt: skip
-    return found
+                mean.append(float(np.mean(spent)))
+            shorter.append(mean[1] / mean[0])
+        rows.append((*head, f"times shorter completion: {name}", text(shorter)))
+    return rows
 
 
-def budget(args: argparse.Namespace) -> Found:
-    """Everyone at equal GPU-seconds: what the other has used is the budget."""
-    pollux = Pollux(args.pollux)
+def budget(data: Path, count: int) -> list[Row]:
+    """Everyone at equal GPU-seconds: what an equal split of 64 GPUs uses is the budget."""
+    pollux = Pollux(data / "pollux")
     curves = {app: pollux.curve(app, pollux.batches(app)[3]) for app in POLLUX_SAMPLES}
-    found: Found = {"paper": "mean completion 1.6x lower in experiments, 2x in large simulations, at equal budget"}
+    pool = f"equal split of {GPUS} GPUs"
     ratios: dict[str, list[float]] = defaultdict(list)
-    for name, policy, gpus in (
-        ("equal split of 16 GPUs", Equal(), 16), ("equal split of 64 GPUs", Equal(), 64),
-        ("efficiency on 64 GPUs", Efficiency(), 64), ("efficiency above .5 on 64 GPUs", Efficiency(0.5), 64),
-    ):  # fmt: skip
-        for number in range(1, args.workloads + 1):
-            rows = pollux.workloads[number]
-            jobs = [
-                Running(
-                    i,
-                    row["app"],
-                    float(row["submit_s"]),
-                    POLLUX_SAMPLES[row["app"]] * args.scale,
-                    (),
-                    curves[row["app"]],
-                )
-                for i, row in enumerate(rows)
-            ]
-            simulate(jobs, policy, gpus, math.inf, 10.0)
-            used = sum(j.held_s for j in jobs)
-            other = float(np.mean([j.finished - j.submit_s for j in jobs]))
-            demands = tuple(
-                JobDemand(
-                    j.id, 0, 1, GPUS, j.curve, sizes=_sizes(j.curve),
-                    remaining_samples=POLLUX_SAMPLES[j.app] * args.scale,
-                )
-                for j in jobs
-            )  # fmt: skip
-            # The paper rents without limit: as many GPUs as all jobs at once could take.
-            rented = Problem(
-                300.0, GPUS * len(jobs), demands, budgets=(NodeBudget("all", frozenset(j.id for j in jobs), used),)
-            )
-            widths = Budget().size(rented).sizes
-            spent = sum(widths[j.id] * _seconds(j, widths[j.id], args.scale) for j in jobs)
-            assert spent <= used * (1 + 1e-9)
-            ours = float(np.mean([_seconds(j, widths[j.id], args.scale) for j in jobs]))
-            ratios[name].append(other / ours)
-            for rule, ladder in (("threshold", thresholds), ("one width", one_widths)):
-                theirs = _mixed(jobs, {app: ladder(curve) for app, curve in curves.items()}, used, args.scale)
-                ratios[f"{rule} that rents, GPU-hours of the {name}"].append(theirs / ours)
-        for each in [each for each in ratios if each.endswith(name)]:
-            found[each] = interval(ratios[each])
-            print(f"budget: mean completion {text(found[each])} times shorter than {each}", flush=True)
-    return found
+    for number in range(1, count + 1):
+        jobs = [
+            Running(i, row["app"], float(row["submit_s"]), POLLUX_SAMPLES[row["app"]], (), curves[row["app"]])
+            for i, row in enumerate(pollux.workloads[number])
+        ]
+        simulate(jobs, Equal(), math.inf)
+        used = sum(j.held_s for j in jobs)
+        demands = tuple(
+            JobDemand(j.id, 0, 1, GPUS, j.curve, sizes=_sizes(j.curve), remaining_samples=POLLUX_SAMPLES[j.app])
+            for j in jobs
+        )
+        # The paper rents without limit: as many GPUs as all jobs at once could take.
+        rented = Problem(
+            300.0, GPUS * len(jobs), demands, budgets=(NodeBudget("all", frozenset(j.id for j in jobs), used),)
+        )
+        widths = Budget().size(rented).sizes
+        assert sum(widths[j.id] * _seconds(j, widths[j.id]) for j in jobs) <= used * (1 + 1e-9)
+        ours = float(np.mean([_seconds(j, widths[j.id]) for j in jobs]))
+        ratios[pool].append(float(np.mean([j.finished - j.submit_s for j in jobs])) / ours)
+        for rule, ladder in (("threshold", thresholds), ("one width", one_widths)):
+            theirs = _mixed(jobs, {app: ladder(curve) for app, curve in curves.items()}, used)
+            ratios[f"{rule} that rents, GPU-hours of the {pool}"].append(theirs / ours)
+    head = "BOA Constrictor (arXiv 2602.01404)", "mean completion 1.6x lower at equal budget"
+    return [(*head, f"times shorter completion than {name}", text(values)) for name, values in ratios.items()]
 
 
 def _rising(curve: Curve) -> list[int]:
@@ -605,13 +493,13 @@ def one_widths(curve: Curve) -> list[tuple[float, int]]:
     return [(1.0 / k, max((n for n in sizes if n <= k), default=sizes[0])) for k in range(1, GPUS + 1)]
 
 
-def _mixed(jobs: list[Running], ladders: Mapping[str, list[tuple[float, int]]], budget: float, scale: float) -> float:
+def _mixed(jobs: list[Running], ladders: Mapping[str, list[tuple[float, int]]], budget: float) -> float:
     """The least mean completion of a rule with one number, tuned in hindsight to the budget: of any two numbers the
     wider in the order of ids while the budget lasts, as `budget` mixes."""
     tuned = []
     for least in sorted({gain for ladder in ladders.values() for gain, _ in ladder}, reverse=True):
         at = {app: [k for gain, k in ladder if gain >= least] or [ladder[0][1]] for app, ladder in ladders.items()}
-        seconds = np.array([_seconds(j, at[j.app][-1], scale) for j in jobs])
+        seconds = np.array([_seconds(j, at[j.app][-1]) for j in jobs])
         tuned.append((seconds, seconds * np.array([at[j.app][-1] for j in jobs])))
     best = math.inf
     for (slow, lean), (fast, wide) in itertools.product(tuned, tuned):
@@ -626,117 +514,121 @@ def _mixed(jobs: list[Running], ladders: Mapping[str, list[tuple[float, int]]], 
     return best
 
 
-def _seconds(job: Running, width: int, scale: float) -> float:
+def _seconds(job: Running, width: int) -> float:
     rate = job.curve.throughput(width)
-    return POLLUX_SAMPLES[job.app] * scale / rate if rate > 0 else math.inf
+    return POLLUX_SAMPLES[job.app] / rate if rate > 0 else math.inf
 
 
-def efficiency(args: argparse.Namespace) -> Found:
+def efficiency(data: Path, count: int) -> list[Row]:
     """The search for the size: up by doubling, each size measured for a minute, settled at the last that passed."""
-    pollux = Pollux(args.pollux)
-    found: Found = {
-        "paper": "target found in 61 / 264 s on average, < 2 % / < 6 % of the total time; JCT -45 %, GPU time -85 %"
-    }
+    pollux = Pollux(data / "pollux")
     measure_s, stall_s = 60.0, 10.0
-    shares, node_shares, seconds, jct, node, over_widest = [], [], [], [], [], []
+    shares, completion, node = [], [], []
     for app, samples in POLLUX_SAMPLES.items():
         curve = pollux.curve(app, pollux.batches(app)[3])
         sizes = [k for k in (1, 2, 4, 8, 16, 32, 64) if curve.throughput(k) > 0]
         demand = JobDemand(0, 0, sizes[0], sizes[-1], curve, sizes=tuple(sizes))
         target = Efficiency().size(Problem(300.0, GPUS, (demand,))).sizes[0]
         tried = sizes[: min(sizes.index(target) + 2, len(sizes))]
-        left, searched, held = samples * args.scale, 0.0, 0.0
+        left, searched, held = samples, 0.0, 0.0
         for k in tried[:-1] if tried[-1] == target else tried:
             left -= curve.throughput(k) * measure_s
             searched += measure_s + stall_s
             held += k * (measure_s + stall_s)
         rest = max(left, 0.0) / curve.throughput(target)
-        whole, all_held = searched + rest, held + target * rest
-        fixed = samples * args.scale / curve.throughput(4)
-        widest = samples * args.scale / curve.throughput(sizes[-1]) * sizes[-1]
-        shares.append(100 * searched / whole)
-        node_shares.append(100 * held / all_held)
-        seconds.append(searched)
-        jct.append(100 * (1 - whole / fixed))
-        node.append(100 * (1 - all_held / widest))
-        over_widest.append(whole / (samples * args.scale / curve.throughput(sizes[-1])))
-        print(f"efficiency {app}: settles at {target} GPUs after {searched:.0f} s ({shares[-1]:.1f} % of the time, "
-              f"{node_shares[-1]:.1f} % of the GPU time); completion {jct[-1]:+.0f} % shorter than on four GPUs, "
-              f"{over_widest[-1]:.2f} times that on {sizes[-1]}; GPU time {node[-1]:.0f} % less",
-              flush=True)  # fmt: skip
-    found |= {"search_s": interval(seconds), "share_percent": interval(shares),
-              "gpu_share_percent": interval(node_shares), "jct_saved_percent": interval(jct),
-              "gpu_time_saved_percent": interval(node), "completion_over_widest": interval(over_widest)}  # fmt: skip
-    print(f"efficiency: found after {text(found['search_s'], 0)} s, {text(found['share_percent'], 1)} % of the time, "
-          f"{text(found['gpu_share_percent'], 1)} % of the GPU time; completion "
-          f"{text(found['jct_saved_percent'], 0)} % shorter than on four GPUs", flush=True)  # fmt: skip
-    return found
+        shares.append(100 * searched / (searched + rest))
+        completion.append(100 * (1 - (searched + rest) * curve.throughput(4) / samples))
+        widest = samples / curve.throughput(sizes[-1]) * sizes[-1]
+        node.append(100 * (1 - (held + target * rest) / widest))
+    head = "Or et al. (MLSys 2020)", "completion -45 %, GPU time -85.1 % at most; search < 2 or 6 %"
+    return [
+        (*head, "% completion shorter than on four GPUs", text(completion, 0)),
+        (*head, "% GPU time less than on the widest pool", text(node, 0)),
+        (*head, "% of the time for the search", text(shares, 0)),
+    ]
 
 
-def fairness(args: argparse.Namespace) -> Found:
+# -- idle nodes ------------------------------------------------------------------------------------------------------
+
+
+def bftrainer(data: Path, count: int) -> list[Row]:
+    """Whole days of Summit's first 1,024 nodes, 30 endless ImageNet jobs, stalls of 18 and 12 s."""
+    log = read_trace(data / "bftrainer" / "summit_node_events.csv.gz")
+    jobs = mix("imagenet:30", ResizeCosts(activate_s=20.0, grow_s=18.0, shrink_s=12.0))
+    names = ("auto", "bftrainer", "equal", "one-node")
+    shares: dict[str, list[float]] = {name: [] for name in names}
+    days = 2 * count
+    for day in [1 + 13 * i // days for i in range(days)]:
+        window = Window(start_after=86400.0 * day, end_after=86400.0 * (day + 1), first_node=0, node_count=1024)
+        found = replay(cluster_trace(log, window), jobs, [parse_policy(n, None) for n in names], processes=1)
+        for name in names:
+            shares[name].append(found.scores[name].share_of_ideal or 0.0)
+    head = "BFTrainer (arXiv 2106.12091)", "up to 93 % of dedicated nodes' efficiency"
+    rows = [(*head, f"of the best at no cost, {days} days", text(shares["auto"], 3))]
+    for name, what in (("bftrainer", "its objective at its 10 s, solved exactly"), ("equal", "an equal split"),
+                       ("one-node", "one node a job, no resizes")):  # fmt: skip
+        gains = [a / b for a, b in zip(shares["auto"], shares[name], strict=True)]
+        rows.append((*head, f"times {what}", text(gains, 3)))
+    return rows
+
+
+def malletrain(data: Path, count: int) -> list[Row]:
+    """Half hours of Summit's idle nodes, 21 jobs in three waves, their curves unknown."""
+    advisor.TICK_S = 20.0
+    head = "MalleTrain (ICPE 2024)", "up to 22.3 % more training; its baseline is not known here"
+    rows: list[Row] = []
+    for mix_name in ("ImageNet", "Children of measured"):
+        for found in advisor.waves(data, range(4, 4 + count), 0.5, mix_name, ("active", "linear")).values():
+            share = [run[0] for run in found["active"]]
+            rows.append((*head, f"of an oracle's training, {mix_name} models", text(share, 3)))
+            gains = [a[0] / b[0] for a, b in zip(found["active"], found["linear"], strict=True)]
+            rows.append((*head, f"times perfect scaling for all, {mix_name} models", text(gains, 3)))
+    return rows
+
+
+def fairness(data: Path, count: int) -> list[Row]:
     """Speed-up and Jain's index of the jobs' speed-ups, by alpha; jobs and nodes as in the published mix."""
-    found: Found = {}
-    for jobs, nodes in ((14, 84), (100, 1000), (10, 256)):
+    for jobs, nodes in ((14, 84), (100, 1000)):
         demands = tuple(JobDemand(i, 0, 1, 64, sizing.IMAGENET[i % 7]) for i in range(jobs))
-        least = None
+        least = 0.0
         for alpha in (0.0, 0.5, 1.0):
             sizes = Exact().size(Problem(300.0, nodes, demands, alpha=alpha)).sizes
             speed = np.array([j.curve.throughput(sizes[j.id]) for j in demands])
             least = least or float(speed.sum())
             jain = float(speed.sum() ** 2 / (len(speed) * (speed**2).sum()))
-            found[f"{jobs} x {nodes}, alpha {alpha:g}"] = {"throughput": float(speed.sum()) / least, "jain": jain}
-            print(f"fairness {jobs} jobs, {nodes} nodes, alpha {alpha:g}: {speed.sum() / least:.3f} of the speed-up, "
-                  f"Jain {jain:.2f}, sizes {min(sizes.values())}-{max(sizes.values())}", flush=True)  # fmt: skip
-    return found
+            print(f"{jobs} jobs, {nodes} nodes, alpha {alpha:g}: {speed.sum() / least:.3f} of the speed-up, Jain "
+                  f"{jain:.2f}", flush=True)  # fmt: skip
+    return []
 
 
-def deadline(args: argparse.Namespace) -> Found:
-    """Deadlines of one to four times what a job takes alone on four GPUs: the share of them that is met."""
-    pollux = Pollux(args.pollux)
-    curves = {app: pollux.curve(app, pollux.batches(app)[3]) for app in POLLUX_SAMPLES}
-    found: Found = {"source": "ElasticFlow: 1.46-7.65 times as many deadlines met as the systems it is compared with"}
-    for gpus in (16, 32, 64):
-        line = {}
-        for policy in (Deadline(), Exact(), Equal()):
-            met = []
-            for number in range(1, args.workloads + 1):
-                random, jobs = np.random.default_rng(number), []
-                for i, row in enumerate(pollux.workloads[number]):
-                    app, at = row["app"], float(row["submit_s"])
-                    samples = POLLUX_SAMPLES[app] * args.scale
-                    due = at + random.uniform(1, 4) * samples / curves[app].throughput(4)
-                    jobs.append(Running(i, app, at, samples, (), curves[app], due=due))
-                simulate(jobs, policy, gpus, 1e6, 10.0)
-                met.append(float(np.mean([j.finished <= j.due for j in jobs])))
-            line[policy.name] = interval(met)
-        found[f"{gpus} GPUs"] = line
-        said = ", ".join(f"{name} {text(share)}" for name, share in line.items())
-        print(f"deadline, {gpus} GPUs: share of deadlines met: {said}", flush=True)
-    return found
+#: In the order of the table.
+PARTS: Mapping[str, Callable[[Path, int], list[Row]]] = {
+    "malletrain": malletrain, "bftrainer": bftrainer, "batch": batch, "matching": matching, "classes": classes,
+    "budget": budget, "efficiency": efficiency, "fairness": fairness,
+}  # fmt: skip
 
 
-PARTS = {"matching": matching, "classes": classes, "budget": budget, "batch": batch, "efficiency": efficiency,
-         "fairness": fairness, "deadline": deadline}  # fmt: skip
+def table(rows: list[Row]) -> dict[str, list[list[str]] | list[str]]:
+    """Paper and claim stand in the first row of each paper alone."""
+    pairs = zip([("",) * 4, *rows], rows, strict=False)
+    lines = [["" if row[:2] == before[:2] else f"{row[0]}: {row[1]}", *row[2:]] for before, row in pairs]
+    return {"columns": ["Paper and its claim", "Measured here", "Mean [95 %]"], "rows": lines}
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("parts", nargs="?", default=",".join(PARTS))
-    parser.add_argument(
-        "--pollux", type=Path, default=Path(__file__).resolve().parents[3] / "shared" / "data" / "pollux"
-    )
-    parser.add_argument(
-        "--gavel", type=Path, default=Path(__file__).resolve().parents[3] / "shared" / "data" / "gavel"
-    )
-    parser.add_argument("--instances", type=int, default=500)
-    parser.add_argument("--markets", default="3x4,6x12,10x24,20x48", help="jobs x nodes of either class")
-    parser.add_argument("--workloads", type=int, default=8)
-    parser.add_argument("--scale", type=float, default=1.0, help="length of the jobs, as a part of Pollux's")
-    parser.add_argument("--json", type=Path)
-    args = parser.parse_args()
-    results = {part: PARTS[part](args) for part in args.parts.split(",")}
-    if args.json:
-        args.json.write_text(json.dumps(results, indent=2) + "\n")
+    parser.add_argument("parts", nargs="*", help=", ".join(PARTS))
+    parser.add_argument("--data", type=Path, default=Path(__file__).resolve().parents[3] / "shared" / "data")
+    parser.add_argument("--count", type=int, default=4, help="workloads, or as many instances as take as long")
+    parser.add_argument("--write", action="store_true")
+    options = parser.parse_args()
+    if not options.data.is_dir():
+        print(f"policies: {options.data} holds no measurements: give --data", file=sys.stderr)
+        return 2
+    rows = [row for part in options.parts or PARTS for row in PARTS[part](options.data, options.count)]
+    print(figures.markdown(table(rows)))
+    if options.write:
+        figures.keep({**figures.tables(), "papers": table(rows)})
     return 0
 
 

@@ -1,37 +1,40 @@
-"""Benchmarks of the replay on Summit's node events, and on CEA Curie's jobs. Reads ../shared/data.
+"""Replays of public logs: what they cost, how near the engines are, what sizing is worth. Reads ../shared/data.
 
-    python -m scripts.bench.replay PART
+    python -m scripts.bench.replay PART [PART ...]
 
-speed        cost by event and memory against nodes, jobs and length; the full log
-curie [DAYS] all 257 days of Curie with 100 endless jobs, every 30 s that changed; or some days from day 100 on,
-             once all have been placed
-quality      policies, paired over windows and node sets, with bootstrap intervals
-daemon [WORD] the fast engine against the daemon's own loop, with the rules of a daemon as shipped, and others; or
-             those rows that have the word
-sensitivity  what activation, stalls, ticks and pilots' limits cost
+speed    cost by event and memory against nodes, jobs and length; Summit's whole log
+curie    all 257 days of CEA Curie with 100 endless jobs, every 30 s that changed
+daemon   the fast engine against the daemon's own loop, with the rules of a daemon as shipped, and others
+report   policies on node set 2 of Summit: shares of the ideal, and differences to `auto`
+full     the same on the whole log, with 100 jobs
+causes   what is lost to the ideal at the runtime's own costs, by cause
 
 Times are processor seconds of one core, but for `wall`; memory is the most so far. A busy machine makes both longer.
+Windows are three days long (days 1, 4, 7, 10), of causes one day, on the second of two disjoint random sets
+of 1,024 nodes. A difference is of shares of the zero-cost ideal, by day; its interval is the 95 % one of 10,000
+bootstrap draws of whole days.
 """
 
 from __future__ import annotations
 
+import argparse
 import resource
 import sys
 import time
-from collections.abc import Iterator
-from dataclasses import replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from malletrain.decide.rules import Rules
 from malletrain.replay import (
     ClusterTrace,
     Engine,
-    NodeOrder,
     Options,
-    PolicySizer,
     ResizeCosts,
     Window,
     cluster_trace,
@@ -41,25 +44,46 @@ from malletrain.replay import (
     replay,
 )
 from malletrain.replay.options import EngineKind
+from malletrain.replay.report.intervals import by_day
+from malletrain.replay.result import Result
+from malletrain.replay.sizer import sizer
 from malletrain.replay.traces import NodeChanges
-from malletrain.replay.workload import shifted
+from malletrain.replay.workload import TrainingJob, shifted
 
 DATA = Path(__file__).resolve().parents[3] / "shared" / "data"
 DAY = 86_400.0
-HEADS = f"{'events':>7} {'s':>7} {'wall':>7} {'ms/event':>9} {'MB':>5} {'share':>7}"
+DAYS = (1, 4, 7, 10)
+PUBLISHED = ResizeCosts(0.0, 18.0, 12.0)
+#: As `elastic.resize` and `idle_to_step` measured them, of which Python's imports are most.
+MEASURED = ResizeCosts(activate_s=11.0, grow_s=0.26, shrink_s=0.30)
+Floats = NDArray[np.float64]
 
 
-def share(
-    trace: ClusterTrace, policy: str, costs: ResizeCosts, jobs: str = "imagenet:10", options: Options | None = None
-) -> tuple[float, Engine]:
-    """Share of the ideal, and the engine that ran."""
-    training = shifted(mix(jobs, costs), trace.start)
-    engine = Engine(trace, training, PolicySizer(parse_policy(policy, None), training), options or Options())
-    totals = engine.run().totals
-    return totals.speedup / totals.ideal, engine
+@dataclass(frozen=True)
+class Rule:
+    """A policy as the command line names it, and what limits the daemon."""
+
+    policy: str = "auto"
+    tick_s: float = 0.0
+    pilot_limit_s: float = float("inf")
 
 
-def subset(log: NodeChanges, chosen: np.ndarray[tuple[int], np.dtype[np.int64]]) -> NodeChanges:
+BASE = Rule()
+#: The daemon's tick and half-hour pilots.
+AS_DAEMON = Rule(tick_s=10.0, pilot_limit_s=1800.0)
+
+
+# -- traces ----------------------------------------------------------------------------------------------------------
+
+
+@cache
+def summit(data: Path) -> NodeChanges:
+    log = read_trace(data / "bftrainer" / "summit_node_events.csv.gz")
+    assert isinstance(log, NodeChanges)
+    return log
+
+
+def subset(log: NodeChanges, chosen: NDArray[np.int64]) -> NodeChanges:
     """The events of some nodes."""
     rank = np.full(len(log.nodes), -1, np.int32)
     rank[chosen] = np.arange(len(chosen))
@@ -70,33 +94,32 @@ def subset(log: NodeChanges, chosen: np.ndarray[tuple[int], np.dtype[np.int64]])
     )  # fmt: skip
 
 
-def windows(log: NodeChanges) -> Iterator[tuple[str, ClusterTrace]]:
-    """Four windows of three days on each of two disjoint random sets of 1,024 nodes."""
-    order = np.random.default_rng(0).permutation(len(log.nodes))
-    for half in range(2):
-        part = subset(log, np.sort(order[half * 1024 : (half + 1) * 1024]))
-        for day in (1, 4, 7, 10):
-            yield (
-                f"set {half + 1}, day {day}",
-                cluster_trace(part, Window(start_after=day * DAY, end_after=(day + 3) * DAY)),
-            )
+@cache
+def windows(data: Path, days: int) -> list[ClusterTrace]:
+    """Windows of so many days on the second of two random sets of nodes."""
+    log = summit(data)
+    part = subset(log, np.sort(np.random.default_rng(0).permutation(len(log.nodes))[1024:2048]))
+    return [cluster_trace(part, Window(start_after=day * DAY, end_after=(day + days) * DAY)) for day in DAYS]
 
 
-def speed(log: NodeChanges) -> None:
-    print(f"{'nodes':>6} {'jobs':>5} {'days':>5} {HEADS}")
-    for nodes, jobs, days in ((256, 10, 1), (1024, 10, 4), (1024, 100, 4), (4734, 100, 4), (4734, 100, 14.93)):
-        trace = cluster_trace(
-            log, Window(node_count=nodes, start_after=0, end_after=min(days * DAY, log.time[-1] - log.time[0]))
-        )
-        print(f"{nodes:6} {jobs:5} {days:5} {timed(trace, f'imagenet:{jobs}', Options())}", flush=True)
+# -- costs -----------------------------------------------------------------------------------------------------------
+
+HEADS = f"{'events':>7} {'s':>7} {'wall':>7} {'ms/event':>9} {'MB':>5} {'share':>7}"
 
 
-def timed(trace: ClusterTrace, jobs: str, options: Options) -> str:
+def replayed(trace: ClusterTrace, jobs: Sequence[TrainingJob], rule: Rule) -> Result:
+    """One policy over one trace."""
+    training = shifted(jobs, trace.start)
+    options = Options(tick_s=rule.tick_s).with_rules(max_pilot_s=rule.pilot_limit_s)
+    return Engine(trace, training, sizer(parse_policy(rule.policy, None), training), options).run()
+
+
+def timed(trace: ClusterTrace, jobs: str, rule: Rule = BASE) -> str:
     """Decisions, processor and wall seconds, milliseconds a decision, most memory so far, share of the ideal."""
     begin, began = time.process_time(), time.perf_counter()
-    got, engine = share(trace, "auto", ResizeCosts(0, 18, 12), jobs, options)
+    found = replayed(trace, mix(jobs, PUBLISHED), rule)
     spent, wall = time.process_time() - begin, time.perf_counter() - began
-    events = len(engine.log.solve_s)
+    events, got = len(found.log.solve_s), found.totals.speedup / found.totals.ideal
     return f"{events:7} {spent:7.1f} {wall:7.1f} {1e3 * spent / events:9.2f} {peak_mib():5} {got:7.4f}"
 
 
@@ -104,66 +127,27 @@ def peak_mib() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
 
 
-def curie(days: float | None) -> None:
+def speed(data: Path) -> None:
+    log = summit(data)
+    print(f"{'nodes':>6} {'jobs':>5} {'days':>5} {HEADS}")
+    for nodes, jobs, days in ((256, 10, 1), (1024, 10, 4), (1024, 100, 4), (4734, 100, 4), (4734, 100, 14.93)):
+        end = min(days * DAY, log.time[-1] - log.time[0])
+        trace = cluster_trace(log, Window(node_count=nodes, start_after=0, end_after=end))
+        print(f"{nodes:6} {jobs:5} {days:5} {timed(trace, f'imagenet:{jobs}')}", flush=True)
+
+
+def curie(data: Path) -> None:
     begin = time.process_time()
-    log = read_trace(DATA / "swf" / "CEA-Curie-2011-2.1-cln.swf.gz")
-    trace = cluster_trace(log, Window())
+    trace = cluster_trace(read_trace(data / "swf" / "CEA-Curie-2011-2.1-cln.swf.gz"), Window())
     spent = time.process_time() - begin
     ticks = len(np.unique(np.ceil((trace.time - trace.start) / 30.0)))
     print(f"{trace.account.records:,} jobs, {len(trace.nodes):,} nodes, {trace.seconds / DAY:.1f} days")
     print(f"{ticks:,} ticks of 30 s that changed")
     print(f"{len(trace.node):,} changes: read and placed in {spent:.1f} s, {peak_mib()} MB\n{HEADS}", flush=True)
-    if days is not None:
-        trace = cluster_trace(log, Window(start_after=100 * DAY, end_after=(100 + days) * DAY))
-    print(timed(trace, "imagenet:100", Options(tick_s=30.0)))
+    print(timed(trace, "imagenet:100", Rule(tick_s=30.0)))
 
 
-def quality(log: NodeChanges) -> None:
-    rules = {
-        "equal": ("equal", NodeOrder.NAME), "bftrainer T=10": ("bftrainer", NodeOrder.NAME),
-        "bftrainer T=120": ("bftrainer:120", NodeOrder.NAME), "auto T=120": ("auto:120", NodeOrder.NAME),
-        "auto T=300": ("auto", NodeOrder.NAME),
-    }  # fmt: skip
-    for title, costs in (
-        ("18/12 s, activation 0", ResizeCosts(0, 18, 12)),
-        ("0.3/0.1 s, activation 5 s", ResizeCosts()),
-    ):
-        rows = {
-            name: [share(t, p, costs, options=Options(order=o))[0] for _, t in windows(log)]
-            for name, (p, o) in rules.items()
-        }
-        base = np.array(rows["auto T=300"])
-        print(f"\n{title}: share of the ideal over 8 windows, paired difference to auto T=300 (95 % bootstrap)")
-        rng = np.random.default_rng(1)
-        for name, values in rows.items():
-            difference = np.array(values) - base
-            drawn = rng.choice(difference, (10_000, len(difference))).mean(axis=1)
-            low, high = np.quantile(drawn, [0.025, 0.975])
-            print(f"  {name:22} {np.mean(values):.4f}   {difference.mean():+.4f} [{low:+.4f}, {high:+.4f}]")
-
-
-def sensitivity(log: NodeChanges) -> None:
-    chosen = [trace for _, trace in windows(log)][:3]
-
-    def mean(costs: ResizeCosts, options: Options | None = None) -> float:
-        return float(np.mean([share(trace, "auto", costs, options=options)[0] for trace in chosen]))
-
-    print("stall (grow/shrink s) by activation (s):       2       6      20")
-    for grow, shrink in ((0.2, 0.2), (4.0, 4.0), (18.0, 12.0), (60.0, 40.0)):
-        print(
-            f"  {grow:5g} / {shrink:<5g}"
-            + " " * 28
-            + " ".join(f"{mean(ResizeCosts(a, grow, shrink)):7.4f}" for a in (2, 6, 20))
-        )
-    for costs in (ResizeCosts(), ResizeCosts(6, 18, 12)):
-        print(f"\nactivation {costs.activate_s:g}, stalls {costs.grow_s:g}/{costs.shrink_s:g} s")
-        for name, options in (
-            ("every event, no limit", Options()),
-            ("tick 10 s", Options(tick_s=10)), ("tick 30 s", Options(tick_s=30)),
-            *((f"pilot limit {limit:g} s", Options().with_rules(max_pilot_s=limit)) for limit in (3600, 1800, 600)),
-        ):  # fmt: skip
-            print(f"  {name:24} {mean(costs, options):.4f}")
-
+# -- the two engines -------------------------------------------------------------------------------------------------
 
 #: Rules of a daemon as shipped (`malletrain.site_rules.rules_from` of a small site's configuration).
 SHIPPED = Rules(keep_idle=1, max_pilots=100, max_starts=50, margin_s=35.0, min_hole_s=110.0, leave_lead_s=15.0)
@@ -190,34 +174,75 @@ def engine_over_loop(log: NodeChanges, name: str, day: int) -> float:
     return fast.speedup_node_seconds / loop.speedup_node_seconds - 1
 
 
-def daemon(log: NodeChanges) -> None:
-    only = sys.argv[2:]
+def daemon(data: Path) -> None:
     for name in DAEMONS:
-        if not only or any(word in name for word in only):
-            row = [f"{engine_over_loop(log, name, day):+.2%}" for day in (1, 4, 7, 10)]
-            print(f"| {name} | " + " | ".join(row) + " |", flush=True)
+        row = [f"{engine_over_loop(summit(data), name, day):+.2%}" for day in DAYS]
+        print(f"| {name} | " + " | ".join(row) + " |", flush=True)
+
+
+# -- what sizing is worth --------------------------------------------------------------------------------------------
+
+
+def compare(title: str, traces: Sequence[ClusterTrace], jobs: Sequence[TrainingJob], rules: Sequence[str]) -> None:
+    """Shares of the ideal and paired differences to the first policy."""
+    print(f"\n{title}")
+    first: Floats = np.empty(0)
+    for name in rules:
+        found = [(trace, replayed(trace, jobs, Rule(name))) for trace in traces]
+        days = [by_day(trace.start, trace.end, result) for trace, result in found]
+        trained, best = (np.concatenate(column) for column in zip(*days, strict=True))
+        first = trained if name == rules[0] else first
+        drawn = np.random.default_rng(1).integers(0, len(best), (10_000, len(best)))
+        low, high = np.quantile((trained - first)[drawn].sum(axis=1) / best[drawn].sum(axis=1), [0.025, 0.975])
+        share, difference = trained.sum() / best.sum(), (trained - first).sum() / best.sum()
+        print(f"  {name:16} {share:.4f}   {difference:+.4f} [{low:+.4f}, {high:+.4f}]", flush=True)
+
+
+def report(data: Path) -> None:
+    rules = ["auto", "equal", "one-node", "greedy", "bftrainer"]
+    compare("10 jobs, 18/12 s, activation 0", windows(data, 3), mix("imagenet:10", PUBLISHED), rules)
+    rules.remove("one-node")
+    compare("10 jobs, 0.26/0.30 s, activation 11 s", windows(data, 3), mix("imagenet:10", MEASURED), rules)
+
+
+def full(data: Path) -> None:
+    compare("4,734 nodes, 14.9 days, 100 jobs, 18/12 s, activation 0", [cluster_trace(summit(data), Window())],
+            mix("imagenet:100", PUBLISHED), ["auto", "equal", "one-node", "bftrainer"])  # fmt: skip
+
+
+def share_of_ideal(data: Path, costs: ResizeCosts, rule: Rule = BASE) -> float:
+    """Of ten jobs in the windows of one day."""
+    found = [replayed(trace, mix("imagenet:10", costs), rule).totals for trace in windows(data, 1)]
+    return sum(each.speedup for each in found) / sum(each.ideal for each in found)
+
+
+def causes(data: Path) -> None:
+    """Each cause by what is won without it: at the runtime's own costs, with the daemon's tick and pilots."""
+    for title, costs, rule in (
+        ("all of it", MEASURED, AS_DAEMON),
+        ("no stalls", ResizeCosts(MEASURED.activate_s, 0, 0), AS_DAEMON),
+        ("no activation", replace(MEASURED, activate_s=0.0), AS_DAEMON),
+        ("activation 3 s, as with Python's imports done before", replace(MEASURED, activate_s=3.0), AS_DAEMON),
+        ("every event decided", MEASURED, replace(AS_DAEMON, tick_s=0.0)),
+        ("pilots without a limit", MEASURED, Rule(tick_s=10.0)),
+        ("activation and stalls alone", MEASURED, BASE),
+    ):
+        print(f"{title:56} {share_of_ideal(data, costs, rule):.4f}", flush=True)
+
+
+PARTS: dict[str, Callable[[Path], None]] = {
+    part.__name__: part for part in (speed, curie, daemon, report, full, causes)
+}
 
 
 def main() -> None:
-    events = DATA / "bftrainer" / "summit_node_events.csv.gz"
-    if len(sys.argv) == 3 and sys.argv[1] == "curie":
-        curie(float(sys.argv[2]))
-        return
-    given = sys.argv[1:]
-    if (
-        not given
-        or (len(given) > 1 and given[0] != "daemon")
-        or given[0] not in ("speed", "curie", "quality", "daemon", "sensitivity")
-    ):
-        sys.exit(__doc__)
-    if sys.argv[1] == "curie":
-        curie(None)
-        return
-    if not events.is_file():
-        sys.exit(f"the data set is not at {events}")
-    log = read_trace(events)
-    assert isinstance(log, NodeChanges)
-    {"speed": speed, "quality": quality, "daemon": daemon, "sensitivity": sensitivity}[sys.argv[1]](log)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("parts", nargs="+", choices=PARTS)
+    options = parser.parse_args()
+    if not DATA.is_dir():
+        sys.exit(f"the data sets are not at {DATA}")
+    for part in options.parts:
+        PARTS[part](DATA)
 
 
 if __name__ == "__main__":

@@ -1,14 +1,13 @@
 """How long sizing takes and how good it is, beside its peers in the same run.
 
     python -m scripts.bench.sizing [--grid 64x10,1000x100,10000x1000] [--kinds imagenet,rough,linear] [--repeats 5]
-                         [--peers greedy,milp,full_dp,highs,pulp,per_node] [--peer-limit 20] [--json FILE]
+                         [--peers greedy,milp,per_node] [--peer-limit 20] [--json FILE]
 
 Times are processor seconds of one thread, the building of the problem's table included, each on the same problems.
 A ratio is peer over `exact` on one problem; given are the median over the repeats and a 95 % bootstrap interval.
-Peers: `full_dp` the textbook's dynamic programme; `highs` one binary for each job and count, in arrays; `pulp` the
-same through PuLP (policy `lp`); `per_node` BFTrainer's form, one binary for each job and node (once a grid point, up
-to 10,000 binaries); `greedy` and `milp` the policies. A peer that ran out of its limit, which HiGHS counts in seconds
-of the wall clock, is left out of the larger problems of that kind.
+Peers: `per_node` BFTrainer's form, one binary for each job and node (once a grid point, up to 10,000 binaries);
+`greedy` and `milp` the policies. A peer that ran out of its limit, which HiGHS counts in seconds of the wall clock,
+is left out of the larger problems of that kind.
 """
 
 from __future__ import annotations
@@ -35,6 +34,9 @@ from malletrain.sizing.values import value_table
 #: Speed-ups on 1-64 nodes of the seven ImageNet models that BFTrainer measured.
 IMAGENET = tuple(curve.over_one() for curve in curves.IMAGENET.values())
 
+#: Solves of each problem by `exact`.
+EXACT_REPEATS = 9
+
 Solver = Callable[[Problem], float | None]
 
 
@@ -56,61 +58,6 @@ def problem(kind: str, nodes: int, jobs: int, seed: int) -> Problem:
             JobDemand(id=i, current=current, min=1, max=64, curve=curve, grow_s=18.0, shrink_s=12.0, activate_s=5.0)
         )
     return Problem(300.0, nodes, tuple(demands))
-
-
-def full_dp(given: Problem) -> float:
-    """P(j, n) = max_k v_jk + P(j - 1, n - k)."""
-    table = value_table(given)
-    best = np.zeros(given.nodes + 1)
-    for i in range(len(table.ids)):
-        with_job = np.full(given.nodes + 1, -np.inf)
-        for row in range(table.start[i], table.start[i + 1]):
-            k = table.size[row]
-            np.maximum(with_job[k:], best[: given.nodes + 1 - k] + table.value[row], out=with_job[k:])
-        best = with_job
-    return float(best[-1])
-
-
-def highs(given: Problem, limit_s: float) -> float | None:
-    """One binary for each job and count, nothing fixed first."""
-    import highspy
-
-    table = value_table(given)
-    rows, jobs = len(table.size), len(table.ids)
-    scale = float(np.abs(table.value).max())
-    model = highspy.HighsLp()
-    model.num_col_, model.num_row_ = rows, jobs + 1
-    model.col_cost_ = -table.value / scale
-    model.col_lower_, model.col_upper_ = np.zeros(rows), np.ones(rows)
-    model.row_lower_ = np.concatenate((np.ones(jobs), [-highspy.kHighsInf]))
-    model.row_upper_ = np.concatenate((np.ones(jobs), [float(given.nodes)]))
-    model.a_matrix_.format_ = highspy.MatrixFormat.kColwise
-    model.a_matrix_.start_ = np.arange(0, 2 * rows + 1, 2, dtype=np.int32)
-    model.a_matrix_.index_ = np.column_stack((table.row_job, np.full(rows, jobs))).ravel().astype(np.int32)
-    model.a_matrix_.value_ = np.column_stack((np.ones(rows), table.size)).ravel().astype(np.float64)
-    model.integrality_ = [highspy.HighsVarType.kInteger] * rows
-    solver = highspy.Highs()
-    for option, value in (("output_flag", False), ("threads", 1), ("mip_rel_gap", 0.0), ("mip_abs_gap", 0.0),
-                          ("time_limit", limit_s)):  # fmt: skip
-        solver.setOptionValue(option, value)
-    solver.passModel(model)
-    solver.run()
-    if solver.getModelStatus() != highspy.HighsModelStatus.kOptimal:
-        return None
-    return -solver.getInfo().objective_function_value * scale
-
-
-def pulp_counts(given: Problem, limit_s: float) -> float | None:
-    """The same model through PuLP."""
-    import pulp
-
-    from malletrain.sizing.policies.lp import statement
-
-    table = value_table(given)
-    scale = float(np.abs(table.value).max())
-    model = statement(given, table, scale).model
-    model.solve(pulp.HiGHS(msg=False, threads=1, timeLimit=limit_s, gapRel=0.0, gapAbs=0.0))
-    return pulp.value(model.objective) * scale if model.sol_status == pulp.LpSolutionOptimal else None
 
 
 def per_node(given: Problem, limit_s: float) -> float | None:
@@ -171,19 +118,13 @@ def main() -> int:
     parser.add_argument("--grid", default="64x10,256x30,1000x100,4734x100,10000x1000")
     parser.add_argument("--kinds", default="imagenet,rough,linear")
     parser.add_argument("--repeats", type=int, default=5, help="problems for each point of the grid")
-    parser.add_argument(
-        "--exact-repeats", type=int, default=9, help="solves of each problem by exact; the median counts"
-    )
-    parser.add_argument("--peers", default="greedy,milp,full_dp,highs,pulp,per_node")
+    parser.add_argument("--peers", default="greedy,milp,per_node")
     parser.add_argument("--peer-limit", type=float, default=20.0, help="seconds for one solve of a peer")
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()
     peers: dict[str, Solver] = {
         "greedy": lambda given: Greedy().size(given).objective,
         "milp": lambda given: Milp().size(given).objective,
-        "full_dp": full_dp,
-        "highs": lambda given: highs(given, args.peer_limit),
-        "pulp": lambda given: pulp_counts(given, args.peer_limit),
         "per_node": lambda given: per_node(given, args.peer_limit),
     }
     Milp().size(problem("linear", 8, 2, 0))  # imports are not part of a decision
@@ -195,7 +136,7 @@ def main() -> int:
             given = [problem(kind, nodes, jobs, seed) for seed in range(args.repeats)]
             own = []
             for p in given:
-                runs = [timed(partial(exact_objective, p)) for _ in range(args.exact_repeats)]
+                runs = [timed(partial(exact_objective, p)) for _ in range(EXACT_REPEATS)]
                 own.append((sorted(t for t, _ in runs), float(runs[0][1] or 0.0)))
             every = [t for times, _ in own for t in times]
             line = {

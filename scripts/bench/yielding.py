@@ -17,22 +17,20 @@ import argparse
 import json
 import random
 import shlex
-import shutil
 import statistics
 import sys
-import tempfile
 import time
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parents[2]
+from malletrain.decide.rules import Rules
+from malletrain.decide.yielding import HarvestedNode, plan_yields
+from malletrain.domain.snapshot import Node, NodeState, SlurmJob, SlurmState, Snapshot
+from scripts.lab import Lab, LabConfig, LabError
+from scripts.play.site import Site, folder_for_labs
 
-from malletrain.decide.rules import Rules  # noqa: E402
-from malletrain.decide.yielding import HarvestedNode, plan_yields  # noqa: E402
-from malletrain.domain.snapshot import Node, NodeState, SlurmJob, SlurmState, Snapshot  # noqa: E402
-from scripts.lab import Lab, LabConfig, LabError  # noqa: E402
-from scripts.play.site import Site  # noqa: E402
+ROOT = Path(__file__).resolve().parents[2]
 
 #: What waits in a burst, by name: what its jobs ask for.
 BURSTS: dict[str, dict[str, Any]] = {
@@ -109,17 +107,16 @@ def main() -> int:
         time_bursts(options.burst)
         return 0
     rng = random.Random(options.seed)
-    directory = Path(tempfile.mkdtemp(prefix="mt-yield-", dir="/tmp"))
-    directory.chmod(0o755)
     config = LabConfig(nodes=options.nodes, profile=options.profile, users=True)
-    try:
-        with Lab.up(directory / "without", config) as without, Lab.up(directory / "with", config) as lab:
-            settings = {"breaker": ["preemptions_per_hour = 10000"]}
-            with Site(lab, settings=settings) as site:
-                site.start()
-                rows = measure(lab, without, site, options, rng)
-    finally:
-        shutil.rmtree(directory, ignore_errors=True)
+    settings = {"breaker": ["preemptions_per_hour = 10000"]}
+    with (
+        folder_for_labs() as folder,
+        Lab.up(folder / "without", config) as without,
+        Lab.up(folder / "with", config) as lab,
+        Site(lab, settings=settings) as site,
+    ):
+        site.start()
+        rows = measure(lab, without, site, options, rng)
     report(rows, options)
     if options.json:
         options.json.write_text(json.dumps(rows, indent=1))
@@ -137,7 +134,7 @@ def measure(
         each.submit("sleep 60", f"--nodes={options.nodes}", "--exclusive", "--time=60", "--job-name=top", user="bob")
     home = Path(lab.env_for("alice")["HOME"])
     script = home / "paced.sh"
-    training = shlex.join([sys.executable, f"{ROOT}/scripts/bench/paced_training.py"])
+    training = shlex.join([sys.executable, f"{ROOT}/tests/e2e/paced_training.py"])
     script.write_text(f"#!/bin/bash\n#MALLETRAIN --nodes=1-{free}\n{training}\n")
     site.mtbatch("alice", script)
     rows = []

@@ -27,7 +27,7 @@ PAGES = tree.ROOT / "docs/quick-start"
 CACHE = Path.home() / ".cache/malletrain"
 
 #: Lines of a step's output that a transcript shows.
-SHOWN_LINES = 7
+SHOWN_LINES = 5
 
 #: Which pages are followed, by whom, and the minutes within which they must be through.
 ROLES = {"sysadmin": ("root", 10), "researcher": ("ann", 5)}
@@ -106,9 +106,8 @@ def transcript(done: Followed) -> str:
         "",
         mark_of([step.commands for step in done.steps]),
         "",
-        f"What the commands of [the page]({done.role}.md) printed. They ran as {user} in a clean Debian 12 with",
-        "Slurm, slurmdbd and MUNGE, on one machine of two cores: a head node and two compute nodes. Times include",
-        "pip's downloads, except torch. Written by `python3 -m scripts.package.first_job --write`.",
+        f"What the commands of [the page]({done.role}.md) printed, as {user}, in a clean Debian 12 with Slurm on two",
+        "cores. Times include pip's downloads, except torch. By `python3 -m scripts.package.first_job --write`.",
         "",
         f"Took {int(done.took_s // 60)} min {int(done.took_s % 60)} s (promised: under {minutes} minutes).",
     ]

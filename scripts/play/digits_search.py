@@ -24,7 +24,7 @@ SAMPLE_S = 0.002
 
 direction = "maximize"
 sampler = optuna.samplers.TPESampler(seed=1, constant_liar=True)
-pruner = optuna.pruners.MedianPruner(n_startup_trials=4, n_warmup_steps=3)
+pruner = optuna.pruners.MedianPruner(n_startup_trials=4, n_warmup_steps=1)
 nodes = "1-2"
 
 
@@ -62,10 +62,10 @@ def fit(lr: float, momentum: float, width: int, epochs: int, sample_s: float = S
 def objective(trial: optuna.Trial) -> float:
     """Of one trial: how well it knows digits that it has not seen."""
     params = {
-        "lr": trial.suggest_float("lr", 1e-3, 1.0, log=True),
+        "lr": trial.suggest_float("lr", 0.01, 1.0, log=True),
         "momentum": trial.suggest_float("momentum", 0.0, 0.95),
         "width": trial.suggest_int("width", 8, 128, log=True),
-        "epochs": 8,
+        "epochs": 4,
     }
     return float(study.train(trial, fit, params, watch="accuracy", samples_per_step=SAMPLES)["accuracy"])
 

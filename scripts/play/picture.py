@@ -19,6 +19,13 @@ _CURVE_HEIGHT = 220.0
 _JOB, _TRIALS = "#0072b2", ("#009e73", "#d55e00", "#8a6d00", "#a6527f")
 _MAIN, _IDLE = "#555555", "#eeeeee"
 
+#: On a dark page: what is drawn in ink or paper changes, bars of jobs keep their colours.
+_DARK = (
+    "<style>@media (prefers-color-scheme: dark) { text:not([fill]) { fill: #e6edf3 } "
+    "rect[fill='white'] { fill: #0d1117 } "
+    f"rect[fill='{_IDLE}'] {{ fill: #30363d }} [stroke='{_MAIN}'] {{ stroke: #b6c0ca }} }}</style>"
+)
+
 _EPOCH = re.compile(r"^epoch (\d+): .*'loss': ([0-9.eE+-]+)", re.MULTILINE)
 
 #: (x, loss) points.
@@ -93,6 +100,7 @@ def svg(
     lines = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH:.0f} {height:.0f}" font-family="sans-serif" '
         f'font-size="12" role="img" aria-label="{escape(title)}">',
+        _DARK,
         f'<rect width="{_WIDTH:.0f}" height="{height:.0f}" fill="white"/>',
         f'<text x="{_LEFT}" y="20" font-size="15">{escape(title)}</text>',
     ]

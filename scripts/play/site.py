@@ -8,10 +8,12 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -26,6 +28,14 @@ FAST_LOOP = ["tick_s = 2.0"]
 
 #: A payload that takes nodes and no processor time.
 SLEEPING = "exec sleep 86400"
+
+
+@contextmanager
+def folder_for_labs() -> Iterator[Path]:
+    """A new folder that everybody may enter, removed afterwards; below /tmp, since sockets need short paths."""
+    with tempfile.TemporaryDirectory(prefix="mt-", dir="/tmp", ignore_cleanup_errors=True) as name:
+        Path(name).chmod(0o755)
+        yield Path(name)
 
 
 @dataclass

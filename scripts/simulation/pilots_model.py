@@ -297,7 +297,7 @@ def _row(which: int, task: Task) -> SlurmJob:
     return SlurmJob(
         f"{ARRAY}_{which}", ARRAY * 10 + which, "ada", "harvest", "harvest", "harvest",
         SlurmState.RUNNING if runs else SlurmState.PENDING, reason=_REASONS[task.slurm], array_id=ARRAY,
-        array_task=which, start_time=0.0 if runs else None, nodes=(f"n{task.node}",) if runs else (), node_count=1,
+        start_time=0.0 if runs else None, nodes=(f"n{task.node}",) if runs else (), node_count=1,
         priority=0 if task.slurm in (HELD, STAFF) else 1,
     )  # fmt: skip
 

@@ -65,6 +65,7 @@ def _put(folder: Path, name: str, path: Path) -> None:
         shutil.copyfile(path, there)
         return
     text = path.read_text(encoding="utf-8")
+    text = re.sub(r'(src(?:set)?=")docs/', r"\1", text)  # of the README's <picture>
     # A place in a table that links lead to.
     text = re.sub(r'<a id="([\w-]+)"></a>', r"[]{#\1}", text)
     there.write_text(_LINK.sub(lambda link: _moved(link, folder, name, path), text), encoding="utf-8")

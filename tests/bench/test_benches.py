@@ -25,10 +25,8 @@ def test_the_list_has_every_bench_with_what_it_shows(capsys: pytest.CaptureFixtu
     assert sorted([*shown, "__main__"]) == MODULES
 
 
-@pytest.mark.parametrize("name", [name for name in MODULES if "peer_torchft" not in name])
+@pytest.mark.parametrize("name", MODULES)
 def test_a_bench_can_be_imported_without_being_run(name: str) -> None:
-    if name == "elastic.train_large" or name.startswith("elastic.peer"):
-        pytest.importorskip("torch")
     module = importlib.import_module(f"scripts.bench.{name}")
     assert module.__doc__, "its first line says what it shows"
 

@@ -18,7 +18,7 @@ def test_a_row_says_what_its_bench_measured_where_and_when(monkeypatch: pytest.M
     row = {"what": "a plan", "aim": "5 s", "command": "sizing --grid 8x2 --repeats 1 --peers greedy", "form": form}
     found = figures.measured({**row, "measured": "", "date": ""})
     assert 0 <= float(found["measured"].removesuffix(" ms")) < 5000
-    assert found["commit"] in figures.cells(found)[3]
+    assert found["date"] and found["commit"] in figures.cells(found)[3]
 
 
 def test_a_table_that_is_not_in_the_file_is_named() -> None:

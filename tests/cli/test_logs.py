@@ -84,6 +84,8 @@ def test_orderly_departures_do_not_read_as_failures(desk: Desk, job: int) -> Non
     said = (
         "step 1\n"
         "slurmstepd: error: *** STEP 12.0 ON n1 CANCELLED AT 2026-11-23T20:00:00 ***\n"
+        "slurmstepd-n1: error: *** JOB 12 ON n1 CANCELLED AT 2026-11-23T20:00:00 DUE TO JOB REQUEUE ***\n"
+        "srun: got SIGCONT\n"
         "srun: Job step aborted: Waiting up to 32 seconds for job step to finish.\n"
         "srun: error: n1: task 0: Exited with exit code 143\n"
     )
@@ -127,6 +129,8 @@ def test_status_ends_with_the_last_line_of_a_job_that_failed(desk: Desk, api: Ho
         desk,
         1,
         "malletrain: n1 has no /opt/x/python: see mtbatch --python\n"
+        "slurmstepd-n1: error: *** STEP 12.0 ON n1 CANCELLED AT 2026-11-23T20:00:00 DUE TO JOB REQUEUE ***\n"
+        "srun: got SIGCONT\nsrun: forcing job termination\n"
         "srun: error: n1: task 0: Exited with exit code 1\n",
     )
     os.utime(desk.work / "slurm-47_0.out", (1.0, 1.0))

@@ -85,7 +85,7 @@ def test_a_job_is_submitted_held_seen_and_cancelled(
     assert f"        then: released to {first} for 60 min" in dry.stdout.splitlines()
     assert tasks(lab) == queue
 
-    assert alice.call("main", "cancel", job).stdout == f"job {job}: cancel asked for\n"
+    assert alice.call("main", "cancel", job).stdout == f"job {job}: cancel requested\n"
     deadline = time.monotonic() + 180
     while tasks(lab):
         assert time.monotonic() < deadline, tasks(lab)

@@ -282,7 +282,7 @@ class Trained:
                 site.report(
                     doors.event(
                         now, "switched", number, pilots[0], reason="", generation=self.generation, nodes=len(pilots),
-                        pause_s=round(at.uniform(0.05, 0.6), 3), step=self.steps, grew=grew, state_bytes=10**8,
+                        pause_s=round(at.uniform(0.05, 0.6), 3), step=self.steps, grew=grew,
                     )
                 )  # fmt: skip
         n = len(pilots)

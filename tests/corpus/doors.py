@@ -629,7 +629,7 @@ class Members:
         self._it.report(worker, Fault(generation, step, how, detail))
 
     def switched(self, worker: str, generation: int, step: int, nodes: int, pause_s: float, grew: bool) -> None:
-        said = Switched(generation, step, nodes, pause_s, grew, 4096 if grew else 0)
+        said = Switched(generation, step, nodes, pause_s, grew)
         self._it.report(worker, said)
 
     def leaving(self, worker: str, why: str) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 from malletrain.domain.event import Event
 from malletrain.domain.job import ResizeCosts
 from malletrain.replay.cluster_trace import Window, cluster_trace
-from malletrain.replay.loop_engine import replay_rules, replay_through_loop
+from malletrain.replay.loop_engine import REPLAY_RULES, replay_through_loop
 from malletrain.replay.scoring.figures import Score
 from malletrain.replay.scoring.journal_score import score_journal
 from malletrain.replay.traces import read_trace
@@ -93,7 +93,7 @@ def loop_replayed(trace: Path, jobs: str, costs: tuple[float, float, float], pol
     """The journal of the daemon's own loop over a trace; `costs`: to activate, to grow, to shrink."""
     machine = cluster_trace(read_trace(trace, UTC, frozenset()), Window())
     wanted = mix(jobs, ResizeCosts(*costs), 1)
-    return list(replay_through_loop(machine, wanted, registry.policy(policy), replay_rules()))
+    return list(replay_through_loop(machine, wanted, registry.policy(policy), REPLAY_RULES))
 
 
 def score(events: Iterable[Event]) -> Json:
@@ -105,7 +105,7 @@ def decided_anew(events: Iterable[Event], policy: str) -> list[Json]:
     """Each decision of a journal, and what comes out now."""
     return [
         {"seq": it.seq, "decided": dict(it.decided), "now": dict(it.recomputed)}
-        for it in recomputed(events, registry.policy(policy), replay_rules())
+        for it in recomputed(events, registry.policy(policy), REPLAY_RULES)
     ]
 
 

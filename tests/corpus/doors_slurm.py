@@ -222,7 +222,7 @@ def _job_row(it: SlurmJob) -> Json:
         "reason": it.reason,
         "name": it.name,
         "node_count": it.node_count,
-        "array": [it.array_id, it.array_task, it.task_count],
+        "array": [it.array_id, it.task_count],
         "het": it.het_id,
         "time_limit_s": it.time_limit_s,
         "submitted": it.submit_time,

@@ -121,7 +121,6 @@ REPLAYS: dict[str, list[str]] = {
     "fault-jobs": ["events.csv", "--jobs", "down.txt"],
     "swf": [*SWF, "--policy", "auto,equal"],
     "swf-random": [*SWF, "--placement", "random", "seed=3"],
-    "swf-best-fit": [*SWF, "--placement", "best-fit"],
     "swf-backfill": [*SWF, "--schedule", "backfill", "--nodes", "20"],
     "swf-scheduler": [*SWF, "--scheduler", "scheduler.txt", "--schedule", "backfill"],
     "sacct": [*SACCT, "--policy", "auto,bftrainer"],

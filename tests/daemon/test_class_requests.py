@@ -45,8 +45,8 @@ def submit(world: World, lines: str) -> int:
     return number
 
 
-def nodes_after(world: World, number: int, *, balanced: bool = False) -> dict[str, int]:
-    training = Training(world, {number: {NEW: 400.0, OLD: 100.0}}, float, balanced=balanced)
+def nodes_after(world: World, number: int) -> dict[str, int]:
+    training = Training(world, {number: {NEW: 400.0, OLD: 100.0}}, float)
     for _ in range(25):
         training.tick()
     return training.counts(number)
@@ -69,13 +69,6 @@ def test_fewest_nodes_of_a_class_hold_in_the_daemon(lines: str, old: int, held: 
     assert nodes_after(world, submit(world, lines)) == held
 
 
-@pytest.mark.parametrize(
-    ("balanced", "held"),
-    [
-        (True, {NEW: 4, OLD: 2}),  # shares follow speed: the slow nodes add what they train
-        (False, {NEW: 4}),  # equal shares: a slow node holds the others up
-    ],
-)
-def test_shares_by_class_decide_whether_slow_nodes_are_kept(balanced: bool, held: dict[str, int]) -> None:
+def test_a_slow_node_holds_the_others_up_and_is_given_up() -> None:
     world = site(GREEDY, 4, 2)
-    assert nodes_after(world, submit(world, ""), balanced=balanced) == held
+    assert nodes_after(world, submit(world, "")) == {NEW: 4}

@@ -1,18 +1,17 @@
 """What waiting main jobs are given, said plainly: each job, and each task of an array, sorts all nodes anew.
 
-As `malletrain.decide.yielding` decides, which keeps sorted lists instead; slow, and for comparison alone.
+As `malletrain.decide.yielding` decides, which masks nodes that it has sorted once; slow, and for comparison alone.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
 from malletrain.decide import yielding
-from malletrain.decide.nodes_left import leaves_of, on_few_leaves
 from malletrain.decide.rules import Rules
-from malletrain.decide.yielding import MOST_TIMES_CHEAPEST, HarvestedNode, YieldPlan, training_loss
+from malletrain.decide.yielding import MOST_TIMES_CHEAPEST, HarvestedNode, TrainingLoss, YieldPlan
 from malletrain.domain.requirements import Requirements
 from malletrain.domain.snapshot import SlurmJob, Snapshot
 
@@ -143,20 +142,20 @@ class PlainYields:
             return picked
         pilots = self.leaving(picked, fixed)
         room = Counter(leaves[name] for name in rest if name in leaves)
-        most = MOST_TIMES_CHEAPEST * training_loss(pilots, self.all_pilots)
+        most = MOST_TIMES_CHEAPEST * TrainingLoss(self.all_pilots).of(pilots)
 
         def choose(names: list[str], own: list[str]) -> list[str]:
             others = [name for name in names if name not in fixed]
             return [*own, *on_few_leaves(others, len(picked) - len(own), leaves, leaves_of(own, leaves), room)]
 
         best = choose([n for n in rest if n in self.pilot_on], [n for n in picked if n not in pilots])
-        if training_loss(self.leaving(best, fixed), self.all_pilots) > most:
+        if TrainingLoss(self.all_pilots).of(self.leaving(best, fixed)) > most:
             best = picked
         anew = choose(rest, [name for name in picked if name in fixed])
         leaving = self.leaving(anew, fixed)
         fewer = len(leaves_of(anew, leaves)) < len(leaves_of(best, leaves))
         few = len(leaving) <= len(pilots) + self.rules.keep_idle
-        return anew if fewer and few and training_loss(leaving, self.all_pilots) <= most else best
+        return anew if fewer and few and TrainingLoss(self.all_pilots).of(leaving) <= most else best
 
     def leaving(self, names: Collection[str], fixed: Collection[str]) -> list[str]:
         """Those that pilots leave."""
@@ -170,3 +169,35 @@ class PlainYields:
         alone = sorted((n for n in alone if n not in required), key=lambda n: (-self.pilot_on[n].cost, n))
         saved = alone[: len(spare)]
         return [name for name in picked if name not in saved] + spare[: len(saved)]
+
+
+def leaf_order(on: Mapping[str, int], wanted: int, near: Collection[str], room: Mapping[str, int]) -> list[str]:
+    """Leaves to take `wanted` nodes from, in this order."""
+    order = sorted(on.keys() & set(near))
+    left = wanted - sum(on[leaf] for leaf in order)
+    others = sorted(on.keys() - set(order))
+    while left > 0 and others and not any(on[leaf] >= left for leaf in others):
+        widest = max(others, key=lambda leaf: (on[leaf], leaf))
+        others.remove(widest)
+        order.append(widest)
+        left -= on[widest]
+    whole = [leaf for leaf in others if on[leaf] >= left > 0]
+    return [*order, min(whole, key=lambda leaf: (room.get(leaf, 0), leaf))] if whole else order
+
+
+def on_few_leaves(
+    names: Sequence[str], wanted: int, leaves: Mapping[str, str], near: Collection[str], room: Mapping[str, int]
+) -> list[str]:
+    """`wanted` of the names on few leaves."""
+    if len(names) <= wanted:
+        return list(names)
+    order = leaf_order(Counter(leaves[name] for name in names if name in leaves), wanted, near, room)
+    place_of = {leaf: at for at, leaf in enumerate(order)}
+    found = sorted(names, key=lambda name: place_of.get(leaves.get(name, ""), len(place_of)))[:wanted]
+    first, apart = list(names[:wanted]), set(near)
+    return found if len(leaves_of(found, leaves) - apart) <= len(leaves_of(first, leaves) - apart) else first
+
+
+def leaves_of(names: Collection[str], leaves: Mapping[str, str]) -> set[str]:
+    """The leaves that these nodes are on; one that is on none counts as a leaf by itself."""
+    return {leaves.get(name, name) for name in names}

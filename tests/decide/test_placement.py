@@ -7,7 +7,7 @@ import itertools
 from hypothesis import given
 from hypothesis import strategies as st
 
-from malletrain.decide.placement import Placement, place, rank
+from malletrain.decide.placement import Ground, Placement, place, rank
 from malletrain.domain.decision import Hole
 from malletrain.domain.job import JobPhase, JobView, Pilot, PilotPhase, ResizeCosts
 from tests.world import START, job
@@ -32,7 +32,7 @@ def nodes(placement: Placement, job_id: int) -> set[str]:
 def test_dear_jobs_take_the_holes_that_last() -> None:
     views = {1: view(1), 2: view(2, costs=ResizeCosts(60.0, 20.0, 10.0))}
     free = [hole("short", 100.0), hole("long", 5000.0)]
-    found = place({1: 1, 2: 1}, views, {}, free, {})
+    found = place({1: 1, 2: 1}, views, {}, Ground(free))
     assert (nodes(found, 2), nodes(found, 1)) == ({"long"}, {"short"})
 
 
@@ -40,7 +40,7 @@ def test_cohorts_are_kept_whole() -> None:
     """Jobs of 3, 2 and 3 nodes, cohorts of 2, 3 and 3: each job gets one whole."""
     free = [hole(f"{c}{i}", cohort=float(c)) for c, size in ((3, 2), (2, 3), (1, 3)) for i in range(size)]
     views = {j: view(j) for j in (1, 2, 3)}
-    found = place({1: 3, 2: 2, 3: 3}, views, {}, free, {})
+    found = place({1: 3, 2: 2, 3: 3}, views, {}, Ground(free))
     for job_id in views:
         assert len({h.cohort for h in found.take[job_id]}) == 1
 
@@ -49,19 +49,19 @@ def test_the_cohort_of_what_a_job_has_comes_first() -> None:
     own = pilot(1, 0, "a0")
     free = [hole("b0", cohort=1.0), hole("a1", cohort=2.0)]
     held = {"a0": hole("a0", cohort=2.0)}
-    found = place({1: 2}, {1: view(1, (own,))}, {1: [own]}, free, {}, held)
+    found = place({1: 2}, {1: view(1, (own,))}, {1: [own]}, Ground(free, holes=held))
     assert nodes(found, 1) == {"a1"}
 
 
 def test_of_like_holes_the_node_that_slurm_prefers_least_is_taken() -> None:
     free = [hole("light", 900.0), hole("heavy", 900.0), hole("brief", 100.0)]
-    found = place({1: 1}, {1: view(1)}, {}, free, {"light": 1, "heavy": 5, "brief": 9})
+    found = place({1: 1}, {1: view(1)}, {}, Ground(free, {"light": 1, "heavy": 5, "brief": 9}))
     assert nodes(found, 1) == {"heavy"}
 
 
 def test_shrinking_gives_up_what_ends_first() -> None:
     long, limited = pilot(1, 0, "long"), pilot(1, 1, "limited", START + 50)
-    found = place({1: 1}, {1: view(1, (long, limited))}, {1: [long, limited]}, [], {}, {})
+    found = place({1: 1}, {1: view(1, (long, limited))}, {1: [long, limited]}, Ground())
     assert (found.keep[1], found.drop[1]) == ((long,), (limited,))
 
 
@@ -89,7 +89,7 @@ def test_no_node_twice_and_what_is_held_stays(
     views = {j: view(j, tuple(stays[j])) for j in sizes}
     held = {p.node: hole(p.node, 500.0, 1.0) for pilots in stays.values() for p in pilots}
 
-    found = place(sizes, views, stays, free, weights, held)
+    found = place(sizes, views, stays, Ground(free, weights, held))
 
     taken = [h.node for j in sizes for h in found.take[j]]
     assert len(set(taken)) == len(taken)
@@ -100,7 +100,7 @@ def test_no_node_twice_and_what_is_held_stays(
         assert len(found.keep[j]) + len(found.take[j]) + found.short.get(j, 0) == size
     if found.short:
         assert len(taken) == len(free), "nodes lack only when none is left"
-    again = place(dict(reversed(sizes.items())), views, stays, free[::-1], weights, held)
+    again = place(dict(reversed(sizes.items())), views, stays, Ground(free[::-1], weights, held))
     assert repr(again.take) == repr(found.take) or again.take == found.take
 
 
@@ -108,7 +108,7 @@ def test_no_node_twice_and_what_is_held_stays(
 def test_better_holes_are_never_left_for_worse(given_holes: list[tuple[float | None, int, int]], wanted: int) -> None:
     free = [hole(f"n{i}", e or 0.0, float(c)) for i, (e, c, _) in enumerate(given_holes)]
     weights = {f"n{i}": w for i, (_, _, w) in enumerate(given_holes)}
-    found = place({1: wanted}, {1: view(1)}, {}, free, weights)
+    found = place({1: wanted}, {1: view(1)}, {}, Ground(free, weights))
     took = [rank(h, weights[h.node])[:2] for h in found.take[1]]
     left = [rank(h, weights[h.node])[:2] for h in free if h not in found.take[1]]
     assert all(a <= b for a, b in itertools.product(took, left))
@@ -121,10 +121,10 @@ def test_of_a_cohort_those_on_the_leaves_of_the_job_come_first_then_few_leaves()
     free = [hole(name, 600.0, 5.0) for name in LEAVES if name != "a0"]
     own = pilot(1, 0, "a0")
     views = {1: view(1, (own,)), 2: view(2), 3: view(3)}
-    found = place({1: 3, 2: 3, 3: 4}, views, {1: [own]}, free, {}, {"a0": hole("a0")}, (), LEAVES)
+    found = place({1: 3, 2: 3, 3: 4}, views, {1: [own]}, Ground(free, holes={"a0": hole("a0")}, leaves=LEAVES))
     leaves = {j: {LEAVES[node] for node in nodes(found, j)} for j in views}
     assert leaves == {1: {"leaf-a"}, 2: {"leaf-a"}, 3: {"leaf-c"}}, "the smallest leaf that holds a job whole"
-    assert nodes(place({3: 7}, {3: view(3)}, {}, free, {}, leaves=LEAVES), 3) == {
+    assert nodes(place({3: 7}, {3: view(3)}, {}, Ground(free, leaves=LEAVES)), 3) == {
         "a1",
         "a2",
         "a3",
@@ -142,7 +142,7 @@ def test_leaves_change_which_nodes_are_taken_never_how_many(where: list[str], si
     free = [hole(f"n{i}", 600.0 if i % 3 else 60.0, float(i % 2)) for i in range(len(where))]
     leaves = {f"n{i}": leaf for i, leaf in enumerate(where)}
     views = {j: view(j) for j in sizes}
-    with_leaves, without = (place(sizes, views, {}, free, {}, leaves=known) for known in (leaves, None))
+    with_leaves, without = (place(sizes, views, {}, Ground(free, leaves=known)) for known in (leaves, {}))
     assert {j: len(t) for j, t in with_leaves.take.items()} == {j: len(t) for j, t in without.take.items()}
     taken = [h.node for t in with_leaves.take.values() for h in t]
     assert len(taken) == len(set(taken))

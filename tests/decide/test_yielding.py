@@ -7,7 +7,7 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from malletrain.decide.yielding import MOST_TIMES_CHEAPEST, HarvestedNode, plan_yields, training_loss
+from malletrain.decide.yielding import MOST_TIMES_CHEAPEST, HarvestedNode, TrainingLoss, plan_yields
 from malletrain.domain.snapshot import NodeState, SlurmJob, SlurmState, Snapshot
 from tests.world import RULES, START, main_job, node
 
@@ -43,6 +43,12 @@ def test_no_one_leaves_for_a_job_that_could_not_start_anyway() -> None:
     ):
         snapshot, harvested = world(4, 0, waiting)
         assert plan_yields(snapshot, harvested, {}, START, RULES).leave == {}, waiting
+
+
+def test_a_pilot_on_a_node_that_slurm_no_longer_has_stalls_nobody() -> None:
+    snapshot, harvested = world(3, 0, main_job(1, count=2))
+    gone = replace(snapshot, nodes=tuple(each for each in snapshot.nodes if each.name != "h0"))
+    assert plan_yields(gone, harvested, {}, START, RULES).leave == {"9_1": "1", "9_2": "1"}
 
 
 def test_idle_nodes_suffice() -> None:
@@ -233,7 +239,7 @@ def test_leaves_change_which_pilots_leave_and_never_how_many(
     assert chosen.claimed.keys() == cheapest.claimed.keys()
     assert len({leaves[name] for name in chosen.given}) <= len({leaves[name] for name in cheapest.given})
     on = {each.node: each for each in harvested}
-    loss = [training_loss([name for name in plan.given if name in on], on) for plan in (chosen, cheapest)]
+    loss = [TrainingLoss(on).of([name for name in plan.given if name in on]) for plan in (chosen, cheapest)]
     assert loss[0] <= MOST_TIMES_CHEAPEST * loss[1]
 
 

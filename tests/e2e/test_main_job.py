@@ -55,7 +55,7 @@ def write_script(site: Site, command: str, nodes: str = "1-4", name: str = "trai
 
 
 def paced(epochs: int = 100_000) -> str:
-    return shlex.join([sys.executable, f"{ROOT}/scripts/bench/paced_training.py", f"--epochs={epochs}"])
+    return shlex.join([sys.executable, f"{ROOT}/tests/e2e/paced_training.py", f"--epochs={epochs}"])
 
 
 def job(site: Site, number: int) -> dict:  # type: ignore[type-arg]

@@ -16,7 +16,7 @@ from tests.quick_site import QUICK, quick_site
 
 pytestmark = [pytest.mark.slurm, pytest.mark.nightly]
 
-PACED = Path(__file__).resolve().parents[2] / "scripts/bench/paced_training.py"
+PACED = Path(__file__).resolve().parents[2] / "tests/e2e/paced_training.py"
 SETTINGS = {"loop": ["tick_s = 2.0"], "pilot": QUICK["pilot"]}
 
 

@@ -95,7 +95,7 @@ def test_it_is_set_up_and_taken_back_and_no_main_job_is_touched(site: Lab) -> No
     found = doctor.examine(Commands(lab.env_for("malletrain")), harvest, time.time)
     about = [f for f in found if "partition" in f.what or "main job" in f.what]
     assert not [f for f in about if f.level is Level.ERROR], about
-    assert setup(lab, "--users", "alice", "--apply") == "nothing to do: all of it is there\n"
+    assert setup(lab, "--users", "alice", "--apply") == "nothing to do: Slurm is set up already\n"
 
     mine = ["-A", "harvest"] if has_accounts else []
     lab.run(["scancel", "--user=bob"])
@@ -112,7 +112,7 @@ def test_it_is_set_up_and_taken_back_and_no_main_job_is_touched(site: Lab) -> No
     if has_accounts:
         assert accounts(lab) == people
         assert "harvest" not in lab.run(["sacctmgr", "-n", "-P", "show", "qos", "format=name"]).stdout
-    assert setup(lab, "--undo", "--apply") == "nothing to do: nothing of it is there\n"
+    assert setup(lab, "--undo", "--apply") == "nothing to do: Slurm was not set up\n"
 
 
 @pytest.mark.slurm
@@ -199,7 +199,7 @@ def test_nodes_that_cost_something_when_idle_are_left_out() -> None:
     [
         ("PreemptType=preempt/qos\nPartitionName=batch\n", {"batch"}, "Slurm preempts already"),
         ("PartitionName=batch PreemptMode=CANCEL\n", {"batch"}, "batch has PreemptMode=CANCEL"),
-        ("PartitionName=batch\n", {"batch", "gpu"}, "partition gpu stands in another file"),
+        ("PartitionName=batch\n", {"batch", "gpu"}, "partition gpu is defined in an included file"),
         ("PartitionName=harvest\n", {"harvest"}, "is there already"),
     ],
 )

@@ -5,7 +5,7 @@ broken, once M others have committed it, which COMMITTED=N,NAME has them tell; T
 [#N]: it signals itself, or has no memory left, when it comes to a place of `PLACES` for the Nth time (by default the
 first). PATIENCE=S: for how long it waits for a daemon in a broken world. APART=S: for how long the processes of a
 node may be in two steps at once. LONG=S: what is a long step. STANDIN=S: gradients are summed by the stand-in for
-NCCL (`device_stand_in`), connected within S seconds beside training (0: between two steps). NETWORK=PATH: the network
+NCCL (`device_stand_in`), connected within S seconds beside training. NETWORK=PATH: the network
 namespace that a forked worker enters before it does anything else. POLL=S: how long a poll of the daemon lasts.
 """
 
@@ -64,8 +64,8 @@ PLACES: dict[str, tuple[ModuleType | type, str]] = {
 def tell_commit(number: int, name: str) -> None:
     commit = StepCommitter.commit
 
-    def told(self: StepCommitter, sums: list[torch.Tensor], control: torch.Tensor) -> StepOutcome:
-        outcome = commit(self, sums, control)
+    def told(self: StepCommitter, control: torch.Tensor) -> StepOutcome:
+        outcome = commit(self, control)
         if self.rounds_done == number + 1:
             (Path(os.environ["MALLETRAIN_TEST_DIR"]) / f"committed-{name}").touch()
         return outcome
@@ -80,7 +80,6 @@ def lag_at(number: int, others: int = 0) -> None:
     def late(
         self: Any,
         pending: Sequence[Work],
-        sums: list[torch.Tensor],
         control: torch.Tensor,
         refuse: Callable[[torch.Tensor], None] = lambda _: None,
     ) -> StepOutcome:
@@ -88,14 +87,13 @@ def lag_at(number: int, others: int = 0) -> None:
             self.lagged = True
             for operation in pending:
                 self.wait(operation)
-            self.complete_sums = [*sums[:-1], control.clone()]
             self.wait(self.start(control))
             end = time.monotonic() + 30.0
             while len(list(home.glob("committed-*"))) < others and time.monotonic() < end:
                 time.sleep(0.001)
             self._monitor.fault(self.world.generation, "closed", "made to lag")
             raise Aborted("made to lag")
-        return finish(self, pending, sums, control, refuse)
+        return finish(self, pending, control, refuse)
 
     StepCommitter.finish = late  # type: ignore[method-assign]  # wrapped, for this process
 
@@ -168,7 +166,7 @@ def main(arguments: list[str]) -> None:
         local_group.SPLIT_TIMEOUT_S = float(os.environ["APART"])
     if "STANDIN" in os.environ:
         limit = timedelta(seconds=float(os.environ["STANDIN"]))
-        found = device_stand_in.carrier(limit or None)
+        found = device_stand_in.carrier(limit)
         setattr(late_read, "runs_ahead", lambda device: True)  # noqa: B010 - for this process
         setattr(runtime, "find_carrier", lambda model, environ: found)  # noqa: B010 - imported there
     if "POLL" in os.environ:

@@ -19,10 +19,9 @@ from typing import Any
 import torch
 import torch.distributed
 
-from malletrain.elastic.comm.carrier import DeviceCarrier
+from malletrain.elastic.comm.carrier import DeviceCarrier, _translated
 from malletrain.elastic.comm.gloo_group import GlooGroup
 from malletrain.elastic.comm.group import Group, Work
-from malletrain.elastic.comm.nccl import _translated
 from malletrain.elastic.errors import PeerLost
 
 _dist: Any = torch.distributed
@@ -129,8 +128,8 @@ def connect(store: Any, rank: int, size: int, timeout: timedelta) -> StandInColl
     return collectives
 
 
-def carrier(beside_limit: timedelta | None = timedelta(seconds=20)) -> DeviceCarrier:
-    return DeviceCarrier(lambda tensor: tensor.is_floating_point(), connect, torch.device("cpu"), beside_limit, load)
+def carrier(beside_limit: timedelta = timedelta(seconds=20)) -> DeviceCarrier:
+    return DeviceCarrier(lambda tensor: tensor.is_floating_point(), connect, torch.device("cpu"), load, beside_limit)
 
 
 def load() -> None:

@@ -12,7 +12,7 @@ from malletrain.elastic.comm.group import Group, SoloGroup
 from malletrain.elastic.comm.step_commit import StepCommitter, TrainingWorld
 from malletrain.elastic.gradients.batch_gather import BatchGather
 from malletrain.elastic.gradients.reducer import GradientReducer
-from scripts.bench.elastic.overhead import Calm
+from tests.elastic.calm import Calm
 from tests.elastic.test_transfer import run
 
 SAMPLES = torch.linspace(-1, 2, 12, dtype=torch.float64)

@@ -6,8 +6,9 @@ import io
 import json
 import math
 import random
+import threading
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -20,8 +21,9 @@ from torch import nn
 
 from malletrain.elastic.errors import ElasticError
 from malletrain.elastic.state.checkpoint_store import STATE_FILE, CheckpointStore
+from malletrain.elastic.state.shared_values import SharedValues
 from malletrain.elastic.state.tensor_file import read_tensors, write_tensors
-from malletrain.elastic.state.training_state import Position, TrainingState
+from malletrain.elastic.state.training_state import SCRIPT_VALUES, Position, TrainingState
 from tests.waiting import wait_until
 
 KINDS = [
@@ -34,6 +36,11 @@ KINDS = [
     torch.uint8,
     torch.bool,
 ]
+
+
+class Best(NamedTuple):
+    step: int
+    score: float
 
 
 class Odd:
@@ -231,25 +238,76 @@ def test_only_unreadable_checkpoints_are_an_error(tmp_path: Path) -> None:
     assert CheckpointStore(tmp_path / "none").load(state()) is None
 
 
+@pytest.mark.parametrize("lacks", ["skeleton", "sums", "names", "malletrain.index", "malletrain.skeleton"])
+def test_a_checkpoint_that_lacks_a_part_is_refused_with_what_to_do(tmp_path: Path, lacks: str) -> None:
+    checkpoints = CheckpointStore(tmp_path / "c")
+    data = checkpoints.save(state(1)) / STATE_FILE
+    with data.open("rb") as file:
+        tensors, texts = read_tensors(file)
+    index = json.loads(texts["malletrain.index"])
+    for part in (tensors, texts, index):
+        part.pop(lacks, None)
+    if texts:
+        texts["malletrain.index"] = json.dumps(index)
+    with data.open("wb") as out:
+        write_tensors(out, tensors, texts)
+    with pytest.raises(ElasticError, match=rf"step-1: .*'{lacks}'.*: resume with the release that wrote it"):
+        checkpoints.load(state())
+
+
 def test_a_directory_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     (tmp_path / "c").write_text("a file")
     with pytest.raises(ElasticError, match=r"c/step-1: the state cannot be saved: "):
         CheckpointStore(tmp_path / "c").save(state(1))
 
 
-def test_a_value_that_the_state_cannot_keep_is_named_by_object_and_key() -> None:
-    """A schedule as an array of numpy's makes the learning rate one of numpy's numbers."""
-    model = nn.Linear(2, 1)
-    optimizer = torch.optim.AdamW(model.parameters())
-    state = TrainingState(model, [optimizer], Position())
-    optimizer.param_groups[0]["lr"] = np.linspace(1e-2, 1e-4, 4)[1]
-    with pytest.raises(
-        ElasticError, match=r'optimizer\.param_groups\[0\]\["lr"\] is of type numpy\.float64.*float\('
-    ):
-        state.capture()
-    optimizer.param_groups[0]["lr"] = 1e-2
-    average = torch.optim.swa_utils.AveragedModel(model)
-    average.state_dict = lambda: {"seen": {"by": np.int64(3)}}  # type: ignore[method-assign, assignment]
-    state.track("average", average)
-    with pytest.raises(ElasticError, match=r'average\["seen"\]\["by"\] is of type numpy\.int64'):
-        state.capture()
+@pytest.mark.parametrize(
+    ("value", "kind"),
+    [
+        (np.linspace(1e-2, 1e-4, 4)[1], r" is of type numpy\.float64.*float\("),
+        ((number for number in range(3)), r" is of type builtins\.generator"),
+        (lambda step: 0.5, r" is of type builtins\.function"),
+        (threading.Lock(), r" is of type _thread\.lock"),
+        ({"a.b": np.int64(3)}, r'\["a\.b"\] is of type numpy\.int64'),
+        ({np.int64(3): 1.0}, r" is of type numpy\.int64"),
+        ({threading.Lock(): 1.0}, r" is of type _thread\.lock"),
+        ({1.5, threading.Lock()}, r" is of type builtins\.set"),
+    ],
+    ids=["number of numpy's", "generator", "lambda", "lock", "key with a dot", "key", "odd key", "set"],
+)
+def test_a_value_that_the_state_cannot_keep_is_named_by_object_and_key(value: Any, kind: str) -> None:
+    """A schedule as an array of numpy's, for example, makes the learning rate one of numpy's numbers."""
+    held = state()
+    values = SharedValues()
+    values["epoch"] = {"held": 1}
+    held.track(SCRIPT_VALUES, values)
+    with pytest.raises(ElasticError, match=r's\.state\["best"\]' + kind):
+        values["best"] = value
+    values["epoch"]["held"] = value
+    with pytest.raises(ElasticError, match=r's\.state\["epoch"\]\["held"\]' + kind):
+        held.capture()
+    values["epoch"]["held"] = 1
+    held.optimizers[0].param_groups[0]["lr"] = value
+    with pytest.raises(ElasticError, match=r'optimizer\.param_groups\[0\]\["lr"\]' + kind):
+        held.capture()
+    held.optimizers[0].param_groups[0]["lr"] = 0.1
+    several = TrainingState(held.model, [*held.optimizers, *state().optimizers], Position())
+    several.optimizers[1].param_groups[0]["lr"] = value
+    with pytest.raises(ElasticError, match=r'optimizer\[1\]\.param_groups\[0\]\["lr"\]' + kind):
+        several.capture()
+    held.track("average", Odd({"seen": [value]}))  # type: ignore[dict-item]
+    with pytest.raises(ElasticError, match=r'average\["seen"\]\[0\]' + kind):
+        held.capture()
+
+
+def test_devices_generators_and_named_tuples_of_the_script_are_kept() -> None:
+    held, other = state(), state()
+    for each in (held, other):
+        each.track(SCRIPT_VALUES, SharedValues())
+    values, theirs = held.tracked[SCRIPT_VALUES], other.tracked[SCRIPT_VALUES]
+    assert isinstance(values, SharedValues) and isinstance(theirs, SharedValues)
+    values["device"], values["draws"] = torch.device("cuda:3"), [torch.Generator().manual_seed(1)]
+    values["best"], theirs["best"] = Best(3, 0.5), Best(0, 0.0)
+    other.restore(*held.copy())
+    assert theirs["device"] == torch.device("cuda:3") and theirs["best"].score == 0.5
+    assert theirs["draws"][0].initial_seed() == 1

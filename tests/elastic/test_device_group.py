@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,11 +15,10 @@ import torch
 from malletrain.elastic.comm import carrier as carriers
 from malletrain.elastic.comm.background import all_closed
 from malletrain.elastic.comm.carrier import DeviceCarrier, find_carrier
-from malletrain.elastic.comm.device_group import DeviceGroup, DeviceParts
+from malletrain.elastic.comm.device_group import DeviceGroup, DeviceParts, PairedGroup
 from malletrain.elastic.comm.group import Group
 from malletrain.elastic.comm.local_rank import LocalRank
-from malletrain.elastic.comm.paired_group import PairedGroup
-from malletrain.elastic.comm.world_group import finish_connecting, make_world_group
+from malletrain.elastic.comm.world_group import make_world_group
 from malletrain.elastic.errors import ElasticError, PeerLost
 from tests.elastic import device_stand_in, group_contract
 from tests.elastic.coordinator import running
@@ -40,7 +40,8 @@ def worlds(size: int, act: Any, carrier: DeviceCarrier | None = None) -> list[ob
         chosen = carrier or device_stand_in.carrier()
         try:
             group = make_world_group(meeting(server.address), rank, size, LocalRank(), "127.0.0.1", PATIENCE, chosen)
-            finish_connecting(group, PATIENCE, lambda: None)
+            if isinstance(group, PairedGroup):
+                group.connect_now(PATIENCE, lambda: None)
             results[rank] = act(group)
         except (AssertionError, PeerLost) as error:
             results[rank] = error
@@ -67,11 +68,6 @@ def test_a_pair_of_host_and_device_satisfies_the_contract(size: int) -> None:
     assert worlds(size, contract) == ["kept"] * size
 
 
-def test_what_is_not_connected_beside_training_is_connected_at_the_boundary() -> None:
-    boundary = device_stand_in.carrier(None)
-    assert worlds(3, contract, boundary) == ["kept"] * 3
-
-
 def test_all_members_drop_what_one_could_not_connect_beside() -> None:
     tried: list[str] = []
 
@@ -81,9 +77,7 @@ def test_all_members_drop_what_one_could_not_connect_beside() -> None:
             raise PeerLost("no route")
         return device_stand_in.connect(store, rank, size, min(timeout, timedelta(seconds=3)))
 
-    failing = DeviceCarrier(
-        lambda tensor: tensor.is_floating_point(), connect, torch.device("cpu"), timedelta(seconds=3)
-    )
+    failing = replace(device_stand_in.carrier(timedelta(seconds=3)), connect=connect)
     assert worlds(3, contract, failing) == ["kept"] * 3
     assert sorted(tried) == ["0", "0", "1", "1", "2", "2"], "each tried beside training, and again at the boundary"
 
@@ -175,7 +169,6 @@ def model_on(*devices: str) -> Any:
         (("cuda:0", "cuda:1"), {}, "cuda:0 and cuda:1: a process trains on one GPU"),
         (("cpu",), {"MALLETRAIN_BACKEND": "nccl"}, "move it to the GPU"),
         (("cuda:0",), {"MALLETRAIN_BACKEND": "ncl"}, "must be auto, nccl or gloo"),
-        (("cuda:0",), {"MALLETRAIN_NCCL_CONNECT": "later"}, "must be beside or boundary"),
     ],
 )
 def test_what_no_carrier_can_serve_is_refused(devices: tuple[str, ...], environ: dict[str, str], says: str) -> None:
@@ -190,8 +183,6 @@ def test_the_models_device_chooses_the_carrier(monkeypatch: pytest.MonkeyPatch) 
     chosen = find_carrier(model_on("cpu", "cuda:0"), {})
     assert chosen is not None and chosen.beside_limit
     assert not chosen.takes(torch.zeros(1)), "tensors in host memory go by the host's carrier"
-    later = find_carrier(model_on("cuda:0"), {"MALLETRAIN_NCCL_CONNECT": "boundary"})
-    assert later is not None and later.beside_limit is None
     monkeypatch.setattr(carriers, "_lacks_nccl", lambda environ: "NCCL 2.10.3")
     assert find_carrier(model_on("cuda:0"), {}) is None
     with pytest.raises(ElasticError, match="no such interface"):
@@ -212,8 +203,8 @@ def test_slices_of_a_gpu_are_summed_by_gloo(caplog: pytest.LogCaptureFixture) ->
 
 @pytest.mark.parametrize(
     ("limit_s", "hangs"),
-    [("20", ""), ("0", ""), ("2", "2")],
-    ids=["beside", "boundary", "hangs beside"],
+    [("20", ""), ("2", "2")],
+    ids=["beside", "hangs beside"],
 )
 def test_growing_shrinking_and_a_kill_equal_a_static_run(
     tmp_path: Path, static: Static, limit_s: str, hangs: str

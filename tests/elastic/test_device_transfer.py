@@ -8,9 +8,8 @@ from typing import Any
 import pytest
 import torch
 
-from malletrain.elastic.comm.device_group import DeviceGroup
+from malletrain.elastic.comm.device_group import DeviceGroup, PairedGroup
 from malletrain.elastic.comm.group import Group, wait_complete
-from malletrain.elastic.comm.paired_group import PairedGroup
 from malletrain.elastic.errors import PeerLost
 from malletrain.elastic.state import device_transfer
 from malletrain.elastic.state.device_transfer import broadcast_state, bytes_of, join_state, split_state

@@ -23,16 +23,15 @@ def options(directory: Path) -> list[str]:
     return ["--epochs", EPOCHS, "--step-seconds", "0.15", "--slow-until", str(directory / "go")]
 
 
-@pytest.mark.parametrize("limit_s", ["20", "0"], ids=["beside", "boundary"])
 @pytest.mark.parametrize("how", [(), ("--sharded",)], ids=["each holds the model", "sharded in the node"])
 def test_nodes_of_two_processes_give_their_state_from_device_to_device(
-    tmp_path: Path, static: Static, how: tuple[str, ...], limit_s: str
+    tmp_path: Path, static: Static, how: tuple[str, ...]
 ) -> None:
     script = [SCRIPT, *options(tmp_path), *how]
     with running(tmp_path) as (daemon, pod):
-        pod.spawn_node(daemon.url, 0, script, PLACES, STANDIN=limit_s)
+        pod.spawn_node(daemon.url, 0, script, PLACES, STANDIN="20")
         daemon.wait_world([0])
-        pod.spawn_node(daemon.url, 1, script, PLACES, STANDIN=limit_s)
+        pod.spawn_node(daemon.url, 1, script, PLACES, STANDIN="20")
         daemon.wait_world([0, 1])
         wait_until(lambda: any(line["size"] == 4 for line in diary(tmp_path)), 60, "a step of four processes")
         daemon.leave(0)

@@ -19,7 +19,7 @@ from malletrain.elastic.resize.reconfigure import FORGONE, Reconfigurer
 from malletrain.elastic.state.training_state import Position, TrainingState
 from malletrain.wire import messages
 from malletrain.wire.worker_client import WorkerClient
-from scripts.bench.elastic.overhead import Calm
+from tests.elastic.calm import Calm
 
 ME = "9_0.0"
 SEATS = (messages.Seat(ME, "127.0.0.1:1"),)

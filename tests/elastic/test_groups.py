@@ -123,3 +123,5 @@ def test_rank_and_rendezvous_address_come_from_the_environment() -> None:
         rank_and_size({"RANK": "4", "WORLD_SIZE": "4"})
     with pytest.raises(ElasticError, match="set MASTER_ADDR"):
         rendezvous_address({"SLURM_JOB_ID": "5"})
+    with pytest.raises(ElasticError, match="and MASTER_ADDR"):
+        environment_world({"SLURM_PROCID": "0", "SLURM_NTASKS": "2", "SLURM_STEP_NODELIST": "nowhere.invalid"})

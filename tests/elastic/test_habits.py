@@ -96,21 +96,6 @@ def test_equal_over_changes_of_size(habit: str, tmp_path: Path) -> None:
     assert_equal(torch.load(tmp_path / "final.pt"), static, 1e-12)
 
 
-def test_rows_gathered_in_a_round_that_a_member_missed(tmp_path: Path) -> None:
-    """The script keeps them: the member is given those of the round, not what its own samples would give."""
-    static = run_alone(tmp_path / "static", SCRIPT, "replays_gathered")
-    with running(tmp_path, check_in_s=20.0, arrive_s=20.0, reconnect_s=30.0) as (daemon, pod):
-        for task in (0, 1):
-            lag = {"LAG_AT": "16"} if task else {}
-            pod.spawn(daemon.url, task, [SCRIPT, "replays_gathered"], 0, **lag)
-        daemon.wait_world([0, 1])
-        wait_until(lambda: steps_of(tmp_path, 1) >= 1, 60, "a step of two")
-        (tmp_path / "go").touch()
-        assert pod.wait(0) == pod.wait(1) == 0, pod.logs()
-        assert any("made to lag" in event.reason for event in daemon.seen(EventKind.GENERATION))
-    assert_equal(torch.load(tmp_path / "final.pt"), static, 1e-12)
-
-
 @pytest.mark.parametrize(
     "habit",
     [

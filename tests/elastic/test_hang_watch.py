@@ -13,10 +13,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from torch.utils.data import TensorDataset
 
+from malletrain import elastic
 from malletrain.elastic import WELCOME_FD
 from malletrain.elastic.launch.hang_watch import HangWatch, place_of
-from malletrain.elastic.launch.own_check.check_beside import CheckBeside
+from malletrain.elastic.launch.own_check import CheckBeside
 from malletrain.wire.messages import Message, Stuck
 from tests.waiting import wait_until
 
@@ -126,6 +129,26 @@ def test_steps_are_no_hang(caplog: pytest.LogCaptureFixture) -> None:
         threading.Event().wait(0.3)
         watch.stop()
     assert caplog.messages == []
+
+
+def test_each_step_and_each_evaluation_of_a_session_counts() -> None:
+    model = torch.nn.Linear(4, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    rows = TensorDataset(torch.randn(12, 4))
+    s = elastic.Session(model, optimizer, rows, batch_size=4)
+    counted = [s._runtime.rounds_so_far()]
+    for _ in s.epochs(1):
+        for (row,) in s.batches():
+            with s.step():
+                optimizer.zero_grad()
+                model(row).sum().backward()
+                optimizer.step()
+            counted.append(s._runtime.rounds_so_far())
+        s.evaluate(lambda batch: {"loss": model(batch[0]).sum()}, rows)
+        counted.append(s._runtime.rounds_so_far())
+    assert len(set(counted)) == 5
+    s.finish()
+    assert s._runtime.rounds_so_far() is None
 
 
 def test_a_thread_outside_any_script_has_no_place() -> None:

@@ -12,7 +12,7 @@ from torch import nn
 from malletrain.elastic.comm.gloo_group import make_group
 from malletrain.elastic.comm.step_commit import StepCommitter, TrainingWorld
 from malletrain.elastic.gradients.reducer import GradientReducer
-from scripts.bench.elastic.overhead import Calm
+from tests.elastic.calm import Calm
 from tests.elastic.coordinator import _forks
 from tests.elastic.stores import meeting, serve
 

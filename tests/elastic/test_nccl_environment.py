@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from malletrain.elastic.comm.addresses import interface_of, missing_interface
-from malletrain.elastic.launch.nccl_environment import WATCHDOG_OFF, nccl_environment
+from malletrain.elastic.launch.launcher import WATCHDOG_OFF, nccl_environment
 
 
 def test_the_watchdog_is_off_unless_the_site_says_otherwise() -> None:
@@ -38,5 +38,5 @@ def test_an_interface_that_is_not_there_is_named(given: str) -> None:
 
 
 def test_it_needs_no_torch() -> None:
-    code = "import sys, malletrain.elastic.launch.nccl_environment; sys.exit('torch' in sys.modules)"
+    code = "import sys, malletrain.elastic.launch.launcher; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], env=dict(os.environ), timeout=60).returncode == 0

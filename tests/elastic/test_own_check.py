@@ -16,10 +16,17 @@ from typing import Any
 
 import pytest
 
-from malletrain.elastic.launch.own_check import check_beside, confined_check
-from malletrain.elastic.launch.own_check.check_beside import CheckBeside, check_environment, memory_left
-from malletrain.elastic.launch.own_check.confined_check import CheckAnswer, answer_of
-from malletrain.elastic.launch.own_check.running_script import SCRIPT_TO, RunningScript, heard, say
+from malletrain.elastic.launch import confined_check, own_check
+from malletrain.elastic.launch.confined_check import CheckAnswer, answer_of
+from malletrain.elastic.launch.own_check import (
+    SCRIPT_TO,
+    CheckBeside,
+    RunningScript,
+    check_environment,
+    heard,
+    memory_left,
+    say,
+)
 from malletrain.wire import messages
 from malletrain.wire.worker_client import DaemonUnreachable, Rejected
 from tests.waiting import wait_until
@@ -82,8 +89,8 @@ def test_the_environment_of_a_check_has_nothing_of_the_pilot_and_no_secret() -> 
 @pytest.mark.parametrize(("found", "verdict", "text"), [
     ({"verdict": "equal", "text": ""}, "equal", ""),
     ({"verdict": "different", "during": "compared", "text": "w differs. More.\nLines"}, "different", "w differs"),
-    ({"verdict": "different", "during": "compared", "text": "w differs", "begins": "begins in step 1"},
-     "different", "w differs; begins in step 1"),
+    ({"verdict": "different", "during": "compared", "text": "w differs", "begins": "only as workers join"},
+     "different", "w differs; only as workers join"),
     ({"verdict": "different", "during": "compared", "text": "w differs", "begins": "x",
       "causes": ["a.py:3: std", "b"]},
      "different", "w differs; a.py:3: std"),
@@ -265,8 +272,8 @@ def begun(daemon: Daemon, running: RunningScript) -> CheckBeside:
 def test_what_was_found_is_reported_once_the_daemon_has_asked(
     running: RunningScript, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(check_beside, "RETRY_S", 0.01)
-    monkeypatch.setattr(check_beside, "checked", lambda *_: CheckAnswer("different", "w differs"))
+    monkeypatch.setattr(own_check, "RETRY_S", 0.01)
+    monkeypatch.setattr(own_check, "checked", lambda *_: CheckAnswer("different", "w differs"))
     daemon = Daemon(DaemonUnreachable("restarts"), True)
     beside = begun(daemon, running)
     wait_until(has_ended, 60, "the report")
@@ -281,7 +288,7 @@ def test_nothing_is_run_that_the_daemon_does_not_want(
     def fail(*_: object) -> CheckAnswer:
         raise AssertionError
 
-    monkeypatch.setattr(check_beside, "checked", fail)
+    monkeypatch.setattr(own_check, "checked", fail)
     daemon = Daemon(answer)
     begun(daemon, running)
     wait_until(has_ended, 60, "the thread to end")
@@ -298,7 +305,7 @@ def test_a_launcher_that_ends_waits_for_no_check(running: RunningScript, monkeyp
         process.wait()
         return CheckAnswer("undecided", "ended")
 
-    monkeypatch.setattr(check_beside, "checked", check)
+    monkeypatch.setattr(own_check, "checked", check)
     daemon = Daemon(True)
     beside = begun(daemon, running)
     assert began.wait(60)
@@ -310,5 +317,5 @@ def test_a_launcher_that_ends_waits_for_no_check(running: RunningScript, monkeyp
 
 
 def test_what_is_no_file_cannot_be_run_again(running: RunningScript) -> None:
-    answer = check_beside.checked(replace(running, script="/nowhere/-c"), {})
+    answer = own_check.checked(replace(running, script="/nowhere/-c"), {})
     assert answer == CheckAnswer("undecided", "-c is no file that can be run again")

@@ -15,7 +15,6 @@ import torch
 
 from malletrain.cli.profile import lines
 from malletrain.domain.event import EventKind
-from malletrain.elastic.comm.carrier import DeviceCarrier
 from malletrain.elastic.launch.job_folder import compile_cache_environment, leave_compiled
 from malletrain.elastic.launch.start_stages import StartStages
 from malletrain.wire.compiled_code import CACHE_VARIABLE
@@ -54,10 +53,6 @@ def test_nccl_that_cannot_be_loaded_ahead_is_no_fault_yet(caplog: pytest.LogCapt
         stages.load_beside(load)
         wait_until(lambda: "no network" in caplog.text, 90, "it is logged")
     assert "nccl" not in stages.finished()
-
-
-def test_a_carrier_loads_nothing_by_default() -> None:
-    assert DeviceCarrier(lambda _: True, lambda *_: None, torch.device("cpu")).load is None  # type: ignore[arg-type]
 
 
 def test_a_worker_tells_its_stages(tmp_path: Path) -> None:
@@ -168,4 +163,6 @@ def test_a_pilot_on_another_node_need_not_compile(tmp_path: Path) -> None:
 
 def test_profile_shows_what_ran_beside_apart() -> None:
     row = ProfileRow(1, "passive", (), stages={"import": 3.0, "compile": 9.0, "cuda": 0.5, "nccl": 0.4})
-    assert lines(row)[-2:] == ["an activation is: import 3 s, compile 9 s", "beside these: cuda 0.5 s, nccl 0.4 s"]
+    *_, stages, beside = lines(row)
+    assert stages == "an activation is: import 3 s, compile 9 s"
+    assert beside == "at the same time: cuda 0.5 s, nccl 0.4 s"

@@ -18,14 +18,13 @@ from malletrain.elastic.data.stream_marks import (
     decoded,
     digest_of,
     encoded,
-    encoded_length,
     state_text,
 )
 from malletrain.elastic.data.streams import StreamBatches, StreamPositions, StreamReader, Streams, StreamSampler
 from malletrain.elastic.errors import ElasticError
 from malletrain.elastic.gradients.reducer import GradientReducer
 from malletrain.elastic.state.training_state import Position
-from scripts.bench.elastic.overhead import Calm
+from tests.elastic.calm import Calm
 
 STEPS = 3 * STEPS_BETWEEN_MARKS
 
@@ -75,7 +74,7 @@ def train(members: list[Member], steps: int) -> list[list[Any]]:
         size = len(members)
         parts = [each.batches.load(0, 0, rank, size) for rank, each in enumerate(members)]
         given = [each.batches._contribute() for each in members]
-        sums = [torch.stack([own[place] for own in given]).sum(0) for place in range(2)]
+        sums = [torch.stack([own[0] for own in given]).sum(0)]
         for each in members:
             each.batches._apply([table.clone() for table in sums])
         samples = [sample for share, batch in parts for sample in list(batch)[: share.weight]]
@@ -126,22 +125,8 @@ def test_a_state_that_lacks_a_shuffle_buffer_is_not_believed(caplog: pytest.LogC
     assert "other samples follow after load_state_dict than before" in caplog.text
 
 
-def test_a_mark_whose_reader_is_gone_is_left_out() -> None:
-    def open_stream(stream: int, epoch: int) -> Numbers:
-        return Numbers(stream)
-
-    first = Member(open_stream, 2)
-    made = train([first], STEPS_BETWEEN_MARKS + 1)
-    state = first.positions.state_dict()
-    assert any(state["coming"]), "the next step brings the marks"
-    made += train([(newcomer := Member(open_stream, 2, state))], 2)
-    taken = {mark.taken for mark in newcomer.positions.marks.values()}
-    assert taken == {4 * (STEPS_BETWEEN_MARKS + 2)}, "its own, not the one that nobody could bring"
-    assert made == whole(open_stream, STEPS_BETWEEN_MARKS + 3)
-
-
-def test_a_mark_is_of_the_worker_that_reads_the_stream_now() -> None:
-    """Two have a stream open at one place where a step is repeated with other readers."""
+def test_a_step_that_is_repeated_with_other_readers_brings_the_marks_of_these() -> None:
+    """Two have each stream open at one place then."""
 
     def open_stream(stream: int, epoch: int) -> Numbers:
         return Numbers(stream)
@@ -153,7 +138,9 @@ def test_a_mark_is_of_the_worker_that_reads_the_stream_now() -> None:
             each.batches.load(0, 0, rank, 2)
         made += train(members, 1)
     assert made == whole(open_stream, STEPS)
-    assert sorted(members[0].positions.marks) == [0, 1]
+    marks = members[0].positions.marks
+    assert {mark.taken for mark in marks.values()} == {4 * (2 * STEPS_BETWEEN_MARKS + 1)} and sorted(marks) == [0, 1]
+    assert all(mark.state for mark in marks.values())
 
 
 def test_a_stream_that_another_worker_has_in_another_order_is_an_error() -> None:
@@ -171,12 +158,12 @@ def test_a_stream_that_another_worker_has_in_another_order_is_an_error() -> None
 
 def test_marks_travel_and_odd_states_do_not() -> None:
     text, samples = '{"at": 3}', [torch.arange(3), b"x", {"a": 1.5}]
-    values = encoded(text, samples)
-    mark = decoded(values, 7)
-    assert len(values) == encoded_length(text) and mark is not None
-    assert mark.state_dict() == {"at": 3} and mark.taken == 7
+    row = encoded(text, samples)
+    mark = decoded(row, 7)
+    assert mark is not None
+    assert mark.state == text and mark.taken == 7
     assert mark.is_followed_by([*samples, 5]) and not mark.is_followed_by([torch.arange(1, 4), *samples[1:]])
-    assert decoded([0] * len(values), 7) is None
+    assert decoded(torch.zeros_like(row), 7) is None
     assert digest_of([object()]) == digest_of([object()])
 
     class Odd(Numbers):

@@ -15,7 +15,7 @@ from malletrain.elastic.data.streams import StreamBatches, StreamPositions, Stre
 from malletrain.elastic.errors import ElasticError
 from malletrain.elastic.gradients.reducer import GradientReducer
 from malletrain.elastic.state.training_state import Position
-from scripts.bench.elastic.overhead import Calm
+from tests.elastic.calm import Calm
 
 LENGTHS = [3, 10, 1, 0, 7]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from malletrain.elastic.link.throughput_meter import DROPPED_STEPS, MAX_SILENCE_S, MIN_WINDOW_STEPS, Meter
+from malletrain.elastic.link.training_reports import DROPPED_STEPS, MAX_SILENCE_S, MIN_WINDOW_STEPS, Meter
 from malletrain.wire.messages import Samples
 
 

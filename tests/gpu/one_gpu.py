@@ -12,9 +12,10 @@ from datetime import timedelta
 import torch
 
 from malletrain.elastic.comm.carrier import find_carrier
+from malletrain.elastic.comm.device_group import PairedGroup
 from malletrain.elastic.comm.local_rank import LocalRank
-from malletrain.elastic.comm.world_group import finish_connecting, make_world_group
-from malletrain.elastic.launch.nccl_environment import WATCHDOG_OFF
+from malletrain.elastic.comm.world_group import make_world_group
+from malletrain.elastic.launch.launcher import WATCHDOG_OFF
 from tests.elastic import group_contract
 from tests.elastic.stores import meeting
 
@@ -47,7 +48,8 @@ def main(address: str, rank: int, size: int, connect: str) -> None:
     carrier = find_carrier(model, {"MALLETRAIN_BACKEND": "nccl", "MALLETRAIN_NCCL_CONNECT": connect})
     patience = timedelta(seconds=60)
     group = make_world_group(meeting(address), rank, size, LocalRank(), "127.0.0.1", patience, carrier)
-    finish_connecting(group, patience, lambda: None)
+    if isinstance(group, PairedGroup):
+        group.connect_now(patience, lambda: None)
     group_contract.check(group, device="cuda:0")
     print("kept", flush=True)
 

@@ -14,7 +14,7 @@ from malletrain import elastic
 from malletrain.elastic.comm.late_read import LateRead
 from malletrain.elastic.errors import ElasticError
 from malletrain.elastic.gradients.bucket_copies import fill, spread
-from malletrain.elastic.state.buffer_copies import COMPARED_STEPS
+from malletrain.elastic.state.buffer_copies import FIRST_STEPS
 from tests.elastic.coordinator import running
 from tests.elastic.digits import EPOCHS, SCRIPT, assert_equal, run_alone
 from tests.gpu.one_gpu import environment_of
@@ -41,7 +41,7 @@ def test_a_step_alone_synchronises_nowhere() -> None:
     for _ in s.epochs(1):
         for number, x in enumerate(s.batches()):
             on_device = x.cuda()
-            watched = number > COMPARED_STEPS and number % 64 not in (0, 63)
+            watched = number > FIRST_STEPS and number % 64 not in (0, 63)
             with warnings.catch_warnings(record=True) as found:
                 warnings.simplefilter("always")
                 torch.cuda.set_sync_debug_mode("warn" if watched else "default")

@@ -184,7 +184,7 @@ def test_random_schedules_equal_a_static_run(tmp_path: Path, alone: State, seed:
 START = """
 import time
 import torch
-from malletrain.elastic.comm.nccl import load_nccl
+from malletrain.elastic.comm.carrier import load_nccl
 load_nccl(torch.device("cuda:0"))
 began = time.monotonic()
 load_nccl(torch.device("cuda:0"))

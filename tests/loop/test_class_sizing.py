@@ -10,7 +10,7 @@ import pytest
 from malletrain.decide.demand import least_on
 from malletrain.decide.rules import Rules
 from malletrain.domain.event import EventKind, JsonValue
-from malletrain.domain.job import Curve, Profile, ThroughputSample
+from malletrain.domain.job import Curve, Elastic, Profile, ThroughputSample
 from malletrain.domain.snapshot import Node, NodeState
 from malletrain.learn.class_curves import class_speeds, curves_on_classes, fits_by_class
 from tests.world import RULES, World, event_of, job
@@ -70,7 +70,7 @@ class Training:
                 rates: dict[str, JsonValue] = {f"{m}.0": self.jobs[job_id][kinds[m]] for m in members}
                 rated: dict[str, JsonValue] = {
                     "nodes": len(members), "samples": 10 * self.rate(job_id), "seconds": 10.0, "steps": 20,
-                    "rates": rates, "balanced": self.balanced,
+                    "rates": rates,
                 }  # fmt: skip
                 events.append(event_of(now, EventKind.SAMPLES, job_id, members[0], data=rated))
             self.members[job_id] = members
@@ -177,14 +177,13 @@ def test_a_world_of_two_classes_teaches_how_fast_they_are() -> None:
     assert seen[-1] == {NEW: 4} and seen[-10:] == [{NEW: 4}] * 10
 
 
-def test_a_job_whose_shares_follow_speed_keeps_the_slow_nodes() -> None:
+def test_a_job_of_independent_items_keeps_the_slow_nodes() -> None:
     world = world_of(4, 2)
-    world.submit(job(1, most=6), tasks=60)
+    world.submit(replace(job(1, most=6), elastic=Elastic.TASKS), tasks=60)
     training = Training(world, {1: {NEW: 400.0, OLD: 100.0}}, lambda n: float(n), balanced=True)
     for _ in range(25):
         training.tick()
     assert training.counts(1) == {NEW: 4, OLD: 2}
-    assert world.loop.ledger.views()[1].balanced
 
 
 def test_worlds_that_span_classes_count_where_no_job_was_measured_on_both() -> None:

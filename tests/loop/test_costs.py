@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from statistics import median
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from malletrain.decide.demand import DecisionCache
 from malletrain.domain.event import Event, EventKind, JsonValue
 from malletrain.domain.job import Elastic, ResizeCosts
 from malletrain.learn.advisor import JobKnowledge
-from malletrain.loop.trackers.costs import Costs, Stall, growing
+from malletrain.loop.trackers.costs import Costs
 from tests.world import RULES, START, World, event_of, job
 
 
@@ -106,7 +103,7 @@ def test_stages_of_a_start_and_its_costs_are_known_for_the_next_of_the_applicati
             event_of(START + 21.0, EventKind.PILOT_STARTED, 1, pilot.id, pilot.node, data=data),
             event_of(START + 31.0, EventKind.WORKER_WARM, 1, pilot.id, pilot.node, data={"stages": stages}),
         ])  # fmt: skip
-    costs = world.loop.ledger.costs
+    costs = world.loop.ledger.costs[Elastic.LIVE]
     told = {"before": 2.0, "import": 3.0, "script": 1.0, "build": 1.0, "warm_up": 4.0, "cuda": 2.5, "nccl": 0.5}
     assert costs.stages(1, ("alice", "trial")) == told
     assert list(costs.stages(1, ("alice", "trial"))) == list(told), "as they follow each other, then those beside"
@@ -118,12 +115,12 @@ def test_stages_of_a_start_and_its_costs_are_known_for_the_next_of_the_applicati
     assert costs.stages(1, ("alice", "trial")) == told
 
 
-def switched(at: int, members: int, pause_s: float, *, grew: bool, fault: bool = False, size: int = 0) -> list[Event]:
+def switched(at: int, members: int, pause_s: float, *, grew: bool, fault: bool = False) -> list[Event]:
     generation: dict[str, JsonValue] = {
         "generation": at, "members": [str(i) for i in range(members)], "switched_by": "fault" if fault else "plan",
     }  # fmt: skip
     data: dict[str, JsonValue] = {
-        "generation": at, "nodes": members, "pause_s": pause_s, "step": 0, "grew": grew, "state_bytes": size,
+        "generation": at, "nodes": members, "pause_s": pause_s, "step": 0, "grew": grew,
     }  # fmt: skip
     return [event_of(START + at, kind, 1, data=each) for kind, each in (
         (EventKind.GENERATION, generation), (EventKind.SWITCHED, data),
@@ -143,27 +140,7 @@ def test_growing_shrinking_and_losing_are_told_apart() -> None:
         *switched(4, 1, 2.0, grew=False, fault=True),
     ]).of(1, ("alice", "a"))  # fmt: skip
     assert (found.shrink_s, found.loss_s) == (0.05, 2.0)
-    assert 0.0 < found.grow_s <= 0.5
-
-
-@given(
-    base=st.floats(0.0, 2.0), a_byte=st.floats(1e-10, 1e-8),
-    grown=st.lists(st.tuples(st.integers(1, 16), st.integers(10**6, 10**9)), min_size=2, max_size=12),
-    size=st.integers(10**6, 10**9),
-)  # fmt: skip
-def test_stalls_at_growing_follow_newcomers_and_bytes(
-    base: float, a_byte: float, grown: list[tuple[int, int]], size: int
-) -> None:
-    stalls = []
-    for newcomers, each in grown:
-        stall = Stall(0.0, True, newcomers=newcomers, state_bytes=each)
-        stalls.append(replace(stall, seconds=base + a_byte * stall.work))
-    works = sorted(stall.work for stall in stalls)
-    usual = Stall(0.0, True, newcomers=round(median(n for n, _ in grown)), state_bytes=size)
-    found = growing(stalls, size)
-    if works[0] < 0.5 * works[-1] and len(set(works)) > 1:
-        assert found == pytest.approx(base + a_byte * usual.work, rel=1e-6, abs=1e-9)
-    assert found >= 0.0
+    assert found.grow_s == 0.5
 
 
 def test_costs_are_bounded_and_forget() -> None:

@@ -63,7 +63,7 @@ def test_the_reserve_is_filled_again_after_the_cycle_that_a_main_job_waits_for(
         return replace(real(), plan=plan)
 
     world.loop._cluster.snapshot = seen  # type: ignore[method-assign]
-    world.loop._rules_now = lambda: world.loop.rules  # type: ignore[method-assign]
+    world.loop._rules_now = lambda exits_s: world.loop.rules  # type: ignore[method-assign]
     (idle,) = {"n0", "n1", "n2", "n3"} - world.running().keys()
     world.cluster.set_main([main_job(9, count=1) if waits else main_job(9, nodes=[idle], start=START)])
     world.tick()

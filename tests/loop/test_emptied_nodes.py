@@ -81,7 +81,7 @@ def test_emptied_nodes_stay_empty_until_a_cycle_could_use_them(cycle_at: float, 
 
     site = Site(cycle_at, tells=tells)
     if change == "lapsed":
-        site.loop._startable_since = {"9": site.begun - RULES.claim_patience_s + 14.0}
+        site.loop._yielded = replace(site.loop._yielded, startable={"9": site.begun - RULES.claim_patience_s + 14.0})
     shown = site.play(queue, 40)
     emptied = [at for at, on in shown.items() if len(on) <= 1]
     first = emptied[0]

@@ -86,7 +86,7 @@ def test_a_daemon_that_serves_one_user_leaves_the_partition_to_others() -> None:
 def test_a_task_that_was_taken_from_its_array_by_its_owner_is_a_stray() -> None:
     """One that was set aside, or is of an array that the daemon does not know."""
     world = World()
-    world.cluster.plain = (plain(800, "n0", array_id=800, array_task=3),)
+    world.cluster.plain = (plain(800, "n0", array_id=800),)
     world.cluster.plain = (replace(world.cluster.plain[0], id="800_3"),)
     world.tick()
     assert recorded(world) == [StraysTakenBack("mallory", 1, ("800_3",), ("n0",))]

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import fields
 
 import numpy as np
 from hypothesis import strategies as st
 
 from malletrain.domain.job import Curve, ResizeCosts
-from malletrain.replay.cluster_trace import ClusterTrace, Window, cluster_trace
+from malletrain.replay.cluster_trace import ClusterTrace, IdleIntervals, Window, cluster_trace
 from malletrain.replay.traces.trace import BUSY, DOWN, IDLE, Account, NodeChanges
 from malletrain.replay.workload import TrainingJob, training_job
 
@@ -34,6 +35,13 @@ def trace(rows: Iterable[tuple[float, int, int]], nodes: int, seconds: float) ->
     begin = [(0.0, n, BUSY) for n in range(nodes)]
     last = (seconds, 0, BUSY)  # outside the window: the trace is known up to its end
     return cluster_trace(changes([*begin, *rows, last], nodes), Window(start=START, end=START + seconds))
+
+
+def intervals(machine: ClusterTrace) -> IdleIntervals:
+    """Every idle interval of every node."""
+    parts = [part for _, _, part in machine.interval_blocks()]
+    names = [each.name for each in fields(IdleIntervals)]
+    return IdleIntervals(*(np.concatenate([getattr(part, name) for part in parts]) for name in names))
 
 
 def job(

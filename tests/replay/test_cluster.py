@@ -15,7 +15,7 @@ from malletrain.replay.assumed_placement import AssumedPlacement, place_jobs
 from malletrain.replay.cluster_trace import ClusterTrace, Window, cluster_trace
 from malletrain.replay.traces import JobRecords, read_trace
 from malletrain.replay.traces.trace import BUSY, DOWN, IDLE, Account
-from tests.replay.small import START, changes, traces
+from tests.replay.small import START, changes, intervals, traces
 
 
 def records(
@@ -44,7 +44,7 @@ def test_jobs_with_node_lists_keep_them(tmp_path: Path) -> None:
         "4|1700000100|Unknown|b\n"
     )
     machine = cluster_trace(read_trace(path), Window(start=1_700_000_000.0, end=1_700_000_400.0))
-    holes = machine.intervals()
+    holes = intervals(machine)
     assert [machine.nodes[n] for n in holes.node] == ["a", "b"]
     assert (holes.begin - 1.7e9).tolist() == [200.0, 0.0]
     assert (holes.end - 1.7e9).tolist() == [400.0, 100.0]
@@ -56,7 +56,7 @@ def test_nodes_that_were_down_are_not_idle(tmp_path: Path) -> None:
     path.write_text("JobID|Start|End|NodeList\n1|1700000000|1700000100|n000\n2|1700000300|1700000400|n000\n")
     outages = changes([(150.0, 0, DOWN), (180.0, 0, DOWN), (200.0, 0, IDLE), (250.0, 0, IDLE)], 1)
     machine = cluster_trace(read_trace(path), Window(end=1_700_000_400.0), outages)
-    assert (machine.intervals().end - machine.intervals().begin).tolist() == [50.0, 50.0]
+    assert (intervals(machine).end - intervals(machine).begin).tolist() == [50.0, 50.0]
 
 
 def test_a_range_of_nodes_and_a_window() -> None:
@@ -92,21 +92,6 @@ def test_small_jobs_share_nodes_and_large_ones_do_not() -> None:
     assert placed.node.tolist() == [0, 0, 1, 2]
 
 
-def test_the_rules_choose_as_they_say() -> None:
-    #        node:   0        1        2        3, 4 free from the start
-    rows: list[tuple[float, float, int]] = [(0, 10, 1), (0, 30, 1), (0, 20, 1), (50, 60, 1)]
-    log = records(rows, nodes=5)
-
-    def last(rule: AssumedPlacement) -> int:
-        return int(place_jobs(log, 5, 1, rule, 0).node[3])
-
-    assert last(AssumedPlacement.FIRST_FIT) == 0
-    assert last(AssumedPlacement.MOST_RECENT) == 1
-    rows = [(0, 100, 1), (0, 10, 1), (0, 100, 1), (0, 100, 1), (50, 60, 1), (50, 60, 2)]
-    placed = place_jobs(records(rows, nodes=7), 7, 1, AssumedPlacement.BEST_FIT, 0)
-    assert placed.node.tolist()[4:] == [1, 4, 5]
-
-
 @given(
     rows=st.lists(st.tuples(st.integers(0, 500), st.integers(1, 300), st.integers(1, 40)), min_size=1, max_size=30),
     rule=st.sampled_from(AssumedPlacement),
@@ -135,7 +120,7 @@ def test_placement_never_gives_a_node_twice(
 
 @given(traces())
 def test_idle_intervals_are_the_idle_time(machine: ClusterTrace) -> None:
-    holes = machine.intervals()
+    holes = intervals(machine)
     idle, down = machine.counts()
     lasts = np.diff(np.append(machine.time, machine.end))
     assert float((holes.end - holes.begin).sum()) == pytest.approx(float(idle @ lasts), abs=1e-3)
@@ -146,7 +131,7 @@ def test_idle_intervals_are_the_idle_time(machine: ClusterTrace) -> None:
 @pytest.mark.data
 def test_summit_is_as_its_publishers_counted(data_dir: Path) -> None:
     machine = cluster_trace(read_trace(data_dir / "bftrainer" / "summit_node_events.csv.gz"), Window())
-    holes = machine.intervals()
+    holes = intervals(machine)
     closed = (holes.end - holes.begin)[~holes.cut]
     assert np.quantile(closed, [0.05, 0.25, 0.5, 0.75, 0.95]).tolist() == [81, 162, 475, 1397, 4723]
     assert float(closed.mean()) == pytest.approx(1192, abs=1)
@@ -158,7 +143,7 @@ def test_summit_is_as_its_publishers_counted(data_dir: Path) -> None:
 @pytest.mark.data
 def test_theta_placed_first_fit_has_the_derived_holes(data_dir: Path) -> None:
     machine = cluster_trace(read_trace(data_dir / "swf" / "ALCF-Theta-2023.asis.swf.gz"), Window())
-    closed = machine.intervals()
+    closed = intervals(machine)
     length = (closed.end - closed.begin)[~closed.cut]
     assert np.quantile(length, [0.05, 0.25, 0.5]).tolist() == pytest.approx([64, 109, 148], abs=2)
     assert not any("INCONSISTENT" in text for text in machine.warnings)

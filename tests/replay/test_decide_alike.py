@@ -15,8 +15,8 @@ from malletrain.domain.job import JobPhase, JobView, Pilot, PilotPhase
 from malletrain.domain.snapshot import Node, NodeState, SlurmJob, SlurmState, Snapshot
 from malletrain.replay.cluster_trace import ClusterTrace
 from malletrain.replay.engine import Engine
-from malletrain.replay.loop_engine import NO_LIMIT_S, replay_rules
-from malletrain.replay.options import NodeOrder, Options
+from malletrain.replay.loop_engine import NO_LIMIT_S, REPLAY_RULES
+from malletrain.replay.options import Options
 from malletrain.replay.sizer import PolicySizer, SizeBounds, parse_policy
 from malletrain.replay.traces.trace import IDLE
 from malletrain.replay.workload import TrainingJob
@@ -30,11 +30,10 @@ class Doubled(PolicySizer):
     engine: Engine
 
     def __call__(
-        self, live: Sequence[int], counts: Sequence[int], nodes: int, pending: Sequence[float] = (),
-        bounds: SizeBounds | None = None,
-    ) -> list[int]:  # fmt: skip
-        sizes = super().__call__(live, counts, nodes, pending, bounds)
-        decision = decide(situation(self.engine), policy("exact"), replay_rules()).decision
+        self, live: Sequence[int], counts: Sequence[int], nodes: int, bounds: SizeBounds | None = None
+    ) -> list[int]:
+        sizes = super().__call__(live, counts, nodes, bounds)
+        decision = decide(situation(self.engine), policy("exact"), REPLAY_RULES).decision
         assert [decision.sizes[self.engine.jobs[j].job.id] for j in live] == sizes
         self.leaves = {a.node for a in decision.actions if isinstance(a, LeavePilot)}
         self.starts = {(a.job_id, a.node) for a in decision.actions if isinstance(a, StartPilot)}
@@ -103,5 +102,5 @@ def situation(engine: Engine) -> Situation:
 @given(machine=traces(), jobs=workloads())
 def test_sizes_and_nodes(machine: ClusterTrace, jobs: list[TrainingJob]) -> None:
     sizer = Doubled(parse_policy("exact", None), jobs)
-    sizer.engine = Checked(machine, jobs, sizer, Options(order=NodeOrder.NAME))
+    sizer.engine = Checked(machine, jobs, sizer, Options())
     sizer.engine.run()

@@ -12,13 +12,13 @@ from hypothesis import strategies as st
 from malletrain.domain.job import Curve, ResizeCosts
 from malletrain.replay.cluster_trace import ClusterTrace
 from malletrain.replay.engine import Engine
-from malletrain.replay.options import NodeOrder, Options
+from malletrain.replay.options import Options
 from malletrain.replay.pilots.pilot_table import PilotRows
 from malletrain.replay.result import Cause, Result
-from malletrain.replay.sizer import PolicySizer, parse_policy, sizer
+from malletrain.replay.sizer import parse_policy, sizer
 from malletrain.replay.traces.trace import BUSY, DOWN, IDLE
 from malletrain.replay.workload import TrainingJob
-from tests.replay.small import START, job, trace, traces, workloads
+from tests.replay.small import START, intervals, job, trace, traces, workloads
 
 AT_ONCE = Options()
 
@@ -97,32 +97,6 @@ def test_a_pilot_leaves_at_its_limit_and_the_node_is_taken_again() -> None:
     assert result.samples[0] == pytest.approx(10 * (250.0 - 30.0))
 
 
-def test_neighbours_come_to_one_job_when_jobs_stand_still_anyway() -> None:
-    # Each job holds one of 0 and 1; when 2 and 3 come they are dealt anew, and the pair that leaves stalls one job.
-    rows = [(0.0, 0, IDLE), (0.0, 1, IDLE), (20.0, 2, IDLE), (20.0, 3, IDLE), (100.0, 0, BUSY), (100.0, 1, BUSY)]
-    machine = trace(rows, 4, 200.0)
-    jobs = [job(n, most=2, costs=ResizeCosts(0.0, 5.0, 5.0)) for n in (1, 2)]
-    grouped, by_name = (
-        run(machine, jobs, options=Options(order=order)) for order in (NodeOrder.GROUP, NodeOrder.NAME)
-    )
-    assert grouped.totals.speedup >= by_name.totals.speedup
-    last = grouped.log.pilots.rows().cause == Cause.PREEMPTED
-    assert len(set(grouped.log.pilots.rows().job[last].tolist())) == 1
-
-
-def test_the_clairvoyant_takes_the_node_that_stays() -> None:
-    machine = trace([(0.0, 0, IDLE), (0.0, 1, IDLE), (50.0, 0, BUSY)], 2, 200.0)
-    result = run(machine, [job(most=1)], options=Options(order=NodeOrder.LIFE))
-    assert result.log.pilots.rows().node.tolist() == [1]
-    assert result.totals.preemptions == 0
-
-
-def test_a_pending_stall_makes_a_second_change_cheap() -> None:
-    ask = PolicySizer(parse_policy("exact:30", None), [job(costs=ResizeCosts(0.0, 29.0, 12.0))])
-    assert ask([0], [1], 2) == [1]
-    assert ask([0], [1], 2, [20.0]) == [2]
-
-
 def test_waits_and_starts_that_meet_pilots() -> None:
     rows = [(20.0, 0, IDLE), (20.0, 1, IDLE), (60.0, 0, BUSY), (80.0, 0, IDLE), (90.0, 1, DOWN)]
     result = run(trace(rows, 2, 200.0), [job(most=1)])
@@ -138,13 +112,9 @@ def test_a_job_below_its_minimum_does_not_train() -> None:
 
 
 @given(machine=traces(), jobs=workloads(), policy=st.sampled_from(["exact", "equal", "bftrainer", "one-node"]),
-       order=st.sampled_from(NodeOrder), pending=st.booleans(), tick=st.sampled_from([0.0, 30.0]),
-       limit=st.sampled_from([math.inf, 600.0]))  # fmt: skip
-def test_laws(
-    machine: ClusterTrace, jobs: list[TrainingJob], policy: str, order: NodeOrder, pending: bool, tick: float,
-    limit: float,
-) -> None:  # fmt: skip
-    options = Options(tick_s=tick, order=order, pending_stalls=pending).with_rules(max_pilot_s=limit)
+       tick=st.sampled_from([0.0, 30.0]), limit=st.sampled_from([math.inf, 600.0]))  # fmt: skip
+def test_laws(machine: ClusterTrace, jobs: list[TrainingJob], policy: str, tick: float, limit: float) -> None:
+    options = Options(tick_s=tick).with_rules(max_pilot_s=limit)
     result = run(machine, jobs, policy, options)
     t, log = result.totals, result.log
     idle, _ = machine.counts()
@@ -169,7 +139,7 @@ def test_laws(
 
 def _no_pilot_on_a_busy_node(machine: ClusterTrace, result: Result) -> None:
     """Each pilot lies within one idle interval of its node, and pilots of one node do not overlap."""
-    holes = machine.intervals()
+    holes = intervals(machine)
     log = result.log
     for node, start, end in zip(log.pilots.rows().node, log.pilots.rows().start, log.pilots.rows().end, strict=True):
         mine = holes.node == node

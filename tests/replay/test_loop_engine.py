@@ -16,7 +16,7 @@ from malletrain.domain.job import ResizeCosts
 from malletrain.replay.cluster_trace import ClusterTrace
 from malletrain.replay.engine import Engine
 from malletrain.replay.loop_engine import replay_through_loop, score_by_loop
-from malletrain.replay.options import EngineKind, NodeOrder, Options
+from malletrain.replay.options import EngineKind, Options
 from malletrain.replay.run import replay
 from malletrain.replay.scoring.figures import Score, score
 from malletrain.replay.scoring.journal_score import score_journal
@@ -33,7 +33,7 @@ COSTS = ResizeCosts()
 
 def both(machine: ClusterTrace, jobs: list[TrainingJob]) -> tuple[Score, Score]:
     sizer = PolicySizer(parse_policy("exact", None), jobs)
-    fast = Engine(machine, jobs, sizer, Options(order=NodeOrder.NAME)).run()
+    fast = Engine(machine, jobs, sizer, Options()).run()
     journal = replay_through_loop(machine, jobs, policy("exact"))
     return score(fast, machine.seconds), score_journal(journal, machine.end)
 
@@ -49,15 +49,14 @@ def test_the_same_sizes_at_every_event() -> None:
         engine: Engine
 
         def __call__(
-            self, live: Sequence[int], counts: Sequence[int], nodes: int, pending: Sequence[float] = (),
-            bounds: SizeBounds | None = None,
-        ) -> list[int]:  # fmt: skip
-            sizes = super().__call__(live, counts, nodes, pending, bounds)
+            self, live: Sequence[int], counts: Sequence[int], nodes: int, bounds: SizeBounds | None = None
+        ) -> list[int]:
+            sizes = super().__call__(live, counts, nodes, bounds)
             fast[round(self.engine.now - START)] = sizes
             return sizes
 
     sizer = Listening(parse_policy("exact", None), jobs)
-    sizer.engine = Engine(machine, jobs, sizer, Options(order=NodeOrder.NAME))
+    sizer.engine = Engine(machine, jobs, sizer, Options())
     sizer.engine.run()
     whole: dict[float, list[int]] = {}
     for event in replay_through_loop(machine, jobs, policy("exact")):
@@ -124,8 +123,6 @@ def test_a_tick_costs_both_engines_about_the_same(
     [
         ("bftrainer", Options(), "--policy"),
         ("one-node", Options(), "--policy"),
-        ("clairvoyant", Options(), "--policy"),
-        ("exact", Options(order=NodeOrder.GROUP), "order"),
         ("exact", Options(most_jobs=0), "replay.at_once"),
         ("exact", Options().with_rules(max_pilot_s=60.0), "replay.pilot_limit"),
     ],

@@ -1,18 +1,24 @@
-"""Finish-time fairness, energy, and the delay of main jobs as modelled."""
+"""Starts, energy, and the delay of main jobs as modelled."""
 
 from __future__ import annotations
 
 import math
+from collections import Counter
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from malletrain.domain.errors import InvalidInput
 from malletrain.replay import parse_policy, replay
-from malletrain.replay.scoring.figures import Watts, finish_time_fairness
+from malletrain.replay.cluster_trace import ClusterTrace
+from malletrain.replay.report.frames import policies
+from malletrain.replay.scoring.figures import Watts, busiest_minute
 from malletrain.replay.scoring.main_delay import Reaction, modelled, parse_reaction
 from malletrain.replay.traces.trace import BUSY, IDLE
-from tests.replay.small import job, trace
+from malletrain.replay.workload import TrainingJob
+from tests.replay.small import job, trace, traces, workloads
 
 CONFIG = """Configuration data as of 2026-11-20T10:00:00
 Epilog                  = (null)
@@ -26,25 +32,21 @@ Backfilling stats
 """
 
 
-def test_an_equal_share_is_worth_a_rho_of_one() -> None:
-    machine = trace([(0.0, n, IDLE) for n in range(4)], 4, 1000.0)
-    answer = replay(machine, [job(1, samples=4000.0, most=2), job(2, samples=8000.0, most=2)],
-                    [parse_policy("equal", None)], processes=1)  # fmt: skip
-    rho = finish_time_fairness(answer.results["equal"], answer.jobs, machine.end)
-    # The first has its share of two nodes until it ends; its share of two would have served the second as well.
-    assert rho[0] == pytest.approx(1.0)
-    assert rho[1] >= 1.0
-    assert answer.scores["equal"].max_rho == pytest.approx(float(rho.max()))
+@given(st.lists(st.floats(0.0, 1e4), max_size=60))
+def test_the_busiest_minute_is_that_with_most_starts(started: list[float]) -> None:
+    assert busiest_minute(np.array(started)) == max(Counter(int(t // 60) for t in started).values(), default=0)
 
 
-def test_a_job_that_starves_has_a_rho_above_one_and_one_that_never_ends_none() -> None:
-    machine = trace([(0.0, 0, IDLE), (0.0, 1, IDLE)], 2, 1000.0)
-    jobs = [job(1, samples=2000.0, most=1), job(2, samples=2000.0, most=1), job(3, samples=1e9, most=1)]
-    answer = replay(machine, jobs, [parse_policy("one-node", None)], processes=1)
-    rho = finish_time_fairness(answer.results["one-node"], answer.jobs, machine.end)
-    assert rho[0] < 1.0 and rho[1] < 1.0  # they got a node each, where their share was two thirds of one
-    assert math.isnan(rho[2])
-    assert answer.scores["one-node"].jobs_started == 3
+@settings(max_examples=25, deadline=None)
+@given(machine=traces(), jobs=workloads(), name=st.sampled_from(["auto", "equal", "one-node"]))
+def test_the_table_of_policies_has_their_scores(machine: ClusterTrace, jobs: list[TrainingJob], name: str) -> None:
+    answer = replay(machine, jobs, [parse_policy(name, None)], processes=1)
+    table = policies(answer.scores)
+    row = dict(zip(table.columns, table.rows()[0], strict=True))
+    assert row["policy"] == name
+    for key in ("idle_node_seconds", "jain", "mean_wait_s", "jobs_completed"):
+        value = getattr(answer.scores[name], key)
+        assert row[key] == pytest.approx(math.nan if value is None else value, nan_ok=True)
 
 
 def test_energy_is_what_training_draws_beyond_idling() -> None:
@@ -79,4 +81,3 @@ def test_what_the_figures_are_of_is_finite() -> None:
     machine = trace([(0.0, 0, IDLE)], 1, 100.0)
     answer = replay(machine, [job(at=500.0)], [parse_policy("auto", None)], processes=1)
     assert answer.scores["auto"].mean_wait_s is None
-    assert np.isnan(finish_time_fairness(answer.results["auto"], answer.jobs, machine.end)).all()

@@ -2,24 +2,18 @@
 
 from __future__ import annotations
 
-import csv
 import json
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from malletrain.domain.errors import InvalidInput
-from malletrain.domain.job import ResizeCosts
 from malletrain.replay.cluster_trace import ClusterTrace, Window, cluster_trace
 from malletrain.replay.likely_outages import likely_outages, without_outages
-from malletrain.replay.run import replay
-from malletrain.replay.sizer import parse_policy
 from malletrain.replay.traces import read_trace
 from malletrain.replay.traces.events import read_outages
-from malletrain.replay.traces.sinfo_nodes import read_machine, selected
+from malletrain.replay.traces.sinfo_nodes import read_machine
 from malletrain.replay.traces.trace import BUSY, IDLE
-from malletrain.replay.workload import mix
 from tests.replay.small import trace
 from tests.replay.test_command import malletrain
 
@@ -104,16 +98,10 @@ def test_sinfo_says_which_nodes_there_are(tmp_path: Path) -> None:
         "c001|batch*|(null)\nc002|batch*|(null)\nc002|long|(null)\ng1|gpu|gpu:a100:4(S:0-1)\ng2|gpu|gpu:4\n"
     )
     nodes = read_machine(said)
-    machine = cluster_trace(read_trace(log), Window(machine=selected(nodes, (), None)))
+    machine = cluster_trace(read_trace(log), Window(machine=nodes))
     assert machine.nodes == ("c001", "c002", "g1", "g2")
     assert any("2 nodes of the machine ran no job" in warning for warning in machine.warnings)
     assert any("1 nodes of the log are not of the machine" in warning for warning in machine.warnings)
-    assert selected(nodes, ("long", "gpu"), None) == {"c002", "g1", "g2"}
-    assert selected(nodes, (), "any") == {"g1", "g2"}
-    assert selected(nodes, (), "A100") == {"g1"}
-    for partitions, gpu in (((), "h100"), (("debug",), None)):
-        with pytest.raises(InvalidInput):
-            selected(nodes, partitions, gpu)
 
 
 def test_numbers_that_outgrew_their_zeros_are_one_machine(tmp_path: Path) -> None:
@@ -122,7 +110,7 @@ def test_numbers_that_outgrew_their_zeros_are_one_machine(tmp_path: Path) -> Non
     said.write_text("n[01-120]|main*|(null)\n")
     machine = read_machine(said)
     assert len(machine) == 120
-    assert {"n01", "n99", "n100", "n120"} <= machine.keys()
+    assert {"n01", "n99", "n100", "n120"} <= machine
     log = tmp_path / "log"
     log.write_text(
         "JobID|Start|End|NodeList\n1|2026-10-01T00:00:00|2026-10-01T06:00:00|n[01-02]\n"
@@ -153,24 +141,7 @@ def test_the_answer_is_given_with_and_without(tmp_path: Path) -> None:
     assert counted["policies"]["auto"]["idle_node_seconds"] - left["policies"]["auto"]["idle_node_seconds"] == (
         pytest.approx(hours)
     )
-    for mine, other in ((left, counted), (counted, left)):
-        told = mine["trace"]["likely_outages"]["otherwise"]
-        assert told["samples"] == pytest.approx(other["policies"]["auto"]["samples"])
-
-
-@pytest.mark.parametrize("processes", [1, 2])
-def test_the_other_way_beside_is_what_it_is_alone(tmp_path: Path, processes: int) -> None:
-    machine = cluster_trace(read_trace(busy_log(tmp_path / "a", 20, 3, pause=(1.0, 1.5))), Window())
-    cleared = without_outages(machine, likely_outages(machine))
-    jobs, choices = mix("imagenet:3", ResizeCosts()), [parse_policy("auto", 120.0)]
-    both = replay(cleared, jobs, choices, processes=processes, other=machine)
-    alone = replay(machine, jobs, choices, processes=1).scores["auto"]
-    assert both.otherwise is not None
-    figures = [each.as_json() for each in (both.otherwise, alone, both.scores["auto"])]
-    for each in figures:
-        each.pop("solve_s")
-        each.pop("wall_s")
-    assert figures[0] == figures[1] != figures[2]
+    assert [each["trace"]["likely_outages"]["left_out"] for each in (left, counted)] == [True, False]
 
 
 def test_a_configurations_node_lists_count(tmp_path: Path) -> None:
@@ -178,21 +149,3 @@ def test_a_configurations_node_lists_count(tmp_path: Path) -> None:
     (tmp_path / "malletrain.toml").write_text('[pool]\nkeep_idle = 0\nexclude = ["c[000-001]"]\n')
     done = malletrain("replay", str(log), "--config", str(tmp_path / "malletrain.toml"), "--json", "-")
     assert json.loads(done.stdout)["trace"]["nodes"] == 2
-    done = malletrain("replay", str(log), 'partition=["gpu"]')
-    assert done.returncode == 2
-    assert "--machine FILE" in done.stderr
-
-
-def test_other_placements_leave_the_outages_out_too(tmp_path: Path) -> None:
-    """How many nodes are idle does not depend on the rule that places jobs."""
-    log, report = tmp_path / "log.swf", tmp_path / "report"
-    jobs = [(hour, width) for hour in range(24) if not 10 <= hour < 14 for width in (1, 5, 11)]
-    rows = (f"{i} {3600 * at} 0 {3000 + 100 * (i % 7)} {width} -1 -1 {width} 3600 -1 1 1 1 1 1 1 -1 -1"
-            for i, (at, width) in enumerate(jobs))  # fmt: skip
-    log.write_text("; UnixStartTime: 1600000000\n; MaxNodes: 17\n; MaxProcs: 17\n" + "\n".join(rows) + "\n")
-    done = malletrain("replay", str(log), "--mix", "imagenet:2", "sensitivity=true", "--report", str(report))
-    assert done.returncode == 0, done.stderr
-    assert "Likely outages look like" in done.stderr
-    with (report / "sensitivity.csv").open(newline="") as file:
-        idle = {row["idle_node_seconds"] for row in csv.DictReader(file) if row["what"] == "placement of main jobs"}
-    assert len(idle) == 1

@@ -9,14 +9,14 @@ import numpy as np
 import pytest
 
 from malletrain.domain.job import ResizeCosts
+from malletrain.replay import parts
 from malletrain.replay.cluster_trace import ClusterTrace
 from malletrain.replay.engine import Engine
-from malletrain.replay.options import NodeOrder, Options
-from malletrain.replay.parallel import parts
+from malletrain.replay.options import Options
 from malletrain.replay.result import Result
 from malletrain.replay.run import Replay, replay
 from malletrain.replay.sizer import parse_policy, sizer
-from malletrain.replay.traces.trace import DOWN, IDLE
+from malletrain.replay.traces.trace import IDLE
 from tests.replay.small import job
 from tests.replay.test_daemon_rules import SHIPPED, TICK_S, busy_machine
 
@@ -83,33 +83,6 @@ def test_what_was_seen_of_holes_is_handed_over_exactly() -> None:
         assert (seen.began == part.holes.began).all()
 
 
-@pytest.mark.usefixtures("hours")
-def test_times_that_the_other_reading_alone_has_idle_are_added() -> None:
-    counted = busy_machine(7, seconds=3 * 3600)
-    begin, end = counted.start + 5000.0, counted.start + 7000.0
-    away = np.full(len(counted.nodes), DOWN, np.int8)
-    before, after = (parts._between(counted, a, b, np.zeros_like(away)) for a, b in
-                     ((counted.start, begin), (counted.start, counted.end)))  # fmt: skip
-    state = np.zeros_like(away)
-    for step in range(int(np.searchsorted(after.time, end))):
-        rows = slice(after.first[step], after.first[step + 1])
-        state[after.node[rows]] = after.state[rows]
-    rest = parts._between(counted, end, counted.end, state)
-    cleared = replace(
-        counted,
-        time=np.concatenate([before.time, [begin], rest.time]),
-        first=np.concatenate([before.first, [len(before.node) + len(away)],
-                              before.first[-1] + len(away) + rest.first[1:]]),
-        node=np.concatenate([before.node, np.arange(len(away), dtype=np.int32), rest.node]),
-        state=np.concatenate([before.state, away, rest.state]),
-    )  # fmt: skip
-    found = replay(cleared, JOBS, [AUTO], OPTIONS, processes=1, other=counted, differs_in=[(begin, end)])
-    exact = replayed(counted).scores["auto"]
-    assert found.otherwise is not None
-    assert found.otherwise.idle_node_seconds == pytest.approx(exact.idle_node_seconds, rel=0.01)
-    assert found.otherwise.speedup_node_seconds == pytest.approx(exact.speedup_node_seconds, rel=0.02)
-
-
 def test_what_lasts_longer_than_a_run_in_is_not_divided() -> None:
     machine = busy_machine(8)
     jobs = [replace(each, job=replace(each.job, submitted_at=machine.start)) for each in JOBS]
@@ -118,5 +91,4 @@ def test_what_lasts_longer_than_a_run_in_is_not_divided() -> None:
     later = [replace(each, job=replace(each.job, submitted_at=machine.start + 60.0)) for each in jobs]
     assert not parts.divisible(machine, finite, AUTO, OPTIONS)
     assert not parts.divisible(machine, later, AUTO, OPTIONS)
-    assert not parts.divisible(machine, jobs, AUTO, replace(OPTIONS, order=NodeOrder.LIFE))
     assert not parts.divisible(machine, jobs, AUTO, replace(OPTIONS, most_jobs=2))

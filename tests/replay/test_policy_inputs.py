@@ -11,14 +11,11 @@ from malletrain.domain.errors import InvalidInput
 from malletrain.domain.job import Curve, ResizeCosts
 from malletrain.replay.inputs.account_budgets import parse_budget
 from malletrain.replay.options import Options
-from malletrain.replay.report.summary import table
 from malletrain.replay.run import replay
 from malletrain.replay.scoring.figures import Score
 from malletrain.replay.sizer import parse_policy, require_replay_inputs, trained_curve
 from malletrain.replay.traces.trace import IDLE
-from malletrain.replay.warnings import doubts
 from malletrain.replay.workload import TrainingJob, mix, read_jobs, training_job
-from malletrain.sizing.objective import Objective
 from tests.replay.small import trace
 
 BATCHES = ((32, Curve(((1, 100.0), (4, 120.0)))), (128, Curve(((1, 110.0), (4, 400.0)))))
@@ -111,23 +108,3 @@ def test_budgets_are_read_and_named() -> None:
     require_replay_inputs([parse_policy("budget", None)], jobs, [parse_budget("10/day", jobs)])
     with pytest.raises(InvalidInput, match=r"give replay\.budget, or choose another"):
         require_replay_inputs([parse_policy("budget", None)], jobs)
-
-
-def test_efficiency_that_is_only_equal_is_said() -> None:
-    choice = [parse_policy("efficiency", None)]
-    assert any("sizes as equal does" in each for each in doubts(choice, mix("imagenet:7", ResizeCosts())))
-    assert not doubts(choice, mix("pollux:6", ResizeCosts()))
-
-
-def test_the_report_says_how_fair_each_policy_was() -> None:
-    """Two jobs that end: with `equal` each has its share, with `jct` the short one goes first."""
-    jobs = [job(1, total_samples=8 * 3600.0), job(2, total_samples=4 * 3600.0)]
-    steady = trace([(0.0, n, IDLE) for n in range(8)], 8, 4 * 3600.0)
-    choices = [parse_policy("equal", 300.0), parse_policy("exact", 300.0, objective=Objective.JCT)]
-    answer = replay(steady, jobs, choices, processes=1)
-    head, *rows = table(answer.scores)
-    at = [head.index(name) for name in ("Jain", "finish time mean", "worst")]
-    said = {row[0]: [row[i] for i in at] for row in rows}
-    assert all(cell != "-" for cells in said.values() for cell in cells)
-    assert answer.scores["equal"].max_rho == pytest.approx(1.0, abs=0.01)
-    assert (answer.scores["exact"].mean_rho or 9.0) < 1.0, "in the mean sharing did good"

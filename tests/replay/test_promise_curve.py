@@ -93,9 +93,7 @@ def test_the_command_says_it_with_the_sites_own_bound(tmp_path: Path) -> None:
     rows = [f"{k + 1} {1800 * k} 0 600 1 -1 -1 1 900 -1 1 1 1 1 1 1 -1 -1" for k in range(300)]
     log, site = tmp_path / "log.swf", tmp_path / "malletrain.toml"
     log.write_text("; MaxNodes: 4\n; MaxProcs: 4\n; UnixStartTime: 1700000000\n" + "\n".join(rows) + "\n")
-    site.write_text(
-        '[promise]\nmain_delay_p95 = "3s"\n[replay]\npromise = true\nprocesses = 1\nsensitivity = false\n'
-    )
+    site.write_text('[promise]\nmain_delay_p95 = "3s"\n[replay]\npromise = true\nprocesses = 1\n')
     done = CliRunner().invoke(
         command, [str(log), "--mix=endless:1", "--config", str(site),
                   "--json", str(tmp_path / "out.json"), "--report", str(tmp_path / "page")],

@@ -13,7 +13,7 @@ from malletrain.domain.event import Event, EventKind
 from malletrain.domain.job import ResizeCosts
 from malletrain.domain.snapshot import NodeState
 from malletrain.replay.cluster_trace import ClusterTrace
-from malletrain.replay.loop_engine import replay_rules, replay_through_loop
+from malletrain.replay.loop_engine import REPLAY_RULES, replay_through_loop
 from malletrain.replay.workload import TrainingJob
 from malletrain.sizing.registry import policy
 from tests.recomputed import Recomputed, recomputed
@@ -32,7 +32,7 @@ def again(events: list[Event], name: str, rules: Rules) -> list[Recomputed]:
 @given(machine=traces(max_nodes=5), jobs=workloads())
 def test_of_the_loop_over_any_trace(machine: ClusterTrace, jobs: list[TrainingJob]) -> None:
     journal = replay_through_loop(machine, [replace(each, costs=ResizeCosts()) for each in jobs], policy("exact"))
-    again(list(journal), "exact", replay_rules())
+    again(list(journal), "exact", REPLAY_RULES)
 
 
 @pytest.mark.parametrize("name", ["auto", "equal", "greedy"])

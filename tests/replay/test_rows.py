@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
@@ -17,8 +15,7 @@ from malletrain.sizing.values import value_table
 from tests.replay.small import job, workloads
 
 CALL = st.tuples(st.integers(0, 20), st.lists(st.integers(0, 9), min_size=4, max_size=4),
-                 st.sets(st.integers(0, 3), min_size=1), st.lists(st.sampled_from([0.0, 0.0, 3.0, 30.0]), min_size=4,
-                                                                 max_size=4))  # fmt: skip
+                 st.sets(st.integers(0, 3), min_size=1))  # fmt: skip
 
 
 def problem(choice: PolicyChoice, demands: list[JobDemand], nodes: int) -> Problem:
@@ -43,28 +40,22 @@ def test_a_job_that_permits_millions_of_nodes_costs_what_the_nodes_do() -> None:
     alpha=st.sampled_from([0.0, 0.5, 1.0]), horizon=st.sampled_from([10.0, 300.0]), backwards=st.booleans(),
 )  # fmt: skip
 def test_tables_and_sizes_are_those_of_a_problem(
-    jobs: list[TrainingJob], calls: list[tuple[int, list[int], set[int], list[float]]], value: Value, alpha: float,
+    jobs: list[TrainingJob], calls: list[tuple[int, list[int], set[int]]], value: Value, alpha: float,
     horizon: float, backwards: bool,
 ) -> None:  # fmt: skip
     jobs = jobs[::-1] if backwards else jobs
     choice = PolicyChoice("exact", "exact", horizon, value, alpha)
     rows = KeptRows(jobs, lambda j, count: demand(jobs[j], count), horizon, value, alpha)
     sizer, exact = PolicySizer(choice, jobs), policy("exact")
-    for nodes, held, who, pending in calls:
+    for nodes, held, who in calls:
         live = [j for j in sorted(who) if j < len(jobs)]
-        counts, still = [held[j] for j in live], [pending[j] for j in live]
+        counts = [held[j] for j in live]
         demands = [demand(jobs[j], count) for j, count in zip(live, counts, strict=True)]
-        stood = [
-            replace(each, grow_s=max(0.0, each.grow_s - rest), shrink_s=max(0.0, each.shrink_s - rest))
-            for each, rest in zip(demands, still, strict=True)
-        ]
-        known = [None if rest == 0 else each for each, rest in zip(stood, still, strict=True)]
-        for own, given_instead in ((demands, []), (stood, known)):
-            table, at = rows.table(live, counts, nodes, given_instead)
-            expected = value_table(problem(choice, own, nodes))
-            assert table.ids == expected.ids
-            assert [table.ids[i] for i in at] == [jobs[j].job.id for j in live]
-            for name in ("current", "start", "row_job", "size", "value", "changed"):
-                np.testing.assert_array_equal(getattr(table, name), getattr(expected, name), name)
-        best = exact.size(problem(choice, stood, nodes)).sizes
-        assert sizer(live, counts, nodes, still) == [best[jobs[j].job.id] for j in live]
+        table, at = rows.table(live, counts, nodes)
+        expected = value_table(problem(choice, demands, nodes))
+        assert table.ids == expected.ids
+        assert [table.ids[i] for i in at] == [jobs[j].job.id for j in live]
+        for name in ("current", "start", "row_job", "size", "value", "changed"):
+            np.testing.assert_array_equal(getattr(table, name), getattr(expected, name), name)
+        best = exact.size(problem(choice, demands, nodes)).sizes
+        assert sizer(live, counts, nodes) == [best[jobs[j].job.id] for j in live]

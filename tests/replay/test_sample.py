@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import json
 import random
 from dataclasses import replace
@@ -17,19 +16,15 @@ from numpy.typing import NDArray
 
 from malletrain.domain.errors import InvalidInput
 from malletrain.domain.job import ResizeCosts
-from malletrain.replay import run
+from malletrain.replay import parts, run, sampling
 from malletrain.replay.cluster_trace import ClusterTrace
 from malletrain.replay.options import Options
-from malletrain.replay.parallel import parts
 from malletrain.replay.report.director import SitePrices, months
-from malletrain.replay.report.frames import holes, sampled_days, timeline
+from malletrain.replay.report.frames import holes, timeline
 from malletrain.replay.run import Replay, replay
-from malletrain.replay.sampling import days
-from malletrain.replay.sampling.days import Sample, drawn_days, drawn_of_outages
-from malletrain.replay.sampling.estimated import estimate, weights
-from malletrain.replay.sensitivity import sensitivity
+from malletrain.replay.sampling import Sample, drawn_days, estimate, weights
 from malletrain.replay.traces.trace import BUSY, IDLE
-from tests.replay.small import START, job, trace
+from tests.replay.small import job, trace
 from tests.replay.test_command import malletrain
 from tests.replay.test_daemon_rules import SHIPPED, TICK_S, busy_machine
 from tests.replay.test_parts import AUTO
@@ -42,8 +37,8 @@ JOBS = [job(n + 1, costs=ResizeCosts(), most=8) for n in range(3)]
 @pytest.fixture
 def hours(monkeypatch: pytest.MonkeyPatch) -> None:
     """Days of an hour, with a run-in of half of one."""
-    monkeypatch.setattr(days, "DAY_S", 3600.0)
-    monkeypatch.setattr(run, "RUN_IN_S", 1800.0)
+    monkeypatch.setattr(sampling, "DAY_S", 3600.0)
+    monkeypatch.setattr(parts, "RUN_IN_S", 1800.0)
 
 
 def busy(seed: int, hours: int = HOURS) -> ClusterTrace:
@@ -53,11 +48,6 @@ def busy(seed: int, hours: int = HOURS) -> ClusterTrace:
 def sampled(machine: ClusterTrace, count: int, seed: int = 0, processes: int = 1) -> Replay:
     sample = drawn_days(machine, count, seed, TICK_S)
     return replay(machine, JOBS, [AUTO], OPTIONS, processes=processes, sample=sample)
-
-
-def test_a_day_has_the_run_in_of_a_part() -> None:
-    """Three hours were too few: pilots and turns that begin together go on together for hours."""
-    assert days.RUN_IN_S == parts.RUN_IN_S
 
 
 @pytest.mark.usefixtures("hours")
@@ -116,49 +106,11 @@ def test_the_same_seed_gives_the_same_answer_in_one_process_or_two_and_another_o
 
 
 @pytest.mark.usefixtures("hours")
-def test_likely_outages_are_sampled_apart_and_added() -> None:
-    machine = busy(8)
-    away = (machine.start + 2 * 3600.0, machine.start + 2.5 * 3600.0)
-    counted = trace([(t - START, n, s) for t, n, s in _rows(machine)] + [
-        (when - START, node, state) for node in range(18, 24) for when, state in zip(away, (IDLE, BUSY), strict=True)
-    ], 24, machine.seconds)  # fmt: skip
-    sample = drawn_days(machine, 4, 0, TICK_S)
-    both = replay(machine, JOBS, [AUTO], OPTIONS, processes=1, other=counted, differs_in=[away], sample=sample)
-    assert both.otherwise is not None
-    assert both.otherwise.idle_node_seconds > both.scores["auto"].idle_node_seconds
-    assert both.otherwise.speedup_node_seconds > both.scores["auto"].speedup_node_seconds
-
-
-def _rows(machine: ClusterTrace) -> list[tuple[float, int, int]]:
-    times = np.repeat(machine.time, np.diff(machine.first)).tolist()
-    rows = zip(times, machine.node.tolist(), machine.state.tolist(), strict=True)
-    return [(t, n, s) for t, n, s in rows if not (2 * 3600 <= t - START <= 2.5 * 3600 and n >= 18)]
-
-
-@pytest.mark.usefixtures("hours")
-def test_other_assumptions_are_replayed_on_the_days_of_the_sample() -> None:
-    machine = busy(10)
-    answer = sampled(machine, 4)
-    found = {(each.what, each.value): each.score for each in sensitivity(answer)}
-    assert answer.sampled is not None
-    for key, jobs, options in (
-        (("training jobs", "1"), JOBS[:1], OPTIONS),
-        (("most pilots at a time", "10"), JOBS, OPTIONS.with_rules(max_pilots=10)),
-    ):
-        by_hand = replay(machine, jobs, [AUTO], options, processes=1, sample=answer.sampled.sample).scores["auto"]
-        assert found[key].speedup_node_seconds == by_hand.speedup_node_seconds
-    whole = replay(machine, JOBS[:1], [AUTO], OPTIONS, processes=1).scores["auto"]
-    assert found["training jobs", "1"].speedup_node_seconds != whole.speedup_node_seconds
-
-
-@pytest.mark.usefixtures("hours")
 def test_tables_tell_what_was_replayed_from_what_was_not() -> None:
     machine = busy(9)
     answer = sampled(machine, 4)
     line = timeline(answer, bins=2 * HOURS).columns["held_auto"]
     assert np.isnan(line).sum() == 2 * (HOURS - 4) and not np.isnan(timeline(answer, bins=12).columns["idle"]).any()
-    listed = sampled_days(answer).columns
-    assert listed["replayed"].sum() == 4 and (np.isnan(listed["held_auto"]) == ~listed["replayed"]).all()
     rows = holes(answer).columns
     assert (rows["used_auto"] <= rows["node_hours"] * (1 + 1e-9)).all()
     assert rows["used_auto"].sum() == pytest.approx(answer.scores["auto"].occupied_node_seconds / 3600, rel=0.2)
@@ -200,14 +152,6 @@ def test_each_day_is_as_likely_as_another() -> None:
     times = np.sum([drawn_days(machine, 8, seed, TICK_S).drawn for seed in range(400)], axis=0)
     assert len(times) == 20
     assert times.min() > 110 and times.max() < 210  # 160 expected, 10 the deviation
-
-
-@pytest.mark.usefixtures("hours")
-def test_long_outages_are_cut_into_days() -> None:
-    outages = [(START + 3600, START + 3600 * 3.5), (START + 3600 * 6, START + 3600 * 7)]
-    sample = drawn_of_outages(idle_machine(10), outages, 2, 0)
-    assert len(sample) == 4 and sample.size == 2
-    assert (sample.end - sample.begin).max() <= 3600.0
 
 
 def population(draw: np.random.Generator, size: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
@@ -291,7 +235,6 @@ def test_the_command_samples_long_logs_and_says_so(long_log: Path, tmp_path: Pat
         "--mix",
         "imagenet:3",
         "likely_outages=count",
-        "sensitivity=false",
         "ideal=true",
     ]
     done = malletrain(*args, "--sample", "8", "--report", str(folder), "--json", str(out), "processes=1")
@@ -307,9 +250,6 @@ def test_the_command_samples_long_logs_and_says_so(long_log: Path, tmp_path: Pat
     page = (folder / "index.html").read_text()
     low, high = sure["equivalent_nodes"]
     assert f"{low:,.1f} to {high:,.1f} nodes" in page and 'id="sampled"' in page and "--sample all" in page
-    with (folder / "sample.csv").open() as file:
-        listed = list(csv.DictReader(file))
-    assert sum(row["replayed"] == "True" for row in listed) == 8 and len(listed) == 70
     whole = malletrain(*args, "--sample", "all", "--json", "-", "processes=1")
     everything = json.loads(whole.stdout)
     assert "sample" not in everything and "sample:" not in whole.stderr

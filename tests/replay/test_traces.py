@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gzip
-import json
 import math
 import resource
 import tracemalloc
@@ -16,7 +15,6 @@ from hypothesis import strategies as st
 
 from malletrain.domain.errors import InvalidInput, MalletrainError
 from malletrain.replay.traces import JobRecords, NodeChanges, read_trace
-from malletrain.replay.traces import sacct_json as sacct_json_module
 from malletrain.replay.traces import source as source_module
 from malletrain.replay.traces.events import read_outages
 from malletrain.replay.traces.sinfo_nodes import read_machine
@@ -243,28 +241,6 @@ def test_a_header_without_times_names_what_is_missing_and_the_mend(tmp_path: Pat
         sacct(tmp_path, "1|0:0", header="JobID|ExitCode")
 
 
-def test_sacct_json_of_two_releases(tmp_path: Path) -> None:
-    def number(n: int) -> dict[str, object]:
-        return {"set": True, "infinite": False, "number": n}
-
-    old = {"job_id": 1, "nodes": "n[1-2]", "state": {"current": "COMPLETED"}, "allocation_nodes": 2,
-           "time": {"start": 1700000000, "end": 1700000100, "submission": 1699999999}}  # fmt: skip
-    new = {"job_id": 2, "nodes": "n3", "state": {"current": ["RUNNING"]}, "allocation_nodes": 1,
-           "time": {"start": number(1700000050), "end": number(0), "submission": number(1700000000),
-                    "elapsed": 500}}  # fmt: skip
-    pending = {
-        "job_id": 3,
-        "nodes": "None assigned",
-        "state": {"current": ["PENDING"]},
-        "time": {"start": 0, "end": 0},
-    }
-    jobs = jobs_of(tmp_path, json.dumps({"meta": {}, "jobs": [old, new, pending, 7], "errors": []}, indent=1))
-    assert [nodes_of(jobs, i) for i in range(2)] == [["n1", "n2"], ["n3"]]
-    assert jobs.end.tolist() == [1700000100.0, math.inf]
-    assert jobs.last_seen == 1700000550.0
-    assert jobs.account.skipped == {"never started": 1, "not a job": 1}
-
-
 def test_outages(tmp_path: Path) -> None:
     rows = ["|1700000000|Unknown||Cluster", "n[1-2]|1700000000|1700000100|DOWN|a", "n1|1700000200|Unknown|DRAIN|b"]
     outages = read_outages(write(tmp_path, "\n".join(["NodeName|TimeStart|TimeEnd|State|Reason", *rows])))
@@ -316,20 +292,6 @@ def test_ten_gigabytes_in_one_line(tmp_path: Path) -> None:
     assert (trace.account.records, trace.account.skipped) == (2, {"longer than 4 MiB": 1})
 
 
-def test_json_without_end_is_given_up_in_bounded_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sacct_json_module, "MAX_OBJECT_CHARS", 1 << 20)
-    with pytest.raises(InvalidInput, match="job 2: is damaged or cut off"):
-        read_trace(write(tmp_path, '{"jobs": [{}, {"name": "' + "x" * (8 << 20)))
-
-
-def test_letters_that_chunks_of_json_cut_in_two(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sacct_json_module, "CHUNK_BYTES", 7)
-    job = {"job_id": 1, "partition": "blåbær", "nodes": "n1", "time": {"start": 1700000000, "end": 1700000100}}
-    path = write(tmp_path, json.dumps({"jobs": [job, {**job, "partition": "main"}]}, ensure_ascii=False))
-    account = read_trace(path, ignore_partitions=frozenset({"blåbær"})).account
-    assert (account.records, account.skipped) == (1, {"of an ignored partition": 1})
-
-
 @pytest.mark.parametrize(
     ("data", "said"),
     [
@@ -338,6 +300,7 @@ def test_letters_that_chunks_of_json_cut_in_two(tmp_path: Path, monkeypatch: pyt
         (b"\x28\xb5\x2f\xfd\x00", "zstd"),
         (b"\x80\x04\x95", "pickle"),
         (b"1879824|1879824|u|a|RUNNING|2025-09-12T14:06:12\n", "--noheader"),
+        (b'{"jobs": []}', "--how"),
     ],
 )
 def test_what_is_not_read_says_what_to_do(tmp_path: Path, data: bytes, said: str) -> None:
@@ -346,20 +309,17 @@ def test_what_is_not_read_says_what_to_do(tmp_path: Path, data: bytes, said: str
 
 
 _NEGATIVE = [
-    # node events, SWF, sacct and sacct --json: each row but the last has a time before 1970, or a wait below 0.
+    # node events, SWF and sacct: each row but the last has a time before 1970, or a wait below 0.
     ("time,node,state\n-5,a,idle\n-1700000000,a,busy\n1969-12-31T23:00:00,a,idle\n1700000000,a,idle\n",
      {"unreadable time": 3}),
     ("\n".join([swf_row(-5, 1, 9, 1), swf_row(5, -7, 9, 1), swf_row(5, 1, -9, 1), swf_row(5, 1, 9, 1)]),
      {"negative submit time": 1, "negative wait": 1, "never ran (run time 0 or unknown)": 1}),
     ("JobID|State|Start|End|NodeList\n1|COMPLETED|-5|1700000000|a\n2|COMPLETED|1700000000|-5|a\n"
      "3|COMPLETED|1700000000|1969-01-01T00:00:00|a\n4|COMPLETED|1700000000|1700000100|a\n", {"unreadable time": 3}),
-    (json.dumps({"jobs": [
-        {"job_id": i, "nodes": "a", "state": {"current": "COMPLETED"}, "time": {"start": start, "end": end}}
-        for i, (start, end) in enumerate([(-5, 1.7e9), (1.7e9, -5), (1.7e9, 1.7e9 + 9)])]}), {"unreadable time": 2}),
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("text", "skipped"), _NEGATIVE, ids=["events", "swf", "sacct", "json"])
+@pytest.mark.parametrize(("text", "skipped"), _NEGATIVE, ids=["events", "swf", "sacct"])
 def test_negative_times_are_counted_and_never_last_for_ever(
     tmp_path: Path, text: str, skipped: dict[str, int]
 ) -> None:
@@ -509,11 +469,6 @@ def test_durations() -> None:
         ("sacct-joblogs/uio-fox-2025-03-20.sacct.psv.gz", 1_278, 2_562),
         ("slurm-outputs/ub-hpc/sacct_simple.log", 4, 0),
         ("slurm-outputs/meta-gcm/sample-sacct-multiple-multiline.txt", 2, 4),
-        ("slurm-outputs/slurm-web/24.05/0.0.41/slurmdb-job-completed.json", 1, 0),
-        ("slurm-outputs/slurm-web/24.11/0.0.41/slurmdb-job-gpus-multi-nodes.json", 1, 0),
-        ("slurm-outputs/slurm-web/25.05/0.0.41/slurmdb-job-running.json", 1, 0),
-        ("slurm-outputs/slurm-web/25.05/0.0.43/slurmdb-job-timeout.json", 1, 0),
-        ("slurm-outputs/slurm-web/25.11/0.0.44/slurmdb-job-completed.json", 1, 0),
     ],
 )
 def test_real_logs_lose_no_row(data_dir: Path, name: str, records: int, skipped: int) -> None:
@@ -547,21 +502,12 @@ def test_jobs_of_two_clusters_are_refused(tmp_path: Path) -> None:
     assert len(sacct(tmp_path, f"alpha|{row}", header=head).start) == 1
     with pytest.raises(InvalidInput, match=r":3: holds clusters alpha and beta: ask Slurm for one \(-M beta\)"):
         sacct(tmp_path, f"alpha|{row}", f"beta|{row}", header=head)
-    time = {"submission": 1.7e9, "start": 1.7e9, "end": 1.7e9 + 9}
-    jobs = [{"job_id": 1, "cluster": name, "time": time, "nodes": "n1"} for name in ("alpha", "beta")]
-    with pytest.raises(InvalidInput, match="holds clusters alpha and beta"):
-        jobs_of(tmp_path, json.dumps({"jobs": jobs}).encode())
     events = tmp_path / "events"
     events.write_text(
         "Cluster|NodeName|TimeStart|TimeEnd\nalpha|n1|1700000000|1700000100\nbeta|n1|1700000000|1700000100\n"
     )
     with pytest.raises(InvalidInput, match="holds clusters alpha and beta"):
         read_outages(events)
-
-
-def test_control_characters_in_json(tmp_path: Path) -> None:
-    text = '{"jobs": [{"job_id": 1, "name": "a\tb", "time": {"start": 1.7e9, "end": 1.8e9}, "nodes": "n1"}]}'
-    assert jobs_of(tmp_path, text.encode()).account.records == 1
 
 
 def test_times_in_a_form_of_the_sites_own_are_named_as_the_cause(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ def answered(policy: str, *costs: ResizeCosts) -> Replay:
     return replay(MACHINE, jobs, [parse_policy(policy, None)], processes=1)
 
 
-@pytest.mark.parametrize("policy", ["auto", "exact", "greedy", "milp", "clairvoyant"])
+@pytest.mark.parametrize("policy", ["auto", "exact", "greedy", "milp", "ideal-machine"])
 @pytest.mark.parametrize("horizon", [10.0, 20.0, 20.5])
 def test_a_horizon_up_to_the_activation_starts_nothing_and_is_told(policy: str, horizon: float) -> None:
     answer = answered(f"{policy}:{horizon:g}", ResizeCosts(20.0, 0.0, 0.0))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import torch
 from torch import nn
 
 from malletrain import elastic
-from malletrain.script_check.compared_state import compared_state, model_copies
+from malletrain.script_check.compared_state import compared_state, own_values
 from tests.script_check.test_check import said
 
 MODEL = nn.Sequential(nn.Linear(4, 3), nn.Linear(3, 2))
@@ -26,116 +27,52 @@ class Average:
         self.shadow = [each.detach().clone() for each in self.parameters]
 
 
-def found(**names: Any) -> list[str]:
-    return [where for where, _ in model_copies(names.items(), MODEL)]
+def session() -> elastic.Session:
+    optimizer = torch.optim.SGD(MODEL.parameters(), lr=0.1)
+    return elastic.Session(MODEL, optimizer, torch.utils.data.TensorDataset(torch.zeros(8, 4)), batch_size=4)
 
 
-def test_copies_of_the_model_are_found_wherever_a_name_leads_to_them() -> None:
+def found(kept: Any) -> list[str]:
+    """What a variable of that name leads to."""
+    names = own_values(session(), sys._getframe(), Path(__file__))
+    sizes = "in_features", "out_features"  # of layers
+    return [
+        each
+        for name in names
+        for each in [name.split(" (")[0]]
+        if each.startswith("kept") and not each.endswith(sizes)
+    ]
+
+
+def test_tensors_are_found_wherever_a_name_leads_to_them() -> None:
     class Trainer:
         helpers = None
 
         def __init__(self) -> None:
             self.helpers = {"ema": Average(MODEL.parameters())}
 
-    assert found(teacher=copy.deepcopy(MODEL)) == ["teacher"]
-    assert found(average=torch.optim.swa_utils.AveragedModel(MODEL)) == ["average"]
-    assert found(trainer=Trainer()) == ["trainer.helpers['ema'].shadow"]
-    assert found(shadow={name: each.clone() for name, each in MODEL.named_parameters()}) == ["shadow"]
-    both = nn.ModuleDict({"online": MODEL, "target": copy.deepcopy(MODEL)})
-    assert found(both=both) == ["both.target"]
+    parts = ["0.weight", "0.bias", "1.weight", "1.bias"]
+    assert sorted(found(copy.deepcopy(MODEL))) == sorted(f"kept.{each}" for each in parts)
+    assert found(Trainer()) == [f"kept.helpers['ema'].shadow[{place}]" for place in range(4)]
+    assert found(nn.ModuleDict({"online": MODEL, "target": nn.Linear(1, 1)})) == [
+        "kept.target.weight",
+        "kept.target.bias",
+    ]
 
 
-def test_what_is_no_copy_is_passed_over() -> None:
+def test_what_is_the_sessions_or_leads_nowhere_is_passed_over() -> None:
     ring: list[Any] = []
     ring.append(ring)
-    assert found(model=MODEL, own=list(MODEL.parameters()), by_name=dict(MODEL.named_parameters())) == []
-    assert found(ring=ring, other=nn.Linear(9, 9), batch=torch.zeros(8), losses=[torch.zeros(1)] * 4, text="x") == []
-    assert found(many=[[number] for number in range(100_000)]) == []
+    for value in (MODEL, list(MODEL.parameters()), dict(MODEL.named_parameters()), ring, "x", None):
+        assert found(value) == []
+    assert len(found([[torch.zeros(1)] for _ in range(20_000)])) < 10_000
 
 
-def test_what_a_session_counts_by_itself_is_not_compared(tmp_path: Path) -> None:
+def test_what_a_session_counts_by_itself_is_not_compared() -> None:
     """It moves also where nothing is trained."""
-    optimizer = torch.optim.SGD(MODEL.parameters(), lr=0.1)
-    s = elastic.Session(MODEL, optimizer, torch.utils.data.TensorDataset(torch.zeros(8, 4)), batch_size=4)
+    s = session()
     s.state["best"] = 1.0
-    names = set(compared_state(s, None, tmp_path))
-    assert names == {*dict(MODEL.named_parameters()), "s.state['best']"}
-
-
-def test_copies_of_the_trained_parameters_alone_are_found() -> None:
-    model = nn.Sequential(nn.Linear(4, 3).requires_grad_(False), nn.Linear(3, 2))
-    shadow = [each.detach().clone() for each in model.parameters() if each.requires_grad]
-    assert [where for where, _ in model_copies([("shadow", shadow)], model)] == ["shadow"]
-
-
-KEEPS = """
-import sys
-import torch
-from torch import nn
-from torch.utils.data import DataLoader, TensorDataset
-from malletrain import elastic
-
-torch.manual_seed(0)
-torch.set_default_dtype(torch.float64)
-x = torch.randn(256, 4)
-model = nn.Sequential(nn.Linear(4, 3), nn.Tanh(), nn.Linear(3, 1))
-optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-
-
-class Average:
-    def __init__(self):
-        self.shadow = [each.detach().clone() for each in model.parameters()]
-
-    def update(self):
-        for mine, theirs in zip(self.shadow, model.parameters()):
-            mine.lerp_(theirs.detach(), 0.2)
-
-    def state_dict(self):
-        return {"shadow": self.shadow}
-
-    def load_state_dict(self, state):
-        self.shadow = [each.clone() for each in state["shadow"]]
-
-
-def main(kept):
-    average, best, curve, seen = Average(), float("inf"), {}, 0
-    s = elastic.Session(model, optimizer, DataLoader(TensorDataset(x, x.sum(1, keepdim=True)), 16, shuffle=True))
-    if kept == "tracked":
-        s.track(average=average)
-    for epoch in s.epochs(60):
-        for inputs, targets in s.batches():
-            with s.step():
-                optimizer.zero_grad()
-                loss = nn.functional.mse_loss(model(inputs), targets)
-                loss.backward()
-                before = [each.detach().clone() for each in model.parameters()]
-                optimizer.step()
-                if kept != "book-keeping":
-                    average.update()
-            seen += 1
-            curve[seen] = loss.item()
-            if s.is_main:
-                best = min(best, loss.item())
-    s.finish()
-
-
-main(sys.argv[1])
-"""
-
-
-@pytest.mark.alone
-@pytest.mark.parametrize(
-    ("kept", "verdict"), [("untracked", "different"), ("tracked", "equal"), ("book-keeping", "equal")]
-)
-def test_an_average_is_compared_and_book_keeping_is_not(
-    kept: str, verdict: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "keeps.py").write_text(KEEPS)
-    result = said(tmp_path, monkeypatch, "--json", str(tmp_path / "keeps.py"), kept)
-    report = json.loads(result.output)
-    assert report["verdict"] == verdict, report
-    if verdict == "different":
-        assert "average.shadow[" in report["text"] and "s.track(average=...)" in report["text"], report
+    assert set(compared_state(s)) == {*dict(MODEL.named_parameters()), "s.state['best']"}
 
 
 #: A script with a place for what it makes before the session, and one for what it does after each step. The data have
@@ -188,72 +125,26 @@ def with_own(before: str, after: str = "pass", between: str = "pass") -> str:
     )
 
 
-#: What differs on a worker that joins, with the beginning of its name and the line where it is made.
+#: What a worker that joins begins anew: the name that leads to it, what makes it, and what it does after each step.
 APART = {
-    "one vector": (with_own("average = flat()", "average = 0.9 * average + 0.1 * flat()"), "average"),
-    "an array": (with_own("average = flat().numpy()", "average = 0.9 * average + 0.1 * flat().numpy()"), "average"),
-    "a closure": (
-        with_own(
-            "def keeps(mean):\n    def keep(value):\n        nonlocal mean\n        mean = 0.9 * mean + 0.1 * value\n"
-            "    return keep\nkeep = keeps(flat())",
-            "keep(flat())",
-        ),
-        "keep.mean",
+    "average": ("average = flat()", "average = 0.9 * average + 0.1 * flat()"),
+    "array": ("array = flat().numpy()", "array = 0.9 * array + 0.1 * flat().numpy()"),
+    "keep.mean": (
+        "def keeps(mean):\n    def keep(value):\n        nonlocal mean\n        mean = 0.9 * mean + 0.1 * value\n"
+        "    return keep\nkeep = keeps(flat())",
+        "keep(flat())",
     ),
-    "counts by class": (
-        with_own("counts = [0] * 3", "found = s.all_reduce(kind.bincount(minlength=3).double()).int().tolist()\n"
-                 "counts = [a + b for a, b in zip(counts, found)]"),
-        "counts",
+    "counts": (
+        "counts = [0] * 3",
+        "found = s.all_reduce(kind.bincount(minlength=3).double()).int().tolist()\n"
+        "counts = [a + b for a, b in zip(counts, found)]",
     ),
-    "a best score": (with_own("best = float('inf')", between="best = min(best, score + epoch)"),
-                     "best"),
-}  # fmt: skip
+    "installed.shadow": ("installed = Average(model.parameters())", "installed.update()"),
+    "best": ("best = float('inf')", "pass"),
+}
 
-#: What is a worker's own, by right.
-HONEST = {
-    "losses": with_own("losses, curve, mean = [], {}, 0.0", "one = loss.item()\nlosses.append(one)\n"
-                       "curve[len(losses)] = one\nmean = 0.9 * mean + 0.1 * one"),
-    "a best score of the main worker": with_own("best = float('inf')",
-                                                between="if s.is_main:\n    best = min(best, score)"),
-    "scores of all epochs": with_own("scores, table = [], np.zeros(60)",
-                                     between="scores.append(score)\ntable[epoch] = score"),
-    "times": with_own("began, times = time.time(), []", "times.append(time.time() - began)\nspent = times[-1]"),
-    "counters": with_own("steps, rows, stats = 0, 0, {'steps': 0, 'rows': 0}",
-                         "steps += 1\nrows += len(inputs)\nstats = {'steps': steps, 'rows': rows}"),
-    "counts of own rows": with_own("counts = np.zeros(3)", "np.add.at(counts, kind.numpy(), 1)"),
-    "a profiler": with_own("from torch.profiler import ProfilerActivity, profile\n"
-                           "profiler = profile(activities=[ProfilerActivity.CPU])\nprofiler.start()",
-                           "profiler.step()", "if epoch == 1:\n    profiler.stop()"),
-}  # fmt: skip
-
-
-FIRST = "an array"
-
-
-@pytest.mark.alone
-@pytest.mark.parametrize(
-    "kept", [FIRST, *(pytest.param(each, marks=pytest.mark.nightly) for each in APART if each != FIRST)]
-)
-def test_what_a_worker_that_joins_begins_anew_is_found_by_name_and_line(
-    kept: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    text, name = APART[kept]
-    (tmp_path / "own.py").write_text(text)
-    report = json.loads(said(tmp_path, monkeypatch, "--json", str(tmp_path / "own.py")).output)
-    assert report["verdict"] == "different", report
-    line = 1 + next(at for at, row in enumerate(text.splitlines()) if name.split(".")[0] + " = " in row)
-    assert report["text"].startswith(f"{name} (own.py:{line} in main) "), report["text"]
-
-
-@pytest.mark.alone
-@pytest.mark.parametrize(
-    "kept", ["counters", *(pytest.param(each, marks=pytest.mark.nightly) for each in HONEST if each != "counters")]
-)
-def test_book_keeping_is_a_workers_own(kept: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "own.py").write_text(HONEST[kept])
-    report = json.loads(said(tmp_path, monkeypatch, "--json", str(tmp_path / "own.py")).output)
-    assert report["verdict"] == "equal", report
-
+#: The same of the best score, which decides what is kept of the model.
+BEST = "if score + epoch < best:\n    best, chosen = score + epoch, flat()"
 
 PACKAGE = """
 class Average:
@@ -268,13 +159,52 @@ class Average:
             mine.lerp_(theirs.detach(), 0.2)
 """
 
+#: What is a worker's own, by right: what it makes, and what it does after each step and between epochs.
+HONEST = (
+    # losses of its own rows
+    ("losses, curve, mean = [], {}, 0.0",
+     "one = loss.item()\nlosses.append(one)\ncurve[len(losses)] = one\nmean = 0.9 * mean + 0.1 * one", "pass"),
+    # a best score of the main worker, and one that is printed alone
+    ("best = float('inf')", "pass", "if s.is_main:\n    best = min(best, score)"),
+    ("least = most = float('inf')", "pass",
+     "least = min(least, score + epoch)\nif s.is_main:\n    print(f'{least:.2f}')\n"
+     "if score + epoch < most:\n    most = score + epoch\n    print(most)"),
+    # scores of all epochs
+    ("scores, table = [], np.zeros(60)", "pass", "scores.append(score)\ntable[epoch] = score"),
+    # times
+    ("began, times = time.time(), []", "times.append(time.time() - began)\nspent = times[-1]", "pass"),
+    # counters, also of own rows
+    ("steps, rows, stats = 0, 0, {'steps': 0, 'rows': 0}",
+     "steps += 1\nrows += len(inputs)\nstats = {'steps': steps, 'rows': rows}", "pass"),
+    ("counts = np.zeros(3)", "np.add.at(counts, kind.numpy(), 1)", "pass"),
+    # a profiler
+    ("from torch.profiler import ProfilerActivity, profile\n"
+     "profiler = profile(activities=[ProfilerActivity.CPU])\nprofiler.start()",
+     "profiler.step()", "if epoch == 1:\n    profiler.stop()"),
+)  # fmt: skip
+
 
 @pytest.mark.alone
-@pytest.mark.nightly
-def test_an_average_of_an_installed_package_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_a_worker_that_joins_begins_anew_is_found_by_name_and_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "site-packages").mkdir()
     (tmp_path / "site-packages" / "averages.py").write_text(PACKAGE)
     before = f"sys.path.insert(0, {str(tmp_path / 'site-packages')!r})\nfrom averages import Average\n"
-    (tmp_path / "own.py").write_text(with_own(before + "average = Average(model.parameters())", "average.update()"))
+    made, kept = ("\n".join(each) for each in zip(*APART.values(), strict=True))
+    text = with_own(before + made, kept, BEST)
+    (tmp_path / "own.py").write_text(text)
     report = json.loads(said(tmp_path, monkeypatch, "--json", str(tmp_path / "own.py")).output)
-    assert report["verdict"] == "different" and "average.shadow" in report["text"], report
+    assert report["verdict"] == "different" and "s.state or s.track(...)" in report["text"], report
+    for name in APART:
+        line = 1 + next(at for at, row in enumerate(text.splitlines()) if f"{name.split('.')[0]} = " in row)
+        found = [each["name"] for each in report["differences"]]
+        at = f"(own.py:{line} in main)"
+        assert any(each.startswith(name) and each.endswith(at) for each in found), (name, line, found)
+
+
+@pytest.mark.alone
+def test_book_keeping_is_a_workers_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "own.py").write_text(with_own(*("\n".join(each) for each in zip(*HONEST, strict=True))))
+    report = json.loads(said(tmp_path, monkeypatch, "--json", str(tmp_path / "own.py")).output)
+    assert report["verdict"] == "equal", report

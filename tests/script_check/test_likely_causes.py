@@ -1,4 +1,4 @@
-"""What a check says of a difference: where it begins, and which lines may be its cause; what it has not met."""
+"""What a check says of a difference: which lines may be its cause; and what it has not met."""
 
 from __future__ import annotations
 
@@ -7,9 +7,7 @@ import json
 from pathlib import Path
 
 import pytest
-import torch
 
-from malletrain.script_check.first_difference import first_difference
 from malletrain.script_check.likely_causes import likely_causes
 from malletrain.script_check.unmet_conditions import unmet_conditions
 from tests.elastic.habit_kinds import WRONG
@@ -88,21 +86,25 @@ def test_the_line_of_a_wrong_habit_is_the_first_that_is_named(habit: str) -> Non
     assert causes and FAULTS[habit] in causes[0].text, causes
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        "seen += 1",
+        "best = max(best, score)",
+        "if score > best: best = score",
+        "for i, x in enumerate(s.batches()): f(i)",
+    ],
+)
+def test_what_a_worker_that_joins_begins_anew_is_a_cause(line: str) -> None:
+    """A counter, a best score, the patience of an early stop, the index of a batch."""
+    (cause,) = likely_causes(f"x = 1\n{line}\n", {1, 2}, joined=True)
+    assert (cause.line, cause.text) == (2, line) and "s.state" in cause.why
+
+
 def test_what_a_script_has_not_executed_is_no_cause() -> None:
     assert likely_causes("x = y.std()\nz = y.std()\n", {2}, joined=False)[0].line == 2
     assert likely_causes("x = y + 1\n", {1}, joined=False) == []
     assert likely_causes("this is no Python", {1}, joined=False) == []
-
-
-def test_a_difference_begins_in_the_first_step_beyond_rounding() -> None:
-    def run(*steps: tuple[float, float]) -> dict[str, object]:
-        rows = [[1.0 + at, *(a, a), *(b, b)] for at, (a, b) in enumerate(steps)]
-        last = {name: torch.zeros(1, dtype=torch.float64) for name in ("a", "b")}
-        return {"trace": torch.tensor(rows, dtype=torch.float64), "names": ["a", "b"], "last": last}
-
-    static = run((1.0, 1.0), (2.0, 2.0), (3.0, 3.0))
-    assert first_difference(static, static, run((1.0, 1.0), (2.0 + 1e-14, 2.0), (3.0, 3.0))) == (0, "")
-    assert first_difference(static, static, run((1.0, 1.0), (2.0, 2.1), (3.0, 3.0))) == (2, "b")
 
 
 def test_conditions_on_epochs_that_were_not_met_are_named() -> None:
@@ -119,9 +121,7 @@ def test_a_later_epoch_is_met_where_a_check_begins_there(tmp_path: Path, monkeyp
         "        if epoch == 30:\n            x = (x - x.mean(0)) / (1 + x.std(0))\n        with s.step():",
     )
     (tmp_path / "late.py").write_text(late)
-    plain = json.loads(said(tmp_path, monkeypatch, "--json", str(tmp_path / "late.py")).output)
     line = 1 + late.splitlines().index("        if epoch == 30:")
-    assert plain["verdict"] == "equal" and plain["unmet"] == [f"line {line}: `if epoch == 30:` (--at-epoch 30)"]
     found = json.loads(said(tmp_path, monkeypatch, "--json", "--at-epoch", "30", str(tmp_path / "late.py")).output)
-    assert found["verdict"] == "different" and found["begins"].startswith("begins in step 1, in "), found
+    assert found["verdict"] == "different" and found["begins"] == "also with two workers from start to end", found
     assert found["causes"][0].startswith(f"late.py:{line + 1}: "), found

@@ -13,16 +13,12 @@ from tests.script_check.train_strangers import RIGHT, WRONG, names
 
 ROOT = Path(__file__).parents[2]
 
-#: Tried in every run of the tests, for it was once answered wrongly. The others, a minute each, are nightly.
-QUICK = frozenset({"accumulates_in_a_step"})
-
 VERDICTS = dict.fromkeys(names(RIGHT), ("equal",)) | dict.fromkeys(names(WRONG), ("different", "wrong"))
 
 
+@pytest.mark.nightly
 @pytest.mark.alone
-@pytest.mark.parametrize(
-    "loop", [each if each in QUICK else pytest.param(each, marks=pytest.mark.nightly) for each in VERDICTS]
-)
+@pytest.mark.parametrize("loop", VERDICTS)
 def test_a_strangers_loop_has_its_verdict(loop: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PYTHONPATH", str(ROOT))

@@ -16,7 +16,7 @@ import pytest
 
 from malletrain.daemon.image.image_maker import COMMAND
 from malletrain.domain.errors import ClusterUnavailable
-from malletrain.replay.parallel.processes import Piece, run_in_processes
+from malletrain.replay.processes import Piece, run_in_processes
 from malletrain.script_check.check_runs import _Run
 from malletrain.slurm.command import Commands
 from malletrain.slurm.read_commands import CommandReader

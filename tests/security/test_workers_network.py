@@ -21,7 +21,7 @@ import pytest
 import torch
 
 from malletrain.domain.event import EventKind
-from malletrain.elastic.comm import authentication, pair_proof
+from malletrain.elastic.comm import authentication, gloo_group
 from malletrain.elastic.comm.authentication import Meeting, accept, connect, derived_secret
 from malletrain.elastic.comm.gloo_group import make_group
 from malletrain.elastic.comm.group import Group
@@ -261,7 +261,7 @@ def with_a_thief(first: int) -> tuple[list[Group | str], bytes]:
 
 def test_a_stolen_pair_is_found_out_before_anything_is_sent(monkeypatch: pytest.MonkeyPatch) -> None:
     """Gloo gives a pair to whoever connects first. Which member listens for the other depends on their ports."""
-    monkeypatch.setattr(pair_proof, "ANSWER_TIMEOUT_S", 1.0)
+    monkeypatch.setattr(gloo_group, "ANSWER_TIMEOUT_S", 1.0)
     found_out = 0
     for attempt in range(12):
         results, loot = with_a_thief(attempt % 2)

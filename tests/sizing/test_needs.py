@@ -70,7 +70,7 @@ def test_a_problem_without_jobs_needs_nothing(tmp_path: Path) -> None:
     assert planned("goodput", json.dumps({"horizon_s": 300, "nodes": 4, "jobs": []}), tmp_path).exit_code == 0
 
 
-@pytest.mark.parametrize("name", [*registry.shipped(), "one-node", "bftrainer", "clairvoyant"])
+@pytest.mark.parametrize("name", [*registry.shipped(), "one-node", "bftrainer", "ideal-machine"])
 def test_replay_refuses_a_policy_whose_inputs_it_does_not_have(name: str) -> None:
     jobs = mix("imagenet:2", ResizeCosts())
     if name in NEEDS and name != "ladder":

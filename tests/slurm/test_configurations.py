@@ -48,7 +48,6 @@ def test_select_linear(any_lab: Lab) -> None:
         occupy(lab, n[0], "--ntasks=1", "--mem=100")
         harvest = Harvesting(lab)
         harvest.submit()
-        assert harvest.facts.select_type == "select/linear"
         harvest.fill(n[1:])
         assert harvest.snapshot().node[n[0]].state is NodeState.ALLOCATED
         lab.run(["scontrol", "update", f"NodeName={n[1]}", "State=DRAIN", "Reason=x"])

@@ -56,7 +56,7 @@ def test_the_command_says_it_in_one_line_and_begins_nothing(tmp_path: Path) -> N
     path = write(tmp_path, HEAD, OBJECTIVE)
     (tmp_path / "other.txt").write_text("this is no journal\n")
     for options, said in (
-        ((), "say when the study is done: --trials N, --hours H, or both"),
+        ((), "give --trials N, --hours H, or both"),
         (("--trials", "2", "--concurrent", "many"), "'many' is neither auto nor a number of trials above 0"),
         (("--trials", "2", "--local", "--storage", "other.txt"), "other.txt is no journal of Optuna's"),
         (("--trials", "2", "--local", "--storage", "zork://me:secret@host/db"), "--storage: zork://host/db: "),

@@ -200,7 +200,7 @@ def test_ctrl_c_ends_in_order_and_leaves_nothing_running(tmp_path: Path) -> None
     process.send_signal(signal.SIGINT)
     _, said = process.communicate(timeout=120)
     assert process.returncode == 1
-    assert "0 of 2 trials have an answer: run it again to go on" in said
+    assert "0 of 2 trials have an answer: run it again to continue" in said
     assert ended(path) == {"interrupted": 1, "waiting": 1}
     assert trainings(tmp_path) == []
 

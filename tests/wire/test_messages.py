@@ -101,10 +101,9 @@ def test_faults_are_named(raw: object, said: str) -> None:
 def test_fields_of_a_newer_worker_are_passed_over_and_new_ones_are_sent_when_they_say_something() -> None:
     """A refused message takes the whole report with it, so that a job's end would never be heard."""
     assert message_of({"type": "left", "generation": 1, "step": 1, "other": [1]}) == messages.Left(1, 1)
-    window = messages.Samples(1, 2, 3, 4.0, 5, 6)
-    assert "balanced" not in messages.to_json(window)
-    assert messages.to_json(dataclasses.replace(window, balanced=True))["balanced"] is True
-    assert message_of(messages.to_json(window)) == window
+    wanted = messages.Directive(1)
+    assert "fixed" not in messages.to_json(wanted)
+    assert messages.to_json(dataclasses.replace(wanted, fixed=True))["fixed"] is True
 
 
 def test_one_line_has_blanks_for_what_does_not_print() -> None:

@@ -29,13 +29,11 @@ def network_findings(config: Config, proc: Path = Path("/proc/net")) -> Iterator
     elif url.scheme == "https":
         yield Finding(
             Level.WARNING,
-            f"{config.api.url} is TLS, and {config.api.host}:{config.api.port} takes callers without it, too",
+            f"{config.api.url} is TLS, but {config.api.host}:{config.api.port} also accepts callers without it",
             'set api.host = "127.0.0.1" once no job has the http URL in its script',
         )
     else:
-        yield Finding(
-            Level.OK, f"callers prove who they are (MUNGE), and nothing is encrypted, as with Slurm; TLS: {GUIDE}"
-        )
+        yield Finding(Level.OK, f"callers authenticate by MUNGE, and nothing is encrypted; TLS: {GUIDE}")
     if config.api.host in ("0.0.0.0", "::", ""):  # noqa: S104
         yield Finding(
             Level.WARNING,
@@ -66,7 +64,7 @@ def _holders_of_port(port: int, proc: Path) -> Iterator[Finding]:
     elif uids == {0}:
         yield Finding(
             Level.WARNING,
-            f"root holds port {port} of some addresses alone: any account of this machine can take it on others",
+            f"root holds port {port} on some addresses only: any account of this machine can take it on others",
             f"systemctl edit malletraind.socket: an empty ListenStream=, then ListenStream={port} without an address",
         )
     elif port >= FIRST_UNPRIVILEGED_PORT:

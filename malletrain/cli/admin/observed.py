@@ -66,30 +66,30 @@ def lines(seen: Observation, activate_s: float) -> Iterator[str]:
     if seen.seconds <= 0:
         yield "nothing observed in this time"
         return
-    yield f"observed          {_utc(seen.begin)} to {_utc(seen.end)}, {_hours(seen.seconds)} hours of it awake"
+    yield f"observed          {_utc(seen.begin)} to {_utc(seen.end)}, running for {_hours(seen.seconds)} hours"
     if seen.blind:
         yield f"                  Slurm did not answer {seen.blind} times"
     yield f"holes             {seen.holes}{_spread('; they lasted', seen.hole_s, 60.0, 'min')}"
-    yield f"idle              {_hours(seen.idle_node_s)} node-hours left by the main queue"
+    yield f"idle              {_hours(seen.idle_node_s)} node-hours"
     share = seen.harvested_node_s / seen.idle_node_s if seen.idle_node_s else 0.0
     productive = seen.productive_node_s(activate_s)
     yield f"harvestable       {_hours(seen.harvested_node_s)} node-hours ({share:.0%})"
-    yield f"  of it training  {_hours(productive)} node-hours, if each pilot takes {activate_s:g} s before it trains"
-    yield f"pilots            {seen.stays} imagined"
-    yield f"  ended           {seen.ended_by_plan} by the hole's planned end, before anybody wanted the node"
-    late = _spread("; the main queue had the node", seen.leads_s, 1.0, "s later")
-    yield f"                  {seen.asked} asked to leave for a waiting main job{late}"
+    yield f"  training        {_hours(productive)} node-hours, if each pilot needs {activate_s:g} s to start"
+    yield f"pilots            {seen.stays} simulated"
+    yield f"                  {seen.ended_by_plan} ended before the next planned job"
+    late = _spread("; the job got the node", seen.leads_s, 1.0, "s later")
+    yield f"                  {seen.asked} left for a waiting main job{late}"
     if seen.asked_in_vain:
-        yield f"                  {seen.asked_in_vain} of these in vain: no main job came within 5 minutes"
-    yield f"                  {seen.unseen} by main jobs that came and started between two looks"
+        yield f"                  {seen.asked_in_vain} of these left for no job: none started there within 5 minutes"
+    yield f"                  {seen.unseen} were on nodes of main jobs that arrived and started between two polls"
     if seen.ended_otherwise:
-        yield f"                  {seen.ended_otherwise} for staff, or lost"
+        yield f"                  {seen.ended_otherwise} ended otherwise, such as on a drained node"
     started = max(seen.main_started, seen.main_jobs_affected)
     yield f"main jobs         {started} started; {seen.main_jobs_affected} would have met a pilot:"
-    yield f"                  {seen.jobs_asked} were seen waiting, and given their nodes beforehand"
+    yield f"                  {seen.jobs_asked} found their nodes free: their pilots had left"
     yield (
-        f"                  {seen.jobs_unseen} would have waited up to {seen.worst_wait_s:g} s for the daemon "
-        f"(look {seen.look_s:g} s, leave {seen.leave_s:g} s), then for the epilog and Slurm's next cycle"
+        f"                  {seen.jobs_unseen} would have waited up to {seen.worst_wait_s:g} s "
+        f"(poll {seen.look_s:g} s, pilot's exit {seen.leave_s:g} s), then for the epilog and Slurm's next cycle"
     )
 
 

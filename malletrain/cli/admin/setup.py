@@ -88,7 +88,7 @@ def setup(
     known = _accounts(commands, account) if facts.accounting else Accounts()
     steps = list(_undoing(wanted, facts, file, known) if undo else _doing(wanted, facts, file, known))
     if not steps:
-        click.echo("nothing to do: " + ("nothing of it is there" if undo else "all of it is there"))
+        click.echo("nothing to do: " + ("Slurm was not set up" if undo else "Slurm is set up already"))
         return
     if for_real:
         for number, step in enumerate(steps, 1):
@@ -107,7 +107,7 @@ def _doing(wanted: Wanted, facts: SiteFacts, file: Path, known: Accounts) -> Ite
                 raise InvalidInput(
                     f"user {user}",
                     "does not exist on this machine: create it first (site-configs/systemd/malletrain.sysusers), "
-                    "since slurmctld looks its number up once",
+                    "since slurmctld looks up its uid only once",
                 ) from None
         enforced = facts.words.get("AccountingStorageEnforce", "none") != "none"
         if why := site_setup.shut_out(wanted, known, enforced):
@@ -134,7 +134,7 @@ def _undoing(wanted: Wanted, facts: SiteFacts, file: Path, known: Accounts) -> I
     old = _read(file)
     if site_setup.BEGIN in old:
         if wanted.partition in facts.partitions:
-            yield _Step("every pilot and every task that waits", (("scancel", f"--partition={wanted.partition}"),))
+            yield _Step("cancel running and waiting pilots", (("scancel", f"--partition={wanted.partition}"),))
         new = site_setup.without_harvest(old)
         yield _Step(f"{file}: as it was before", (), file, old, new)
         yield _Step(

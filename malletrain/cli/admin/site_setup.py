@@ -65,7 +65,7 @@ def without_costly_nodes(facts: SiteFacts) -> str:
         return "ALL"
     if costly == every:
         raise InvalidInput(
-            "--nodes", "every node is of a cloud or powered down when idle: name those that may be harvested, here "
+            "--nodes", "every node is a cloud node or powered down when idle: name those to harvest, here "
             "and in pool.include",
         )  # fmt: skip
     return hostlist.folded(every - costly)
@@ -103,7 +103,7 @@ def with_harvest(text: str, wanted: Wanted, partitions: Collection[str], account
             line = _REPLACED + line
         lines.append(line)
     if elsewhere := sorted(set(partitions) - seen):
-        raise InvalidInput("slurm.conf", f"partition {', '.join(elsewhere)} stands in another file: {_GUIDE}")
+        raise InvalidInput("slurm.conf", f"partition {', '.join(elsewhere)} is defined in an included file: {_GUIDE}")
     only = f" AllowAccounts={wanted.account}" if accounting and wanted.account else ""
     lines += [
         BEGIN,

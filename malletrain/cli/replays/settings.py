@@ -13,7 +13,6 @@ from typing import Any
 
 import click
 
-from malletrain import pip_install
 from malletrain.config import REPLAY_TABLE
 from malletrain.domain.errors import InvalidInput
 
@@ -66,8 +65,6 @@ SETTINGS: tuple[click.Option, ...] = (
         show_default=True,
         help="Idle time that was probably an outage.",
     ),
-    click.Option(["--partition", "partitions"], multiple=True, metavar="NAME", help="Only its nodes."),
-    click.Option(["--gpu"], metavar="TYPE", help="Only nodes with such GPUs, or any."),
     click.Option(["--include"], multiple=True, metavar="NODES", help="Only these nodes."),
     click.Option(["--exclude"], multiple=True, metavar="NODES", help="Never these nodes."),
     click.Option(
@@ -87,27 +84,8 @@ SETTINGS: tuple[click.Option, ...] = (
         ["--seed"], type=click.IntRange(0, 2**63 - 1), default=0, show_default=True, help="For all random choices."
     ),
     click.Option(["--processes"], type=click.IntRange(1, 1024), help="Replays at once."),
-    click.Option(
-        ["--tables"],
-        type=click.Choice(["csv", "parquet"]),
-        default="csv",
-        show_default=True,
-        help=f"Parquet needs {pip_install('parquet')}.",
-    ),
-    click.Option(
-        ["--sensitivity/--no-sensitivity"],
-        default=None,
-        help="Vary horizon, costs, caps and jobs, too. [default: if quick]",
-    ),
     click.Option(["--price"], type=click.FloatRange(min=0), help="Worth of a node-hour, for the report."),
     click.Option(["--currency"], default="EUR", show_default=True, help="The price's currency."),
-    click.Option(["--grams-per-kwh"], type=click.FloatRange(min=0), help="With watts: adds carbon."),
-    click.Option(
-        ["--calibration"],
-        type=click.Path(path_type=Path, dir_okay=False),
-        metavar="FILE",
-        help="A journal, or CSV (play,predicted,measured): corrects the answer.",
-    ),
 )
 
 

@@ -90,7 +90,7 @@ def _job(view: JobView, decision: Decision | None, shown: _Shown, waiting: str) 
         said = f": {shown.words(view.check.text)}" if view.check.text else ""
         yield f"  check of its script at changing sizes: {view.check.verdict.value}{said}"
     if job.trusted:
-        yield "  its owner answers for its script (--trust): it is not checked"
+        yield "  its script is not checked (--trust)"
     if waiting:
         yield f"  waits: {shown.words(waiting)}"
     held = ", ".join(f"{p.node} ({p.id}, {p.phase.value})" for p in view.active) or "none"

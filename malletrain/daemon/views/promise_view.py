@@ -87,5 +87,5 @@ def delay_row(delay: MainJobDelay, sight: Visibility) -> MainJobDelayRow:
     """One main job; without names of nodes where `sight` hides them."""
     return MainJobDelayRow(
         delay.main_job, delay.user, delay.could_at, delay.started_at, delay.nodes if sight.nodes else (),
-        delay.delay_s, delay.freed_s, delay.preempted, delay.cause.value, sight.words(delay.words()),
+        delay.delay_s, delay.freed_s or 0.0, delay.preempted, delay.cause.value, sight.words(delay.words()),
     )  # fmt: skip

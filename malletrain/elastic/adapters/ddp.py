@@ -34,8 +34,8 @@ from malletrain.elastic.launch.worker_start import as_module
 from malletrain.elastic.session import Session
 from malletrain.elastic.step import Step, accumulate
 
-#: Of the session that `ddp` made last, for `malletrain.elastic.distributed`.
-_latest: list[LoopSession] = []
+#: What `ddp` made last, for `malletrain.elastic.distributed`.
+_latest: list[ElasticLoader] = []
 
 #: Arguments of a Session that such a loop cannot use.
 _REFUSED = {
@@ -68,17 +68,19 @@ class ElasticParallel(torch.nn.Module):
         return accumulate(session._runtime)
 
 
-class LoopSession(Session):
-    """A session whose steps are the runs of a loop's body, from one batch to the next.
+class ElasticLoader:
+    """The batches of a session, in the place of a DataLoader; made by `ddp`. A step is one run of the loop's body.
 
     Attributes:
-        rank: this worker's now; 0 is the main one.
-        in_body: whether a batch is being trained on.
-        batches_in_epoch: of a whole epoch.
+        session: the session, for `track`, `state`, `evaluate`, `finish` and whatever else it has.
+        dataset, batch_size: as of the DataLoader.
     """
 
-    def __init__(self, *given: Any, backwards: int, **settings: Any) -> None:
-        super().__init__(*given, **settings)
+    def __init__(self, session: Session, dataset: Any, backwards: int) -> None:
+        self.session = session
+        self.dataset = dataset
+        self.batch_size = session.info.batch_size
+        self._runtime = session._runtime
         self._backwards = backwards
         self._step: Step | None = None
         self._copy: tuple[bytes, list[torch.Tensor]] | None = None
@@ -86,30 +88,49 @@ class LoopSession(Session):
 
     @property
     def rank(self) -> int:
+        """This worker's now; 0 is the main one."""
         return self._runtime.committer.world.rank
 
     @property
     def in_body(self) -> bool:
+        """Whether a batch is being trained on."""
         return self._step is not None
 
-    @property
-    def batches_in_epoch(self) -> int:
-        return len(self._runtime.batch_ends()) or math.ceil(self._runtime.sampler.epoch_length / self.info.batch_size)
+    def __len__(self) -> int:
+        """Batches of a whole epoch."""
+        return len(self._runtime.batch_ends()) or math.ceil(
+            self._runtime.sampler.epoch_length / self.session.info.batch_size
+        )
 
-    def begin_body(self) -> Step:
-        """A batch has been loaded. Returns its step."""
-        self._step = step = Step(self._runtime, None, self._backwards)
-        step.__enter__()
-        # A signal must not end the body in the middle: the step under way is finished first.
-        self._runtime.lifecycle.step_began = None
-        return step
+    def epochs(self, count: int) -> Iterator[int]:
+        """Iterate over the epochs from the present one to `count` - 1."""
+        for epoch in self.session.epochs(count):
+            yield epoch
+            self._end_body()
 
-    def end_body(self) -> None:
-        """The next batch is asked for, or the epoch is over. A step that was aborted is undone, to be repeated.
+    def __iter__(self) -> Iterator[Any]:
+        """This worker's parts of the remaining batches of the epoch.
 
         Raises:
-            ElasticError: the batch was not trained on.
+            ElasticError: a batch was not trained on: the body made no `backward()`.
+            Released: this worker's part is over.
         """
+        self._end_body()
+        for batch in self.session.batches():
+            self._step = step = Step(self._runtime, None, self._backwards)
+            step.__enter__()
+            # A signal must not end the body in the middle: the step under way is finished first.
+            self._runtime.lifecycle.step_began = None
+            try:
+                yield batch
+            except GeneratorExit:  # by `break`: the step is over if it is committed
+                if self._step is step and self._runtime.committed:
+                    self._end_body()
+                raise
+            self._end_body()
+
+    def _end_body(self) -> None:
+        """The next batch is asked for, or the epoch is over. A step that was aborted is undone, to be repeated."""
         step, self._step = self._step, None
         if step is None:
             return
@@ -119,56 +140,10 @@ class LoopSession(Session):
             self._runtime.state.restore(*copy)
         step.__exit__(None if aborted is None else type(aborted), aborted, None)
 
-    def leave_body(self, step: Step) -> None:
-        """The loop is left, by `break`: the step is over if it is committed."""
-        if self._step is step and self._runtime.committed:
-            self.end_body()
-
     def _keep(self) -> None:
         """The step is void: nothing of the training state has changed yet, but the body goes on."""
         if self._copy is None:
             self._copy = self._runtime.state.copy()
-
-
-class ElasticLoader:
-    """The batches of a session, in the place of a DataLoader; made by `ddp`.
-
-    Attributes:
-        session: the session, for `track`, `state`, `evaluate`, `finish` and whatever else it has.
-        dataset, batch_size: as of the DataLoader.
-    """
-
-    def __init__(self, session: LoopSession, dataset: Any) -> None:
-        self.session = session
-        self.dataset = dataset
-        self.batch_size = session.info.batch_size
-
-    def __len__(self) -> int:
-        """Batches of a whole epoch."""
-        return self.session.batches_in_epoch
-
-    def epochs(self, count: int) -> Iterator[int]:
-        """Iterate over the epochs from the present one to `count` - 1."""
-        for epoch in self.session.epochs(count):
-            yield epoch
-            self.session.end_body()
-
-    def __iter__(self) -> Iterator[Any]:
-        """This worker's parts of the remaining batches of the epoch.
-
-        Raises:
-            ElasticError: a batch was not trained on: the body made no `backward()`.
-            Released: this worker's part is over.
-        """
-        self.session.end_body()
-        for batch in self.session.batches():
-            step = self.session.begin_body()
-            try:
-                yield batch
-            except GeneratorExit:
-                self.session.leave_body(step)
-                raise
-            self.session.end_body()
 
 
 def ddp(
@@ -213,11 +188,11 @@ def ddp(
         raise ElasticError(
             f"elastic.ddp(model, optimizer, loader): the loader must be a DataLoader, not {type(loader).__name__}"
         )
-    session = LoopSession(plain, optimizer, loader, backwards=backwards, **settings)
-    _latest[:] = [session]
-    return ElasticParallel(plain, session), ElasticLoader(session, loader.dataset)
+    session = Session(plain, optimizer, loader, **settings)
+    _latest[:] = [ElasticLoader(session, loader.dataset, backwards)]
+    return ElasticParallel(plain, session), _latest[0]
 
 
-def latest_session() -> LoopSession | None:
-    """The session that `ddp` made last; None before."""
+def latest_loader() -> ElasticLoader | None:
+    """What `ddp` made last; None before."""
     return _latest[0] if _latest else None

@@ -6,7 +6,6 @@ so that all have the same metrics and stop at the same time; the main worker log
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
@@ -17,7 +16,7 @@ from accelerate import DistributedType
 from transformers import Trainer, TrainerCallback
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
-from malletrain.elastic.adapters.steps import Steps
+from malletrain.elastic.adapters.steps import Length, Steps
 from malletrain.elastic.errors import ElasticError
 from malletrain.elastic.session import Session
 
@@ -75,7 +74,7 @@ class ElasticTrainer(Trainer):
 
     def get_train_dataloader(self) -> Any:
         """A placeholder that has a length only; training uses the session's batches."""
-        return _Length(self.train_dataset, self.args.per_device_train_batch_size)
+        return Length(self.train_dataset, self.args.per_device_train_batch_size)
 
     def _prepare_for_training(self, *args: Any, **more: Any) -> tuple[Any, Any]:
         model, _ = super()._prepare_for_training(*args, **more)
@@ -151,16 +150,6 @@ class ElasticTrainer(Trainer):
         """Save on the main worker only."""
         if self.is_world_process_zero():
             super().save_model(*args, **more)
-
-
-class _Length:
-    """A data loader that only has a length."""
-
-    def __init__(self, dataset: Any, batch_size: int) -> None:
-        self.dataset, self.batch_size = dataset, batch_size
-
-    def __len__(self) -> int:
-        return math.ceil(len(self.dataset) / self.batch_size)
 
 
 class _TrainerState:

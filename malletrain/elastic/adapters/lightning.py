@@ -20,7 +20,7 @@ from lightning.pytorch.strategies import SingleDeviceStrategy
 from lightning.pytorch.trainer import call
 from lightning.pytorch.trainer.states import TrainerFn
 
-from malletrain.elastic.adapters.steps import Steps
+from malletrain.elastic.adapters.steps import Length, Steps
 from malletrain.elastic.errors import ElasticError
 from malletrain.elastic.session import Session
 
@@ -94,14 +94,13 @@ class ElasticStrategy(SingleDeviceStrategy):
         steps = self._steps
         if steps is None:
             raise ElasticError("a step before setup()")
-        loader = steps
+
+        def train(batch: Any) -> Any:
+            self._batch = batch
+            return closure()
 
         def repeated() -> Any:
-            def train(batch: Any) -> Any:
-                self._batch = batch
-                return closure()
-
-            return loader.train_on(self._batch, train, lambda _: None)
+            return steps.train_on(self._batch, train, lambda _: None)
 
         result = super().optimizer_step(optimizer, repeated, model, **more)
         loop = self._trainer.fit_loop
@@ -131,15 +130,12 @@ class ElasticStrategy(SingleDeviceStrategy):
         self.session.finish(figures)
 
 
-class _Loader:
+class _Loader(Length):
     """A data loader that yields the session's batches."""
 
     def __init__(self, strategy: ElasticStrategy, dataset: Any, batch_size: int) -> None:
+        super().__init__(dataset, batch_size)
         self._strategy = strategy
-        self.dataset, self.batch_size = dataset, batch_size
-
-    def __len__(self) -> int:
-        return max(1, -(-len(self.dataset) // self.batch_size))
 
     def __iter__(self) -> Iterator[Any]:
         # A generator: Lightning makes an iterator before the session exists, to count the steps of the training.

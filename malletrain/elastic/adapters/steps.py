@@ -16,17 +16,19 @@ from malletrain.elastic.session import Session
 T = TypeVar("T")
 
 
-class Steps:
-    """The batches of a session: each iteration is one epoch.
+class Length:
+    """What a framework asks of a data loader besides batches."""
 
-    Args:
-        session: the session.
-        dataset: its data set; frameworks expect it on a loader.
-        epochs: epochs to train in total.
+    def __init__(self, dataset: Any, batch_size: int) -> None:
+        self.dataset, self.batch_size = dataset, batch_size
 
-    Attributes:
-        batch_size: samples of a step.
-        in_epoch: steps of a whole epoch.
+    def __len__(self) -> int:
+        """Steps of a whole epoch; a worker that joins during an epoch makes fewer in it."""
+        return max(1, -(-len(self.dataset) // self.batch_size))
+
+
+class Steps(Length):
+    """The batches of a session, for so many epochs in total: each iteration is one.
 
     Raises:
         ElasticError: the session's batch size changes with the number of workers, or from batch to batch.
@@ -39,16 +41,10 @@ class Steps:
             raise ElasticError(
                 "the framework counts an epoch's steps beforehand: give an order of indices, not of batches"
             )
+        super().__init__(dataset, session.info.batch_size)
         self.session = session
-        self.dataset = dataset
-        self.batch_size = session.info.batch_size
-        self.in_epoch = -(-len(dataset) // session.info.batch_size)
         self._epochs = session.epochs(epochs)
         self._batches: Iterator[Any] = iter(())
-
-    def __len__(self) -> int:
-        """Steps of a whole epoch; a worker that joins during an epoch makes fewer in it."""
-        return self.in_epoch
 
     def __iter__(self) -> Iterator[Any]:
         """The remaining batches of the epoch in progress, and at each later call those of the next epoch."""

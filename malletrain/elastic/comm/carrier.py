@@ -1,10 +1,11 @@
-"""Which carrier sums the gradients of a model: gloo in host memory, or NCCL on its device."""
+"""Which carrier sums the gradients of a model: gloo in host memory, or NCCL on its device; and NCCL's collectives."""
 
 from __future__ import annotations
 
 import functools
 import logging
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
@@ -13,17 +14,28 @@ import torch
 import torch.distributed
 
 from malletrain.elastic.comm.addresses import missing_interface
-from malletrain.elastic.comm.device_group import Collectives
-from malletrain.elastic.comm.nccl import connect_nccl, load_nccl
-from malletrain.elastic.errors import ElasticError
+from malletrain.elastic.comm.background import close_behind
+from malletrain.elastic.comm.device_group import QUERY_INTERVAL_S, Collectives, DeviceEvent
+from malletrain.elastic.comm.peer_store import first_line
+from malletrain.elastic.errors import ElasticError, PeerLost
 
 log = logging.getLogger("malletrain.elastic")
 
+#: Much of what is needed here is exported without types.
+_dist: Any = torch.distributed
+_c10d: Any = torch._C._distributed_c10d
+
+#: Streams with a lower number go first.
+HIGH_PRIORITY = -1
+
+#: NCCL's own limit on an operation. Callers wait in short slices, and the daemon says who is gone.
+OPERATION_TIMEOUT = timedelta(hours=2)
+
+#: Limit on the communicator of one process that loads NCCL.
+LOAD_LIMIT = timedelta(seconds=60)
+
 #: Chooses the carrier: `auto` (NCCL for models on a GPU), `nccl` or `gloo`.
 BACKEND_VARIABLE = "MALLETRAIN_BACKEND"
-
-#: When communicators are connected: `beside` training, or at the `boundary` between two steps.
-CONNECT_VARIABLE = "MALLETRAIN_NCCL_CONNECT"
 
 #: A communicator that is not connected by then beside training is made between two steps instead: kernels of two
 #: communicators can wait for room that the other holds.
@@ -41,16 +53,16 @@ class DeviceCarrier:
         takes: whether a tensor is one of them.
         connect: makes the communicator from a store, rank, size and time limit; blocks. Raises `PeerLost`.
         device: of this process.
-        beside_limit: how long connecting may take while another communicator trains; None: connect between steps.
+        beside_limit: how long connecting may take while another communicator trains.
         load: loads what the first communicator of a process needs, so that joining a world is not kept waiting by
-            it; blocks. None where there is nothing to load.
+            it; blocks.
     """
 
     takes: Callable[[torch.Tensor], bool]
     connect: Callable[[Any, int, int, timedelta], Collectives]
     device: torch.device
-    beside_limit: timedelta | None = BESIDE_LIMIT
-    load: Callable[[], None] | None = None
+    load: Callable[[], None]
+    beside_limit: timedelta = BESIDE_LIMIT
 
 
 def find_carrier(model: torch.nn.Module, environ: Mapping[str, str]) -> DeviceCarrier | None:
@@ -59,11 +71,9 @@ def find_carrier(model: torch.nn.Module, environ: Mapping[str, str]) -> DeviceCa
     Raises:
         ElasticError: the model is on two devices, or the variables ask for what is not there.
     """
-    backend, when = environ.get(BACKEND_VARIABLE, "auto"), environ.get(CONNECT_VARIABLE, "beside")
+    backend = environ.get(BACKEND_VARIABLE, "auto")
     if backend not in ("auto", "nccl", "gloo"):
         raise ElasticError(f"{BACKEND_VARIABLE}={backend!r}: must be auto, nccl or gloo")
-    if when not in ("beside", "boundary"):
-        raise ElasticError(f"{CONNECT_VARIABLE}={when!r}: must be beside or boundary")
     devices = {tensor.device for tensor in [*model.parameters(), *model.buffers()]}
     on_gpu = sorted((device for device in devices if device.type == "cuda"), key=str)
     if len(on_gpu) > 1:
@@ -92,7 +102,6 @@ def find_carrier(model: torch.nn.Module, environ: Mapping[str, str]) -> DeviceCa
         takes=lambda tensor: tensor.device == device,
         connect=functools.partial(connect_nccl, device=device),
         device=device,
-        beside_limit=BESIDE_LIMIT if when == "beside" else None,
         load=functools.partial(load_nccl, device),
     )
 
@@ -110,3 +119,116 @@ def _lacks_nccl(environ: Mapping[str, str]) -> str:
         found, needed = (".".join(map(str, each)) for each in (release, OLDEST_NCCL))
         return f"torch {torch.__version__} comes with NCCL {found}; {needed} or newer is needed"
     return ""
+
+
+def connect_nccl(store: Any, rank: int, size: int, timeout: timedelta, device: torch.device) -> NcclCollectives:
+    """Make a communicator of all processes and run a first sum in it. May run beside training in another one.
+
+    Transports are connected by the first sum, not when the communicator is made; afterwards nothing is left to wait
+    for.
+
+    Args:
+        store: where the members meet; a torch `Store` that no other group uses.
+        rank, size: of this process.
+        timeout: how long to wait for the peers.
+        device: of this process's model.
+
+    Raises:
+        PeerLost: not all peers came within `timeout`, or they could not be connected.
+        ElasticError: the device of this process has failed.
+    """
+    end = time.monotonic() + timeout.total_seconds()
+    torch.cuda.set_device(device)
+    try:
+        options = _dist.ProcessGroupNCCL.Options()
+        options._timeout = OPERATION_TIMEOUT
+        options.is_high_priority_stream = True
+        group = _dist.ProcessGroupNCCL(store, rank, size, options)
+        group.eager_connect_single_device(device)
+    except RuntimeError as error:
+        raise _translated(error, device) from error
+    collectives = NcclCollectives(group, device, store)
+    with torch.cuda.stream(torch.cuda.Stream(device, priority=HIGH_PRIORITY)):
+        one = torch.ones(1, dtype=torch.float32, device=device)
+        first = collectives.all_reduce(one)
+    while not first.query():
+        if time.monotonic() > end:
+            close_behind(collectives.abort, "abort-device")
+            raise PeerLost(f"the first sum over NCCL was not complete within {timeout.total_seconds():g} s")
+        time.sleep(QUERY_INTERVAL_S)
+    return collectives
+
+
+def load_nccl(device: torch.device) -> None:
+    """Make a communicator of this process alone, and give it up: the first one of a process loads NCCL's kernels and
+    finds the network, which takes some .4 s. Blocks.
+
+    Raises:
+        PeerLost, ElasticError: as `connect_nccl`.
+    """
+    collectives = connect_nccl(_dist.HashStore(), 0, 1, LOAD_LIMIT, device)
+    close_behind(collectives.abort, "abort-loaded")
+
+
+class NcclCollectives:
+    """A `ProcessGroupNCCL` whose operations are waited for by events.
+
+    `work.wait()` makes the current stream wait, which would stop backward. Here another stream waits, which does
+    nothing else, and an event on it says when the operation is complete.
+    """
+
+    def __init__(self, group: Any, device: torch.device, store: Any) -> None:
+        self._group = group
+        self._store = store  # torch keeps a part of it only
+        self._device = device
+        self._watch = torch.cuda.Stream(device)
+
+    def all_reduce(self, tensor: torch.Tensor) -> DeviceEvent:
+        return self._queue(lambda: self._group.allreduce([tensor], _dist.AllreduceOptions()))
+
+    def all_gather(self, into: Sequence[torch.Tensor], tensor: torch.Tensor) -> DeviceEvent:
+        return self._queue(lambda: self._group.allgather([list(into)], [tensor], _c10d.AllgatherOptions()))
+
+    def broadcast(self, tensor: torch.Tensor, root: int) -> DeviceEvent:
+        options = _dist.BroadcastOptions()
+        options.rootRank, options.rootTensor = root, 0
+        return self._queue(lambda: self._group.broadcast([tensor], options))
+
+    def abort(self) -> None:
+        self._group.abort()
+
+    def _queue(self, call: Any) -> DeviceEvent:
+        try:
+            work = call()
+            with torch.cuda.stream(self._watch):
+                work.wait()
+                event = torch.cuda.Event()
+                event.record(self._watch)
+        except RuntimeError as error:
+            raise _translated(error, self._device) from error
+        return _NcclEvent(event, work, self._device)
+
+
+class _NcclEvent:
+    """Keeps the work alive: it holds what NCCL still needs."""
+
+    def __init__(self, event: torch.cuda.Event, work: Any, device: torch.device) -> None:
+        self._event = event
+        self._work = work
+        self._device = device
+
+    def query(self) -> bool:
+        try:
+            return bool(self._event.query())
+        except RuntimeError as error:
+            raise _translated(error, self._device) from error
+
+
+def _translated(error: RuntimeError, device: torch.device) -> Exception:
+    """A fault of the network or of a peer; else one of this process's own device."""
+    if isinstance(error, _dist.DistError):
+        return PeerLost(first_line(error))
+    return ElasticError(
+        f"{device} of this process has failed: {first_line(error)}. The others go on without it; see the kernel's "
+        "log for Xid messages (dmesg, nvidia-smi -q)"
+    )

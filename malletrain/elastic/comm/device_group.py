@@ -1,22 +1,30 @@
-"""Sums on an accelerator, whose operations complete asynchronously, as a group's collectives.
+"""Sums on an accelerator, whose operations complete asynchronously, as a group's collectives; and the pair of such a
+group and one for host memory.
 
 `DeviceGroup` states once how such operations are waited for and given up; `Collectives` is what it needs of NCCL.
 """
 
 from __future__ import annotations
 
+import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Protocol
 
 import torch
 
-from malletrain.elastic.comm.background import close_behind
-from malletrain.elastic.comm.group import Work, abandoned
+from malletrain.elastic.comm.background import Background, close_behind
+from malletrain.elastic.comm.group import Group, Work, abandoned
+from malletrain.elastic.comm.node_group import NodeGroup
+from malletrain.elastic.errors import ElasticError, PeerLost
 
 #: How often the host asks the device whether an operation is complete.
 QUERY_INTERVAL_S = 0.0001
+
+#: How often one that connects between two steps looks whether the world still stands.
+CONNECT_POLL_S = 0.02
 
 
 class DeviceEvent(Protocol):
@@ -151,3 +159,147 @@ class _DeviceWork:
             raise abandoned()  # aborted operations complete too, with partial sums
         self.done, self._tensors = True, ()
         return True
+
+
+class PairedGroup:
+    """A `Group` that carries device tensors over `DeviceGroup` and everything else over `host`.
+
+    The device part is connected beside training (`connect_beside`), or between two steps (`connect_now`).
+
+    Attributes:
+        parts: the device part, once it is connected; the same at all members.
+
+    Args:
+        host: the group of the same members for host memory.
+        takes: whether a tensor is the device part's.
+        connect: makes the device part; blocks. Its arguments are the name of the attempt, the same at all members,
+            and the time limit. Raises `PeerLost`.
+    """
+
+    def __init__(
+        self,
+        host: Group,
+        takes: Callable[[torch.Tensor], bool],
+        connect: Callable[[str, timedelta], DeviceParts],
+    ) -> None:
+        self.rank = host.rank
+        self.size = host.size
+        self.host = host
+        self.takes = takes
+        self._connect = connect
+        self._attempt: _Attempt | None = None
+        self.parts: DeviceParts | None = None
+        self._abandoned = False
+
+    def connect_beside(self, limit: timedelta) -> None:
+        """Try to connect the device part while training goes on in another group. All members keep it, or none does.
+
+        Raises:
+            PeerLost: a member is lost.
+            ElasticError: the device of this process has failed.
+        """
+        attempt = self._begin("beside", limit)
+        try:
+            made = attempt.wait(limit.total_seconds())
+        except PeerLost:
+            made = False
+        connected = torch.tensor([int(made)])
+        try:
+            answered = self.host.all_reduce(connected).wait(2 * limit.total_seconds())
+        except PeerLost:
+            attempt.drop()
+            raise
+        if answered and int(connected) == self.size:
+            self.parts = attempt.made
+            return
+        attempt.drop()
+        if not answered:
+            raise PeerLost("a member did not say whether its device is connected")
+
+    def connect_now(self, limit: timedelta, check: Callable[[], None]) -> None:
+        """Connect the device part between two steps, unless that is done. `check` is called meanwhile and may raise.
+
+        Raises:
+            PeerLost: not all peers came within `limit`.
+            ElasticError: the device of this process has failed.
+        """
+        if self.parts is not None:
+            return
+        attempt = self._begin("boundary", limit)
+        try:
+            while not attempt.wait(CONNECT_POLL_S):
+                check()
+        except BaseException:
+            attempt.drop()
+            raise
+        self.parts = attempt.made
+
+    def all_reduce(self, tensor: torch.Tensor) -> Work:
+        return self._part(tensor).all_reduce(tensor)
+
+    def all_gather(self, into: Sequence[torch.Tensor], tensor: torch.Tensor) -> Work:
+        return self._part(tensor).all_gather(into, tensor)
+
+    def send(self, tensor: torch.Tensor, to: int, tag: int) -> None:
+        self.host.send(tensor, to, tag)
+
+    def receive(self, tensor: torch.Tensor, source: int, tag: int) -> None:
+        self.host.receive(tensor, source, tag)
+
+    def all_reduce_across(self, tensor: torch.Tensor) -> Work:
+        """Sum over the processes of this local rank only: for tensors that are sharded over a node of several
+        processes."""
+        if self.parts is not None and self.parts.across is not None and self.takes(tensor):
+            return self.parts.across.all_reduce(tensor)
+        if not isinstance(self.host, NodeGroup):
+            raise ElasticError("a model is sharded over the processes of a node, and this node has one")
+        return self.host.all_reduce_across(tensor)
+
+    def abandon(self) -> None:
+        self._abandoned = True
+        if self._attempt is not None:
+            self._attempt.drop()
+        self.host.abandon()
+
+    def _begin(self, name: str, limit: timedelta) -> _Attempt:
+        attempt = self._attempt = _Attempt(lambda: self._connect(name, limit))
+        if self._abandoned:  # by another thread, which may not have seen this attempt
+            attempt.drop()
+        return attempt
+
+    def _part(self, tensor: torch.Tensor) -> Group | DeviceGroup:
+        if not self.takes(tensor):
+            return self.host
+        if self.parts is None:
+            raise ElasticError("device tensors cannot be summed before connect_beside or connect_now")
+        return self.parts.flat
+
+
+class _Attempt:
+    """A device part that is being connected. If it is dropped first, it is given up as soon as it is made."""
+
+    def __init__(self, connect: Callable[[], DeviceParts]) -> None:
+        self._connect = connect
+        self.made: DeviceParts | None = None
+        self._dropped = False
+        self._lock = threading.Lock()
+        self._work = Background(self._run, "connect-device")
+
+    def _run(self) -> None:
+        made = self._connect()
+        with self._lock:
+            self.made = made
+            late = self._dropped
+        if late:
+            made.abandon()
+
+    def wait(self, seconds: float) -> bool:
+        """Whether it is made within `seconds`. Raises what connecting raised."""
+        return self._work.wait(seconds)
+
+    def drop(self) -> None:
+        """Give it up, made or not. Idempotent."""
+        with self._lock:
+            self._dropped, made = True, self.made
+        if made is not None:
+            made.abandon()

@@ -1,4 +1,5 @@
-"""Key-value stores that workers serve for the members of their generations. A call returns in time, or raises."""
+"""Key-value stores that workers serve for the members of their generations, through which process groups exchange
+their addresses. A call returns in time, or raises."""
 
 from __future__ import annotations
 
@@ -8,6 +9,10 @@ import socket
 import struct
 import threading
 import time
+from datetime import timedelta
+from typing import Any
+
+import torch.distributed
 
 from malletrain.elastic.comm.addresses import join_address
 from malletrain.elastic.comm.authentication import (
@@ -20,6 +25,9 @@ from malletrain.elastic.comm.authentication import (
     connect,
 )
 from malletrain.elastic.errors import ElasticError, PeerLost
+
+#: Exported without types.
+_dist: Any = torch.distributed
 
 #: Generations whose members are let in: the newest ones. Members vote in one that they were bound to before.
 GENERATIONS_KEPT = 16
@@ -228,3 +236,65 @@ def first_line(error: Exception) -> str:
     """The message of a c10d error, without source location and general advice."""
     line = (str(error).strip().splitlines() or [type(error).__name__])[0]
     return re.sub(r"^\[[^\]]*\]\s*", "", line).partition(". This is typically")[0][:300]
+
+
+def generation_store(meeting: Meeting, part: str, timeout: timedelta) -> GenerationStore:
+    """Connect to the part of a member's store where one group of a generation meets.
+
+    Raises:
+        PeerLost: the store does not answer, or does not prove that it is a member's.
+    """
+    peer_store = PeerStore.at(meeting, timeout.total_seconds())
+    return GenerationStore(peer_store, f"generation-{meeting.generation}{part}/", timeout)
+
+
+class GenerationStore(_dist.Store):  # type: ignore[misc]  # of torch, without types
+    """Keys of one group in a member's store. Keep it as long as a process group uses it: torch keeps a part of it
+    only. It has the calls that gloo and NCCL make.
+
+    Args:
+        peer_store: the member's.
+        prefix: of the keys.
+        patience: how long to wait for a key.
+    """
+
+    def __init__(self, peer_store: PeerStore, prefix: str, patience: timedelta) -> None:
+        super().__init__()
+        self._peer_store = peer_store
+        self._prefix = prefix
+        self._patience = patience
+
+    def set(self, key: str, value: bytes | str) -> None:
+        self._peer_store.set(self._prefix + key, value.encode() if isinstance(value, str) else value)
+
+    def get(self, key: str) -> bytes:
+        return self._get(key, self._patience)
+
+    def wait(self, keys: list[str], timeout: timedelta | None = None) -> None:
+        for key in keys:
+            self._get(key, timeout or self._patience)
+
+    def _get(self, key: str, patience: timedelta) -> bytes:
+        found = self._peer_store.wait(self._prefix + key, patience.total_seconds())
+        if found is None:
+            raise PeerLost(f"not all peers have come within {patience.total_seconds():g} s")
+        return found
+
+    def check(self, keys: list[str]) -> bool:
+        return all(self._peer_store.wait(self._prefix + key, 0.0) is not None for key in keys)
+
+    def add(self, key: str, number: int) -> int:
+        return self._peer_store.add(self._prefix + key, number)
+
+    def has_extended_api(self) -> bool:
+        return False
+
+    def clone(self) -> GenerationStore:
+        return self
+
+    def set_timeout(self, timeout: timedelta) -> None:
+        self._patience = timeout
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._peer_store.close()

@@ -53,9 +53,9 @@ def environment_world(environ: Mapping[str, str], timeout: timedelta = RENDEZVOU
         return SoloGroup()
     place = rendezvous_address(environ)
     folder = Path(environ.get(MEETING_FOLDER_VARIABLE) or Path.home() / ".malletrain")
-    host = own_host(split_address(place)[0], environ.get("MALLETRAIN_ADDRESS"))
     name = "meeting-" + re.sub(r"[^\w.-]", "_", f"{place}-{environ.get('TORCHELASTIC_RUN_ID', '')}")
     try:
+        host = own_host(split_address(place)[0], environ.get("MALLETRAIN_ADDRESS"))
         if rank > 0:
             return make_group(_find_meeting(folder, name, timeout), rank, size, host, timeout)
         meeting = _publish_meeting(folder, name, host)

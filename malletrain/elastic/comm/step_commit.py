@@ -2,8 +2,8 @@
 
 A *round* is one step's gradients or one slice of an evaluation. At each member it either comes to its sums, and is
 committed there, or it is void and repeated in another world. A fault can leave members at most one round apart, since
-the next sum needs every member. So each member keeps its last sums and gives them to a member that missed them; no
-vote is needed.
+the next sum needs every member. One that missed a round which others have committed cannot follow: their scripts may
+have gone on to the next epoch or an evaluation. Its process ends, and joins anew with their state; no vote is needed.
 
 A *control vector* of int64 (a sum in bfloat16 would stick at 256) travels beside the sums: weights, and which
 generation each member could switch to. When all members name the same generation, all switch right after that round.
@@ -24,9 +24,9 @@ from typing import Protocol
 
 import torch
 
+from malletrain.elastic.comm.device_group import PairedGroup
 from malletrain.elastic.comm.group import Group, SoloGroup, Work
 from malletrain.elastic.comm.node_group import NodeGroup
-from malletrain.elastic.comm.paired_group import PairedGroup
 from malletrain.elastic.errors import Aborted, PeerLost
 
 #: How often a waiting member checks whether its world still stands.
@@ -119,25 +119,12 @@ def total_weight(control: torch.Tensor) -> float:
     return int(control[WEIGHT]) / WEIGHTS_PER_UNIT
 
 
-@dataclass(slots=True)
-class _Opening:
-    """The rows of a round in progress."""
-
-    work: Work
-    table: torch.Tensor
-
-
 class StepCommitter:
     """One member's part in the commit protocol.
 
     Attributes:
         world: the world that rounds are made in.
         rounds_done: rounds that this member has committed.
-        last_sums: of the last round, for a member that missed it.
-        received_sums: of the round in progress, from a member that has committed it; None if there are none.
-        complete_sums: with several processes a node, the sums of the round in progress with this member's own control
-            vector. There the control vector is summed after the sums are complete, so that once any member has it,
-            every member has the sums.
         waiting_since: since when this member waits for others (monotonic), or None.
         waited_s: seconds spent waiting for others, in total.
         save_is_due: returns whether this member wants a checkpoint.
@@ -148,15 +135,12 @@ class StepCommitter:
         self._monitor = monitor
         self.world = TrainingWorld(0, ())
         self.rounds_done = 0
-        self.last_sums: list[torch.Tensor] = []
-        self.received_sums: list[torch.Tensor] | None = None
-        self.complete_sums: list[torch.Tensor] = []
         self._step_times: deque[float] = deque(maxlen=50)
         self.waiting_since: float | None = None
         self.waited_s = 0.0
         self.save_is_due: Callable[[], bool] = lambda: False
         self.judge_rows: Callable[[list[list[int]]], None] = lambda _: None
-        self._opening: _Opening | None = None
+        self._opening: tuple[Work, torch.Tensor] | None = None  #: the sum of the rows of a round in progress
 
     def open_round(self, row: Sequence[int]) -> None:
         """Begin a round, or a further pass of one: start to exchange rows with the other members.
@@ -172,7 +156,7 @@ class StepCommitter:
             return
         table = torch.zeros(self.world.size, len(row), dtype=torch.int64)
         table[self.world.rank] = torch.tensor(row, dtype=torch.int64)
-        self._opening = _Opening(self.start(table), table)
+        self._opening = self.start(table), table
 
     def meet(self) -> None:
         """Wait until every member has begun this round, and compare their rows.
@@ -183,8 +167,9 @@ class StepCommitter:
         """
         opening, self._opening = self._opening, None
         if opening is not None:
-            self.wait(opening.work)
-            self.judge_rows(opening.table.tolist())
+            work, table = opening
+            self.wait(work)
+            self.judge_rows(table.tolist())
 
     def control_vector(self, weight: float, further: Sequence[int] = (), *, finite: bool = True) -> torch.Tensor:
         """This member's control vector.
@@ -227,7 +212,6 @@ class StepCommitter:
     def finish(
         self,
         pending: Sequence[Work],
-        sums: list[torch.Tensor],
         control: torch.Tensor,
         refuse: Callable[[torch.Tensor], None] = lambda _: None,
     ) -> StepOutcome:
@@ -235,23 +219,14 @@ class StepCommitter:
 
         Args:
             pending: what `start` returned.
-            sums: the tensors being summed; `control` is the last.
             control: this member's `control_vector`.
             refuse: called with the summed control vector before the commit; may raise, and then does on every member.
 
         Raises:
             Aborted: the world failed before; nothing is committed here.
         """
-        self.meet()
-        together = self.world.local_size == 1
-        last = [self.start(control)] if together and self.world.size > 1 else []
-        for operation in [*pending, *last]:
-            self.wait(operation)
-        if not together:
-            self.complete_sums = [*sums[:-1], control.clone()]
-            self.wait(self.start(control))
-        refuse(control)
-        return self.commit(sums, control)
+        self.sum_pass(pending, control, refuse)
+        return self.commit(control)
 
     def sum_pass(
         self,
@@ -261,36 +236,27 @@ class StepCommitter:
     ) -> None:
         """Like `finish`, for sums that are not the last ones of their round: nothing is committed."""
         self.meet()
-        for operation in [*pending, self.start(control)]:
+        # With several processes a node the control vector follows when the sums are complete: else some processes of
+        # a node would commit a round that the others miss more often.
+        together = self.world.local_size == 1
+        last = [self.start(control)] if together and self.world.size > 1 else []
+        for operation in [*pending, *last]:
             self.wait(operation)
+        if not together:
+            self.wait(self.start(control))
         refuse(control)
 
-    def take_received(self) -> list[torch.Tensor] | None:
-        """The sums of the round in progress if a member that committed it has sent them; only the first call gets
-        them."""
-        received, self.received_sums = self.received_sums, None
-        return received
-
-    def commit_received(self, sums: list[torch.Tensor]) -> StepOutcome:
-        """Commit the round in progress with the sums that another member sent. They were made in the previous world,
-        so its control vector agrees on nothing in this one."""
-        result = self.commit(sums, sums[-1])
-        result.agreed, result.ending, result.save_due = 0, 0, False
-        return result
-
     def commit_alone(self) -> StepOutcome:
-        """Commit a round of a world of one, in which nobody can have missed it."""
+        """Commit a round of a world of one."""
         self.rounds_done += 1
-        self.last_sums, self.complete_sums = [], []
         ready = self._monitor.ready_for()
         agreed = ready if ready > self.world.generation else 0
         return StepOutcome(agreed, int(self._monitor.is_ending()), self.save_is_due())
 
-    def commit(self, sums: list[torch.Tensor], control: torch.Tensor) -> StepOutcome:
-        """Commit the round in progress."""
+    def commit(self, control: torch.Tensor) -> StepOutcome:
+        """Commit the round in progress, with its summed control vector."""
         self.rounds_done += 1
         self._opening = None
-        self.last_sums, self.complete_sums = sums, []
         size, fields = self.world.size, control[:CONTROL_LENGTH].tolist()
         ready = fields[READY]
         same = size * fields[READY_SQUARED] == ready * ready
@@ -323,9 +289,9 @@ class StepCommitter:
 
     def _abort(self, lost: PeerLost) -> Aborted:
         opening, self._opening = self._opening, None
-        if opening is not None and _is_complete(opening.work):
+        if opening is not None and _is_complete(opening[0]):
             # A member that makes another round ends as soon as it has seen this one's row.
-            self.judge_rows(opening.table.tolist())
+            self.judge_rows(opening[1].tolist())
         self._monitor.fault(self.world.generation, "closed", str(lost))
         return Aborted(str(lost))
 

@@ -4,21 +4,18 @@ from __future__ import annotations
 
 import json
 import secrets
-from collections.abc import Callable
 from datetime import timedelta
 
 import torch
 
 from malletrain.elastic.comm.authentication import Meeting
 from malletrain.elastic.comm.carrier import DeviceCarrier
-from malletrain.elastic.comm.device_group import DeviceGroup, DeviceParts
+from malletrain.elastic.comm.device_group import DeviceGroup, DeviceParts, PairedGroup
 from malletrain.elastic.comm.gloo_group import make_group
 from malletrain.elastic.comm.group import Group, wait_complete
 from malletrain.elastic.comm.local_rank import LocalRank
 from malletrain.elastic.comm.node_group import NodeGroup
-from malletrain.elastic.comm.paired_group import PairedGroup
-from malletrain.elastic.comm.peer_store import StoreServer
-from malletrain.elastic.comm.torch_store import generation_store
+from malletrain.elastic.comm.peer_store import StoreServer, generation_store
 from malletrain.elastic.errors import ElasticError, PeerLost
 
 #: Room for an address and a secret.
@@ -68,12 +65,11 @@ def make_world_group(
         return DeviceParts(flat, carrier.device, across)
 
     paired = PairedGroup(group, carrier.takes, connect)
-    if carrier.beside_limit is not None:
-        try:
-            paired.connect_beside(carrier.beside_limit)
-        except BaseException:
-            paired.abandon()
-            raise
+    try:
+        paired.connect_beside(carrier.beside_limit)
+    except BaseException:
+        paired.abandon()
+        raise
     return paired
 
 
@@ -137,22 +133,6 @@ def with_device(group: Group, carrier: DeviceCarrier, host: str, limit: timedelt
     paired = PairedGroup(group, carrier.takes, connect)
     paired.connect_now(limit, lambda: None)
     return paired
-
-
-def finish_connecting(group: Group, limit: timedelta, check: Callable[[], None]) -> None:
-    """Connect between two steps what was not connected beside training.
-
-    Args:
-        group: of `make_world_group`; its members all call this.
-        limit: how long to wait for them.
-        check: called meanwhile; may raise.
-
-    Raises:
-        PeerLost: not all came within `limit`.
-        ElasticError: the device of this process has failed.
-    """
-    if isinstance(group, PairedGroup):
-        group.connect_now(limit, check)
 
 
 def _device_group(

@@ -11,22 +11,9 @@ from malletrain.elastic.data.virtual_shards import Shard, ShardedBatch, VirtualS
 
 
 class BatchLoader:
-    """Loads one member's parts of global batches.
+    """Loads one member's parts of global batches, with so many `loaders`, processes that load ahead."""
 
-    Args:
-        sampler: chooses the samples of each batch.
-        loader: loads samples.
-        shards: divides batches into virtual shards; None without them.
-        loaders: worker processes that load ahead; 0 loads in this process.
-    """
-
-    def __init__(
-        self,
-        sampler: Sampler,
-        loader: SampleLoader,
-        shards: VirtualShards | None,
-        loaders: int,
-    ) -> None:
+    def __init__(self, sampler: Sampler, loader: SampleLoader, shards: VirtualShards | None, loaders: int) -> None:
         self._sampler = sampler
         self._loader = loader
         self._shards = shards
@@ -39,8 +26,6 @@ class BatchLoader:
             The share, and the batch; a `ShardedBatch` with virtual shards.
         """
         parts = self._parts_of(cursor, epoch, rank, size)
-        if self._shards is None and self._prefetch is None:
-            return parts[0][1], self._loader.load(epoch, parts[0][1].indices)
         requests = [(epoch, tuple(part.indices)) for _, part in parts]
         if self._prefetch is None:
             loaded = [self._loader.load(*request) for request in requests]

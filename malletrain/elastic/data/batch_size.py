@@ -47,19 +47,15 @@ class BatchRule(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Fixed:
-    """`samples` at every number of workers."""
+    """`reference` samples at every number of workers."""
 
-    samples: int
+    reference: int
 
     def __post_init__(self) -> None:
-        _at_least_one("batch_size", self.samples)
-
-    @property
-    def reference(self) -> int:
-        return self.samples
+        _at_least_one("batch_size", self.reference)
 
     def batch(self, workers: int, chosen: int, present: int) -> int:
-        return self.samples
+        return self.reference
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,26 +65,22 @@ class PerWorker:
     Args:
         samples: of one worker.
         limit: of all workers together.
-        tuned_for: the global batch that the learning rate was tuned for; by default that of one worker.
 
     Raises:
-        ElasticError: a number is not positive, or `limit` is below `samples`.
+        ElasticError: `samples` is not positive, or `limit` is below `samples`.
     """
 
     samples: int
     limit: int
-    tuned_for: int | None = None
 
     def __post_init__(self) -> None:
         _at_least_one("PerWorker: samples", self.samples)
         if self.limit < self.samples:
             raise ElasticError(f"PerWorker: limit={self.limit} is below the {self.samples} samples of one worker")
-        if self.tuned_for is not None:
-            _at_least_one("PerWorker: tuned_for", self.tuned_for)
 
     @property
     def reference(self) -> int:
-        return self.tuned_for or self.samples
+        return self.samples
 
     def batch(self, workers: int, chosen: int, present: int) -> int:
         return min(self.samples * workers, self.limit)
@@ -127,10 +119,10 @@ class Chosen:
 
 def as_rule(batch_size: int | BatchRule) -> BatchRule:
     """The rule that `Session(batch_size=...)` was given. Raises `ElasticError` if it is neither number nor rule."""
-    if isinstance(batch_size, int) and not isinstance(batch_size, bool):
-        return Fixed(batch_size)
     if isinstance(batch_size, BatchRule):
         return batch_size
+    if isinstance(batch_size, int) and not isinstance(batch_size, bool):
+        return Fixed(batch_size)
     raise ElasticError(f"batch_size must be a number, PerWorker(...) or Chosen(...), not {batch_size!r}")
 
 
@@ -140,13 +132,8 @@ def _at_least_one(name: str, value: int) -> None:
 
 
 class SessionBatch:
-    """The batch of one session, with the learning rates and the noise scale that go with it.
-
-    Args:
-        rule: determines the batch.
-        learning_rate: how learning rates follow the batch; None leaves them as they are.
-        measure: whether to measure the gradient noise scale; None measures it unless the batch is fixed.
-    """
+    """The batch of one session, with the learning rates and the noise scale that go with it (which `measure` wants
+    measured; by default, unless the batch is fixed)."""
 
     def __init__(self, rule: BatchRule, learning_rate: LearningRate | None, measure: bool | None) -> None:
         self.rule = rule
@@ -165,18 +152,9 @@ class SessionBatch:
             state.track("malletrain.noise", self.noise)
         self.lr_scaling.attach(optimizers)
 
-    def update(self, sampler: Sampler | StreamSampler, workers: int, chosen: int, *, owes_a_step: bool) -> None:
-        """Set the batch of the next step. Call it before each step.
-
-        Args:
-            sampler: gets the new batch size.
-            workers: how many take part.
-            chosen: the daemon's choice, or 0.
-            owes_a_step: whether the others have committed this step already. The batch then stays as it is: that is
-                the one they used.
-        """
+    def update(self, sampler: Sampler | StreamSampler, workers: int, chosen: int) -> None:
+        """Set the batch of the next step, by the number of workers and what the daemon has chosen, or 0."""
         if self.fixed and sampler.batch_size == self.lr_scaling.batch:
             return
-        if not owes_a_step:
-            self.lr_scaling.change(min(self.rule.batch(workers, chosen, self.lr_scaling.batch), sampler.length))
+        self.lr_scaling.change(min(self.rule.batch(workers, chosen, self.lr_scaling.batch), sampler.length))
         sampler.batch_size = self.lr_scaling.batch

@@ -91,8 +91,7 @@ class DatasetChanges:
     worker's own, and passed over.
 
     Args:
-        dataset: of the session.
-        begun: its digest as the session begins.
+        begun: the digest as the session begins.
         in_processes: whether processes load, which have the data set as it was first.
 
     Attributes:

@@ -9,7 +9,8 @@ link(2) fails where the name exists, on NFS too, so a batch is claimed by one wo
 written whole before it gets its name. A claim is the worker's own file: touching this renews all its claims. Times
 are compared with each other as the file system gives them, never with a node's clock.
 
-A batch whose worker is lost may be worked on twice; its result is committed once. Standard library only.
+A batch whose worker is lost may be worked on twice, or more often; its result is committed once. Standard library
+only.
 """
 
 from __future__ import annotations
@@ -19,7 +20,6 @@ import json
 import os
 import secrets
 import socket
-from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -70,30 +70,38 @@ class ItemFolder:
         self._name = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
         for name in ("workers", "claims", "results"):
             (path / name).mkdir(parents=True, exist_ok=True)
+        self._put(path / "items.json", (json.dumps(asdict(items)) + "\n").encode())
+        before = read_items(path)
+        if before != items:
+            raise ItemsError(
+                f"{path} holds items {before.first} to {before.first + before.count - 1} in batches of "
+                f"{before.batch}: give the same numbers, or another folder"
+            )
         self._own = path / "workers" / self._name
         self._own.write_text(f"{self._name}\n")
         self._inode = self._own.stat().st_ino
-        try:
-            self._agree()
-        except BaseException:
-            self.close()
-            raise
 
-    def _agree(self) -> None:
-        """Write what the folder is for, or compare it with what stands there."""
-        path, part = self.path / "items.json", self.path / f".items-{self._name}"
-        part.write_text(json.dumps(asdict(self.items)) + "\n")
+    def _put(self, path: Path, data: bytes) -> bool:
+        """Write a file whole, bring it to the disk, and give it its name; False if that is taken."""
+        part = path.with_name(f".{path.name}-{self._name}")
         try:
-            with contextlib.suppress(FileExistsError):
+            with part.open("wb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+            try:
                 os.link(part, path)
+            except FileExistsError:
+                # NFS repeats a request whose answer was lost: a second name means that this very file was linked.
+                return part.stat().st_nlink == 2
+            folder = os.open(path.parent, os.O_RDONLY)
+            try:
+                os.fsync(folder)
+            finally:
+                os.close(folder)
+            return True
         finally:
-            part.unlink()
-        before = read_items(self.path)
-        if before != self.items:
-            raise ItemsError(
-                f"{self.path} holds items {before.first} to {before.first + before.count - 1} in batches of "
-                f"{before.batch}: give the same numbers, or another folder"
-            )
+            part.unlink(missing_ok=True)
 
     # --- claims -----------------------------------------------------------------------------------------------
 
@@ -115,19 +123,8 @@ class ItemFolder:
         claim, now = self._claim(number), self.touch()
         if not self._is_stale(claim, now):
             return False
-        # Renamed before it is removed: of several that do this one gets the file.
-        taken = self.path / "claims" / f".{number}-{self._name}"
-        try:
-            claim.rename(taken)
-        except FileNotFoundError:
-            return False
-        try:
-            if not self._is_stale(taken, now):  # claimed anew since it was looked at
-                with contextlib.suppress(FileExistsError):
-                    os.link(taken, claim)
-                return False
-        finally:
-            taken.unlink(missing_ok=True)
+        # Where two do this in the same moment, both may work on the batch: one result counts.
+        claim.unlink(missing_ok=True)
         return self.claim(number)
 
     def release(self, number: int) -> None:
@@ -163,21 +160,7 @@ class ItemFolder:
 
         On return the result is on the disk and has its name.
         """
-        result, part = self._result(number), self.path / "results" / f".{number}-{self._name}"
-        try:
-            with part.open("wb") as file:
-                file.write(data)
-                file.flush()
-                os.fsync(file.fileno())
-            try:
-                os.link(part, result)
-            except FileExistsError:
-                # NFS repeats a request whose answer was lost: a second name means that this very file was linked.
-                return part.stat().st_nlink == 2
-            _sync(result.parent)
-            return True
-        finally:
-            part.unlink(missing_ok=True)
+        return self._put(self._result(number), data)
 
     def has_result(self, number: int) -> bool:
         """Whether the batch is committed."""
@@ -229,17 +212,4 @@ def committed_items(path: Path) -> tuple[int, int]:
 
 def _numbers(folder: Path) -> set[int]:
     with os.scandir(folder) as entries:
-        return set(_whole(entry.name for entry in entries))
-
-
-def _whole(names: Iterator[str]) -> Iterator[int]:
-    return (int(name) for name in names if name.isascii() and name.isdecimal())
-
-
-def _sync(folder: Path) -> None:
-    """Bring a new name in a folder to the disk."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+        return {int(entry.name) for entry in entries if entry.name.isascii() and entry.name.isdecimal()}

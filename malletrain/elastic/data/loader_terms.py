@@ -8,8 +8,7 @@ draw from seeded by seed and epoch: so all workers, and one that joins later, ge
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -118,7 +117,8 @@ def _drawn(sampler: Any, holders: Iterable[Any], seed: int) -> DrawnOrder:
     generators = [each for each in found if isinstance(each, torch.Generator)]
 
     def draw(epoch: int) -> list[Any]:
-        with kept_random_state(), _seeded(generators, mix(seed, epoch)):
+        with kept_random_state(*generators):
+            seed_sample(mix(seed, epoch), *generators)
             if hasattr(sampler, "set_epoch"):
                 sampler.set_epoch(epoch)
             drawn = list(itertools.islice(iter(sampler), len(sampler) + 1))
@@ -140,17 +140,3 @@ def _plain(drawn: Any) -> Any:
     """What a sampler yields as a number, or as a list of them: it may be a tensor or an array."""
     values = drawn.tolist() if hasattr(drawn, "tolist") else drawn
     return [int(index) for index in values] if isinstance(values, list | tuple) else int(values)
-
-
-@contextmanager
-def _seeded(generators: Iterable[torch.Generator], seed: int) -> Iterator[None]:
-    """A context manager in which the global generators and these are seeded; these are as before after it."""
-    before = [(each, each.get_state()) for each in generators]
-    seed_sample(seed)
-    for each, _ in before:
-        each.manual_seed(seed)
-    try:
-        yield
-    finally:
-        for each, state in before:
-            each.set_state(state)

@@ -14,16 +14,15 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import BrokenExecutor, Future, ProcessPoolExecutor
-from contextlib import contextmanager
+from itertools import islice
 from typing import Any
 
 import torch
 import torch.multiprocessing
 
 from malletrain.elastic.child_process import end_with_parent
-from malletrain.elastic.data.plain_attributes import plain_attributes, set_attributes
 from malletrain.elastic.data.sample_loader import SampleLoader
 from malletrain.elastic.errors import ElasticError
 
@@ -33,6 +32,11 @@ PREFETCH_FACTOR = 2
 #: An epoch, and the indices of the samples to load.
 LoadRequest = tuple[int, tuple[int, ...]]
 
+#: How deep data sets and transforms within data sets are looked into for attributes, and how many are looked at.
+MAX_DEPTH, MAX_ATTRIBUTES = 4, 1000
+
+_PLAIN = (bool, int, float, str, bytes, type(None))
+_UNSET = object()
 
 _loader: SampleLoader | None = None  #: set in worker processes
 
@@ -60,14 +64,12 @@ class Prefetcher:
         self.dropped = 0
         self._loading: dict[LoadRequest, Future[Any]] = {}
         self._dataset = loader.dataset
-        #: As the worker processes have them, or as loading in this process has left them.
         self._forked = plain_attributes(loader.dataset)
-        self._set_names: set[str] = set()
-        self._attributes: dict[str, Any] = {}  #: that the script has set since
+        self._attributes: dict[str, Any] = {}  #: that the script has set since, on its own copy
         fork = multiprocessing.get_context("fork")
         self._pool = ProcessPoolExecutor(processes, fork, initializer=_begin, initargs=(loader, os.getpid()))
         self._pool.submit(int).result()  # the first call forks all of them
-        loader.loading = self._loading_here
+        loader.elsewhere = lambda epoch, indices: self.load([(epoch, tuple(indices))], list(self._loading))[0]
 
     def load(self, requests: Sequence[LoadRequest], coming: Sequence[LoadRequest]) -> list[Any]:
         """Return the batches of some requests, and load others ahead.
@@ -82,9 +84,7 @@ class Prefetcher:
         """
         self._follow_script()
         wanted = dict.fromkeys([*requests, *coming])
-        for other in [each for each in self._loading if each not in wanted]:
-            self._loading.pop(other).cancel()
-            self.dropped += 1
+        self._drop([each for each in self._loading if each not in wanted])
         try:
             for each in wanted:
                 if each not in self._loading:
@@ -93,35 +93,26 @@ class Prefetcher:
         except BrokenExecutor as error:
             raise ElasticError(f"a process that loads batches is gone (out of memory?): {error}") from error
 
-    @contextmanager
-    def _loading_here(self) -> Iterator[None]:
-        """Around the loading of a sample by this process itself: what the data set sets then (a file that it has
-        opened) is none of the script's."""
-        before = plain_attributes(self._dataset)
-        try:
-            yield
-        finally:
-            after = plain_attributes(self._dataset)
-            self._forked |= {
-                name: value for name, value in after.items() if name not in before or before[name] != value
-            }
-
     def _follow_script(self) -> None:
         """Drop batches loaded with values that the script has set anew since."""
-        now = plain_attributes(self._dataset)
-        self._set_names |= {name for name in now if name not in self._forked or self._forked[name] != now[name]}
         # (Also those that are as at first again: a worker process may have the value between.)
-        attributes = {name: now[name] for name in sorted(self._set_names) if name in now}
+        attributes = {
+            name: value
+            for name, value in plain_attributes(self._dataset).items()
+            if name in self._attributes or self._forked.get(name, _UNSET) != value
+        }
         if attributes != self._attributes:
             self._attributes = attributes
-            for each in self._loading.values():
-                each.cancel()
-            self.dropped += len(self._loading)
-            self._loading.clear()
+            self._drop(list(self._loading))
+
+    def _drop(self, requests: Sequence[LoadRequest]) -> None:
+        for each in requests:
+            self._loading.pop(each).cancel()
+        self.dropped += len(requests)
 
 
 def _begin(loader: SampleLoader, parent: int) -> None:
-    """Initialise a worker process, and make it end together with its parent, however that ends."""
+    """Initialise a worker process. It ends with its parent, however that ends."""
     global _loader
     _loader = loader
     end_with_parent(parent, 0)
@@ -135,3 +126,43 @@ def _load(request: LoadRequest, attributes: dict[str, Any]) -> Any:
         raise ElasticError("a worker process has no loader")
     set_attributes(_loader.dataset, attributes)
     return _loader.load(*request)
+
+
+def plain_attributes(dataset: Any) -> dict[str, Any]:
+    """Attributes that are numbers, text or short tuples of such, by path: `epoch`, `dataset.transform.size`."""
+    return dict(islice(_walk(dataset, "", MAX_DEPTH, set()), MAX_ATTRIBUTES))
+
+
+def set_attributes(dataset: Any, values: Mapping[str, Any]) -> None:
+    """Set attributes by path, as `plain_attributes` names them.
+
+    Raises:
+        ElasticError: the data set has no such object.
+    """
+    for path, value in values.items():
+        *owners, name = path.split(".")
+        owner = dataset
+        for each in owners:
+            owner = getattr(owner, "__dict__", {}).get(each)
+        if owner is None:
+            raise ElasticError(
+                f"the script has set {path} on its data set, and the processes that load have no "
+                f"{'.'.join(owners)}: make such objects before the Session, or load without processes (num_workers=0)"
+            )
+        setattr(owner, name, value)
+
+
+def _walk(thing: Any, path: str, depth: int, seen: set[int]) -> Iterator[tuple[str, Any]]:
+    fields = getattr(thing, "__dict__", None)
+    if not isinstance(fields, dict) or id(thing) in seen or isinstance(thing, type | torch.nn.Module | torch.Tensor):
+        return
+    seen.add(id(thing))
+    for name, value in fields.items():
+        if not isinstance(name, str):
+            continue
+        if isinstance(value, _PLAIN) or (
+            isinstance(value, tuple) and len(value) <= 8 and all(isinstance(each, _PLAIN) for each in value)
+        ):
+            yield path + name, value
+        elif depth and not isinstance(value, list | dict | set | tuple):
+            yield from _walk(value, f"{path}{name}.", depth - 1, seen)

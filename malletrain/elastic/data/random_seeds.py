@@ -44,23 +44,26 @@ def seed_plain(seed: int) -> None:
         numpy.random.seed(seed % 2**32)
 
 
-def seed_sample(seed: int) -> None:
-    """Seed the generators that a data set draws from: torch's of the CPU, Python's and, where it is loaded,
-    numpy's."""
-    torch.default_generator.manual_seed(seed)
+def seed_sample(seed: int, *further: torch.Generator) -> None:
+    """Seed the generators that a data set draws from: torch's of the CPU, Python's and, where it is loaded, numpy's;
+    and further ones."""
+    for generator in (torch.default_generator, *further):
+        generator.manual_seed(seed)
     seed_plain(seed)
 
 
 @contextmanager
-def kept_random_state() -> Iterator[None]:
+def kept_random_state(*further: torch.Generator) -> Iterator[None]:
     """A context manager after which these generators are as before."""
-    before = torch.get_rng_state(), random.getstate()
+    generators = [torch.default_generator, *further]
+    before, python_before = [each.get_state() for each in generators], random.getstate()
     numpy = sys.modules.get("numpy")
     numpy_before = numpy.random.get_state() if numpy is not None else None
     try:
         yield
     finally:
-        torch.set_rng_state(before[0])
-        random.setstate(before[1])
+        for generator, state in zip(generators, before, strict=True):
+            generator.set_state(state)
+        random.setstate(python_before)
         if numpy is not None:
             numpy.random.set_state(numpy_before)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -18,14 +17,9 @@ from malletrain.elastic.errors import ElasticError
 class SampleLoader:
     """Loads batches from a map-style data set.
 
-    Args:
-        dataset: has a length, and items by index.
-        seed: of random augmentation.
-        collate: makes a batch from a list of samples; by default PyTorch's `default_collate`.
-
     Attributes:
-        dataset, collate: as given.
-        loading: a context manager around the loading of each sample.
+        elsewhere: loads in other processes in place of this one, if it is set: what a data set opens as it is read,
+            this process must not have.
 
     Raises:
         ElasticError: the data set is not map-style.
@@ -41,22 +35,18 @@ class SampleLoader:
         self.dataset = dataset
         self._seed = seed
         self.collate = collate or default_collate
-        self.loading: Callable[[], AbstractContextManager[None]] = nullcontext
+        self.elsewhere: Callable[[int, Sequence[int]], Any] | None = None
 
     def load(self, epoch: int, indices: Sequence[int]) -> Any:
         """Load the samples at `indices` as one batch. The state of global random generators stays as it is."""
         if type(self.dataset) is TensorDataset and self.collate is default_collate:
             chosen = torch.frombuffer(array("q", indices), dtype=torch.int64)  # five times as fast as of a list
             return [tensor.index_select(0, chosen) for tensor in self.dataset.tensors]
+        if self.elsewhere is not None:
+            return self.elsewhere(epoch, indices)
         with kept_random_state():
-            return self.collate([self.item(epoch, index) for index in indices])
+            return self.collate([self._item(epoch, index) for index in indices])
 
-    def item(self, epoch: int, index: int) -> Any:
-        """Seed the global random generators for a sample, and load it."""
-        self.seed(epoch, index)
-        with self.loading():
-            return self.dataset[index]
-
-    def seed(self, epoch: int, index: int) -> None:
-        """Seed the global random generators as for a sample."""
+    def _item(self, epoch: int, index: int) -> Any:
         seed_sample(mix(self._seed, epoch, index))
+        return self.dataset[index]

@@ -90,8 +90,8 @@ class Sampler:
         self.shuffle = shuffle
         self.epoch_length = length - length % batch_size if drop_last else length
         self.order = order
-        self._permutations: dict[int, list[int]] = {}
-        self._ends: dict[int, list[int]] = {}  #: of the batches, in epochs whose order consists of such
+        #: The order of an epoch, and where its batches end, if the script's own order consists of batches.
+        self._epochs: dict[int, tuple[list[int], list[int]]] = {}
 
     def permutation(self, epoch: int) -> list[int]:
         """The permutation of one epoch.
@@ -99,39 +99,47 @@ class Sampler:
         Raises:
             ElasticError: the script's own order is none.
         """
-        if epoch not in self._permutations:
-            ends: list[int] = []
-            if self.order is not None:
-                order, ends = self._given(epoch)
-                if isinstance(self.order, DrawnOrder):
-                    self._check_drawn(epoch, len(order), self.order)
-                elif sorted(order) != list(range(self.length)):
-                    raise ElasticError(
-                        f"order({epoch}) must return each index from 0 to {self.length - 1} once; it returned "
-                        f"{len(order)} indices, {len(set(order))} of them different"
-                    )
-            elif self.shuffle:
-                generator = torch.Generator().manual_seed(mix(self.seed, epoch))
-                order = torch.randperm(self.length, generator=generator).tolist()
-            else:
-                order = list(range(self.length))
-            for kept in (self._permutations, self._ends):
-                for other in [other for other in kept if abs(other - epoch) != 1]:
-                    del kept[other]
-            self._permutations[epoch], self._ends[epoch] = order, ends
-        return self._permutations[epoch]
-
-    def _check_drawn(self, epoch: int, count: int, order: DrawnOrder) -> None:
-        if count != self.length:
-            raise ElasticError(
-                f"{order.name} gives {count} samples in epoch {epoch}, and {self.length} in epoch 0: every epoch "
-                "needs as many"
-            )
+        return self._of(epoch)[0]
 
     def batch_ends(self, epoch: int) -> list[int]:
         """Where the batches of an epoch end, if the script's order consists of batches; else nothing."""
-        self.permutation(epoch)
-        return self._ends[epoch]
+        return self._of(epoch)[1]
+
+    def _of(self, epoch: int) -> tuple[list[int], list[int]]:
+        if epoch not in self._epochs:
+            near = {other: held for other, held in self._epochs.items() if abs(other - epoch) == 1}
+            self._epochs = near | {epoch: self._made(epoch)}
+        return self._epochs[epoch]
+
+    def _made(self, epoch: int) -> tuple[list[int], list[int]]:
+        if self.order is None:
+            if not self.shuffle:
+                return list(range(self.length)), []
+            generator = torch.Generator().manual_seed(mix(self.seed, epoch))
+            return torch.randperm(self.length, generator=generator).tolist(), []
+        given = list(self.order(epoch))
+        batches = bool(given) and isinstance(given[0], list | tuple)
+        order = [int(index) for index in (itertools.chain.from_iterable(given) if batches else given)]
+        sizes = [len(batch) for batch in given if len(batch)] if batches else []
+        if max(sizes, default=0) > self.batch_size:
+            raise ElasticError(
+                f"order({epoch}) has a batch of {max(sizes)} samples: batch_size, {self.batch_size}, is that of the "
+                "largest"
+            )
+        if batches and self.epoch_length != self.length:
+            raise ElasticError("drop_last=True and an order that consists of batches: leave drop_last out")
+        if isinstance(self.order, DrawnOrder):
+            if len(order) != self.length:
+                raise ElasticError(
+                    f"{self.order.name} gives {len(order)} samples in epoch {epoch}, and {self.length} in epoch 0: "
+                    "every epoch needs as many"
+                )
+        elif sorted(order) != list(range(self.length)):
+            raise ElasticError(
+                f"order({epoch}) must return each index from 0 to {self.length - 1} once; it returned {len(order)} "
+                f"indices, {len(set(order))} of them different"
+            )
+        return order, list(itertools.accumulate(sizes))
 
     def following(self, epoch: int, cursor: int) -> tuple[int, int]:
         """Epoch and cursor of the batch that follows the one at `cursor`."""
@@ -146,24 +154,8 @@ class Sampler:
                 return ends[bisect_right(ends, cursor)] - cursor
         return min(self.batch_size, self.epoch_length - cursor)
 
-    def _given(self, epoch: int) -> tuple[list[int], list[int]]:
-        """The order of the script's own, and the ends of its batches, if it consists of such."""
-        given = list(self.order(epoch)) if self.order is not None else []
-        if not given or not isinstance(given[0], list | tuple):
-            return [int(index) for index in given], []
-        sizes = [len(batch) for batch in given if len(batch)]
-        if max(sizes, default=0) > self.batch_size:
-            raise ElasticError(
-                f"order({epoch}) has a batch of {max(sizes)} samples: batch_size, {self.batch_size}, is that of the "
-                "largest"
-            )
-        if self.epoch_length != self.length:
-            raise ElasticError("drop_last=True and an order that consists of batches: leave drop_last out")
-        return [int(index) for batch in given for index in batch], list(itertools.accumulate(sizes))
-
     def share(self, epoch: int, cursor: int, rank: int, size: int) -> Share:
-        """The share of member `rank` of `size` in the batch that begins at `cursor`. Shares are even; where the batch
-        does not divide, lower ranks have a sample more.
+        """The share of member `rank` of `size` in the batch that begins at `cursor`.
 
         Raises:
             ElasticError: the epoch has no sample at `cursor`.
@@ -171,10 +163,15 @@ class Sampler:
         count = self.next_batch(epoch, cursor)
         if count <= 0:
             raise ElasticError(f"epoch {epoch} has no sample at {cursor}")
-        each, extra = divmod(count, size)
-        start, weight = cursor + rank * each + min(rank, extra), each + int(rank < extra)
-        order = self.permutation(epoch)
-        return Share(order[start : start + weight] or [order[cursor]], weight, count)
+        part, order = part_of(count, rank, size), self.permutation(epoch)
+        return Share([order[cursor + place] for place in part] or [order[cursor]], len(part), count)
+
+
+def part_of(count: int, rank: int, size: int) -> range:
+    """The part of member `rank` of `size` in a row of so many things; lower ranks may have one more."""
+    each, extra = divmod(count, size)
+    first = rank * each + min(rank, extra)
+    return range(first, first + each + int(rank < extra))
 
 
 def mix(*numbers: int) -> int:

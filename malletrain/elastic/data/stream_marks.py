@@ -1,9 +1,9 @@
 """Where a stream was, and what followed: a worker that takes a stream over finds out whether it has the same one.
 
-Now and then a digest of the samples that follow is given to all members, beside the gradients of the next step; and
-with it, of a stream with `state_dict` and `load_state_dict`, its state, so that it is not read again from its start.
-If other samples follow after that state, it is not used: that of a shuffle buffer, for example, often lacks its
-contents. If others follow after the stream was read from its start, workers have different streams.
+Now and then a digest of the samples that follow is given to all members, beside the gradients of a step; and with it,
+of a stream with `state_dict` and `load_state_dict`, its state, so that it is not read again from its start. If other
+samples follow after that state, it is not used: that of a shuffle buffer, for example, often lacks its contents. If
+others follow after the stream was read from its start, workers have different streams.
 """
 
 from __future__ import annotations
@@ -11,18 +11,18 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
 import numpy
 import torch
 from torch.utils._pytree import tree_leaves
 
-#: Steps of a stream between two marks; at most so many are read again.
+#: Steps between two marks; at most so many are read again.
 STEPS_BETWEEN_MARKS = 16
 
-#: Larger states are left alone: each member gets them.
-MAX_STATE_BYTES = 64 * 1024
+#: Bytes in which each member gets the mark of one stream. Larger states are left alone.
+MARK_BYTES = 16 * 1024
 
 #: Samples that must follow as before; bytes of their digest.
 MAX_FOLLOWING, DIGEST_BYTES = 8, 8
@@ -42,25 +42,17 @@ class StatefulStream(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class StreamMark:
-    """The state of a stream after `taken` samples ("" if it has none), and a digest of the `following` samples."""
+    """The state of a stream after `taken` samples, as JSON ("" if it has none), and a digest of the `following`
+    samples."""
 
     taken: int
     state: str
     following: int
     digest: str
 
-    def as_plain(self) -> dict[str, Any]:
-        """For a training state."""
-        return asdict(self)
-
     def is_followed_by(self, samples: Sequence[Any]) -> bool:
         """Whether these are the samples after the mark."""
         return len(samples) >= self.following and digest_of(samples[: self.following]).hex() == self.digest
-
-    def state_dict(self) -> dict[str, Any]:
-        """What the stream's `load_state_dict` takes."""
-        found: dict[str, Any] = json.loads(self.state)
-        return found
 
 
 def state_text(stream: object) -> str:
@@ -71,24 +63,21 @@ def state_text(stream: object) -> str:
         text = json.dumps(stream.state_dict(), allow_nan=False)
     except (TypeError, ValueError):  # it holds what is no plain data
         return ""
-    return text if len(text.encode()) <= MAX_STATE_BYTES else ""
+    return text if len(text) < MARK_BYTES - DIGEST_BYTES else ""
 
 
-def encoded(text: str, samples: Sequence[Any]) -> list[int]:
-    """The bytes of a mark: its state, how many samples follow, and their digest."""
+def encoded(text: str, samples: Sequence[Any]) -> torch.Tensor:
+    """A mark as a row of 64-bit words: how many samples follow, their digest, and the state."""
     followed = list(samples[:MAX_FOLLOWING])
-    return [*text.encode(), len(followed), *digest_of(followed)]
+    content = bytes([len(followed)]) + digest_of(followed) + text.encode()
+    return torch.frombuffer(bytearray(content.ljust(MARK_BYTES, b"\0")), dtype=torch.int64)
 
 
-def encoded_length(text: str) -> int:
-    """How many bytes `encoded` gives."""
-    return len(text.encode()) + 1 + DIGEST_BYTES
-
-
-def decoded(values: Sequence[int], taken: int) -> StreamMark | None:
-    """The mark that `encoded` made; None if nobody filled it in, because the stream has another reader now."""
-    text, following, digest = values[: -DIGEST_BYTES - 1], values[-DIGEST_BYTES - 1], values[-DIGEST_BYTES:]
-    return StreamMark(taken, bytes(text).decode(), following, bytes(digest).hex()) if following else None
+def decoded(row: torch.Tensor, taken: int) -> StreamMark | None:
+    """The mark that `encoded` made; None if nobody filled it in."""
+    content = row.numpy().tobytes()
+    following, digest, text = content[0], content[1 : DIGEST_BYTES + 1], content[DIGEST_BYTES + 1 :].rstrip(b"\0")
+    return StreamMark(taken, text.decode(), following, digest.hex()) if following else None
 
 
 def _bytes_of(values: torch.Tensor) -> bytes:

@@ -9,26 +9,29 @@ that the stream itself has named (`stream_marks`) or from its start.
 
 from __future__ import annotations
 
+import json
 import logging
 import sys
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import asdict, dataclass, field
+from itertools import islice
+from typing import Any, cast
 
 import torch
 from torch.utils.data import default_collate
 
 from malletrain.elastic.data.random_seeds import kept_random_state, seed_sample
-from malletrain.elastic.data.sampler import Share, mix
+from malletrain.elastic.data.sampler import Share, mix, part_of
 from malletrain.elastic.data.stream_marks import (
+    MARK_BYTES,
+    MAX_FOLLOWING,
     STEPS_BETWEEN_MARKS,
     StatefulStream,
     StreamMark,
     decoded,
     encoded,
-    encoded_length,
     state_text,
 )
 from malletrain.elastic.errors import ElasticError
@@ -63,25 +66,25 @@ class Streams:
 
 
 class StreamPositions:
-    """How far each stream has been read in an epoch: part of the training state.
-
-    Args:
-        count: number of streams.
-    """
+    """How far each stream has been read in an epoch: part of the training state."""
 
     def __init__(self, count: int) -> None:
         self.epoch = -1
         self.taken = [0] * count
         self.over = [False] * count
         self.marks: dict[int, StreamMark] = {}
-        #: Of marks that the next step brings: bytes by stream.
-        self.coming = [0] * count
+        self.steps = 0
+
+    @property
+    def marks_now(self) -> bool:
+        """Whether the step under way brings marks."""
+        return self.steps % STEPS_BETWEEN_MARKS == 0
 
     def begin(self, epoch: int) -> None:
         """Start all streams anew if `epoch` is another one."""
         if epoch != self.epoch:
             self.epoch, self.taken, self.over = epoch, [0] * len(self.taken), [False] * len(self.over)
-            self.marks, self.coming = {}, [0] * len(self.coming)
+            self.marks, self.steps = {}, 0
 
     def is_over(self, epoch: int) -> bool:
         """Whether all streams of an epoch are over."""
@@ -95,31 +98,25 @@ class StreamPositions:
         """A step is committed: so many samples of each stream were taken, and these are over."""
         self.taken = [before + more for before, more in zip(self.taken, taken, strict=True)]
         self.over = [before or bool(now) for before, now in zip(self.over, over, strict=True)]
+        self.steps += 1
 
     def state_dict(self) -> dict[str, Any]:
         return {
             "epoch": self.epoch,
             "taken": list(self.taken),
             "over": list(self.over),
-            "marks": {str(stream): mark.as_plain() for stream, mark in self.marks.items()},
-            "coming": list(self.coming),
+            "marks": {str(stream): asdict(mark) for stream, mark in self.marks.items()},
+            "steps": self.steps,
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.epoch, self.taken, self.over = state["epoch"], list(state["taken"]), list(state["over"])
         self.marks = {int(stream): StreamMark(**mark) for stream, mark in state.get("marks", {}).items()}
-        self.coming = list(state.get("coming", [0] * len(self.taken)))
+        self.steps = state.get("steps", 0)
 
 
 class StreamSampler:
-    """Stands in for a `Sampler`: the epoch is over when all streams are.
-
-    Args:
-        position: of the training.
-        positions: of the streams.
-        batch_size: samples of a step.
-        seed: of random augmentation.
-    """
+    """Stands in for a `Sampler`: the epoch is over when all streams are."""
 
     length = sys.maxsize
 
@@ -148,7 +145,7 @@ class StreamSampler:
 class _Open:
     """A stream as one worker has it: the samples from `first` on that are read but not committed, and the rest.
 
-    `state` is what the stream said of itself after `state_at` samples, `reads` how often it was read since.
+    `state` is what the stream said of itself after `state_at` samples, before it was read further.
     """
 
     epoch: int
@@ -159,17 +156,10 @@ class _Open:
     ended: bool = False
     state: str = ""
     state_at: int = -1
-    reads: int = STEPS_BETWEEN_MARKS  #: the first one is marked
 
 
 class StreamReader:
-    """Reads streams on one worker.
-
-    Args:
-        streams: of the script.
-        seed: of random augmentation, which depends on seed, epoch, stream and sample.
-        collate: makes a batch from a list of samples; by default PyTorch's `default_collate`.
-    """
+    """Reads streams on one worker. Random augmentation depends on seed, epoch, stream and sample."""
 
     def __init__(self, streams: Streams, seed: int, collate: Callable[[list[Any]], Any] | None) -> None:
         self.dataset = streams
@@ -185,12 +175,8 @@ class StreamReader:
             raise ElasticError("stream 0 is empty")
         return self.collate(samples)
 
-    def seed(self, epoch: int, index: int) -> None:
-        """Seed the global random generators as for a batch that begins with this sample."""
-        seed_sample(mix(self._seed, epoch, index))
-
     def read(
-        self, epoch: int, stream: int, first: int, count: int, mark: StreamMark | None = None
+        self, epoch: int, stream: int, first: int, count: int, mark: StreamMark | None = None, ahead: int = 1
     ) -> tuple[list[Any], bool]:
         """`count` samples of a stream from number `first` on, or as many as there are; and whether it is over then.
 
@@ -198,6 +184,7 @@ class StreamReader:
 
         Args:
             mark: where the stream was at some sample before `first`.
+            ahead: later samples to read, of which at least one tells whether the stream is over.
         """
         with kept_random_state():
             opened = self._open.get(stream)
@@ -208,30 +195,26 @@ class StreamReader:
             if time.monotonic() - began > LONG_SKIP_S:
                 log.info("stream %d: %.1f s to pass over samples", stream, time.monotonic() - began)
             self._pull(opened, stream, count)
-            self._note_state(opened, first + count)
-            self._pull(opened, stream, count + 1)
-        samples = [sample for sample, _ in zip(opened.samples, range(count), strict=False)]
+            if ahead > 1 and len(opened.samples) == count and opened.state_at != first + count:
+                opened.state, opened.state_at = state_text(opened.items), first + count
+            self._pull(opened, stream, count + ahead)
+        samples = list(islice(opened.samples, count))
         self.a_sample = samples[:1] or self.a_sample
         return samples, opened.ended and len(opened.samples) <= count
 
-    def state_at(self, stream: int, taken: int) -> str | None:
-        """What a stream said of itself after `taken` samples, "" if nothing; None if it was not asked then."""
-        opened = self._open.get(stream)
-        return opened.state if opened is not None and opened.state_at == taken else None
-
-    def following(self, stream: int, taken: int) -> list[Any]:
-        """The samples after `taken` that are at hand."""
-        opened = self._open.get(stream)
-        return list(opened.samples) if opened is not None and opened.first == taken else []
+    def mark(self, stream: int, taken: int) -> torch.Tensor | None:
+        """The mark of a stream after `taken` samples (see `encoded`); None if it was not asked then, or is over."""
+        opened = self._open[stream]
+        following = list(islice(opened.samples, taken - opened.first, None))
+        return encoded(opened.state, following) if opened.state_at == taken and following else None
 
     def _start(self, epoch: int, stream: int, first: int, mark: StreamMark | None) -> _Open:
         items: Any = self._opened(epoch, stream)
         if mark is not None and mark.taken > first:
             mark = None
         if mark is not None and mark.state and isinstance(items, StatefulStream):
-            items.load_state_dict(mark.state_dict())
-            stream_of_samples: Any = items
-            opened = _Open(epoch, mark.taken, items, iter(stream_of_samples))
+            items.load_state_dict(json.loads(mark.state))
+            opened = _Open(epoch, mark.taken, items, iter(cast(Any, items)))
             self._pull(opened, stream, mark.following)
             if mark.is_followed_by(list(opened.samples)):
                 return opened
@@ -242,12 +225,10 @@ class StreamReader:
             )
             items = self._opened(epoch, stream)
         start = first if mark is None else mark.taken
-        if start > 0 and hasattr(items, "skip"):
-            items = items.skip(start)
-            opened = _Open(epoch, start, items, iter(items))
-        else:
-            opened = _Open(epoch, 0, items, iter(items))
-            self._pass_over(opened, stream, start)
+        skips = start > 0 and hasattr(items, "skip")
+        items = items.skip(start) if skips else items
+        opened = _Open(epoch, start if skips else 0, items, iter(items))
+        self._pass_over(opened, stream, start)
         if mark is not None:
             self._pull(opened, stream, mark.following)
             if not mark.is_followed_by(list(opened.samples)):
@@ -274,13 +255,6 @@ class StreamReader:
         seed_sample(mix(self._seed, epoch, stream))
         return self.dataset.open_stream(stream, epoch)
 
-    @staticmethod
-    def _note_state(opened: _Open, taken: int) -> None:
-        """Ask the stream, now and then, where it is; it has given `taken` samples if no later one is at hand."""
-        opened.reads += 1
-        if opened.reads >= STEPS_BETWEEN_MARKS and opened.first + len(opened.samples) == taken and not opened.ended:
-            opened.reads, opened.state, opened.state_at = 0, state_text(opened.items), taken
-
     def _pull(self, opened: _Open, stream: int, count: int) -> None:
         """Read on until `count` samples are at hand, or the stream is over."""
         while len(opened.samples) < count and not opened.ended:
@@ -293,12 +267,6 @@ class StreamReader:
 
 class StreamBatches:
     """Loads one member's parts of global batches from its streams; stands in for a `BatchLoader`.
-
-    Args:
-        sampler: has the size of a batch.
-        reader: reads streams.
-        positions: of the streams; advanced as steps are committed.
-        reducer: agrees on what a step has taken.
 
     Attributes:
         taken: samples of the step committed last, over all members.
@@ -313,67 +281,50 @@ class StreamBatches:
         self._reducer = reducer
         self._mine: dict[int, tuple[int, bool]] = {}
         self.taken = 0
-        reducer.add_extras(ExtraReduction(2, self._contribute, self._apply))
+        reducer.add_extras(ExtraReduction(1, self._contribute, self._apply))
 
     def load(self, epoch: int, cursor: int, rank: int, size: int) -> tuple[Share, Any]:
         """Load the part of member `rank` of `size`; see `BatchLoader.load`."""
-        samples = self._read(epoch, self._own_streams(epoch, rank, size))
-        share = Share([], len(samples), self._sampler.batch_size)
-        return share, self._reader.collate(samples or self._reader.a_sample)
-
-    def _own_streams(self, epoch: int, rank: int, size: int) -> list[int]:
-        """Those that member `rank` of `size` reads in this step."""
-        self._positions.begin(epoch)
-        return [stream for stream in self._positions.live() if stream % size == rank]
-
-    def _read(self, epoch: int, streams: Sequence[int]) -> list[Any]:
-        """The samples that these streams have for a step."""
-        live, chosen = self._positions.live(), frozenset(streams)
-        each, more = divmod(self._sampler.batch_size, len(live))
+        positions = self._positions
+        positions.begin(epoch)
+        live = positions.live()
         samples: list[Any] = []
         self._mine = {}
         for place, stream in enumerate(live):
-            if stream in chosen:
-                count = each + (1 if place < more else 0)
-                first, mark = self._positions.taken[stream], self._positions.marks.get(stream)
-                got, over = self._reader.read(epoch, stream, first, count, mark)
+            if stream % size == rank:
+                count = len(part_of(self._sampler.batch_size, place, len(live)))
+                first, mark = positions.taken[stream], positions.marks.get(stream)
+                ahead = MAX_FOLLOWING if positions.marks_now else 1
+                got, over = self._reader.read(epoch, stream, first, count, mark, ahead)
                 self._mine[stream] = len(got), over
                 samples += got
-        return samples
+        share = Share([], len(samples), self._sampler.batch_size)
+        return share, self._reader.collate(samples or self._reader.a_sample)
 
     def _contribute(self) -> list[torch.Tensor]:
-        """What this member has taken of each stream, whether it is over, and how long the mark is that the next step
-        brings; and the marks that this step brings. Beside the last sums of a step."""
-        positions = self._positions
-        table = torch.zeros(3, len(positions.taken), dtype=torch.int64)
-        marks: list[int] = []
+        """What this member has taken of each stream, whether it is over, and in some steps a mark of each: one row,
+        beside the last sums of a step."""
+        positions, streams = self._positions, len(self._positions.taken)
+        table = torch.zeros(2, streams, dtype=torch.int64)
+        marks = torch.zeros(streams if positions.marks_now else 0, MARK_BYTES // 8, dtype=torch.int64)
         if self._reducer.passes_left == 1:
             for stream, (taken, over) in self._mine.items():
-                state = self._reader.state_at(stream, positions.taken[stream] + taken)
                 table[0, stream], table[1, stream] = taken, int(over)
-                table[2, stream] = encoded_length(state) if state is not None and not over else 0
-            for stream, length in enumerate(positions.coming):
-                at = positions.taken[stream]
-                # Where a step was repeated, another member may have the stream open at the same place.
-                state = self._reader.state_at(stream, at) if stream in self._mine else None
-                samples = self._reader.following(stream, at)
-                told = encoded(state, samples) if length and state is not None and samples else []
-                marks += told if len(told) == length else [0] * length
-        return [table.reshape(-1), torch.tensor(marks or [0] * max(1, sum(positions.coming)), dtype=torch.int64)]
+                mark = self._reader.mark(stream, positions.taken[stream] + taken) if positions.marks_now else None
+                if mark is not None:
+                    marks[stream] = mark
+        return [torch.cat([table.reshape(-1), marks.reshape(-1)])]
 
     def _apply(self, sums: list[torch.Tensor]) -> None:
         if self._reducer.passes_left > 1:
             return
-        positions = self._positions
-        taken, over, coming = sums[0].view(3, -1).tolist()
-        marks = sums[1].tolist()
-        for stream, length in enumerate(positions.coming):
-            mark = decoded(marks[:length], positions.taken[stream]) if length else None
+        positions, streams = self._positions, len(self._positions.taken)
+        taken, over = sums[0][: 2 * streams].view(2, streams).tolist()
+        positions.advance(taken, over)
+        for stream, row in enumerate(sums[0][2 * streams :].view(-1, MARK_BYTES // 8)):
+            mark = decoded(row, positions.taken[stream])
             if mark is not None:
                 positions.marks[stream] = mark
-            marks = marks[length:]
-        positions.advance(taken, over)
-        positions.coming = coming
         self.taken = sum(taken)
         if not self.taken:
             raise ElasticError(f"epoch {self._positions.epoch}: no stream has a sample")

@@ -16,9 +16,10 @@ from typing import Any
 import torch
 
 from malletrain.elastic.data.random_seeds import seed_all
-from malletrain.elastic.data.sampler import Sampler, Share, mix
+from malletrain.elastic.data.sampler import Sampler, Share, mix, part_of
 from malletrain.elastic.errors import ElasticError
 from malletrain.elastic.gradients.reducer import ExtraReduction, GradientReducer
+from malletrain.elastic.state.buffer_copies import BufferCopies
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,9 +54,6 @@ class VirtualShards:
 
     Args:
         count: shards of a global batch; at most so many workers have samples.
-        model: its buffers are kept equal on all members.
-        reducer: sums gradients and the changes of buffers.
-        seed: of random numbers in the model.
         mean: whether the script's loss is a mean over a shard's samples (else a sum).
 
     Raises:
@@ -69,22 +67,26 @@ class VirtualShards:
         self._reducer = reducer
         self._seed = seed
         self._mean = mean
-        self._buffers = [buffer for buffer in model.buffers() if buffer.dtype != torch.bool]
-        self._before: list[torch.Tensor] = []
+        self._places = [
+            (module._buffers, name)
+            for module in model.modules()
+            for name, each in module._buffers.items()
+            if each is not None and each.dtype != torch.bool
+        ]
+        #: As the step began. (A module may have others by now: self.count = self.count + 1.)
+        self._buffers: list[torch.Tensor] = []
+        self._start = BufferCopies(model)
         self._changes: list[torch.Tensor] = []
         self._batch = 1
         self._in_shard = False
-        reducer.add_extras(ExtraReduction(len(self._buffers), self._contribute, self._apply))
+        reducer.add_extras(ExtraReduction(len(self._places), self._contribute, self._apply))
 
     def parts(self, sampler: Sampler, epoch: int, cursor: int, rank: int, size: int) -> list[tuple[int, Share]]:
         """The shards of one worker by number: contiguous, one more for lower ranks, without empty ones. A worker that
         has none gets the first shard with weight 0: layers that depend on the whole shard need all of it."""
-        each, extra = divmod(self.count, size)
-        first = rank * each + min(rank, extra)
-        mine = range(first, first + each + (1 if rank < extra else 0))
+        mine = part_of(self.count, rank, size)
         shares = [(number, sampler.share(epoch, cursor, number, self.count)) for number in mine]
-        full = [(number, share) for number, share in shares if share.weight]
-        if full:
+        if full := [(number, share) for number, share in shares if share.weight]:
             return full
         lead = sampler.share(epoch, cursor, 0, self.count)
         return [(self.count, Share(lead.indices, 0, lead.batch))]
@@ -92,15 +94,23 @@ class VirtualShards:
     def begin(self, batch: int) -> None:
         """Begin a step of `batch` samples."""
         self._batch = batch
-        self._before = [buffer.detach().clone() for buffer in self._buffers]
-        self._changes = [torch.zeros_like(buffer) for buffer in self._buffers]
         self._in_shard = False
+        self._begin_pass()
+
+    def _begin_pass(self) -> None:
+        self._start.take()
+        self._buffers = self._present()
+        self._changes = [torch.zeros_like(each) for each in self._buffers]
+
+    def _present(self) -> list[torch.Tensor]:
+        found = (table[name] for table, name in self._places)
+        return [each for each in found if each is not None]
 
     def run(self, batch: ShardedBatch, step: int) -> Iterator[Any]:
         """Yield the data of one shard after the other; the last one's backward reduces the gradients."""
         for position, shard in enumerate(batch.shards):
             seed_all(mix(self._seed, step, shard.number))
-            self._reset_buffers()
+            self._start.restore()
             weight = shard.weight / self._batch if self._mean else float(shard.weight > 0)
             self._reducer.scale_gradients(weight)
             self._reducer.accumulating = position < len(batch) - 1
@@ -110,16 +120,11 @@ class VirtualShards:
                 self._record_change()
         self._reducer.scale_gradients(None)
 
-    def _reset_buffers(self) -> None:
-        with torch.no_grad():
-            for buffer, before in zip(self._buffers, self._before, strict=True):
-                buffer.copy_(before)
-
     def _record_change(self) -> None:
         if self._in_shard:
             self._in_shard = False
-            for change, buffer, before in zip(self._changes, self._buffers, self._before, strict=True):
-                change += buffer.detach() - before
+            for change, before, now in zip(self._changes, self._buffers, self._present(), strict=True):
+                change += now.detach() - self._start.of(before)
 
     def _contribute(self) -> list[torch.Tensor]:
         """How much this worker's shards changed the buffers; summed beside the gradients."""
@@ -128,10 +133,8 @@ class VirtualShards:
 
     def _apply(self, sums: list[torch.Tensor]) -> None:
         shards = min(self.count, self._batch)
+        self._start.restore()
         with torch.no_grad():
-            for buffer, before, change in zip(self._buffers, self._before, sums, strict=True):
-                change = change.view_as(before)
-                buffer.copy_(before + (change / shards if buffer.is_floating_point() else change))
-        # A further pass of the step begins from here.
-        self._before = [buffer.detach().clone() for buffer in self._buffers]
-        self._changes = [torch.zeros_like(buffer) for buffer in self._buffers]
+            for each, change in zip(self._buffers, sums, strict=True):
+                each += change.view_as(each) / shards if each.is_floating_point() else change.view_as(each)
+        self._begin_pass()

@@ -7,9 +7,6 @@ members: member q, whose gradients the reducer multiplies by f_q (its share of t
 parameters past the gathering (a temperature) the mean of equal gradients. The same holds for a loss of a member's own
 rows against all; where losses are sums, f = 1.
 
-A script may keep what it gathers (a codebook, a replay buffer). So a member that missed a step, and is given its
-sums, is given the rows of that step, too.
-
 (torch.distributed.nn.functional.all_gather leaves the weights to the caller, and needs equal parts.)
 """
 
@@ -53,8 +50,6 @@ class BatchGather:
         self._open_round = open_round
         self._open_count = open_count
         self._in_step = False
-        #: What members that have committed the step have sent: its gathered rows are the first.
-        self._given: list[torch.Tensor] | None = None
         self._weight, self._batch, self._samples, self._calls = 0.0, 1, 0, 0
 
     @property
@@ -67,7 +62,6 @@ class BatchGather:
         weight of 0 in none."""
         self._weight, self._batch, self._samples = weight, batch, samples
         self._in_step, self._calls = True, 0
-        self._given = self._committer.received_sums
 
     def end(self) -> None:
         """End the step, whether it was committed or not."""
@@ -83,9 +77,6 @@ class BatchGather:
                 f"{tuple(tensor.shape)}: gather each view by itself, before they are put together"
             )
         self._calls += 1
-        if self._given is not None:
-            rows_of_all = self._given[self._calls - 1].to(tensor, copy=True)
-            return _Given.apply(tensor, rows_of_all)  # type: ignore[no-untyped-call, no-any-return]
         if self._committer.world.size == 1:
             return tensor.clone()
         counts: list[int] = []
@@ -119,14 +110,11 @@ class BatchGather:
     def _sum_counts(self, weight: float, over: float) -> tuple[float, float]:
         """Samples and counts of all members."""
         table = torch.tensor([weight, over], dtype=torch.float64)
-        if self._given is not None:
-            table = self._given[self._calls - 1]
-        elif self._committer.world.size > 1 and self._reducer.aborted is None:
+        if self._committer.world.size > 1 and self._reducer.aborted is None:
             with self._reducer.holding():
                 self._open_count(self._calls)
                 self._committer.meet()
                 self._sum(table)
-                self._reducer.keep(table)
         return float(table[0]), float(table[1])
 
     def _check_place(self, call: str) -> None:
@@ -161,8 +149,7 @@ class BatchGather:
         own = counts[self._committer.world.rank]
         table = torch.zeros(sum(counts), *tensor.shape[1:], dtype=_summable(tensor.dtype))
         table[start : start + own] = tensor[:own].cpu()
-        self._reducer.keep(self._summed(table))
-        return table.to(tensor, copy=True)
+        return self._summed(table).to(tensor)
 
     def scatter_gradients(self, gradient: torch.Tensor, counts: list[int], rows: int) -> torch.Tensor:
         """The gradient by this member's rows, from those that each member has by all rows."""
@@ -193,19 +180,6 @@ def _summable(dtype: torch.dtype) -> torch.dtype:
 def _digest(text: str) -> int:
     """A small number that all processes make of a text (as `hash` does not)."""
     return int.from_bytes(text.encode()[:256]) % (2**61 - 1)
-
-
-class _Given(torch.autograd.Function):
-    """The rows of a step that others have committed: its gradients are here already."""
-
-    @staticmethod
-    def forward(ctx: Any, tensor: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
-        ctx.like = tensor
-        return rows
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
-        return torch.zeros_like(ctx.like), None
 
 
 class _Gather(torch.autograd.Function):

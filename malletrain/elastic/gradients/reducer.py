@@ -4,8 +4,7 @@ As in DistributedDataParallel (Li et al., VLDB 2020), parameters lie in buckets 
 reduced as soon as its gradients are there, always in the same order. Unlike there, each member's gradients are
 weighted by its samples, a parameter that no member used keeps `grad = None`, and a failed round leaves no trace.
 
-A step may have several backward passes, each with sums of its own (a GAN, SAM). The last one commits the step; a
-member that missed it is given the sums of all of them.
+A step may have several backward passes, each with sums of its own (a GAN, SAM). The last one commits the step.
 """
 
 from __future__ import annotations
@@ -126,23 +125,15 @@ class GradientReducer:
         self.layout_number = 0
         self._scales = False
         self._hooks: list[Any] = []
-        # Two sets of buffers in turn: the last sums stay available for a member that missed them.
-        self._flats: list[list[torch.Tensor] | None] = [None, None]
-        #: Of the further passes of a step, by turn and pass.
-        self._further_flats: dict[tuple[int, int], list[torch.Tensor]] = {}
-        self._turn = 0
-        self._spare: list[torch.Tensor] | None = None
-        self._restocking = False
+        self._flats: list[torch.Tensor] | None = None  #: the buffers that are summed, one a bucket
+        self._replacing: tuple[Background, list[torch.Tensor]] | None = None  #: what allocates others, and into what
         self.lay_out(parameters)
         self._armed = False
         self._running = False
         self.accumulating = False
         self._weight, self._batch = 1.0, 1
         self._passes, self._pass = 1, 0
-        self._summed: list[torch.Tensor] = []  #: of the passes of this step that are over
-        self._kept: list[torch.Tensor] = []  #: what else a member that missed the step needs
         self._alone = True
-        self._given: list[torch.Tensor] | None = None
         self._seen: set[int] = set()
         self._launched = 0
         self._pending: list[Work] = []
@@ -179,8 +170,7 @@ class GradientReducer:
         self._made_for = [(parameter.dtype, parameter.device) for parameter in self.parameters]
         #: Bucket and offset of each parameter's gradient.
         self._home = self._offsets()
-        self._flats, self._spare = [None, None], None
-        self._further_flats.clear()
+        self._flats = self._replacing = None
         self._hooks = [
             parameter.register_post_accumulate_grad_hook(self._hook(index))
             for index, parameter in enumerate(self.parameters)
@@ -209,14 +199,14 @@ class GradientReducer:
         """
         self._weight, self._batch, self._on_commit = weight, batch, on_commit
         self._armed, self._running, self.accumulating = True, False, False
-        self._passes, self._pass, self._summed, self._kept = passes, 0, [], []
+        self._passes, self._pass = passes, 0
         self._closed, self.phase = False, GradientPhase.NONE
         self.aborted, self._clears = None, False
 
     def allocate_buffers(self) -> None:
         """Allocate the buffers and touch their pages, so that peers do not wait for it in the first step with them.
         May be called in any thread while this worker is alone."""
-        self._flats = [flats or self._empty_flats(torch.zeros) for flats in self._flats]
+        self._flats = self._flats or self._empty_flats(torch.zeros)
 
     def disarm(self) -> None:
         """End a step: backward works as without a session again."""
@@ -234,10 +224,6 @@ class GradientReducer:
     def add_extras(self, extras: ExtraReduction) -> None:
         """Sum further tensors with each step."""
         self._extras.append(extras)
-
-    def keep(self, sums: torch.Tensor) -> None:
-        """Give these sums of the step under way to a member that misses it, before those of its gradients."""
-        self._kept.append(sums)
 
     @contextmanager
     def holding(self) -> Iterator[None]:
@@ -264,9 +250,10 @@ class GradientReducer:
 
     def reset_after_abort(self) -> None:
         """Discard the gradients of an aborted round. Operations in progress may still write to its buffers, so these
-        are not used again."""
-        self._flats[self._turn] = None
-        self._further_flats.clear()
+        are not used again: others are allocated while the world recovers, since touching new memory takes long."""
+        if self._flats is not None:
+            self._flats, others = None, list[torch.Tensor]()
+            self._replacing = Background(lambda: others.extend(self._empty_flats(torch.zeros)), "buffers"), others
         self.disarm()
         for parameter in self.parameters:
             parameter.grad = None
@@ -394,36 +381,23 @@ class GradientReducer:
     def _empty_flats(self, make: Callable[..., torch.Tensor]) -> list[torch.Tensor]:
         return [make(bucket.length, dtype=bucket.dtype, device=bucket.device) for bucket in self._buckets]
 
-    def _find_flats(self) -> None:
-        """Replace the buffers that an aborted round lost. Touching new memory takes long while all members wait, so
-        use the other set unless it holds sums that a member may ask for."""
-        if not self._committer.last_sums:
-            self._turn = 1 - self._turn
-        if self._flats[self._turn] is None:
-            self._flats[self._turn] = self._spare or self._empty_flats(torch.empty)
-            self._spare = None
-
-    def _restock(self) -> None:
-        """Allocate the missing set of buffers in the background, between two backward passes."""
-        if self._flats[self._turn] is None and self._spare is None and not self._restocking:
-            self._restocking = True
-
-            def get() -> None:
-                self._spare = self._empty_flats(torch.zeros)
-                self._restocking = False
-
-            Background(get, "restock")
+    def _find_flats(self) -> list[torch.Tensor]:
+        """Buffers for the first round, or in the place of those that an aborted round lost."""
+        if self._replacing is None:
+            return self._empty_flats(torch.empty)
+        (allocating, others), self._replacing = self._replacing, None
+        while not allocating.is_over(60.0):
+            pass
+        return others or self._empty_flats(torch.empty)  # those of the aborted round may have left no room
 
     def _begin(self) -> None:
         self._running = True
         if not self._sharded:
             self._committer.check()
-        if not self._pass:
-            self._given = self._committer.take_received()
         self._measured = self._noise is not None and self._noise.measures(self._step())
         if self._noise is not None:
             self._noise.begin()
-        self._alone = self._committer.world.size == 1 or self._given is not None
+        self._alone = self._committer.world.size == 1
         self._seen = set()
         self._launched = 0
         self._pending, self._sent = [], []
@@ -431,8 +405,8 @@ class GradientReducer:
         for bucket in self._buckets:
             bucket.missing = len(bucket.members)
             self._check_place(bucket.members[0])
-        if not self._alone and self._flats[self._turn] is None:
-            self._find_flats()
+        if not self._alone and self._flats is None:
+            self._flats = self._find_flats()
         if not self._alone and not self._sharded:
             self.open_pass(self._pass)
         engine: Any = torch.autograd.Variable._execution_engine
@@ -446,18 +420,6 @@ class GradientReducer:
                 f"{self._names[index]} was {_place_of(dtype, device)} as Session was made, and is "
                 f"{_place_of(parameter.dtype, parameter.device)} now: move the model and change its type before"
             )
-
-    def _pass_flats(self) -> list[torch.Tensor]:
-        """The buffers of this backward pass."""
-        if self._pass:
-            key = self._turn, self._pass
-            if key not in self._further_flats:
-                self._further_flats[key] = self._empty_flats(torch.empty)
-            return self._further_flats[key]
-        flats = self._flats[self._turn]
-        if flats is None:
-            raise ElasticError("a gradient arrived outside a step")
-        return flats
 
     def _part(self, flat: torch.Tensor, index: int) -> torch.Tensor:
         """The view of a bucket that holds a parameter's gradient."""
@@ -477,8 +439,9 @@ class GradientReducer:
 
     def _launch(self) -> None:
         """Weight the next bucket's gradients and start to sum them."""
-        flats = self._pass_flats()
-        bucket, flat = self._buckets[self._launched], flats[self._launched]
+        if self._flats is None:
+            raise ElasticError("a gradient arrived outside a step")
+        bucket, flat = self._buckets[self._launched], self._flats[self._launched]
         self._refuse_sparse(bucket.members)
         factor = 1.0 if self._weight or self._sharded else 0.0
         if self._mean and self._scale is None and not self._sharded:
@@ -512,14 +475,7 @@ class GradientReducer:
 
     def _reduce_rest(self) -> None:
         last = self._pass == self._passes - 1
-        if self._given is not None:
-            self.ns_per_sample = []
-            length, end = self._sums_of_a_pass, len(self._given)
-            sums = self._given[end - self.passes_left * length : end - (self.passes_left - 1) * length]
-            self._apply_sums(sums)
-            if last:
-                self._commit(self._committer.commit_received(self._given))
-        elif self._alone:
+        if self._alone:
             self._look_alone()
             self.ns_per_sample = [self.own_ns_per_sample]
             for each in self._extras:
@@ -535,12 +491,6 @@ class GradientReducer:
         self.phase = GradientPhase.SUMMED
         self._running = False
         self._pass += 1
-
-    @property
-    def _sums_of_a_pass(self) -> int:
-        """How many tensors a pass sums: of the buckets, beside them, and the control vector."""
-        noise = int(self._noise is not None and self._measured)
-        return len(self._buckets) + sum(each.count for each in self._extras) + noise + 1
 
     def _sum_pass(self, *, last: bool) -> None:
         if self._sharded:
@@ -560,15 +510,11 @@ class GradientReducer:
         if not last:
             self._committer.sum_pass(self._pending, control, self._refuse_bad)
             self._apply_sums(sums)
-            self._summed += sums
             return
-        given = [*self._kept, *self._summed, *sums]
-        outcome = self._committer.finish(self._pending, given, control, self._refuse_bad)
+        outcome = self._committer.finish(self._pending, control, self._refuse_bad)
         self.ns_per_sample = control[CONTROL_LENGTH + len(self.parameters) :].tolist()
         self._apply_sums(sums)
         self._commit(outcome)
-        self._turn = 1 - self._turn
-        self._restock()
 
     def _control_vector(self) -> torch.Tensor:
         """This member's control vector; further fields say which parameters have gradients, and how fast it was."""

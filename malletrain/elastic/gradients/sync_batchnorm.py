@@ -9,7 +9,6 @@ missed has them too.
 
 from __future__ import annotations
 
-from enum import Enum
 from typing import Any
 
 import torch
@@ -18,12 +17,6 @@ from torch import nn
 from malletrain.elastic.comm.step_commit import StepCommitter
 from malletrain.elastic.errors import ElasticError
 from malletrain.elastic.gradients.reducer import ExtraReduction, GradientReducer
-
-
-class _Mode(Enum):
-    OFF = 0  #: outside a step, or in a world of one: plain BatchNorm
-    TOGETHER = 1
-    RECEIVED = 2  #: the other members have committed this step already and do not sum with this one
 
 
 class SyncBatchNorm(nn.modules.batchnorm._BatchNorm):
@@ -41,7 +34,7 @@ class SyncBatchNorm(nn.modules.batchnorm._BatchNorm):
         group = self.group
         if group is not None and group.in_step and self.training:
             group.check_call(self, input)
-        if group is None or group.mode is _Mode.OFF or not self.training:
+        if group is None or not group.together or not self.training:
             return super().forward(input)
         self._check_input_dim(input)
         out: torch.Tensor = _Normalise.apply(input, self.weight, self.bias, self, group)  # type: ignore[no-untyped-call]
@@ -79,7 +72,7 @@ class SyncBatchNormLayers:
         self._committer = committer
         self._reducer = reducer
         self._mean = mean
-        self.mode = _Mode.OFF
+        self.together = False  #: in a step of several members; else a layer is a plain BatchNorm
         self.factor = 1.0  #: the weight of this member's gradients
         self.in_step = False
         self._samples = 1
@@ -91,9 +84,7 @@ class SyncBatchNormLayers:
     def begin(self, weight: float, batch: int, samples: int) -> None:
         """Begin a step in which this member has `weight` of `batch` samples or tokens, in `samples` samples."""
         self.factor = weight / batch if self._mean else float(weight > 0)
-        self.mode = _Mode.TOGETHER if self._committer.world.size > 1 else _Mode.OFF
-        if self._committer.received_sums is not None:
-            self.mode = _Mode.RECEIVED
+        self.together = self._committer.world.size > 1
         self.in_step, self._samples = True, samples
         self._called = set()
         for layer in self._layers:
@@ -115,11 +106,11 @@ class SyncBatchNormLayers:
 
     def end(self) -> None:
         """End the step, whether it was committed or not."""
-        self.mode, self.in_step = _Mode.OFF, False
+        self.together = self.in_step = False
 
     def sum(self, table: torch.Tensor) -> torch.Tensor:
-        """Sum over members, in place; unchanged where the others have committed this step already."""
-        if self.mode is _Mode.TOGETHER and self._reducer.aborted is None:
+        """Sum over members, in place."""
+        if self.together and self._reducer.aborted is None:
             with self._reducer.holding():
                 self._committer.wait(self._committer.start(table))
         return table
@@ -174,9 +165,6 @@ class _Normalise(torch.autograd.Function):
         row = torch.cat([local.new_tensor([counts]), counts * local, spread * (counts > 0) + counts * local * local])
         layer.rows.append(row.detach())
         count, mean, square = _moments(group.sum(row.detach().to("cpu", copy=True)))
-        if group.mode is _Mode.RECEIVED and not counts:
-            count = 1.0  # a sample of weight 0 and no member to sum with: the output is not used
-            mean, square = torch.zeros_like(mean), torch.ones_like(square)
         inverse = ((square - mean * mean).clamp_min(0.0) + layer.eps).rsqrt().to(wide)
         normal = (wide - mean.to(wide).view(shape)) * inverse.view(shape)
         ctx.save_for_backward(normal, inverse, weight)

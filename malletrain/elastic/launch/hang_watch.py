@@ -15,7 +15,7 @@ from pathlib import Path
 from types import FrameType
 
 import malletrain
-from malletrain.elastic.launch.own_check.running_script import say_stuck
+from malletrain.elastic.launch.own_check import say_stuck
 from malletrain.elastic.launch.script_place import is_script
 
 log = logging.getLogger("malletrain.elastic")

@@ -79,10 +79,7 @@ class ItemWorker(Restarter):
             if total <= before:
                 return  # a batch takes longer than this: the window becomes longer
             nodes, steady = len(self._plan.members), generation == self._plan.generation
-            # `balanced`: each node takes items at its own speed, so a fast one does more of them.
-            self._link.say(
-                messages.Samples(batches, nodes, total - before, now - at, 1, total, steady=steady, balanced=True)
-            )
+            self._link.say(messages.Samples(batches, nodes, total - before, now - at, 1, total, steady=steady))
         self._reported = now, total, self._plan.generation
 
     def _committed(self) -> tuple[int, int]:

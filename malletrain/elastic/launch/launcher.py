@@ -21,11 +21,11 @@ from collections.abc import Mapping, Sequence
 from types import FrameType
 
 from malletrain.elastic import LAUNCHER, WELCOME_FD
+from malletrain.elastic.comm.addresses import interface_of
 from malletrain.elastic.launch import NO_DAEMON_STATUS, REQUEUE_TIMEOUT_S, TERMINATED_STATUS
 from malletrain.elastic.launch.job_folder import compile_cache_environment, leave_compiled
 from malletrain.elastic.launch.last_words import last_words
-from malletrain.elastic.launch.nccl_environment import nccl_environment
-from malletrain.elastic.launch.own_check.check_beside import CheckBeside
+from malletrain.elastic.launch.own_check import CheckBeside
 from malletrain.elastic.launch.signal_waits import kill_group, shell_status, wait_for_child, wait_for_event
 from malletrain.wire import messages
 from malletrain.wire.errors import WireError
@@ -41,6 +41,14 @@ EXIT_REPORT_TIMEOUT_S = 5.0
 #: Has torch allocate large tensors in huge pages where the system allows it (madvise(2), MADV_HUGEPAGE; torch,
 #: c10/core/impl/alloc_cpu.cpp): a page fault for each 2 MiB instead of each 4 KiB of every new gradient.
 HUGE_PAGE_ENVIRONMENT = {"THP_MEM_ALLOC_ENABLE": "1"}
+
+#: The daemon says which worker is lost. Torch's watchdog would end the process where a collective hangs for long, or
+#: where a group is aborted because its world has changed.
+WATCHDOG_OFF = {
+    "TORCH_NCCL_ASYNC_ERROR_HANDLING": "0",
+    "TORCH_NCCL_ENABLE_MONITORING": "0",
+    "TORCH_NCCL_DUMP_ON_TIMEOUT": "0",
+}
 
 
 class Launcher:
@@ -189,6 +197,21 @@ def leave_welcome(welcome: messages.Welcome) -> int:
     os.write(descriptor, json.dumps(messages.to_json(welcome)).encode())
     os.set_inheritable(descriptor, True)
     return descriptor
+
+
+def nccl_environment(environ: Mapping[str, str]) -> dict[str, str]:
+    """The variables to add to a script's environment. What the site or the user has set stays.
+
+    Where MALLETRAIN_ADDRESS names the address at which peers reach this node, NCCL is bound to its interface; else
+    NCCL chooses, InfiniBand first.
+    """
+    added = {name: value for name, value in WATCHDOG_OFF.items() if name not in environ}
+    address = environ.get("MALLETRAIN_ADDRESS", "")
+    if address and "NCCL_SOCKET_IFNAME" not in environ:
+        interface = interface_of(address)
+        if interface:
+            added["NCCL_SOCKET_IFNAME"] = f"={interface}"
+    return added
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

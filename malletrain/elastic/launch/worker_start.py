@@ -27,8 +27,8 @@ from malletrain.elastic.data.sampler import Sampler
 from malletrain.elastic.data.streams import StreamReader, StreamSampler
 from malletrain.elastic.errors import ElasticError
 from malletrain.elastic.invariants.optimizer_steps import refuse_searching
+from malletrain.elastic.launch import own_check
 from malletrain.elastic.launch.array_resubmit import ArrayResubmitter
-from malletrain.elastic.launch.own_check import running_script
 from malletrain.elastic.link.daemon_link import Link
 from malletrain.elastic.link.local_group import Follower, LocalLeader, LocalPeer, meeting_name
 from malletrain.elastic.state import sharded_model as sharding
@@ -111,7 +111,7 @@ def find_pilot_context(environ: Mapping[str, str]) -> PilotContext | None:
     client = WorkerClient(url, identity, welcome=read_welcome(environ))
     local_rank, meeting = find_local_rank(environ), meeting_name(environ)
     if local_rank.is_leader:
-        running_script.say(environ, running_script.this_script(torch.__version__))
+        own_check.say(environ, own_check.this_script(torch.__version__))
     return PilotContext(
         client,
         host,

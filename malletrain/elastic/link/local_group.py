@@ -16,7 +16,7 @@ import socket
 import struct
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, Protocol
 
 from malletrain.elastic.comm.local_rank import LocalRank
@@ -82,7 +82,6 @@ class LocalLeader:
         self._answered: dict[int, tuple[int, bool, float]] = {}
         self._warm: set[int] = set()
         self._gone: set[int] = set()
-        self._entered: dict[int, int] = {}
         self._streams: dict[int, _Stream] = {}
         self._closed = False
         self._changed = threading.Condition()
@@ -139,15 +138,6 @@ class LocalLeader:
                 self._lost(stuck, "is held in a step whose world is gone")
             return all(self._answered[rank][1] for rank in others)
 
-    def wait_entered(self, generation: int, in_vain: Callable[[], bool]) -> bool:
-        """Wait until all processes of this node train in a generation. Returns False as soon as `in_vain()`."""
-        with self._changed:
-            while not all(self._entered.get(rank, 0) >= generation for rank in range(1, self._local_rank.size)):
-                if in_vain():
-                    return False
-                self._changed.wait(0.02)
-        return True
-
     def wait_gone(self, seconds: float) -> None:
         """Wait up to `seconds` until the others have ended: the node is given back when this process reports it."""
         with self._changed:
@@ -193,8 +183,6 @@ class LocalLeader:
                     self._answered[rank] = (int(line["answer"]), bool(line["whole"]), float(line["mending_s"]))
                 if line.get("warm"):
                     self._warm.add(rank)
-                if "entered" in line:
-                    self._entered[rank] = int(line["entered"])
                 if line.get("bye"):
                     self._gone.add(rank)
                 self._changed.notify_all()
@@ -278,8 +266,6 @@ class Follower(Directives):
         """Forward faults and progress to the leader; it reports the rest itself."""
         if isinstance(message, messages.Warm):
             self._stream.put({"warm": True})
-        elif isinstance(message, messages.Switched):
-            self._stream.put({"entered": message.generation})
         elif isinstance(message, messages.Fault | messages.Failed | messages.Leaving):
             self._stream.put({"say": messages.to_json(message)})
 

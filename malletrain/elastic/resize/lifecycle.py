@@ -99,43 +99,27 @@ class WorkerLifecycle:
         """The round under way was aborted: recover before the next one."""
         self._must_recover = True
 
-    def between_steps(self) -> None:
-        """Switch, recover or leave, whichever is due. Call it before each batch.
+    def between_steps(self, *, in_evaluation: bool = False) -> None:
+        """Switch, recover or leave, whichever is due. Call it before each batch, and before each round of an
+        evaluation: there only worlds without newcomers are entered, which would not be at this place of the script.
 
         Raises:
             Released: this worker's part is over.
         """
+        finishing = self._member.finishing  # the last round is quicker than leaving
         while True:
             try:
                 if self._damaged:
                     self._leave()
                 elif self._must_recover:
                     self._recover()
-                elif self._leave_all:
+                elif self._leave_all and not finishing:
                     self._leave_together(saves=self._checkpointing.is_writer)
-                elif self._reconfigurer.is_due:
-                    self._reconfigurer.switch()
+                elif self._reconfigurer.is_due and (self._reconfigurer.only_shrinks or not in_evaluation):
+                    self._reconfigurer.switch(in_evaluation=in_evaluation)
                     self._met()
                 self._committer.check()
-                self._leave_if_asked()
-                return
-            except Aborted:
-                self._must_recover = True
-
-    def between_rounds(self) -> None:
-        """Like `between_steps`, within an evaluation: only worlds without newcomers are entered, because a newcomer
-        would not be at this place of the script."""
-        while True:
-            try:
-                if self._must_recover:
-                    self._recover()
-                elif self._reconfigurer.is_due and self._reconfigurer.only_shrinks:
-                    self._reconfigurer.switch(in_evaluation=True)
-                    self._met()
-                elif self._leave_all and not self._member.finishing:
-                    self._leave_together(saves=self._checkpointing.is_writer)
-                self._committer.check()
-                if not self._member.finishing:  # the last round is quicker than leaving
+                if not finishing:
                     self._leave_if_asked()
                 return
             except Aborted:
@@ -152,15 +136,11 @@ class WorkerLifecycle:
             ElasticError: another member makes another round.
         """
         try:
-            sums = self._committer.take_received()
-            if sums is not None:
-                self.committed(self._committer.commit_received(sums))
-                return sums[0]
             control = self._committer.control_vector(1)
             self._agreement.open(kind, place)
             self._committer.meet()
             started = [] if self._committer.world.size == 1 else [self._committer.start(table)]
-            self.committed(self._committer.finish(started, [table, control], control))
+            self.committed(self._committer.finish(started, control))
             return table
         except Aborted:
             self._must_recover = True
@@ -170,7 +150,7 @@ class WorkerLifecycle:
         """Return once every member has committed all rounds so far. Those that write checkpoints call `prepare`
         before."""
         while True:
-            self.between_rounds()
+            self.between_steps(in_evaluation=True)
             if self._checkpointing.is_writer:
                 prepare()
             if self.sum(torch.zeros(1, dtype=torch.float64), RoundKind.FINISH) is not None:
@@ -183,7 +163,7 @@ class WorkerLifecycle:
             make_table: makes this member's table for the present world.
         """
         while True:
-            self.between_rounds()
+            self.between_steps(in_evaluation=True)
             summed = self.sum(make_table(), kind, place)
             if summed is not None:
                 return summed
@@ -237,8 +217,9 @@ class WorkerLifecycle:
 
     def _met(self) -> None:
         """A world is entered, in which members have said who of them ends: if all do, none makes another step."""
-        if self._reconfigurer.all_end and not self._member.finishing:
-            self._leave_together(saves=self._reconfigurer.saves)
+        met = self._reconfigurer.recovery
+        if met.all_end and not self._member.finishing:
+            self._leave_together(saves=met.saves)
         self._others_stay = self._member.said_ending
 
     def _leave_if_asked(self) -> None:

@@ -23,10 +23,11 @@ from datetime import timedelta
 
 from malletrain.elastic.comm.authentication import Meeting
 from malletrain.elastic.comm.carrier import DeviceCarrier
+from malletrain.elastic.comm.device_group import PairedGroup
 from malletrain.elastic.comm.group import Group
 from malletrain.elastic.comm.peer_store import PeerStore, StoreServer
 from malletrain.elastic.comm.step_commit import POLL_INTERVAL_S, StepOutcome, TrainingWorld
-from malletrain.elastic.comm.world_group import finish_connecting, make_world_group
+from malletrain.elastic.comm.world_group import make_world_group
 from malletrain.elastic.errors import Aborted, ElasticError, PeerLost, SessionOver
 from malletrain.elastic.link.training_reports import Reports
 from malletrain.elastic.resize.member import Member
@@ -91,12 +92,12 @@ class Reconfigurer:
         self._committer = member.committer
         self._pending_groups = member.pending_groups
         self._state = state
-        self._recovery = recovery
+        self.recovery = recovery
         self._checkpointing = checkpointing
         self._reports = reports
         self._entered = entered
         self._prepare = prepare
-        self._top_up = top_up
+        self.on_top_up = top_up
         self._store_server = store_server
         self._plan: messages.Plan | None = None  #: of the present world
         self._entering = threading.Lock()
@@ -128,7 +129,7 @@ class Reconfigurer:
         node = [seat.worker for seat in plan.members].index(member.worker)
         if len(plan.members) > 1 and self._committer.world.size == 1:
             self._prepare()
-        self._recovery.compare(plan)
+        self.recovery.compare(plan)
         return make_world_group(
             Meeting.of(plan),
             node,
@@ -141,16 +142,6 @@ class Reconfigurer:
         )
 
     # --- 3. members vote at each step boundary ----------------------------------------------------------------
-
-    @property
-    def all_end(self) -> bool:
-        """Whether all members of the world entered last had been asked to end as they met."""
-        return self._recovery.all_end
-
-    @property
-    def saves(self) -> bool:
-        """Whether this one saves the state in that case."""
-        return self._recovery.saves
 
     def vote(self, outcome: StepOutcome) -> None:
         """Note on which generation the members have agreed in a committed round."""
@@ -197,18 +188,16 @@ class Reconfigurer:
 
         try:
             group = self._pending_groups.group(plan, self._make_group, check)
-            if group is not None:
-                finish_connecting(group, BUILD_PATIENCE, check)
-        except PeerLost as lost:
+            if isinstance(group, PairedGroup):
+                group.connect_now(BUILD_PATIENCE, check)
+        except (PeerLost, Aborted) as error:
             if group is not None:
                 group.abandon()
+            if isinstance(error, Aborted):
+                raise
             self._member.check_newer(plan)
-            self._member.fault(plan.generation, "build", str(lost))
-            raise Aborted(str(lost)) from lost
-        except Aborted:
-            if group is not None:
-                group.abandon()
-            raise
+            self._member.fault(plan.generation, "build", str(error))
+            raise Aborted(str(error)) from error
         if group is None:
             raise Aborted("the group was given up")
         return group
@@ -245,43 +234,37 @@ class Reconfigurer:
     def _recover_state(self, plan: messages.Plan, group: Group) -> None:
         began = time.monotonic()
         try:
-            self._recovery.recover(plan, group)
+            self.recovery.recover(plan, group)
         except PeerLost as lost:
             group.abandon()
             self._member.fault(plan.generation, "closed", str(lost))
             raise Aborted(str(lost)) from lost
         except (Aborted, SessionOver):
             group.abandon()
+            if self.recovery.missed:
+                saves = self.recovery.saves and self._checkpointing.can_write
+                saved, unsaved = self._save() if saves else (None, "")
+                self._reports.send_held()
+                why = "it missed a round that others have committed, and joins anew"
+                self._member.leave(0, saved, why, unsaved)
             raise
         log.debug("generation %d: state recovered after %.3f s", plan.generation, time.monotonic() - began)
 
     # --- 7. the report ----------------------------------------------------------------------------------------
 
     def begin_world(self, pause_s: float, before: int) -> None:
-        """Train in the world just entered: after a pause, from one of `before` nodes."""
-        self._report(pause_s, before)
-        self._entered()
-
-    def _report(self, pause_s: float, before: int) -> None:
-        """Report this world to the daemon."""
-        member, world, link = self._member, self._committer.world, self._member.need_link()
-
-        def in_vain() -> bool:
-            plan = link.plan
-            return link.end is not None or (plan is not None and plan.voids(world.generation))
-
-        if member.local_leader is not None and not member.local_leader.wait_entered(world.generation, in_vain):
-            return
-        link.say(
+        """Train in the world just entered, after a pause, from one of `before` nodes; and report it to the daemon."""
+        world = self._committer.world
+        self._member.need_link().say(
             messages.Switched(
                 world.generation,
                 self._state.position.step,
                 world.nodes,
                 max(0.0, pause_s),
                 world.nodes > before,
-                self._state.size_bytes() if world.rank == 0 else 0,  # one member reports it for all
             )
         )
+        self._entered()
 
     # --- other ways into a world ------------------------------------------------------------------------------
 
@@ -389,9 +372,6 @@ class Reconfigurer:
             raise ElasticError("a process that was started with this one is lost, and without a daemon none follows")
         link = member.need_link()
         failed.group.abandon()
-        if not self._state.has_state:
-            self._join_again(failed)
-            return
         since = time.monotonic()
         tried = failed.generation
         while True:
@@ -421,16 +401,6 @@ class Reconfigurer:
         """Whether this worker was asked to end, and has waited for another world as long as it may."""
         since = self._recovering_since
         return since is not None and bool(self._member.ending) and time.monotonic() - since > ENDING_PATIENCE_S
-
-    def _join_again(self, failed: TrainingWorld) -> None:
-        """A newcomer's first world failed in the step during which it received the state: it joins anew."""
-        if failed.local_size > 1:
-            self._member.leave(0, None)  # other processes of this node may have committed the step
-        epoch = self._state.position.epoch
-        self.join(failed.generation)
-        if self._state.position.epoch != epoch:
-            why = "the others have begun another epoch, and its script is in the middle of one"
-            self._member.leave(0, None, why)
 
     # --- called by the link -----------------------------------------------------------------------------------
 
@@ -465,10 +435,6 @@ class Reconfigurer:
         seats = tuple(messages.Seat(name, addresses.get(name, "")) for name in world.workers)
         own = addresses.get(self._member.worker, "")
         return messages.Standing(world.generation, seats, self._state.position.step, own, seen)
-
-    def on_top_up(self, tasks: int) -> None:
-        """Submit `tasks` more held tasks."""
-        self._top_up(tasks)
 
     def while_away(self) -> messages.Plan | None:
         """While the daemon is unreachable: the plan of a quorum, if this world has failed and one is reached."""

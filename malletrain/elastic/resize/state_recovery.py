@@ -1,7 +1,7 @@
 """Brings all members of a new world to the same training state.
 
-Every member says what it holds; all compute the same `RecoveryPlan` from that. Members with the newest state send it
-to those without one, and the sums of the last commit round to those that missed it.
+Every member says what it holds; all compute the same `RecoveryPlan` from that, who sends what to whom. Members with
+the newest state send it to those without one. A node that missed the last commit round leaves, and joins anew.
 """
 
 from __future__ import annotations
@@ -10,24 +10,23 @@ import contextlib
 import functools
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import NoReturn
 
 import torch
 
 from malletrain.elastic.comm.authentication import Meeting
 from malletrain.elastic.comm.background import Background
-from malletrain.elastic.comm.device_group import DeviceGroup
+from malletrain.elastic.comm.device_group import DeviceGroup, PairedGroup
 from malletrain.elastic.comm.group import Group, Work
-from malletrain.elastic.comm.paired_group import PairedGroup
 from malletrain.elastic.comm.peer_store import PeerStore, StoreServer
 from malletrain.elastic.comm.step_commit import POLL_INTERVAL_S, TrainingWorld
 from malletrain.elastic.errors import Aborted, ElasticError, PeerLost, SessionOver
 from malletrain.elastic.resize.member import Member
-from malletrain.elastic.resize.recovery_plan import MemberState, RecoveryPlan, plan_recovery
 from malletrain.elastic.state.device_transfer import broadcast_state, bytes_of, join_state, split_state
-from malletrain.elastic.state.training_state import TrainingState, pack, unpack
-from malletrain.elastic.state.transfer import receive_state, send_state
+from malletrain.elastic.state.training_state import TrainingState
+from malletrain.elastic.state.transfer import receive_state, relay_tree, send_state
 from malletrain.wire import messages
 
 log = logging.getLogger("malletrain.elastic")
@@ -39,6 +38,96 @@ STORE_TIMEOUT_S = 1.0
 PLACES_KEY, SESSION_KEY = "places", "session"
 
 
+@dataclass(frozen=True, slots=True)
+class MemberState:
+    """What one process holds when a world begins.
+
+    Attributes:
+        has_state: whether it holds the training state.
+        done: commit rounds it has committed.
+        ending: whether it was asked to end.
+    """
+
+    has_state: bool
+    done: int
+    ending: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class RecoveryPlan:
+    """Ranks by what they need, each list in order.
+
+    A node of which some process lacks the state counts as one without it.
+
+    Attributes:
+        donors: hold the newest state.
+        fresh: hold no state.
+        leaving: nodes that have missed a round, or whose processes are in two rounds.
+        newest: the round of the donors; -1 in a world that begins.
+        local_size: processes a node.
+        sharded: whether the processes of a node hold different parts of the state.
+        all_end: whether every member was asked to end.
+    """
+
+    donors: list[int]
+    fresh: list[int]
+    leaving: set[int]
+    newest: int
+    local_size: int
+    sharded: bool = False
+    all_end: bool = False
+
+    def saves(self, rank: int) -> bool:
+        """Whether this rank saves what is trained, if no step follows: one that holds the newest state, or all
+        processes of a node if each holds a shard."""
+        first = self.donors[0]
+        return self.newest >= 0 and (
+            rank // self.local_size == first // self.local_size if self.sharded else rank == first
+        )
+
+    def receivers(self) -> dict[int, list[int]]:
+        """The state's way through the world: the ranks to which each rank sends. Every fresh rank receives once, from
+        a rank at the same place of another node; where training begins, those of the first node from its first."""
+        ways: dict[int, list[int]] = {}
+        for place in range(self.local_size):
+            donors = [rank for rank in self.donors if rank % self.local_size == place]
+            fresh = [rank for rank in self.fresh if rank % self.local_size == place]
+            if not donors:
+                ways.setdefault(self.donors[0], []).append(place)
+                donors = [place]
+                fresh.remove(place)
+            for giver, takers in relay_tree(donors, fresh).items():
+                ways.setdefault(giver, []).extend(takers)
+        return ways
+
+
+def plan_recovery(states: Sequence[MemberState], local_size: int, *, sharded: bool = False) -> RecoveryPlan:
+    """The plan for a world.
+
+    Args:
+        states: of its processes, by rank.
+        local_size: processes a node.
+        sharded: whether the processes of a node hold different parts of the state.
+    """
+    # Where no process holds the state, training begins at the oldest member (all its processes, if sharded).
+    first = range(local_size) if sharded else range(1)
+    nodes = [range(n, n + local_size) for n in range(0, len(states), local_size)]
+    holders = [node for node in nodes if all(states[rank].has_state for rank in node)]
+    whole = {node: states[node[0]].done for node in holders if len({states[rank].done for rank in node}) == 1}
+    newest = max(whole.values(), default=-1)
+    donors = [rank for node, done in whole.items() if done == newest for rank in node] or list(first)
+    held = {rank for node in holders for rank in node}
+    return RecoveryPlan(
+        donors,
+        [rank for rank in range(len(states)) if rank not in held and rank not in donors],
+        {node[0] // local_size for node in holders if whole.get(node) != newest},
+        newest,
+        local_size,
+        sharded,
+        all(state.ending for state in states),
+    )
+
+
 class StateRecovery:
     """One member's part in state recoveries.
 
@@ -48,6 +137,11 @@ class StateRecovery:
         load: restores the newest checkpoint; returns whether there was one.
         is_over: whether the present session of the script has ended, and its final state is saved.
         store_server: of this worker, if it serves one.
+
+    Attributes:
+        all_end: whether all members of the world entered last had been asked to end as they met.
+        saves: whether this one saves the state in that case; with `missed`: whether nobody stays who holds it.
+        missed: whether its node missed a round that others have committed, and has to join anew.
     """
 
     def __init__(
@@ -63,7 +157,7 @@ class StateRecovery:
         self._committer = member.committer
         self._load, self._is_over = load, is_over
         self._store_server = store_server
-        self.all_end = self.saves = False
+        self.all_end = self.saves = self.missed = False
         if store_server is not None:
             store_server.put(PLACES_KEY, str(member.local_rank.size))
 
@@ -99,15 +193,19 @@ class StateRecovery:
         """Bring this member and the others of a plan's group to the same state.
 
         Raises:
-            Aborted: the plan was dropped.
+            Aborted: the plan was dropped, or a member has `missed` a round.
             PeerLost: a member is lost.
             ElasticError: this worker differs from the others in its script.
-            Released: no member can bring this worker to the others' state.
+            Released: no worker has a state that can be confirmed.
             SessionOver: the others are in a later session, or were, and are lost.
         """
         committer, state, local_size = self._committer, self._state, self._member.local_rank.size
         recovery, odd = self._exchange(plan, group)
         self.all_end, self.saves = recovery.all_end, recovery.saves(group.rank)
+        if recovery.leaving:
+            self.missed = group.rank // local_size in recovery.leaving
+            self.saves = self.missed and recovery.newest < 0 and state.mesh is None
+            self._give_up(plan, "a worker missed a round that others have committed, and leaves")
         if recovery.newest < 0 and self._is_over():
             self._member.fault(plan.generation, "closed", "the session is over, and all that were in it are lost")
             raise SessionOver(plan.generation)
@@ -126,39 +224,23 @@ class StateRecovery:
                 f"{this} is not like {model} in its {', '.join(odd)}: every worker must run the same script, with "
                 "the same arguments and releases"
             )
-        if group.rank in recovery.behind and committer.rounds_done < recovery.newest - 1:
-            self._member.release("fell behind: the others are more than one round ahead")
-        if group.rank // local_size in recovery.split_nodes():
-            self._member.release("the processes of this node are in two steps of a model that is sharded over them")
-        if group.rank // local_size in recovery.stranded():
-            self._member.release(
-                "no worker can give the training state in the middle of a step that some have committed"
-            )
-        if recovery.behind and local_size > 1:
-            self._share_control_vector(plan, group, recovery)
         self._transfer(plan, group, recovery, _device_route(group, recovery))
-        if not recovery.behind:
-            committer.last_sums = []  # all members have committed the same round, so its sums are not needed again
-            committer.complete_sums = []
 
     # --- inside -----------------------------------------------------------------------------------------------
 
     def _exchange(self, plan: messages.Plan, group: Group) -> tuple[RecoveryPlan, list[str]]:
         """Gather what every process holds; returns the plan, and in what this worker's script differs."""
         committer, signatures = self._committer, self._state.signatures()
-        control_length = committer.last_sums[-1].numel() if committer.last_sums else 0
-        holds = [
-            int(self._state.has_state), committer.rounds_done, control_length, int(self._member.is_ending()),
-            self._state.session,
-        ]  # fmt: skip
+        ending, session = int(self._member.is_ending()), self._state.session
+        holds = [int(self._state.has_state), committer.rounds_done, ending, session]
         mine = torch.tensor([*holds, *signatures.values()], dtype=torch.int64)
         table = [torch.zeros_like(mine) for _ in range(group.size)]
         began = time.monotonic()
         self._wait(group.all_gather(table, mine), plan)
         log.debug("generation %d: members met after %.3f s", plan.generation, time.monotonic() - began)
         rows = [row.tolist() for row in table]
-        self._require_session({row[4] for row in rows}, plan)
-        states = [MemberState(bool(row[0]), row[1], row[2], bool(row[3])) for row in rows]
+        self._require_session({row[3] for row in rows}, plan)
+        states = [MemberState(bool(row[0]), row[1], bool(row[2])) for row in rows]
         recovery = plan_recovery(states, self._member.local_rank.size, sharded=self._state.mesh is not None)
         theirs = rows[recovery.donors[0]][len(holds) :]
         return recovery, [name for (name, own), other in zip(signatures.items(), theirs, strict=True) if own != other]
@@ -169,20 +251,11 @@ class StateRecovery:
         if self._state.session < max(sessions):
             raise SessionOver(plan.generation)
         if len(sessions) > 1:
-            why = "a worker was still in a session that is over"
-            self._member.fault(plan.generation, "closed", why)
-            raise Aborted(why)
+            self._give_up(plan, "a worker was still in a session that is over")
 
-    def _share_control_vector(self, plan: messages.Plan, group: Group, recovery: RecoveryPlan) -> None:
-        """Complete the last round at ranks behind: they have its sums, and get its control vector from the donors."""
-        control = torch.zeros(recovery.control_length, dtype=torch.int64)
-        if group.rank == recovery.donors[0]:
-            control.copy_(self._committer.last_sums[-1])
-        self._wait(group.all_reduce(control), plan, met=True)
-        if group.rank in recovery.behind:
-            if not self._committer.complete_sums:
-                self._member.release("the sums of a round that others have committed are not here")
-            self._committer.received_sums = [*self._committer.complete_sums[:-1], control]
+    def _give_up(self, plan: messages.Plan, why: str) -> NoReturn:
+        self._member.fault(plan.generation, "closed", why)
+        raise Aborted(why)
 
     def _transfer(
         self,
@@ -191,17 +264,13 @@ class StateRecovery:
         recovery: RecoveryPlan,
         route: _DeviceRoute | None,
     ) -> None:
-        """Send and receive in parallel: the state down a tree to fresh ranks, the last sums to ranks behind. With a
-        `route`, what lies on the device goes that way, and the tree carries the rest."""
+        """Pass the state down a tree to fresh ranks. With a `route`, what lies on the device goes that way, and the
+        tree carries the rest."""
         began = time.monotonic()
         on_device: list[torch.Tensor] | None = None
-        work: list[Background] = []
         got: list[tuple[bytes, list[torch.Tensor]]] = []
         receivers, donors = recovery.receivers(), recovery.donors
         source = {taker: giver for giver, takers in receivers.items() for taker in takers}
-        behind = recovery.behind if self._member.local_rank.size == 1 else []
-        source |= {taker: donors[n % len(donors)] for n, taker in enumerate(behind)}
-        late = [taker for taker in behind if source[taker] == group.rank]
         onward = receivers.get(group.rank, [])
         sends_device = route is not None and route.root == route.group.rank and group.rank in donors
         if group.rank in donors and (onward or sends_device):
@@ -209,30 +278,23 @@ class StateRecovery:
             state = self._state.capture()
             if route is not None:
                 state, on_device = split_state(*state, route.takes)
-            work.append(Background(lambda: send_state(group, onward, *state), "give"))
-        if late:
-            sums = pack(self._committer.last_sums)
-            work.append(Background(lambda: send_state(group, late, *sums), "give"))
-        if group.rank in source:
-            work.append(Background(lambda: got.append(receive_state(group, source[group.rank], onward)), "take"))
-        for each in work:
-            self._wait(each, plan, met=True)
+            self._wait(Background(lambda: send_state(group, onward, *state), "give"), plan, met=True)
+        elif group.rank in source:
+            taking = Background(lambda: got.append(receive_state(group, source[group.rank], onward)), "take")
+            self._wait(taking, plan, met=True)
         if route is not None:
-            if got and group.rank in recovery.fresh:
+            if got:
                 skeleton, tensors, on_device = join_state(got[0], route.device)
                 got[0] = skeleton, tensors
             self._broadcast(plan, group, route, on_device)
         if not got:
             return
-        if group.rank in recovery.fresh:
-            size, took_s = bytes_of(got[0][1]), time.monotonic() - began
-            way = "from device to device" if route else "by host memory"
-            log.info("the training state has come %s: %s", way, rate(size, took_s))
-            self._state.restore(*got[0])
-            self._committer.rounds_done = self._state.position.rounds
-            self._state.has_state = True
-        else:
-            self._committer.received_sums = list(unpack(*got[0]))
+        size, took_s = bytes_of(got[0][1]), time.monotonic() - began
+        way = "from device to device" if route else "by host memory"
+        log.info("the training state has come %s: %s", way, rate(size, took_s))
+        self._state.restore(*got[0])
+        self._committer.rounds_done = self._state.position.rounds
+        self._state.has_state = True
 
     def _broadcast(
         self, plan: messages.Plan, group: Group, route: _DeviceRoute, tensors: list[torch.Tensor] | None
@@ -285,10 +347,10 @@ def _device_route(group: Group, recovery: RecoveryPlan) -> _DeviceRoute | None:
     if not recovery.sharded:
         return _DeviceRoute(parts.flat, recovery.donors[0], False, group.takes, parts.device)
     size, place = recovery.local_size, group.rank % recovery.local_size
-    donors = [rank // size for rank in recovery.donors if rank % size == place]
-    if parts.across is None or len({rank % size for rank in recovery.donors}) < size:
+    if parts.across is None:
         return None
-    return _DeviceRoute(parts.across, donors[0], True, group.takes, parts.device)
+    donor = next(rank for rank in recovery.donors if rank % size == place)
+    return _DeviceRoute(parts.across, donor // size, True, group.takes, parts.device)
 
 
 def rate(size: int, seconds: float) -> str:

@@ -62,7 +62,7 @@ class CheckpointStore:
         self._base = directory
         self._resumed = CheckpointStore(resumed, every_s, part) if resumed is not None else None
         self._part = "" if part is None else _part(*part)
-        self._parts = [] if part is None else [_part(rank, part[1]) for rank in range(part[1])]
+        self._parts = [""] if part is None else [_part(rank, part[1]) for rank in range(part[1])]
         self.directory = directory / self._part
         self._every_s = every_s
         self._last = time.monotonic()
@@ -75,9 +75,7 @@ class CheckpointStore:
         Raises:
             ElasticError: the directory cannot be written.
         """
-        self.confirm()
-        if self._writer is not None:
-            self._writer.join()
+        self._finish_writing()
         return self._write(state.position.step, _content(state, copied=False))
 
     def is_due(self) -> bool:
@@ -106,6 +104,11 @@ class CheckpointStore:
     def confirm(self) -> None:
         """Confirm that the step saved by `save_async` is committed at every member."""
         self._confirmed.set()
+
+    def _finish_writing(self) -> None:
+        self.confirm()
+        if self._writer is not None:
+            self._writer.join()
 
     def is_there(self) -> bool:
         """Whether there is a whole checkpoint."""
@@ -145,10 +148,8 @@ class CheckpointStore:
 
     def discard(self) -> None:
         """Remove all checkpoints, and the directory if it is empty then. Call it when training is over."""
-        self.confirm()
-        if self._writer is not None:
-            self._writer.join()
-        for part in self._parts or [""]:
+        self._finish_writing()
+        for part in self._parts:
             with contextlib.suppress(OSError, ElasticError), self._opened(part) as folder:
                 for step in _steps(folder):
                     _remove(folder, _name(step))
@@ -163,8 +164,13 @@ class CheckpointStore:
         try:
             with self._opened(create=True) as folder:
                 try:
-                    with folder.folder(draft, create=True) as checkpoint:
-                        _write(checkpoint, content)
+                    with (
+                        folder.folder(draft, create=True) as checkpoint,
+                        open(STATE_FILE, "xb", opener=checkpoint.opener) as file,
+                    ):
+                        write_tensors(file, *content)
+                        file.flush()
+                        os.fsync(file.fileno())
                     if confirmed is not None:
                         confirmed.wait()
                     _put_in_place(folder, draft, target.name)
@@ -192,13 +198,12 @@ class CheckpointStore:
     def _complete(self) -> list[int]:
         """The steps of which all parts have a checkpoint, newest first."""
         found: list[set[int]] = []
-        for part in self._parts or [""]:
-            try:
+        with contextlib.suppress(FileNotFoundError):
+            for part in self._parts:
                 with self._opened(part) as folder:
                     found.append(set(_steps(folder)))
-            except FileNotFoundError:
-                return []
-        return sorted(set.intersection(*found), reverse=True)
+            return sorted(set.intersection(*found), reverse=True)
+        return []
 
     def _incompatible(self) -> list[str]:
         """Checkpoints of a model that was sharded differently. They cannot be loaded, but training must not start
@@ -206,7 +211,7 @@ class CheckpointStore:
         try:
             with PrivateFolder.at(self._base) as base:
                 names = [name for name in base.names() if name.startswith("part-") and name not in self._parts]
-                if self._parts:
+                if self._part:
                     names += [_name(step) for step in _steps(base)]
         except FileNotFoundError:
             return []
@@ -237,16 +242,13 @@ def _drafts(folder: PrivateFolder, step: int) -> list[str]:
 
 def _put_in_place(folder: PrivateFolder, draft: str, name: str) -> None:
     """Give a draft its name. Several workers may save the same step, each the last as far as it knows."""
-    before = f"{draft}.before"
-    with contextlib.suppress(FileNotFoundError):
-        folder.rename(name, before)
+    _remove(folder, name)
     try:
         folder.rename(draft, name)
     except OSError as error:
         if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
             raise
         _remove(folder, draft)  # another worker's is there
-    _remove(folder, before)
 
 
 def _remove(folder: PrivateFolder, name: str) -> None:
@@ -282,23 +284,22 @@ def _digest_of(skeleton: bytes) -> str:
     return hashlib.sha256(skeleton).hexdigest()
 
 
-def _write(checkpoint: PrivateFolder, content: _Content) -> None:
-    with open(STATE_FILE, "xb", opener=checkpoint.opener) as file:
-        write_tensors(file, *content)
-        file.flush()
-        os.fsync(file.fileno())
-
-
 def _read(checkpoint: PrivateFolder) -> tuple[bytes, list[torch.Tensor]]:
     """Skeleton and tensors of a checkpoint. Raises whatever is wrong with it."""
     with open(STATE_FILE, "rb", opener=checkpoint.opener) as file:
         content, texts = read_tensors(file)
-    index = json.loads(texts[INDEX])
-    skeleton = content[SKELETON].numpy().tobytes()
-    tensors = [content[name] for name in index["names"]]
-    if index["skeleton"] != _digest_of(skeleton) or list(index["names"]) != names_of(skeleton):
+    try:
+        index = json.loads(texts[INDEX])
+        skeleton, digest = content[SKELETON].numpy().tobytes(), index["skeleton"]
+        names, sums, tensors = index["names"], index["sums"], [content[name] for name in index["names"]]
+    except (KeyError, TypeError, ValueError) as error:
+        raise ElasticError(
+            f"its index, or what that names, is not whole ({error}): it is damaged, or another release or program "
+            "wrote it: resume with the release that wrote it, or remove it"
+        ) from error
+    if digest != _digest_of(skeleton) or names != names_of(skeleton):
         raise ElasticError("the checksum of its skeleton differs: it is damaged")
-    if index["sums"] != [checksum(as_bytes(tensor)) for tensor in tensors]:
+    if sums != [checksum(as_bytes(tensor)) for tensor in tensors]:
         raise ElasticError("its checksums differ: it is damaged")
     # Types that the format does not have are stored as bytes.
     return skeleton, [

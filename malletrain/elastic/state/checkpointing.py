@@ -9,22 +9,10 @@ from malletrain.elastic.state.training_state import TrainingState
 
 
 class Checkpointing:
-    """One member's part in checkpoints.
-
-    Args:
-        checkpoints: where checkpoints are kept; None if none are.
-        state: the state to save and restore.
-        committer: of this member.
-        sharded: whether the model is sharded over the processes of a node.
-    """
+    """One member's part in checkpoints; without a store, none are kept."""
 
     def __init__(
-        self,
-        checkpoints: CheckpointStore | None,
-        state: TrainingState,
-        committer: StepCommitter,
-        *,
-        sharded: bool,
+        self, checkpoints: CheckpointStore | None, state: TrainingState, committer: StepCommitter, *, sharded: bool
     ) -> None:
         self._checkpoints = checkpoints
         self._state = state
@@ -45,15 +33,14 @@ class Checkpointing:
 
     def save(self) -> str | None:
         """Write a checkpoint now; returns its directory, or None if no checkpoints are kept."""
-        self._state.position.rounds = self._committer.rounds_done
         return str(self._checkpoints.save(self._state)) if self._checkpoints else None
 
     def save_if_possible(self) -> tuple[str | None, str]:
-        """As `save`, for one that leaves whatever comes of it: where the state was saved, and why it could not be.
-        A main job must not wait for a folder that is full.
+        """As `save`, for one that leaves whatever comes of it (a main job must not wait for a folder that is full):
+        where the state was saved, and why it could not be.
 
-        The caller tells the daemon before it logs why: where the job's output lies in the same folder, srun ends at
-        the first line that it cannot write, and this process with it.
+        Tell the daemon before the log: where the job's output lies in the same folder, srun ends at the first line
+        that it cannot write, and this process with it.
         """
         try:
             return self.save(), ""
@@ -78,16 +65,14 @@ class Checkpointing:
         self._requested = True
 
     def confirm(self) -> None:
-        """Confirm that every member has committed all steps so far: a checkpoint of them may be loaded."""
+        """Every member has committed all steps so far: a checkpoint of them may be loaded."""
         if self._checkpoints is not None:
             self._checkpoints.confirm()
 
     def save_async(self) -> None:
-        """Write a requested checkpoint in the background. Call it between two steps; without a request it does
-        nothing."""
+        """Write a requested checkpoint in the background. Call it between two steps."""
         requested, self._requested = self._requested, False
         if requested and self._checkpoints is not None and self.is_writer:
-            self._state.position.rounds = self._committer.rounds_done
             self._checkpoints.save_async(self._state)
             if self._committer.world.size == 1:
                 self._checkpoints.confirm()

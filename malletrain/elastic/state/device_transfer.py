@@ -17,7 +17,7 @@ from malletrain.elastic.comm.device_group import DeviceGroup
 from malletrain.elastic.comm.group import Work
 from malletrain.elastic.errors import PeerLost
 from malletrain.elastic.state.training_state import pack, specs_of, unpack
-from malletrain.elastic.state.transfer import as_bytes
+from malletrain.elastic.state.transfer import as_bytes, sum_of_words
 
 PIECE_BYTES = 64 * 1024 * 1024
 
@@ -96,7 +96,7 @@ def broadcast_state(
         work, piece, parts = under_way.popleft()
         wait(work)
         if parts and not sends:
-            sums.append(_sum(piece))
+            sums.append(sum_of_words(piece))
             torch._foreach_copy_(parts, list(piece.split([part.numel() for part in parts])))
 
     for length, parts in _pieces(total, tensors):
@@ -104,7 +104,7 @@ def broadcast_state(
             finish_one()
         piece = torch.cat(parts) if sends else torch.empty(length, dtype=torch.uint8, device=device)
         if sends:
-            sums.append(_sum(piece))
+            sums.append(sum_of_words(piece))
         under_way.append((group.broadcast(piece, root), piece, parts))
     while under_way:
         finish_one()
@@ -128,9 +128,3 @@ def _pieces(total: int, tensors: Sequence[torch.Tensor] | None) -> Iterator[tupl
                 rows.appendleft(row[left:])
             left -= parts[-1].numel()
         yield length, parts
-
-
-def _sum(piece: torch.Tensor) -> torch.Tensor:
-    """The sum of all 64-bit words and of the remaining bytes, where the piece lies."""
-    words = piece.numel() // 8 * 8
-    return piece[:words].view(torch.int64).sum() + piece[words:].sum(dtype=torch.int64)

@@ -9,7 +9,6 @@ FSDP's modules are recognised by name: importing them is slow, and only scripts 
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -78,13 +77,8 @@ def check(model: torch.nn.Module, local_rank: LocalRank) -> bool:
 
 
 class OutputScale:
-    """Scales the gradient at the model's output by a factor that is set for each step.
-
-    Args:
-        model: gets a forward hook.
-        local_rank: of this process.
-        mean: whether the script's loss is a mean over samples (else a sum).
-    """
+    """Scales the gradient at the model's output by a factor that is set for each step. `mean`: the script's loss is
+    a mean over samples (else a sum)."""
 
     def __init__(self, model: torch.nn.Module, local_rank: LocalRank, *, mean: bool) -> None:
         self.factor: float | None = None
@@ -106,25 +100,12 @@ class OutputScale:
             return output
         from torch.utils._pytree import tree_map_only
 
-        return tree_map_only(torch.Tensor, lambda tensor: _scaled(tensor, lambda: self.factor), output)
+        return tree_map_only(torch.Tensor, self._watched, output)
 
-
-def _scaled(tensor: torch.Tensor, factor: Callable[[], float | None]) -> torch.Tensor:
-    if not tensor.requires_grad:
-        return tensor
-    out: torch.Tensor = _Scale.apply(tensor, factor)  # type: ignore[no-untyped-call]
-    return out
-
-
-class _Scale(torch.autograd.Function):
-    """The identity, with the gradient multiplied by what `factor` returns during backward."""
-
-    @staticmethod
-    def forward(ctx: Any, tensor: torch.Tensor, factor: Callable[[], float | None]) -> torch.Tensor:
-        ctx.factor = factor
-        return tensor.view_as(tensor)
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
-        factor = ctx.factor()
-        return (gradients[0] if factor is None else gradients[0] * factor), None
+    def _watched(self, tensor: torch.Tensor) -> torch.Tensor:
+        """A view of an output: what the model itself does with the tensor is not scaled again."""
+        if not tensor.requires_grad:
+            return tensor
+        view = tensor.view_as(tensor)
+        view.register_hook(lambda gradient: None if self.factor is None else gradient * self.factor)
+        return view

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import random
 import sys
 from collections.abc import Iterator, MutableMapping
@@ -10,7 +9,7 @@ from typing import Any
 
 import torch
 
-from malletrain.elastic.errors import ElasticError
+from malletrain.elastic.state.training_state import SCRIPT_VALUES, require_plain
 
 _GENERATOR, _PYTHON, _NUMPY = "\0generator", "\0random", "\0numpy"
 
@@ -32,7 +31,7 @@ class SharedValues(MutableMapping[str, Any]):
         return self._values[name]
 
     def __setitem__(self, name: str, value: Any) -> None:
-        _captured(name, value)
+        require_plain(_captured(value), "tracked", SCRIPT_VALUES, name)
         self._values[name] = value
 
     def __delitem__(self, name: str) -> None:
@@ -54,7 +53,7 @@ class SharedValues(MutableMapping[str, Any]):
             yield from _tensors(name, value)
 
     def state_dict(self) -> dict[str, Any]:
-        return {name: _captured(name, value) for name, value in self._values.items()}
+        return {name: _captured(value) for name, value in self._values.items()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         for name, value in state.items():
@@ -72,14 +71,13 @@ def _tensors(name: str, value: Any) -> Iterator[tuple[str, torch.Tensor]]:
             yield from _tensors(f"{name}.{place}", each)
 
 
-def _captured(name: str, value: Any) -> Any:
-    """A value as plain data and tensors."""
-    if isinstance(value, bool | int | float | str | bytes | torch.Tensor | type(None)):
-        return value
+def _captured(value: Any) -> Any:
+    """A value with plain data and tensors in place of random generators."""
     if isinstance(value, dict):
-        return {key: _captured(f"{name}[{key!r}]", each) for key, each in value.items()}
+        return {key: _captured(each) for key, each in value.items()}
     if isinstance(value, list | tuple):
-        return type(value)(_captured(f"{name}[{place}]", each) for place, each in enumerate(value))
+        captured = [_captured(each) for each in value]
+        return captured if isinstance(value, list) else tuple(captured)
     if isinstance(value, torch.Generator):
         return {_GENERATOR: value.get_state()}
     if isinstance(value, random.Random):
@@ -89,43 +87,47 @@ def _captured(name: str, value: Any) -> Any:
         return {_NUMPY: _numbers(value.bit_generator.state)}
     if _is_numpy(value, "RandomState"):
         return {_NUMPY: _numbers(value.get_state(legacy=False))}
-    raise ElasticError(
-        f's.state["{name}"] cannot hold {type(value).__name__}: keep numbers, text, tensors, lists and dictionaries '
-        "of "
-        "such, or a random generator there; objects with state_dict and load_state_dict go to s.track(...)"
-    )
+    return value
 
 
 def _restored(value: Any, present: Any) -> Any:
-    if isinstance(value, dict) and _GENERATOR in value:
-        generator = present if isinstance(present, torch.Generator) else torch.Generator()
-        generator.set_state(value[_GENERATOR].cpu().clone())
-        return generator
-    if isinstance(value, dict) and _PYTHON in value:
-        version, internal, gauss = value[_PYTHON]
-        twister = present if isinstance(present, random.Random) else random.Random()
-        twister.setstate((version, tuple(internal), gauss))
-        return twister
-    if isinstance(value, dict) and _NUMPY in value:
-        if _is_numpy(present, "Generator"):
-            present.bit_generator.state = value[_NUMPY]
-        elif _is_numpy(present, "RandomState"):
-            present.set_state(value[_NUMPY])
-        return present
-    if isinstance(value, torch.Tensor):
-        if isinstance(present, torch.Tensor) and present.shape == value.shape:
-            with torch.no_grad():
-                return present.copy_(value)  # whoever else holds the tensor sees the values
-        return value.clone()
+    """What `_captured` gave, in the objects that are there: whoever else holds them sees the values."""
     if isinstance(value, dict):
-        known = present if isinstance(present, dict) else {}
-        restored = {key: _restored(each, known.get(key)) for key, each in value.items()}
-        if isinstance(present, dict):
-            present.clear()
-            present.update(restored)
+        if _GENERATOR in value:
+            generator = present if isinstance(present, torch.Generator) else torch.Generator()
+            generator.set_state(value[_GENERATOR].cpu().clone())
+            return generator
+        if _PYTHON in value:
+            version, internal, gauss = value[_PYTHON]
+            twister = present if isinstance(present, random.Random) else random.Random()
+            twister.setstate((version, tuple(internal), gauss))
+            return twister
+        if _NUMPY in value:
+            if _is_numpy(present, "Generator"):
+                present.bit_generator.state = value[_NUMPY]
+            elif _is_numpy(present, "RandomState"):
+                present.set_state(value[_NUMPY])
             return present
-        return restored
-    return copy.deepcopy(value)
+        table = present if isinstance(present, dict) else {}
+        restored = {key: _restored(each, table.get(key)) for key, each in value.items()}
+        table.clear()
+        table.update(restored)
+        return table
+    if isinstance(value, list | tuple):
+        same = isinstance(present, list | tuple) and len(present) == len(value)
+        each = [_restored(*pair) for pair in zip(value, present if same else [None] * len(value), strict=True)]
+        if isinstance(value, tuple):
+            return type(present)(*each) if hasattr(present, "_fields") else tuple(each)
+        row = present if isinstance(present, list) else []
+        row[:] = each
+        return row
+    if isinstance(value, torch.Tensor):
+        if not isinstance(present, torch.Tensor) or present.shape != value.shape:
+            return value.clone()
+        with torch.no_grad():
+            present.copy_(value)
+        return present
+    return value
 
 
 def _is_numpy(value: Any, kind: str) -> bool:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import io
-import logging
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -20,13 +19,14 @@ from malletrain import __version__
 from malletrain.elastic.errors import ElasticError
 from malletrain.elastic.state.sharded_model import is_sharded, local, rebuild, shard_of
 
-log = logging.getLogger("malletrain.elastic")
-
 #: Placeholders in the skeleton, of a tensor and of a shard.
 _LEAF, _SHARD = "\0tensor", "\0shard"
 
 #: What most leaves of the tree are that are no tensors.
 _PLAIN = frozenset({type(None), bool, int, float, str, bytes})
+
+#: The tracked object that has the values of `Session.state`.
+SCRIPT_VALUES = "malletrain.values"
 
 
 class Stateful(Protocol):
@@ -64,50 +64,60 @@ def pack(tree: Any) -> tuple[bytes, list[torch.Tensor]]:
     """
     tensors: list[torch.Tensor] = []
     names: list[str] = []
-
-    def walk(node: Any, name: str) -> Any:
-        if isinstance(node, torch.Tensor):
-            tensors.append(local(node).detach())
-            names.append(name)
-            if is_sharded(node):
-                return (_SHARD, len(tensors) - 1, *shard_of(node))
-            return (_LEAF, len(tensors) - 1, str(node.device.type))
-        if isinstance(node, Mapping):
-            return {key: walk(value, f"{name}.{key}") for key, value in node.items()}
-        if isinstance(node, list | tuple):
-            walked = [walk(each, f"{name}.{place}") for place, each in enumerate(node)]
-            return walked if isinstance(node, list) else tuple(walked)
-        if type(node) not in _PLAIN:
-            _require_plain(node, name[1:])
-        return node
-
-    buffer = io.BytesIO()
-    skeleton = walk(tree, "")
+    skeleton = _without_tensors(tree, (), tensors, names)
     specs = [(str(tensor.dtype).removeprefix("torch."), tuple(tensor.shape)) for tensor in tensors]
-    torch.save({"skeleton": skeleton, "tensors": specs, "names": [name[1:] for name in names]}, buffer)
+    buffer = io.BytesIO()
+    torch.save({"skeleton": skeleton, "tensors": specs, "names": names}, buffer)
     return buffer.getvalue(), tensors
 
 
-def _require_plain(value: Any, name: str) -> None:
-    """Raise `ElasticError`, which names object and key, where a value could be saved but not loaded again."""
+def require_plain(tree: Any, *path: str) -> None:
+    """Raise `ElasticError`, which names object and key, if `pack` cannot keep what is at this path of the state."""
+    _without_tensors(tree, path, [], [])
+
+
+def _without_tensors(node: Any, path: tuple[Any, ...], tensors: list[torch.Tensor], names: list[str]) -> Any:
+    """A tree with placeholders in place of its tensors; adds these and their names to the lists."""
+    if isinstance(node, torch.Tensor):
+        tensors.append(local(node).detach())
+        names.append(".".join(map(str, path)))
+        if is_sharded(node):
+            return (_SHARD, len(tensors) - 1, *shard_of(node))
+        return (_LEAF, len(tensors) - 1, str(node.device.type))
+    if isinstance(node, Mapping):
+        for key in node:
+            _require_plain(key, path, "a key of ")
+        return {key: _without_tensors(value, (*path, key), tensors, names) for key, value in node.items()}
+    if isinstance(node, list | tuple):
+        walked = [_without_tensors(each, (*path, place), tensors, names) for place, each in enumerate(node)]
+        return walked if isinstance(node, list) else tuple(walked)
+    _require_plain(node, path)
+    return node
+
+
+def _require_plain(value: Any, path: tuple[Any, ...], what: str = "") -> None:
+    """Raise `ElasticError` where a value could be saved but not loaded again."""
+    if type(value) in _PLAIN or (type(value) is tuple and all(type(each) in _PLAIN for each in value)):
+        return
     buffer = io.BytesIO()
     try:
         torch.save(value, buffer)
         buffer.seek(0)
         torch.load(buffer, weights_only=True)
     except Exception as error:
-        thing, kind = _place_of(name), type(value)
+        kind = type(value)
         raise ElasticError(
-            f"{thing} is of type {kind.__module__}.{kind.__qualname__}, which the training state cannot keep: give "
-            "it a plain value (a number of numpy's: float(...) or int(...)) or a tensor"
+            f"{what}{_place_of(path)} is of type {kind.__module__}.{kind.__qualname__}, which the training state "
+            "cannot keep: give it a plain value (a number of numpy's: float(...) or int(...)) or a tensor; objects "
+            "with state_dict and load_state_dict go to s.track(...)"
         ) from error
 
 
-def _place_of(name: str) -> str:
+def _place_of(path: tuple[Any, ...]) -> str:
     """A path in the tree as the script has it: `optimizer.param_groups[0]["lr"]`."""
-    first, *keys = name.removeprefix("tracked.").split(".")
-    rest = "".join(f"[{key}]" if key.isdecimal() else f'["{key}"]' for key in keys)
-    return f"{first}{rest}".replace('["param_groups"]', ".param_groups")
+    first, *keys = path[1:] if path[0] == "tracked" else path
+    rest = "".join(f'["{key}"]' if isinstance(key, str) and not key.isdecimal() else f"[{key}]" for key in keys)
+    return f"{'s.state' if first == SCRIPT_VALUES else first}{rest}".replace('["param_groups"]', ".param_groups")
 
 
 def names_of(skeleton: bytes) -> list[str]:
@@ -133,17 +143,17 @@ def unpack(skeleton: bytes, tensors: list[torch.Tensor], mesh: Any = None) -> An
     """
 
     def walk(node: Any) -> Any:
-        if isinstance(node, tuple) and len(node) == 5 and node[0] == _SHARD:
-            return rebuild(tensors[node[1]].to(mesh.device_type), *node[2:], mesh)
-        if isinstance(node, tuple) and len(node) == 3 and node[0] == _LEAF:
-            return tensors[node[1]]
         if isinstance(node, dict):
             return {key: walk(value) for key, value in node.items()}
         if isinstance(node, list):
             return [walk(each) for each in node]
-        if isinstance(node, tuple):
-            return tuple(walk(each) for each in node)
-        return node
+        if not isinstance(node, tuple):
+            return node
+        if len(node) == 5 and node[0] == _SHARD:
+            return rebuild(tensors[node[1]].to(mesh.device_type), *node[2:], mesh)
+        if len(node) == 3 and node[0] == _LEAF:
+            return tensors[node[1]]
+        return tuple(walk(each) for each in node)
 
     return walk(_load(skeleton)["skeleton"])
 
@@ -152,9 +162,7 @@ def _load(skeleton: bytes) -> Any:
     try:
         return torch.load(io.BytesIO(skeleton), weights_only=True)
     except Exception as error:
-        raise ElasticError(
-            f"a tracked object's state holds what is not plain data: {str(error).splitlines()[0][:300]}"
-        ) from error
+        raise ElasticError(f"the state holds what is not plain data: {str(error).splitlines()[0][:300]}") from error
 
 
 class TrainingState:
@@ -184,7 +192,6 @@ class TrainingState:
         self.terms = ""
         self.session = 0
         self._boundary: dict[str, Any] | None = None
-        self._size: tuple[object, int] | None = None
         self.mesh = next((p.device_mesh for p in model.parameters() if is_sharded(p)), None)  # type: ignore[attr-defined]
 
     def track(self, name: str, thing: Stateful | None) -> None:
@@ -261,16 +268,6 @@ class TrainingState:
         """The state of a single optimizer as it is, so that other programs find it under the usual names."""
         return states[0] if len(states) == 1 else {str(place): state for place, state in enumerate(states)}
 
-    def size_bytes(self) -> int:
-        """Bytes of all tensors that a newcomer is sent. Cached until the number of parameters, of optimizer states or
-        of tracked objects changes."""
-        many = sum(len(each.state) for each in self.optimizers)
-        parameters = sum(1 for _ in self.model.parameters()), many, len(self.tracked)
-        if self._size is None or self._size[0] != parameters:
-            size = sum(tensor.numel() * tensor.element_size() for tensor in self.capture()[1])
-            self._size = parameters, size
-        return self._size[1]
-
     def restore(self, skeleton: bytes, tensors: list[torch.Tensor]) -> None:
         """Load a packed state. The tensors may become part of the live state.
 
@@ -290,9 +287,8 @@ class TrainingState:
         except (RuntimeError, ValueError, KeyError) as error:
             raise ElasticError(f"the state is of another model or optimizer: {error}") from error
         with warnings.catch_warnings():
-            warnings.simplefilter(
-                "ignore", UserWarning
-            )  # schedulers warn about the order of calls when they are loaded
+            # Schedulers warn about the order of calls when they are loaded.
+            warnings.simplefilter("ignore", UserWarning)
             for name, thing in self.tracked.items():
                 if name in tree["tracked"]:
                     thing.load_state_dict(tree["tracked"][name])

@@ -160,10 +160,7 @@ class Packet:
     def scatter(self, piece: torch.Tensor) -> int:
         """Copy a received piece into its tensors, if it is not there already; returns its checksum."""
         if len(self._parts) > 1:
-            begin = 0
-            for part in self._parts:
-                part.copy_(piece[begin : begin + part.numel()])
-                begin += part.numel()
+            torch._foreach_copy_(self._parts, list(piece.split([part.numel() for part in self._parts])))
         return checksum(piece)
 
 
@@ -190,10 +187,15 @@ def as_bytes(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def checksum(piece: torch.Tensor) -> int:
-    """The sum of all 64-bit words and the remaining bytes, modulo 2^64: as fast as reading the memory."""
+    """See `sum_of_words`."""
+    return int(sum_of_words(piece))
+
+
+def sum_of_words(piece: torch.Tensor) -> torch.Tensor:
+    """The sum of all 64-bit words and the remaining bytes, modulo 2^64, where the piece lies: as fast as reading the
+    memory."""
     words = piece.numel() // 8 * 8
-    head = piece[:words]
-    if head.data_ptr() % 8:
+    head, tail = piece[:words], piece[words:].to(torch.int64)
+    if head.data_ptr() % 8 or head.storage_offset() % 8:
         head = head.clone()
-    tail = int.from_bytes(piece[words:].cpu().numpy().tobytes(), "little") if words < piece.numel() else 0
-    return (int(head.view(torch.int64).sum()) + tail + 2**63) % 2**64 - 2**63
+    return head.view(torch.int64).sum() + (tail << 8 * torch.arange(tail.numel(), device=tail.device)).sum()

@@ -141,9 +141,7 @@ def _switched(machine: JobMachine, this: Worker, said: wire.Switched) -> None:
         machine.train(this)
     if world.members[0].worker == this.id:
         pause_s = min(said.pause_s, _longest_pause_s(machine, world))
-        switched = GenerationSwitched(
-            said.generation, said.nodes, pause_s, said.step, said.grew, max(0, said.state_bytes)
-        )
+        switched = GenerationSwitched(said.generation, said.nodes, pause_s, said.step, said.grew)
         machine.emit(switched, this, world.reason)
 
 

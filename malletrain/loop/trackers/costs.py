@@ -4,22 +4,19 @@
 - *activation*: from there until the worker is warm; by stage as the worker tells: before (batch script), import
   (Python, torch), script (data, model), build (the session), compile, warm_up (the rest of the first step); and what
   runs beside these: nccl (loading it), and in old journals cuda (the GPU's context).
-- *stalls* of the whole world: at growing, by newcomers and by the bytes that each is sent; at shrinking; at a loss.
+- *stalls* of the whole world: at growing, at shrinking, at a loss.
 
 What the job has shown counts, else what its application has, else what its user's other jobs have, else what the
 site's users have, else what was assumed. What users' workers tell or do is theirs: no stall is longer than the time
-in which it was, no stage longer than its activation, and of the site each user has one vote (`_by_vote`). A stall at
-growing is taken to be  a + b bytes log2(1 + newcomers):  the state goes from one to the next along a tree. b is
-the median of the slopes between any two stalls (Theil, 1950; Sen, 1968), which a few odd ones do not move.
+in which it was, no stage longer than its activation, and of the site each user has one vote (`_by_vote`).
 """
 
 from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, MutableMapping
 from dataclasses import dataclass, field, replace
-from itertools import combinations
 from statistics import median, median_high, median_low
 
 from malletrain.domain.decision import RecyclePilot
@@ -38,8 +35,6 @@ from malletrain.domain.job import ResizeCosts
 
 #: So many of the latest stalls, starts and activations are remembered, of each job, each application, and the site.
 KEPT = 64
-#: Slopes are taken between so many of the latest.
-_COMPARED = 16
 #: Jobs and applications that are remembered.
 _SCOPES_KEPT = 4000
 #: Worlds of a job whose plan is remembered until somebody trains in them.
@@ -74,19 +69,10 @@ Scope = int | Application | str  #: a job, an application, a user
 
 @dataclass(frozen=True, slots=True)
 class Stall:
-    """A world stood still for `seconds`: `grew`, shrank, or was broken (`lost`). `newcomers` were sent `state_bytes`
-    each (0: not reported)."""
+    """A world stood still for `seconds`: it grew, shrank, or was broken: the `kind` is "grow", "shrink" or "loss"."""
 
     seconds: float
-    grew: bool
-    lost: bool = False
-    newcomers: int = 0
-    state_bytes: int = 0
-
-    @property
-    def work(self) -> float:
-        """What a stall at growing is taken to be proportional to, beyond its constant: bytes along a tree."""
-        return (self.state_bytes or 1) * math.log2(1 + max(self.newcomers, 1))
+    kind: str
 
 
 @dataclass
@@ -103,24 +89,8 @@ class Shown:
         if kind in ("start", "activate"):
             kept = self.starts if kind == "start" else self.activations
             return median_high(kept) if kept else None
-        stalls = self.of(kind)
-        if kind == "grow":
-            return growing(stalls) if stalls else None
-        return median_high([stall.seconds for stall in stalls]) if stalls else None
-
-    def of(self, kind: str) -> list[Stall]:
-        """The stalls of one kind: "grow", "shrink" or "loss"."""
-        found = ((("loss" if s.lost else "grow" if s.grew else "shrink"), s) for s in self.stalls.values())
-        return [stall for name, stall in found if name == kind]
-
-
-@dataclass
-class _Plans:
-    """The worlds that a job was given: how many members each has, whether it mends a broken one, and since when it is
-    (Unix seconds)."""
-
-    plans: MutableMapping[int, tuple[int, bool, float]] = field(default_factory=dict)  #: and since when
-    members: int = 0  #: that train now
+        stalls = [stall.seconds for stall in self.stalls.values() if stall.kind == kind]
+        return median_high(stalls) if stalls else None
 
 
 class Costs:
@@ -129,7 +99,8 @@ class Costs:
     def __init__(self, assumed: ResizeCosts | None = None) -> None:
         self._assumed = assumed or ResizeCosts()
         self._shown: dict[Scope, Shown] = {}
-        self._plans: dict[int, _Plans] = {}
+        #: The worlds that each job was given: whether it mends a broken one, and since when it is (Unix seconds).
+        self._plans: dict[int, dict[int, tuple[bool, float]]] = {}
 
     def started(self, seconds: float, user: str = "") -> None:
         """Slurm took so long to start a pilot of a user's."""
@@ -142,11 +113,11 @@ class Costs:
         match event.payload:
             case WorkerWarm(stages=stages) if started_at is not None and event.at > started_at:
                 self._activated(event.job, stages, application, event.at - started_at)
-            case GenerationPublished(generation=number, members=members, switched_by=cause):
-                known = self._plans.setdefault(event.job, _Plans())
-                known.plans[number] = len(members), cause == "fault", event.at
-                if len(known.plans) > _PLANS_KEPT:
-                    del known.plans[min(known.plans)]
+            case GenerationPublished(generation=number, switched_by=cause):
+                plans = self._plans.setdefault(event.job, {})
+                plans[number] = cause == "fault", event.at
+                if len(plans) > _PLANS_KEPT:
+                    del plans[min(plans)]
             case GenerationSwitched() as switched:
                 self._switched(event.job, switched, application, event.at)
 
@@ -165,36 +136,24 @@ class Costs:
 
     def _switched(self, job: int, switched: GenerationSwitched, application: Application, at: float) -> None:
         number, grew, seconds = switched.generation, switched.grew, switched.pause_s
-        known = self._plans.setdefault(job, _Plans())
-        nodes, broken, since = known.plans.get(number, (switched.nodes, False, at))
-        if not (math.isfinite(seconds) and seconds >= 0.0):
-            return
+        broken, since = self._plans.get(job, {}).get(number, (False, at))
+        if not (math.isfinite(seconds) and seconds > 0.0):
+            return  # nothing stands still in a world that begins
         seconds = min(seconds, max(0.0, at - since) + NOTICED_S)
-        added = max(0, nodes - known.members)
-        known.members = nodes
-        if seconds == 0.0:
-            return  # a world that begins: nothing stood still
         for shown in self._scopes(job, application):
             # A script in restart mode tells its pause twice: when it is started, and, if it says so, when it trains.
             key = job, number, grew
-            again = shown.stalls.pop(key, None)
-            newcomers = added if again is None else again.newcomers
-            lost = broken if again is None else again.lost
-            shown.stalls[key] = Stall(seconds, grew, lost and not grew, newcomers, max(0, switched.state_bytes))
+            shown.stalls.pop(key, None)
+            shown.stalls[key] = Stall(seconds, "grow" if grew else "loss" if broken else "shrink")
             if len(shown.stalls) > KEPT:
                 del shown.stalls[next(iter(shown.stalls))]
 
     def of(self, job: int, application: Application) -> ResizeCosts:
         """What a change costs the job."""
         near = list(self._known(job, application))
-        own = next((s.state_bytes for s in reversed(list(near[0].stalls.values())) if s.state_bytes), 0)
         found = {}
         for kind in ("start", "activate", "grow", "shrink", "loss"):
             assumed: float = getattr(self._assumed, f"{kind}_s")
-            grown = next((stalls for shown in near if (stalls := shown.of("grow"))), []) if kind == "grow" else []
-            if grown:
-                found[f"{kind}_s"] = growing(grown, own or None)
-                continue
             nearest = next((usual for shown in near if (usual := shown.usual(kind)) is not None), None)
             found[f"{kind}_s"] = self._by_vote(kind, assumed) if nearest is None else nearest
         return replace(self._assumed, **found)
@@ -257,30 +216,6 @@ class Costs:
         while len(self._shown) > _SCOPES_KEPT + _USERS_KEPT:
             kept = (job, application)
             del self._shown[next(each for each in self._shown if not isinstance(each, str) and each not in kept)]
-
-
-def growing(stalls: Sequence[Stall], state_bytes: int | None = None) -> float:
-    """Seconds that a world stands still as it grows by as many as is usual, each sent `state_bytes` (None: as usual).
-
-    Raises:
-        ValueError: there are no stalls.
-    """
-    if not stalls:
-        raise ValueError("no stalls to learn from")
-    # Stalls that tell their bytes do not compare with those that do not.
-    known = ([s for s in stalls if s.state_bytes] or list(stalls))[-_COMPARED:]
-    steps = [
-        (b.seconds - a.seconds) / (b.work - a.work)
-        for a, b in combinations(known, 2)
-        if abs(b.work - a.work) > 0.1 * max(a.work, b.work)
-    ]
-    slope = max(0.0, median(steps)) if steps else 0.0
-    constant = median(s.seconds - slope * s.work for s in known)
-    usual = Stall(0.0, True, newcomers=round(median(s.newcomers for s in known)))
-    usual = replace(usual, state_bytes=round(median(s.state_bytes for s in known)))
-    if state_bytes is not None and usual.state_bytes:
-        usual = replace(usual, state_bytes=state_bytes)
-    return max(0.0, constant + slope * usual.work)
 
 
 #: The latest exits of each user are looked at; a site that changes its epilog is believed after so many.

@@ -58,7 +58,7 @@ class MainJobDelay:
         could_at: when it could have started without pilots (Unix seconds), as far as the daemon can tell.
         started_at: when it did.
         nodes: those of its nodes that pilots had.
-        freed_s: seconds after `could_at` until the last of these was free.
+        freed_s: seconds after `could_at` until the last of these was free, where it began on them.
         delay_s: seconds by which it started later for pilots, never negative.
         preempted: nodes that Slurm took from pilots for it.
         put_off: Slurm put it off by its own two minutes, as it does with heterogeneous jobs.
@@ -72,8 +72,8 @@ class MainJobDelay:
     could_at: float
     started_at: float
     nodes: tuple[str, ...]
-    freed_s: float
-    delay_s: float
+    freed_s: float | None = None
+    delay_s: float = 0.0
     by_backfill: bool = False
     preempted: int = 0
     put_off: bool = False

@@ -8,10 +8,10 @@ they are there again after a restart. Cycles are counted since the daemon began.
 from __future__ import annotations
 
 import math
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections import Counter, OrderedDict, deque
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from malletrain.decide.queue_promise import (
     UNKNOWN_YIELD_S,
@@ -84,23 +84,6 @@ REFILL_LOOK_S = USUAL_LOOK_S + LEAVE_S
 UNKNOWN_EXIT_S = 60.0
 
 
-@dataclass(slots=True)
-class _Given:
-    """A main job that pilots were asked to leave for: since when it could have started, and what came of it."""
-
-    could_at: float
-    took_s: float | None = None
-    delay_s: float | None = None
-    user: str = ""
-    started_at: float = 0.0
-    nodes: tuple[str, ...] = ()
-    by_backfill: bool = False
-    preempted: int = 0
-    put_off: bool = False
-    elsewhere: bool = False
-    behind: str = ""
-
-
 class PromiseTracker:
     """Folds events and looks; says what the promise asks for now."""
 
@@ -119,7 +102,9 @@ class PromiseTracker:
         self._noted: OrderedDict[str, None] = OrderedDict()
         self._unwritten: deque[SlurmJob] = deque(maxlen=MAX_ARRIVALS)  # the journal lacks their arrival
         self._live: deque[float] = deque(maxlen=MAX_ARRIVALS)  # arrivals that the daemon itself saw come
-        self._given: OrderedDict[str, _Given] = OrderedDict()
+        self._delays: OrderedDict[str, MainJobDelay] = OrderedDict()  # by main job
+        self._by_time: list[MainJobDelay] | None = None  # the same when they could have started
+        self._by_head: dict[str, MainJobDelay] | None = None
         self._could_at: OrderedDict[str, float] = OrderedDict()  # by head of the main job's id
         self._behind: OrderedDict[str, None] = OrderedDict()  # heads of jobs that only backfill could start
         self._put_off: OrderedDict[str, None] = OrderedDict()  # heads of heterogeneous jobs
@@ -239,7 +224,7 @@ class PromiseTracker:
 
     def times(self) -> YieldTimes:
         """How long nodes took to be free."""
-        took = tuple(each.took_s for each in self._given.values() if each.took_s is not None)[-MAX_YIELDS:]
+        took = tuple(each.freed_s for each in self._delays.values() if each.freed_s is not None)[-MAX_YIELDS:]
         # Pilots that left for other reasons say what an epilog takes here, before a main job has met one.
         expected_s = min(UNKNOWN_YIELD_S, self.refill_s) if self._exits_known else UNKNOWN_YIELD_S
         return YieldTimes(took, self._cycle_s, expected_s)
@@ -249,48 +234,45 @@ class PromiseTracker:
         nothing is known yet."""
         begin = max(now - KEPT_WINDOW_S, self._began or now, since or 0.0)
         jobs = sum(begin <= at <= now - SETTLED_S for at in self._live)
-        # What jobs behind them lost follows from these: it is no reason of its own to step back.
-        own = [g for g in self._given.values() if g.delay_s is not None and not g.behind]
-        met = [g for g in own if begin <= g.could_at <= now - SETTLED_S]
-        return PromiseKept(max(jobs, len(met)), tuple(each.delay_s for each in met if each.delay_s is not None))
+        return self._what_met(jobs, begin, now - SETTLED_S)
+
+    def _what_met(self, jobs: int, begin: float, end: float = math.inf) -> PromiseKept:
+        """What so many jobs have met, which could have started from `begin` to `end`. What jobs behind these lost
+        follows from that: it is no reason of its own to step back."""
+        met = tuple(each.delay_s for each in self.delays(begin) if not each.behind and each.could_at <= end)
+        return PromiseKept(max(jobs, len(met)), met)
 
     def _lately(self, now: float) -> PromiseKept:
         """The main jobs that arrived within the last day, those of accounting among them, and what they have met."""
-        jobs = sum(each.at >= now - KEPT_WINDOW_S for each in self._arrivals)
-        met = [each.delay_s for each in self.delays(now - KEPT_WINDOW_S) if not each.behind]
-        return PromiseKept(jobs, tuple(met))
+        begin = now - KEPT_WINDOW_S
+        return replace(self._what_met(0, begin), jobs=self._arrived(begin))
+
+    def _arrived(self, begin: float, end: float = math.inf) -> int:
+        """How many jobs came then."""
+        first = bisect_left(self._arrivals, begin, key=lambda each: each.at)
+        return max(0, bisect_right(self._arrivals, end, key=lambda each: each.at) - first)
 
     def delays(self, since: float) -> tuple[MainJobDelay, ...]:
         """The main jobs that pilots gave way to and that could have started from `since` on (Unix seconds), in that
         order; by the journal, so that they are there again after a restart."""
-        found = [
-            MainJobDelay(
-                name, each.user, each.could_at, each.started_at, each.nodes, each.took_s or 0.0, each.delay_s,
-                each.by_backfill, each.preempted, each.put_off, each.elsewhere, each.behind,
-            )
-            for name, each in self._given.items()
-            if each.delay_s is not None and each.could_at >= since
-        ]  # fmt: skip
-        return tuple(sorted(found, key=lambda each: each.could_at))
+        if self._by_time is None:
+            self._by_time = sorted(self._delays.values(), key=lambda each: each.could_at)
+        return tuple(self._by_time[bisect_left(self._by_time, since, key=lambda each: each.could_at) :])
 
-    def delayed(self) -> dict[str, MainJobDelay]:
+    def delayed(self) -> Mapping[str, MainJobDelay]:
         """The main jobs that started later for pilots, by head; of parts and tasks the one that was delayed most."""
-        found: dict[str, MainJobDelay] = {}
-        for each in self.delays(-math.inf):
-            head = head_of(each.main_job)
-            if each.delay_s > 0 and (head not in found or found[head].delay_s < each.delay_s):
-                found[head] = each
-        return found
+        if self._by_head is None:
+            self._by_head = {}
+            for each in sorted(self.delays(-math.inf), key=lambda each: -each.delay_s):
+                if each.delay_s > 0:
+                    self._by_head.setdefault(head_of(each.main_job), each)
+        return self._by_head
 
     def late_after_preemption(self, bound_s: float) -> tuple[float, ...]:
         """When the main jobs started that Slurm preempted pilots for and that were later than `bound_s` (Unix
         seconds, rising)."""
-        late = (
-            each.started_at
-            for each in self._given.values()
-            if each.preempted and each.delay_s is not None and each.delay_s > bound_s
-        )
-        return tuple(sorted(late))
+        late = (each for each in self._delays.values() if each.preempted and each.delay_s > bound_s)
+        return tuple(sorted(each.started_at for each in late))
 
     def kept_since(self, since: float, now: float) -> tuple[float, PromiseKept]:
         """What the main jobs that arrived from `since` on have met, and the moment that counts for it: all that
@@ -298,10 +280,7 @@ class PromiseTracker:
         latest are left out: nothing is known of them yet."""
         begins = [at for at in (self._first_at, self._counts_from) if at is not None]
         begin = max(since, max(begins, default=now))
-        own = [each for each in self.delays(begin) if not each.behind]
-        late = [each.delay_s for each in own if each.could_at <= now - SETTLED_S]
-        jobs = sum(begin <= each.at <= now - SETTLED_S for each in self._arrivals)
-        return begin, PromiseKept(max(jobs, len(late)), tuple(late))
+        return begin, self._what_met(self._arrived(begin, now - SETTLED_S), begin, now - SETTLED_S)
 
     def curve(self, now: float, bounds_s: Sequence[float]) -> list[tuple[float, float, float]]:
         """What each bound of the 95th percentile costs, or would (`reserve_curve`), at this hour, by the numbers of
@@ -366,32 +345,37 @@ class PromiseTracker:
         if met.waited_for:
             self._met_behind(main_job, node, met, met.started_at)
             return
-        given = self._given.get(main_job)
-        if given is None:
-            could_at = self._could_at.get(head_of(main_job), -math.inf)
+        head, known = head_of(main_job), self._delays.get(main_job)
+        if known is None:
+            could_at = self._could_at.get(head, -math.inf)
             if met.started_at - could_at > LONGEST_WAIT_S:  # it was another task, or no pilot had been asked
                 if not met.preempted and not met.put_off and not _left_after_submission(met):
                     return
                 longest_s = LONGEST_WAIT_S if met.put_off else max(LONGEST_LEAD_S, self._cycle_s)
                 submitted = -math.inf if met.submitted_at is None else met.submitted_at
                 could_at = max(submitted, met.started_at - longest_s) + HALF_SECOND_S
-            given = self._given[main_job] = _Given(could_at, user=met.user, started_at=met.started_at)
-            trim(self._given, MAX_DELAYS)
+            known = MainJobDelay(main_job, met.user, could_at, met.started_at, ())
         left = met.started_at if met.left_at is None else min(met.left_at, met.started_at)
-        wait = max(0.0, met.started_at + HALF_SECOND_S - given.could_at)
-        took = max(0.0, min(wait, left + HALF_SECOND_S - given.could_at))
-        delay = wait
-        if met.put_off or head_of(main_job) in self._put_off:
-            given.put_off = True
-        elif met.started_at - left > QUICK_START_S and self._cycle_s > 0:
-            given.by_backfill = True
-            if head_of(main_job) in self._behind:  # one of these cycles would have started it without pilots, too
-                delay = self._cycle_s * math.floor(wait / self._cycle_s)
-        given.took_s = max(took, given.took_s or 0.0)
-        given.delay_s = max(delay, given.delay_s or 0.0)
-        given.preempted += met.preempted
-        if node not in given.nodes:
-            given.nodes = (*given.nodes, node)
+        wait = max(0.0, met.started_at + HALF_SECOND_S - known.could_at)
+        put_off = met.put_off or head in self._put_off
+        by_backfill = not put_off and met.started_at - left > QUICK_START_S and self._cycle_s > 0
+        self._keep(
+            replace(
+                known,
+                nodes=known.nodes if node in known.nodes else (*known.nodes, node),
+                freed_s=max(known.freed_s or 0.0, min(wait, left + HALF_SECOND_S - known.could_at)),
+                delay_s=max(known.delay_s, self._for_pilots(head, wait) if by_backfill else wait),
+                by_backfill=known.by_backfill or by_backfill,
+                preempted=known.preempted + met.preempted,
+                put_off=known.put_off or put_off,
+            )
+        )
+
+    def _for_pilots(self, head: str, wait_s: float) -> float:
+        """The part of a wait for backfill that pilots are to blame for: where only backfill could start the job, one
+        of these cycles would have started it without pilots, too."""
+        cycles = head in self._behind and self._cycle_s > 0
+        return self._cycle_s * math.floor(wait_s / self._cycle_s) if cycles else wait_s
 
     def _met_elsewhere(self, main_job: str, node: str, user: str, started_at: float) -> None:
         """It began on other nodes than those that pilots were asked to leave for it: how late that is for pilots is
@@ -399,28 +383,26 @@ class PromiseTracker:
         head = head_of(main_job)
         could_at = self._could_at.get(head, -math.inf)
         wait = max(0.0, started_at + HALF_SECOND_S - could_at)
-        if wait > LONGEST_WAIT_S or main_job in self._given:
-            return
-        if head in self._behind and self._cycle_s > 0:
-            wait = self._cycle_s * math.floor(wait / self._cycle_s)
-        self._given[main_job] = _Given(
-            could_at, delay_s=wait, user=user, started_at=started_at, nodes=(node,), elsewhere=True
-        )
-        trim(self._given, MAX_DELAYS)
+        if wait <= LONGEST_WAIT_S and main_job not in self._delays:
+            delay = self._for_pilots(head, wait)
+            self._keep(MainJobDelay(main_job, user, could_at, started_at, (node,), delay_s=delay, elsewhere=True))
 
     def _met_behind(self, main_job: str, node: str, met: MainJobMet, started_at: float) -> None:
         """It waited behind a main job that pilots delayed: it is later by that at most, or by its own wait."""
-        ahead = [g.delay_s for name, g in self._given.items() if head_of(name) == met.waited_for and g.delay_s]
+        ahead = [each.delay_s for name, each in self._delays.items() if head_of(name) == met.waited_for]
         could_at = (started_at if met.submitted_at is None else met.submitted_at) + HALF_SECOND_S
         delay = min(max(ahead, default=0.0), max(0.0, started_at + HALF_SECOND_S - could_at))
-        given = self._given.get(main_job)
-        if delay <= 0 or (given is not None and (given.delay_s or 0.0) >= delay):
+        known = self._delays.get(main_job)
+        if delay <= 0 or (known is not None and known.delay_s >= delay):
             return
-        self._given[main_job] = _Given(
-            started_at + HALF_SECOND_S - delay, None if given is None else given.took_s, delay, met.user, started_at,
-            (node,) if given is None else given.nodes, behind=met.waited_for,
-        )  # fmt: skip
-        trim(self._given, MAX_DELAYS)
+        since, nodes = started_at + HALF_SECOND_S - delay, (node,) if known is None else known.nodes
+        freed_s = None if known is None else known.freed_s
+        self._keep(MainJobDelay(main_job, met.user, since, started_at, nodes, freed_s, delay, behind=met.waited_for))
+
+    def _keep(self, delay: MainJobDelay) -> None:
+        self._delays[delay.main_job] = delay
+        trim(self._delays, MAX_DELAYS)
+        self._by_time = self._by_head = None
 
 
 def _identity(job: SlurmJob) -> str:

@@ -99,7 +99,7 @@ class StartBackoff:
     def __init__(self) -> None:
         self._on_node: dict[str, dict[int, _Rest]] = {}  # by node and job
         self._unfit: dict[int, dict[str, _Rest]] = {}  # by job and node
-        self._refused: dict[str, _Rest] = {}
+        self._refused: dict[int, _Rest] = {}
         self._doubts: dict[int, _Doubt] = {}
         self._last_rest: dict[int, _Rest] = {}  # of jobs whose doubt may be over
         self._users: dict[int, str] = {}
@@ -189,17 +189,15 @@ class StartBackoff:
         return len(self._running.get(job, ()))
 
     def _fold_refusal(self, event: Event, refused: bool) -> None:
-        subject = f"job {event.job}"
-        if not refused:
-            self._refused.pop(subject, None)
-            return
-        why = f"Slurm refuses its pilots: {event.reason}"
-        self._refused[subject] = REFUSED.after(self._refused.get(subject), event.at, why)
+        job = event.job or 0
+        last = self._refused.pop(job, None)
+        if refused:
+            self._refused[job] = REFUSED.after(last, event.at, f"Slurm refuses its pilots: {event.reason}")
 
     def forget(self, job: int) -> None:
         """The job is long over."""
-        self._refused.pop(f"job {job}", None)
-        for of_job in (self._doubts, self._last_rest, self._users, self._running, self._began, self._unfit):
+        known = self._doubts, self._last_rest, self._users, self._running, self._began, self._unfit, self._refused
+        for of_job in known:
             of_job.pop(job, None)
         for node, of_node in list(self._on_node.items()):
             if of_node.pop(job, None) is not None and not of_node:
@@ -207,7 +205,7 @@ class StartBackoff:
 
     def is_refused(self, job: int) -> bool:
         """Whether Slurm refused the last starts of this job."""
-        return f"job {job}" in self._refused
+        return job in self._refused
 
     def resting(self, now: float) -> Mapping[str, str]:
         """What is not to be tried at `now` (Unix seconds): node name or `job 7` -> why."""
@@ -216,11 +214,8 @@ class StartBackoff:
             for node, of_node in self._on_node.items()
             if self._is_bad(of_node)
         }
-        return {
-            subject: rest.in_words(now)
-            for subject, rest in (*nodes.items(), *self._refused.items())
-            if rest.lasts(now)
-        }
+        refused = {f"job {job}": rest for job, rest in self._refused.items()}
+        return {subject: rest.in_words(now) for subject, rest in (nodes | refused).items() if rest.lasts(now)}
 
     def _is_bad(self, of_node: Mapping[int, _Rest]) -> bool:
         users = {self._users.get(job, f"job {job}") for job in of_node}
@@ -236,8 +231,7 @@ class StartBackoff:
             else DoubtfulStarts(doubt.begun, f"its last start did not begin ({doubt.rest.reason})")
             for job, doubt in self._doubts.items()
         }
-        for subject, rest in self._refused.items():
-            job = int(subject.removeprefix("job "))
+        for job, rest in self._refused.items():
             rests = rest.lasts(now)
             found[job] = DoubtfulStarts(self._runs(job), rest.in_words(now) if rests else rest.reason, rests)
         lately = {

@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 
 from malletrain.decide.demand import leaving_costs, with_whole_tasks
 from malletrain.decide.limits import Waits, on_turn_or_starving
-from malletrain.replay.options import NodeOrder, Options
 from malletrain.replay.sizer import rate_of_one
 from malletrain.replay.workload import TrainingJob
 
@@ -74,13 +73,8 @@ class Turns:
         return float(moments.min(initial=math.inf))
 
 
-def has_cohorts(options: Options) -> bool:
-    """Whether the daemon tells apart which nodes became idle together: for wide pilots."""
-    return options.order is NodeOrder.NAME and options.rules.max_nodes > 1
-
-
 class HoleRecords:
-    """When the hole of each node began."""
+    """When the hole of each node began: the daemon tells that apart for wide pilots only."""
 
     def __init__(self, nodes: int) -> None:
         self.began: Floats = np.zeros(nodes)

@@ -14,27 +14,23 @@ from numpy.typing import NDArray
 from malletrain.replay.report.frames import ColumnTable
 from malletrain.replay.report.intervals import nodes_interval
 from malletrain.replay.report.summary import best, length
+from malletrain.replay.result import integral
 from malletrain.replay.run import Replay
 from malletrain.replay.scoring.figures import Watts
 from malletrain.replay.scoring.ideal import Ideal
-from malletrain.replay.scoring.integral import integral
-from malletrain.replay.scoring.realism import RealismFactor
 
 #: Days of a mean month (365.25 / 12).
 MONTH_DAYS = 30.4375
 WEEKDAYS = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
-#: Images of ImageNet-1k's training set, and epochs of a usual training on it.
-IMAGENET_IMAGES, IMAGENET_EPOCHS = 1_281_167, 90
 
 
 @dataclass(frozen=True, slots=True)
 class SitePrices:
-    """What the site gives, to turn node-hours into money, energy and carbon; None: not given, and left out."""
+    """What the site gives, to turn node-hours into money and energy; None: not given, and left out."""
 
     node_hour: float | None = None
     currency: str = "EUR"
     watts: Watts | None = None
-    grams_per_kwh: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,8 +60,6 @@ def key_figures(answer: Replay, prices: SitePrices) -> Iterator[tuple[str, str]]
     if sure is not None:
         nodes += f" (95 %: {sure[0]:,.1f} to {sure[1]:,.1f})"
     yield "nodes won, as many dedicated ones would train as much", nodes
-    if answer.realism is not None:
-        yield "the same as calibrated", _calibrated(answer.realism, score.equivalent_nodes)
     if prices.node_hour is not None:
         money = score.speedup_node_seconds / 3600 * monthly * prices.node_hour
         yield (
@@ -75,9 +69,6 @@ def key_figures(answer: Replay, prices: SitePrices) -> Iterator[tuple[str, str]]
     if score.energy_kwh is not None:
         kwh = score.energy_kwh * monthly
         yield "energy a month, beyond what the nodes draw idle", f"{kwh:,.0f} kWh"
-        if prices.grams_per_kwh is not None:
-            carbon = kwh * prices.grams_per_kwh / 1e6
-            yield f"carbon dioxide of that ({prices.grams_per_kwh:g} g/kWh)", f"{carbon:,.2f} t"
     if score.starts_per_minute is not None:
         of = "" if answer.sampled is None else " of those replayed"
         starts = f"{score.starts_per_minute:.2f}; {score.busiest_minute_starts or 0:,} in the busiest minute{of}"
@@ -88,46 +79,15 @@ def key_figures(answer: Replay, prices: SitePrices) -> Iterator[tuple[str, str]]
         yield "main jobs' starts that met a pilot, as modelled", f"{met:.1%}; mean delay of all {delay.mean_s:.2f} s"
 
 
-def _calibrated(realism: RealismFactor, nodes: float) -> str:
-    expected, low, high = realism.of(nodes)
-    if realism.count == 1:
-        return f"{expected:,.1f} (factor {realism.factor:.2f}, measured once: its range is not known)"
-    return (
-        f"{expected:,.1f}, between {low:,.1f} and {high:,.1f} "
-        f"(factor {realism.factor:.2f}, {realism.low:.2f} to {realism.high:.2f})"
-    )
-
-
-def worth(answer: Replay, prices: SitePrices) -> str:
-    """What a month of it is worth, in one sentence: node-hours, and money, energy and carbon where the site says."""
-    _, score = best(answer)
-    days = answer.trace.seconds / 86_400.0
-    monthly = MONTH_DAYS / days if days > 0 else 0.0
-    hours = score.speedup_node_seconds / 3600 * monthly
-    parts = [f"As much as {hours:,.0f} node-hours of dedicated nodes a month"]
-    if prices.node_hour is not None:
-        parts.append(f"which would cost {hours * prices.node_hour:,.0f} {prices.currency}")
-    if score.energy_kwh is not None:
-        kwh = score.energy_kwh * monthly
-        parts.append(f"for {kwh:,.0f} kWh beyond what idle nodes draw")
-        if prices.grams_per_kwh is not None:
-            parts.append(f"{kwh * prices.grams_per_kwh / 1e6:,.2f} t of carbon dioxide")
-    return ", ".join(parts) + "."
-
-
 def trainings(answer: Replay) -> str:
     """What was trained, in words."""
     name, score = best(answer)
-    endless = all(each.job.total_samples is None for each in answer.jobs)
+    if all(each.job.total_samples is None for each in answer.jobs):
+        return (
+            f"The {len(answer.jobs):,} trainings have no end in this replay; {score.samples:,.0f} samples were seen."
+        )
     whole = f"{score.jobs_completed:,} of {len(answer.jobs):,} trainings would have been finished"
-    if not endless:
-        return f"{whole} in {length(answer.trace.seconds)} (policy {name})."
-    share = score.samples / (IMAGENET_IMAGES * IMAGENET_EPOCHS)
-    return (
-        f"The {len(answer.jobs):,} training jobs have no end in this replay: they would have seen "
-        f"{score.samples:,.0f} samples. Were these images, that is {share:,.1f} trainings of "
-        f"{IMAGENET_EPOCHS} epochs of ImageNet ({IMAGENET_IMAGES:,} images)."
-    )
+    return f"{whole} in {length(answer.trace.seconds)} (policy {name})."
 
 
 def months(answer: Replay, prices: SitePrices, zone: tzinfo) -> ColumnTable:
@@ -160,10 +120,7 @@ def months(answer: Replay, prices: SitePrices, zone: tzinfo) -> ColumnTable:
     if prices.node_hour is not None:
         columns[f"worth_{prices.currency.lower()}"] = worth_h * prices.node_hour
     if prices.watts is not None:
-        kwh = held_h * (prices.watts.training - prices.watts.idle) / 1000
-        columns["kwh"] = kwh
-        if prices.grams_per_kwh is not None:
-            columns["kg_co2"] = kwh * prices.grams_per_kwh / 1000
+        columns["kwh"] = held_h * (prices.watts.training - prices.watts.idle) / 1000
     return ColumnTable(columns)
 
 

@@ -67,13 +67,12 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """A straight line of the axes, or a `strong` one that marks a value."""
+    """A straight line of the axes."""
 
     x1: float
     y1: float
     x2: float
     y2: float
-    strong: bool = False
 
 
 @dataclass(slots=True)
@@ -128,25 +127,6 @@ def _known(values: Sequence[float]) -> list[tuple[int, int]]:
     return list(zip(np.flatnonzero(edge == 1).tolist(), np.flatnonzero(edge == -1).tolist(), strict=True))
 
 
-def steps(key: str, name: str, x_title: str, curves: Sequence[tuple[str, NDArray[np.float64]]]) -> Drawing:
-    """Share of jobs done (of `1/len` each) over their hours, a curve a name."""
-    far = _ceiling(max((float(hours[-1]) for _, hours in curves if len(hours)), default=0.0))
-    drawing, plot_w, plot_h = _plot(key, name, 220, 1.0)
-    for share in (0.0, 0.25, 0.5, 0.75, 1.0):
-        drawing.texts.append(Text(_LEFT + share * plot_w, 202, number(share * far), "middle"))
-    drawing.texts.append(Text(_LEFT + plot_w / 2, 217, x_title, "middle"))
-    for i, (title, hours) in enumerate(curves, 1):
-        kept = np.unique(np.linspace(0, len(hours) - 1, min(len(hours), 400)).astype(int)).tolist()
-        points, before = [f"{_LEFT},{_TOP + plot_h}"], float(_TOP + plot_h)
-        for k in kept:
-            x, y = _LEFT + float(hours[k]) / far * plot_w, _TOP + plot_h * (1 - (k + 1) / len(hours))
-            points += [f"{x:.1f},{before:.1f}", f"{x:.1f},{y:.1f}"]
-            before = y
-        drawing.lines.append(Line(" ".join(points), i))
-        drawing.legend.append((i, title))
-    return drawing
-
-
 def bars(key: str, name: str, labels: Sequence[str], series: Sequence[Series]) -> Drawing:
     """Horizontal bars with their numbers, beside each other for each label."""
     top = _ceiling(max((value for each in series for value in each.values), default=0.0))
@@ -160,32 +140,6 @@ def bars(key: str, name: str, labels: Sequence[str], series: Sequence[Series]) -
             drawing.texts.append(Text(left + width + 4, y + i * thick + thick - 5, number(each.values[at])))
         y += len(series) * thick + 6
     drawing.legend = [(i, each.name) for i, each in enumerate(series)]
-    return drawing
-
-
-def tornado(
-    key: str, name: str, asked: float, rows: Sequence[tuple[str, str, float, str, float]]
-) -> Drawing:  # fmt: skip
-    """How far `asked` moves: for each assumption (what, its lowest's value, the lowest, its highest's value, the
-    highest), widest first. The axis begins near the lowest, not at 0."""
-    low, high = min([asked, *(row[2] for row in rows)]), max([asked, *(row[4] for row in rows)])
-    room = (high - low) or max(1.0, abs(asked))
-    low, high = low - 0.3 * room, high + 0.3 * room
-    left, thick, y = 150, 24, 20
-
-    def at(value: float) -> float:
-        return left + (value - low) / (high - low) * (WIDTH - left - _RIGHT)
-
-    drawing = Drawing(key, name, y + len(rows) * thick + 4)
-    for what, worst, least, best, most in sorted(rows, key=lambda row: row[2] - row[4]):
-        drawing.bars.append(Bar(at(least), y, max(1.0, at(most) - at(least)), thick - 6, 1))
-        drawing.texts += [
-            Text(left - 6, y + 15, what, "end"), Text(at(least) - 4, y + 13, f"{worst}: {number(least)}", "end"),
-            Text(at(most) + 4, y + 13, f"{best}: {number(most)}"),
-        ]  # fmt: skip
-        y += thick
-    drawing.rules.append(Rule(at(asked), 16, at(asked), y, strong=True))
-    drawing.texts.append(Text(at(asked), 12, f"as replayed: {number(asked)}", "middle"))
     return drawing
 
 

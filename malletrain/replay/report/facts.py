@@ -44,9 +44,6 @@ def facts(answer: Replay) -> Iterator[tuple[str, object]]:
                                            for e in answer.jobs}), start=1):  # fmt: skip
         for name, seconds in zip(("activate_s", "grow_s", "shrink_s"), costs, strict=True):
             yield f"costs {number}: {name}", seconds
-    if answer.realism is not None:
-        for name, found in answer.realism.as_json().items():
-            yield f"calibration: {name}", found
     yield "tick_s", answer.options.tick_s
     yield "pilot_limit_s", answer.options.rules.max_pilot_s
     for choice in answer.choices:

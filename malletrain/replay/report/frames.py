@@ -11,11 +11,9 @@ from numpy.typing import NDArray
 
 from malletrain.replay.cluster_trace import IdleIntervals
 from malletrain.replay.report.intervals import Interval, intervals
-from malletrain.replay.result import Cause
+from malletrain.replay.result import Cause, integral
 from malletrain.replay.run import Replay
 from malletrain.replay.scoring.figures import Score
-from malletrain.replay.scoring.integral import integral
-from malletrain.replay.sensitivity import Setting
 from malletrain.replay.traces.trace import BUSY, DOWN, IDLE
 
 #: Classes of hole lengths: upper bounds in seconds, and their names.
@@ -105,37 +103,6 @@ def shares(answer: Replay) -> ColumnTable:
     return ColumnTable({name: np.array([row[name] for row in found]) for name in names})
 
 
-def sampled_days(answer: Replay) -> ColumnTable:
-    """One row a day of a sample: begin and end (Unix seconds), stratum, whether it was replayed, what is known of it,
-    and what each policy held and trained there (node-seconds; nan: not replayed). No rows where all was replayed."""
-    if answer.sampled is None:
-        return ColumnTable({})
-    sample, known = answer.sampled.sample, answer.sampled.known
-    columns: dict[str, NDArray[Any]] = {
-        "begin": sample.begin, "end": sample.end, "stratum": sample.stratum, "replayed": sample.drawn,
-        "idle": known.idle, "ideal": known.ideal,
-    }  # fmt: skip
-    for name, found in answer.sampled.found.items():
-        for what, values in (("held", found.occupied), ("speedup", found.speedup)):
-            column = np.full(len(sample), np.nan)
-            column[sample.drawn] = values
-            columns[f"{what}_{name}"] = column
-    return ColumnTable(columns)
-
-
-def sensitivities(settings: Sequence[Setting]) -> ColumnTable:
-    """What came out with other assumptions, one row a setting."""
-    keys = ("idle_node_seconds", "occupied_node_seconds", "speedup_node_seconds", "ideal_speedup_node_seconds",
-            "share_of_ideal", "equivalent_nodes")  # fmt: skip
-    columns: dict[str, NDArray[Any]] = {
-        "what": np.array([s.what for s in settings]),
-        "value": np.array([s.value for s in settings]),
-        "as_replayed": np.array([s.asked for s in settings]),
-    }
-    given = [asdict(s.score) for s in settings]
-    return ColumnTable(columns | {key: _column([each[key] for each in given]) for key in keys})
-
-
 def waterfalls(answer: Replay) -> Iterator[tuple[str, str, float]]:
     """(policy, part, node-seconds) of each policy's waterfall."""
     for name, score in answer.scores.items():
@@ -186,25 +153,6 @@ def _hole_of(
     span = end - begin + 1.0
     keys = intervals.node * span + (intervals.begin - begin)
     return np.searchsorted(keys, node * span + (start - begin), side="right") - 1
-
-
-def users(answer: Replay) -> ColumnTable:
-    """One row a user and policy: jobs, node-hours held, their share of all that were held, samples."""
-    rows: dict[str, list[Any]] = {key: [] for key in ("policy", "user", "jobs", "node_hours", "share", "samples")}
-    names = sorted({each.job.user for each in answer.jobs})
-    of = np.array([names.index(each.job.user) for each in answer.jobs])
-    for policy, result in answer.results.items():
-        held = np.bincount(of, weights=result.totals.by_job, minlength=len(names))
-        trained = np.bincount(of, weights=result.samples, minlength=len(names))
-        whole = float(held.sum()) or 1.0
-        for user, jobs_of, seconds, samples in zip(names, np.bincount(of), held, trained, strict=True):
-            rows["policy"].append(policy)
-            rows["user"].append(user)
-            rows["jobs"].append(int(jobs_of))
-            rows["node_hours"].append(seconds / 3600)
-            rows["share"].append(seconds / whole)
-            rows["samples"].append(samples)
-    return ColumnTable({key: np.array(column) for key, column in rows.items()})
 
 
 def jobs(answer: Replay) -> ColumnTable:

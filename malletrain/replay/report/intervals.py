@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from malletrain.replay.result import Result
 from malletrain.replay.run import Replay
-from malletrain.replay.sampling.estimated import SampledReplay
+from malletrain.replay.sampling import SampledReplay
 
 Floats = NDArray[np.float64]
 

@@ -9,16 +9,14 @@ from datetime import UTC, datetime, tzinfo
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from malletrain.replay.report import director, drawings, frames, parquet_tables
+from malletrain.replay.report import director, drawings, frames
 from malletrain.replay.report.director import WEEKDAYS, Origin, SitePrices
 from malletrain.replay.report.facts import ReportFigures, facts, read_figures, side_by_side
 from malletrain.replay.report.intervals import MIN_DAYS
 from malletrain.replay.report.summary import (
     best,
-    calibrated,
     headline,
     limits,
     promise_basis,
@@ -28,7 +26,6 @@ from malletrain.replay.report.summary import (
     waterfall_table,
 )
 from malletrain.replay.run import Replay
-from malletrain.replay.sensitivity import Setting
 
 #: Rows of pilots.csv.gz that are made at a time: a year of a large machine has tens of millions.
 _PILOTS_AT_ONCE = 100_000
@@ -37,18 +34,12 @@ _PILOTS_AT_ONCE = 100_000
 def write_report(
     answer: Replay,
     folder: Path,
-    settings: Sequence[Setting] = (),
     prices: SitePrices = SitePrices(),  # noqa: B008 - frozen
     origin: Origin = Origin(),  # noqa: B008 - frozen
-    left_out: str = "",
     other: ReportFigures | None = None,
-    *,
-    as_parquet: bool = False,
 ) -> Path:
-    """Writes `folder`/index.html and its CSV files; returns the page's path. `settings`: what came out with other
-    assumptions; none, and `left_out` says why. `other`: the report that this one is put beside. `as_parquet`: the
-    analyst's tables are written as Parquet beside the CSV files, that of all pilots in the place of its CSV file
-    (call `parquet_tables.require_pyarrow` before).
+    """Writes `folder`/index.html and its CSV files; returns the page's path. `other`: the report that this one is put
+    beside.
 
     Raises:
         OSError: the folder cannot be written.
@@ -59,19 +50,16 @@ def write_report(
         "timeline": frames.timeline(answer),
         "holes": frames.holes(answer),
         "jobs": frames.jobs(answer),
-        "users": frames.users(answer),
         "months": director.months(answer, prices, origin.zone),
         "intervals": frames.shares(answer),
         "policies": frames.policies(answer.scores),
     }
-    if settings:
-        tables["sensitivity"] = frames.sensitivities(settings)
-    days = frames.sampled_days(answer)
-    for title, data in (tables | ({"sample": days} if days.columns else {})).items():
+    for title, data in tables.items():
         _write_csv(folder / f"{title}.csv", list(data.columns), data.rows())
-        if as_parquet and title in tables:
-            parquet_tables.write_table(folder / f"{title}.parquet", data)
-    pilots = _write_pilots(folder, answer, name, as_parquet)
+    with gzip.open(folder / "pilots.csv.gz", "wt", compresslevel=6, newline="", encoding="utf-8") as file:
+        _write_rows(
+            file, ["node", "start", "seconds", "job", "ended_by"], frames.pilots(answer, name, _PILOTS_AT_ONCE)
+        )
     key = list(director.key_figures(answer, prices))
     said = [*facts(answer), *(("key figure: " + what, value) for what, value in key)]
     _write_csv(folder / "facts.csv", ["what", "value"], [*said, *_origin(answer, origin)])
@@ -90,7 +78,6 @@ def write_report(
         [(node, *row) for node, row in zip(node_map.nodes, node_map.state.tolist(), strict=True)],
     )
     page = {
-        "worth": director.worth(answer, prices),
         "trainings": director.trainings(answer),
         "key": key,
         "comparison": compared,
@@ -99,13 +86,11 @@ def write_report(
         "nodes_drawn": len(node_map.nodes),
         "node_map": drawings.picture(node_map.state),
         "ticks": _ticks(answer, origin.zone),
-        "pilots": pilots,
         "log": _log(answer, origin),
-        "left_out": left_out,
         **_words(answer),
-        **_tables(answer, tables, settings),
+        **_tables(answer, tables),
     }
-    page |= _drawings(answer, tables, settings, page["ticks"])
+    page |= _drawings(answer, tables, page["ticks"])
     path = folder / "index.html"
     path.write_text(_template().render(page), encoding="utf-8")
     return path
@@ -122,18 +107,6 @@ def _template() -> Any:
         least_days=MIN_DAYS,
     )
     return template
-
-
-def _write_pilots(folder: Path, answer: Replay, name: str, as_parquet: bool) -> str:
-    """Writes every pilot of that policy; returns the file's name."""
-    if as_parquet:
-        parquet_tables.write_pilots(folder / "pilots.parquet", answer, name)
-        return "pilots.parquet"
-    with gzip.open(folder / "pilots.csv.gz", "wt", compresslevel=6, newline="", encoding="utf-8") as file:
-        _write_rows(
-            file, ["node", "start", "seconds", "job", "ended_by"], frames.pilots(answer, name, _PILOTS_AT_ONCE)
-        )
-    return "pilots.csv.gz"
 
 
 def _write_csv(path: Path, header: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
@@ -159,9 +132,8 @@ def _ticks(answer: Replay, zone: tzinfo) -> list[tuple[float, str]]:
 
 
 def _drawings(
-    answer: Replay, tables: Mapping[str, frames.ColumnTable], settings: Sequence[Setting],
-    ticks: Sequence[tuple[float, str]],
-) -> dict[str, drawings.Drawing | None]:  # fmt: skip
+    answer: Replay, tables: Mapping[str, frames.ColumnTable], ticks: Sequence[tuple[float, str]]
+) -> dict[str, drawings.Drawing]:
     times, holes = tables["timeline"].columns, tables["holes"].columns
     names = list(answer.scores)[:3]
     idle = drawings.Series("idle, pilots or not", times["idle"].tolist())
@@ -177,29 +149,7 @@ def _drawings(
             "holes", "Idle node-hours by length of the hole, and of these held by pilots", holes["length"].tolist(),
             [long, *used],
         ),
-        "plot_sensitivity": _tornado(answer, settings) if settings else None,
-        "plot_jct": _jct(answer),
     }  # fmt: skip
-
-
-def _tornado(answer: Replay, settings: Sequence[Setting]) -> drawings.Drawing:
-    rows = []
-    for what in dict.fromkeys(each.what for each in settings):
-        mine = sorted((s for s in settings if s.what == what), key=lambda each: each.score.equivalent_nodes)
-        low, high = mine[0], mine[-1]
-        rows.append((what, low.value, low.score.equivalent_nodes, high.value, high.score.equivalent_nodes))
-    said = "How far the nodes won move with each assumption; the figures stand in the table below"
-    return drawings.tornado("sensitivity", said, answer.scores[answer.choices[0].name].equivalent_nodes, rows)
-
-
-def _jct(answer: Replay) -> drawings.Drawing | None:
-    curves = []
-    for name, result in answer.results.items():
-        hours = np.sort((result.finished - result.submitted)[np.isfinite(result.finished)]) / 3600
-        if len(hours):
-            curves.append((name, hours))
-    said = "Share of the finished jobs over hours from submission to end, for each policy; the data is jobs.csv"
-    return drawings.steps("jct", said, "hours from submission to end", curves) if curves else None
 
 
 # -- words -----------------------------------------------------------------------------------------------------------
@@ -211,19 +161,15 @@ def _words(answer: Replay) -> dict[str, Any]:
     return {
         "headline": headline(answer),
         "sampled": sampled(answer),
-        "calibrated": calibrated(answer)
-        or "Not calibrated: what a real daemon trains beside a replay has not been measured here "
-        "(replay.calibration).",
         "warnings": answer.warnings,
         "method": _method(answer),
-        "first": answer.choices[0].name,
         "best": name,
         "only": "" if answer.sampled is None else "; pilots only of the days that were replayed",
         "promise_basis": promise_basis(answer.promise) if answer.promise else "",
     }
 
 
-def _tables(answer: Replay, tables: Mapping[str, frames.ColumnTable], settings: Sequence[Setting]) -> dict[str, Any]:
+def _tables(answer: Replay, tables: Mapping[str, frames.ColumnTable]) -> dict[str, Any]:
     """The page's tables: a head, and rows of text; empty where there is nothing to show."""
     _, score = best(answer)
     delays = [(name, each.main_delay) for name, each in answer.scores.items() if each.main_delay is not None]
@@ -236,10 +182,8 @@ def _tables(answer: Replay, tables: Mapping[str, frames.ColumnTable], settings: 
         "waterfall": waterfall_table(score),
         "holes": _rows(tables["holes"]),
         "months": _rows(tables["months"]),
-        "users": _users(_dicts(tables["users"])),
         "intervals": _intervals(rows),
         "drawn": how,
-        "sensitivity": _sensitivity(settings),
         "promise": promise_table(answer.promise) if answer.promise else [],
         "assumed": delays[0][1].assumed if delays else None,
         "main_delay": [
@@ -266,17 +210,6 @@ def _rows(data: frames.ColumnTable) -> list[list[str]]:
     return [[name.replace("_", " ") for name in data.columns], *cells]
 
 
-def _users(rows: list[dict[str, Any]]) -> list[list[str]]:
-    """Who held how much; nothing where the jobs are one user's."""
-    if len({row["user"] for row in rows}) < 2:
-        return []
-    said = [
-        [row["user"], row["policy"], f"{row['jobs']:,}", f"{row['node_hours']:,.1f}", f"{row['share']:.1%}"]
-        for row in rows
-    ]
-    return [["user", "policy", "jobs", "node-hours", "share"], *said]
-
-
 def _intervals(rows: list[dict[str, Any]]) -> list[list[str]]:
     """Shares with their intervals, and what each policy has more than the first, in hundredths of the ideal."""
     if not rows:
@@ -288,20 +221,6 @@ def _intervals(rows: list[dict[str, Any]]) -> list[list[str]]:
         more = [f"{row['difference']:+.2%}", paired] if row is not rows[0] else ["", ""]
         said.append([row["policy"], f"{row['share']:.2%}", own, *more])
     return said
-
-
-def _sensitivity(settings: Sequence[Setting]) -> list[list[str]]:
-    """What came out where one assumption is another, and the rest as asked for."""
-    rows = [["assumption", "value", "of ideal", "used", "dedicated nodes"]]
-    for each in settings:
-        score = each.score
-        used = score.occupied_node_seconds / score.idle_node_seconds if score.idle_node_seconds > 0 else 0.0
-        rows.append([
-            each.what, each.value + (" (as replayed)" if each.asked else ""),
-            "" if score.share_of_ideal is None else f"{score.share_of_ideal:.1%}", f"{used:.1%}",
-            f"{score.equivalent_nodes:.1f}",
-        ])  # fmt: skip
-    return rows if settings else []
 
 
 def _origin(answer: Replay, origin: Origin) -> list[tuple[str, str]]:
@@ -347,10 +266,4 @@ def _method(answer: Replay) -> str:
     options = answer.options
     when = "At every event" if options.tick_s <= 0 else f"Every {options.tick_s:g} s"
     horizons = ", ".join(f"{c.name}: {c.horizon_s:g} s" for c in answer.choices)
-    limit = (
-        "Pilots have no time limit of their own." if options.rules.max_pilot_s == float("inf")
-        else f"A pilot leaves after {options.rules.max_pilot_s:g} s and its node is free again."
-    )  # fmt: skip
-    if options.daemon:
-        limit = limits(answer)
-    return f"{said} {when} a policy sizes all jobs anew (horizon {horizons}). {limit}"
+    return f"{said} {when} a policy sizes all jobs anew (horizon {horizons}). {limits(answer)}"

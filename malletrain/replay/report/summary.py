@@ -57,23 +57,11 @@ def sampled(answer: Replay) -> str:
     )
 
 
-def calibrated(answer: Replay) -> str:
-    """What is to be expected of a real daemon, by what was measured beside a replay; empty without a calibration."""
-    if answer.realism is None:
-        return ""
-    expected, low, high = answer.realism.of(best(answer)[1].equivalent_nodes)
-    between = f" ({low:,.1f} to {high:,.1f})" if answer.realism.count > 1 else ""
-    return (
-        f"Calibrated: a real daemon trains {answer.realism.factor:.2f} times what is replayed "
-        f"({answer.realism.source}), here as much as {expected:,.1f} dedicated nodes{between}."
-    )
-
-
 def limits(answer: Replay) -> str:
     """What was replayed, in words."""
     options = answer.options
     if not options.daemon:
-        return "Replayed: the ideal machine. Every event is decided at once; pilots have no limit of their own."
+        return "Replayed: the ideal machine, which no daemon's rules limit but those that [replay] sets."
     rules = options.rules
     width = "one node" if rules.max_nodes == 1 else f"at most {rules.max_nodes} nodes"
     lasts = rules.max_pilot_s / 60
@@ -88,15 +76,10 @@ def _capital(words: str) -> str:
 
 
 def table(scores: Mapping[str, Score]) -> list[list[str]]:
-    """A head, and one row for each name.
-
-    Fairness: Jain's index of the jobs' node-seconds (1: all the same), and finish times over those that each job
-    would have had with a share of its own (Themis; up to 1 sharing did no harm), in the mean and at worst, of jobs
-    that ended.
-    """
+    """A head, and one row for each name; fairness by Jain's index of the jobs' node-seconds (1: all the same)."""
     head = (
         "policy|of ideal|used|productive|worth (nodes)|million samples|rescales|starts|preempted|jobs done|"
-        "mean wait h|mean JCT h|Jain|finish time mean|worst|ms a decision"
+        "mean wait h|mean JCT h|Jain|ms a decision"
     )
     due = any(s.deadlines for s in scores.values())
     rows = [[*head.split("|"), *(["deadlines met"] if due else [])]]
@@ -116,8 +99,6 @@ def table(scores: Mapping[str, Score]) -> list[list[str]]:
             "-" if s.mean_wait_s is None else f"{s.mean_wait_s / 3600:,.2f}",
             "-" if s.mean_jct_s is None else f"{s.mean_jct_s / 3600:,.2f}",
             "-" if s.jain is None else f"{s.jain:.3f}",
-            "-" if s.mean_rho is None else f"{s.mean_rho:.2f}",
-            "-" if s.max_rho is None else f"{s.max_rho:.2f}",
             "-" if s.solve_s is None else f"{s.solve_s.median * 1e3:.2f}",
             *([f"{s.deadlines_met:,} of {s.deadlines:,}"] if due else []),
         ])  # fmt: skip
@@ -182,7 +163,7 @@ def _aligned(rows: list[list[str]], words: int) -> list[str]:
 
 def summary(answer: Replay) -> str:
     """Sentence, table, and what was skipped."""
-    lines = [headline(answer), *filter(None, [sampled(answer), calibrated(answer)]), limits(answer), ""]
+    lines = [headline(answer), *filter(None, [sampled(answer)]), limits(answer), ""]
     lines += _aligned(table(answer.scores), words=1)
     if fell := waterfall_lines(*best(answer)):
         lines += ["", *fell]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,8 +13,6 @@ from numpy.typing import NDArray
 from malletrain.replay.result import Result
 from malletrain.replay.scoring.main_delay import MainDelay, Reaction, modelled
 from malletrain.replay.scoring.waterfall import Waterfall
-from malletrain.replay.sizer import rate_of_one, speedups
-from malletrain.replay.workload import TrainingJob
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,12 +32,11 @@ class Score:
     sum_j O_j/O_j(1). ideal_speedup: the same with no cost at all and the best sizes at every instant, for the jobs
     then there. share_of_ideal: their ratio. equivalent_nodes: dedicated nodes, one to a job, that would have trained
     as much. jain: Jain's index of the jobs' occupied node-seconds (1: all the same). wait: submission to the first
-    pilot, of jobs that had one. rho: finish-time fairness (`finish_time_fairness`). energy: what
-    training drew beyond idling. deadlines: those that fall within the window. beyond_cap: idle nodes for which the
-    daemon's cap allowed no pilot; reserve: those that it kept idle
-    (None: not known of a journal). starts_per_minute: nodes on which pilots started, in the mean;
-    busiest_minute_starts: most of them within one minute of the clock. waterfall: all idle node-seconds by what
-    became of them (None: not known of a journal). Means over no job are None.
+    pilot, of jobs that had one. energy: what training drew beyond idling. deadlines: those that fall within the
+    window. beyond_cap: idle nodes for which the daemon's cap allowed no pilot; reserve: those that it kept idle; both
+    and the waterfall (all idle node-seconds by what became of them) are None of a journal. starts_per_minute: nodes
+    on which pilots started, in the mean; busiest_minute_starts: most of them within one minute of the clock. Means
+    over no job are None.
     """
 
     idle_node_seconds: float
@@ -65,8 +63,6 @@ class Score:
     mean_wait_s: float | None = None
     median_wait_s: float | None = None
     p95_wait_s: float | None = None
-    mean_rho: float | None = None
-    max_rho: float | None = None
     energy_kwh: float | None = None
     main_delay: MainDelay | None = None
     deadlines: int = 0
@@ -90,14 +86,13 @@ class Watts:
 
 
 def score(
-    result: Result, seconds: float, rho: NDArray[np.float64] | None = None, watts: Watts | None = None,
-    reaction: Reaction | None = None, due: NDArray[np.float64] | None = None,
+    result: Result, seconds: float, watts: Watts | None = None, reaction: Reaction | None = None,
+    due: NDArray[np.float64] | None = None,
 ) -> Score:  # fmt: skip
-    """The figures of a replay over `seconds`; `rho` is each job's finish-time fairness, `due` its deadline if that
-    falls within the window, else nan."""
+    """The figures of a replay over `seconds`; `due`: each job's deadline if that falls within the window, else
+    nan."""
     t = result.totals
     waits = (result.first_start - result.submitted)[np.isfinite(result.first_start)]
-    known = np.empty(0) if rho is None else rho[np.isfinite(rho)]
     jct = (result.finished - result.submitted)[np.isfinite(result.finished)]
     return Score(
         idle_node_seconds=t.idle,
@@ -108,7 +103,6 @@ def score(
         share_of_ideal=t.speedup / t.ideal if t.ideal > 0 else None,
         samples=float(result.samples.sum()),
         jobs_completed=t.completed,
-        mean_jct_s=float(jct.mean()) if len(jct) else None,
         rescales=t.rescales,
         activations=t.activations,
         preemptions=t.preemptions,
@@ -118,14 +112,7 @@ def score(
         stall_node_seconds=t.stalled,
         equivalent_nodes=t.speedup / seconds if seconds > 0 else 0.0,
         jain=jain(t.by_job.tolist()),
-        median_jct_s=float(np.median(jct)) if len(jct) else None,
-        p95_jct_s=float(np.quantile(jct, 0.95)) if len(jct) else None,
-        jobs_started=len(waits),
-        mean_wait_s=float(waits.mean()) if len(waits) else None,
-        median_wait_s=float(np.median(waits)) if len(waits) else None,
-        p95_wait_s=float(np.quantile(waits, 0.95)) if len(waits) else None,
-        mean_rho=float(known.mean()) if len(known) else None,
-        max_rho=float(known.max()) if len(known) else None,
+        **waits_and_completions(waits, jct),
         energy_kwh=None if watts is None else t.occupied * (watts.training - watts.idle) / 3.6e6,
         main_delay=None if reaction is None else modelled(t.main_starts, t.main_starts_on_pilots, reaction),
         deadlines=0 if due is None else int(np.isfinite(due).sum()),
@@ -142,6 +129,17 @@ def score(
             productive=t.productive,
         ),
     )
+
+
+def waits_and_completions(waits: NDArray[np.float64], jct: NDArray[np.float64]) -> dict[str, Any]:
+    """The fields of `Score` on waits of jobs that have started, and on completion times of those that have ended."""
+    found: dict[str, Any] = {"jobs_started": len(waits)}
+    for name, values in (("wait_s", waits), ("jct_s", jct)):
+        some = len(values) > 0
+        found[f"mean_{name}"] = float(values.mean()) if some else None
+        found[f"median_{name}"] = float(np.median(values)) if some else None
+        found[f"p95_{name}"] = float(np.quantile(values, 0.95)) if some else None
+    return found
 
 
 def solve_times(seconds: NDArray[np.float64]) -> SolveTimes | None:
@@ -162,34 +160,3 @@ def jain(shares: Sequence[float]) -> float | None:
     """Jain's fairness index (sum x)^2 / (n sum x^2) (DEC-TR-301, 1984)."""
     squares = math.fsum(x * x for x in shares)
     return math.fsum(shares) ** 2 / (len(shares) * squares) if squares > 0 else None
-
-
-def finish_time_fairness(result: Result, jobs: Sequence[TrainingJob], end: float) -> NDArray[np.float64]:
-    """Finish-time fairness of every job: did sharing serve it as well as its own share of the idle nodes would have?
-
-    rho = T_shared / T_alone (Mahajan et al., Themis, NSDI 2020): T_shared is the job's completion time as replayed,
-    T_alone the one that it would have had with a share of its own, idle nodes over jobs there at each instant, at no
-    cost. At most 1: sharing did the job no harm. A share below its least size counts as that part of its rate there.
-    nan where the job did not finish, or where its own share had not finished it by `end`.
-    """
-    log = result.log
-    rho = np.full(len(jobs), np.nan)
-    if not len(log.time):
-        return rho
-    edges = np.append(log.time, end)
-    share = log.idle / np.maximum(log.jobs, 1)
-    for j, each in enumerate(jobs):
-        total = each.job.total_samples
-        if total is None or not np.isfinite(result.finished[j]):
-            continue
-        gain, least = speedups(each, each.job.max_nodes), max(1, each.job.min_nodes)
-        top = len(gain) - 1
-        rate = np.interp(np.minimum(share, top), np.arange(top + 1), gain)
-        rate = np.where(share < least, share / least * gain[least], rate)
-        here = np.maximum(edges, result.submitted[j])
-        trained = np.concatenate([[0.0], np.cumsum(rate * np.diff(here))])
-        work = total / rate_of_one(each)
-        if trained[-1] >= work > 0:
-            alone = float(np.interp(work, trained, here)) - result.submitted[j]
-            rho[j] = (result.finished[j] - result.submitted[j]) / max(alone, 1e-9)
-    return rho

@@ -29,7 +29,7 @@ from malletrain.domain.event import (
 )
 from malletrain.domain.job import Curve, MalleableJob, ResizeCosts, ThroughputSample
 from malletrain.learn.curve import fit_curve
-from malletrain.replay.scoring.figures import Score, busiest_minute, jain
+from malletrain.replay.scoring.figures import Score, busiest_minute, jain, waits_and_completions
 from malletrain.replay.scoring.ideal import Ideal
 from malletrain.replay.sizer import speedups
 from malletrain.replay.workload import TrainingJob
@@ -188,7 +188,6 @@ def _score(fold: _Fold, seconds: float) -> Score:
         share_of_ideal=speedup / ideal if ideal > 0 else None,
         samples=math.fsum(job.samples for job in fold.jobs.values()),
         jobs_completed=len(done),
-        mean_jct_s=float(jct.mean()) if len(jct) else None,
         rescales=fold.rescales,
         activations=fold.activations,
         preemptions=fold.preemptions,
@@ -198,12 +197,7 @@ def _score(fold: _Fold, seconds: float) -> Score:
         stall_node_seconds=stalled,
         equivalent_nodes=speedup / seconds if seconds > 0 else 0.0,
         jain=jain([fold.jobs[j].occupied for j in order]),
-        median_jct_s=float(np.median(jct)) if len(jct) else None,
-        p95_jct_s=float(np.quantile(jct, 0.95)) if len(jct) else None,
-        jobs_started=len(waits),
-        mean_wait_s=float(waits.mean()) if len(waits) else None,
-        median_wait_s=float(np.median(waits)) if len(waits) else None,
-        p95_wait_s=float(np.quantile(waits, 0.95)) if len(waits) else None,
+        **waits_and_completions(waits, jct),
         deadlines=len(due),
         deadlines_met=met,
         starts_per_minute=60 * fold.activations / seconds if seconds > 0 else None,

@@ -12,7 +12,6 @@ from typing import BinaryIO
 from malletrain.domain.errors import InvalidInput
 from malletrain.replay.traces.events import is_events_header, read_events
 from malletrain.replay.traces.sacct import is_sacct_header, read_sacct
-from malletrain.replay.traces.sacct_json import read_sacct_json
 from malletrain.replay.traces.source import ERRORS, Lines, opened, read_chunk
 from malletrain.replay.traces.swf import looks_like_swf, read_swf
 from malletrain.replay.traces.trace import Tally, Trace
@@ -37,7 +36,7 @@ _HEADLESS = re.compile(r"\d+(?:_\d+)?(?:\.\w+)?[^\w.]{1,4}[^ ]*[A-Z]{6}")
 
 
 def read_trace(path: Path, zone: tzinfo = UTC, ignore_partitions: frozenset[str] = frozenset()) -> Trace:
-    """Reads node events, SWF, `sacct -P` or `sacct --json`, plain or gzip; `-` is standard input.
+    """Reads node events, SWF or `sacct -P`, plain or gzip; `-` is standard input.
 
     Times without an offset are local to `zone`. Jobs of `ignore_partitions` (sacct) count as idle time.
 
@@ -55,8 +54,6 @@ def read_trace(path: Path, zone: tzinfo = UTC, ignore_partitions: frozenset[str]
         for line in _first_lines(head):
             if line.encode().startswith(ERRORS):
                 continue
-            if line.lstrip("\ufeff \t").startswith("{"):
-                return read_sacct_json(stream, source, tally, ignore_partitions)
             lines = Lines(stream, source, tally)
             if is_events_header(line):
                 return read_events(lines, tally, TimeParser(zone))
@@ -79,7 +76,7 @@ def _what_was_expected(line: str) -> str:
         return "looks like sacct without its header line: leave --noheader (-n) out"
     return (
         f"begins with {line[:60]!r}: neither node events (a header time,node,state), nor SWF, nor `sacct -P` with "
-        "its header line, nor `sacct --json`; `malletrain replay --how` prints the sacct command to run"
+        "its header line; `malletrain replay --how` prints the sacct command to run"
     )
 
 

@@ -27,7 +27,7 @@ import pulp
 
 from malletrain.domain.decision import SizingStatus
 from malletrain.sizing import knapsack
-from malletrain.sizing.constraints import checked, fallback, lower_ids_first, must_change
+from malletrain.sizing.constraints import MAX_COUNTED, checked, fallback, lower_ids_first, must_change
 from malletrain.sizing.policy import Policy
 from malletrain.sizing.problem import JobId, LinearLimit, Problem, Sizes
 from malletrain.sizing.quiet_highs import silenced
@@ -38,8 +38,6 @@ GROUP = "malletrain.lp_constraints"
 WATCHDOG_S = 120.0
 #: Plans within this part of the best count as equally good. HiGHS keeps no constraint more tightly than 1e-10.
 RELATIVE_TIE = 2e-10
-#: Jobs that are settled by one solve have so many combinations of sizes at most: the objective counts them.
-MAX_COUNTED = 200_000
 
 
 @dataclass(frozen=True)

@@ -154,7 +154,6 @@ def job(row: JobRecord, warnings: Warnings) -> SlurmJob:
         name=row.name,
         node_count=row.node_count,
         array_id=row.array_id,
-        array_task=_lone_task(row),
         task_count=scalars.count_tasks(row.tasks) if row.tasks else 1,
         het_id=row.het_id,
         time_limit_s=row.time_limit_s,
@@ -174,13 +173,6 @@ def job(row: JobRecord, warnings: Warnings) -> SlurmJob:
     )
 
 
-def _lone_task(row: JobRecord) -> int | None:
-    if row.array_id is None or row.tasks:
-        return None
-    task = row.id.rpartition("_")[2]
-    return int(task) if task.isdigit() else None
-
-
 def _open(text: str, field: str, job: str, warnings: Warnings) -> tuple[str, ...]:
     """The nodes of one field. What a job holds must be readable; what it only plans or excludes may be left out."""
     if not text:
@@ -196,7 +188,7 @@ def _open(text: str, field: str, job: str, warnings: Warnings) -> tuple[str, ...
 
 def _one_by_one(job: SlurmJob, expression: str) -> Iterable[SlurmJob]:
     for task in scalars.tasks(expression):
-        yield replace(job, id=f"{job.array_id}_{task}", array_task=task, task_count=1)
+        yield replace(job, id=f"{job.array_id}_{task}", task_count=1)
 
 
 def _reservation(row: ReservationRecord) -> Reservation:

@@ -17,7 +17,7 @@ _LEAST_COUNT_S = 60.0
 
 @dataclass(frozen=True, slots=True)
 class SchedulerStatistics:
-    """`plan` for planning; cycle times in seconds and threads for backing off and for the breaker."""
+    """`plan` for planning; cycle times in seconds for backing off and for the breaker."""
 
     plan: BackfillPlan
     at: float | None = None
@@ -25,7 +25,6 @@ class SchedulerStatistics:
     main_cycle_max_s: float | None = None
     backfill_cycle_s: float | None = None
     backfill_cycle_max_s: float | None = None
-    server_threads: int | None = None
 
 
 def parse(text: str, interval_s: float = 30.0) -> SchedulerStatistics:
@@ -47,7 +46,7 @@ def parse(text: str, interval_s: float = 30.0) -> SchedulerStatistics:
             found = _LINE.match(line)
             if found is not None:
                 sections[section].setdefault(found[1], found[2])
-    general, main, backfill = sections[""], sections.get("Main", {}), sections.get("Backfilling", {})
+    main, backfill = sections.get("Main", {}), sections.get("Backfilling", {})
     last = _EPOCH.search(backfill.get("Last cycle when", ""))
     depth, queue = backfill.get("Last depth cycle (try sched)"), backfill.get("Last queue length")
     return SchedulerStatistics(
@@ -65,7 +64,6 @@ def parse(text: str, interval_s: float = 30.0) -> SchedulerStatistics:
         main_cycle_max_s=_micros(main.get("Max cycle")),
         backfill_cycle_s=_micros(backfill.get("Last cycle")),
         backfill_cycle_max_s=_micros(backfill.get("Max cycle")),
-        server_threads=scalars.number(general["Server thread count"]) if "Server thread count" in general else None,
     )
 
 

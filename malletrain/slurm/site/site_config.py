@@ -96,14 +96,12 @@ class SiteFacts:
     kill_wait_s: float
     over_time_limit_s: float
     bf_interval_s: float
-    bf_resolution_s: float
     bf_max_job_test: int
     max_job_count: int
     max_array_size: int
     min_job_age_s: float
     preempt_type: str
     preempt_mode: str
-    select_type: str
     accounting: bool
     has_prolog: bool
     has_epilog: bool

@@ -11,7 +11,7 @@ from malletrain.domain.errors import InvalidInput
 from malletrain.slurm.submission.sbatch import BatchRequest
 
 #: The module that a pilot's launcher checks with, too.
-CHECK = "malletrain.elastic.launch.own_check.check_beside"
+CHECK = "malletrain.elastic.launch.own_check"
 
 
 def checked_here(

@@ -54,30 +54,21 @@ from tests.elastic.coordinator import ARRAY, JOB, Coordinator, Pod
 from tests.gpu.one_gpu import environment_of
 from tests.waiting import wait_until
 
-SCRIPT = str(Path(__file__).with_name("train_large.py"))
+SCRIPT = str(Path(__file__).resolve().parents[3] / "tests" / "elastic" / "train_large.py")
 
 #: Steps from a signal to the second step after the switch, most often.
 AROUND = 5
 
 
 class Field:
-    """So many seats, of which the oldest stay. `real`: workers start from nothing, as in a pilot."""
+    """So many seats, of which the oldest stay."""
 
-    def __init__(
-        self,
-        directory: Path,
-        width: int,
-        seats: int,
-        *,
-        real: bool = False,
-        batch: int = 64,
-        device: str = "cpu",
-    ) -> None:
+    def __init__(self, directory: Path, width: int, seats: int, *, batch: int, device: str) -> None:
         self.device = device
         self.directory = directory
         self.daemon = Coordinator(free_port())
         self.daemon.start()
-        self.pod = Pod(directory, real)
+        self.pod = Pod(directory)
         self.restarts = dict.fromkeys(range(seats), -1)
         self.options = ["--width", str(width), "--batch", str(batch), "--stop", str(directory / "stop")]
         self.options += ["--device", device]

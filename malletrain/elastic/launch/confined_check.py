@@ -1,5 +1,5 @@
-"""Runs `malletrain check` where it can harm nothing. As a program (`python -m ...own_check.confined_check`) it reads
-a `CheckRequest` as JSON from standard input, and prints a `CheckAnswer`.
+"""Runs `malletrain check` where it can harm nothing. As a program (`python -m ...launch.confined_check`) it reads a
+`CheckRequest` as JSON from standard input, and prints a `CheckAnswer`.
 
 What it starts can write into one folder alone (Landlock, Linux 5.13: landlock(7)), reaches no network where the node
 lets users leave it (network_namespaces(7)), yields to the training (nice), is the first to go if memory runs out, and

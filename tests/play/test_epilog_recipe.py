@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from scripts.bench.harvest_epilog import RECIPE, wrapper
+from scripts.play.skipped_epilog import RECIPE, wrapper
 
 
 @pytest.mark.parametrize("which", ["prolog", "epilog"])

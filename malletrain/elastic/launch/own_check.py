@@ -1,37 +1,32 @@
-"""The launcher's part in the check of its script: a thread that waits for a session to say which one runs, asks the
-daemon, has it checked in a process of its own, and reports what that found. Whatever goes wrong, training goes on.
-Where the script makes no step comes the same way.
+"""A job's script is checked beside it: a session says to its launcher which script runs, a thread of it asks the
+daemon, has it checked in a process of its own (`confined_check`), and reports what that found. Whatever goes
+wrong, training goes on. Where the script makes no step comes the same way.
 
-`python -m malletrain.elastic.launch.own_check.check_beside SCRIPT ARGUMENTS...` does the same once for `mtbatch
+`python -m malletrain.elastic.launch.own_check SCRIPT ARGUMENTS...` does the same once for `mtbatch
 --check`, and prints digest, verdict and text. Standard library only.
 """
 
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 import logging
 import os
+import platform
 import signal
 import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
-from malletrain.elastic.launch.own_check.confined_check import CheckAnswer, CheckRequest, first_sentence
-from malletrain.elastic.launch.own_check.running_script import (
-    MAX_SAID_BYTES,
-    SCRIPT_TO,
-    RunningScript,
-    heard,
-    heard_stuck,
-    this_script,
-)
+import malletrain
+from malletrain.elastic.launch.confined_check import CheckAnswer, CheckRequest, first_sentence
 from malletrain.wire import messages
 from malletrain.wire.codec import one_line
 from malletrain.wire.errors import WireError
@@ -40,6 +35,15 @@ from malletrain.wire.worker_client import Rejected, TokenUnknown, WorkerClient
 log = logging.getLogger("malletrain.elastic")
 
 T = TypeVar("T")
+
+#: Environment variable: the pipe of the launcher that a session writes to.
+SCRIPT_TO = "MALLETRAIN_SCRIPT_TO"
+
+#: A pipe holds so much (pipe(7)); a longer command is not said.
+MAX_SAID_BYTES = 32 * 1024
+
+#: Files of the script's folder, and entries of a folder of data, that a digest looks at.
+MAX_FILES = 1000
 
 #: A check may take so long; some 15 s of an idle node for a small model, ten times that beside training.
 CHECK_LIMIT_S = 900.0
@@ -58,6 +62,107 @@ _OF_PILOT = ("SLURM", "SBATCH", "SRUN_", "PMI", "MALLETRAIN", "TORCHELASTIC", "O
 
 #: Words in the names of variables that hold secrets.
 _SECRETS = ("TOKEN", "SECRET", "PASSWORD", "PASSWD", "CREDENTIAL", "API_KEY", "ACCESS_KEY", "PRIVATE_KEY")
+
+
+@dataclass(frozen=True, slots=True)
+class RunningScript:
+    """A script as it runs.
+
+    Attributes:
+        python: the interpreter.
+        script: its file, an absolute path.
+        arguments: as given.
+        folder: in which it was started.
+        process: its process.
+        releases: of Python, torch and malletrain.
+    """
+
+    python: str
+    script: str
+    arguments: tuple[str, ...]
+    folder: str
+    process: int
+    releases: str
+
+    def digest(self) -> str:
+        """Of all that decides how it trains: the script and the modules beside it, arguments, data and releases."""
+        found = hashlib.sha256(json.dumps([self.arguments, self.releases]).encode())
+        for path in (Path(self.script), *self._modules()):
+            found.update(f"\0{path.name}\0".encode("utf-8", "replace"))
+            with contextlib.suppress(OSError):
+                found.update(path.read_bytes())
+        for argument in self.arguments:
+            if (named := self.path_in(argument)) is not None:
+                found.update("\0".join(_looks(named)).encode("utf-8", "replace"))
+        return found.hexdigest()[:32]
+
+    def path_in(self, argument: str) -> Path | None:
+        """The file or folder that an argument names, as `data` or `--data=data`; None where it names none."""
+        named = argument.rpartition("=")[2] if argument.startswith("-") else argument
+        path = Path(self.folder) / named
+        try:
+            return path if named and path.exists() else None
+        except (OSError, ValueError):  # too long for a name, or no name at all
+            return None
+
+    def _modules(self) -> Iterator[Path]:
+        """Python files that it may import from its own folder: those beside it, and those of packages there."""
+        home = Path(self.script).parent
+        with contextlib.suppress(OSError):
+            beside = sorted(home.glob("*.py"))
+            packages = sorted(path.parent for path in home.glob("*/__init__.py"))
+            yield from [*beside, *(path for each in packages for path in sorted(each.rglob("*.py")))][:MAX_FILES]
+
+
+def _looks(path: Path) -> Iterator[str]:
+    """Names, sizes and times of change: of a file, or of what lies in a folder."""
+    with contextlib.suppress(OSError):
+        entries = sorted(path.iterdir())[:MAX_FILES] if path.is_dir() else [path]
+        for entry in entries:
+            seen = entry.stat()
+            yield f"{entry.name} {seen.st_size} {seen.st_mtime_ns}"
+
+
+def this_script(torch: str, command: Sequence[str] | None = None) -> RunningScript:
+    """The script of this process, which runs with this release of torch; or the one that `command` would start from
+    here: script and arguments."""
+    script, *arguments = sys.argv if command is None else command
+    releases = f"python {platform.python_version()}, torch {torch}, malletrain {malletrain.__version__}"
+    folder = Path.cwd()
+    return RunningScript(sys.executable, str(folder / script), tuple(arguments), str(folder), os.getpid(), releases)
+
+
+def say(environ: Mapping[str, str], running: RunningScript) -> None:
+    """Say to the launcher which script runs. Does nothing where there is none that listens."""
+    _say(environ, asdict(running))
+
+
+def say_stuck(environ: Mapping[str, str], place: str) -> None:
+    """Say to the launcher where the script makes no step; "" that it goes on."""
+    _say(environ, {"stuck": place})
+
+
+def _say(environ: Mapping[str, str], said: Mapping[str, Any]) -> None:
+    text = json.dumps(said).encode() + b"\n"
+    if not environ.get(SCRIPT_TO) or len(text) > MAX_SAID_BYTES:
+        return
+    with contextlib.suppress(OSError):
+        descriptor = os.open(environ[SCRIPT_TO], os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        try:
+            os.write(descriptor, text)
+        finally:
+            os.close(descriptor)
+
+
+def heard(text: bytes) -> RunningScript | str | None:
+    """What a session has said: its script, or where that makes no step; None where it is neither."""
+    try:
+        said: dict[str, Any] = json.loads(text)
+        if "stuck" in said:
+            return str(said["stuck"])
+        return RunningScript(**{**said, "arguments": tuple(said["arguments"])})
+    except (ValueError, TypeError, KeyError):
+        return None
 
 
 class CheckBeside:
@@ -116,11 +221,11 @@ class CheckBeside:
         """Pass on where the script makes no step, until it says which one it is; None if it is to end before."""
         while not self._ends.is_set():
             line = self._listens.readline(MAX_SAID_BYTES)
-            place, running = heard_stuck(line), heard(line)
-            if place is not None and not self._ends.is_set():
-                self._call(partial(self._client.report, [messages.Stuck(one_line(place, MAX_PLACE))]))
-            elif running is not None and not self.session_began:
-                return running
+            said = heard(line)
+            if isinstance(said, RunningScript) and not self.session_began:
+                return said
+            if isinstance(said, str) and not self._ends.is_set():
+                self._call(partial(self._client.report, [messages.Stuck(one_line(said, MAX_PLACE))]))
         return None
 
     def _began(self, process: subprocess.Popen[bytes]) -> None:
@@ -168,7 +273,7 @@ def checked(
         )
         own = {**environ, "TMPDIR": folder, "MPLCONFIGDIR": folder, "TORCHINDUCTOR_CACHE_DIR": f"{folder}/compiled"}
         process = subprocess.Popen(
-            [running.python, "-P", "-m", "malletrain.elastic.launch.own_check.confined_check"],
+            [running.python, "-P", "-m", "malletrain.elastic.launch.confined_check"],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=own, start_new_session=True,
         )  # fmt: skip
         began(process)

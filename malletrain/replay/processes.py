@@ -13,7 +13,7 @@ from multiprocessing.sharedctypes import Synchronized
 from typing import Any
 
 from malletrain.replay.options import Options
-from malletrain.replay.parallel.parts import Part
+from malletrain.replay.parts import Part
 from malletrain.replay.result import Result
 from malletrain.replay.scoring.figures import Score
 from malletrain.replay.sizer import PolicyChoice

@@ -1,7 +1,13 @@
-"""What a whole window gives, by the days of it that were replayed: the combined ratio estimator of strata.
+"""Which days of a long window are replayed, drawn before anything is, and what the whole window gives by them.
 
-For each day a figure x is known without replaying it (the node-seconds that are idle, or the best that they could
-train), and what is asked for, y, follows it closely. With N_h days in stratum h, n_h of them replayed:
+The window is cut into days. Those with idle nodes are divided into strata of neighbours in time, since a season, or a
+change of the machine or of its queue, touches days that follow one another. In each stratum as many days are drawn as
+in the others, without replacement, each as likely as any other of its stratum (Cochran, Sampling Techniques, 3rd ed.,
+1977, ch. 5). Which are drawn follows from the log and the seed alone.
+
+The estimate is the combined ratio estimator of strata. For each day a figure x is known without replaying it (the
+node-seconds that are idle, or the best that they could train), and what is asked for, y, follows it closely. With N_h
+days in stratum h, n_h of them replayed:
 
     R = sum_h N_h mean_h(y) / sum_h N_h mean_h(x)        Y = R X        X: the sum of x over all days
     v(Y) = (X / X_hat)^2 sum_h N_h (N_h - n_h) / n_h * s_h^2(y - R x)        X_hat = sum_h N_h mean_h(x)
@@ -15,19 +21,81 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 
 import numpy as np
 from numpy.typing import NDArray
 
 from malletrain.replay.cluster_trace import ClusterTrace
-from malletrain.replay.result import Columns, Result, Totals, joined
-from malletrain.replay.sampling.days import RUN_IN_S, Sample
+from malletrain.replay.parts import RUN_IN_S
+from malletrain.replay.result import Columns, Result, Totals, integral, joined
 from malletrain.replay.scoring.ideal import Ideal
-from malletrain.replay.scoring.integral import integral_between
 from malletrain.replay.workload import TrainingJob
 
 Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+DAY_S = 86_400.0
+#: Days that are drawn of a stratum. Two would follow the seasons most closely; of four the variance within a stratum
+#: is known well enough for its interval.
+DAYS_PER_STRATUM = 4
 _COUNTS = ("rescales", "activations", "preemptions", "completed", "main_starts", "main_starts_on_pilots")
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """Span i of the window lasts from `begin[i]` to `end[i]` (Unix seconds), about a day, and is of stratum
+    `stratum[i]`; it is replayed where `drawn[i]`. Spans are in order of time; between them no node is idle."""
+
+    begin: Floats
+    end: Floats
+    stratum: Ints
+    drawn: NDArray[np.bool_]
+    seed: int
+
+    @property
+    def spans(self) -> list[tuple[float, float]]:
+        """Begin and end of those that are replayed."""
+        return list(zip(self.begin[self.drawn].tolist(), self.end[self.drawn].tolist(), strict=True))
+
+    def sentence(self) -> str:
+        """What is replayed, for people who wait for it."""
+        days = ", ".join(datetime.fromtimestamp(begin, UTC).strftime("%Y-%m-%d") for begin, _ in self.spans)
+        return (
+            f"{self.size:,} of {len(self):,} days are replayed, drawn at random (seed {self.seed}), each after "
+            f"{RUN_IN_S / 3600:g} hours that do not count; what is idle is counted of all days. --sample all replays "
+            f"all. Days from {days} (UTC)"
+        )
+
+    @property
+    def size(self) -> int:
+        """How many are replayed."""
+        return int(self.drawn.sum())
+
+    def __len__(self) -> int:
+        """How many there are."""
+        return len(self.begin)
+
+
+def drawn_days(trace: ClusterTrace, days: int, seed: int, tick_s: float) -> Sample:
+    """`days` of the window's days with idle nodes, or all of them where there are no more. Days begin at a multiple
+    of `tick_s` from the window's begin; what is left at its end belongs to the last."""
+    count = max(1, round(trace.seconds / DAY_S))
+    unit = tick_s or 1.0
+    edges = trace.start + np.floor(np.arange(count) * DAY_S / unit) * unit
+    begin, end = edges, np.append(edges[1:], trace.end)
+    idle, _ = trace.counts()
+    some_idle = np.diff(integral(trace.time, idle, trace.end, np.append(edges, trace.end))) > 0
+    begin, end = begin[some_idle], end[some_idle]
+    wanted = min(days, len(begin))
+    strata = max(1, wanted // DAYS_PER_STRATUM)
+    stratum = np.arange(len(begin)) * strata // max(1, len(begin))
+    random, drawn = np.random.default_rng(seed), np.zeros(len(begin), bool)
+    for of in range(strata):
+        mine = np.flatnonzero(stratum == of)
+        some = (of + 1) * wanted // strata - of * wanted // strata
+        drawn[random.choice(mine, min(some, len(mine)), replace=False)] = True
+    return Sample(begin, end, stratum, drawn, seed)
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,8 +111,9 @@ def known_of(trace: ClusterTrace, jobs: Sequence[TrainingJob], sample: Sample) -
     """Of a trace and jobs that are there all the time."""
     idle, _ = trace.counts()
     best = Ideal.of_all(jobs, idle, len(trace.nodes))
-    spans = trace.end, sample.begin, sample.end
-    return KnownOfDays(integral_between(trace.time, idle, *spans), integral_between(trace.time, best, *spans))
+    edges = np.stack([sample.begin, sample.end])
+    known = (np.diff(integral(trace.time, value, trace.end, edges), axis=0)[0] for value in (idle, best))
+    return KnownOfDays(*known)
 
 
 @dataclass(frozen=True, slots=True)
