@@ -72,8 +72,7 @@ class NoOutput(MalletrainError):
 @click.option("--follow", "-f", is_flag=True, help="Go on until the job is over.")
 @click.option("--rank", type=click.IntRange(min=0), help="Only this rank; 0 is the main worker.")
 @click.option("--lines", "-n", type=click.IntRange(min=0), help="Only the last N lines at first.")
-@click.option("--raw", is_flag=True, help="Keep what srun prints of workers that left.")
-def logs(job: int, follow: bool, rank: int | None, lines: int | None, raw: bool) -> None:
+def logs(job: int, follow: bool, rank: int | None, lines: int | None) -> None:
     """Print the output of JOB's workers, the main worker first.
 
     It reads Slurm's output files as you, on this machine.
@@ -87,7 +86,7 @@ def logs(job: int, follow: bool, rank: int | None, lines: int | None, raw: bool)
     files = _found(pattern, tasks, row, rank)
     if not files and not follow:
         raise NoOutput(f"job {job} has no output yet at {', '.join(pattern)}" + _of_rank(rank))
-    reader = _Reader(raw=raw, foreign=row.uid != os.getuid())
+    reader = _Reader(foreign=row.uid != os.getuid())
     reader.show(files, lines, final=not follow)
     listed = time.monotonic()
     while follow:
@@ -179,12 +178,10 @@ class _Reader:
     """Prints what files have gained since the last look, with a title where the file is another than before.
 
     Args:
-        raw: leave lines about departures as they are.
         foreign: the files are another user's: what could steer the terminal is replaced.
     """
 
-    def __init__(self, *, raw: bool, foreign: bool) -> None:
-        self._raw = raw
+    def __init__(self, *, foreign: bool) -> None:
         self._foreign = foreign
         self._files: dict[Path, _File] = {}
         self._last: Path | None = None
@@ -213,7 +210,7 @@ class _Reader:
 
     def _shown(self, known: _File, more: bytes) -> Iterator[str]:
         for line in more.decode("utf-8", "replace").splitlines(keepends=True):
-            match = None if self._raw else _DEPARTURE.fullmatch(line.strip())
+            match = _DEPARTURE.fullmatch(line.strip())
             if match is not None:
                 node = match["node"] or match["on"]
                 if node and node not in known.gone:

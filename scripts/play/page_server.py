@@ -18,22 +18,26 @@ from malletrain.api.rate_limits import ApiLimits
 from malletrain.api.roles import Roles
 from malletrain.api.visibility import Visibility
 from malletrain.daemon.clock import SystemClock
+from malletrain.daemon.requests import DAY_S
+from malletrain.daemon.views.promise_view import promise_row
+from malletrain.decide.rules import Rules
 from malletrain.domain.errors import Refused
 from malletrain.domain.snapshot import Node, Snapshot
+from malletrain.loop.trackers.main_promise import PromiseTracker
 from malletrain.store.history_views import StoreHistory
 from malletrain.store.journal import SqliteJournal
 from malletrain.store.views import StoreViews
 from malletrain.web.page_routes import WebPages
 from malletrain.web.sign_in import PageSettings, SignIn
-from malletrain.wire.rows import ProfileRow, SizeRow
+from malletrain.wire.rows import ProfileRow, PromiseRow, SizeRow
 from scripts.play.invented_past import USERS, InventedMachine
 
 
 class _Shown:
     """What the routes ask of a daemon's loop, from the journal alone; nothing can be changed."""
 
-    def __init__(self, views: StoreViews) -> None:
-        self._views = views
+    def __init__(self, views: StoreViews, journal: SqliteJournal) -> None:
+        self._views, self._journal = views, journal
 
     def explain(self, subject: str, sight: Visibility) -> Sequence[str]:
         """A job's nodes."""
@@ -54,6 +58,13 @@ class _Shown:
             doubt = 0.03 if is_measured else 0.05 + 0.012 * nodes
             sizes.append(SizeRow(nodes, rate, rate * (1 - doubt), rate * (1 + doubt), 3 if is_measured else 0))
         return ProfileRow(job, "active", tuple(sizes), "amdahl", 0.02, next="next 4 nodes: the widest band")
+
+    def promise(self, days: int, sight: Visibility) -> PromiseRow:
+        """What main jobs were delayed by."""
+        tracker, now = PromiseTracker(), SystemClock().now()
+        for event in self._journal.read():
+            tracker.apply(event)
+        return promise_row(tracker, Rules(), now - days * DAY_S, now, sight)
 
     def __getattr__(self, name: str) -> Any:
         def refuse(*_: object) -> None:
@@ -77,8 +88,8 @@ class PageServer:
         connections = ConnectionTable(ApiLimits(), 1024)
         self._pages = WebPages(self._sign_in, self._history, lambda: states)
         app = create_app(
-            _Shown(self._views), self._views, None, Auth((), roles, clock), roles=roles, notifier=notifier,
-            clock=clock, connections=connections, pages=self._pages,
+            _Shown(self._views, self.journal), self._views, None, Auth((), roles, clock), roles=roles,
+            notifier=notifier, clock=clock, connections=connections, pages=self._pages,
         )  # fmt: skip
         self._server = serve(app, host, port, connections)
         self.url = f"http://{host}:{self._server.port}"

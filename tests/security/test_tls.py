@@ -273,14 +273,14 @@ def test_who_sits_between_hears_nothing(
     site.house.auth._audiences = (url,)
     socket = {"MUNGE_SOCKET": site.house.munge_socket}
     client = client_at(Address(url, tls_user=str(os.geteuid())), socket)
-    vars(client._http)["_port"] = int(theirs.rpartition(":")[2])
+    vars(client._http._daemon)["_port"] = int(theirs.rpartition(":")[2])
     with pytest.raises(DaemonUnavailable, match="somebody listens in between"):
         client.jobs()
     assert client._http.identity == {}, "it got no credential to log in with"
     # A daemon of another user's that vouches for its own certificate.
     site.house.auth._certificate = str(between.certificate)
     client = client_at(Address(url, tls_user=str(os.geteuid() + 1)), socket)
-    vars(client._http)["_port"] = int(theirs.rpartition(":")[2])
+    vars(client._http._daemon)["_port"] = int(theirs.rpartition(":")[2])
     with pytest.raises(DaemonUnavailable, match=r"uid \d+ vouches for the daemon's certificate, not uid \d+"):
         client.jobs()
 

@@ -57,7 +57,7 @@ def test_help_has_an_example() -> None:
 
 
 @pytest.mark.slurm
-def test_a_live_snapshot_and_a_live_doctor(any_lab: Lab) -> None:
+def test_a_live_snapshot_and_a_live_doctor(any_lab: Lab, tmp_path: Path) -> None:
     lab = any_lab
     lab.submit("true", "-p", "harvest", "--hold", "--array=0-2", "--time=1")
     run = malletrain("snapshot", env=lab.env)
@@ -68,6 +68,8 @@ def test_a_live_snapshot_and_a_live_doctor(any_lab: Lab) -> None:
     sound = malletrain("doctor", "--json", env=lab.env)
     assert sound.returncode == 0, sound.stdout
     assert {"level", "what", "remedy"} == json.loads(sound.stdout)[0].keys()
-    wrong = malletrain("doctor", "--partition", "nowhere", env=lab.env)
+    file = tmp_path / "malletrain.toml"
+    file.write_text('slurm.partition = "nowhere"\n')
+    wrong = malletrain("doctor", "--config", str(file), env=lab.env)
     assert wrong.returncode == 1
     assert "nowhere does not exist" in wrong.stdout

@@ -32,7 +32,6 @@ _CONFIG = click.option(
     "--config", "config_file", metavar="FILE", type=click.Path(dir_okay=False, path_type=Path),
     help="The daemon's configuration.",
 )  # fmt: skip
-_PARTITION = click.option("--partition", metavar="NAME", help="Instead of the configured partition.")
 
 
 @click.command(
@@ -45,7 +44,7 @@ Example:
     help="Saved outputs: scontrol-show-node, sinfo, squeue, reservations; .txt, .json or .gz.",
 )  # fmt: skip
 @_CONFIG
-@_PARTITION
+@click.option("--partition", metavar="NAME", help="Instead of the configured partition.")
 def snapshot(folder: Path | None, config_file: Path | None, partition: str | None) -> None:
     """Print the cluster as MalleTrain sees it, as JSON.
 
@@ -67,24 +66,15 @@ Example:
   malletrain doctor --config /etc/malletrain/malletrain.toml"""
 )
 @_CONFIG
-@_PARTITION
-@click.option("--account", metavar="NAME", help="Instead of the configured account.")
-@click.option("--qos", metavar="NAME", help="Instead of the configured QOS.")
 @click.option("--json", "as_text", is_flag=True, help="JSON: level, what, remedy.")
-def doctor(
-    config_file: Path | None, partition: str | None, account: str | None, qos: str | None, as_text: bool
-) -> None:
+def doctor(config_file: Path | None, as_text: bool) -> None:
     """Check a site, as the daemon's user on its machine, and name a remedy for each fault.
 
     Exit status 1: pilots could not run, or would harm main jobs.
     """
     config = configuration.load_or_defaults(config_file)
-    harvest = Harvest(
-        partition or config.slurm.partition,
-        config.slurm.account if account is None else account,
-        config.slurm.qos if qos is None else qos,
-        max_nodes=config.pilot.max_nodes,
-    )
+    slurm = config.slurm
+    harvest = Harvest(slurm.partition, slurm.account, slurm.qos, max_nodes=config.pilot.max_nodes)
     found = site_doctor.examine(
         _commands(config),
         harvest,
