@@ -219,25 +219,26 @@ class NodesLeft:
 
         One leaf alone is chosen exactly; of several, those with most room.
         """
-        order = self.in_order(among, kept)
-        leaf = self.leaf[order]
-        by_leaf = order[np.argsort(leaf, kind="stable")] if kept else self._by_leaf[among[self._by_leaf]]
-        room = np.bincount(leaf)
-        there = np.minimum(room, count)
-        at = np.repeat(np.cumsum(room) - room - np.cumsum(there) + there, there) + np.arange(there.sum())
-        first, on = by_leaf[at], np.repeat(np.arange(len(room)), there)
+        by_leaf = self._by_leaf[among[self._by_leaf]]
+        if kept:
+            order = self.in_order(among, kept)
+            by_leaf = order[np.argsort(self.leaf[order], kind="stable")]
+        room = np.bincount(self.leaf[by_leaf])
+        begin, there = np.cumsum(room) - room, np.minimum(room, count)
+        first = by_leaf[np.repeat(begin - np.cumsum(there) + there, there) + np.arange(there.sum())]
+        on = np.repeat(np.arange(len(room)), there)
         ranks, costs = (np.bincount(on, of[first], len(room)) for of in (self.rank, self.cost))
         cheapest = np.lexsort((costs, ranks))
         cheapest = cheapest[room[cheapest] > 0]
         wanted = {int(self.leaf[at]) for at in required}
         enough = (each for each in cheapest[room[cheapest] >= count].tolist() if wanted <= {each})
-        chosen = [*islice(enough, 1)]
-        chosen = chosen or sorted(cheapest.tolist(), key=lambda each: (each not in wanted, -room[each]))[:switches]
-        if sum(room[chosen]) < count or not wanted.issubset(chosen):
+        for one in islice(enough, 1):
+            return by_leaf[begin[one] : begin[one] + room[one]]
+        best = sorted(cheapest.tolist(), key=lambda each: (each not in wanted, -room[each]))[:switches]
+        order = self.in_order(among, kept)
+        if sum(room[best]) < count or not wanted.issubset(best):
             return order
-        is_chosen = np.zeros(len(room), np.bool_)
-        is_chosen[chosen] = True
-        return order[is_chosen[leaf]]
+        return order[np.isin(self.leaf[order], best)]
 
     def on_few_leaves(self, order: Places, wanted: int, own: Sequence[int], room: Places) -> list[int]:
         """As `on_few_leaves`, next to the nodes at `own`."""
