@@ -219,7 +219,7 @@ class SizingSection(Section):
     """How nodes are shared out between malleable jobs."""
 
     policy: NonEmptyWord = "auto"
-    """auto, exact, milp, lp, equal, or a plug-in's."""
+    """auto, exact, milp, lp, equal, goodput, or a plug-in's."""
     objective: Literal["throughput", "jct", "srpt", "fair"] = "throughput"
     """Most training, short completion (jct: by remaining work, srpt: by rank), or fair shares."""
     alpha: Annotated[float, Field(ge=0, le=100)] = 0.0
