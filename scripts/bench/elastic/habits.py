@@ -28,7 +28,7 @@ RUN = "from malletrain.cli.main import main; main()"
 SILENT = ("check", "equal")
 
 #: Characters of a message that a row shows.
-MAX_SAID = 60
+MAX_SAID = 45
 
 
 def verdict_of(habit: str) -> dict[str, str]:
