@@ -244,8 +244,11 @@ class _Given:
         self._reserve = reserve
         self._loss = TrainingLoss(at_hand.pilot_on)
         # Of equal cost, nodes that are given up together come side by side.
-        first_of = {held.co_allocated: min(held.co_allocated, default="") for held in at_hand.pilot_on.values()}
-        costs = {name: (h.cost, first_of[h.co_allocated] or name, name) for name, h in at_hand.pilot_on.items()}
+        first_of: dict[str, str] = {}
+        for held in at_hand.pilot_on.values():
+            if held.co_allocated and held.node not in first_of:
+                first_of |= dict.fromkeys(held.co_allocated, min(held.co_allocated))
+        costs = {name: (held.cost, first_of.get(name, name), name) for name, held in at_hand.pilot_on.items()}
         together = [name for name, held in at_hand.pilot_on.items() if held.co_allocated]
         self.left = NodesLeft(at_hand.free, at_hand.coming, costs, together, planned, snapshot, now)
 
@@ -384,7 +387,11 @@ class _Given:
 
 
 def _without(order: Places, places: Collection[int]) -> Places:
-    return order[~np.isin(order, list(places))] if places else order
+    if not places or not len(order):
+        return order
+    stays = np.ones(max(int(order.max()), *places) + 1, np.bool_)
+    stays[list(places)] = False
+    return order[stays[order]]
 
 
 class TrainingLoss:
