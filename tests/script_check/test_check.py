@@ -224,6 +224,7 @@ def test_a_script_without_a_session_is_told_how_to_begin(tmp_path: Path, monkeyp
     assert result.output.startswith("NOT MALLEABLE YET")
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("habit", "epochs", "verdict"),
     [

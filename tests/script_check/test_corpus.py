@@ -18,7 +18,7 @@ ROOT = Path(__file__).parents[2]
 HABITS = str(ROOT / "tests" / "elastic" / "train_habits.py")
 
 #: Tried in every run of the tests. The others, half a minute each, are nightly.
-QUICK = frozenset({"average_in_a_class", "draws"})
+QUICK = frozenset({"average_in_a_class"})
 
 
 @pytest.mark.alone

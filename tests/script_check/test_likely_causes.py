@@ -113,6 +113,7 @@ def test_conditions_on_epochs_that_were_not_met_are_named() -> None:
     assert unmet_conditions(text, range(30, 33)) == []
 
 
+@pytest.mark.nightly
 @pytest.mark.alone
 def test_a_later_epoch_is_met_where_a_check_begins_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What an own vector follows from there on is found, and its line named."""
