@@ -138,7 +138,7 @@ def held_out(curves: Mapping[str, Truth], at: Sequence[int], noise: float = 0.0)
 # -- waves
 
 TICK_S = 10.0
-#: Seconds of a window of training: `elastic.link.throughput_meter` drops 4 steps and takes 10 more and 3 s at least.
+#: Seconds of a window of training: `elastic.link.training_reports` drops 4 steps and takes 10 more and 3 s at least.
 STOP_S = 5.0
 COSTS = ResizeCosts(activate_s=10.0, grow_s=0.5, shrink_s=0.2)
 RULES = Rules()

@@ -3,8 +3,7 @@
 PyTorch's SyncBatchNorm needs the default process group and equal shares. This one sums over the session's world: in
 forward, each member's count, sum and sum of squares; in backward, the two sums that the input's gradient needs (Ioffe
 and Szegedy 2015, section 3), weighted as the members' gradients will be. Running statistics are updated at the end of
-the step from statistics summed beside the gradients, so that a member which receives the sums of a step that it
-missed has them too.
+the step from statistics summed beside the gradients: a step that is void leaves them as they were.
 """
 
 from __future__ import annotations
