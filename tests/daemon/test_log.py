@@ -15,12 +15,14 @@ from malletrain.daemon.process import log
 
 @pytest.fixture(autouse=True)
 def as_before() -> Iterator[None]:
-    """The root logger is the process's own: put it back."""
-    root = logging.getLogger()
-    handlers, level = root.handlers[:], root.level
+    """The loggers are the process's own: put them back, or later tests see the daemon's levels."""
+    loggers = [logging.getLogger(name) for name in ("", "uvicorn.error", "uvicorn.access", "apscheduler")]
+    before = [(each.handlers[:], each.filters[:], each.level) for each in loggers]
     yield
-    root.handlers[:] = handlers
-    root.setLevel(level)
+    for each, (handlers, filters, level) in zip(loggers, before, strict=True):
+        each.handlers[:] = handlers
+        each.filters[:] = filters
+        each.setLevel(level)
 
 
 def test_json_off_a_terminal() -> None:

@@ -207,7 +207,7 @@ def test_a_file_is_sent_once(house: House) -> None:
 
 
 def test_the_log_has_no_link_and_no_session(house: House, caplog: pytest.LogCaptureFixture) -> None:
-    with caplog.at_level(logging.DEBUG):
+    with caplog.at_level(logging.DEBUG), caplog.at_level(logging.DEBUG, "uvicorn.access"):
         link = link_of(house)
         opened = browser(house).post("/web/session", json={"link": link})
         cookies = {COOKIE: opened.cookies[COOKIE]}
