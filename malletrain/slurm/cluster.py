@@ -23,7 +23,6 @@ from malletrain.slurm.formats.states import job_state
 from malletrain.slurm.pilots import EndKind, EndState
 from malletrain.slurm.queries import EndedMainJobs, Queries, batches, is_gone
 from malletrain.slurm.read_commands import CommandReader
-from malletrain.slurm.read_pyslurm import SnapshotReader
 from malletrain.slurm.site.site_facts import Harvest
 from malletrain.slurm.task_pinning import PinnedTask, together
 from malletrain.slurm.topology import Topology
@@ -60,7 +59,7 @@ class SlurmCluster:
         owner_of: the uid that announced a malleable job, by its id; None: not known, and nothing of it is started.
         now: Unix seconds.
         bf_interval_s: bf_interval of SchedulerParameters.
-        reader: who looks at the whole; None: Slurm's commands.
+        pyslurm: the command that reads nodes and jobs through pyslurm; none: Slurm's own.
         min_job_age_s: Slurm's MinJobAge, for how long squeue shows jobs that have ended.
     """
 
@@ -71,7 +70,7 @@ class SlurmCluster:
         owner_of: Callable[[int], int | None],
         now: Callable[[], float] = time.time,
         bf_interval_s: float = 30.0,
-        reader: SnapshotReader | None = None,
+        pyslurm: Sequence[str] = (),
         min_job_age_s: float = 300.0,
     ) -> None:
         self._commands = commands
@@ -80,7 +79,7 @@ class SlurmCluster:
         self._now = now
         self._queries = Queries(commands, harvest.partition)
         self._ended_jobs = EndedMainJobs(commands, harvest.partition, min_job_age_s, now)
-        self._reader: SnapshotReader = reader or CommandReader(commands, now, harvest.partition, bf_interval_s)
+        self._reader = CommandReader(commands, now, harvest.partition, bf_interval_s, pyslurm)
         self._topology = Topology(commands, now, harvest.partition)
 
     # Looking
