@@ -17,12 +17,7 @@ MAX_LIST_CHARS = 100_000
 MAX_TASKS_PER_LIST = 5_000
 
 #: Slurm's words for "there is no such job any more": what was to be ended has ended.
-_GONE = (
-    "Invalid job id",
-    "already completing or completed",
-    "Job/step already completing",
-    "already finished",
-)
+_GONE = ("Invalid job id", "already completing or completed", "Job/step already completing", "already finished")
 
 
 def is_gone(error: str) -> bool:
