@@ -21,7 +21,7 @@ from malletrain.loop.pilot_changes import observe
 from malletrain.slurm.cluster import SlurmCluster
 from malletrain.slurm.command import Commands
 from malletrain.slurm.pilots import EndKind, EndState
-from malletrain.slurm.site import doctor, site_facts
+from malletrain.slurm.site import doctor, partition_checks, site_facts
 from malletrain.slurm.site.site_facts import Harvest, Level
 from malletrain.slurm.submission import batch_request
 from malletrain.slurm.submission.batch_request import Defaults
@@ -366,7 +366,7 @@ def test_the_doctor_names_what_is_wrong_and_how_to_mend_it(live: Site) -> None:
 def test_the_doctor_on_a_site_that_preempts_nothing(release: str | None, lab_factory: LabFactory) -> None:
     nothing = (("PreemptType", "preempt/none"), ("PreemptMode", "OFF"))
     lab = lab_factory(LabConfig(nodes=1, users=True, release=release, settings=nothing))
-    found = site_facts.check_harvest_partition(site_facts.read(Commands(lab.env)), Harvest("harvest"))
+    found = partition_checks.check_harvest_partition(site_facts.read(Commands(lab.env)), Harvest("harvest"))
     assert any("preempts nothing" in finding.what and finding.remedy for finding in found)
 
 
@@ -379,4 +379,4 @@ def test_facts_of_the_site(live: Site) -> None:
     assert facts.partitions["harvest"].grace_s == 10
     assert facts.partitions["harvest"].nodes == frozenset(live.lab.nodes)
     assert facts.munge_socket == str(live.lab.munge_socket)
-    assert site_facts.check_harvest_partition(facts, Harvest("harvest")) == ()
+    assert partition_checks.check_harvest_partition(facts, Harvest("harvest")) == ()
