@@ -14,9 +14,9 @@ import pytest
 
 from malletrain.domain.decision import CancelTasks, CutLimit, RecyclePilot, StartPilot, Stray
 from malletrain.domain.job import MalleableJob
+from malletrain.domain.snapshot import SlurmState
 from malletrain.slurm.cluster import SlurmCluster
 from malletrain.slurm.command import Commands
-from malletrain.slurm.pilots import EndKind
 from malletrain.slurm.site import doctor
 from malletrain.slurm.site.site_facts import Harvest, Level
 from malletrain.slurm.submission.user_accounts import Charge, UserAccounts
@@ -69,7 +69,7 @@ def test_a_pilots_whole_life(accounted: Lab, who: str, tmp_path: Path) -> None:
     def start() -> None:
         outcome = cluster.start([StartPilot(3, pilot, node, 600.0, "")])[0]
         assert outcome.done, outcome.detail
-        accounted.wait_for(lambda: cluster.end_state(pilot).kind is EndKind.ACTIVE, 90)
+        accounted.wait_for(lambda: cluster.end_of(pilot).state is SlurmState.RUNNING, 90)
 
     start()
     assert cluster.snapshot().holders[node][0].id == pilot
@@ -78,10 +78,10 @@ def test_a_pilots_whole_life(accounted: Lab, who: str, tmp_path: Path) -> None:
     recycled = cluster.recycle([RecyclePilot(3, pilot, node, "")])[0]
     assert recycled.done, recycled.detail
     assert "failed" not in recycled.detail
-    accounted.wait_for(lambda: cluster.end_state(pilot).kind is EndKind.HELD and cluster.snapshot().is_free(node), 60)
+    accounted.wait_for(lambda: cluster.end_of(pilot).held and cluster.snapshot().is_free(node), 60)
     assert accounted.job(pilot)["Requeue"] == "0"
     accounted.wait_for(lambda: cluster.start([StartPilot(3, pilot, node, 600.0, "")])[0].done, 60)
-    accounted.wait_for(lambda: cluster.end_state(pilot).kind is EndKind.ACTIVE, 90)
+    accounted.wait_for(lambda: cluster.end_of(pilot).state is SlurmState.RUNNING, 90)
     cancelled = cluster.cancel(CancelTasks(3, (f"{array}_0", f"{array}_2"), ""))
     assert cancelled.done, cancelled.detail
     accounted.wait_for(lambda: f"{array}_0" not in {job.id for job in cluster.snapshot().jobs}, 60)
