@@ -30,12 +30,12 @@ class Rehearsal(Commands):
         super().__init__(environment)
         self.noted: list[tuple[str, ...]] = []
 
-    def run(self, argv: Sequence[str], timeout_s: float | None = None, text: bytes = b"") -> CommandResult:
+    def run(self, argv: Sequence[str], timeout_s: float | None = None) -> CommandResult:
         """Run `argv` if it is one of the commands that are known to look only."""
         if argv[0] in ("squeue", "sinfo", "sdiag", "sacct") or (argv[0] == "scontrol" and "show" in argv[1:4]):
-            return super().run(argv, timeout_s, text)
+            return super().run(argv, timeout_s)
         self.noted.append(tuple(argv))
-        return CommandResult("", "", 0.0)
+        return CommandResult("")
 
 
 def rehearse(

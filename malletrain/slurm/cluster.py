@@ -23,7 +23,6 @@ from malletrain.slurm.formats.states import job_state
 from malletrain.slurm.queries import EndedMainJobs, Queries, batches, is_gone
 from malletrain.slurm.read_commands import CommandReader
 from malletrain.slurm.site.site_facts import Harvest
-from malletrain.slurm.task_pinning import PinnedTask, together
 from malletrain.slurm.topology import Topology
 
 #: Tasks named in one command, so that its line stays far below ARG_MAX.
@@ -111,7 +110,7 @@ class SlurmCluster:
         now, or anyone changed the task, a plug-in of the site's that rewrites updates included. Two queries of tasks,
         one of nodes and one release serve all.
         """
-        starts = together(actions)
+        starts = pilots.together(actions)
         rows = self._queries.tasks(list(starts))
         nodes = self._queries.nodes({action.node for action in actions})
         outcomes: dict[str, Outcome] = {}
@@ -335,12 +334,12 @@ class SlurmCluster:
             failed |= named
         return failed
 
-    def _unfit(self, start: PinnedTask, row: squeue.TaskRecord | None) -> str:
+    def _unfit(self, start: pilots.PinnedTask, row: squeue.TaskRecord | None) -> str:
         """What makes this task no pilot, whatever the node: someone changed it. Empty when nothing does."""
         uid = self._owner_of(start.job)
         return "" if row is None or uid is None else "; ".join(pilots.faults(row, self._harvest, uid))
 
-    def _rewritten(self, pinned: Mapping[str, PinnedTask]) -> list[tuple[str, str]]:
+    def _rewritten(self, pinned: Mapping[str, pilots.PinnedTask]) -> list[tuple[str, str]]:
         """Those of the tasks just pinned that are not as they were asked for, and how."""
         if self._commands.pretends:
             return []
@@ -356,7 +355,7 @@ class SlurmCluster:
                 found.append((task, "; ".join(wrong)))
         return found
 
-    def _why_not_now(self, start: PinnedTask, row: squeue.TaskRecord | None, nodes: Mapping[str, Node]) -> str:
+    def _why_not_now(self, start: pilots.PinnedTask, row: squeue.TaskRecord | None, nodes: Mapping[str, Node]) -> str:
         """Why this task, sound in itself, may not be started on its nodes now; empty when it may."""
         uid = self._owner_of(start.job)
         if uid is None:

@@ -37,9 +37,9 @@ Json = dict[str, Any]
 def _answered_by(slurm: FakeSlurm) -> Iterator[None]:
     """No command runs: `slurm` answers."""
 
-    def run(self: Commands, argv: Sequence[str], timeout_s: float | None = None, text: bytes = b"") -> CommandResult:
+    def run(self: Commands, argv: Sequence[str], timeout_s: float | None = None) -> CommandResult:
         status, out, err = slurm.call(argv)
-        return CommandResult(out, "; ".join(err.split("\n")[:-1]) if status else "", 0.0)
+        return CommandResult(out, "; ".join(err.split("\n")[:-1]) if status else "")
 
     with patch.object(Commands, "run", run):
         yield
