@@ -25,9 +25,9 @@ from malletrain.elastic.comm.local_rank import LocalRank
 from malletrain.elastic.comm.node_group import NodeGroup
 from malletrain.elastic.comm.static_rendezvous import RENDEZVOUS_TIMEOUT, environment_world, step_host
 from malletrain.elastic.comm.world_group import require_one_carrier, with_device
-from malletrain.elastic.data.batch_loader import BatchLoader
 from malletrain.elastic.data.batch_size import BatchRule, SessionBatch, as_rule
 from malletrain.elastic.data.dataset_digest import DatasetChanges, dataset_digest
+from malletrain.elastic.data.prefetch import BatchLoader
 from malletrain.elastic.data.random_seeds import BETWEEN_STEPS, seed_plain
 from malletrain.elastic.data.sample_loader import SampleLoader
 from malletrain.elastic.data.sampler import DrawnOrder, Sampler, Share, mix
@@ -402,10 +402,7 @@ class Runtime:
             self.member.link.say(messages.Warm(pilot.wait_warm(), stages))
             return
         self.member.link = link
-        if isinstance(link, Follower):
-            link.serve_peer(self.reconfigurer)
-        else:
-            link.serve(self.reconfigurer)
+        link.serve(self.reconfigurer)
 
     def _is_over(self) -> bool:
         """Whether the session has ended, and its final state is saved."""
