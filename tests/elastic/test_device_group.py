@@ -121,9 +121,6 @@ def test_the_event_comes_before_the_flag_is_looked_at() -> None:
         def all_gather(self, into: Any, tensor: torch.Tensor) -> Completion:
             return event
 
-        def broadcast(self, tensor: torch.Tensor, root: int) -> Completion:
-            return event
-
         def abort(self) -> None:
             pass
 
@@ -143,7 +140,7 @@ def test_a_device_that_is_connected_too_late_is_given_up() -> None:
                 begun.set()
                 go_on.wait(90)
             flat = DeviceGroup(StandInCollectives(group), group.rank, group.size)
-            device = DeviceParts(flat, torch.device("cpu"))
+            device = DeviceParts(flat)
             if attempt == "beside" and group.rank == 0:
                 made.append(device)
             return device

@@ -49,10 +49,6 @@ class Collectives(Protocol):
         """Copy the `tensor` of each rank r into `into[r]`."""
         ...
 
-    def broadcast(self, tensor: torch.Tensor, root: int) -> DeviceEvent:
-        """Copy the contiguous tensor of rank `root` into that of every member."""
-        ...
-
     def abort(self) -> None:
         """End all operations. Blocks, for ever in the worst case. Operations in progress then look complete, with
         partial results in their tensors."""
@@ -82,12 +78,6 @@ class DeviceGroup:
         collectives = self._open()
         return self._track(collectives.all_gather(into, tensor), (*into, tensor))
 
-    def broadcast(self, tensor: torch.Tensor, root: int) -> Work:
-        """Copy the tensor of rank `root` into that of every member. All members call it in the same order among their
-        collectives."""
-        collectives = self._open()
-        return self._track(collectives.broadcast(tensor, root), (tensor,))
-
     def abandon(self) -> None:
         """Give the group up without waiting. A thread aborts it, and keeps alive the tensors that operations in
         progress may still write to."""
@@ -115,13 +105,11 @@ class DeviceParts:
 
     Attributes:
         flat: all processes.
-        device: of this process.
         across: the processes of this local rank on all nodes, where a model is sharded over the processes of a node;
             else None.
     """
 
     flat: DeviceGroup
-    device: torch.device
     across: DeviceGroup | None = None
 
     def abandon(self) -> None:

@@ -56,13 +56,13 @@ def make_world_group(
     def connect(attempt: str, limit: timedelta) -> DeviceParts:
         flat = _device_group(carrier, meeting, attempt, group.rank, group.size, limit)
         if not sharded or nodes == 1:
-            return DeviceParts(flat, carrier.device)
+            return DeviceParts(flat)
         try:
             across = _device_group(carrier, meeting, f"{attempt}-place-{local_rank.rank}", node, nodes, limit)
         except BaseException:
             flat.abandon()
             raise
-        return DeviceParts(flat, carrier.device, across)
+        return DeviceParts(flat, across)
 
     paired = PairedGroup(group, carrier.takes, connect)
     try:
@@ -128,7 +128,7 @@ def with_device(group: Group, carrier: DeviceCarrier, host: str, limit: timedelt
     meeting = Meeting(address, 1, secret)
 
     def connect(attempt: str, limit: timedelta) -> DeviceParts:
-        return DeviceParts(_device_group(carrier, meeting, attempt, group.rank, group.size, limit), carrier.device)
+        return DeviceParts(_device_group(carrier, meeting, attempt, group.rank, group.size, limit))
 
     paired = PairedGroup(group, carrier.takes, connect)
     paired.connect_now(limit, lambda: None)

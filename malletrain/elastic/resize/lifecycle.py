@@ -35,15 +35,7 @@ UNHEARD_S = 5.0
 
 
 class WorkerLifecycle:
-    """Drives one worker from step to step.
-
-    Args:
-        member: this worker.
-        reconfigurer: takes it from world to world.
-        checkpointing: its part in checkpoints.
-        reports: to the daemon.
-        agreement: compares members in each round.
-        in_pilot: whether a daemon decides when this worker leaves.
+    """Drives one worker from step to step. `in_pilot`: whether a daemon decides when it leaves.
 
     Attributes:
         last_commit: monotonic time of the last committed step.
@@ -217,9 +209,8 @@ class WorkerLifecycle:
 
     def _met(self) -> None:
         """A world is entered, in which members have said who of them ends: if all do, none makes another step."""
-        met = self._reconfigurer.recovery
-        if met.all_end and not self._member.finishing:
-            self._leave_together(saves=met.saves)
+        if self._reconfigurer.recovery.all_end and not self._member.finishing:
+            self._leave_together(saves=self._checkpointing.is_writer)
         self._others_stay = self._member.said_ending
 
     def _leave_if_asked(self) -> None:

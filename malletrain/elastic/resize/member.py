@@ -31,8 +31,6 @@ class Member:
     Args:
         worker: this worker's name.
         host: the address at which peers reach this machine.
-        local_rank: of this process in its node.
-        state: the training state.
         local_leader: connects the other processes of the node; at the first one only.
         record: gets the messages of a process outside a pilot; None where they are dropped.
         end_script: ends the batch script around this process.
@@ -69,7 +67,7 @@ class Member:
         self._end_script = end_script
         self.link: Link | Follower | None = None
         self.committer = StepCommitter(self)
-        self.pending_groups = PendingGroups(self._build_failed)
+        self.pending_groups = PendingGroups(lambda generation, why: self.fault(generation, "build", why))
         self.broken = 0
         self.released = False
         self.finishing = False
@@ -139,9 +137,6 @@ class Member:
         """Whether a signal asked this process to end."""
         self.said_ending = bool(self.ending)
         return self.said_ending
-
-    def _build_failed(self, generation: int, reason: str) -> None:
-        self.fault(generation, "build", reason)
 
     # --- ends -------------------------------------------------------------------------------------------------
 

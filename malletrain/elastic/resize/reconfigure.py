@@ -58,14 +58,9 @@ FORGONE = "this worker has said meanwhile that it is in no world"
 
 
 class Reconfigurer:
-    """Takes one worker from world to world. Implements `LocalPeer`, the callbacks of the link.
+    """Takes one worker from world to world. Implements `LinkHandler`, the callbacks of the link.
 
-    Args:
-        member: this worker.
-        state: the training state.
-        recovery: its part in state recoveries.
-        checkpointing: its part in checkpoints.
-        reports: to the daemon.
+    Args, beside the parts of the session:
         entered: called when training begins in a world.
         prepare: called on the builder thread of the first group with peers, to allocate what its first step needs.
         top_up: submits more held tasks.
@@ -242,7 +237,7 @@ class Reconfigurer:
         except (Aborted, SessionOver):
             group.abandon()
             if self.recovery.missed:
-                saves = self.recovery.saves and self._checkpointing.can_write
+                saves = self.recovery.is_last and self._state.mesh is None and self._checkpointing.can_write
                 saved, unsaved = self._save() if saves else (None, "")
                 self._reports.send_held()
                 why = "it missed a round that others have committed, and joins anew"
@@ -304,8 +299,9 @@ class Reconfigurer:
             Released: as `join`.
             SessionOver: the others are in a later one.
         """
-        (self._plan, self._bound, self._agreed), self._committer.world = before.agreed_so_far()
-        plan, world = self._plan, self._committer.world
+        self._plan, self._bound, self._agreed = before._plan, before._bound, before._agreed
+        world = self._committer.world = before._committer.world
+        plan = self._plan
         if plan is None:
             raise ElasticError("a session that has ended had no world: a fault of malletrain")
         self._member.follows = True
@@ -317,11 +313,6 @@ class Reconfigurer:
             return False
         finally:
             self._member.follows = False
-
-    def agreed_so_far(self) -> tuple[tuple[messages.Plan | None, messages.Plan | None, int], TrainingWorld]:
-        """What the next session goes on from: the plan of the present world, one that is bound, the generation on
-        which all have agreed; and that world."""
-        return (self._plan, self._bound, self._agreed), self._committer.world
 
     def wait_seat(self) -> None:
         """Wait for a plan that has a seat for this worker, which passes over a session and enters no world.
