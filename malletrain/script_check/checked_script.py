@@ -28,8 +28,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 from malletrain.elastic.data.random_seeds import seed_plain
 from malletrain.elastic.data.sampler import Sampler
 from malletrain.elastic.errors import ElasticError, Released
-from malletrain.elastic.launch.failure_report import ENDED
-from malletrain.elastic.launch.script_place import line_of
+from malletrain.elastic.launch.failure_report import ENDED, line_of
 from malletrain.elastic.runtime import Runtime
 from malletrain.elastic.session import Session
 from malletrain.elastic.state.sharded_model import local

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from malletrain.elastic.launch.script_place import is_script
+from malletrain.elastic.launch.failure_report import is_script
 from malletrain.elastic.session import Session
 from malletrain.elastic.state.sharded_model import local
 from malletrain.script_check.script_scopes import called_name, parsed, scopes_of

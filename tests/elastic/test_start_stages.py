@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import errno
 import fcntl
-import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -106,33 +103,6 @@ def test_what_is_compiled_stays_until_the_job_is_over(pilot: dict[str, str], tmp
 def test_where_nothing_was_compiled_no_folder_stays(pilot: dict[str, str], tmp_path: Path) -> None:
     leave_compiled(compile_cache_environment(pilot), is_over=False)
     assert not (tmp_path / ".malletrain" / "7").exists()
-
-
-USES = """
-import json, sys
-from malletrain.elastic.launch.job_folder import compile_cache_environment, leave_compiled
-given = compile_cache_environment(json.loads(sys.argv[1]))
-print(json.dumps(given), flush=True)
-sys.stdin.readline()
-leave_compiled(given, is_over=True)
-"""
-
-
-def test_what_another_pilot_still_uses_stays(pilot: dict[str, str]) -> None:
-    """The main worker may still evaluate when the others have ended."""
-    other = subprocess.Popen(
-        [sys.executable, "-c", USES, json.dumps(pilot)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    )
-    with other:
-        assert other.stdin is not None
-        assert other.stdout is not None
-        given = json.loads(other.stdout.readline())
-        kernel = Path(given[CACHE_VARIABLE]) / "kernel.so"
-        kernel.touch()
-        leave_compiled(compile_cache_environment(pilot), is_over=True)
-        assert kernel.exists()
-        other.communicate("\n", timeout=60)
-    assert not kernel.exists()
 
 
 def test_a_job_that_was_submitted_in_a_pilot_has_a_folder_of_its_own(pilot: dict[str, str], tmp_path: Path) -> None:

@@ -1,15 +1,18 @@
-"""Reports the exception that ends a script, wherever it was raised, so that `malletrain explain` says it."""
+"""Reports the exception that ends a script, wherever it was raised, with its line in the script, so that `malletrain
+explain` says it."""
 
 from __future__ import annotations
 
 import os
 import sys
+import sysconfig
 from collections.abc import Callable
+from pathlib import Path
 from types import TracebackType
 from typing import NoReturn
 
+import malletrain
 from malletrain.elastic.errors import ElasticError
-from malletrain.elastic.launch.script_place import line_of
 from malletrain.wire import messages
 
 #: Characters of a message that the daemon keeps.
@@ -23,6 +26,16 @@ ENDED = (
 
 #: How long the process waits for the daemon to have the report.
 FLUSH_TIMEOUT_S = 2.0
+
+_LIBRARIES = tuple(
+    str(Path(path)) + "/"
+    for path in (
+        Path(malletrain.__file__).parent,
+        sysconfig.get_paths()["stdlib"],
+        sysconfig.get_paths()["purelib"],
+        sysconfig.get_paths()["platlib"],
+    )
+)
 
 _before_end: list[Callable[[], None]] = []
 
@@ -67,11 +80,7 @@ class FailureReporter:
         send: Callable[[messages.Message], None],
         hint: Callable[[BaseException], str] = lambda _: "",
     ) -> None:
-        self._worker = worker
-        self._step = step
-        self._keep = keep
-        self._send = send
-        self._hint = hint
+        self._worker, self._step, self._keep, self._send, self._hint = worker, step, keep, send, hint
         self._reported = False
 
     def report(self, error: BaseException, *, whole: bool = True) -> None:
@@ -117,3 +126,18 @@ class FailureReporter:
             self.report(error.with_traceback(trace))
 
         sys.excepthook = hook
+
+
+def is_script(filename: str) -> bool:
+    """Whether a file is the researcher's own: neither a library's nor made of text."""
+    return not filename.startswith(("<", *_LIBRARIES)) and "/site-packages/" not in filename
+
+
+def line_of(trace: TracebackType | None) -> str:
+    """File and line of the script's innermost frame in a traceback, as `train.py:57`; "" without one."""
+    found = ""
+    while trace is not None:
+        if is_script(trace.tb_frame.f_code.co_filename):
+            found = f"{Path(trace.tb_frame.f_code.co_filename).name}:{trace.tb_lineno}"
+        trace = trace.tb_next
+    return found

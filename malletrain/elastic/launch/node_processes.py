@@ -18,6 +18,7 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 
+from malletrain.elastic import WELCOME_FD
 from malletrain.elastic.comm.addresses import free_port
 from malletrain.elastic.launch.signal_waits import shell_status
 
@@ -33,8 +34,7 @@ class NoSuchCount(Exception):
 
 
 def visible_gpus(environ: Mapping[str, str]) -> list[str]:
-    """The GPUs of this node that Slurm has given, by the words of CUDA_VISIBLE_DEVICES: indices, or names of GPUs and
-    of slices (MIG); by count alone, if Slurm tells no more."""
+    """The GPUs of this node that Slurm has given, by the words of CUDA_VISIBLE_DEVICES; else by their number."""
     words = [word.strip() for word in environ.get("CUDA_VISIBLE_DEVICES", "").split(",")]
     if words != [""]:
         return [word for word in words if word]
@@ -43,24 +43,19 @@ def visible_gpus(environ: Mapping[str, str]) -> list[str]:
 
 
 def environments(count: str, environ: Mapping[str, str], port: int) -> list[dict[str, str]]:
-    """The variables that each process has beside those of the command.
-
-    Args:
-        count: of processes, or `gpu`.
-        environ: of the command.
-        port: for MASTER_PORT.
+    """The variables that each process has beside those of the command; `port`: for MASTER_PORT.
 
     Raises:
         NoSuchCount: there are no GPUs, or not as many as processes, or `count` is no number.
     """
     gpus = visible_gpus(environ)
     if count == "gpu":
+        size = len(gpus)
         if not gpus:
             raise NoSuchCount(
                 "--processes-per-node=gpu: Slurm has given this node's pilot no GPU (CUDA_VISIBLE_DEVICES is empty): "
                 "submit with --gpus-per-node or --gres"
             )
-        size = len(gpus)
     elif count.isascii() and count.isdecimal() and 0 < int(count) <= 1024:
         size = int(count)
     else:
@@ -106,9 +101,12 @@ def run(count: str, command: Sequence[str], environ: Mapping[str, str]) -> int:
 
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, end)
-    for own in environments(count, environ, free_port("127.0.0.1")):
-        descriptors = _inherited(environ)
-        processes.append(subprocess.Popen(command, env={**environ, **own}, pass_fds=descriptors))
+    welcome = environ.get(WELCOME_FD, "")
+    inherited = (int(welcome),) if welcome.isdecimal() else ()
+    processes.extend(
+        subprocess.Popen(command, env={**environ, **own}, pass_fds=inherited)
+        for own in environments(count, environ, free_port("127.0.0.1"))
+    )
     if ended:  # while they were started
         end(ended[0], None)
     failed: int | None = None
@@ -126,14 +124,6 @@ def run(count: str, command: Sequence[str], environ: Mapping[str, str]) -> int:
         time.sleep(POLL_INTERVAL_S)
     status = failed if failed is not None else next((each for each in statuses if each), 0)
     return shell_status(status)
-
-
-def _inherited(environ: Mapping[str, str]) -> tuple[int, ...]:
-    """The descriptor of the daemon's welcome, which all processes read."""
-    from malletrain.elastic import WELCOME_FD
-
-    number = environ.get(WELCOME_FD, "")
-    return (int(number),) if number.isdecimal() else ()
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -29,8 +29,8 @@ from malletrain.elastic.errors import ElasticError
 from malletrain.elastic.invariants.optimizer_steps import refuse_searching
 from malletrain.elastic.launch import own_check
 from malletrain.elastic.launch.array_resubmit import ArrayResubmitter
-from malletrain.elastic.link.daemon_link import Link
-from malletrain.elastic.link.local_group import Follower, LocalLeader, LocalPeer, meeting_name
+from malletrain.elastic.link.daemon_link import Link, LinkHandler
+from malletrain.elastic.link.local_group import Follower, LocalLeader, meeting_name
 from malletrain.elastic.state import sharded_model as sharding
 from malletrain.wire import messages
 from malletrain.wire.daemon_url import first_url
@@ -65,7 +65,7 @@ class PilotContext:
     def worker(self) -> str:
         return self.client.worker
 
-    def open(self, answers: LocalPeer) -> Link | Follower:
+    def open(self, answers: LinkHandler) -> Link | Follower:
         """Connect to the daemon, or to the local leader if another process of this node is that."""
         if not self.local_rank.is_leader:
             follower = Follower(self.meeting, self.local_rank, answers)

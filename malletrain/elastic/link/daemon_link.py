@@ -50,6 +50,10 @@ class LinkHandler(Protocol):
         seconds."""
         ...
 
+    def recovering_s(self) -> float:
+        """Seconds since this process began to mend a fault, where a model is sharded over its node; else 0."""
+        ...
+
 
 class Directives:
     """The daemon's present directives for this process.
@@ -269,7 +273,8 @@ class Link(Directives):
                 standing = self._handler.standing()
                 self._client.hello(standing)
                 if standing is None:
-                    self._forget_plan()
+                    with self.changed:
+                        self.plan = None  # take none that another daemon has shown
                     self._repeat_warm()
                 self._epoch += 1
                 self._must_greet = False
@@ -281,11 +286,6 @@ class Link(Directives):
             except DaemonUnreachable:
                 self._is_away()
                 self._closed.wait(retry)
-
-    def _forget_plan(self) -> None:
-        """Take no plan that another daemon has shown: this one was told that the worker is in no world."""
-        with self.changed:
-            self.plan = None
 
     def _repeat_warm(self) -> None:
         """Ask for a seat again: a daemon that has restarted does not have it that this worker is warm."""

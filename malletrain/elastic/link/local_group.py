@@ -17,7 +17,7 @@ import struct
 import threading
 import time
 from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import Any
 
 from malletrain.elastic.comm.local_rank import LocalRank
 from malletrain.elastic.errors import ElasticError
@@ -53,15 +53,6 @@ def meeting_name(environ: Mapping[str, str]) -> str:
     return f"\0malletrain-{os.getuid()}-{pilot}"[:107]
 
 
-class LocalPeer(LinkHandler, Protocol):
-    """Callbacks of the connections within a node."""
-
-    def recovering_s(self) -> float:
-        """Seconds since this process began to recover from a fault, where the model is sharded over the node; else
-        0."""
-        ...
-
-
 class LocalLeader:
     """The first process of a node: speaks to the daemon for all of them.
 
@@ -78,7 +69,7 @@ class LocalLeader:
         self._link: Link | None = None
         self._present: dict[str, Any] = {}
         self._asked = 0
-        #: By rank: the last check-in answered, whether it held the training state, and `LocalPeer.recovering_s`.
+        #: By rank: the last check-in answered, whether it held the training state, and `LinkHandler.recovering_s`.
         self._answered: dict[int, tuple[int, bool, float]] = {}
         self._warm: set[int] = set()
         self._gone: set[int] = set()
@@ -118,7 +109,7 @@ class LocalLeader:
         cannot reach the step of the others.
 
         Args:
-            recovering_s: of this process (`LocalPeer.recovering_s`).
+            recovering_s: of this process (`LinkHandler.recovering_s`).
         """
         with self._changed:
             self._asked += 1
@@ -231,18 +222,12 @@ class Follower(Directives):
         ElasticError: the leader did not start, or is of another user.
     """
 
-    def __init__(self, name: str, local_rank: LocalRank, handler: LocalPeer) -> None:
+    def __init__(self, name: str, local_rank: LocalRank, handler: LinkHandler) -> None:
         super().__init__(handler)
-        self._peer = handler
         self._closed = False
         self._leader_gone = threading.Event()
         self._stream = _Stream(_connect(name))
         self._stream.put({"rank": local_rank.rank})
-
-    def serve_peer(self, handler: LocalPeer) -> None:
-        """As `serve`."""
-        self.serve(handler)
-        self._peer = handler
 
     @property
     def last_contact(self) -> float:
@@ -292,9 +277,8 @@ class Follower(Directives):
             if line.get("ending"):
                 os.kill(os.getpid(), signal.SIGTERM)
             if "ask" in line:
-                peer = self._peer
-                answer = {"answer": line["ask"], "whole": peer.check_in(0).whole, "mending_s": peer.recovering_s()}
-                self._stream.put(answer)
+                whole, mending_s = self._handler.check_in(0).whole, self._handler.recovering_s()
+                self._stream.put({"answer": line["ask"], "whole": whole, "mending_s": mending_s})
             if line.get("bye"):
                 self._closed = True
         self._leader_gone.set()
