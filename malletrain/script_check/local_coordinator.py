@@ -82,11 +82,7 @@ class LocalCoordinator:
         self.events.extend(self.membership.reports())
 
     def start(self) -> None:
-        """Begin to serve.
-
-        Raises:
-            Unavailable: the port is taken, or the server does not start.
-        """
+        """Begin to serve. Raises `Unavailable`: the port is taken, or the server does not start."""
         self._server = serve(self._app, self.host, self.port, self.connections)
         self.port = self._server.port
         threading.Thread(target=self._tick_for_ever, daemon=True).start()

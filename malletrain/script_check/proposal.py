@@ -38,12 +38,8 @@ _Edit = tuple[int, int, str]
 
 @dataclass(frozen=True, slots=True)
 class Proposal:
-    """Changed lines of a script.
-
-    Attributes:
-        text: the changed script; the script itself where nothing could be changed.
-        notes: what to look at by hand, with lines.
-    """
+    """Changed lines of a script. `text`: the changed script; the script itself where nothing could be changed.
+    `notes`: what to look at by hand, with lines."""
 
     text: str
     notes: list[str] = field(default_factory=list)

@@ -182,11 +182,8 @@ def plain_attributes(dataset: Any) -> dict[str, Any]:
 
 
 def set_attributes(dataset: Any, values: Mapping[str, Any]) -> None:
-    """Set attributes by path, as `plain_attributes` names them.
-
-    Raises:
-        ElasticError: the data set has no such object.
-    """
+    """Set attributes by path, as `plain_attributes` names them. Raises `ElasticError`: the data set has no such
+    object."""
     for path, value in values.items():
         *owners, name = path.split(".")
         owner = dataset

@@ -187,11 +187,8 @@ class StreamReader:
 
 
 class StreamBatches:
-    """Loads one member's parts of global batches from its streams; stands in for a `BatchLoader`.
-
-    Attributes:
-        taken: samples of the step committed last, over all members.
-    """
+    """Loads one member's parts of global batches from its streams; stands in for a `BatchLoader`. `taken`: samples of
+    the step committed last, over all members."""
 
     def __init__(
         self, sampler: StreamSampler, reader: StreamReader, positions: StreamPositions, reducer: GradientReducer

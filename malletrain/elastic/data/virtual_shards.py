@@ -32,11 +32,8 @@ class Shard:
 
 
 class ShardedBatch:
-    """A worker's part of a global batch, which a script iterates over: the data of one shard after the other.
-
-    Attributes:
-        run: makes the iterator; set before a script gets the batch.
-    """
+    """A worker's part of a global batch, which a script iterates over: the data of one shard after the other. `run`:
+    makes the iterator; set before a script gets the batch."""
 
     def __init__(self, shards: list[Shard]) -> None:
         self.shards = shards

@@ -54,10 +54,7 @@ class ArrayResubmitter:
 
     def __call__(self, tasks: int, say: Callable[[messages.Message], None]) -> None:
         """Start to submit `tasks` in the background. The daemon repeats a request until it is met, then sends 0.
-
-        Args:
-            say: called with the result, a `ToppedUp` message.
-        """
+        `say`: called with the result, a `ToppedUp` message."""
         if tasks == 0:
             self._answered = False
         elif not self._answered:
@@ -76,11 +73,8 @@ class ArrayResubmitter:
             say(messages.ToppedUp(array, tasks))
 
     def submit(self, tasks: int) -> int:
-        """Submit a held array of `tasks` tasks; returns its job id.
-
-        Raises:
-            WireError: sbatch failed, or the daemon refused the array, which is cancelled then.
-        """
+        """Submit a held array of `tasks` tasks; returns its job id. Raises `WireError`: sbatch failed, or the daemon
+        refused the array, which is cancelled then."""
         script = self._environ.get("MALLETRAIN_BATCH_SCRIPT", "")
         if not script:
             raise WireError("MALLETRAIN_BATCH_SCRIPT is not set: this pilot was not submitted by mtbatch")

@@ -84,11 +84,8 @@ class FailureReporter:
         self._reported = False
 
     def report(self, error: BaseException, *, whole: bool = True) -> None:
-        """Report an exception of the script; the first one only, and none that merely ends the process.
-
-        Args:
-            whole: whether the training state is that of a step: not between a commit and the end of its step.
-        """
+        """Report an exception of the script; the first one only, and none that merely ends the process. `whole`:
+        whether the training state is that of a step: not between a commit and the end of its step."""
         if self._reported or isinstance(error, SystemExit | KeyboardInterrupt):
             return
         self._reported = True
@@ -102,11 +99,7 @@ class FailureReporter:
         self._send(messages.Failed(self._step(), said[:MAX_TEXT_CHARACTERS]))
 
     def report_end(self, *, whole: bool) -> None:
-        """Report that the script ends without an exception, and before `Session.finish`.
-
-        Args:
-            whole: see `report`.
-        """
+        """Report that the script ends without an exception, and before `Session.finish`. `whole`: see `report`."""
         if self._reported:
             return
         self._reported = True

@@ -69,11 +69,8 @@ class Launcher:
         self._check: CheckBeside | None = None
 
     def run(self) -> int:
-        """Run the command to its end; returns the exit status for this process.
-
-        Raises:
-            WireError: the environment holds what is not valid.
-        """
+        """Run the command to its end; returns the exit status for this process. Raises `WireError`: the environment
+        holds what is not valid."""
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._on_signal)
         try:
@@ -124,11 +121,8 @@ class Launcher:
         return shell_status(status)
 
     def hello(self) -> messages.Welcome:
-        """Register this pilot, retrying for `HELLO_TIMEOUT_S` while the daemon does not answer.
-
-        Raises:
-            WireError: the daemon rejects this pilot or does not answer.
-        """
+        """Register this pilot, retrying for `HELLO_TIMEOUT_S` while the daemon does not answer. Raises `WireError`:
+        the daemon rejects this pilot or does not answer."""
         end = time.monotonic() + HELLO_TIMEOUT_S
         while True:
             try:

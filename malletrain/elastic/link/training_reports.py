@@ -115,12 +115,8 @@ class Meter:
 
     The first steps after a resize are dropped, because caches, allocators and connections settle. Then windows of at
     least `MIN_WINDOW_STEPS` steps and `MIN_WINDOW_S` seconds are reported as steady. Samples outside such a window
-    are reported as progress only, and so are those of steps that are too long to make a window soon.
-
-    Args:
-        send: called with each complete window.
-        clock: monotonic seconds.
-    """
+    are reported as progress only, and so are those of steps that are too long to make a window soon. `send`: called
+    with each complete window. `clock`: monotonic seconds."""
 
     def __init__(self, send: Callable[[Samples], None], clock: Callable[[], float] = time.monotonic) -> None:
         self._send = send

@@ -163,11 +163,7 @@ class Member:
         self.release(link.leave or self.ending or reason or "left")
 
     def release(self, reason: str) -> NoReturn:
-        """End the process and the script around it, without a report.
-
-        Raises:
-            Released: always.
-        """
+        """End the process and the script around it, without a report. Raises `Released`: always."""
         log.info("%s ends: %s", self.worker, reason)
         self.released = True
         if self.local_leader is not None:

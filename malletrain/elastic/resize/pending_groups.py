@@ -73,14 +73,8 @@ class _Build:
 
 
 class PendingGroups:
-    """The plans that arrived at one member, and their groups.
-
-    Args:
-        failed: called with generation and reason when a group cannot be made.
-
-    Attributes:
-        ready: the generation that this member could switch to at once, or 0.
-    """
+    """The plans that arrived at one member, and their groups. `failed`: called with generation and reason when a
+    group cannot be made. `ready`: the generation that this member could switch to at once, or 0."""
 
     def __init__(self, failed: Callable[[int, str], None]) -> None:
         self._failed = failed
@@ -91,12 +85,8 @@ class PendingGroups:
         self.ready = 0
 
     def hear(self, plan: messages.Plan, make: MakeGroup | None) -> None:
-        """Begin to make the group of `plan`, and give up those of older plans.
-
-        Args:
-            plan: that arrived.
-            make: makes its group; None where this worker has no seat in it.
-        """
+        """Begin to make the group of `plan`, and give up those of older plans. `plan`: that arrived. `make`: makes
+        its group; None where this worker has no seat in it."""
         with self._lock:
             if plan.generation <= self._entered:
                 return  # the training thread got it first
