@@ -51,8 +51,8 @@ def test_another_message_is_refused() -> None:
 
 def parts_of(group: Group) -> DeviceGroup:
     assert isinstance(group, PairedGroup)
-    assert group.parts is not None
-    return group.parts.flat
+    assert group.flat is not None
+    return group.flat
 
 
 def share(group: Group, root: int, receivers: set[int], wait: Any = wait_complete) -> object:

@@ -58,7 +58,7 @@ FORGONE = "this worker has said meanwhile that it is in no world"
 
 
 class Reconfigurer:
-    """Takes one worker from world to world. Implements `LocalPeer`, the callbacks of the link.
+    """Takes one worker from world to world. Implements `LinkHandler`, the callbacks of the link.
 
     Args:
         member: this worker.
@@ -138,7 +138,6 @@ class Reconfigurer:
             member.host,
             BUILD_PATIENCE,
             self._carrier,
-            sharded=self._state.mesh is not None,
         )
 
     # --- 3. members vote at each step boundary ----------------------------------------------------------------
@@ -411,14 +410,9 @@ class Reconfigurer:
             answers=number,
             generation=self._committer.world.generation,
             step=self._state.position.step,
-            whole=(leader is None or leader.check(self.recovering_s())) and self._state.has_state,
+            whole=(leader is None or leader.check()) and self._state.has_state,
             stuck_s=0.0 if since is None else max(0.0, time.monotonic() - since),
         )
-
-    def recovering_s(self) -> float:
-        """Seconds since `recover` began, where the model is sharded over the node; else 0."""
-        since = self._recovering_since
-        return 0.0 if since is None or self._state.mesh is None else time.monotonic() - since
 
     def standing(self) -> messages.Standing | None:
         """The world in which this worker trains, for a daemon that has lost it; None without one: then it enters no

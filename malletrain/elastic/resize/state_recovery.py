@@ -65,7 +65,6 @@ class RecoveryPlan:
         leaving: nodes that have missed a round, or whose processes are in two rounds.
         newest: the round of the donors; -1 in a world that begins.
         local_size: processes a node.
-        sharded: whether the processes of a node hold different parts of the state.
         all_end: whether every member was asked to end.
     """
 
@@ -74,16 +73,11 @@ class RecoveryPlan:
     leaving: set[int]
     newest: int
     local_size: int
-    sharded: bool = False
     all_end: bool = False
 
     def saves(self, rank: int) -> bool:
-        """Whether this rank saves what is trained, if no step follows: one that holds the newest state, or all
-        processes of a node if each holds a shard."""
-        first = self.donors[0]
-        return self.newest >= 0 and (
-            rank // self.local_size == first // self.local_size if self.sharded else rank == first
-        )
+        """Whether this rank saves what is trained, if no step follows: the first that holds the newest state."""
+        return self.newest >= 0 and rank == self.donors[0]
 
     def receivers(self) -> dict[int, list[int]]:
         """The state's way through the world: the ranks to which each rank sends. Every fresh rank receives once, from
@@ -101,21 +95,19 @@ class RecoveryPlan:
         return ways
 
 
-def plan_recovery(states: Sequence[MemberState], local_size: int, *, sharded: bool = False) -> RecoveryPlan:
+def plan_recovery(states: Sequence[MemberState], local_size: int) -> RecoveryPlan:
     """The plan for a world.
 
     Args:
         states: of its processes, by rank.
         local_size: processes a node.
-        sharded: whether the processes of a node hold different parts of the state.
     """
-    # Where no process holds the state, training begins at the oldest member (all its processes, if sharded).
-    first = range(local_size) if sharded else range(1)
     nodes = [range(n, n + local_size) for n in range(0, len(states), local_size)]
     holders = [node for node in nodes if all(states[rank].has_state for rank in node)]
     whole = {node: states[node[0]].done for node in holders if len({states[rank].done for rank in node}) == 1}
     newest = max(whole.values(), default=-1)
-    donors = [rank for node, done in whole.items() if done == newest for rank in node] or list(first)
+    # Where no process holds the state, training begins at the oldest member.
+    donors = [rank for node, done in whole.items() if done == newest for rank in node] or [0]
     held = {rank for node in holders for rank in node}
     return RecoveryPlan(
         donors,
@@ -123,7 +115,6 @@ def plan_recovery(states: Sequence[MemberState], local_size: int, *, sharded: bo
         {node[0] // local_size for node in holders if whole.get(node) != newest},
         newest,
         local_size,
-        sharded,
         all(state.ending for state in states),
     )
 
@@ -204,7 +195,7 @@ class StateRecovery:
         self.all_end, self.saves = recovery.all_end, recovery.saves(group.rank)
         if recovery.leaving:
             self.missed = group.rank // local_size in recovery.leaving
-            self.saves = self.missed and recovery.newest < 0 and state.mesh is None
+            self.saves = self.missed and recovery.newest < 0
             self._give_up(plan, "a worker missed a round that others have committed, and leaves")
         if recovery.newest < 0 and self._is_over():
             self._member.fault(plan.generation, "closed", "the session is over, and all that were in it are lost")
@@ -241,7 +232,7 @@ class StateRecovery:
         rows = [row.tolist() for row in table]
         self._require_session({row[3] for row in rows}, plan)
         states = [MemberState(bool(row[0]), row[1], bool(row[2])) for row in rows]
-        recovery = plan_recovery(states, self._member.local_rank.size, sharded=self._state.mesh is not None)
+        recovery = plan_recovery(states, self._member.local_rank.size)
         theirs = rows[recovery.donors[0]][len(holds) :]
         return recovery, [name for (name, own), other in zip(signatures.items(), theirs, strict=True) if own != other]
 
@@ -300,14 +291,12 @@ class StateRecovery:
         self, plan: messages.Plan, group: Group, route: _DeviceRoute, tensors: list[torch.Tensor] | None
     ) -> None:
         """Take part in the broadcast of what lies on devices. Every member of the world does."""
-        local_rank = self._member.local_rank
-        totals = torch.zeros(local_rank.size, dtype=torch.int64)
-        place = group.rank % local_rank.size if route.sharded else 0
+        total = torch.zeros(1, dtype=torch.int64)
         if route.group.rank == route.root and tensors is not None:
-            totals[place] = bytes_of(tensors)
-        self._wait(group.all_reduce(totals), plan, met=True)
+            total[0] = bytes_of(tensors)
+        self._wait(group.all_reduce(total), plan, met=True)
         wait = functools.partial(self._wait, plan=plan, met=True)
-        broadcast_state(route.group, route.root, int(totals[place]), tensors, route.device, wait)
+        broadcast_state(route.group, route.root, int(total), tensors, route.device, wait)
 
     def _wait(self, operation: Work, plan: messages.Plan, *, met: bool = False) -> None:
         """Wait for an operation. Once all members have `met`, they leave the plan only if its world fails."""
@@ -327,30 +316,21 @@ class _DeviceRoute:
     """The way of what lies on devices: broadcast in `group` by its rank `root`.
 
     Attributes:
-        sharded: whether each local rank has a group of its own.
         takes: whether a tensor goes this way.
         device: of this process.
     """
 
     group: DeviceGroup
     root: int
-    sharded: bool
     takes: Callable[[torch.Tensor], bool]
     device: torch.device
 
 
 def _device_route(group: Group, recovery: RecoveryPlan) -> _DeviceRoute | None:
     """The way from device to device, where all members have one and somebody needs the state; else None."""
-    parts = group.parts if isinstance(group, PairedGroup) else None
-    if not isinstance(group, PairedGroup) or parts is None or not recovery.fresh:
+    if not isinstance(group, PairedGroup) or group.flat is None or not recovery.fresh:
         return None
-    if not recovery.sharded:
-        return _DeviceRoute(parts.flat, recovery.donors[0], False, group.takes, parts.device)
-    size, place = recovery.local_size, group.rank % recovery.local_size
-    if parts.across is None:
-        return None
-    donor = next(rank for rank in recovery.donors if rank % size == place)
-    return _DeviceRoute(parts.across, donor // size, True, group.takes, parts.device)
+    return _DeviceRoute(group.flat, recovery.donors[0], group.takes, group.device)
 
 
 def rate(size: int, seconds: float) -> str:

@@ -2,7 +2,7 @@
 
 `training_state` packs model, optimizer, position and tracked objects into tensors and a skeleton; `transfer` sends
 them between members, `device_transfer` between their devices; `checkpoint_store` and `checkpointing` keep them on
-disk; `sharded_model` is what FSDP's shards need; `shared_values` holds plain values of the script.
+disk; `shared_values` holds plain values of the script.
 
 Modules here import from `comm`, never from `data`, `gradients`, `resize` or `session`.
 """
