@@ -31,7 +31,6 @@ from malletrain.elastic.errors import ElasticError, Released
 from malletrain.elastic.launch.failure_report import ENDED, line_of
 from malletrain.elastic.runtime import Runtime
 from malletrain.elastic.session import Session
-from malletrain.elastic.state.sharded_model import local
 from malletrain.elastic.step import Step
 from malletrain.script_check.compared_state import compared_state, is_own, own_values
 from malletrain.script_check.random_draws import STATISTICAL, RandomDraws
@@ -367,7 +366,7 @@ def _nudge(session: Session) -> None:
     chance = torch.Generator().manual_seed(0)
     with torch.no_grad():
         trained = [each for each in session._runtime.model.parameters() if each.requires_grad]
-        for parameter in map(local, trained):
+        for parameter in trained:
             if parameter.is_floating_point() or parameter.is_complex():
                 wide = torch.complex128 if parameter.is_complex() else torch.float64
                 noise = torch.randn(parameter.shape, generator=chance, dtype=torch.float64)

@@ -173,8 +173,8 @@ class Pod:
         self.kill(task)
 
     def kill_between_steps(self, task: int | tuple[int, int]) -> None:
-        """SIGKILL when all diaries end with the same step: of a sharded model, a node whose processes are in two
-        steps as the fault comes would end too. The script's steps must begin slowly, and no member be lost before."""
+        """SIGKILL when all diaries end with the same step. The script's steps must begin slowly, and no member be
+        lost before."""
 
         def ends() -> list[str]:
             return [path.read_text()[-400:].rpartition('{"step": ')[2].split(",")[0] for path in diaries()]

@@ -71,9 +71,6 @@ class Worker:
 
     def on_top_up(self, tasks: int) -> None: ...
 
-    def recovering_s(self) -> float:
-        return 0.0
-
     def while_away(self) -> messages.Plan | None:
         self.meetings += 1
         return None

@@ -1,4 +1,4 @@
-"""Worlds whose devices are connected, by the stand-in: sharded models, processes started together, faults."""
+"""Worlds whose devices are connected, by the stand-in: nodes of two processes, processes started together, faults."""
 
 from __future__ import annotations
 
@@ -21,9 +21,8 @@ def options(directory: Path) -> list[str]:
     return ["--epochs", EPOCHS, "--step-seconds", "0.15", "--slow-until", str(directory / "go")]
 
 
-@pytest.mark.parametrize("how", [(), ("--sharded",)], ids=["each holds the model", "sharded in the node"])
-def test_nodes_of_two_processes_grow_and_shrink(tmp_path: Path, static: Static, how: tuple[str, ...]) -> None:
-    script = [SCRIPT, *options(tmp_path), *how]
+def test_nodes_of_two_processes_grow_and_shrink(tmp_path: Path, static: Static) -> None:
+    script = [SCRIPT, *options(tmp_path)]
     with running(tmp_path) as (daemon, pod):
         pod.spawn_node(daemon.url, 0, script, PLACES, STANDIN="20")
         daemon.wait_world([0])

@@ -85,8 +85,8 @@ def final_of(base: Path, number: int) -> Path:
     return base / f"finished-{number}"
 
 
-def discard(base: Path, last: int, part: tuple[int, int] | None) -> None:
+def discard(base: Path, last: int) -> None:
     """Remove what all sessions of a job have saved."""
     for number in range(last, -1, -1):
-        CheckpointStore(final_of(base, number), part=part).discard()
-        CheckpointStore(folder_of(base, number), part=part).discard()
+        CheckpointStore(final_of(base, number)).discard()
+        CheckpointStore(folder_of(base, number)).discard()

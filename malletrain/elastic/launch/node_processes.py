@@ -2,8 +2,8 @@
 COUNT -- COMMAND...`, with COUNT a number or `gpu`.
 
 It is to a pilot what `torchrun --standalone --nproc-per-node=COUNT` is, without importing torch: each process has
-LOCAL_RANK and LOCAL_WORLD_SIZE, and MASTER_ADDR and MASTER_PORT for what is sharded over the node. `mtbatch
---processes-per-node=COUNT` has the launcher start the batch script so.
+LOCAL_RANK and LOCAL_WORLD_SIZE, and MASTER_ADDR and MASTER_PORT. `mtbatch --processes-per-node=COUNT` has the
+launcher start the batch script so.
 
 Exit status: that of the first process that fails, and the others are ended; 0 once all have ended well; 2 if COUNT
 cannot be met. Standard library only.

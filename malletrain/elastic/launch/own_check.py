@@ -150,7 +150,7 @@ def heard(text: bytes) -> RunningScript | str | None:
 
 
 class CheckBeside:
-    """Has the script of one pilot checked, if the daemon wants that. `client`: the pilot's connection to the daemon."""
+    """Has the script of one pilot checked, if the daemon wants that. `client`: its connection to the daemon."""
 
     def __init__(self, client: WorkerClient) -> None:
         self._client = client

@@ -115,9 +115,6 @@ class Restarter:
         """Nothing to do: without the daemon the script runs on as it is."""
         return None
 
-    def recovering_s(self) -> float:
-        return 0.0
-
     # --- the main thread --------------------------------------------------------------------------------------
 
     def run(self) -> int:

@@ -26,12 +26,10 @@ from malletrain.elastic.data.sample_loader import SampleLoader
 from malletrain.elastic.data.sampler import Sampler
 from malletrain.elastic.data.streams import StreamReader, StreamSampler
 from malletrain.elastic.errors import ElasticError
-from malletrain.elastic.invariants.optimizer_steps import refuse_searching
 from malletrain.elastic.launch import own_check
 from malletrain.elastic.launch.array_resubmit import ArrayResubmitter
 from malletrain.elastic.link.daemon_link import Link, LinkHandler
 from malletrain.elastic.link.local_group import Follower, LocalLeader, meeting_name
-from malletrain.elastic.state import sharded_model as sharding
 from malletrain.wire import messages
 from malletrain.wire.daemon_url import first_url
 from malletrain.wire.worker_client import PilotIdentity, WorkerClient
@@ -173,24 +171,37 @@ def as_optimizers(
     for one in each:
         if not hasattr(one, "param_groups"):
             raise ElasticError(f"an optimizer must be a torch.optim.Optimizer, not {type(one).__name__}")
-        refuse_searching(one)
+        _refuse_searching(one)
     return each
 
 
-def check_model(model: torch.nn.Module, local_rank: LocalRank) -> bool:
-    """Check a model; returns whether it is sharded over the processes of this node.
+def _refuse_searching(optimizer: torch.optim.Optimizer) -> None:
+    """Raise `ElasticError` if an optimizer calls backward as often as it likes within a step: LBFGS, unless it makes
+    one iteration a step. (That looks at gradients alone, and not at this worker's loss.)"""
+    if not isinstance(optimizer, torch.optim.LBFGS):
+        return
+    group = optimizer.param_groups[0]
+    if group["max_iter"] != 1 or group["line_search_fn"] is not None:
+        raise ElasticError(
+            "LBFGS calls backward as often as it likes within a step, and sums of gradients belong to one backward "
+            "pass: say LBFGS(..., max_iter=1), without line_search_fn, which makes one iteration a step"
+        )
 
-    Raises:
-        ElasticError: it is wrapped for data parallelism, sharded across nodes, or has nothing to train.
-    """
+
+def check_model(model: torch.nn.Module) -> None:
+    """Raise `ElasticError` if a model is wrapped for data parallelism, sharded, or has nothing to train."""
     if isinstance(model, torch.nn.parallel.DistributedDataParallel | torch.nn.DataParallel):
         raise ElasticError(
             f"give Session the plain model, not one in {type(model).__name__}: it does that part itself"
         )
-    sharded = sharding.check(model, local_rank)
+    kinds = {type(each).__name__ for each in [*model.modules(), *model.parameters()]}  # torch's are slow to import
+    if kinds & {"FullyShardedDataParallel", "DTensor"}:
+        raise ElasticError(
+            "the model is sharded (FSDP, fully_shard), and a node that leaves would take its part with it: give "
+            "Session the plain model, or submit with --elastic=restart"
+        )
     if not any(parameter.requires_grad for parameter in model.parameters()):
         raise ElasticError("the model has no parameter that requires a gradient")
-    return sharded
 
 
 def warm_up(

@@ -50,10 +50,6 @@ class LinkHandler(Protocol):
         seconds."""
         ...
 
-    def recovering_s(self) -> float:
-        """Seconds since this process began to mend a fault, where a model is sharded over its node; else 0."""
-        ...
-
 
 class Directives:
     """The daemon's present directives for this process.

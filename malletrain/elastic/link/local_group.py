@@ -29,10 +29,6 @@ log = logging.getLogger("malletrain.elastic")
 #: A process counts as lost when it does not answer a check-in within this time (the node itself has 2 s).
 CHECK_IN_TIMEOUT_S = 1.5
 
-#: One process recovers from a fault while another waits in a collective of FSDP in the step before or after: neither
-#: can succeed. After this time the node ends, and the others train on.
-SPLIT_TIMEOUT_S = 20.0
-
 #: How long the processes of a node wait for each other to start.
 START_TIMEOUT_S = 300.0
 
@@ -69,8 +65,8 @@ class LocalLeader:
         self._link: Link | None = None
         self._present: dict[str, Any] = {}
         self._asked = 0
-        #: By rank: the last check-in answered, whether it held the training state, and `LinkHandler.recovering_s`.
-        self._answered: dict[int, tuple[int, bool, float]] = {}
+        #: By rank: the last check-in answered, and whether it held the training state.
+        self._answered: dict[int, tuple[int, bool]] = {}
         self._warm: set[int] = set()
         self._gone: set[int] = set()
         self._streams: dict[int, _Stream] = {}
@@ -104,13 +100,8 @@ class LocalLeader:
                     f"processes {sorted(missing)} of this node are not ready after {START_TIMEOUT_S:.0f} s"
                 )
 
-    def check(self, recovering_s: float) -> bool:
-        """Ask every process. Returns whether all of them hold the training state; ends the node when one is lost, or
-        cannot reach the step of the others.
-
-        Args:
-            recovering_s: of this process (`LinkHandler.recovering_s`).
-        """
+    def check(self) -> bool:
+        """Ask every process. Returns whether all of them hold the training state; ends the node when one is lost."""
         with self._changed:
             self._asked += 1
             number = self._asked
@@ -118,15 +109,11 @@ class LocalLeader:
         others = range(1, self._local_rank.size)
 
         def late() -> list[int]:
-            return [rank for rank in others if self._answered.get(rank, (0, False, 0.0))[0] < number]
+            return [rank for rank in others if self._answered.get(rank, (0, False))[0] < number]
 
         with self._changed:
             if not self._changed.wait_for(lambda: not late(), CHECK_IN_TIMEOUT_S):
                 self._lost(late()[0], f"was silent for {CHECK_IN_TIMEOUT_S} s")
-            recovering = {0: recovering_s, **{rank: self._answered[rank][2] for rank in others}}
-            if max(recovering.values()) > SPLIT_TIMEOUT_S and not all(recovering.values()):
-                stuck = min(recovering, key=lambda rank: recovering[rank])
-                self._lost(stuck, "is held in a step whose world is gone")
             return all(self._answered[rank][1] for rank in others)
 
     def wait_gone(self, seconds: float) -> None:
@@ -171,7 +158,7 @@ class LocalLeader:
                 stream.put(self._present)
             with self._changed:
                 if "answer" in line:
-                    self._answered[rank] = (int(line["answer"]), bool(line["whole"]), float(line["mending_s"]))
+                    self._answered[rank] = (int(line["answer"]), bool(line["whole"]))
                 if line.get("warm"):
                     self._warm.add(rank)
                 if line.get("bye"):
@@ -277,8 +264,7 @@ class Follower(Directives):
             if line.get("ending"):
                 os.kill(os.getpid(), signal.SIGTERM)
             if "ask" in line:
-                whole, mending_s = self._handler.check_in(0).whole, self._handler.recovering_s()
-                self._stream.put({"answer": line["ask"], "whole": whole, "mending_s": mending_s})
+                self._stream.put({"answer": line["ask"], "whole": self._handler.check_in(0).whole})
             if line.get("bye"):
                 self._closed = True
         self._leader_gone.set()

@@ -63,10 +63,8 @@ class WorkerLifecycle:
         self._must_recover = False
         self._ending_since: float | None = None
         self._released_at = -math.inf  #: by a signal before it trained (monotonic)
-        self._damaged = False
         self._gives_up = False  #: a long step, and the world with it
         self._others_stay = False  #: by what members said when this one had said that it ends
-        agreement.leave = self._leave_damaged
         self.last_commit = time.monotonic()
         self.step_began: float | None = None
 
@@ -82,9 +80,7 @@ class WorkerLifecycle:
         self._reconfigurer.vote(outcome)
         self._leave_all = self._leave_all or (outcome.ending > 0 and outcome.ending == self._committer.world.size)
         self._others_stay = self._member.said_ending and 0 < outcome.ending < self._committer.world.size
-        if outcome.save_due:
-            self._agreement.hold_save()
-        if self._agreement.release_save():
+        if self._agreement.may_save(due=outcome.save_due):
             self._checkpointing.request()
 
     def broken(self) -> None:
@@ -101,9 +97,7 @@ class WorkerLifecycle:
         finishing = self._member.finishing  # the last round is quicker than leaving
         while True:
             try:
-                if self._damaged:
-                    self._leave()
-                elif self._must_recover:
+                if self._must_recover:
                     self._recover()
                 elif self._leave_all and not finishing:
                     self._leave_together(saves=self._checkpointing.is_writer)
@@ -223,12 +217,6 @@ class WorkerLifecycle:
         if self._is_long(time.monotonic()):
             self._gives_up = True
             raise Aborted("the next step would be a long one")
-
-    def _leave_damaged(self, why: str) -> None:
-        """This process's replica is damaged: it leaves before it makes, saves or sends anything more."""
-        self._damaged = True
-        self._member.ending = why
-        self._member.say(messages.Leaving(why))
 
     def _leave(self) -> None:
         """Leave without waiting for a plan; the others hold the state, and recover as from a fault."""

@@ -133,7 +133,6 @@ class Reconfigurer:
             member.host,
             BUILD_PATIENCE,
             self._carrier,
-            sharded=self._state.mesh is not None,
         )
 
     # --- 3. members vote at each step boundary ----------------------------------------------------------------
@@ -237,7 +236,7 @@ class Reconfigurer:
         except (Aborted, SessionOver):
             group.abandon()
             if self.recovery.missed:
-                saves = self.recovery.is_last and self._state.mesh is None and self._checkpointing.can_write
+                saves = self.recovery.is_last and self._checkpointing.can_write
                 saved, unsaved = self._save() if saves else (None, "")
                 self._reports.send_held()
                 why = "it missed a round that others have committed, and joins anew"
@@ -402,14 +401,9 @@ class Reconfigurer:
             answers=number,
             generation=self._committer.world.generation,
             step=self._state.position.step,
-            whole=(leader is None or leader.check(self.recovering_s())) and self._state.has_state,
+            whole=(leader is None or leader.check()) and self._state.has_state,
             stuck_s=0.0 if since is None else max(0.0, time.monotonic() - since),
         )
-
-    def recovering_s(self) -> float:
-        """Seconds since `recover` began, where the model is sharded over the node; else 0."""
-        since = self._recovering_since
-        return 0.0 if since is None or self._state.mesh is None else time.monotonic() - since
 
     def standing(self) -> messages.Standing | None:
         """The world in which this worker trains, for a daemon that has lost it; None without one: then it enters no

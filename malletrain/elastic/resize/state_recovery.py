@@ -78,21 +78,19 @@ class RecoveryPlan:
         return ways
 
 
-def plan_recovery(states: Sequence[MemberState], local_size: int, *, sharded: bool = False) -> RecoveryPlan:
+def plan_recovery(states: Sequence[MemberState], local_size: int) -> RecoveryPlan:
     """The plan for a world.
 
     Args:
         states: of its processes, by rank.
         local_size: processes a node.
-        sharded: whether the processes of a node hold different parts of the state.
     """
-    # Where no process holds the state, training begins at the oldest member (all its processes, if sharded).
-    first = range(local_size) if sharded else range(1)
     nodes = [range(n, n + local_size) for n in range(0, len(states), local_size)]
     holders = [node for node in nodes if all(states[rank].has_state for rank in node)]
     whole = {node: states[node[0]].done for node in holders if len({states[rank].done for rank in node}) == 1}
     newest = max(whole.values(), default=-1)
-    donors = [rank for node, done in whole.items() if done == newest for rank in node] or list(first)
+    # Where no process holds the state, training begins at the oldest member.
+    donors = [rank for node, done in whole.items() if done == newest for rank in node] or [0]
     held = {rank for node in holders for rank in node}
     return RecoveryPlan(
         donors,
@@ -215,7 +213,7 @@ class StateRecovery:
         self._require_session({row[3] for row in rows}, plan)
         self.all_end = all(row[2] for row in rows)
         states = [MemberState(bool(row[0]), row[1]) for row in rows]
-        recovery = plan_recovery(states, self._member.local_rank.size, sharded=self._state.mesh is not None)
+        recovery = plan_recovery(states, self._member.local_rank.size)
         theirs = rows[recovery.donors[0]][len(holds) :]
         return recovery, [name for (name, own), other in zip(signatures.items(), theirs, strict=True) if own != other]
 

@@ -48,22 +48,16 @@ class CheckpointStore:
             must be this user's, no link, and closed to the writing of others.
         every_s: seconds between two checkpoints that are written while training goes on.
         resumed: the directory of another job's checkpoints, to begin with where there are none yet.
-        part: for a sharded model, (local rank, processes a node). Each process writes its shards into a directory of
-            its own, and a step counts as saved when all have written it.
     """
 
     def __init__(
         self,
         directory: Path,
         every_s: float = 600.0,
-        part: tuple[int, int] | None = None,
         resumed: Path | None = None,
     ) -> None:
-        self._base = directory
-        self._resumed = CheckpointStore(resumed, every_s, part) if resumed is not None else None
-        self._part = "" if part is None else _part(*part)
-        self._parts = [""] if part is None else [_part(rank, part[1]) for rank in range(part[1])]
-        self.directory = directory / self._part
+        self.directory = directory
+        self._resumed = CheckpointStore(resumed, every_s) if resumed is not None else None
         self._every_s = every_s
         self._last = time.monotonic()
         self._writer: threading.Thread | None = None
@@ -121,13 +115,13 @@ class CheckpointStore:
             ElasticError: there are checkpoints, but none can be used; training must not silently start over. The job
                 to resume has none. Or others can write to the directory, or it is a link.
         """
-        troubles = self._incompatible()
+        troubles: list[str] = []
         for step in self._complete():
             path = self.directory / _name(step)
             try:
-                with self._opened() as folder, folder.folder(path.name) as checkpoint:
+                with PrivateFolder.at(self.directory) as folder, folder.folder(path.name) as checkpoint:
                     skeleton, tensors = _read(checkpoint)
-                unpack(skeleton, tensors, state.mesh)
+                unpack(skeleton, tensors)
             except Exception as error:  # noqa: BLE001 - whatever is wrong with these files, older ones may be readable
                 log.warning("%s cannot be read: %s", path, error)
                 troubles.append(f"{path}: {(str(error).splitlines() or [type(error).__name__])[0][:300]}")
@@ -149,20 +143,17 @@ class CheckpointStore:
     def discard(self) -> None:
         """Remove all checkpoints, and the directory if it is empty then. Call it when training is over."""
         self._finish_writing()
-        for part in self._parts:
-            with contextlib.suppress(OSError, ElasticError), self._opened(part) as folder:
-                for step in _steps(folder):
-                    _remove(folder, _name(step))
-            with contextlib.suppress(OSError):
-                (self._base / part).rmdir()
+        with contextlib.suppress(OSError, ElasticError), PrivateFolder.at(self.directory) as folder:
+            for step in _steps(folder):
+                _remove(folder, _name(step))
         with contextlib.suppress(OSError):
-            self._base.rmdir()
+            self.directory.rmdir()
 
     def _write(self, step: int, content: _Content, confirmed: threading.Event | None = None) -> Path:
         target = self.directory / _name(step)
         draft = f".{target.name}.{os.uname().nodename}.{os.getpid()}"
         try:
-            with self._opened(create=True) as folder:
+            with PrivateFolder.at(self.directory, create=True) as folder:
                 try:
                     with (
                         folder.folder(draft, create=True) as checkpoint,
@@ -186,42 +177,13 @@ class CheckpointStore:
             raise ElasticError(f"{target}: the state cannot be saved: {why}") from error
         return target
 
-    def _opened(self, part: str | None = None, *, create: bool = False) -> PrivateFolder:
-        """The folder of a part, by default of this process's. Raises as `PrivateFolder.at`."""
-        base = PrivateFolder.at(self._base, create=create)
-        part = self._part if part is None else part
-        if not part:
-            return base
-        with base:
-            return base.folder(part, create=create)
-
     def _complete(self) -> list[int]:
-        """The steps of which all parts have a checkpoint, newest first."""
-        found: list[set[int]] = []
-        with contextlib.suppress(FileNotFoundError):
-            for part in self._parts:
-                with self._opened(part) as folder:
-                    found.append(set(_steps(folder)))
-            return sorted(set.intersection(*found), reverse=True)
-        return []
-
-    def _incompatible(self) -> list[str]:
-        """Checkpoints of a model that was sharded differently. They cannot be loaded, but training must not start
-        over either."""
+        """The steps of which there is a checkpoint, newest first."""
         try:
-            with PrivateFolder.at(self._base) as base:
-                names = [name for name in base.names() if name.startswith("part-") and name not in self._parts]
-                if self._part:
-                    names += [_name(step) for step in _steps(base)]
+            with PrivateFolder.at(self.directory) as folder:
+                return _steps(folder)
         except FileNotFoundError:
             return []
-        return [
-            f"{self._base / name}: of a model that was sharded over another number of processes" for name in names[:3]
-        ]
-
-
-def _part(rank: int, size: int) -> str:
-    return f"part-{rank}-of-{size}"
 
 
 def _name(step: int) -> str:

@@ -11,25 +11,22 @@ from malletrain.elastic.state.training_state import TrainingState
 class Checkpointing:
     """One member's part in checkpoints; without a store, none are kept."""
 
-    def __init__(
-        self, checkpoints: CheckpointStore | None, state: TrainingState, committer: StepCommitter, *, sharded: bool
-    ) -> None:
+    def __init__(self, checkpoints: CheckpointStore | None, state: TrainingState, committer: StepCommitter) -> None:
         self._checkpoints = checkpoints
         self._state = state
         self._committer = committer
-        self._sharded = sharded
         self._requested = False
 
     @property
     def is_writer(self) -> bool:
         """Whether this process writes checkpoints in this world."""
-        return self._committer.world.writes_checkpoints(sharded=self._sharded)
+        return self._committer.world.rank == 0
 
     @property
     def can_write(self) -> bool:
-        """Whether this process holds what its node would write."""
+        """Whether this process writes for its node, where no world has a first one."""
         world = self._committer.world
-        return self._sharded or world.rank % world.local_size == 0
+        return world.rank % world.local_size == 0
 
     def save(self) -> str | None:
         """Write a checkpoint now; returns its directory, or None if no checkpoints are kept."""

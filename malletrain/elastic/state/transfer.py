@@ -62,7 +62,7 @@ class _Relay:
 
 
 def send_state(group: Group, to: Sequence[int], skeleton: bytes, tensors: list[torch.Tensor]) -> None:
-    """Send a packed state (`training_state.pack`) to several members. Blocks. Raises `PeerLost`: a receiver is lost."""
+    """Send a packed state (`training_state.pack`) to several members. Blocks. Raises `PeerLost`: one is lost."""
     text = torch.frombuffer(bytearray(skeleton), dtype=torch.uint8)
     relay = _Relay(group, to)
     relay.send(torch.tensor([len(skeleton)]))
