@@ -49,7 +49,6 @@ from malletrain.script_check.comparison import (
 )
 from malletrain.script_check.likely_causes import likely_causes
 from malletrain.script_check.local_coordinator import LocalCoordinator
-from malletrain.script_check.script_writes import unguarded_writes
 from malletrain.script_check.unmet_conditions import unmet_conditions
 
 #: Seconds without a further step after which a run counts as stuck.
@@ -138,12 +137,9 @@ def check_script(
     with tempfile.TemporaryDirectory(prefix="malletrain-check-") as name:
         run = _Run(Path(name), [str(script), *arguments], at_epoch, checkpoints)
         try:
-            report = _check(run, say)
+            return _check(run, say)
         finally:
             run.end()
-    writes = unguarded_writes(script.read_text(errors="replace"))
-    found = [f"line {each.line}: {each.call}: each worker writes it; put it under `if s.is_main:`" for each in writes]
-    return replace(report, notes=[*report.notes, *found])
 
 
 def _check(run: _Run, say: Callable[[str], None]) -> CheckReport:
@@ -200,9 +196,8 @@ def _check(run: _Run, say: Callable[[str], None]) -> CheckReport:
         begins = "only where workers join or are lost" if joined else "also with two workers from start to end"
         say("a further run says which lines the script executes")
         report = replace(report, begins=begins, causes=_causes(run, joined=joined))
-    return replace(
-        report, epochs=int(resized["epoch"]), notes=list(resized["untracked"]), unmet=list(_unmet(resized, run.text))
-    )
+    notes = [*resized["untracked"], *run.written_by_each()]
+    return replace(report, epochs=int(resized["epoch"]), notes=notes, unmet=list(_unmet(resized, run.text)))
 
 
 def _join_later_session(run: _Run, say: Callable[[str], None]) -> list[str]:
@@ -491,10 +486,21 @@ class _Run:
         found: dict[str, Any] = torch.load(self._folder / f"result-{name}.pt", weights_only=True)
         return found
 
+    def written_by_each(self) -> list[str]:
+        """The files that the first worker and one that joined have both written, for people."""
+        first, joined = (self._told(f"written-{name}") for name in ("0", JOINERS[0]))
+        return [
+            f"{first[path]}: each worker writes {Path(path).name}; put it under `if s.is_main:`"
+            for path in sorted(first.keys() & joined.keys())
+        ]
+
     def lines(self) -> dict[str, list[int]]:
         """The lines that the traced run has executed, by file."""
-        path = self._folder / "lines"
-        found: dict[str, list[int]] = json.loads(path.read_text()) if path.exists() else {}
+        return self._told("lines")
+
+    def _told(self, name: str) -> dict[str, Any]:
+        path = self._folder / name
+        found: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
         return found
 
     def end(self) -> None:
