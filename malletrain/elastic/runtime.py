@@ -18,7 +18,7 @@ from typing import Any, Literal
 
 import torch
 
-from malletrain.elastic.comm.background import all_closed
+from malletrain.elastic.comm.background import Background, all_closed
 from malletrain.elastic.comm.carrier import find_carrier
 from malletrain.elastic.comm.group import SoloGroup
 from malletrain.elastic.comm.local_rank import LocalRank
@@ -54,8 +54,7 @@ from malletrain.elastic.resize.reconfigure import Reconfigurer
 from malletrain.elastic.resize.state_recovery import StateRecovery
 from malletrain.elastic.session_options import Options
 from malletrain.elastic.state.buffer_copies import BufferCopies
-from malletrain.elastic.state.checkpoint_store import CheckpointStore
-from malletrain.elastic.state.checkpointing import Checkpointing
+from malletrain.elastic.state.checkpoint_store import Checkpointing, CheckpointStore
 from malletrain.elastic.state.shared_values import SharedValues
 from malletrain.elastic.state.training_state import SCRIPT_VALUES, Position, TrainingState
 from malletrain.wire import messages
@@ -280,7 +279,7 @@ class Runtime:
         self.recovery = StateRecovery(self.member, self.state, self.checkpointing.load, self._is_over, store_server)
         self._carrier = find_carrier(model, environ)
         if pilot is not None and self._carrier is not None:
-            self._stages.load_beside(self._carrier.load)
+            Background(self._carrier.load, "load")  # what it raises, joining the first world raises again
         self.reconfigurer = Reconfigurer(
             self.member,
             self.state,

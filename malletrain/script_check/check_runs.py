@@ -334,7 +334,7 @@ class _Run:
         self.text = Path(command[0]).read_text(errors="replace")
         secret = secrets.token_hex()
         (folder / "secret").write_text(secret)
-        self.coordinator = LocalCoordinator(0, os.getuid(), secret, JOB, JobTerms(sizes=(1, 3)), PATIENT)
+        self.coordinator = LocalCoordinator(secret, JOB, JobTerms(sizes=(1, 3)), PATIENT)
 
     def spawn(self, name: str) -> None:
         """Start a worker."""
@@ -513,10 +513,8 @@ class _Run:
     def _pair(self) -> LocalCoordinator:
         """Names one world of two, and no other."""
         if self._of_pair is None:
-            given = self.coordinator
-            self._of_pair = LocalCoordinator(
-                0, given.user, given.secret, JOB + 1, JobTerms(min_nodes=2, max_nodes=2), PATIENT
-            )
+            terms = JobTerms(min_nodes=2, max_nodes=2)
+            self._of_pair = LocalCoordinator(self.coordinator.secret, JOB + 1, terms, PATIENT)
             self._of_pair.start()
         return self._of_pair
 

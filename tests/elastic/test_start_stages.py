@@ -18,7 +18,6 @@ from malletrain.wire.compiled_code import CACHE_VARIABLE
 from malletrain.wire.rows import ProfileRow
 from tests.elastic.coordinator import running
 from tests.elastic.digits import EPOCHS, SCRIPT
-from tests.waiting import wait_until
 from tests.world import data_of
 
 COMPILED = str(Path(__file__).parents[1] / "elastic_more" / "train_compiled.py")
@@ -27,29 +26,16 @@ COMPILED = str(Path(__file__).parents[1] / "elastic_more" / "train_compiled.py")
 # --- Stages -------------------------------------------------------------------------------------------------------
 
 
-def test_loading_nccl_and_compiling_are_stages_of_their_own(caplog: pytest.LogCaptureFixture) -> None:
+def test_compiling_is_a_stage_of_its_own(caplog: pytest.LogCaptureFixture) -> None:
     stages = StartStages()
-    stages.load_beside(lambda: None)
     with stages.warming():
         compiled = torch.compile(torch.nn.Linear(2, 2), backend="aot_eager")
         compiled(torch.ones(1, 2)).sum().backward()
-    wait_until(lambda: "nccl" in stages.finished(), 90, "what runs beside is over")
     with caplog.at_level("INFO"):
         told = stages.finished()
-    assert told.keys() == {"build", "warm_up", "compile", "nccl", "import", "all"}
+    assert told.keys() == {"build", "warm_up", "compile", "import", "all"}
     assert told["compile"] > 0.0
     assert f"import {told['import']:.2f} s" in caplog.text
-
-
-def test_nccl_that_cannot_be_loaded_ahead_is_no_fault_yet(caplog: pytest.LogCaptureFixture) -> None:
-    def load() -> None:
-        raise RuntimeError("no network")
-
-    stages = StartStages()
-    with caplog.at_level("INFO"):
-        stages.load_beside(load)
-        wait_until(lambda: "no network" in caplog.text, 90, "it is logged")
-    assert "nccl" not in stages.finished()
 
 
 def test_a_worker_tells_its_stages(tmp_path: Path) -> None:

@@ -48,16 +48,9 @@ class Prefetcher:
     """Loads batches ahead. Make it before this process opens connections: worker processes are forked, as those of
     PyTorch's DataLoader are, and would hold them open.
 
-    Args:
-        loader: loads the samples.
-        processes: number of worker processes.
-
     Attributes:
         ahead: how many batches to announce to `load`.
         dropped: batches whose loading had begun and that were not needed.
-
-    Raises:
-        ElasticError: `processes` is below 1.
     """
 
     def __init__(self, loader: SampleLoader, processes: int) -> None:
@@ -124,11 +117,8 @@ class BatchLoader:
         self._prefetch = Prefetcher(loader, loaders) if loaders else None
 
     def load(self, epoch: int, cursor: int, rank: int, size: int) -> tuple[Share, Any]:
-        """Load the part of member `rank` of `size` of the batch that begins at `cursor`.
-
-        Returns:
-            The share, and the batch; a `ShardedBatch` with virtual shards.
-        """
+        """Load the part of member `rank` of `size` of the batch that begins at `cursor`: the share, and the batch, a
+        `ShardedBatch` with virtual shards."""
         parts = self._parts_of(cursor, epoch, rank, size)
         requests = [(epoch, tuple(part.indices)) for _, part in parts]
         if self._prefetch is None:

@@ -8,9 +8,7 @@ gradients of each step: a worker that takes a stream over passes over the sample
 
 from __future__ import annotations
 
-import logging
 import sys
-import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
@@ -25,11 +23,6 @@ from malletrain.elastic.data.sampler import Share, mix, part_of
 from malletrain.elastic.errors import ElasticError
 from malletrain.elastic.gradients.reducer import ExtraReduction, GradientReducer
 from malletrain.elastic.state.training_state import Position
-
-log = logging.getLogger("malletrain.elastic")
-
-#: Seconds of passing over samples that are worth a line in the log.
-LONG_SKIP_S = 2.0
 
 
 class Streams:
@@ -148,10 +141,7 @@ class StreamReader:
             opened = self._open.get(stream)
             if opened is None or opened.epoch != epoch or opened.first > first:
                 opened = self._open[stream] = self._start(epoch, stream, first)
-            began = time.monotonic()
             self._pass_over(opened, stream, first)
-            if time.monotonic() - began > LONG_SKIP_S:
-                log.info("stream %d: %.1f s to pass over samples", stream, time.monotonic() - began)
             self._pull(opened, stream, count + 1)  # one more tells whether it is over
         samples = list(islice(opened.samples, count))
         self.a_sample = samples[:1] or self.a_sample

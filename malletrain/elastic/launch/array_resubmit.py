@@ -38,13 +38,7 @@ def environment_outside_pilot(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 class ArrayResubmitter:
-    """Runs `sbatch` with this pilot's script and registers the array as `mtbatch` does, once for each request.
-
-    Args:
-        url: of the daemon.
-        job: the malleable job's number.
-        environ: this process's environment.
-    """
+    """Runs `sbatch` with this pilot's script and registers the array as `mtbatch` does, once for each request."""
 
     def __init__(self, url: str, job: int, environ: Mapping[str, str]) -> None:
         self._url = first_url(url)

@@ -65,8 +65,6 @@ class FailureReporter:
     """Sends one report of a failure.
 
     Args:
-        worker: returns this worker's name.
-        step: returns the number of the step in progress.
         keep: saves the training state, if this worker is one that does.
         send: sends a message to the daemon, and returns when it is delivered or after `FLUSH_TIMEOUT_S`.
         hint: returns what to say of an exception beside its own text.

@@ -52,13 +52,7 @@ WATCHDOG_OFF = {
 
 
 class Launcher:
-    """Runs one command as a pilot's worker.
-
-    Args:
-        client: this pilot's connection to the daemon.
-        command: the command to run.
-        environ: its environment.
-    """
+    """Runs one command as a pilot's worker."""
 
     def __init__(self, client: WorkerClient, command: Sequence[str], environ: Mapping[str, str]) -> None:
         self._client = client

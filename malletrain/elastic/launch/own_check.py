@@ -284,30 +284,11 @@ def environment_of(process: int) -> dict[str, str]:
 
 
 def memory_left() -> int:
-    """Bytes that may still be taken on this node: by the machine, and by each control group above (cgroups(7))."""
-    left = [int(line.split()[1]) * 1024 for line in _lines("/proc/meminfo") if line.startswith("MemAvailable:")]
-    for line in _lines("/proc/self/cgroup"):
-        _, kinds, path = line.split(":", 2)
-        if kinds in ("", "memory"):
-            left += _left_in(Path("/sys/fs/cgroup") / kinds, path.strip().strip("/"), v2=not kinds)
-    return max(0, min(left, default=0))
-
-
-def _left_in(root: Path, path: str, *, v2: bool) -> Iterator[int]:
-    names = ("memory.max", "memory.current") if v2 else ("memory.limit_in_bytes", "memory.usage_in_bytes")
-    folder = root / path
-    while folder != root.parent:
-        most, used = (next(iter(_lines(folder / name)), "") for name in names)
-        if most.strip().isdecimal() and used.strip().isdecimal():
-            yield int(most) - int(used)
-        folder = folder.parent
-
-
-def _lines(path: str | Path) -> list[str]:
-    try:
-        return Path(path).read_text().splitlines()
-    except OSError:
-        return []
+    """Bytes that may still be taken on this node, all of which a pilot has."""
+    with contextlib.suppress(OSError, StopIteration):
+        lines = Path("/proc/meminfo").read_text().splitlines()
+        return 1024 * next(int(line.split()[1]) for line in lines if line.startswith("MemAvailable:"))
+    return 0
 
 
 def _absolute(running: RunningScript) -> Iterator[str]:

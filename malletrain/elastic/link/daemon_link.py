@@ -99,15 +99,7 @@ class Directives:
 
 
 class Link(Directives):
-    """Polls for directives and delivers messages.
-
-    Args:
-        client: of the daemon's HTTP interface.
-        handler: gets what the daemon asks.
-
-    Attributes:
-        last_contact: monotonic time of the daemon's last answer.
-    """
+    """Polls for directives and delivers messages. `last_contact`: monotonic time of the daemon's last answer."""
 
     def __init__(self, client: WorkerClient, handler: LinkHandler) -> None:
         super().__init__(handler)

@@ -30,13 +30,7 @@ MAX_SILENCE_S = 300.0
 
 
 class Reports:
-    """Sends messages as soon as what they report is final.
-
-    Args:
-        say: queues a message without blocking.
-        committer: of this member.
-        noise_scale: returns the gradient noise scale in samples, or None while it is unknown.
-    """
+    """Sends messages, by `say`, as soon as what they report is final. `noise_scale`: in samples; None while new."""
 
     def __init__(
         self,
@@ -137,15 +131,8 @@ class Meter:
         self._skip = max(self._skip, 1)
 
     def step(self, nodes: int, samples: int, step: int, total: int, parts: dict[str, float]) -> None:
-        """Count a committed step.
-
-        Args:
-            nodes: of the present world.
-            samples: of this step.
-            step: its number.
-            total: samples committed by the job so far, with those of this step.
-            parts: seconds spent in each part of the step, by name.
-        """
+        """Count a committed step. `total`: samples committed by the job so far, with those of this step; `parts`:
+        seconds spent in each part of the step, by name."""
         now = self._clock()
         if not self._latest[2]:
             self._sent_total = total - samples  # a newcomer does not report the samples before its own

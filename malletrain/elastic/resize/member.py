@@ -29,16 +29,13 @@ class Member:
     """One process of the world. Implements `step_commit.WorldMonitor`.
 
     Args:
-        worker: this worker's name.
         host: the address at which peers reach this machine.
         local_leader: connects the other processes of the node; at the first one only.
         record: gets the messages of a process outside a pilot; None where they are dropped.
-        end_script: ends the batch script around this process.
 
     Attributes:
         link: to the daemon, or to the process of this node that has one; None outside a pilot, and before it is open.
         committer: makes the commit rounds of this member, and holds its present world.
-        pending_groups: groups of the worlds to come.
         broken: the highest generation that has failed at this member.
         released: whether this process is about to end.
         finishing: whether this worker is in its last commit round.

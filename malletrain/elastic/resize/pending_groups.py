@@ -36,7 +36,7 @@ class _Build:
         self.given_up = False
         self._abandoned = False
         self._lock = threading.Lock()
-        self._work = Background(lambda: self._make(make), f"build-{plan.generation}")
+        self.work = Background(lambda: self._make(make), f"build-{plan.generation}")
 
     def _make(self, make: MakeGroup) -> None:
         group = make(self.plan)
@@ -62,14 +62,6 @@ class _Build:
             group, self.group = self.group, None
         if group is not None:
             group.abandon()
-
-    def done(self, seconds: float) -> bool:
-        """Wait up to `seconds`; returns whether the thread has come to its end. Raises what it raised."""
-        return self._work.wait(seconds)
-
-    def is_over(self, seconds: float) -> bool:
-        """Like `done`, without raising."""
-        return self._work.is_over(seconds)
 
 
 class PendingGroups:
@@ -119,7 +111,7 @@ class PendingGroups:
         """
         with self._lock:
             build = self._build(plan, make)
-        while not build.done(POLL_INTERVAL_S):
+        while not build.work.wait(POLL_INTERVAL_S):
             check()
         return build.group
 
@@ -140,7 +132,7 @@ class PendingGroups:
         end = time.monotonic() + seconds
         for build in builds:
             build.given_up = True
-        return all(build.is_over(max(0.0, end - time.monotonic())) for build in builds)
+        return all(build.work.is_over(max(0.0, end - time.monotonic())) for build in builds)
 
     def _build(self, plan: messages.Plan, make: MakeGroup) -> _Build:
         """One for each plan, whether the training thread or the link's asks first."""
@@ -152,7 +144,7 @@ class PendingGroups:
     def _await(self, build: _Build) -> None:
         generation = build.plan.generation
         try:
-            while not build.done(1.0):
+            while not build.work.wait(1.0):
                 pass
             if build.group is None:
                 return

@@ -79,12 +79,7 @@ class RecoveryPlan:
 
 
 def plan_recovery(states: Sequence[MemberState], local_size: int) -> RecoveryPlan:
-    """The plan for a world.
-
-    Args:
-        states: of its processes, by rank.
-        local_size: processes a node.
-    """
+    """The plan for a world. `states`: of its processes, by rank. `local_size`: processes a node."""
     nodes = [range(n, n + local_size) for n in range(0, len(states), local_size)]
     holders = [node for node in nodes if all(states[rank].has_state for rank in node)]
     whole = {node: states[node[0]].done for node in holders if len({states[rank].done for rank in node}) == 1}
@@ -105,11 +100,8 @@ class StateRecovery:
     """One member's part in state recoveries.
 
     Args:
-        member: whose state is recovered.
-        state: sent or received; `state.has_state` says which.
         load: restores the newest checkpoint; returns whether there was one.
         is_over: whether the present session of the script has ended, and its final state is saved.
-        store_server: of this worker, if it serves one.
 
     Attributes:
         all_end: whether all members of the world entered last had been asked to end as they met.
@@ -140,12 +132,9 @@ class StateRecovery:
             self._store_server.put(SESSION_KEY, str(self._state.session))
 
     def compare(self, plan: messages.Plan) -> None:
-        """At a newcomer, compare its node and its session with those of the first member of a plan.
-
-        Raises:
-            ElasticError: its node has another number of processes than the others.
-            SessionOver: the others are in a later session.
-        """
+        """At a newcomer, compare its node and its session with those of the first member of a plan. Raises
+        `ElasticError`: its node has another number of processes than the others; `SessionOver`: the others are in a
+        later session."""
         if self._state.has_state or plan.members[0].worker == self._member.worker:
             return
         try:
