@@ -18,16 +18,16 @@ from typing import Any, Literal
 
 import torch
 
-from malletrain.elastic.comm.background import all_closed
+from malletrain.elastic.comm.background import Background, all_closed
 from malletrain.elastic.comm.carrier import find_carrier
 from malletrain.elastic.comm.group import SoloGroup
 from malletrain.elastic.comm.local_rank import LocalRank
 from malletrain.elastic.comm.node_group import NodeGroup
 from malletrain.elastic.comm.static_rendezvous import RENDEZVOUS_TIMEOUT, environment_world, step_host
 from malletrain.elastic.comm.world_group import require_one_carrier, with_device
-from malletrain.elastic.data.batch_loader import BatchLoader
 from malletrain.elastic.data.batch_size import BatchRule, SessionBatch, as_rule
 from malletrain.elastic.data.dataset_digest import DatasetChanges, dataset_digest
+from malletrain.elastic.data.prefetch import BatchLoader
 from malletrain.elastic.data.random_seeds import BETWEEN_STEPS, seed_plain
 from malletrain.elastic.data.sample_loader import SampleLoader
 from malletrain.elastic.data.sampler import DrawnOrder, Sampler, Share, mix
@@ -54,9 +54,7 @@ from malletrain.elastic.resize.reconfigure import Reconfigurer
 from malletrain.elastic.resize.state_recovery import StateRecovery
 from malletrain.elastic.session_options import Options
 from malletrain.elastic.state.buffer_copies import BufferCopies
-from malletrain.elastic.state.checkpoint_store import CheckpointStore
-from malletrain.elastic.state.checkpointing import Checkpointing
-from malletrain.elastic.state.sharded_model import OutputScale, local
+from malletrain.elastic.state.checkpoint_store import Checkpointing, CheckpointStore
 from malletrain.elastic.state.shared_values import SharedValues
 from malletrain.elastic.state.training_state import SCRIPT_VALUES, Position, TrainingState
 from malletrain.wire import messages
@@ -129,7 +127,7 @@ class Runtime:
         self._settings = settings
         local_rank = worker_start.find_own_local_rank(environ) if settings.world is None else LocalRank()
         self.model = model
-        self.sharded = worker_start.check_model(model, local_rank)
+        worker_start.check_model(model)
         self.share: Share | None = None
         self.committed = True
         self.load_s = 0.0
@@ -217,9 +215,8 @@ class Runtime:
             self.member.pending_groups = before.member.pending_groups
         self.committer = self.member.committer
         directory = checkpoint_directory(environ, settings.checkpoint_dir)
-        part = (local_rank.rank, local_rank.size) if self.sharded else None
         resumed = resumed_directory(environ, directory) if directory else None
-        self._base, self._part, number = directory, part, self.state.session
+        self._base, number = directory, self.state.session
         checkpoints: CheckpointStore | None = None
         self._finals: list[CheckpointStore] = []  #: where the final state of this session is, or is to be
         if directory:
@@ -227,10 +224,10 @@ class Runtime:
             from_other = job_sessions.folder_of(resumed, number) if resumed else None
             if number and from_other is not None and not from_other.is_dir():
                 from_other = None  # the other job had not come to this session
-            checkpoints = CheckpointStore(own, settings.checkpoint_s, part, from_other)
+            checkpoints = CheckpointStore(own, settings.checkpoint_s, from_other)
             bases = [directory, *([resumed] if resumed else [])]
-            self._finals = [CheckpointStore(job_sessions.final_of(base, number), part=part) for base in bases]
-        self.checkpointing = Checkpointing(checkpoints, self.state, self.committer, sharded=self.sharded)
+            self._finals = [CheckpointStore(job_sessions.final_of(base, number)) for base in bases]
+        self.checkpointing = Checkpointing(checkpoints, self.state, self.committer)
         self.committer.save_is_due = self.checkpointing.is_due
 
         # How a step is made: gradients, and this member's share of each batch.
@@ -240,21 +237,21 @@ class Runtime:
             self.committer,
             mean,
             lambda: self.position.step,
-            sharded=self.sharded,
             sum_dtype=settings.sum_dtype,
             noise=self.session_batch.noise,
         )
         self.state.before_capture = self._before_capture
         self.buffer_copies = BufferCopies(model)
         self.invariants = Invariants(
-            self.state, self.shared, self.committer, self.reducer, lambda: self.share is not None
+            self.state,
+            self.shared,
+            self.committer,
+            self.reducer,
+            in_step=lambda: self.share is not None,
+            order=(lambda epoch: (sampler.permutation(epoch), sampler.batch_ends(epoch))) if settings.order else None,
+            dataset=None if changes is None else lambda: changes.digest,
         )
-        if changes is not None:
-            self.invariants.dataset = lambda: changes.digest
-        if settings.order is not None:
-            self.invariants.order = lambda epoch: (sampler.permutation(epoch), sampler.batch_ends(epoch))
         self.reducer.open_pass = functools.partial(self.invariants.agreement.open, RoundKind.STEP)
-        self.output_scale = OutputScale(model, local_rank, mean=mean) if self.sharded else None
         self.shards = (
             VirtualShards(settings.virtual_shards, model, self.reducer, settings.seed, mean)
             if settings.virtual_shards
@@ -282,7 +279,7 @@ class Runtime:
         self.recovery = StateRecovery(self.member, self.state, self.checkpointing.load, self._is_over, store_server)
         self._carrier = find_carrier(model, environ)
         if pilot is not None and self._carrier is not None:
-            self._stages.load_beside(self._carrier.load)
+            Background(self._carrier.load, "load")  # what it raises, joining the first world raises again
         self.reconfigurer = Reconfigurer(
             self.member,
             self.state,
@@ -327,15 +324,8 @@ class Runtime:
                 f"Session(..., {unfit[0]}=...) needs map-style data: a stream gives its samples in its own order, "
                 "and reads ahead by itself where it does"
             )
-        if streams and self.sharded:
-            raise ElasticError("a sharded model needs map-style data: its processes must load equally often")
         if settings.drop_last and not self.session_batch.fixed:
             raise ElasticError("drop_last=True needs a batch_size that is a number: else what is dropped would vary")
-        if self.sharded and (settings.virtual_shards or norms or self.session_batch.noise is not None):
-            raise ElasticError(
-                "a sharded model bears neither virtual_shards nor sync_batchnorm nor a measured noise scale (a batch "
-                "that changes measures it: Options(noise_scale=False))"
-            )
         if settings.sum_dtype not in (None, *SUM_DTYPES):
             raise ElasticError(f"sum_dtype must be {' or '.join(map(str, SUM_DTYPES))}, not {settings.sum_dtype}")
         if norms and settings.virtual_shards:
@@ -402,10 +392,7 @@ class Runtime:
             self.member.link.say(messages.Warm(pilot.wait_warm(), stages))
             return
         self.member.link = link
-        if isinstance(link, Follower):
-            link.serve_peer(self.reconfigurer)
-        else:
-            link.serve(self.reconfigurer)
+        link.serve(self.reconfigurer)
 
     def _is_over(self) -> bool:
         """Whether the session has ended, and its final state is saved."""
@@ -507,7 +494,6 @@ class Runtime:
         if not self.passed:
             self.reducer.settle()
             self.member.finishing = True
-            self.invariants.agreement.want_digest()
             try:
                 self.lifecycle.barrier(self._keep_final)
             except JobOver as over:
@@ -577,7 +563,7 @@ class Runtime:
         self.member.say(messages.Finished(self._result))
         if link.deliver_end():
             if self._base is not None:
-                job_sessions.discard(self._base, self.state.session, self._part)
+                job_sessions.discard(self._base, self.state.session)
             return
         why = link.end or f"it was away for {END_PATIENCE_S / 60:.0f} minutes"
         log.error(
@@ -594,7 +580,7 @@ class Runtime:
         What it does to parameters (it may clip them) and to tracked things is taken back before that."""
         if not self.state.has_state:
             return
-        parameters = [local(each).detach().clone() for each in self.model.parameters()]
+        parameters = [each.detach().clone() for each in self.model.parameters()]
         groups = [
             [{name: copy.deepcopy(value) for name, value in group.items() if name != "params"} for group in each]
             for each in (optimizer.param_groups for optimizer in self.state.optimizers)
@@ -610,7 +596,7 @@ class Runtime:
         self.buffer_copies.restore()
         (parameters, tracked, groups), self._kept = self._kept, None
         for parameter, before in zip(self.model.parameters(), parameters, strict=False):
-            local(parameter).detach().copy_(before)
+            parameter.detach().copy_(before)
         for name, thing in self.state.tracked.items():
             thing.load_state_dict(tracked[name])
         for optimizer, of_optimizer in zip(self.state.optimizers, groups, strict=True):

@@ -31,10 +31,10 @@ class Step:
         r = runtime
         if backwards < 1:
             raise ElasticError(f"s.step(backwards=...) must be at least 1, not {backwards}")
-        if backwards > 1 and (r.sharded or r.session_batch.noise):
+        if backwards > 1 and r.session_batch.noise:
             raise ElasticError(
-                "s.step(backwards=N) bears neither a sharded model nor a measured noise scale (a batch that changes "
-                "measures it: Options(noise_scale=False))"
+                "s.step(backwards=N) does not bear a measured noise scale (a batch that changes measures it: "
+                "Options(noise_scale=False))"
             )
         self._runtime = runtime
         self._weight = weight
@@ -63,8 +63,6 @@ class Step:
         if r.norms is not None:
             r.norms.begin(counts, share.batch, max(1, share.weight))
         r.gathers.begin(counts, share.batch, share.weight)
-        if r.output_scale is not None:
-            r.output_scale.begin(counts, share.batch)
         r.reducer.arm(counts, share.batch, self._commit, self._backwards)
         r.lifecycle.step_began = self._began
         return self
@@ -165,8 +163,6 @@ class Step:
         r.gathers.end()
         if r.norms is not None:
             r.norms.end()
-        if r.output_scale is not None:
-            r.output_scale.end()
 
     def _undo(self) -> None:
         self._runtime.buffer_copies.restore()

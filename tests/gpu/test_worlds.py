@@ -1,5 +1,5 @@
-"""Worlds on a real GPU, several ranks on one: sharded models, processes without a daemon, sums in bfloat16, hooks,
-checkpoints, random schedules, and the first context."""
+"""Worlds on a real GPU, several ranks on one: nodes of two processes, processes without a daemon, sums in bfloat16,
+hooks, checkpoints, random schedules, and the first context."""
 
 from __future__ import annotations
 
@@ -54,10 +54,9 @@ def spawn_node(pod: Pod, daemon: Coordinator, task: int, given: list[str]) -> No
         pod.spawn(daemon.url, task, [SCRIPT, *given], 0, **local, **environment_of(task * PLACES + place))
 
 
-@pytest.mark.parametrize("how", [(), ("--sharded",)], ids=["each holds the model", "sharded in the node"])
 @pytest.mark.parametrize("ends", ["leaves", "killed"])
-def test_nodes_of_two_processes(tmp_path: Path, alone: State, how: tuple[str, ...], ends: str) -> None:
-    given = options(tmp_path, *how)
+def test_nodes_of_two_processes(tmp_path: Path, alone: State, ends: str) -> None:
+    given = options(tmp_path)
     with running(tmp_path) as (daemon, pod):
         spawn_node(pod, daemon, 0, given)
         daemon.wait_world([0], 120)

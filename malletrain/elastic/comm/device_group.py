@@ -9,7 +9,6 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from datetime import timedelta
 from typing import Protocol
 
@@ -17,7 +16,6 @@ import torch
 
 from malletrain.elastic.comm.background import Background, close_behind
 from malletrain.elastic.comm.group import Group, Work, abandoned
-from malletrain.elastic.comm.node_group import NodeGroup
 from malletrain.elastic.errors import ElasticError, PeerLost
 
 #: How often the host asks the device whether an operation is complete.
@@ -49,10 +47,6 @@ class Collectives(Protocol):
         """Copy the `tensor` of each rank r into `into[r]`."""
         ...
 
-    def broadcast(self, tensor: torch.Tensor, root: int) -> DeviceEvent:
-        """Copy the contiguous tensor of rank `root` into that of every member."""
-        ...
-
     def abort(self) -> None:
         """End all operations. Blocks, for ever in the worst case. Operations in progress then look complete, with
         partial results in their tensors."""
@@ -82,12 +76,6 @@ class DeviceGroup:
         collectives = self._open()
         return self._track(collectives.all_gather(into, tensor), (*into, tensor))
 
-    def broadcast(self, tensor: torch.Tensor, root: int) -> Work:
-        """Copy the tensor of rank `root` into that of every member. All members call it in the same order among their
-        collectives."""
-        collectives = self._open()
-        return self._track(collectives.broadcast(tensor, root), (tensor,))
-
     def abandon(self) -> None:
         """Give the group up without waiting. A thread aborts it, and keeps alive the tensors that operations in
         progress may still write to."""
@@ -107,28 +95,6 @@ class DeviceGroup:
         work = _DeviceWork(self, event, tensors)
         self._pending = [*(other for other in self._pending if not other.done), work]
         return work
-
-
-@dataclass(frozen=True, slots=True)
-class DeviceParts:
-    """The device groups of one world.
-
-    Attributes:
-        flat: all processes.
-        device: of this process.
-        across: the processes of this local rank on all nodes, where a model is sharded over the processes of a node;
-            else None.
-    """
-
-    flat: DeviceGroup
-    device: torch.device
-    across: DeviceGroup | None = None
-
-    def abandon(self) -> None:
-        """As `DeviceGroup.abandon`, of each."""
-        self.flat.abandon()
-        if self.across is not None:
-            self.across.abandon()
 
 
 def _abort(collectives: Collectives, held: list[_DeviceWork]) -> None:
@@ -167,7 +133,7 @@ class PairedGroup:
     The device part is connected beside training (`connect_beside`), or between two steps (`connect_now`).
 
     Attributes:
-        parts: the device part, once it is connected; the same at all members.
+        flat: the device part, once it is connected; the same at all members.
 
     Args:
         host: the group of the same members for host memory.
@@ -180,7 +146,7 @@ class PairedGroup:
         self,
         host: Group,
         takes: Callable[[torch.Tensor], bool],
-        connect: Callable[[str, timedelta], DeviceParts],
+        connect: Callable[[str, timedelta], DeviceGroup],
     ) -> None:
         self.rank = host.rank
         self.size = host.size
@@ -188,7 +154,7 @@ class PairedGroup:
         self.takes = takes
         self._connect = connect
         self._attempt: _Attempt | None = None
-        self.parts: DeviceParts | None = None
+        self.flat: DeviceGroup | None = None
         self._abandoned = False
 
     def connect_beside(self, limit: timedelta) -> None:
@@ -210,7 +176,7 @@ class PairedGroup:
             attempt.drop()
             raise
         if answered and int(connected) == self.size:
-            self.parts = attempt.made
+            self.flat = attempt.made
             return
         attempt.drop()
         if not answered:
@@ -223,7 +189,7 @@ class PairedGroup:
             PeerLost: not all peers came within `limit`.
             ElasticError: the device of this process has failed.
         """
-        if self.parts is not None:
+        if self.flat is not None:
             return
         attempt = self._begin("boundary", limit)
         try:
@@ -232,7 +198,7 @@ class PairedGroup:
         except BaseException:
             attempt.drop()
             raise
-        self.parts = attempt.made
+        self.flat = attempt.made
 
     def all_reduce(self, tensor: torch.Tensor) -> Work:
         return self._part(tensor).all_reduce(tensor)
@@ -245,15 +211,6 @@ class PairedGroup:
 
     def receive(self, tensor: torch.Tensor, source: int, tag: int) -> None:
         self.host.receive(tensor, source, tag)
-
-    def all_reduce_across(self, tensor: torch.Tensor) -> Work:
-        """Sum over the processes of this local rank only: for tensors that are sharded over a node of several
-        processes."""
-        if self.parts is not None and self.parts.across is not None and self.takes(tensor):
-            return self.parts.across.all_reduce(tensor)
-        if not isinstance(self.host, NodeGroup):
-            raise ElasticError("a model is sharded over the processes of a node, and this node has one")
-        return self.host.all_reduce_across(tensor)
 
     def abandon(self) -> None:
         self._abandoned = True
@@ -270,17 +227,17 @@ class PairedGroup:
     def _part(self, tensor: torch.Tensor) -> Group | DeviceGroup:
         if not self.takes(tensor):
             return self.host
-        if self.parts is None:
+        if self.flat is None:
             raise ElasticError("device tensors cannot be summed before connect_beside or connect_now")
-        return self.parts.flat
+        return self.flat
 
 
 class _Attempt:
     """A device part that is being connected. If it is dropped first, it is given up as soon as it is made."""
 
-    def __init__(self, connect: Callable[[], DeviceParts]) -> None:
+    def __init__(self, connect: Callable[[], DeviceGroup]) -> None:
         self._connect = connect
-        self.made: DeviceParts | None = None
+        self.made: DeviceGroup | None = None
         self._dropped = False
         self._lock = threading.Lock()
         self._work = Background(self._run, "connect-device")

@@ -44,11 +44,6 @@ class NodeGroup:
     def all_reduce(self, tensor: torch.Tensor) -> Work:
         return self._begin(lambda: self._sum(tensor.detach().view(-1)))
 
-    def all_reduce_across(self, tensor: torch.Tensor) -> Work:
-        """Sum over the processes of this local rank only: for tensors that are sharded over a node."""
-        flat = tensor.detach().view(-1)
-        return self._begin(lambda: self._finish(self._across.all_reduce(flat)))
-
     def all_gather(self, into: Sequence[torch.Tensor], tensor: torch.Tensor) -> Work:
         return self._begin(lambda: self._gather(into, tensor))
 

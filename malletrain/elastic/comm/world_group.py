@@ -10,7 +10,7 @@ import torch
 
 from malletrain.elastic.comm.authentication import Meeting
 from malletrain.elastic.comm.carrier import DeviceCarrier
-from malletrain.elastic.comm.device_group import DeviceGroup, DeviceParts, PairedGroup
+from malletrain.elastic.comm.device_group import DeviceGroup, PairedGroup
 from malletrain.elastic.comm.gloo_group import make_group
 from malletrain.elastic.comm.group import Group, wait_complete
 from malletrain.elastic.comm.local_rank import LocalRank
@@ -30,15 +30,11 @@ def make_world_group(
     host: str,
     timeout: timedelta,
     carrier: DeviceCarrier | None = None,
-    *,
-    sharded: bool = False,
 ) -> Group:
     """Make the group of a world of `nodes` nodes with `local_rank.size` processes each; blocks until all have come.
 
     Args: as of `gloo_group.make_group`, and
         carrier: of device tensors. NCCL finds the nodes' topology itself, so its part is flat over all processes.
-        sharded: whether the model is sharded over the processes of a node, so that its gradients are summed over
-            those of one local rank.
 
     Raises:
         PeerLost: not all peers came within `timeout`, the store is gone, or a peer has another carrier.
@@ -53,18 +49,7 @@ def make_world_group(
     if carrier is None or group.size == 1:
         return group
 
-    def connect(attempt: str, limit: timedelta) -> DeviceParts:
-        flat = _device_group(carrier, meeting, attempt, group.rank, group.size, limit)
-        if not sharded or nodes == 1:
-            return DeviceParts(flat, carrier.device)
-        try:
-            across = _device_group(carrier, meeting, f"{attempt}-place-{local_rank.rank}", node, nodes, limit)
-        except BaseException:
-            flat.abandon()
-            raise
-        return DeviceParts(flat, carrier.device, across)
-
-    paired = PairedGroup(group, carrier.takes, connect)
+    paired = _paired(group, carrier, meeting)
     try:
         paired.connect_beside(carrier.beside_limit)
     except BaseException:
@@ -127,19 +112,17 @@ def with_device(group: Group, carrier: DeviceCarrier, host: str, limit: timedelt
     address, secret = json.loads(bytes(word.tolist()).rstrip(b"\0"))
     meeting = Meeting(address, 1, secret)
 
-    def connect(attempt: str, limit: timedelta) -> DeviceParts:
-        return DeviceParts(_device_group(carrier, meeting, attempt, group.rank, group.size, limit), carrier.device)
-
-    paired = PairedGroup(group, carrier.takes, connect)
+    paired = _paired(group, carrier, meeting)
     paired.connect_now(limit, lambda: None)
     return paired
 
 
-def _device_group(
-    carrier: DeviceCarrier, meeting: Meeting, part: str, rank: int, size: int, limit: timedelta
-) -> DeviceGroup:
-    store = generation_store(meeting, f"-device-{part}", limit)
-    return DeviceGroup(carrier.connect(store, rank, size, limit), rank, size)
+def _paired(group: Group, carrier: DeviceCarrier, meeting: Meeting) -> PairedGroup:
+    def connect(attempt: str, limit: timedelta) -> DeviceGroup:
+        store = generation_store(meeting, f"-device-{attempt}", limit)
+        return DeviceGroup(carrier.connect(store, group.rank, group.size, limit), group.rank, group.size)
+
+    return PairedGroup(group, carrier.takes, connect)
 
 
 def _host_group(

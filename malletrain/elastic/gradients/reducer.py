@@ -33,7 +33,6 @@ from malletrain.elastic.errors import Aborted, ElasticError, LayoutChanged
 from malletrain.elastic.gradients.bucket_copies import fill, spread
 from malletrain.elastic.gradients.finiteness import FinitenessCheck, LateVerdicts, all_finite, is_finite
 from malletrain.elastic.gradients.noise_scale import NoiseScale
-from malletrain.elastic.state.sharded_model import local
 
 FIRST_BUCKET_BYTES = 1024 * 1024
 BUCKET_BYTES = 25 * 1024 * 1024
@@ -81,8 +80,6 @@ class GradientReducer:
         committer: sums over members and commits steps.
         mean: whether the script's loss is a mean over its samples (else a sum).
         step: returns the number of the step in progress, the same on every member.
-        sharded: whether parameters are FSDP shards. FSDP reduces them over the node's processes, weighted
-            already, and its backward must run to the end in all of these; only then are shards summed across nodes.
         sum_dtype: the type in which wider gradients are summed; None: each in its own.
         noise: gets the norms that it needs, in the steps that it measures.
 
@@ -91,7 +88,7 @@ class GradientReducer:
         own_ns_per_sample: nanoseconds of this member's own work for a sample in the last step; set by the caller.
         ns_per_sample: what each member reported in the last round, by rank; empty if that was in another world.
         parameters: those whose gradients are summed.
-        layout_number: how many times `lay_out` was called.
+        covered: the ids of these.
         accumulating: whether backward only accumulates gradients (DistributedDataParallel's `no_sync`).
         phase: of the step in progress.
         adapting: whether the script trains copies of the model now, in an inner loop: a backward pass that reaches
@@ -111,18 +108,15 @@ class GradientReducer:
         mean: bool,
         step: Callable[[], int] = lambda: 0,
         *,
-        sharded: bool = False,
         sum_dtype: torch.dtype | None = None,
         noise: NoiseScale | None = None,
     ) -> None:
         self._sent: list[torch.Tensor] = []  #: what this pass sums, by bucket
-        self._sharded = sharded
         self._sum_dtype = sum_dtype
         self._committer = committer
         self._mean = mean
         self.open_pass: Callable[[int], None] = lambda _: None
         self.first_arrived: Callable[[torch.Tensor], None] = lambda _: None
-        self.layout_number = 0
         self._scales = False
         self._hooks: list[Any] = []
         self._flats: list[torch.Tensor] | None = None  #: the buffers that are summed, one a bucket
@@ -163,8 +157,7 @@ class GradientReducer:
             handle.remove()
         self._names = [name for name, _ in parameters]
         self.parameters = [parameter for _, parameter in parameters]
-        self.layout_number += 1
-        self._covered = {id(parameter) for parameter in self.parameters}
+        self.covered = {id(parameter) for parameter in self.parameters}
         self._buckets = self._lay_out()
         self._devices = list({bucket.device for bucket in self._buckets})
         self._made_for = [(parameter.dtype, parameter.device) for parameter in self.parameters]
@@ -177,10 +170,6 @@ class GradientReducer:
         ]
         if self._scales:
             self._hooks += [parameter.register_hook(self._scaled) for parameter in self.parameters]
-
-    def covers(self, parameter: torch.nn.Parameter) -> bool:
-        """Whether this parameter's gradients are summed."""
-        return id(parameter) in self._covered
 
     @property
     def passes_left(self) -> int:
@@ -273,7 +262,7 @@ class GradientReducer:
             bucket.members.append(index)
             bucket.sizes.append(parameter.numel())
             bucket.shapes.append(parameter.shape)
-            bucket.length += local(parameter).numel()
+            bucket.length += parameter.numel()
             limit = FIRST_BUCKET_BYTES if len(buckets) == 1 else BUCKET_BYTES
             if bucket.length * bucket.dtype.itemsize >= limit:
                 del open_ones[key]
@@ -290,7 +279,7 @@ class GradientReducer:
             offset = 0
             for index in bucket.members:
                 home[index] = (number, offset)
-                offset += local(self.parameters[index]).numel()
+                offset += self.parameters[index].numel()
         return home
 
     def _hook(self, index: int) -> Callable[[torch.Tensor], None]:
@@ -300,7 +289,7 @@ class GradientReducer:
                 if self._alone:
                     return
                 bucket = self._buckets[self._home[index][0]]
-                if bucket.missing > 1 and index not in self._seen and not self._sharded:
+                if bucket.missing > 1 and index not in self._seen:
                     self._seen.add(index)
                     bucket.missing -= 1
                     return
@@ -341,7 +330,7 @@ class GradientReducer:
             return
         self._running = self._clears = False
         for index in range(len(self.parameters)):
-            gradient = self._gradient(index)
+            gradient = self.parameters[index].grad
             if gradient is not None:
                 gradient.zero_()
         self.phase = GradientPhase.SUMMED
@@ -363,7 +352,7 @@ class GradientReducer:
     def _arrived(self, index: int) -> None:
         if not self._running:
             self._begin()
-        if self._alone or self._sharded:
+        if self._alone:
             return
         self._committer.check()  # if the world was given up, skip the rest of backward
         number, _ = self._home[index]
@@ -392,8 +381,7 @@ class GradientReducer:
 
     def _begin(self) -> None:
         self._running = True
-        if not self._sharded:
-            self._committer.check()
+        self._committer.check()
         self._measured = self._noise is not None and self._noise.measures(self._step())
         if self._noise is not None:
             self._noise.begin()
@@ -407,7 +395,7 @@ class GradientReducer:
             self._check_place(bucket.members[0])
         if not self._alone and self._flats is None:
             self._flats = self._find_flats()
-        if not self._alone and not self._sharded:
+        if not self._alone:
             self.open_pass(self._pass)
         engine: Any = torch.autograd.Variable._execution_engine
         engine.queue_callback(self._complete)
@@ -423,19 +411,13 @@ class GradientReducer:
 
     def _part(self, flat: torch.Tensor, index: int) -> torch.Tensor:
         """The view of a bucket that holds a parameter's gradient."""
-        mine, (_, offset) = local(self.parameters[index]), self._home[index]
-        return flat[offset : offset + mine.numel()].view_as(mine)
+        parameter, (_, offset) = self.parameters[index], self._home[index]
+        return flat[offset : offset + parameter.numel()].view_as(parameter)
 
     def _parts(self, flat: torch.Tensor, bucket: _Bucket) -> list[torch.Tensor]:
         """The views of a bucket's buffer that hold the gradients of its members."""
-        if not self._sharded:
-            found = torch.split(flat, bucket.sizes)
-            return [part.view(shape) for part, shape in zip(found, bucket.shapes, strict=True)]
-        return [self._part(flat, index) for index in bucket.members]
-
-    def _gradient(self, index: int) -> torch.Tensor | None:
-        gradient = self.parameters[index].grad
-        return None if gradient is None else local(gradient)
+        found = torch.split(flat, bucket.sizes)
+        return [part.view(shape) for part, shape in zip(found, bucket.shapes, strict=True)]
 
     def _launch(self) -> None:
         """Weight the next bucket's gradients and start to sum them."""
@@ -443,8 +425,8 @@ class GradientReducer:
             raise ElasticError("a gradient arrived outside a step")
         bucket, flat = self._buckets[self._launched], self._flats[self._launched]
         self._refuse_sparse(bucket.members)
-        factor = 1.0 if self._weight or self._sharded else 0.0
-        if self._mean and self._scale is None and not self._sharded:
+        factor = 1.0 if self._weight else 0.0
+        if self._mean and self._scale is None:
             factor = self._weight / self._batch
         parts, gradients = [], []
         for index, part in zip(bucket.members, self._parts(flat, bucket), strict=True):
@@ -453,7 +435,7 @@ class GradientReducer:
                 part.zero_()
             else:
                 parts.append(part)
-                gradients.append(local(gradient) if self._sharded else gradient)
+                gradients.append(gradient)
         fill(parts, gradients, factor)
         if self.must_be_finite:
             self._finite.look([flat])
@@ -461,7 +443,7 @@ class GradientReducer:
             self._noise.add_local(flat)
         self._sent.append(flat)
         self._launched += 1
-        self._pending.append(self._committer.start(flat, shard=self._sharded))
+        self._pending.append(self._committer.start(flat))
 
     def _complete(self) -> None:
         """After backward: reduce the remaining buckets, wait, and copy the sums into the gradients."""
@@ -493,8 +475,6 @@ class GradientReducer:
         self._pass += 1
 
     def _sum_pass(self, *, last: bool) -> None:
-        if self._sharded:
-            self.open_pass(self._pass)
         while self._launched < len(self._buckets):
             self._launch()
         control = self._control_vector()
@@ -519,7 +499,7 @@ class GradientReducer:
     def _control_vector(self) -> torch.Tensor:
         """This member's control vector; further fields say which parameters have gradients, and how fast it was."""
         group = self._committer.world.group
-        counts = self._weight > 0 or self._sharded
+        counts = self._weight > 0
         used = [counts and parameter.grad is not None for parameter in self.parameters]
         speeds = [0] * group.size
         speeds[group.rank] = self.own_ns_per_sample
@@ -538,19 +518,19 @@ class GradientReducer:
         gradients = [gradient for each in self.parameters if (gradient := each.grad) is not None]
         if True in [each.is_sparse for each in gradients]:
             self._refuse_sparse()
-        if not self.must_be_finite or not (self._weight or self._sharded):
+        if not self.must_be_finite or not self._weight:
             return
         for device in self._devices:
             if late_read.runs_ahead(device):
                 self._look_on_devices()
                 return
-        if not all_finite([local(each) for each in gradients] if self._sharded else gradients):
+        if not all_finite(gradients):
             raise _not_finite(self._step(), self._own_name(), self._first_bad())
 
     def _look_on_devices(self) -> None:
         used: list[int] = []
         for bucket in self._buckets:
-            found = {index: each for index in bucket.members if (each := self._gradient(index)) is not None}
+            found = {index: each for index in bucket.members if (each := self.parameters[index].grad) is not None}
             self._finite.look(list(found.values()))
             used += found
         if not self._finite.host_finite:
@@ -583,7 +563,7 @@ class GradientReducer:
         """The first parameter whose gradient is not finite; of several members', in the sums, which all of them have
         by now."""
         for index, name in enumerate(self._names):
-            gradient = self._gradient(index)
+            gradient = self.parameters[index].grad
             if not self._alone:
                 gradient = self._part(self._sent[self._home[index][0]], index)
             if gradient is not None and not is_finite(gradient):
@@ -619,7 +599,7 @@ class GradientReducer:
                 if parameter.grad is None:
                     parameter.grad = torch.empty_like(parameter)
                 parts.append(part)
-                gradients.append(local(parameter.grad) if self._sharded else parameter.grad)
+                gradients.append(parameter.grad)
             spread(parts, gradients, factor)
 
     def _commit(self, outcome: StepOutcome) -> None:

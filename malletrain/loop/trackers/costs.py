@@ -3,7 +3,7 @@
 - *start*: what Slurm takes from a pilot's release until it runs; the site's.
 - *activation*: from there until the worker is warm; by stage as the worker tells: before (batch script), import
   (Python, torch), script (data, model), build (the session), compile, warm_up (the rest of the first step); and what
-  runs beside these: nccl (loading it), and in old journals cuda (the GPU's context).
+  ran beside these in old journals: nccl (loading it) and cuda (the GPU's context).
 - *stalls* of the whole world: at growing, at shrinking, at a loss.
 
 What the job has shown counts, else what its application has, else what its user's other jobs have, else what the

@@ -47,18 +47,18 @@ class Facts:
         abort_s: until an aborted kernel is off the device (.006 to .11).
         connect_s, connect_rank_s: a communicator made with its first sum: .12 to .24 s at two to four ranks. Beyond,
             a term for each doubling is assumed: NCCL connects trees and rings, and meets by a store.
-        device_copy_gb_s: a copy within the device.
         detect_s: until all know of a killed worker: its socket closes, and the daemon tells.
         host_hop_s: a hop of the host's carrier: half of gloo's all-reduce of 160 integers between two processes of
             one machine of two cores (102 us); a fabric adds its own latency.
+        host_gb_s: what gloo moves to one process over a fast fabric (1 to 3).
     """
 
     abort_s: float = 0.06
     connect_s: float = 0.12
     connect_rank_s: float = 0.06
-    device_copy_gb_s: float = 1500.0
     detect_s: float = 0.05
     host_hop_s: float = 51e-6
+    host_gb_s: float = 2.0
 
 
 FACTS = Facts()
@@ -113,18 +113,18 @@ def connect_s(nodes: int, gpus: int, facts: Facts = FACTS) -> float:
     return facts.connect_s + facts.connect_rank_s * math.log2(max(1, nodes * gpus / 2))
 
 
-def broadcast_s(training: Training, nodes: int, fabric: Fabric, facts: Facts = FACTS) -> float:
-    """Seconds until newcomers have the state: once over each link, and copied twice within a device."""
-    link = fabric.node_gb_s if nodes > 1 else fabric.gpu_gb_s
-    copies = 2 * training.state_bytes / (facts.device_copy_gb_s * 1e9)
-    return training.state_bytes / (link * 1e9) + copies + nodes * training.gpus * fabric.hop_s
+def transfer_s(training: Training, nodes: int, fabric: Fabric, facts: Facts = FACTS) -> float:
+    """Seconds until newcomers have the state: each process of a node gets it through host memory, and a sender may
+    have two receivers, who relay it."""
+    rate = min(facts.host_gb_s, fabric.node_gb_s / training.gpus / 2)
+    return training.state_bytes / (rate * 1e9) + 2 * math.log2(max(1, nodes)) * fabric.hop_s
 
 
 def grow_s(training: Training, nodes: int, fabric: Fabric, facts: Facts = FACTS, *, beside: bool = True) -> float:
     """Seconds that training stands as a world grows to `nodes`: handshake, state, and, unless it is made beside
     training, the communicator."""
     connect = 0.0 if beside else connect_s(nodes, training.gpus, facts)
-    return connect + 2 * host_s(nodes, training.gpus, fabric, facts) + broadcast_s(training, nodes, fabric, facts)
+    return connect + 2 * host_s(nodes, training.gpus, fabric, facts) + transfer_s(training, nodes, fabric, facts)
 
 
 def shrink_s(training: Training, nodes: int, fabric: Fabric, facts: Facts = FACTS, *, beside: bool = True) -> float:
