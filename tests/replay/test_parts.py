@@ -15,7 +15,7 @@ from malletrain.replay.engine import Engine
 from malletrain.replay.options import Options
 from malletrain.replay.result import Result
 from malletrain.replay.run import Replay, replay
-from malletrain.replay.sizer import parse_policy, sizer
+from malletrain.replay.sizer import PolicySizer, parse_policy
 from malletrain.replay.traces.trace import IDLE
 from tests.replay.small import job
 from tests.replay.test_daemon_rules import SHIPPED, TICK_S, busy_machine
@@ -76,7 +76,7 @@ def test_what_was_seen_of_holes_is_handed_over_exactly() -> None:
     for part in list(parts.parts_of(machine, OPTIONS))[1:]:
         at = part.trace.start
         until = parts._between(machine, machine.start, at, np.zeros(len(machine.nodes), np.int8))
-        engine = Engine(until, JOBS, sizer(AUTO, JOBS), OPTIONS)
+        engine = Engine(until, JOBS, PolicySizer(AUTO, JOBS), OPTIONS)
         engine.run()
         assert engine._holes is not None and part.holes is not None
         seen = engine._holes.until(engine.state == IDLE, at)
