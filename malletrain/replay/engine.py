@@ -143,7 +143,6 @@ class Engine:
         self._counts_since = -math.inf
         self.totals = Totals(n)
         if isinstance(sizer, PolicySizer):
-            sizer.ages = lambda: self.now - self.idle_since[self.state == IDLE]
             sizer.clock = lambda: self.now
             sizer.used = lambda: self.totals.by_job
         self.log = Log()

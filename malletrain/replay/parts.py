@@ -23,10 +23,9 @@ from malletrain.replay.engine import Engine
 from malletrain.replay.options import EngineKind, Options
 from malletrain.replay.pilots.looks import HoleRecords
 from malletrain.replay.result import Result
-from malletrain.replay.sizer import ONE_NODE, PolicyChoice, sizer
+from malletrain.replay.sizer import PolicyChoice, sizer
 from malletrain.replay.traces.trace import BUSY, IDLE
 from malletrain.replay.workload import TrainingJob
-from malletrain.sizing.registry import policy as registered
 
 #: Seconds of a part, about; and of its run-in: a dozen limits of pilots and turns of waiting jobs. After three hours
 #: a machine with more jobs than nodes still starts up to a fifth more pilots than without a break.
@@ -71,7 +70,6 @@ def divisible(trace: ClusterTrace, jobs: Sequence[TrainingJob], choice: PolicyCh
     plain = not options.budgets and not options.classes and trace.plans is None
     return (
         endless and plain and options.engine is EngineKind.FAST and options.most_jobs >= len(jobs)
-        and (choice.policy == ONE_NODE or not registered(choice.policy).looks_ahead)
     )  # fmt: skip
 
 
