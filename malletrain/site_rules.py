@@ -155,8 +155,8 @@ def policy_from(config: Config) -> Policy:
         InvalidInput: it is not known, or needs what no daemon has, or what this configuration lacks.
     """
     found = policy(config.sizing.policy)
-    # Jobs bring their batches, noise scales and deadlines; policies that plan ahead get the ages of holes.
-    given = {Need.BATCHES, Need.NOISE_SCALE, Need.DEADLINES, Need.LIFETIMES}
+    # Jobs bring their batches, noise scales and deadlines.
+    given = {Need.BATCHES, Need.NOISE_SCALE, Need.DEADLINES}
     remedy = "choose another"
     if config.sizing.budgets:
         given.add(Need.BUDGETS)

@@ -23,7 +23,7 @@ from malletrain.replay.engine import Engine
 from malletrain.replay.options import EngineKind, Options
 from malletrain.replay.pilots.looks import HoleRecords
 from malletrain.replay.result import Result
-from malletrain.replay.sizer import PolicyChoice, PolicySizer, policy_of
+from malletrain.replay.sizer import PolicyChoice, PolicySizer
 from malletrain.replay.traces.trace import BUSY, IDLE
 from malletrain.replay.workload import TrainingJob
 
@@ -62,7 +62,6 @@ def divisible(trace: ClusterTrace, jobs: Sequence[TrainingJob], choice: PolicyCh
     plain = not options.budgets and not options.classes and trace.plans is None
     return (
         endless and plain and options.engine is EngineKind.FAST and options.most_jobs >= len(jobs)
-        and not policy_of(choice).looks_ahead
     )  # fmt: skip
 
 
