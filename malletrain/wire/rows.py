@@ -201,7 +201,7 @@ class StatusRow(Row):
     decision: DecisionRow = DecisionRow()
     taken_at: float | None = None
     version: str = ""
-    notices: tuple[str, ...] = ()  #: why nothing starts, how far the stage of adoption is
+    notices: tuple[str, ...] = ()  #: why nothing starts, and what is in the way
 
 
 @dataclass(frozen=True, slots=True)
