@@ -298,11 +298,6 @@ class Ledger:
             )
         return found
 
-    def stages(self, job_id: int) -> Mapping[str, float]:
-        """Seconds of each part of an activation of the job, or of one like it; by name."""
-        job = self._records[job_id].job
-        return self.costs[job.elastic].stages(job_id, application(job))
-
     def ignored(self, job_id: int) -> Mapping[str, int]:
         """How many of a job's samples were not believed, by reason."""
         record = self._records[job_id]

@@ -66,13 +66,6 @@ def test_one_user_has_one_vote_however_many_jobs() -> None:
     assert found.start_s == pytest.approx(3.0)
 
 
-def test_stages_are_no_longer_than_their_activation() -> None:
-    costs = Costs()
-    warmed(costs, "mallory", 30.0, **{"import": 1e12, "all": 1e300})
-    stages = costs.stages(next(_numbers) - 2, ("mallory", "train"))
-    assert max(stages.values()) <= 30.0
-
-
 def test_a_restart_folds_the_same() -> None:
     one, two = Costs(), Costs()
     for costs in (one, two):
