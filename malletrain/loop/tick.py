@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
+from functools import partial
 from itertools import groupby
 from typing import TypeVar, cast
 
@@ -367,7 +368,7 @@ class Loop:
         for job_id, arrays in self.ledger.unseen_arrays().items():
             for array_id in arrays:
                 job = views[job_id].job
-                report = self._ask(lambda a=array_id, j=job: self._cluster.inspect(a, j))  # type: ignore[misc]
+                report = self._ask(partial(self._cluster.inspect, array_id, job))
                 if report is None:
                     return
                 now = self._clock.now()

@@ -7,9 +7,10 @@ follows from a job that is set aside: one job's or user's conduct never stops th
 
 from __future__ import annotations
 
-from collections import deque
+import math
+from collections import Counter, deque
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import StrEnum
 from statistics import median
 
@@ -187,16 +188,6 @@ class SetAside:
     reason: str
 
 
-@dataclass(slots=True)
-class _Record:
-    """Of one job or user: the faults that count, by when; until when it is set aside, and how often it was."""
-
-    faults: deque[float] = field(default_factory=deque)
-    ailing: deque[float] = field(default_factory=deque)
-    until: float = float("-inf")
-    times: int = 0
-
-
 class Conduct:
     """Folds what pilots were at fault for. Of faults at one moment only one counts, but for workers that never join:
     a main job may want all nodes of a job at once."""
@@ -261,32 +252,27 @@ class Conduct:
         return self._periods[1]
 
     def _replayed(self, rules: Rules) -> tuple[SetAside, ...]:
-        records: dict[str, _Record] = {}
+        lately: dict[str, tuple[list[float], list[float]]] = {}  # of each job and user: faults, and nodes that ailed
+        until: dict[str, float] = {}
+        times: Counter[str] = Counter()
         found = []
         for at, job, fault in self._faults:
             subjects = (f"job {job}", 1), (f"user {self._users[job]}", USER_FACTOR)
-            mine = [(name, factor, records.setdefault(name, _Record())) for name, factor in subjects]
-            if any(at < record.until for _, _, record in mine):
+            if any(at < until.get(name, -math.inf) for name, _ in subjects):
                 continue  # it follows from that
-            for name, factor, record in mine:
-                most = max(1, rules.max_faults // 3) if fault is Misconduct.AILING else rules.max_faults * factor
+            ails = fault is Misconduct.AILING
+            for name, factor in subjects:
+                most = max(1, rules.max_faults // 3) if ails else rules.max_faults * factor
                 if fault is Misconduct.IDLE and factor == 1:
                     most = 0
-                if _count(record.ailing if fault is Misconduct.AILING else record.faults, at) <= most:
+                count = lately.setdefault(name, ([], []))[ails]
+                count[:] = [*(each for each in count if each > at - HOUR_S), at]
+                if len(count) <= most:
                     continue
-                record.times = record.times + 1 if at < record.until + LONGEST_S else 1
-                record.until = at + min(LONGEST_S, rules.set_aside_s * 2.0 ** min(20, record.times - 1))
-                record.faults.clear()
-                record.ailing.clear()
+                times[name] = times[name] + 1 if at < until.get(name, -math.inf) + LONGEST_S else 1
+                until[name] = at + min(LONGEST_S, rules.set_aside_s * 2.0 ** min(20, times[name] - 1))
+                del lately[name]
                 who = name if factor == 1 else "one of its owner's jobs"
                 often = "" if most == 0 else f", more than {most} times in an hour"
-                found.append(SetAside(name, at, record.until, f"{who} {fault.value}{often}"))
+                found.append(SetAside(name, at, until[name], f"{who} {fault.value}{often}"))
         return tuple(found)
-
-
-def _count(times: deque[float], at: float) -> int:
-    """How many there were within the hour, the one at `at` included."""
-    times.append(at)
-    while times[0] <= at - HOUR_S:
-        times.popleft()
-    return len(times)
