@@ -53,7 +53,7 @@ class Part:
         return Engine(self.trace, here, sizer, options, tell, count_from=self.count_from, holes=self.holes).run()
 
 
-def divisible(trace: ClusterTrace, jobs: Sequence[TrainingJob], choice: PolicyChoice, options: Options) -> bool:
+def divisible(trace: ClusterTrace, jobs: Sequence[TrainingJob], options: Options) -> bool:
     """Whether a replay of these can be made in parts: nothing that lasts longer than a run-in binds it."""
     endless = all(
         each.job.total_samples is None and each.job.deadline is None and each.job.submitted_at <= trace.start
