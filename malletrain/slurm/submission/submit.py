@@ -27,10 +27,10 @@ from malletrain.slurm.formats import text
 from malletrain.slurm.site import held_task_limits
 from malletrain.slurm.submission.sbatch import BatchRequest, Submission, default_tasks
 from malletrain.wire.daemon import DaemonClient
+from malletrain.wire.daemon_url import with_trust
 from malletrain.wire.errors import WireError
 from malletrain.wire.http import DaemonRefused, DaemonUnavailable
 from malletrain.wire.sbatch_answer import job_id, jobs_marked, likely_job_id
-from malletrain.wire.tls import with_trust
 
 #: Seconds for sbatch; it takes 13 to 36 ms (measured), more on a controller under load.
 SBATCH_TIMEOUT_S = 60.0
@@ -240,7 +240,7 @@ def _held_array(
     warn: Callable[[str], None],
 ) -> int:
     request = as_the_site_submits(daemon, request)
-    trusting = with_trust(environ, daemon.address.ca, daemon.address.tls_user)
+    trusting = with_trust(environ, daemon.address.ca)
     mark = secrets.token_hex(4)
     script = request.materialize(job, daemon.url, request.python or sys.executable, trusting, __version__, mark)
     try:
