@@ -174,13 +174,11 @@ def submit(
     request: BatchRequest,
     environ: Mapping[str, str],
     warn: Callable[[str], None],
-    announced: Callable[[int], object] = lambda job: None,
 ) -> tuple[int, int]:
     """Submit the job and return its number and its array's.
 
     Args:
         warn: called with Slurm's warnings.
-        announced: called with the job's number before the array is submitted.
 
 
     Raises:
@@ -194,7 +192,6 @@ def submit(
         raise SubmissionRefused(f"the daemon does not take the job: {refused}") from refused
     array: int | None = None
     try:
-        announced(job)
         set_aside(Path(request.chdir) / ".malletrain" / str(job), warn)
         array = _held_array(daemon, commands, job, request, environ, warn)
         daemon.attach(job, array, request.tasks)
