@@ -415,7 +415,7 @@ class Service:
         port = config.api.port or _free_port(config.api.host)
         self.url = config.api.url or f"http://{socket.getfqdn()}:{port}"
         audiences = (self.url, *self._former_urls())
-        auth = Auth(audiences, roles, self._clock, certificate=config.api.certificate)
+        auth = Auth(audiences, roles, self._clock)
         notifier = self._changes
         journal.on_append(notifier.ring)
         self._views = StoreViews(
