@@ -36,6 +36,7 @@ class JobTerms:
             the same size begins with the state that it saved (`malletrain.decide.limits`).
         trusted: whether the script's owner answers for it.
         checked: the digest of the script that was checked last; "" for none.
+        undecided: whether that check could not tell how it trains.
     """
 
     min_nodes: int = 1
@@ -47,6 +48,7 @@ class JobTerms:
     fixed: bool = False
     trusted: bool = False
     checked: str = ""
+    undecided: bool = False
 
     def batch(self, nodes: int) -> int:
         """Samples of a step on `nodes` nodes; 0 where the script chooses."""
