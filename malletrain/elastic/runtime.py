@@ -291,7 +291,9 @@ class Runtime:
             top_up=self._top_up,
             store_server=store_server,
             carrier=self._carrier,
+            tries=self.reducer.trial.begins if self._is_numeric() else lambda _world, _following: False,
         )
+        self.reducer.trial.found = self._compared
         self.lifecycle = WorkerLifecycle(
             self.member,
             self.reconfigurer,
@@ -611,6 +613,14 @@ class Runtime:
             additive=self._settings.additive_loss,
             rounded=self._settings.sum_dtype is torch.bfloat16,
         )
+
+    def _is_numeric(self) -> bool:
+        return self.judgement.equality is not Equality.STATISTICAL
+
+    def _compared(self, text: str) -> None:
+        """A step was made in two worlds."""
+        if self.committer.world.rank == 0:
+            self.member.say(messages.Compared(text))
 
     def _call_joining(self) -> None:
         if self.position.step:

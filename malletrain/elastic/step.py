@@ -14,7 +14,7 @@ import torch
 from malletrain.elastic.comm.step_commit import StepOutcome
 from malletrain.elastic.data.random_seeds import seed_all
 from malletrain.elastic.data.sampler import mix
-from malletrain.elastic.errors import Aborted, ElasticError, LayoutChanged
+from malletrain.elastic.errors import Aborted, ElasticError, LayoutChanged, StepRepeated
 from malletrain.elastic.runtime import Runtime
 
 
@@ -114,14 +114,15 @@ class Step:
         ends_epoch = r.position.cursor >= r.sampler.epoch_length
         r.invariants.end_step(committed=error is None and r.committed, ends_epoch=ends_epoch)
         r.lifecycle.step_began = None
-        r.first_given_up = not r.any_block_made and isinstance(error, Aborted | LayoutChanged)
+        r.first_given_up = not r.any_block_made and isinstance(error, Aborted | StepRepeated)
         made = self._backwards - r.reducer.passes_left
         self._disarm()
-        if isinstance(error, LayoutChanged):
+        if isinstance(error, StepRepeated):
             self._undo()
             if r.reducer.on_abort is None:
                 r.keep_tracked()
-            r.invariants.lay_out_again()
+            if isinstance(error, LayoutChanged):
+                r.invariants.lay_out_again()
             return True
         if isinstance(error, Aborted):
             self._undo()

@@ -1,13 +1,7 @@
 """What a start and a change of size cost, learnt from the journal: of each job, of its application, of the site.
 
 - *start*: what Slurm takes from a pilot's release until it runs; the site's.
-<<<<<<< HEAD
-- *activation*: from there until the worker is warm; by stage as the worker tells: before (batch script), import
-  (Python, torch), script (data, model), build (the session), compile, warm_up (the rest of the first step); and what
-  ran beside these in old journals: nccl (loading it) and cuda (the GPU's context).
-=======
 - *activation*: from there until the worker is warm.
->>>>>>> refs/heads/heg
 - *stalls* of the whole world: at growing, at shrinking, at a loss.
 
 What the job has shown counts, else what its application has, else what its user's other jobs have, else what the
