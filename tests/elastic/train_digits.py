@@ -61,7 +61,6 @@ def main() -> None:
     parser.add_argument("--baseline", action="store_true", help="evaluate before the first epoch")
     parser.add_argument("--report", action="store_true", help="the number of each step")
     parser.add_argument("--device", default="cpu")
-    parser.add_argument("--sum-bfloat16", action="store_true", help="gradients")
     parser.add_argument("--wait-for", type=int, default=0, help="begin with so many workers")
     options = parser.parse_args()
     torch.manual_seed(options.seed)
@@ -93,7 +92,6 @@ def main() -> None:
         model, optimizer, dataset, batch_size=options.batch, virtual_shards=options.shards or None, seed=options.seed,
         options=elastic.Options(
             checkpoint_s=options.checkpoint_s, world=world, loaders=options.loaders,
-            sum_dtype=torch.bfloat16 if options.sum_bfloat16 else None,
             when_main=lambda: (home / "mains").open("a").write(f"{me}\n"),
         ),
     )  # fmt: skip
