@@ -19,10 +19,9 @@ from malletrain.domain.decision import Action, CancelTasks, CutLimit, Outcome, R
 from malletrain.domain.errors import MalletrainError
 from malletrain.domain.snapshot import Node, Reservation, SlurmJob, Snapshot
 from malletrain.site_rules import breaker_rules, harvest_of, rules_from
-from malletrain.slurm.actuator.audit_log import AuditLog
 from malletrain.slurm.actuator.bounds import ActuatorBounds
 from malletrain.slurm.actuator.protocol import ActuatorRequest, write_reply, write_request
-from malletrain.slurm.actuator.server import Actuator
+from malletrain.slurm.actuator.server import Actuator, AuditLog
 from malletrain.slurm.cluster import SlurmCluster
 from malletrain.slurm.command import CommandResult, Commands
 from malletrain.slurm.site.site_facts import Harvest
