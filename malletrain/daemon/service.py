@@ -68,7 +68,7 @@ from malletrain.slurm.command import TIMEOUT_S, Commands
 from malletrain.slurm.queries import PERIODS_DAYS, past_arrivals
 from malletrain.slurm.read_pyslurm import PYTHON, choose
 from malletrain.slurm.site import site_facts
-from malletrain.slurm.submission.user_accounts import Charge, UserAccounts
+from malletrain.slurm.submission.user_accounts import UserAccounts
 from malletrain.store.event_reader import read_events
 from malletrain.store.history_views import StoreHistory
 from malletrain.store.journal import SqliteJournal
@@ -134,7 +134,7 @@ class Service:
         found = site_facts.read(commands) if facts is None else facts()
         harvest = harvest_of(config, found)
         self._accounts = UserAccounts(
-            commands, Charge(config.charging.account), config.charging.users, config.slurm.account,
+            commands, config.charging.account, config.charging.users, config.slurm.account,
             self._clock.elapsed, found.accounting,
         )  # fmt: skip
         self._site = SiteWatch(commands, harvest, found, self._clock.elapsed)

@@ -19,7 +19,7 @@ from malletrain.slurm.cluster import SlurmCluster
 from malletrain.slurm.command import Commands
 from malletrain.slurm.site import doctor
 from malletrain.slurm.site.site_facts import Harvest, Level
-from malletrain.slurm.submission.user_accounts import Charge, UserAccounts
+from malletrain.slurm.submission.user_accounts import UserAccounts
 from scripts.lab import Lab, LabConfig
 from tests.slurm_fixtures import LabFactory
 
@@ -138,10 +138,10 @@ def test_a_job_is_charged_to_its_owners_own_account(accounted: Lab, tmp_path: Pa
     accounted.run(["sacctmgr", "-i", "add", "user", "name=bob", "account=physics", "defaultaccount=physics"])
     commands, now = commands_as(accounted, "malletrain", tmp_path), [0.0]
 
-    def of(charge: Charge, named: dict[str, str] | None = None) -> UserAccounts:
+    def of(charge: str, named: dict[str, str] | None = None) -> UserAccounts:
         return UserAccounts(commands, charge, named or {}, "harvest", lambda: now[0])
 
-    found = of(Charge.DEFAULT_ACCOUNT, {"carol": "bio"})
+    found = of("default_account", {"carol": "bio"})
     assert [found.of(user) for user in ("alice", "bob", "carol", "nobody-here")] == [
         "main",
         "physics",
@@ -152,8 +152,8 @@ def test_a_job_is_charged_to_its_owners_own_account(accounted: Lab, tmp_path: Pa
     assert found.of("bob") == "physics", "asked once an hour"
     now[0] = 3600.0
     assert found.of("bob") == "main"
-    assert of(Charge.PILOTS).of("bob") == "harvest"
-    assert of(Charge.DEFAULT_WCKEY).of("bob") == "harvest", "no wckey"
+    assert of("pilots").of("bob") == "harvest"
+    assert of("default_wckey").of("bob") == "harvest", "no wckey"
 
 
 def test_with_two_processes_the_doctor_looks_at_the_actuators_rights_and_leaves_the_listener_without(

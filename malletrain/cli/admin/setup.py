@@ -177,15 +177,15 @@ def _carry_out(step: _Step, commands: Commands, emptied: str) -> None:
         if step.backup:
             shutil.copy2(step.file, f"{step.file}.before-malletrain")
         file = step.file.resolve()  # many sites link it to a file that the nodes share
-        beside = file.with_name(f"{file.name}.malletrain-new")
+        new_file = file.with_name(f"{file.name}.malletrain-new")
         try:
-            shutil.copy2(file, beside)  # its mode
-            beside.write_text(step.new, encoding="utf-8", errors="surrogateescape")
+            shutil.copy2(file, new_file)  # its mode
+            new_file.write_text(step.new, encoding="utf-8", errors="surrogateescape")
             found = file.stat()
-            os.chown(beside, found.st_uid, found.st_gid)
-            beside.replace(file)
+            os.chown(new_file, found.st_uid, found.st_gid)
+            new_file.replace(file)
         except OSError as error:
-            beside.unlink(missing_ok=True)
+            new_file.unlink(missing_ok=True)
             raise InvalidInput(str(step.file), f"cannot be written: {os.strerror(error.errno or 0)}") from error
     for command in step.commands:
         click.echo(f"   {shlex.join(command)}")

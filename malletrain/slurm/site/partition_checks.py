@@ -161,19 +161,19 @@ def _by_qos(facts: SiteFacts, harvest: Harvest) -> Iterator[Finding]:
     frees = _FREES & set(mode.upper().split(","))
     lacking = [qos.name for qos in known.values() if qos.name != harvest.qos and harvest.qos not in qos.preempts]
     names = ",".join(lacking)
-    told = facts.qos is not None
+    known_qos = facts.qos is not None
     return findings([
         (not frees, ERROR, f"preemption is by QOS, and frees no node of a pilot (PreemptMode={mode or 'OFF'})",
          f"sacctmgr modify qos {name} set PreemptMode=requeue"),
         (frees and "GANG" in facts.preempt_mode.split(","), WARNING,
          f"PreemptMode={facts.preempt_mode}: jobs share nodes in turns, which is not tested with pilots",
          "take GANG out of PreemptMode, or try pilots on a test system first"),
-        (not told, WARNING, "preemption is by QOS",
+        (not known_qos, WARNING, "preemption is by QOS",
          f"check that the QOS {harvest.qos or 'of the pilots'} is in Preempt= of every other QOS (sacctmgr)"),
-        (told and (not harvest.qos or lacking), ERROR,
+        (known_qos and (not harvest.qos or lacking), ERROR,
          f"preemption is by QOS, and {names or 'every QOS'} does not preempt {harvest.qos or 'the pilots'}",
          f"sacctmgr modify qos {names or 'NAME'} set preempt+={name}"),
-        (told and harvest.qos and not lacking, OK, f"every other QOS preempts {harvest.qos}", ""),
+        (known_qos and harvest.qos and not lacking, OK, f"every other QOS preempts {harvest.qos}", ""),
     ])  # fmt: skip
 
 

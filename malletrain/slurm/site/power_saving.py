@@ -69,10 +69,10 @@ def _own_times(facts: SiteFacts) -> dict[str, float]:
     """The SuspendTime of nodes whose partitions have one of their own: the longest of them."""
     found: dict[str, float] = {}
     for partition in facts.partitions.values():
-        given = partition.words.get("SuspendTime", "")
-        if given not in ("", "GLOBAL"):
+        own = partition.words.get("SuspendTime", "")
+        if own not in ("", "GLOBAL"):
             for name in partition.nodes:
-                found[name] = max(found.get(name, 0.0), _suspend_time(given))
+                found[name] = max(found.get(name, 0.0), _suspend_time(own))
     return found
 
 

@@ -117,7 +117,7 @@ def request(
 
 
 def _conflicts(
-    asked: BatchRequest, given: Mapping[str, OptionText], defaults: Defaults
+    asked: BatchRequest, texts: Mapping[str, OptionText], defaults: Defaults
 ) -> list[tuple[object, str, str]]:
     """What does not go together: whether it is so, the option at fault, and what to do."""
     least, most, items, restart = (
@@ -145,9 +145,9 @@ def _conflicts(
         (asked.processes and mpi != "none", "processes-per-node",
          f"--mpi={mpi} starts the processes of a node too: {leave}"),
         (items and least > 1, "nodes", f"independent items need no {least} nodes at once: give 1-MAX"),
-        *((items and name in given, name, "a job of independent items trains nothing: leave it out")
+        *((items and name in texts, name, "a job of independent items trains nothing: leave it out")
           for name in ("batch-min", "batch-max", "resume")),
-        *((items and name in given, name,
+        *((items and name in texts, name,
            "independent items scale with the nodes, on any number of them: leave it out")
           for name in ("curve", "profile", "sizes")),
         (asked.profile == "given" and not asked.curve, "profile", "given and no --curve"),
@@ -166,8 +166,8 @@ class _Reader:
         self.faults = faults
 
     def fault(self, name: str, what: str) -> None:
-        given = self.texts.get(name)
-        self.faults.append(f"{given.where if given else 'command line'}: --{name}: {what}")
+        option = self.texts.get(name)
+        self.faults.append(f"{option.where if option else 'command line'}: --{name}: {what}")
 
     def text(self, name: str) -> str:
         return self.texts[name].value if name in self.texts else ""
@@ -190,17 +190,17 @@ class _Reader:
         return self.value(name, _positive, "not a number above 0", None)
 
     def nodes(self) -> tuple[int, int]:
-        given = self.texts.get("nodes")
-        if given is None:
+        option = self.texts.get("nodes")
+        if option is None:
             self.faults.append("no node range: add `#SBATCH --nodes=MIN-MAX` (as 1-8) to the script")
             return 1, 1
-        match = _RANGE.match(given.value)
+        match = _RANGE.match(option.value)
         if match is None:
-            self.fault("nodes", f"{given.value[:40]!r} is not MIN-MAX, as 1-8")
+            self.fault("nodes", f"{option.value[:40]!r} is not MIN-MAX, as 1-8")
             return 1, 1
         least, most = int(match[1]), int(match[2] or match[1])
         if match[2] is None:
-            self.fault("nodes", f"{given.value} is one size; a malleable job needs a range, as 1-{max(2, most)}")
+            self.fault("nodes", f"{option.value} is one size; a malleable job needs a range, as 1-{max(2, most)}")
         elif least < 1:
             self.fault("nodes", "MIN must be at least 1 (with no node at all the job waits)")
         elif least > most:

@@ -135,8 +135,8 @@ class BatchRequest:
     def output_patterns(self) -> tuple[str, ...]:
         """The files of standard output and, where it is another, standard error, as absolute paths with sbatch's
         patterns."""
-        given = dict(self.passed)
-        names = [given.get("output", "slurm-%A_%a.out"), given.get("error", "")]
+        passed = dict(self.passed)
+        names = [passed.get("output", "slurm-%A_%a.out"), passed.get("error", "")]
         return tuple(name if name.startswith("/") else f"{self.chdir.rstrip('/')}/{name}" for name in names if name)
 
     def materialize(
@@ -197,8 +197,8 @@ class BatchRequest:
             ("mem", "0"),  # all of the node's
             ("open-mode", "append"),  # a recycled task writes the same file again
         ]
-        given = [(name, value) for name, value in fixed if not self._leaves_out(name, value)]
-        return (*((name, value) for name, value in wanted if value), *given)
+        own_lines = [(name, value) for name, value in fixed if not self._leaves_out(name, value)]
+        return (*((name, value) for name, value in wanted if value), *own_lines)
 
     def _leaves_out(self, name: str, value: str) -> bool:
         option = f"--{name}={value}" if value else f"--{name}"

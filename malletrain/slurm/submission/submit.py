@@ -190,16 +190,7 @@ def submit(
         job = _announce(daemon, request)
     except DaemonRefused as refused:
         raise SubmissionRefused(f"the daemon does not take the job: {refused}") from refused
-    array: int | None = None
-    try:
-        set_aside(Path(request.chdir) / ".malletrain" / str(job), warn)
-        array = _held_array(daemon, commands, job, request, environ, warn)
-        daemon.attach(job, array, request.tasks)
-    except BaseException as error:  # Ctrl-C too
-        if refusal := _undo(error, commands, array, warn, lambda: _unannounce(daemon, job)):
-            raise refusal from error
-        raise
-    return job, array
+    return job, _attached(daemon, commands, job, request, environ, warn, is_new=True)
 
 
 def add_tasks(
@@ -216,14 +207,35 @@ def add_tasks(
         SubmissionRefused: Slurm or the daemon refuses. The message says if the array could not be cancelled.
         TooManyHeldTasks: the site's limits allow fewer held tasks.
     """
-    request = fit(commands, request)
+    return _attached(daemon, commands, job, fit(commands, request), environ, warn)
+
+
+def _attached(
+    daemon: DaemonClient,
+    commands: Commands,
+    job: int,
+    request: BatchRequest,
+    environ: Mapping[str, str],
+    warn: Callable[[str], None],
+    *,
+    is_new: bool = False,
+) -> int:
+    """Submit a held array and tell the daemon of it. Where that fails, undo what was begun, and say what could not be
+    undone: in what is raised in place of an error of MalleTrain's own, else as a warning."""
     array: int | None = None
     try:
+        if is_new:
+            set_aside(Path(request.chdir) / ".malletrain" / str(job), warn)
         array = _held_array(daemon, commands, job, request, environ, warn)
         daemon.attach(job, array, request.tasks)
     except BaseException as error:  # Ctrl-C too
-        if refusal := _undo(error, commands, array, warn):
-            raise refusal from error
+        unknown = error.left if isinstance(error, SubmissionRefused) else ""
+        held = "" if array is None else _cancel(commands, array)
+        announced = _unannounce(daemon, job) if is_new else ""
+        left = "; ".join(filter(None, (unknown, held, announced))) or "nothing was left behind"
+        if isinstance(error, (MalletrainError, WireError)):
+            raise SubmissionRefused(f"{error}; {left}") from error
+        warn(left)
         raise
     return array
 
@@ -356,24 +368,6 @@ def run_sbatch(submission: Submission, cwd: str, warn: Callable[[str], None]) ->
     if words:  # a warning of Slurm's or of a submit plug-in
         warn(words)
     return done.stdout.decode("utf-8", "replace")
-
-
-def _undo(
-    error: BaseException,
-    commands: Commands,
-    array: int | None,
-    warn: Callable[[str], None],
-    unannounce: Callable[[], str] = lambda: "",
-) -> SubmissionRefused | None:
-    """Undo what was begun when `error` came, and say what could not be undone: in what is to be raised in place of
-    an error of MalleTrain's own, else as a warning."""
-    unknown = error.left if isinstance(error, SubmissionRefused) else ""
-    held = "" if array is None else _cancel(commands, array)
-    left = "; ".join(filter(None, (unknown, held, unannounce()))) or "nothing was left behind"
-    if isinstance(error, (MalletrainError, WireError)):
-        return SubmissionRefused(f"{error}; {left}")
-    warn(left)
-    return None
 
 
 def _unannounce(daemon: DaemonClient, job: int) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping
-from enum import StrEnum
 
 from malletrain.domain.errors import ClusterUnavailable
 from malletrain.slurm.command import Commands
@@ -16,23 +15,15 @@ KEPT_S = 3600.0
 _MAX_USERS = 10_000
 
 
-class Charge(StrEnum):
-    """What a job is charged to; the values of `charging.account`."""
-
-    DEFAULT_ACCOUNT = "default_account"  #: its owner's DefaultAccount (sacctmgr(1))
-    DEFAULT_WCKEY = "default_wckey"  #: its owner's DefaultWCKey
-    PILOTS = "pilots"  #: the account that all pilots run in (slurm.account)
-
-
-#: What sacctmgr calls each.
-_FIELDS = {Charge.DEFAULT_ACCOUNT: "defaultaccount", Charge.DEFAULT_WCKEY: "defaultwckey"}
+#: What a job may be charged to (charging.account), as sacctmgr calls it; else the account that all pilots run in.
+_FIELDS = {"default_account": "defaultaccount", "default_wckey": "defaultwckey"}
 
 
 class UserAccounts:
     """Finds the account of a user. Safe to call from any thread.
 
     Args:
-        charge: what jobs are charged to.
+        charge: what jobs are charged to: default_account, default_wckey or pilots.
         named: accounts by user, which come before that.
         pilots: the account that pilots run in: for users who are not in slurmdbd, or have no other account.
     """
@@ -40,7 +31,7 @@ class UserAccounts:
     def __init__(
         self,
         commands: Commands,
-        charge: Charge,
+        charge: str,
         named: Mapping[str, str],
         pilots: str,
         elapsed: Callable[[], float],
