@@ -81,7 +81,7 @@ def lag_at(number: int, others: int = 0) -> None:
         self: Any,
         pending: Sequence[Work],
         control: torch.Tensor,
-        refuse: Callable[[torch.Tensor], None] = lambda _: None,
+        refuse: Callable[[], None] = lambda: None,
     ) -> StepOutcome:
         if self.rounds_done == number and not getattr(self, "lagged", False):
             self.lagged = True

@@ -85,7 +85,7 @@ class Invariants:
         self._steps += 1
         if self._steps % STEPS_BETWEEN_WALKS == 0:
             self._parameters = list(self._state.model.parameters())
-        if self._trained != self._trained_now():
+        if self._trained != [id(each) for each in self._parameters if each.requires_grad]:
             if self._committer.world.size == 1:
                 self.lay_out_again()
             else:  # the others may be about to make this step with the parameters that it had
