@@ -145,11 +145,18 @@ class StepCommitter:
             Aborted: the group has failed.
         """
         self._opening = None
-        if self.world.size == 1:
-            return
-        table = torch.zeros(self.world.size, len(row), dtype=torch.int64)
-        table[self.world.rank] = torch.tensor(row, dtype=torch.int64)
-        self._opening = self.start(table), table
+        if self.world.size > 1:
+            table = self._table(row, torch.int64)
+            self._opening = self.start(table), table
+
+    def rows_of_all(self, row: Sequence[float], dtype: torch.dtype = torch.int64) -> torch.Tensor:
+        """A table of all members' rows, by rank; each gives one of the same length. Raises as `sum`."""
+        return self.sum(self._table(row, dtype))
+
+    def _table(self, row: Sequence[float], dtype: torch.dtype) -> torch.Tensor:
+        table = torch.zeros(self.world.size, len(row), dtype=dtype)
+        table[self.world.rank] = torch.tensor(row, dtype=dtype)
+        return table
 
     def meet(self) -> None:
         """Wait until every member has begun this round, and compare their rows.
@@ -192,6 +199,11 @@ class StepCommitter:
             return self.world.group.all_reduce(tensor)
         except PeerLost as lost:
             raise self._abort(lost) from lost
+
+    def sum(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Sum a tensor over members, in place, and wait for it. Raises as `start` and `wait`."""
+        self.wait(self.start(tensor))
+        return tensor
 
     def finish(
         self,

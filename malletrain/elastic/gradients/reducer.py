@@ -511,11 +511,10 @@ class GradientReducer:
         if not self.must_be_finite or are_finite(self._sent):
             return
         world, own = self._committer.world, [each.grad for each in self.parameters if each.grad is not None]
-        row = torch.zeros(world.size, dtype=torch.int64)
-        row[world.rank] = self._weight > 0 and not are_finite(own)
+        bad: list[int] = []
         with suppress(Aborted):  # one that has seen it may have ended
-            self._committer.wait(self._committer.start(row))
-        bad = [rank for rank, found in enumerate(row.tolist()) if found]
+            rows = self._committer.rows_of_all([int(self._weight > 0 and not are_finite(own))])
+            bad = rows[:, 0].nonzero().flatten().tolist()
         who = world.worker_of(bad[0]) if len(bad) == 1 else f"{len(bad) or world.size} of {world.size} workers"
         raise _not_finite(self._step(), who, self._first_bad())
 
