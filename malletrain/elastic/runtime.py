@@ -18,16 +18,16 @@ from typing import Any, Literal
 
 import torch
 
-from malletrain.elastic.comm.background import all_closed
+from malletrain.elastic.comm.background import Background, all_closed
 from malletrain.elastic.comm.carrier import find_carrier
 from malletrain.elastic.comm.group import SoloGroup
 from malletrain.elastic.comm.local_rank import LocalRank
 from malletrain.elastic.comm.node_group import NodeGroup
 from malletrain.elastic.comm.static_rendezvous import RENDEZVOUS_TIMEOUT, environment_world, step_host
 from malletrain.elastic.comm.world_group import require_one_carrier, with_device
-from malletrain.elastic.data.batch_loader import BatchLoader
 from malletrain.elastic.data.batch_size import BatchRule, SessionBatch, as_rule
 from malletrain.elastic.data.dataset_digest import DatasetChanges, dataset_digest
+from malletrain.elastic.data.prefetch import BatchLoader
 from malletrain.elastic.data.random_seeds import BETWEEN_STEPS, seed_plain
 from malletrain.elastic.data.sample_loader import SampleLoader
 from malletrain.elastic.data.sampler import DrawnOrder, Sampler, Share, mix
@@ -54,8 +54,7 @@ from malletrain.elastic.resize.reconfigure import Reconfigurer
 from malletrain.elastic.resize.state_recovery import StateRecovery
 from malletrain.elastic.session_options import Options
 from malletrain.elastic.state.buffer_copies import BufferCopies
-from malletrain.elastic.state.checkpoint_store import CheckpointStore
-from malletrain.elastic.state.checkpointing import Checkpointing
+from malletrain.elastic.state.checkpoint_store import Checkpointing, CheckpointStore
 from malletrain.elastic.state.shared_values import SharedValues
 from malletrain.elastic.state.training_state import SCRIPT_VALUES, Position, TrainingState
 from malletrain.wire import messages
@@ -270,7 +269,8 @@ class Runtime:
         self.recovery = StateRecovery(self.member, self.state, self.checkpointing.load, self._is_over, store_server)
         self._carrier = find_carrier(model, environ)
         if pilot is not None and self._carrier is not None:
-            self._stages.load_beside(self._carrier.load)
+            Background(self._carrier.load, "load")  # what it raises, joining the first world raises again
+        numeric = self.judgement.equality is not Equality.STATISTICAL
         self.reconfigurer = Reconfigurer(
             self.member,
             self.state,
@@ -282,7 +282,9 @@ class Runtime:
             top_up=lambda tasks: pilot.resubmitter(tasks, self.member.say) if pilot is not None else None,
             store_server=store_server,
             carrier=self._carrier,
+            tries=self.reducer.trial.begins if numeric else lambda _world, _following: False,
         )
+        self.reducer.trial.found = self._compared
         self.lifecycle = WorkerLifecycle(
             self.member,
             self.reconfigurer,
@@ -381,10 +383,7 @@ class Runtime:
             self.member.link.say(messages.Warm(pilot.wait_warm(), stages))
             return
         self.member.link = link
-        if isinstance(link, Follower):
-            link.serve_peer(self.reconfigurer)
-        else:
-            link.serve(self.reconfigurer)
+        link.serve(self.reconfigurer)
 
     def _is_over(self) -> bool:
         """Whether the session has ended, and its final state is saved."""
@@ -594,6 +593,11 @@ class Runtime:
         for optimizer, of_optimizer in zip(self.state.optimizers, groups, strict=True):
             for group, values in zip(optimizer.param_groups, of_optimizer, strict=False):
                 group.update(values)
+
+    def _compared(self, text: str) -> None:
+        """A step was made in two worlds."""
+        if self.committer.world.rank == 0:
+            self.member.say(messages.Compared(text))
 
     def _call_joining(self) -> None:
         if self.position.step:

@@ -14,7 +14,7 @@ import torch
 from malletrain.elastic.comm.step_commit import StepOutcome
 from malletrain.elastic.data.random_seeds import seed_all
 from malletrain.elastic.data.sampler import mix
-from malletrain.elastic.errors import Aborted, ElasticError, LayoutChanged
+from malletrain.elastic.errors import Aborted, ElasticError, LayoutChanged, StepRepeated
 from malletrain.elastic.runtime import Runtime
 
 
@@ -116,13 +116,13 @@ class Step:
         r.lifecycle.step_began = None
         made = self._backwards - r.reducer.passes_left
         self._disarm()
-        if isinstance(error, LayoutChanged | Aborted):
+        if isinstance(error, StepRepeated | Aborted):
             self._undo()
             if r.reducer.on_abort is None:
                 r.keep_tracked()
             if isinstance(error, Aborted):
                 r.lifecycle.broken()
-            else:
+            elif isinstance(error, LayoutChanged):
                 r.invariants.lay_out_again()
             return True
         if error is not None:

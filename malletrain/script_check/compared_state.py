@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from malletrain.elastic.launch.script_place import is_script
+from malletrain.elastic.launch.failure_report import is_script
 from malletrain.elastic.session import Session
 from malletrain.script_check.script_scopes import called_name, parsed, scopes_of
 
@@ -50,11 +50,8 @@ def compared_state(session: Session) -> dict[str, torch.Tensor]:
 def own_values(session: Session, frame: types.FrameType | None, folder: Path) -> dict[str, torch.Tensor]:
     """Copies of the tensors, arrays and numbers that the script's names lead to, and are none of the session's, by
     name, file, line and function. A list of numbers is one vector. A number that is only printed is passed over.
-
-    Args:
-        frame: where the script is; the frames that have called it, too, are looked through.
-        folder: of the script: frames of files elsewhere, as of a library, are passed over.
-    """
+    `frame`: where the script is; the frames that have called it, too, are looked through. `folder`: of the script:
+    frames of files elsewhere, as of a library, are passed over."""
     parts = [*session._runtime.model.parameters(), *session._runtime.model.buffers()]
     most = max(MAX_OBJECTS, sum(each.numel() for each in parts))  # an average is no larger than what it is of
     seen = {*map(id, parts), *map(id, session._runtime.state.optimizers), id(session), id(session._runtime)}

@@ -50,7 +50,6 @@ PLACES: dict[str, tuple[ModuleType | type, str]] = {
     "build": (reconfigure, "make_world_group"),
     "roll": (state_recovery.StateRecovery, "recover"),
     "give": (state_recovery, "send_state"),
-    "broadcast": (state_recovery, "broadcast_state"),
     "take": (state_recovery, "receive_state"),
     "entered": (reconfigure.Reconfigurer, "begin_world"),
     "step": (GradientReducer, "arm"),

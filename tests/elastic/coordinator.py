@@ -57,9 +57,8 @@ class Coordinator(LocalCoordinator):
         host: str = "127.0.0.1",
     ) -> None:
         super().__init__(
-            port, os.getuid(), SECRET, JOB, terms or JobTerms(), settings or MembershipSettings(), generations or {},
-            host=host,
-        )  # fmt: skip
+            SECRET, JOB, terms or JobTerms(), settings or MembershipSettings(), port, generations, host=host
+        )
 
     def leave(self, task: int, cause: LeaveCause = LeaveCause.SHRINK) -> None:
         pilot = f"{ARRAY}_{task}"

@@ -118,9 +118,6 @@ def test_the_event_comes_before_the_flag_is_looked_at() -> None:
         def all_reduce(self, tensor: torch.Tensor) -> Completion:
             return event
 
-        def broadcast(self, tensor: torch.Tensor, root: int) -> Completion:
-            return event
-
         def abort(self) -> None:
             pass
 
@@ -144,7 +141,7 @@ def test_a_device_that_is_connected_too_late_is_given_up() -> None:
                 made.append(device)
             return device
 
-        paired = PairedGroup(group, lambda tensor: tensor.is_floating_point(), torch.device("cpu"), connect)
+        paired = PairedGroup(group, lambda tensor: tensor.is_floating_point(), connect)
         paired.connect_beside(timedelta(seconds=0.5))
         assert paired.flat is None
         go_on.set()

@@ -49,6 +49,7 @@ def main() -> None:
     parser.add_argument("--raise-after", type=int, default=-1, help="outside the step that follows this one")
     parser.add_argument("--raise-loaded", type=int, default=-1, help="between a batch and its step")
     parser.add_argument("--raise-before", action="store_true", help="once the session is made")
+    parser.add_argument("--by-share", action="store_true", help="a loss that depends on the worker's own share")
     parser.add_argument("--bad-at", type=int, default=-1, help="a loss that is no number, in this step")
     parser.add_argument("--checkpoint-s", type=float, default=600.0)
     parser.add_argument("--float32", action="store_true")
@@ -117,7 +118,7 @@ def main() -> None:
         else:
             bad = float("nan") if s.steps_done == options.bad_at else 1.0
             with torch.autocast(options.device, torch.bfloat16, enabled=options.autocast):
-                value = loss(model(x), y) * bad
+                value = loss(model(x), y) * bad * (len(y) if options.by_share else 1)
             value.backward()
         used: list[int] = index.tolist()
         return used

@@ -1,4 +1,4 @@
-"""What a step asks of a real GPU: no synchronisation, buckets filled at once; and state from device to device."""
+"""What a step asks of a real GPU: no synchronisation, buckets filled at once; and a newcomer's state."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def test_buckets_are_filled_as_on_the_host() -> None:
         torch.testing.assert_close(found, wanted)
 
 
-def test_a_newcomer_gets_the_state_from_device_to_device(tmp_path: Path) -> None:
+def test_a_newcomer_gets_the_state(tmp_path: Path) -> None:
     given = ["--epochs", EPOCHS, "--device", "cuda", "--step-seconds", "0.1", "--slow-until", str(tmp_path / "go")]
     with running(tmp_path) as (daemon, pod):
         for task in range(3):
@@ -93,7 +93,5 @@ def test_a_newcomer_gets_the_state_from_device_to_device(tmp_path: Path) -> None
             daemon.wait_world(range(task + 1), 120)
         (tmp_path / "go").touch()
         assert [pod.wait(task, 120) for task in range(3)] == [0, 0, 0]
-        said = pod.logs()
-    assert said.count("the training state has come from device to device") >= 2
     static = run_alone(tmp_path / "static", SCRIPT, "--epochs", EPOCHS, "--device", "cuda")
     assert_equal(torch.load(tmp_path / "final.pt"), static, 1e-12)

@@ -176,7 +176,7 @@ def test_who_has_no_seat_is_not_told_the_secret() -> None:
 def test_workers_do_not_connect_without_a_secret(tmp_path: Path) -> None:
     """A daemon of an older release gives none."""
     with running(tmp_path) as (daemon, pod):
-        daemon.membership._make_secret = lambda: ""
+        daemon.membership._shared.make_secret = lambda: ""
         for task in (0, 1):
             pod.spawn(daemon.url, task, [SCRIPT, "--epochs", "20"])
         assert 1 in [pod.wait(task) for task in (0, 1)]

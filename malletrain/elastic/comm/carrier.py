@@ -47,7 +47,6 @@ class DeviceCarrier:
     Attributes:
         takes: whether a tensor is one of them.
         connect: makes the communicator from a store, rank, size and time limit; blocks. Raises `PeerLost`.
-        device: of this process.
         beside_limit: how long connecting may take while another communicator trains.
         load: loads what the first communicator of a process needs, so that joining a world is not kept waiting by
             it; blocks.
@@ -55,7 +54,6 @@ class DeviceCarrier:
 
     takes: Callable[[torch.Tensor], bool]
     connect: Callable[[Any, int, int, timedelta], Collectives]
-    device: torch.device
     load: Callable[[], None]
     beside_limit: timedelta = BESIDE_LIMIT
 
@@ -93,7 +91,6 @@ def find_carrier(model: torch.nn.Module, environ: Mapping[str, str]) -> DeviceCa
     return DeviceCarrier(
         takes=lambda tensor: tensor.device == device,
         connect=functools.partial(connect_nccl, device=device),
-        device=device,
         load=functools.partial(load_nccl, device),
     )
 
@@ -173,11 +170,6 @@ class NcclCollectives:
 
     def all_reduce(self, tensor: torch.Tensor) -> DeviceEvent:
         return self._queue(lambda: self._group.allreduce([tensor], _dist.AllreduceOptions()))
-
-    def broadcast(self, tensor: torch.Tensor, root: int) -> DeviceEvent:
-        options = _dist.BroadcastOptions()
-        options.rootRank, options.rootTensor = root, 0
-        return self._queue(lambda: self._group.broadcast([tensor], options))
 
     def abort(self) -> None:
         self._group.abort()

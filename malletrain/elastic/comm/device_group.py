@@ -43,10 +43,6 @@ class Collectives(Protocol):
         """Sum a contiguous tensor over all members, in place."""
         ...
 
-    def broadcast(self, tensor: torch.Tensor, root: int) -> DeviceEvent:
-        """Copy the contiguous tensor of rank `root` into that of every member."""
-        ...
-
     def abort(self) -> None:
         """End all operations. Blocks, for ever in the worst case. Operations in progress then look complete, with
         partial results in their tensors."""
@@ -70,11 +66,6 @@ class DeviceGroup:
 
     def all_reduce(self, tensor: torch.Tensor) -> Work:
         return self._track(self._open().all_reduce(tensor), tensor)
-
-    def broadcast(self, tensor: torch.Tensor, root: int) -> Work:
-        """Copy the tensor of rank `root` into that of every member. All members call it in the same order among their
-        collectives."""
-        return self._track(self._open().broadcast(tensor, root), tensor)
 
     def abandon(self) -> None:
         """Give the group up without waiting. A thread aborts it, and keeps alive the tensors that operations in
@@ -134,12 +125,10 @@ class PairedGroup:
 
     Attributes:
         flat: the device part, once it is connected; the same at all members.
-        device: of this process.
 
     Args:
         host: the group of the same members for host memory.
         takes: whether a tensor is the device part's.
-        device: of this process.
         connect: makes the device part; blocks. Its arguments are the name of the attempt, the same at all members,
             and the time limit. Raises `PeerLost`.
     """
@@ -148,14 +137,12 @@ class PairedGroup:
         self,
         host: Group,
         takes: Callable[[torch.Tensor], bool],
-        device: torch.device,
         connect: Callable[[str, timedelta], DeviceGroup],
     ) -> None:
         self.rank = host.rank
         self.size = host.size
         self.host = host
         self.takes = takes
-        self.device = device
         self._connect = connect
         self._attempt: _Attempt | None = None
         self.flat: DeviceGroup | None = None

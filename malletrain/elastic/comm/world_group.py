@@ -122,7 +122,7 @@ def _paired(group: Group, carrier: DeviceCarrier, meeting: Meeting) -> PairedGro
         store = PeerStore.at(meeting, limit.total_seconds(), f"-device-{attempt}")
         return DeviceGroup(carrier.connect(store, group.rank, group.size, limit), group.rank, group.size)
 
-    return PairedGroup(group, carrier.takes, carrier.device, connect)
+    return PairedGroup(group, carrier.takes, connect)
 
 
 def _host_group(

@@ -28,9 +28,10 @@ from malletrain.elastic.comm.step_commit import (
     StepOutcome,
     total_weight,
 )
-from malletrain.elastic.errors import Aborted, ElasticError, LayoutChanged
+from malletrain.elastic.errors import Aborted, ElasticError, StepRepeated, StepTried
 from malletrain.elastic.gradients.finiteness import all_finite, are_finite, is_finite, largest
 from malletrain.elastic.gradients.noise_scale import NoiseScale
+from malletrain.elastic.gradients.size_trial import SizeTrial
 
 FIRST_BUCKET_BYTES = 1024 * 1024
 BUCKET_BYTES = 25 * 1024 * 1024
@@ -96,6 +97,7 @@ class GradientReducer:
         on_abort: where it is set, `backward` returns in an aborted round as in any other, with gradients of zero,
             and this is called as it does; `aborted` says so until the next step.
         aborted: why the round under way is void, where `on_abort` is set.
+        trial: where gradients of one step in two worlds are compared.
     """
 
     def __init__(
@@ -139,8 +141,9 @@ class GradientReducer:
         self.phase = GradientPhase.NONE
         self.adapting = False
         self.on_abort: Callable[[], None] | None = None
-        self.aborted: Aborted | LayoutChanged | None = None
+        self.aborted: Aborted | StepRepeated | None = None
         self._clears = False
+        self.trial = SizeTrial()
         #: Of a worker alone on a device: step, names and norms of gradients on their way from it.
         self._unread: tuple[int, list[str], LateRead] | None = None
 
@@ -213,10 +216,10 @@ class GradientReducer:
         in `aborted` instead of raising it."""
         try:
             yield
-        except (Aborted, LayoutChanged) as error:
+        except (Aborted, StepRepeated) as error:
             self._hold_back(error)
 
-    def _hold_back(self, error: Aborted | LayoutChanged) -> None:
+    def _hold_back(self, error: Aborted | StepRepeated) -> None:
         if self.on_abort is None:
             raise error
         self.aborted = error
@@ -293,7 +296,7 @@ class GradientReducer:
                 if not self.accumulating:
                     try:
                         self._arrived(index)
-                    except (Aborted, LayoutChanged) as error:
+                    except (Aborted, StepRepeated) as error:
                         self._hold_back(error)
                     self._clear_later()
             elif self._closed:
@@ -427,12 +430,14 @@ class GradientReducer:
             return
         try:
             self._reduce_rest()
-        except (Aborted, LayoutChanged) as error:
+        except (Aborted, StepRepeated) as error:
             self._hold_back(error)
         self._clear()
 
     def _reduce_rest(self) -> None:
         last = self._pass == self._passes - 1
+        tries = self.trial.world == self._committer.world.generation and self._passes == 1
+        self.trial.world = None
         if self._alone:
             self._look_alone()
             self.ns_per_sample = [self.own_ns_per_sample]
@@ -442,10 +447,13 @@ class GradientReducer:
                 share = 1.0 if self._mean else 1.0 / max(1.0, self._weight)
                 gradients = [parameter.grad for parameter in self.parameters]
                 self._noise.measure_alone(self._step(), gradients, share, self._weight, self._batch)
-            if last:
+            if last and not tries:
                 self._commit(self._committer.commit_alone())
         else:
-            self._sum_pass(last=last)
+            self._sum_pass(last=last and not tries)
+        if tries:
+            self.trial.hold(self._step(), self._batch, self._named_gradients())
+            raise StepTried
         self.phase = GradientPhase.SUMMED
         self._running = False
         self._pass += 1
@@ -556,7 +564,14 @@ class GradientReducer:
                 gradients.append(parameter.grad)
             spread(parts, gradients, factor)
 
+    def _named_gradients(self) -> Iterator[tuple[str, torch.Tensor]]:
+        for name, parameter in zip(self._names, self.parameters, strict=True):
+            if parameter.grad is not None:
+                yield name, parameter.grad
+
     def _commit(self, outcome: StepOutcome) -> None:
+        if self.trial.held is not None:
+            self.trial.compare(self._step(), self._batch, self._named_gradients())
         self.disarm()
         self._closed = True
         self._on_commit(outcome)

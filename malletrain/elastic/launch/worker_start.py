@@ -39,17 +39,8 @@ log = logging.getLogger("malletrain.elastic")
 
 @dataclass(slots=True)
 class PilotContext:
-    """What a process in a pilot needs to take part in its job.
-
-    Attributes:
-        client: the pilot's connection to the daemon.
-        host: the address at which peers reach this machine.
-        resubmitter: submits more array tasks.
-        local_rank: of this process.
-        meeting: the socket name at which the processes of this node meet.
-        store: the store that this process serves; local rank 0 only.
-        local_leader: the other processes of this node; local rank 0 only, None if there are none.
-    """
+    """What a process in a pilot needs to take part in its job. Local rank 0 alone has a store that it serves, and, if
+    there are other processes on its node, a `local_leader`; `meeting` is the socket name at which they meet."""
 
     client: WorkerClient
     host: str
@@ -78,11 +69,8 @@ class PilotContext:
         return link
 
     def report(self, message: messages.Message) -> None:
-        """Send a message without a link, from the first process of the node.
-
-        Raises:
-            WireError: it is not delivered.
-        """
+        """Send a message without a link, from the first process of the node. Raises `WireError`: it is not
+        delivered."""
         if self.local_rank.is_leader:
             if self.client.welcome is None:
                 self.client.hello()
@@ -96,11 +84,8 @@ class PilotContext:
 
 
 def find_pilot_context(environ: Mapping[str, str]) -> PilotContext | None:
-    """Read the environment of a pilot; None outside any pilot.
-
-    Raises:
-        WireError: the environment is that of a pilot, but not valid.
-    """
+    """Read the environment of a pilot; None outside any pilot. Raises `WireError`: the environment is that of a
+    pilot, but not valid."""
     url = environ.get("MALLETRAIN_URL")
     if not url or "MALLETRAIN_JOB" not in environ:
         return None
@@ -157,11 +142,8 @@ def as_module(
 def as_optimizers(
     optimizer: torch.optim.Optimizer | Sequence[torch.optim.Optimizer] | Mapping[str, torch.optim.Optimizer],
 ) -> list[torch.optim.Optimizer]:
-    """What `Session(optimizer)` was given as a list.
-
-    Raises:
-        ElasticError: it is empty, or holds anything but optimizers, or LBFGS with more than one iteration a step.
-    """
+    """What `Session(optimizer)` was given as a list. Raises `ElasticError`: it is empty, or holds anything but
+    optimizers, or LBFGS with more than one iteration a step."""
     if isinstance(optimizer, Mapping):
         each = list(optimizer.values())
     else:
@@ -212,11 +194,8 @@ def warm_up(
 ) -> None:
     """Load a batch and run the model forward and backward, so that the first step is as fast as any. Gradients,
     buffers and random state are as before afterwards. A compiled model runs with several batch sizes, so that it is
-    compiled here for every share that may come.
-
-    Args:
-        rehearse: called with the batch instead of the model; returns tensors to run backward from. Without it, a
-            model that cannot be called with the batch's first part is skipped.
+    compiled here for every share that may come. `rehearse`: called with the batch instead of the model; returns
+    tensors to run backward from. Without it, a model that cannot be called with the batch's first part is skipped.
     """
     rng = torch.get_rng_state()
     buffers = [(buffer, buffer.detach().clone()) for buffer in model.buffers()]

@@ -50,15 +50,8 @@ def meeting_name(environ: Mapping[str, str]) -> str:
 
 
 class LocalLeader:
-    """The first process of a node: speaks to the daemon for all of them.
-
-    Args:
-        name: see `meeting_name`.
-        local_rank: of this process.
-
-    Raises:
-        ElasticError: another process leads this node.
-    """
+    """The first process of a node: speaks to the daemon for all of them. `name`: see `meeting_name`. Raises
+    `ElasticError`: another process leads this node."""
 
     def __init__(self, name: str, local_rank: LocalRank) -> None:
         self._local_rank = local_rank
@@ -88,11 +81,8 @@ class LocalLeader:
         threading.Thread(target=self._tell, name="malletrain-tell", daemon=True).start()
 
     def wait_warm(self) -> None:
-        """Wait until all processes of this node have warmed up.
-
-        Raises:
-            ElasticError: one has not within `START_TIMEOUT_S`.
-        """
+        """Wait until all processes of this node have warmed up. Raises `ElasticError`: one has not within
+        `START_TIMEOUT_S`."""
         with self._changed:
             if not self._changed.wait_for(lambda: len(self._warm) == self._local_rank.size - 1, START_TIMEOUT_S):
                 missing = set(range(1, self._local_rank.size)) - self._warm
@@ -198,29 +188,15 @@ class LocalLeader:
 
 
 class Follower(Directives):
-    """Any other process of a node: gets the directives from the leader. Replaces `Link` there.
-
-    Args:
-        name: see `meeting_name`.
-        local_rank: of this process.
-        handler: gets what the leader asks.
-
-    Raises:
-        ElasticError: the leader did not start, or is of another user.
-    """
+    """Any other process of a node: gets the directives from the leader. Replaces `Link` there. Raises `ElasticError`:
+    the leader did not start, or is of another user."""
 
     def __init__(self, name: str, local_rank: LocalRank, handler: LinkHandler) -> None:
         super().__init__(handler)
-        self._peer = handler
         self._closed = False
         self._leader_gone = threading.Event()
         self._stream = _Stream(_connect(name))
         self._stream.put({"rank": local_rank.rank})
-
-    def serve_peer(self, handler: LinkHandler) -> None:
-        """As `serve`."""
-        self.serve(handler)
-        self._peer = handler
 
     @property
     def last_contact(self) -> float:
@@ -270,7 +246,7 @@ class Follower(Directives):
             if line.get("ending"):
                 os.kill(os.getpid(), signal.SIGTERM)
             if "ask" in line:
-                self._stream.put({"answer": line["ask"], "whole": self._peer.check_in(0).whole})
+                self._stream.put({"answer": line["ask"], "whole": self._handler.check_in(0).whole})
             if line.get("bye"):
                 self._closed = True
         self._leader_gone.set()

@@ -56,11 +56,8 @@ class Position:
 
 
 def pack(tree: Any) -> tuple[bytes, list[torch.Tensor]]:
-    """Pack a tree into skeleton and tensors; the tensors share memory with the tree.
-
-    Raises:
-        ElasticError: a leaf is neither a tensor nor a plain value.
-    """
+    """Pack a tree into skeleton and tensors; the tensors share memory with the tree. Raises `ElasticError`: a leaf
+    is neither a tensor nor a plain value."""
     tensors: list[torch.Tensor] = []
     names: list[str] = []
     skeleton = _without_tensors(tree, (), tensors, names)
@@ -129,14 +126,8 @@ def specs_of(skeleton: bytes) -> list[tuple[torch.dtype, tuple[int, ...]]]:
 
 
 def unpack(skeleton: bytes, tensors: list[torch.Tensor]) -> Any:
-    """The inverse of `pack`.
-
-    Args:
-        tensors: become part of the tree without a copy.
-
-    Raises:
-        ElasticError: the skeleton holds something else than plain data.
-    """
+    """The inverse of `pack`. `tensors`: become part of the tree without a copy. Raises `ElasticError`: the skeleton
+    holds something else than plain data."""
 
     def walk(node: Any) -> Any:
         if isinstance(node, dict):
@@ -258,11 +249,8 @@ class TrainingState:
         return states[0] if len(states) == 1 else {str(place): state for place, state in enumerate(states)}
 
     def restore(self, skeleton: bytes, tensors: list[torch.Tensor]) -> None:
-        """Load a packed state. The tensors may become part of the live state.
-
-        Raises:
-            ElasticError: it belongs to another model or optimizer.
-        """
+        """Load a packed state. The tensors may become part of the live state. Raises `ElasticError`: it belongs to
+        another model or optimizer."""
         tree = unpack(skeleton, tensors)
         try:
             if "layout" in tree:
