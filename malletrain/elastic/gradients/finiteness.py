@@ -1,4 +1,4 @@
-"""Finds gradients that are nan or infinite, every element of them.
+"""Finds gradients that are nan or infinite, every element of them, and reads what a device says of them late.
 
 Sums of gradients are judged before a step is committed, and are the same on all members. A worker that trains alone
 on a device sums nothing: its verdict is read a step later, and before the training state is saved or sent
@@ -9,20 +9,52 @@ from __future__ import annotations
 
 import functools
 import math
+import time
 from collections.abc import Sequence
 
 import torch
 
-from malletrain.elastic.comm import late_read
-from malletrain.elastic.comm.late_read import LateRead
+#: How often the host asks whether a copy has arrived.
+POLL_INTERVAL_S = 0.0001
+
+
+def runs_ahead(device: torch.device) -> bool:
+    """Whether operations on this device complete later than the calls that queue them, so that reading a value in the
+    middle of a step would stop both."""
+    return device.type != "cpu"
+
+
+class LateRead:
+    """The values of a small tensor as they are when the device comes here, on their way to the host.
+
+    Args:
+        tensor: to read. It may change afterwards.
+    """
+
+    def __init__(self, tensor: torch.Tensor) -> None:
+        self._event: torch.cuda.Event | None = None
+        if tensor.is_cuda:
+            self._host = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
+            self._host.copy_(tensor, non_blocking=True)
+            self._event = torch.cuda.Event()
+            self._event.record(torch.cuda.current_stream(tensor.device))
+        else:
+            self._host = tensor.detach().clone()
+
+    def values(self) -> list[float]:
+        """The values; waits for them."""
+        while self._event is not None and not self._event.query():
+            time.sleep(POLL_INTERVAL_S)
+        found: list[float] = self._host.tolist()
+        return found
 
 
 def are_finite(tensors: Sequence[torch.Tensor]) -> bool:
     """Whether every element is; waits for devices."""
-    there = [each for each in tensors if late_read.runs_ahead(each.device)]
+    there = [each for each in tensors if runs_ahead(each.device)]
     if there and not all(map(math.isfinite, LateRead(largest(there)).values())):
         return False
-    return all_finite([each for each in tensors if not late_read.runs_ahead(each.device)])
+    return all_finite([each for each in tensors if not runs_ahead(each.device)])
 
 
 def largest(tensors: Sequence[torch.Tensor]) -> torch.Tensor:

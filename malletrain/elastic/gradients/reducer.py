@@ -18,10 +18,8 @@ from typing import Any
 
 import torch
 
-from malletrain.elastic.comm import late_read
 from malletrain.elastic.comm.background import Background
 from malletrain.elastic.comm.group import Work
-from malletrain.elastic.comm.late_read import LateRead
 from malletrain.elastic.comm.step_commit import (
     CONTROL_LENGTH,
     StepCommitter,
@@ -29,7 +27,8 @@ from malletrain.elastic.comm.step_commit import (
     total_weight,
 )
 from malletrain.elastic.errors import Aborted, ElasticError, StepRepeated, StepTried
-from malletrain.elastic.gradients.finiteness import all_finite, are_finite, is_finite, largest
+from malletrain.elastic.gradients import finiteness
+from malletrain.elastic.gradients.finiteness import LateRead, all_finite, are_finite, is_finite, largest
 from malletrain.elastic.gradients.noise_scale import NoiseScale
 from malletrain.elastic.gradients.size_trial import SizeTrial
 
@@ -500,7 +499,7 @@ class GradientReducer:
         if not self.must_be_finite or not self._weight:
             return
         for device in self._devices:
-            if late_read.runs_ahead(device):
+            if finiteness.runs_ahead(device):
                 self.settle()
                 names = [
                     name for name, each in zip(self._names, self.parameters, strict=True) if each.grad is not None
@@ -592,7 +591,7 @@ def _place_of(dtype: torch.dtype, device: torch.device) -> str:
 def fill(parts: Sequence[torch.Tensor], gradients: Sequence[torch.Tensor], factor: float) -> None:
     """Write gradients times `factor` into the parts of a bucket. Those on a device, where one kernel serves all of
     them, may be multiplied in place: the sums replace them."""
-    if parts and late_read.runs_ahead(parts[0].device):
+    if parts and finiteness.runs_ahead(parts[0].device):
         if factor != 1.0:
             torch._foreach_mul_(list(gradients), factor)
         torch._foreach_copy_(list(parts), list(gradients))
@@ -603,7 +602,7 @@ def fill(parts: Sequence[torch.Tensor], gradients: Sequence[torch.Tensor], facto
 
 def spread(parts: Sequence[torch.Tensor], gradients: Sequence[torch.Tensor], factor: float) -> None:
     """Write the parts of a bucket times `factor` into the gradients."""
-    if parts and late_read.runs_ahead(parts[0].device):
+    if parts and finiteness.runs_ahead(parts[0].device):
         torch._foreach_copy_(list(gradients), list(parts))
         if factor != 1.0:
             torch._foreach_mul_(list(gradients), factor)

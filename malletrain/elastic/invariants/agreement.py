@@ -51,7 +51,6 @@ class Agreement:
     Args:
         layout: a digest of what is trained, if the script has changed that since the last step; else 0.
         plain: what the script keeps in `s.state`, learning rates and the like, by name.
-        values: parameters and tracked state.
 
     Attributes:
         digest_due: whether all parameters are compared in the next step.
@@ -88,8 +87,7 @@ class Agreement:
         return may
 
     def open(self, kind: RoundKind, place: int = 0) -> None:
-        """Begin a round: exchange rows. `place`: the pass of a step, or which round of this kind. May raise
-        `Aborted`."""
+        """Begin a round, the pass or call `place` of its kind: exchange rows. Raises `Aborted` if the group fails."""
         if self._committer.world.size > 1:
             self._committer.open_round(self._row(kind, place))
 
@@ -113,8 +111,6 @@ class Agreement:
                 self._plain, self._plain_hash = plain, _hash(plain)
             row[PLAIN] = self._plain_hash
         return row
-
-    # --- judging ----------------------------------------------------------------------------------------------
 
     def _judge(self, rows: list[list[int]]) -> None:
         """Raise `ElasticError` if members differ, `LayoutChanged` if all train other parameters than before."""
@@ -183,10 +179,8 @@ class Agreement:
             seen = torch.tensor([exceeds_rounding(tensor.cpu(), mean), changed], dtype=torch.int64)
             self._committer.sum(seen)
             if seen[0] and not seen[1]:
-                raise ElasticError(
-                    f"after step {self._position.step} {who} has another {name} than the others: {_cure(name)}. "
-                    "`malletrain check` looks for the line"
-                )
+                after = f"after step {self._position.step} {who} has another {name} than the others"
+                raise ElasticError(f"{after}: {_cure(name)}. `malletrain check` looks for the line")
         names = ", ".join(digests.names[place] for place in different[:1])
         log.warning("%s has %s equal to the others' only up to rounding: other processors?", who, names)
 
@@ -196,8 +190,7 @@ class Agreement:
 
 
 def odd_ones(values: Sequence[Any]) -> list[int]:
-    """The ranks whose value is not that of most; of two equally frequent values the one of the lowest rank is the
-    usual one."""
+    """The ranks whose value is not that of most; of two values as frequent, not that of the lowest rank."""
     usual = Counter(values).most_common(1)[0][0]
     return [rank for rank, value in enumerate(values) if value != usual]
 
@@ -217,8 +210,7 @@ def _cure(name: str) -> str:
 
 
 def _hash(values: dict[str, Any]) -> int:
-    """A positive 62-bit hash of named plain values. Numbers count with twelve digits: processors differ in the last
-    bits of a cosine."""
+    """A hash of named plain values; numbers count with twelve digits: processors differ in a cosine's last bits."""
     return digest_of_text("\n".join(f"{name}={_text(value)}" for name, value in sorted(values.items())))
 
 
