@@ -9,7 +9,6 @@ only.
 from __future__ import annotations
 
 import logging
-import subprocess
 import time
 from pathlib import Path
 
@@ -39,17 +38,18 @@ class ItemWorker(Restarter):
     _reported: tuple[float, int, int] | None = None
 
     def _begin(self) -> None:
-        self._launch()
+        self._start()
 
-    def _launch(self) -> None:
+    def _variables(self) -> dict[str, str]:
+        return {}
+
+    def _start(self) -> None:
         self._ready.unlink(missing_ok=True)
-        self._process = subprocess.Popen(
-            self._command, env={**self._environ, "MALLETRAIN_READY": str(self._ready)}, start_new_session=True
-        )
+        super()._start()
 
     def _tend(self) -> None:
         if self._process is None and self._again_at is not None and time.monotonic() >= self._again_at:
-            self._launch()
+            self._start()
         if not self._warm and self._ready.exists():
             self._warm = True
             self._say_warm()
