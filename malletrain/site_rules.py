@@ -17,8 +17,8 @@ from malletrain.sizing.policy import Need, Policy, require_inputs
 from malletrain.sizing.registry import policy
 from malletrain.slurm.formats.hostlist import node_names
 from malletrain.slurm.site.held_task_limits import limits_of
+from malletrain.slurm.site.partition_checks import longest_pilot_s
 from malletrain.slurm.site.power_saving import costly_nodes
-from malletrain.slurm.site.qos_limits import longest_pilot_s
 from malletrain.slurm.site.site_facts import Harvest, SiteFacts
 
 #: No more pilots are learnt to be borne by slurmctld: the bound of pool.max_pilots.

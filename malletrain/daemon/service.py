@@ -407,10 +407,10 @@ class Service:
     def _cluster(self, commands: Commands, harvest: site_facts.Harvest, bf_interval_s: float) -> Cluster:
         """Slurm, steered by this process, or by the actuator where there is one."""
         clock, release = self._clock.now, self._site.facts.release
-        reader, why = choose(commands, clock, harvest.partition, bf_interval_s, release, os.environ.get(PYTHON, ""))
+        pyslurm, why = choose(commands, release, os.environ.get(PYTHON, ""))
         self._log.info("reader", what=why)
         here = SlurmCluster(
-            commands, harvest, self._owner_of, clock, bf_interval_s, reader, self._site.facts.min_job_age_s
+            commands, harvest, self._owner_of, clock, bf_interval_s, pyslurm, self._site.facts.min_job_age_s
         )
         socket_path = self._config.actuator.socket
         if not socket_path:
