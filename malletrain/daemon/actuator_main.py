@@ -83,7 +83,7 @@ def bounds_from(settings: Config) -> ActuatorBounds:
     """What the actuator does at most."""
     return ActuatorBounds(
         max_limit_s=settings.pilot.max_minutes * 60.0,
-        max_pilots=settings.pool.pilots,
+        max_pilots=settings.pool.max_pilots,
         include=node_names(settings.pool.include, "pool.include"),
         exclude=node_names(settings.pool.exclude, "pool.exclude"),
     )

@@ -33,7 +33,7 @@ from malletrain.elastic.data.sample_loader import SampleLoader
 from malletrain.elastic.data.sampler import DrawnOrder, Sampler, Share, mix
 from malletrain.elastic.data.streams import StreamBatches, StreamPositions, StreamReader, Streams, StreamSampler
 from malletrain.elastic.data.virtual_shards import VirtualShards
-from malletrain.elastic.equality import Equality, Judgement, judge, synced_layers
+from malletrain.elastic.equality import Equality, judge, synced_layers
 from malletrain.elastic.errors import ElasticError, JobOver, PeerLost, Released, SessionOver
 from malletrain.elastic.gradients.batch_gather import BatchGather
 from malletrain.elastic.gradients.reducer import GradientReducer
@@ -65,9 +65,6 @@ log = logging.getLogger("malletrain.elastic")
 #: How long a worker waits for the final state of a session that the others have ended.
 FINAL_STATE_PATIENCE_S = 30.0
 
-#: Types that gradients may be summed in. float16 overflows, and a loss scaler would not see where.
-SUM_DTYPES = (torch.bfloat16, torch.float32)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings(Options):
@@ -95,18 +92,9 @@ class Runtime:
     Attributes:
         share: the samples of the batch under way that this worker has; None between steps.
         committed: whether the step under way is committed.
-        load_s: seconds that loading the batch took.
         joined: whether training has begun.
-        mean: whether the script's loss is a mean over its samples (else a sum).
         left_by: the exception that has left the block of a step.
-        any_block_made: whether a block of this worker has come to its end.
-        first_given_up: whether its first block was given up just now.
-        shared: the values of `Session.state`.
-        buffer_copies: the model's buffers as the step under way began.
-        gathers: rows of all members within a step.
         passed: whether this worker passes over the session, which the others have ended: it has no epochs left.
-        finished: whether the session has ended.
-        when_joining: called on a worker that joins a training that has begun.
         calls: how many collective calls the script has made since the last step.
         weight: what this worker's part of the last step counts: samples, or what the script said.
 
@@ -136,8 +124,6 @@ class Runtime:
         self.weight = 0.0
         self.left_by = ""
         self._said_end = False
-        self.first_given_up = False
-        self.any_block_made = False
         self.passed = self.finished = False
         self._kept_final = self._completed = False
         self._result: dict[str, Any] = {}
@@ -190,7 +176,7 @@ class Runtime:
         self.state.track(SCRIPT_VALUES, self.shared)
         self.state.terms = repr(
             (length, batch, settings.seed, settings.shuffle, settings.drop_last,
-             settings.reduction, settings.virtual_shards, settings.sum_dtype, digest)
+             settings.reduction, settings.virtual_shards, digest)
         )  # fmt: skip
         if streams is not None:
             self.state.track("malletrain.streams", positions)
@@ -237,7 +223,6 @@ class Runtime:
             self.committer,
             mean,
             lambda: self.position.step,
-            sum_dtype=settings.sum_dtype,
             noise=self.session_batch.noise,
         )
         self.state.before_capture = self._before_capture
@@ -268,7 +253,12 @@ class Runtime:
         self._batch_loader: BatchLoader | StreamBatches = self.streams or BatchLoader(
             sampler, sample_loader, self.shards, settings.loaders
         )
-        self.judgement = self._judge()
+        self.judgement = judge(
+            model,
+            shards=bool(settings.virtual_shards),
+            fixed_batch=self.session_batch.fixed,
+            additive=settings.additive_loss,
+        )
 
         # How the world changes, and what is reported.
         self.reports = Reports(self.member.say, self.committer, self.session_batch.noise_scale)
@@ -280,6 +270,7 @@ class Runtime:
         self._carrier = find_carrier(model, environ)
         if pilot is not None and self._carrier is not None:
             Background(self._carrier.load, "load")  # what it raises, joining the first world raises again
+        numeric = self.judgement.equality is not Equality.STATISTICAL
         self.reconfigurer = Reconfigurer(
             self.member,
             self.state,
@@ -288,10 +279,12 @@ class Runtime:
             self.reports,
             entered=self._entered,
             prepare=self.reducer.allocate_buffers,
-            top_up=self._top_up,
+            top_up=lambda tasks: pilot.resubmitter(tasks, self.member.say) if pilot is not None else None,
             store_server=store_server,
             carrier=self._carrier,
+            tries=self.reducer.trial.begins if numeric else lambda _world, _following: False,
         )
+        self.reducer.trial.found = self._compared
         self.lifecycle = WorkerLifecycle(
             self.member,
             self.reconfigurer,
@@ -301,7 +294,7 @@ class Runtime:
             in_pilot=pilot is not None,
         )
         self.failures = FailureReporter(
-            lambda: self.member.worker, lambda: self.position.step, self._keep_state, self._send_failure, self._hint
+            lambda: self.member.worker, lambda: self.position.step, self._keep_state, self._send_failure
         )
         if pilot is not None:
             self.failures.install()
@@ -326,8 +319,6 @@ class Runtime:
             )
         if settings.drop_last and not self.session_batch.fixed:
             raise ElasticError("drop_last=True needs a batch_size that is a number: else what is dropped would vary")
-        if settings.sum_dtype not in (None, *SUM_DTYPES):
-            raise ElasticError(f"sum_dtype must be {' or '.join(map(str, SUM_DTYPES))}, not {settings.sum_dtype}")
         if norms and settings.virtual_shards:
             raise ElasticError("virtual_shards and sync_batchnorm: one of the two, both make BatchNorm equal")
 
@@ -352,7 +343,7 @@ class Runtime:
         before = self._before
         if before is None or not before.in_world:  # else the others wait
             with self._stages.warming():
-                self._warm_up()
+                worker_start.warm_up(self.model, self.loader, self.sampler, self._settings.warm_up)
         hang_watch.session_made()
         hang_watch.HangWatch(lambda: self.member.worker, self.rounds_so_far).start()
         self._connect(self._pilot)
@@ -603,27 +594,20 @@ class Runtime:
             for group, values in zip(optimizer.param_groups, of_optimizer, strict=False):
                 group.update(values)
 
-    def _judge(self) -> Judgement:
-        return judge(
-            self.model,
-            shards=bool(self._settings.virtual_shards),
-            fixed_batch=self.session_batch.fixed,
-            additive=self._settings.additive_loss,
-            rounded=self._settings.sum_dtype is torch.bfloat16,
-        )
+    def _compared(self, text: str) -> None:
+        """A step was made in two worlds."""
+        if self.committer.world.rank == 0:
+            self.member.say(messages.Compared(text))
 
     def _call_joining(self) -> None:
         if self.position.step:
             for callback in self.when_joining:
                 callback(self.position.epoch, self.position.step)
 
-    def _warm_up(self) -> None:
-        worker_start.warm_up(self.model, self.loader, self.sampler, self._settings.warm_up)
-
     def _join_without_daemon(self) -> None:
         """Enter the world of processes that were started together, or train alone."""
         if self._static_world is not None and self._static_world.size > 1:
-            self._warm_up()
+            worker_start.warm_up(self.model, self.loader, self.sampler, self._settings.warm_up)
             world = self._static_world
             try:
                 require_one_carrier(world, self._carrier)
@@ -683,15 +667,6 @@ class Runtime:
             job = os.environ.get("MALLETRAIN_JOB", "")
             log.warning("the state after step %d is kept in %s: mtbatch --resume=%s", self.position.step, saved, job)
 
-    def _hint(self, error: BaseException) -> str:
-        """What the script's author may not expect: the block that sets a name was given up."""
-        if not isinstance(error, NameError) or not self.first_given_up:
-            return ""
-        return (
-            "this worker's first `with s.step():` block was given up, as a worker left or joined: a name that only "
-            "the block sets is not set then. Set it before the loop, or use it in the block"
-        )
-
     def _send_failure(self, failure: messages.Message) -> None:
         """Deliver the report of a failure: also before this worker has joined, when it has no link yet."""
         if self.member.link is None and self._pilot is not None and not self.joined:
@@ -701,10 +676,6 @@ class Runtime:
         self.member.say(failure)
         if self.member.link is not None:
             self.member.link.flush(FLUSH_TIMEOUT_S)
-
-    def _top_up(self, tasks: int) -> None:
-        if self._pilot is not None:
-            self._pilot.resubmitter(tasks, self.member.say)
 
 
 def _say_ending(runtime: weakref.ref[Runtime]) -> None:

@@ -59,9 +59,6 @@ class StandInCollectives:
     def all_reduce(self, tensor: torch.Tensor) -> Completion:
         return self._enqueue(lambda: self._group.all_reduce(tensor), (tensor,))
 
-    def all_gather(self, into: Sequence[torch.Tensor], tensor: torch.Tensor) -> Completion:
-        return self._enqueue(lambda: self._group.all_gather(into, tensor), into)
-
     def abort(self) -> None:
         self._aborted.set()
         time.sleep(0.05)  # returns later than the operations end, as NCCL's

@@ -118,9 +118,6 @@ def test_the_event_comes_before_the_flag_is_looked_at() -> None:
         def all_reduce(self, tensor: torch.Tensor) -> Completion:
             return event
 
-        def all_gather(self, into: Any, tensor: torch.Tensor) -> Completion:
-            return event
-
         def abort(self) -> None:
             pass
 
@@ -181,10 +178,6 @@ def test_the_models_device_chooses_the_carrier(monkeypatch: pytest.MonkeyPatch) 
     assert not chosen.takes(torch.zeros(1)), "tensors in host memory go by the host's carrier"
     monkeypatch.setattr(carriers, "_lacks_nccl", lambda environ: "NCCL 2.10.3")
     assert find_carrier(model_on("cuda:0"), {}) is None
-    with pytest.raises(ElasticError, match="no such interface"):
-        monkeypatch.setattr(carriers, "_lacks_nccl", lambda environ: "")
-        find_carrier(model_on("cuda:0"), {"NCCL_SOCKET_IFNAME": "=ib77"})
-    monkeypatch.setattr(carriers, "_lacks_nccl", lambda environ: "NCCL 2.10.3")
     with pytest.raises(ElasticError, match=r"NCCL 2\.10\.3"):
         find_carrier(model_on("cuda:0"), {"MALLETRAIN_BACKEND": "nccl"})
 

@@ -10,12 +10,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from malletrain.cli.profile import lines
 from malletrain.domain.event import EventKind
 from malletrain.elastic.launch.job_folder import compile_cache_environment, leave_compiled
 from malletrain.elastic.launch.start_stages import StartStages
 from malletrain.wire.compiled_code import CACHE_VARIABLE
-from malletrain.wire.rows import ProfileRow
 from tests.elastic.coordinator import running
 from tests.elastic.digits import EPOCHS, SCRIPT
 from tests.world import data_of
@@ -115,10 +113,3 @@ def test_a_pilot_on_another_node_need_not_compile(tmp_path: Path) -> None:
         assert isinstance(stages, dict)
         compiled.append(float(str(stages["compile"])))
     assert compiled[1] < 0.5 * compiled[0], compiled
-
-
-def test_profile_shows_what_ran_beside_apart() -> None:
-    row = ProfileRow(1, "passive", (), stages={"import": 3.0, "compile": 9.0, "cuda": 0.5, "nccl": 0.4})
-    *_, stages, beside = lines(row)
-    assert stages == "an activation is: import 3 s, compile 9 s"
-    assert beside == "at the same time: cuda 0.5 s, nccl 0.4 s"

@@ -49,6 +49,7 @@ def main() -> None:
     parser.add_argument("--raise-after", type=int, default=-1, help="outside the step that follows this one")
     parser.add_argument("--raise-loaded", type=int, default=-1, help="between a batch and its step")
     parser.add_argument("--raise-before", action="store_true", help="once the session is made")
+    parser.add_argument("--by-share", action="store_true", help="a loss that depends on the worker's own share")
     parser.add_argument("--bad-at", type=int, default=-1, help="a loss that is no number, in this step")
     parser.add_argument("--checkpoint-s", type=float, default=600.0)
     parser.add_argument("--float32", action="store_true")
@@ -60,7 +61,6 @@ def main() -> None:
     parser.add_argument("--baseline", action="store_true", help="evaluate before the first epoch")
     parser.add_argument("--report", action="store_true", help="the number of each step")
     parser.add_argument("--device", default="cpu")
-    parser.add_argument("--sum-bfloat16", action="store_true", help="gradients")
     parser.add_argument("--wait-for", type=int, default=0, help="begin with so many workers")
     options = parser.parse_args()
     torch.manual_seed(options.seed)
@@ -92,7 +92,6 @@ def main() -> None:
         model, optimizer, dataset, batch_size=options.batch, virtual_shards=options.shards or None, seed=options.seed,
         options=elastic.Options(
             checkpoint_s=options.checkpoint_s, world=world, loaders=options.loaders,
-            sum_dtype=torch.bfloat16 if options.sum_bfloat16 else None,
             when_main=lambda: (home / "mains").open("a").write(f"{me}\n"),
         ),
     )  # fmt: skip
@@ -119,7 +118,7 @@ def main() -> None:
         else:
             bad = float("nan") if s.steps_done == options.bad_at else 1.0
             with torch.autocast(options.device, torch.bfloat16, enabled=options.autocast):
-                value = loss(model(x), y) * bad
+                value = loss(model(x), y) * bad * (len(y) if options.by_share else 1)
             value.backward()
         used: list[int] = index.tolist()
         return used

@@ -134,13 +134,13 @@ def test_slurms_commands_run_outside_the_working_folder(planted: Path) -> None:
     assert conf.strip() == str(planted / "slurm.conf")
 
 
-def _mapped(piece: object, jobs: object, choice: object, options: object, tell: object) -> str:
+def _mapped(piece: object, choice: object, tell: object) -> str:
     return "ran"
 
 
 def test_the_processes_of_a_replay(planted: Path) -> None:
     pieces = [Piece(0, 1.0, None, None)]  # type: ignore[arg-type]
-    found = run_in_processes(pieces, 1, _mapped, (), None, None, 1)  # type: ignore[arg-type]
+    found = run_in_processes(pieces, 1, _mapped, None, 1)  # type: ignore[arg-type]
     assert [str(each) for each in found[0]] == ["ran"]
     assert not ran(planted)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Protocol
 
@@ -43,10 +43,6 @@ class Collectives(Protocol):
         """Sum a contiguous tensor over all members, in place."""
         ...
 
-    def all_gather(self, into: Sequence[torch.Tensor], tensor: torch.Tensor) -> DeviceEvent:
-        """Copy the `tensor` of each rank r into `into[r]`."""
-        ...
-
     def abort(self) -> None:
         """End all operations. Blocks, for ever in the worst case. Operations in progress then look complete, with
         partial results in their tensors."""
@@ -69,12 +65,7 @@ class DeviceGroup:
         self._pending: list[_DeviceWork] = []
 
     def all_reduce(self, tensor: torch.Tensor) -> Work:
-        collectives = self._open()
-        return self._track(collectives.all_reduce(tensor), (tensor,))
-
-    def all_gather(self, into: Sequence[torch.Tensor], tensor: torch.Tensor) -> Work:
-        collectives = self._open()
-        return self._track(collectives.all_gather(into, tensor), (*into, tensor))
+        return self._track(self._open().all_reduce(tensor), tensor)
 
     def abandon(self) -> None:
         """Give the group up without waiting. A thread aborts it, and keeps alive the tensors that operations in
@@ -91,8 +82,8 @@ class DeviceGroup:
             raise abandoned()
         return collectives
 
-    def _track(self, event: DeviceEvent, tensors: tuple[torch.Tensor, ...]) -> Work:
-        work = _DeviceWork(self, event, tensors)
+    def _track(self, event: DeviceEvent, tensor: torch.Tensor) -> Work:
+        work = _DeviceWork(self, event, tensor)
         self._pending = [*(other for other in self._pending if not other.done), work]
         return work
 
@@ -105,10 +96,10 @@ def _abort(collectives: Collectives, held: list[_DeviceWork]) -> None:
 
 
 class _DeviceWork:
-    def __init__(self, group: DeviceGroup, event: DeviceEvent, tensors: tuple[torch.Tensor, ...]) -> None:
+    def __init__(self, group: DeviceGroup, event: DeviceEvent, tensor: torch.Tensor) -> None:
         self._group = group
         self._event = event
-        self._tensors = tensors
+        self._tensor: torch.Tensor | None = tensor
         self.done = False
 
     def wait(self, seconds: float) -> bool:
@@ -123,7 +114,7 @@ class _DeviceWork:
             time.sleep(QUERY_INTERVAL_S)
         if self._group.given_up:
             raise abandoned()  # aborted operations complete too, with partial sums
-        self.done, self._tensors = True, ()
+        self.done, self._tensor = True, None
         return True
 
 
@@ -201,10 +192,11 @@ class PairedGroup:
         self.flat = attempt.made
 
     def all_reduce(self, tensor: torch.Tensor) -> Work:
-        return self._part(tensor).all_reduce(tensor)
-
-    def all_gather(self, into: Sequence[torch.Tensor], tensor: torch.Tensor) -> Work:
-        return self._part(tensor).all_gather(into, tensor)
+        if not self.takes(tensor):
+            return self.host.all_reduce(tensor)
+        if self.flat is None:
+            raise ElasticError("device tensors cannot be summed before connect_beside or connect_now")
+        return self.flat.all_reduce(tensor)
 
     def send(self, tensor: torch.Tensor, to: int, tag: int) -> None:
         self.host.send(tensor, to, tag)
@@ -223,13 +215,6 @@ class PairedGroup:
         if self._abandoned:  # by another thread, which may not have seen this attempt
             attempt.drop()
         return attempt
-
-    def _part(self, tensor: torch.Tensor) -> Group | DeviceGroup:
-        if not self.takes(tensor):
-            return self.host
-        if self.flat is None:
-            raise ElasticError("device tensors cannot be summed before connect_beside or connect_now")
-        return self.flat
 
 
 class _Attempt:

@@ -12,10 +12,10 @@ from malletrain.elastic.comm.authentication import Meeting
 from malletrain.elastic.comm.carrier import DeviceCarrier
 from malletrain.elastic.comm.device_group import DeviceGroup, PairedGroup
 from malletrain.elastic.comm.gloo_group import make_group
-from malletrain.elastic.comm.group import Group, wait_complete
+from malletrain.elastic.comm.group import Group, table_of_all, wait_complete
 from malletrain.elastic.comm.local_rank import LocalRank
 from malletrain.elastic.comm.node_group import NodeGroup
-from malletrain.elastic.comm.peer_store import StoreServer, generation_store
+from malletrain.elastic.comm.peer_store import PeerStore, StoreServer
 from malletrain.elastic.errors import ElasticError, PeerLost
 
 #: Room for an address and a secret.
@@ -68,9 +68,9 @@ def require_one_carrier(group: Group, carrier: DeviceCarrier | None) -> None:
     """
     if group.size == 1:
         return
-    on_device = [torch.zeros(1, dtype=torch.int64) for _ in range(group.size)]
-    wait_complete(group.all_gather(on_device, torch.tensor([int(carrier is not None)])))
-    kinds = [bool(each) for each in on_device]
+    table, work = table_of_all(group, [int(carrier is not None)])
+    wait_complete(work)
+    kinds = [bool(each) for each in table]
     others = [rank for rank, kind in enumerate(kinds) if kind != kinds[0]]
     if not others:
         return
@@ -119,7 +119,7 @@ def with_device(group: Group, carrier: DeviceCarrier, host: str, limit: timedelt
 
 def _paired(group: Group, carrier: DeviceCarrier, meeting: Meeting) -> PairedGroup:
     def connect(attempt: str, limit: timedelta) -> DeviceGroup:
-        store = generation_store(meeting, f"-device-{attempt}", limit)
+        store = PeerStore.at(meeting, limit.total_seconds(), f"-device-{attempt}")
         return DeviceGroup(carrier.connect(store, group.rank, group.size, limit), group.rank, group.size)
 
     return PairedGroup(group, carrier.takes, connect)

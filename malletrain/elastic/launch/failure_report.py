@@ -67,7 +67,6 @@ class FailureReporter:
     Args:
         keep: saves the training state, if this worker is one that does.
         send: sends a message to the daemon, and returns when it is delivered or after `FLUSH_TIMEOUT_S`.
-        hint: returns what to say of an exception beside its own text.
     """
 
     def __init__(
@@ -76,9 +75,8 @@ class FailureReporter:
         step: Callable[[], int],
         keep: Callable[[], None],
         send: Callable[[messages.Message], None],
-        hint: Callable[[BaseException], str] = lambda _: "",
     ) -> None:
-        self._worker, self._step, self._keep, self._send, self._hint = worker, step, keep, send, hint
+        self._worker, self._step, self._keep, self._send = worker, step, keep, send
         self._reported = False
 
     def report(self, error: BaseException, *, whole: bool = True) -> None:
@@ -92,9 +90,7 @@ class FailureReporter:
         line = line_of(error.__traceback__)
         text = f"{self._worker()}: {type(error).__name__}: {error}"[:MAX_TEXT_CHARACTERS]
         text = f"{text} ({line})" if line else text
-        hint = self._hint(error)
-        said = f"{text}: {hint}" if hint else text
-        self._send(messages.Failed(self._step(), said[:MAX_TEXT_CHARACTERS]))
+        self._send(messages.Failed(self._step(), text[:MAX_TEXT_CHARACTERS]))
 
     def report_end(self, *, whole: bool) -> None:
         """Report that the script ends without an exception, and before `Session.finish`. `whole`: see `report`."""
@@ -110,9 +106,6 @@ class FailureReporter:
         previous = sys.excepthook
 
         def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-            hint = self._hint(error)
-            if hint:
-                error.add_note(hint)
             previous(kind, error, trace)
             self.report(error.with_traceback(trace))
 

@@ -1,4 +1,4 @@
-"""Measures the stages of a worker's start, for `malletrain profile` and the worker's log."""
+"""Measures the stages of a worker's start, for the worker's log and the journal."""
 
 from __future__ import annotations
 

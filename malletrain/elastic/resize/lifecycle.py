@@ -95,7 +95,7 @@ class WorkerLifecycle:
                     self._recover()
                 elif self._leave_all and not finishing:
                     self._leave_together()
-                elif self._reconfigurer.is_due and (self._reconfigurer.only_shrinks or not in_evaluation):
+                elif self._may_switch(in_evaluation=in_evaluation):
                     self._reconfigurer.switch(in_evaluation=in_evaluation)
                     self._met()
                 self._committer.check()
@@ -176,6 +176,12 @@ class WorkerLifecycle:
         if began is None or world.local_size > 1 or (world.size > 1 and self._member.link is None):
             return False
         return began + self._committer.median_step_s() - time.monotonic() > LONG_STEP_S
+
+    def _may_switch(self, *, in_evaluation: bool) -> bool:
+        due = self._reconfigurer
+        if in_evaluation:
+            return due.is_due and due.only_shrinks
+        return due.is_due and not due.tries_first()
 
     def _recover(self) -> None:
         world = self._committer.world

@@ -41,7 +41,7 @@ class VoteStore(Protocol):
 
     def put(self, key: str, text: str) -> None: ...
 
-    def get(self, key: str) -> str | None: ...
+    def look(self, key: str) -> str | None: ...
 
 
 class Vote(NamedTuple):
@@ -69,7 +69,7 @@ class Quorum:
 
     def called(self, own: VoteStore) -> bool:
         """Whether another member has called this one to vote."""
-        return own.get(f"muster-{self.bound}") is not None
+        return own.look(f"muster-{self.bound}") is not None
 
     def hold(self, own: VoteStore, connect: Callable[[str], VoteStore]) -> messages.Plan | None:
         """Vote by the `own` store and those that `connect` returns, and wait for the result. Blocks for seconds.
@@ -104,7 +104,7 @@ class Quorum:
         end = time.monotonic() + COLLECT_TIMEOUT_S
         while len(votes) <= len(reached) and time.monotonic() < end:
             for seat in missing:
-                if seat.worker not in votes and (text := own.get(self._key(seat.worker))) is not None:
+                if seat.worker not in votes and (text := own.look(self._key(seat.worker))) is not None:
                     votes[seat.worker] = _decode(text)
             time.sleep(VOTE_POLL_S)
         address = next(seat.address for seat in self.seats if seat.worker == self.mine.worker)
@@ -116,7 +116,7 @@ class Quorum:
         """The published plan, or None when too few voted. Raises `PeerLost` when none is published in time."""
         end = time.monotonic() + PLAN_TIMEOUT_S
         while time.monotonic() < end:
-            text = there.get(f"{self._key('')}plan")
+            text = there.look(f"{self._key('')}plan")
             if text == "":
                 return None
             if text is not None:

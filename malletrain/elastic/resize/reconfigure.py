@@ -67,6 +67,7 @@ class Reconfigurer:
         top_up: submits more held tasks.
         store_server: of this worker, if it serves one.
         carrier: of tensors on the model's device; None where the host's carries all.
+        tries: see `SizeTrial.begins`.
     """
 
     def __init__(
@@ -82,6 +83,7 @@ class Reconfigurer:
         top_up: Callable[[int], None],
         store_server: StoreServer | None,
         carrier: DeviceCarrier | None = None,
+        tries: Callable[[int, int], bool] = lambda _world, _following: False,
     ) -> None:
         self._member = member
         self._carrier = carrier
@@ -95,6 +97,7 @@ class Reconfigurer:
         self._prepare = prepare
         self.on_top_up = top_up
         self._store_server = store_server
+        self._tries = tries
         self._plan: messages.Plan | None = None  #: of the present world
         self._entering = threading.Lock()
         #: The plan whose group this member waited for last: it votes for no older world (see `quorum`).
@@ -151,6 +154,11 @@ class Reconfigurer:
     def only_shrinks(self) -> bool:
         """Whether the agreed plan adds no worker. Such a plan can also be entered within an evaluation."""
         return all(seat.worker in self._committer.world.workers for seat in self._agreed_plan().members)
+
+    def tries_first(self) -> bool:
+        """Whether members make the next step in the present world, and again in the one they have agreed on."""
+        plan = self._agreed_plan()
+        return plan.tried and self._tries(self._committer.world.generation, plan.generation)
 
     def _agreed_plan(self) -> messages.Plan:
         return self._pending_groups.plan(self._agreed)

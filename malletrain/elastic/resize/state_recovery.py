@@ -17,7 +17,7 @@ import torch
 
 from malletrain.elastic.comm.authentication import Meeting
 from malletrain.elastic.comm.background import Background
-from malletrain.elastic.comm.group import Group, Work
+from malletrain.elastic.comm.group import Group, Work, table_of_all
 from malletrain.elastic.comm.peer_store import PeerStore, StoreServer
 from malletrain.elastic.comm.step_commit import POLL_INTERVAL_S, TrainingWorld
 from malletrain.elastic.errors import Aborted, ElasticError, PeerLost, SessionOver
@@ -139,7 +139,7 @@ class StateRecovery:
             return
         try:
             with contextlib.closing(PeerStore.at(Meeting.of(plan), STORE_TIMEOUT_S)) as peer_store:
-                processes, session = peer_store.get(PLACES_KEY), int(peer_store.get(SESSION_KEY) or 0)
+                processes, session = peer_store.look(PLACES_KEY), int(peer_store.look(SESSION_KEY) or 0)
         except (PeerLost, ValueError) as error:  # making the group says the same
             log.info("the first member is not asked what it has: %s", error)
             return
@@ -193,12 +193,11 @@ class StateRecovery:
         committer, signatures = self._committer, self._state.signatures()
         ending, session = int(self._member.is_ending()), self._state.session
         holds = [int(self._state.has_state), committer.rounds_done, ending, session]
-        mine = torch.tensor([*holds, *signatures.values()], dtype=torch.int64)
-        table = [torch.zeros_like(mine) for _ in range(group.size)]
         began = time.monotonic()
-        self._wait(group.all_gather(table, mine), plan)
+        table, work = table_of_all(group, [*holds, *signatures.values()])
+        self._wait(work, plan)
         log.debug("generation %d: members met after %.3f s", plan.generation, time.monotonic() - began)
-        rows = [row.tolist() for row in table]
+        rows: list[list[int]] = table.tolist()
         self._require_session({row[3] for row in rows}, plan)
         self.all_end = all(row[2] for row in rows)
         states = [MemberState(bool(row[0]), row[1]) for row in rows]
