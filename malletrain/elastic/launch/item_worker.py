@@ -97,9 +97,9 @@ class ItemWorker(Restarter):
         if status == 0:
             self._report(0.0)  # whichever member this is: the first one may be lost
             self._link.say(messages.Finished({"items": max(0, total)}))
-            told = self._link.deliver_end(self._must_end)
+            delivered = self._link.deliver_end(self._must_end)
             # (Where another worker has told it, the job is over, and the daemon has no use for this one.)
-            return 0 if told or self._link.end is not None else 1
+            return 0 if delivered or self._link.end is not None else 1
         # Others may be at work: only failures between which nobody has committed anything count.
         self._failures = self._failures + 1 if total <= self._done_at_failure or self._failures == 0 else 1
         self._done_at_failure = total
