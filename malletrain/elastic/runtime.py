@@ -43,7 +43,6 @@ from malletrain.elastic.invariants.invariants import Invariants
 from malletrain.elastic.launch import hang_watch, job_sessions, worker_start
 from malletrain.elastic.launch.failure_report import ENDED, FLUSH_TIMEOUT_S, FailureReporter, before_immediate_end
 from malletrain.elastic.launch.job_folder import checkpoint_directory, resumed_directory
-from malletrain.elastic.launch.start_stages import StartStages
 from malletrain.elastic.link import standalone_record
 from malletrain.elastic.link.daemon_link import END_PATIENCE_S, Link
 from malletrain.elastic.link.local_group import Follower
@@ -112,7 +111,7 @@ class Runtime:
     ) -> None:
         environ, mean = os.environ, settings.reduction == "mean"
         self.mean = mean
-        self._stages = StartStages()
+        self._stages, self._begins_at = dict[str, float](), time.monotonic()  #: seconds of the start, by part
         self._settings = settings
         local_rank = worker_start.find_own_local_rank(environ) if settings.world is None else LocalRank()
         self.model = model
@@ -343,8 +342,9 @@ class Runtime:
         log.log(logging.WARNING if weak else logging.INFO, "equality with a static run is %s", self.judgement)
         before = self._before
         if before is None or not before.in_world:  # else the others wait
-            with self._stages.warming():
-                worker_start.warm_up(self.model, self.loader, self.sampler, self._settings.warm_up)
+            began = time.monotonic()
+            worker_start.warm_up(self.model, self.loader, self.sampler, self._settings.warm_up)
+            self._stages = {"build": began - self._begins_at, "warm_up": time.monotonic() - began}
         hang_watch.session_made()
         hang_watch.HangWatch(lambda: self.member.worker, self.rounds_so_far).start()
         self._connect(self.pilot)
@@ -379,9 +379,9 @@ class Runtime:
         """Take the connection of the session before, or open one and say that this worker is warm."""
         link = self._before.member.link if self._before is not None else None
         if link is None:
-            stages = self._stages.finished()
+            log.info("start: %s", ", ".join(f"{part} {seconds:.2f} s" for part, seconds in self._stages.items()))
             self.member.link = pilot.open(self.reconfigurer)
-            self.member.link.say(messages.Warm(pilot.wait_warm(), stages))
+            self.member.link.say(messages.Warm(pilot.wait_warm(), self._stages))
             return
         self.member.link = link
         link.serve(self.reconfigurer)
