@@ -12,22 +12,18 @@ import torch
 from malletrain.domain.event import EventKind
 from scripts.lab.ports import free_port
 from tests.elastic.coordinator import Forked, outside_slurm, running
-from tests.elastic.digits import EPOCHS, SCRIPT, Static, assert_equal, assert_every_sample_once, diary
+from tests.elastic.digits import EPOCHS, SCRIPT, Static, assert_equal, assert_every_sample_once, diary, slow
 from tests.waiting import wait_until
 
 PLACES = 2
 BY_DEVICE = "the training state has come from device to device"
 
 
-def options(directory: Path) -> list[str]:
-    return ["--epochs", EPOCHS, "--step-seconds", "0.15", "--slow-until", str(directory / "go")]
-
-
 @pytest.mark.parametrize("how", [(), ("--sharded",)], ids=["each holds the model", "sharded in the node"])
 def test_nodes_of_two_processes_give_their_state_from_device_to_device(
     tmp_path: Path, static: Static, how: tuple[str, ...]
 ) -> None:
-    script = [SCRIPT, *options(tmp_path), *how]
+    script = [SCRIPT, *slow(tmp_path), *how]
     with running(tmp_path) as (daemon, pod):
         pod.spawn_node(daemon.url, 0, script, PLACES, STANDIN="20")
         daemon.wait_world([0])
@@ -63,7 +59,7 @@ def test_processes_that_were_started_together_use_their_devices(tmp_path: Path, 
 
 @pytest.mark.parametrize("who", ["donor", "newcomer"])
 def test_a_kill_in_the_middle_of_a_transfer_costs_that_worker_alone(tmp_path: Path, static: Static, who: str) -> None:
-    given = ["--epochs", EPOCHS, "--step-seconds", "0.15", "--slow-until", str(tmp_path / "go")]
+    given = slow(tmp_path)
     # The first one gives its state to the second, then to the third.
     trouble = {"donor": {0: "kill@broadcast#2"}, "newcomer": {2: "kill@broadcast"}}[who]
     with running(tmp_path) as (daemon, pod):
@@ -91,7 +87,7 @@ def test_a_kill_in_the_middle_of_a_transfer_costs_that_worker_alone(tmp_path: Pa
 def test_a_device_that_fails_is_named_and_the_others_go_on(
     tmp_path: Path, static: Static, environ: dict[str, str], says: str
 ) -> None:
-    given = ["--epochs", EPOCHS, "--step-seconds", "0.1", "--slow-until", str(tmp_path / "go"), "--wait-for", "3"]
+    given = [*slow(tmp_path), "--wait-for", "3"]
     with running(tmp_path) as (daemon, pod):
         for task in range(3):
             more = environ if task == 1 else {}
@@ -112,7 +108,7 @@ def test_a_newcomer_that_sums_in_another_way_is_refused_and_the_others_go_on(
 ) -> None:
     """A slice of a GPU beside whole GPUs: its sums by gloo would wait for the others', by NCCL, for ever."""
     monkeypatch.delenv("STANDIN", raising=False)
-    given = ["--epochs", EPOCHS, "--step-seconds", "0.1", "--slow-until", str(tmp_path / "go")]
+    given = slow(tmp_path)
     with running(tmp_path) as (daemon, pod):
         for task in range(2):
             pod.spawn(daemon.url, task, [SCRIPT, *given], STANDIN="20")
