@@ -102,7 +102,7 @@ def main() -> None:
             "per-worker": elastic.PerWorker(32, limit=96),
             "chosen": elastic.Chosen(32, low=16, high=128),
         }
-        rates = elastic.LearningRate(options.rate, warm_up=512, momentum=True)
+        rates = elastic.LearningRate(options.rate, warm_up=512)
         given |= {"batch_size": replayed or rules[options.rule], "options": elastic.Options(learning_rate=rates)}
     s = elastic.Session(model, optimizer, data, **given)
     if replayed:
