@@ -105,8 +105,6 @@ from malletrain.elastic.errors import Released
 raise Released("the others train on without it")
 """
 
-pytestmark = pytest.mark.alone
-
 
 def said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *arguments: str) -> Result:
     monkeypatch.chdir(tmp_path)

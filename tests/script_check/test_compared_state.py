@@ -183,7 +183,6 @@ HONEST = (
 )  # fmt: skip
 
 
-@pytest.mark.alone
 def test_what_a_worker_that_joins_begins_anew_is_found_by_name_and_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -202,7 +201,6 @@ def test_what_a_worker_that_joins_begins_anew_is_found_by_name_and_line(
         assert any(each.startswith(name) and each.endswith(at) for each in found), (name, line, found)
 
 
-@pytest.mark.alone
 def test_book_keeping_is_a_workers_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "own.py").write_text(with_own(*("\n".join(each) for each in zip(*HONEST, strict=True))))
     report = checked(tmp_path, monkeypatch, str(tmp_path / "own.py"))

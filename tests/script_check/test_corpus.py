@@ -14,22 +14,17 @@ from tests.script_check.train_strangers import RIGHT, WRONG, names
 STRANGERS = str(Path(__file__).with_name("train_strangers.py"))
 LOOPS = dict.fromkeys(names(RIGHT), ("equal",)) | dict.fromkeys(names(WRONG), ("different", "wrong"))
 
-#: Tried in every run of the tests. The others, half a minute each, are nightly.
-QUICK = frozenset({"average_in_a_class"})
+#: Half a minute each: a right and a wrong script are checked daily in test_check.py and test_compared_state.py.
+pytestmark = [pytest.mark.nightly, pytest.mark.alone]
 
 
-@pytest.mark.alone
-@pytest.mark.parametrize(
-    "habit", [each if each in QUICK else pytest.param(each, marks=pytest.mark.nightly) for each in VERDICTS]
-)
+@pytest.mark.parametrize("habit", VERDICTS)
 def test_a_habit_has_its_verdict(habit: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "go").touch()  # the check itself holds steps back, the script need not
     report = checked(tmp_path, monkeypatch, HABITS, habit, "--epochs", "30")
     assert report["verdict"] in VERDICTS[habit], report
 
 
-@pytest.mark.nightly
-@pytest.mark.alone
 @pytest.mark.parametrize("loop", LOOPS)
 def test_a_strangers_loop_has_its_verdict(loop: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     report = checked(tmp_path, monkeypatch, STRANGERS, loop)
