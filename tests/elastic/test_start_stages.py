@@ -16,7 +16,7 @@ from tests.elastic.coordinator import running
 from tests.elastic.digits import EPOCHS, SCRIPT
 from tests.world import data_of
 
-COMPILED = str(Path(__file__).parents[1] / "elastic_more" / "train_compiled.py")
+COMPILED = str(Path(__file__).parents[1] / "elastic_more" / "train_live.py")
 
 
 # --- Stages -------------------------------------------------------------------------------------------------------
@@ -91,9 +91,8 @@ def test_a_pilot_on_another_node_need_not_compile(tmp_path: Path) -> None:
     compiled = []
     for _ in range(2):
         with running(tmp_path) as (daemon, pod):
-            for name in ("start-0", "go"):
-                (tmp_path / name).touch()
-            pod.spawn(daemon.url, 0, [COMPILED, "inductor"], 0, **{CACHE_VARIABLE: str(tmp_path / "compiled")})
+            script = [COMPILED, "compiled", "--batch", "50", "--backend", "inductor"]
+            pod.spawn(daemon.url, 0, script, 0, **{CACHE_VARIABLE: str(tmp_path / "compiled")})
             assert pod.wait(0, 300) == 0
             stages = data_of(daemon.seen(EventKind.WORKER_WARM)[0])["stages"]
         assert isinstance(stages, dict)
