@@ -1,10 +1,6 @@
 """A job's script is checked beside it: a session says to its launcher which script runs, a thread of it asks the
 daemon, has it checked in a process of its own (`confined_check`), and reports what that found. Whatever goes
-wrong, training goes on. Where the script makes no step comes the same way.
-
-`python -m malletrain.elastic.launch.own_check SCRIPT ARGUMENTS...` does the same once for `mtbatch
---check`, and prints digest, verdict and text. Standard library only.
-"""
+wrong, training goes on. Where the script makes no step comes the same way. Standard library only."""
 
 from __future__ import annotations
 
@@ -19,7 +15,7 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -115,10 +111,9 @@ def _looks(path: Path) -> Iterator[str]:
             yield f"{entry.name} {seen.st_size} {seen.st_mtime_ns}"
 
 
-def this_script(torch: str, command: Sequence[str] | None = None) -> RunningScript:
-    """The script of this process, which runs with this release of torch; or the one that `command` would start from
-    here: script and arguments."""
-    script, *arguments = sys.argv if command is None else command
+def this_script(torch: str) -> RunningScript:
+    """The script of this process, which runs with this release of torch."""
+    script, *arguments = sys.argv
     releases = f"python {platform.python_version()}, torch {torch}, malletrain {malletrain.__version__}"
     folder = Path.cwd()
     return RunningScript(sys.executable, str(folder / script), tuple(arguments), str(folder), os.getpid(), releases)
@@ -297,15 +292,3 @@ def _absolute(running: RunningScript) -> Iterator[str]:
         path = running.path_in(argument)
         option, equals, _ = argument.rpartition("=") if argument.startswith("-") else ("", "", "")
         yield argument if path is None else f"{option}{equals}{path}"
-
-
-def main(arguments: list[str]) -> None:
-    """Check a script before it is submitted."""
-    import importlib.metadata  # what takes long to import the launcher does without
-
-    running = this_script(importlib.metadata.version("torch"), arguments)
-    print(json.dumps({"digest": running.digest(), **checked(running, check_environment(os.environ))._asdict()}))
-
-
-if __name__ == "__main__":
-    main(sys.argv[1:])
