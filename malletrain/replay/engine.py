@@ -141,7 +141,6 @@ class Engine:
         self._counts_since = -math.inf
         self.totals = Totals(n)
         sizer.left = lambda j: float(self.total[j] - self.done[j] * self.unit[j])
-        sizer.ages = lambda: self.now - self.idle_since[self.state == IDLE]
         sizer.clock = lambda: self.now
         sizer.used = lambda: self.totals.by_job
         self.log = Log()

@@ -23,7 +23,7 @@ from malletrain.replay.engine import Engine
 from malletrain.replay.options import EngineKind, Options
 from malletrain.replay.pilots.looks import HoleRecords
 from malletrain.replay.result import Result
-from malletrain.replay.sizer import PolicyChoice, PolicySizer, policy_of
+from malletrain.replay.sizer import PolicyChoice, PolicySizer
 from malletrain.replay.traces.trace import BUSY, IDLE
 from malletrain.replay.workload import TrainingJob
 
@@ -53,7 +53,7 @@ class Part:
         return Engine(self.trace, here, sizer, options, tell, count_from=self.count_from, holes=self.holes).run()
 
 
-def divisible(trace: ClusterTrace, jobs: Sequence[TrainingJob], choice: PolicyChoice, options: Options) -> bool:
+def divisible(trace: ClusterTrace, jobs: Sequence[TrainingJob], options: Options) -> bool:
     """Whether a replay of these can be made in parts: nothing that lasts longer than a run-in binds it."""
     endless = all(
         each.job.total_samples is None and each.job.deadline is None and each.job.submitted_at <= trace.start
@@ -62,7 +62,6 @@ def divisible(trace: ClusterTrace, jobs: Sequence[TrainingJob], choice: PolicyCh
     plain = not options.budgets and not options.classes and trace.plans is None
     return (
         endless and plain and options.engine is EngineKind.FAST and options.most_jobs >= len(jobs)
-        and not policy_of(choice).looks_ahead
     )  # fmt: skip
 
 

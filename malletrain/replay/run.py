@@ -97,7 +97,7 @@ def can_be_sampled(
     """Whether some days of the trace say what all would give: nothing that lasts longer than a run-in binds a replay
     of these (`parts.divisible`)."""
     on_clock = shifted(jobs, trace.start)
-    return all(divisible(trace, on_clock, choice, _bound(choice, options)) for choice in choices)
+    return all(divisible(trace, on_clock, _bound(choice, options)) for choice in choices)
 
 
 def replay(
@@ -180,7 +180,7 @@ def _pieces(
     for of, choice in enumerate(choices):
         bound = _bound(choice, options)
         parts: Iterable[Part] = [Part(trace, trace.start, None)]
-        if divisible(trace, jobs, choice, bound):
+        if divisible(trace, jobs, bound):
             parts = parts_of(trace, bound, spans)
         for part in parts:
             yield Piece(of, (part.trace.end - part.count_from) / seconds, part, choice)

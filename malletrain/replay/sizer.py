@@ -15,7 +15,6 @@ from malletrain.domain.decision import SizingStatus
 from malletrain.domain.errors import InvalidInput
 from malletrain.domain.event import Event, PoolCounted
 from malletrain.domain.job import Curve
-from malletrain.learn.supply_forecast import lifetimes
 from malletrain.loop.trackers.hole_history import SupplyHistory
 from malletrain.replay.inputs.account_budgets import BudgetAccounts
 from malletrain.replay.inputs.node_classes import ClassesOfNodes
@@ -23,7 +22,6 @@ from malletrain.replay.workload import TrainingJob
 from malletrain.sizing import knapsack
 from malletrain.sizing.batching import best_batch, equal_sample_worth, statistical_efficiency
 from malletrain.sizing.constrained import size_within_constraints
-from malletrain.sizing.must_run import size_with_must_run
 from malletrain.sizing.objective import Objective, alpha_of, urgencies_by_rank, urgency_by_rest
 from malletrain.sizing.policy import Need, Policy, require_inputs
 from malletrain.sizing.problem import Due, JobDemand, Problem, Sizes, Value
@@ -130,8 +128,6 @@ class PolicySizer:
         self._demands: dict[tuple[int, int], JobDemand] = {}
         #: Samples that a job has left (inf: it is endless), as the replay has it; for `jct` and `srpt`.
         self.left: Callable[[int], float] | None = None
-        #: How long each idle node has been idle (s), for policies that plan ahead.
-        self.ages: Callable[[], NDArray[np.float64]] | None = None
         #: What time it is (Unix seconds), for policies that keep deadlines.
         self.clock: Callable[[], float] | None = None
         self._pool = SupplyHistory()
@@ -158,17 +154,13 @@ class PolicySizer:
             demands = tuple(self._due(j, each, now, self.left(j)) for j, each in zip(live, demands, strict=True))
             self._pool.apply(Event(now, PoolCounted(idle=nodes)))
             supply = self._pool.supply(_ALL)
-        ahead = self._lifetimes(nodes) if self._policy.looks_ahead else ()
-        problem = Problem(
-            choice.horizon_s, nodes, demands, choice.value, choice.alpha, lifetimes=ahead, supply=supply
-        )
+        problem = Problem(choice.horizon_s, nodes, demands, choice.value, choice.alpha, supply=supply)
         if self._budgets is not None and self.used and self.clock and self.left:
             now = self.clock()
             caps, budgets = self._budgets.terms(live, demands, self.used(), self.left, now, choice.horizon_s)
             problem = replace(problem, constraints=caps, budgets=budgets)
             self.review_at = self._budgets.next_review(now, choice.horizon_s)
-        solve = size_within_constraints if bounds is None else size_with_must_run
-        sizes = solve(self._policy, problem)[0].sizes
+        sizes = size_within_constraints(self._policy, problem)[0].sizes
         return [sizes[self._jobs[j].job.id] for j in live]
 
     def by_class(
@@ -229,15 +221,6 @@ class PolicySizer:
             self._bounded[key] = _with_sizes(self._demand(j, count), may), may
         return self._bounded[key][0]
 
-    def _lifetimes(self, nodes: int) -> tuple[tuple[float, int], ...]:
-        if self.ages is None:
-            return ()
-        # To a tenth of the age: what it says of the rest hardly differs, and most nodes are then alike.
-        about = np.exp(np.rint(np.log(np.maximum(self.ages(), 1.0)) * 10) / 10)
-        ages, counts = np.unique(about, return_counts=True)
-        alike = zip(ages.tolist(), counts.tolist(), strict=True)
-        return lifetimes(((age, math.inf, count) for age, count in alike), nodes)
-
     def _due(self, j: int, each: JobDemand, now: float, left: float) -> JobDemand:
         deadline = self._jobs[j].job.deadline
         return each if deadline is None else replace(each, due=Due(max(0.0, deadline - now), max(0.0, left)))
@@ -279,7 +262,7 @@ def policy_of(choice: PolicyChoice) -> Policy:
     return OneNode() if choice.policy == ONE_NODE else registered(choice.policy)
 
 
-#: Where a replay has what policies need from, beyond the lifetimes of nodes, which it always has.
+#: Where a replay has what policies need from.
 _REMEDIES = {
     Need.BATCHES: "give jobs batches in --jobs (or --mix pollux-batches)",
     Need.NOISE_SCALE: "give jobs a noise_scale in --jobs (or --mix pollux-batches)",
@@ -293,12 +276,12 @@ def require_replay_inputs(
     choices: Sequence[PolicyChoice], jobs: Sequence[TrainingJob], budgets: Sequence[AccountBudget] = (),
     *, has_classes: bool = False,
 ) -> None:  # fmt: skip
-    """Refuse policies that lack inputs: a replay has the lifetimes of nodes, and what jobs and options give.
+    """Refuse policies that lack inputs: a replay has what jobs and options give.
 
     Raises:
         InvalidInput: naming the policy, and what is missing.
     """
-    given = {Need.LIFETIMES}
+    given: set[Need] = set()
     if any(each.job.deadline is not None for each in jobs):
         given.add(Need.DEADLINES)
     if any(each.batches for each in jobs):

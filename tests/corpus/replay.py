@@ -115,7 +115,7 @@ REPLAYS: dict[str, list[str]] = {
     "daemon-fair": ["events.csv", "--mix", "endless:4", "sizing.objective=fair"],
     "events-window": [*EVENTS, "--start", "+20m", "--end", "2021-02-10T01:30", "--nodes", "2:8"],
     "events-outages": [*EVENTS, "--outages", "down.txt"],
-    "events-jobs": ["events.csv", "--jobs", "jobs.csv", "--policy", "auto,ladder"],
+    "events-jobs": ["events.csv", "--jobs", "jobs.csv", "--policy", "auto,greedy"],
     "events-without-inputs": ["events.csv", "--jobs", "jobs.csv", "--policy", "auto,budget"],
     "fault-jobs": ["events.csv", "--jobs", "down.txt"],
     "swf": [*SWF, "--policy", "auto,equal"],

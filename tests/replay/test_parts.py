@@ -86,9 +86,9 @@ def test_what_was_seen_of_holes_is_handed_over_exactly() -> None:
 def test_what_lasts_longer_than_a_run_in_is_not_divided() -> None:
     machine = busy_machine(8)
     jobs = [replace(each, job=replace(each.job, submitted_at=machine.start)) for each in JOBS]
-    assert parts.divisible(machine, jobs, AUTO, OPTIONS)
+    assert parts.divisible(machine, jobs, OPTIONS)
     finite = [replace(each, job=replace(each.job, total_samples=1e6)) for each in jobs]
     later = [replace(each, job=replace(each.job, submitted_at=machine.start + 60.0)) for each in jobs]
-    assert not parts.divisible(machine, finite, AUTO, OPTIONS)
-    assert not parts.divisible(machine, later, AUTO, OPTIONS)
-    assert not parts.divisible(machine, jobs, AUTO, replace(OPTIONS, most_jobs=2))
+    assert not parts.divisible(machine, finite, OPTIONS)
+    assert not parts.divisible(machine, later, OPTIONS)
+    assert not parts.divisible(machine, jobs, replace(OPTIONS, most_jobs=2))
