@@ -10,7 +10,6 @@ from collections.abc import Collection, Mapping
 from malletrain.decide.draft import Draft, Inputs, Situation
 from malletrain.decide.holes import Holes
 from malletrain.decide.limits import affordable_nodes, job_budget_left_s
-from malletrain.decide.multi_node_pilots import with_co_allocated
 from malletrain.decide.reconcile import leaving, leaving_for
 from malletrain.decide.rules import Rules
 from malletrain.domain.decision import Action, LeaveCause
@@ -43,9 +42,7 @@ def leave_what_must(draft: Draft, inputs: Inputs) -> None:
                 cause, reason = must
                 closing = draft.holes.get(pilot.node) if cause is LeaveCause.HOLE_CLOSES else None
                 leaves.append(leaving(pilot, cause, now, rules, reason, closing))
-    together = with_co_allocated([*draft.actions, *leaves], inputs.situation.views)
-    draft.actions.clear()
-    draft.give_up(together)
+    draft.give_up(leaves, inputs)
 
 
 def _wanted_nodes(held: Collection[str], holes: Holes, situation: Situation, rules: Rules) -> dict[str, Why]:
