@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from malletrain.decide.demand import DecisionCache, harvested_by, may_train
 from malletrain.decide.draft import Decided, Draft, Inputs, Situation
-from malletrain.decide.holes import find_holes, pilot_limit_s
+from malletrain.decide.holes import by_cohort, find_holes, pilot_limit_s
 from malletrain.decide.multi_node_pilots import (
     count_tasks,
     make_room,
@@ -69,7 +69,7 @@ def decide(situation: Situation, policy: Policy, rules: Rules, cache: DecisionCa
         status=sizing.answer.status,
         objective=sizing.answer.objective,
         reason="; ".join((sizing.answer.reason, *sizing.budgets.binding(sizing.sizes), *_promised(rules))),
-        holes=draft.holes.values(),
+        holes=tuple(draft.holes.values()),
         actions=tuple(draft.actions),
         refusals=tuple(draft.refusals),
         batches=sizing.batches,
@@ -118,11 +118,13 @@ def _find_free(draft: Draft, inputs: Inputs) -> None:
     """The holes that may be started on, best first, each other one refused with the reason; and the nodes that change
     hands."""
     free: list[Hole] = []
-    for name in sorted(draft.holes.names.difference(inputs.held)):
-        if why := _why_not_free(draft.holes[name], draft.yielding, inputs):
-            draft.refusals.append(Refusal(name, why))
+    for hole in draft.holes.values():
+        if hole.node in inputs.held:
+            continue
+        if why := _why_not_free(hole, draft.yielding, inputs):
+            draft.refusals.append(Refusal(hole.node, why))
         else:
-            free.append(draft.holes[name])
+            free.append(hole)
     draft.free = _best_first(free, inputs.snapshot)
     draft.coming = _changing_hands(draft, inputs)
 
@@ -214,7 +216,7 @@ def _keep_cap(draft: Draft, inputs: Inputs) -> None:
     )
     if draft.width > 1:
         # The nodes of a pilot leave together, so they are of one cohort as far as may be.
-        draft.holes = draft.holes.by_cohort(situation.open_holes)
+        draft.holes = by_cohort(draft.holes, situation.open_holes)
         draft.free = _best_first((draft.holes[hole.node] for hole in draft.free), snapshot)
         if not situation.paused:
             _make_room(draft, inputs)

@@ -6,7 +6,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from malletrain.decide.demand import DecisionCache
-from malletrain.decide.holes import Holes
 from malletrain.decide.limits import NodeTimeSpent
 from malletrain.decide.multi_node_pilots import with_co_allocated
 from malletrain.decide.rules import Rules
@@ -157,7 +156,7 @@ class Draft:
     actions: list[Action] = field(default_factory=list)
     refusals: list[Refusal] = field(default_factory=list)
     given_up: set[str] = field(default_factory=set)
-    holes: Holes = field(default_factory=Holes.none)
+    holes: Mapping[str, Hole] = field(default_factory=dict)
     yielding: YieldPlan = field(default_factory=YieldPlan)
     staying: dict[int, Sequence[Pilot]] = field(default_factory=dict)
     free: list[Hole] = field(default_factory=list)

@@ -8,11 +8,10 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 
 from malletrain.decide.draft import Draft, Inputs, Situation
-from malletrain.decide.holes import Holes
 from malletrain.decide.limits import affordable_nodes, job_budget_left_s
 from malletrain.decide.reconcile import leaving, leaving_for
 from malletrain.decide.rules import Rules
-from malletrain.domain.decision import Action, LeaveCause
+from malletrain.domain.decision import Action, Hole, LeaveCause
 from malletrain.domain.event import JobCancelled, JobFailed
 from malletrain.domain.job import Elastic, JobPhase, JobView, MalleableJob, Pilot, PilotPhase
 from malletrain.domain.output_files import output_file
@@ -45,14 +44,17 @@ def leave_what_must(draft: Draft, inputs: Inputs) -> None:
     draft.give_up(leaves, inputs)
 
 
-def _wanted_nodes(held: Collection[str], holes: Holes, situation: Situation, rules: Rules) -> dict[str, Why]:
+def _wanted_nodes(
+    held: Collection[str], holes: Mapping[str, Hole], situation: Situation, rules: Rules
+) -> dict[str, Why]:
     """Of the nodes that pilots hold (`held`), those that an operator, staff or their hole's end takes, and why."""
     now, latest = situation.now, situation.now + rules.margin_s + rules.leave_lead_s
     found: dict[str, Why] = {}
-    for name in holes.ended_by(latest).intersection(held):
-        until, reason = holes.end(name)
-        found[name] = LeaveCause.HOLE_CLOSES, f"{reason} in {max(0.0, until - now):.0f} s"
-    for name in set(held) - holes.names:
+    for name in held:
+        if name in holes and holes[name].until <= latest:
+            left_s = max(0.0, holes[name].until - now)
+            found[name] = LeaveCause.HOLE_CLOSES, f"{holes[name].reason} in {left_s:.0f} s"
+    for name in set(held) - holes.keys():
         node = situation.snapshot.node.get(name)
         if node is not None and node.state in LEAVE_STATES:
             found[name] = LeaveCause.NODE_WANTED, f"{name} is {node.state.value} {node.reason}".rstrip()

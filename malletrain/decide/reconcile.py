@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from typing import NamedTuple, TypeGuard
 
 from malletrain.decide.draft import Draft, Inputs
-from malletrain.decide.holes import Holes, cut_end, pilot_limit_s
+from malletrain.decide.holes import cut_end, pilot_limit_s
 from malletrain.decide.multi_node_pilots import co_allocated, count_tasks, task_groups
 from malletrain.decide.placement import Placement
 from malletrain.decide.rules import Rules
@@ -272,26 +272,19 @@ def starts_at_once(max_starts: int, *, slow: bool = False) -> float:
     return max(1, max_starts // 5) if slow else max_starts
 
 
-def limit_cuts(views: Mapping[int, JobView], holes: Holes, now: float, rules: Rules) -> list[CutLimit]:
+def limit_cuts(views: Mapping[int, JobView], holes: Mapping[str, Hole], now: float, rules: Rules) -> list[CutLimit]:
     """Limits that run past the end of their hole by now: a plan moved forward, or a reservation was made."""
     actions: list[CutLimit] = []
-    soonest, usual = holes.soonest - rules.margin_s, holes.usual - rules.margin_s
     for _, view in sorted(views.items()):
         for pilot in view.staying:
-            if pilot.ends_at is None or pilot.ends_at <= soonest + 60.0 or pilot.phase is not PilotPhase.RUNNING:
+            if pilot.ends_at is None or pilot.phase is not PilotPhase.RUNNING or pilot.node not in holes:
                 continue
-            if pilot.ends_at <= usual + 60.0 and not view.co_allocated and pilot.node not in holes.planned:
-                continue
-            if pilot.node not in holes.names:
-                continue
-            until, why = holes.end(pilot.node)
             # A task that holds several nodes ends with the shortest of their holes.
-            for other in co_allocated(pilot.id, view) if view.co_allocated else ():
-                if other.node in holes.names and holes.end(other.node)[0] < until:
-                    until, why = holes.end(other.node)
-            latest = cut_end(pilot.ends_at, until, now, rules.margin_s)
+            task = [holes[each.node] for each in co_allocated(pilot.id, view) if each.node in holes]
+            hole = min([holes[pilot.node], *task], key=lambda each: each.until)
+            latest = cut_end(pilot.ends_at, hole.until, now, rules.margin_s)
             if latest is not None:
-                actions.append(CutLimit(view.job.id, pilot.id, pilot.node, latest, why))
+                actions.append(CutLimit(view.job.id, pilot.id, pilot.node, latest, hole.reason))
     return actions
 
 
