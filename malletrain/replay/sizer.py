@@ -6,12 +6,12 @@ import math
 import sys
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from malletrain.decide.rules import AccountBudget, Rules
+from malletrain.domain.decision import SizingStatus
 from malletrain.domain.errors import InvalidInput
 from malletrain.domain.event import Event, PoolCounted
 from malletrain.domain.job import Curve
@@ -25,8 +25,9 @@ from malletrain.sizing.batching import best_batch, equal_sample_worth, statistic
 from malletrain.sizing.constrained import size_within_constraints
 from malletrain.sizing.objective import Objective, alpha_of, urgencies_by_rank, urgency_by_rest
 from malletrain.sizing.policy import Need, Policy, require_inputs
-from malletrain.sizing.problem import Due, JobDemand, Problem, Value
+from malletrain.sizing.problem import Due, JobDemand, Problem, Sizes, Value
 from malletrain.sizing.registry import policy as registered
+from malletrain.sizing.values import ValueRowCache
 
 Ints = NDArray[np.int64]
 
@@ -49,17 +50,6 @@ class SizeBounds:
 
     allowed: Mapping[int, NDArray[np.bool_]]
     must: frozenset[int]
-
-
-class Sizer(Protocol):
-    """Sizes for the jobs that are there."""
-
-    def __call__(
-        self, live: Sequence[int], counts: Sequence[int], nodes: int, bounds: SizeBounds | None = None
-    ) -> list[int]:
-        """New sizes of the jobs `live` (numbers into the workload), which hold `counts` nodes, when `nodes` are
-        there in all. `bounds`: what the daemon's rules ask for besides."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +105,9 @@ MAX_KEPT_ANSWERS = 4096
 
 
 class PolicySizer:
-    """Asks a policy of `malletrain.sizing`, as the daemon does.
+    """Asks a policy of `malletrain.sizing`, as the daemon does, for new sizes of the jobs `live` (numbers into the
+    workload), which hold `counts` nodes, when `nodes` are there in all. `bounds`: what the daemon's rules ask for
+    besides.
 
     Each job's value is weighed by 1/O(1), so that the objective is the sum of speed-ups: in raw samples a fast model
     would starve the others. Demands are kept by (job, size): building them anew would cost more than solving.
@@ -126,8 +118,8 @@ class PolicySizer:
     def __init__(
         self, choice: PolicyChoice, jobs: Sequence[TrainingJob], budgets: Sequence[AccountBudget] = ()
     ) -> None:
-        self._policy: Policy = registered(choice.policy)
-        self._choice, self._jobs = choice, jobs
+        self._policy = policy_of(choice)
+        self.choice, self._jobs = choice, jobs
         self._budgets = BudgetAccounts(budgets, jobs) if budgets else None
         #: Node-seconds that each job has held so far; for budgets.
         self.used: Callable[[], NDArray[np.float64]] | None = None
@@ -149,7 +141,7 @@ class PolicySizer:
     def __call__(
         self, live: Sequence[int], counts: Sequence[int], nodes: int, bounds: SizeBounds | None = None
     ) -> list[int]:
-        choice = self._choice
+        choice = self.choice
         if self._rows is not None:
             return self._exact(self._rows, live, counts, nodes, bounds)
         demands = tuple(self._demand(j, count) for j, count in zip(live, counts, strict=True))
@@ -176,7 +168,7 @@ class PolicySizer:
         self, classes: ClassesOfNodes, live: Sequence[int], held: NDArray[np.int64], supply: Sequence[int]
     ) -> NDArray[np.int64]:
         """New nodes of each class (columns) for each of `live` (rows), which hold `held`, when `supply` are there."""
-        choice = self._choice
+        choice = self.choice
         demands = [self._demand(j, int(sum(mine))) for j, mine in zip(live, held.tolist(), strict=True)]
         if choice.objective in BY_REST and self.left is not None:
             demands = self._urgent(live, demands, self.left)
@@ -192,10 +184,6 @@ class PolicySizer:
             of = answer.classes.get(self._jobs[j].job.id, {})
             found[i] = [of.get(name, 0) for name in classes.names]
         return found
-
-    def trained(self, each: TrainingJob) -> Curve:
-        """What a job really trains at each size under this policy (`trained_curve`)."""
-        return trained_curve(each, self._choice)
 
     def _exact(
         self, rows: KeptRows, live: Sequence[int], counts: Sequence[int], nodes: int, bounds: SizeBounds | None
@@ -225,7 +213,7 @@ class PolicySizer:
         self, live: Sequence[int], demands: Sequence[JobDemand], left: Callable[[int], float]
     ) -> list[JobDemand]:
         rests = [left(j) / rate_of_one(self._jobs[j]) for j in live]
-        if self._choice.objective is Objective.SRPT:
+        if self.choice.objective is Objective.SRPT:
             urgencies = urgencies_by_rank(rests)
         else:
             urgencies = [urgency_by_rest(rest if math.isfinite(rest) else None, 0.0) for rest in rests]
@@ -238,23 +226,24 @@ class PolicySizer:
         return known
 
 
-class OneNode:
+class OneNode(Policy):
     """The baseline without malleability: every job has its least number of nodes, in the order of ids while there are
     nodes; one that runs goes before one that waits."""
 
-    def __init__(self, jobs: Sequence[TrainingJob]) -> None:
-        self._least = [each.job.min_nodes for each in jobs]
+    name = ONE_NODE
 
-    def __call__(
-        self, live: Sequence[int], counts: Sequence[int], nodes: int, bounds: SizeBounds | None = None
-    ) -> list[int]:
-        sizes = [0] * len(live)
-        for i in sorted(range(len(live)), key=lambda i: (counts[i] < self._least[live[i]], i)):
-            least = self._least[live[i]]
-            if least <= nodes:
-                sizes[i] = least
-                nodes -= least
-        return sizes
+    def size(self, problem: Problem, cache: ValueRowCache | None = None) -> Sizes:
+        sizes, left = {job.id: 0 for job in problem.jobs}, problem.nodes
+        for job in sorted(problem.in_order(), key=lambda job: job.current < job.min):
+            if job.min <= left:
+                sizes[job.id] = job.min
+                left -= job.min
+        return Sizes(SizingStatus.FEASIBLE, 0.0, math.inf, sizes, "the fewest nodes of each")
+
+
+def policy_of(choice: PolicyChoice) -> Policy:
+    """The policy that sizes the jobs by that choice."""
+    return OneNode() if choice.policy == ONE_NODE else registered(choice.policy)
 
 
 #: Where a replay has what policies need from.
@@ -287,25 +276,17 @@ def require_replay_inputs(
         given.add(Need.BUDGETS)
     if has_classes:
         given.add(Need.NODE_CLASSES)
-    for choice in choices:
-        if choice.policy == ONE_NODE:
-            continue
-        policy = registered(choice.policy)
+    for policy in map(policy_of, choices):
         missing = [need for need in Need if need in policy.needs - given]
         remedies = [_REMEDIES[need] for need in missing if need in _REMEDIES]
         remedy = " and ".join(remedies) if len(remedies) == len(missing) else "a replay has none"
         require_inputs(policy, given, "--policy", f"{remedy}, or choose another policy")
 
 
-def sizer(choice: PolicyChoice, jobs: Sequence[TrainingJob], budgets: Sequence[AccountBudget] = ()) -> Sizer:
-    """What sizes the jobs by that choice."""
-    return OneNode(jobs) if choice.policy == ONE_NODE else PolicySizer(choice, jobs, budgets)
-
-
 def trained_curve(each: TrainingJob, choice: PolicyChoice | None) -> Curve:
     """What the job really trains at each size: progress at the batch that the policy chooses there, or at its own
     batch where the policy chooses none. None: with the best batch at each size, whatever policy."""
-    needs = frozenset({Need.BATCHES, Need.NOISE_SCALE}) if choice is None else _needs(choice)
+    needs = frozenset({Need.BATCHES, Need.NOISE_SCALE}) if choice is None else policy_of(choice).needs
     if not each.batches or Need.BATCHES not in needs:
         return each.curve
     asked = demand(each, 0)
@@ -315,10 +296,6 @@ def trained_curve(each: TrainingJob, choice: PolicyChoice | None) -> Curve:
         batch = best_batch(asked, nodes, worth)
         points.append((nodes, dict(each.batches)[batch].throughput(nodes) * statistical_efficiency(asked, batch)))
     return Curve(tuple(points))
-
-
-def _needs(choice: PolicyChoice) -> frozenset[Need]:
-    return frozenset() if choice.policy == ONE_NODE else registered(choice.policy).needs
 
 
 def _bounded(job: JobDemand, at: int, bounds: SizeBounds) -> JobDemand:
