@@ -8,6 +8,16 @@ from dataclasses import replace
 from malletrain.decide.demand import DecisionCache, harvested_by, may_train
 from malletrain.decide.draft import Decided, Draft, Inputs, Situation
 from malletrain.decide.holes import by_cohort, find_holes, pilot_limit_s
+from malletrain.decide.leaving import (
+    can_wait,
+    clear_away,
+    leave_what_must,
+    leaving,
+    leaving_for,
+    may_complete_in_cycle,
+    overdue_leaves,
+    overdue_pilots,
+)
 from malletrain.decide.multi_node_pilots import (
     count_tasks,
     make_room,
@@ -16,21 +26,8 @@ from malletrain.decide.multi_node_pilots import (
     task_groups,
     with_co_allocated,
 )
-from malletrain.decide.must_leave import leave_what_must
 from malletrain.decide.placement import Ground, place, rank, unfit_nodes
-from malletrain.decide.reconcile import (
-    can_wait,
-    clear_away,
-    find_strays,
-    leaving,
-    leaving_for,
-    limit_cuts,
-    may_complete_in_cycle,
-    overdue_leaves,
-    overdue_pilots,
-    start_and_leave,
-    top_ups,
-)
+from malletrain.decide.reconcile import find_strays, limit_cuts, start_and_leave, top_ups
 from malletrain.decide.reserve import free_suffice, plan_reserve
 from malletrain.decide.rules import Rules
 from malletrain.decide.sizes import Sizing, learn_and_size, replace_stragglers

@@ -24,9 +24,9 @@ from malletrain.decide.demand import (
 )
 from malletrain.decide.draft import Draft, Inputs, ProbeEvent, Situation
 from malletrain.decide.holes import pilot_limit_s
+from malletrain.decide.leaving import leaving
 from malletrain.decide.limits import BudgetTerms, budgets_for, caps_of_unfit, constraints_for, starving_jobs
 from malletrain.decide.multi_node_pilots import replaceable
-from malletrain.decide.reconcile import leaving
 from malletrain.decide.rules import Rules
 from malletrain.domain.decision import Action, LeaveCause, RecyclePilot, Refusal, StartPilot
 from malletrain.domain.event import ProbeBegun, ProbeEnded

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from malletrain.decide.reconcile import diagnose
+from malletrain.decide.leaving import diagnose
 from malletrain.domain.decision import Outcome, RecyclePilot, StartPilot
 from malletrain.domain.event import EventKind
 from malletrain.domain.snapshot import SlurmJob, SlurmState, Snapshot
