@@ -49,22 +49,18 @@ class Diagnosis(NamedTuple):
     unfit: bool = False
 
 
-#: By the beginning of the reason; the first that fits counts. Of the node, as it stands now:
+#: Reasons of the node, as it stands now, by how they begin, and what they mean. Each other reason is of the job or
+#: its owner, whatever the node.
 _OF_NODE: tuple[tuple[tuple[str, ...], str], ...] = (
     (("ReqNodeNotAvail", "Reservation", "NodeDown", "FrontEndDown"), "Slurm does not give the node away now"),
     (("Resources", "Nodes required", "Nodes_required"), "Slurm keeps the node for jobs of a higher tier"),
     (("Priority", "None"), "Slurm has not come to it: backfill may not reach the harvest partition"),
 )
 
-#: Of the job or its owner, whatever the node; so is each reason that is named nowhere here.
+#: Of the job, those whose names do not say what is to be changed.
 _OF_JOB: tuple[tuple[tuple[str, ...], str], ...] = (
     (("MaxMemPerLimit",), "a limit on memory of the partition or the cluster (MaxMemPerNode, MaxMemPerCPU)"),
-    (("QOS", "Assoc", "MaxJobs", "MaxMem", "MaxCpu", "MaxNode"), "a limit of the QOS or association"),
-    (("InvalidAccount", "InvalidQOS", "AccountNotAllowed", "QOSNotAllowed"), "the account or QOS may not run"),
-    (("PartitionTimeLimit", "PartitionNodeLimit", "PartitionConfig"), "a limit of the harvest partition"),
-    (("PartitionDown", "PartitionInactive"), "the harvest partition does not start jobs"),
     (("JobArrayTaskLimit",), "the array's owner lets no more of its tasks run (ArrayTaskThrottle)"),
-    (("BeginTime", "Dependency", "JobHeld", "Licenses", "BurstBuffer"), "the task waits for something else"),
 )
 
 
@@ -86,12 +82,10 @@ def diagnose(reason: str, held: bool = False, lacks: str = "") -> Diagnosis:
         limit = "a limit of the partition or the cluster, such as MaxMemPerCPU, MaxMemPerNode or MaxCPUsPerNode, is"
         meaning = of_node if lacks else f"{limit} below what the job asks for, or the node is"
         return Diagnosis(f"{meaning} (Slurm says: {reason})", unfit=True)
-    for heads, meaning in _OF_NODE:
+    for heads, meaning in (*_OF_NODE, *_OF_JOB):
         if (reason or "None").startswith(heads):
-            return Diagnosis(f"{meaning} (Slurm says: {reason or 'nothing'})")
-    for heads, meaning in _OF_JOB:
-        if reason.startswith(heads):
-            return Diagnosis(f"{meaning} (Slurm says: {reason})", of_job=True)
+            of_job = (heads, meaning) in _OF_JOB
+            return Diagnosis(f"{meaning} (Slurm says: {reason or 'nothing'})", of_job)
     return Diagnosis(f"Slurm says: {reason}", of_job=True)
 
 
