@@ -17,10 +17,9 @@ from typing import TypeVar, cast
 from malletrain.decide.decision import decide, yield_now
 from malletrain.decide.demand import DecisionCache
 from malletrain.decide.draft import Situation, pilots_of
+from malletrain.decide.leaving import SET_BACK_S, termination
 from malletrain.decide.limits import admission_refusal
 from malletrain.decide.multi_node_pilots import after_loss, co_allocated
-from malletrain.decide.must_leave import termination
-from malletrain.decide.reconcile import SET_BACK_S
 from malletrain.decide.rules import Rules
 from malletrain.decide.sizes import scale_up_jobs
 from malletrain.decide.yielding import YieldPlan

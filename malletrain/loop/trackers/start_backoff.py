@@ -4,7 +4,7 @@ Pilots that were released and kept waiting tell of their job, or of their job on
 node on which pilots of two jobs of several users did not start, with no start in between, rests for everybody: one
 user's jobs say nothing of a node for others. Starts that Slurm refuses, and tasks that are held or cancelled before
 they begin, tell of the job. A job of which nothing began is doubtful until one of its pilots does: meanwhile it takes
-nothing from others (`decide.reconcile`).
+nothing from others (`decide.sizes`).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from malletrain.decide.draft import DoubtfulStarts
-from malletrain.decide.reconcile import SET_BACK_S
+from malletrain.decide.leaving import SET_BACK_S
 from malletrain.domain.decision import CancelTasks, RecyclePilot, StartPilot
 from malletrain.domain.event import (
     ActionIntent,
