@@ -37,9 +37,9 @@ from malletrain.domain.job import (
     Profile,
     ScriptVerdict,
 )
-from malletrain.loop.job_dependencies import waiting_reason
 from malletrain.loop.ports import Clock
 from malletrain.loop.tick import Loop
+from malletrain.loop.waiting_reason import why_held
 from malletrain.slurm.formats.hostlist import node_names
 from malletrain.slurm.site.site_facts import Harvest
 from malletrain.wire.rows import ProfileRow, PromiseRow
@@ -167,7 +167,7 @@ class LoopRequests:
                     f"--dependency={kind.value}:{other}: you have no job {other}, or it was over long ago; "
                     "`malletrain status --all` lists yours"
                 )
-        reason, never = waiting_reason(job, self._loop.views)
+        reason, never = why_held(job, self._loop.views)
         if never:
             raise Conflict(f"--dependency: the job {reason}")
         return reason

@@ -64,8 +64,7 @@ _WAITS_NOT = (JobPhase.ANNOUNCED, JobPhase.HELD)
 class Ledger:
     """Folds events. Not thread-safe: its owner holds one lock."""
 
-    def __init__(self, costs: ResizeCosts | None = None) -> None:
-        """`costs` are assumed until a job has measured its own."""
+    def __init__(self) -> None:
         self._records: dict[int, JobState] = {}
         self._job_of_task: dict[str, int] = {}
         self._of_application: dict[tuple[str, str], set[int]] = {}
@@ -73,7 +72,7 @@ class Ledger:
         self._changed: set[int] = set()  # jobs that have changed since
         #: Of jobs that take another size in the same way: the others say nothing of it.
         self.costs = {
-            Elastic.LIVE: Costs(costs),
+            Elastic.LIVE: Costs(ResizeCosts()),
             Elastic.RESTART: Costs(RELAUNCH),
             Elastic.TASKS: Costs(INDEPENDENT_ITEMS),
         }
@@ -374,13 +373,15 @@ class Ledger:
             if phase is JobPhase.QUEUED and record.world is not None and record.world.members:
                 phase = JobPhase.RUNNING
             check = record.check
+            if record.costs is None:
+                record.costs = self.costs[record.job.elastic].of(record.job.id, application(record.job))
             record.view = JobView(
                 job=terms_of(record.job, check),
                 phase=phase,
                 pilots=dict(record.pilots),
                 world=record.world,
                 curve=self._curve(record),
-                costs=self._costs_of(record),
+                costs=record.costs,
                 samples_done=record.samples_done,
                 reason=record.reason or record.unsaved,
                 topped_up_at=record.topped_up_at,
@@ -447,8 +448,3 @@ class Ledger:
             self._earlier[key] = kept
             if len(self._earlier) > APPLICATIONS_KEPT:
                 del self._earlier[next(iter(self._earlier))]
-
-    def _costs_of(self, record: JobState) -> ResizeCosts:
-        if record.costs is None:
-            record.costs = self.costs[record.job.elastic].of(record.job.id, application(record.job))
-        return record.costs

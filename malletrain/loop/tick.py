@@ -61,12 +61,11 @@ from malletrain.domain.event import (
 from malletrain.domain.job import JobPhase, JobView, MalleableJob, PilotPhase
 from malletrain.domain.snapshot import FREE_STATES, NodeState, Snapshot
 from malletrain.learn.samples import plausible
-from malletrain.loop.job_dependencies import settle
 from malletrain.loop.ledger import Ledger
 from malletrain.loop.pilot_changes import observe
 from malletrain.loop.ports import Clock, Cluster, Journal, Workers
 from malletrain.loop.trackers.hole_history import PlannedStarts, hole_events
-from malletrain.loop.waiting_reason import why_silent, why_without_nodes
+from malletrain.loop.waiting_reason import settle, why_silent, why_without_nodes
 from malletrain.sizing.objective import Objective
 from malletrain.sizing.policy import Need, Policy
 
@@ -231,7 +230,9 @@ class Loop:
         self.advice = decided.advice
         if self._act_for_real:
             self._record_changes(snapshot, decided.decision)
-            self._record_arrived()
+            with self._guard:  # people ask for figures meanwhile; the next daemon knows them without accounting, too
+                arrived = [Event(self._clock.now(), each) for each in iter(self.ledger.promise.take_arrived, None)]
+            self.record(arrived)
             self.record(Event(self._clock.now(), probe, job, reason=why) for job, probe, why in decided.probes)
             for job, batches in decided.decision.batches.items():
                 self._workers.choose_batches(job, batches)
@@ -494,12 +495,6 @@ class Loop:
                 decision.horizon_s,
             )  # fmt: skip
             events.append(Event(now, decided, reason=decision.reason))
-        self.record(events)
-
-    def _record_arrived(self) -> None:
-        """Main jobs that came: the next daemon knows them without accounting, too."""
-        with self._guard:  # people ask for figures meanwhile
-            events = [Event(self._clock.now(), each) for each in iter(self.ledger.promise.take_arrived, None)]
         self.record(events)
 
     def _record_given(self, snapshot: Snapshot, awaiting: Mapping[str, bool]) -> None:

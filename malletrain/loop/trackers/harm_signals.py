@@ -42,6 +42,9 @@ _OWN_WORDS = (
 #: time (GraceTime, KillWait) they use in part.
 ONE_PREEMPTION_S = 60.0
 
+#: A pilot that was asked to leave and is still seen after so many seconds was slow.
+SLOW_EXIT_S = 60.0
+
 #: Main cycles count as slow above this factor over those without pilots, and above so many seconds.
 SLOW_FACTOR = 2.0
 SLOW_CYCLE_S = 0.5
@@ -56,10 +59,9 @@ _ONES_OWN = ("slow_exits", "ailing_nodes")
 
 
 class HarmSignalTracker:
-    """`slow_exit_s`: a pilot that was asked to leave and is still seen after so long was slow."""
+    """Folds what pilots did, and keeps what looks showed."""
 
-    def __init__(self, slow_exit_s: float = 60.0) -> None:
-        self.slow_exit_s = slow_exit_s
+    def __init__(self) -> None:
         self._times: dict[str, deque[tuple[float, int | None]]] = {  #: when, and by a pilot of which job
             name: deque(maxlen=_KEPT) for name in ("preempted", "slow_exits", "ailing_nodes", "slow_cycles")
         }
@@ -148,7 +150,7 @@ class HarmSignalTracker:
             _, ended, job = self._left[name]
             self._left[name] = (event.pilot, min(ended, event.at), job)
         asked = self._asked.pop(event.pilot, None)
-        if asked is not None and event.at - asked > self.slow_exit_s and not part_of(event.pilot):
+        if asked is not None and event.at - asked > SLOW_EXIT_S and not part_of(event.pilot):
             self._count("slow_exits", event)
 
     def _forget(self, node: str) -> None:

@@ -87,8 +87,7 @@ UNKNOWN_EXIT_S = 60.0
 class PromiseTracker:
     """Folds events and looks; says what the promise asks for now."""
 
-    def __init__(self, cycle_s: float = 30.0) -> None:
-        """`cycle_s`: seconds from one backfill cycle to the next, until a look says it."""
+    def __init__(self) -> None:
         self.budget: ControllerBudget | None = None
         self.steps_back = 0
         self.stepped_for = ""
@@ -97,7 +96,7 @@ class PromiseTracker:
         self.look_s = USUAL_LOOK_S
         self.refill_s = REFILL_LOOK_S + UNKNOWN_EXIT_S
         self._exits_known = False
-        self._cycle_s = cycle_s
+        self._cycle_s = 30.0  # from one backfill cycle to the next, until a look says it
         self._arrivals: list[MainArrival] = []
         self._noted: OrderedDict[str, None] = OrderedDict()
         self._unwritten: deque[SlurmJob] = deque(maxlen=MAX_ARRIVALS)  # the journal lacks their arrival
