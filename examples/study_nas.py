@@ -4,7 +4,7 @@ On scikit-learn's digits, or with NAS_DATA=FOLDER on CIFAR-10 or folders of imag
 NAS_INHERIT=1 a child starts from the weights of the best child so far that have the same name and shape.
 
 malletrain study run examples/study_nas.py --trials 30
-malletrain study best examples/study_nas.py --json > best.json
+malletrain study status examples/study_nas.py --json > best.json
 python examples/study_nas.py best.json --export best.pt     trains the most accurate one and writes it out
 """
 
@@ -139,11 +139,11 @@ def best_so_far(trial: optuna.Trial) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("best", type=Path, help="what `malletrain study best --json` printed")
+    parser.add_argument("best", type=Path, help="what `malletrain study status --json` printed")
     parser.add_argument("--epochs", type=int, default=30)
     parser.add_argument("--export", default="best.pt")
     options = parser.parse_args()
-    front = json.loads(options.best.read_text())
+    front = json.loads(options.best.read_text())["best"]
     chosen = max(front, key=lambda trial: float(trial["values"][0]))
     fit(chosen["kept"]["architecture"], options.epochs, options.export)
     print(f"trial {chosen['trial']} written to {options.export}")

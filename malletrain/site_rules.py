@@ -17,8 +17,8 @@ from malletrain.sizing.policy import Need, Policy, require_inputs
 from malletrain.sizing.registry import policy
 from malletrain.slurm.formats.hostlist import node_names
 from malletrain.slurm.site.held_task_limits import limits_of
+from malletrain.slurm.site.partition_checks import longest_pilot_s
 from malletrain.slurm.site.power_saving import costly_nodes
-from malletrain.slurm.site.qos_limits import longest_pilot_s
 from malletrain.slurm.site.site_facts import Harvest, SiteFacts
 
 #: Beyond this Slurm has had every chance to start a released pilot, whatever the backfill interval says.
@@ -144,8 +144,8 @@ def policy_from(config: Config) -> Policy:
         InvalidInput: it is not known, or needs what no daemon has, or what this configuration lacks.
     """
     found = policy(config.sizing.policy)
-    # Jobs bring their batches, noise scales and deadlines; policies that plan ahead get the ages of holes.
-    given = {Need.BATCHES, Need.NOISE_SCALE, Need.DEADLINES, Need.LIFETIMES}
+    # Jobs bring their batches, noise scales and deadlines.
+    given = {Need.BATCHES, Need.NOISE_SCALE, Need.DEADLINES}
     remedy = "choose another"
     if config.sizing.budgets:
         given.add(Need.BUDGETS)

@@ -5,13 +5,10 @@ A restart of the daemon ends all tokens; clients log in again by themselves.
 
 from __future__ import annotations
 
-import re
-import ssl
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
-from malletrain.api.ports import Identity, NotFound, Unavailable
+from malletrain.api.ports import Identity, Unavailable
 from malletrain.api.roles import Roles
 from malletrain.api.tickets import TicketTable
 from malletrain.domain.errors import MalletrainError
@@ -19,7 +16,6 @@ from malletrain.loop.ports import Clock
 from malletrain.wire import munge
 from malletrain.wire.http import SESSION_PURPOSE
 from malletrain.wire.messages import WORKER_PURPOSE
-from malletrain.wire.tls import certificate_statement
 
 #: Seconds that a token lives. A user's rights may change meanwhile no longer than this.
 SESSION_LIFETIME_S = 3600.0
@@ -59,18 +55,15 @@ class Auth:
         munge_socket: str | None = None,
         lifetime_s: float = SESSION_LIFETIME_S,
         decode: Callable[[str, str | None], munge.Credential] = munge.decode,
-        certificate: str = "",
     ) -> None:
         """`audiences` are the URLs by which clients know this daemon: a credential made for another one is refused,
-        so a daemon that receives one cannot use it at another. `certificate` is the file (PEM) of the
-        one that callers are shown, where this daemon is to vouch for it."""
+        so a daemon that receives one cannot use it at another."""
         self._audiences = tuple(audiences)
         self._roles = roles
         self._clock = clock
         self._socket = munge_socket
         self._tickets = TicketTable[Identity](clock, lifetime_s, MAX_SESSIONS_PER_USER)
         self._decode = decode
-        self._certificate = certificate
         #: Credentials made before (of Clock.elapsed: the day's may be set) are refused: whoever had the port until
         #: then may have them.
         self.listens_since = float("-inf")
@@ -101,25 +94,6 @@ class Auth:
             raise NotAuthenticated("the token has run out or was never given: log in again at /v1/session")
         return identity
 
-    def vouch(self) -> str:
-        """A credential by which this daemon vouches for its certificate; good for one caller.
-
-        Raises:
-            NotFound: it has none to vouch for.
-            Unavailable: the file cannot be used now, or munged does not answer here.
-        """
-        if not self._certificate:
-            raise NotFound("this daemon vouches for no certificate: malletrain.toml has no api.certificate")
-        try:
-            # Read each time: certificates are renewed while the daemon runs.
-            certificate = _first_certificate(Path(self._certificate).read_text(encoding="ascii"))
-        except (OSError, ValueError) as error:
-            raise Unavailable(f"api.certificate {self._certificate} is no PEM certificate: {error}") from error
-        try:
-            return munge.encode(certificate_statement(self._audiences[0], certificate), self._socket)
-        except munge.MungeError as error:
-            raise Unavailable(f"the daemon cannot vouch for its certificate: {error}") from error
-
     def log_out(self, authorization: str | None) -> None:
         """End a token. Idempotent."""
         self._tickets.take((authorization or "").partition(" ")[2].strip())
@@ -149,13 +123,3 @@ class Auth:
         if age_s > self._clock.elapsed() - self.listens_since + 1.5:  # MUNGE counts whole seconds, of a coarse clock
             raise Unavailable("the MUNGE credential was made before this daemon listened: make a new one, check NTP")
         return opened
-
-
-def _first_certificate(text: str) -> bytes:
-    """The first certificate (DER) of a PEM file: the server's own, where a chain follows.
-
-    Raises:
-        ValueError: there is none.
-    """
-    found = re.search("-----BEGIN CERTIFICATE-----.*?-----END CERTIFICATE-----", text, re.DOTALL)
-    return ssl.PEM_cert_to_DER_cert(found.group() if found else text)

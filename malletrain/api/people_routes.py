@@ -175,13 +175,6 @@ def make_people_router(people: PeopleRoutes) -> APIRouter:
             headers={"Cache-Control": "no-store"},
         )
 
-    @router.get("/certificate", responses=answers(object_of(credential={"type": "string"}), 200, 404))
-    async def vouch(request: Request) -> Response:
-        """A MUNGE credential of the daemon's user for `malletrain-certificate-v1 URL sha256:DIGEST`: the certificate
-        that callers of an https URL must be shown."""
-        credential = await people.off_loop(address_of(request), people.auth.vouch)
-        return JSONResponse({"credential": credential}, headers={"Cache-Control": "no-store"})
-
     @router.delete("/session", status_code=204, responses=answers(None, 204, 401))
     async def log_out(request: Request, _caller: Caller) -> Response:
         """End the token."""

@@ -38,8 +38,8 @@ from malletrain.slurm.submission.submit import submit as submit_request
 from malletrain.wire import address
 from malletrain.wire.address import Address
 from malletrain.wire.daemon import DaemonClient, client_at
+from malletrain.wire.daemon_url import with_trust
 from malletrain.wire.errors import WireError
-from malletrain.wire.tls import with_trust
 
 
 def submit(argv: Sequence[str], environ: Mapping[str, str], cwd: str) -> str:
@@ -68,7 +68,7 @@ def submit(argv: Sequence[str], environ: Mapping[str, str], cwd: str) -> str:
         request = fit(commands, request)
         with suppress(WireError):  # it need not run for this
             request = as_the_site_submits(daemon, request)
-        trusting = with_trust(environ, site.ca, site.tls_user)
+        trusting = with_trust(environ, site.ca)
         made = request.materialize("JOB", daemon.url, request.python, trusting, __version__, "MARK")
         return describe(request, made, cwd)
     if request.to_check:

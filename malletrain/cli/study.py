@@ -8,19 +8,15 @@ import signal
 import sys
 import threading
 from collections.abc import Callable
-from contextlib import closing
 from pathlib import Path
 from types import FrameType
 from typing import Any, TypeVar
 
 import click
 
-from malletrain.cli import study_top
 from malletrain.cli.jobs import as_json, say_json
-from malletrain.cli.render import Line
-from malletrain.cli.top import redrawn, watch
 from malletrain.domain.errors import InvalidInput
-from malletrain.study import definition, progress, report, storage, trial_records
+from malletrain.study import definition, report, storage, trial_records
 from malletrain.study.cluster_runs import JobRuns
 from malletrain.study.conductor import Conductor, StudyLimits
 from malletrain.study.local_runs import LocalRuns
@@ -93,17 +89,16 @@ def run(
             runs = LocalRuns(len(os.sched_getaffinity(0)))
         else:
             runs = JobRuns(connect, os.environ, _say, stopping)
-        with closing(runs):
-            runs.check(wanted.nodes)
-            kept, known = trial_records.open_study(storage.open_storage(where), wanted)
-            if known:
-                _say(f"continuing study {wanted.name}: {trial_records.answered(kept)} trials have an answer")
-            for number in (signal.SIGINT, signal.SIGTERM):
-                signal.signal(number, _stopper(stopping))
-            limits = StudyLimits(trials, None if hours is None else hours * 3600, concurrent)
-            Conductor(kept, wanted, runs, folder, _say, stopping).run(limits)
+        runs.check(wanted.nodes)
+        kept, known = trial_records.open_study(storage.open_storage(where), wanted)
+        if known:
+            _say(f"continuing study {wanted.name}: {trial_records.answered(kept)} trials have an answer")
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, _stopper(stopping))
+        limits = StudyLimits(trials, None if hours is None else hours * 3600, concurrent)
+        Conductor(kept, wanted, runs, folder, _say, stopping).run(limits)
     done = trial_records.answered(kept)
-    _say(f"{done} trials have an answer; see: malletrain study best {file}")
+    _say(f"{done} trials have an answer; see: malletrain study status {file}")
     if trials is not None and done < trials:
         raise StudyError(f"{done} of {trials} trials have an answer: run it again to continue")
 
@@ -113,7 +108,7 @@ def run(
 @_storage
 @as_json
 def status(file: Path, place: str | None, as_json: bool) -> None:
-    """Show how trials ended, the best so far, node-hours."""
+    """Show how trials ended, node-hours, and the best trial, or the Pareto front."""
     kept = _load(file, place)
     counted = report.counts(kept)
     best = [report.row(trial) for trial in report.best_trials(kept)]
@@ -123,24 +118,8 @@ def status(file: Path, place: str | None, as_json: bool) -> None:
         return
     counts = ", ".join(f"{number} {name.replace('_', ' ')}" for name, number in counted.items()) or "no trials yet"
     click.echo(f"study {kept.study_name}: {counts}; {hours:.2f} node-hours")
-    for row in best[:1]:
-        click.echo(f"best: trial {row['trial']}, {_values(row['values'])}")
-
-
-@study.command(epilog="Example:  malletrain study best study.py --json")
-@click.argument("file", metavar="STUDY", type=click.Path(path_type=Path))
-@_storage
-@as_json
-def best(file: Path, place: str | None, as_json: bool) -> None:
-    """Print the best trial, or the Pareto front."""
-    rows = [report.row(trial) for trial in report.best_trials(_load(file, place))]
-    if not rows:
-        raise StudyError("no trial has completed yet")
-    if as_json:
-        say_json(rows)
-        return
-    for row in rows:
-        click.echo(f"trial {row['trial']}: {_values(row['values'])}")
+    for row in best:
+        click.echo(f"best: trial {row['trial']}: {_values(row['values'])}")
         for name, value in {**row["params"], **row["kept"]}.items():
             click.echo(f"  {name} = {value}")
 
@@ -160,19 +139,6 @@ def trials(file: Path, place: str | None, as_json: bool) -> None:
         params = " ".join(f"{name}={_short(value)}" for name, value in row["params"].items())
         reason = f"  ({row['reason']})" if row["reason"] and not values else ""
         click.echo(f"{row['trial']:>5}  {words:<13} {values:<16} {params}{reason}".rstrip())
-
-
-@study.command(epilog="Example:  malletrain study top study.py --interval 1")
-@click.argument("file", metavar="STUDY", type=click.Path(path_type=Path))
-@_storage
-@redrawn
-def top(file: Path, place: str | None, interval: float, once: bool) -> None:
-    """Watch every trial live, with its job, nodes and last figure."""
-
-    def look(width: int, height: int) -> list[Line]:
-        return study_top.picture(progress.now(_load(file, place)), study_top.jobs(), width=width, height=height)
-
-    watch(look, interval, once)
 
 
 @study.command("report", epilog="Example:  malletrain study report study.py --output study.html")

@@ -8,7 +8,6 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, TypeVar
 
 import click
 
@@ -20,51 +19,34 @@ from malletrain.wire.rows import EventRow
 #: Kinds of events that would only make the list below the table flicker.
 _QUIET = frozenset({"samples", "decided", "pool", "holes_opened", "holes_ended", "metric", "outcome"})
 
-F = TypeVar("F", bound=Callable[..., Any])
-
-
-def redrawn(command: F) -> F:
-    """The options of a command that draws again and again."""
-    once = click.option("--once", is_flag=True, help="Draw once and end.")
-    interval = click.option(
-        "--interval",
-        "-n",
-        type=click.FloatRange(min=0.5),
-        default=2.0,
-        show_default=True,
-        help="Seconds between updates.",
-    )
-    return interval(once(command))
-
 
 @click.command(epilog="Example:  malletrain top --interval 1")
-@redrawn
+@click.option("--once", is_flag=True, help="Draw once and end.")
+@click.option(
+    "--interval",
+    "-n",
+    type=click.FloatRange(min=0.5),
+    default=2.0,
+    show_default=True,
+    help="Seconds between updates.",
+)
 def top(interval: float, once: bool) -> None:
     """Watch nodes, jobs and events live, until Ctrl-C."""
     daemon = connect()
     recent: deque[EventRow] = deque(maxlen=200)
     last: int | None = None
 
-    def look(width: int, height: int) -> Sequence[render.Line]:
-        nonlocal last
-        try:
-            last = _collect(daemon, last, recent)
-            return picture(daemon, recent, width=width, height=height)
-        except WireError as error:
-            # A daemon that is being restarted comes back: say so, keep the screen, try again.
-            if once:
-                raise
-            return [(render.Span(f"{error}; trying again", color="red"),)]
-
-    watch(look, interval, once)
-
-
-def watch(look: Callable[[int, int], Sequence[render.Line]], interval: float, once: bool) -> None:
-    """Draw what `look` gives for so many columns and lines, again and again until Ctrl-C, or once."""
     with _screen(live=sys.stdout.isatty() and not once) as draw:
         while True:
             size = shutil.get_terminal_size((120, 40))
-            draw(look(size.columns, size.lines))
+            try:
+                last = _collect(daemon, last, recent)
+                draw(picture(daemon, recent, width=size.columns, height=size.lines))
+            except WireError as error:
+                # A daemon that is being restarted comes back: say so, keep the screen, try again.
+                if once:
+                    raise
+                draw([(render.Span(f"{error}; trying again", color="red"),)])
             if once:
                 return
             time.sleep(interval)
@@ -76,10 +58,10 @@ def picture(daemon: DaemonClient, recent: Sequence[EventRow], *, width: int, hei
     room = height - len(lines) - 2
     if room > 1 and recent:
         lines += [(), *(render.event(row) for row in list(recent)[-room:])]
-    return [clip(line, width) for line in lines[: max(1, height - 1)]]
+    return [_clip(line, width) for line in lines[: max(1, height - 1)]]
 
 
-def clip(line: render.Line, width: int) -> render.Line:
+def _clip(line: render.Line, width: int) -> render.Line:
     """A line cut to `width` columns."""
     kept: list[render.Span] = []
     for span in line:

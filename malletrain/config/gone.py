@@ -22,6 +22,7 @@ GONE: Mapping[tuple[str, ...], str] = {
     ("actuator", "audit_log"): "it is actuator.jsonl in the unit's LogsDirectory",
     ("actuator", "starts_per_minute"): "the actuator starts 300 tasks in a minute at most",
     ("actuator", "cancels_per_hour"): "the actuator cancels 2,000 tasks in an hour at most",
+    ("api", "certificate"): "clients check the certificate by its authority: client.toml has `ca`",
     ("breaker", "pause_minutes"): "the daemon stands back for 30 minutes",
     ("breaker", "slow_cycles_per_hour"): "30 looks at slow cycles are too many on any machine",
     ("loop", "horizon_s"): "horizons of 120 to 600 s were alike where they were measured: it is 300 s",

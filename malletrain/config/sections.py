@@ -243,9 +243,6 @@ class ApiSection(Section):
     url: str = ""
     """URL that workers and users call; empty: http://, this host, the port."""
 
-    certificate: AbsolutePath = ""
-    """PEM of an https `url` that no authority signed: MUNGE vouches for it."""
-
     @field_validator("url")
     @classmethod
     def _http(cls, value: str) -> str:

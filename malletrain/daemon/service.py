@@ -387,10 +387,10 @@ class Service:
     def _cluster(self, commands: Commands, harvest: site_facts.Harvest, bf_interval_s: float) -> Cluster:
         """Slurm, steered by this process, or by the actuator where there is one."""
         clock, release = self._clock.now, self._site.facts.release
-        reader, why = choose(commands, clock, harvest.partition, bf_interval_s, release, os.environ.get(PYTHON, ""))
+        pyslurm, why = choose(commands, release, os.environ.get(PYTHON, ""))
         self._log.info("reader", what=why)
         here = SlurmCluster(
-            commands, harvest, self._owner_of, clock, bf_interval_s, reader, self._site.facts.min_job_age_s
+            commands, harvest, self._owner_of, clock, bf_interval_s, pyslurm, self._site.facts.min_job_age_s
         )
         socket_path = self._config.actuator.socket
         if not socket_path:
@@ -415,7 +415,7 @@ class Service:
         port = config.api.port or _free_port(config.api.host)
         self.url = config.api.url or f"http://{socket.getfqdn()}:{port}"
         audiences = (self.url, *self._former_urls())
-        auth = Auth(audiences, roles, self._clock, certificate=config.api.certificate)
+        auth = Auth(audiences, roles, self._clock)
         notifier = self._changes
         journal.on_append(notifier.ring)
         self._views = StoreViews(

@@ -327,7 +327,7 @@ class Loop:
             set_aside=self.ledger.conduct.set_aside(self.views, now, self.rules),
             heard_since=max(self.ledger.heard_since, self._clock_set_at(now)),
             known=known,
-            open_holes=self.ledger.holes.open() if self.rules.max_nodes > 1 or self.policy.looks_ahead else {},
+            open_holes=self.ledger.holes.open() if self.rules.max_nodes > 1 else {},
         )
 
     def _clock_set_at(self, now: float) -> float:

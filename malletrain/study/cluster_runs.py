@@ -1,8 +1,9 @@
-"""Trainings as malleable jobs: submitted as mtbatch does, followed by the daemon's events."""
+"""Trainings as malleable jobs: submitted as mtbatch does, followed by the daemon's list of jobs and its events."""
 
 from __future__ import annotations
 
 import os
+import queue
 import shlex
 import sys
 import threading
@@ -23,15 +24,14 @@ from malletrain.slurm.submission.submit import (
     submit,
     whole_gres,
 )
-from malletrain.study.event_feed import EventFeed, past
 from malletrain.study.job_outcome import JobOutcome
-from malletrain.study.trial_endings import Ending, Figure, TrainingEnded, TrialEnd
+from malletrain.study.trial_endings import FACTS, Ending, Figure, TrainingEnded, TrialEnd
 from malletrain.study.trial_spec import TrialSpec, node_range
 from malletrain.wire.daemon import DaemonClient
 from malletrain.wire.errors import WireError
 from malletrain.wire.http import DaemonRefused, DaemonUnavailable
 from malletrain.wire.munge import MungeError
-from malletrain.wire.rows import JobRow
+from malletrain.wire.rows import EventRow, JobRow
 
 #: With `--concurrent auto`: trials that may wait for nodes at a time. Fewer waiting means that one more trial would
 #: get nodes; the waiting ones fill the next hole at once.
@@ -44,8 +44,11 @@ MAX_CONCURRENT_TRIALS = 200
 #: MAX_RESUBMITS times in all: a trial that never trains must not fill Slurm's queue.
 MIN_HELD_TASKS, RESUBMIT_INTERVAL_S, MAX_RESUBMITS = 2, 20.0, 50
 
-#: Seconds between two requests for the list of jobs.
-JOBS_REFRESH_S = 2.0
+#: Seconds between two requests for the list of jobs and their events.
+JOBS_REFRESH_S = 1.0
+
+#: Kinds of events that a study reads (`malletrain.domain.event.EventKind`).
+EVENT_KINDS = ("metric", "job_completed", "job_failed", "job_cancelled", "pilot_ended", "array_refused")
 
 #: Seconds without event or list entry after which a job is requested by its number.
 UNLISTED_QUERY_S = 10.0
@@ -56,10 +59,8 @@ MAX_SUBMIT_ATTEMPTS, SUBMIT_RETRY_S = 5, 3.0
 #: Seconds to wait for the daemon's first answer when a study begins.
 FIRST_ANSWER_TIMEOUT_S = 120.0
 
-#: HTTP statuses after which the same request may succeed: rate limit, a service that the daemon needs is down; and
-#: for a new job 409, its owner has too many open jobs.
+#: HTTP statuses after which the same request may succeed: rate limit, a service that the daemon needs is down.
 _TRANSIENT_STATUSES = frozenset({429, 500, 503})
-_CONFLICT_STATUS = 409
 
 T = TypeVar("T")
 
@@ -69,7 +70,7 @@ class JobRun:
 
     def __init__(self, runs: JobRuns, spec: TrialSpec, job: int) -> None:
         self._runs, self._spec, self.job = runs, spec, job
-        self._events = runs.event_feed.open(job)
+        self._events = runs.events_of(job)
         self._outcome = JobOutcome(spec, str(job))
         self._over: TrialEnd | None = None
         self._trained_s, self._looked, self._listed = 0.0, time.monotonic(), time.monotonic()
@@ -81,24 +82,19 @@ class JobRun:
     def key(self) -> str:
         return str(self.job)
 
-    def catch_up(self) -> None:
-        """Queue the job's events from before the study was restarted."""
-        for row in self._runs.ask(lambda daemon: past(daemon, self.job)):
-            self._events.put(row)
-
     def next(self, wait_s: float) -> Figure | TrialEnd | None:
         if self._over is not None:
             return self._over
-        row = self._events.get(wait_s)
         self._look()
-        if row is not None:
-            said = self._outcome.take(row)
-            if isinstance(said, TrialEnd):
-                self._end(said)
-            return said
-        if time.monotonic() - self._listed > UNLISTED_QUERY_S:
-            self._look_closely()
-        return self._over
+        try:
+            said = self._outcome.take(self._events.get(timeout=wait_s))
+        except queue.Empty:
+            if time.monotonic() - self._listed > UNLISTED_QUERY_S:
+                self._look_closely()
+            return self._over
+        if isinstance(said, TrialEnd):
+            self._end(said)
+        return said
 
     def stop(self) -> None:
         if self._over is None:
@@ -109,15 +105,10 @@ class JobRun:
         return self._trained_s
 
     def facts(self) -> Mapping[str, float]:
-        row = self._row
-        if row is None:
+        if self._row is None:
             return {}
-        return {
-            "node_seconds": row.node_seconds + self._open_stays_s,
-            "preemptions": row.preemptions,
-            "resizes": row.resizes,
-            "lost_workers": row.lost_workers,
-        }
+        found = {name: float(getattr(self._row, name)) for name in FACTS}
+        return found | {"node_seconds": found["node_seconds"] + self._open_stays_s}
 
     def _look(self) -> None:
         """Add to the training time while the daemon lists the job with members."""
@@ -167,7 +158,7 @@ class JobRun:
 
 
 class JobRuns:
-    """Submits jobs, and keeps one connection for all short questions and one for the event feed.
+    """Submits jobs, and follows them over one connection; the threads of trials take turns.
 
     Args:
         connect: opens a connection to the daemon.
@@ -188,7 +179,7 @@ class JobRuns:
         self._environ, self._say, self._stopping = environ, say, stopping
         self._commands = Commands(environ)
         self._listed: dict[int, JobRow] = {}
-        self._own: set[int] = set()
+        self._queues: dict[int, queue.SimpleQueue[EventRow]] = {}  #: of jobs that are not over, with their new events
         self._listed_at = -JOBS_REFRESH_S
         self._answered = True
         address, (site, self._nodes) = self._daemon.address, self._first_answer()
@@ -199,8 +190,7 @@ class JobRuns:
             raise InvalidInput("partition", "the daemon names no harvest partition: name it in client.toml")
         check_partition(self._commands, self._partition)
         self._gres = whole_gres(node_kinds(self._commands, self._partition))
-        self.event_feed = EventFeed(connect(), say)
-        self.event_feed.start()
+        _, self._after = self._daemon.latest_events(1)
 
     def _first_answer(self) -> tuple[Mapping[str, str], int]:
         """The site's partition, account and QOS, and its node count. Waits for a daemon that is restarting."""
@@ -229,24 +219,14 @@ class JobRuns:
         for attempt in range(1, MAX_SUBMIT_ATTEMPTS + 1):
             try:
                 with self._lock:
-                    # Its events are kept from the announcement on.
-                    job, _ = submit(
-                        self._daemon,
-                        self._commands,
-                        request,
-                        self._environ,
-                        self._say,
-                        announced=self.event_feed.open,
-                    )
-                    self._own.add(job)
+                    job, _ = submit(self._daemon, self._commands, request, self._environ, self._say)
                     self._listed_at = -JOBS_REFRESH_S
+                    self._queues[job] = queue.SimpleQueue()
                 return JobRun(self, spec, job)
             except (SubmissionRefused, TooManyHeldTasks, DaemonUnavailable, ClusterUnavailable) as error:
                 cause = error.__cause__
-                lasting = isinstance(cause, DaemonRefused) and cause.status not in (
-                    *_TRANSIENT_STATUSES,
-                    _CONFLICT_STATUS,
-                )
+                # 409: the owner has too many open jobs.
+                lasting = isinstance(cause, DaemonRefused) and cause.status not in {*_TRANSIENT_STATUSES, 409}
                 if lasting or attempt == MAX_SUBMIT_ATTEMPTS:
                     raise TrainingEnded(TrialEnd(Ending.REFUSED, str(error))) from error
                 if attempt == 1:
@@ -291,15 +271,18 @@ class JobRuns:
             raise
         if row.name != spec.name:
             return None  # a daemon that began anew has given the number to another job
-        self._own.add(row.id)
-        run = JobRun(self, spec, row.id)
-        run.catch_up()
-        return run
+        with self._lock:
+            # What is older than the next look at all jobs' events.
+            events = self._queues[row.id] = queue.SimpleQueue()
+            for event in _events(self._daemon, 0, row.id)[0]:
+                if event.seq <= self._after:
+                    events.put(event)
+        return JobRun(self, spec, row.id)
 
     def has_capacity(self, active: int) -> bool:
         self._refresh()
         with self._lock:
-            mine = [self._listed[job] for job in self._own & self._listed.keys()]
+            mine = [self._listed[job] for job in self._queues.keys() & self._listed.keys()]
         waiting = sum(1 for row in mine if not row.members)
         # Trials that have begun, but are not announced yet, wait too.
         return (
@@ -324,9 +307,6 @@ class JobRuns:
         left = [array for array, name in arrays.items() if name.startswith(prefix) and name not in named]
         if left:
             self._commands.run(["scancel", *left])
-
-    def close(self) -> None:
-        self.event_feed.close()
 
     # -- questions ---------------------------------------------------------------------------------------------
 
@@ -353,8 +333,12 @@ class JobRuns:
 
     def done(self, job: int) -> None:
         """The job is over: nothing more is expected of it."""
-        self.event_feed.shut(job)
-        self._own.discard(job)
+        with self._lock:
+            self._queues.pop(job, None)
+
+    def events_of(self, job: int) -> queue.SimpleQueue[EventRow]:
+        """The events of a job that was started or found, as they are read."""
+        return self._queues[job]
 
     def listed(self, job: int) -> JobRow | None:
         """The job among those that are not over, as of the last `JOBS_REFRESH_S` seconds."""
@@ -383,10 +367,30 @@ class JobRuns:
                 return
             try:
                 rows = self._daemon.jobs(over=False, mine=True)
+                events, self._after = _events(self._daemon, self._after)
+            except WireError as error:
+                if self._answered:
+                    self._say(f"{error}; trainings go on, and the study waits")
+                self._answered = False
+            else:
+                if not self._answered:
+                    self._say("the daemon answers again")
                 self._listed, self._answered = {row.id: row for row in rows}, True
-            except WireError:
-                self._answered = False  # the event feed reports it; trainings go on
+                for event in events:
+                    if event.job in self._queues:
+                        self._queues[event.job].put(event)
             self._listed_at = time.monotonic()
+
+
+def _events(daemon: DaemonClient, after: int, job: int | None = None) -> tuple[list[EventRow], int]:
+    """Events of `EVENT_KINDS` after number `after`, of all jobs or of one; and the number to go on from."""
+    found: list[EventRow] = []
+    while True:
+        rows, last = daemon.events(after=after, job=job, kinds=EVENT_KINDS)
+        found += rows
+        if not rows or last <= after:
+            return found, max(after, last)
+        after = last
 
 
 def _body(spec: TrialSpec) -> bytes:

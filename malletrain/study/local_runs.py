@@ -172,9 +172,6 @@ class LocalRuns:
     def forget(self, prefix: str, known: Collection[str]) -> None:
         """Nothing to do: processes end with their study."""
 
-    def close(self) -> None:
-        """Nothing is held open."""
-
 
 def _memory_kills() -> int:
     """How often this machine's kernel has killed for want of memory (proc(5), /proc/vmstat, oom_kill)."""

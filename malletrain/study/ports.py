@@ -56,9 +56,6 @@ class Runs(Protocol):
         """End trainings whose name begins with `prefix` and whose key is not in `known`: those that a killed study
         had started without recording them."""
 
-    def close(self) -> None:
-        """Close connections. Malleable jobs go on; local processes end."""
-
 
 @dataclass
 class TrialContext:

@@ -13,6 +13,7 @@ import optuna
 import plotly.graph_objects as go
 from optuna import visualization
 from optuna.trial import FrozenTrial, TrialState
+from plotly.offline import get_plotlyjs
 
 from malletrain.study import trial_records
 from malletrain.study.trial_endings import Ending
@@ -28,25 +29,6 @@ _STYLE = (
 
 #: A plot with more traces has no legend: it would take more space than the plot.
 MAX_LEGEND_ENTRIES = 12
-
-#: Heading of the plot that needs room, and can be moved sideways on narrow screens.
-_WIDE_PLOT_HEADING = "Parallel coordinates"
-
-#: How trials ended, in colours.
-_COLORS = {
-    "completed": "#2a6fbb",
-    "pruned": "#e8a33d",
-    "running": "#4caf50",
-    "user_error": "#c0392b",
-    "out_of_memory": "#8e44ad",
-    "timed_out": "#795548",
-    "cancelled": "#7f8c8d",
-    "refused": "#34495e",
-    "preempted": "#16a085",
-    "node_failed": "#e67e99",
-    "interrupted": "#95a5a6",
-    "lost": "#000000",
-}
 
 
 def ending_of(trial: FrozenTrial) -> str:
@@ -100,80 +82,66 @@ def page(study: optuna.Study) -> str:
         f"<tr><td>{name.replace('_', ' ')}</td><td class=n>{n}</td></tr>" for name, n in counts(study).items()
     )
     used = sum(node_hours(trial) for trial in trials)
-    parts = [
-        f"<!doctype html><html lang=en><meta charset=utf-8><meta name=viewport content='width=device-width'>"
-        f"<title>{title}</title><style>{_STYLE}</style>",
-        f"<h1>Study {title}</h1><p>{len(trials)} trials, {used:.2f} node-hours.</p>",
-        f"<table><tr><th>ended as</th><th>trials</th></tr>{rows}</table>" if rows else "",
-        _best(study),
-    ]
     several = len(study.directions) > 1
     plots: list[tuple[str, Callable[[], go.Figure]]] = [
-        ("Pareto front", lambda: _front(study)),
+        ("Pareto front", lambda: _front(study))
+        if several
+        else ("Reported figures", lambda: visualization.plot_intermediate_values(study))
     ]
-    if not several:
-        plots = [("Reported figures", lambda: visualization.plot_intermediate_values(study))]
     for number in range(len(study.directions)):
-        plots += _of_value(study, number if several else None)
+        plots += _of_value(study, number, f"value {number + 1}" if several else "value")
     plots += [
         ("Trials over time", lambda: visualization.plot_timeline(study)),
-        ("Node-hours by trial", lambda: _hours_by_trial(trials)),
-        ("Harvest over time: node-hours", lambda: _harvest(trials, total=True)),
-        ("Harvest over time: nodes held", lambda: _harvest(trials, total=False)),
+        ("Harvest over time", lambda: _harvest(trials)),
     ]
-    library = True
-    for name, plot in plots:
-        shown, library = _shown(name, plot, library)
-        parts.append(f"<h2>{name}</h2>{shown}")
-    parts += [_failures(trials), "</html>"]
-    return "\n".join(parts)
+    return "\n".join(
+        [
+            f"<!doctype html><html lang=en><meta charset=utf-8><meta name=viewport content='width=device-width'>"
+            f"<title>{title}</title><style>{_STYLE}</style><script>{get_plotlyjs()}</script>",
+            f"<h1>Study {title}</h1><p>{len(trials)} trials, {used:.2f} node-hours.</p>",
+            f"<table><tr><th>ended as</th><th>trials</th></tr>{rows}</table>" if rows else "",
+            _best(study),
+            *(f"<h2>{name}</h2>{_shown(plot)}" for name, plot in plots),
+            _failures(trials),
+            "</html>",
+        ]
+    )
 
 
-def _shown(name: str, plot: Callable[[], go.Figure], library: bool) -> tuple[str, bool]:
-    """A plot in the page's style, with plotly's library where none has brought it yet; and whether it is still
-    missing."""
+def _shown(plot: Callable[[], go.Figure]) -> str:
+    """A plot in the page's style."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of Optuna's, on what its plots assume: the page says it in its headings
             figure = plot()
-        if not figure.data:
-            return "<p>Not yet: no trial has anything to show here.</p>", library
-        dense = name.startswith(_WIDE_PLOT_HEADING)
-        figure.update_layout(
-            title=None,
-            template="plotly_white",
-            height=420 if dense else 360,
-            margin={"l": 60, "r": 50 if dense else 20, "t": 36, "b": 80 if dense else 50},
-            legend={"orientation": "h", "y": -0.2, "yanchor": "top", "x": 0},
-        )
-        if len(figure.data) > MAX_LEGEND_ENTRIES:
-            figure.update_layout(showlegend=False)
-        config = {"displaylogo": False, "responsive": True}
-        text = figure.to_html(full_html=False, include_plotlyjs=library, config=config)
     except (ValueError, RuntimeError, ZeroDivisionError) as error:  # too few trials for this plot
-        return f"<p>Not yet: {html.escape(str(error)[:200])}</p>", library
-    return f"<div class=wide>{text}</div>" if dense else text, False
+        return f"<p>Not yet: {html.escape(str(error)[:200])}</p>"
+    if not figure.data:
+        return "<p>Not yet: no trial has anything to show here.</p>"
+    figure.update_layout(
+        title=None,
+        template="plotly_white",
+        height=400,
+        margin={"l": 60, "r": 50, "t": 36, "b": 80},
+        legend={"orientation": "h", "y": -0.2, "yanchor": "top", "x": 0},
+    )
+    if len(figure.data) > MAX_LEGEND_ENTRIES:
+        figure.update_layout(showlegend=False)
+    config = {"displaylogo": False, "responsive": True}
+    return f"<div class=wide>{figure.to_html(full_html=False, include_plotlyjs=False, config=config)}</div>"
 
 
-def _of_value(study: optuna.Study, number: int | None) -> list[tuple[str, Callable[[], go.Figure]]]:
-    """Optuna's plots of one value; `number` is None where there is only one."""
-    view, name, suffix = study, "value", ""
-    if number is not None:
-        view, name, suffix = _of_one_direction(study, number), f"value {number + 1}", f", value {number + 1}"
+def _of_value(study: optuna.Study, number: int, name: str) -> list[tuple[str, Callable[[], go.Figure]]]:
+    """Optuna's plots of one value."""
+
+    def of(plot: Callable[..., go.Figure]) -> Callable[[], go.Figure]:
+        return lambda: plot(study, target=lambda trial: trial.values[number], target_name=name)
+
     return [
-        (f"Optimisation history{suffix}", lambda: visualization.plot_optimization_history(view, target_name=name)),
-        (f"{_WIDE_PLOT_HEADING}{suffix}", lambda: visualization.plot_parallel_coordinate(view, target_name=name)),
-        (f"Importance of parameters{suffix}", lambda: visualization.plot_param_importances(view, target_name=name)),
+        (f"Optimisation history, {name}", of(visualization.plot_optimization_history)),
+        (f"Parallel coordinates, {name}", of(visualization.plot_parallel_coordinate)),
+        (f"Importance of parameters, {name}", of(visualization.plot_param_importances)),
     ]
-
-
-def _of_one_direction(study: optuna.Study, number: int) -> optuna.Study:
-    """The study as if it had only this value: with its direction Optuna's plots know what is good."""
-    view = optuna.create_study(direction=study.directions[number], study_name=study.study_name)
-    for trial in study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,)):
-        value = float(trial.values[number])
-        view.add_trial(optuna.trial.create_trial(value=value, params=trial.params, distributions=trial.distributions))
-    return view
 
 
 def _front(study: optuna.Study) -> go.Figure:
@@ -209,52 +177,32 @@ def best_trials(study: optuna.Study) -> list[FrozenTrial]:
         return []
 
 
-def _hours_by_trial(trials: list[FrozenTrial]) -> go.Figure:
-    figure = go.Figure()
-    for ending in sorted({ending_of(trial) for trial in trials} - {"waiting"}):
-        of_it = [trial for trial in trials if ending_of(trial) == ending]
-        figure.add_bar(
-            x=[t.number for t in of_it],
-            y=[node_hours(t) for t in of_it],
-            name=ending.replace("_", " "),
-            marker_color=_COLORS.get(ending),
-        )
-    return figure.update_layout(xaxis_title="trial", yaxis_title="node-hours", showlegend=True)
-
-
-def _harvest(trials: list[FrozenTrial], *, total: bool) -> go.Figure:
-    """What ended trials used, spread evenly over the time of each: in `total` so far, or nodes held then."""
+def _harvest(trials: list[FrozenTrial]) -> go.Figure:
+    """Node-hours that ended trials have used, spread evenly over the time of each."""
     changes: list[tuple[datetime, float]] = []
     for trial in trials:
         begin, end = trial.datetime_start, trial.datetime_complete
         if begin is not None and end is not None and end > begin:
             nodes = node_hours(trial) / ((end - begin).total_seconds() / 3600)
             changes += [(begin, nodes), (end, -nodes)]
-    changes.sort()
-    held, used, last = 0.0, 0.0, None
-    x, y = [], []
-    for at, change in changes:
-        used += held * (at - last).total_seconds() / 3600 if last is not None else 0.0
-        held, last = max(0.0, held + change), at
+    held, used = 0.0, 0.0
+    x: list[datetime] = []
+    y: list[float] = []
+    for at, change in sorted(changes):
+        used += held * (at - x[-1]).total_seconds() / 3600 if x else 0.0
+        held += change
         x.append(at)
-        y.append(used if total else held)
+        y.append(used)
     figure = go.Figure()
     if x:
-        shape = "linear" if total else "hv"
-        figure.add_scatter(x=x, y=y, mode="lines", line={"shape": shape, "color": "#2a6fbb"}, fill="tozeroy")
-    return figure.update_layout(yaxis_title="node-hours in total" if total else "nodes", yaxis_rangemode="tozero")
+        figure.add_scatter(x=x, y=y, mode="lines", fill="tozeroy")
+    return figure.update_layout(yaxis_title="node-hours in total", yaxis_rangemode="tozero")
 
 
 def _failures(trials: list[FrozenTrial]) -> str:
-    failed = [trial for trial in trials if trial.state is TrialState.FAIL]
     shown = "".join(
-        f"<h3>Trial {t.number}: {ending_of(t).replace('_', ' ')}</h3>"
-        f"<p>{html.escape(str(t.user_attrs.get(trial_records.REASON, '')))}</p>"
-        + (
-            f"<pre>{html.escape(str(t.user_attrs[trial_records.TRACEBACK]))}</pre>"
-            if trial_records.TRACEBACK in t.user_attrs
-            else ""
-        )
-        for t in failed
+        f"<h3>Trial {each['trial']}: {each['ended_as'].replace('_', ' ')}</h3><p>{html.escape(each['reason'])}</p>"
+        + (f"<pre>{html.escape(each['traceback'])}</pre>" if each["traceback"] else "")
+        for each in (row(trial) for trial in trials if trial.state is TrialState.FAIL)
     )
     return f"<h2>Trials without an answer</h2>{shown}" if shown else ""

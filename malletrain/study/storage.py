@@ -5,7 +5,6 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -25,26 +24,20 @@ from malletrain.study.trial_endings import StudyError
 STALE_LOCK_S = 5
 
 
-#: Kinds of file systems that several machines share.
-NETWORK_FILE_SYSTEMS = frozenset(
-    {"nfs", "nfs4", "cifs", "smb3", "lustre", "gpfs", "beegfs", "ceph", "fuse.ceph", "panfs", "pvfs2", "afs", "9p",
-     "fuse.sshfs", "fuse.glusterfs"}
-)  # fmt: skip
-
-
 def default_path(file: Path) -> Path:
     """The journal of a study file: beside it, `study.py` in `study.journal`."""
     return file.with_suffix(".journal")
 
 
 def open_storage(place: str, *, must_exist: bool = False) -> BaseStorage:
-    """The storage at an URL (`postgresql://...`, `mysql://...`, `sqlite:///...`), or in a journal file.
+    """The storage at a server's URL (`postgresql://...`, `mysql://...`), or in a journal file.
 
     Raises:
         InvalidInput: it cannot be opened, is something else, or a file to go on with that others can write to.
     """
     if "://" in place:
-        _refuse_sqlite_on_a_network(place)
+        if place.startswith("sqlite"):
+            raise InvalidInput("--storage", "SQLite's locks do not hold between machines: name a file, or a server")
         try:
             return RDBStorage(place)
         except Exception as error:  # any of SQLAlchemy's or of the driver's: said, with the place
@@ -70,38 +63,6 @@ def open_storage(place: str, *, must_exist: bool = False) -> BaseStorage:
         raise InvalidInput("--storage", f"{path}: {os.strerror(error.errno or 0)}") from error
     except (ValueError, KeyError, TypeError, AssertionError) as error:
         raise InvalidInput("--storage", f"{path} is no journal of Optuna's ({_short(error)})") from error
-
-
-def _refuse_sqlite_on_a_network(url: str) -> None:
-    """SQLite's locks do not hold on file systems of several machines: "database is locked", or a spoilt database.
-
-    Raises:
-        InvalidInput: the file of a `sqlite:` URL lies on one.
-    """
-    scheme, _, rest = url.partition(":///")
-    if scheme.partition("+")[0] != "sqlite" or not rest:
-        return
-    path = Path(rest.partition("?")[0]).resolve()
-    kind = file_system(path, Path("/proc/self/mounts").read_text())
-    if kind in NETWORK_FILE_SYSTEMS:
-        raise InvalidInput(
-            "--storage",
-            f"{path} lies on {kind}, where SQLite's locks do not hold: leave --storage out, or name a server",
-        )
-
-
-def file_system(path: Path, mounts: str) -> str:
-    """The kind of file system that holds `path`, by the table of proc_mounts(5); empty when it does not say."""
-    found, kind = -1, ""
-    for line in mounts.splitlines():
-        fields = line.split()
-        if len(fields) < 3:
-            continue
-        # Blanks and such in a name are written in octal.
-        where = Path(re.sub(r"\\([0-7]{3})", lambda code: chr(int(code[1], 8)), fields[1]))
-        if path.is_relative_to(where) and len(where.parts) >= found:
-            found, kind = len(where.parts), fields[2]
-    return kind
 
 
 def _mend(path: Path, lock: JournalFileSymlinkLock) -> None:

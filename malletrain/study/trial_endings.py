@@ -35,6 +35,10 @@ class Ending(StrEnum):
         return self in (Ending.PREEMPTED, Ending.NODE_FAILED, Ending.INTERRUPTED, Ending.LOST)
 
 
+#: What a training has used, as its trial keeps it.
+FACTS = ("node_seconds", "preemptions", "resizes", "lost_workers")
+
+
 @dataclass(frozen=True, slots=True)
 class Figure:
     """The training has reported `name` = `value` after `samples` samples."""

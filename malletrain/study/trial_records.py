@@ -18,7 +18,6 @@ from malletrain.study.trial_endings import Ending, TrialEnd
 #: User attributes of trials and studies, for people and dashboards to read.
 ENDING, REASON, TRACEBACK = "malletrain:ending", "malletrain:reason", "malletrain:traceback"
 JOBS, REPEATS, REPEATED = "malletrain:jobs", "malletrain:repeats", "malletrain:repeated"
-FACTS = ("node_seconds", "preemptions", "resizes", "lost_workers")
 IDENTITY = "malletrain:id"
 
 #: System attributes by which Optuna's GridSampler marks a trial's grid point.

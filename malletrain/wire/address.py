@@ -12,15 +12,14 @@ import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from urllib.parse import urlsplit
 
-from malletrain.wire.daemon_url import first_url
+from malletrain.wire.daemon_url import first_url, parts_of
 from malletrain.wire.errors import WireError
 
 SYSTEM_CLIENT_FILE = Path("/etc/malletrain/client.toml")
 
 #: Names of harvest jobs that a client file may give, so that users need not type them: keys of `Address`.
-KEYS = ("url", "partition", "account", "qos", "ca", "tls_user", "python")
+KEYS = ("url", "partition", "account", "qos", "ca", "python")
 
 
 class AddressError(WireError):
@@ -31,9 +30,8 @@ class AddressError(WireError):
 class Address:
     """The daemon's `url`, and the partition, account and QOS of pilots where known.
 
-    `ca`: a PEM file with the certificates to trust for an https URL. `tls_user`: the daemon's user, who vouches for
-    its certificate by MUNGE. `python` runs pilots where a user's own environment has none for them. `source` says
-    which file or variable named them.
+    `ca`: a PEM file with the certificates to trust for an https URL. `python` runs pilots where a user's own
+    environment has none for them. `source` says which file or variable named them.
     """
 
     url: str
@@ -42,7 +40,6 @@ class Address:
     qos: str = ""
     source: str = ""
     ca: str = ""
-    tls_user: str = ""
     python: str = ""
 
 
@@ -144,12 +141,9 @@ def _checked(text: str, where: str) -> str:
     """
     url = first_url(text)
     try:
-        parts = urlsplit(url)
-        usable = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
-    except ValueError:
-        usable = False
-    if not usable:
-        raise AddressError(f"{where}: {url!r} is no URL such as http://head.example.org:8470")
+        parts_of(url)
+    except WireError as error:
+        raise AddressError(f"{where}: {error}") from error
     return url
 
 

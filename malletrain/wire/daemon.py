@@ -11,7 +11,6 @@ from malletrain.wire.address import Address, find
 from malletrain.wire.errors import WireError
 from malletrain.wire.http import Http
 from malletrain.wire.rows import EventRow, JobRow, ProfileRow, PromiseRow, StatusRow, UsageRow
-from malletrain.wire.tls import TlsConnector
 
 #: Jobs of a list.
 MAX_JOBS = 1000
@@ -171,18 +170,13 @@ def connect(environ: Mapping[str, str] | None = None) -> DaemonClient:
         WireError: the file of certificates cannot be used.
     """
     environ = os.environ if environ is None else environ
-    address = find(environ)
-    return client_at(address, environ)
+    return client_at(find(environ), environ)
 
 
 def client_at(address: Address, environ: Mapping[str, str]) -> DaemonClient:
     """The daemon at an address; nothing is sent yet.
 
     Raises:
-        WireError: the URL, the file of certificates or the user who vouches for one cannot be used.
+        WireError: the URL or the file of certificates cannot be used.
     """
-    socket = environ.get("MUNGE_SOCKET") or None
-
-    url = address.url
-    tls = TlsConnector(url, address.ca, address.tls_user, socket) if url.startswith("https:") else None
-    return DaemonClient(Http(url, munge_socket=socket, tls=tls), address)
+    return DaemonClient(Http(address.url, munge_socket=environ.get("MUNGE_SOCKET") or None, ca=address.ca), address)

@@ -17,9 +17,8 @@ from urllib.parse import urlencode
 
 from malletrain.wire import munge
 from malletrain.wire.codec import one_line
-from malletrain.wire.daemon_url import DaemonUrl, KeptConnection
+from malletrain.wire.daemon_url import KeptConnection
 from malletrain.wire.errors import WireError
-from malletrain.wire.tls import NotVouched, TlsConnector
 
 #: What a person's MUNGE credential is made for (`malletrain.wire.munge.statement`).
 SESSION_PURPOSE = "malletrain-session-v1"
@@ -62,18 +61,17 @@ class Http:
         *,
         munge_socket: str | None = None,
         timeout_s: float = TIMEOUT_S,
-        tls: TlsConnector | None = None,
+        ca: str = "",
         now: Callable[[], float] = time.time,
     ) -> None:
         """`url` as the daemon itself is configured with: the credential is made for it.
 
         Raises:
-            WireError: `url` is no http or https URL.
+            WireError: `url` is no http or https URL, or the file of certificates `ca` cannot be used.
         """
-        self._daemon = DaemonUrl(url, tls, munge_socket)
-        self.url = self._daemon.text
+        self.url = url.rstrip("/")
         self._munge_socket, self._timeout_s, self._now = munge_socket, timeout_s, now
-        self._connection = KeptConnection(self._daemon)
+        self._connection = KeptConnection(self.url, ca)
         self._token, self._token_until = "", 0.0
         #: Who the daemon takes the caller for: the answer of POST /v1/session without its token.
         self.identity: dict[str, Any] = {}
@@ -146,74 +144,37 @@ class Http:
         return self._present(tries - 1)
 
     def _exchange(self, method: str, path: str, body: dict[str, Any] | None, token: str, wait_s: float) -> bytes:
-        """One request and its answer's body.
-
-        A kept connection may have been closed by the daemon meanwhile: what can be asked twice is asked once more
-        on a new one. A POST cannot, so it always takes a new one.
-        """
+        """One request and its answer's body."""
         if method != "GET":
-            self._connection.close()
-        while True:
-            reused = self._connection.is_open
-            try:
-                return self._once(method, path, body, token, wait_s)
-            except (http.client.HTTPException, OSError) as error:
-                self._connection.close()
-                if not reused or isinstance(error, TimeoutError):
-                    raise self._unavailable(error) from error
-
-    def _once(self, method: str, path: str, body: dict[str, Any] | None, token: str, wait_s: float) -> bytes:
-        # Connecting has its own, shorter time-out: a long poll waits for an answer, not for a machine.
-        limit = self._timeout_s + max(0.0, wait_s)
-        deadline = time.monotonic() + limit
-        answer = self._connection.ask(method, path, body, token, self._timeout_s, limit)
-        data = self._read(answer, deadline)
-        if answer.will_close:
-            self._connection.close()
-        if answer.status >= 300:
-            raise DaemonRefused(answer.status, self._words(answer, data))
+            self._connection.close()  # a POST cannot be sent twice, so it always takes a new connection
+        try:
+            status, data = self._connection.ask(method, path, body, token, self._timeout_s, wait_s, MAX_ANSWER_BYTES)
+        except (http.client.HTTPException, OSError) as error:
+            raise self._unavailable(error) from error
+        if status >= 300:
+            raise DaemonRefused(status, self._words(status, data))
         return data
 
-    def _read(self, answer: http.client.HTTPResponse, deadline: float) -> bytes:
-        parts, size = [], 0
-        while part := answer.read1(1 << 20):
-            size += len(part)
-            if size > MAX_ANSWER_BYTES:
-                self._connection.close()
-                raise DaemonUnavailable(
-                    f"{self.url}: the answer is longer than {MAX_ANSWER_BYTES >> 20} MiB: given up"
-                )
-            if time.monotonic() > deadline:
-                self._connection.close()
-                raise DaemonUnavailable(f"{self.url}: the answer takes too long: try again, or ask for less")
-            parts.append(part)
-        if answer.length:
-            raise http.client.IncompleteRead(b"", answer.length)
-        answer.read()  # read1 does not notice that it has read all: only so is the connection free again
-        return b"".join(parts)
-
-    def _words(self, answer: http.client.HTTPResponse, data: bytes) -> str:
+    def _words(self, status: int, data: bytes) -> str:
         """The daemon's own line, made fit for a terminal."""
         try:
             said = json.loads(data)["error"]
         except (ValueError, KeyError, TypeError, RecursionError):
-            said = f"{self.url} answers {answer.status} {answer.reason}: is that malletraind?"
+            said = f"{self.url} answers with status {status}: is that malletraind?"
         return one_line(str(said), 1000)
 
     def _unavailable(self, error: Exception) -> DaemonUnavailable:
         if isinstance(error, TimeoutError):
-            return DaemonUnavailable(
-                f"{self.url} gives no answer in time: look at `systemctl status malletraind` there"
-            )
-        if isinstance(error, NotVouched):
-            return DaemonUnavailable(f"{self.url}: {error}")
-        if isinstance(error, ssl.SSLError):
-            return DaemonUnavailable(f"{self.url}: the TLS connection fails ({error.reason}): check its certificate")
-        if isinstance(error, socket.gaierror):
-            return DaemonUnavailable(f"{self.url}: the host's name is not known: check the URL")
-        if isinstance(error, ConnectionRefusedError):
-            return DaemonUnavailable(f"{self.url}: nothing listens there: is malletraind running?")
-        return DaemonUnavailable(f"{self.url} cannot be reached ({error or type(error).__name__}): try again")
+            why = "no answer in time: look at `systemctl status malletraind` there"
+        elif isinstance(error, ssl.SSLError):
+            why = f"the TLS connection fails ({error.reason}): check its certificate"
+        elif isinstance(error, socket.gaierror):
+            why = "the host's name is not known: check the URL"
+        elif isinstance(error, ConnectionRefusedError):
+            why = "nothing listens there: is malletraind running?"
+        else:
+            why = f"cannot be reached ({error or type(error).__name__}): try again"
+        return DaemonUnavailable(f"{self.url}: {why}")
 
     def _json(self, data: bytes) -> dict[str, Any]:
         if not data:

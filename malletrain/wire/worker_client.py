@@ -16,7 +16,7 @@ from typing import Any
 from urllib.parse import quote
 
 from malletrain.wire import messages, munge
-from malletrain.wire.daemon_url import DaemonUrl, KeptConnection, first_url
+from malletrain.wire.daemon_url import KeptConnection, first_url
 from malletrain.wire.errors import WireError
 
 TIMEOUT_S = 10.0
@@ -102,12 +102,13 @@ class WorkerClient:
         credential: Callable[[], str] | None = None,
         welcome: messages.Welcome | None = None,
     ) -> None:
-        self._daemon = DaemonUrl(first_url(url))
+        self._url = first_url(url)
         self.identity = identity
-        self._credential = credential or (lambda: credential_for(self._daemon.text))
+        self._credential = credential or (lambda: credential_for(self._url))
         self._welcome = welcome
         self._renew_at = _renewal(welcome)
         self._local = threading.local()
+        self._local.connection = KeptConnection(self._url)
 
     @property
     def worker(self) -> str:
@@ -138,7 +139,7 @@ class WorkerClient:
         )
         self.close()  # what is at the other end of a kept connection may not be the daemon any more
         try:
-            answer = self._call("POST", "/v1/workers/hello", messages.to_json(said), TIMEOUT_S)
+            answer = self._call("POST", "/v1/workers/hello", messages.to_json(said))
         except TokenUnknown as error:
             raise Rejected(str(error)) from error
         self._welcome = welcome = messages.parse(messages.Welcome, answer)
@@ -152,7 +153,7 @@ class WorkerClient:
             DaemonUnreachable, TokenUnknown, Rejected: as the names say.
         """
         body = {"events": [messages.to_json(message) for message in said]}
-        self._call("POST", f"/v1/workers/{quote(self.worker)}/report", body, TIMEOUT_S)
+        self._call("POST", f"/v1/workers/{quote(self.worker)}/report", body)
 
     def poll(self, after: int, wait_s: float) -> messages.Directive | None:
         """What is wanted, as soon as its number is above `after`; None when the daemon hung up without an answer.
@@ -167,7 +168,7 @@ class WorkerClient:
             with suppress(WireError):  # munged or the daemon is away: the present token is good for a while
                 self.hello()
         path = f"/v1/workers/{quote(self.worker)}/plan?after={after}&wait={wait_s:g}"
-        answer = self._call("GET", path, None, wait_s + TIMEOUT_S)
+        answer = self._call("GET", path, None, wait_s)
         return messages.parse(messages.Directive, answer) if answer is not None else None
 
     def is_to_check(self, digest: str) -> bool:
@@ -176,7 +177,7 @@ class WorkerClient:
         Raises:
             DaemonUnreachable, TokenUnknown, Rejected: as the names say; an earlier daemon rejects the question.
         """
-        answer = self._call("POST", f"/v1/workers/{quote(self.worker)}/check", {"digest": digest}, TIMEOUT_S)
+        answer = self._call("POST", f"/v1/workers/{quote(self.worker)}/check", {"digest": digest})
         return isinstance(answer, dict) and answer.get("check") is True
 
     def close(self) -> None:
@@ -187,38 +188,27 @@ class WorkerClient:
     def _connection(self) -> KeptConnection:
         """This thread's."""
         if not hasattr(self._local, "connection"):
-            self._local.connection = KeptConnection(self._daemon)
+            self._local.connection = KeptConnection(self._url)
         kept: KeptConnection = self._local.connection
         return kept
 
-    def _call(self, method: str, path: str, body: Any, timeout: float) -> Any:
+    def _call(self, method: str, path: str, body: Any, wait_s: float = 0.0) -> Any:
         token = "" if self._welcome is None else self._welcome.token
-        url = self._daemon.text
-        for attempt in (1, 2):
-            kept = self._connection.is_open
-            try:
-                response = self._connection.ask(method, path, body, token, timeout, timeout)
-                status, text = response.status, response.read(MAX_ANSWER_BYTES + 1)
-                break
-            except (OSError, http.client.HTTPException) as error:
-                self.close()
-                # A kept connection may have been closed by the other side meanwhile: once more on a fresh one.
-                if attempt == 2 or not kept:
-                    raise DaemonUnreachable(f"no answer from {url}: {error}") from error
-        if len(text) > MAX_ANSWER_BYTES:
-            self.close()
-            raise DaemonUnreachable(f"{url} answered {status} at too great a length")
+        try:
+            status, text = self._connection.ask(method, path, body, token, TIMEOUT_S, wait_s, MAX_ANSWER_BYTES)
+        except (OSError, http.client.HTTPException) as error:
+            raise DaemonUnreachable(f"no answer from {self._url}: {error}") from error
         try:
             answer = json.loads(text) if text else None
         except ValueError as error:
-            raise DaemonUnreachable(f"{url} answered {status} with no JSON") from error
+            raise DaemonUnreachable(f"{self._url} answered {status} with no JSON") from error
         if status < 300:
             return answer
         what = answer.get("error", text[:200]) if isinstance(answer, dict) else str(text[:200])
         if status == 401:
             raise TokenUnknown(what)
         if status >= 500 or status == 429:
-            raise DaemonUnreachable(f"{url} answered {status}: {what}")
+            raise DaemonUnreachable(f"{self._url} answered {status}: {what}")
         raise Rejected(what)
 
 

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from malletrain.cli import render
-from malletrain.cli.top import clip
+from malletrain.cli.top import _clip
 from malletrain.wire.job_columns import count
 from malletrain.wire.rows import JobRow, NodeRow, PoolRow, StatusRow
 from tests.cli import pictures
@@ -105,7 +105,7 @@ def test_columns_are_aligned_and_no_line_is_wider_than_asked(rows: list[tuple[st
 @given(st.integers(0, 60))
 def test_a_clipped_line_is_a_prefix(width: int) -> None:
     line = render.event(pictures.EVENTS[1], UTC)
-    assert render.plain([clip(line, width)]) == render.plain([line])[:width].rstrip()
+    assert render.plain([_clip(line, width)]) == render.plain([line])[:width].rstrip()
 
 
 @given(

@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 
 from malletrain.slurm.submission.sbatch import InvalidBatch
-from malletrain.wire import tls
 from malletrain.wire.address import Address, AddressError, read, write
 from malletrain.wire.daemon import client_at
+from malletrain.wire.daemon_url import client_context, with_trust
 from malletrain.wire.errors import WireError
 from malletrain.wire.http import DaemonUnavailable
 from malletrain.wire.messages import Standing
@@ -154,7 +154,7 @@ def test_a_worker_that_hangs_up_is_noticed_through_the_proxy(
     ]
     name = name_of(HIS, RUNNING[0])
     host = url.removeprefix("https://")
-    connection = http.client.HTTPSConnection(host, context=tls.client_context(str(ca.certificate)), timeout=20)
+    connection = http.client.HTTPSConnection(host, context=client_context(str(ca.certificate)), timeout=20)
     seq = site.directive(HIS, RUNNING[0], token)["seq"]
     connection.request(
         "GET", f"/v1/workers/{name}/plan?after={seq}&wait=60", headers={"Authorization": f"Bearer {token}"}
@@ -212,7 +212,7 @@ def test_the_file_of_certificates_is_named_in_client_toml_and_reaches_the_pilots
     file = tmp_path / "client.toml"
     write(Address("https://head:8471", ca=str(ca.certificate)), file)
     assert read(file).ca == str(ca.certificate)
-    environ = tls.with_trust({"HOME": "/home/ada"}, str(ca.certificate), "")
+    environ = with_trust({"HOME": "/home/ada"}, str(ca.certificate))
     script = ask(GOOD).materialize(3, "https://head:8471", "/bin/python", environ).script.decode()
     assert f"  export MALLETRAIN_CA={ca.certificate}\n" in script
     assert "MALLETRAIN_CA" not in ask(GOOD).materialize(3, "http://h", "/bin/python", {}).script.decode()
@@ -223,111 +223,10 @@ def test_the_file_of_certificates_is_named_in_client_toml_and_reaches_the_pilots
         read(file)
 
 
-# --- without any authority: the daemon vouches for its certificate by MUNGE ----------------------------------------
-
-
-@pytest.fixture
-def vouching(
-    site: Site, ca: Authority, proxy: Callable[[House, Path], str], tmp_path: Path
-) -> Callable[[], tuple[str, Authority]]:
-    """The site's API behind a self-signed certificate for which it vouches; the URL and the certificate."""
-
-    def start() -> tuple[str, Authority]:
-        own = Authority.make(tmp_path / "own")
-        both = own.folder / "both.pem"
-        both.write_text(own.certificate.read_text() + (own.folder / "ca.key").read_text())
-        url = proxy(site.house, both)
-        site.house.auth._certificate = str(own.certificate)
-        return url, own
-
-    return start
-
-
-def test_people_and_workers_speak_tls_without_an_authority(
-    site: Site, vouching: Callable[[], tuple[str, Authority]], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    url, _ = vouching()
-    me = str(os.geteuid())
-    person = client_at(Address(url, tls_user=me), {"MUNGE_SOCKET": site.house.munge_socket})
-    assert person.jobs() == ()
-    monkeypatch.setenv("MALLETRAIN_TLS_USER", me)
-    monkeypatch.setenv("MUNGE_SOCKET", site.house.munge_socket)
-    worker = WorkerClient(
-        url, PilotIdentity(HIS, 1, ARRAYS[HIS], RUNNING[0], 0, node_of(HIS, RUNNING[0])),
-        lambda: site.house.credential("malletrain-worker-v1", url),
-    )  # fmt: skip
-    site.house.uid_seen = 1002
-    assert worker.hello().worker == name_of(HIS, RUNNING[0])
-    assert worker.poll(0, 0.5) is not None
-
-
-def test_who_sits_between_hears_nothing(
-    site: Site, vouching: Callable[[], tuple[str, Authority]], proxy: Callable[[House, Path], str], tmp_path: Path
-) -> None:
-    """A proxy with a certificate of its own that passes everything on to the daemon."""
-    url, _ = vouching()
-    between = Authority.make(tmp_path / "between")
-    both = tmp_path / "both.pem"
-    both.write_text(between.certificate.read_text() + (between.folder / "ca.key").read_text())
-    theirs = proxy(site.house, both)
-    site.house.auth._audiences = (url,)
-    socket = {"MUNGE_SOCKET": site.house.munge_socket}
-    client = client_at(Address(url, tls_user=str(os.geteuid())), socket)
-    vars(client._http._daemon)["_port"] = int(theirs.rpartition(":")[2])
-    with pytest.raises(DaemonUnavailable, match="somebody listens in between"):
-        client.jobs()
-    assert client._http.identity == {}, "it got no credential to log in with"
-    # A daemon of another user's that vouches for its own certificate.
-    site.house.auth._certificate = str(between.certificate)
-    client = client_at(Address(url, tls_user=str(os.geteuid() + 1)), socket)
-    vars(client._http._daemon)["_port"] = int(theirs.rpartition(":")[2])
-    with pytest.raises(DaemonUnavailable, match=r"uid \d+ vouches for the daemon's certificate, not uid \d+"):
-        client.jobs()
-
-
-def test_what_cannot_be_vouched_for_is_said(
-    site: Site, vouching: Callable[[], tuple[str, Authority]], tmp_path: Path
-) -> None:
-    url, _ = vouching()
-    address = Address(url, tls_user=str(os.geteuid()))
-    socket = {"MUNGE_SOCKET": site.house.munge_socket}
-    site.house.auth._certificate = ""
-    with pytest.raises(DaemonUnavailable, match=r"set api\.certificate"):
-        client_at(address, socket).jobs()
-    broken = tmp_path / "broken.pem"
-    broken.write_text("nothing\n")
-    site.house.auth._certificate = str(broken)
-    assert "no PEM certificate" in Caller(site.house).get("/v1/certificate").json()["error"]
-    with pytest.raises(DaemonUnavailable, match="cannot vouch for its certificate now"):
-        client_at(address, socket).jobs()
-
-
-def test_a_chain_is_vouched_for_by_its_first_certificate(
-    site: Site, vouching: Callable[[], tuple[str, Authority]], ca: Authority
-) -> None:
-    url, own = vouching()
-    with own.certificate.open("a") as stream:
-        stream.write(ca.certificate.read_text())
-    client = client_at(Address(url, tls_user=str(os.geteuid())), {"MUNGE_SOCKET": site.house.munge_socket})
-    assert client.jobs() == ()
-
-
-def test_who_vouches_is_named_in_client_toml_and_reaches_the_pilots_as_a_number(tmp_path: Path) -> None:
-    file = tmp_path / "client.toml"
-    write(Address("https://head:8471", tls_user="root"), file)
-    assert read(file).tls_user == "root"
-    environ = tls.with_trust({}, "", "root")
-    assert environ == {"MALLETRAIN_TLS_USER": "0"}
-    script = ask(GOOD).materialize(3, "https://head:8471", "/bin/python", environ).script.decode()
-    assert "  export MALLETRAIN_TLS_USER=0\n" in script
-    with pytest.raises(WireError, match="there is no user 'nobody-here' here"):
-        tls.with_trust({}, "", "nobody-here")
-
-
 def test_a_file_that_holds_no_certificate_is_named(tmp_path: Path) -> None:
     with pytest.raises(WireError, match=r"nowhere\.pem: no file of certificates"):
-        tls.client_context(str(tmp_path / "nowhere.pem"))
+        client_context(str(tmp_path / "nowhere.pem"))
     empty = tmp_path / "empty.pem"
     empty.write_text("nothing\n")
     with pytest.raises(WireError, match=r"empty\.pem: no file of certificates"):
-        tls.client_context(str(empty))
+        client_context(str(empty))

@@ -334,7 +334,7 @@ def test_strangers_that_say_nothing_keep_nobody_out() -> None:
     idle = [socket.create_connection((host, int(port)), 5.0) for _ in range(3 * MAX_STRANGERS)]
     peer_store = PeerStore.at(meeting(server.address), 5.0)
     peer_store.put("key", "value")
-    assert server.get("key") == "value"
+    assert server.look("key") == "value"
     assert len(server._strangers) <= MAX_STRANGERS
     for connection in idle:
         connection.close()
@@ -348,7 +348,7 @@ def test_members_of_a_generation_that_is_not_heard_of_yet_are_waited_for() -> No
 
     def come() -> None:
         peer_store = PeerStore.at(meeting(server.address, 2), 5.0)
-        found.append(peer_store.get("key"))
+        found.append(peer_store.look("key"))
         peer_store.close()
 
     server.put("key", "value")

@@ -243,9 +243,9 @@ def test_a_script_gets_its_parameters_as_options_and_plain_optuna_will_do(tmp_pa
     assert done.stdout == "True\n", done.stderr
 
 
-def test_a_database_will_do_and_hours_end_a_study(tmp_path: Path) -> None:
+def test_another_file_will_do_and_hours_end_a_study(tmp_path: Path) -> None:
     path = write(tmp_path, HEAD, "def objective(trial):\n    time.sleep(0.3)\n    return trial.number\n")
-    url = f"sqlite:///{tmp_path}/study.db"
+    url = str(tmp_path / "other.journal")
     done = call("run", path, "--trials", "3", "--local", "--storage", url)
     assert done.returncode == 0, done.stderr
     timed = call("run", path, "--hours", str(10 / 3600), "--local", "--storage", url)

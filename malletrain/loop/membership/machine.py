@@ -219,9 +219,29 @@ class JobMachine:
         plan = job.pending if is_coming else job.world
         nodes = size_kept(job.terms, len(plan.members) if plan is not None else 0)
         self.emit(ScriptChecked(digest, verdict, text, nodes), by, text)
-        job.terms = dataclasses.replace(job.terms, checked=digest)
+        job.terms = dataclasses.replace(job.terms, checked=digest, undecided=verdict is ScriptVerdict.UNDECIDED)
         if verdict is ScriptVerdict.DIFFERENT and not job.terms.trusted and not job.terms.restarts:
             job.terms = dataclasses.replace(job.terms, min_nodes=nodes, max_nodes=nodes, sizes=(), fixed=True)
+
+    def note_trial(self, by: Worker, text: str) -> None:
+        """Records how the gradients of a step in two worlds differ, "" for not; the first time, and for this job."""
+        job = self.job
+        if job.compared or not job.terms.undecided:
+            return
+        job.compared = True
+        if text:
+            self.note_check(by, "", ScriptVerdict.DIFFERENT, text)
+        else:
+            said = "gradients of a step before and after its world grew are equal"
+            self.note_check(by, job.terms.checked, ScriptVerdict.UNDECIDED, said)
+
+    def _is_tried(self, seats: tuple[Seat, ...], *, urgent: bool) -> bool:
+        """Whether members try a step in both worlds: where a world grows, and no check could decide. No node that a
+        main job waits for is held back by it."""
+        job, names = self.job, {seat.worker for seat in seats}
+        before = set(job.world.workers) if job.world is not None else set[str]()
+        open_yet = job.terms.undecided and not (job.compared or job.terms.trusted or job.terms.restarts)
+        return open_yet and not urgent and bool(before) and before < names
 
     def end(self, reason: str) -> None:
         """Directs every worker of the job to stop."""
@@ -299,7 +319,8 @@ class JobMachine:
         batch = job.terms.batch(len(seats))
         # A script that is launched again for each world makes its connections itself.
         secret = self._shared.make_secret() if seats and not job.terms.restarts else ""
-        plan = Plan(job.generation, seats, store, reason, urgent, batch, job.void_before, secret)
+        tried = self._is_tried(seats, urgent=urgent)
+        plan = Plan(job.generation, seats, store, reason, urgent, batch, job.void_before, secret, tried)
         job.pending = job.published[plan.generation] = plan
         job.published_at[plan.generation] = self.clock.elapsed()
         job.published_at.pop(plan.generation - PLANS_KEPT, None)

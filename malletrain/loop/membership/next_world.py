@@ -37,6 +37,7 @@ class JobTerms:
     fixed: bool = False
     trusted: bool = False  #: the script's owner answers for it
     checked: str = ""  #: the digest of the script that was checked last
+    undecided: bool = False  #: that check could not tell how it trains
 
     def batch(self, nodes: int) -> int:
         """Samples of a step on `nodes` nodes; 0 where the script chooses."""

@@ -147,6 +147,7 @@ class JobMembership:
     fenced: set[str] = field(default_factory=set)  #: their pilots
     checker: tuple[str, str] = ("", "")  #: the worker beside which its script is checked, and the script's digest
     checked: set[str] = field(default_factory=set)  #: digests of its script that were checked
+    compared: bool = False  #: whether a step of it has been made in two worlds (`Plan.tried`)
     over: str | None = None  #: why it ended
     over_since: float = 0.0
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 
 from malletrain.domain.errors import MalletrainError
 from malletrain.wire.compiled_code import CACHE_VARIABLE, COMPILED_VARIABLE, is_chosen
-from malletrain.wire.tls import CA_VARIABLE, USER_VARIABLE
+from malletrain.wire.daemon_url import CA_VARIABLE
 
 _URL = re.compile(r"https?://[A-Za-z0-9.\-_\[\]:]+(?:/[A-Za-z0-9.\-_/]*)?\Z")
 _SAFE = re.compile(r"[A-Za-z0-9_./=%+,:@-]|[^\x00-\x7f]")
@@ -153,8 +153,7 @@ class BatchRequest:
             url: where the daemon listens.
             python: absolute path of an interpreter that has malletrain, on the nodes too.
             environment: the caller's; sbatch passes it on as it always does (--export), without SBATCH_ variables,
-                which would override the script's own lines. MALLETRAIN_CA and MALLETRAIN_TLS_USER are written into
-                the script.
+                which would override the script's own lines. MALLETRAIN_CA is written into the script.
             mark: stands in the tasks' comment, by which the array is found where sbatch does not say its number.
 
         Raises:
@@ -170,7 +169,7 @@ class BatchRequest:
         ca = environment.get(CA_VARIABLE, "")
         if ca and (not ca.startswith("/") or "\n" in ca):
             raise InvalidBatch([f"{CA_VARIABLE}: {ca[:80]!r} is not an absolute path"])
-        trust = {name: environment[name] for name in (CA_VARIABLE, USER_VARIABLE) if environment.get(name)}
+        trust = {CA_VARIABLE: ca} if ca else {}
         script = (
             self._preamble(job, url, python, version, trust, mark).encode("utf-8", "surrogateescape") + self.user_body
         )

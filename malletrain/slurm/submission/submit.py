@@ -27,10 +27,10 @@ from malletrain.slurm.formats import text
 from malletrain.slurm.site import held_task_limits
 from malletrain.slurm.submission.sbatch import BatchRequest, Submission, default_tasks
 from malletrain.wire.daemon import DaemonClient
+from malletrain.wire.daemon_url import with_trust
 from malletrain.wire.errors import WireError
 from malletrain.wire.http import DaemonRefused, DaemonUnavailable
 from malletrain.wire.sbatch_answer import job_id, jobs_marked, likely_job_id
-from malletrain.wire.tls import with_trust
 
 #: Seconds for sbatch; it takes 13 to 36 ms (measured), more on a controller under load.
 SBATCH_TIMEOUT_S = 60.0
@@ -174,13 +174,11 @@ def submit(
     request: BatchRequest,
     environ: Mapping[str, str],
     warn: Callable[[str], None],
-    announced: Callable[[int], object] = lambda job: None,
 ) -> tuple[int, int]:
     """Submit the job and return its number and its array's.
 
     Args:
         warn: called with Slurm's warnings.
-        announced: called with the job's number before the array is submitted.
 
 
     Raises:
@@ -194,7 +192,6 @@ def submit(
         raise SubmissionRefused(f"the daemon does not take the job: {refused}") from refused
     array: int | None = None
     try:
-        announced(job)
         set_aside(Path(request.chdir) / ".malletrain" / str(job), warn)
         array = _held_array(daemon, commands, job, request, environ, warn)
         daemon.attach(job, array, request.tasks)
@@ -240,7 +237,7 @@ def _held_array(
     warn: Callable[[str], None],
 ) -> int:
     request = as_the_site_submits(daemon, request)
-    trusting = with_trust(environ, daemon.address.ca, daemon.address.tls_user)
+    trusting = with_trust(environ, daemon.address.ca)
     mark = secrets.token_hex(4)
     script = request.materialize(job, daemon.url, request.python or sys.executable, trusting, __version__, mark)
     try:
