@@ -94,12 +94,12 @@ class LoopRequests:
         self._sends_notices = sends_notices
 
     def announce(self, job: NewJob, identity: Identity) -> int:
-        for what, given, ours in (
+        for what, asked, ours in (
             ("partition", job.partition, self._harvest.partition),
             ("account", job.account, self._harvest.account),
         ):
-            if given and ours and given != ours:
-                raise InvalidInput(what, f"pilots run in {what} {ours} here, not {given}: leave --{what} out")
+            if asked and ours and asked != ours:
+                raise InvalidInput(what, f"pilots run in {what} {ours} here, not {asked}: leave --{what} out")
         most = self._loop.rules.max_weight
         if job.weight > most and identity.role is not Role.OPERATOR:
             raise Refused(

@@ -140,7 +140,7 @@ class Ledger:
                 if before is None and event.pilot in record.pilots:  # a further node of a task, just started on
                     before = Pilot(event.pilot, record.job.id, PilotPhase.ENDED, event.at)
                 if before is not None:
-                    self._turned(record, before, record.pilots[before.id], event.at)
+                    self._activity_changed(record, before, record.pilots[before.id], event.at)
                 if record.phase.is_over and not was_over:
                     self._remember(record)
             if isinstance(event.payload, TELLING_COSTS):
@@ -194,10 +194,10 @@ class Ledger:
                 continue
             for pilot in [each for each in earlier.pilots if task_of(each) == name]:
                 before = earlier.pilots.pop(pilot)
-                self._turned(earlier, before, replace(before, phase=PilotPhase.ENDED), at)
+                self._activity_changed(earlier, before, replace(before, phase=PilotPhase.ENDED), at)
             self._has_changed(earlier)
 
-    def _turned(self, record: JobState, before: Pilot, after: Pilot, at: float) -> None:
+    def _activity_changed(self, record: JobState, before: Pilot, after: Pilot, at: float) -> None:
         """A pilot takes or gives up its node: the job's wait may end or begin, and its account has used the node."""
         if before.phase is PilotPhase.RELEASED and after.phase is PilotPhase.RUNNING and after.started_at is not None:
             for costs in self.costs.values():
@@ -219,7 +219,7 @@ class Ledger:
         for _, record in sorted(self._records.items()):
             if record.active:
                 running[record.job.account] = running.get(record.job.account, 0.0) + record.held_s(now, 0.0)
-        return self.usage.lately(running)
+        return self.usage.with_running(running)
 
     def spent(self, budgets: Sequence[AccountBudget], now: float) -> NodeTimeSpent:
         """What budgets are held against, running pilots included."""

@@ -236,7 +236,7 @@ class Loop:
             self.record(Event(self._clock.now(), probe, job, reason=why) for job, probe, why in decided.probes)
             for job, batches in decided.decision.batches.items():
                 self._workers.choose_batches(job, batches)
-            self._record_given(snapshot, decided.yielded.awaiting)
+            self._record_yields(snapshot, decided.yielded.awaiting)
             self._take_back(decided.decision.strays)
             self._workers.climb(scale_up_jobs(situation.views, situation.known, self.rules))
             self._apply(decided.decision.actions)
@@ -254,7 +254,7 @@ class Loop:
         actions, self._yielded = yield_now(
             self._situation(snapshot), self._rules_now(self.ledger.exits.usual_s()), self._memo
         )
-        self._record_given(snapshot, self._yielded.awaiting)
+        self._record_yields(snapshot, self._yielded.awaiting)
         self._apply(actions)
         return bool(actions)
 
@@ -497,10 +497,10 @@ class Loop:
             events.append(Event(now, decided, reason=decision.reason))
         self.record(events)
 
-    def _record_given(self, snapshot: Snapshot, awaiting: Mapping[str, bool]) -> None:
+    def _record_yields(self, snapshot: Snapshot, main_jobs: Mapping[str, bool]) -> None:
         """Whose the main jobs are that wait for pilots to leave: after their end, Slurm no longer tells."""
-        self.ledger.behind.waits(snapshot, awaiting)
-        self.record(self.ledger.main_jobs.given(awaiting, snapshot, self._clock.now()))
+        self.ledger.behind.waits(snapshot, main_jobs)
+        self.record(self.ledger.main_jobs.yields(main_jobs, snapshot, self._clock.now()))
 
     def _record_ended(self, now: float) -> None:
         """Main jobs that began and ended between two looks on nodes that pilots had left; of what Slurm does not
