@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from malletrain.config.faults import ConfigError, ConfigFault, faults_of, gone_keys
+from malletrain.config.faults import ConfigError, faults_of
 from malletrain.config.gone import without_gone
 from malletrain.config.sections import Config
 
@@ -52,13 +51,12 @@ def load_for_user(environ: Mapping[str, str], path: Path | None = None) -> Confi
     """
     file = str(path) if path else "--user"
     values = _values(_read(path), file) if path else {}
-    text = _read(path) if path else ""
     state = user_state_dir(environ)
     for section, key, value in (("store", "path", str(state / "malletrain.db")), ("api", "port", 0)):
         table = values.setdefault(section, {})
         if isinstance(table, dict):
             table.setdefault(key, value)
-    return _check(values, text, file)
+    return _check(values, file)
 
 
 def user_state_dir(environ: Mapping[str, str]) -> Path:
@@ -72,7 +70,7 @@ def user_state_dir(environ: Mapping[str, str]) -> Path:
         return Path(base) / "malletrain"
     if home := environ.get("HOME", ""):
         return Path(home) / ".local" / "state" / "malletrain"
-    raise ConfigError([ConfigFault("--user", None, "", "set HOME or XDG_STATE_HOME: the journal needs a place")])
+    raise ConfigError(["--user: set HOME or XDG_STATE_HOME: the journal needs a place"])
 
 
 def parse(text: str, file: str) -> Config:
@@ -81,7 +79,7 @@ def parse(text: str, file: str) -> Config:
     Raises:
         ConfigError: naming every fault.
     """
-    return _check(_values(text, file), text, file)
+    return _check(_values(text, file), file)
 
 
 def _read(path: Path) -> str:
@@ -89,29 +87,26 @@ def _read(path: Path) -> str:
         return path.read_text(encoding="utf-8")
     except OSError as error:
         what = f"cannot be read ({os.strerror(error.errno or 0)}); give --config FILE, or start from small.toml"
-        raise ConfigError([ConfigFault(str(path), None, "", what)]) from error
+        raise ConfigError([f"{path}: {what}"]) from error
     except UnicodeDecodeError as error:
-        raise ConfigError([ConfigFault(str(path), None, "", f"is not UTF-8 text (byte {error.start})")]) from error
+        raise ConfigError([f"{path}: is not UTF-8 text (byte {error.start})"]) from error
 
 
 def _values(text: str, file: str) -> dict[str, Any]:
     try:
         values = tomllib.loads(text)
-        values.pop(REPLAY_TABLE, None)
-        return values
-    except tomllib.TOMLDecodeError as error:
-        # tomllib says "... (at line 3, column 5)", or "(at end of document)"; it stops at the first fault.
-        found = re.search(r" \(at line (\d+), column (\d+)\)$", str(error))
-        what = str(error)[: found.start()] if found else str(error)
-        raise ConfigError([ConfigFault(file, int(found[1]) if found else None, "", f"not TOML: {what}")]) from error
-    except RecursionError as error:
-        raise ConfigError([ConfigFault(file, None, "", "not a configuration: nested too deeply")]) from error
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
+        raise ConfigError([f"{file}: not TOML: {error}"]) from error
+    values.pop(REPLAY_TABLE, None)
+    return values
 
 
-def _check(values: Mapping[str, Any], text: str, file: str) -> Config:
+def _check(values: Mapping[str, Any], file: str) -> Config:
     kept, gone = without_gone(values)
     try:
         config = Config.model_validate(kept)
     except ValidationError as error:
-        raise ConfigError(faults_of(error, text, file)) from error
-    return config.with_gone(str(fault) for fault in gone_keys(gone, text, file))
+        raise ConfigError(faults_of(error, file)) from error
+    return config.with_gone(
+        f"{file}: {'.'.join(path)}: is gone, because {why}; remove it" for path, why in gone.items()
+    )

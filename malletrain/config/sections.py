@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from ipaddress import ip_address
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
@@ -16,7 +15,6 @@ from pydantic import (
     Field,
     PrivateAttr,
     field_validator,
-    model_validator,
 )
 
 
@@ -267,26 +265,6 @@ class WebSection(Section):
 
     serve: bool = True
     """Whether to serve the web page."""
-    proxy_header: Annotated[str, Field(pattern=r"^([A-Za-z][A-Za-z0-9-]*)?$")] = ""
-    """Header in which the site's proxy names the user, such as X-Remote-User."""
-    proxy_address: str = ""
-    """IP address of that proxy; headers from others are ignored."""
-    proxy_secret_file: AbsolutePath = ""
-    """Mode 0400: what the proxy sends in X-MalleTrain-Proxy-Secret."""
-
-    @field_validator("proxy_address")
-    @classmethod
-    def _an_address(cls, value: str) -> str:
-        return str(ip_address(value)) if value else ""
-
-    @model_validator(mode="after")
-    def _all_or_none(self) -> Self:
-        given = {"proxy_header": self.proxy_header, "proxy_address": self.proxy_address}
-        given["proxy_secret_file"] = self.proxy_secret_file
-        missing = [name for name, value in given.items() if not value]
-        if missing and len(missing) < len(given):
-            raise ValueError(f"a proxy needs {' and '.join(missing)}, too: anybody could write its header")
-        return self
 
 
 class NotifySection(Section):
