@@ -31,7 +31,7 @@ _PAYLOADS: dict[str, type[Any]] = {kind.kind: kind for kind in typing.get_args(P
 _ACTIONS: dict[str, type[Any]] = {name: action for action, name in ACTION_NAMES.items()}
 
 #: Of what the journal holds.
-CODEC = Codec(ValueError, loose_numbers=True, bare=(Curve,))
+CODEC = Codec(ValueError, bare=(Curve,))
 
 
 def event_row(event: Event) -> dict[str, Any]:

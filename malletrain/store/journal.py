@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 from sqlalchemy import Connection, func, insert, select, text
@@ -16,10 +15,10 @@ from sqlalchemy import Connection, func, insert, select, text
 from malletrain.domain.event import Event
 from malletrain.store import schema as t
 from malletrain.store.backup import copy
-from malletrain.store.database import WriterLock, create_file, reader_engine, storage_errors, writer_engine
+from malletrain.store.database import WriterLock, create_file, storage_errors, writer_engine
 from malletrain.store.encoding import event_row
 from malletrain.store.errors import StoreError
-from malletrain.store.event_reader import batch_after, batches
+from malletrain.store.event_reader import batch_after, read_events
 from malletrain.store.migrate import migrate
 from malletrain.store.projections import empty, project
 from malletrain.wire.codec import steers_nothing
@@ -45,7 +44,7 @@ class SqliteJournal:
         self._closed = False
         create_file(path, mode)
         self._lock = WriterLock(path, mode)
-        self._writer, self._reader = writer_engine(path), reader_engine(path, connections=2)
+        self._writer = writer_engine(path)
         try:
             with storage_errors(path):
                 migrate(
@@ -105,9 +104,7 @@ class SqliteJournal:
 
     def read(self, after: int = 0) -> Iterator[Event]:
         """Events with `seq` above `after`, in order, as they are when read."""
-        for batch in batches(self.path, self._reader, after):
-            yield from batch
-            self._check_open()
+        return read_events(self.path, after=after)
 
     def on_append(self, tell: Callable[[int], None]) -> None:
         """Call `tell` with the newest number after each append, in the thread that appended. It must be quick."""
@@ -146,16 +143,13 @@ class SqliteJournal:
         """Give the file back. Idempotent."""
         with self._turn:
             self._closed = True
-            self._reader.dispose()
             self._writer.dispose()
             self._lock.release()
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _check_open(self) -> None:
