@@ -2,11 +2,12 @@
 
 # No `from __future__ import annotations`: FastAPI evaluates the routes' annotations, and some are local.
 
+import asyncio
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Annotated, Any, TypeVar
+from weakref import WeakValueDictionary
 
 import anyio
 from fastapi import APIRouter, Depends, Path, Query, Request, Response
@@ -44,20 +45,9 @@ MAX_PROMISE_DAYS = 90
 #: Threads that people's requests may use at once, one for each of the views' connections: workers have the others.
 _THREADS = 4
 
-#: And one caller's.
-_TURNS = 1
-
 JobNumber = Annotated[int, Path(ge=1, le=MAX_NUMBER)]
 Day = Annotated[str, Query(pattern=r"^(\d{4}-\d{2}-\d{2})?$", max_length=10)]
 Result = TypeVar("Result")
-
-
-@dataclass
-class _Turn:
-    """The requests of one caller that run or wait to."""
-
-    semaphore: anyio.Semaphore
-    waiting: int = 0
 
 
 def address_of(request: Request) -> str:
@@ -88,20 +78,14 @@ class PeopleRoutes:
         self.announcements = TokenBuckets(limits.announcements_a_day / 86_400, limits.announcements_a_day, clock)
         self._polls: Counter[int] = Counter()
         self._threads = anyio.CapacityLimiter(_THREADS)
-        self._turns: dict[str, _Turn] = {}
+        self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()  #: while a request has one
 
     async def off_loop(self, caller: str, call: Callable[[], Result]) -> Result:
-        """Run what may block in a thread. A caller (a user, or an address without one) has `_TURNS` of them at most:
-        those that ask for more wait for themselves."""
-        turn = self._turns.setdefault(caller, _Turn(anyio.Semaphore(_TURNS)))
-        turn.waiting += 1
-        try:
-            async with turn.semaphore:
-                return await anyio.to_thread.run_sync(call, limiter=self._threads)
-        finally:
-            turn.waiting -= 1
-            if not turn.waiting:
-                self._turns.pop(caller, None)
+        """Run what may block in a thread. A caller (a user, or an address without one) has one at a time: those that
+        ask for more wait for themselves."""
+        turn = self._turns.setdefault(caller, asyncio.Lock())
+        async with turn:
+            return await anyio.to_thread.run_sync(call, limiter=self._threads)
 
     def caller(self, request: Request) -> Identity:
         """Who calls, by token; a dependency of every route but the login."""

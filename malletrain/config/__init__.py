@@ -4,9 +4,9 @@ Packages below `daemon` and `cli` never see it: they get plain values. It is in 
 its error has no base there; `ConfigError` carries the same `exit_status`.
 """
 
-from malletrain.config.faults import ConfigError as ConfigError
 from malletrain.config.load import REPLAY_TABLE as REPLAY_TABLE
 from malletrain.config.load import SYSTEM_FILE as SYSTEM_FILE
+from malletrain.config.load import ConfigError as ConfigError
 from malletrain.config.load import load as load
 from malletrain.config.load import load_for_user as load_for_user
 from malletrain.config.load import load_or_defaults as load_or_defaults
