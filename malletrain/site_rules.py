@@ -15,12 +15,9 @@ from malletrain.sizing.policy import Need, Policy, require_inputs
 from malletrain.sizing.registry import policy
 from malletrain.slurm.formats.hostlist import node_names
 from malletrain.slurm.site.held_task_limits import limits_of
+from malletrain.slurm.site.partition_checks import longest_pilot_s
 from malletrain.slurm.site.power_saving import costly_nodes
-from malletrain.slurm.site.qos_limits import longest_pilot_s
 from malletrain.slurm.site.site_facts import Harvest, SiteFacts
-
-#: No more pilots are learnt to be borne by slurmctld: the bound of pool.max_pilots.
-MAX_LEARNT_PILOTS = 5000
 
 #: Beyond this Slurm has had every chance to start a released pilot, whatever the backfill interval says.
 LEAST_PATIENCE_S = 20.0
@@ -35,18 +32,10 @@ JOIN_S = 15 * 60.0
 IDLE_S = 30 * 60.0
 
 
-def most_nodes(config: Config) -> int:
-    """How many nodes one pilot may hold: one in stage `few`, whose few pilots are few nodes."""
-    return 1 if config.pool.stage == "few" else config.pilot.max_nodes
-
-
 def promise_of(config: Config) -> MainPromise | None:
     """What the main queue is promised; None: nothing."""
     given = config.promise
-    most = config.pool.pilots if config.pool.stage == "few" else MAX_LEARNT_PILOTS
-    found = MainPromise(
-        given.main_delay_p95, given.cycle_ratio, most_pilots=most, harmless_cycles=given.controller_cycle == "auto"
-    )
+    found = MainPromise(given.main_delay_p95, given.cycle_ratio, harmless_cycles=given.controller_cycle == "auto")
     return None if found.p95_s is None and found.cycle_ratio is None else found
 
 
@@ -121,10 +110,10 @@ def rules_from(config: Config, facts: SiteFacts) -> Rules:
         class_features=frozenset(config.sizing.class_features),
         keep_idle=config.pool.keep_idle,
         keep_leaves=config.pool.keep_leaves,
-        max_pilots=config.pool.pilots,
+        max_pilots=config.pool.max_pilots,
         max_starts=config.starts_at_a_look,
         promise=promise_of(config),
-        max_nodes=most_nodes(config),
+        max_nodes=config.pilot.max_nodes,
         max_pilot_s=longest,
         margin_s=margin_s,
         exit_s=None if margin != "auto" else UNKNOWN_EPILOG_S if facts.has_epilog else 0.0,
@@ -150,8 +139,8 @@ def policy_from(config: Config) -> Policy:
         InvalidInput: it is not known, or needs what no daemon has, or what this configuration lacks.
     """
     found = policy(config.sizing.policy)
-    # Jobs bring their batches, noise scales and deadlines; policies that plan ahead get the ages of holes.
-    given = {Need.BATCHES, Need.NOISE_SCALE, Need.DEADLINES, Need.LIFETIMES}
+    # Jobs bring their batches, noise scales and deadlines.
+    given = {Need.BATCHES, Need.NOISE_SCALE, Need.DEADLINES}
     remedy = "choose another"
     if config.sizing.budgets:
         given.add(Need.BUDGETS)

@@ -12,7 +12,7 @@ from pathlib import Path
 import click
 
 from malletrain.cli.main import COMMANDS, cli
-from malletrain.cli.replays.settings import SETTINGS, ReplayCommand, key_of
+from malletrain.cli.replays.settings import ReplaySettings
 from malletrain.daemon.main import command as daemon_command
 from malletrain.slurm.submission.mtbatch_options import ALLOWED, FROM_ENVIRONMENT, Option, Use
 
@@ -73,11 +73,11 @@ def _chapter(command: click.Command, name: str) -> Iterator[str]:
     rows = list(filter(None, (_option(each, context) for each in command.params)))
     if rows:
         yield "\n".join([*rows, ""])
-    if isinstance(command, ReplayCommand):
-        keys = (
-            re.sub(r"`--[^ `]*( / [^`]*)?", f"`{key_of(each)}", _option(each, context), count=1) for each in SETTINGS
-        )
-        yield "\n".join(["Keys of `[replay]` in the file of `--config`:\n", *keys, ""])
+    if name == "malletrain replay":
+        yield "Keys of `[replay]` in the file of `--config`:\n"
+        for key, field in ReplaySettings.model_fields.items():
+            yield f"- `{key}`: {field.description}" + (f" [default: {field.default}]" if field.default else "")
+        yield ""
 
 
 def _children(group: click.Group) -> Iterator[str]:

@@ -3,12 +3,11 @@
     python -m scripts.supply check               compares the files below with each other, offline; status 1 if not
     python -m scripts.supply lock                writes both anew from constraints.txt (needs uv, and the index)
     python -m scripts.supply sbom                writes the bill of materials alone, from the pinned versions
-    python -m scripts.supply advisories FOLDER   adds those of a checkout of github.com/pypa/advisory-database
 
 `site-configs/requirements-daemon.txt` is for `pip install --require-hashes -r`, on every platform and Python that the
 daemon runs on; `site-configs/malletrain-daemon.cdx.json` lists the same as CycloneDX 1.6. Both have the versions of
 constraints.txt, which the tests run with. `scripts/advisories.json` has one entry for each advisory on a package of
-constraints.txt; entries that the database does not have are written by hand. What the web page has of others lies in
+constraints.txt (`pip-audit -r constraints.txt` says which are new). What the web page has of others lies in
 `malletrain/web/page/vendor`; its `vendored.json` says where each file is from, and is compared and listed, too.
 """
 
@@ -29,11 +28,10 @@ from importlib.metadata import Distribution, distribution
 from pathlib import Path
 from typing import Any
 
-import yaml
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
-from packaging.version import InvalidVersion, Version
+from packaging.version import Version
 
 ROOT = Path(__file__).resolve().parents[1]
 LOCK = ROOT / "site-configs/requirements-daemon.txt"
@@ -345,88 +343,18 @@ def lock() -> int:
     return 0
 
 
-def read_advisories(folder: Path, packages: Iterable[str]) -> Iterator[Advisory]:
-    """Of a checkout of pypa/advisory-database, in the format of OSV (https://ossf.github.io/osv-schema)."""
-    for package in sorted(packages):
-        for path in sorted((folder / "vulns" / package).glob("*.yaml")):
-            row = yaml.safe_load(path.read_text())
-            if "withdrawn" in row:
-                continue
-            affected: list[str] = []
-            for entry in row["affected"]:
-                intervals = [
-                    interval
-                    for each in entry.get("ranges", ())
-                    if each["type"] == "ECOSYSTEM"
-                    for interval in _intervals(each["events"])
-                ]
-                affected += intervals or [
-                    f"=={version}" for version in entry.get("versions", ()) if _is_pep440(version)
-                ]
-            words = row.get("summary") or row["details"]
-            aliases = [each for each in row.get("aliases", ()) if each.startswith("CVE-")]
-            summary = re.split(r"(?<=[.:]) ", " ".join(words.split()))[0][:160]
-            yield Advisory((aliases or [row["id"]])[0], package, tuple(dict.fromkeys(affected)), summary)
-
-
-def _intervals(events: Sequence[Mapping[str, str]]) -> Iterator[str]:
-    begin = ""
-    for event in events:
-        match [*event.items()]:
-            case [("introduced", version)]:
-                begin = "" if str(version) == "0" else f">={version}"
-            case [("fixed", version)]:
-                yield ",".join(filter(None, [begin, f"<{version}"]))
-                begin = "-"
-            case [("last_affected", version)]:
-                yield ",".join(filter(None, [begin, f"<={version}"]))
-                begin = "-"
-    if begin != "-":
-        yield begin or ">=0"
-
-
-def _is_pep440(version: str) -> bool:
-    try:
-        Version(version)
-    except InvalidVersion:
-        return False
-    return True
-
-
-def add_advisories(folder: Path) -> None:
-    """Adds those of the checkout, in place of ones with the same number; the others stay."""
-    kept = {(each.package, each.id): each for each in advisories()}
-    kept |= {(each.package, each.id): each for each in read_advisories(folder, pins(CONSTRAINTS.read_text()))}
-    write_advisories(kept[key] for key in sorted(kept))
-
-
-def write_advisories(known: Iterable[Advisory]) -> None:
-    """One line each, so that a change is read at a glance."""
-    rows = [
-        json.dumps({"package": each.package, "id": each.id, "affected": each.affected, "summary": each.summary})
-        for each in known
-    ]
-    ADVISORIES.write_text('{"advisories": [\n' + ",\n".join(rows) + "\n]}\n")
-
-
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    verbs = parser.add_subparsers(dest="verb", required=True)
-    for verb in ("check", "lock", "sbom"):
-        verbs.add_parser(verb)
-    verbs.add_parser("advisories").add_argument("folder", type=Path)
-    options = parser.parse_args()
-    if options.verb == "lock":
+    parser.add_argument("verb", choices=("check", "lock", "sbom"))
+    verb = parser.parse_args().verb
+    if verb == "lock":
         return lock()
-    if options.verb == "sbom":
+    if verb == "sbom":
         SBOM.write_text(render(bill_of_materials(pins(LOCK.read_text()))))
-    elif options.verb == "advisories":
-        add_advisories(options.folder)
-    else:
-        found = faults()
-        print("\n".join(found) or "pinned versions, bill of materials and ranges agree; none is known to be bad")
-        return 1 if found else 0
-    return 0
+        return 0
+    found = faults()
+    print("\n".join(found) or "pinned versions, bill of materials and ranges agree; none is known to be bad")
+    return 1 if found else 0
 
 
 if __name__ == "__main__":

@@ -13,7 +13,6 @@ from dataclasses import dataclass, replace
 from malletrain.decide.decision import decide
 from malletrain.decide.draft import Situation
 from malletrain.decide.rules import Rules
-from malletrain.domain.errors import InvalidInput
 from malletrain.domain.event import Event, SizesDecided
 from malletrain.domain.job import JobView, PilotPhase
 from malletrain.domain.snapshot import Node, NodeState, SlurmJob, SlurmState, Snapshot
@@ -41,13 +40,7 @@ class Recomputed:
 
 
 def recomputed(events: Iterable[Event], policy: Policy, rules: Rules) -> Iterator[Recomputed]:
-    """Every decision of a journal, made anew by `policy` and `rules`, which are to be those of the daemon.
-
-    Raises:
-        InvalidInput: the policy plans ahead by the holes of that moment, which no journal keeps.
-    """
-    if policy.looks_ahead:
-        raise InvalidInput("policy", f"{policy.name} plans ahead by holes that the journal does not keep")
+    """Every decision of a journal, made anew by `policy` and `rules`, which are to be those of the daemon."""
     ledger = Ledger()
     for event in events:
         if isinstance(event.payload, SizesDecided) and event.payload.nodes is not None:

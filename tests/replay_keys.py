@@ -1,4 +1,5 @@
-"""Settings of a replay in its argument vector, for tests: KEY=VALUE goes into the table [replay] of a file."""
+"""Settings of a replay in its argument vector, for tests: KEY=VALUE goes into the table [replay] of a file, and
+SECTION.KEY=VALUE into the daemon's configuration in it."""
 
 from __future__ import annotations
 
@@ -6,7 +7,7 @@ import re
 from collections.abc import Iterable
 from pathlib import Path
 
-_SETTING = re.compile(r"([a-z_]+)=(.*)", re.DOTALL)
+_SETTING = re.compile(r"([a-z_.]+)=(.*)", re.DOTALL)
 #: What is written without quotes in TOML.
 _BARE = re.compile(r"-?\d+(\.\d+)?|true|false|\[.*\]", re.DOTALL)
 
@@ -28,5 +29,6 @@ def keyed(folder: Path, argv: Iterable[str]) -> list[str]:
         text = (folder / rest[at + 1]).read_text()
         del rest[at : at + 2]
     file = folder / "replay.toml"
-    file.write_text(f"{text}\n[replay]\n{''.join(lines)}")
+    keys = [line if "." in line.partition("=")[0] else f"replay.{line}" for line in lines]
+    file.write_text(f"{''.join(keys)}{text}\n")
     return [*rest, "--config", str(file)]

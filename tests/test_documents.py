@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from malletrain import __version__
-from scripts import drawings
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCUMENTS = sorted([ROOT / "README.md", ROOT / "CHANGELOG.md", ROOT / "SECURITY.md", *(ROOT / "docs").rglob("*.md")])
@@ -98,12 +96,6 @@ def test_the_readme_names_the_two_commands() -> None:
     assert {"$ scripts/demo", "$ scripts/test"} <= set(text.splitlines())
     pictures = [line for line in text.splitlines() if line.startswith("![")]
     assert len(pictures) == len(set(pictures)), "each picture once"
-
-
-@pytest.mark.parametrize("draw", [drawings.architecture, drawings.hole, drawings.resize, drawings.recovery])
-def test_a_drawing_is_what_its_script_draws(draw: Callable[[], str]) -> None:
-    path = drawings.FOLDER / f"{draw.__name__}.svg"
-    assert path.read_text(encoding="utf-8") == draw(), "run: python -m scripts.drawings"
 
 
 def test_every_picture_is_shown_on_a_page() -> None:

@@ -9,9 +9,6 @@ from malletrain.cli.render import Span
 from malletrain.wire.daemon import connect
 from malletrain.wire.rows import ProfileRow
 
-#: Stages that run while others do: making the GPU's context, loading NCCL.
-_BESIDE = ("cuda", "nccl")
-
 #: Columns of the longest bar.
 _BAR_COLUMNS = 32
 
@@ -55,11 +52,6 @@ def lines(row: ProfileRow) -> list[str]:
         out.append(f"on nodes of class {row.node_class}; others are expected to scale alike")
     if row.costs:
         out.append("a change of size costs: " + ", ".join(f"{name} {took:.2g} s" for name, took in row.costs.items()))
-    if row.stages:
-        shown = {name: f"{name} {took:.2g} s" for name, took in row.stages.items()}
-        out.append("an activation is: " + ", ".join(text for name, text in shown.items() if name not in _BESIDE))
-        if beside := [text for name, text in shown.items() if name in _BESIDE]:
-            out.append("at the same time: " + ", ".join(beside))
     out += [f"left out: {count} samples: {reason}" for reason, count in sorted(row.ignored.items())]
     if row.next:
         out.append(row.next)

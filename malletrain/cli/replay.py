@@ -18,7 +18,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 import click
 
 from malletrain import __version__, pip_install
-from malletrain.cli.replays.settings import ReplayCommand
+from malletrain.cli.replays.settings import settings_of
 from malletrain.domain.errors import InvalidInput
 from malletrain.domain.job import ResizeCosts
 from malletrain.replay.assumed_placement import AssumedPlacement
@@ -30,10 +30,8 @@ if TYPE_CHECKING:
     from malletrain.decide.rules import Rules
     from malletrain.replay.cluster_trace import Window
     from malletrain.replay.options import Options
-    from malletrain.replay.report.facts import ReportFigures
     from malletrain.replay.run import Replay
     from malletrain.replay.scenario import Scenario
-    from malletrain.replay.scoring.figures import Watts
     from malletrain.replay.sizer import PolicyChoice
     from malletrain.replay.workload import TrainingJob
 
@@ -77,11 +75,11 @@ EPILOG = """\b
 Examples:
   malletrain replay --how
   malletrain replay jobs.sacct.gz --report replay-report
-  malletrain replay jobs.sacct.gz --config wider.toml --report wider --compare replay-report
+  malletrain replay jobs.sacct.gz --config wider.toml --report wider
 """
 
 
-@click.command(cls=ReplayCommand, epilog=EPILOG)
+@click.command(epilog=EPILOG)
 @click.argument("trace", type=click.Path(path_type=Path), required=False)
 @click.option("--how", is_flag=True, help="Print the commands that get a log out of Slurm.")
 @click.option("--jobs", "jobs_file", type=click.Path(path_type=Path), help="Training jobs: CSV or TOML.")
@@ -173,12 +171,6 @@ Examples:
     "--report", "report_dir", type=click.Path(path_type=Path, file_okay=False),
     help="Write index.html and its data.",
 )  # fmt: skip
-@click.option(
-    "--compare",
-    type=click.Path(path_type=Path),
-    metavar="DIRECTORY",
-    help="An earlier report to compare with.",
-)
 def replay(trace: Path | None, how: bool, **given: Any) -> None:
     """Show what idle nodes would have trained.
 
@@ -189,20 +181,19 @@ def replay(trace: Path | None, how: bool, **given: Any) -> None:
         return
     if trace is None:
         raise click.UsageError("TRACE is missing; --how prints the command that makes one")
+    given |= settings_of(given["config_file"])
     _require_sense(given)
     if given["report_dir"] is not None and importlib.util.find_spec("jinja2") is None:
         raise InvalidInput("--report", f"jinja2 is not installed: {pip_install('replay')}")
     # Imported here so that --help and --how need not wait for numpy.
-    from malletrain.replay.report.facts import read_figures
     from malletrain.replay.report.summary import summary
-    from malletrain.replay.scenario import Watcher, answer
+    from malletrain.replay.scenario import answer
 
-    earlier = None if given["compare"] is None else read_figures(given["compare"])
     # Faults in what was typed are found before the log is read; how large the site is, only the log says.
     scenario = _scenario(trace, given)
-    found = answer(scenario, Watcher(lambda line: click.echo(line, err=True), _bar))
+    found = answer(scenario, lambda line: click.echo(line, err=True), _bar)
     try:
-        _write(found, scenario, given, earlier)
+        _write(found, scenario, given)
     except OSError as error:
         raise InvalidInput(str(error.filename), f"cannot be written: {error.strerror}") from error
     if given["json_file"] != "-":
@@ -213,10 +204,6 @@ def _require_sense(given: Given) -> None:
     """Refuse what does not go together."""
     if given["jobs_file"] is not None and given["mix_text"] is not None:
         raise click.UsageError("give --jobs or --mix, not both")
-    if given["report_dir"] is None:
-        for name, what in (("price", "replay.price"), ("compare", "--compare")):
-            if given[name] is not None:
-                raise click.UsageError(f"{what} is shown in the report: give --report DIR too")
     if given["engine"] == "loop" and given["report_dir"] is not None:
         raise click.UsageError("--report draws what the fast engine records: leave out replay.engine loop")
 
@@ -224,7 +211,7 @@ def _require_sense(given: Given) -> None:
 def _scenario(trace: Path, given: Given) -> Scenario:
     """What is replayed."""
     from malletrain.cli.replays import replayed_site
-    from malletrain.replay.scenario import LogInput, MachineInput, Scenario, SiteCosts
+    from malletrain.replay.scenario import Scenario
     from malletrain.replay.scoring.main_delay import Reaction, parse_reaction
     from malletrain.slurm.formats.hostlist import node_names
 
@@ -232,36 +219,25 @@ def _scenario(trace: Path, given: Given) -> Scenario:
     scheduler = "" if path is None else _text(path)
     reaction = Reaction() if path is None else parse_reaction(scheduler, str(path))
     resizes = _costs(given["rescale"], given["activate"], _measured(given["costs_from"]))
-    watts = _watts(given["watts"])
     own = None if given["config_file"] is None else replayed_site.of_file(given["config_file"])
-    if given["ideal"] and (own is not None or given["max_pilots"] is not None or given["pilot_nodes"] is not None):
-        raise click.UsageError(
-            "replay.ideal has no daemon: leave out its sections, replay.max_pilots and replay.pilot_nodes"
-        )
-    log = LogInput(
-        trace, zone, frozenset(given["ignore_partition"]), given["outages"], given["likely_outages"] == "count",
-        _days(given["sample_text"]),
-    )  # fmt: skip
+    if given["ideal"] and own is not None:
+        raise click.UsageError("replay.ideal has no daemon: leave out its sections")
     site = own or replayed_site.shipped()
-    rules = None
-    if not given["ideal"] and not given["node_classes"]:
-        rules = replayed_site.replayed_rules(site.config, scheduler, reaction.epilog_s or None)
-    policies = _policies(given, rules)
-    window, jobs = _window(given, zone), _jobs(given, resizes, zone)
-    machine = MachineInput(window, _options(given, jobs, site, rules))
-    if own is not None:
-        pool = own.config.pool
-        include, exclude = node_names(pool.include, "pool.include"), node_names(pool.exclude, "pool.exclude")
-        machine = dataclasses.replace(machine, include=include, exclude=exclude)
-    promise = replayed_site.replayed_promise(site.config) if given["with_promise"] else None
-    costs = SiteCosts(watts, reaction, promise)
-    return Scenario(log, machine, tuple(jobs), policies, costs, given["seed"], given["processes"])
+    rules = replayed_site.replayed_rules(site.config, scheduler, reaction.epilog_s or None)
+    jobs, pool = _jobs(given, resizes, zone), site.config.pool
+    return Scenario(
+        trace, tuple(jobs), _policies(given, rules), zone, frozenset(given["ignore_partition"]), given["outages"],
+        given["likely_outages"] == "count", _days(given["sample_text"]), _window(given, zone),
+        _options(given, jobs, site, rules), node_names(pool.include, "pool.include"),
+        node_names(pool.exclude, "pool.exclude"), reaction,
+        replayed_site.replayed_promise(site.config) if given["promise"] else None, given["seed"],
+        given["processes"],
+    )  # fmt: skip
 
 
 def _window(given: Given, zone: tzinfo) -> Window:
     from malletrain.replay.cluster_trace import Window
     from malletrain.replay.traces.sinfo_nodes import read_machine
-    from malletrain.slurm.formats.hostlist import node_names
 
     path = given["machine_file"]
     there = read_machine(path) if path else frozenset[str]()
@@ -271,68 +247,55 @@ def _window(given: Given, zone: tzinfo) -> Window:
         start=begin[0], start_after=begin[1], end=finish[0], end_after=finish[1], first_node=first, node_count=count,
         procs_per_node=given["procs_per_node"], placement=AssumedPlacement(given["placement"]), seed=given["seed"],
         schedule=MainSchedule(given["schedule"]), machine=there,
-        include=node_names(given["include"], "replay.include"),
-        exclude=node_names(given["exclude"], "replay.exclude"),
     )  # fmt: skip
 
 
 def _jobs(given: Given, costs: ResizeCosts, zone: tzinfo) -> list[TrainingJob]:
-    from malletrain.replay import workload
+    from malletrain.replay.job_files import read_jobs
+    from malletrain.replay.workload import mix
 
     if given["jobs_file"] is None:
-        return workload.mix(given["mix_text"] or "imagenet:100", costs, given["seed"])
-    return workload.read_jobs(given["jobs_file"], costs, zone)
+        return mix(given["mix_text"] or "imagenet:100", costs, given["seed"])
+    return read_jobs(given["jobs_file"], costs, zone)
 
 
-def _options(given: Given, jobs: list[TrainingJob], site: ReplayedSite, rules: Rules | None) -> Options:
+def _options(given: Given, jobs: list[TrainingJob], site: ReplayedSite, rules: Rules) -> Options:
     """The daemon's rules, or the ideal machine's, with what was set besides."""
     from malletrain.replay.inputs.account_budgets import parse_budget
     from malletrain.replay.inputs.node_classes import parse_node_class
     from malletrain.replay.options import EngineKind, Options
 
     options = Options()
-    if rules is not None:
+    if not given["ideal"] and not given["node_class"]:
         options = Options.of_daemon(rules, site.config.loop.tick_s, site.name)
-    own_rules = {
-        "keep_idle": given["keep_idle"], "max_pilot_s": given["pilot_limit"], "max_pilots": given["max_pilots"],
-        "max_nodes": given["pilot_nodes"],
-    }  # fmt: skip
-    own = {"tick_s": given["tick"], "most_jobs": given["at_once"]}
     return dataclasses.replace(
-        options.with_rules(**{name: value for name, value in own_rules.items() if value is not None}),
+        options,
         engine=EngineKind(given["engine"]),
-        budgets=tuple(parse_budget(each, jobs) for each in given["budgets"]),
-        classes=tuple(map(parse_node_class, given["node_classes"])),
-        **{name: value for name, value in own.items() if value is not None},
-    )  # fmt: skip
+        most_jobs=given["at_once"] or options.most_jobs,
+        budgets=tuple(parse_budget(each, jobs) for each in given["budget"]),
+        classes=tuple(map(parse_node_class, given["node_class"])),
+    )
 
 
-def _policies(given: Given, rules: Rules | None) -> tuple[PolicyChoice, ...]:
+def _policies(given: Given, rules: Rules) -> tuple[PolicyChoice, ...]:
     from malletrain.replay.sizer import parse_policy
-    from malletrain.sizing.objective import Objective
 
-    aim = rules.objective if rules else Objective.THROUGHPUT
-    if given["objective"]:
-        aim = Objective(given["objective"])
-    alpha, ahead = (rules.alpha, rules.horizon_s) if rules else (0.0, 300.0)
-    if given["alpha"] is not None:
-        alpha = given["alpha"]
     names = [name for name in given["policies"].split(",") if name.strip()]
-    return tuple(parse_policy(name, given["horizon"], alpha, aim, ahead) for name in names)
+    return tuple(
+        parse_policy(name, given["horizon"], rules.alpha, rules.objective, rules.horizon_s) for name in names
+    )
 
 
-def _write(found: Replay, scenario: Scenario, given: Given, earlier: ReportFigures | None) -> None:
+def _write(found: Replay, scenario: Scenario, given: Given) -> None:
     """The files that were asked for."""
-    from malletrain.replay.report.director import Origin, SitePrices
-    from malletrain.replay.report.page import write_report
+    from malletrain.replay.report.page import Origin, write_report
 
     folder, json_file = given["report_dir"], given["json_file"]
     if folder is not None:
-        prices = SitePrices(given["price"], given["currency"], scenario.costs.watts)
         jobs = str(given["jobs_file"] or f"mix {given['mix_text'] or 'imagenet:100'}")
         command = shlex.join(["malletrain", *sys.argv[1:]])
-        origin = Origin(command, __version__, scenario.seed, jobs, scenario.log.zone)
-        write_report(found, folder, prices, origin, earlier)
+        origin = Origin(command, __version__, scenario.seed, jobs, scenario.zone)
+        write_report(found, folder, origin)
         click.echo(f"report: {folder / 'index.html'}", err=True)
     if json_file is not None:
         text = json.dumps(found.as_json(), indent=2, allow_nan=False) + "\n"
@@ -343,7 +306,7 @@ def _write(found: Replay, scenario: Scenario, given: Given, earlier: ReportFigur
 
 
 def _days(text: str | None) -> int | None:
-    """As `LogInput.sample`."""
+    """As `Scenario.sample`."""
     from malletrain.replay.scenario import ALL_DAYS
 
     if text is None or text == "all":
@@ -360,10 +323,11 @@ def _zone(name: str) -> tzinfo:
         raise InvalidInput("replay.timezone", f"{name!r} is no time zone; write it as Europe/Oslo") from None
 
 
-def _measured(journal: Path | None) -> ResizeCosts:
-    """What the daemon of that journal measured; stated defaults where it measured nothing."""
-    if journal is None:
+def _measured(path: str) -> ResizeCosts:
+    """What the daemon of that journal measured; stated defaults where it measured nothing, or there is none."""
+    if not path:
         return ResizeCosts()
+    journal = Path(path)
     if not journal.is_file():
         raise InvalidInput("replay.costs_from", f"{journal} is not a file; it is the daemon's store.path")
     from malletrain.replay.scoring.measured_costs import measured_costs
@@ -389,20 +353,6 @@ def _costs(rescale: str | None, activate: float | None, costs: ResizeCosts) -> R
         if not (0 <= grow < 1e6 and 0 <= shrink < 1e6):
             raise InvalidInput("--rescale", f"{rescale!r} must be two numbers of seconds such as 18,12")
     return ResizeCosts(costs.activate_s if activate is None else activate, grow, shrink)
-
-
-def _watts(text: str | None) -> Watts | None:
-    from malletrain.replay.scoring.figures import Watts
-
-    if text is None:
-        return None
-    try:
-        training, idle = (float(part) for part in text.split(","))
-    except ValueError:
-        training = idle = -1.0
-    if not 0 <= idle <= training < 1e6:
-        raise InvalidInput("replay.watts", f"{text!r} must be two numbers of watts such as 1800,400")
-    return Watts(training, idle)
 
 
 def _text(path: Path) -> str:

@@ -7,6 +7,7 @@ its error has no base there; `ConfigError` carries the same `exit_status`.
 from malletrain.config.load import REPLAY_TABLE as REPLAY_TABLE
 from malletrain.config.load import SYSTEM_FILE as SYSTEM_FILE
 from malletrain.config.load import ConfigError as ConfigError
+from malletrain.config.load import faults_of as faults_of
 from malletrain.config.load import load as load
 from malletrain.config.load import load_for_user as load_for_user
 from malletrain.config.load import load_or_defaults as load_or_defaults

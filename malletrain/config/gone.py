@@ -32,7 +32,7 @@ GONE: Mapping[tuple[str, ...], str] = {
     ("pilot", "join_minutes"): "a pilot on which no worker joins leaves after 15 minutes",
     ("pilot", "idle_minutes"): "a live job that trains nothing leaves its nodes after 30 minutes",
     ("pilot", "start_patience_s"): "it is two backfill cycles, which Slurm itself names",
-    ("pool", "few_pilots"): "stage few has four pilots",
+    **dict.fromkeys([("pool", "stage"), ("pool", "few_pilots")], "pool.include names the few nodes to begin with"),
     ("pool", "spare_hetjobs"): "`malletrain doctor` says which pool.keep_idle does no harm to the site's hetjobs",
     ("promise", "main_delay_mean"): "one promise on delays is kept: main_delay_p95",
     ("promise", "immediate_refusals"): "pool.keep_idle is what `srun -I` finds",

@@ -116,14 +116,14 @@ def _check(values: Mapping[str, Any], file: str) -> Config:
     try:
         config = Config.model_validate(kept)
     except ValidationError as error:
-        raise ConfigError(_faults_of(error, file)) from error
+        raise ConfigError(faults_of(error, f"{file}: ")) from error
     return config.with_gone(
         f"{file}: {'.'.join(path)}: is gone, because {why}; remove it" for path, why in gone.items()
     )
 
 
-def _faults_of(error: ValidationError, file: str) -> list[str]:
-    """The faults that pydantic found, one line a key."""
+def faults_of(error: ValidationError, before: str) -> list[str]:
+    """The faults that pydantic found, one line a key, which begins with `before`."""
     words: dict[str, list[str]] = {}
     for detail in error.errors(include_url=False):
         # Beside keys and indices a location names the member of a union that was tried: leave those out.
@@ -136,7 +136,7 @@ def _faults_of(error: ValidationError, file: str) -> list[str]:
         else:
             what += f" (given: {detail['input']!r:.60})"
         words.setdefault(".".join(path), []).append(what)
-    return [f"{file}: {key}: {', or '.join(dict.fromkeys(said))}" for key, said in words.items()]
+    return [f"{before}{key}: {', or '.join(dict.fromkeys(said))}" for key, said in words.items()]
 
 
 def _is_union_member(part: str | int) -> bool:

@@ -107,10 +107,6 @@ class ActuatorSection(Section):
     """User of malletraind; all others are refused."""
 
 
-#: Most pilots in stage `few`: enough for a job to grow and shrink, and no main job of any width meets more.
-FEW_PILOTS = 4
-
-
 class PoolSection(Section):
     """Which nodes may be harvested, and how many at most."""
 
@@ -118,19 +114,12 @@ class PoolSection(Section):
     """Idle nodes left for `srun -I`, whole hetjobs, bursts."""
     keep_leaves: Annotated[int, Field(ge=0)] = 0
     """Whole leaf switches left idle, for jobs that need one."""
-    stage: Literal["few", "whole"] = "whole"
-    """`few`: four pilots, to begin with."""
     max_pilots: Annotated[int, Field(ge=1, le=5000)] = 100
     """Most pilots; each lengthens slurmctld's cycles."""
     include: list[NodeList] = []
     """Nodes to harvest; empty: the partition's, except cloud and powered-down ones."""
     exclude: list[NodeList] = []
     """Nodes never to harvest."""
-
-    @property
-    def pilots(self) -> int:
-        """Most pilots at a time, by the stage."""
-        return min(FEW_PILOTS, self.max_pilots) if self.stage == "few" else self.max_pilots
 
 
 class PromiseSection(Section):

@@ -25,7 +25,7 @@ from malletrain.slurm.actuator.bounds import ActuatorBounds
 from malletrain.slurm.actuator.server import Actuator, ActuatorServer
 from malletrain.slurm.command import Commands
 from malletrain.slurm.formats.hostlist import node_names
-from malletrain.slurm.site import site_facts
+from malletrain.slurm.site import partition_checks, site_facts
 
 #: A command that runs when the actuator ends has so long (seconds).
 GOODBYE_S = 3.0
@@ -59,7 +59,7 @@ def steer(settings: Config, file: Path, environ: Mapping[str, str]) -> int:
     facts = site_facts.read(commands)
     harvest = harvest_of(settings, facts)
     # The listener is who looks at the queue.
-    findings = site_facts.check_harvest_partition(replace(facts, sees_all=True), harvest)
+    findings = partition_checks.check_harvest_partition(replace(facts, sees_all=True), harvest)
     if faults := [f"{f.what}; {f.remedy}" for f in findings if f.level is site_facts.Level.ERROR]:
         raise InvalidInput("slurm.partition", "\n".join(faults))
     notifier = Notifier.from_environment(environ)
@@ -83,7 +83,7 @@ def bounds_from(settings: Config) -> ActuatorBounds:
     """What the actuator does at most."""
     return ActuatorBounds(
         max_limit_s=settings.pilot.max_minutes * 60.0,
-        max_pilots=settings.pool.pilots,
+        max_pilots=settings.pool.max_pilots,
         include=node_names(settings.pool.include, "pool.include"),
         exclude=node_names(settings.pool.exclude, "pool.exclude"),
     )

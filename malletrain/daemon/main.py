@@ -143,10 +143,10 @@ def _exit_status(serve: Callable[[], int]) -> int:
 def _look_once(settings: Config, *, dry_run: bool, user_mode: bool) -> None:
     from malletrain.daemon.service import Service
 
-    service = Service.open(settings, dry_run=dry_run, user_mode=user_mode)
+    service = Service(settings, act=not dry_run, user_mode=user_mode)
     try:
         decision = service.tick()
-        for line in describe(decision, service.rehearse if dry_run else None):
+        for line in describe(decision):
             click.echo(line)
     finally:
         service.close()
@@ -216,7 +216,7 @@ class DaemonProcess:
             if self._observe:
                 from malletrain.daemon.observing import Observing
 
-                return Observing.open(self._settings)
+                return Observing(self._settings)
             slurm = self._settings.slurm
             commands = Commands(slurm.environment(self._environ))
             beside = ThreadPoolExecutor(1, "site")
@@ -224,7 +224,7 @@ class DaemonProcess:
             beside.shutdown(wait=False)
             from malletrain.daemon.service import Service
 
-            return Service.open(self._settings, dry_run=False, user_mode=self._user_mode, facts=asked)
+            return Service(self._settings, act=True, user_mode=self._user_mode, facts=asked)
 
     def _wait(self, timers: Timers) -> str:
         """Feed the watchdog until a wish ends this service."""

@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 
 from malletrain.domain.job import MailType
-from malletrain.loop.job_notices import JobNotice
+from malletrain.loop.job_state import JobNotice
 from malletrain.wire.codec import one_line
 
 #: Characters of a job's name, and of a reason, in a message: all of it is less than a pipe holds.

@@ -11,14 +11,13 @@ import threading
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Self
 
 import structlog
 
 from malletrain import __version__
 from malletrain.config import Config
-from malletrain.daemon.clock import SystemClock
 from malletrain.daemon.poll_backoff import PollBackoff
+from malletrain.daemon.process.timers import SystemClock
 from malletrain.domain.event import (
     DaemonStarted,
     DaemonStopped,
@@ -56,16 +55,12 @@ class Observing:
     #: It listens on nothing.
     url = ""
 
-    @classmethod
-    def open(cls, config: Config) -> Self:
+    def __init__(self, config: Config) -> None:
         """Read the site's configuration, open the journal of observation, fold it, and begin.
 
         Raises:
             MalletrainError: Slurm does not answer, or the journal is in use.
         """
-        return cls(config)
-
-    def __init__(self, config: Config) -> None:
         self._log: structlog.stdlib.BoundLogger = structlog.get_logger("malletraind")
         self._config = config
         self._clock = clock = SystemClock()

@@ -245,10 +245,9 @@ class LoopRequests:
         loop = self._loop
         with self._facts:
             view, known = loop.views.get(job), loop.ledger.known().get(job)
-            stages = {} if view is None else loop.ledger.stages(job)
         if view is None:
             raise NotFound(f"job {job} is over: its samples are in `malletrain events --job {job}`")
-        return profile_row(view, known, loop.advice.get(job, ""), loop.rules, stages)
+        return profile_row(view, known, loop.advice.get(job, ""), loop.rules)
 
     def drain(self, nodes: str, until: float, identity: Identity) -> Sequence[str]:
         snapshot = self._loop.last_snapshot

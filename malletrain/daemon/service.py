@@ -25,18 +25,16 @@ from malletrain.api.report_budget import ReportBudget
 from malletrain.api.roles import Roles, uids_of
 from malletrain.api.worker_routes import WorkersGate, WorkersRouter
 from malletrain.config import Config
-from malletrain.daemon.clock import SystemClock
-from malletrain.daemon.image.folded_state import REMEMBERED_S, FoldedState, last_image
-from malletrain.daemon.image.image_maker import ImageMaker
+from malletrain.daemon.image.image_maker import REMEMBERED_S, FoldedState, ImageMaker, last_image
 from malletrain.daemon.journal_keeper import JournalKeeper
 from malletrain.daemon.notice_hook import NoticeHook
 from malletrain.daemon.poll_backoff import PollBackoff
-from malletrain.daemon.rehearsal import Rehearsal, Rehearsed, rehearse
+from malletrain.daemon.process.timers import SystemClock
 from malletrain.daemon.requests import LoopRequests
 from malletrain.daemon.run_health import RunHealth
 from malletrain.daemon.site_watch import SiteWatch
 from malletrain.daemon.views.metrics import Metrics
-from malletrain.domain.decision import Action, Decision
+from malletrain.domain.decision import Decision
 from malletrain.domain.errors import JournalUnavailable
 from malletrain.domain.event import (
     BreakerSwitched,
@@ -55,7 +53,6 @@ from malletrain.loop.membership.next_world import WORLD_KINDS, last_worlds
 from malletrain.loop.membership.state import MembershipSettings
 from malletrain.loop.memory import MemoryJournal
 from malletrain.loop.ports import Cluster
-from malletrain.loop.rollout import summary
 from malletrain.loop.tick import Loop
 from malletrain.site_rules import (
     breaker_rules,
@@ -104,25 +101,6 @@ class Service:
     Whoever holds `_facts` never waits for Slurm, so a worker's fault is mended while a tick waits.
     """
 
-    @classmethod
-    def open(
-        cls,
-        config: Config,
-        *,
-        dry_run: bool,
-        user_mode: bool,
-        facts: Callable[[], site_facts.SiteFacts] | None = None,
-    ) -> Service:
-        """Check the site, open the journal, fold it, and listen unless nothing is to be done for real.
-
-        `facts`: gives what the site's Slurm is configured to do, where it was asked already.
-
-        Raises:
-            MalletrainError: Slurm does not answer, the partition is not fit for harvest, the journal is in use,
-                the address is taken, ...
-        """
-        return cls(config, act=not dry_run, user_mode=user_mode, facts=facts)
-
     def __init__(
         self,
         config: Config,
@@ -131,6 +109,14 @@ class Service:
         user_mode: bool,
         facts: Callable[[], site_facts.SiteFacts] | None = None,
     ) -> None:
+        """Check the site, open the journal, fold it, and listen unless nothing is to be done for real (`act`).
+
+        `facts`: gives what the site's Slurm is configured to do, where it was asked already.
+
+        Raises:
+            MalletrainError: Slurm does not answer, the partition is not fit for harvest, the journal is in use,
+                the address is taken, ...
+        """
         self._config = config
         self._log: structlog.stdlib.BoundLogger = structlog.get_logger("malletraind")
         self._clock = SystemClock()
@@ -359,12 +345,6 @@ class Service:
             found.append(f"Slurm was last seen {now - snapshot.taken_at:.0f} s ago: `scontrol ping` tells more")
         return [*found, why] if (why := self._why_paused()) else found
 
-    def rehearse(self, action: Action) -> Rehearsed:
-        """The Slurm commands that `action` would come to now; nothing is run but those that look."""
-        commands = Rehearsal(self._config.slurm.environment(os.environ))
-        decided = () if self._loop.last_decision is None else self._loop.last_decision.actions
-        return rehearse(action, decided, commands, self._harvest, self._owner_of, self._clock.now)
-
     # -- its life ----------------------------------------------------------------------------------------------
 
     def serve_forever(self) -> None:
@@ -406,10 +386,10 @@ class Service:
     def _cluster(self, commands: Commands, harvest: site_facts.Harvest, bf_interval_s: float) -> Cluster:
         """Slurm, steered by this process, or by the actuator where there is one."""
         clock, release = self._clock.now, self._site.facts.release
-        reader, why = choose(commands, clock, harvest.partition, bf_interval_s, release, os.environ.get(PYTHON, ""))
+        pyslurm, why = choose(commands, release, os.environ.get(PYTHON, ""))
         self._log.info("reader", what=why)
         here = SlurmCluster(
-            commands, harvest, self._owner_of, clock, bf_interval_s, reader, self._site.facts.min_job_age_s
+            commands, harvest, self._owner_of, clock, bf_interval_s, pyslurm, self._site.facts.min_job_age_s
         )
         socket_path = self._config.actuator.socket
         if not socket_path:
@@ -422,7 +402,7 @@ class Service:
     def _former_urls(self) -> tuple[str, ...]:
         """URLs of this daemon that jobs which are not over were submitted with: their scripts hold them."""
         since = [view.job.submitted_at for view in self._loop.views.values() if not view.phase.is_over]
-        urls = self._loop.ledger.urls.former(self.url, min(since)) if since else ()
+        urls = self._loop.ledger.former_urls(self.url, min(since)) if since else ()
         if urls:
             said = "jobs call this daemon by a former URL"
             self._log.warning(said, urls=urls, remedy="keep these reachable until the jobs are over, then restart")
@@ -483,7 +463,7 @@ class Service:
         if os.environ.get("LISTEN_FDS") and not self._server.is_inherited:
             mend = "systemctl edit malletraind.socket, or stop it"
             self._log.warning("malletraind.socket holds another port than api.port", port=port, mend=mend)
-        started = DaemonStarted(__version__, stage=config.pool.stage, url=self.url)
+        started = DaemonStarted(__version__, url=self.url)
         self._loop.record([Event(self._clock.now(), started)])
         self._reactor = threading.Thread(target=self._react_for_ever, name="reactor", daemon=True)
         self._reactor.start()
@@ -544,7 +524,7 @@ class Service:
         return self._why_unsafe() or self._loop.paused
 
     def notices(self) -> Sequence[str]:
-        """What people should know besides: why nothing starts, and how far the stage of adoption is."""
+        """What people should know besides: why nothing starts, and what is in the way."""
         found = [why for why in (self._why_paused(),) if why]
         if self._loop.crowded:
             found.append(f"no held tasks are added: {self._loop.crowded}")
@@ -555,9 +535,7 @@ class Service:
                 f"{len(decision.strays)} jobs that are no pilots are in the harvest partition, on {nodes} nodes: "
                 "`malletrain events` and `explain NODE` say whose"
             )
-        lately = self._loop.ledger.harm_signals.lately()
-        rollout = summary(lately, self._clock.now()) if lately is not None else ""
-        return [*found, rollout] if rollout else found
+        return found
 
     def _node_states(self) -> dict[str, NodeState]:
         snapshot = self._loop.last_snapshot

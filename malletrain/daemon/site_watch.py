@@ -9,7 +9,7 @@ import structlog
 from malletrain.domain.errors import ClusterUnavailable, InvalidInput
 from malletrain.loop.breaker import why_no_more_tasks
 from malletrain.slurm.command import Commands
-from malletrain.slurm.site import site_facts
+from malletrain.slurm.site import partition_checks, site_facts
 from malletrain.slurm.site.held_task_limits import KnownJobs
 
 #: slurm.conf is read again so often, in seconds: its partitions may change while the daemon runs.
@@ -46,7 +46,7 @@ class SiteWatch:
         Raises:
             InvalidInput: with every fault of the partition, and its remedy.
         """
-        findings = site_facts.check_harvest_partition(self.facts, self._harvest)
+        findings = partition_checks.check_harvest_partition(self.facts, self._harvest)
         for finding in findings:
             if finding.level is site_facts.Level.WARNING:
                 self._log.warning("site", what=finding.what, remedy=finding.remedy)
@@ -63,7 +63,7 @@ class SiteWatch:
             except ClusterUnavailable as error:
                 self._log.warning("site", what=f"slurm.conf was not read again: {error}")
                 return self._unfit
-            findings = site_facts.check_harvest_partition(self.facts, self._harvest)
+            findings = partition_checks.check_harvest_partition(self.facts, self._harvest)
             self._unfit = "; ".join(f.what for f in findings if f.level is site_facts.Level.ERROR)
         return self._unfit
 

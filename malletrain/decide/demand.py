@@ -22,7 +22,7 @@ from malletrain.domain.snapshot import Snapshot
 from malletrain.learn.advisor import JobKnowledge
 from malletrain.learn.class_curves import curves_on_classes
 from malletrain.learn.curve import expected_speedup
-from malletrain.sizing.must_run import size_with_must_run
+from malletrain.sizing.constrained import size_within_constraints
 from malletrain.sizing.objective import Objective, rest_by_attained, urgency_by_rest
 from malletrain.sizing.policy import Policy
 from malletrain.sizing.problem import Due, JobDemand, OnClasses, Problem, Sizes
@@ -93,11 +93,10 @@ class DecisionCache:
         self.snapshot = snapshot.after(self.snapshot)
 
     def sized(self, policy: Policy, problem: Problem) -> tuple[Sizes, tuple[str, ...]]:
-        """As `malletrain.sizing.must_run.size_with_must_run`: policies are stateless, so an equal problem has
-        the same answer."""
+        """As `size_within_constraints`: policies are stateless, so an equal problem has the same answer."""
         last = self._sized
         if last is None or last[0] is not policy or last[1] != problem:
-            last = self._sized = (policy, problem, size_with_must_run(policy, problem, self.rows))
+            last = self._sized = (policy, problem, size_within_constraints(policy, problem, self.rows))
         return last[2]
 
     def holdings(self, view: JobView) -> JobHoldings:

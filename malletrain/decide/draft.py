@@ -42,7 +42,7 @@ class Situation:
         used: node-seconds by account, old ones fading.
         spent: what budgets are held against.
         known: what was learnt of each job that is profiled.
-        open_holes: since when holes are open, and with which others; where a policy or wide pilots go by that.
+        open_holes: since when holes are open, and with which others; where wide pilots go by that.
         resting: nodes and jobs (`job 7`) on which pilots did not start lately, with the reason.
         supply: equally likely numbers of nodes to come, where jobs have deadlines.
         slow: by job, workers that hold up the others.

@@ -9,7 +9,7 @@ many nodes as it may already, the straggler stays.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from malletrain.decide.demand import change_interval_s, due_of, explored, least_on, on_classes, profile_of, rest_s
@@ -19,7 +19,7 @@ from malletrain.decide.limits import BudgetTerms, budgets_for, caps_of_unfit, co
 from malletrain.decide.multi_node_pilots import replaceable
 from malletrain.decide.reconcile import leaving
 from malletrain.decide.rules import Rules
-from malletrain.domain.decision import Action, Hole, LeaveCause, RecyclePilot, Refusal, StartPilot
+from malletrain.domain.decision import Action, LeaveCause, RecyclePilot, Refusal, StartPilot
 from malletrain.domain.event import ProbeBegun, ProbeEnded
 from malletrain.domain.job import Elastic, JobView, PilotPhase, Profile
 from malletrain.learn.advisor import (
@@ -33,10 +33,8 @@ from malletrain.learn.advisor import (
 )
 from malletrain.learn.batch_choice import chosen_batches
 from malletrain.learn.class_curves import class_speeds
-from malletrain.learn.supply_forecast import lifetimes_of_holes
 from malletrain.sizing.knapsack import best_price
 from malletrain.sizing.objective import Objective, alpha_of, urgencies_by_rank, urgency_by_use
-from malletrain.sizing.policy import Policy
 from malletrain.sizing.problem import JobDemand, Problem, Sizes
 from malletrain.sizing.values import ValueRowCache, permitted_sizes, value_table
 
@@ -100,7 +98,6 @@ def learn_and_size(draft: Draft, inputs: Inputs) -> Sizing:
         alpha=alpha_of(rules.objective, rules.alpha),
         constraints=limits + budgets.caps,
         budgets=budgets.left,
-        lifetimes=_lifetimes(inputs.policy, draft.holes.values(), situation, draft.nodes),
         supply=situation.supply,
     )
     advice = advice_for(problem, training, known, now, rules, cache.rows)
@@ -160,15 +157,6 @@ def _within_bounds(demand: JobDemand, least: int = 0, most: int | None = None) -
         locked=demand.locked if permits(demand.locked) else None,
         bonus=tuple(each for each in demand.bonus if permits(each[0])),
     )
-
-
-def _lifetimes(
-    policy: Policy, holes: Iterable[Hole], situation: Situation, nodes: int
-) -> tuple[tuple[float, int], ...]:
-    """For policies that plan ahead: how many of the nodes last how long."""
-    if not policy.looks_ahead:
-        return ()
-    return lifetimes_of_holes(holes, situation.open_holes, situation.now, nodes)
 
 
 def _classes_of_nodes(draft: Draft, inputs: Inputs, views: Mapping[int, JobView]) -> Mapping[str, str]:

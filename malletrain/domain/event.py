@@ -404,8 +404,8 @@ class MetricReported:
 
 @dataclass(frozen=True, slots=True)
 class DaemonStarted:
-    """`stage` of the rollout, and the `url` that callers know the daemon by; with `--observe` instead the seconds
-    between looks and of a leave, and two limits."""
+    """The `url` that callers know the daemon by; with `--observe` instead the seconds between looks and of a leave,
+    and two limits. `stage`: as older releases wrote it."""
 
     kind: ClassVar[EventKind] = EventKind.DAEMON_STARTED
     version: str = ""

@@ -272,6 +272,11 @@ class PilotEnd:
     exit_code: int | None = None
     detail: str = ""
 
+    @property
+    def is_over(self) -> bool:
+        """Whether the task is consumed: it will not run again."""
+        return self.state not in (SlurmState.PENDING, SlurmState.RUNNING)
+
 
 @dataclass(frozen=True, slots=True)
 class ArrayReport:

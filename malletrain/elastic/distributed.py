@@ -21,19 +21,6 @@ __all__ = [
     "is_available", "is_initialized",
 ]  # fmt: skip
 
-#: What to use instead of calls that cannot be kept.
-_INSTEAD = {
-    "barrier": "what one worker prepares for all must be there before the job starts, or be made by each",
-    "broadcast": "s.state[...] gives workers that join what the others have; s.agree(value, 'main') a number",
-    "broadcast_object_list": "s.state[...] gives workers that join what the others have",
-    "all_gather": "s.gather(rows) has the rows of all workers in a loss; s.evaluate(metrics, data) adds up figures",
-    "all_gather_into_tensor": "s.gather(rows) has the rows of all workers in a loss",
-    "all_gather_object": "s.evaluate(metrics, data) adds up figures over a data set",
-    "gather": "s.evaluate(metrics, data) adds up figures over a data set",
-    "reduce": "all_reduce, which every worker gets",
-    "new_group": "the session makes its groups itself",
-}
-
 
 def init_process_group(*args: Any, **more: Any) -> None:
     """Does nothing: the session makes its groups as training begins and whenever workers come or go."""
@@ -103,5 +90,7 @@ def _loader(name: str) -> ElasticLoader:
 def __getattr__(name: str) -> NoReturn:
     if name.startswith("__"):
         raise AttributeError(name)
-    instead = _INSTEAD.get(name, "see docs/how-to/adapters.md")
-    raise ElasticError(f"dist.{name} cannot be kept, because workers come and go: {instead}")
+    raise ElasticError(
+        f"dist.{name} cannot be kept, because workers come and go: s.state gives workers that join what the others "
+        "have, s.gather(rows) the rows of all, s.agree(value) one value (docs/how-to/adapters.md)"
+    )

@@ -14,10 +14,10 @@ from malletrain.elastic.gradients.sync_batchnorm import SyncBatchNorm
 class Equality(StrEnum):
     """The classes, from strong to weak."""
 
-    ADDITIVE = "additive"  #: the loss is a sum over samples: equal up to rounding
-    VIRTUAL_SHARDS = "virtual shards"  #: equal up to rounding to a static run with the same shards
-    SYNC_BATCHNORM = "sync batchnorm"  #: equal up to rounding, statistics over the whole batch
-    STATISTICAL = "statistical"  #: like a static run, not equal to it by numbers
+    ADDITIVE = "additive"
+    VIRTUAL_SHARDS = "virtual shards"
+    SYNC_BATCHNORM = "sync batchnorm"
+    STATISTICAL = "statistical"
 
 
 _MEANING = {
@@ -46,16 +46,9 @@ class Judgement:
         )
 
 
-def judge(model: nn.Module, *, shards: bool, fixed_batch: bool, additive: bool, rounded: bool = False) -> Judgement:
-    """Assign a session to its class.
-
-    Args:
-        model: to train.
-        shards: whether the session has virtual shards.
-        fixed_batch: whether the batch is the same at every size.
-        additive: whether the loss is a sum or mean over samples, as the script declares.
-        rounded: whether gradients are rounded to bfloat16 before they are summed over workers.
-    """
+def judge(model: nn.Module, *, shards: bool, fixed_batch: bool, additive: bool) -> Judgement:
+    """Assign a session to its class: whether it has virtual shards, one batch at every size, and a loss that is a sum
+    or mean over samples, as the script declares."""
     mixing, drawing = ("", "") if shards else (_layers(model, _mixes_samples), _layers(model, _draws))
     apart = not additive and not shards
     reasons = [
@@ -65,7 +58,6 @@ def judge(model: nn.Module, *, shards: bool, fixed_batch: bool, additive: bool, 
         (apart, "the loss compares samples of a batch with each other (Options(additive_loss=False))",
          "virtual_shards=N"),
         (not fixed_batch, "the batch changes with the number of workers", "a batch_size that is a number"),
-        (rounded, "gradients are rounded before they are summed over workers (sum_dtype)", "no sum_dtype"),
     ]  # fmt: skip
     if because := tuple((why, remedy) for holds, why, remedy in reasons if holds):
         return Judgement(Equality.STATISTICAL, because)

@@ -21,9 +21,17 @@ class Aborted(Exception):
     """The commit round under way is void and is repeated in another world. Internal."""
 
 
-class LayoutChanged(Exception):
+class StepRepeated(Exception):
+    """Every member repeats the step, though no fault has made it void. Internal."""
+
+
+class LayoutChanged(StepRepeated):
     """Every member has seen that other parameters are trained than before: the step is repeated with them.
     Internal."""
+
+
+class StepTried(StepRepeated):
+    """Every member has held the step's gradients: the step is repeated in the next world. Internal."""
 
 
 class JobOver(Exception):

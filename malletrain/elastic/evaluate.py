@@ -71,12 +71,8 @@ def _fill(
     world = runtime.committer.world
     table: torch.Tensor | None = None
     length = len(loader.dataset)
-    # Every member computes at least one chunk, to get the names of the metrics. Processes that share a sharded model
-    # must call it equally often.
-    mine = list(range(world.rank, len(starts), world.size))
-    often = -(-len(starts) // world.size) if runtime.sharded else 1
-    mine += [0] * (often - len(mine))
-    for number in mine:
+    # Every member computes at least one chunk, to get the names of the metrics.
+    for number in range(world.rank, len(starts), world.size) or [0]:
         begin = starts[number]
         values = metrics(loader.load(-1, range(begin, min(begin + batch_size, length))))
         if table is None:

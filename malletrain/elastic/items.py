@@ -123,12 +123,8 @@ class Items:
             self._folder = None
 
     def __iter__(self) -> Iterator[ItemBatch]:
-        """Batches that this worker has claimed, one after the other.
-
-        Raises:
-            ItemsError: outside of the `with` statement, or the last batch was not committed.
-            Released: this worker was asked to leave.
-        """
+        """Batches that this worker has claimed, one after the other. Raises `ItemsError`: outside of the `with`
+        statement, or the last batch was not committed; `Released`: this worker was asked to leave."""
         folder = self._open()
         while (number := self._next(folder)) is not None:
             self._holds = batch = ItemBatch(number, self._range.of(number), folder, self._signal)
@@ -140,11 +136,8 @@ class Items:
             self._give_back()
 
     def results(self) -> Iterator[tuple[range, bytes]]:
-        """Each batch's items and result, in order. Use it after the loop, or in a later process, in a `with`.
-
-        Raises:
-            ItemsError: outside of the `with` statement, or a batch is not committed yet.
-        """
+        """Each batch's items and result, in order. Use it after the loop, or in a later process, in a `with`. Raises
+        `ItemsError`: outside of the `with` statement, or a batch is not committed yet."""
         folder = self._open()
         for number in range(self._range.batches):
             yield self._range.of(number), folder.result(number)

@@ -18,22 +18,22 @@ from typing import Any, Literal
 
 import torch
 
-from malletrain.elastic.comm.background import all_closed
+from malletrain.elastic.comm.background import Background, all_closed
 from malletrain.elastic.comm.carrier import find_carrier
 from malletrain.elastic.comm.group import SoloGroup
 from malletrain.elastic.comm.local_rank import LocalRank
 from malletrain.elastic.comm.node_group import NodeGroup
 from malletrain.elastic.comm.static_rendezvous import RENDEZVOUS_TIMEOUT, environment_world, step_host
 from malletrain.elastic.comm.world_group import require_one_carrier, with_device
-from malletrain.elastic.data.batch_loader import BatchLoader
 from malletrain.elastic.data.batch_size import BatchRule, SessionBatch, as_rule
 from malletrain.elastic.data.dataset_digest import DatasetChanges, dataset_digest
+from malletrain.elastic.data.prefetch import BatchLoader
 from malletrain.elastic.data.random_seeds import BETWEEN_STEPS, seed_plain
 from malletrain.elastic.data.sample_loader import SampleLoader
 from malletrain.elastic.data.sampler import DrawnOrder, Sampler, Share, mix
 from malletrain.elastic.data.streams import StreamBatches, StreamPositions, StreamReader, Streams, StreamSampler
 from malletrain.elastic.data.virtual_shards import VirtualShards
-from malletrain.elastic.equality import Equality, Judgement, judge, synced_layers
+from malletrain.elastic.equality import Equality, judge, synced_layers
 from malletrain.elastic.errors import ElasticError, JobOver, PeerLost, Released, SessionOver
 from malletrain.elastic.gradients.batch_gather import BatchGather
 from malletrain.elastic.gradients.reducer import GradientReducer
@@ -54,9 +54,7 @@ from malletrain.elastic.resize.reconfigure import Reconfigurer
 from malletrain.elastic.resize.state_recovery import StateRecovery
 from malletrain.elastic.session_options import Options
 from malletrain.elastic.state.buffer_copies import BufferCopies
-from malletrain.elastic.state.checkpoint_store import CheckpointStore
-from malletrain.elastic.state.checkpointing import Checkpointing
-from malletrain.elastic.state.sharded_model import OutputScale, local
+from malletrain.elastic.state.checkpoint_store import Checkpointing, CheckpointStore
 from malletrain.elastic.state.shared_values import SharedValues
 from malletrain.elastic.state.training_state import SCRIPT_VALUES, Position, TrainingState
 from malletrain.wire import messages
@@ -66,9 +64,6 @@ log = logging.getLogger("malletrain.elastic")
 
 #: How long a worker waits for the final state of a session that the others have ended.
 FINAL_STATE_PATIENCE_S = 30.0
-
-#: Types that gradients may be summed in. float16 overflows, and a loss scaler would not see where.
-SUM_DTYPES = (torch.bfloat16, torch.float32)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,18 +92,9 @@ class Runtime:
     Attributes:
         share: the samples of the batch under way that this worker has; None between steps.
         committed: whether the step under way is committed.
-        load_s: seconds that loading the batch took.
         joined: whether training has begun.
-        mean: whether the script's loss is a mean over its samples (else a sum).
         left_by: the exception that has left the block of a step.
-        any_block_made: whether a block of this worker has come to its end.
-        first_given_up: whether its first block was given up just now.
-        shared: the values of `Session.state`.
-        buffer_copies: the model's buffers as the step under way began.
-        gathers: rows of all members within a step.
         passed: whether this worker passes over the session, which the others have ended: it has no epochs left.
-        finished: whether the session has ended.
-        when_joining: called on a worker that joins a training that has begun.
         calls: how many collective calls the script has made since the last step.
         weight: what this worker's part of the last step counts: samples, or what the script said.
 
@@ -129,7 +115,7 @@ class Runtime:
         self._settings = settings
         local_rank = worker_start.find_own_local_rank(environ) if settings.world is None else LocalRank()
         self.model = model
-        self.sharded = worker_start.check_model(model, local_rank)
+        worker_start.check_model(model)
         self.share: Share | None = None
         self.committed = True
         self.load_s = 0.0
@@ -138,8 +124,6 @@ class Runtime:
         self.weight = 0.0
         self.left_by = ""
         self._said_end = False
-        self.first_given_up = False
-        self.any_block_made = False
         self.passed = self.finished = False
         self._kept_final = self._completed = False
         self._result: dict[str, Any] = {}
@@ -192,7 +176,7 @@ class Runtime:
         self.state.track(SCRIPT_VALUES, self.shared)
         self.state.terms = repr(
             (length, batch, settings.seed, settings.shuffle, settings.drop_last,
-             settings.reduction, settings.virtual_shards, settings.sum_dtype, digest)
+             settings.reduction, settings.virtual_shards, digest)
         )  # fmt: skip
         if streams is not None:
             self.state.track("malletrain.streams", positions)
@@ -217,9 +201,8 @@ class Runtime:
             self.member.pending_groups = before.member.pending_groups
         self.committer = self.member.committer
         directory = checkpoint_directory(environ, settings.checkpoint_dir)
-        part = (local_rank.rank, local_rank.size) if self.sharded else None
         resumed = resumed_directory(environ, directory) if directory else None
-        self._base, self._part, number = directory, part, self.state.session
+        self._base, number = directory, self.state.session
         checkpoints: CheckpointStore | None = None
         self._finals: list[CheckpointStore] = []  #: where the final state of this session is, or is to be
         if directory:
@@ -227,10 +210,10 @@ class Runtime:
             from_other = job_sessions.folder_of(resumed, number) if resumed else None
             if number and from_other is not None and not from_other.is_dir():
                 from_other = None  # the other job had not come to this session
-            checkpoints = CheckpointStore(own, settings.checkpoint_s, part, from_other)
+            checkpoints = CheckpointStore(own, settings.checkpoint_s, from_other)
             bases = [directory, *([resumed] if resumed else [])]
-            self._finals = [CheckpointStore(job_sessions.final_of(base, number), part=part) for base in bases]
-        self.checkpointing = Checkpointing(checkpoints, self.state, self.committer, sharded=self.sharded)
+            self._finals = [CheckpointStore(job_sessions.final_of(base, number)) for base in bases]
+        self.checkpointing = Checkpointing(checkpoints, self.state, self.committer)
         self.committer.save_is_due = self.checkpointing.is_due
 
         # How a step is made: gradients, and this member's share of each batch.
@@ -240,21 +223,20 @@ class Runtime:
             self.committer,
             mean,
             lambda: self.position.step,
-            sharded=self.sharded,
-            sum_dtype=settings.sum_dtype,
             noise=self.session_batch.noise,
         )
         self.state.before_capture = self._before_capture
         self.buffer_copies = BufferCopies(model)
         self.invariants = Invariants(
-            self.state, self.shared, self.committer, self.reducer, lambda: self.share is not None
+            self.state,
+            self.shared,
+            self.committer,
+            self.reducer,
+            in_step=lambda: self.share is not None,
+            order=(lambda epoch: (sampler.permutation(epoch), sampler.batch_ends(epoch))) if settings.order else None,
+            dataset=None if changes is None else lambda: changes.digest,
         )
-        if changes is not None:
-            self.invariants.dataset = lambda: changes.digest
-        if settings.order is not None:
-            self.invariants.order = lambda epoch: (sampler.permutation(epoch), sampler.batch_ends(epoch))
         self.reducer.open_pass = functools.partial(self.invariants.agreement.open, RoundKind.STEP)
-        self.output_scale = OutputScale(model, local_rank, mean=mean) if self.sharded else None
         self.shards = (
             VirtualShards(settings.virtual_shards, model, self.reducer, settings.seed, mean)
             if settings.virtual_shards
@@ -271,7 +253,12 @@ class Runtime:
         self._batch_loader: BatchLoader | StreamBatches = self.streams or BatchLoader(
             sampler, sample_loader, self.shards, settings.loaders
         )
-        self.judgement = self._judge()
+        self.judgement = judge(
+            model,
+            shards=bool(settings.virtual_shards),
+            fixed_batch=self.session_batch.fixed,
+            additive=settings.additive_loss,
+        )
 
         # How the world changes, and what is reported.
         self.reports = Reports(self.member.say, self.committer, self.session_batch.noise_scale)
@@ -282,7 +269,8 @@ class Runtime:
         self.recovery = StateRecovery(self.member, self.state, self.checkpointing.load, self._is_over, store_server)
         self._carrier = find_carrier(model, environ)
         if pilot is not None and self._carrier is not None:
-            self._stages.load_beside(self._carrier.load)
+            Background(self._carrier.load, "load")  # what it raises, joining the first world raises again
+        numeric = self.judgement.equality is not Equality.STATISTICAL
         self.reconfigurer = Reconfigurer(
             self.member,
             self.state,
@@ -291,10 +279,12 @@ class Runtime:
             self.reports,
             entered=self._entered,
             prepare=self.reducer.allocate_buffers,
-            top_up=self._top_up,
+            top_up=lambda tasks: pilot.resubmitter(tasks, self.member.say) if pilot is not None else None,
             store_server=store_server,
             carrier=self._carrier,
+            tries=self.reducer.trial.begins if numeric else lambda _world, _following: False,
         )
+        self.reducer.trial.found = self._compared
         self.lifecycle = WorkerLifecycle(
             self.member,
             self.reconfigurer,
@@ -304,7 +294,7 @@ class Runtime:
             in_pilot=pilot is not None,
         )
         self.failures = FailureReporter(
-            lambda: self.member.worker, lambda: self.position.step, self._keep_state, self._send_failure, self._hint
+            lambda: self.member.worker, lambda: self.position.step, self._keep_state, self._send_failure
         )
         if pilot is not None:
             self.failures.install()
@@ -327,17 +317,8 @@ class Runtime:
                 f"Session(..., {unfit[0]}=...) needs map-style data: a stream gives its samples in its own order, "
                 "and reads ahead by itself where it does"
             )
-        if streams and self.sharded:
-            raise ElasticError("a sharded model needs map-style data: its processes must load equally often")
         if settings.drop_last and not self.session_batch.fixed:
             raise ElasticError("drop_last=True needs a batch_size that is a number: else what is dropped would vary")
-        if self.sharded and (settings.virtual_shards or norms or self.session_batch.noise is not None):
-            raise ElasticError(
-                "a sharded model bears neither virtual_shards nor sync_batchnorm nor a measured noise scale (a batch "
-                "that changes measures it: Options(noise_scale=False))"
-            )
-        if settings.sum_dtype not in (None, *SUM_DTYPES):
-            raise ElasticError(f"sum_dtype must be {' or '.join(map(str, SUM_DTYPES))}, not {settings.sum_dtype}")
         if norms and settings.virtual_shards:
             raise ElasticError("virtual_shards and sync_batchnorm: one of the two, both make BatchNorm equal")
 
@@ -362,7 +343,7 @@ class Runtime:
         before = self._before
         if before is None or not before.in_world:  # else the others wait
             with self._stages.warming():
-                self._warm_up()
+                worker_start.warm_up(self.model, self.loader, self.sampler, self._settings.warm_up)
         hang_watch.session_made()
         hang_watch.HangWatch(lambda: self.member.worker, self.rounds_so_far).start()
         self._connect(self._pilot)
@@ -402,10 +383,7 @@ class Runtime:
             self.member.link.say(messages.Warm(pilot.wait_warm(), stages))
             return
         self.member.link = link
-        if isinstance(link, Follower):
-            link.serve_peer(self.reconfigurer)
-        else:
-            link.serve(self.reconfigurer)
+        link.serve(self.reconfigurer)
 
     def _is_over(self) -> bool:
         """Whether the session has ended, and its final state is saved."""
@@ -507,7 +485,6 @@ class Runtime:
         if not self.passed:
             self.reducer.settle()
             self.member.finishing = True
-            self.invariants.agreement.want_digest()
             try:
                 self.lifecycle.barrier(self._keep_final)
             except JobOver as over:
@@ -577,7 +554,7 @@ class Runtime:
         self.member.say(messages.Finished(self._result))
         if link.deliver_end():
             if self._base is not None:
-                job_sessions.discard(self._base, self.state.session, self._part)
+                job_sessions.discard(self._base, self.state.session)
             return
         why = link.end or f"it was away for {END_PATIENCE_S / 60:.0f} minutes"
         log.error(
@@ -594,7 +571,7 @@ class Runtime:
         What it does to parameters (it may clip them) and to tracked things is taken back before that."""
         if not self.state.has_state:
             return
-        parameters = [local(each).detach().clone() for each in self.model.parameters()]
+        parameters = [each.detach().clone() for each in self.model.parameters()]
         groups = [
             [{name: copy.deepcopy(value) for name, value in group.items() if name != "params"} for group in each]
             for each in (optimizer.param_groups for optimizer in self.state.optimizers)
@@ -610,34 +587,27 @@ class Runtime:
         self.buffer_copies.restore()
         (parameters, tracked, groups), self._kept = self._kept, None
         for parameter, before in zip(self.model.parameters(), parameters, strict=False):
-            local(parameter).detach().copy_(before)
+            parameter.detach().copy_(before)
         for name, thing in self.state.tracked.items():
             thing.load_state_dict(tracked[name])
         for optimizer, of_optimizer in zip(self.state.optimizers, groups, strict=True):
             for group, values in zip(optimizer.param_groups, of_optimizer, strict=False):
                 group.update(values)
 
-    def _judge(self) -> Judgement:
-        return judge(
-            self.model,
-            shards=bool(self._settings.virtual_shards),
-            fixed_batch=self.session_batch.fixed,
-            additive=self._settings.additive_loss,
-            rounded=self._settings.sum_dtype is torch.bfloat16,
-        )
+    def _compared(self, text: str) -> None:
+        """A step was made in two worlds."""
+        if self.committer.world.rank == 0:
+            self.member.say(messages.Compared(text))
 
     def _call_joining(self) -> None:
         if self.position.step:
             for callback in self.when_joining:
                 callback(self.position.epoch, self.position.step)
 
-    def _warm_up(self) -> None:
-        worker_start.warm_up(self.model, self.loader, self.sampler, self._settings.warm_up)
-
     def _join_without_daemon(self) -> None:
         """Enter the world of processes that were started together, or train alone."""
         if self._static_world is not None and self._static_world.size > 1:
-            self._warm_up()
+            worker_start.warm_up(self.model, self.loader, self.sampler, self._settings.warm_up)
             world = self._static_world
             try:
                 require_one_carrier(world, self._carrier)
@@ -697,15 +667,6 @@ class Runtime:
             job = os.environ.get("MALLETRAIN_JOB", "")
             log.warning("the state after step %d is kept in %s: mtbatch --resume=%s", self.position.step, saved, job)
 
-    def _hint(self, error: BaseException) -> str:
-        """What the script's author may not expect: the block that sets a name was given up."""
-        if not isinstance(error, NameError) or not self.first_given_up:
-            return ""
-        return (
-            "this worker's first `with s.step():` block was given up, as a worker left or joined: a name that only "
-            "the block sets is not set then. Set it before the loop, or use it in the block"
-        )
-
     def _send_failure(self, failure: messages.Message) -> None:
         """Deliver the report of a failure: also before this worker has joined, when it has no link yet."""
         if self.member.link is None and self._pilot is not None and not self.joined:
@@ -715,10 +676,6 @@ class Runtime:
         self.member.say(failure)
         if self.member.link is not None:
             self.member.link.flush(FLUSH_TIMEOUT_S)
-
-    def _top_up(self, tasks: int) -> None:
-        if self._pilot is not None:
-            self._pilot.resubmitter(tasks, self.member.say)
 
 
 def _say_ending(runtime: weakref.ref[Runtime]) -> None:

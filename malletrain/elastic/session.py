@@ -283,11 +283,11 @@ class Session:
 
         Raises:
             ElasticError: it is called outside a step or inside `accumulate`, the count is negative or not finite, the
-                step has a `weight`, or the session has `virtual_shards` or a sharded model.
+                step has a `weight`, or the session has `virtual_shards`.
         """
         r = self._runtime
-        if r.shards is not None or r.sharded:
-            raise ElasticError("s.mean() bears neither virtual_shards nor a sharded model")
+        if r.shards is not None:
+            raise ElasticError("s.mean() does not bear virtual_shards")
         return r.gathers.mean(values, float(over))
 
     def gather(self, tensor: torch.Tensor) -> torch.Tensor:
@@ -307,11 +307,11 @@ class Session:
 
         Raises:
             ElasticError: it is called outside a step or inside `accumulate`, has other rows, or the session has
-                `virtual_shards` or a sharded model.
+                `virtual_shards`.
         """
         r = self._runtime
-        if r.shards is not None or r.sharded:
-            raise ElasticError("s.gather() bears neither virtual_shards nor a sharded model")
+        if r.shards is not None:
+            raise ElasticError("s.gather() does not bear virtual_shards")
         return r.gathers.gather(tensor)
 
     def report(self, **values: float) -> None:

@@ -7,8 +7,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import torch
-
 from malletrain.elastic.comm.group import Group
 from malletrain.elastic.gradients.learning_rate import LearningRate
 
@@ -28,8 +26,6 @@ class SessionOptions:
             which compare samples of a batch, and for others that are no such sum (a root of a mean).
         must_be_finite: whether gradients that are nan or infinite raise an error that names the worker. Default: yes,
             unless a tracked `GradScaler` expects them.
-        sum_dtype: the type in which gradients of a wider one are summed over workers, such as `torch.bfloat16`: half
-            the bytes on the network, and sums that are rounded. Default: each gradient's own.
         world: outside a pilot, the group of the processes that were started together (`elastic.environment_world`,
             `elastic.mpi_world`). Default: this process trains alone.
         checkpoint_dir: where to save the state while the job has no nodes. Default: `.malletrain/JOB` in the
@@ -48,7 +44,6 @@ class SessionOptions:
     loaders: int = 0
     additive_loss: bool = True
     must_be_finite: bool | None = None
-    sum_dtype: torch.dtype | None = None
     world: Group | None = None
     checkpoint_dir: str | os.PathLike[str] | None = None
     checkpoint_s: float = 600.0

@@ -14,7 +14,7 @@ import torch
 from malletrain.elastic.comm.step_commit import StepOutcome
 from malletrain.elastic.data.random_seeds import seed_all
 from malletrain.elastic.data.sampler import mix
-from malletrain.elastic.errors import Aborted, ElasticError, LayoutChanged
+from malletrain.elastic.errors import Aborted, ElasticError, LayoutChanged, StepRepeated
 from malletrain.elastic.runtime import Runtime
 
 
@@ -31,10 +31,10 @@ class Step:
         r = runtime
         if backwards < 1:
             raise ElasticError(f"s.step(backwards=...) must be at least 1, not {backwards}")
-        if backwards > 1 and (r.sharded or r.session_batch.noise):
+        if backwards > 1 and r.session_batch.noise:
             raise ElasticError(
-                "s.step(backwards=N) bears neither a sharded model nor a measured noise scale (a batch that changes "
-                "measures it: Options(noise_scale=False))"
+                "s.step(backwards=N) does not bear a measured noise scale (a batch that changes measures it: "
+                "Options(noise_scale=False))"
             )
         self._runtime = runtime
         self._weight = weight
@@ -63,8 +63,6 @@ class Step:
         if r.norms is not None:
             r.norms.begin(counts, share.batch, max(1, share.weight))
         r.gathers.begin(counts, share.batch, share.weight)
-        if r.output_scale is not None:
-            r.output_scale.begin(counts, share.batch)
         r.reducer.arm(counts, share.batch, self._commit, self._backwards)
         r.lifecycle.step_began = self._began
         return self
@@ -116,20 +114,16 @@ class Step:
         ends_epoch = r.position.cursor >= r.sampler.epoch_length
         r.invariants.end_step(committed=error is None and r.committed, ends_epoch=ends_epoch)
         r.lifecycle.step_began = None
-        r.first_given_up = not r.any_block_made and isinstance(error, Aborted | LayoutChanged)
         made = self._backwards - r.reducer.passes_left
         self._disarm()
-        if isinstance(error, LayoutChanged):
+        if isinstance(error, StepRepeated | Aborted):
             self._undo()
             if r.reducer.on_abort is None:
                 r.keep_tracked()
-            r.invariants.lay_out_again()
-            return True
-        if isinstance(error, Aborted):
-            self._undo()
-            r.lifecycle.broken()
-            if r.reducer.on_abort is None:
-                r.keep_tracked()
+            if isinstance(error, Aborted):
+                r.lifecycle.broken()
+            elif isinstance(error, LayoutChanged):
+                r.invariants.lay_out_again()
             return True
         if error is not None:
             r.left_by = f"{type(error).__name__}: {error}"
@@ -147,7 +141,6 @@ class Step:
                 "the step ended without a backward() outside step.accumulate(): every batch is trained on. Look at a "
                 "sample in the data set: next(iter(loader)) of elastic.ddp's loader begins a step"
             )
-        r.any_block_made = True
         r.seed_between()
         now = time.monotonic()
         r.lifecycle.last_commit = now
@@ -165,8 +158,6 @@ class Step:
         r.gathers.end()
         if r.norms is not None:
             r.norms.end()
-        if r.output_scale is not None:
-            r.output_scale.end()
 
     def _undo(self) -> None:
         self._runtime.buffer_copies.restore()

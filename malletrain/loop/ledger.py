@@ -32,8 +32,7 @@ from malletrain.learn.curve import fit_curve, shared_evidence
 from malletrain.learn.prior_jobs import MAX_PRIOR_JOBS, Evidence, PriorJobs, application
 from malletrain.learn.samples import plausible
 from malletrain.loop.breaker import HarmSignals
-from malletrain.loop.job_notices import JobNotice, notices_due
-from malletrain.loop.job_state import JobState, fold
+from malletrain.loop.job_state import JobNotice, JobState, fold, notices_due
 from malletrain.loop.trackers.account_usage import (
     MAX_JOBS_PER_ACCOUNT,
     AccountUsage,
@@ -41,7 +40,6 @@ from malletrain.loop.trackers.account_usage import (
     submitted_work,
 )
 from malletrain.loop.trackers.costs import INDEPENDENT_ITEMS, RELAUNCH, TELLING_COSTS, Costs, ReleaseLatency
-from malletrain.loop.trackers.daemon_urls import DaemonUrls
 from malletrain.loop.trackers.harm_signals import Conduct, HarmSignalTracker
 from malletrain.loop.trackers.hole_history import HoleTracker, SupplyHistory
 from malletrain.loop.trackers.main_jobs import JobsBehind, MainJobsMet
@@ -52,6 +50,9 @@ from malletrain.sizing.problem import ArrivingWork
 
 #: Applications whose curves are kept after their jobs are over.
 APPLICATIONS_KEPT = 1000
+
+#: Former URLs of the daemon that are remembered.
+MAX_URLS = 8
 
 #: Jobs that are over and kept in memory, with what they measured.
 MAX_OVER_JOBS = 2000
@@ -92,7 +93,8 @@ class Ledger:
         self.main_jobs = MainJobsMet()
         self.promise = PromiseTracker()
         self.behind = JobsBehind()
-        self.urls = DaemonUrls()
+        self._url = ""
+        self._former_urls: dict[str, float] = {}  # when a daemon with another one began (Unix seconds)
         #: Since when a daemon has been there to hear workers (Unix seconds).
         self.heard_since = 0.0
         self.last_seq = 0
@@ -113,9 +115,9 @@ class Ledger:
             self.conduct.apply(event)
             self.main_jobs.apply(event)
             self.promise.apply(event)
-            self.urls.apply(event)
             if isinstance(event.payload, DaemonStarted):
                 self.heard_since = event.at
+                self._known_as(event.payload.url, event.at)
             if isinstance(event.payload, OperatorRequest):
                 self._asked(event.payload, event.reason)
             if event.job is None:
@@ -148,6 +150,22 @@ class Ledger:
                 self.costs[record.job.elastic].apply(event, application(record.job), started_at)
                 record.costs = None
                 self._has_changed(record)
+
+    def _known_as(self, url: str, at: float) -> None:
+        if url in ("", self._url):
+            return
+        if self._url:
+            self._former_urls[self._url] = at
+        self._former_urls.pop(url, None)
+        self._url = url
+        while len(self._former_urls) > MAX_URLS:
+            del self._former_urls[next(iter(self._former_urls))]
+
+    def former_urls(self, url: str, since: float) -> tuple[str, ...]:
+        """The URLs but `url` that callers have known the daemon by at `since` (Unix seconds) or later: scripts of
+        jobs hold the one that they were submitted with."""
+        known = {**self._former_urls, self._url: float("inf")}
+        return tuple(sorted(each for each, until in known.items() if each not in ("", url) and until >= since))
 
     def _user_of(self, job: int | None) -> str:
         record = None if job is None else self._records.get(job)
@@ -279,11 +297,6 @@ class Ledger:
                 worker_speeds.get(job_id, {}),
             )
         return found
-
-    def stages(self, job_id: int) -> Mapping[str, float]:
-        """Seconds of each part of an activation of the job, or of one like it; by name."""
-        job = self._records[job_id].job
-        return self.costs[job.elastic].stages(job_id, application(job))
 
     def ignored(self, job_id: int) -> Mapping[str, int]:
         """How many of a job's samples were not believed, by reason."""

@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
+from functools import partial
 from itertools import groupby
 from typing import TypeVar, cast
 
@@ -134,17 +135,14 @@ class Loop:
         return admission_refusal(wanted, views, pool.supply(self.rules), pool.seen_s, self._clock.now(), self.policy)
 
     def waiting(self, job_id: int) -> str:
-        """Why a job that could train has no node, with an estimate, or trains nothing on those that it has; "" where
-        it trains, is held or over."""
+        """Why a job that could train has no node, or trains nothing on those that it has; "" where it trains, is held
+        or over."""
         view, decision, snapshot = self.views.get(job_id), self.last_decision, self.last_snapshot
         if view is None or decision is None or snapshot is None:
             return ""
         if view.world is not None:
             return why_silent(view, self._clock.now())
-        with self._guard:  # nodes may be counted meanwhile
-            supply, seen_s = self.ledger.pool.supply(self.rules), self.ledger.pool.seen_s
-        part = self.rules.harvest_partition
-        return why_without_nodes(view, decision, snapshot, part, supply, seen_s, self._clock.now())
+        return why_without_nodes(view, decision, snapshot)
 
     def restore(self, folded: Ledger | None = None) -> int:
         """Fold the journal's events, those after the last of the ledger that has been `folded` from it; how many."""
@@ -321,14 +319,14 @@ class Loop:
             spent=spent,
             supply=self.ledger.pool.supply(self.rules) if Need.DEADLINES in self.policy.needs else (),
             resting=self.ledger.unstarted.resting(now),
-            slow=self.ledger.paces.slow(now),
+            slow=self.ledger.paces.slow(),
             avoided=self.ledger.paces.avoided(now),
             resting_on=self.ledger.unstarted.resting_on(now),
             doubtful=self.ledger.unstarted.doubtful(now),
             set_aside=self.ledger.conduct.set_aside(self.views, now, self.rules),
             heard_since=max(self.ledger.heard_since, self._clock_set_at(now)),
             known=known,
-            open_holes=self.ledger.holes.open() if self.rules.max_nodes > 1 or self.policy.looks_ahead else {},
+            open_holes=self.ledger.holes.open() if self.rules.max_nodes > 1 else {},
         )
 
     def _clock_set_at(self, now: float) -> float:
@@ -370,7 +368,7 @@ class Loop:
         for job_id, arrays in self.ledger.unseen_arrays().items():
             for array_id in arrays:
                 job = views[job_id].job
-                report = self._ask(lambda a=array_id, j=job: self._cluster.inspect(a, j))  # type: ignore[misc]
+                report = self._ask(partial(self._cluster.inspect, array_id, job))
                 if report is None:
                     return
                 now = self._clock.now()

@@ -15,13 +15,14 @@ from malletrain.domain.job import ResizeCosts
 from malletrain.replay.assumed_placement import AssumedPlacement
 from malletrain.replay.cluster_trace import ClusterTrace, Window, cluster_trace
 from malletrain.replay.engine import Engine
+from malletrain.replay.job_files import read_jobs
 from malletrain.replay.options import Options
 from malletrain.replay.result import Result
 from malletrain.replay.run import Replay, replay
 from malletrain.replay.scoring.figures import Score
 from malletrain.replay.sizer import PolicyChoice, PolicySizer, parse_policy
 from malletrain.replay.traces import read_trace
-from malletrain.replay.workload import TrainingJob, mix, read_jobs, training_job
+from malletrain.replay.workload import TrainingJob, mix, training_job
 
 __all__ = [
     "AssumedPlacement",

@@ -34,7 +34,7 @@ from malletrain.replay.pilots.looks import HoleRecords, Turns, cheapest_pilots
 from malletrain.replay.pilots.multi_node_tasks import Cohorts, MultiNodeTasks
 from malletrain.replay.result import Cause, Log, Result, Totals
 from malletrain.replay.scoring.ideal import Ideal
-from malletrain.replay.sizer import PolicySizer, SizeBounds, Sizer, demand, rate_of_one, speedups, trained_curve
+from malletrain.replay.sizer import PolicySizer, SizeBounds, demand, rate_of_one, speedups, trained_curve
 from malletrain.replay.traces.trace import BUSY, IDLE
 from malletrain.replay.workload import TrainingJob
 
@@ -48,7 +48,7 @@ class Engine:
     """One policy over one trace."""
 
     def __init__(
-        self, trace: ClusterTrace, jobs: Sequence[TrainingJob], sizer: Sizer, options: Options,
+        self, trace: ClusterTrace, jobs: Sequence[TrainingJob], sizer: PolicySizer, options: Options,
         progress: Callable[[float], None] | None = None, *, count_from: float = -math.inf,
         holes: HoleRecords | None = None,
     ) -> None:  # fmt: skip
@@ -59,7 +59,7 @@ class Engine:
         self.rules = options.rules
         nodes, n = len(trace.nodes), len(jobs)
         most = [min(each.job.max_nodes, nodes) for each in jobs]
-        trained = [sizer.trained(each) if isinstance(sizer, PolicySizer) else each.curve for each in jobs]
+        trained = [trained_curve(each, sizer.choice) for each in jobs]
         by_job = [speedups(each, k, curve) for each, k, curve in zip(jobs, most, trained, strict=True)]
         at_best = [
             speedups(each, k, trained_curve(each, None)) if each.batches else own
@@ -107,8 +107,6 @@ class Engine:
         #: Whether one of the jobs that are there ends when it has trained enough.
         self._some_end = False
         # what happens of itself
-        if isinstance(sizer, PolicySizer):
-            sizer.left = lambda j: float(self.total[j] - self.done[j] * self.unit[j])
         #: When nodes that pilots have taken are warm, the number of that start, its job and the nodes.
         self._ready: list[tuple[float, int, int, Ints]] = []
         self._limits: list[tuple[float, int, float]] = []
@@ -142,10 +140,9 @@ class Engine:
         self._count_from = count_from if count_from > trace.start else math.inf
         self._counts_since = -math.inf
         self.totals = Totals(n)
-        if isinstance(sizer, PolicySizer):
-            sizer.ages = lambda: self.now - self.idle_since[self.state == IDLE]
-            sizer.clock = lambda: self.now
-            sizer.used = lambda: self.totals.by_job
+        sizer.left = lambda j: float(self.total[j] - self.done[j] * self.unit[j])
+        sizer.clock = lambda: self.now
+        sizer.used = lambda: self.totals.by_job
         self.log = Log()
 
     def run(self) -> Result:
@@ -236,8 +233,7 @@ class Engine:
         change hands, jobs have waited too long, and narrow pilots have been there long enough to make room."""
         if not self.live:
             return math.inf
-        own = self.sizer.review_at if isinstance(self.sizer, PolicySizer) else math.inf
-        return min(own, self._again_at, self._turn_at, self._room_at)
+        return min(self.sizer.review_at, self._again_at, self._turn_at, self._room_at)
 
     def _samples(self, live: Ints) -> NDArray[np.float64]:
         samples: NDArray[np.float64] = self.done[live] * self.unit[live]
@@ -683,7 +679,6 @@ class Engine:
 
     def _decide_by_class(self, classes: ClassesOfNodes) -> None:
         """As `_decide`, with nodes of several classes."""
-        assert isinstance(self.sizer, PolicySizer)
         live, kinds = self._live, len(classes.names)
         usable = self.state == IDLE
         if self.trace.plans is not None:

@@ -70,8 +70,6 @@ def score_by_loop(trace: ClusterTrace, jobs: Sequence[TrainingJob], choice: Poli
         raise InvalidInput(
             "replay.at_once", 'the daemon serves every job that was submitted: use replay.engine = "fast"'
         )
-    if math.isfinite(options.rules.max_pilot_s) and not options.tick_s:
-        raise InvalidInput("replay.pilot_limit", "pilots leave before their limit at a tick: give replay.tick")
     if options.budgets or Need.BATCHES in registered(choice.policy).needs:
         raise InvalidInput("replay.engine", 'budgets and free batches need replay.engine = "fast"')
     rules = replace(rules_of(options), horizon_s=choice.horizon_s, objective=choice.objective, alpha=choice.alpha)

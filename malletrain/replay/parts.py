@@ -23,10 +23,9 @@ from malletrain.replay.engine import Engine
 from malletrain.replay.options import EngineKind, Options
 from malletrain.replay.pilots.looks import HoleRecords
 from malletrain.replay.result import Result
-from malletrain.replay.sizer import ONE_NODE, PolicyChoice, sizer
+from malletrain.replay.sizer import PolicyChoice, PolicySizer
 from malletrain.replay.traces.trace import BUSY, IDLE
 from malletrain.replay.workload import TrainingJob
-from malletrain.sizing.registry import policy as registered
 
 #: Seconds of a part, about; and of its run-in: a dozen limits of pilots and turns of waiting jobs. After three hours
 #: a machine with more jobs than nodes still starts up to a fifth more pilots than without a break.
@@ -50,19 +49,11 @@ class Part:
         """Replays it; jobs are there from the run-in on."""
         begin = self.trace.start
         here = [replace(e, job=replace(e.job, submitted_at=max(begin, e.job.submitted_at))) for e in jobs]
-        engine = Engine(
-            self.trace,
-            here,
-            sizer(choice, here, options.budgets),
-            options,
-            tell,
-            count_from=self.count_from,
-            holes=self.holes,
-        )
-        return engine.run()
+        sizer = PolicySizer(choice, here, options.budgets)
+        return Engine(self.trace, here, sizer, options, tell, count_from=self.count_from, holes=self.holes).run()
 
 
-def divisible(trace: ClusterTrace, jobs: Sequence[TrainingJob], choice: PolicyChoice, options: Options) -> bool:
+def divisible(trace: ClusterTrace, jobs: Sequence[TrainingJob], options: Options) -> bool:
     """Whether a replay of these can be made in parts: nothing that lasts longer than a run-in binds it."""
     endless = all(
         each.job.total_samples is None and each.job.deadline is None and each.job.submitted_at <= trace.start
@@ -71,13 +62,7 @@ def divisible(trace: ClusterTrace, jobs: Sequence[TrainingJob], choice: PolicyCh
     plain = not options.budgets and not options.classes and trace.plans is None
     return (
         endless and plain and options.engine is EngineKind.FAST and options.most_jobs >= len(jobs)
-        and (choice.policy == ONE_NODE or not registered(choice.policy).looks_ahead)
     )  # fmt: skip
-
-
-def part_count(trace: ClusterTrace) -> int:
-    """In how many parts it is replayed, if it is divisible."""
-    return max(1, round(trace.seconds / PART_S))
 
 
 def parts_of(trace: ClusterTrace, options: Options, spans: Sequence[tuple[float, float]] = ()) -> Iterator[Part]:
@@ -85,7 +70,7 @@ def parts_of(trace: ClusterTrace, options: Options, spans: Sequence[tuple[float,
     unit = options.tick_s or 1.0
     run_in_s = math.ceil(RUN_IN_S / unit) * unit
     if not spans:
-        count = part_count(trace)
+        count = max(1, round(trace.seconds / PART_S))
         edges = [trace.start + math.floor(trace.seconds * i / count / unit) * unit for i in range(count)]
         spans = list(zip(edges, [*edges[1:], trace.end], strict=True))
     holes = HoleRecords(len(trace.nodes)) if options.rules.max_nodes > 1 else None

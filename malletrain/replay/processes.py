@@ -12,17 +12,17 @@ from itertools import islice
 from multiprocessing.sharedctypes import Synchronized
 from typing import Any
 
-from malletrain.replay.options import Options
 from malletrain.replay.parts import Part
 from malletrain.replay.result import Result
 from malletrain.replay.scoring.figures import Score
 from malletrain.replay.sizer import PolicyChoice
-from malletrain.replay.workload import TrainingJob
 
 #: Called with the share done of each replay.
 Progress = Callable[[list[float]], None]
 #: Replays one part; the last argument is called with the share of it that is done.
-RunPart = Callable[[Part, Sequence[TrainingJob], PolicyChoice, Options, Callable[[float], None]], Result | Score]
+RunPart = Callable[[Part, PolicyChoice, Callable[[float], None]], Result | Score]
+#: What comes out of each replay's pieces, in their order.
+Found = list[list[Result | Score]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,13 +35,10 @@ class Piece:
     choice: PolicyChoice
 
 
-def run_here(
-    pieces: Iterable[Piece], replays: int, run: RunPart, jobs: Sequence[TrainingJob], options: Options,
-    progress: Progress | None,
-) -> list[list[Result | Score]]:  # fmt: skip
-    """What comes out of each replay's pieces, in their order, one piece after the other."""
+def run_here(pieces: Iterable[Piece], replays: int, run: RunPart, progress: Progress | None) -> Found:
+    """One piece after the other."""
     done = [0.0] * replays
-    found: list[list[Result | Score]] = [[] for _ in range(replays)]
+    found: Found = [[] for _ in range(replays)]
     for piece in pieces:
         before = done[piece.of]
 
@@ -50,18 +47,9 @@ def run_here(
             if progress is not None:
                 progress(done)
 
-        found[piece.of].append(run(piece.part, jobs, piece.choice, options, tell))
-        done[piece.of] = before + piece.share
+        found[piece.of].append(run(piece.part, piece.choice, tell))
+        tell(1.0)
     return found
-
-
-def run_in_processes(
-    pieces: Iterable[Piece], replays: int, run: RunPart, jobs: Sequence[TrainingJob], options: Options,
-    progress: Progress | None, processes: int,
-) -> list[list[Result | Score]]:  # fmt: skip
-    """As `run_here`, `processes` pieces at a time. Few pieces are made ahead: each has a part of the trace."""
-    with _no_modules_of_the_working_folder():
-        return _spread(pieces, replays, run, jobs, options, progress, processes)
 
 
 @contextmanager
@@ -78,16 +66,17 @@ def _no_modules_of_the_working_folder() -> Iterator[None]:
             os.environ["PYTHONSAFEPATH"] = before
 
 
-def _spread(
-    pieces: Iterable[Piece], replays: int, run: RunPart, jobs: Sequence[TrainingJob], options: Options,
-    progress: Progress | None, processes: int,
-) -> list[list[Result | Score]]:  # fmt: skip
+@_no_modules_of_the_working_folder()
+def run_in_processes(
+    pieces: Iterable[Piece], replays: int, run: RunPart, progress: Progress | None, processes: int
+) -> Found:
+    """`processes` pieces at a time. Few pieces are made ahead: each has a part of the trace."""
     # Fresh interpreters: forking one that runs a progress bar's thread may hang.
     context = multiprocessing.get_context("spawn")
     done = [context.Value("d", 0.0) for _ in range(replays)]
     waiting: dict[Future[Result | Score], tuple[int, int]] = {}
     found: dict[tuple[int, int], Result | Score] = {}
-    with ProcessPoolExecutor(processes, context, _begin, (done, run, tuple(jobs), options)) as pool:
+    with ProcessPoolExecutor(processes, context, _begin, (done, run)) as pool:
         left: Iterator[tuple[int, Piece]] = enumerate(pieces)
         while True:
             for at, piece in islice(left, processes + 1 - len(waiting)):
@@ -104,16 +93,14 @@ def _spread(
 _inputs: Any = None
 
 
-def _begin(
-    done: Sequence[Synchronized[float]], run: RunPart, jobs: tuple[TrainingJob, ...], options: Options
-) -> None:
+def _begin(done: Sequence[Synchronized[float]], run: RunPart) -> None:
     """In each process: what is the same for all pieces is handed over once."""
     global _inputs
-    _inputs = done, run, jobs, options
+    _inputs = done, run
 
 
 def _work(piece: Piece) -> Result | Score:
-    done, run, jobs, options = _inputs
+    done, run = _inputs
     told = 0.0
 
     def tell(share: float) -> None:
@@ -123,5 +110,5 @@ def _work(piece: Piece) -> Result | Score:
             value.value += (share - told) * piece.share
         told = share
 
-    result: Result | Score = run(piece.part, jobs, piece.choice, options, tell)
+    result: Result | Score = run(piece.part, piece.choice, tell)
     return result

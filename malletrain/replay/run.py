@@ -6,6 +6,7 @@ import math
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
@@ -18,7 +19,7 @@ from malletrain.replay.parts import Part, divisible, parts_of
 from malletrain.replay.processes import Piece, Progress, run_here, run_in_processes
 from malletrain.replay.result import Result, joined
 from malletrain.replay.sampling import Sample, SampledReplay, estimated, found_in, known_of
-from malletrain.replay.scoring.figures import Score, Watts, score
+from malletrain.replay.scoring.figures import Score, score
 from malletrain.replay.scoring.main_delay import Reaction
 from malletrain.replay.scoring.promise_curve import PromiseCurve
 from malletrain.replay.sizer import ONE_NODE, PolicyChoice, require_replay_inputs
@@ -96,7 +97,7 @@ def can_be_sampled(
     """Whether some days of the trace say what all would give: nothing that lasts longer than a run-in binds a replay
     of these (`parts.divisible`)."""
     on_clock = shifted(jobs, trace.start)
-    return all(divisible(trace, on_clock, choice, _bound(choice, options)) for choice in choices)
+    return all(divisible(trace, on_clock, _bound(choice, options)) for choice in choices)
 
 
 def replay(
@@ -106,7 +107,6 @@ def replay(
     options: Options = Options(),  # noqa: B008 - frozen
     progress: Progress | None = None,
     processes: int | None = None,
-    watts: Watts | None = None,
     reaction: Reaction = Reaction(),  # noqa: B008 - frozen
     sample: Sample | None = None,
 ) -> Replay:
@@ -128,10 +128,11 @@ def replay(
         raise InvalidInput("--sample", f"{NOT_SAMPLED}: leave it out, or give --sample all")
     on_clock = tuple(shifted(jobs, trace.start))
     pieces, workers = _pieces(trace, on_clock, choices, options, sample), processes or os.cpu_count() or 1
+    run = partial(_run_part, on_clock, options)
     if workers == 1:
-        found = run_here(pieces, len(choices), _run_part, on_clock, options, progress)
+        found = run_here(pieces, len(choices), run, progress)
     else:
-        found = run_in_processes(pieces, len(choices), _run_part, on_clock, options, progress, workers)
+        found = run_in_processes(pieces, len(choices), run, progress, workers)
     by_loop = {name: each[0] for name, each in zip(names, found, strict=True) if isinstance(each[0], Score)}
     parts = {name: [each for each in all_parts if isinstance(each, Result)]
              for name, all_parts in zip(names, found, strict=True)}  # fmt: skip
@@ -145,7 +146,7 @@ def replay(
         results = {name: estimated(each, sample, known) for name, each in parts.items()}
     due = np.array([math.nan if e.job.deadline is None else e.job.deadline for e in on_clock])
     due[~(due <= trace.end)] = math.nan
-    scores = {name: score(each, trace.seconds, watts, reaction, due) for name, each in results.items()} | by_loop
+    scores = {name: score(each, trace.seconds, reaction, due) for name, each in results.items()} | by_loop
     return Replay(trace, on_clock, options, tuple(choices), results, scores, sampled=sampled)
 
 
@@ -177,9 +178,9 @@ def _pieces(
     spans = [] if sample is None else sample.spans
     seconds = sum(end - begin for begin, end in spans) or trace.seconds
     for of, choice in enumerate(choices):
-        parts: Iterable[Part] = [Part(trace, trace.start, None)]
         bound = _bound(choice, options)
-        if divisible(trace, jobs, choice, bound):
+        parts: Iterable[Part] = [Part(trace, trace.start, None)]
+        if divisible(trace, jobs, bound):
             parts = parts_of(trace, bound, spans)
         for part in parts:
             yield Piece(of, (part.trace.end - part.count_from) / seconds, part, choice)
@@ -191,7 +192,7 @@ def _bound(choice: PolicyChoice, options: Options) -> Options:
 
 
 def _run_part(
-    part: Part, jobs: Sequence[TrainingJob], choice: PolicyChoice, options: Options, tell: Callable[[float], None]
+    jobs: Sequence[TrainingJob], options: Options, part: Part, choice: PolicyChoice, tell: Callable[[float], None]
 ) -> Result | Score:
     if options.engine is EngineKind.LOOP:
         return score_by_loop(part.trace, jobs, choice, options)

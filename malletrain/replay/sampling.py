@@ -116,17 +116,9 @@ def known_of(trace: ClusterTrace, jobs: Sequence[TrainingJob], sample: Sample) -
     return KnownOfDays(*known)
 
 
-@dataclass(frozen=True, slots=True)
-class FoundInDays:
-    """What replaying a policy gave for each day that was replayed, in order: node-seconds, samples and counts."""
-
-    speedup: Floats
-    occupied: Floats
-    productive: Floats
-    samples: Floats
-    activations: Floats
-    preemptions: Floats
-    rescales: Floats
+#: What replaying a policy gave for each day that was replayed, in order, by figure: node-seconds, samples and counts.
+FoundInDays = Mapping[str, Floats]
+_NODE_SECONDS = ("speedup", "occupied", "productive")
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,18 +130,18 @@ class SampledReplay:
     found: Mapping[str, FoundInDays]
 
     def figure(self, policy: str, name: str) -> WindowEstimate:
-        """A sum over the window, by its name in `FoundInDays`."""
-        return estimate(self.sample, self._beside(name), getattr(self.found[policy], name))
+        """A sum over the window, by its name in `found`."""
+        return estimate(self.sample, self._beside(name), self.found[policy][name])
 
     def more_trained(self, policy: str, than: str) -> WindowEstimate:
         """How much more speed-up, in node-seconds, one policy has than another on the same days."""
-        more = self.found[policy].speedup - self.found[than].speedup
+        more = self.found[policy]["speedup"] - self.found[than]["speedup"]
         return estimate(self.sample, self.known.ideal, more)
 
     def ratio(self, policy: str, name: str, begin: float, end: float) -> float:
         """The figure over what is known beside it (idle node-seconds; of speed-up and samples the best possible), of
         the days replayed whose middle lies between `begin` and `end` (Unix seconds); where none does, of all."""
-        known, found = self._beside(name), getattr(self.found[policy], name)
+        known, found = self._beside(name), self.found[policy][name]
         middle = (self.sample.begin + self.sample.end)[self.sample.drawn] / 2
         mine = (begin <= middle) & (middle < end)
         beside = known[self.sample.drawn]
@@ -187,32 +179,18 @@ class SampledReplay:
     def headline(self, policy: str, seconds: float) -> dict[str, WindowEstimate]:
         """The policy's main figures, by their names in `Score`."""
         trained = self.figure(policy, "speedup")
-        found = {
-            "occupied_node_seconds": self.figure(policy, "occupied"),
-            "productive_node_seconds": self.figure(policy, "productive"),
-            "speedup_node_seconds": trained,
-            "equivalent_nodes": trained.over(seconds),
-            "samples": self.figure(policy, "samples"),
-            "activations": self.figure(policy, "activations"),
-            "preemptions": self.figure(policy, "preemptions"),
-            "rescales": self.figure(policy, "rescales"),
-        }
+        found = {f"{name}_node_seconds": self.figure(policy, name) for name in _NODE_SECONDS}
+        found |= {name: self.figure(policy, name) for name in ("samples", "activations", "preemptions", "rescales")}
+        found["equivalent_nodes"] = trained.over(seconds)
         ideal = float(self.known.ideal.sum())
         return found | ({"share_of_ideal": trained.over(ideal)} if ideal > 0 else {})
 
 
 def found_in(parts: Sequence[Result]) -> FoundInDays:
     """The figures of each replayed day."""
-    totals = [each.totals for each in parts]
-    return FoundInDays(
-        speedup=np.array([each.speedup for each in totals]),
-        occupied=np.array([each.occupied for each in totals]),
-        productive=np.array([each.productive for each in totals]),
-        samples=np.array([each.samples.sum() for each in parts]),
-        activations=np.array([float(each.activations) for each in totals]),
-        preemptions=np.array([float(each.preemptions) for each in totals]),
-        rescales=np.array([float(each.rescales) for each in totals]),
-    )
+    names = *_NODE_SECONDS, "activations", "preemptions", "rescales"
+    found = {name: np.array([float(getattr(each.totals, name)) for each in parts]) for name in names}
+    return found | {"samples": np.array([each.samples.sum() for each in parts])}
 
 
 def estimated(parts: list[Result], sample: Sample, known: KnownOfDays) -> Result:

@@ -16,7 +16,6 @@ from malletrain.replay.likely_outages import SuspectedOutages, likely_outages, w
 from malletrain.replay.options import Options
 from malletrain.replay.processes import Progress
 from malletrain.replay.sampling import Sample, drawn_days
-from malletrain.replay.scoring.figures import Watts
 from malletrain.replay.scoring.main_delay import Reaction
 from malletrain.replay.scoring.promise_curve import promise_curve
 from malletrain.replay.sizer import PolicyChoice
@@ -29,99 +28,76 @@ from malletrain.replay.workload import TrainingJob
 #: many as two processors replay in two minutes or so, of a machine of some thousand nodes.
 MAX_WHOLE_DAYS, DEFAULT_SAMPLE_DAYS = 64, 32
 
-#: What `Scenario.log.sample` has where all days are replayed.
+#: What `Scenario.sample` has where all days are replayed.
 ALL_DAYS = 0
 
 
 @dataclass(frozen=True, slots=True)
-class LogInput:
-    """The log: its `file`, the `zone` of times that name none, partitions whose jobs count as idle time, the output
-    of `sacctmgr show event`. `counts_outages`: likely outages count as idle time. `sample`: days to draw; None: all
-    of a window that is not long."""
+class Scenario:
+    """What is replayed.
+
+    The log: its `file`, the `zone` of times that name none, partitions whose jobs count as idle time, the output of
+    `sacctmgr show event`; `counts_outages`: likely outages count as idle time; `sample`: days to draw, None: all of a
+    window that is not long. The machine: which part of log and nodes, and under which daemon's rules; `include`,
+    `exclude`: the nodes that this daemon may take, where the log names nodes and the window does not choose.
+    `promise`: what is promised to main jobs, where its price is asked for. `seed`: of all random choices;
+    `processes`: replays at once (None: one a processor).
+    """
 
     file: Path
+    jobs: tuple[TrainingJob, ...]
+    policies: tuple[PolicyChoice, ...]
     zone: tzinfo = UTC
     ignore_partitions: frozenset[str] = frozenset()
     outages: Path | None = None
     counts_outages: bool = False
     sample: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class MachineInput:
-    """The machine: which part of the log and of its nodes, and under which daemon's rules. `include`, `exclude`: the
-    nodes that this daemon may take, where the log names nodes and the window does not choose."""
-
     window: Window = field(default_factory=Window)
     options: Options = field(default_factory=Options)
     include: frozenset[str] = frozenset()
     exclude: frozenset[str] = frozenset()
-
-
-@dataclass(frozen=True, slots=True)
-class SiteCosts:
-    """What is reckoned beside training: energy, the delay of main jobs, and what a promise to them would cost (None:
-    not asked for)."""
-
-    watts: Watts | None = None
     reaction: Reaction = field(default_factory=Reaction)
     promise: MainPromise | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Scenario:
-    """What is replayed. `seed`: of all random choices; `processes`: replays at once (None: one a processor)."""
-
-    log: LogInput
-    machine: MachineInput
-    jobs: tuple[TrainingJob, ...]
-    policies: tuple[PolicyChoice, ...]
-    costs: SiteCosts = field(default_factory=SiteCosts)
     seed: int = 0
     processes: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Watcher:
-    """Who waits for a replay: is told sentences, and how far it is. `bar` makes a progress bar for each name."""
-
-    say: Callable[[str], None] = lambda sentence: None
-    bar: Callable[[list[str]], AbstractContextManager[Progress | None]] = lambda names: nullcontext()
-
-
-def answer(scenario: Scenario, watcher: Watcher = Watcher()) -> run.Replay:
-    """Reads the log and replays it.
+def answer(
+    scenario: Scenario,
+    say: Callable[[str], None] = lambda sentence: None,
+    bar: Callable[[list[str]], AbstractContextManager[Progress | None]] = lambda names: nullcontext(),
+) -> run.Replay:
+    """Reads the log and replays it. `say` is told sentences meanwhile; `bar` makes a progress bar for each name.
 
     Raises:
         InvalidInput: the log cannot be read, or something cannot be replayed.
     """
-    given, machine, costs = scenario.log, scenario.machine, scenario.costs
-    jobs, policies, window = scenario.jobs, scenario.policies, machine.window
-    log = read_trace(given.file, given.zone, given.ignore_partitions)
-    down = read_outages(given.outages, given.zone) if given.outages else None
+    jobs, policies, window, zone = scenario.jobs, scenario.policies, scenario.window, scenario.zone
+    log = read_trace(scenario.file, zone, scenario.ignore_partitions)
+    down = read_outages(scenario.outages, zone) if scenario.outages else None
     has_names = isinstance(log, NodeChanges) or log.has_node_lists
     if has_names and not window.include and not window.exclude:
-        window = replace(window, include=machine.include, exclude=machine.exclude)
+        window = replace(window, include=scenario.include, exclude=scenario.exclude)
     trace = cluster_trace(log, window, down)
     outages = likely_outages(trace)
-    if not given.counts_outages:
+    if not scenario.counts_outages:
         trace = without_outages(trace, outages)
     _release_freed_memory()  # reading a year leaves a third of the memory that the replay then needs
     before = [*trace.account.warnings, *trace.warnings, *doubts(policies, jobs)]
     for warning in before:
-        watcher.say(f"warning: {warning}")
-    sample = _sample(scenario, trace, watcher)
-    with watcher.bar([choice.name for choice in policies]) as progress:
+        say(f"warning: {warning}")
+    sample = _sample(scenario, trace, say)
+    with bar([choice.name for choice in policies]) as progress:
         found = run.replay(
-            trace, jobs, policies, machine.options, progress, scenario.processes, costs.watts, costs.reaction, sample
+            trace, jobs, policies, scenario.options, progress, scenario.processes, scenario.reaction, sample
         )
     if outages:
-        found = replace(found, suspected=SuspectedOutages(outages, not given.counts_outages))
-    if costs.promise is not None:
-        curve = promise_curve(log, trace, window.procs_per_node, costs.promise, costs.reaction)
+        found = replace(found, suspected=SuspectedOutages(outages, not scenario.counts_outages))
+    if scenario.promise is not None:
+        curve = promise_curve(log, trace, window.procs_per_node, scenario.promise, scenario.reaction)
         found = replace(found, promise=curve)
     for warning in found.warnings[len(before) :]:
-        watcher.say(f"warning: {warning}")
+        say(f"warning: {warning}")
     return found
 
 
@@ -132,19 +108,19 @@ def _release_freed_memory() -> None:
         trim(0)
 
 
-def _sample(scenario: Scenario, trace: ClusterTrace, watcher: Watcher) -> Sample | None:
+def _sample(scenario: Scenario, trace: ClusterTrace, say: Callable[[str], None]) -> Sample | None:
     """Which days are replayed; None: all."""
-    asked, options = scenario.log.sample, scenario.machine.options
+    asked, options = scenario.sample, scenario.options
     is_long = round(trace.seconds / 86_400.0) > MAX_WHOLE_DAYS
     if asked == ALL_DAYS or (asked is None and not is_long):
         return None
     if asked is None and not run.can_be_sampled(trace, scenario.jobs, scenario.policies, options):
-        watcher.say(f"sample: none, all days are replayed; {run.NOT_SAMPLED}")
+        say(f"sample: none, all days are replayed; {run.NOT_SAMPLED}")
         return None
     drawn = drawn_days(trace, asked or DEFAULT_SAMPLE_DAYS, scenario.seed, options.tick_s)
     if drawn.size < len(drawn):
-        watcher.say(f"sample: {drawn.sentence()}")
+        say(f"sample: {drawn.sentence()}")
         return drawn
     if is_long:
-        watcher.say(f"sample: none, all days are replayed; {run.NOT_SAMPLED}")
+        say(f"sample: none, all days are replayed; {run.NOT_SAMPLED}")
     return None

@@ -6,16 +6,15 @@ import math
 import sys
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from malletrain.decide.rules import AccountBudget, Rules
+from malletrain.domain.decision import SizingStatus
 from malletrain.domain.errors import InvalidInput
 from malletrain.domain.event import Event, PoolCounted
 from malletrain.domain.job import Curve
-from malletrain.learn.supply_forecast import lifetimes
 from malletrain.loop.trackers.hole_history import SupplyHistory
 from malletrain.replay.inputs.account_budgets import BudgetAccounts
 from malletrain.replay.inputs.node_classes import ClassesOfNodes
@@ -24,11 +23,11 @@ from malletrain.replay.workload import TrainingJob
 from malletrain.sizing import knapsack
 from malletrain.sizing.batching import best_batch, equal_sample_worth, statistical_efficiency
 from malletrain.sizing.constrained import size_within_constraints
-from malletrain.sizing.must_run import size_with_must_run
 from malletrain.sizing.objective import Objective, alpha_of, urgencies_by_rank, urgency_by_rest
 from malletrain.sizing.policy import Need, Policy, require_inputs
-from malletrain.sizing.problem import Due, JobDemand, Problem, Value
+from malletrain.sizing.problem import Due, JobDemand, Problem, Sizes, Value
 from malletrain.sizing.registry import policy as registered
+from malletrain.sizing.values import ValueRowCache
 
 Ints = NDArray[np.int64]
 
@@ -51,17 +50,6 @@ class SizeBounds:
 
     allowed: Mapping[int, NDArray[np.bool_]]
     must: frozenset[int]
-
-
-class Sizer(Protocol):
-    """Sizes for the jobs that are there."""
-
-    def __call__(
-        self, live: Sequence[int], counts: Sequence[int], nodes: int, bounds: SizeBounds | None = None
-    ) -> list[int]:
-        """New sizes of the jobs `live` (numbers into the workload), which hold `counts` nodes, when `nodes` are
-        there in all. `bounds`: what the daemon's rules ask for besides."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +105,9 @@ MAX_KEPT_ANSWERS = 4096
 
 
 class PolicySizer:
-    """Asks a policy of `malletrain.sizing`, as the daemon does.
+    """Asks a policy of `malletrain.sizing`, as the daemon does, for new sizes of the jobs `live` (numbers into the
+    workload), which hold `counts` nodes, when `nodes` are there in all. `bounds`: what the daemon's rules ask for
+    besides.
 
     Each job's value is weighed by 1/O(1), so that the objective is the sum of speed-ups: in raw samples a fast model
     would starve the others. Demands are kept by (job, size): building them anew would cost more than solving.
@@ -128,8 +118,8 @@ class PolicySizer:
     def __init__(
         self, choice: PolicyChoice, jobs: Sequence[TrainingJob], budgets: Sequence[AccountBudget] = ()
     ) -> None:
-        self._policy: Policy = registered(choice.policy)
-        self._choice, self._jobs = choice, jobs
+        self._policy = policy_of(choice)
+        self.choice, self._jobs = choice, jobs
         self._budgets = BudgetAccounts(budgets, jobs) if budgets else None
         #: Node-seconds that each job has held so far; for budgets.
         self.used: Callable[[], NDArray[np.float64]] | None = None
@@ -138,8 +128,6 @@ class PolicySizer:
         self._demands: dict[tuple[int, int], JobDemand] = {}
         #: Samples that a job has left (inf: it is endless), as the replay has it; for `jct` and `srpt`.
         self.left: Callable[[int], float] | None = None
-        #: How long each idle node has been idle (s), for policies that plan ahead.
-        self.ages: Callable[[], NDArray[np.float64]] | None = None
         #: What time it is (Unix seconds), for policies that keep deadlines.
         self.clock: Callable[[], float] | None = None
         self._pool = SupplyHistory()
@@ -153,7 +141,7 @@ class PolicySizer:
     def __call__(
         self, live: Sequence[int], counts: Sequence[int], nodes: int, bounds: SizeBounds | None = None
     ) -> list[int]:
-        choice = self._choice
+        choice = self.choice
         if self._rows is not None:
             return self._exact(self._rows, live, counts, nodes, bounds)
         demands = tuple(self._demand(j, count) for j, count in zip(live, counts, strict=True))
@@ -167,24 +155,20 @@ class PolicySizer:
             demands = tuple(self._due(j, each, now, self.left(j)) for j, each in zip(live, demands, strict=True))
             self._pool.apply(Event(now, PoolCounted(idle=nodes)))
             supply = self._pool.supply(_ALL)
-        ahead = self._lifetimes(nodes) if self._policy.looks_ahead else ()
-        problem = Problem(
-            choice.horizon_s, nodes, demands, choice.value, choice.alpha, lifetimes=ahead, supply=supply
-        )
+        problem = Problem(choice.horizon_s, nodes, demands, choice.value, choice.alpha, supply=supply)
         if self._budgets is not None and self.used and self.clock and self.left:
             now = self.clock()
             caps, budgets = self._budgets.terms(live, demands, self.used(), self.left, now, choice.horizon_s)
             problem = replace(problem, constraints=caps, budgets=budgets)
             self.review_at = self._budgets.next_review(now, choice.horizon_s)
-        solve = size_within_constraints if bounds is None else size_with_must_run
-        sizes = solve(self._policy, problem)[0].sizes
+        sizes = size_within_constraints(self._policy, problem)[0].sizes
         return [sizes[self._jobs[j].job.id] for j in live]
 
     def by_class(
         self, classes: ClassesOfNodes, live: Sequence[int], held: NDArray[np.int64], supply: Sequence[int]
     ) -> NDArray[np.int64]:
         """New nodes of each class (columns) for each of `live` (rows), which hold `held`, when `supply` are there."""
-        choice = self._choice
+        choice = self.choice
         demands = [self._demand(j, int(sum(mine))) for j, mine in zip(live, held.tolist(), strict=True)]
         if choice.objective in BY_REST and self.left is not None:
             demands = self._urgent(live, demands, self.left)
@@ -200,10 +184,6 @@ class PolicySizer:
             of = answer.classes.get(self._jobs[j].job.id, {})
             found[i] = [of.get(name, 0) for name in classes.names]
         return found
-
-    def trained(self, each: TrainingJob) -> Curve:
-        """What a job really trains at each size under this policy (`trained_curve`)."""
-        return trained_curve(each, self._choice)
 
     def _exact(
         self, rows: KeptRows, live: Sequence[int], counts: Sequence[int], nodes: int, bounds: SizeBounds | None
@@ -225,15 +205,6 @@ class PolicySizer:
         self._answers[key] = sizes, bounds
         return sizes
 
-    def _lifetimes(self, nodes: int) -> tuple[tuple[float, int], ...]:
-        if self.ages is None:
-            return ()
-        # To a tenth of the age: what it says of the rest hardly differs, and most nodes are then alike.
-        about = np.exp(np.rint(np.log(np.maximum(self.ages(), 1.0)) * 10) / 10)
-        ages, counts = np.unique(about, return_counts=True)
-        alike = zip(ages.tolist(), counts.tolist(), strict=True)
-        return lifetimes(((age, math.inf, count) for age, count in alike), nodes)
-
     def _due(self, j: int, each: JobDemand, now: float, left: float) -> JobDemand:
         deadline = self._jobs[j].job.deadline
         return each if deadline is None else replace(each, due=Due(max(0.0, deadline - now), max(0.0, left)))
@@ -242,7 +213,7 @@ class PolicySizer:
         self, live: Sequence[int], demands: Sequence[JobDemand], left: Callable[[int], float]
     ) -> list[JobDemand]:
         rests = [left(j) / rate_of_one(self._jobs[j]) for j in live]
-        if self._choice.objective is Objective.SRPT:
+        if self.choice.objective is Objective.SRPT:
             urgencies = urgencies_by_rank(rests)
         else:
             urgencies = [urgency_by_rest(rest if math.isfinite(rest) else None, 0.0) for rest in rests]
@@ -255,26 +226,27 @@ class PolicySizer:
         return known
 
 
-class OneNode:
+class OneNode(Policy):
     """The baseline without malleability: every job has its least number of nodes, in the order of ids while there are
     nodes; one that runs goes before one that waits."""
 
-    def __init__(self, jobs: Sequence[TrainingJob]) -> None:
-        self._least = [each.job.min_nodes for each in jobs]
+    name = ONE_NODE
 
-    def __call__(
-        self, live: Sequence[int], counts: Sequence[int], nodes: int, bounds: SizeBounds | None = None
-    ) -> list[int]:
-        sizes = [0] * len(live)
-        for i in sorted(range(len(live)), key=lambda i: (counts[i] < self._least[live[i]], i)):
-            least = self._least[live[i]]
-            if least <= nodes:
-                sizes[i] = least
-                nodes -= least
-        return sizes
+    def size(self, problem: Problem, cache: ValueRowCache | None = None) -> Sizes:
+        sizes, left = {job.id: 0 for job in problem.jobs}, problem.nodes
+        for job in sorted(problem.in_order(), key=lambda job: job.current < job.min):
+            if job.min <= left:
+                sizes[job.id] = job.min
+                left -= job.min
+        return Sizes(SizingStatus.FEASIBLE, 0.0, math.inf, sizes, "the fewest nodes of each")
 
 
-#: Where a replay has what policies need from, beyond the lifetimes of nodes, which it always has.
+def policy_of(choice: PolicyChoice) -> Policy:
+    """The policy that sizes the jobs by that choice."""
+    return OneNode() if choice.policy == ONE_NODE else registered(choice.policy)
+
+
+#: Where a replay has what policies need from.
 _REMEDIES = {
     Need.BATCHES: "give jobs batches in --jobs (or --mix pollux-batches)",
     Need.NOISE_SCALE: "give jobs a noise_scale in --jobs (or --mix pollux-batches)",
@@ -288,12 +260,12 @@ def require_replay_inputs(
     choices: Sequence[PolicyChoice], jobs: Sequence[TrainingJob], budgets: Sequence[AccountBudget] = (),
     *, has_classes: bool = False,
 ) -> None:  # fmt: skip
-    """Refuse policies that lack inputs: a replay has the lifetimes of nodes, and what jobs and options give.
+    """Refuse policies that lack inputs: a replay has what jobs and options give.
 
     Raises:
         InvalidInput: naming the policy, and what is missing.
     """
-    given = {Need.LIFETIMES}
+    given: set[Need] = set()
     if any(each.job.deadline is not None for each in jobs):
         given.add(Need.DEADLINES)
     if any(each.batches for each in jobs):
@@ -304,25 +276,17 @@ def require_replay_inputs(
         given.add(Need.BUDGETS)
     if has_classes:
         given.add(Need.NODE_CLASSES)
-    for choice in choices:
-        if choice.policy == ONE_NODE:
-            continue
-        policy = registered(choice.policy)
+    for policy in map(policy_of, choices):
         missing = [need for need in Need if need in policy.needs - given]
         remedies = [_REMEDIES[need] for need in missing if need in _REMEDIES]
         remedy = " and ".join(remedies) if len(remedies) == len(missing) else "a replay has none"
         require_inputs(policy, given, "--policy", f"{remedy}, or choose another policy")
 
 
-def sizer(choice: PolicyChoice, jobs: Sequence[TrainingJob], budgets: Sequence[AccountBudget] = ()) -> Sizer:
-    """What sizes the jobs by that choice."""
-    return OneNode(jobs) if choice.policy == ONE_NODE else PolicySizer(choice, jobs, budgets)
-
-
 def trained_curve(each: TrainingJob, choice: PolicyChoice | None) -> Curve:
     """What the job really trains at each size: progress at the batch that the policy chooses there, or at its own
     batch where the policy chooses none. None: with the best batch at each size, whatever policy."""
-    needs = frozenset({Need.BATCHES, Need.NOISE_SCALE}) if choice is None else _needs(choice)
+    needs = frozenset({Need.BATCHES, Need.NOISE_SCALE}) if choice is None else policy_of(choice).needs
     if not each.batches or Need.BATCHES not in needs:
         return each.curve
     asked = demand(each, 0)
@@ -332,10 +296,6 @@ def trained_curve(each: TrainingJob, choice: PolicyChoice | None) -> Curve:
         batch = best_batch(asked, nodes, worth)
         points.append((nodes, dict(each.batches)[batch].throughput(nodes) * statistical_efficiency(asked, batch)))
     return Curve(tuple(points))
-
-
-def _needs(choice: PolicyChoice) -> frozenset[Need]:
-    return frozenset() if choice.policy == ONE_NODE else registered(choice.policy).needs
 
 
 def _bounded(job: JobDemand, at: int, bounds: SizeBounds) -> JobDemand:

@@ -6,17 +6,16 @@ from collections.abc import Mapping, Sequence
 
 from malletrain.replay.options import Options
 from malletrain.replay.scoring.figures import Score
-from malletrain.replay.sizer import ONE_NODE, PolicyChoice
+from malletrain.replay.sizer import PolicyChoice, policy_of
 from malletrain.replay.workload import TrainingJob
 from malletrain.sizing.problem import Value
-from malletrain.sizing.registry import policy
 
 
 def doubts(choices: Sequence[PolicyChoice], jobs: Sequence[TrainingJob]) -> tuple[str, ...]:
     """One sentence for each policy whose horizon forbids what it is there for."""
     warnings: list[str] = []
     for choice in choices:
-        if choice.policy == ONE_NODE or choice.value is not Value.ELASTIC or not policy(choice.policy).weighs_horizon:
+        if choice.value is not Value.ELASTIC or not policy_of(choice).weighs_horizon:
             continue
         horizon = choice.horizon_s
         never = sum(each.costs.activate_s >= horizon for each in jobs)

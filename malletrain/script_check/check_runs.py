@@ -49,7 +49,6 @@ from malletrain.script_check.comparison import (
 )
 from malletrain.script_check.likely_causes import likely_causes
 from malletrain.script_check.local_coordinator import LocalCoordinator
-from malletrain.script_check.script_writes import unguarded_writes
 from malletrain.script_check.unmet_conditions import unmet_conditions
 
 #: Seconds without a further step after which a run counts as stuck.
@@ -138,12 +137,9 @@ def check_script(
     with tempfile.TemporaryDirectory(prefix="malletrain-check-") as name:
         run = _Run(Path(name), [str(script), *arguments], at_epoch, checkpoints)
         try:
-            report = _check(run, say)
+            return _check(run, say)
         finally:
             run.end()
-    writes = unguarded_writes(script.read_text(errors="replace"))
-    found = [f"line {each.line}: {each.call}: each worker writes it; put it under `if s.is_main:`" for each in writes]
-    return replace(report, notes=[*report.notes, *found])
 
 
 def _check(run: _Run, say: Callable[[str], None]) -> CheckReport:
@@ -155,21 +151,21 @@ def _check(run: _Run, say: Callable[[str], None]) -> CheckReport:
         run.spawn("0")
         for name in JOINERS:  # which import what they need meanwhile
             run.spawn(name)
-        run.wait_held("0", 0)
+        run.wait_held(0)
         during = "joining"
         say("two workers join")
         for name in JOINERS:
             run.let_go(name)
         run.stage(1)
-        run.wait_world({"0", *JOINERS})
+        run.wait_world("0", *JOINERS)
         during = "three workers"
-        run.wait_held("0", 1)
+        run.wait_held(1)
         during = "after a kill"
         say("one of the three is killed")
         run.coordinator.terms = JobTerms()
         run.kill("2")
         run.stage(LATER_STAGE)
-        run.wait_world({"0", "1"})
+        run.wait_world("0", "1")
         late = _join_later_session(run, say)
         for name in ("0", "1", *late):
             run.wait_end(name)
@@ -182,12 +178,7 @@ def _check(run: _Run, say: Callable[[str], None]) -> CheckReport:
             run.train(REPEATED)
             repeated = run.result(REPEATED)
         during = "two workers"
-        for name in PAIR:
-            run.spawn(name)
-        run.wait_first_of_pair()
-        run.let_go(PAIR[1])
-        for name in PAIR:
-            run.wait_end(name)
+        run.train_pair()
     except _Ended as ended:
         if ended.kind == "done":
             return CheckReport(
@@ -205,19 +196,18 @@ def _check(run: _Run, say: Callable[[str], None]) -> CheckReport:
         begins = "only where workers join or are lost" if joined else "also with two workers from start to end"
         say("a further run says which lines the script executes")
         report = replace(report, begins=begins, causes=_causes(run, joined=joined))
-    return replace(
-        report, epochs=int(resized["epoch"]), notes=list(resized["untracked"]), unmet=list(_unmet(resized, run.text))
-    )
+    notes = [*resized["untracked"], *run.written_by_each()]
+    return replace(report, epochs=int(resized["epoch"]), notes=notes, unmet=list(_unmet(resized, run.text)))
 
 
 def _join_later_session(run: _Run, say: Callable[[str], None]) -> list[str]:
     """Have a worker join in the script's second session, if there is one; the worker that did."""
-    late = [LATE] if run.comes_to_later_session("0") else []
-    if late:
+    comes = run.comes(lambda: run.is_held(LATER_STAGE), "the end of the run")
+    if comes:
         say("another one joins the second session")
         run.spawn(LATE)
     run.stage(LATER_STAGE + 1)
-    return late if late and run.forms_world({"0", "1", LATE}) else []
+    return [LATE] if comes and run.comes(lambda: run.is_world("0", "1", LATE), "a further worker") else []
 
 
 def _unmet(resized: Mapping[str, Any], text: str) -> Iterator[str]:
@@ -344,7 +334,7 @@ class _Run:
         self.text = Path(command[0]).read_text(errors="replace")
         secret = secrets.token_hex()
         (folder / "secret").write_text(secret)
-        self.coordinator = LocalCoordinator(0, os.getuid(), secret, JOB, JobTerms(sizes=(1, 3)), PATIENT)
+        self.coordinator = LocalCoordinator(secret, JOB, JobTerms(sizes=(1, 3)), PATIENT)
 
     def spawn(self, name: str) -> None:
         """Start a worker."""
@@ -405,6 +395,15 @@ class _Run:
         for name in names:
             self.wait_end(name)
 
+    def train_pair(self) -> None:
+        """Have two workers train from the start, of which the one that begins as the static runs do is the older."""
+        for name in PAIR:
+            self.spawn(name)
+        self._wait(lambda: bool(self._pair().events), "a worker", ending=True)
+        self.let_go(PAIR[1])
+        for name in PAIR:
+            self.wait_end(name)
+
     def stage(self, number: int) -> None:
         put(self._folder / "stage", str(number))
 
@@ -416,36 +415,25 @@ class _Run:
         path = self._folder / f"step-{name}"
         return int(path.read_text()) if path.exists() else 0
 
-    def wait_held(self, name: str, stage: int) -> None:
-        self._wait(lambda: self._is_held(name, stage), f"stage {stage}")
+    def wait_held(self, stage: int) -> None:
+        self._wait(lambda: self.is_held(stage), f"stage {stage}")
 
-    def wait_world(self, tasks: set[str]) -> None:
-        self._wait(lambda: self._is_world(tasks), f"a world of {len(tasks)} workers")
+    def wait_world(self, *tasks: str) -> None:
+        self._wait(lambda: self.is_world(*tasks), f"a world of {len(tasks)} workers")
 
-    def comes_to_later_session(self, name: str) -> bool:
-        """Whether the script comes to a second session, in which this worker then waits."""
-        return self._comes(name, lambda: self._is_held(name, LATER_STAGE), "the end of the run")
-
-    def forms_world(self, tasks: set[str]) -> bool:
-        """Whether these workers come together before the first of them ends."""
-        return self._comes("0", lambda: self._is_world(tasks), "a further worker")
-
-    def _is_held(self, name: str, stage: int) -> bool:
-        path = self._folder / f"held-{name}"
+    def is_held(self, stage: int) -> bool:
+        """Whether the first worker waits at this stage."""
+        path = self._folder / "held-0"
         return path.exists() and path.read_text() == str(stage)
 
-    def _is_world(self, tasks: set[str]) -> bool:
+    def is_world(self, *tasks: str) -> bool:
         return set(self.coordinator.world()) == {f"{ARRAY}_{task}" for task in tasks}
 
-    def _comes(self, name: str, condition: Callable[[], bool], what: str) -> bool:
-        """Whether a condition is met before this worker ends."""
-        process = self._processes[name]
+    def comes(self, condition: Callable[[], bool], what: str) -> bool:
+        """Whether a condition is met before the first worker ends."""
+        process = self._processes["0"]
         self._wait(lambda: condition() or process.poll() is not None, what, ending=True)
         return condition()
-
-    def wait_first_of_pair(self) -> None:
-        """Until the one that begins as the static runs do is the older one."""
-        self._wait(lambda: bool(self._pair().events), "a worker", ending=True)
 
     def wait_end(self, name: str) -> None:
         self._wait(lambda: self._processes[name].poll() is not None, "the end of the run", ending=True)
@@ -454,12 +442,8 @@ class _Run:
             raise end
 
     def _wait(self, condition: Callable[[], bool], what: str, *, ending: bool = False) -> None:
-        """Wait for a condition as long as steps are made.
-
-        Raises:
-            _Ended: a process ended first.
-            TimeoutError: no step was made for long.
-        """
+        """Wait for a condition as long as steps are made. Raises `_Ended`: a process ended first; `TimeoutError`: no
+        step was made for long."""
         progress, since = self._progress(), time.monotonic()
         while not condition():
             if not ending and (self._folder / "finished-0").exists():
@@ -479,20 +463,15 @@ class _Run:
         return [self.steps(name) for name in self._processes]
 
     def _end_of(self, name: str) -> _Ended:
-        path = self._folder / f"end-{name}.json"
         # A worker that was stopped because another one had raised an error tells less than that one.
-        for other in [name, *self._processes]:
-            candidate = self._folder / f"end-{other}.json"
-            if candidate.exists() and json.loads(candidate.read_text())["kind"] != "done":
-                path = candidate
-                break
-        if not path.exists():
-            return _Ended(
-                "failed",
-                f"a process of the script {_way_of(self._processes[name])} without a word\n{self.log_tail(name)}",
-            )
-        given = json.loads(path.read_text())
-        return _Ended(given["kind"], given["text"])
+        paths = [self._folder / f"end-{other}.json" for other in (name, *self._processes)]
+        ends = [json.loads(path.read_text()) for path in paths if path.exists()]
+        given = next((end for end in ends if end["kind"] != "done"), None)
+        if given is None and not paths[0].exists():
+            status = self._processes[name].poll()
+            said = f"a process of the script ended with status {status} without a word\n{self.log_tail(name)}"
+            return _Ended("failed", said)
+        return _Ended("done", "") if given is None else _Ended(given["kind"], given["text"])
 
     def log_tail(self, name: str = "0") -> str:
         """The last lines of a worker's output."""
@@ -507,10 +486,21 @@ class _Run:
         found: dict[str, Any] = torch.load(self._folder / f"result-{name}.pt", weights_only=True)
         return found
 
+    def written_by_each(self) -> list[str]:
+        """The files that the first worker and one that joined have both written, for people."""
+        first, joined = (self._told(f"written-{name}") for name in ("0", JOINERS[0]))
+        return [
+            f"{first[path]}: each worker writes {Path(path).name}; put it under `if s.is_main:`"
+            for path in sorted(first.keys() & joined.keys())
+        ]
+
     def lines(self) -> dict[str, list[int]]:
         """The lines that the traced run has executed, by file."""
-        path = self._folder / "lines"
-        found: dict[str, list[int]] = json.loads(path.read_text()) if path.exists() else {}
+        return self._told("lines")
+
+    def _told(self, name: str) -> dict[str, Any]:
+        path = self._folder / name
+        found: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
         return found
 
     def end(self) -> None:
@@ -523,20 +513,10 @@ class _Run:
     def _pair(self) -> LocalCoordinator:
         """Names one world of two, and no other."""
         if self._of_pair is None:
-            given = self.coordinator
-            self._of_pair = LocalCoordinator(
-                0, given.user, given.secret, JOB + 1, JobTerms(min_nodes=2, max_nodes=2), PATIENT
-            )
+            terms = JobTerms(min_nodes=2, max_nodes=2)
+            self._of_pair = LocalCoordinator(self.coordinator.secret, JOB + 1, terms, PATIENT)
             self._of_pair.start()
         return self._of_pair
-
-
-def _way_of(process: subprocess.Popen[bytes]) -> str:
-    """How it has ended, in words."""
-    status = process.poll()
-    if status is not None and status < 0:
-        return f"was ended by {signal.Signals(-status).name}"
-    return f"ended with status {status}"
 
 
 def _kill(process: subprocess.Popen[bytes]) -> None:

@@ -13,6 +13,7 @@ import atexit
 import gc
 import json
 import os
+import re
 import runpy
 import sys
 import time
@@ -28,11 +29,9 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 from malletrain.elastic.data.random_seeds import seed_plain
 from malletrain.elastic.data.sampler import Sampler
 from malletrain.elastic.errors import ElasticError, Released
-from malletrain.elastic.launch.failure_report import ENDED
-from malletrain.elastic.launch.script_place import line_of
+from malletrain.elastic.launch.failure_report import ENDED, line_of
 from malletrain.elastic.runtime import Runtime
 from malletrain.elastic.session import Session
-from malletrain.elastic.state.sharded_model import local
 from malletrain.elastic.step import Step
 from malletrain.script_check.compared_state import compared_state, is_own, own_values
 from malletrain.script_check.random_draws import STATISTICAL, RandomDraws
@@ -73,6 +72,10 @@ TRACED_RUN = "traced"
 NAME_VARIABLE = "MALLETRAIN_CHECK_NAME"
 
 
+#: Paths of what is no result of a script: devices, hidden files, and what is compiled.
+_NO_RESULT = re.compile(r"^/dev/|^/proc/|/\.|/__pycache__/|/torchinductor|/triton")
+
+
 def put(path: Path, text: str) -> None:
     """Write a file of which a reader has all or nothing."""
     draft = path.with_name(f"{path.name}.{os.getpid()}")
@@ -109,6 +112,7 @@ class Recorder:
         self._first_epoch = 0
         self._begun: int | None = None  #: steps that training had made as this check began
         self._total, self._in_epochs, self._evaluated = STEPS_OF_TRAINING, False, False
+        self.written: dict[str, str] = {}  #: the files that the script writes: the line that opens each first
         self.finished = False
 
     def install(self) -> None:
@@ -184,6 +188,13 @@ class Recorder:
                 self.note("no session", "the script trains without an elastic.Session")
                 raise _Over(1)
 
+        save = torch.save
+
+        def saved(thing: Any, file: Any, *args: Any, **more: Any) -> None:
+            self._note_write(file)
+            save(thing, file, *args, **more)
+
+        sys.addaudithook(lambda event, given: self._note_write(*given[:2]) if event == "open" else None)
         # Wrapped for this process alone: a check must not need a line in the script.
         for owner, name, wrapper in (
             (Session, "__init__", init),
@@ -193,6 +204,7 @@ class Recorder:
             (Step, "__enter__", begin),
             (Step, "__exit__", end),
             (Runtime, "finish", finished),
+            (torch, "save", saved),
         ):
             setattr(owner, name, wrapper)
         register_optimizer_step_post_hook(without_session)
@@ -200,6 +212,17 @@ class Recorder:
     def note(self, kind: str, text: str) -> None:
         """Write down how the run ended."""
         put(self._folder / f"end-{self._name}.json", json.dumps({"kind": kind, "text": text}))
+
+    def _note_write(self, file: Any, mode: str | None = "w") -> None:
+        """Note a file that the script, or what it has called, opens to write; none that is hidden or a cache."""
+        if not isinstance(file, str | os.PathLike) or not set(mode or "") & set("wax+"):
+            return
+        frame: types.FrameType | None = sys._getframe()
+        while frame is not None and not is_own(frame.f_code.co_filename, self._script):
+            frame = frame.f_back
+        path = str(Path(file).absolute())
+        if frame is not None and not path.startswith(str(self._folder)) and not _NO_RESULT.search(path):
+            self.written.setdefault(path, f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno}")
 
     def _trace_lines(self, frame: types.FrameType | None) -> None:
         """Write down, as the process ends, the script's lines that are executed from now on."""
@@ -261,7 +284,7 @@ class Recorder:
             return
         builds = session._runtime.member.pending_groups._builds
         until = time.monotonic() + JOIN_S
-        while not any(each.done(0.0) for each in list(builds.values())) and time.monotonic() < until:
+        while not any(each.work.wait(0.0) for each in list(builds.values())) and time.monotonic() < until:
             time.sleep(0.01)
 
     def _stage(self) -> int:
@@ -368,7 +391,7 @@ def _nudge(session: Session) -> None:
     chance = torch.Generator().manual_seed(0)
     with torch.no_grad():
         trained = [each for each in session._runtime.model.parameters() if each.requires_grad]
-        for parameter in map(local, trained):
+        for parameter in trained:
             if parameter.is_floating_point() or parameter.is_complex():
                 wide = torch.complex128 if parameter.is_complex() else torch.float64
                 noise = torch.randn(parameter.shape, generator=chance, dtype=torch.float64)
@@ -416,6 +439,8 @@ def main(arguments: list[str]) -> None:
             traceback.print_exc()
             raise SystemExit(1) from error
         raise
+    finally:
+        put(folder / f"written-{name}", json.dumps(recorder.written))
 
 
 def _end_by(error: BaseException, recorder: Recorder) -> tuple[str, str]:

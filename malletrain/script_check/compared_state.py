@@ -14,9 +14,8 @@ from typing import Any
 
 import torch
 
-from malletrain.elastic.launch.script_place import is_script
+from malletrain.elastic.launch.failure_report import is_script
 from malletrain.elastic.session import Session
-from malletrain.elastic.state.sharded_model import local
 from malletrain.script_check.script_scopes import called_name, parsed, scopes_of
 
 #: A name leads at most so far, and at most so many objects are looked at.
@@ -45,17 +44,14 @@ def compared_state(session: Session) -> dict[str, torch.Tensor]:
         if not name.startswith("malletrain."):  # the session's own counts
             found += _tensors(f"tracked {name}", tracked.state_dict())
     found += _tensors("s.state", dict(session.state))
-    return {name: local(each).detach().cpu().clone() for name, each in found}
+    return {name: each.detach().cpu().clone() for name, each in found}
 
 
 def own_values(session: Session, frame: types.FrameType | None, folder: Path) -> dict[str, torch.Tensor]:
     """Copies of the tensors, arrays and numbers that the script's names lead to, and are none of the session's, by
     name, file, line and function. A list of numbers is one vector. A number that is only printed is passed over.
-
-    Args:
-        frame: where the script is; the frames that have called it, too, are looked through.
-        folder: of the script: frames of files elsewhere, as of a library, are passed over.
-    """
+    `frame`: where the script is; the frames that have called it, too, are looked through. `folder`: of the script:
+    frames of files elsewhere, as of a library, are passed over."""
     parts = [*session._runtime.model.parameters(), *session._runtime.model.buffers()]
     most = max(MAX_OBJECTS, sum(each.numel() for each in parts))  # an average is no larger than what it is of
     seen = {*map(id, parts), *map(id, session._runtime.state.optimizers), id(session), id(session._runtime)}
@@ -82,7 +78,7 @@ def own_values(session: Session, frame: types.FrameType | None, folder: Path) ->
 def _vector(value: Any) -> torch.Tensor | None:
     """A tensor, an array, a number, or a list of numbers; None of anything else."""
     if isinstance(value, torch.Tensor):
-        return None if value.is_complex() or value.is_sparse else local(value)
+        return None if value.is_complex() or value.is_sparse else value
     numpy = sys.modules.get("numpy")
     if numpy is not None and isinstance(value, numpy.ndarray | numpy.number):
         return torch.as_tensor(value.astype("float32")) if value.dtype.kind in "fiu" else None

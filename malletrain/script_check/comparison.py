@@ -61,7 +61,6 @@ def compare(
 
     Args:
         first: as training began.
-        static: as the static run has them.
         nudged: as a static run has them that began a few units of rounding elsewhere: what rounding alone does.
         units: of rounding that the runs may differ by.
         resized: as the resized run has them; one that lacks a parameter differs from the static run without limit.

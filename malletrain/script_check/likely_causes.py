@@ -76,8 +76,9 @@ def _masks(tree: ast.Module) -> frozenset[str]:
     )
 
 
-def _draws(node: ast.AST, _: frozenset[str]) -> bool:
-    return called_name(node) in _DRAWS
+def _called(*names: str) -> Callable[[ast.AST, frozenset[str]], bool]:
+    """The rule that one of these is called."""
+    return lambda node, _: called_name(node) in names
 
 
 def _own_count(node: ast.AST, masks: frozenset[str]) -> bool:
@@ -158,10 +159,6 @@ def _inner_gradient(node: ast.AST, _: frozenset[str]) -> bool:
     return called_name(node) == "grad" and isinstance(node, ast.Call) and bool(node.args)
 
 
-def _other_data(node: ast.AST, _: frozenset[str]) -> bool:
-    return called_name(node) == "next"
-
-
 def _keeps(node: ast.AST, _: frozenset[str]) -> bool:
     """A value that follows from its own last one, and is no plain count."""
     if called_name(node) in ("lerp_", "index_add_", "index_copy_", "extend", "appendleft"):
@@ -206,10 +203,6 @@ def _clock(node: ast.AST, _: frozenset[str]) -> bool:
     return called_name(node) in _CLOCKS and isinstance(node, ast.Call) and not node.args
 
 
-def _renews(node: ast.AST, _: frozenset[str]) -> bool:
-    return called_name(node) in ("load_state_dict", "deepcopy", "update_parameters")
-
-
 _Rule = tuple[str, Callable[[ast.AST, frozenset[str]], bool]]
 
 #: What depends on the part of a batch that a worker has.
@@ -222,17 +215,20 @@ _OF_SIZE: tuple[_Rule, ...] = (
     ("an own number of this worker's samples decides: s.agree() makes it everyone's", _item),
     ("a hook changes gradients before they are summed over workers: do it after backward()", _hook),
     ("gradients of this worker's samples alone: see step.inner_loop()", _inner_gradient),
-    ("other data, which each worker reads by itself", _other_data),
-    ("random numbers, which depend on the worker: draw them in the data set's __getitem__", _draws),
+    ("other data, which each worker reads by itself", _called("next")),
+    ("random numbers, which depend on the worker: draw them in the data set's __getitem__", _called(*_DRAWS)),
 )
 
 #: What a worker that joins has missed.
 _OF_JOINING: tuple[_Rule, ...] = (
     ("the data set is changed while training goes on: by s.epoch, or in Options(when_joining=...)", _changes_data),
-    ("an own generator: a worker that joins begins it anew; s.state keeps it", _draws),
+    ("an own generator: a worker that joins begins it anew; s.state keeps it", _called(*_DRAWS)),
     ("what is kept from step to step is this worker's own: s.state, or s.track(...)", _keeps),
-    ("made anew between steps: a worker that joins has missed it; s.track(...)", _renews),
-    ("what is read from one step to the next begins anew on a worker that joins", _other_data),
+    (
+        "made anew between steps: a worker that joins has missed it; s.track(...)",
+        _called("load_state_dict", "deepcopy", "update_parameters"),
+    ),
+    ("what is read from one step to the next begins anew on a worker that joins", _called("next")),
     ("a worker that joins begins this anew: s.state keeps it, and s.steps_done counts steps", _counts),
     ("a clock decides: use s.steps_done or s.epoch", _clock),
 )

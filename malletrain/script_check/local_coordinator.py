@@ -4,10 +4,10 @@ Slurm."""
 from __future__ import annotations
 
 import hmac
+import os
 import secrets
 import threading
 import time
-from dataclasses import dataclass, field
 
 from malletrain.api.connections import ConnectionTable
 from malletrain.api.http_server import HttpServer, serve
@@ -31,39 +31,32 @@ class MachineClock:
         return time.monotonic()
 
 
-@dataclass
 class LocalCoordinator:
     """Names the worlds of one job whose workers run on this machine, and keeps their events.
 
     Args:
-        port: of `host` to listen on; with 0, `start` sets it to one that is free.
-        user: numeric id of the workers' user.
         secret: that workers present as their credential.
-        job: the number of the job.
-        terms: the sizes that it may have.
-        settings: time limits of membership.
+        terms: the sizes that the job may have.
+        port: of `host` to listen on; with 0, `start` sets it to one that is free.
         generations: the last generation of jobs that are known already.
-        host: the address to listen on.
-
-    Attributes:
-        events: what happened, in order.
     """
 
-    port: int
-    user: int
-    secret: str
-    job: int
-    terms: JobTerms = field(default_factory=JobTerms)
-    settings: MembershipSettings = field(default_factory=MembershipSettings)
-    generations: dict[int, int] = field(default_factory=dict)
-    events: list[Event] = field(default_factory=list)
-    host: str = "127.0.0.1"
-
-    def __post_init__(self) -> None:
+    def __init__(
+        self,
+        secret: str,
+        job: int,
+        terms: JobTerms,
+        settings: MembershipSettings,
+        port: int = 0,
+        generations: dict[int, int] | None = None,
+        host: str = "127.0.0.1",
+    ) -> None:
+        self.port, self.secret, self.job, self.terms, self.host = port, secret, job, terms, host
+        self.events: list[Event] = []
         clock = MachineClock()
         self.lock = threading.RLock()
         self.membership = Membership(
-            self.settings, clock, lambda claim: Admission(self.terms), LastWorlds(self.generations),
+            settings, clock, lambda claim: Admission(self.terms), LastWorlds(generations or {}),
             make_secret=secrets.token_hex,
         )  # fmt: skip
         self.gate = WorkersGate(self.membership, self.lock, self._persist, clock)
@@ -76,17 +69,13 @@ class LocalCoordinator:
     def _authenticate(self, credential: str) -> int:
         if not hmac.compare_digest(credential, self.secret):
             raise Refused("wrong credential")
-        return self.user
+        return os.getuid()
 
     def _persist(self) -> None:
         self.events.extend(self.membership.reports())
 
     def start(self) -> None:
-        """Begin to serve.
-
-        Raises:
-            Unavailable: the port is taken, or the server does not start.
-        """
+        """Begin to serve. Raises `Unavailable`: the port is taken, or the server does not start."""
         self._server = serve(self._app, self.host, self.port, self.connections)
         self.port = self._server.port
         threading.Thread(target=self._tick_for_ever, daemon=True).start()

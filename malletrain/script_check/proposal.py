@@ -13,7 +13,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from malletrain.script_check.script_scopes import called_name, calls, calls_of, parsed
-from malletrain.script_check.script_writes import unguarded_writes
 from malletrain.script_check.training_loop import TrainingLoop, assigned, find_loop, iterated, loops
 
 #: How the names of classes end whose objects belong to the training state.
@@ -38,12 +37,8 @@ _Edit = tuple[int, int, str]
 
 @dataclass(frozen=True, slots=True)
 class Proposal:
-    """Changed lines of a script.
-
-    Attributes:
-        text: the changed script; the script itself where nothing could be changed.
-        notes: what to look at by hand, with lines.
-    """
+    """Changed lines of a script. `text`: the changed script; the script itself where nothing could be changed.
+    `notes`: what to look at by hand, with lines."""
 
     text: str
     notes: list[str] = field(default_factory=list)
@@ -71,7 +66,7 @@ def propose(text: str) -> Proposal:
     changed = _Change(text, tree, loop, session).text()
     if parsed(changed) is None:
         return Proposal(text, [f"line {loop.batches.lineno}: this loop is to be changed by hand, by {_GUIDE}"])
-    return Proposal(changed, list(_notes(text, tree, loop, session)))
+    return Proposal(changed, list(_notes(tree, loop, session)))
 
 
 # --- scripts that are left alone ----------------------------------------------------------------------------------
@@ -248,7 +243,7 @@ def _under_conditions(tree: ast.Module) -> set[str]:
 # --- notes --------------------------------------------------------------------------------------------------------
 
 
-def _notes(text: str, tree: ast.Module, loop: TrainingLoop, session: str) -> Iterator[str]:
+def _notes(tree: ast.Module, loop: TrainingLoop, session: str) -> Iterator[str]:
     """What to look at by hand."""
     if _range_of(loop.epochs) is None:
         now = ast.unparse(loop.epochs.iter)
@@ -261,8 +256,6 @@ def _notes(text: str, tree: ast.Module, loop: TrainingLoop, session: str) -> Ite
                 f"same one, after {session} is made"
             )
     yield from _notes_of_step(loop, session)
-    for write in unguarded_writes(text):
-        yield f"line {write.line}: {write.call}: put it under `if {session}.is_main:`"
     for call in calls_of(tree, "DistributedDataParallel", "DDP", "init_process_group"):
         yield f"line {call.lineno}: {ast.unparse(call.func)}: leave it out, the session sums gradients itself"
     for call in calls_of(tree, "set_epoch"):

@@ -17,11 +17,7 @@ STATISTICAL = (
 
 
 class RandomDraws:
-    """Watches the global generators from one call to the next.
-
-    Attributes:
-        found: whether they were drawn from.
-    """
+    """Watches the global generators from one call to the next. `found`: whether they were drawn from."""
 
     def __init__(self) -> None:
         self.found = False

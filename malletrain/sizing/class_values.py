@@ -14,34 +14,30 @@ price of each class and a given K a mixture of two classes is as good as any, bu
 that run out (a linear programme with two equations).
 
 The value of a row is that of `malletrain.sizing.values`; a job that moves from one class to another has new nodes,
-which take W to get ready, and trains meanwhile on those that it keeps:
-
-    no new node     (T - P_down) O(n)          T O(n) where nothing changes
-    new nodes       W O(kept) + (T - W - [c > 0] P_up) O(n)
-
-with c its nodes before: also one that keeps none of them goes on from where it was.
+which take W to get ready, and trains meanwhile on those that it keeps: also one that keeps none of them goes on from
+where it was.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
 
-from malletrain.domain.job import Curve
-from malletrain.sizing.problem import JobDemand, JobId, OnClasses, Problem, Synchronous, Value
+from malletrain.sizing.problem import JobDemand, JobId, OnClasses, Problem
 from malletrain.sizing.values import (
+    FEWER,
+    NEW,
+    SAME,
     Floats,
     Ints,
     Throughput,
     ValueTable,
-    alpha_fair,
     charge_zero,
+    gains,
     permitted_sizes,
-    stalls,
 )
 
 #: Up to so many mixtures of one job are all looked at.
@@ -76,246 +72,162 @@ class ClassTable:
         }
 
 
-def class_curves(job: JobDemand, classes: Mapping[str, int]) -> dict[str, Curve]:
-    """The job's curve on each class that it may take."""
-    on = job.on_classes or OnClasses()
-    if on.curves:
-        return {name: on.curves[name] for name in sorted(classes) if name in on.curves}
-    if job.synchronous is not None:
-        sizes = range(1, min(job.max, max(classes.values(), default=0)) + 1)
-        return {
-            name: Curve(tuple((k, synchronous_rate(job.synchronous, {name: k})) for k in sizes))
-            for name in sorted(classes)
-            if job.synchronous.class_rates.get(name, 0.0) > 0 and sizes
-        }
-    return dict.fromkeys(sorted(classes), job.curve)
+class RatesOnClasses:
+    """Samples/s of one job on nodes of each of the classes `names`. `usable[q]`: it may take nodes of class q."""
 
+    def __init__(self, job: JobDemand, names: Sequence[str]) -> None:
+        on = job.on_classes or OnClasses()
+        self.spans = on.spans if job.on_classes is not None else job.synchronous is not None
+        self._in_proportion = self.spans and not on.equal_shares
+        self._ring = None if on.curves else job.synchronous
+        curves = [on.curves.get(name) if on.curves else job.curve for name in names]
+        self._points = [np.array([(0, 0.0), *curve.points]).T if curve else np.zeros((2, 1)) for curve in curves]
+        self.usable = np.array([curve is not None for curve in curves])
+        if self._ring is not None:
+            self._speeds = [self._ring.class_rates.get(name, 0.0) for name in names]
+            self.usable = np.array(self._speeds) > 0
 
-def synchronous_rate(of: Synchronous, counts: Mapping[str, int]) -> float:
-    """Samples/s on so many nodes of each class, by TPDS."""
-    nodes = sum(counts.values())
-    compute = sum(of.class_rates.get(name, 0.0) * k for name, k in counts.items())
-    if compute <= 0 or of.step_samples <= 0:
-        return 0.0
-    return of.step_samples / (of.step_samples / compute + of.exchange_s * (nodes - 1) / nodes)
-
-
-def mixed_rate(job: JobDemand, counts: Mapping[str, int], curves: Mapping[str, Curve]) -> float:
-    """Samples/s on so many nodes of each class. Without shares in proportion the slowest class gates a job."""
-    held = {name: k for name, k in counts.items() if k}
-    nodes = sum(held.values())
-    if not held or any(name not in curves for name in held):
-        return 0.0
-    if job.synchronous is not None and (job.on_classes is None or not job.on_classes.curves):
-        return synchronous_rate(job.synchronous, held)
-    rates = {name: curves[name].throughput(nodes) for name in held}
-    if len(held) > 1 and (not spans(job) or (job.on_classes is not None and job.on_classes.equal_shares)):
-        return min(rates.values())
-    return sum(k * rates[name] for name, k in held.items()) / nodes
-
-
-def spans(job: JobDemand) -> bool:
-    """Whether the job may train on several classes at once."""
-    return job.on_classes.spans if job.on_classes is not None else job.synchronous is not None
+    def at(self, counts: Ints) -> Floats:
+        """On so many nodes of each class, one column a mixture; 0 where it may not take some of them."""
+        nodes, used = counts.sum(axis=0), counts > 0
+        may = (nodes > 0) & ~used[~self.usable].any(axis=0)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            if self._ring is not None:
+                compute = sum(speed * of_class for speed, of_class in zip(self._speeds, counts, strict=True))
+                seconds = self._ring.step_samples / compute + self._ring.exchange_s * (nodes - 1) / nodes
+                rate = self._ring.step_samples / seconds
+            else:
+                each = np.array([np.interp(nodes, points, rates) for points, rates in self._points])
+                rate = np.where(used, each, np.inf).min(axis=0, initial=np.inf)
+                if self._in_proportion:
+                    shared = sum(k * of_class for k, of_class in zip(counts, each, strict=True)) / nodes
+                    rate = np.where(used.sum(axis=0) > 1, shared, rate)
+        return np.where(may, rate, 0.0)
 
 
 def class_table(problem: Problem) -> ClassTable:
     """Values of every permitted mixture of every job."""
     names = tuple(sorted(problem.classes))
+    supply = [problem.classes[name] for name in names]
     jobs = problem.in_order()
-    curves = [class_curves(job, problem.classes) for job in jobs]
-    pure = _pure_rows(problem, jobs, curves, names)
-    parts = [pure, *_mixtures(problem, jobs, curves, names)]
-    job_of = np.concatenate([part.job for part in parts])
-    order = np.argsort(job_of, kind="stable")
-    job_of = job_of[order]
-    counts = np.concatenate([part.counts for part in parts], axis=1)[:, order]
-    rate = np.concatenate([part.rate for part in parts])[order]
-    kept_rate = np.concatenate([part.kept_rate for part in parts])[order]
-    state = np.concatenate([part.state for part in parts])[order]
-    size = counts.sum(axis=0)
-    start = np.searchsorted(job_of, np.arange(len(jobs) + 1)).astype(np.int64)
-    rate_now = np.array([_rate_now(job, each) for job, each in zip(jobs, curves, strict=True)], dtype=np.float64)
-    value = _values(problem, jobs, job_of, rate, kept_rate, rate_now, state, _of_one(jobs))
+    rates = [RatesOnClasses(job, names) for job in jobs]
+    most = _most_of_a_pair(jobs, rates, supply)
+    blocks, states, kept_rates, whole = [], [], [], True
+    for job, of_job, few in zip(jobs, rates, most, strict=True):
+        counts = _single_classes(job, of_job, names, supply)
+        if of_job.spans and of_job.usable.sum() > 1:
+            mixtures, all_of_them = _mixtures(job, of_job, names, supply, few)
+            counts, whole = np.concatenate((counts, mixtures), axis=1), whole and all_of_them
+        state, kept_rate = _change(job, of_job, names, counts)
+        blocks.append(counts)
+        states.append(state)
+        kept_rates.append(kept_rate)
+    none = np.zeros((len(names), 0), dtype=np.int64)
+    counts = np.concatenate([none, *blocks], axis=1)
+    length = np.array([block.shape[1] for block in blocks], dtype=np.int64)
+    start = np.concatenate((np.zeros(1, dtype=np.int64), np.cumsum(length)))
+    row_job, size = np.repeat(np.arange(len(jobs), dtype=np.int64), length), counts.sum(axis=0)
+    state = np.concatenate([none[0], *states])
+    value = gains(
+        problem, jobs, row_job, np.concatenate([np.zeros(0), *map(RatesOnClasses.at, rates, blocks)]),
+        np.concatenate([np.zeros(0), *kept_rates]),
+        np.array([_rate_now(job, of_job, names) for job, of_job in zip(jobs, rates, strict=True)], dtype=np.float64),
+        state, Throughput(jobs),
+    )  # fmt: skip
     _add_profiling_terms(problem, jobs, start, size, counts, names, value)
     current = np.array([job.current for job in jobs], dtype=np.int64)
-    table = ValueTable(tuple(job.id for job in jobs), current, start, job_of, size, value, state != _SAME)
-    whole = not any(part.thinned for part in parts)
+    table = ValueTable(tuple(job.id for job in jobs), current, start, row_job, size, value, state != SAME)
     return ClassTable(table, names, counts, whole)
 
 
-#: What a row is to its job: its present nodes, fewer of them, or some new ones.
-_SAME, _FEWER, _NEW = 0, 1, 2
-
-
-class _Rows(NamedTuple):
-    """Rows of some jobs: job, counts by class, throughput, throughput of those nodes that are kept, state; `thinned`:
-    not all of their mixtures."""
-
-    job: Ints
-    counts: Ints
-    rate: Floats
-    kept_rate: Floats
-    state: Ints
-    thinned: bool = False
-
-
-class _OfClass(NamedTuple):
-    """A job on one class, for the interpolation of all curves at once."""
-
-    curve: Curve
-    current: int
-    max: int
-
-
-def held_now(job: JobDemand, name: str) -> int:
-    """The job's present nodes of a class."""
+def _held(job: JobDemand, names: Sequence[str]) -> Ints | None:
+    """The job's present nodes of each class, as a column; None where they are not told apart."""
     if job.on_classes is None or not job.on_classes.current:
-        return job.current
-    return job.on_classes.current.get(name, 0)
+        return None
+    return np.array([[job.on_classes.current.get(name, 0)] for name in names], dtype=np.int64)
 
 
-def _pure_rows(
-    problem: Problem, jobs: tuple[JobDemand, ...], curves: list[dict[str, Curve]], names: tuple[str, ...]
-) -> _Rows:
+def _rate_now(job: JobDemand, rates: RatesOnClasses, names: Sequence[str]) -> float:
+    held = _held(job, names)
+    if held is None:  # of whichever class is best
+        held = job.current * np.eye(len(names), dtype=np.int64)
+    return float(rates.at(held).max(initial=0.0)) if job.current else 0.0
+
+
+def _change(job: JobDemand, rates: RatesOnClasses, names: Sequence[str], counts: Ints) -> tuple[Ints, Floats]:
+    """What mixtures are to a job, and what the nodes that it keeps train meanwhile."""
+    nodes, held = counts.sum(axis=0), _held(job, names)
+    if held is None:
+        state = np.where(nodes > job.current, NEW, np.where(nodes == job.current, SAME, FEWER))
+        now = np.minimum(counts, job.current)
+        single = (counts > 0).sum(axis=0) <= 1
+        kept_rate = np.where(single, rates.at(now), _rate_now(job, rates, names))
+    else:
+        same = (counts == held).all(axis=0) & (int(held.sum()) == job.current)
+        state = np.where((counts > held).any(axis=0), NEW, np.where(same, SAME, FEWER))
+        kept_rate = rates.at(np.minimum(counts, held))
+    return state, np.where(state == NEW, kept_rate, 0.0)
+
+
+def _single_classes(job: JobDemand, rates: RatesOnClasses, names: Sequence[str], supply: Sequence[int]) -> Ints:
     """No nodes, and every size on nodes of one class."""
-    nodes = np.array([problem.classes[name] for name in names], dtype=np.int64)
-    pairs = [(i, q) for i in range(len(jobs)) for q, name in enumerate(names) if name in curves[i]]
-    of = [_OfClass(curves[i][names[q]], jobs[i].current, jobs[i].max) for i, q in pairs]
-    job = np.array([i for i, _ in pairs], dtype=np.int64)
-    kind = np.array([q for _, q in pairs], dtype=np.int64)
-    least = {(i, q): jobs[i].on_classes.min.get(names[q], 0) if jobs[i].on_classes else 0 for i, q in pairs}  # type: ignore[union-attr]
-    low = np.maximum(np.array([max(jobs[i].min, least[i, q], 1) for i, q in pairs], dtype=np.int64), 1)
-    top = np.minimum(np.array([jobs[i].max for i, _ in pairs], dtype=np.int64), nodes[kind] if pairs else 0)
-    count = np.maximum(top - low + 1, 0)
-    listed = {
-        p: [k for k in permitted_sizes(jobs[i], int(nodes[q])).tolist()[1:] if k >= low[p]]
-        for p, (i, q) in enumerate(pairs)
-        if jobs[i].sizes or jobs[i].locked is not None
-    }
-    for p, sizes in listed.items():
-        count[p] = len(sizes)
-    start = np.concatenate((np.zeros(1, dtype=np.int64), np.cumsum(count)))
-    pair = np.repeat(np.arange(len(pairs), dtype=np.int64), count)
-    size = np.arange(int(start[-1]), dtype=np.int64) - start[:-1][pair] + low[pair]
-    for p, sizes in listed.items():
-        size[start[p] : start[p + 1]] = sizes
-    held = np.array([held_now(jobs[i], names[q]) for i, q in pairs], dtype=np.int64)
-    whole = np.array([jobs[i].current for i, _ in pairs], dtype=np.int64)
-    throughput = Throughput(of)
-    rate = throughput.at(pair, size)
-    kept = np.minimum(size, held[pair])
-    state = np.where(
-        size > held[pair], _NEW, np.where((size == held[pair]) & (held[pair] == whole[pair]), _SAME, _FEWER)
-    )
-    kept_rate = np.where(state == _NEW, throughput.at(pair, kept), 0.0)
-    counts = np.zeros((len(names), len(size)), dtype=np.int64)
-    counts[kind[pair], np.arange(len(size))] = size
-    none = np.arange(len(jobs), dtype=np.int64)
-    nothing = np.zeros(len(jobs))
-    idle = np.where(np.array([each.current for each in jobs], dtype=np.int64) == 0, _SAME, _FEWER)
-    # A job's row without nodes comes first: rows are sorted by job alone, and the sort keeps their order.
-    return _Rows(
-        np.concatenate((none, job[pair])),
-        np.concatenate((np.zeros((len(names), len(jobs)), dtype=np.int64), counts), axis=1),
-        np.concatenate((nothing, rate)),
-        np.concatenate((nothing, kept_rate)),
-        np.concatenate((idle, state)),
-    )
+    blocks = [np.zeros((len(names), 1), dtype=np.int64)]
+    for q in np.flatnonzero(rates.usable).tolist():
+        sizes = permitted_sizes(job, supply[q])[1:]
+        if job.on_classes is not None:
+            sizes = sizes[sizes >= job.on_classes.min.get(names[q], 0)]
+        block = np.zeros((len(names), len(sizes)), dtype=np.int64)
+        block[q] = sizes
+        blocks.append(block)
+    return np.concatenate(blocks, axis=1)
+
+
+def _tops(job: JobDemand, rates: RatesOnClasses, supply: Sequence[int]) -> list[int]:
+    """The most nodes of each class that the job can have."""
+    return [min(nodes, job.max) if may else 0 for nodes, may in zip(supply, rates.usable.tolist(), strict=True)]
+
+
+def _are_few(tops: Sequence[int]) -> bool:
+    return math.prod(top + 1 for top in tops) <= MAX_WHOLE_MIXTURES
+
+
+def _most_of_a_pair(jobs: Sequence[JobDemand], rates: Sequence[RatesOnClasses], supply: Sequence[int]) -> list[int]:
+    """Of each job, how many of its mixtures of two classes are looked at; 0: none but what it has."""
+    pairs = [
+        0 if not of_job.spans or _are_few(_tops(job, of_job, supply)) else math.comb(int(of_job.usable.sum()), 2)
+        for job, of_job in zip(jobs, rates, strict=True)
+    ]
+    if sum(pairs) > MAX_PAIRS_OF_CLASSES:  # those alone that no class has room for
+        pairs = [n if job.min > max(supply) else 0 for job, n in zip(jobs, pairs, strict=True)]
+    most = min(MAX_MIXTURES_PER_PAIR, MAX_MIXTURES // max(1, sum(pairs)))
+    return [most if n else 0 for n in pairs]
 
 
 def _mixtures(
-    problem: Problem, jobs: tuple[JobDemand, ...], curves: list[dict[str, Curve]], names: tuple[str, ...]
-) -> list[_Rows]:
-    """Mixtures, of the jobs that may have them: all where they are few, else those of two classes."""
-    spanning = [i for i, job in enumerate(jobs) if spans(job) and len(curves[i]) > 1]
-    whole = {i: _every_mixture(jobs[i], problem.classes, curves[i], names) for i in spanning}
-    found = [
-        _Rows(np.full(len(rate), i, dtype=np.int64), counts, rate, kept_rate, state)
-        for i, (counts, rate, kept_rate, state) in whole.items()
-        if len(rate)
-    ]
-    spanning = [i for i in spanning if not len(whole[i][1])]
-    pairs = [(i, q, r) for i in spanning for q in range(len(names)) for r in range(q + 1, len(names))]
-    pairs = [(i, q, r) for i, q, r in pairs if names[q] in curves[i] and names[r] in curves[i]]
-    if len(pairs) > MAX_PAIRS_OF_CLASSES:
-        found += _present_mixtures(jobs, spanning, curves, names)
-        widest = max(problem.classes.values())
-        pairs = [(i, q, r) for i, q, r in pairs if jobs[i].min > widest]
-        none, no_counts = np.zeros(0, dtype=np.int64), np.zeros((len(names), 0), dtype=np.int64)
-        no_rate = none.astype(np.float64)
-        # Says that rows are left out, even where none is kept.
-        found.append(_Rows(none, no_counts, no_rate, no_rate, none, thinned=True))
-    each_most = min(MAX_MIXTURES_PER_PAIR, MAX_MIXTURES // max(1, len(pairs)))
-    for i, q, r in pairs:
-        job = jobs[i]
-        a, b = _splits(job, problem.classes[names[q]], problem.classes[names[r]], each_most)
-        if not len(a):
-            continue
-        counts = np.zeros((len(names), len(a)), dtype=np.int64)
-        counts[q], counts[r] = a, b
-        rate = _rates(job, a, b, names[q], names[r], curves[i])
-        state, kept_rate = _change(job, counts, names, curves[i])
-        full = len(curves[i]) == 2 and math.comb(min(job.max, 64), 2) <= each_most
-        found.append(_Rows(np.full(len(a), i, dtype=np.int64), counts, rate, kept_rate, state, not full))
-    return found
-
-
-def _present_mixtures(
-    jobs: tuple[JobDemand, ...], spanning: list[int], curves: list[dict[str, Curve]], names: tuple[str, ...]
-) -> list[_Rows]:
-    """The mixture that each of these jobs has now, where it has one and may keep it."""
-    found = []
-    for i in spanning:
-        held = {name: held_now(jobs[i], name) if name in curves[i] else 0 for name in names}
-        told_apart = jobs[i].on_classes is not None and bool(jobs[i].on_classes.current)  # type: ignore[union-attr]
-        nodes = sum(held.values())
-        if not told_apart or sum(map(bool, held.values())) < 2 or nodes not in permitted_sizes(jobs[i], nodes):
-            continue
-        counts = np.array([[held[name]] for name in names], dtype=np.int64)
-        rate = np.array([mixed_rate(jobs[i], held, curves[i])])
-        state, kept_rate = _change(jobs[i], counts, names, curves[i])
-        found.append(_Rows(np.array([i], dtype=np.int64), counts, rate, kept_rate, state, thinned=True))
-    return found
-
-
-def _every_mixture(
-    job: JobDemand, classes: Mapping[str, int], curves: Mapping[str, Curve], names: tuple[str, ...]
-) -> tuple[Ints, Floats, Floats, Ints]:
-    """Counts, throughput, kept throughput and state of every mixture of two classes or more; none where there are too
-    many."""
-    nothing = np.zeros((len(names), 0), dtype=np.int64), np.zeros(0), np.zeros(0), np.zeros(0, dtype=np.int64)
-    tops = [min(classes[name], job.max) if name in curves else 0 for name in names]
-    if math.prod(top + 1 for top in tops) > MAX_WHOLE_MIXTURES:
-        return nothing
-    counts = np.stack([each.ravel() for each in np.indices([top + 1 for top in tops])]).astype(np.int64)
-    nodes = counts.sum(axis=0)
-    allowed = np.isin(nodes, permitted_sizes(job, sum(tops))) & ((counts > 0).sum(axis=0) > 1)
-    counts = counts[:, allowed]
-    if not counts.shape[1]:
-        return nothing
-    rate = np.array([mixed_rate(job, dict(zip(names, each, strict=True)), curves) for each in counts.T.tolist()])
-    state, kept_rate = _change(job, counts, names, curves)
-    return counts, rate, kept_rate, state
-
-
-def _change(job: JobDemand, counts: Ints, names: tuple[str, ...], curves: Mapping[str, Curve]) -> tuple[Ints, Floats]:
-    """What mixtures are to a job, and what the nodes that it keeps train meanwhile."""
-    nodes = counts.sum(axis=0)
-    if job.on_classes is None or not job.on_classes.current:  # not told apart
-        state = np.where(nodes > job.current, _NEW, np.where(nodes == job.current, _SAME, _FEWER))
-        return state, np.where(state == _NEW, _rate_now(job, curves), 0.0)
-    held = np.array([held_now(job, name) for name in names], dtype=np.int64)[:, None]
-    same = (counts == held).all(axis=0) & (int(held.sum()) == job.current)
-    state = np.where((counts > held).any(axis=0), _NEW, np.where(same, _SAME, _FEWER))
-    kept, kept_rate = np.minimum(counts, held), np.zeros(len(nodes))
-    known: dict[tuple[int, ...], float] = {}
-    for at in np.flatnonzero((state == _NEW) & (kept.sum(axis=0) > 0)).tolist():
-        mixture = tuple(kept[:, at].tolist())
-        if mixture not in known:
-            known[mixture] = mixed_rate(job, dict(zip(names, mixture, strict=True)), curves)
-        kept_rate[at] = known[mixture]
-    return state, kept_rate
+    job: JobDemand, rates: RatesOnClasses, names: Sequence[str], supply: Sequence[int], most: int
+) -> tuple[Ints, bool]:
+    """Mixtures of classes, and whether these are all: all where they are few, else `most` of each two classes, or the
+    one that the job has."""
+    tops = _tops(job, rates, supply)
+    if _are_few(tops):
+        counts = np.stack([each.ravel() for each in np.indices([top + 1 for top in tops])]).astype(np.int64)
+        permitted = np.isin(counts.sum(axis=0), permitted_sizes(job, sum(tops)))
+        return counts[:, permitted & ((counts > 0).sum(axis=0) > 1)], True
+    usable = np.flatnonzero(rates.usable).tolist()
+    if not most:
+        held = _held(job, names)
+        keeps = held is not None and rates.usable[np.flatnonzero(held)].all() and (held > 0).sum() > 1
+        if held is None or not keeps or int(held.sum()) not in permitted_sizes(job, int(held.sum())):
+            held = np.zeros((len(names), 0), dtype=np.int64)
+        return held, False
+    blocks = []
+    for at, q in enumerate(usable):
+        for r in usable[at + 1 :]:
+            first, second = _splits(job, supply[q], supply[r], most)
+            block = np.zeros((len(names), len(first)), dtype=np.int64)
+            block[q], block[r] = first, second
+            blocks.append(block)
+    return np.concatenate(blocks, axis=1), len(usable) == 2 and math.comb(min(job.max, 64), 2) <= most
 
 
 def _splits(job: JobDemand, first: int, second: int, most: int) -> tuple[Ints, Ints]:
@@ -328,73 +240,10 @@ def _splits(job: JobDemand, first: int, second: int, most: int) -> tuple[Ints, I
                 kept.append(k)
                 last = k
         sizes = kept
-    total = sum(sizes)
-    step = max(1, -(-total // max(most, 1)))
+    step = max(1, -(-sum(sizes) // max(most, 1)))
     pairs = [(a, k - a) for k in sizes for a in range(1, k, step) if a <= first and k - a <= second]
-    if not pairs:
-        return np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64)
-    a, b = np.array(pairs, dtype=np.int64).T
-    return a, b
-
-
-def _rates(job: JobDemand, a: Ints, b: Ints, first: str, second: str, curves: Mapping[str, Curve]) -> Floats:
-    """Samples/s of mixtures of two classes."""
-    nodes = a + b
-    if job.synchronous is not None and (job.on_classes is None or not job.on_classes.curves):
-        of = job.synchronous
-        compute = of.class_rates.get(first, 0.0) * a + of.class_rates.get(second, 0.0) * b
-        with np.errstate(divide="ignore"):
-            seconds = of.step_samples / compute + of.exchange_s * (nodes - 1) / nodes
-        return np.where((compute > 0) & (of.step_samples > 0), of.step_samples / seconds, 0.0)
-    throughput = Throughput([_OfClass(curves[name], 0, int(nodes.max())) for name in (first, second)])
-    one, two = throughput.at(np.zeros_like(nodes), nodes), throughput.at(np.ones_like(nodes), nodes)
-    if job.on_classes is not None and job.on_classes.equal_shares:
-        return np.asarray(np.minimum(one, two))
-    return np.asarray((a * one + b * two) / nodes)
-
-
-def _rate_now(job: JobDemand, curves: Mapping[str, Curve]) -> float:
-    if not job.current:
-        return 0.0
-    on = job.on_classes
-    if on is None or not on.current:
-        return max((curve.throughput(job.current) for curve in curves.values()), default=0.0)
-    return mixed_rate(job, on.current, curves)
-
-
-def _of_one(jobs: tuple[JobDemand, ...]) -> Floats:
-    """What alpha-fairness compares with: the job's own curve on one node."""
-    return Throughput([_OfClass(job.curve, 0, 1) for job in jobs]).of_one(np.arange(len(jobs), dtype=np.int64))
-
-
-def _values(
-    problem: Problem, jobs: tuple[JobDemand, ...], job_of: Ints, rate: Floats, kept_rate: Floats, rate_now: Floats,
-    state: Ints, of_one: Floats,
-) -> Floats:  # fmt: skip
-    horizon = problem.horizon_s
-    activate, doubt, weight = (
-        np.array([getattr(job, name) for job in jobs], dtype=np.float64) for name in ("activate_s", "doubt", "weight")
-    )
-    grow, shrink = stalls(problem, jobs)
-    trains = np.array([job.current > 0 for job in jobs], dtype=np.bool_)
-    now = rate_now[job_of]
-    if Value(problem.value) is Value.ELASTIC:
-        ready = np.minimum(activate, horizon)[job_of]
-        stall = np.where(trains[job_of], grow[job_of], 0.0)
-        new = ready * kept_rate + np.maximum(horizon - ready - stall, 0.0) * rate
-        fewer = np.maximum(horizon - shrink, 0.0)[job_of] * rate
-        value = np.where(state == _NEW, new, np.where(state == _FEWER, fewer, horizon * rate))
-    else:
-        stall = np.where(state == _NEW, grow[job_of], np.where(state == _FEWER, shrink[job_of], 0.0))
-        value = horizon * rate - stall * now
-    if doubt.any():
-        gives_up = (state == _FEWER) | ((state == _NEW) & (kept_rate < now))
-        value = value - np.where(gives_up, doubt[job_of] * now * horizon, 0.0)
-    left = np.array([np.inf if j.remaining_samples is None else j.remaining_samples for j in jobs], dtype=np.float64)
-    value = np.minimum(value, left[job_of])
-    if problem.alpha > 0:
-        value = alpha_fair(value, horizon, of_one[job_of], problem.alpha)
-    return np.asarray(value * weight[job_of])
+    split = np.array(pairs, dtype=np.int64).reshape(-1, 2)
+    return split[:, 0], split[:, 1]
 
 
 def _add_profiling_terms(
@@ -405,9 +254,9 @@ def _add_profiling_terms(
     for i in [i for i, job in enumerate(jobs) if job.bonus]:
         rows = slice(int(start[i]), int(start[i + 1]))
         here = np.ones(rows.stop - rows.start, dtype=np.bool_)
-        on = jobs[i].on_classes
-        if on is not None and on.current and jobs[i].current:
-            main = max(sorted(on.current), key=lambda name: on.current[name])
+        held: Mapping[str, int] = jobs[i].on_classes.current if jobs[i].on_classes else {}  # type: ignore[union-attr]
+        if held and jobs[i].current:
+            main = max(sorted(held), key=lambda name: held[name])
             here = counts[names.index(main), rows] == size[rows] if main in names else here
         for k, added in jobs[i].bonus:
             value[rows][(size[rows] == k) & here] += added

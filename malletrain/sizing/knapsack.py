@@ -22,7 +22,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from malletrain.sizing.alike_stages import Choices, least_loss_of_groups
 from malletrain.sizing.values import Floats, Ints, ValueTable
 
 #: Losses are rounded to this part of the objective's scale.
@@ -39,8 +38,6 @@ _BEYOND = 2**63
 #: Of a gap that leaves more rows than so many a job, smaller parts are searched first.
 FEW_ROWS_PER_JOB = 1.2
 DEEPENING_RATIO = 4.0
-#: Nodes times choices up to which lists are faster than arrays.
-MAX_LIST_CELLS = 256
 
 
 @dataclass(frozen=True)
@@ -253,16 +250,6 @@ def _least_within(
     limit = np.int64(most) * (jobs + 1) + jobs - np.add.reduce(key[chosen[~is_open]])
     open_jobs = is_open.nonzero()[0]
     node_loss, most_unused = price.node / unit, 2.0**60 / (jobs + 1)
-
-    def unused_loss(count: int) -> int:
-        return int(min(float(round(count * node_loss)), most_unused)) * (jobs + 1)
-
-    settled = least_loss_of_groups(_choices(above, key, starts, open_jobs), room, int(limit), unused_loss)
-    if settled.settled:
-        if settled.places is None:
-            return None, len(alive), settled.states
-        chosen[open_jobs] += np.array(settled.places, dtype=np.int64)
-        return alive[chosen], len(alive), settled.states
     programme = _Programme(_stages(above, key, starts, open_jobs), room, limit)
     last = programme.last
     unused = np.rint((room - np.arange(len(last))) * node_loss)
@@ -272,13 +259,6 @@ def _least_within(
         return None, len(alive), programme.states
     chosen[open_jobs] += programme.trace(best)
     return alive[chosen], len(alive), programme.states
-
-
-def _choices(above: Ints, key: Ints, starts: Ints, jobs: Ints) -> list[Choices]:
-    """Of each of `jobs`, nodes above its leanest, and keys."""
-    aboves, keys = tuple(above.tolist()), tuple(key.tolist())
-    spans = zip(starts[jobs].tolist(), starts[jobs + 1].tolist(), strict=True)
-    return [(aboves[first:last], keys[first:last]) for first, last in spans]
 
 
 class _Stage(NamedTuple):
@@ -303,10 +283,6 @@ def _stages(above: Ints, key: Ints, starts: Ints, jobs: Ints) -> list[_Stage]:
     ]
 
 
-#: Least keys by nodes used: a list while it is narrow and choices are few, for which that is faster; then an array.
-_Table = list[int] | Ints
-
-
 class _Programme:
     """Least keys over nodes used, jobs taken from the last to the first so that tracing back favours low ids."""
 
@@ -321,29 +297,19 @@ class _Programme:
             self.states += width
         # Tables are kept only every so often when all of them would not fit; the others are computed again.
         self._every = 1 if self.states <= MAX_KEPT_STATES else max(2, int(np.sqrt(len(stages))))
-        self._kept: dict[int, _Table] = {}
-        table: _Table = [0]
+        self._kept: dict[int, Ints] = {}
+        table: Ints = np.zeros(1, dtype=np.int64)
         for done in range(len(stages) + 1):
             if done % self._every == 0:
                 self._kept[done] = table
             if done < len(stages):
                 table = self._with(done, table)
-        self.last: Ints = self._whole(table, len(stages))
+        self.last = table
 
-    def _whole(self, table: _Table, done: int) -> Ints:
-        """An array with whole keys, where a list has those above the leanest choices of the last `done` jobs."""
-        if not isinstance(table, list):
-            return table
-        return np.array(table, dtype=np.int64) + sum(each.key[0] for each in self._stages[len(self._stages) - done :])
-
-    def _with(self, done: int, table: _Table) -> _Table:
+    def _with(self, done: int, table: Ints) -> Ints:
         """One more job, the one `done` places from the end."""
         stage = self._stages[len(self._stages) - 1 - done]
         width = min(self._room, len(table) - 1 + stage.above[-1]) + 1
-        if isinstance(table, list):
-            if width * len(stage.above) <= MAX_LIST_CELLS:
-                return _with_few(table, stage, width)
-            table = self._whole(table, done)
         out = np.empty(width, dtype=np.int64)
         out.fill(_NEVER)
         for low, high, cost in stage.runs:
@@ -355,7 +321,7 @@ class _Programme:
         out[out > self._limit] = _NEVER
         return out
 
-    def _before(self, done: int) -> _Table:
+    def _before(self, done: int) -> Ints:
         nearest = done - done % self._every
         if done not in self._kept:
             table = self._kept[nearest]
@@ -380,20 +346,6 @@ class _Programme:
             n -= stage.above[chosen]
             self._kept.pop(done + 1, None)
         return np.array(out, dtype=np.int64)
-
-
-def _with_few(table: list[int], stage: _Stage, width: int) -> list[int]:
-    """One more job, with few choices and few nodes. Keys count from that of its leanest choice."""
-    never, base, before = int(_NEVER), stage.key[0], len(table)
-    out = (table + [never] * (width - before))[:width]
-    for above, key in zip(stage.above[1:], stage.key[1:], strict=True):
-        if above >= width:
-            break
-        more = key - base
-        out[above : above + before] = [
-            a if a < b + more else b + more for a, b in zip(out[above:], table, strict=False)
-        ]
-    return out
 
 
 def _least_of_window(table: Ints, length: int) -> Ints:

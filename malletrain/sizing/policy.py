@@ -19,7 +19,6 @@ class Need(StrEnum):
     DEADLINES = "deadlines"  #: `JobDemand.due`
     BUDGETS = "budgets"  #: `Problem.budgets`
     NODE_CLASSES = "node classes"  #: `Problem.classes`
-    LIFETIMES = "lifetimes of nodes"  #: `Problem.lifetimes`
 
 
 @runtime_checkable
@@ -32,10 +31,8 @@ class Policy(Protocol):
         name: by which it is chosen.
         needs: inputs without which it would not do what it is named for; callers that lack one refuse the policy.
         handles_constraints: it keeps `Problem.constraints` itself. Answers of others are cut to keep them.
-        constrained_form: the policy that takes its place under constraints; '' where its own answer is cut.
         places_classes: it says how many nodes of which class (`Problem.classes`). Answers of others are what each job
             may have at most.
-        looks_ahead: it uses `Problem.lifetimes`.
         weighs_horizon: it weighs the cost of a change against `Problem.horizon_s`.
         is_knapsack: without constraints its answer is `malletrain.sizing.knapsack.solve` of the table of values.
     """
@@ -43,9 +40,7 @@ class Policy(Protocol):
     name: str
     needs: frozenset[Need] = frozenset()
     handles_constraints: bool = False
-    constrained_form: str = ""
     places_classes: bool = False
-    looks_ahead: bool = False
     weighs_horizon: bool = False
     is_knapsack: bool = False
 
@@ -67,7 +62,6 @@ def inputs_of(problem: Problem) -> frozenset[Need]:
         Need.DEADLINES: any(job.due is not None for job in problem.jobs),
         Need.BUDGETS: bool(problem.budgets),
         Need.NODE_CLASSES: bool(problem.classes),
-        Need.LIFETIMES: bool(problem.lifetimes),
     }
     return frozenset(need for need, there in given.items() if there)
 

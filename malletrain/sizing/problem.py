@@ -317,8 +317,6 @@ class Problem:
         alpha: 0 takes values as they are; above 0 the objective is alpha-fair over speed-ups O(k)/O(1).
         constraints, budgets: what binds the answer; budgets are for policy `budget`.
         classes: how many of the nodes are of each class, where they differ.
-        lifetimes: (end of a period in seconds from now, how many of the nodes are there in it), seconds rising, nodes
-            falling: how long they last (policy `ladder`).
         supply: equally likely numbers of nodes in the time to come, ascending (policy `deadline`).
 
     Raises:
@@ -333,7 +331,6 @@ class Problem:
     constraints: tuple[Constraint, ...] = ()
     budgets: tuple[NodeBudget, ...] = ()
     classes: Mapping[str, int] = field(default_factory=dict)
-    lifetimes: tuple[tuple[float, int], ...] = ()
     supply: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
@@ -346,13 +343,6 @@ class Problem:
             _count(f"classes: {name!r}", nodes)
         if self.classes and sum(self.classes.values()) != self.nodes:
             raise InvalidInput("classes", f"add up to {sum(self.classes.values())} nodes, not {self.nodes}")
-        before_s, before = 0.0, self.nodes
-        for seconds, nodes in self.lifetimes:
-            _finite("lifetimes: seconds", seconds)
-            _count("lifetimes: nodes", nodes)
-            if seconds <= before_s or nodes > before:
-                raise InvalidInput("lifetimes", "seconds must rise, and nodes fall from those that are there")
-            before_s, before = seconds, nodes
         for nodes in self.supply:
             _count("supply", nodes)
         if list(self.supply) != sorted(self.supply):

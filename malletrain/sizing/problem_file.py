@@ -22,17 +22,17 @@ For policies that use them:
   (samples that jobs have left), and, where it must last, `seconds` and what comes meanwhile: `arriving`,
   [{"throughput": {"1": 1, ..}, "work_s": 3600, "per_s": 1e-4, "weight": 1}] (speed-ups, seconds on one node, jobs/s);
 - `deadline`: a job's `due`, {"seconds": 7200, "samples": 1e6}, and the problem's `supply`, [40, 52, 64]: equally
-  likely numbers of nodes in the time to come, ascending;
-- `ladder`: the problem's `lifetimes`, [[60, 64], [600, 20]]: so many of the nodes are there until so many
-  seconds from now.
+  likely numbers of nodes in the time to come, ascending.
 """
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from dataclasses import MISSING, fields
+from functools import partial
+from typing import Any, TypeVar
 
 from malletrain.domain.errors import InvalidInput
 from malletrain.domain.job import Curve
@@ -55,18 +55,15 @@ from malletrain.sizing.problem import (
 MAX_TEXT_BYTES = 64 * 2**20
 MAX_JOBS = 100_000
 
-_TOP = {"horizon_s", "nodes", "value", "alpha", "jobs", "constraints", "budgets", "classes", "lifetimes", "supply"}
-_JOB = {
-    "id", "current", "min", "max", "sizes", "weight", "grow_s", "shrink_s", "activate_s", "remaining_samples",
-    "throughput", "batches", "noise_scale", "synchronous", "on_classes", "due", "interval_s",
-}  # fmt: skip
-_DUE = {"seconds", "samples"}
-_ON_CLASSES = {"curves", "current", "min", "spans"}
-_SYNCHRONOUS = {"step_samples", "exchange_s", "class_rates"}
-_BUDGET = {"name", "jobs", "node_s", "left", "seconds", "arriving"}
-_ARRIVING = {"throughput", "work_s", "per_s", "weight"}
+#: Fields that a decision alone fills.
+_INNER = {"bonus", "locked", "doubt", "must_run", "equal_shares"}
+
 _LINEAR = {"name", "coefficients", "upper", "lower"}
 _RESIZES = {"name", "at_most_resizes"}
+
+#: What makes a value of what stands at a place in the file: (where, data) -> value.
+Reader = Callable[[str, Any], Any]
+T = TypeVar("T")
 
 
 def parse(text: str) -> tuple[Problem, tuple[str, ...]]:
@@ -85,75 +82,82 @@ def parse(text: str) -> tuple[Problem, tuple[str, ...]]:
         raise
     except ValueError as error:
         raise InvalidInput("problem", f"is not JSON: {error}") from None
-    top = _object("problem", data)
-    unknown = [f"problem: {key}" for key in top if key not in _TOP]
-    jobs = _list("jobs", _needed("problem", top, "jobs"))
-    if len(jobs) > MAX_JOBS:
-        raise InvalidInput("jobs", f"holds {len(jobs)} jobs, at most {MAX_JOBS} are taken")
-    demands = tuple(_job(f"jobs[{i}]", _object(f"jobs[{i}]", job), unknown) for i, job in enumerate(jobs))
-    by_text: dict[str, JobId] = {}
-    for i, demand in enumerate(demands):
-        if str(demand.id) in by_text:
-            raise InvalidInput(f"jobs[{i}].id", f"{demand.id!r} is used twice")
-        by_text[str(demand.id)] = demand.id
-    limits = _list("constraints", top.get("constraints") or [])
-    value = top.get("value", Value.ELASTIC.value)
-    if value not in [v.value for v in Value]:
-        raise InvalidInput("value", f"must be one of {', '.join(Value)}, not {value!r}")
-    problem = Problem(
-        horizon_s=_needed("problem", top, "horizon_s"),
-        nodes=_needed("problem", top, "nodes"),
-        jobs=demands,
-        value=Value(value),
-        alpha=top.get("alpha", 0.0),
-        constraints=tuple(
-            _constraint(f"constraints[{i}]", _object(f"constraints[{i}]", c), by_text, unknown)
-            for i, c in enumerate(limits)
-        ),
-        budgets=tuple(
-            _budget(f"budgets[{i}]", _object(f"budgets[{i}]", b), by_text, unknown)
-            for i, b in enumerate(_list("budgets", top.get("budgets") or []))
-        ),
-        classes=_object("classes", top.get("classes") or {}),
-        lifetimes=tuple(
-            _pair(f"lifetimes[{i}]", p) for i, p in enumerate(_list("lifetimes", top.get("lifetimes") or []))
-        ),
-        supply=tuple(_list("supply", top.get("supply") or [])),
-    )
-    return problem, tuple(unknown)
+    unknown: list[str] = []
+    ids: dict[str, JobId] = {}
+    readers: dict[str, Reader] = {
+        "jobs": partial(_jobs, ids, unknown),
+        "value": _value,
+        "constraints": _each(partial(_constraint, ids, unknown)),
+        "budgets": _each(partial(_budget, ids, unknown)),
+        "classes": _object,
+        "supply": _tuple,
+    }
+    return _made(Problem, readers, unknown, "", data), tuple(unknown)
 
 
-def _job(where: str, job: dict[str, Any], unknown: list[str]) -> JobDemand:
-    unknown += [f"{where}: {key}" for key in job if key not in _JOB]
-    curve = _curve(f"{where}.throughput", _needed(where, job, "throughput"))
-    batches = []
-    for batch, rates in _object(f"{where}.batches", job.get("batches") or {}).items():
-        here = f"{where}.batches[{batch!r}]"
-        batches.append((_key(here, batch), _curve(here, rates)))
+def _made(made: Callable[..., T], readers: Mapping[str, Reader], unknown: list[str], where: str, data: Any) -> T:
+    """A dataclass of an object's fields, in their order: each read by its reader, or as it stands. A field `curve`
+    is called `throughput`; null is as good as nothing where there is a reader."""
+    here, given = where or "problem", _object(where or "problem", data)
+    names = {"throughput" if f.name == "curve" else f.name: f for f in fields(made) if f.name not in _INNER}  # type: ignore[arg-type]
+    unknown += [f"{here}: {key}" for key in given if key not in names]
+    values = {}
+    for key, field in names.items():
+        if key not in given and field.default is MISSING and field.default_factory is MISSING:
+            raise InvalidInput(here, f"{key} is missing")
+        if key in readers and given.get(key) is not None:
+            values[field.name] = readers[key](f"{where}.{key}" if where else key, given[key])
+        elif key in given and key not in readers:
+            values[field.name] = given[key]
     try:
-        return JobDemand(
-            id=_needed(where, job, "id"),
-            current=job.get("current", 0),
-            min=job.get("min", 1),
-            max=_needed(where, job, "max"),
-            sizes=tuple(_list(f"{where}.sizes", job.get("sizes") or [])),
-            weight=job.get("weight", 1.0),
-            grow_s=job.get("grow_s", 0.0),
-            shrink_s=job.get("shrink_s", 0.0),
-            activate_s=job.get("activate_s", 0.0),
-            curve=curve,
-            remaining_samples=job.get("remaining_samples"),
-            batches=tuple(sorted(batches, key=lambda option: option[0])),
-            noise_scale=job.get("noise_scale"),
-            synchronous=_synchronous(f"{where}.synchronous", job.get("synchronous"), unknown),
-            on_classes=_on_classes(f"{where}.on_classes", job.get("on_classes"), unknown),
-            due=_due(f"{where}.due", job.get("due"), unknown),
-            interval_s=job.get("interval_s"),
-        )
+        return made(**values)
     except InvalidInput as error:
         if error.where.startswith(where):
             raise
         raise InvalidInput(f"{where}: {error.where}", error.what) from None
+
+
+def _each(read: Reader) -> Reader:
+    """Reads each entry of a list."""
+    return lambda where, data: tuple(read(f"{where}[{i}]", each) for i, each in enumerate(_list(where, data)))
+
+
+def _jobs(ids: dict[str, JobId], unknown: list[str], where: str, data: Any) -> tuple[JobDemand, ...]:
+    """The jobs; fills `ids`, by which others name them."""
+    if len(_list(where, data)) > MAX_JOBS:
+        raise InvalidInput(where, f"holds {len(data)} jobs, at most {MAX_JOBS} are taken")
+    synchronous: dict[str, Reader] = {"class_rates": _object}
+    on_classes: dict[str, Reader] = {"curves": _curves, "current": _object, "min": _object, "spans": _flag}
+    readers: dict[str, Reader] = {
+        "sizes": _tuple,
+        "throughput": _curve,
+        "batches": _batches,
+        "synchronous": partial(_made, Synchronous, synchronous, unknown),
+        "on_classes": partial(_made, OnClasses, on_classes, unknown),
+        "due": partial(_made, Due, {}, unknown),
+    }
+    usual = {"current": 0, "min": 1}
+    demands = []
+    for i, each in enumerate(data):
+        here = f"{where}[{i}]"
+        demand = _made(JobDemand, readers, unknown, here, usual | _object(here, each))
+        if str(demand.id) in ids:
+            raise InvalidInput(f"{here}.id", f"{demand.id!r} is used twice")
+        ids[str(demand.id)] = demand.id
+        demands.append(demand)
+    return tuple(demands)
+
+
+def _value(where: str, data: Any) -> Value:
+    if data not in [each.value for each in Value]:
+        raise InvalidInput(where, f"must be one of {', '.join(Value)}, not {data!r}")
+    return Value(data)
+
+
+def _flag(where: str, data: Any) -> bool:
+    if not isinstance(data, bool):
+        raise InvalidInput(where, f"must be true or false, not {data!r}")
+    return data
 
 
 def _key(where: str, text: str) -> int:
@@ -179,77 +183,39 @@ def _curve(where: str, data: Any) -> Curve:
     return Curve(tuple(sorted(points)))
 
 
-def _synchronous(where: str, data: Any, unknown: list[str]) -> Synchronous | None:
-    if data is None:
-        return None
-    given = _object(where, data)
-    unknown += [f"{where}: {key}" for key in given if key not in _SYNCHRONOUS]
-    rates = _object(f"{where}.class_rates", _needed(where, given, "class_rates"))
-    return Synchronous(_needed(where, given, "step_samples"), rates, given.get("exchange_s", 0.0))
+def _curves(where: str, data: Any) -> dict[str, Curve]:
+    return {name: _curve(f"{where}[{name!r}]", rates) for name, rates in _object(where, data).items()}
 
 
-def _on_classes(where: str, data: Any, unknown: list[str]) -> OnClasses | None:
-    if data is None:
-        return None
-    given = _object(where, data)
-    unknown += [f"{where}: {key}" for key in given if key not in _ON_CLASSES]
-    curves = _object(f"{where}.curves", given.get("curves") or {})
-    spans = given.get("spans", False)
-    if not isinstance(spans, bool):
-        raise InvalidInput(f"{where}.spans", f"must be true or false, not {spans!r}")
-    return OnClasses(
-        {name: _curve(f"{where}.curves[{name!r}]", rates) for name, rates in curves.items()},
-        _object(f"{where}.current", given.get("current") or {}),
-        _object(f"{where}.min", given.get("min") or {}),
-        spans,
-    )
+def _batches(where: str, data: Any) -> tuple[tuple[int, Curve], ...]:
+    found = [(_key(f"{where}[{b!r}]", b), curve) for b, curve in _curves(where, data).items()]
+    return tuple(sorted(found, key=lambda option: option[0]))
 
 
-def _due(where: str, data: Any, unknown: list[str]) -> Due | None:
-    if data is None:
-        return None
-    given = _object(where, data)
-    unknown += [f"{where}: {key}" for key in given if key not in _DUE]
-    return Due(_needed(where, given, "seconds"), _needed(where, given, "samples"))
+def _budget(ids: Mapping[str, JobId], unknown: list[str], where: str, data: Any) -> NodeBudget:
+    def jobs(here: str, named: Any) -> frozenset[JobId]:
+        return frozenset(_job(here, str(job), ids) for job in _list(here, named))
+
+    def left(here: str, work: Any) -> dict[JobId, Any]:
+        named = [str(job) for job in data["jobs"]]
+        for job in _object(here, work):
+            if job not in named:
+                raise InvalidInput(here, f"names {job!r}, which is not among its jobs")
+        return {ids[job]: seconds for job, seconds in work.items()}
+
+    arriving = _each(partial(_made, ArrivingWork, {"throughput": _curve}, unknown))
+    readers: dict[str, Reader] = {"name": lambda _, name: str(name), "jobs": jobs, "left": left, "arriving": arriving}
+    return _made(NodeBudget, readers, unknown, where, {"name": where} | _object(where, data))
 
 
-def _pair(where: str, data: Any) -> tuple[Any, Any]:
-    pair = _list(where, data)
-    if len(pair) != 2:
-        raise InvalidInput(where, f"must be a pair, not {len(pair)} entries")
-    return pair[0], pair[1]
+def _job(where: str, name: str, ids: Mapping[str, JobId]) -> JobId:
+    if name not in ids:
+        raise InvalidInput(where, f"names the unknown job {name!r}")
+    return ids[name]
 
 
-def _budget(where: str, data: dict[str, Any], ids: Mapping[str, JobId], unknown: list[str]) -> NodeBudget:
-    unknown += [f"{where}: {key}" for key in data if key not in _BUDGET]
-    named = [str(job) for job in _list(f"{where}.jobs", _needed(where, data, "jobs"))]
-    for job in named:
-        if job not in ids:
-            raise InvalidInput(f"{where}.jobs", f"names the unknown job {job!r}")
-    left = _object(f"{where}.left", data.get("left") or {})
-    for job in left:
-        if job not in named:
-            raise InvalidInput(f"{where}.left", f"names {job!r}, which is not among its jobs")
-    return NodeBudget(
-        str(data.get("name", where)),
-        frozenset(ids[job] for job in named),
-        _needed(where, data, "node_s"),
-        {ids[job]: work for job, work in left.items()},
-        data.get("seconds", 0.0),
-        tuple(
-            _arriving(f"{where}.arriving[{i}]", _object(f"{where}.arriving[{i}]", each), unknown)
-            for i, each in enumerate(_list(f"{where}.arriving", data.get("arriving") or []))
-        ),
-    )
-
-
-def _arriving(where: str, data: dict[str, Any], unknown: list[str]) -> ArrivingWork:
-    unknown += [f"{where}: {key}" for key in data if key not in _ARRIVING]
-    curve = _curve(f"{where}.throughput", _needed(where, data, "throughput"))
-    return ArrivingWork(curve, _needed(where, data, "work_s"), _needed(where, data, "per_s"), data.get("weight", 1.0))
-
-
-def _constraint(where: str, limit: dict[str, Any], ids: Mapping[str, JobId], unknown: list[str]) -> Constraint:
+def _constraint(ids: Mapping[str, JobId], unknown: list[str], where: str, data: Any) -> Constraint:
+    limit = _object(where, data)
     name = limit.get("name", where)
     if not isinstance(name, str):
         raise InvalidInput(f"{where}.name", f"must be a text, not {name!r}")
@@ -257,23 +223,17 @@ def _constraint(where: str, limit: dict[str, Any], ids: Mapping[str, JobId], unk
         unknown += [f"{where}: {key}" for key in limit if key not in _RESIZES]
         return ResizeLimit(limit["at_most_resizes"], name)
     unknown += [f"{where}: {key}" for key in limit if key not in _LINEAR]
-    coefficients = _object(f"{where}.coefficients", _needed(where, limit, "coefficients"))
-    for job in coefficients:
-        if job not in ids:
-            raise InvalidInput(f"{where}.coefficients", f"names the unknown job {job!r}")
+    if "coefficients" not in limit:
+        raise InvalidInput(where, "coefficients is missing")
+    here = f"{where}.coefficients"
+    coefficients = {_job(here, job, ids): a for job, a in _object(here, limit["coefficients"]).items()}
     bounds = {}
     for bound, default in (("upper", math.inf), ("lower", -math.inf)):
         given = limit.get(bound)
         if given is not None and (isinstance(given, bool) or not isinstance(given, int | float)):
             raise InvalidInput(f"{where}.{bound}", f"must be a number, not {given!r}")
         bounds[bound] = default if given is None else float(given)
-    return LinearLimit(name, {ids[job]: a for job, a in coefficients.items()}, **bounds)
-
-
-def _needed(where: str, data: dict[str, Any], key: str) -> Any:
-    if key not in data:
-        raise InvalidInput(where, f"{key} is missing")
-    return data[key]
+    return LinearLimit(name, coefficients, **bounds)
 
 
 def _object(where: str, data: Any) -> dict[str, Any]:
@@ -286,6 +246,10 @@ def _list(where: str, data: Any) -> list[Any]:
     if not isinstance(data, list):
         raise InvalidInput(where, f"must be a list, not {type(data).__name__}")
     return data
+
+
+def _tuple(where: str, data: Any) -> tuple[Any, ...]:
+    return tuple(_list(where, data))
 
 
 def _no_constant(name: str) -> float:

@@ -36,12 +36,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
-from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from malletrain.domain.job import Curve
 from malletrain.sizing.problem import JobDemand, JobId, Problem, Value
 
 Floats = NDArray[np.float64]
@@ -162,25 +160,49 @@ def _rows(problem: Problem, jobs: tuple[JobDemand, ...]) -> tuple[Ints, Ints, In
     """Where each job's rows start, and the job, size and value of every row, but for what measuring is worth."""
     start, row_job, size = _every_size(jobs, problem.nodes)
     current = np.array([job.current for job in jobs], dtype=np.int64)
-
     curves = Throughput(jobs)
+    rate_now = curves.at(np.arange(len(jobs), dtype=np.int64), current)
+    before = current[row_job]
+    state = np.where(size > before, NEW, np.where(size < before, FEWER, SAME))
     rate = curves.at(row_job, size)
-    everyone = np.arange(len(jobs), dtype=np.int64)
-    rate_now = curves.at(everyone, current)
-    gain = _elastic if Value(problem.value) is Value.ELASTIC else _bftrainer
-    value = gain(
-        problem.horizon_s, rate, rate_now[row_job], size, current[row_job],
-        *(each[row_job] for each in (*stalls(problem, jobs), np.array([job.activate_s for job in jobs], np.float64))),
-    )  # fmt: skip
-    doubt = np.array([job.doubt for job in jobs], dtype=np.float64)
+    return start, row_job, size, gains(problem, jobs, row_job, rate, rate_now[row_job], rate_now, state, curves)
+
+
+#: What a row is to its job: its present nodes, fewer of them, or some new ones.
+SAME, FEWER, NEW = 0, 1, 2
+
+
+def gains(
+    problem: Problem, jobs: Sequence[JobDemand], row_job: Ints, rate: Floats, kept_rate: Floats, rate_now: Floats,
+    state: Ints, curves: Throughput,
+) -> Floats:  # fmt: skip
+    """What rows are worth, but for what measuring is.
+
+    Of each row its job, what it trains (samples/s), what those of its nodes train that the job has already, and its
+    state; of each job what it trains now, and its curve.
+    """
+    horizon, now = problem.horizon_s, rate_now[row_job]
+    activate, doubt, weight = (
+        np.array([getattr(job, name) for job in jobs], dtype=np.float64) for name in ("activate_s", "doubt", "weight")
+    )
+    grow, shrink = (each[row_job] for each in stalls(problem, jobs))
+    if Value(problem.value) is Value.ELASTIC:
+        trains = np.array([job.current > 0 for job in jobs], dtype=np.bool_)
+        ready = np.minimum(activate, horizon)[row_job]
+        new = ready * kept_rate + np.maximum(horizon - ready - np.where(trains[row_job], grow, 0.0), 0.0) * rate
+        fewer = np.maximum(horizon - shrink, 0.0) * rate
+        value = np.where(state == NEW, new, np.where(state == FEWER, fewer, horizon * rate))
+    else:
+        value = horizon * rate - np.where(state == NEW, grow, np.where(state == FEWER, shrink, 0.0)) * now
     if doubt.any():
-        value -= np.where(size < current[row_job], (doubt * rate_now)[row_job] * problem.horizon_s, 0.0)
+        gives_up = (state == FEWER) | ((state == NEW) & (kept_rate < now))
+        value -= np.where(gives_up, doubt[row_job] * now * horizon, 0.0)
     left = np.array([np.inf if j.remaining_samples is None else j.remaining_samples for j in jobs], dtype=np.float64)
     value = np.minimum(value, left[row_job])
     if problem.alpha > 0:
-        value = alpha_fair(value, problem.horizon_s, curves.of_one(everyone)[row_job], problem.alpha)
-    value *= np.array([job.weight for job in jobs], dtype=np.float64)[row_job]
-    return start, row_job, size, value
+        of_one = curves.of_one(np.arange(len(jobs), dtype=np.int64))
+        value = alpha_fair(value, horizon, of_one[row_job], problem.alpha)
+    return np.asarray(value * weight[row_job])
 
 
 def mean_interval_s(prior_s: float, age_s: float, changes: int) -> float:
@@ -245,36 +267,6 @@ def _every_size(jobs: tuple[JobDemand, ...], nodes: int) -> tuple[Ints, Ints, In
     return start, row_job, size
 
 
-def _elastic(
-    horizon: float,
-    rate: Floats,
-    rate_now: Floats,
-    size: Ints,
-    now: Ints,
-    grow: Floats,
-    shrink: Floats,
-    activate: Floats,
-) -> Floats:
-    ready = np.minimum(activate, horizon)
-    grown = ready * rate_now + np.maximum(horizon - ready - np.where(now > 0, grow, 0.0), 0.0) * rate
-    shrunk = np.maximum(horizon - shrink, 0.0) * rate
-    return np.where(size > now, grown, np.where(size < now, shrunk, horizon * rate))
-
-
-def _bftrainer(
-    horizon: float,
-    rate: Floats,
-    rate_now: Floats,
-    size: Ints,
-    now: Ints,
-    grow: Floats,
-    shrink: Floats,
-    activate: Floats,
-) -> Floats:
-    stall = np.where(size > now, grow, np.where(size < now, shrink, 0.0))
-    return horizon * rate - stall * rate_now
-
-
 def alpha_fair(value: Floats, horizon: float, rate_of_one: Floats, alpha: float) -> Floats:
     if horizon == 0:
         return np.zeros_like(value)
@@ -287,26 +279,10 @@ def alpha_fair(value: Floats, horizon: float, rate_of_one: Floats, alpha: float)
     return np.asarray(horizon * (MIN_SPEEDUP ** (1 - alpha) - above ** (1 - alpha)) / (alpha - 1))
 
 
-class HasCurve(Protocol):
-    """What throughput is asked of."""
-
-    @property
-    def curve(self) -> Curve:
-        """Samples/s over nodes."""
-
-    @property
-    def current(self) -> int:
-        """Present nodes."""
-
-    @property
-    def max(self) -> int:
-        """Most nodes."""
-
-
 class Throughput:
     """All jobs' curves in one interpolation: job i's points lie at i * stride + nodes."""
 
-    def __init__(self, jobs: Sequence[HasCurve]) -> None:
+    def __init__(self, jobs: Sequence[JobDemand]) -> None:
         count = np.array([len(job.curve.points) for job in jobs], dtype=np.int64)
         flat = chain.from_iterable(chain.from_iterable(job.curve.points for job in jobs))
         points = np.fromiter(flat, dtype=np.float64, count=2 * int(count.sum())).reshape(-1, 2)

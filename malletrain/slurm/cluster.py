@@ -20,21 +20,11 @@ from malletrain.slurm.command import MAX_ERROR_CHARS, Commands, is_unreachable
 from malletrain.slurm.formats import squeue, text
 from malletrain.slurm.formats.hostlist import runs
 from malletrain.slurm.formats.states import job_state
-from malletrain.slurm.pilots import EndKind, EndState
 from malletrain.slurm.queries import EndedMainJobs, Queries, batches, is_gone
 from malletrain.slurm.read_commands import CommandReader
-from malletrain.slurm.read_pyslurm import SnapshotReader
 from malletrain.slurm.site.site_facts import Harvest
 from malletrain.slurm.task_pinning import PinnedTask, together
 from malletrain.slurm.topology import Topology
-
-#: What each end looks like to the loop.
-_AS_SEEN: Mapping[EndKind, SlurmState] = {
-    EndKind.HELD: SlurmState.PENDING,
-    EndKind.WAITING: SlurmState.PENDING,
-    EndKind.ACTIVE: SlurmState.RUNNING,
-    EndKind.VANISHED: SlurmState.UNKNOWN,
-} | {kind: SlurmState(kind.value) for kind in EndKind if kind.value in {state.value for state in SlurmState}}
 
 #: Tasks named in one command, so that its line stays far below ARG_MAX.
 MAX_TASKS_PER_COMMAND = 200
@@ -60,7 +50,7 @@ class SlurmCluster:
         owner_of: the uid that announced a malleable job, by its id; None: not known, and nothing of it is started.
         now: Unix seconds.
         bf_interval_s: bf_interval of SchedulerParameters.
-        reader: who looks at the whole; None: Slurm's commands.
+        pyslurm: the command that reads nodes and jobs through pyslurm; none: Slurm's own.
         min_job_age_s: Slurm's MinJobAge, for how long squeue shows jobs that have ended.
     """
 
@@ -71,7 +61,7 @@ class SlurmCluster:
         owner_of: Callable[[int], int | None],
         now: Callable[[], float] = time.time,
         bf_interval_s: float = 30.0,
-        reader: SnapshotReader | None = None,
+        pyslurm: Sequence[str] = (),
         min_job_age_s: float = 300.0,
     ) -> None:
         self._commands = commands
@@ -80,7 +70,7 @@ class SlurmCluster:
         self._now = now
         self._queries = Queries(commands, harvest.partition)
         self._ended_jobs = EndedMainJobs(commands, harvest.partition, min_job_age_s, now)
-        self._reader: SnapshotReader = reader or CommandReader(commands, now, harvest.partition, bf_interval_s)
+        self._reader = CommandReader(commands, now, harvest.partition, bf_interval_s, pyslurm)
         self._topology = Topology(commands, now, harvest.partition)
 
     # Looking
@@ -114,23 +104,13 @@ class SlurmCluster:
         return pilots.inspect(array_id, rows, self._harvest, job.uid)
 
     def end_of(self, pilot: str) -> PilotEnd:
-        """What became of a pilot that the queue no longer shows.
+        """How a pilot's task stands or ended.
 
         Raises:
             ClusterUnavailable: Slurm did not answer.
         """
-        end = self.end_state(pilot)
-        if end.kind is EndKind.VANISHED:
-            end = self._queries.accounted(pilot) or end
-        return PilotEnd(_AS_SEEN[end.kind], end.preempted, end.kind is EndKind.HELD, end.exit_code, end.detail)
-
-    def end_state(self, pilot: str) -> EndState:
-        """How one task stands or ended.
-
-        Raises:
-            ClusterUnavailable: Slurm did not answer.
-        """
-        return pilots.end_state(self._queries.task(pilot))
+        end = pilots.end_state(self._queries.task(pilot))
+        return (self._queries.accounted(pilot) or end) if end.state is SlurmState.UNKNOWN else end
 
     def ended_main_jobs(self, nodes: Collection[str], since: float) -> EndedJobs:
         """Jobs of other partitions that have ended on any of `nodes`, from `since` on as far as Slurm remembers.
@@ -190,11 +170,12 @@ class SlurmCluster:
         """
         row = self._queries.task(action.pilot)
         end = pilots.end_state(row)
-        if row is None or end.is_over or end.kind is EndKind.HELD:
-            return Outcome(True, f"ended already: {end.kind}")
+        if row is None or end.is_over or end.held:
+            word = "vanished" if row is None else "held" if end.held else end.state
+            return Outcome(True, f"ended already: {word}")
         if row.partition != self._harvest.partition:
             return Outcome(False, f"it is in partition {row.partition} now: not ours to touch")
-        if row.start_time is None or end.kind is EndKind.WAITING:
+        if row.start_time is None or end.state is SlurmState.PENDING:
             return Outcome(False, "it has not started yet")
         if row.end_time is not None and row.end_time <= action.ends_at:
             return Outcome(True, "it ends sooner already")
@@ -223,13 +204,13 @@ class SlurmCluster:
             row = rows.get(pilot)
             end = pilots.end_state(row)
             if row is None or end.is_over:
-                outcomes[pilot] = Outcome(True, f"ended already: {end.detail or end.kind}")
+                outcomes[pilot] = Outcome(True, f"ended already: {end.detail}")
             elif row.partition != self._harvest.partition:
                 outcomes[pilot] = Outcome(False, f"it is in partition {row.partition} now: not ours to touch")
-            elif end.kind is EndKind.HELD:
+            elif end.held:
                 outcomes[pilot] = self._settle(pilot, row, "held already")
             else:
-                (waiting if end.kind is EndKind.WAITING else running).append(pilot)
+                (waiting if end.state is SlurmState.PENDING else running).append(pilot)
         # uhold: a hold that the owner may lift; an operator's plain `hold` would be the staff's.
         failed = self._each(["scontrol", "uhold"], waiting)
         for pilot in waiting:
@@ -311,7 +292,7 @@ class SlurmCluster:
         outcomes = {stray.job: self._why_not_ended(stray, rows.get(stray.job)) for stray in strays}
         wanted = [rows[job].id for job, outcome in outcomes.items() if outcome is None]
         for batch in batches(wanted, MAX_TASKS_PER_COMMAND):
-            self._kill_whole([rows[job] for job in batch if pilots.end_state(rows[job]).kind is EndKind.ACTIVE])
+            self._kill_whole([rows[job] for job in batch if pilots.end_state(rows[job]).state is SlurmState.RUNNING])
             answer = self._commands.run(["scancel", *batch])
             if answer.ok or all(is_gone(part) for part in answer.error.split(";")):
                 outcomes |= dict.fromkeys(batch, Outcome(True, "ended"))
@@ -325,17 +306,17 @@ class SlurmCluster:
             return Outcome(True, "gone already")
         end = pilots.end_state(row)
         if end.is_over or job_state(row.state) is SlurmState.COMPLETING:
-            return Outcome(True, f"ended already: {end.detail or end.kind}")
+            return Outcome(True, f"ended already: {end.detail or 'active'}")
         if row.partition != self._harvest.partition:
             return Outcome(False, f"it is in partition {row.partition} now: not ours to touch")
         if self._harvest.account and row.account != self._harvest.account:
             return Outcome(False, f"its account is {row.account or 'none'} now: not ours to touch")
         if row.user != stray.user:
             return Outcome(True, f"gone already: job {stray.job} is another one, of {row.user}")
-        if end.kind is EndKind.HELD:
+        if end.held:
             return Outcome(True, "held, so it takes no node")
         age_s = MIN_KILLED_AGE_S if row.start_time is None else self._now() - row.start_time
-        if end.kind is EndKind.ACTIVE and 0 <= age_s < MIN_KILLED_AGE_S:
+        if end.state is SlurmState.RUNNING and 0 <= age_s < MIN_KILLED_AGE_S:
             return Outcome(True, "it has just begun: ended at the next look")
         return None
 
@@ -397,8 +378,6 @@ class SlurmCluster:
 
     def _rewritten(self, pinned: Mapping[str, PinnedTask]) -> list[tuple[str, str]]:
         """Those of the tasks just pinned that are not as they were asked for, and how."""
-        if self._commands.pretends:
-            return []
         rows = self._queries.tasks(list(pinned))
         found = []
         for task, start in pinned.items():

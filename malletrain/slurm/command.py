@@ -75,16 +75,12 @@ class CommandResult:
 class Commands:
     """Runs Slurm's commands in one environment.
 
-    `pretends`: changes are noted, not made (a rehearsal), so there is no use in looking whether Slurm made them.
-
     Args:
         environment: the whole environment of the commands. SLURM_CONF and PATH come from here and nowhere else.
         timeout_s: after so long a command and its children are killed.
         elapsed: a clock that never jumps.
         on_command: called after each command with its name (`scontrol update`), seconds, and whether it answered.
     """
-
-    pretends = False
 
     def __init__(
         self,

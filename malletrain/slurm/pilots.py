@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from enum import StrEnum
 
 from malletrain.domain.errors import InvalidInput
-from malletrain.domain.job import ArrayReport
+from malletrain.domain.job import ArrayReport, PilotEnd
 from malletrain.domain.pilot_life import NO_DAEMON_STATUS
 from malletrain.domain.snapshot import HELD_PRIORITY, SlurmState
-from malletrain.slurm.formats import hostlist, scalars
+from malletrain.slurm.formats import hostlist
 from malletrain.slurm.formats.squeue import TaskRecord
 from malletrain.slurm.formats.states import job_state
 from malletrain.slurm.site.site_facts import Harvest
@@ -23,53 +21,11 @@ SUBMITTED_LIMIT_S = 60.0
 HELD_BY_STAFF = "JobHeldAdmin"
 
 
-class EndKind(StrEnum):
-    """What became of a pilot's task."""
-
-    HELD = "held"  #: back in its array, for the next hole
-    WAITING = "waiting"  #: released, not started yet
-    ACTIVE = "active"  #: runs, or leaves its node just now
-    COMPLETED = "completed"
-    FAILED = "failed"
-    TIMEOUT = "timeout"
-    PREEMPTED = "preempted"
-    NODE_FAIL = "node_fail"
-    CANCELLED = "cancelled"
-    OUT_OF_MEMORY = "out_of_memory"
-    VANISHED = "vanished"  #: Slurm has no record of it any more (MinJobAge), or never had one
-
-
-@dataclass(frozen=True, slots=True)
-class EndState:
-    """How a task stands. `preempted` says whether Slurm took the node from it, whatever state that left it in.
-
-    `exit_code` and `signal` are those of the batch step; `at` is when it ended (Unix seconds).
-    """
-
-    kind: EndKind
-    preempted: bool = False
-    exit_code: int | None = None
-    signal: int | None = None
-    at: float | None = None
-    node: str = ""
-    detail: str = ""
-
-    @property
-    def is_over(self) -> bool:
-        """Whether the task is consumed: it will not run again."""
-        return self.kind not in (EndKind.HELD, EndKind.WAITING, EndKind.ACTIVE)
-
-
-_ENDS = {
-    SlurmState.COMPLETED: EndKind.COMPLETED,
-    SlurmState.FAILED: EndKind.FAILED,
-    SlurmState.TIMEOUT: EndKind.TIMEOUT,
-    SlurmState.PREEMPTED: EndKind.PREEMPTED,
-    SlurmState.NODE_FAIL: EndKind.NODE_FAIL,
-    SlurmState.CANCELLED: EndKind.CANCELLED,
-    SlurmState.OUT_OF_MEMORY: EndKind.OUT_OF_MEMORY,
-}
-
+#: States in which a task is consumed.
+_ENDED = frozenset({
+    SlurmState.COMPLETED, SlurmState.FAILED, SlurmState.TIMEOUT, SlurmState.PREEMPTED, SlurmState.NODE_FAIL,
+    SlurmState.CANCELLED, SlurmState.OUT_OF_MEMORY,
+})  # fmt: skip
 
 #: What exit statuses of a pilot's own mean.
 _WORDS = {
@@ -78,34 +34,25 @@ _WORDS = {
 }
 
 
-def end_state(row: TaskRecord | None) -> EndState:
-    """How the task stands, from its row in `squeue -t all`; None: Slurm shows no such task.
+def end_state(row: TaskRecord | None) -> PilotEnd:
+    """How the task stands, from its row in `squeue -t all`: PENDING, RUNNING (it may leave its node just now), or how
+    it ended. None: Slurm shows no such task (any more, MinJobAge).
 
     Preemption is known by PreemptTime alone. A payload that exits 0 on SIGTERM leaves COMPLETED, one that exits 143
     FAILED, and only one that ignores it PREEMPTED (measured, 22.05).
     """
     if row is None:
-        return EndState(EndKind.VANISHED, detail="Slurm no longer knows this task")
+        return PilotEnd(SlurmState.UNKNOWN, detail="Slurm no longer knows this task")
     state = job_state(row.state)
+    if state is SlurmState.PENDING:
+        return PilotEnd(state, held=is_held(row), detail=row.reason)
+    if state not in _ENDED:
+        return PilotEnd(SlurmState.RUNNING, detail=row.reason)
     code, signal = _exit(row.exit_code)
-    ended = _ENDS.get(state)
-    if ended is None:
-        if state is SlurmState.PENDING:
-            kind = EndKind.HELD if is_held(row) else EndKind.WAITING
-        else:
-            kind = EndKind.ACTIVE
-        return EndState(kind, node=row.nodes, detail=row.reason)
-    preempted = ended is EndKind.PREEMPTED or is_preempted(row)
+    preempted = state is SlurmState.PREEMPTED or is_preempted(row)
     words = _WORDS.get(code or 0, "")
-    return EndState(
-        kind=EndKind.PREEMPTED if preempted else ended,
-        preempted=preempted,
-        exit_code=code,
-        signal=signal,
-        at=row.end_time,
-        node=row.nodes,
-        detail=f"{words}{row.state.lower()}, exit code {code}:{signal}" + (f", {row.reason}" if row.reason else ""),
-    )
+    detail = f"{words}{row.state.lower()}, exit code {code}:{signal}" + (f", {row.reason}" if row.reason else "")
+    return PilotEnd(SlurmState.PREEMPTED if preempted else state, preempted, exit_code=code, detail=detail)
 
 
 def is_preempted(row: TaskRecord) -> bool:
@@ -113,19 +60,16 @@ def is_preempted(row: TaskRecord) -> bool:
     return row.preempt_time is not None and (row.start_time is None or row.preempt_time >= row.start_time)
 
 
-def accounted_end(text: str) -> EndState | None:
-    """How a task ended by the rows of `sacct -X -D -n -P -o State,ExitCode,End,NodeList`; None: it has none that is
-    over. slurmctld has forgotten it by then (MinJobAge). sacct shows a preemption only where the payload ignored
-    SIGTERM."""
+def accounted_end(text: str) -> PilotEnd | None:
+    """How a task that slurmctld has forgotten (MinJobAge) ended, by the rows of `sacct -X -D -n -P -o State,ExitCode`
+    and more; None: it has none that is over. sacct shows a preemption only where the payload ignored SIGTERM."""
     found = None
     for line in text.splitlines():
-        word, code, at, node = (*line.strip().split("|", 3), "", "", "", "")[:4]
-        ended = _ENDS.get(job_state(word.partition(" ")[0]))
-        if ended is not None:
-            exit_code, signal = _exit(code)
+        word, code = [*line.strip().split("|"), ""][:2]
+        state = job_state(word.partition(" ")[0])
+        if state in _ENDED:
             detail = f"{word.lower()}, exit code {code}, by sacct"
-            preempted = ended is EndKind.PREEMPTED
-            found = EndState(ended, preempted, exit_code, signal, scalars.moment(at), node, detail)
+            found = PilotEnd(state, state is SlurmState.PREEMPTED, exit_code=_exit(code)[0], detail=detail)
     return found
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Sequence, Set
 
 from malletrain.domain.errors import ClusterUnavailable, InvalidInput
-from malletrain.domain.job import task_of
+from malletrain.domain.job import PilotEnd, task_of
 from malletrain.domain.snapshot import EndedJobs, Node, SlurmJob, SlurmState
 from malletrain.slurm import pilots
 from malletrain.slurm.command import Commands, readable
@@ -17,12 +17,7 @@ MAX_LIST_CHARS = 100_000
 MAX_TASKS_PER_LIST = 5_000
 
 #: Slurm's words for "there is no such job any more": what was to be ended has ended.
-_GONE = (
-    "Invalid job id",
-    "already completing or completed",
-    "Job/step already completing",
-    "already finished",
-)
+_GONE = ("Invalid job id", "already completing or completed", "Job/step already completing", "already finished")
 
 
 def is_gone(error: str) -> bool:
@@ -72,13 +67,12 @@ class Queries:
         pilots.split_id(task)  # refuses what is no task's name
         return self.tasks([task]).get(task)
 
-    def accounted(self, pilot: str) -> pilots.EndState | None:
+    def accounted(self, pilot: str) -> PilotEnd | None:
         """How a task that slurmctld has forgotten ended, by accounting; None: accounting does not know, or there is
         none."""
         try:
-            answer = self._commands.run(
-                ["sacct", "-X", "-D", "-n", "-P", "-j", task_of(pilot), "-o", "State,ExitCode,End,NodeList"]
-            )
+            ask = ["sacct", "-X", "-D", "-n", "-P", "-j", task_of(pilot), "-o", "State,ExitCode,End,NodeList"]
+            answer = self._commands.run(ask)
         except ClusterUnavailable:
             return None
         return pilots.accounted_end(answer.output) if answer.ok else None

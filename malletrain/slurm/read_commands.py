@@ -5,13 +5,14 @@ Cost at 10,000 nodes (22.05): `scontrol show node -o` 60 ms, `squeue -o` 10 ms; 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from malletrain.domain.errors import ClusterUnavailable
 from malletrain.domain.snapshot import BackfillPlan, MainQueue, Snapshot
+from malletrain.slurm import read_pyslurm
 from malletrain.slurm.command import Commands, readable
 from malletrain.slurm.formats import normalise, sdiag, squeue, text
-from malletrain.slurm.formats.records import NodeRecord, ReservationRecord
+from malletrain.slurm.formats.records import JobRecord, NodeRecord
 
 
 class CommandReader:
@@ -21,15 +22,22 @@ class CommandReader:
         now: Unix seconds.
         harvest_partition: its waiting array tasks are listed one by one.
         bf_interval_s: bf_interval of SchedulerParameters, for how long a backfill plan is fresh.
+        pyslurm: the command that reads nodes and jobs through pyslurm (`read_pyslurm.choose`), where there is one.
     """
 
     def __init__(
-        self, commands: Commands, now: Callable[[], float], harvest_partition: str, bf_interval_s: float = 30.0
+        self,
+        commands: Commands,
+        now: Callable[[], float],
+        harvest_partition: str,
+        bf_interval_s: float = 30.0,
+        pyslurm: Sequence[str] = (),
     ) -> None:
         self._commands = commands
         self._now = now
         self._harvest = harvest_partition
         self._bf_interval_s = bf_interval_s
+        self._pyslurm = pyslurm
         self._diagnosis: sdiag.SchedulerStatistics | None = None
         self._diagnosed_at = float("-inf")
         self._known_nodes: dict[str, NodeRecord] = {}
@@ -43,6 +51,15 @@ class CommandReader:
             ClusterUnavailable: no answer in time, an error, or an answer that cannot be right.
         """
         taken_at = self._now()
+        with readable():
+            nodes, jobs = read_pyslurm.ask(self._commands, self._pyslurm) if self._pyslurm else self._by_commands()
+            reservations = text.reservations(self._commands.ask(["scontrol", "-o", "show", "reservation"]))
+            plan = self.diagnosis().plan
+            return normalise.snapshot(
+                taken_at, nodes, jobs, reservations, plan, task_by_task=self._harvest, made=self._made_nodes
+            )
+
+    def _by_commands(self) -> tuple[list[NodeRecord], list[JobRecord]]:
         nodes = self._commands.ask(["scontrol", "-a", "-o", "show", "node"])
         mark = self._commands.mark()
         columns = squeue.queue_format(mark)
@@ -50,31 +67,10 @@ class CommandReader:
         # ago would look held. So pilots are asked for one by one (-r); the main queue is not: arrays of 10,000.
         pilots = self._commands.ask(["squeue", "-a", "-h", "-r", "-p", self._harvest, "-o", columns])
         jobs = self._commands.ask(["squeue", "-a", "-h", "-o", columns])
-        reservations = self.reservations()
-        plan = self.diagnosis().plan
         if not nodes.endswith("\n"):
             raise ClusterUnavailable("scontrol show node: an answer cut off in mid line")
-        with readable():
-            return normalise.snapshot(
-                taken_at,
-                text.nodes(nodes, self._known_nodes),
-                [row for row in squeue.parse_queue(jobs, mark) if row.partition != self._harvest]
-                + squeue.parse_queue(pilots, mark),
-                reservations,
-                plan,
-                task_by_task=self._harvest,
-                made=self._made_nodes,
-            )
-
-    def reservations(self) -> list[ReservationRecord]:
-        """All of them.
-
-        Raises:
-            ClusterUnavailable: as `snapshot`.
-        """
-        answer = self._commands.ask(["scontrol", "-o", "show", "reservation"])
-        with readable():
-            return text.reservations(answer)
+        main = [row for row in squeue.parse_queue(jobs, mark) if row.partition != self._harvest]
+        return text.nodes(nodes, self._known_nodes), main + squeue.parse_queue(pilots, mark)
 
     def main_queue(self, known: frozenset[str]) -> MainQueue:
         """The jobs of all partitions but the harvest one: one light query, made between ticks. slurmctld sends them

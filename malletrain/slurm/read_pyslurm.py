@@ -1,243 +1,158 @@
 """Nodes and jobs through pyslurm, where a site has it for its very release; all else through Slurm's commands.
 
-pyslurm is linked to one release of Slurm: used when it imports and its version is slurmctld's, and never needed.
+pyslurm runs in a process of its own, one for each look: libslurm ends the process that it is in when slurm.conf is
+broken, holds up all of Python while slurmctld is silent, is linked to one release, and pyslurm is under the GPL.
 """
 
 from __future__ import annotations
 
-import contextlib
 import importlib.util
 import json
-import os
-import selectors
-import subprocess
+import pwd
 import sys
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
+from functools import lru_cache
 from pathlib import Path
-from typing import Protocol
+from typing import Any
 
 from malletrain.domain.errors import ClusterUnavailable, InvalidInput
-from malletrain.domain.snapshot import MainQueue, Snapshot
-from malletrain.slurm.command import MAX_OUTPUT_BYTES, Commands, readable
-from malletrain.slurm.formats import normalise, sdiag
-from malletrain.slurm.formats.records import JobRecord, NodeRecord
-from malletrain.slurm.read_commands import CommandReader
+from malletrain.slurm.command import Commands
+from malletrain.slurm.formats.records import JobRecord, NodeRecord, job_id
 
 #: The environment variable that names a Python that has pyslurm, where that is not the daemon's own.
 PYTHON = "MALLETRAIN_PYSLURM_PYTHON"
 
-#: Python, pyslurm and libslurm take so long to start, at most, on a busy machine.
-START_S = 30.0
+#: What the Python that has pyslurm runs; it need not have MalleTrain.
+_PROGRAM = "import sys; sys.path.append({!r}); from malletrain.slurm.read_pyslurm import main; main(sys.argv[1])"
+
+#: What `squeue` shows unless it is asked for more: what has ended is left out.
+_SHOWN = frozenset(
+    {"PENDING", "RUNNING", "SUSPENDED", "COMPLETING", "CONFIGURING", "RESIZING", "SIGNALING", "STAGE_OUT", "STOPPED"}
+    | {"REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD", "RESV_DEL_HOLD", "SPECIAL_EXIT"}
+)
 
 
-class SnapshotReader(Protocol):
-    """Who looks at Slurm: `CommandReader`, or `PyslurmReader`."""
-
-    def snapshot(self) -> Snapshot: ...
-    def main_queue(self, known: frozenset[str]) -> MainQueue: ...
-    def diagnosis(self) -> sdiag.SchedulerStatistics: ...
-
-
-def choose(
-    commands: Commands,
-    now: Callable[[], float],
-    harvest_partition: str,
-    bf_interval_s: float,
-    release: tuple[int, int],
-    python: str = "",
-) -> tuple[SnapshotReader, str]:
-    """The reader for a Slurm of this release, and one line on why it is that.
-
-    Args:
-        python: the Python that has pyslurm; empty: this one.
-    """
-    text = CommandReader(commands, now, harvest_partition, bf_interval_s)
+def choose(commands: Commands, release: tuple[int, int], python: str = "") -> tuple[tuple[str, ...], str]:
+    """The command that reads a Slurm of this release through pyslurm, and one line on why it is that; none where
+    Slurm's own commands read it. `python`: the Python that has pyslurm; empty: this one."""
     if not python and importlib.util.find_spec("pyslurm") is None:
-        return text, "Slurm is read by its commands: pyslurm is not installed"
-    reader = PyslurmReader(text, commands, now, harvest_partition, [python or sys.executable])
+        return (), "Slurm is read by its commands: pyslurm is not installed"
+    command = (python or sys.executable, "-P", "-c", _PROGRAM.format(str(Path(__file__).parents[2])))
     try:
-        version = reader.version()
+        version = commands.ask([*command, "version"]).strip()
     except ClusterUnavailable as error:
-        return text, f"Slurm is read by its commands: {error}"
-    if as_release(version) != release:
-        reader.close()
+        return (), f"Slurm is read by its commands: {error}"
+    if version.split(".")[:2] != [str(part) for part in release]:
         ours = ".".join(f"{part:02d}" for part in release)
-        return text, f"Slurm is read by its commands: pyslurm is for {version}, slurmctld is {ours}"
-    return reader, f"Slurm is read by pyslurm {version}"
+        return (), f"Slurm is read by its commands: pyslurm is for {version}, slurmctld is {ours}"
+    return command, f"Slurm is read by pyslurm {version}"
 
 
-def as_release(version: str) -> tuple[int, int]:
-    """(24, 11) for 24.11.0, pyslurm's version; (0, 0) where it is none."""
-    parts = version.split(".")
-    return (int(parts[0]), int(parts[1])) if len(parts) > 1 and all(p.isdigit() for p in parts[:2]) else (0, 0)
+def ask(commands: Commands, command: Sequence[str]) -> tuple[list[NodeRecord], list[JobRecord]]:
+    """All nodes, and all jobs that have not ended. `command`: of `choose`.
 
-
-class PyslurmReader:
-    """Reads the live cluster through pyslurm, which runs in a process of its own (`pyslurm_server`).
-
-    A process that is silent for longer than a command may be is killed, and started again at the next look.
-
-    Args:
-        text: reads what pyslurm is not asked for (reservations, sdiag).
-        python: the command line of the Python that has pyslurm.
+    Raises:
+        ClusterUnavailable: no answer in time, or an error.
+        InvalidInput: an answer that cannot be right.
     """
-
-    def __init__(
-        self,
-        text: CommandReader,
-        commands: Commands,
-        now: Callable[[], float],
-        harvest_partition: str,
-        python: Sequence[str],
-    ) -> None:
-        self._text = text
-        # The Python that has pyslurm need not have MalleTrain: it is given this one.
-        path = [str(Path(__file__).parents[2]), *filter(None, [commands.environment.get("PYTHONPATH")])]
-        self._environment = {**commands.environment, "PYTHONPATH": os.pathsep.join(path)}
-        self._timeout_s = commands.timeout_s
-        self._now = now
-        self._harvest = harvest_partition
-        self._argv = [*python, "-P", "-m", "malletrain.slurm.pyslurm_server"]
-        self._process: subprocess.Popen[bytes] | None = None
-        self._rest = b""
-        self._version = ""
-
-    def version(self) -> str:
-        """pyslurm's own.
-
-        Raises:
-            ClusterUnavailable: it cannot be imported, or its process cannot be started.
-        """
-        if self._process is None:
-            self._start()
-        return self._version
-
-    def snapshot(self) -> Snapshot:
-        """As `CommandReader.snapshot`, in the same order: nodes, jobs, reservations.
-
-        Raises:
-            ClusterUnavailable: no answer in time, an error, or an answer that cannot be right.
-        """
-        taken_at = self._now()
-        answer = self._ask("nodes+jobs")
-        reservations = self._text.reservations()
-        plan = self._text.diagnosis().plan
-        with readable("pyslurm"):
-            return normalise.snapshot(
-                taken_at,
-                [_node(row) for row in _rows(answer, "nodes")],
-                [_job(row) for row in _rows(answer, "jobs")],
-                reservations,
-                plan,
-                task_by_task=self._harvest,
-            )
-
-    def main_queue(self, known: frozenset[str]) -> MainQueue:
-        """As `CommandReader.main_queue`.
-
-        Raises:
-            ClusterUnavailable: as `snapshot`.
-        """
-        warnings = normalise.Warnings()
-        with readable("pyslurm"):
-            jobs = [normalise.job(_job(row), warnings) for row in _rows(self._ask("jobs"), "jobs")]
-        return MainQueue.of((job for job in jobs if job.partition != self._harvest), known)
-
-    def diagnosis(self) -> sdiag.SchedulerStatistics:
-        """As `CommandReader.diagnosis`."""
-        return self._text.diagnosis()
-
-    def close(self) -> None:
-        """End the process."""
-        process, self._process, self._rest = self._process, None, b""
-        if process is None:
-            return
-        process.kill()
-        process.wait()
-        for stream in (process.stdin, process.stdout):
-            if stream is not None:
-                with contextlib.suppress(BrokenPipeError):
-                    stream.close()
-
-    def _start(self) -> None:
-        try:
-            self._process = subprocess.Popen(
-                self._argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=dict(self._environment), cwd="/"
-            )
-        except OSError as error:
-            raise ClusterUnavailable(f"{self._argv[0]}: cannot be run ({error.strerror})") from error
-        self._version = str(self._line(START_S).get("version", ""))
-
-    def _ask(self, what: str) -> Mapping[str, object]:
-        if self._process is None:
-            self._start()
-        process = self._process
-        if process is None or process.stdin is None:
-            raise ClusterUnavailable("pyslurm does not run")
-        try:
-            process.stdin.write(f"{what}\n".encode())
-            process.stdin.flush()
-        except BrokenPipeError:
-            self.close()
-            raise ClusterUnavailable("pyslurm's process has ended; it is started again at the next look") from None
-        return self._line(self._timeout_s)
-
-    def _line(self, limit_s: float) -> Mapping[str, object]:
-        """The next answer; the process is ended when it is none."""
-        try:
-            answer = json.loads(self._read(time.monotonic() + limit_s))
-        except (ValueError, TimeoutError, EOFError) as error:
-            self.close()
-            raise ClusterUnavailable(f"pyslurm: {error or 'no answer'}") from error
-        if not isinstance(answer, dict):
-            self.close()
-            raise ClusterUnavailable("pyslurm: an answer of the wrong shape")
-        if "error" in answer:
-            if not self._version:
-                self.close()
-            raise ClusterUnavailable(f"pyslurm: {str(answer['error'])[:400]}")
-        return answer
-
-    def _read(self, end: float) -> bytes:
-        process = self._process
-        if process is None or process.stdout is None:
-            raise EOFError("it does not run")
-        parts = [self._rest]
-        size = 0
-        with selectors.DefaultSelector() as selector:
-            selector.register(process.stdout, selectors.EVENT_READ)
-            while b"\n" not in parts[-1]:
-                if not selector.select(max(0.0, end - time.monotonic())):
-                    raise TimeoutError("no answer in time; is slurmctld up? try `scontrol ping`")
-                chunk = os.read(process.stdout.fileno(), 1 << 20)
-                size += len(chunk)
-                if not chunk:
-                    raise EOFError("its process ended; is SLURM_CONF right?")
-                if size > MAX_OUTPUT_BYTES:
-                    raise EOFError(f"more than {MAX_OUTPUT_BYTES // 2**20} MiB, given up")
-                parts.append(chunk)
-        line, _, self._rest = b"".join(parts).partition(b"\n")
-        return line
-
-
-def _rows(answer: Mapping[str, object], key: str) -> list[list[object]]:
-    rows = answer.get(key)
-    if not isinstance(rows, list) or not all(isinstance(row, list) for row in rows):
-        raise InvalidInput("pyslurm", f"an answer without {key}")
-    return rows
-
-
-def _node(row: Sequence[object]) -> NodeRecord:
     try:
-        found = NodeRecord(*row)  # type: ignore[arg-type]
-        return found._replace(partitions=tuple(found.partitions), features=tuple(found.features))
-    except TypeError as error:
-        raise InvalidInput("pyslurm", f"a node of the wrong shape: {error}") from error
+        answer = json.loads(commands.ask([*command, "rows"]))
+        nodes = [NodeRecord(*row) for row in answer["nodes"]]
+        jobs = [JobRecord(*row) for row in answer["jobs"]]
+    except (ValueError, KeyError, TypeError) as error:
+        raise InvalidInput("pyslurm", f"an answer of the wrong shape: {error}") from error
+    return [node._replace(partitions=tuple(node.partitions), features=tuple(node.features)) for node in nodes], jobs
 
 
-def _job(row: Sequence[object]) -> JobRecord:
+def main(wanted: str) -> None:
+    """Print pyslurm's version, or the fields of all nodes and jobs as JSON: in the process that has pyslurm."""
+    import pyslurm
+
+    if wanted == "version":
+        print(pyslurm.__version__)
+        return
+    # Nodes before jobs: a job that starts in between is then seen on a node that still looks idle.
+    nodes = [node_row(node) for node in pyslurm.Nodes.load().values()]
+    jobs = [row for job in pyslurm.Jobs.load().values() if (row := job_row(job)) is not None]
+    json.dump({"nodes": nodes, "jobs": jobs}, sys.stdout)
+
+
+def node_row(node: Any) -> NodeRecord:
+    """One of pyslurm.Nodes, in Slurm's words."""
+    gres = ",".join(f"{name}:{count}" for name, count in (node.configured_gres or {}).items())
+    return NodeRecord(
+        name=node.name,
+        state=node.state,
+        partitions=tuple(node.partitions or ()),
+        cpus=node.total_cpus or 0,
+        cpus_alloc=node.allocated_cpus or 0,
+        memory_mib=node.real_memory or 0,
+        gres=gres,
+        features=tuple(node.active_features or node.available_features or ()),
+        weight=1 if node.weight is None else node.weight,
+        reason=node.reason or "",
+    )
+
+
+def job_row(job: Any) -> JobRecord | None:
+    """One of pyslurm.Jobs; None for one that has ended."""
+    if job.state not in _SHOWN:
+        return None
+    waiting = str(job.array_tasks_waiting or "") if job.array_id else ""
+    task, het = job.array_task_id or 0, job.heterogeneous_id or None  # pyslurm says None for task 0 (24.11.0)
+    minutes = job.time_limit
+    return JobRecord(
+        id=job_id(job.id, job.array_id or None, task, waiting, het, job.heterogeneous_offset or 0),
+        raw_id=job.id,
+        state=job.state,
+        user=_user(job.user_id),
+        account=_text(lambda: job.account),
+        partition=job.partition or "",
+        qos=job.qos or "",
+        reason=job.state_reason or "",
+        name=_text(lambda: job.name),
+        node_count=max(1, job.num_nodes or 1),
+        array_id=job.array_id or None,
+        tasks=waiting and f"[{waiting}]",
+        het_id=het,
+        time_limit_s=60.0 * minutes if isinstance(minutes, int) else None,
+        submit_time=job.submit_time,
+        eligible_time=job.eligible_time,
+        start_time=job.start_time,
+        end_time=job.end_time,
+        nodes=job.allocated_nodes or "",
+        planned_nodes=job.scheduled_nodes or "",
+        required_nodes=job.required_nodes or "",
+        excluded_nodes=job.excluded_nodes or "",
+        features=_features(job.constraints),
+        gres=",".join(f"{name}:{count}" for name, count in (job.gres_per_node or {}).items()),
+        dependency=_dependency(job.dependencies or {}),
+        priority=job.priority or 0,
+        memory_mib=int(job.memory_per_node or job.memory_per_cpu or 0),
+    )
+
+
+def _features(constraints: object) -> str:
+    return ",".join(map(str, constraints)) if isinstance(constraints, (list, tuple)) else str(constraints or "")
+
+
+def _dependency(found: dict[str, object]) -> str:
+    """`afterok:7`, as squeue would say it; empty where nothing is waited for."""
+    named = [f"{kind}:{':'.join(map(str, jobs))}" for kind, jobs in found.items() if isinstance(jobs, list) and jobs]
+    return ",".join([*named, *(["singleton"] if found.get("singleton") else [])])
+
+
+def _text(read: Callable[[], str | None]) -> str:
+    """Text that a user wrote: any bytes at all."""
     try:
-        return JobRecord(*row)  # type: ignore[arg-type]
-    except TypeError as error:
-        raise InvalidInput("pyslurm", f"a job of the wrong shape: {error}") from error
+        return read() or ""
+    except UnicodeDecodeError:
+        return "?"
+
+
+@lru_cache(maxsize=4096)
+def _user(uid: int) -> str:
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return str(uid)

@@ -68,6 +68,7 @@ class Plan:
     step, of all members together, where the daemon chooses it (0: it does not). `void_before`: older generations are
     broken; whoever waits for one of them has missed the plan that said so, since only the newest is sent. `secret`:
     proves to other members that a process is one; sent to members alone, "" to others and by daemons that have none.
+    `tried`: no check has decided about the script, so the step before the switch is made in both worlds.
     """
 
     generation: int
@@ -78,6 +79,7 @@ class Plan:
     batch: int = 0
     void_before: int = 0
     secret: str = field(default="", repr=False)
+    tried: bool = False
 
     @property
     def workers(self) -> tuple[str, ...]:
@@ -300,6 +302,13 @@ class CheckDone:
 
 
 @dataclass(frozen=True, slots=True)
+class Compared:
+    """A step was made in two worlds (`Plan.tried`): how its gradients differ, "" where they do not."""
+
+    text: str = field(default="", metadata=WORDS)
+
+
+@dataclass(frozen=True, slots=True)
 class Stuck:
     """The script has made no step for a minute: file, line and function where it is; "" once it goes on."""
 
@@ -316,7 +325,7 @@ class ToppedUp:
 
 Message = (
     Warm | CheckedIn | Fault | Switched | Leaving | Left | Samples | Metric | Finished | Failed | Exited | CheckDone
-    | Stuck | ToppedUp
+    | Compared | Stuck | ToppedUp
 )  # fmt: skip
 
 _TYPES: dict[str, type[Any]] = {kind.__name__.lower(): kind for kind in typing.get_args(Message)}

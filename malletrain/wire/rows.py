@@ -67,8 +67,7 @@ class ProfileRow(Row):
     """What is known of a job's scalability. `profile` is a word of `domain.job.Profile`; `noise` the relative scatter
     of a window; `ignored` counts samples that were not believed, by reason; `next` says what would be measured next,
     and why, or why nothing. `costs`: seconds that a change of size costs it (start, activation, grow, shrink, loss);
-    `stages`: what an activation is made of; `node_class`: of the nodes that the curve holds on, where there are
-    several."""
+    `node_class`: of the nodes that the curve holds on, where there are several."""
 
     job: int
     profile: str
@@ -79,7 +78,6 @@ class ProfileRow(Row):
     ignored: dict[str, int] = field(default_factory=dict)
     next: str = ""
     costs: dict[str, float] = field(default_factory=dict)
-    stages: dict[str, float] = field(default_factory=dict)
     node_class: str = ""
 
 
@@ -201,7 +199,7 @@ class StatusRow(Row):
     decision: DecisionRow = DecisionRow()
     taken_at: float | None = None
     version: str = ""
-    notices: tuple[str, ...] = ()  #: why nothing starts, how far the stage of adoption is
+    notices: tuple[str, ...] = ()  #: why nothing starts, and what is in the way
 
 
 @dataclass(frozen=True, slots=True)

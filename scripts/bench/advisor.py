@@ -1,23 +1,18 @@
 """How near curves come to published measurements, and what not knowing them costs.
 
     python -m scripts.bench.advisor [--data ../shared/data] [--only curves|waves] [--runs 5] [--hours 2] [--seed 0]
-        [--tick 10] [--mix NAME] [--guess NAME ...] [--steady NODES [--phase SECONDS]]
+        [--tick 10] [--mix NAME] [--guess active|linear]
 
 curves: mean absolute error on sizes that were not given, with its 95 % bootstrap interval over models, and how often
 the band of nine tenths held the truth.
 
 waves: jobs with unknown curves, in three waves, on the idle nodes of Summit (random windows of its log); sizes by
 policy `exact` every tick, a window of training with 2 % noise from every job that was left alone. Printed is the
-speed-up trained as a part of what an oracle with the true curves trains, mean and 95 % interval over the runs, by
-sixth of the time, its ratio to that of `linear` (paired), and the share of node time that measuring costs: nodes that
-probes move away from where they would have been, and nodes that wait while their job is measured on its way up.
+speed-up trained as a part of what an oracle with the true curves trains, mean and 95 % interval over the runs, its
+ratio to that of `linear` (paired), and the share of node time that measuring costs: nodes that probes move away from
+where they would have been, and nodes that wait while their job is measured on its way up.
 
-With `--steady NODES` the pool does not change and all jobs are there from the start: nothing is learnt by chance.
-Printed is then the share from the tenth minute on, too. With `--phase SECONDS` every other job changes what it does
-then, and hardly scales any more; printed is the share from ten minutes after that on.
-
-`active` climbs (`malletrain.learn.scale_up_profiling`; a window there takes 5 s and a stall) and probes; `downward`
-is MalleTrain's order, from large to small (`--profile=downward`); `passive` learns from what comes anyway; `linear`
+`active` climbs (`malletrain.learn.scale_up_profiling`; a window there takes 5 s and a stall) and probes; `linear`
 takes every job to scale perfectly.
 """
 
@@ -46,14 +41,13 @@ from malletrain.domain.job import (
     JobView,
     MalleableJob,
     Probe,
-    Profile,
     ResizeCosts,
     ThroughputSample,
 )
 from malletrain.learn.advisor import JobKnowledge
 from malletrain.learn.curve import CurveFit, fit_curve, shared_evidence
 from malletrain.learn.prior_jobs import MAX_PRIOR_JOBS, Evidence, PriorJobs, application
-from malletrain.learn.samples import consistent_rates, forget_earlier_phase, keep_sample
+from malletrain.learn.samples import forget_earlier_phase, keep_sample
 from malletrain.learn.scale_up_profiling import next_measurement_size
 from malletrain.replay.curves import IMAGENET, POLLUX
 from malletrain.sizing.policies.exact import Exact
@@ -165,33 +159,14 @@ class Training:
     at_stop_s: float = 0.0  #: since it stopped at its present size
     first_at: float | None = None
     waited: float = 0.0  #: node-seconds of nodes that waited meanwhile
-    later: tuple[float, Curve] | None = None  #: from when on another curve is the truth, and which
-
-    @property
-    def measured(self) -> dict[int, float]:
-        return {n: median(rates) for n, rates in consistent_rates(self.samples)[0].items()}
 
     def speedup(self, nodes: int) -> float:
         return self.truth.throughput(nodes) / self.truth.throughput(1)
 
 
 Jobs = Sequence[Training]
-#: From jobs, nodes and now to the sizing problem that is solved, and whether the advisor runs.
-Guess = Callable[[Training, Jobs], tuple[Curve, int]]
 
-
-def oracle(job: Training, _: Jobs) -> tuple[Curve, int]:
-    return job.truth, job.job.max_nodes
-
-
-def linear(job: Training, _: Jobs) -> tuple[Curve, int]:
-    return Curve.linear(job.job.max_nodes), job.job.max_nodes
-
-
-LEARN = ("active", "downward", "passive")
-#: The advisor has them try sizes.
-TRYING = ("active", "downward")
-GUESSES: Mapping[str, Guess | None] = {**dict.fromkeys(LEARN), "linear": linear}
+GUESSES = ("active", "linear")
 
 
 def pooled(job: Training, jobs: Jobs) -> PriorJobs | None:
@@ -238,10 +213,6 @@ def climb(job: Training, nodes: int, seconds: float, measure: Callable[[Training
 
 def plan(name: str, jobs: Jobs, nodes: int, now: float) -> tuple[dict[int, int], int]:
     """Sizes, and how many nodes probes move."""
-    guess = oracle if name == "oracle" else GUESSES[name]
-    rules = RULES
-    if name == "downward":
-        rules = replace(RULES, probing=replace(RULES.probing, profile=Profile.DOWNWARD))
 
     def demand(job: Training, curve: Curve, most: int) -> JobDemand:
         unit = curve.throughput(1) or 1.0
@@ -251,8 +222,10 @@ def plan(name: str, jobs: Jobs, nodes: int, now: float) -> tuple[dict[int, int],
             activate_s=COSTS.activate_s,
         )  # fmt: skip
 
-    if guess is not None:
-        problem = Problem(RULES.horizon_s, nodes, tuple(demand(j, *guess(j, jobs)) for j in jobs))
+    if name != "active":
+        curves = [j.truth if name == "oracle" else Curve.linear(j.job.max_nodes) for j in jobs]
+        demands = [demand(j, curve, j.job.max_nodes) for j, curve in zip(jobs, curves, strict=True)]
+        problem = Problem(RULES.horizon_s, nodes, tuple(demands))
         return {int(j): n for j, n in Exact().size(problem).sizes.items()}, 0
     views = {j.job.id: view(j) for j in jobs}
     known = {
@@ -268,14 +241,12 @@ def plan(name: str, jobs: Jobs, nodes: int, now: float) -> tuple[dict[int, int],
         for j in jobs
     }
     wanted = {
-        j.job.id: demand(j, expected_curve(views[j.job.id], known[j.job.id], rules), j.job.max_nodes) for j in jobs
+        j.job.id: demand(j, expected_curve(views[j.job.id], known[j.job.id], RULES), j.job.max_nodes) for j in jobs
     }
-    demands = within_reach(wanted, views, known, nodes, rules)
+    demands = within_reach(wanted, views, known, nodes, RULES)
     problem = Problem(RULES.horizon_s, nodes, tuple(demands))
     plain = {int(j): n for j, n in Exact().size(problem).sizes.items()}
-    if name not in TRYING:
-        return plain, 0
-    advice = advice_for(problem, views, known, now, rules)
+    advice = advice_for(problem, views, known, now, RULES)
     sizes = {int(j): n for j, n in Exact().size(with_advice(problem, advice)).sizes.items()}
     by_id = {j.job.id: j for j in jobs}
     for number, change, _ in probe_changes(advice, sizes, known):
@@ -293,7 +264,7 @@ def run(
     random = np.random.default_rng(seed)
     moved = held = 0.0
     by_tick: list[float] = []
-    last: tuple[object, dict[int, int], list[CurveFit | None]] | None = None
+    last: tuple[object, dict[int, int]] | None = None
     fitted: dict[int, object] = {}
 
     def measure(job: Training, nodes: int) -> None:
@@ -302,7 +273,7 @@ def run(
         job.first_at = now if job.first_at is None else job.first_at
         began = forget_earlier_phase(job.samples)
         job.phase_began = job.phase_began if began is None else began
-        if name in LEARN:
+        if name == "active":
             others = pooled(job, jobs)
             key = (windows_of(job), others, job.phase_began)
             if fitted.get(job.job.id) != key:
@@ -314,19 +285,13 @@ def run(
         trained = 0.0
         now = i * TICK_S
         jobs = [job for at, job in arrivals if at <= now]
-        for job in jobs:
-            if job.later is not None and now >= job.later[0]:
-                job.truth, job.later, last = job.later[1], None, None
         # What is asked again is answered again.
-        asked = (
-            nodes,
-            [(j.nodes, j.found, len(j.samples)) if j.found is None else (j.nodes, id(j.found)) for j in jobs],
-        )
-        if name not in TRYING and last is not None and last[0] == asked:
+        asked = nodes, [j.nodes for j in jobs]
+        if name != "active" and last is not None and last[0] == asked:
             sizes, displaced = last[1], 0
         else:
             sizes, displaced = plan(name, jobs, nodes, now)
-            last = asked, sizes, [j.found for j in jobs]  # kept, so that no other has their identity
+            last = asked, sizes
         moved += displaced * TICK_S
         for job in jobs:
             was, job.nodes = job.nodes, sizes[job.job.id]
@@ -345,7 +310,7 @@ def run(
                 less, took_s = climb(job, min(was, job.nodes), TICK_S, measure)
                 trained -= less
                 left_s -= took_s
-            if settled and not job.climbing and name not in ("oracle", "linear"):
+            if settled and not job.climbing and name == "active":
                 windows = max(1, int(left_s / STOP_S))
                 for _ in range(windows):
                     measure(job, was)
@@ -370,12 +335,7 @@ def _measured_children(random: np.random.Generator, data: Path) -> Iterator[tupl
 
 
 def mixes(random: np.random.Generator, data: Path) -> Iterator[tuple[str, list[tuple[str, Curve, int]]]]:
-    """Mixes of 21 jobs, and of 2 and 4: application's name, curve, most nodes."""
-    scales = Curve(tuple((n, n**0.85) for n in range(1, 65)))
-    flat = Curve(tuple((n, {1: 1.0, 2: 1.9}.get(n, 1.9 / (1 + 0.4 * (n - 2)))) for n in range(1, 65)))
-    for count in (2, 4):
-        yield f"Opposites, {count} jobs", [(f"{'ab'[i % 2]}{'xy'[i // 2]}", (scales, flat)[i % 2], 64)
-                                           for i in range(count)]  # fmt: skip
+    """Mixes of 21 jobs: application's name, curve, most nodes."""
     names = sorted(IMAGENET)
     yield "ImageNet models", [(f"{names[i % 7]}{i}", IMAGENET[names[i % 7]], 64) for i in range(21)]
     diverse = sorted(POLLUX)
@@ -388,16 +348,6 @@ def mixes(random: np.random.Generator, data: Path) -> Iterator[tuple[str, list[t
         children.append((f"{['conv', 'attention', 'mixture'][i % 3]}-{i}", Curve(tuple(points)), 64))
     yield "NAS children of three kinds", children
     yield "Children of measured models", list(_measured_children(random, data))
-    for trio, table, most in (
-        (("AlexNet", "shufflenet", "vgg16"), IMAGENET, 64),
-        (("bert", "cifar10", "deepspeech2"), POLLUX, 16),
-    ):
-        yield f"HPO of {', '.join(trio)}", [(f"{trio[i % 3]}-{i}", table[trio[i % 3]], most) for i in range(21)]
-
-
-def changed(curve: Curve) -> Curve:
-    """What a job does after its phase has changed: half the samples/s on one node, and hardly more on many."""
-    return Curve(tuple((n, 0.5 * curve.throughput(1) * n**0.2) for n, _ in curve.points))
 
 
 def idle_windows(data: Path, hours: float, random: np.random.Generator) -> list[int]:
@@ -414,77 +364,51 @@ def idle_windows(data: Path, hours: float, random: np.random.Generator) -> list[
 
 
 def waves(
-    data: Path,
-    seeds: Sequence[int],
-    hours: float,
-    only: str,
-    guesses: Sequence[str],
-    steady: int = 0,
-    phase: float = 0.0,
-) -> dict[str, dict[str, list[list[float]]]]:
-    """By mix and guess, for each run: what was trained over the oracle's, in all, in each sixth of the time, on a
-    steady pool from the tenth minute on, and with phases from the tenth minute after their change on."""
-    results: dict[str, dict[str, list[list[float]]]] = defaultdict(lambda: defaultdict(list))
+    data: Path, seeds: Sequence[int], hours: float, only: str, guesses: Sequence[str]
+) -> dict[str, dict[str, list[float]]]:
+    """By mix and guess, for each run: what was trained over the oracle's; of `active`, what measuring cost, too."""
+    results: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
     for seed in seeds:
         random = np.random.default_rng(seed)
-        idle = [steady] * int(hours * 3600 / TICK_S) if steady else idle_windows(data, hours, random)
-        settled = int(600 / TICK_S)
+        idle = idle_windows(data, hours, random)
         for mix, models in mixes(random, data):
             if only not in mix:
                 continue
 
             def arrivals() -> list[tuple[float, Training]]:
-                given = []
-                for i, (name, curve, most) in enumerate(models):  # noqa: B023
-                    job = MalleableJob(i + 1, name, "user", 1, "", 1, most, 0.0)
-                    training = Training(job, curve)
-                    if phase and i % 2 == 0:
-                        training.later = phase, changed(curve)
-                    given.append((0.0 if steady else hours * 900.0 * (i // 7), training))
-                return given
+                return [
+                    (
+                        hours * 900.0 * (i // 7),
+                        Training(MalleableJob(i + 1, name, "user", 1, "", 1, most, 0.0), curve),
+                    )
+                    for i, (name, curve, most) in enumerate(models)  # noqa: B023
+                ]
 
             best, _ = run("oracle", arrivals(), idle, seed)
             for name in guesses:
                 trained, moved = run(name, arrivals(), idle, seed)
-                sixths = zip(np.array_split(trained, 6), np.array_split(best, 6), strict=True)
-                parts = [float(sum(own) / max(sum(ideal), 1e-9)) for own, ideal in sixths]
-                late = [sum(trained[settled:]) / sum(best[settled:])] if steady else []
-                if phase:
-                    again = int((phase + 600) / TICK_S)
-                    late.append(sum(trained[again:]) / sum(best[again:]))
-                results[mix][name].append([sum(trained) / sum(best), *parts, *late])
-                if name in TRYING:
-                    results[mix][f"{name}: cost"].append([moved])
+                results[mix][name].append(sum(trained) / sum(best))
+                if name == "active":
+                    results[mix]["cost"].append(moved)
         print(f"run {seed}: mean idle nodes {fmean(idle):.0f}", file=sys.stderr)
     return results
 
 
-def told(results: Mapping[str, Mapping[str, list[list[float]]]]) -> None:
+def told(results: Mapping[str, Mapping[str, list[float]]]) -> None:
     """The table of the waves."""
     random = np.random.default_rng(1)
-    wanted = [*GUESSES, *(f"{name}: cost" for name in TRYING)]
-    names = [name for name in wanted if any(name in named for named in results.values())]
-    print("\n| mix | runs | " + " | ".join(names) + " |\n|" + "---|" * (len(names) + 2))
 
     def cell(values: Sequence[float]) -> str:
         low, high = bootstrap(values, random)
         return f"{fmean(values):.3f} [{low:.3f}, {high:.3f}]"
 
+    names = (*GUESSES, "cost")
+    print(f"\n| mix | runs | {' | '.join(names)} | active over linear |\n|---|---|---|---|---|---|")
     for mix, named in results.items():
-        cells = [cell([run[0] for run in named[name]]) if name in named else "" for name in names]
-        print(f"| {mix} | {max(map(len, named.values()))} | " + " | ".join(cells) + " |")
-    for mix, named in results.items():
-        for name in LEARN:
-            if name in named and "linear" in named:
-                gains = [a[0] / b[0] for a, b in zip(named[name], named["linear"], strict=True)]
-                print(f"{mix}: {name} over linear {cell(gains)}")
-    late_column = "from the tenth minute (steady pool); after the change"
-    print(f"\n| mix | guess | by sixth of the time | {late_column} |\n|---|---|---|---|")
-    for mix, named in results.items():
-        for name in (each for each in LEARN if each in named):
-            parts = [f"{fmean(run[i] for run in named[name]):.3f}" for i in range(1, 7)]
-            late = "; ".join(cell([run[i] for run in named[name]]) for i in range(7, len(named[name][0])))
-            print(f"| {mix} | {name} | {', '.join(parts)} | {late} |")
+        cells = [cell(named[name]) if name in named else "" for name in names]
+        both = all(name in named for name in GUESSES)
+        gains = [a / b for a, b in zip(named["active"], named["linear"], strict=True)] if both else []
+        print(f"| {mix} | {max(map(len, named.values()))} | {' | '.join(cells)} | {cell(gains) if gains else ''} |")
 
 
 def curves_table(data: Path) -> None:
@@ -514,12 +438,9 @@ def main() -> int:
     parser.add_argument("--runs", type=int, default=5)
     parser.add_argument("--hours", type=float, default=2.0)
     parser.add_argument("--seed", type=int, default=0, help="of the first run")
-    parser.add_argument("--mix", default="", help="of the waves: ImageNet, Pollux, NAS or HPO; all by default")
-    parser.add_argument("--guess", action="append", choices=tuple(GUESSES), help="these only")
+    parser.add_argument("--mix", default="", help="of the waves: ImageNet, Pollux, NAS or Children; all by default")
+    parser.add_argument("--guess", action="append", choices=GUESSES, help="these only")
     parser.add_argument("--tick", type=float, default=TICK_S, help="seconds between two decisions")
-    parser.add_argument("--steady", type=int, default=0, metavar="NODES", help="a pool that does not change")
-    parser.add_argument("--phase", type=float, default=0.0, metavar="SECONDS",
-                        help="then every other job hardly scales any more (with --steady)")  # fmt: skip
     options = parser.parse_args()
     globals()["TICK_S"] = options.tick
     if not options.data.is_dir():
@@ -529,8 +450,7 @@ def main() -> int:
         curves_table(options.data)
     if options.only != "curves":
         seeds = range(options.seed, options.seed + options.runs)
-        guesses = options.guess or tuple(GUESSES)
-        told(waves(options.data, seeds, options.hours, options.mix, guesses, options.steady, options.phase))
+        told(waves(options.data, seeds, options.hours, options.mix, options.guess or GUESSES))
     return 0
 
 

@@ -282,7 +282,7 @@ def harvest_of(
     trace.write_text(node_changes(idle_spans(base.busy(epilog_s), base.lab.nodes, begin, end), begin))
     answer = directory / "replay.json"
     argv = [str(BIN / "malletrain"), "replay", str(trace), "--mix", "endless:1", "--policy", "exact"]
-    (directory / "replay.toml").write_text(f"[replay]\nkeep_idle = {reserve}\n")
+    (directory / "replay.toml").write_text(f"[pool]\nkeep_idle = {reserve}\n")
     argv += ["--activate", f"{activate:.1f}", "--config", str(directory / "replay.toml"), "--end", f"{end:.0f}"]
     subprocess.run([*argv, "--json", str(answer)], check=True, stdout=subprocess.DEVNULL)
     possible = next(iter(json.loads(answer.read_text())["policies"].values()))

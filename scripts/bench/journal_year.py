@@ -21,8 +21,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from malletrain.daemon.image.folded_state import FoldedState, folded_on, last_image
-from malletrain.daemon.image.image_maker import EVENTS_BETWEEN_IMAGES, ImageMaker
+from malletrain.daemon.image.image_maker import EVENTS_BETWEEN_IMAGES, FoldedState, ImageMaker, folded_on, last_image
 from malletrain.domain.decision import Outcome, RecyclePilot, StartPilot
 from malletrain.domain.event import (
     ActionIntent,

@@ -36,9 +36,9 @@ from malletrain.api.journal_notifier import JournalNotifier
 from malletrain.api.rate_limits import ApiLimits
 from malletrain.api.roles import Roles
 from malletrain.api.worker_routes import WorkersGate, WorkersRouter
-from malletrain.daemon.clock import SystemClock
 from malletrain.daemon.main import THREAD_SWITCH_S
 from malletrain.daemon.process.short_collections import collect_and_freeze
+from malletrain.daemon.process.timers import SystemClock
 from malletrain.daemon.requests import LoopRequests
 from malletrain.decide.rules import Rules
 from malletrain.domain.event import ArrayAttached, Event, JobAnnounced

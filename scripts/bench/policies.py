@@ -579,9 +579,8 @@ def malletrain(data: Path, count: int) -> list[Row]:
     rows: list[Row] = []
     for mix_name in ("ImageNet", "Children of measured"):
         for found in advisor.waves(data, range(4, 4 + count), 0.5, mix_name, ("active", "linear")).values():
-            share = [run[0] for run in found["active"]]
-            rows.append((*head, f"of an oracle's training, {mix_name} models", text(share, 3)))
-            gains = [a[0] / b[0] for a, b in zip(found["active"], found["linear"], strict=True)]
+            rows.append((*head, f"of an oracle's training, {mix_name} models", text(found["active"], 3)))
+            gains = [a / b for a, b in zip(found["active"], found["linear"], strict=True)]
             rows.append((*head, f"times perfect scaling for all, {mix_name} models", text(gains, 3)))
     return rows
 

@@ -46,7 +46,7 @@ from malletrain.replay import (
 from malletrain.replay.options import EngineKind
 from malletrain.replay.report.intervals import by_day
 from malletrain.replay.result import Result
-from malletrain.replay.sizer import sizer
+from malletrain.replay.sizer import PolicySizer
 from malletrain.replay.traces import NodeChanges
 from malletrain.replay.workload import TrainingJob, shifted
 
@@ -111,7 +111,7 @@ def replayed(trace: ClusterTrace, jobs: Sequence[TrainingJob], rule: Rule) -> Re
     """One policy over one trace."""
     training = shifted(jobs, trace.start)
     options = Options(tick_s=rule.tick_s).with_rules(max_pilot_s=rule.pilot_limit_s)
-    return Engine(trace, training, sizer(parse_policy(rule.policy, None), training), options).run()
+    return Engine(trace, training, PolicySizer(parse_policy(rule.policy, None), training), options).run()
 
 
 def timed(trace: ClusterTrace, jobs: str, rule: Rule = BASE) -> str:

@@ -17,7 +17,7 @@ from malletrain.api.ports import Identity, NotFound, Role
 from malletrain.api.rate_limits import ApiLimits
 from malletrain.api.roles import Roles
 from malletrain.api.visibility import Visibility
-from malletrain.daemon.clock import SystemClock
+from malletrain.daemon.process.timers import SystemClock
 from malletrain.daemon.requests import DAY_S
 from malletrain.daemon.views.promise_view import promise_row
 from malletrain.decide.rules import Rules

@@ -11,7 +11,7 @@ from typing import cast
 from malletrain.api.rate_limits import ApiLimits
 from malletrain.api.report_budget import ReportBudget
 from malletrain.api.worker_routes import WorkersGate
-from malletrain.daemon.image.folded_state import FoldedState, folded_on, from_image, to_image
+from malletrain.daemon.image.image_maker import FoldedState, folded_on, from_image, to_image
 from malletrain.daemon.journal_keeper import JournalKeeper
 from malletrain.daemon.views.metrics import Metrics
 from malletrain.decide.rules import Rules

@@ -19,8 +19,6 @@ from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from scripts.simulation.shortest_history import shortest_history
-
 #: A quorum's number exceeds every one that its members have seen by this much (500 there).
 QUORUM_GAP = 10
 #: A daemon that has started again, or has adopted a world, goes on so far beyond (1000 there).
@@ -346,7 +344,7 @@ def search(workers: int, rules: Rules) -> Found:
                 came_from[after] = state, what
                 before[after] = []
                 if is_broken(after):
-                    return Found(len(came_from), shortest_history(after, came_from))
+                    return Found(len(came_from), _history(after, came_from))
                 waiting.append(after)
             before[after].append(state)
         if good or _some_world_trains(state) or len(state.plans) > rules.plans:
@@ -361,6 +359,15 @@ def search(workers: int, rules: Rules) -> Found:
     return Found(len(came_from), (), stuck)
 
 
+def _history(state: State, came_from: dict[State, tuple[State, str] | None]) -> tuple[str, ...]:
+    """The steps to `state` from the first one."""
+    found = []
+    while (at := came_from[state]) is not None:
+        state, what = at
+        found.append(what)
+    return tuple(reversed(found))
+
+
 def _some_world_trains(state: State) -> bool:
     last = state.plan(state.trained[-1])
     members = [state.workers[w] for w in last.members]
@@ -371,17 +378,10 @@ def main() -> int:
     """As the module's docstring says."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--workers", type=int, default=3)
-    parser.add_argument("--plans", type=int, default=3)
-    parser.add_argument("--deaths", type=int, default=1)
-    parser.add_argument("--newcomers", type=int, default=0)
-    parser.add_argument("--restarts", type=int, default=0)
-    parser.add_argument("--leavers", type=int, default=0)
-    asked = parser.parse_args()
-    rules = Rules(
-        plans=asked.plans, deaths=asked.deaths, newcomers=asked.newcomers, restarts=asked.restarts,
-        leavers=asked.leavers,
-    )  # fmt: skip
-    found = search(asked.workers, rules)
+    for name in ("plans", "deaths", "newcomers", "restarts", "leavers"):
+        parser.add_argument(f"--{name}", type=int, default=getattr(Rules(), name))
+    given = vars(parser.parse_args())
+    found = search(given.pop("workers"), Rules(**given))
     print(f"states: {found.states}")
     print("safety:", "holds" if not found.broken else "broken by " + "; ".join(found.broken))
     print("liveness:", "holds" if found.stuck is None else f"nothing follows from {found.stuck}")

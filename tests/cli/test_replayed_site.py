@@ -23,7 +23,7 @@ PARTITION = "PartitionName=harvest PriorityTier=0 PreemptMode=REQUEUE MaxTime=UN
 @pytest.mark.parametrize("more", ["", "KillWait                = 45 sec\nOverTimeLimit           = 1 min\n"])
 @pytest.mark.parametrize("file", ["small.toml", "large.toml", "own"])
 def test_the_replayed_daemon_has_the_daemons_rules(file: str, more: str) -> None:
-    own = '[pool]\nstage = "few"\nexclude = ["n[1-3]"]\n'
+    own = '[pool]\nexclude = ["n[1-3]"]\n'
     own += "[pilot]\nmargin_s = 12\nmax_minutes = 20\n"
     config = configuration.parse(own, "own") if file == "own" else configuration.load(SITES / file)
     said = CONFIG.format(more=more)

@@ -28,7 +28,7 @@ from malletrain.slurm.actuator.client import ActuatorClient
 from malletrain.slurm.actuator.server import Actuator, ActuatorServer
 from malletrain.slurm.cluster import SlurmCluster
 from malletrain.slurm.command import Commands
-from malletrain.slurm.read_pyslurm import PYTHON, PyslurmReader, choose
+from malletrain.slurm.read_pyslurm import PYTHON, choose
 from malletrain.slurm.site import site_facts
 from malletrain.slurm.site.site_facts import Harvest
 from scripts.lab import Lab, LabConfig
@@ -112,7 +112,6 @@ while :; do srun --ntasks=1 bash -c "trap '' TERM; while :; do sleep 1; done"; d
 class LiveStage:
     def __init__(self, lab: Lab) -> None:
         self.lab = lab
-        self.close: Callable[[], None] = lambda: None
         self.nodes = lab.nodes
         self.job = replace(JOB, uid=pwd.getpwnam("alice").pw_uid)
         commands = Commands(lab.env, timeout_s=30.0)
@@ -187,12 +186,10 @@ def acting_apart(live: LiveStage) -> Iterator[None]:
 def reading_by_pyslurm(live: LiveStage) -> None:
     """The live cluster, looked at through pyslurm; skips where there is none for its release."""
     commands = Commands(live.lab.env, timeout_s=30.0)
-    python = os.environ.get(PYTHON, "")
-    reader, why = choose(commands, time.time, "harvest", 1.0, site_facts.read(commands).release, python)
-    if not isinstance(reader, PyslurmReader):
+    command, why = choose(commands, site_facts.read(commands).release, os.environ.get(PYTHON, ""))
+    if not command:
         pytest.skip(why)
-    live.close = reader.close
-    live.cluster = SlurmCluster(commands, HARVEST, {3: live.job.uid}.get, reader=reader)
+    live.cluster = SlurmCluster(commands, HARVEST, {3: live.job.uid}.get, pyslurm=command)
 
 
 def _on(cluster: str, release: str) -> object:
@@ -221,7 +218,6 @@ def stage(request: pytest.FixtureRequest) -> Iterator[Stage]:
         reading_by_pyslurm(live)
     with acting_apart(live) if cluster == "apart" else nullcontext():
         yield live
-    live.close()
     live.lab.clear()
 
 

@@ -20,7 +20,7 @@ NODES = 12
 TICKS = 18
 HISTORIES = 10
 POLICIES = (
-    "auto", "exact", "milp", "greedy", "equal", "efficiency", "utility", "deadline", "ladder", "budget", "lp",
+    "auto", "exact", "milp", "greedy", "equal", "efficiency", "utility", "deadline", "greedy", "budget", "lp",
     "goodput", "elastic_batch", "matching",
 )  # fmt: skip
 

@@ -51,8 +51,8 @@ def _differences(old: object, new: object, path: str) -> Iterator[str]:
                 yield from _differences(old.get(key, ABSENT), new.get(key, ABSENT), f"{path}.{key}")
         case list(), list():
             yield from _of_lists(old, new, path)
-        case str(), str() if old.startswith("{") and new.startswith("{"):  # a column of JSON
-            yield from _differences(json.loads(old), json.loads(new), path)
+        case str(), str() if not (old == _read_line(old) or new == _read_line(new)):  # a column of JSON
+            yield from _differences(_read_line(old), _read_line(new), path)
         case _:
             yield f"{path.lstrip('.') or 'all'}: {_short(old)} -> {_short(new)}"
 

@@ -59,7 +59,7 @@ qos = "hqos"
 [pool]
 keep_idle = 3
 keep_leaves = 1
-stage = "few"
+max_pilots = 4
 include = ["n[000-005]"]
 exclude = ["n003"]
 [pilot]

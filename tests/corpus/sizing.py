@@ -13,7 +13,7 @@ from tests.corpus.cases import Case, canonical
 Json = dict[str, Any]
 
 #: These take longer than all others together.
-SLOW = ("ladder", "lp", "matching")
+SLOW = ("lp", "matching")
 
 
 def cases() -> Iterator[Case]:
@@ -124,7 +124,7 @@ def constrained(seed: int) -> Json:
 
 
 def full(seed: int) -> Json:
-    """With all that any policy asks for: batches, noise, classes, deadlines, budgets, lifetimes."""
+    """With all that any policy asks for: batches, noise, classes, deadlines, budgets."""
     at, made = random.Random(seed), plain(seed)
     nodes = made["nodes"]
     for each in made["jobs"]:
@@ -146,7 +146,6 @@ def full(seed: int) -> Json:
         "classes": {"a100": fast, "v100": nodes - fast},
         "supply": sorted(at.randint(0, nodes) for _ in range(3)),
         "budgets": [{"name": "account x", "jobs": names[: 1 + len(names) // 2], "node_s": at.choice([600, 36000])}],
-        "lifetimes": [[60, nodes], [600, nodes // 2]],
     }
 
 
@@ -185,7 +184,6 @@ def faults() -> Iterator[tuple[str, str]]:
     yield "constraint", json.dumps(good | {"constraints": [{"coefficients": {"b": 1}, "upper": 2}]})
     yield "budget", json.dumps(good | {"budgets": [{"jobs": ["b"], "node_s": 2}]})
     yield "classes", json.dumps(good | {"classes": {"a100": 3}})
-    yield "lifetimes", json.dumps(good | {"lifetimes": [[60, 2], [30, 1]]})
     yield "supply", json.dumps(good | {"supply": [3, 1]})
 
 

@@ -89,7 +89,7 @@ KINDS: dict[str, tuple[Json, tuple[str, ...]]] = {
         {
             "job": 3, "profile": "active", "sizes": [SIZE], "family": "log", "noise": 0.02, "probe_nodes": 2,
             "ignored": {"the rate is absurd": 1}, "next": "4 nodes", "costs": {"grow": 0.3},
-            "stages": {"import": 2.5}, "node_class": "gpu:a100:4",
+            "node_class": "gpu:a100:4",
         },
         ("job", "profile"),
     ),

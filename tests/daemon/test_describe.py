@@ -2,7 +2,6 @@
 
 import pytest
 
-from malletrain.daemon.rehearsal import Rehearsed
 from malletrain.daemon.views.describe import describe, describe_action
 from malletrain.domain.decision import (
     Action,
@@ -12,7 +11,6 @@ from malletrain.domain.decision import (
     Hole,
     LeaveCause,
     LeavePilot,
-    Outcome,
     RecyclePilot,
     Refusal,
     StartPilot,
@@ -50,35 +48,6 @@ def test_a_decision_is_said_whole() -> None:
         "size    job 2: 1 node",
         "start   12_3 of job 1 on n001 for 600 s: a hole",
         "not     n002: it stays idle",
-    ]
-
-
-def test_the_commands_behind_an_action_are_shown_below_it() -> None:
-    decision = Decision(at=0.0, actions=(ACTIONS[0][0], ACTIONS[3][0]))
-    rehearsed = {
-        ACTIONS[0][0]: Rehearsed((("scontrol", "release", "12_3"), ("echo", "a b")), Outcome(True, "released")),
-        ACTIONS[3][0]: Rehearsed((), Outcome(False, "not ours to touch")),
-    }
-    assert list(describe(decision, rehearsed.__getitem__))[1:] == [
-        describe_action(ACTIONS[0][0]),
-        "        $ scontrol release 12_3",
-        "        $ echo 'a b'",
-        "        then: released",
-        describe_action(ACTIONS[3][0]),
-        "        not done: not ours to touch",
-    ]
-
-
-def test_the_nodes_of_one_task_have_one_set_of_commands() -> None:
-    first, second = (StartPilot(1, name, node, 600.0, "a hole") for name, node in (("12_3", "n1"), ("12_3+1", "n2")))
-    released = Rehearsed((("scontrol", "release", "12_3"),), Outcome(True, "released"))
-    rehearsed: dict[Action, Rehearsed] = {first: released}
-    assert list(describe(Decision(at=0.0, actions=(first, second)), rehearsed.__getitem__))[1:] == [
-        describe_action(first),
-        "        $ scontrol release 12_3",
-        "        then: released",
-        describe_action(second),
-        "        with 12_3, whose task holds this node too",
     ]
 
 

@@ -15,7 +15,7 @@ from urllib.request import urlopen
 
 import pytest
 
-from malletrain.daemon.image.folded_state import next_image
+from malletrain.daemon.image.image_maker import next_image
 from malletrain.daemon.main import makes_progress
 from malletrain.slurm.command import TIMEOUT_S
 from malletrain.store.journal import SqliteJournal

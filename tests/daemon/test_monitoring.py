@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from malletrain.daemon.clock import SystemClock
+from malletrain.daemon.process.timers import SystemClock
 from malletrain.daemon.views.metrics import Metrics
 from tests.test_house import ROOT
 

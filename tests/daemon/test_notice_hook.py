@@ -22,7 +22,7 @@ from malletrain.daemon.requests import LoopRequests
 from malletrain.domain.errors import Refused
 from malletrain.domain.event import Event, JobAnnounced, JobCancelled, JobFailed, JobNotified, JsonValue
 from malletrain.domain.job import JobPhase, MailType, MalleableJob
-from malletrain.loop.job_notices import MAX_NOTICE_AGE_S, JobNotice
+from malletrain.loop.job_state import MAX_NOTICE_AGE_S, JobNotice
 from malletrain.loop.ledger import Ledger
 from malletrain.slurm.site.site_facts import Harvest
 from malletrain.wire.address import Address

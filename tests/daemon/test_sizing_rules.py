@@ -130,18 +130,12 @@ def test_by_default_live_jobs_are_measured_and_restarted_ones_only_looked_at() -
     assert profile_of(asks, found) is Profile.ACTIVE, "who asks for it is measured"
 
 
-def test_the_few_pilots_of_a_first_stage_are_few_nodes() -> None:
-    assert (rules("").max_pilots, rules("").max_nodes) == (100, 256)
-    few = rules('[pool]\nstage = "few"\n')
-    assert (few.max_pilots, few.max_nodes) == (4, 1)
-
-
 def test_what_the_main_queue_is_promised_reaches_decisions_and_nothing_does_without() -> None:
     assert (rules("").promise, rules("").max_starts) == (None, 50)
     found = rules('[promise]\nmain_delay_p95 = "2s"\n')
     assert found.promise == MainPromise(p95_s=2.0)
     assert found.max_starts == 50
-    of_controller = rules('[promise]\ncontroller_cycle = "auto"\n[pool]\nstage = "few"\n')
-    assert of_controller.promise == MainPromise(cycle_ratio=1.5, most_pilots=4, harmless_cycles=True)
+    of_controller = rules('[promise]\ncontroller_cycle = "auto"\n')
+    assert of_controller.promise == MainPromise(cycle_ratio=1.5, harmless_cycles=True)
     assert rules("[promise]\ncontroller_cycle = 1.5\n").promise == MainPromise(cycle_ratio=1.5)
     assert of_controller.max_starts == 10, "sixty a minute are ten at each look every ten seconds"

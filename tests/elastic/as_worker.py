@@ -35,7 +35,7 @@ from malletrain.elastic.comm.step_commit import StepCommitter, StepOutcome
 from malletrain.elastic.errors import Aborted, Released
 from malletrain.elastic.gradients.reducer import GradientReducer
 from malletrain.elastic.launch import worker_start
-from malletrain.elastic.link import daemon_link, local_group
+from malletrain.elastic.link import daemon_link
 from malletrain.elastic.resize import lifecycle, reconfigure, state_recovery
 from malletrain.elastic.resize.lifecycle import WorkerLifecycle
 from malletrain.wire import worker_client
@@ -50,7 +50,6 @@ PLACES: dict[str, tuple[ModuleType | type, str]] = {
     "build": (reconfigure, "make_world_group"),
     "roll": (state_recovery.StateRecovery, "recover"),
     "give": (state_recovery, "send_state"),
-    "broadcast": (state_recovery, "broadcast_state"),
     "take": (state_recovery, "receive_state"),
     "entered": (reconfigure.Reconfigurer, "begin_world"),
     "step": (GradientReducer, "arm"),
@@ -162,8 +161,6 @@ def main(arguments: list[str]) -> None:
         trouble(os.environ["TROUBLE"])
     if "PATIENCE" in os.environ:
         reconfigure.RECOVERY_SILENCE_LIMIT_S = float(os.environ["PATIENCE"])
-    if "APART" in os.environ:
-        local_group.SPLIT_TIMEOUT_S = float(os.environ["APART"])
     if "STANDIN" in os.environ:
         limit = timedelta(seconds=float(os.environ["STANDIN"]))
         found = device_stand_in.carrier(limit)

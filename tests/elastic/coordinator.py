@@ -57,9 +57,8 @@ class Coordinator(LocalCoordinator):
         host: str = "127.0.0.1",
     ) -> None:
         super().__init__(
-            port, os.getuid(), SECRET, JOB, terms or JobTerms(), settings or MembershipSettings(), generations or {},
-            host=host,
-        )  # fmt: skip
+            SECRET, JOB, terms or JobTerms(), settings or MembershipSettings(), port, generations, host=host
+        )
 
     def leave(self, task: int, cause: LeaveCause = LeaveCause.SHRINK) -> None:
         pilot = f"{ARRAY}_{task}"
@@ -173,8 +172,8 @@ class Pod:
         self.kill(task)
 
     def kill_between_steps(self, task: int | tuple[int, int]) -> None:
-        """SIGKILL when all diaries end with the same step: of a sharded model, a node whose processes are in two
-        steps as the fault comes would end too. The script's steps must begin slowly, and no member be lost before."""
+        """SIGKILL when all diaries end with the same step. The script's steps must begin slowly, and no member be
+        lost before."""
 
         def ends() -> list[str]:
             return [path.read_text()[-400:].rpartition('{"step": ')[2].split(",")[0] for path in diaries()]

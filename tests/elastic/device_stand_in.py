@@ -59,17 +59,6 @@ class StandInCollectives:
     def all_reduce(self, tensor: torch.Tensor) -> Completion:
         return self._enqueue(lambda: self._group.all_reduce(tensor), (tensor,))
 
-    def all_gather(self, into: Sequence[torch.Tensor], tensor: torch.Tensor) -> Completion:
-        return self._enqueue(lambda: self._group.all_gather(into, tensor), into)
-
-    def broadcast(self, tensor: torch.Tensor, root: int) -> Completion:
-        def begin() -> Work:
-            if self._group.rank != root:
-                tensor.zero_()
-            return self._group.all_reduce(tensor)
-
-        return self._enqueue(begin, (tensor,))
-
     def abort(self) -> None:
         self._aborted.set()
         time.sleep(0.05)  # returns later than the operations end, as NCCL's
@@ -129,7 +118,7 @@ def connect(store: Any, rank: int, size: int, timeout: timedelta) -> StandInColl
 
 
 def carrier(beside_limit: timedelta = timedelta(seconds=20)) -> DeviceCarrier:
-    return DeviceCarrier(lambda tensor: tensor.is_floating_point(), connect, torch.device("cpu"), load, beside_limit)
+    return DeviceCarrier(lambda tensor: tensor.is_floating_point(), connect, load, beside_limit)
 
 
 def load() -> None:

@@ -55,7 +55,7 @@ def test_a_slow_worker_is_noticed_and_the_result_is_the_same(tmp_path: Path, sta
         paces = StragglerHistory()
         for _ in range(MIN_WINDOWS):
             paces.apply(event_of(window.at, window.kind, window.job, data={**data_of(window), "steady": True}))
-        assert [straggler.pilot for straggler in paces.slow(window.at)[7]] == ["100_1"], "the daemon would replace it"
+        assert [straggler.pilot for straggler in paces.slow()[7]] == ["100_1"], "the daemon would replace it"
         assert daemon.told(EventKind.SAMPLES)[-1]["memory_bytes"] > 1e8
         assert set(daemon.told(EventKind.SAMPLES)[-1]["parts"]) == {"data", "compute", "sync"}
     lines = [line for line in diary(tmp_path) if "step" in line]

@@ -11,13 +11,10 @@ from pathlib import Path
 
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 
 from malletrain.elastic.comm.group import Group, SoloGroup
-from malletrain.elastic.comm.static_rendezvous import environment_world, first_node, rank_and_size, rendezvous_address
+from malletrain.elastic.comm.static_rendezvous import environment_world, meeting_file, rank_and_size
 from malletrain.elastic.errors import ElasticError, PeerLost
-from malletrain.slurm.formats import hostlist
 from scripts.lab.ports import free_port
 from tests.elastic import group_contract
 from tests.elastic.coordinator import Forked, outside_slurm
@@ -73,7 +70,6 @@ def test_processes_of_one_step_train_as_one(tmp_path: Path, static: Static) -> N
         {
             "SLURM_PROCID": "0",
             "SLURM_NTASKS": "2",
-            "SLURM_STEP_NODELIST": "localhost",
             "SLURM_JOB_ID": str(os.getpid()),
         },
         {"RANK": "1", "WORLD_SIZE": "2"},
@@ -97,31 +93,15 @@ def test_processes_of_one_step_train_as_one(tmp_path: Path, static: Static) -> N
     assert_equal(torch.load(tmp_path / "final.pt"), static(*options), 1e-12)
 
 
-@given(st.lists(st.integers(0, 120), min_size=1), st.sampled_from(["n", "rack-a", "gpu1x"]), st.integers(1, 3))
-def test_first_node_is_the_first_of_the_opened_list(numbers: list[int], prefix: str, width: int) -> None:
-    text = f"{prefix}[{','.join(f'{number:0{width}d}' for number in numbers)}],login"
-    assert first_node(text) == hostlist.opened(text)[0]
-
-
-@given(st.text("abn0123[],-", max_size=30))
-def test_first_node_accepts_any_text(text: str) -> None:
-    assert "," not in first_node(text.replace("[", "").replace("]", ""))
-
-
-def test_first_node_keeps_what_follows_the_brackets() -> None:
-    assert first_node("r[1-2]c[07-09,12],login") == "r1c07"
-    assert first_node("n[3,5]-ib0") == "n3-ib0"
-
-
-def test_rank_and_rendezvous_address_come_from_the_environment() -> None:
-    slurm = {"SLURM_PROCID": "3", "SLURM_STEP_NUM_TASKS": "4", "SLURM_NTASKS": "8", "SLURM_STEP_NODELIST": "n[7-8]"}
+def test_rank_and_meeting_come_from_the_environment() -> None:
+    slurm = {"SLURM_PROCID": "3", "SLURM_STEP_NUM_TASKS": "4", "SLURM_NTASKS": "8"}
     assert rank_and_size(slurm) == (3, 4)
-    assert rendezvous_address(slurm | {"SLURM_JOB_ID": "5", "SLURM_STEP_ID": "1"}) == f"n7:{20000 + 156}"
-    assert rendezvous_address({"MASTER_ADDR": "::1", "MASTER_PORT": "29500"}) == "[::1]:29500"
+    assert meeting_file(slurm | {"SLURM_JOB_ID": "5", "SLURM_STEP_ID": "1"}) == "meeting-5_1-"
+    assert meeting_file({"MASTER_ADDR": "::1", "MASTER_PORT": "29500"}) == "meeting-__1_29500-"
     assert isinstance(environment_world({"RANK": "0", "WORLD_SIZE": "1"}), SoloGroup)
     with pytest.raises(ElasticError, match="start the script with srun or torchrun"):
         rank_and_size({"RANK": "4", "WORLD_SIZE": "4"})
     with pytest.raises(ElasticError, match="set MASTER_ADDR"):
-        rendezvous_address({"SLURM_JOB_ID": "5"})
+        meeting_file({"SLURM_JOB_ID": "5"})
     with pytest.raises(ElasticError, match="and MASTER_ADDR"):
-        environment_world({"SLURM_PROCID": "0", "SLURM_NTASKS": "2", "SLURM_STEP_NODELIST": "nowhere.invalid"})
+        environment_world({"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "nowhere.invalid", "MASTER_PORT": "1"})

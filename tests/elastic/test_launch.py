@@ -189,10 +189,7 @@ def test_a_signal_that_another_thread_gets_reaches_the_script(tmp_path: Path, mo
         assert process.wait(90) == 143
 
 
-@pytest.mark.parametrize("old", [False, True], ids=["pidfd", "without pidfd"])
-def test_the_status_of_a_child_is_known_at_once(monkeypatch: pytest.MonkeyPatch, old: bool) -> None:
-    if old:
-        monkeypatch.delattr(os, "pidfd_open")
+def test_the_status_of_a_child_is_known() -> None:
     child = subprocess.Popen(["/bin/sh", "-c", "read line; exit 7"], stdin=subprocess.PIPE)
     assert child.stdin is not None
     child.stdin.close()

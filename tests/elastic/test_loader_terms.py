@@ -225,7 +225,7 @@ def test_negatives_drawn_between_epochs_are_trained_on_and_agreed(processes: int
                 with session.step():
                     model(x).mean().backward()
                 assert x.min() >= 100 * epoch
-            digests.append(session._runtime.invariants._plain_state()["data set"])
+            digests.append(session._runtime.invariants._plain()["data set"])
             rows.negatives = [100 * (epoch + 1) + index for index in range(16)]
     except elastic.ElasticError as error:
         assert processes and "processes that load have the old one" in str(error)

@@ -77,11 +77,9 @@ def test_a_group_of_nodes_keeps_the_contract(nodes: int, places: int) -> None:
     assert run(nodes, places, act) == ["kept"] * (nodes * places)
 
 
-@given(
-    st.integers(1, 4), st.lists(st.tuples(st.booleans(), st.integers(0, 2)), min_size=1, max_size=6), st.booleans()
-)
+@given(st.integers(1, 4), st.lists(st.tuples(st.booleans(), st.integers(0, 2)), min_size=1, max_size=6))
 def test_everyone_gets_the_state_from_the_same_place_and_who_missed_a_round_leaves(
-    places: int, said: list[tuple[bool, int]], sharded: bool
+    places: int, said: list[tuple[bool, int]]
 ) -> None:
     """`said`: of each node whether it holds the state, and whether it is a round ahead: 1: its last process is, 2:
     all are."""
@@ -90,7 +88,7 @@ def test_everyone_gets_the_state_from_the_same_place_and_who_missed_a_round_leav
         for whole, ahead in said
         for place in range(places)
     ]
-    plan = plan_recovery(states, places, sharded=sharded)
+    plan = plan_recovery(states, places)
     rounds = [{states[node * places + place].done for place in range(places)} for node in range(len(said))]
     newest = max((max(rounds[n]) for n, (whole, _) in enumerate(said) if whole and len(rounds[n]) == 1), default=-1)
     assert plan.newest == newest
@@ -101,7 +99,7 @@ def test_everyone_gets_the_state_from_the_same_place_and_who_missed_a_round_leav
     got = list(plan.donors)
     for giver, takers in plan.receivers().items():
         for taker in takers:
-            begins = newest < 0 and giver == 0 and taker < places and not sharded
+            begins = newest < 0 and giver == 0 and taker < places
             assert giver % places == taker % places or begins
             got.append(taker)
     assert sorted(got) == list(range(len(states))), "each is given it, and none twice"
@@ -129,18 +127,6 @@ def spawn_with_a_laggard(
         others = nodes * PLACES - 1
         told = {"LAG_AT": f"{rounds},{others}"} if last else {"COMMITTED": f"{rounds},{node}.{place}"}
         pod.spawn(daemon.url, node, [SCRIPT, *given], 0, **local, **told, **(environ if node else {}))
-
-
-def test_shards_that_are_in_two_steps_at_once_end_their_node_alone(tmp_path: Path, static: Static) -> None:
-    """FSDP's collectives cannot be given up: one process is in them, the other mends the world that is gone."""
-    given = ["--epochs", "4", "--wait-for", "4", "--sharded"]
-    with running(tmp_path) as (daemon, pod):
-        spawn_with_a_laggard(daemon, pod, given, 10, APART="3")
-        assert 0 not in pod.wait_node(1, 120)
-        assert pod.wait_node(0, 60) == [0, 0]
-        assert [event.pilot for event in daemon.seen(EventKind.WORKER_LOST)] == ["100_1"]
-    # The laggard wrote nothing of the round that the others committed: only the model has its samples.
-    assert_equal(torch.load(tmp_path / "final.pt"), static("--epochs", "4"), 1e-12)
 
 
 @pytest.mark.parametrize(
@@ -203,7 +189,7 @@ def test_a_frozen_process_takes_its_node_out_and_all_can_leave_and_resume(tmp_pa
     "how",
     [
         pytest.param((), id="each holds the model", marks=pytest.mark.nightly),
-        pytest.param(("--sharded", "--clip"), id="sharded in the node"),
+        pytest.param(("--clip",), id="accumulating"),
     ],
 )
 def test_nodes_of_two_grow_shrink_and_are_lost_like_a_static_run(
@@ -230,8 +216,7 @@ def test_nodes_of_two_grow_shrink_and_are_lost_like_a_static_run(
         assert daemon.seen(EventKind.JOB_COMPLETED)
         assert {data_of(event)["nodes"] for event in daemon.seen(EventKind.SAMPLES)} <= {1, 2, 3}
     assert_every_sample_once(diary(tmp_path), int(EPOCHS))
-    expected = static("--epochs", EPOCHS, *(each for each in how if each != "--sharded"))
-    assert_equal(torch.load(tmp_path / "final.pt"), expected, 1e-12)
+    assert_equal(torch.load(tmp_path / "final.pt"), static("--epochs", EPOCHS, *how), 1e-12)
 
 
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={PLACES}"]

@@ -10,7 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -160,16 +160,12 @@ class Confined:
         self.port = str(self._server.getsockname()[1])
 
     def start(self, *more: str, seconds: float = 60.0, size: int = 2**30) -> subprocess.Popen[str]:
-        arguments = (str(self.outer), self.port, *more)
-        request = confined_check.CheckRequest("train.py", arguments, str(self.outer), str(self.own), seconds, size)
-        process = subprocess.Popen(
-            [sys.executable, confined_check.__file__], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-            env=self._environ, start_new_session=True,
+        bounds = [str(self.own), str(self.outer), str(seconds), str(size)]
+        given = [*bounds, "train.py", str(self.outer), self.port, *more]
+        return subprocess.Popen(
+            [sys.executable, confined_check.__file__, *given], stdout=subprocess.PIPE, text=True, env=self._environ,
+            start_new_session=True,
         )  # fmt: skip
-        assert process.stdin is not None
-        process.stdin.write(json.dumps(asdict(request)))
-        process.stdin.close()
-        return process
 
     def answer(self, *more: str, seconds: float = 60.0, size: int = 2**30) -> dict[str, str]:
         process = self.start(*more, seconds=seconds, size=size)

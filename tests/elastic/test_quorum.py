@@ -45,7 +45,7 @@ class Wall:
         def put(self, key: str, text: str) -> None:
             self.notes[key] = text
 
-        def get(self, key: str) -> str | None:
+        def look(self, key: str) -> str | None:
             return self.notes.get(key)
 
 

@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from malletrain.domain.event import EventKind
+from malletrain.loop.membership.next_world import JobTerms
 from tests.elastic.coordinator import Coordinator, Pod, running
 from tests.elastic.digits import SCRIPT, Static, assert_equal, wait_lines
 from tests.waiting import wait_until
@@ -104,7 +105,8 @@ class Play:
 
 def play(directory: Path, seed: int, changes: int, options: list[str]) -> None:
     script = [SCRIPT, *options, "--step-seconds", "0.1", "--slow-until", str(directory / "go")]
-    with running(directory, check_in_s=6.0) as (daemon, pod):  # the machine may be slow, and is no fault
+    terms = JobTerms(undecided=seed % 2 == 0, checked="0123")  # a step is tried as it grows
+    with running(directory, terms, check_in_s=6.0) as (daemon, pod):  # the machine may be slow, and is no fault
         game = Play(seed, daemon, pod, script)
         try:
             game.join(0)

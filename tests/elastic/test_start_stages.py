@@ -4,24 +4,18 @@ from __future__ import annotations
 
 import errno
 import fcntl
-import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import torch
 
-from malletrain.cli.profile import lines
 from malletrain.domain.event import EventKind
 from malletrain.elastic.launch.job_folder import compile_cache_environment, leave_compiled
 from malletrain.elastic.launch.start_stages import StartStages
 from malletrain.wire.compiled_code import CACHE_VARIABLE
-from malletrain.wire.rows import ProfileRow
 from tests.elastic.coordinator import running
 from tests.elastic.digits import EPOCHS, SCRIPT
-from tests.waiting import wait_until
 from tests.world import data_of
 
 COMPILED = str(Path(__file__).parents[1] / "elastic_more" / "train_compiled.py")
@@ -30,29 +24,16 @@ COMPILED = str(Path(__file__).parents[1] / "elastic_more" / "train_compiled.py")
 # --- Stages -------------------------------------------------------------------------------------------------------
 
 
-def test_loading_nccl_and_compiling_are_stages_of_their_own(caplog: pytest.LogCaptureFixture) -> None:
+def test_compiling_is_a_stage_of_its_own(caplog: pytest.LogCaptureFixture) -> None:
     stages = StartStages()
-    stages.load_beside(lambda: None)
     with stages.warming():
         compiled = torch.compile(torch.nn.Linear(2, 2), backend="aot_eager")
         compiled(torch.ones(1, 2)).sum().backward()
-    wait_until(lambda: "nccl" in stages.finished(), 90, "what runs beside is over")
     with caplog.at_level("INFO"):
         told = stages.finished()
-    assert told.keys() == {"build", "warm_up", "compile", "nccl", "import", "all"}
+    assert told.keys() == {"build", "warm_up", "compile", "import", "all"}
     assert told["compile"] > 0.0
     assert f"import {told['import']:.2f} s" in caplog.text
-
-
-def test_nccl_that_cannot_be_loaded_ahead_is_no_fault_yet(caplog: pytest.LogCaptureFixture) -> None:
-    def load() -> None:
-        raise RuntimeError("no network")
-
-    stages = StartStages()
-    with caplog.at_level("INFO"):
-        stages.load_beside(load)
-        wait_until(lambda: "no network" in caplog.text, 90, "it is logged")
-    assert "nccl" not in stages.finished()
 
 
 def test_a_worker_tells_its_stages(tmp_path: Path) -> None:
@@ -108,33 +89,6 @@ def test_where_nothing_was_compiled_no_folder_stays(pilot: dict[str, str], tmp_p
     assert not (tmp_path / ".malletrain" / "7").exists()
 
 
-USES = """
-import json, sys
-from malletrain.elastic.launch.job_folder import compile_cache_environment, leave_compiled
-given = compile_cache_environment(json.loads(sys.argv[1]))
-print(json.dumps(given), flush=True)
-sys.stdin.readline()
-leave_compiled(given, is_over=True)
-"""
-
-
-def test_what_another_pilot_still_uses_stays(pilot: dict[str, str]) -> None:
-    """The main worker may still evaluate when the others have ended."""
-    other = subprocess.Popen(
-        [sys.executable, "-c", USES, json.dumps(pilot)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    )
-    with other:
-        assert other.stdin is not None
-        assert other.stdout is not None
-        given = json.loads(other.stdout.readline())
-        kernel = Path(given[CACHE_VARIABLE]) / "kernel.so"
-        kernel.touch()
-        leave_compiled(compile_cache_environment(pilot), is_over=True)
-        assert kernel.exists()
-        other.communicate("\n", timeout=60)
-    assert not kernel.exists()
-
-
 def test_a_job_that_was_submitted_in_a_pilot_has_a_folder_of_its_own(pilot: dict[str, str], tmp_path: Path) -> None:
     first = compile_cache_environment(pilot)
     kernel = Path(first[CACHE_VARIABLE]) / "kernel.so"
@@ -159,10 +113,3 @@ def test_a_pilot_on_another_node_need_not_compile(tmp_path: Path) -> None:
         assert isinstance(stages, dict)
         compiled.append(float(str(stages["compile"])))
     assert compiled[1] < 0.5 * compiled[0], compiled
-
-
-def test_profile_shows_what_ran_beside_apart() -> None:
-    row = ProfileRow(1, "passive", (), stages={"import": 3.0, "compile": 9.0, "cuda": 0.5, "nccl": 0.4})
-    *_, stages, beside = lines(row)
-    assert stages == "an activation is: import 3 s, compile 9 s"
-    assert beside == "at the same time: cuda 0.5 s, nccl 0.4 s"

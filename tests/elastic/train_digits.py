@@ -34,25 +34,6 @@ class Digits(Dataset[tuple[torch.Tensor, torch.Tensor, int]]):
         return self.x[index], self.y[index], index
 
 
-def shard(model: nn.Sequential, device: str) -> None:
-    """Over the processes that were started together on this node."""
-    from torch.distributed.device_mesh import init_device_mesh
-    from torch.distributed.fsdp import fully_shard
-
-    task, restart = os.environ.get("SLURM_ARRAY_TASK_ID", "x"), os.environ.get("SLURM_RESTART_COUNT", "0")
-    meet = Path(os.environ["MALLETRAIN_TEST_DIR"]) / f"meet-{task}.{restart}"
-    rank, size = int(os.environ["LOCAL_RANK"]), int(os.environ["LOCAL_WORLD_SIZE"])
-    carrier = "gloo" if device == "cpu" else "cpu:gloo,cuda:nccl"
-    if device == "cuda":
-        torch.cuda.set_device(0)  # processes of a test share one; else the mesh takes the local rank's
-    torch.distributed.init_process_group(carrier, init_method=f"file://{meet}", rank=rank, world_size=size)
-    mesh = init_device_mesh(device, (size,))
-    for layer in model:
-        if isinstance(layer, nn.Linear):
-            fully_shard(layer, mesh=mesh)
-    fully_shard(model, mesh=mesh)
-
-
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--epochs", type=int, default=3)
@@ -68,6 +49,7 @@ def main() -> None:
     parser.add_argument("--raise-after", type=int, default=-1, help="outside the step that follows this one")
     parser.add_argument("--raise-loaded", type=int, default=-1, help="between a batch and its step")
     parser.add_argument("--raise-before", action="store_true", help="once the session is made")
+    parser.add_argument("--by-share", action="store_true", help="a loss that depends on the worker's own share")
     parser.add_argument("--bad-at", type=int, default=-1, help="a loss that is no number, in this step")
     parser.add_argument("--checkpoint-s", type=float, default=600.0)
     parser.add_argument("--float32", action="store_true")
@@ -75,12 +57,10 @@ def main() -> None:
     parser.add_argument("--world", default="", help="of processes started together: environment or mpi")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--loaders", type=int, default=0)
-    parser.add_argument("--sharded", action="store_true", help="over the processes of the node")
     parser.add_argument("--meddle", action="store_true", help="other parameters while gradients are made, as in SAM")
     parser.add_argument("--baseline", action="store_true", help="evaluate before the first epoch")
     parser.add_argument("--report", action="store_true", help="the number of each step")
     parser.add_argument("--device", default="cpu")
-    parser.add_argument("--sum-bfloat16", action="store_true", help="gradients")
     parser.add_argument("--wait-for", type=int, default=0, help="begin with so many workers")
     options = parser.parse_args()
     torch.manual_seed(options.seed)
@@ -94,11 +74,8 @@ def main() -> None:
     if options.shards:
         layers = [nn.Linear(64, 32), nn.BatchNorm1d(32), nn.ReLU(), nn.Dropout(0.2), nn.Linear(32, 10)]
         model = nn.Sequential(*layers).double()
-    if options.sharded:
-        shard(model.to(options.device), options.device)
     dtype = torch.float32 if options.float32 or options.autocast else torch.float64
-    if not options.sharded:
-        model.to(options.device, dtype)
+    model.to(options.device, dtype)
     optimizer: torch.optim.Optimizer
     if options.optimizer == "sgd":
         optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
@@ -115,7 +92,6 @@ def main() -> None:
         model, optimizer, dataset, batch_size=options.batch, virtual_shards=options.shards or None, seed=options.seed,
         options=elastic.Options(
             checkpoint_s=options.checkpoint_s, world=world, loaders=options.loaders,
-            sum_dtype=torch.bfloat16 if options.sum_bfloat16 else None,
             when_main=lambda: (home / "mains").open("a").write(f"{me}\n"),
         ),
     )  # fmt: skip
@@ -142,7 +118,7 @@ def main() -> None:
         else:
             bad = float("nan") if s.steps_done == options.bad_at else 1.0
             with torch.autocast(options.device, torch.bfloat16, enabled=options.autocast):
-                value = loss(model(x), y) * bad
+                value = loss(model(x), y) * bad * (len(y) if options.by_share else 1)
             value.backward()
         used: list[int] = index.tolist()
         return used
@@ -226,11 +202,8 @@ def main() -> None:
                 figures = s.evaluate(metrics, batch_size=50)
                 diary.write(json.dumps({"evaluated": epoch, **figures}) + "\n")
     final = s.evaluate(metrics, batch_size=50)
-    whole = model.state_dict()
-    if options.sharded:
-        whole = {name: tensor.full_tensor() for name, tensor in whole.items()}
     if s.is_main:
-        torch.save(whole, home / "final.pt")
+        torch.save(model.state_dict(), home / "final.pt")
         (home / "figures.json").write_text(json.dumps(final))
     s.finish({**final, "samples": s.info.samples_done})
 

@@ -1,4 +1,4 @@
-"""The batch as the number of workers changes, and learning rates, momentum, averages and schedules that follow it."""
+"""The batch as the number of workers changes, and learning rates, averages and schedules that follow it."""
 
 from __future__ import annotations
 
@@ -129,47 +129,6 @@ def test_the_script_sees_its_own_rate_and_the_step_takes_the_gain(make: Callable
         assert optimizer.param_groups[0]["lr"] == 0.1
     torch.testing.assert_close(weight, other)
     assert optimizer.state_dict()["param_groups"][0]["lr"] == 0.1
-
-
-@pytest.mark.parametrize("nesterov", [False, True])
-def test_momentum_reaches_over_as_many_samples_and_a_change_makes_no_jump(nesterov: bool) -> None:
-    """With a constant gradient and linear rates, the update per sample is the same before and after each change."""
-    weight = nn.Parameter(torch.zeros(1, dtype=torch.float64))
-    optimizer = torch.optim.SGD([weight], lr=0.1, momentum=0.9, nesterov=nesterov)
-    rates = LearningRateScaling(LearningRate("linear", momentum=True), 32, unknown)
-    rates.attach([optimizer])
-    total = 0
-
-    def step(batch: int) -> float:
-        nonlocal total
-        rates.change(batch)
-        before = float(weight.detach())
-        weight.grad = torch.ones_like(weight)
-        optimizer.step()
-        total += batch
-        rates.committed(total)
-        return (before - float(weight.detach())) / batch
-
-    for _ in range(300):
-        step(32)
-    wanted = 0.1 / (1 - 0.9) / 32
-    ways = [step(batch) for batch in (32, 128, 128, 16, 16, 512, 32)]
-    assert ways == pytest.approx([wanted] * 7, rel=1e-9)
-    assert optimizer.param_groups[0]["momentum"] == 0.9
-
-
-def test_adams_betas_reach_over_as_many_samples() -> None:
-    weight = nn.Parameter(torch.zeros(1, dtype=torch.float64))
-    optimizer = torch.optim.Adam([weight], lr=0.1, betas=(0.9, 0.999))
-    rates = LearningRateScaling(LearningRate("sqrt", momentum=True), 32, unknown)
-    rates.attach([optimizer])
-    rates.change(128)
-    weight.grad = torch.ones_like(weight)
-    optimizer.step()
-    state = optimizer.state[weight]
-    assert float(state["exp_avg"]) == pytest.approx(1 - 0.9**4)
-    assert float(state["exp_avg_sq"]) == pytest.approx(1 - 0.999**4)
-    assert optimizer.param_groups[0]["betas"] == (0.9, 0.999)
 
 
 def test_a_restored_state_continues_alike() -> None:

@@ -29,7 +29,7 @@ def replayed(directory: Path, lines: list[Line], *options: str) -> State:
 
 @pytest.mark.nightly
 def test_the_batch_follows_the_workers_and_the_result_is_that_of_its_batches(tmp_path: Path) -> None:
-    """Grow, kill, leave: rates, momentum, average and schedule are those of a run alone with these batches."""
+    """Grow, kill, leave: rates, average and schedule are those of a run alone with these batches."""
     epochs = 8
     options = ["--epochs", str(epochs)]
     slow = ["--step-seconds", "0.1", "--slow-until", str(tmp_path / "go")]

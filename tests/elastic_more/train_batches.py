@@ -55,7 +55,7 @@ def main() -> None:
     }
     replayed = Replayed(json.loads(Path(options.replay).read_text()), 32) if options.replay else None
     rule: BatchRule = replayed or rules[options.rule]
-    rates = elastic.LearningRate(options.rate, warm_up=512, momentum=True)
+    rates = elastic.LearningRate(options.rate, warm_up=512)
     s = elastic.Session(model, optimizer, data, batch_size=rule, options=elastic.Options(learning_rate=rates))
     if replayed:
         replayed.session = s

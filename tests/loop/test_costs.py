@@ -89,7 +89,7 @@ def test_a_relaunch_is_dear_until_it_was_measured() -> None:
     assert world.loop.views[2].costs.grow_s == 0.2
 
 
-def test_stages_of_a_start_and_its_costs_are_known_for_the_next_of_the_application() -> None:
+def test_costs_of_a_start_are_known_for_the_next_of_the_application() -> None:
     world = World(8)
     world.submit(replace(job(1), name="trial-1"))
     world.submit(replace(job(2), name="trial-2"))
@@ -97,22 +97,13 @@ def test_stages_of_a_start_and_its_costs_are_known_for_the_next_of_the_applicati
     world.tick()
     for pilot in world.loop.views[1].staying:
         data = {"started_at": START + 20.0, "ends_at": START + 3600.0}
-        stages: dict[str, JsonValue] = {"import": 3.0, "build": 1.0, "warm_up": 4.0, "all": 9.0}
-        stages |= {"nccl": 0.5, "cuda": 2.5}  # beside the others
         world.loop.record([
             event_of(START + 21.0, EventKind.PILOT_STARTED, 1, pilot.id, pilot.node, data=data),
-            event_of(START + 31.0, EventKind.WORKER_WARM, 1, pilot.id, pilot.node, data={"stages": stages}),
+            event_of(START + 31.0, EventKind.WORKER_WARM, 1, pilot.id, pilot.node),
         ])  # fmt: skip
     costs = world.loop.ledger.costs[Elastic.LIVE]
-    told = {"before": 2.0, "import": 3.0, "script": 1.0, "build": 1.0, "warm_up": 4.0, "cuda": 2.5, "nccl": 0.5}
-    assert costs.stages(1, ("alice", "trial")) == told
-    assert list(costs.stages(1, ("alice", "trial"))) == list(told), "as they follow each other, then those beside"
     assert costs.of(2, ("alice", "trial")).activate_s == 11.0, "as the application's other job"
     assert costs.of(3, ("alice", "other")).activate_s == 11.0, "as the site's jobs, nearer than what is assumed"
-    world.loop.record(
-        [event_of(START + 40.0, EventKind.WORKER_WARM, 1, "x", data={"stages": {"import": float("nan")}})]
-    )
-    assert costs.stages(1, ("alice", "trial")) == told
 
 
 def switched(at: int, members: int, pause_s: float, *, grew: bool, fault: bool = False) -> list[Event]:

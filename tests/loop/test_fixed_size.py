@@ -15,7 +15,7 @@ from malletrain.domain.job import Elastic, ScriptCheck, ScriptVerdict
 from malletrain.loop.ledger import Ledger
 from malletrain.loop.membership.admission import Claim, admit
 from malletrain.loop.membership.next_world import JobTerms, WorkerCandidate, next_world
-from malletrain.wire.messages import CheckDone, Exited, Failed, Seat
+from malletrain.wire.messages import CheckDone, Compared, Exited, Failed, Seat
 from tests.loop.stage import A, B, C, D, Stage
 from tests.world import World, data_of, job, main_job
 
@@ -31,6 +31,55 @@ def check(stage: Stage, verdict: str = "different", digest: str = DIGEST, by: st
     job_now = stage.members.job(1)
     assert job_now is not None
     stage.terms = job_now.terms  # the journal has it
+
+
+def is_tried(stage: Stage) -> bool:
+    """Whether a step is made in both worlds before the outstanding plan is taken."""
+    plan = stage.plan(A)
+    assert plan is not None
+    return plan.tried
+
+
+@pytest.mark.parametrize("text", ["", "the gradient of w differs by 1 of its norm"])
+def test_where_no_check_decided_a_step_is_tried_as_the_world_grows_until_one_is_compared(
+    three: Stage, text: str
+) -> None:
+    check(three, "undecided")
+    three.warm(3)
+    three.pass_time(1.0)
+    assert is_tried(three)
+    three.members.report(D, Compared("of a worker that is in no world"))
+    three.obey(A, B, C, D)
+    three.members.report(A, Compared(text))
+    three.members.report(B, Compared("a second word"))
+    _, found = three.seen(EventKind.SCRIPT_CHECKED)
+    assert data_of(found)["verdict"] == ("different" if text else "undecided")
+    assert found.reason == (text or "gradients of a step before and after its world grew are equal")
+    job_now = three.members.job(1)
+    assert job_now is not None
+    assert job_now.terms.fixed is bool(text)
+    three.terms = job_now.terms  # the journal has it
+    three.warm(4)
+    three.pass_time(1.0)
+    assert is_tried(three) is bool(text), "no other plan follows, or one without a trial"
+
+
+def test_no_step_is_tried_before_a_node_is_given_back(three: Stage) -> None:
+    check(three, "undecided")
+    three.leave(1)
+    three.warm(3)
+    three.pass_time(1.0)
+    assert three.plan(A).workers == (A, C, D)  # type: ignore[union-attr]
+    assert not is_tried(three)
+
+
+@pytest.mark.parametrize("terms", [JobTerms(trusted=True), JobTerms(restarts=True), JobTerms(checked=DIGEST)])
+def test_no_step_is_tried_where_nothing_is_open(terms: JobTerms) -> None:
+    stage = Stage(replace(terms, undecided=terms.trusted or terms.restarts))
+    stage.begin(3)
+    stage.warm(3)
+    stage.pass_time(1.0)
+    assert not is_tried(stage)
 
 
 @st.composite

@@ -8,7 +8,6 @@ from malletrain.decide.rules import MainPromise, Rules
 from malletrain.domain.event import Event, EventKind, JsonValue
 from malletrain.domain.snapshot import BackfillPlan, NodeState, Snapshot
 from malletrain.loop.ledger import Ledger
-from malletrain.loop.rollout import Stage
 from malletrain.loop.trackers.harm_signals import HarmSignalTracker
 from scripts.bench.journal_year import fold_s
 from tests.world import START, World, event_of, job, node
@@ -36,13 +35,9 @@ def test_a_pilot_that_takes_long_to_leave_is_slow() -> None:
 
 def test_preemptions_are_counted_those_of_one_wide_main_job_once() -> None:
     signs = HarmSignalTracker()
-    signs.apply(event_of(1, EventKind.DAEMON_STARTED, data={"stage": "few"}))
     for number, (at, preempted) in enumerate([(5, True), (6, False), (7, True), (40, True), (66, True), (200, True)]):
         signs.apply(event_of(at, EventKind.PILOT_ENDED, 1, f"7_{number}", data={"preempted": preempted}))
     assert signs.seen().preempted == (5, 66, 200)
-    lately = signs.lately()
-    assert lately is not None
-    assert lately.preempted == 5, "a stage is judged by its pilots"
 
 
 def test_where_the_site_promises_a_delay_only_main_jobs_that_were_later_are_signs_of_harm() -> None:
@@ -98,22 +93,6 @@ def test_cycles_that_pilots_make_longer() -> None:
     assert signs.seen().slow_cycles == (), "above half a second, but not twice as long"
     looks(0.7, 50, 20)
     assert signs.seen().slow_cycles
-
-
-def test_a_stage_counts_from_its_first_start_and_anew_after_a_change() -> None:
-    signs = HarmSignalTracker()
-    assert signs.lately() is None
-    for at in (1, 50):
-        signs.apply(event_of(at, EventKind.DAEMON_STARTED, data={"stage": "few"}))
-        signs.apply(started(at + 1, f"7_{at}"))
-        signs.apply(event_of(at + 2, EventKind.BREAKER, reason="x", data={"open": True}))
-    few = signs.lately()
-    assert few is not None
-    assert (few.stage, few.since, few.started, few.opened) == (Stage.FEW, 1, 2, 2)
-    signs.apply(event_of(99, EventKind.DAEMON_STARTED, data={"stage": "whole"}))
-    whole = signs.lately()
-    assert whole is not None
-    assert (whole.stage, whole.since, whole.started) == (Stage.WHOLE, 99, 0)
 
 
 def test_a_loop_keeps_them_and_a_ledger_folded_anew_agrees() -> None:

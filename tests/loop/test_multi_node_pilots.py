@@ -107,19 +107,6 @@ def test_a_preempted_task_counts_as_one_preemption() -> None:
     assert sum(bool(data_of(e).get("preempted")) for e in ended) == 1
 
 
-def test_signs_count_tasks_not_nodes() -> None:
-    world = World(nodes=3, rules=few_pilots(3))
-    world.loop.record([event_of(world.clock.now(), EventKind.DAEMON_STARTED, data={"stage": "few"})])
-    world.submit(job(1, most=3))
-    world.tick()
-    world.tick()
-    world.cluster.set_main([main_job(7, nodes=["n1"])])
-    world.tick()
-    lately = world.loop.ledger.harm_signals.lately()
-    assert lately is not None
-    assert (lately.started, lately.preempted) == (1, 1)
-
-
 @pytest.mark.parametrize("last", [0, 2])
 def test_the_nodes_are_given_back_when_the_last_worker_has_left_not_before(last: int) -> None:
     world = filled(nodes=3)

@@ -1,35 +1,22 @@
-"""Why a job has no node, in plain words, with what is known of when that changes."""
+"""Why a job has no node, in plain words."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
-import pytest
-
 from malletrain.domain.event import Event, JobHeld
 from malletrain.domain.job import Elastic, JobPhase, JobView
 from malletrain.domain.job import World as World_
-from malletrain.loop.waiting_reason import why_silent, why_without_nodes
+from malletrain.loop.waiting_reason import why_silent
 from tests.world import RULES, START, World, job, main_job
 
 
-@pytest.fixture
-def full() -> World:
-    """Four nodes, three of them held by two main jobs that end in 20 and in 90 minutes; a job that needs two."""
+def test_too_few_idle_nodes() -> None:
     world = World(nodes=4)
-    first = replace(main_job(6, nodes=["n0"]), end_time=START + 1200.0)
-    second = replace(main_job(7, nodes=["n1", "n2"]), end_time=START + 5400.0)
-    world.cluster.set_main([first, second])
+    world.cluster.set_main([main_job(7, nodes=["n0", "n1", "n2"])])
     world.submit(job(1, least=2, most=4))
     world.tick()
-    return world
-
-
-def test_too_few_idle_nodes_and_when_main_jobs_end_at_the_latest(full: World) -> None:
-    assert full.loop.waiting(1) == (
-        "needs 2 nodes, and 1 can be used now; main jobs' time limits free 1 more within 20 min, if no "
-        "main job takes them"
-    )
+    assert world.loop.waiting(1) == "needs 2 nodes, and 1 can be used now"
 
 
 def test_nodes_that_are_kept_idle_are_told_with_the_reason() -> None:
@@ -41,15 +28,6 @@ def test_nodes_that_are_kept_idle_are_told_with_the_reason() -> None:
         world.loop.waiting(1)
         == f"needs 2 nodes, and none can be used now (n0 and 3 more idle nodes are left out: {why})"
     )
-
-
-def test_a_chance_is_told_once_the_pool_has_been_watched(full: World) -> None:
-    loop = full.loop
-    assert loop.last_decision is not None and loop.last_snapshot is not None
-    told = why_without_nodes(
-        loop.views[1], loop.last_decision, loop.last_snapshot, "harvest", (1, 1, 2, 3), 7 * 3600.0, full.clock.now()
-    )
-    assert told.endswith("lately there were so many for 50% of the time, all malleable jobs together")
 
 
 def test_a_job_that_has_nodes_or_is_held_waits_for_nothing() -> None:

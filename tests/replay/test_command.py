@@ -22,7 +22,6 @@ from click.testing import CliRunner
 
 from malletrain import __version__
 from malletrain.cli.replay import replay as command
-from malletrain.cli.replays.settings import SETTINGS, key_of
 from malletrain.replay.loop_engine import replay_through_loop
 from malletrain.replay.scoring.journal_score import score_journal
 from malletrain.replay.traces.trace import BUSY, IDLE
@@ -146,12 +145,6 @@ def test_faults_are_one_line_and_status_2(log: Path, args: list[str], said: str)
     assert done.stdout == ""
 
 
-def test_what_only_a_report_shows_needs_one(log: Path) -> None:
-    done = malletrain("replay", str(log), "price=0")
-    assert done.returncode == 2
-    assert "--report DIR" in done.stderr.splitlines()[-1]
-
-
 def test_a_report_is_refused_before_the_replay_where_no_page_can_be_made(
     log: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -160,24 +153,19 @@ def test_a_report_is_refused_before_the_replay_where_no_page_can_be_made(
     assert str(done.exception).startswith("--report: jinja2 is not installed: pip install")
 
 
-def test_at_most_twenty_options_and_an_old_one_says_which_key_it_is_now() -> None:
+def test_at_most_twenty_options() -> None:
     assert len(command.params) - 1 <= 20, "what a replay is told beyond that goes under [replay]"
-    for setting in SETTINGS:
-        for option in (*setting.opts, *setting.secondary_opts):
-            done = CliRunner().invoke(command, ["LOG", option, "1"])
-            assert done.exit_code == 2
-            assert f"{option} is a setting of a file now: {key_of(setting)} = " in done.output
 
 
 @pytest.mark.parametrize(
     ("table", "said"),
     [
-        ("tik = 3", "replay.tik is not known; known are alpha, "),
-        ("tick = -1", "replay.tick: "),
-        ("tick = [1]", "replay.tick must be one value"),
+        ("tik = 3", "replay.tik is not known; known are at_once, "),
+        ("at_once = 0", "replay.at_once: "),
+        ("at_once = [1]", "replay.at_once: "),
         ("seed = 2.5", "replay.seed: "),
-        ("ideal = 'yes'", "replay.ideal must be true or false"),
-        ("budget = '500/week'", "replay.budget must be a list"),
+        ("ideal = 'yes'", "replay.ideal: "),
+        ("budget = '500/week'", "replay.budget: "),
         ("engine = 'slow'", "replay.engine: "),
     ],
 )
@@ -206,7 +194,7 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
     log.write_text("\n".join(EVENTS).replace("n03", "<script>alert(1)</script>"))
     done = malletrain(
         "replay", str(log), "--policy", "auto,equal", "--mix", "hpo:2,imagenet:3", "--report", str(folder / "r"),
-        "watts=1800,400", "price=1.25", "timezone=Europe/Oslo", "seed=7",
+        "timezone=Europe/Oslo", "seed=7",
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     return folder / "r"
@@ -234,37 +222,6 @@ def test_the_report_opens_without_network_at_two_widths(
     assert browser.run("return document.body.innerHTML.includes('<script>alert(1)')") is False
 
 
-def test_two_reports_side_by_side(report: Path, tmp_path: Path) -> None:
-    """Another configuration, beside the report of the first; the figures are those of either's own files."""
-    log = report.parent / "<b>events"
-    made = tmp_path / "capped"
-    asked = ("replay", str(log), "--mix", "hpo:2,imagenet:3", "max_pilots=1", "seed=7")
-    done = malletrain(*asked, "--report", str(made), "--compare", str(report))
-    assert done.returncode == 0, done.stderr
-    with (made / "comparison.csv").open(newline="") as file:
-        rows = {row[0]: row[1:] for row in csv.reader(file)}
-    assert rows["what"] == ["r", "capped", "difference"]
-    assert rows["max_pilots"] == ["100", "1", ""]
-    assert "file" not in rows and "seed" not in rows, "the same in both"
-    figures = []
-    for folder in (report, made):
-        with (folder / "policies.csv").open(newline="") as file:
-            figures.append(max(float(row["equivalent_nodes"]) for row in csv.DictReader(file)))
-    won = rows["nodes won, as many dedicated ones would train as much"]
-    assert won[:2] == [f"{each:,.2f}" for each in figures]
-    assert won[2].startswith("-")
-    assert 'id="comparison"' in (made / "index.html").read_text()
-    assert 'id="comparison"' not in (report / "index.html").read_text()
-
-
-@pytest.mark.parametrize("words", [["--report", "r", "--compare", "absent"], ["--compare", "absent"]])
-def test_what_is_no_report_is_refused_before_the_replay(tmp_path: Path, words: list[str]) -> None:
-    (tmp_path / "log").write_text("\n".join(EVENTS))
-    done = malletrain("replay", str(tmp_path / "log"), *words)
-    assert done.returncode == 2
-    assert "--compare" in done.stderr
-
-
 def test_the_report_prints_on_two_pages(browser: Browser, report: Path) -> None:
     browser.open((report / "index.html").as_uri())
     for form in ({"pageWidth": 21.0, "pageHeight": 29.7}, {"pageWidth": 21.59, "pageHeight": 27.94}):
@@ -290,8 +247,7 @@ def test_the_report_says_what_it_is_worth_and_how_it_was_made(report: Path) -> N
     page = (report / "index.html").read_text(encoding="utf-8")
     key = re.search(r'id="key">(.*?)</div>', page, re.DOTALL)
     assert key is not None
-    for word in ("node-hours", "EUR", "kWh"):
-        assert word in key[1]
+    assert "node-hours" in key[1]
     with (report / "facts.csv").open() as file:
         facts = {row["what"]: row["value"] for row in csv.DictReader(file)}
     assert facts["seed"] == "7"
@@ -309,8 +265,6 @@ def test_the_report_says_what_it_is_worth_and_how_it_was_made(report: Path) -> N
     assert float(month["idle_node_hours"]) * 3600 == pytest.approx(float(best["idle_node_seconds"]))
     assert float(month["held_node_hours"]) * 3600 == pytest.approx(float(best["occupied_node_seconds"]))
     assert float(month["worth_node_hours"]) * 3600 == pytest.approx(float(best["speedup_node_seconds"]))
-    assert float(month["worth_eur"]) == pytest.approx(float(month["worth_node_hours"]) * 1.25)
-    assert float(month["kwh"]) == pytest.approx(float(best["energy_kwh"]))
     with (report / "week.csv").open() as file:
         week = {row.pop("weekday"): [float(cell) for cell in row.values()] for row in csv.DictReader(file)}
     known = [(day, hour) for day, cells in week.items() for hour, cell in enumerate(cells) if not math.isnan(cell)]
@@ -401,7 +355,7 @@ def test_the_daemons_own_loop_answers(tmp_path: Path) -> None:
     log.write_text("\n".join(["time,node,state", *rows]) + "\n")
     answers = {}
     for engine in ("fast", "loop"):
-        done = malletrain("replay", str(log), "--mix", "imagenet:2", f"engine={engine}", "keep_idle=0",
+        done = malletrain("replay", str(log), "--mix", "imagenet:2", f"engine={engine}", "pool.keep_idle=0",
                           "--json", "-")  # fmt: skip
         assert done.returncode == 0, done.stderr
         answers[engine] = json.loads(done.stdout)["policies"]["auto"]
@@ -426,7 +380,8 @@ def test_the_daemon_of_a_configuration_is_replayed(log: Path, tmp_path: Path) ->
     assert "pool.max_pilots = 3" in done.stderr
     _, ideal = figures("ideal=true")
     assert ideal["auto"]["samples"] == pytest.approx(capped["ideal-machine"]["samples"])
-    _, wider = figures("--config", str(config), "max_pilots=12")
+    config.write_text(config.read_text().replace("max_pilots = 3", "max_pilots = 12"))
+    _, wider = figures("--config", str(config))
     assert wider["auto"]["samples"] > capped["auto"]["samples"]
     refused = malletrain("replay", str(log), "ideal=true", "--config", str(config))
     assert refused.returncode == 2

@@ -17,7 +17,7 @@ from malletrain.replay.options import EngineKind, Options
 from malletrain.replay.result import Cause, Result
 from malletrain.replay.run import replay
 from malletrain.replay.scoring.figures import Score
-from malletrain.replay.sizer import parse_policy, sizer
+from malletrain.replay.sizer import PolicySizer, parse_policy
 from malletrain.replay.traces.trace import BUSY, IDLE
 from malletrain.replay.warnings import limits_that_bind
 from malletrain.replay.workload import TrainingJob, shifted
@@ -47,7 +47,7 @@ def busy_machine(seed: int, nodes: int = 48, seconds: int = 7200) -> ClusterTrac
 def fast(machine: ClusterTrace, jobs: list[TrainingJob], options: Options) -> Result:
     choice = parse_policy("auto", None)
     on_clock = shifted(jobs, machine.start)
-    return Engine(machine, on_clock, sizer(choice, on_clock), options).run()
+    return Engine(machine, on_clock, PolicySizer(choice, on_clock), options).run()
 
 
 def both(machine: ClusterTrace, jobs: list[TrainingJob], rules: Rules) -> tuple[Score, Score]:

@@ -15,7 +15,7 @@ from malletrain.replay.engine import Engine
 from malletrain.replay.options import Options
 from malletrain.replay.pilots.pilot_table import PilotRows
 from malletrain.replay.result import Cause, Result
-from malletrain.replay.sizer import parse_policy, sizer
+from malletrain.replay.sizer import PolicySizer, parse_policy
 from malletrain.replay.traces.trace import BUSY, DOWN, IDLE
 from malletrain.replay.workload import TrainingJob
 from tests.replay.small import START, intervals, job, trace, traces, workloads
@@ -24,7 +24,7 @@ AT_ONCE = Options()
 
 
 def run(machine: ClusterTrace, jobs: list[TrainingJob], policy: str = "exact", options: Options = AT_ONCE) -> Result:
-    return Engine(machine, jobs, sizer(parse_policy(policy, None), jobs), options).run()
+    return Engine(machine, jobs, PolicySizer(parse_policy(policy, None), jobs), options).run()
 
 
 def test_one_job_trains_on_what_is_idle() -> None:

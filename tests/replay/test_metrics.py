@@ -1,4 +1,4 @@
-"""Starts, energy, and the delay of main jobs as modelled."""
+"""Starts, and the delay of main jobs as modelled."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from malletrain.domain.errors import InvalidInput
 from malletrain.replay import parse_policy, replay
 from malletrain.replay.cluster_trace import ClusterTrace
 from malletrain.replay.report.frames import policies
-from malletrain.replay.scoring.figures import Watts, busiest_minute
+from malletrain.replay.scoring.figures import busiest_minute
 from malletrain.replay.scoring.main_delay import Reaction, modelled, parse_reaction
 from malletrain.replay.traces.trace import BUSY, IDLE
 from malletrain.replay.workload import TrainingJob
@@ -47,12 +47,6 @@ def test_the_table_of_policies_has_their_scores(machine: ClusterTrace, jobs: lis
     for key in ("idle_node_seconds", "jain", "mean_wait_s", "jobs_completed"):
         value = getattr(answer.scores[name], key)
         assert row[key] == pytest.approx(math.nan if value is None else value, nan_ok=True)
-
-
-def test_energy_is_what_training_draws_beyond_idling() -> None:
-    machine = trace([(0.0, 0, IDLE)], 1, 3600.0)
-    answer = replay(machine, [job()], [parse_policy("auto", None)], processes=1, watts=Watts(1500.0, 500.0))
-    assert answer.scores["auto"].energy_kwh == pytest.approx(1.0)
 
 
 def test_main_starts_that_meet_pilots_are_delayed_by_the_reaction() -> None:

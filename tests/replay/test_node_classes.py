@@ -13,12 +13,13 @@ from malletrain.domain.errors import InvalidInput
 from malletrain.domain.job import Curve, ResizeCosts
 from malletrain.replay.cluster_trace import ClusterTrace
 from malletrain.replay.inputs.node_classes import NodeClass, parse_node_class
+from malletrain.replay.job_files import read_jobs
 from malletrain.replay.options import Options
 from malletrain.replay.result import Result
 from malletrain.replay.run import replay
 from malletrain.replay.sizer import parse_policy
 from malletrain.replay.traces.trace import IDLE
-from malletrain.replay.workload import TrainingJob, read_jobs
+from malletrain.replay.workload import TrainingJob
 from malletrain.sizing.problem import OnClasses
 from tests.replay.small import job, trace, traces, workloads
 from tests.sizing.problems import examples

@@ -15,7 +15,7 @@ from malletrain.replay.engine import Engine
 from malletrain.replay.options import Options
 from malletrain.replay.result import Result
 from malletrain.replay.run import Replay, replay
-from malletrain.replay.sizer import parse_policy, sizer
+from malletrain.replay.sizer import PolicySizer, parse_policy
 from malletrain.replay.traces.trace import IDLE
 from tests.replay.small import job
 from tests.replay.test_daemon_rules import SHIPPED, TICK_S, busy_machine
@@ -76,7 +76,7 @@ def test_what_was_seen_of_holes_is_handed_over_exactly() -> None:
     for part in list(parts.parts_of(machine, OPTIONS))[1:]:
         at = part.trace.start
         until = parts._between(machine, machine.start, at, np.zeros(len(machine.nodes), np.int8))
-        engine = Engine(until, JOBS, sizer(AUTO, JOBS), OPTIONS)
+        engine = Engine(until, JOBS, PolicySizer(AUTO, JOBS), OPTIONS)
         engine.run()
         assert engine._holes is not None and part.holes is not None
         seen = engine._holes.until(engine.state == IDLE, at)
@@ -86,9 +86,9 @@ def test_what_was_seen_of_holes_is_handed_over_exactly() -> None:
 def test_what_lasts_longer_than_a_run_in_is_not_divided() -> None:
     machine = busy_machine(8)
     jobs = [replace(each, job=replace(each.job, submitted_at=machine.start)) for each in JOBS]
-    assert parts.divisible(machine, jobs, AUTO, OPTIONS)
+    assert parts.divisible(machine, jobs, OPTIONS)
     finite = [replace(each, job=replace(each.job, total_samples=1e6)) for each in jobs]
     later = [replace(each, job=replace(each.job, submitted_at=machine.start + 60.0)) for each in jobs]
-    assert not parts.divisible(machine, finite, AUTO, OPTIONS)
-    assert not parts.divisible(machine, later, AUTO, OPTIONS)
-    assert not parts.divisible(machine, jobs, AUTO, replace(OPTIONS, most_jobs=2))
+    assert not parts.divisible(machine, finite, OPTIONS)
+    assert not parts.divisible(machine, later, OPTIONS)
+    assert not parts.divisible(machine, jobs, replace(OPTIONS, most_jobs=2))

@@ -10,12 +10,13 @@ from malletrain.decide.rules import AccountBudget, Period
 from malletrain.domain.errors import InvalidInput
 from malletrain.domain.job import Curve, ResizeCosts
 from malletrain.replay.inputs.account_budgets import parse_budget
+from malletrain.replay.job_files import read_jobs
 from malletrain.replay.options import Options
 from malletrain.replay.run import replay
 from malletrain.replay.scoring.figures import Score
 from malletrain.replay.sizer import parse_policy, require_replay_inputs, trained_curve
 from malletrain.replay.traces.trace import IDLE
-from malletrain.replay.workload import TrainingJob, mix, read_jobs, training_job
+from malletrain.replay.workload import TrainingJob, mix, training_job
 from tests.replay.small import trace
 
 BATCHES = ((32, Curve(((1, 100.0), (4, 120.0)))), (128, Curve(((1, 110.0), (4, 400.0)))))

@@ -14,7 +14,7 @@ from malletrain.replay import Engine, Options, Window, cluster_trace, parse_poli
 from malletrain.replay.assumed_placement import AssumedPlacement
 from malletrain.replay.main_queue import MainSchedule, Scheduled, simulate
 from malletrain.replay.result import Cause
-from malletrain.replay.sizer import sizer
+from malletrain.replay.sizer import PolicySizer
 from malletrain.replay.traces import Account, JobRecords
 from tests.replay.small import START, changes, job
 
@@ -135,7 +135,7 @@ def test_pilots_leave_before_a_planned_start_and_short_holes_are_left_alone() ->
     machine = cluster_trace(records(rows), Window(schedule=MainSchedule.BACKFILL))
     assert machine.plans is not None
     jobs = [job()]
-    result = Engine(machine, jobs, sizer(parse_policy("auto", None), jobs), Options()).run()
+    result = Engine(machine, jobs, PolicySizer(parse_policy("auto", None), jobs), Options()).run()
     ends = (result.log.pilots.rows().end[result.log.pilots.rows().cause == Cause.LIMIT] - START).tolist()
     assert ends == [970.0]  # 30 s before the wide job starts at 1000
     assert result.totals.preemptions <= 4  # at 1600, which was not planned

@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given, settings
 
 from malletrain.decide.rules import Rules
-from malletrain.domain.errors import InvalidInput
 from malletrain.domain.event import Event, EventKind
 from malletrain.domain.job import ResizeCosts
 from malletrain.domain.snapshot import NodeState
@@ -70,8 +69,3 @@ def test_another_policy_decides_otherwise() -> None:
     world.tick()
     found = list(recomputed(world.journal.read(), policy("equal"), replace(RULES, alpha=0.0)))
     assert [each.recomputed for each in found if not each.same]
-
-
-def test_a_policy_that_looks_at_holes_is_refused() -> None:
-    with pytest.raises(InvalidInput, match="ladder"):
-        list(recomputed([], policy("ladder"), RULES))

@@ -19,8 +19,7 @@ from malletrain.domain.job import ResizeCosts
 from malletrain.replay import parts, run, sampling
 from malletrain.replay.cluster_trace import ClusterTrace
 from malletrain.replay.options import Options
-from malletrain.replay.report.director import SitePrices, months
-from malletrain.replay.report.frames import holes, timeline
+from malletrain.replay.report.frames import holes, months, timeline
 from malletrain.replay.run import Replay, replay
 from malletrain.replay.sampling import Sample, drawn_days, estimate, weights
 from malletrain.replay.traces.trace import BUSY, IDLE
@@ -114,7 +113,7 @@ def test_tables_tell_what_was_replayed_from_what_was_not() -> None:
     rows = holes(answer).columns
     assert (rows["used_auto"] <= rows["node_hours"] * (1 + 1e-9)).all()
     assert rows["used_auto"].sum() == pytest.approx(answer.scores["auto"].occupied_node_seconds / 3600, rel=0.2)
-    month = months(answer, SitePrices(), UTC).columns
+    month = months(answer, UTC).columns
     assert month["worth_node_hours"].sum() == pytest.approx(answer.scores["auto"].speedup_node_seconds / 3600)
 
 

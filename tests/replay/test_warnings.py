@@ -6,7 +6,7 @@ import pytest
 
 from malletrain.domain.job import ResizeCosts
 from malletrain.replay import parse_policy, replay
-from malletrain.replay.report.facts import facts
+from malletrain.replay.report.page import facts
 from malletrain.replay.run import Replay
 from malletrain.replay.traces.trace import IDLE
 from tests.replay.small import job, trace

@@ -131,12 +131,12 @@ def test_a_careless_script_is_equal_and_what_may_do_harm_elsewhere_is_noted(
     write = 1 + next(at for at, line in enumerate(lines) if "torch.save" in line)
     assert report["notes"] == [
         "a ChainedScheduler is not tracked: s.track(...) makes it part of the training state",
-        f"line {write}: torch.save: each worker writes it; put it under `if s.is_main:`",
+        f"careless.py:{write}: each worker writes last.pt; put it under `if s.is_main:`",
     ]
     later = 1 + lines.index("    if epoch == 30:")
     assert report["unmet"] == [f"line {later}: `if epoch == 30:` (--at-epoch 30)"]
     text = _text(CheckReport("equal", "compared", epochs=1, notes=report["notes"], unmet=report["unmet"]))
-    assert f"\n  line {write}: torch.save" in text and f"\n  not met: line {later}: " in text, text
+    assert f"\n  careless.py:{write}: each" in text and f"\n  not met: line {later}: " in text, text
     assert sorted(each.name for each in tmp_path.iterdir()) == ["careless.py", "last.pt"], "it leaves nothing behind"
 
 

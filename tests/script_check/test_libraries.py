@@ -62,21 +62,6 @@ SCRIPTS = {
         "",
         "accuracy.update(model(x), y); mean.update(loss.item())",
     ),
-    "fsdp2": (
-        """
-        import torch.distributed as dist
-        from torch.distributed.device_mesh import init_device_mesh
-        from torch.distributed.fsdp import fully_shard
-        dist.init_process_group("gloo")
-        mesh = init_device_mesh("cpu", (dist.get_world_size(),))
-        for layer in (model[0], model[2]):
-            fully_shard(layer, mesh=mesh)
-        fully_shard(model, mesh=mesh)
-        optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
-        """,
-        "",
-        "",
-    ),
 }
 
 LOOP = """
@@ -98,7 +83,7 @@ s.finish()
 @pytest.mark.alone
 @pytest.mark.parametrize("library", SCRIPTS)
 def test_a_script_with_a_library_is_equal(library: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    if library != "fsdp2" and importlib.util.find_spec(library) is None:
+    if importlib.util.find_spec(library) is None:
         pytest.skip(f"pip install {library}")
     before, tracked, after = SCRIPTS[library]
     path = tmp_path / "train.py"

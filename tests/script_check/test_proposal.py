@@ -75,7 +75,7 @@ torch.save(model.state_dict(), "model.pt")
 def test_the_usual_loop_is_changed_in_a_handful_of_lines() -> None:
     proposal = propose(PLAIN)
     assert proposal.text == MALLEABLE
-    assert proposal.notes == ["line 23: torch.save: put it under `if s.is_main:`"]
+    assert not proposal.notes
     diff = proposal.diff(PLAIN, "train.py")
     assert diff.startswith("--- train.py\n+++ train.py (malleable)\n")
 

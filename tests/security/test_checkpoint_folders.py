@@ -153,11 +153,10 @@ def test_a_fifo_in_place_of_the_file_does_not_hold_the_worker(tmp_path: Path) ->
         CheckpointStore(tmp_path / "c").load(state())
 
 
-@pytest.mark.parametrize("part", [None, (0, 1)])
-def test_what_is_made_is_for_its_user_alone(tmp_path: Path, part: tuple[int, int] | None) -> None:
+def test_what_is_made_is_for_its_user_alone(tmp_path: Path) -> None:
     before = os.umask(0)
     try:
-        CheckpointStore(tmp_path / "a" / "b", part=part).save(state())
+        CheckpointStore(tmp_path / "a" / "b").save(state())
     finally:
         os.umask(before)
     made = list((tmp_path / "a").rglob("*"))

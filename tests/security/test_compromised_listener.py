@@ -161,7 +161,7 @@ def test_no_job_is_ended_that_is_in_another_partition_or_announced_beyond_the_ra
     assert stage.lab.job(str(main))["JobState"] == "RUNNING"
     assert tasks[2] in stage.held()
     acts = [row for row in stage.recorded() if row.get("verb") == "take_back" and row["event"] == "done"]
-    assert [(row["slurm_job"], row["user"]) for row in acts][-1] == (str(plain), "bob")
+    assert [(row["job"], row["user"]) for row in acts][-1] == (str(plain), "bob")
 
 
 def test_every_act_is_recorded_and_what_is_refused_too(begin: Begin) -> None:
@@ -180,7 +180,7 @@ def test_every_act_is_recorded_and_what_is_refused_too(begin: Begin) -> None:
     assert {row["job"] for row in rows[1:]} == {3}
     assert rows[1]["reason"] == "a hole"
     assert rows[-1]["reason"] == "main job 9 could start"
-    assert rows[1]["owner"] == pwd.getpwnam("alice").pw_uid
+    assert rows[1]["uid"] == pwd.getpwnam("alice").pw_uid
 
 
 def test_without_a_record_nothing_is_started_but_nodes_are_given_back(begin: Begin) -> None:

@@ -66,13 +66,6 @@ def test_one_user_has_one_vote_however_many_jobs() -> None:
     assert found.start_s == pytest.approx(3.0)
 
 
-def test_stages_are_no_longer_than_their_activation() -> None:
-    costs = Costs()
-    warmed(costs, "mallory", 30.0, **{"import": 1e12, "all": 1e300})
-    stages = costs.stages(next(_numbers) - 2, ("mallory", "train"))
-    assert max(stages.values()) <= 30.0
-
-
 def test_a_restart_folds_the_same() -> None:
     one, two = Costs(), Costs()
     for costs in (one, two):
@@ -142,7 +135,7 @@ def test_the_reason_of_a_job_that_a_slow_start_keeps_from_nodes_is_told() -> Non
     assert decision is not None and snapshot is not None
     idle = replace(decision, refusals=(), horizon_s=600.0)
     with_holes = replace(idle, holes=tuple(Hole(name, START + 3600.0, "") for name in ("n0", "n1")))
-    why = why_without_nodes(view, with_holes, snapshot, "harvest", (), 0.0, START)
+    why = why_without_nodes(view, with_holes, snapshot)
     assert why.startswith("a start has cost 2000 s by its own changes, too much for the 600 s looked ahead")
     lines = explain("1", {1: view}, None, with_holes, ())
     assert any("grows little: a start has cost 2000 s by its own changes" in line for line in lines)

@@ -9,18 +9,15 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 
 from malletrain.daemon.image.image_maker import COMMAND
-from malletrain.domain.errors import ClusterUnavailable
 from malletrain.replay.processes import Piece, run_in_processes
 from malletrain.script_check.check_runs import _Run
 from malletrain.slurm.command import Commands
-from malletrain.slurm.read_commands import CommandReader
-from malletrain.slurm.read_pyslurm import PyslurmReader
+from malletrain.slurm.read_pyslurm import choose
 from malletrain.slurm.submission import batch_request, directives
 from malletrain.slurm.submission.batch_request import Defaults
 from malletrain.study.cluster_runs import _body
@@ -125,12 +122,8 @@ def test_the_process_that_makes_images(planted: Path) -> None:
 
 
 def test_the_process_that_asks_pyslurm(planted: Path) -> None:
-    commands = Commands()
-    text = CommandReader(commands, time.time, "harvest")
-    reader = PyslurmReader(text, commands, time.time, "harvest", [sys.executable])
-    with pytest.raises(ClusterUnavailable, match="No module named 'pyslurm'"):
-        reader.version()
-    reader.close()
+    _, why = choose(Commands(), (24, 11), sys.executable)
+    assert "No module named 'pyslurm'" in why
     assert not ran(planted)
 
 
@@ -141,13 +134,13 @@ def test_slurms_commands_run_outside_the_working_folder(planted: Path) -> None:
     assert conf.strip() == str(planted / "slurm.conf")
 
 
-def _mapped(piece: object, jobs: object, choice: object, options: object, tell: object) -> str:
+def _mapped(piece: object, choice: object, tell: object) -> str:
     return "ran"
 
 
 def test_the_processes_of_a_replay(planted: Path) -> None:
     pieces = [Piece(0, 1.0, None, None)]  # type: ignore[arg-type]
-    found = run_in_processes(pieces, 1, _mapped, (), None, None, 1)  # type: ignore[arg-type]
+    found = run_in_processes(pieces, 1, _mapped, None, 1)  # type: ignore[arg-type]
     assert [str(each) for each in found[0]] == ["ran"]
     assert not ran(planted)
 

@@ -87,24 +87,6 @@ def test_a_range_that_admits_too_much_is_named(
     assert any(fault in line for line in supply.faults())
 
 
-def test_advisories_of_the_python_database_are_read(tmp_path: Path) -> None:
-    folder = tmp_path / "vulns" / "h11"
-    folder.mkdir(parents=True)
-    (folder / "PYSEC-1.yaml").write_text(
-        "id: PYSEC-1\nsummary: Bad. Very.\naliases: [CVE-1-2]\naffected:\n"
-        "- ranges:\n  - type: ECOSYSTEM\n    events:\n"
-        "    - {introduced: '0'}\n    - {fixed: 0.3.1}\n    - {introduced: 0.5.0}\n    - {last_affected: 0.6.0}\n"
-    )
-    (folder / "PYSEC-2.yaml").write_text("id: PYSEC-2\ndetails: Malware\naffected:\n- versions: [0.9.1, old]\n")
-    (folder / "PYSEC-3.yaml").write_text("id: PYSEC-3\nwithdrawn: x\naffected: []\n")
-    ranged, single = supply.read_advisories(tmp_path, ["h11", "rich"])
-    assert ranged == supply.Advisory("CVE-1-2", "h11", ("<0.3.1", ">=0.5.0,<=0.6.0"), "Bad.")
-    assert [ranged.applies_to(each) for each in ("0.3.0", "0.3.1", "0.5.0", "0.6.0", "0.6.1")] == [
-        True, False, True, True, False,
-    ]  # fmt: skip
-    assert single.affected == ("==0.9.1",)
-
-
 def test_a_line_that_pins_nothing_is_refused() -> None:
     with pytest.raises(ValueError, match="pins no version"):
         supply.pins("rich>=13\n")

@@ -51,7 +51,7 @@ def test_a_workers_words_reach_the_journals_file_without_escape_sequences(site: 
         {"type": "finished", "result": {f"key{ESCAPES}": [ESCAPES, {"deep": ESCAPES}]}},
     ]
     seen: list[Event] = []
-    site.members._outbox.events.clear()
+    site.members._shared.events.clear()
     site.house.gate._persist = lambda: seen.extend(site.members.reports())
     path = f"/v1/workers/{name_of(HIS, RUNNING[0])}/report"
     answer = Caller(site.house, token).post(path, content=json.dumps({"events": said}))

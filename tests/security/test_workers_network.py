@@ -176,7 +176,7 @@ def test_who_has_no_seat_is_not_told_the_secret() -> None:
 def test_workers_do_not_connect_without_a_secret(tmp_path: Path) -> None:
     """A daemon of an older release gives none."""
     with running(tmp_path) as (daemon, pod):
-        daemon.membership._make_secret = lambda: ""
+        daemon.membership._shared.make_secret = lambda: ""
         for task in (0, 1):
             pod.spawn(daemon.url, task, [SCRIPT, "--epochs", "20"])
         assert 1 in [pod.wait(task) for task in (0, 1)]
@@ -334,7 +334,7 @@ def test_strangers_that_say_nothing_keep_nobody_out() -> None:
     idle = [socket.create_connection((host, int(port)), 5.0) for _ in range(3 * MAX_STRANGERS)]
     peer_store = PeerStore.at(meeting(server.address), 5.0)
     peer_store.put("key", "value")
-    assert server.get("key") == "value"
+    assert server.look("key") == "value"
     assert len(server._strangers) <= MAX_STRANGERS
     for connection in idle:
         connection.close()
@@ -348,7 +348,7 @@ def test_members_of_a_generation_that_is_not_heard_of_yet_are_waited_for() -> No
 
     def come() -> None:
         peer_store = PeerStore.at(meeting(server.address, 2), 5.0)
-        found.append(peer_store.get("key"))
+        found.append(peer_store.look("key"))
         peer_store.close()
 
     server.put("key", "value")

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from malletrain.domain.errors import InvalidInput
 from malletrain.domain.job import Curve
+from malletrain.sizing.constrained import size_within_constraints
 from malletrain.sizing.constraints import check
-from malletrain.sizing.must_run import size_with_must_run
 from malletrain.sizing.policies.exact import Auto, Exact
 from malletrain.sizing.policies.lp import Lp
 from malletrain.sizing.policies.milp import Milp
@@ -91,7 +91,7 @@ def test_a_measurement_takes_no_nodes_of_a_job_that_must_run(by_class: bool) -> 
 def test_a_lock_of_one_that_must_run_takes_no_nodes_of_another() -> None:
     first, second = two_jobs(must_run=True, least=3)
     problem = Problem(300.0, 5, (replace(first, must_run=True), second))
-    answer, put_off = size_with_must_run(Auto(), problem)
+    answer, put_off = size_within_constraints(Auto(), problem)
     assert answer.sizes["measured"] >= 1 and answer.sizes["waited"] >= 3 and not put_off
 
 

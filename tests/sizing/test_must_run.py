@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 from hypothesis import given
 
+from malletrain.sizing.constrained import size_within_constraints
 from malletrain.sizing.constraints import cap, check
-from malletrain.sizing.must_run import size_with_must_run
 from malletrain.sizing.problem import NodeBudget, Problem, ResizeLimit
 from malletrain.sizing.registry import policy, shipped
 from malletrain.sizing.values import permitted_sizes
@@ -27,7 +27,7 @@ def fewest(problem: Problem) -> dict[object, int]:
 @examples(20)
 @given(problem=problems(most_jobs=5, most=8, most_nodes=20, wild=False))
 def test_where_their_fewest_fit_together_all_have_nodes(name: str, problem: Problem) -> None:
-    answer, _ = size_with_must_run(policy(name), problem)
+    answer, _ = size_within_constraints(policy(name), problem)
     assert check(problem, answer.sizes) == []
     wanted = fewest(problem)
     if sum(wanted.values()) <= problem.nodes:
@@ -38,7 +38,7 @@ def test_where_their_fewest_fit_together_all_have_nodes(name: str, problem: Prob
 @examples(10)
 @given(problem=constrained(most_jobs=4, most=6, most_nodes=16, wild=False))
 def test_caps_hold_all_the_same(name: str, problem: Problem) -> None:
-    answer, put_off = size_with_must_run(policy(name), problem)
+    answer, put_off = size_within_constraints(policy(name), problem)
     kept = tuple(each for each in problem.constraints if each.name not in put_off)
     if answer.reason.find("present sizes, cut") < 0:
         assert check(replace(problem, constraints=kept), answer.sizes) == []
@@ -51,9 +51,9 @@ def test_the_fewest_come_off_nodes_classes_budgets_and_caps() -> None:
         budgets=(NodeBudget("x", frozenset({"a", "waits"}), 3600.0),), classes={"new": 6, "old": 2},
     )  # fmt: skip
     for name in SHIPPED:
-        answer, put_off = size_with_must_run(policy(name), problem)
+        answer, put_off = size_within_constraints(policy(name), problem)
         assert answer.sizes["waits"] >= 5 and check(problem, answer.sizes) == [] and not put_off, name
     capped = replace(problem, constraints=(cap("user", ["a", "waits"], 4),))
     for name in SHIPPED:
-        answer, _ = size_with_must_run(policy(name), capped)
+        answer, _ = size_within_constraints(policy(name), capped)
         assert answer.sizes["waits"] == 0 and check(capped, answer.sizes) == [], name

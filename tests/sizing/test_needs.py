@@ -18,7 +18,6 @@ from malletrain.replay.workload import mix
 from malletrain.site_rules import policy_from
 from malletrain.sizing import registry
 from malletrain.sizing.constraints import cap
-from malletrain.sizing.policy import Need
 from malletrain.sizing.problem import JobDemand, Problem
 
 NEEDS = {
@@ -27,7 +26,6 @@ NEEDS = {
     "deadline": "deadlines",
     "budget": "budgets",
     "matching": "node classes",
-    "ladder": "lifetimes of nodes",
 }
 GIVEN: dict[str, dict[str, Any]] = {
     "goodput": {"batches": {"32": {"1": 10}}, "noise_scale": 40},
@@ -37,7 +35,6 @@ GIVEN: dict[str, dict[str, Any]] = {
 GIVEN_OF_PROBLEM: dict[str, dict[str, Any]] = {
     "budget": {"budgets": [{"name": "x", "jobs": ["a"], "node_s": 600}]},
     "matching": {"classes": {"a100": 4}},
-    "ladder": {"lifetimes": [[60, 4]]},
 }
 
 
@@ -73,7 +70,7 @@ def test_a_problem_without_jobs_needs_nothing(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", [*registry.shipped(), "one-node", "bftrainer", "ideal-machine"])
 def test_replay_refuses_a_policy_whose_inputs_it_does_not_have(name: str) -> None:
     jobs = mix("imagenet:2", ResizeCosts())
-    if name in NEEDS and name != "ladder":
+    if name in NEEDS:
         with pytest.raises(InvalidInput, match=f"--policy: policy {name} needs {NEEDS[name]}: .* another policy"):
             require_replay_inputs([parse_policy(name, None)], jobs)
     else:
@@ -95,15 +92,12 @@ def test_the_daemon_refuses_a_policy_whose_inputs_it_cannot_have(name: str) -> N
 @pytest.mark.parametrize("name", registry.shipped())
 def test_what_a_policy_declares_is_so(name: str) -> None:
     policy = registry.policy(name)
-    assert policy.looks_ahead == (Need.LIFETIMES in policy.needs)
     job = JobDemand("a", 0, 1, 8, Curve.linear(8))
     free = Problem(300.0, 8, (job,))
     assert policy.size(free).sizes == {"a": 8} or policy.needs
     bound = Problem(300.0, 8, (job,), constraints=(cap("of a", ["a"], 3),))
     if policy.handles_constraints:
         assert policy.size(bound).sizes == {"a": 3}
-    elif policy.constrained_form:
-        assert registry.policy(policy.constrained_form).handles_constraints
     short = Problem(5.0, 8, (JobDemand("a", 0, 1, 8, Curve.linear(8), activate_s=10.0),))
     if policy.weighs_horizon:
         assert policy.size(short).sizes == {"a": 0}, "what is not ready within the horizon gains nothing"

@@ -42,12 +42,6 @@ def test_a_plan_is_one_json_document(policy: str, tmp_path: Path) -> None:
     assert json.loads(done.stdout)["sizes"] == {"a": 8, "7": 3}
 
 
-def test_prices_of_classes_are_found_without_a_word(tmp_path: Path) -> None:
-    code = "from malletrain.sizing.policies.milp.class_prices import _Master; _Master(3); print('{}')"
-    done = call(code, "", tmp_path)
-    assert (done.stdout, done.stderr) == ("{}\n", "")
-
-
 def test_solvers_are_made_in_one_place() -> None:
     """PuLP makes its own, in a class of which there is one quiet kind."""
     for path in sorted((ROOT / "malletrain").rglob("*.py")):

@@ -21,7 +21,7 @@ def test_every_shipped_policy_loads_under_its_own_name(name: str) -> None:
 
 def test_policies_of_papers_come_by_the_entry_points_that_others_use() -> None:
     papers = set(registry.shipped()) - set(registry.CORE)
-    assert papers == {"budget", "deadline", "efficiency", "elastic_batch", "greedy", "ladder", "matching", "utility"}
+    assert papers == {"budget", "deadline", "efficiency", "elastic_batch", "greedy", "matching", "utility"}
 
 
 def test_an_unknown_name_lists_the_known_ones() -> None:

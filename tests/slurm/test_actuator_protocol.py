@@ -1,4 +1,4 @@
-"""What may be asked of the actuator: exactly its four verbs, whatever comes over the socket."""
+"""What may be asked of the actuator: exactly its five verbs, whatever comes over the socket."""
 
 from __future__ import annotations
 

@@ -14,9 +14,9 @@ import pytest
 
 from malletrain.domain.decision import CancelTasks, CutLimit, RecyclePilot, StartPilot, Stray
 from malletrain.domain.job import MalleableJob
+from malletrain.domain.snapshot import SlurmState
 from malletrain.slurm.cluster import SlurmCluster
 from malletrain.slurm.command import Commands
-from malletrain.slurm.pilots import EndKind
 from malletrain.slurm.site import doctor
 from malletrain.slurm.site.site_facts import Harvest, Level
 from malletrain.slurm.submission.user_accounts import Charge, UserAccounts
@@ -69,7 +69,7 @@ def test_a_pilots_whole_life(accounted: Lab, who: str, tmp_path: Path) -> None:
     def start() -> None:
         outcome = cluster.start([StartPilot(3, pilot, node, 600.0, "")])[0]
         assert outcome.done, outcome.detail
-        accounted.wait_for(lambda: cluster.end_state(pilot).kind is EndKind.ACTIVE, 90)
+        accounted.wait_for(lambda: cluster.end_of(pilot).state is SlurmState.RUNNING, 90)
 
     start()
     assert cluster.snapshot().holders[node][0].id == pilot
@@ -78,10 +78,10 @@ def test_a_pilots_whole_life(accounted: Lab, who: str, tmp_path: Path) -> None:
     recycled = cluster.recycle([RecyclePilot(3, pilot, node, "")])[0]
     assert recycled.done, recycled.detail
     assert "failed" not in recycled.detail
-    accounted.wait_for(lambda: cluster.end_state(pilot).kind is EndKind.HELD and cluster.snapshot().is_free(node), 60)
+    accounted.wait_for(lambda: cluster.end_of(pilot).held and cluster.snapshot().is_free(node), 60)
     assert accounted.job(pilot)["Requeue"] == "0"
     accounted.wait_for(lambda: cluster.start([StartPilot(3, pilot, node, 600.0, "")])[0].done, 60)
-    accounted.wait_for(lambda: cluster.end_state(pilot).kind is EndKind.ACTIVE, 90)
+    accounted.wait_for(lambda: cluster.end_of(pilot).state is SlurmState.RUNNING, 90)
     cancelled = cluster.cancel(CancelTasks(3, (f"{array}_0", f"{array}_2"), ""))
     assert cancelled.done, cancelled.detail
     accounted.wait_for(lambda: f"{array}_0" not in {job.id for job in cluster.snapshot().jobs}, 60)
@@ -126,7 +126,7 @@ def test_the_doctor_knows_the_coordinators_rights(
     accounted: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for who, level in (("malletrain", Level.OK), ("bob", Level.ERROR)):
-        monkeypatch.setattr(doctor, "_user_name", lambda who=who: who)
+        monkeypatch.setattr(doctor, "user_name", lambda who=who: who)
         found = doctor.examine(commands_as(accounted, who, tmp_path), HARVEST, time.time)
         rights = [finding for finding in found if who in finding.what]
         assert [finding.level for finding in rights] == [level], found
@@ -162,7 +162,7 @@ def test_with_two_processes_the_doctor_looks_at_the_actuators_rights_and_leaves_
     socket = tmp_path / "actuator.sock"
 
     def rights(listener: str) -> list[tuple[Level, str]]:
-        monkeypatch.setattr(doctor, "_user_name", lambda: listener)
+        monkeypatch.setattr(doctor, "user_name", lambda: listener)
         commands = commands_as(accounted, listener, tmp_path)
         found = doctor.examine(commands, HARVEST, time.time, actuator=str(socket))
         about = ("actuator", "coordinate", "who listens")

@@ -10,7 +10,7 @@ import pytest
 from malletrain.domain.decision import CutLimit, TopUp
 from malletrain.domain.event import EventKind
 from malletrain.domain.snapshot import NodeState
-from malletrain.slurm.site import site_facts
+from malletrain.slurm.site import partition_checks, site_facts
 from malletrain.slurm.submission.submit import node_kinds, whole_gres
 from scripts.lab import Change, Lab, LabConfig
 from tests.slurm.harvesting import Harvesting
@@ -118,7 +118,7 @@ def test_features_gres_weights_and_topology(any_lab: Lab) -> None:
         seen = harvest.snapshot().node
         assert (set(seen[n[0]].features), seen[n[0]].weight, seen[n[0]].gres) == ({"a100", "ib"}, 50, "fpga:2")
         assert (set(seen[n[1]].features), seen[n[1]].weight) == ({"ib"}, 9)
-        assert harvest.facts.topology.endswith("/tree")
+        assert harvest.facts.words["TopologyPlugin"].endswith("/tree")
         # Nodes differ: nothing is asked for by name; an exclusive pilot has all of its node.
         assert whole_gres(node_kinds(harvest.commands, "harvest")) == ""
         harvest.submit()
@@ -144,7 +144,7 @@ def test_several_partitions_over_the_same_nodes(any_lab: Lab) -> None:
     )
     with lab.changed(change):
         harvest = Harvesting(lab)
-        assert site_facts.check_harvest_partition(harvest.facts, harvest.harvest) == ()
+        assert partition_checks.check_harvest_partition(harvest.facts, harvest.harvest) == ()
         harvest.submit()
         harvest.fill(n[:6])  # not the two that are in no harvest partition
         # A job of `low`, and one of several partitions: both could start on harvested nodes, and are given them.
@@ -178,7 +178,9 @@ def test_preempt_modes_and_grace_times(any_lab: Lab, mode: str, grace: str) -> N
     lab, n = any_lab, any_lab.nodes
     with lab.changed(Change(partitions={"harvest": {"PreemptMode": mode, "GraceTime": grace}})):
         harvest = Harvesting(lab, overrides={"include_nodes": frozenset(n[:2])})
-        errors = [f for f in site_facts.check_harvest_partition(harvest.facts, harvest.harvest) if f.level == "error"]
+        errors = [
+            f for f in partition_checks.check_harvest_partition(harvest.facts, harvest.harvest) if f.level == "error"
+        ]
         assert errors == []
         harvest.submit()
         harvest.fill(n[:2])
@@ -214,5 +216,5 @@ def test_priority_tiers_that_do_not_protect_the_main_queue_are_refused(any_lab: 
     for change, said in cases:
         with lab.changed(change):
             harvest_facts = Harvesting(lab).facts
-            found = site_facts.check_harvest_partition(harvest_facts, site_facts.Harvest("harvest"))
+            found = partition_checks.check_harvest_partition(harvest_facts, site_facts.Harvest("harvest"))
             assert [f for f in found if f.level == "error" and said in f.what and f.remedy], (said, found)

@@ -13,7 +13,7 @@ from malletrain.daemon.site_watch import SiteWatch
 from malletrain.domain.errors import MalletrainError
 from malletrain.domain.event import EventKind
 from malletrain.slurm.command import Commands
-from malletrain.slurm.site import doctor, hidden_records, site_facts
+from malletrain.slurm.site import doctor, partition_checks, site_facts
 from malletrain.slurm.site.site_facts import Finding, Harvest, Level
 from scripts.lab import Change, Lab, LabConfig
 from tests.slurm.harvesting import Harvesting
@@ -253,7 +253,7 @@ def test_private_data_hides_the_main_queue_from_a_coordinator(
 ) -> None:
     with accounted.changed(Change(settings={"PrivateData": "jobs"})):
         for who, level in (("malletrain", Level.ERROR), ("root", Level.OK)):
-            monkeypatch.setattr(doctor, "_user_name", lambda who=who: who)
+            monkeypatch.setattr(doctor, "user_name", lambda who=who: who)
             found = doctor.examine(commands_as(accounted, who, tmp_path), HARVEST, time.time)
             assert only(found, "PrivateData=jobs hides").level is level
 
@@ -262,7 +262,8 @@ def test_private_data_hides_the_main_queue_from_a_coordinator(
 def test_what_is_hidden_from_a_coordinator_is_said_by_name(
     accounted: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, word: str
 ) -> None:
-    monkeypatch.setattr(hidden_records, "user_name", lambda: "malletrain")
+    monkeypatch.setattr(site_facts, "user_name", lambda: "malletrain")
+    monkeypatch.setattr(doctor, "user_name", lambda: "malletrain")
     with accounted.changed(Change(settings={"PrivateData": word})):
         commands = commands_as(accounted, "malletrain", tmp_path)
         finding = only(doctor.examine(commands, HARVEST, time.time), f"PrivateData={word} hides")
@@ -311,6 +312,6 @@ def test_a_federation_is_refused_by_name(accounted: Lab) -> None:
         finding = only(examine(accounted, harvest=HARVEST), "the cluster is in federation union")
         assert finding.level is Level.ERROR
         # What the daemon refuses to start on.
-        assert finding in site_facts.check_harvest_partition(site_facts.read(commands), HARVEST)
+        assert finding in partition_checks.check_harvest_partition(site_facts.read(commands), HARVEST)
     finally:
         accounted.run(["sacctmgr", "-i", "delete", "federation", "union"])

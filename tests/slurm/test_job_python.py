@@ -11,8 +11,9 @@ import pytest
 
 from malletrain.cli.admin.python_findings import python_findings
 from malletrain.domain.errors import InvalidInput
+from malletrain.domain.snapshot import SlurmState
 from malletrain.slurm.command import Commands
-from malletrain.slurm.pilots import EndKind, end_state
+from malletrain.slurm.pilots import end_state
 from malletrain.slurm.site.site_facts import Harvest, Level
 from malletrain.slurm.submission import batch_request, directives
 from malletrain.slurm.submission.batch_request import Defaults
@@ -104,7 +105,7 @@ def test_a_node_without_it_says_so(tmp_path: Path) -> None:
     assert done.returncode == NO_PYTHON_STATUS
     assert done.stderr.decode() == f"malletrain: n3 has no {python}: see mtbatch --python\n"
     ended = end_state(HELD._replace(state="FAILED", exit_code=f"{NO_PYTHON_STATUS}:0"))
-    assert ended.kind is EndKind.FAILED
+    assert ended.state is SlurmState.FAILED
     assert ended.detail.startswith("no Python for it on the node (mtbatch --python)")
 
 

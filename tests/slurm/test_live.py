@@ -15,13 +15,12 @@ import pytest
 from malletrain.domain.decision import CutLimit, RecyclePilot, StartPilot
 from malletrain.domain.errors import ClusterUnavailable
 from malletrain.domain.event import PilotHeld
-from malletrain.domain.job import JobPhase, JobView, MalleableJob, Pilot, PilotPhase
-from malletrain.domain.snapshot import NodeState, SlurmJob, Snapshot
+from malletrain.domain.job import JobPhase, JobView, MalleableJob, Pilot, PilotEnd, PilotPhase
+from malletrain.domain.snapshot import NodeState, SlurmJob, SlurmState, Snapshot
 from malletrain.loop.pilot_changes import observe
 from malletrain.slurm.cluster import SlurmCluster
 from malletrain.slurm.command import Commands
-from malletrain.slurm.pilots import EndKind, EndState
-from malletrain.slurm.site import doctor, site_facts
+from malletrain.slurm.site import doctor, partition_checks, site_facts
 from malletrain.slurm.site.site_facts import Harvest, Level
 from malletrain.slurm.submission import batch_request
 from malletrain.slurm.submission.batch_request import Defaults
@@ -49,16 +48,16 @@ class Site:
     def start(self, pilot: str, node: str, limit_s: float = 600.0) -> None:
         outcome = self.cluster.start([StartPilot(3, pilot, node, limit_s, "a hole")])[0]
         assert outcome.done, outcome.detail
-        self.lab.wait_for(lambda: self.cluster.end_state(pilot).kind is EndKind.ACTIVE, 90, f"{pilot} runs")
+        self.lab.wait_for(lambda: self.cluster.end_of(pilot).state is SlurmState.RUNNING, 90, f"{pilot} runs")
 
     def refused(self, pilot: str, node: str) -> str:
         outcome = self.cluster.start([StartPilot(3, pilot, node, 600.0, "a hole")])[0]
         assert not outcome.done
         return outcome.detail
 
-    def end(self, pilot: str, deadline_s: float = 60.0) -> EndState:
-        self.lab.wait_for(lambda: self.cluster.end_state(pilot).is_over, deadline_s, f"{pilot} ends")
-        return self.cluster.end_state(pilot)
+    def end(self, pilot: str, deadline_s: float = 60.0) -> PilotEnd:
+        self.lab.wait_for(lambda: self.cluster.end_of(pilot).is_over, deadline_s, f"{pilot} ends")
+        return self.cluster.end_of(pilot)
 
 
 @pytest.fixture
@@ -164,19 +163,19 @@ def test_a_planned_start_is_read(live: Site) -> None:
 def test_ends_are_told_apart(live: Site) -> None:
     nodes = live.lab.nodes
     cases = {
-        "exit 0": EndKind.COMPLETED,
-        "exit 3": EndKind.FAILED,
+        "exit 0": SlurmState.COMPLETED,
+        "exit 3": SlurmState.FAILED,
     }
     for (command, kind), node in zip(cases.items(), nodes, strict=False):
         pilot = f"{live.submit(command)}_0"
         assert live.cluster.start([StartPilot(3, pilot, node, 600.0, "")])[0].done
         end = live.end(pilot)
-        assert (end.kind, end.preempted) == (kind, False)
+        assert (end.state, end.preempted) == (kind, False)
         assert end.exit_code == int(command.split()[1])
     pilot = f"{live.submit()}_0"
     live.start(pilot, nodes[3])
     live.lab.run(["scancel", pilot], "alice")
-    assert live.end(pilot).kind is EndKind.CANCELLED
+    assert live.end(pilot).state is SlurmState.CANCELLED
 
 
 @pytest.mark.parametrize(
@@ -192,15 +191,14 @@ def test_preemption_is_recognised_whatever_the_payload_does(live: Site, payload:
     live.start(pilot, node)
     live.lab.submit("true", "-p", "batch", "-w", node, "--exclusive", "--time=1", user="bob")
     end = live.end(pilot)
-    assert (end.kind, end.preempted) == (EndKind.PREEMPTED, True)
-    assert end.node == node
+    assert (end.state, end.preempted) == (SlurmState.PREEMPTED, True)
 
 
 @pytest.mark.nightly
 def test_a_pilot_at_its_limit_has_timed_out(live: Site) -> None:
     pilot = f"{live.submit()}_0"
     live.start(pilot, live.lab.nodes[0], limit_s=119.0)
-    assert live.end(pilot, 120).kind is EndKind.TIMEOUT
+    assert live.end(pilot, 120).state is SlurmState.TIMEOUT
 
 
 def test_a_killed_node_daemon_does_not_make_a_pilot_free(live: Site) -> None:
@@ -214,7 +212,7 @@ def test_a_killed_node_daemon_does_not_make_a_pilot_free(live: Site) -> None:
     live.lab.kill(f"slurmd.{node}")
     try:
         live.lab.run(["scontrol", "update", f"NodeName={node}", "State=DOWN", "Reason=died"])
-        assert live.end(pilot).kind is EndKind.NODE_FAIL
+        assert live.end(pilot).state is SlurmState.NODE_FAIL
         assert live.cluster.snapshot().node[node].state is NodeState.DOWN
     finally:
         live.lab.start(f"slurmd.{node}")
@@ -226,7 +224,7 @@ def test_recycling_leaves_a_task_that_slurm_does_not_start_by_itself(live: Site)
     pilot, node = f"{live.submit()}_0", live.lab.nodes[0]
     live.start(pilot, node)
     assert live.cluster.recycle([RecyclePilot(3, pilot, node, "")])[0].done
-    live.lab.wait_for(lambda: live.cluster.end_state(pilot).kind is EndKind.HELD, 60)
+    live.lab.wait_for(lambda: live.cluster.end_of(pilot).held, 60)
     job = live.lab.job(pilot)
     assert (job["Requeue"], job["Priority"]) == ("0", "0")
 
@@ -245,7 +243,7 @@ def test_a_recycled_task_shows_when_its_node_was_free_again(release: str | None,
     assert site.cluster.recycle([RecyclePilot(3, pilot, node, "")])[0].done
     lab.wait_for(lambda: lab.node_states()[node] == "idle", 60)
     free_at = time.time()
-    lab.wait_for(lambda: site.cluster.end_state(pilot).kind is EndKind.HELD, 60)
+    lab.wait_for(lambda: site.cluster.end_of(pilot).held, 60)
     (row,) = site.cluster.snapshot().jobs
     assert row.submit_time is not None
     assert asked_at + 1.0 <= row.submit_time <= free_at
@@ -269,13 +267,14 @@ def test_recycling_before_the_start_holds_the_task_again(live: Site) -> None:
     live.lab.wait_for_state(live.lab.submit("sleep 300", "-p", "batch", "-w", node, "--exclusive"), "RUNNING")
     live.lab.run(["scontrol", "update", f"JobId={array}_0", f"NodeList={node}"], "alice")
     live.lab.run(["scontrol", "release", f"{array}_0"], "alice")
-    live.lab.wait_for(lambda: live.cluster.end_state(f"{array}_0").kind is EndKind.WAITING, 60)
+    live.lab.wait_for(lambda: not live.cluster.end_of(f"{array}_0").held, 60)
     shown = {job.id: job for job in live.cluster.snapshot().jobs if job.array_id == array}
     assert shown[f"{array}_1"].reason == "JobHeldUser"
     assert "Held" not in shown[f"{array}_0"].reason, "released, though squeue folds it into its array's row"
-    assert live.cluster.end_state(f"{array}_0").kind is EndKind.WAITING
+    end = live.cluster.end_of(f"{array}_0")
+    assert (end.state, end.held) == (SlurmState.PENDING, False)
     assert live.cluster.recycle([RecyclePilot(3, f"{array}_0", node, "")])[0].done
-    assert live.cluster.end_state(f"{array}_0").kind is EndKind.HELD
+    assert live.cluster.end_of(f"{array}_0").held
     assert live.lab.job(f"{array}_0")["Reason"] == "JobHeldUser", "a hold that the owner may lift"
 
 
@@ -366,7 +365,7 @@ def test_the_doctor_names_what_is_wrong_and_how_to_mend_it(live: Site) -> None:
 def test_the_doctor_on_a_site_that_preempts_nothing(release: str | None, lab_factory: LabFactory) -> None:
     nothing = (("PreemptType", "preempt/none"), ("PreemptMode", "OFF"))
     lab = lab_factory(LabConfig(nodes=1, users=True, release=release, settings=nothing))
-    found = site_facts.check_harvest_partition(site_facts.read(Commands(lab.env)), Harvest("harvest"))
+    found = partition_checks.check_harvest_partition(site_facts.read(Commands(lab.env)), Harvest("harvest"))
     assert any("preempts nothing" in finding.what and finding.remedy for finding in found)
 
 
@@ -379,4 +378,4 @@ def test_facts_of_the_site(live: Site) -> None:
     assert facts.partitions["harvest"].grace_s == 10
     assert facts.partitions["harvest"].nodes == frozenset(live.lab.nodes)
     assert facts.munge_socket == str(live.lab.munge_socket)
-    assert site_facts.check_harvest_partition(facts, Harvest("harvest")) == ()
+    assert partition_checks.check_harvest_partition(facts, Harvest("harvest")) == ()

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from malletrain.slurm.site import site_facts
-from malletrain.slurm.site.main_preemption import check_main_partitions, preemptible_partitions
+from malletrain.slurm.site import partition_checks
+from malletrain.slurm.site.doctor import check_main_partitions, preemptible_partitions
 from malletrain.slurm.site.site_facts import Finding, Harvest, Level, PartitionFacts, SiteFacts
 from tests.slurm.test_site import BASE
 
@@ -25,7 +25,7 @@ def having(*partitions: PartitionFacts, preempt_type: str = "preempt/partition_p
 
 def pairs(facts: SiteFacts) -> set[tuple[str, str]]:
     found = preemptible_partitions(facts, "harvest")
-    return {(preemptor.name, each.victim.name) for each in found for preemptor in each.preemptors}
+    return {(preemptor.name, victim.name) for victim, others in found for preemptor in others}
 
 
 def findings(facts: SiteFacts, *deliberate: str) -> list[Finding]:
@@ -88,7 +88,7 @@ def test_what_a_site_means_is_no_fault() -> None:
 )
 def test_who_turns_preemption_on_is_told_the_partitions_to_leave_out(mode: str, own: str, said: str) -> None:
     facts = having(partition("long", 10, own), partition("debug", 20, own), preempt_type="", mode=mode)
-    (finding,) = site_facts.check_harvest_partition(facts, Harvest("harvest"))
+    (finding,) = partition_checks.check_harvest_partition(facts, Harvest("harvest"))
     assert finding.level is Level.ERROR
     assert said in finding.remedy
     assert finding.remedy.endswith("only then run `scontrol reconfigure`")

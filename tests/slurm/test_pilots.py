@@ -7,9 +7,9 @@ from dataclasses import replace
 import pytest
 
 from malletrain.domain.errors import InvalidInput
+from malletrain.domain.snapshot import SlurmState
 from malletrain.slurm import pilots
 from malletrain.slurm.formats.squeue import TaskRecord
-from malletrain.slurm.pilots import EndKind
 from malletrain.slurm.site.site_facts import Harvest
 
 HARVEST = Harvest("harvest", "hacct", "hqos")
@@ -71,33 +71,34 @@ def test_what_is_not_sound_is_named(change: dict[str, object], said: str) -> Non
 
 
 @pytest.mark.parametrize(
-    ("change", "kind", "preempted"),
+    ("change", "state", "preempted"),
     [
-        ({}, EndKind.HELD, False),
-        ({"reason": "job requeued in held state"}, EndKind.HELD, False),
-        ({"priority": 9, "reason": "Resources"}, EndKind.WAITING, False),
-        ({"state": "RUNNING"}, EndKind.ACTIVE, False),
-        ({"state": "COMPLETING"}, EndKind.ACTIVE, False),
-        ({"state": "COMPLETED"}, EndKind.COMPLETED, False),
-        ({"state": "COMPLETED", "preempt_time": 20.0, "start_time": 10.0}, EndKind.PREEMPTED, True),
-        ({"state": "FAILED", "preempt_time": 20.0, "start_time": 10.0}, EndKind.PREEMPTED, True),
-        ({"state": "FAILED", "preempt_time": 5.0, "start_time": 10.0}, EndKind.FAILED, False),
-        ({"state": "PREEMPTED"}, EndKind.PREEMPTED, True),
-        ({"state": "TIMEOUT"}, EndKind.TIMEOUT, False),
-        ({"state": "NODE_FAIL"}, EndKind.NODE_FAIL, False),
-        ({"state": "CANCELLED"}, EndKind.CANCELLED, False),
-        ({"state": "OUT_OF_MEMORY"}, EndKind.OUT_OF_MEMORY, False),
-        ({"state": "BOOT_FAIL"}, EndKind.NODE_FAIL, False),
-        ({"state": "DEADLINE"}, EndKind.TIMEOUT, False),
+        ({}, SlurmState.PENDING, False),
+        ({"reason": "job requeued in held state"}, SlurmState.PENDING, False),
+        ({"priority": 9, "reason": "Resources"}, SlurmState.PENDING, False),
+        ({"state": "RUNNING"}, SlurmState.RUNNING, False),
+        ({"state": "COMPLETING"}, SlurmState.RUNNING, False),
+        ({"state": "COMPLETED"}, SlurmState.COMPLETED, False),
+        ({"state": "COMPLETED", "preempt_time": 20.0, "start_time": 10.0}, SlurmState.PREEMPTED, True),
+        ({"state": "FAILED", "preempt_time": 20.0, "start_time": 10.0}, SlurmState.PREEMPTED, True),
+        ({"state": "FAILED", "preempt_time": 5.0, "start_time": 10.0}, SlurmState.FAILED, False),
+        ({"state": "PREEMPTED"}, SlurmState.PREEMPTED, True),
+        ({"state": "TIMEOUT"}, SlurmState.TIMEOUT, False),
+        ({"state": "NODE_FAIL"}, SlurmState.NODE_FAIL, False),
+        ({"state": "CANCELLED"}, SlurmState.CANCELLED, False),
+        ({"state": "OUT_OF_MEMORY"}, SlurmState.OUT_OF_MEMORY, False),
+        ({"state": "BOOT_FAIL"}, SlurmState.NODE_FAIL, False),
+        ({"state": "DEADLINE"}, SlurmState.TIMEOUT, False),
     ],
 )
-def test_ends_are_told_apart(change: dict[str, object], kind: EndKind, preempted: bool) -> None:
+def test_ends_are_told_apart(change: dict[str, object], state: SlurmState, preempted: bool) -> None:
     found = pilots.end_state(HELD._replace(**change))  # type: ignore[arg-type]
-    assert (found.kind, found.preempted) == (kind, preempted)
+    assert (found.state, found.preempted) == (state, preempted)
+    assert found.held == (change.get("priority") is None and state is SlurmState.PENDING)
 
 
 def test_a_vanished_task() -> None:
-    assert pilots.end_state(None).kind is EndKind.VANISHED
+    assert pilots.end_state(None).state is SlurmState.UNKNOWN
     assert pilots.end_state(None).is_over
 
 
@@ -107,7 +108,8 @@ def test_a_vanished_task() -> None:
 )
 def test_exit_codes_of_both_spellings(text: str, code: int | None, signal: int | None) -> None:
     found = pilots.end_state(HELD._replace(state="FAILED", exit_code=text))
-    assert (found.exit_code, found.signal) == (code, signal)
+    assert found.exit_code == code
+    assert f"exit code {code}:{signal}" in found.detail
 
 
 @pytest.mark.parametrize("text", ["7", "7_", "_7", "7_x", "7_1_2", "a_1", "7_[1-2]", "7_1;rm", ""])
@@ -153,5 +155,5 @@ def test_a_task_that_slurm_has_preempted_and_that_runs_on_is_still_to_be_ended()
     for one that is over."""
     row = HELD._replace(state="RUNNING", preempt_time=20.0, start_time=10.0, nodes="n1", priority=10)
     end = pilots.end_state(row)
-    assert (end.kind, end.is_over) == (EndKind.ACTIVE, False)
+    assert (end.state, end.is_over) == (SlurmState.RUNNING, False)
     assert pilots.is_preempted(row)

@@ -1,4 +1,4 @@
-"""The process that looks through pyslurm: when it is chosen, and what it may say. On a pyslurm that tests made up.
+"""Looks through pyslurm: when it is chosen, and what it may say. On a pyslurm that tests made up.
 
 tests/contract/test_cluster.py runs on a real one, where MALLETRAIN_PYSLURM_PYTHON names a Python that has it."""
 
@@ -7,7 +7,6 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -16,9 +15,9 @@ from malletrain.domain.errors import ClusterUnavailable
 from malletrain.domain.snapshot import NodeState, SlurmState
 from malletrain.slurm.command import Commands
 from malletrain.slurm.read_commands import CommandReader
-from malletrain.slurm.read_pyslurm import PyslurmReader, SnapshotReader, as_release, choose
+from malletrain.slurm.read_pyslurm import choose
 
-#: A pyslurm as the server uses it: version 24.11.0, one node, an array with one task that runs, and a job that ended.
+#: A pyslurm as it is used: version 24.11.0, one node, an array with one task that runs, and a job that ended.
 MADE_UP = """
 import os, time
 from types import SimpleNamespace as Thing
@@ -86,56 +85,42 @@ def commands(tmp_path: Path) -> Commands:
     return Commands({**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}", "PYTHONPATH": str(tmp_path)}, 60.0)
 
 
-@pytest.fixture
-def opened() -> Iterator[list[PyslurmReader]]:
-    readers: list[PyslurmReader] = []
-    yield readers
-    for each in readers:
-        each.close()
+def in_mode(commands: Commands, mode: str, patience_s: float = 60.0) -> Commands:
+    return Commands({**commands.environment, "MADE_UP": mode}, patience_s)
 
 
-def chosen(commands: Commands, release: tuple[int, int], mode: str = "") -> tuple[SnapshotReader, str]:
-    environment = {**commands.environment, "MADE_UP": mode}
-    return choose(Commands(environment, commands.timeout_s), time.time, "harvest", 30.0, release, sys.executable)
-
-
-def reader(commands: Commands, opened: list[PyslurmReader], mode: str = "") -> PyslurmReader:
-    found, _ = chosen(commands, (24, 11), mode)
-    assert isinstance(found, PyslurmReader)
-    opened.append(found)
-    return found
-
-
-def test_it_is_chosen_for_its_own_release_alone(commands: Commands, opened: list[PyslurmReader]) -> None:
-    found, why = chosen(commands, (24, 11))
-    assert isinstance(found, PyslurmReader)
-    opened.append(found)
+def reader(commands: Commands) -> CommandReader:
+    command, why = choose(in_mode(commands, ""), (24, 11), sys.executable)
     assert why == "Slurm is read by pyslurm 24.11.0"
-    other, why = chosen(commands, (26, 5))
-    assert isinstance(other, CommandReader)
+    return CommandReader(commands, time.time, "harvest", 30.0, command)
+
+
+def test_it_is_chosen_for_its_own_release_alone(commands: Commands) -> None:
+    command, why = choose(commands, (26, 5), sys.executable)
+    assert command == ()
     assert why.endswith("pyslurm is for 24.11.0, slurmctld is 26.05")
 
 
 def test_one_that_does_not_import_is_not_chosen(commands: Commands) -> None:
-    found, why = chosen(commands, (24, 11), "broken")
-    assert isinstance(found, CommandReader)
+    command, why = choose(in_mode(commands, "broken"), (24, 11), sys.executable)
+    assert command == ()
     assert "cannot open shared object file" in why
 
 
 def test_without_one_nothing_is_started(commands: Commands) -> None:
-    found, why = choose(commands, time.time, "harvest", 30.0, (24, 11))
-    assert isinstance(found, CommandReader), "this Python has no pyslurm"
+    command, why = choose(commands, (24, 11))
+    assert command == (), "this Python has no pyslurm"
     assert "not installed" in why
 
 
 def test_a_python_that_is_not_there_is_not_chosen(commands: Commands) -> None:
-    found, why = choose(commands, time.time, "harvest", 30.0, (24, 11), "/nowhere/python")
-    assert isinstance(found, CommandReader)
+    command, why = choose(commands, (24, 11), "/nowhere/python")
+    assert command == ()
     assert "/nowhere/python" in why
 
 
-def test_what_it_shows_is_made_into_a_snapshot(commands: Commands, opened: list[PyslurmReader]) -> None:
-    seen = reader(commands, opened).snapshot()
+def test_what_it_shows_is_made_into_a_snapshot(commands: Commands) -> None:
+    seen = reader(commands).snapshot()
     (node,) = seen.nodes
     assert (node.state, node.gres, node.weight, set(node.features)) == (NodeState.PLANNED, "gpu:2", 0, {"a100"})
     assert {job.id: job.state for job in seen.jobs} == {
@@ -152,25 +137,10 @@ def test_what_it_shows_is_made_into_a_snapshot(commands: Commands, opened: list[
     assert of["8+1"].dependency == "afterok:2"
 
 
-def test_a_light_look_shows_what_waits_in_the_main_queue(commands: Commands, opened: list[PyslurmReader]) -> None:
-    queue = reader(commands, opened).main_queue(frozenset())
-    assert [job.id for job in queue.waiting] == ["7", "8+1"]
-
-
 @pytest.mark.parametrize(
-    ("mode", "said"), [("down", "Unable to contact"), ("fatal", "ended"), ("silent", "in time"), ("noise", "pyslurm")]
+    ("mode", "said"),
+    [("down", "Unable to contact"), ("fatal", "exit status 1"), ("silent", "no answer"), ("noise", "wrong shape")],
 )
-def test_no_answer_is_no_snapshot(commands: Commands, opened: list[PyslurmReader], mode: str, said: str) -> None:
-    """Each time anew: a process that ended or was silent is started again, and ends with its reader."""
-    patience_s = 1.0 if mode == "silent" else 60.0
-    broken = reader(Commands(commands.environment, patience_s), opened, mode)
-    for _ in range(2):
-        with pytest.raises(ClusterUnavailable, match=said):
-            broken.snapshot()
-
-
-@pytest.mark.parametrize(
-    ("version", "release"), [("24.11.0", (24, 11)), ("25.5.1", (25, 5)), ("", (0, 0)), ("18.x", (0, 0))]
-)
-def test_versions(version: str, release: tuple[int, int]) -> None:
-    assert as_release(version) == release
+def test_no_answer_is_no_snapshot(commands: Commands, mode: str, said: str) -> None:
+    with pytest.raises(ClusterUnavailable, match=said):
+        reader(in_mode(commands, mode, 2.0 if mode == "silent" else 60.0)).snapshot()

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from malletrain.domain.errors import InvalidInput
 from malletrain.slurm.formats import sdiag, squeue, text
-from malletrain.slurm.site import site_facts
+from malletrain.slurm.site import partition_checks, site_facts
 from malletrain.slurm.site.site_facts import Harvest, Level, SiteFacts
 from tests.conftest import DATA
 
@@ -36,7 +36,7 @@ def test_recorded_configurations(version: str) -> None:
     assert found.max_array_size > 1
     harvest = found.partitions["harvest"]
     assert (harvest.preempt_mode, harvest.max_time_s, len(harvest.nodes)) == ("REQUEUE", 3600.0, 8)
-    assert site_facts.check_harvest_partition(found, Harvest("harvest")) == ()
+    assert partition_checks.check_harvest_partition(found, Harvest("harvest")) == ()
 
 
 @pytest.mark.parametrize("version", VERSIONS)
@@ -96,7 +96,7 @@ def having(**changes: object) -> SiteFacts:
     ],
 )
 def test_findings_of_a_harvest_partition(found: SiteFacts, level: Level, said: str) -> None:
-    findings = site_facts.check_harvest_partition(found, Harvest("harvest"))
+    findings = partition_checks.check_harvest_partition(found, Harvest("harvest"))
     assert any(finding.level is level and said in finding.what for finding in findings), findings
     assert all(finding.remedy for finding in findings)
 

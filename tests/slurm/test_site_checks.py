@@ -11,13 +11,15 @@ import pytest
 
 from malletrain.config import Config
 from malletrain.site_rules import rules_from
-from malletrain.slurm.site import doctor, held_task_limits, site_facts
-from malletrain.slurm.site.association_limits import check_association_limits
-from malletrain.slurm.site.main_doors import LIMITS as ASSOCIATION_LIMITS
-from malletrain.slurm.site.main_doors import associations, check_main_doors
+from malletrain.slurm.site import doctor, held_task_limits, partition_checks, site_facts
+from malletrain.slurm.site.account_checks import (
+    ASSOCIATION_LIMITS,
+    associations,
+    check_association_limits,
+    check_main_doors,
+)
 from malletrain.slurm.site.power_saving import check_power, costly_nodes
-from malletrain.slurm.site.qos_limits import LIMITS
-from malletrain.slurm.site.site_config import Finding, Harvest, Level, NodeFacts, SiteFacts
+from malletrain.slurm.site.site_facts import LIMITS, Finding, Harvest, Level, NodeFacts, SiteFacts
 
 FIXTURES = Path(__file__).parent / "fixtures"
 HARVEST = Harvest("harvest", "harvest", "harvest")
@@ -47,7 +49,7 @@ def sized(facts: SiteFacts, *nodes: NodeFacts) -> SiteFacts:
 
 
 def faults(facts: SiteFacts, harvest: Harvest = HARVEST) -> list[Finding]:
-    return [f for f in site_facts.check_harvest_partition(facts, harvest) if f.level is not Level.OK]
+    return [f for f in partition_checks.check_harvest_partition(facts, harvest) if f.level is not Level.OK]
 
 
 def only(facts: SiteFacts, harvest: Harvest = HARVEST) -> Finding:

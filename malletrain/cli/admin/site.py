@@ -85,7 +85,6 @@ def doctor(config_file: Path | None, as_text: bool) -> None:
         include=config.pool.include,
     )
     found += (
-        _stage(config),
         _charging(config),
         *room_for_journal(config),
         *reserve_findings(_commands(config), config),
@@ -128,15 +127,6 @@ def _sites_python() -> str:
         return address.of_site(os.environ).python
     except WireError:
         return ""
-
-
-def _stage(config: configuration.Config) -> Finding:
-    """How far the site has taken MalleTrain on, and where its next step is decided."""
-    pool = config.pool
-    if pool.stage == "few":
-        what = f"stage few: at most {pool.pilots} pilots; `malletrain status` says what is missing for the whole"
-        return Finding(Level.OK, what)
-    return Finding(Level.OK, f"stage whole: at most {pool.max_pilots} pilots")
 
 
 def room_for_journal(config: configuration.Config) -> Iterator[Finding]:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from malletrain.domain.errors import InvalidInput
 from malletrain.slurm.formats import hostlist
 from malletrain.slurm.site.power_saving import costly_nodes
-from malletrain.slurm.site.site_config import SiteFacts
+from malletrain.slurm.site.site_facts import SiteFacts
 
 BEGIN, END = "# malletrain begin", "# malletrain end"
 

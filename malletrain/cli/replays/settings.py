@@ -1,159 +1,65 @@
-"""What `malletrain replay` takes from the table [replay] of the file that --config names.
-
-Each setting is declared as an option of click would be, for its type, default and help; its key is its name with
-underscores.
-"""
+"""What `malletrain replay` takes from the table [replay] of the file that --config names."""
 
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
-import click
+from pydantic import Field, ValidationError
 
-from malletrain.config import REPLAY_TABLE
+from malletrain.config import REPLAY_TABLE, ConfigError, Section, faults_of
 from malletrain.domain.errors import InvalidInput
 
-SETTINGS: tuple[click.Option, ...] = (
-    click.Option(["--alpha"], type=float, help="Fairness, 0 to 1."),
-    click.Option(
-        ["--objective"], type=click.Choice(["throughput", "jct", "srpt", "fair"]), help="What sizes are best for."
-    ),
-    click.Option(
-        ["--procs-per-node"], type=click.IntRange(1, 100_000), metavar="N", help="For logs that count processors."
-    ),
-    click.Option(
-        ["--costs-from"],
-        type=click.Path(path_type=Path, dir_okay=False),
-        metavar="JOURNAL",
-        help="Activation and stalls as a daemon measured them.",
-    ),
-    click.Option(["--ideal"], is_flag=True, help="No tick, no limits on pilots, no reserve."),
-    click.Option(
-        ["--tick"], type=click.FloatRange(0, 1e6), metavar="S", help="Decide every S seconds; 0: at every event."
-    ),
-    click.Option(
-        ["--engine"],
-        type=click.Choice(["fast", "loop"]),
-        default="fast",
-        show_default=True,
-        help="loop: the daemon's own, a hundred times slower.",
-    ),
-    click.Option(["--pilot-limit"], type=click.FloatRange(1), metavar="S", help="A pilot's longest time limit."),
-    click.Option(["--at-once"], type=click.IntRange(1), metavar="N", help="Training jobs at a time; others wait."),
-    click.Option(
-        ["--budget", "budgets"],
-        multiple=True,
-        metavar="[ACCOUNT=]H/PERIOD",
-        help="Node-hours, as 500/week or vision=20/day.",
-    ),
-    click.Option(
-        ["--node-class", "node_classes"],
-        multiple=True,
-        metavar="NAME=A:B[@F]",
-        help="Nodes A to B are F times as fast: a100=0:64@3.",
-    ),
-    click.Option(["--keep-idle"], type=click.IntRange(0), metavar="N", help="Nodes that stay idle."),
-    click.Option(["--max-pilots"], type=click.IntRange(1), metavar="N", help="Most pilots at a time."),
-    click.Option(["--pilot-nodes"], type=click.IntRange(1, 256), metavar="N", help="Most nodes of a pilot."),
-    click.Option(
-        ["--likely-outages"],
-        type=click.Choice(["leave-out", "count"]),
-        default="leave-out",
-        show_default=True,
-        help="Idle time that was probably an outage.",
-    ),
-    click.Option(["--include"], multiple=True, metavar="NODES", help="Only these nodes."),
-    click.Option(["--exclude"], multiple=True, metavar="NODES", help="Never these nodes."),
-    click.Option(
-        ["--ignore-partition"],
-        multiple=True,
-        metavar="NAME",
-        help="Its jobs count as idle time: a harvest partition.",
-    ),
-    click.Option(["--watts"], metavar="TRAINING,IDLE", help="A node's watts: adds energy."),
-    click.Option(
-        ["--promise", "with_promise"],
-        is_flag=True,
-        help="What a promise to the main queue would have cost.",
-    ),
-    click.Option(["--timezone"], metavar="ZONE", default="UTC", show_default=True, help="For times that name none."),
-    click.Option(
-        ["--seed"], type=click.IntRange(0, 2**63 - 1), default=0, show_default=True, help="For all random choices."
-    ),
-    click.Option(["--processes"], type=click.IntRange(1, 1024), help="Replays at once."),
-    click.Option(["--price"], type=click.FloatRange(min=0), help="Worth of a node-hour, for the report."),
-    click.Option(["--currency"], default="EUR", show_default=True, help="The price's currency."),
-)
+
+class ReplaySettings(Section):
+    """Each key with its bounds, its default and what it does."""
+
+    procs_per_node: Annotated[int | None, Field(ge=1, le=100_000, description="For logs that count processors.")] = (
+        None
+    )
+    costs_from: Annotated[
+        str, Field(description="The journal of a daemon: activation and stalls as it measured.")
+    ] = ""
+    ideal: Annotated[bool, Field(description="No tick, no limits on pilots, no reserve.")] = False
+    engine: Annotated[
+        Literal["fast", "loop"], Field(description="loop: the daemon's own, a hundred times slower.")
+    ] = "fast"
+    at_once: Annotated[int | None, Field(ge=1, description="Training jobs at a time; others wait.")] = None
+    budget: list[str] = Field(default_factory=list, description="Node-hours, as 500/week or vision=20/day.")
+    node_class: list[str] = Field(
+        default_factory=list, description="NAME=A:B[@F]: nodes A to B are F times as fast; a100=0:64@3."
+    )
+    likely_outages: Annotated[
+        Literal["leave-out", "count"], Field(description="Idle time that was probably an outage.")
+    ] = "leave-out"
+    ignore_partition: list[str] = Field(
+        default_factory=list, description="Its jobs count as idle time: a harvest partition."
+    )
+    promise: Annotated[bool, Field(description="What a promise to the main queue would have cost.")] = False
+    timezone: Annotated[str, Field(description="For times that name none.")] = "UTC"
+    seed: Annotated[int, Field(ge=0, le=2**63 - 1, description="For all random choices.")] = 0
+    processes: Annotated[int | None, Field(ge=1, le=1024, description="Replays at once.")] = None
 
 
-def key_of(setting: click.Option) -> str:
-    """Its key under [replay]."""
-    return setting.opts[0].removeprefix("--").replace("-", "_")
-
-
-_BY_KEY: Mapping[str, click.Option] = {key_of(setting): setting for setting in SETTINGS}
-KEYS = tuple(sorted(_BY_KEY))
-
-
-class ReplayCommand(click.Command):
-    """A command whose settings are parameters, too, and come from the file that `config_file` names."""
-
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        try:
-            rest = super().parse_args(ctx, args)
-        except click.NoSuchOption as error:
-            raise _now_a_key(error) from None
-        path = ctx.params.get("config_file")
-        table = {} if path is None else table_of(path)
-        ctx.params |= {str(each.name): _value(ctx, each, table, path) for each in SETTINGS}
-        return rest
-
-
-def table_of(path: Path) -> dict[str, Any]:
-    """The table of that file; none where the file cannot be read, which whoever reads the rest of it says.
+def settings_of(path: Path | None) -> dict[str, Any]:
+    """The settings in that file by key; the defaults where there is none, or it cannot be read, which whoever reads
+    the rest of it says.
 
     Raises:
         InvalidInput: a key is not known, with those that are.
+        ConfigError: values are not what they may be, all at once.
     """
+    table = {}
+    if path is not None:
+        try:
+            table = tomllib.loads(path.read_text(encoding="utf-8")).get(REPLAY_TABLE, {})
+        except (OSError, ValueError, RecursionError):
+            return ReplaySettings().model_dump()
+    known = ReplaySettings.model_fields
+    for key in table.keys() - known.keys() if isinstance(table, dict) else ():
+        raise InvalidInput(str(path), f"{REPLAY_TABLE}.{key} is not known; known are {', '.join(sorted(known))}")
     try:
-        found = tomllib.loads(path.read_text(encoding="utf-8")).get(REPLAY_TABLE, {})
-    except (OSError, ValueError, RecursionError):
-        return {}
-    if not isinstance(found, dict):
-        raise InvalidInput(str(path), f"{REPLAY_TABLE} must be a table: [{REPLAY_TABLE}]")
-    for key in found.keys() - _BY_KEY.keys():
-        raise InvalidInput(str(path), f"{REPLAY_TABLE}.{key} is not known; known are {', '.join(KEYS)}")
-    return found
-
-
-def _value(ctx: click.Context, setting: click.Option, table: Mapping[str, Any], path: Path | None) -> Any:
-    key = key_of(setting)
-    value = table.get(key)
-    if value is None:
-        said = setting.default if isinstance(setting.default, str | int) else None
-        return () if setting.multiple else bool(said) if setting.is_flag and not setting.secondary_opts else said
-    if setting.multiple != isinstance(value, list) or setting.is_flag != isinstance(value, bool):
-        what = "a list" if setting.multiple else "true or false" if setting.is_flag else "one value"
-        raise InvalidInput(str(path), f"{REPLAY_TABLE}.{key} must be {what}")
-    try:
-        as_typed = [str(each) for each in value] if setting.multiple else value if setting.is_flag else str(value)
-        return setting.type_cast_value(ctx, as_typed)
-    except click.BadParameter as error:
-        raise InvalidInput(str(path), f"{REPLAY_TABLE}.{key}: {error.message}") from None
-
-
-def _now_a_key(error: click.NoSuchOption) -> click.UsageError:
-    """The same error; of an option of an earlier release, what stands in its place."""
-    for setting in SETTINGS:
-        if error.option_name in (*setting.opts, *setting.secondary_opts):
-            off = error.option_name in setting.secondary_opts
-            value = str(not off).lower() if setting.is_flag else "[...]" if setting.multiple else "..."
-            line = f"{key_of(setting)} = {value}"
-            return click.UsageError(
-                f"{error.option_name} is a setting of a file now: {line} under [{REPLAY_TABLE}] "
-                "in what --config names"
-            )
-    return error
+        return ReplaySettings.model_validate(table).model_dump()
+    except ValidationError as error:
+        raise ConfigError(faults_of(error, f"{path}: {REPLAY_TABLE}.")) from error

@@ -1,15 +1,43 @@
-"""When the daemon has an image of its ledger made, and how: by a process beside it."""
+"""The image of the ledger: what a start knows, folded from an image and the events after it, or from all events; and
+the making of the next image, now and then, by a process beside the daemon: `python -m ... JOURNAL`.
+
+Both ways give the same state: an image is folded from the journal alone, by the same code, and never from a running
+daemon, which has seen more than it wrote down. Folding in the daemon itself would hold Python's lock while workers
+wait.
+"""
 
 from __future__ import annotations
 
+import hashlib
+import itertools
 import json
+import os
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cache
+from pathlib import Path
 
+import malletrain
+from malletrain.daemon.image.state_codec import NotEncodable, decoded, encoded
+from malletrain.domain.errors import MalletrainError
+from malletrain.domain.event import Event
+from malletrain.loop.ledger import Ledger
+from malletrain.loop.membership.next_world import LastWorlds, last_worlds
 from malletrain.store.errors import StoreError
+from malletrain.store.event_reader import read_events
 from malletrain.store.journal import SqliteJournal
-from malletrain.store.ledger_image import LedgerImage, keep_image
+from malletrain.store.ledger_image import LedgerImage, image_of, keep_image
+
+#: Jobs that ended so long (seconds) before an image's last event are not in it: the daemon forgets them, too.
+REMEMBERED_S = 86_400.0
+
+#: Events that are folded in one go: what is known of worlds is copied for each.
+_BATCH_EVENTS = 50_000
+
+#: Packages whose code says what is folded from a journal.
+_ROOMS = ("domain", "sizing", "learn", "decide", "loop", "store")
 
 #: Events after the last image from which on another one is made: a start folds so many in half a second.
 EVENTS_BETWEEN_IMAGES = 30_000
@@ -21,7 +49,100 @@ REST_FACTOR = 50.0
 #: Seconds after which the process is ended: the image before stays.
 MAX_IMAGE_S = 1800.0
 
-COMMAND = (sys.executable, "-P", "-m", "malletrain.daemon.image.image_main")
+#: Of nice(2): the lowest.
+_NICENESS = 19
+
+COMMAND = (sys.executable, "-P", "-m", "malletrain.daemon.image.image_maker")
+
+
+@dataclass(frozen=True, slots=True)
+class FoldedState:
+    """The ledger and the last worlds, folded from the events up to `seq`."""
+
+    seq: int = 0
+    ledger: Ledger = field(default_factory=Ledger)
+    worlds: LastWorlds = field(default_factory=LastWorlds)
+
+
+@cache
+def fold_name() -> str:
+    """The name of this release's fold: a digest of the code that folds. An image of another one is not used, since it
+    may have kept less, or otherwise.
+
+    Raises:
+        NotEncodable: the code is not there to be read.
+    """
+    root = Path(malletrain.__file__).parent
+    digest = hashlib.sha256(f"{sys.version_info[:2]} {malletrain.__version__}".encode())
+    for room in _ROOMS:
+        sources = sorted((root / room).rglob("*.py"))
+        if not sources:
+            raise NotEncodable(f"{root / room}: the code is not there to be read")
+        for path in sources:
+            digest.update(f"{path.relative_to(root)}\n".encode() + path.read_bytes())
+    return digest.hexdigest()[:32]
+
+
+def folded_on(begun: FoldedState, events: Iterable[Event]) -> FoldedState:
+    """The state after these events, which follow those of `begun`; its ledger is taken over, and changed in place."""
+    ledger, worlds, seq, rest = begun.ledger, begun.worlds, begun.seq, iter(events)
+    while batch := list(itertools.islice(rest, _BATCH_EVENTS)):
+        ledger.apply(batch)
+        worlds = last_worlds(batch, worlds)
+        seq = batch[-1].seq
+    return FoldedState(seq, ledger, worlds)
+
+
+def to_image(state: FoldedState) -> LedgerImage:
+    """A state as an image.
+
+    Raises:
+        NotEncodable: it holds something that an image cannot keep.
+    """
+    return LedgerImage(state.seq, fold_name(), encoded((state.ledger, state.worlds)))
+
+
+def from_image(image: LedgerImage) -> FoldedState:
+    """The state that an image keeps.
+
+    Raises:
+        NotEncodable: it is not one of this release.
+    """
+    match decoded(image.state):
+        case (Ledger(last_seq=image.seq) as ledger, LastWorlds() as worlds):
+            return FoldedState(image.seq, ledger, worlds)
+        case _:
+            raise NotEncodable(f"the image of the ledger is not one up to event {image.seq}")
+
+
+def last_image(journal: Path) -> FoldedState:
+    """The state as the journal's image has it, or that before the first event where it has none that can be used.
+
+    Raises:
+        StoreError: the journal cannot be read.
+    """
+    try:
+        image = image_of(journal, fold_name())
+        return FoldedState() if image is None else from_image(image)
+    except NotEncodable:
+        return FoldedState()
+
+
+def next_image(journal: Path) -> LedgerImage | None:
+    """The image of all that the journal has now; None where nothing has come since the last. Nothing may be merged or
+    archived there meanwhile.
+
+    Raises:
+        NotEncodable: the state holds something that an image cannot keep.
+        StoreError: the journal cannot be read.
+    """
+    begun = last_image(journal)
+    state = folded_on(begun, read_events(journal, after=begun.seq))
+    if state.seq == begun.seq:
+        return None
+    ledger = state.ledger
+    ledger.forget_over(ledger.last_at - REMEMBERED_S)
+    return to_image(replace(state, worlds=state.worlds.of_jobs(ledger.jobs())))
 
 
 class ImageMaker:
@@ -69,13 +190,10 @@ class ImageMaker:
             process.kill()
 
     def _folded(self) -> LedgerImage | None:
+        command = [*self._command, str(self._journal.path.absolute())]
         try:
             process = subprocess.Popen(
-                [*self._command, str(self._journal.path.absolute())],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                cwd="/",
+                command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd="/"
             )
         except OSError as error:
             raise StoreError(f"an image of the ledger cannot be made: {error}") from error
@@ -92,15 +210,29 @@ class ImageMaker:
                 self._process = None
         if self._ended:
             return None
-        if process.returncode != 0:
-            last = err.decode(errors="replace").strip().splitlines()[-1:]
-            why = last[0] if last else f"exit status {process.returncode}"
-            raise StoreError(f"the image of the ledger was not made: {why}")
         head, _, state = out.partition(b"\n")
-        if not head:
-            return None
         try:
-            said = json.loads(head)
-            return LedgerImage(int(said["seq"]), str(said["fold"]), state)
-        except (ValueError, TypeError, KeyError) as error:
-            raise StoreError(f"the image of the ledger was not made: {head[:80]!r} came in its place") from error
+            if process.returncode == 0:
+                return LedgerImage(**json.loads(head), state=state) if head else None
+        except (ValueError, TypeError):
+            err = head[:80]
+        last = err.decode(errors="replace").strip().splitlines()[-1:] or [f"exit status {process.returncode}"]
+        raise StoreError(f"the image of the ledger was not made: {last[0]}")
+
+
+def main(journal: Path) -> int:
+    """Fold the image of `journal` at the lowest priority, and write it to the standard output: a line of JSON (`seq`,
+    `fold`) and the state; nothing where no event has come since the last image. The exit status."""
+    os.nice(_NICENESS)
+    try:
+        image = next_image(journal)
+    except MalletrainError as error:
+        print(error, file=sys.stderr)
+        return error.exit_status
+    if image is not None:
+        sys.stdout.buffer.write(json.dumps({"seq": image.seq, "fold": image.fold}).encode() + b"\n" + image.state)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(Path(sys.argv[1])))

@@ -1,16 +1,27 @@
-"""What the daemon does again and again, on APScheduler.
+"""The clock of everything that is live; and what the daemon does again and again, on APScheduler.
 
 A run that is late is made up once (`coalesce`), and no work ever runs twice at the same time (`max_instances=1`).
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from datetime import UTC, datetime
 
 from apscheduler.events import EVENT_JOB_ERROR, EVENT_JOB_EXECUTED, EVENT_JOB_MAX_INSTANCES, JobExecutionEvent
 from apscheduler.executors.pool import ThreadPoolExecutor
 from apscheduler.schedulers.background import BackgroundScheduler
+
+
+class SystemClock:
+    """The machine's own clocks."""
+
+    def now(self) -> float:
+        return time.time()
+
+    def elapsed(self) -> float:
+        return time.monotonic()
 
 
 class Timers:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import shlex
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from datetime import UTC, datetime
 
-from malletrain.daemon.rehearsal import Rehearsed
 from malletrain.domain.decision import (
     Action,
     CancelTasks,
@@ -17,11 +15,10 @@ from malletrain.domain.decision import (
     StartPilot,
     TopUp,
 )
-from malletrain.domain.job import part_of, task_of
 
 
-def describe(decision: Decision, rehearse: Callable[[Action], Rehearsed] | None = None) -> Iterator[str]:
-    """The lines. `rehearse` gives the Slurm commands behind an action, printed below it with what comes of it."""
+def describe(decision: Decision) -> Iterator[str]:
+    """The lines."""
     holes, actions = len(decision.holes), len(decision.actions)
     yield f"at {utc(decision.at)}: holes {holes}, actions {actions}, sizing {decision.status.value}"
     for hole in decision.holes:
@@ -31,17 +28,7 @@ def describe(decision: Decision, rehearse: Callable[[Action], Rehearsed] | None 
     for stray in decision.strays:
         what = f"left alone: {stray.left}" if stray.left else "no pilot: it is ended"
         yield f"stray   job {stray.job} of {stray.user} on {', '.join(stray.nodes) or 'no node yet'}: {what}"
-    for action in decision.actions:
-        yield describe_action(action)
-        if rehearse is None:
-            continue
-        if isinstance(action, StartPilot | CutLimit | RecyclePilot) and part_of(action.pilot):
-            yield f"        with {task_of(action.pilot)}, whose task holds this node too"
-            continue
-        rehearsed = rehearse(action)
-        for argv in rehearsed.commands:
-            yield f"        $ {shlex.join(argv)}"
-        yield f"        {'then' if rehearsed.outcome.done else 'not done'}: {rehearsed.outcome.detail}"
+    yield from map(describe_action, decision.actions)
     for refusal in decision.refusals:
         yield f"not     {refusal.subject}: {refusal.reason}"
     if not decision.actions:

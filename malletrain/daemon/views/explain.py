@@ -19,7 +19,7 @@ from malletrain.domain.event import (
 )
 from malletrain.domain.job import JobView
 from malletrain.domain.snapshot import SlurmJob, Snapshot
-from malletrain.loop.trackers.main_jobs import MainJobDelay
+from malletrain.loop.trackers.main_jobs import MainJobDelay, head_of
 from malletrain.loop.waiting_reason import why_too_dear
 
 #: No job has a number of so many digits.
@@ -246,10 +246,7 @@ def main_job_of(event: Event) -> str:
 
 def is_main_job(found: str, asked: str) -> bool:
     """Whether `found`, the id of a job or of a part of one (`12_3`, `12+1`, `het12`), belongs to `asked`."""
-    if found == asked:
-        return bool(asked)
-    head = found.removeprefix("het").partition("_")[0].partition("+")[0]
-    return bool(asked) and head == asked
+    return bool(asked) and asked in (found, head_of(found))
 
 
 def _pilot_of(event: Event, shown: _Shown) -> str:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from malletrain.decide.demand import expected_curve, profile_of
 from malletrain.decide.rules import Rules
 from malletrain.domain.job import JobView
@@ -11,11 +9,8 @@ from malletrain.learn.advisor import JobKnowledge
 from malletrain.wire.rows import ProfileRow, SizeRow
 
 
-def profile_row(
-    view: JobView, known: JobKnowledge | None, advice: str, rules: Rules, stages: Mapping[str, float] | None = None
-) -> ProfileRow:
-    """`known` is None where nothing is learnt of the job: its curve was given, or it is over. `stages`: seconds of
-    each part of an activation."""
+def profile_row(view: JobView, known: JobKnowledge | None, advice: str, rules: Rules) -> ProfileRow:
+    """`known` is None where nothing is learnt of the job: its curve was given, or it is over."""
     job = view.job
     profile = profile_of(view, rules).value
     took = view.costs
@@ -27,9 +22,7 @@ def profile_row(
         points = expected_curve(view, known or JobKnowledge(), rules).points if job.given_curve is not None else ()
         given = tuple(SizeRow(n, rate, rate, rate) for n, rate in points)
         ignored = {} if known is None else dict(known.ignored)
-        return ProfileRow(
-            job.id, profile, given, ignored=ignored, next=advice, costs=costs, stages=dict(stages or {})
-        )
+        return ProfileRow(job.id, profile, given, ignored=ignored, next=advice, costs=costs)
     fit = known.fit
     windows = known.windows
     sizes = sorted(set(windows) | {n for n, _ in fit.curve(job.max_nodes).points})
@@ -43,6 +36,5 @@ def profile_row(
         ignored=dict(known.ignored),
         next=advice,
         costs=costs,
-        stages=dict(stages or {}),
         node_class=fit.node_class,
     )

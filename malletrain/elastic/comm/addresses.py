@@ -5,7 +5,6 @@ from __future__ import annotations
 import fcntl
 import socket
 import struct
-from collections.abc import Mapping
 
 #: linux/sockios.h: the IPv4 address of an interface.
 SIOCGIFADDR = 0x8915
@@ -57,21 +56,3 @@ def interface_of(address: str) -> str:
             if answer[20:24] == wanted:
                 return name
     return ""
-
-
-def missing_interface(environ: Mapping[str, str]) -> str:
-    """Why NCCL_SOCKET_IFNAME matches no interface of this node; "" where it does, or is not set.
-
-    It is a list of prefixes, of names after "=", or of prefixes to leave out after "^" (NCCL's documentation,
-    "Environment Variables").
-    """
-    given = environ.get("NCCL_SOCKET_IFNAME", "")
-    names = [name for _, name in socket.if_nameindex()]
-    if not given or given.startswith("^"):
-        return ""
-    exact, patterns = given.startswith("="), given.lstrip("=").split(",")
-    # "eth0:1" restricts a port of the interface.
-    wanted = [pattern.partition(":")[0] for pattern in patterns if pattern]
-    if any(name == pattern or (not exact and name.startswith(pattern)) for name in names for pattern in wanted):
-        return ""
-    return f"NCCL_SOCKET_IFNAME={given}: this node has no such interface, only {', '.join(names)}"

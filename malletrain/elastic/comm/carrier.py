@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
@@ -13,7 +13,6 @@ from typing import Any
 import torch
 import torch.distributed
 
-from malletrain.elastic.comm.addresses import missing_interface
 from malletrain.elastic.comm.background import close_behind
 from malletrain.elastic.comm.device_group import QUERY_INTERVAL_S, Collectives, DeviceEvent
 from malletrain.elastic.comm.peer_store import first_line
@@ -23,7 +22,6 @@ log = logging.getLogger("malletrain.elastic")
 
 #: Much of what is needed here is exported without types.
 _dist: Any = torch.distributed
-_c10d: Any = torch._C._distributed_c10d
 
 #: Streams with a lower number go first.
 HIGH_PRIORITY = -1
@@ -41,9 +39,6 @@ BACKEND_VARIABLE = "MALLETRAIN_BACKEND"
 #: communicators can wait for room that the other holds.
 BESIDE_LIMIT = timedelta(seconds=20)
 
-#: The oldest release of NCCL whose communicators can be made beside each other and aborted.
-OLDEST_NCCL = (2, 18, 0)
-
 
 @dataclass(frozen=True, slots=True)
 class DeviceCarrier:
@@ -52,7 +47,6 @@ class DeviceCarrier:
     Attributes:
         takes: whether a tensor is one of them.
         connect: makes the communicator from a store, rank, size and time limit; blocks. Raises `PeerLost`.
-        device: of this process.
         beside_limit: how long connecting may take while another communicator trains.
         load: loads what the first communicator of a process needs, so that joining a world is not kept waiting by
             it; blocks.
@@ -60,7 +54,6 @@ class DeviceCarrier:
 
     takes: Callable[[torch.Tensor], bool]
     connect: Callable[[Any, int, int, timedelta], Collectives]
-    device: torch.device
     load: Callable[[], None]
     beside_limit: timedelta = BESIDE_LIMIT
 
@@ -94,14 +87,10 @@ def find_carrier(model: torch.nn.Module, environ: Mapping[str, str]) -> DeviceCa
     if lacking:
         log.warning("gradients of the GPU are summed by gloo, which is slow: %s", lacking)
         return None
-    nowhere = missing_interface(environ)
-    if nowhere:
-        raise ElasticError(nowhere)
     device = on_gpu[0]
     return DeviceCarrier(
         takes=lambda tensor: tensor.device == device,
         connect=functools.partial(connect_nccl, device=device),
-        device=device,
         load=functools.partial(load_nccl, device),
     )
 
@@ -114,10 +103,6 @@ def _lacks_nccl(environ: Mapping[str, str]) -> str:
         return f"this process has a slice of a GPU ({given}), which NCCL does not connect"
     if not torch.distributed.is_nccl_available():
         return f"torch {torch.__version__} is built without NCCL"
-    release: tuple[int, ...] = torch.cuda.nccl.version()
-    if release < OLDEST_NCCL:
-        found, needed = (".".join(map(str, each)) for each in (release, OLDEST_NCCL))
-        return f"torch {torch.__version__} comes with NCCL {found}; {needed} or newer is needed"
     return ""
 
 
@@ -185,14 +170,6 @@ class NcclCollectives:
 
     def all_reduce(self, tensor: torch.Tensor) -> DeviceEvent:
         return self._queue(lambda: self._group.allreduce([tensor], _dist.AllreduceOptions()))
-
-    def all_gather(self, into: Sequence[torch.Tensor], tensor: torch.Tensor) -> DeviceEvent:
-        return self._queue(lambda: self._group.allgather([list(into)], [tensor], _c10d.AllgatherOptions()))
-
-    def broadcast(self, tensor: torch.Tensor, root: int) -> DeviceEvent:
-        options = _dist.BroadcastOptions()
-        options.rootRank, options.rootTensor = root, 0
-        return self._queue(lambda: self._group.broadcast([tensor], options))
 
     def abort(self) -> None:
         self._group.abort()

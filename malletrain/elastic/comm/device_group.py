@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Protocol
 
@@ -17,7 +16,6 @@ import torch
 
 from malletrain.elastic.comm.background import Background, close_behind
 from malletrain.elastic.comm.group import Group, Work, abandoned
-from malletrain.elastic.comm.node_group import NodeGroup
 from malletrain.elastic.errors import ElasticError, PeerLost
 
 #: How often the host asks the device whether an operation is complete.
@@ -45,14 +43,6 @@ class Collectives(Protocol):
         """Sum a contiguous tensor over all members, in place."""
         ...
 
-    def all_gather(self, into: Sequence[torch.Tensor], tensor: torch.Tensor) -> DeviceEvent:
-        """Copy the `tensor` of each rank r into `into[r]`."""
-        ...
-
-    def broadcast(self, tensor: torch.Tensor, root: int) -> DeviceEvent:
-        """Copy the contiguous tensor of rank `root` into that of every member."""
-        ...
-
     def abort(self) -> None:
         """End all operations. Blocks, for ever in the worst case. Operations in progress then look complete, with
         partial results in their tensors."""
@@ -75,18 +65,7 @@ class DeviceGroup:
         self._pending: list[_DeviceWork] = []
 
     def all_reduce(self, tensor: torch.Tensor) -> Work:
-        collectives = self._open()
-        return self._track(collectives.all_reduce(tensor), (tensor,))
-
-    def all_gather(self, into: Sequence[torch.Tensor], tensor: torch.Tensor) -> Work:
-        collectives = self._open()
-        return self._track(collectives.all_gather(into, tensor), (*into, tensor))
-
-    def broadcast(self, tensor: torch.Tensor, root: int) -> Work:
-        """Copy the tensor of rank `root` into that of every member. All members call it in the same order among their
-        collectives."""
-        collectives = self._open()
-        return self._track(collectives.broadcast(tensor, root), (tensor,))
+        return self._track(self._open().all_reduce(tensor), tensor)
 
     def abandon(self) -> None:
         """Give the group up without waiting. A thread aborts it, and keeps alive the tensors that operations in
@@ -103,32 +82,10 @@ class DeviceGroup:
             raise abandoned()
         return collectives
 
-    def _track(self, event: DeviceEvent, tensors: tuple[torch.Tensor, ...]) -> Work:
-        work = _DeviceWork(self, event, tensors)
+    def _track(self, event: DeviceEvent, tensor: torch.Tensor) -> Work:
+        work = _DeviceWork(self, event, tensor)
         self._pending = [*(other for other in self._pending if not other.done), work]
         return work
-
-
-@dataclass(frozen=True, slots=True)
-class DeviceParts:
-    """The device groups of one world.
-
-    Attributes:
-        flat: all processes.
-        device: of this process.
-        across: the processes of this local rank on all nodes, where a model is sharded over the processes of a node;
-            else None.
-    """
-
-    flat: DeviceGroup
-    device: torch.device
-    across: DeviceGroup | None = None
-
-    def abandon(self) -> None:
-        """As `DeviceGroup.abandon`, of each."""
-        self.flat.abandon()
-        if self.across is not None:
-            self.across.abandon()
 
 
 def _abort(collectives: Collectives, held: list[_DeviceWork]) -> None:
@@ -139,10 +96,10 @@ def _abort(collectives: Collectives, held: list[_DeviceWork]) -> None:
 
 
 class _DeviceWork:
-    def __init__(self, group: DeviceGroup, event: DeviceEvent, tensors: tuple[torch.Tensor, ...]) -> None:
+    def __init__(self, group: DeviceGroup, event: DeviceEvent, tensor: torch.Tensor) -> None:
         self._group = group
         self._event = event
-        self._tensors = tensors
+        self._tensor: torch.Tensor | None = tensor
         self.done = False
 
     def wait(self, seconds: float) -> bool:
@@ -157,7 +114,7 @@ class _DeviceWork:
             time.sleep(QUERY_INTERVAL_S)
         if self._group.given_up:
             raise abandoned()  # aborted operations complete too, with partial sums
-        self.done, self._tensors = True, ()
+        self.done, self._tensor = True, None
         return True
 
 
@@ -167,7 +124,7 @@ class PairedGroup:
     The device part is connected beside training (`connect_beside`), or between two steps (`connect_now`).
 
     Attributes:
-        parts: the device part, once it is connected; the same at all members.
+        flat: the device part, once it is connected; the same at all members.
 
     Args:
         host: the group of the same members for host memory.
@@ -180,7 +137,7 @@ class PairedGroup:
         self,
         host: Group,
         takes: Callable[[torch.Tensor], bool],
-        connect: Callable[[str, timedelta], DeviceParts],
+        connect: Callable[[str, timedelta], DeviceGroup],
     ) -> None:
         self.rank = host.rank
         self.size = host.size
@@ -188,7 +145,7 @@ class PairedGroup:
         self.takes = takes
         self._connect = connect
         self._attempt: _Attempt | None = None
-        self.parts: DeviceParts | None = None
+        self.flat: DeviceGroup | None = None
         self._abandoned = False
 
     def connect_beside(self, limit: timedelta) -> None:
@@ -210,7 +167,7 @@ class PairedGroup:
             attempt.drop()
             raise
         if answered and int(connected) == self.size:
-            self.parts = attempt.made
+            self.flat = attempt.made
             return
         attempt.drop()
         if not answered:
@@ -223,7 +180,7 @@ class PairedGroup:
             PeerLost: not all peers came within `limit`.
             ElasticError: the device of this process has failed.
         """
-        if self.parts is not None:
+        if self.flat is not None:
             return
         attempt = self._begin("boundary", limit)
         try:
@@ -232,28 +189,20 @@ class PairedGroup:
         except BaseException:
             attempt.drop()
             raise
-        self.parts = attempt.made
+        self.flat = attempt.made
 
     def all_reduce(self, tensor: torch.Tensor) -> Work:
-        return self._part(tensor).all_reduce(tensor)
-
-    def all_gather(self, into: Sequence[torch.Tensor], tensor: torch.Tensor) -> Work:
-        return self._part(tensor).all_gather(into, tensor)
+        if not self.takes(tensor):
+            return self.host.all_reduce(tensor)
+        if self.flat is None:
+            raise ElasticError("device tensors cannot be summed before connect_beside or connect_now")
+        return self.flat.all_reduce(tensor)
 
     def send(self, tensor: torch.Tensor, to: int, tag: int) -> None:
         self.host.send(tensor, to, tag)
 
     def receive(self, tensor: torch.Tensor, source: int, tag: int) -> None:
         self.host.receive(tensor, source, tag)
-
-    def all_reduce_across(self, tensor: torch.Tensor) -> Work:
-        """Sum over the processes of this local rank only: for tensors that are sharded over a node of several
-        processes."""
-        if self.parts is not None and self.parts.across is not None and self.takes(tensor):
-            return self.parts.across.all_reduce(tensor)
-        if not isinstance(self.host, NodeGroup):
-            raise ElasticError("a model is sharded over the processes of a node, and this node has one")
-        return self.host.all_reduce_across(tensor)
 
     def abandon(self) -> None:
         self._abandoned = True
@@ -267,20 +216,13 @@ class PairedGroup:
             attempt.drop()
         return attempt
 
-    def _part(self, tensor: torch.Tensor) -> Group | DeviceGroup:
-        if not self.takes(tensor):
-            return self.host
-        if self.parts is None:
-            raise ElasticError("device tensors cannot be summed before connect_beside or connect_now")
-        return self.parts.flat
-
 
 class _Attempt:
     """A device part that is being connected. If it is dropped first, it is given up as soon as it is made."""
 
-    def __init__(self, connect: Callable[[], DeviceParts]) -> None:
+    def __init__(self, connect: Callable[[], DeviceGroup]) -> None:
         self._connect = connect
-        self.made: DeviceParts | None = None
+        self.made: DeviceGroup | None = None
         self._dropped = False
         self._lock = threading.Lock()
         self._work = Background(self._run, "connect-device")

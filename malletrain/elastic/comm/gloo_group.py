@@ -9,7 +9,7 @@ from __future__ import annotations
 import hmac
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
@@ -19,12 +19,11 @@ import torch.distributed
 from malletrain.elastic.comm.authentication import MAC_BYTES, NONCE_BYTES, Meeting, mac
 from malletrain.elastic.comm.background import close_behind
 from malletrain.elastic.comm.group import Group, SoloGroup, Work, abandoned
-from malletrain.elastic.comm.peer_store import first_line, generation_store
+from malletrain.elastic.comm.peer_store import PeerStore, first_line
 from malletrain.elastic.errors import PeerLost
 
 #: Much of what is needed here is exported without types.
 _dist: Any = torch.distributed
-_c10d: Any = torch._C._distributed_c10d
 
 #: Gloo's own limit on a collective: longer than any step or evaluation on one rank. Callers wait in short slices.
 OPERATION_TIMEOUT = timedelta(hours=2)
@@ -54,7 +53,7 @@ def make_group(meeting: Meeting, rank: int, size: int, host: str, timeout: timed
     """
     if size == 1:
         return SoloGroup()
-    store = generation_store(meeting, part, timeout)
+    store = PeerStore.at(meeting, timeout.total_seconds(), part)
     try:
         options = _dist.ProcessGroupGloo._Options()
         # Pairs are connected now: a stranger could take one that is connected later.
@@ -90,11 +89,6 @@ class GlooGroup:
         options = _dist.AllreduceOptions()
         options.timeout = OPERATION_TIMEOUT
         return self._start(lambda group: group.allreduce([tensor], options))
-
-    def all_gather(self, into: Sequence[torch.Tensor], tensor: torch.Tensor) -> Work:
-        options = _c10d.AllgatherOptions()
-        options.timeout = OPERATION_TIMEOUT
-        return self._start(lambda group: group.allgather([list(into)], [tensor], options))
 
     def send(self, tensor: torch.Tensor, to: int, tag: int) -> None:
         # Unlike a collective, a message whose wait times out breaks the whole group: one long wait, no slices.

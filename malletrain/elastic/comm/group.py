@@ -6,7 +6,6 @@ it. `tests/elastic/group_contract.py` checks the contract; call it from a test o
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Protocol
 
 import torch
@@ -56,10 +55,6 @@ class Group(Protocol):
         """Sum a contiguous tensor over all members, in place."""
         ...
 
-    def all_gather(self, into: Sequence[torch.Tensor], tensor: torch.Tensor) -> Work:
-        """Copy the `tensor` of each rank r into `into[r]`."""
-        ...
-
     def send(self, tensor: torch.Tensor, to: int, tag: int) -> None:
         """Send a message to rank `to`. Blocks, so call it in a thread of its own. Raises `PeerLost`."""
         ...
@@ -82,10 +77,6 @@ class SoloGroup:
     def all_reduce(self, tensor: torch.Tensor) -> Work:
         return _Complete()
 
-    def all_gather(self, into: Sequence[torch.Tensor], tensor: torch.Tensor) -> Work:
-        into[0].copy_(tensor)
-        return _Complete()
-
     def send(self, tensor: torch.Tensor, to: int, tag: int) -> None:
         raise PeerLost("alone")
 
@@ -105,6 +96,13 @@ def wait_complete(work: Work) -> None:
     """Wait for an operation without a limit of one's own. Raises `PeerLost`."""
     while not work.wait(60.0):
         pass
+
+
+def table_of_all(group: Group, row: list[int]) -> tuple[torch.Tensor, Work]:
+    """A table that has each member's row by its rank, once the operation is complete."""
+    table = torch.zeros(group.size, len(row), dtype=torch.int64)
+    table[group.rank] = torch.tensor(row, dtype=torch.int64)
+    return table, group.all_reduce(table)
 
 
 def abandoned() -> PeerLost:

@@ -33,14 +33,9 @@ class LateRead:
         else:
             self._host = tensor.detach().clone()
 
-    @property
-    def is_complete(self) -> bool:
-        """Whether `values` would return at once."""
-        return self._event is None or bool(self._event.query())
-
     def values(self) -> list[float]:
         """The values; waits for them."""
-        while not self.is_complete:
+        while self._event is not None and not self._event.query():
             time.sleep(POLL_INTERVAL_S)
         found: list[float] = self._host.tolist()
         return found

@@ -20,9 +20,6 @@ from malletrain.elastic.errors import ElasticError, PeerLost
 #: tests.
 MIN_TEST_PAUSE_S, MAX_TEST_PAUSE_S = 20e-6, 1e-3
 
-#: MPI's counts are 32-bit: longer tensors are transferred in pieces.
-MAX_ELEMENTS = 2**30
-
 
 def mpi_world() -> Group:
     """The group of all processes of MPI_COMM_WORLD; initialises MPI if necessary. Pass it to `Options(world=...)`.
@@ -64,49 +61,33 @@ class MpiGroup:
         if flat.dtype in (torch.bfloat16, torch.float16):
             # MPI has no 16-bit floats: sum in float32, which is also more exact.
             wide = flat.float()
-            return self._transfer([wide], self._reduce, lambda: flat.copy_(wide))
-        return self._transfer([flat], self._reduce)
-
-    def all_gather(self, into: Sequence[torch.Tensor], tensor: torch.Tensor) -> Work:
-        sent = _bytes(tensor)
-        got = torch.empty(self.size * sent.numel(), dtype=torch.uint8)
-
-        def settle() -> None:
-            for target, piece in zip(into, got.chunk(self.size), strict=True):
-                _bytes(target).copy_(piece)
-
-        return self._start(lambda c: [c.Iallgather(sent.numpy(), got.numpy())], settle, [sent, got])
+            return self._reduce(wide, lambda: flat.copy_(wide))
+        return self._reduce(flat)
 
     def send(self, tensor: torch.Tensor, to: int, tag: int) -> None:
         flat = _bytes(tensor)
-        self._through(lambda c, piece: c.Isend(piece.numpy(), to, tag), flat)
+        wait_complete(self._start(lambda c: [c.Isend(flat.numpy(), to, tag)], tensors=[flat]))
 
     def receive(self, tensor: torch.Tensor, source: int, tag: int) -> None:
         flat = _bytes(tensor)
-        self._through(lambda c, piece: c.Irecv(piece.numpy(), source, tag), flat)
+        wait_complete(self._start(lambda c: [c.Irecv(flat.numpy(), source, tag)], tensors=[flat]))
 
     def abandon(self) -> None:
         self._communicator = None
 
     # --- inside -----------------------------------------------------------------------------------------------
 
-    def _reduce(self, communicator: Any, piece: torch.Tensor) -> Any:
-        return communicator.Iallreduce(self._mpi.IN_PLACE, piece.numpy())
+    def _reduce(self, flat: torch.Tensor, settle: Callable[[], object] = lambda: None) -> Work:
+        def begin(communicator: Any) -> list[Any]:
+            return [communicator.Iallreduce(self._mpi.IN_PLACE, flat.numpy())] if flat.numel() else []
 
-    def _transfer(
-        self,
-        tensors: list[torch.Tensor],
-        begin: Callable[[Any, torch.Tensor], Any],
-        settle: Callable[[], object] = lambda: None,
-    ) -> Work:
-        pieces = [piece for tensor in tensors for piece in torch.split(tensor, MAX_ELEMENTS) if piece.numel()]
-        return self._start(lambda c: [begin(c, piece) for piece in pieces], settle, tensors)
-
-    def _through(self, begin: Callable[[Any, torch.Tensor], Any], flat: torch.Tensor) -> None:
-        wait_complete(self._transfer([flat], begin))
+        return self._start(begin, settle, [flat])
 
     def _start(
-        self, begin: Callable[[Any], list[Any]], settle: Callable[[], object], tensors: list[torch.Tensor]
+        self,
+        begin: Callable[[Any], list[Any]],
+        settle: Callable[[], object] = lambda: None,
+        tensors: Sequence[torch.Tensor] = (),
     ) -> Work:
         if self._communicator is None:
             raise abandoned()
@@ -123,7 +104,7 @@ class _Requests:
     """Requests in progress; keeps `tensors` alive, which MPI reads and writes until they are complete."""
 
     def __init__(
-        self, mpi: Any, requests: list[Any], settle: Callable[[], object], tensors: list[torch.Tensor]
+        self, mpi: Any, requests: list[Any], settle: Callable[[], object], tensors: Sequence[torch.Tensor]
     ) -> None:
         self._mpi, self._requests, self._settle, self._tensors = mpi, requests, settle, tensors
         self.done = False
@@ -145,7 +126,7 @@ class _Requests:
             pause = min(MAX_TEST_PAUSE_S, 2 * pause)
         self.done = True
         self._settle()
-        self._tensors = []
+        self._tensors = ()
         return True
 
 

@@ -1,7 +1,7 @@
 """Hierarchical process groups, for nodes with several processes each: reduce in the node first, then across nodes.
 
 An all-reduce has three stages: an all-reduce among the processes of a node; then each process all-reduces its part
-with the processes of the same local rank on other nodes; then the parts are gathered in the node. So each element
+with the processes of the same local rank on other nodes; then the parts are put together in the node. So each element
 crosses between nodes once, however many processes a node has, over as many connections as there are processes.
 """
 
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import queue
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import torch
 
@@ -43,14 +43,6 @@ class NodeGroup:
 
     def all_reduce(self, tensor: torch.Tensor) -> Work:
         return self._begin(lambda: self._sum(tensor.detach().view(-1)))
-
-    def all_reduce_across(self, tensor: torch.Tensor) -> Work:
-        """Sum over the processes of this local rank only: for tensors that are sharded over a node."""
-        flat = tensor.detach().view(-1)
-        return self._begin(lambda: self._finish(self._across.all_reduce(flat)))
-
-    def all_gather(self, into: Sequence[torch.Tensor], tensor: torch.Tensor) -> Work:
-        return self._begin(lambda: self._gather(into, tensor))
 
     def send(self, tensor: torch.Tensor, to: int, tag: int) -> None:
         group, rank = self._route(to)
@@ -109,29 +101,12 @@ class NodeGroup:
     def _sum(self, flat: torch.Tensor) -> None:
         local = self._local
         self._finish(local.all_reduce(flat))
-        if isinstance(self._across, SoloGroup) or not flat.numel():
+        if isinstance(self._across, SoloGroup):
             return
-        each = flat.numel() // local.size
-        if each:
-            parts = list(flat[: each * local.size].chunk(local.size))
+        parts = flat.tensor_split(local.size)
+        if parts[local.rank].numel():
             self._finish(self._across.all_reduce(parts[local.rank]))
-            self._finish(local.all_gather(parts, parts[local.rank].clone()))
-        rest = flat[each * local.size :]
-        if rest.numel():
-            # Fewer elements than processes: local rank 0 sums them across nodes and distributes the result by a sum
-            # to which the others add zero.
-            if local.rank == 0:
-                self._finish(self._across.all_reduce(rest))
-            else:
-                rest.zero_()
-            self._finish(local.all_reduce(rest))
-
-    def _gather(self, into: Sequence[torch.Tensor], tensor: torch.Tensor) -> None:
-        nodes, local_size = self._across.size, self._local.size
-        mine = tensor.new_empty((nodes, *tensor.shape))
-        self._finish(self._across.all_gather(list(mine.unbind(0)), tensor))
-        every = mine.new_empty((local_size, *mine.shape))
-        self._finish(self._local.all_gather(list(every.unbind(0)), mine))
-        for rank, target in enumerate(into):
-            node, local_rank = divmod(rank, local_size)
-            target.copy_(every[local_rank, node])
+        for rank, part in enumerate(parts):
+            if rank != local.rank:
+                part.zero_()
+        self._finish(local.all_reduce(flat))

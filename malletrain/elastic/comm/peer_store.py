@@ -91,7 +91,7 @@ class StoreServer:
         """Set a key, replacing its value."""
         self._answer(_SET, key, text.encode(), 0.0)
 
-    def get(self, key: str) -> str | None:
+    def look(self, key: str) -> str | None:
         """The value of a key, or None if it is not set."""
         found = self._answer(_GET, key, b"", 0.0)
         return None if found is None else found.decode()
@@ -152,33 +152,40 @@ class StoreServer:
             return value
 
 
-class PeerStore:
-    """A store that another worker serves. Its calls may come from several threads, and all raise `PeerLost`.
+class PeerStore(_dist.Store):  # type: ignore[misc]  # of torch, without types
+    """A store that another worker serves, or the keys of one group of a generation in it. Its calls may come from
+    several threads, and all raise `PeerLost`. It has the calls that gloo and NCCL make; keep it as long as a process
+    group uses it: torch keeps a part of it only.
 
     Args:
         channel: to the server.
-        timeout_s: of each call.
+        patience: how long to wait for a key, or for an answer.
+        prefix: of the keys.
     """
 
-    def __init__(self, channel: Channel, timeout_s: float) -> None:
+    def __init__(self, channel: Channel, patience: timedelta, prefix: str = "") -> None:
+        super().__init__()
         self._channel = channel
-        self._timeout_s = timeout_s
+        self._patience = patience
+        self._prefix = prefix
         self._lock = threading.Lock()
 
     @staticmethod
-    def at(meeting: Meeting, timeout_s: float) -> PeerStore:
+    def at(meeting: Meeting, timeout_s: float, part: str | None = None) -> PeerStore:
         """Connect to the store of a meeting.
 
         Args:
             timeout_s: to connect; the member that serves the store may hear of the generation late.
+            part: where one group of the generation meets; None: the whole store.
 
         Raises:
             PeerLost: nothing answers in time, or it does not prove that it is a member.
         """
-        end = time.monotonic() + timeout_s
+        end, patience = time.monotonic() + timeout_s, timedelta(seconds=timeout_s)
+        prefix = "" if part is None else f"generation-{meeting.generation}{part}/"
         while True:
             try:
-                return PeerStore(connect(meeting, max(0.001, end - time.monotonic())), timeout_s)
+                return PeerStore(connect(meeting, max(0.001, end - time.monotonic())), patience, prefix)
             except NotKnownYet:
                 if time.monotonic() + WAIT_SLICE_S > end:
                     raise
@@ -186,38 +193,58 @@ class PeerStore:
 
     def put(self, key: str, text: str) -> None:
         """Set a key, replacing its value."""
-        self.set(key, text.encode())
+        self.set(key, text)
 
-    def get(self, key: str) -> str | None:
+    def look(self, key: str) -> str | None:
         """The value of a key, or None if it is not set."""
-        found = self.wait(key, 0.0)
+        found = self._ask(_GET, key)
         return None if found is None else found.decode()
-
-    def set(self, key: str, value: bytes) -> None:
-        """Set a key to bytes."""
-        self._ask(_SET, key, value)
-
-    def wait(self, key: str, seconds: float) -> bytes | None:
-        """The value of a key as soon as it is set, or None if it is not within `seconds`."""
-        end = time.monotonic() + seconds
-        while True:
-            left = max(0.0, end - time.monotonic())
-            found = self._ask(_GET, key, wait_s=min(left, WAIT_SLICE_S))
-            if found is not None or left == 0.0:
-                return found
-
-    def add(self, key: str, number: int) -> int:
-        """Add to a number, at first 0, and return the sum."""
-        return int(self._ask(_ADD, key, str(number).encode()) or b"0")
 
     def close(self) -> None:
         """Close the connection."""
         self._channel.close()
 
+    # --- as torch calls it ------------------------------------------------------------------------------------
+
+    def set(self, key: str, value: bytes | str) -> None:
+        self._ask(_SET, key, value.encode() if isinstance(value, str) else value)
+
+    def get(self, key: str) -> bytes:
+        return self._get(key, self._patience)
+
+    def wait(self, keys: list[str], timeout: timedelta | None = None) -> None:
+        for key in keys:
+            self._get(key, timeout or self._patience)
+
+    def check(self, keys: list[str]) -> bool:
+        return all(self._ask(_GET, key) is not None for key in keys)
+
+    def add(self, key: str, number: int) -> int:
+        return int(self._ask(_ADD, key, str(number).encode()) or b"0")
+
+    def has_extended_api(self) -> bool:
+        return False
+
+    def clone(self) -> PeerStore:
+        return self
+
+    def set_timeout(self, timeout: timedelta) -> None:
+        self._patience = timeout
+
+    def _get(self, key: str, patience: timedelta) -> bytes:
+        end = time.monotonic() + patience.total_seconds()
+        while True:
+            left = max(0.0, end - time.monotonic())
+            found = self._ask(_GET, key, wait_s=min(left, WAIT_SLICE_S))
+            if found is not None:
+                return found
+            if left == 0.0:
+                raise PeerLost(f"not all peers have come within {patience.total_seconds():g} s")
+
     def _ask(self, operation: bytes, key: str, value: bytes = b"", wait_s: float = 0.0) -> bytes | None:
         with self._lock:
-            self._channel.send(_encode(operation, key, value, wait_s))
-            answer = self._channel.receive(wait_s + max(ANSWER_TIMEOUT_S, self._timeout_s))
+            self._channel.send(_encode(operation, self._prefix + key, value, wait_s))
+            answer = self._channel.receive(wait_s + max(ANSWER_TIMEOUT_S, self._patience.total_seconds()))
         return answer[1:] if answer[:1] == b"1" else None
 
 
@@ -236,65 +263,3 @@ def first_line(error: Exception) -> str:
     """The message of a c10d error, without source location and general advice."""
     line = (str(error).strip().splitlines() or [type(error).__name__])[0]
     return re.sub(r"^\[[^\]]*\]\s*", "", line).partition(". This is typically")[0][:300]
-
-
-def generation_store(meeting: Meeting, part: str, timeout: timedelta) -> GenerationStore:
-    """Connect to the part of a member's store where one group of a generation meets.
-
-    Raises:
-        PeerLost: the store does not answer, or does not prove that it is a member's.
-    """
-    peer_store = PeerStore.at(meeting, timeout.total_seconds())
-    return GenerationStore(peer_store, f"generation-{meeting.generation}{part}/", timeout)
-
-
-class GenerationStore(_dist.Store):  # type: ignore[misc]  # of torch, without types
-    """Keys of one group in a member's store. Keep it as long as a process group uses it: torch keeps a part of it
-    only. It has the calls that gloo and NCCL make.
-
-    Args:
-        peer_store: the member's.
-        prefix: of the keys.
-        patience: how long to wait for a key.
-    """
-
-    def __init__(self, peer_store: PeerStore, prefix: str, patience: timedelta) -> None:
-        super().__init__()
-        self._peer_store = peer_store
-        self._prefix = prefix
-        self._patience = patience
-
-    def set(self, key: str, value: bytes | str) -> None:
-        self._peer_store.set(self._prefix + key, value.encode() if isinstance(value, str) else value)
-
-    def get(self, key: str) -> bytes:
-        return self._get(key, self._patience)
-
-    def wait(self, keys: list[str], timeout: timedelta | None = None) -> None:
-        for key in keys:
-            self._get(key, timeout or self._patience)
-
-    def _get(self, key: str, patience: timedelta) -> bytes:
-        found = self._peer_store.wait(self._prefix + key, patience.total_seconds())
-        if found is None:
-            raise PeerLost(f"not all peers have come within {patience.total_seconds():g} s")
-        return found
-
-    def check(self, keys: list[str]) -> bool:
-        return all(self._peer_store.wait(self._prefix + key, 0.0) is not None for key in keys)
-
-    def add(self, key: str, number: int) -> int:
-        return self._peer_store.add(self._prefix + key, number)
-
-    def has_extended_api(self) -> bool:
-        return False
-
-    def clone(self) -> GenerationStore:
-        return self
-
-    def set_timeout(self, timeout: timedelta) -> None:
-        self._patience = timeout
-
-    def close(self) -> None:
-        """Close the connection."""
-        self._peer_store.close()

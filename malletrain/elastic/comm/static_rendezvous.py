@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from datetime import timedelta
 from pathlib import Path
 
-from malletrain.elastic.comm.addresses import join_address, own_host, split_address
+from malletrain.elastic.comm.addresses import own_host
 from malletrain.elastic.comm.authentication import Meeting
 from malletrain.elastic.comm.gloo_group import make_group
 from malletrain.elastic.comm.group import Group, SoloGroup
@@ -28,9 +28,6 @@ MEETING_FOLDER_VARIABLE = "MALLETRAIN_MEETING_DIR"
 #: How long the processes of a step wait for each other.
 RENDEZVOUS_TIMEOUT = timedelta(minutes=5)
 
-#: The range of ports to choose from where MASTER_PORT is not set.
-FIRST_PORT, PORT_COUNT = 20000, 12000
-
 _STORES: list[StoreServer] = []  #: kept alive until this process ends
 
 
@@ -42,8 +39,7 @@ def environment_world(environ: Mapping[str, str], timeout: timedelta = RENDEZVOU
     else ~/.malletrain; the others read it there. It is removed when all have come.
 
     Reads torchrun's variables RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT. Without them: SLURM_PROCID,
-    SLURM_STEP_NUM_TASKS or SLURM_NTASKS, the first node of SLURM_STEP_NODELIST, and a number computed from the ids of
-    job and step in place of the port.
+    SLURM_STEP_NUM_TASKS or SLURM_NTASKS, SLURM_JOB_ID, SLURM_STEP_ID and SLURM_LAUNCH_NODE_IPADDR.
 
     Raises:
         ElasticError: the variables are missing, or not all processes came within `timeout`.
@@ -51,11 +47,10 @@ def environment_world(environ: Mapping[str, str], timeout: timedelta = RENDEZVOU
     rank, size = rank_and_size(environ)
     if size == 1:
         return SoloGroup()
-    place = rendezvous_address(environ)
     folder = Path(environ.get(MEETING_FOLDER_VARIABLE) or Path.home() / ".malletrain")
-    name = "meeting-" + re.sub(r"[^\w.-]", "_", f"{place}-{environ.get('TORCHELASTIC_RUN_ID', '')}")
+    name = meeting_file(environ)
     try:
-        host = own_host(split_address(place)[0], environ.get("MALLETRAIN_ADDRESS"))
+        host = step_host(environ)
         if rank > 0:
             return make_group(_find_meeting(folder, name, timeout), rank, size, host, timeout)
         meeting = _publish_meeting(folder, name, host)
@@ -115,32 +110,16 @@ def rank_and_size(environ: Mapping[str, str]) -> tuple[int, int]:
     )
 
 
-def rendezvous_address(environ: Mapping[str, str]) -> str:
-    """`host:port` that names this step: rank 0's node and a number. Raises `ElasticError` if the environment does not
-    name a host."""
-    host = environ.get("MASTER_ADDR") or first_node(
-        environ.get("SLURM_STEP_NODELIST") or environ.get("SLURM_JOB_NODELIST") or ""
-    )
-    if not host:
-        raise ElasticError("set MASTER_ADDR: neither it nor SLURM_STEP_NODELIST says where the processes meet")
-    port = environ.get("MASTER_PORT", "")
-    if not port.isdecimal():
-        job, step = environ.get("SLURM_JOB_ID", "0"), environ.get("SLURM_STEP_ID", "0")
-        number = 31 * int(job if job.isdecimal() else 0) + int(step if step.isdecimal() else 0)
-        port = str(FIRST_PORT + number % PORT_COUNT)
-    return join_address(host, int(port))
+def meeting_file(environ: Mapping[str, str]) -> str:
+    """The name of this step's file. Raises `ElasticError` if the environment does not say which step it is."""
+    for names in (("MASTER_ADDR", "MASTER_PORT"), ("SLURM_JOB_ID", "SLURM_STEP_ID")):
+        if all(environ.get(name) for name in names):
+            which = "-".join([":".join(environ[name] for name in names), environ.get("TORCHELASTIC_RUN_ID", "")])
+            return "meeting-" + re.sub(r"[^\w.-]", "_", which)
+    raise ElasticError("set MASTER_ADDR and MASTER_PORT: without them nothing says which processes belong together")
 
 
 def step_host(environ: Mapping[str, str]) -> str:
     """The address at which the processes of this step reach this one."""
-    try:
-        place = split_address(rendezvous_address(environ))[0]
-    except ElasticError:  # under MPI nothing has to name it
-        place = None
-    return own_host(place, environ.get("MALLETRAIN_ADDRESS"))
-
-
-def first_node(nodes: str) -> str:
-    """The first name of a Slurm host list: `n003` of `n[003-010,12],login`, "" of an empty list."""
-    name = re.match(r"(?:[^,\[]|\[[^\]]*\])*", nodes)
-    return re.sub(r"\[([^\],-]*)[^\]]*\]", r"\1", name.group()) if name else ""
+    other = environ.get("MASTER_ADDR") or environ.get("SLURM_LAUNCH_NODE_IPADDR")
+    return own_host(other, environ.get("MALLETRAIN_ADDRESS"))

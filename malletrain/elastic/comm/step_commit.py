@@ -24,9 +24,7 @@ from typing import Protocol
 
 import torch
 
-from malletrain.elastic.comm.device_group import PairedGroup
 from malletrain.elastic.comm.group import Group, SoloGroup, Work
-from malletrain.elastic.comm.node_group import NodeGroup
 from malletrain.elastic.errors import Aborted, PeerLost
 
 #: How often a waiting member checks whether its world still stands.
@@ -87,11 +85,6 @@ class TrainingWorld:
     @property
     def nodes(self) -> int:
         return self.group.size // self.local_size
-
-    def writes_checkpoints(self, *, sharded: bool) -> bool:
-        """Whether this process writes checkpoints: rank 0 does, or all processes of the first node if each holds a
-        shard of the model."""
-        return self.rank < (self.local_size if sharded else 1)
 
     def worker_of(self, rank: int) -> str:
         """The node that a rank runs on, and which of its processes it is if there are several."""
@@ -192,20 +185,14 @@ class StepCommitter:
         """Raise `Aborted` or `Released` if this member's world was given up meanwhile."""
         self._monitor.check(self.world.generation)
 
-    def start(self, tensor: torch.Tensor, *, shard: bool = False) -> Work:
+    def start(self, tensor: torch.Tensor) -> Work:
         """Start to sum a tensor over members, in place. Every member starts the same ones in the same order.
-
-        Args:
-            shard: each local rank holds another shard, so sum over nodes only.
 
         Raises:
             Aborted: the group has failed.
         """
-        group = self.world.group
         try:
-            if shard and isinstance(group, NodeGroup | PairedGroup):
-                return group.all_reduce_across(tensor)
-            return group.all_reduce(tensor)
+            return self.world.group.all_reduce(tensor)
         except PeerLost as lost:
             raise self._abort(lost) from lost
 

@@ -10,12 +10,12 @@ import torch
 
 from malletrain.elastic.comm.authentication import Meeting
 from malletrain.elastic.comm.carrier import DeviceCarrier
-from malletrain.elastic.comm.device_group import DeviceGroup, DeviceParts, PairedGroup
+from malletrain.elastic.comm.device_group import DeviceGroup, PairedGroup
 from malletrain.elastic.comm.gloo_group import make_group
-from malletrain.elastic.comm.group import Group, wait_complete
+from malletrain.elastic.comm.group import Group, table_of_all, wait_complete
 from malletrain.elastic.comm.local_rank import LocalRank
 from malletrain.elastic.comm.node_group import NodeGroup
-from malletrain.elastic.comm.peer_store import StoreServer, generation_store
+from malletrain.elastic.comm.peer_store import PeerStore, StoreServer
 from malletrain.elastic.errors import ElasticError, PeerLost
 
 #: Room for an address and a secret.
@@ -30,15 +30,11 @@ def make_world_group(
     host: str,
     timeout: timedelta,
     carrier: DeviceCarrier | None = None,
-    *,
-    sharded: bool = False,
 ) -> Group:
     """Make the group of a world of `nodes` nodes with `local_rank.size` processes each; blocks until all have come.
 
     Args: as of `gloo_group.make_group`, and
         carrier: of device tensors. NCCL finds the nodes' topology itself, so its part is flat over all processes.
-        sharded: whether the model is sharded over the processes of a node, so that its gradients are summed over
-            those of one local rank.
 
     Raises:
         PeerLost: not all peers came within `timeout`, the store is gone, or a peer has another carrier.
@@ -53,18 +49,7 @@ def make_world_group(
     if carrier is None or group.size == 1:
         return group
 
-    def connect(attempt: str, limit: timedelta) -> DeviceParts:
-        flat = _device_group(carrier, meeting, attempt, group.rank, group.size, limit)
-        if not sharded or nodes == 1:
-            return DeviceParts(flat, carrier.device)
-        try:
-            across = _device_group(carrier, meeting, f"{attempt}-place-{local_rank.rank}", node, nodes, limit)
-        except BaseException:
-            flat.abandon()
-            raise
-        return DeviceParts(flat, carrier.device, across)
-
-    paired = PairedGroup(group, carrier.takes, connect)
+    paired = _paired(group, carrier, meeting)
     try:
         paired.connect_beside(carrier.beside_limit)
     except BaseException:
@@ -83,9 +68,9 @@ def require_one_carrier(group: Group, carrier: DeviceCarrier | None) -> None:
     """
     if group.size == 1:
         return
-    on_device = [torch.zeros(1, dtype=torch.int64) for _ in range(group.size)]
-    wait_complete(group.all_gather(on_device, torch.tensor([int(carrier is not None)])))
-    kinds = [bool(each) for each in on_device]
+    table, work = table_of_all(group, [int(carrier is not None)])
+    wait_complete(work)
+    kinds = [bool(each) for each in table]
     others = [rank for rank, kind in enumerate(kinds) if kind != kinds[0]]
     if not others:
         return
@@ -127,19 +112,17 @@ def with_device(group: Group, carrier: DeviceCarrier, host: str, limit: timedelt
     address, secret = json.loads(bytes(word.tolist()).rstrip(b"\0"))
     meeting = Meeting(address, 1, secret)
 
-    def connect(attempt: str, limit: timedelta) -> DeviceParts:
-        return DeviceParts(_device_group(carrier, meeting, attempt, group.rank, group.size, limit), carrier.device)
-
-    paired = PairedGroup(group, carrier.takes, connect)
+    paired = _paired(group, carrier, meeting)
     paired.connect_now(limit, lambda: None)
     return paired
 
 
-def _device_group(
-    carrier: DeviceCarrier, meeting: Meeting, part: str, rank: int, size: int, limit: timedelta
-) -> DeviceGroup:
-    store = generation_store(meeting, f"-device-{part}", limit)
-    return DeviceGroup(carrier.connect(store, rank, size, limit), rank, size)
+def _paired(group: Group, carrier: DeviceCarrier, meeting: Meeting) -> PairedGroup:
+    def connect(attempt: str, limit: timedelta) -> DeviceGroup:
+        store = PeerStore.at(meeting, limit.total_seconds(), f"-device-{attempt}")
+        return DeviceGroup(carrier.connect(store, group.rank, group.size, limit), group.rank, group.size)
+
+    return PairedGroup(group, carrier.takes, connect)
 
 
 def _host_group(

@@ -105,11 +105,8 @@ class DatasetChanges:
         self.digest = ""
 
     def epoch_begins(self) -> None:
-        """Call it before an epoch's first sample is loaded.
-
-        Raises:
-            ElasticError: the data set has changed, and the processes that load do not see it.
-        """
+        """Call it before an epoch's first sample is loaded. Raises `ElasticError`: the data set has changed, and the
+        processes that load do not see it."""
         now = dataset_digest(self._dataset)
         if now == self._before and not self.digest:
             return

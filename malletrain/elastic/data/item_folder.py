@@ -167,11 +167,7 @@ class ItemFolder:
         return self._result(number).exists()
 
     def result(self, number: int) -> bytes:
-        """The result of a batch.
-
-        Raises:
-            ItemsError: it is not committed.
-        """
+        """The result of a batch. Raises `ItemsError`: it is not committed."""
         try:
             return self._result(number).read_bytes()
         except FileNotFoundError as error:
@@ -187,11 +183,7 @@ class ItemFolder:
 
 
 def read_items(path: Path) -> ItemRange:
-    """What the folder `path` is for.
-
-    Raises:
-        ItemsError: it is no folder of items.
-    """
+    """What the folder `path` is for. Raises `ItemsError`: it is no folder of items."""
     try:
         raw = json.loads((path / "items.json").read_text())
         return ItemRange(int(raw["first"]), int(raw["count"]), int(raw["batch"]))
@@ -200,11 +192,8 @@ def read_items(path: Path) -> ItemRange:
 
 
 def committed_items(path: Path) -> tuple[int, int]:
-    """How many items and how many batches have a result in the folder `path`.
-
-    Raises:
-        ItemsError: it is no folder of items.
-    """
+    """How many items and how many batches have a result in the folder `path`. Raises `ItemsError`: it is no folder of
+    items."""
     items = read_items(path)
     done = _numbers(path / "results")
     return sum(len(items.of(number)) for number in done), len(done)

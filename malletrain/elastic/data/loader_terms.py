@@ -105,11 +105,7 @@ def _takes_all(sampler: Any, samples: int) -> bool:
 
 
 def _drawn(sampler: Any, holders: Iterable[Any], seed: int) -> DrawnOrder:
-    """The order of a sampler, or of a batch sampler, for each epoch.
-
-    Args:
-        holders: of generators that it may draw from.
-    """
+    """The order of a sampler, or of a batch sampler, for each epoch. `holders`: of generators that it may use."""
     name = type(sampler).__name__
     if not hasattr(sampler, "__len__"):
         raise ElasticError(f"{name} has no length: give it __len__(), the number of what it yields in an epoch")

@@ -1,4 +1,5 @@
-"""Loads batches ahead of time in worker processes (as the workers of PyTorch's DataLoader do).
+"""Loads this member's part of each global batch, if so asked ahead of time in worker processes (as the workers of
+PyTorch's DataLoader do).
 
 Batches are loaded for the case that the world stays as it is and every step is committed. If the next share is
 another one, batches loaded for the old share are dropped, and the member that has their samples now loads them again;
@@ -24,6 +25,8 @@ import torch.multiprocessing
 
 from malletrain.elastic.child_process import end_with_parent
 from malletrain.elastic.data.sample_loader import SampleLoader
+from malletrain.elastic.data.sampler import DrawnOrder, Sampler, Share
+from malletrain.elastic.data.virtual_shards import Shard, ShardedBatch, VirtualShards
 from malletrain.elastic.errors import ElasticError
 
 #: Batches that each worker process loads ahead (DataLoader's `prefetch_factor`).
@@ -45,16 +48,9 @@ class Prefetcher:
     """Loads batches ahead. Make it before this process opens connections: worker processes are forked, as those of
     PyTorch's DataLoader are, and would hold them open.
 
-    Args:
-        loader: loads the samples.
-        processes: number of worker processes.
-
     Attributes:
         ahead: how many batches to announce to `load`.
         dropped: batches whose loading had begun and that were not needed.
-
-    Raises:
-        ElasticError: `processes` is below 1.
     """
 
     def __init__(self, loader: SampleLoader, processes: int) -> None:
@@ -111,6 +107,48 @@ class Prefetcher:
         self.dropped += len(requests)
 
 
+class BatchLoader:
+    """Loads one member's parts of global batches, with so many `loaders`, processes that load ahead."""
+
+    def __init__(self, sampler: Sampler, loader: SampleLoader, shards: VirtualShards | None, loaders: int) -> None:
+        self._sampler = sampler
+        self._loader = loader
+        self._shards = shards
+        self._prefetch = Prefetcher(loader, loaders) if loaders else None
+
+    def load(self, epoch: int, cursor: int, rank: int, size: int) -> tuple[Share, Any]:
+        """Load the part of member `rank` of `size` of the batch that begins at `cursor`: the share, and the batch, a
+        `ShardedBatch` with virtual shards."""
+        parts = self._parts_of(cursor, epoch, rank, size)
+        requests = [(epoch, tuple(part.indices)) for _, part in parts]
+        if self._prefetch is None:
+            loaded = [self._loader.load(*request) for request in requests]
+        else:
+            loaded = self._prefetch.load(requests, self._coming(epoch, cursor, rank, size, self._prefetch.ahead))
+        if self._shards is None:
+            return parts[0][1], loaded[0]
+        shards = [Shard(number, part.weight, data) for (number, part), data in zip(parts, loaded, strict=True)]
+        indices = [index for _, part in parts for index in part.indices]
+        return Share(indices, sum(part.weight for _, part in parts), parts[0][1].batch), ShardedBatch(shards)
+
+    def _parts_of(self, cursor: int, epoch: int, rank: int, size: int) -> list[tuple[int, Share]]:
+        """This member's virtual shards by number, or its share as number 0."""
+        if self._shards is not None:
+            return self._shards.parts(self._sampler, epoch, cursor, rank, size)
+        return [(0, self._sampler.share(epoch, cursor, rank, size))]
+
+    def _coming(self, epoch: int, cursor: int, rank: int, size: int, batches: int) -> list[LoadRequest]:
+        """What this member will load for the next `batches` if the world stays as it is."""
+        requests: list[LoadRequest] = []
+        for _ in range(batches):
+            following, cursor = self._sampler.following(epoch, cursor)
+            if following != epoch and isinstance(self._sampler.order, DrawnOrder):
+                break  # what the script does at the end of an epoch may change what its sampler draws
+            epoch = following
+            requests += [(epoch, tuple(part.indices)) for _, part in self._parts_of(cursor, epoch, rank, size)]
+        return requests
+
+
 def _begin(loader: SampleLoader, parent: int) -> None:
     """Initialise a worker process. It ends with its parent, however that ends."""
     global _loader
@@ -134,11 +172,8 @@ def plain_attributes(dataset: Any) -> dict[str, Any]:
 
 
 def set_attributes(dataset: Any, values: Mapping[str, Any]) -> None:
-    """Set attributes by path, as `plain_attributes` names them.
-
-    Raises:
-        ElasticError: the data set has no such object.
-    """
+    """Set attributes by path, as `plain_attributes` names them. Raises `ElasticError`: the data set has no such
+    object."""
     for path, value in values.items():
         *owners, name = path.split(".")
         owner = dataset

@@ -15,15 +15,9 @@ from malletrain.elastic.errors import ElasticError
 
 
 class SampleLoader:
-    """Loads batches from a map-style data set.
-
-    Attributes:
-        elsewhere: loads in other processes in place of this one, if it is set: what a data set opens as it is read,
-            this process must not have.
-
-    Raises:
-        ElasticError: the data set is not map-style.
-    """
+    """Loads batches from a map-style data set. `elsewhere`: loads in other processes in place of this one, if it is
+    set: what a data set opens as it is read, this process must not have. Raises `ElasticError`: the data set is not
+    map-style."""
 
     def __init__(self, dataset: Any, seed: int, collate: Callable[[list[Any]], Any] | None) -> None:
         if not hasattr(dataset, "__len__") or not hasattr(dataset, "__getitem__"):

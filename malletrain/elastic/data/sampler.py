@@ -94,11 +94,7 @@ class Sampler:
         self._epochs: dict[int, tuple[list[int], list[int]]] = {}
 
     def permutation(self, epoch: int) -> list[int]:
-        """The permutation of one epoch.
-
-        Raises:
-            ElasticError: the script's own order is none.
-        """
+        """The permutation of one epoch. Raises `ElasticError`: the script's own order is none."""
         return self._of(epoch)[0]
 
     def batch_ends(self, epoch: int) -> list[int]:
@@ -155,11 +151,8 @@ class Sampler:
         return min(self.batch_size, self.epoch_length - cursor)
 
     def share(self, epoch: int, cursor: int, rank: int, size: int) -> Share:
-        """The share of member `rank` of `size` in the batch that begins at `cursor`.
-
-        Raises:
-            ElasticError: the epoch has no sample at `cursor`.
-        """
+        """The share of member `rank` of `size` in the batch that begins at `cursor`. Raises `ElasticError`: the epoch
+        has no sample at `cursor`."""
         count = self.next_batch(epoch, cursor)
         if count <= 0:
             raise ElasticError(f"epoch {epoch} has no sample at {cursor}")

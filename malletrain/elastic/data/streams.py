@@ -3,45 +3,26 @@
 The script opens a fixed number of streams. Each step takes its samples from all streams that are not over, as evenly
 as possible, so what a step consists of does not depend on the number of workers. Each stream is read by one worker.
 How many samples were taken from each, and which are over, is part of the training state and is agreed beside the
-gradients of each step: a worker that takes a stream over passes over the samples that were taken, from the last place
-that the stream itself has named (`stream_marks`) or from its start.
+gradients of each step: a worker that takes a stream over passes over the samples that were taken.
 """
 
 from __future__ import annotations
 
-import json
-import logging
 import sys
-import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from itertools import islice
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch.utils.data import default_collate
 
 from malletrain.elastic.data.random_seeds import kept_random_state, seed_sample
 from malletrain.elastic.data.sampler import Share, mix, part_of
-from malletrain.elastic.data.stream_marks import (
-    MARK_BYTES,
-    MAX_FOLLOWING,
-    STEPS_BETWEEN_MARKS,
-    StatefulStream,
-    StreamMark,
-    decoded,
-    encoded,
-    state_text,
-)
 from malletrain.elastic.errors import ElasticError
 from malletrain.elastic.gradients.reducer import ExtraReduction, GradientReducer
 from malletrain.elastic.state.training_state import Position
-
-log = logging.getLogger("malletrain.elastic")
-
-#: Seconds of passing over samples that are worth a line in the log.
-LONG_SKIP_S = 2.0
 
 
 class Streams:
@@ -51,7 +32,6 @@ class Streams:
         open_stream: called with the number of a stream, from 0, and the epoch; returns its samples, the same ones in
             the same order on every worker. If what it returns has a method `skip(n)`, that is called to pass over
             samples, and must return the rest (as an `IterableDataset` of Hugging Face does); otherwise they are read.
-            If it has `state_dict` and `load_state_dict`, about the iteration in progress, few are passed over.
         count: number of streams. At most so many workers have samples; a step needs one sample of each.
 
     Raises:
@@ -72,19 +52,11 @@ class StreamPositions:
         self.epoch = -1
         self.taken = [0] * count
         self.over = [False] * count
-        self.marks: dict[int, StreamMark] = {}
-        self.steps = 0
-
-    @property
-    def marks_now(self) -> bool:
-        """Whether the step under way brings marks."""
-        return self.steps % STEPS_BETWEEN_MARKS == 0
 
     def begin(self, epoch: int) -> None:
         """Start all streams anew if `epoch` is another one."""
         if epoch != self.epoch:
             self.epoch, self.taken, self.over = epoch, [0] * len(self.taken), [False] * len(self.over)
-            self.marks, self.steps = {}, 0
 
     def is_over(self, epoch: int) -> bool:
         """Whether all streams of an epoch are over."""
@@ -98,21 +70,12 @@ class StreamPositions:
         """A step is committed: so many samples of each stream were taken, and these are over."""
         self.taken = [before + more for before, more in zip(self.taken, taken, strict=True)]
         self.over = [before or bool(now) for before, now in zip(self.over, over, strict=True)]
-        self.steps += 1
 
     def state_dict(self) -> dict[str, Any]:
-        return {
-            "epoch": self.epoch,
-            "taken": list(self.taken),
-            "over": list(self.over),
-            "marks": {str(stream): asdict(mark) for stream, mark in self.marks.items()},
-            "steps": self.steps,
-        }
+        return {"epoch": self.epoch, "taken": list(self.taken), "over": list(self.over)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.epoch, self.taken, self.over = state["epoch"], list(state["taken"]), list(state["over"])
-        self.marks = {int(stream): StreamMark(**mark) for stream, mark in state.get("marks", {}).items()}
-        self.steps = state.get("steps", 0)
 
 
 class StreamSampler:
@@ -143,19 +106,13 @@ class StreamSampler:
 
 @dataclass(slots=True)
 class _Open:
-    """A stream as one worker has it: the samples from `first` on that are read but not committed, and the rest.
-
-    `state` is what the stream said of itself after `state_at` samples, before it was read further.
-    """
+    """A stream as one worker has it: the samples from `first` on that are read but not committed, and the rest."""
 
     epoch: int
     first: int
-    items: Any
     rest: Iterator[Any]
     samples: deque[Any] = field(default_factory=deque)
     ended: bool = False
-    state: str = ""
-    state_at: int = -1
 
 
 class StreamReader:
@@ -175,69 +132,27 @@ class StreamReader:
             raise ElasticError("stream 0 is empty")
         return self.collate(samples)
 
-    def read(
-        self, epoch: int, stream: int, first: int, count: int, mark: StreamMark | None = None, ahead: int = 1
-    ) -> tuple[list[Any], bool]:
+    def read(self, epoch: int, stream: int, first: int, count: int) -> tuple[list[Any], bool]:
         """`count` samples of a stream from number `first` on, or as many as there are; and whether it is over then.
 
         They are kept until a later sample is asked for: a step may be repeated.
-
-        Args:
-            mark: where the stream was at some sample before `first`.
-            ahead: later samples to read, of which at least one tells whether the stream is over.
         """
         with kept_random_state():
             opened = self._open.get(stream)
             if opened is None or opened.epoch != epoch or opened.first > first:
-                opened = self._open[stream] = self._start(epoch, stream, first, mark)
-            began = time.monotonic()
+                opened = self._open[stream] = self._start(epoch, stream, first)
             self._pass_over(opened, stream, first)
-            if time.monotonic() - began > LONG_SKIP_S:
-                log.info("stream %d: %.1f s to pass over samples", stream, time.monotonic() - began)
-            self._pull(opened, stream, count)
-            if ahead > 1 and len(opened.samples) == count and opened.state_at != first + count:
-                opened.state, opened.state_at = state_text(opened.items), first + count
-            self._pull(opened, stream, count + ahead)
+            self._pull(opened, stream, count + 1)  # one more tells whether it is over
         samples = list(islice(opened.samples, count))
         self.a_sample = samples[:1] or self.a_sample
         return samples, opened.ended and len(opened.samples) <= count
 
-    def mark(self, stream: int, taken: int) -> torch.Tensor | None:
-        """The mark of a stream after `taken` samples (see `encoded`); None if it was not asked then, or is over."""
-        opened = self._open[stream]
-        following = list(islice(opened.samples, taken - opened.first, None))
-        return encoded(opened.state, following) if opened.state_at == taken and following else None
-
-    def _start(self, epoch: int, stream: int, first: int, mark: StreamMark | None) -> _Open:
-        items: Any = self._opened(epoch, stream)
-        if mark is not None and mark.taken > first:
-            mark = None
-        if mark is not None and mark.state and isinstance(items, StatefulStream):
-            items.load_state_dict(json.loads(mark.state))
-            opened = _Open(epoch, mark.taken, items, iter(cast(Any, items)))
-            self._pull(opened, stream, mark.following)
-            if mark.is_followed_by(list(opened.samples)):
-                return opened
-            log.warning(
-                "stream %d: other samples follow after load_state_dict than before (is there a shuffle buffer?): "
-                "those before are passed over instead",
-                stream,
-            )
-            items = self._opened(epoch, stream)
-        start = first if mark is None else mark.taken
-        skips = start > 0 and hasattr(items, "skip")
-        items = items.skip(start) if skips else items
-        opened = _Open(epoch, start if skips else 0, items, iter(items))
-        self._pass_over(opened, stream, start)
-        if mark is not None:
-            self._pull(opened, stream, mark.following)
-            if not mark.is_followed_by(list(opened.samples)):
-                raise ElasticError(
-                    f"stream {stream} gives other samples here than on the worker that read it before: it must give "
-                    "the same in the same order everywhere. Seed its shuffling by the epoch (webdataset's: "
-                    ".shuffle(1000, seed=epoch)), and sort listings"
-                )
-        return opened
+    def _start(self, epoch: int, stream: int, first: int) -> _Open:
+        seed_sample(mix(self._seed, epoch, stream))
+        items: Any = self.dataset.open_stream(stream, epoch)
+        if first > 0 and hasattr(items, "skip"):
+            return _Open(epoch, first, iter(items.skip(first)))
+        return _Open(epoch, 0, iter(items))
 
     def _pass_over(self, opened: _Open, stream: int, first: int) -> None:
         """Read on to sample number `first`."""
@@ -251,10 +166,6 @@ class StreamReader:
             opened.samples.popleft()
             opened.first += 1
 
-    def _opened(self, epoch: int, stream: int) -> Any:
-        seed_sample(mix(self._seed, epoch, stream))
-        return self.dataset.open_stream(stream, epoch)
-
     def _pull(self, opened: _Open, stream: int, count: int) -> None:
         """Read on until `count` samples are at hand, or the stream is over."""
         while len(opened.samples) < count and not opened.ended:
@@ -266,11 +177,8 @@ class StreamReader:
 
 
 class StreamBatches:
-    """Loads one member's parts of global batches from its streams; stands in for a `BatchLoader`.
-
-    Attributes:
-        taken: samples of the step committed last, over all members.
-    """
+    """Loads one member's parts of global batches from its streams; stands in for a `BatchLoader`. `taken`: samples of
+    the step committed last, over all members."""
 
     def __init__(
         self, sampler: StreamSampler, reader: StreamReader, positions: StreamPositions, reducer: GradientReducer
@@ -293,38 +201,25 @@ class StreamBatches:
         for place, stream in enumerate(live):
             if stream % size == rank:
                 count = len(part_of(self._sampler.batch_size, place, len(live)))
-                first, mark = positions.taken[stream], positions.marks.get(stream)
-                ahead = MAX_FOLLOWING if positions.marks_now else 1
-                got, over = self._reader.read(epoch, stream, first, count, mark, ahead)
+                got, over = self._reader.read(epoch, stream, positions.taken[stream], count)
                 self._mine[stream] = len(got), over
                 samples += got
         share = Share([], len(samples), self._sampler.batch_size)
         return share, self._reader.collate(samples or self._reader.a_sample)
 
     def _contribute(self) -> list[torch.Tensor]:
-        """What this member has taken of each stream, whether it is over, and in some steps a mark of each: one row,
-        beside the last sums of a step."""
-        positions, streams = self._positions, len(self._positions.taken)
-        table = torch.zeros(2, streams, dtype=torch.int64)
-        marks = torch.zeros(streams if positions.marks_now else 0, MARK_BYTES // 8, dtype=torch.int64)
+        """What this member has taken of each stream, and whether it is over: beside the last sums of a step."""
+        table = torch.zeros(2, len(self._positions.taken), dtype=torch.int64)
         if self._reducer.passes_left == 1:
             for stream, (taken, over) in self._mine.items():
                 table[0, stream], table[1, stream] = taken, int(over)
-                mark = self._reader.mark(stream, positions.taken[stream] + taken) if positions.marks_now else None
-                if mark is not None:
-                    marks[stream] = mark
-        return [torch.cat([table.reshape(-1), marks.reshape(-1)])]
+        return [table.reshape(-1)]
 
     def _apply(self, sums: list[torch.Tensor]) -> None:
         if self._reducer.passes_left > 1:
             return
-        positions, streams = self._positions, len(self._positions.taken)
-        taken, over = sums[0][: 2 * streams].view(2, streams).tolist()
-        positions.advance(taken, over)
-        for stream, row in enumerate(sums[0][2 * streams :].view(-1, MARK_BYTES // 8)):
-            mark = decoded(row, positions.taken[stream])
-            if mark is not None:
-                positions.marks[stream] = mark
+        taken, over = sums[0].view(2, -1).tolist()
+        self._positions.advance(taken, over)
         self.taken = sum(taken)
         if not self.taken:
             raise ElasticError(f"epoch {self._positions.epoch}: no stream has a sample")

@@ -32,11 +32,8 @@ class Shard:
 
 
 class ShardedBatch:
-    """A worker's part of a global batch, which a script iterates over: the data of one shard after the other.
-
-    Attributes:
-        run: makes the iterator; set before a script gets the batch.
-    """
+    """A worker's part of a global batch, which a script iterates over: the data of one shard after the other. `run`:
+    makes the iterator; set before a script gets the batch."""
 
     def __init__(self, shards: list[Shard]) -> None:
         self.shards = shards
@@ -50,15 +47,8 @@ class ShardedBatch:
 
 
 class VirtualShards:
-    """The shards of one session.
-
-    Args:
-        count: shards of a global batch; at most so many workers have samples.
-        mean: whether the script's loss is a mean over a shard's samples (else a sum).
-
-    Raises:
-        ElasticError: `count` is below 1.
-    """
+    """The shards of one session: `count` of a global batch, so that at most so many workers have samples. `mean`:
+    whether the script's loss is a mean over a shard's samples (else a sum)."""
 
     def __init__(self, count: int, model: torch.nn.Module, reducer: GradientReducer, seed: int, mean: bool) -> None:
         if count < 1:

@@ -13,6 +13,7 @@ rows against all; where losses are sums, f = 1.
 from __future__ import annotations
 
 import math
+import zlib
 from collections.abc import Callable
 from typing import Any
 
@@ -52,11 +53,6 @@ class BatchGather:
         self._in_step = False
         self._weight, self._batch, self._samples, self._calls = 0.0, 1, 0, 0
 
-    @property
-    def calls(self) -> int:
-        """How often the step in progress has gathered."""
-        return self._calls
-
     def begin(self, weight: float, batch: int, samples: int) -> None:
         """Begin a step in which this member has `weight` of `batch` samples or tokens, in `samples` samples; with a
         weight of 0 in none."""
@@ -76,19 +72,21 @@ class BatchGather:
                 f"s.gather() takes one row for each of this worker's {rows} samples, not a tensor of shape "
                 f"{tuple(tensor.shape)}: gather each view by itself, before they are put together"
             )
-        self._calls += 1
         if self._committer.world.size == 1:
+            self._calls += 1
             return tensor.clone()
-        counts: list[int] = []
-        if self._reducer.aborted is None:
-            with self._reducer.holding():
-                self._open_round(self._calls)
-                self._committer.meet()
-                counts = self._counts(tensor)
-        if not counts:
+        kind = zlib.crc32(f"{tuple(tensor.shape[1:])} {tensor.dtype}".encode())
+        table = self._table(self._open_round, [self._samples if self._weight else 0, kind], torch.int64)
+        if self._reducer.aborted is not None:
             # The step is void: what is computed from this is not used.
             repeats = -(-self._batch // rows)
             return tensor.repeat(repeats, *[1] * (tensor.ndim - 1))[: self._batch]
+        counts: list[int] = table[:, 0].tolist()
+        if len(set(table[:, 1].tolist())) > 1:
+            raise ElasticError(
+                f"s.gather() was given rows of another shape or type on another worker than here, {tensor.dtype} of "
+                f"shape {tuple(tensor.shape[1:])}: pad them to one shape"
+            )
         out: torch.Tensor = _Gather.apply(tensor, self, counts)  # type: ignore[no-untyped-call]
         return out
 
@@ -100,22 +98,25 @@ class BatchGather:
             raise ElasticError(f"s.mean(values, over={over}): a number of at least 0, of this worker's own part")
         if self._samples and self._weight != self._samples:
             raise ElasticError("s.mean() says over how much its values are: leave weight= out of s.step()")
-        self._calls += 1
         weight = float(self._weight > 0) * (self._weight if self._mean else 1.0)
-        samples, count = self._sum_counts(weight, over if weight else 0.0)
+        table = self._table(self._open_count, [weight, over if weight else 0.0], torch.float64)
+        samples, count = (float(each) for each in table.sum(0))
         if not weight or not count:
             return values.sum() * 0.0
         return values.sum() * ((samples / weight if self._mean else 1.0) / count)
 
-    def _sum_counts(self, weight: float, over: float) -> tuple[float, float]:
-        """Samples and counts of all members."""
-        table = torch.tensor([weight, over], dtype=torch.float64)
-        if self._committer.world.size > 1 and self._reducer.aborted is None:
+    def _table(self, open_round: Callable[[int], None], row: list[float], dtype: torch.dtype) -> torch.Tensor:
+        """The rows of all members, by rank; of this one alone where the step is void."""
+        self._calls += 1
+        world = self._committer.world
+        table = torch.zeros(world.size, len(row), dtype=dtype)
+        table[world.rank] = torch.tensor(row, dtype=dtype)
+        if world.size > 1 and self._reducer.aborted is None:
             with self._reducer.holding():
-                self._open_count(self._calls)
+                open_round(self._calls)
                 self._committer.meet()
                 self._sum(table)
-        return float(table[0]), float(table[1])
+        return table
 
     def _check_place(self, call: str) -> None:
         if not self._in_step or not self._reducer.passes_left:
@@ -124,21 +125,6 @@ class BatchGather:
             )
         if self._reducer.accumulating:
             raise ElasticError(f"{call} inside step.accumulate(): workers may have different numbers of parts")
-
-    def _counts(self, tensor: torch.Tensor) -> list[int]:
-        """The rows of each member. Raises `ElasticError` on all if their rows are unlike each other."""
-        world = self._committer.world
-        table = torch.zeros(world.size, 2, dtype=torch.int64)
-        kind = _digest(f"{tuple(tensor.shape[1:])} {tensor.dtype}")
-        table[world.rank] = torch.tensor([self._samples if self._weight else 0, kind])
-        self._sum(table)
-        if len(set(table[:, 1].tolist())) > 1:
-            raise ElasticError(
-                f"s.gather() was given rows of another shape or type on another worker than here, {tensor.dtype} of "
-                f"shape {tuple(tensor.shape[1:])}: pad them to one shape"
-            )
-        counts: list[int] = table[:, 0].tolist()
-        return counts
 
     def _sum(self, table: torch.Tensor) -> None:
         self._committer.wait(self._committer.start(table))
@@ -175,11 +161,6 @@ def _summable(dtype: torch.dtype) -> torch.dtype:
     if dtype in (torch.float16, torch.bfloat16):
         return torch.float32
     return torch.int64 if dtype == torch.bool else dtype
-
-
-def _digest(text: str) -> int:
-    """A small number that all processes make of a text (as `hash` does not)."""
-    return int.from_bytes(text.encode()[:256]) % (2**61 - 1)
 
 
 class _Gather(torch.autograd.Function):

@@ -2,24 +2,18 @@
 
 Gradients in host memory are judged at once. Of those on a device one row is made there, in which each member fills
 its own place; it is summed beside the gradients and read together with them. A worker that trains alone on a device
-sums nothing and waits for nothing: its verdict is read as soon as it has arrived, `MAX_STEPS_UNREAD` steps later at
-most, and before the training state is saved or sent (`GradientReducer.settle`).
+sums nothing: its verdict is read a step later, and before the training state is saved or sent
+(`GradientReducer.settle`).
 """
 
 from __future__ import annotations
 
 import functools
 import math
-from collections import deque
-from collections.abc import Sequence
 
 import torch
 
 from malletrain.elastic.comm import late_read
-from malletrain.elastic.comm.late_read import LateRead
-
-#: Steps of a worker that trains alone after which a verdict is waited for.
-MAX_STEPS_UNREAD = 2
 
 
 class FinitenessCheck:
@@ -83,32 +77,3 @@ def _found_and_one() -> tuple[torch.Tensor, torch.Tensor]:
 def is_finite(tensor: torch.Tensor) -> bool:
     """Whether every element is."""
     return bool(torch.isfinite(tensor).all())
-
-
-class LateVerdicts:
-    """Findings of a worker that trains alone, on their way from its device."""
-
-    def __init__(self) -> None:
-        self._unread: deque[tuple[int, Sequence[str], LateRead]] = deque()
-
-    def add(self, step: int, names: Sequence[str], norms: torch.Tensor) -> None:
-        """Keep the norms of a step's gradients, and what these are called."""
-        self._unread.append((step, names, LateRead(norms)))
-
-    def first_bad(self, *, wait: bool = False) -> tuple[int, str] | None:
-        """The first step found to be bad, of those whose norms have arrived, and a gradient that is; None if there is
-        none.
-
-        Args:
-            wait: for all steps, not only for those that have been on their way for too long.
-        """
-        while self._unread:
-            step, names, read = self._unread[0]
-            if not (wait or read.is_complete or len(self._unread) > MAX_STEPS_UNREAD):
-                return None
-            self._unread.popleft()
-            bad = [name for name, norm in zip(names, read.values(), strict=True) if not math.isfinite(norm)]
-            if bad:
-                self._unread.clear()
-                return step, bad[-1]  # they are looked at from the model's end
-        return None

@@ -1,4 +1,4 @@
-"""How learning rate, momentum and schedules follow a batch that changes.
+"""How learning rate and schedules follow a batch that changes.
 
 With b the batch and b0 the reference batch, the learning rate that the script or its scheduler sets is multiplied by
 
@@ -33,9 +33,6 @@ class LearningRate:
     Args:
         rule: one of `RULES`; the formulas are in the module's description.
         warm_up: samples over which the rate moves linearly to its new value after a change of the batch.
-        momentum: whether to average gradients over as many samples as at the reference batch: SGD's momentum and
-            Adam's betas are raised to the power b / b0 (Malladi et al. 2022; Busbridge et al., How to Scale Your EMA,
-            NeurIPS 2023), and SGD's rate and velocity are corrected so that a change makes no jump.
 
     Raises:
         ElasticError: the rule does not exist, or `warm_up` is not a number of samples.
@@ -43,7 +40,6 @@ class LearningRate:
 
     rule: Literal["none", "linear", "sqrt", "adascale"] = "none"
     warm_up: int = 0
-    momentum: bool = False
 
     def __post_init__(self) -> None:
         if self.rule not in RULES:
@@ -85,7 +81,6 @@ class LearningRateScaling:
         self._samples = 0
         self._from, self._since = 1.0, -rule.warm_up  #: the gain before the last change; samples_done at that change
         self._progress = 0.0
-        self._momentum_power = 1.0  #: the power that the velocities correspond to
 
     @property
     def batch(self) -> int:
@@ -125,49 +120,27 @@ class LearningRateScaling:
         self._samples = total
 
     def attach(self, optimizers: Sequence[torch.optim.Optimizer]) -> None:
-        """Scale rate and momentum during the optimizers' steps, by hooks.
-
-        Raises:
-            ElasticError: momentum is to be scaled in several optimizers.
-        """
-        if self._rule.rule == "none" and not self._rule.momentum:
-            return
-        if self._rule.momentum and len(optimizers) > 1:
-            raise ElasticError("LearningRate(momentum=True) is for a single optimizer")
-        for optimizer in optimizers:
+        """Scale the rate during the optimizers' steps, by hooks."""
+        for optimizer in optimizers if self._rule.rule != "none" else []:
             self._attach(optimizer)
 
     def _attach(self, optimizer: torch.optim.Optimizer) -> None:
-        kept: list[dict[str, Any]] = []
+        kept: list[Any] = []
 
         def before(optimizer: torch.optim.Optimizer, *_: Any) -> None:
             if kept:
                 raise ElasticError("optimizer.step() was called inside optimizer.step()")
-            kept.extend({name: group[name] for name in _TOUCHED if name in group} for group in optimizer.param_groups)
-            self._scale(optimizer)
+            kept.extend(group["lr"] for group in optimizer.param_groups)
+            for group in optimizer.param_groups:
+                group["lr"] = group["lr"] * self.gain
 
         def after(optimizer: torch.optim.Optimizer, *_: Any) -> None:
-            for group, values in zip(optimizer.param_groups, kept, strict=True):
-                group.update(values)
+            for group, rate in zip(optimizer.param_groups, kept, strict=True):
+                group["lr"] = rate
             kept.clear()
 
         optimizer.register_step_pre_hook(before)
         optimizer.register_step_post_hook(after)
-
-    def _scale(self, optimizer: torch.optim.Optimizer) -> None:
-        gain, power = self.gain, self.power if self._rule.momentum else 1.0
-        for group in optimizer.param_groups:
-            correction = 1.0
-            momentum = group.get("momentum", 0.0)
-            if power != 1.0 and momentum:
-                group["momentum"] = momentum**power
-                correction = (1.0 - momentum**power) / (1.0 - momentum)
-            if power != 1.0 and "betas" in group:
-                group["betas"] = tuple(beta**power for beta in group["betas"])
-            if power != self._momentum_power and momentum:
-                _match_velocity(optimizer, group, momentum**self._momentum_power, momentum**power)
-            group["lr"] = group["lr"] * (gain * correction)
-        self._momentum_power = power
 
     def state_dict(self) -> dict[str, Any]:
         return {
@@ -176,24 +149,12 @@ class LearningRateScaling:
             "from": self._from,
             "since": self._since,
             "progress": self._progress,
-            "power": self._momentum_power,
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self._batch, self._samples = int(state["batch"]), int(state["samples"])
         self._from, self._since = float(state["from"]), int(state["since"])
-        self._progress, self._momentum_power = float(state["progress"]), float(state["power"])
-
-
-_TOUCHED = ("lr", "momentum", "betas")
-
-
-def _match_velocity(optimizer: torch.optim.Optimizer, group: dict[str, Any], old: float, new: float) -> None:
-    """Rescale velocities, which are decayed sums of about 1 / (1 - momentum) gradients, to another momentum."""
-    for parameter in group["params"]:
-        velocity = optimizer.state.get(parameter, {}).get("momentum_buffer")
-        if velocity is not None:
-            velocity.mul_((1.0 - old) / (1.0 - new))
+        self._progress = float(state["progress"])
 
 
 class Schedule:

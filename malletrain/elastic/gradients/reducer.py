@@ -9,7 +9,8 @@ A step may have several backward passes, each with sums of its own (a GAN, SAM).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from enum import Enum, auto
@@ -29,11 +30,10 @@ from malletrain.elastic.comm.step_commit import (
     StepOutcome,
     total_weight,
 )
-from malletrain.elastic.errors import Aborted, ElasticError, LayoutChanged
-from malletrain.elastic.gradients.bucket_copies import fill, spread
-from malletrain.elastic.gradients.finiteness import FinitenessCheck, LateVerdicts, all_finite, is_finite
+from malletrain.elastic.errors import Aborted, ElasticError, StepRepeated, StepTried
+from malletrain.elastic.gradients.finiteness import FinitenessCheck, all_finite, is_finite
 from malletrain.elastic.gradients.noise_scale import NoiseScale
-from malletrain.elastic.state.sharded_model import local
+from malletrain.elastic.gradients.size_trial import SizeTrial
 
 FIRST_BUCKET_BYTES = 1024 * 1024
 BUCKET_BYTES = 25 * 1024 * 1024
@@ -81,9 +81,6 @@ class GradientReducer:
         committer: sums over members and commits steps.
         mean: whether the script's loss is a mean over its samples (else a sum).
         step: returns the number of the step in progress, the same on every member.
-        sharded: whether parameters are FSDP shards. FSDP reduces them over the node's processes, weighted
-            already, and its backward must run to the end in all of these; only then are shards summed across nodes.
-        sum_dtype: the type in which wider gradients are summed; None: each in its own.
         noise: gets the norms that it needs, in the steps that it measures.
 
     Attributes:
@@ -91,7 +88,7 @@ class GradientReducer:
         own_ns_per_sample: nanoseconds of this member's own work for a sample in the last step; set by the caller.
         ns_per_sample: what each member reported in the last round, by rank; empty if that was in another world.
         parameters: those whose gradients are summed.
-        layout_number: how many times `lay_out` was called.
+        covered: the ids of these.
         accumulating: whether backward only accumulates gradients (DistributedDataParallel's `no_sync`).
         phase: of the step in progress.
         adapting: whether the script trains copies of the model now, in an inner loop: a backward pass that reaches
@@ -102,6 +99,7 @@ class GradientReducer:
         on_abort: where it is set, `backward` returns in an aborted round as in any other, with gradients of zero,
             and this is called as it does; `aborted` says so until the next step.
         aborted: why the round under way is void, where `on_abort` is set.
+        trial: where gradients of one step in two worlds are compared.
     """
 
     def __init__(
@@ -111,18 +109,13 @@ class GradientReducer:
         mean: bool,
         step: Callable[[], int] = lambda: 0,
         *,
-        sharded: bool = False,
-        sum_dtype: torch.dtype | None = None,
         noise: NoiseScale | None = None,
     ) -> None:
         self._sent: list[torch.Tensor] = []  #: what this pass sums, by bucket
-        self._sharded = sharded
-        self._sum_dtype = sum_dtype
         self._committer = committer
         self._mean = mean
         self.open_pass: Callable[[int], None] = lambda _: None
         self.first_arrived: Callable[[torch.Tensor], None] = lambda _: None
-        self.layout_number = 0
         self._scales = False
         self._hooks: list[Any] = []
         self._flats: list[torch.Tensor] | None = None  #: the buffers that are summed, one a bucket
@@ -150,11 +143,13 @@ class GradientReducer:
         self.phase = GradientPhase.NONE
         self.adapting = False
         self.on_abort: Callable[[], None] | None = None
-        self.aborted: Aborted | LayoutChanged | None = None
+        self.aborted: Aborted | StepRepeated | None = None
         self._clears = False
+        self.trial = SizeTrial()
         self._finite = FinitenessCheck()
         self._verdict: torch.Tensor | None = None  #: of the devices of all members, once it is summed
-        self._late_verdicts = LateVerdicts()
+        #: Of a worker alone on a device: step, names and norms of gradients on their way from it.
+        self._unread: tuple[int, list[str], LateRead] | None = None
 
     def lay_out(self, parameters: list[tuple[str, torch.nn.Parameter]]) -> None:
         """Reduce the gradients of these parameters from now on. Call it between two steps, at the same step on every
@@ -163,13 +158,11 @@ class GradientReducer:
             handle.remove()
         self._names = [name for name, _ in parameters]
         self.parameters = [parameter for _, parameter in parameters]
-        self.layout_number += 1
-        self._covered = {id(parameter) for parameter in self.parameters}
+        self.covered = {id(parameter) for parameter in self.parameters}
         self._buckets = self._lay_out()
         self._devices = list({bucket.device for bucket in self._buckets})
-        self._made_for = [(parameter.dtype, parameter.device) for parameter in self.parameters]
-        #: Bucket and offset of each parameter's gradient.
-        self._home = self._offsets()
+        #: The number of each parameter's bucket.
+        self._home = {index: number for number, bucket in enumerate(self._buckets) for index in bucket.members}
         self._flats = self._replacing = None
         self._hooks = [
             parameter.register_post_accumulate_grad_hook(self._hook(index))
@@ -177,10 +170,6 @@ class GradientReducer:
         ]
         if self._scales:
             self._hooks += [parameter.register_hook(self._scaled) for parameter in self.parameters]
-
-    def covers(self, parameter: torch.nn.Parameter) -> bool:
-        """Whether this parameter's gradients are summed."""
-        return id(parameter) in self._covered
 
     @property
     def passes_left(self) -> int:
@@ -231,10 +220,10 @@ class GradientReducer:
         in `aborted` instead of raising it."""
         try:
             yield
-        except (Aborted, LayoutChanged) as error:
+        except (Aborted, StepRepeated) as error:
             self._hold_back(error)
 
-    def _hold_back(self, error: Aborted | LayoutChanged) -> None:
+    def _hold_back(self, error: Aborted | StepRepeated) -> None:
         if self.on_abort is None:
             raise error
         self.aborted = error
@@ -246,7 +235,12 @@ class GradientReducer:
         Raises:
             ElasticError: those of a step were not.
         """
-        self._refuse_late(wait=True)
+        unread, self._unread = self._unread, None
+        if unread is not None:
+            step, names, norms = unread
+            bad = [name for name, norm in zip(names, norms.values(), strict=True) if not math.isfinite(norm)]
+            if bad:
+                raise _not_finite(step, self._own_name(), bad[-1])  # they are looked at from the model's end
 
     def reset_after_abort(self) -> None:
         """Discard the gradients of an aborted round. Operations in progress may still write to its buffers, so these
@@ -265,7 +259,7 @@ class GradientReducer:
         open_ones: dict[tuple[torch.dtype, torch.device], _Bucket] = {}
         for index in reversed(range(len(self.parameters))):
             parameter = self.parameters[index]
-            key = (self._dtype_of_sums(parameter), parameter.device)
+            key = (parameter.dtype, parameter.device)
             bucket = open_ones.get(key)
             if bucket is None:
                 bucket = open_ones[key] = _Bucket([], 0, *key)
@@ -273,25 +267,11 @@ class GradientReducer:
             bucket.members.append(index)
             bucket.sizes.append(parameter.numel())
             bucket.shapes.append(parameter.shape)
-            bucket.length += local(parameter).numel()
+            bucket.length += parameter.numel()
             limit = FIRST_BUCKET_BYTES if len(buckets) == 1 else BUCKET_BYTES
             if bucket.length * bucket.dtype.itemsize >= limit:
                 del open_ones[key]
         return buckets
-
-    def _dtype_of_sums(self, parameter: torch.nn.Parameter) -> torch.dtype:
-        wanted = self._sum_dtype
-        narrower = wanted is not None and parameter.is_floating_point() and wanted.itemsize < parameter.dtype.itemsize
-        return wanted if wanted is not None and narrower else parameter.dtype
-
-    def _offsets(self) -> dict[int, tuple[int, int]]:
-        home = {}
-        for number, bucket in enumerate(self._buckets):
-            offset = 0
-            for index in bucket.members:
-                home[index] = (number, offset)
-                offset += local(self.parameters[index]).numel()
-        return home
 
     def _hook(self, index: int) -> Callable[[torch.Tensor], None]:
         def arrived(parameter: torch.Tensor) -> None:
@@ -299,8 +279,8 @@ class GradientReducer:
             if self._running and not (self.accumulating or self.adapting or self.aborted):
                 if self._alone:
                     return
-                bucket = self._buckets[self._home[index][0]]
-                if bucket.missing > 1 and index not in self._seen and not self._sharded:
+                bucket = self._buckets[self._home[index]]
+                if bucket.missing > 1 and index not in self._seen:
                     self._seen.add(index)
                     bucket.missing -= 1
                     return
@@ -320,7 +300,7 @@ class GradientReducer:
                 if not self.accumulating:
                     try:
                         self._arrived(index)
-                    except (Aborted, LayoutChanged) as error:
+                    except (Aborted, StepRepeated) as error:
                         self._hold_back(error)
                     self._clear_later()
             elif self._closed:
@@ -341,7 +321,7 @@ class GradientReducer:
             return
         self._running = self._clears = False
         for index in range(len(self.parameters)):
-            gradient = self._gradient(index)
+            gradient = self.parameters[index].grad
             if gradient is not None:
                 gradient.zero_()
         self.phase = GradientPhase.SUMMED
@@ -363,10 +343,10 @@ class GradientReducer:
     def _arrived(self, index: int) -> None:
         if not self._running:
             self._begin()
-        if self._alone or self._sharded:
+        if self._alone:
             return
         self._committer.check()  # if the world was given up, skip the rest of backward
-        number, _ = self._home[index]
+        number = self._home[index]
         if number < self._launched:
             raise ElasticError(
                 f"the gradient of {self._names[index]} changed after it was sent: call backward once a step (or "
@@ -392,8 +372,7 @@ class GradientReducer:
 
     def _begin(self) -> None:
         self._running = True
-        if not self._sharded:
-            self._committer.check()
+        self._committer.check()
         self._measured = self._noise is not None and self._noise.measures(self._step())
         if self._noise is not None:
             self._noise.begin()
@@ -404,38 +383,27 @@ class GradientReducer:
         self._finite, self._verdict = FinitenessCheck(), None
         for bucket in self._buckets:
             bucket.missing = len(bucket.members)
-            self._check_place(bucket.members[0])
+            self._check_place(bucket)
         if not self._alone and self._flats is None:
             self._flats = self._find_flats()
-        if not self._alone and not self._sharded:
+        if not self._alone:
             self.open_pass(self._pass)
         engine: Any = torch.autograd.Variable._execution_engine
         engine.queue_callback(self._complete)
 
-    def _check_place(self, index: int) -> None:
-        """Raise `ElasticError` if a parameter is not where it was when buckets were laid out."""
-        parameter, (dtype, device) = self.parameters[index], self._made_for[index]
-        if parameter.device != device or parameter.dtype != dtype:
+    def _check_place(self, bucket: _Bucket) -> None:
+        """Raise `ElasticError` if parameters are not where they were when buckets were laid out."""
+        first = self.parameters[bucket.members[0]]
+        if first.device != bucket.device or first.dtype != bucket.dtype:
             raise ElasticError(
-                f"{self._names[index]} was {_place_of(dtype, device)} as Session was made, and is "
-                f"{_place_of(parameter.dtype, parameter.device)} now: move the model and change its type before"
+                f"{self._names[bucket.members[0]]} was {_place_of(bucket.dtype, bucket.device)} as Session was made, "
+                f"and is {_place_of(first.dtype, first.device)} now: move the model and change its type before"
             )
-
-    def _part(self, flat: torch.Tensor, index: int) -> torch.Tensor:
-        """The view of a bucket that holds a parameter's gradient."""
-        mine, (_, offset) = local(self.parameters[index]), self._home[index]
-        return flat[offset : offset + mine.numel()].view_as(mine)
 
     def _parts(self, flat: torch.Tensor, bucket: _Bucket) -> list[torch.Tensor]:
         """The views of a bucket's buffer that hold the gradients of its members."""
-        if not self._sharded:
-            found = torch.split(flat, bucket.sizes)
-            return [part.view(shape) for part, shape in zip(found, bucket.shapes, strict=True)]
-        return [self._part(flat, index) for index in bucket.members]
-
-    def _gradient(self, index: int) -> torch.Tensor | None:
-        gradient = self.parameters[index].grad
-        return None if gradient is None else local(gradient)
+        found = torch.split(flat, bucket.sizes)
+        return [part.view(shape) for part, shape in zip(found, bucket.shapes, strict=True)]
 
     def _launch(self) -> None:
         """Weight the next bucket's gradients and start to sum them."""
@@ -443,8 +411,8 @@ class GradientReducer:
             raise ElasticError("a gradient arrived outside a step")
         bucket, flat = self._buckets[self._launched], self._flats[self._launched]
         self._refuse_sparse(bucket.members)
-        factor = 1.0 if self._weight or self._sharded else 0.0
-        if self._mean and self._scale is None and not self._sharded:
+        factor = 1.0 if self._weight else 0.0
+        if self._mean and self._scale is None:
             factor = self._weight / self._batch
         parts, gradients = [], []
         for index, part in zip(bucket.members, self._parts(flat, bucket), strict=True):
@@ -453,7 +421,7 @@ class GradientReducer:
                 part.zero_()
             else:
                 parts.append(part)
-                gradients.append(local(gradient) if self._sharded else gradient)
+                gradients.append(gradient)
         fill(parts, gradients, factor)
         if self.must_be_finite:
             self._finite.look([flat])
@@ -461,7 +429,7 @@ class GradientReducer:
             self._noise.add_local(flat)
         self._sent.append(flat)
         self._launched += 1
-        self._pending.append(self._committer.start(flat, shard=self._sharded))
+        self._pending.append(self._committer.start(flat))
 
     def _complete(self) -> None:
         """After backward: reduce the remaining buckets, wait, and copy the sums into the gradients."""
@@ -469,12 +437,14 @@ class GradientReducer:
             return
         try:
             self._reduce_rest()
-        except (Aborted, LayoutChanged) as error:
+        except (Aborted, StepRepeated) as error:
             self._hold_back(error)
         self._clear()
 
     def _reduce_rest(self) -> None:
         last = self._pass == self._passes - 1
+        tries = self.trial.world == self._committer.world.generation and self._passes == 1
+        self.trial.world = None
         if self._alone:
             self._look_alone()
             self.ns_per_sample = [self.own_ns_per_sample]
@@ -484,17 +454,18 @@ class GradientReducer:
                 share = 1.0 if self._mean else 1.0 / max(1.0, self._weight)
                 gradients = [parameter.grad for parameter in self.parameters]
                 self._noise.measure_alone(self._step(), gradients, share, self._weight, self._batch)
-            if last:
+            if last and not tries:
                 self._commit(self._committer.commit_alone())
         else:
-            self._sum_pass(last=last)
+            self._sum_pass(last=last and not tries)
+        if tries:
+            self.trial.hold(self._step(), self._batch, self._named_gradients())
+            raise StepTried
         self.phase = GradientPhase.SUMMED
         self._running = False
         self._pass += 1
 
     def _sum_pass(self, *, last: bool) -> None:
-        if self._sharded:
-            self.open_pass(self._pass)
         while self._launched < len(self._buckets):
             self._launch()
         control = self._control_vector()
@@ -519,7 +490,7 @@ class GradientReducer:
     def _control_vector(self) -> torch.Tensor:
         """This member's control vector; further fields say which parameters have gradients, and how fast it was."""
         group = self._committer.world.group
-        counts = self._weight > 0 or self._sharded
+        counts = self._weight > 0
         used = [counts and parameter.grad is not None for parameter in self.parameters]
         speeds = [0] * group.size
         speeds[group.rank] = self.own_ns_per_sample
@@ -538,27 +509,27 @@ class GradientReducer:
         gradients = [gradient for each in self.parameters if (gradient := each.grad) is not None]
         if True in [each.is_sparse for each in gradients]:
             self._refuse_sparse()
-        if not self.must_be_finite or not (self._weight or self._sharded):
+        if not self.must_be_finite or not self._weight:
             return
         for device in self._devices:
             if late_read.runs_ahead(device):
                 self._look_on_devices()
                 return
-        if not all_finite([local(each) for each in gradients] if self._sharded else gradients):
+        if not all_finite(gradients):
             raise _not_finite(self._step(), self._own_name(), self._first_bad())
 
     def _look_on_devices(self) -> None:
         used: list[int] = []
         for bucket in self._buckets:
-            found = {index: each for index in bucket.members if (each := self._gradient(index)) is not None}
+            found = {index: each for index in bucket.members if (each := self.parameters[index].grad) is not None}
             self._finite.look(list(found.values()))
             used += found
         if not self._finite.host_finite:
             raise _not_finite(self._step(), self._own_name(), self._first_bad())
+        self.settle()
         norms = self._finite.device_norms()
         if norms is not None:
-            self._late_verdicts.add(self._step(), [self._names[index] for index in used], norms)
-        self._refuse_late()
+            self._unread = self._step(), [self._names[index] for index in used], LateRead(norms)
 
     def _own_name(self) -> str:
         return self._committer.world.worker_of(self._committer.world.rank)
@@ -582,20 +553,15 @@ class GradientReducer:
     def _first_bad(self) -> str:
         """The first parameter whose gradient is not finite; of several members', in the sums, which all of them have
         by now."""
-        for index, name in enumerate(self._names):
-            gradient = self._gradient(index)
-            if not self._alone:
-                gradient = self._part(self._sent[self._home[index][0]], index)
-            if gradient is not None and not is_finite(gradient):
-                return name
-        return ""
-
-    def _refuse_late(self, *, wait: bool = False) -> None:
-        """Raise if gradients of an earlier step of this worker alone are found not to be finite."""
-        found = self._late_verdicts.first_bad(wait=wait)
-        if found is not None:
-            step, name = found
-            raise _not_finite(step, self._own_name(), name)
+        found = [(index, each.grad) for index, each in enumerate(self.parameters) if each.grad is not None]
+        if not self._alone:
+            found = [
+                pair
+                for bucket, flat in zip(self._buckets, self._sent, strict=True)
+                for pair in zip(bucket.members, self._parts(flat, bucket), strict=True)
+            ]
+        bad = [index for index, gradient in found if not is_finite(gradient)]
+        return self._names[min(bad)] if bad else ""
 
     def _apply_sums(self, sums: list[torch.Tensor]) -> None:
         """Copy the sums of a pass into the gradients; its control vector is the last of them."""
@@ -619,10 +585,17 @@ class GradientReducer:
                 if parameter.grad is None:
                     parameter.grad = torch.empty_like(parameter)
                 parts.append(part)
-                gradients.append(local(parameter.grad) if self._sharded else parameter.grad)
+                gradients.append(parameter.grad)
             spread(parts, gradients, factor)
 
+    def _named_gradients(self) -> Iterator[tuple[str, torch.Tensor]]:
+        for name, parameter in zip(self._names, self.parameters, strict=True):
+            if parameter.grad is not None:
+                yield name, parameter.grad
+
     def _commit(self, outcome: StepOutcome) -> None:
+        if self.trial.held is not None:
+            self.trial.compare(self._step(), self._batch, self._named_gradients())
         self.disarm()
         self._closed = True
         self._on_commit(outcome)
@@ -638,3 +611,29 @@ def _not_finite(step: int, who: str, first: str) -> ElasticError:
 
 def _place_of(dtype: torch.dtype, device: torch.device) -> str:
     return f"{str(dtype).removeprefix('torch.')} on {device}"
+
+
+def fill(parts: Sequence[torch.Tensor], gradients: Sequence[torch.Tensor], factor: float) -> None:
+    """Write gradients times `factor` into the parts of a bucket. Those on a device, where one kernel serves all of
+    them, may be multiplied in place: the sums replace them."""
+    if parts and late_read.runs_ahead(parts[0].device):
+        if factor != 1.0:
+            torch._foreach_mul_(list(gradients), factor)
+        torch._foreach_copy_(list(parts), list(gradients))
+        return
+    for part, gradient in zip(parts, gradients, strict=True):
+        torch.mul(gradient, factor, out=part)
+
+
+def spread(parts: Sequence[torch.Tensor], gradients: Sequence[torch.Tensor], factor: float) -> None:
+    """Write the parts of a bucket times `factor` into the gradients."""
+    if parts and late_read.runs_ahead(parts[0].device):
+        torch._foreach_copy_(list(gradients), list(parts))
+        if factor != 1.0:
+            torch._foreach_mul_(list(gradients), factor)
+        return
+    for part, gradient in zip(parts, gradients, strict=True):
+        if factor == 1.0:
+            gradient.copy_(part)
+        else:
+            torch.mul(part, factor, out=gradient)

@@ -5,15 +5,10 @@ from __future__ import annotations
 
 import functools
 import hashlib
-import time
 from collections.abc import Iterable
 from dataclasses import dataclass
-from types import TracebackType
 
 import torch
-
-#: The share of training time that digests may take.
-MAX_TIME_SHARE = 0.004
 
 #: Replicas on unlike processors count as equal up to rounding where no element differs from their mean by more than
 #: this many units of rounding, relative to the tensor's root mean square.
@@ -27,13 +22,7 @@ _COLUMNS, _ROW = 1024, 0x9E3779B1
 
 @dataclass(frozen=True, slots=True)
 class Digests:
-    """Digests of named tensors.
-
-    Attributes:
-        names: of the tensors.
-        tensors: themselves; not copied.
-        sums: int64, of the bits of each.
-    """
+    """Digests (`sums`, int64) of named tensors, which are not copied."""
 
     names: list[str]
     tensors: list[torch.Tensor]
@@ -48,10 +37,6 @@ class Digests:
         places = torch.arange(1, len(self.names) + 1, dtype=torch.int64) * _ROW
         return 1 + (int((self.sums * places).sum()) & (2**62 - 1))
 
-    def by_name(self) -> dict[str, int]:
-        """The digest of each tensor."""
-        return dict(zip(self.names, self.sums.tolist(), strict=True))
-
 
 def digest_of_text(text: str) -> int:
     """A positive 62-bit hash."""
@@ -62,11 +47,9 @@ def digest(named: Iterable[tuple[str, torch.Tensor]]) -> Digests:
     """Digest tensors. On a GPU this waits once, for all of them."""
     pairs = [(name, tensor.detach()) for name, tensor in named]
     sums = [_weighted(_bits(tensor)) for _, tensor in pairs]
-    by_device: dict[torch.device, list[int]] = {}
-    for place, each in enumerate(sums):
-        by_device.setdefault(each.device, []).append(place)
     out = torch.zeros(len(pairs), dtype=torch.int64)
-    for places in by_device.values():
+    for device in {each.device for each in sums}:
+        places = [place for place, each in enumerate(sums) if each.device == device]
         out[places] = torch.stack([sums[place] for place in places]).cpu()
     return Digests([name for name, _ in pairs], [tensor for _, tensor in pairs], out)
 
@@ -102,41 +85,9 @@ def _places(device: torch.device) -> torch.Tensor:
 
 
 def exceeds_rounding(tensor: torch.Tensor, mean: torch.Tensor) -> bool:
-    """Whether a replica's tensor differs from the mean of all replicas' by more than rounding.
-
-    Args:
-        mean: float64, of the same shape.
-    """
+    """Whether a replica's tensor differs from the mean of all replicas' (float64) by more than rounding."""
     if not tensor.dtype.is_floating_point:
         return True
     mine = tensor.detach().to(mean)
     limit = ROUNDING_UNITS * torch.finfo(tensor.dtype).eps * float(mean.square().mean().sqrt())
     return not float((mine - mean).abs().max()) <= limit  # nan is beyond any limit
-
-
-class DigestTimer:
-    """Decides how often to digest: so that it takes `MAX_TIME_SHARE` of the time. A context manager around each.
-
-    Without a GPU, to wait for a processor that others use counts as no cost: on a busy machine digests would become
-    so rare that a short training ends without one.
-    """
-
-    def __init__(self) -> None:
-        self._began = self._began_cpu = 0.0
-        self._ended = time.monotonic()
-        self._cost_s = 0.0
-
-    def __enter__(self) -> None:
-        self._began, self._began_cpu = time.monotonic(), time.thread_time()
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._ended = time.monotonic()
-        self._cost_s = self._ended - self._began
-        if not torch.cuda.is_initialized():
-            self._cost_s = min(self._cost_s, time.thread_time() - self._began_cpu)
-
-    def is_due(self) -> bool:
-        """Whether the next digest would keep to the share."""
-        return time.monotonic() - self._ended > self._cost_s / MAX_TIME_SHARE

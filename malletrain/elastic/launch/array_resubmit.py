@@ -38,13 +38,7 @@ def environment_outside_pilot(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 class ArrayResubmitter:
-    """Runs `sbatch` with this pilot's script and registers the array as `mtbatch` does, once for each request.
-
-    Args:
-        url: of the daemon.
-        job: the malleable job's number.
-        environ: this process's environment.
-    """
+    """Runs `sbatch` with this pilot's script and registers the array as `mtbatch` does, once for each request."""
 
     def __init__(self, url: str, job: int, environ: Mapping[str, str]) -> None:
         self._url = first_url(url)
@@ -54,10 +48,7 @@ class ArrayResubmitter:
 
     def __call__(self, tasks: int, say: Callable[[messages.Message], None]) -> None:
         """Start to submit `tasks` in the background. The daemon repeats a request until it is met, then sends 0.
-
-        Args:
-            say: called with the result, a `ToppedUp` message.
-        """
+        `say`: called with the result, a `ToppedUp` message."""
         if tasks == 0:
             self._answered = False
         elif not self._answered:
@@ -76,11 +67,8 @@ class ArrayResubmitter:
             say(messages.ToppedUp(array, tasks))
 
     def submit(self, tasks: int) -> int:
-        """Submit a held array of `tasks` tasks; returns its job id.
-
-        Raises:
-            WireError: sbatch failed, or the daemon refused the array, which is cancelled then.
-        """
+        """Submit a held array of `tasks` tasks; returns its job id. Raises `WireError`: sbatch failed, or the daemon
+        refused the array, which is cancelled then."""
         script = self._environ.get("MALLETRAIN_BATCH_SCRIPT", "")
         if not script:
             raise WireError("MALLETRAIN_BATCH_SCRIPT is not set: this pilot was not submitted by mtbatch")

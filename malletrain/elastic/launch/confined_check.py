@@ -1,5 +1,5 @@
-"""Runs `malletrain check` where it can harm nothing. As a program (`python -m ...launch.confined_check`) it reads a
-`CheckRequest` as JSON from standard input, and prints a `CheckAnswer`.
+"""Runs `malletrain check` where it can harm nothing: `python -m ...launch.confined_check FOLDER SEEN SECONDS BYTES
+SCRIPT ARGUMENTS...` prints a `CheckAnswer` as JSON.
 
 What it starts can write into one folder alone (Landlock, Linux 5.13: landlock(7)), reaches no network where the node
 lets users leave it (network_namespaces(7)), yields to the training (nice), is the first to go if memory runs out, and
@@ -20,10 +20,9 @@ import struct
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 #: Below training, but not so far that an import takes minutes on a busy node (sched(7): a tenth of its weight).
 NICE = 10
@@ -55,52 +54,40 @@ _COMMAND = ("-P", "-c", "from malletrain.cli.main import main; main()", "check",
 _DIFFERENT, _ALONE = ("different", "wrong"), "alone"
 
 
-@dataclass(frozen=True, slots=True)
-class CheckRequest:
-    """What is to be checked, and within which bounds.
-
-    Attributes:
-        script: an absolute path.
-        arguments: for it; paths are absolute.
-        seen: the folder whose entries the check finds in its own.
-        folder: the one that it may write to; it is there, empty, and the user's alone.
-        seconds, bytes: of all its processes together.
-    """
-
-    script: str
-    arguments: tuple[str, ...]
-    seen: str
-    folder: str
-    seconds: float
-    bytes: int
-
-
-@dataclass(frozen=True, slots=True)
-class CheckAnswer:
+class CheckAnswer(NamedTuple):
     """A verdict (`equal`, `different`, `undecided`) and its first sentence."""
 
     verdict: str
     text: str = ""
 
 
-def run(request: CheckRequest) -> CheckAnswer:
-    """Check, in this process and those that it starts. This process has one thread, and is confined from then on."""
+def run(folder: str, seen: str, seconds: float, most_bytes: int, command: Sequence[str]) -> CheckAnswer:
+    """Check, in this process and those that it starts. This process has one thread, and is confined from then on.
+
+    Args:
+        folder: the one that it may write to; it is there, empty, and the user's alone.
+        seen: the folder whose entries the check finds in its own.
+        seconds, most_bytes: of all its processes together.
+        command: the script and its arguments; paths are absolute.
+    """
     library = ctypes.CDLL(None, use_errno=True)
     library.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-    _yield_to_training()
-    work = _folder_like(request.seen, Path(request.folder))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    with contextlib.suppress(OSError):
+        Path("/proc/self/oom_score_adj").write_text("1000")  # proc(5): the first to be ended
+    work = _folder_like(seen, Path(folder))
     if _would_leave_network(library):
         _leave_network(library)
-    if not _confine_writes(library, request.folder):
+    if not _confine_writes(library, folder):
         return CheckAnswer("undecided", "this node cannot keep a check from the job's files (Landlock, Linux 5.13)")
-    output, errors = Path(request.folder) / "found", Path(request.folder) / "errors"
+    output, errors = Path(folder) / "found", Path(folder) / "errors"
     with output.open("wb") as out, errors.open("wb") as err:
         process = subprocess.Popen(
-            ["nice", "-n", str(NICE), sys.executable, *_COMMAND, request.script, *request.arguments],
+            ["nice", "-n", str(NICE), sys.executable, *_COMMAND, *command],
             stdin=subprocess.DEVNULL, stdout=out, stderr=err, cwd=work,
         )  # fmt: skip
     try:
-        beyond = _watch(process, request)
+        beyond = _watch(process, seconds, most_bytes)
     finally:
         _end_all()
     if beyond:
@@ -133,12 +120,6 @@ def first_sentence(text: str) -> str:
 
 def _printable(text: str) -> str:
     return "".join(each if each.isprintable() else " " for each in text)
-
-
-def _yield_to_training() -> None:
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    with contextlib.suppress(OSError):
-        Path("/proc/self/oom_score_adj").write_text("1000")  # proc(5): the first to be ended
 
 
 def _folder_like(seen: str, folder: Path) -> Path:
@@ -203,14 +184,14 @@ def _leave_network(library: ctypes.CDLL) -> bool:
     return True
 
 
-def _watch(process: subprocess.Popen[bytes], request: CheckRequest) -> str:
+def _watch(process: subprocess.Popen[bytes], seconds: float, most_bytes: int) -> str:
     """Wait for the check; which bound it has met, or ""."""
-    end = time.monotonic() + request.seconds
+    end = time.monotonic() + seconds
     while process.poll() is None:
         if time.monotonic() > end:
-            return f"it was not over after {request.seconds:.0f} s"
-        if sum(map(_own_bytes, _descendants())) > request.bytes:
-            return f"it took more than {request.bytes / 2**30:.1f} GiB"
+            return f"it was not over after {seconds:.0f} s"
+        if sum(map(_own_bytes, _descendants())) > most_bytes:
+            return f"it took more than {most_bytes / 2**30:.1f} GiB"
         time.sleep(LOOK_S)
     return ""
 
@@ -257,18 +238,12 @@ def _head(path: Path) -> bytes:
         return file.read(MAX_OUTPUT_BYTES)
 
 
-def _parsed(said: Mapping[str, Any]) -> CheckRequest:
-    return CheckRequest(**{**said, "arguments": tuple(said["arguments"])})
-
-
-def main() -> int:
-    """Run the command; exit status 0."""
+def main(folder: str, seen: str, seconds: str, most_bytes: str, *command: str) -> None:
+    """Run the command line."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
-    answer = run(_parsed(json.load(sys.stdin)))
-    print(json.dumps(asdict(answer)))
-    return 0
+    print(json.dumps(run(folder, seen, float(seconds), int(most_bytes), command)._asdict()))
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    main(*sys.argv[1:])

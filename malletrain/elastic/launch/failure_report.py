@@ -1,15 +1,18 @@
-"""Reports the exception that ends a script, wherever it was raised, so that `malletrain explain` says it."""
+"""Reports the exception that ends a script, wherever it was raised, with its line in the script, so that `malletrain
+explain` says it."""
 
 from __future__ import annotations
 
 import os
 import sys
+import sysconfig
 from collections.abc import Callable
+from pathlib import Path
 from types import TracebackType
 from typing import NoReturn
 
+import malletrain
 from malletrain.elastic.errors import ElasticError
-from malletrain.elastic.launch.script_place import line_of
 from malletrain.wire import messages
 
 #: Characters of a message that the daemon keeps.
@@ -23,6 +26,16 @@ ENDED = (
 
 #: How long the process waits for the daemon to have the report.
 FLUSH_TIMEOUT_S = 2.0
+
+_LIBRARIES = tuple(
+    str(Path(path)) + "/"
+    for path in (
+        Path(malletrain.__file__).parent,
+        sysconfig.get_paths()["stdlib"],
+        sysconfig.get_paths()["purelib"],
+        sysconfig.get_paths()["platlib"],
+    )
+)
 
 _before_end: list[Callable[[], None]] = []
 
@@ -52,11 +65,8 @@ class FailureReporter:
     """Sends one report of a failure.
 
     Args:
-        worker: returns this worker's name.
-        step: returns the number of the step in progress.
         keep: saves the training state, if this worker is one that does.
         send: sends a message to the daemon, and returns when it is delivered or after `FLUSH_TIMEOUT_S`.
-        hint: returns what to say of an exception beside its own text.
     """
 
     def __init__(
@@ -65,21 +75,13 @@ class FailureReporter:
         step: Callable[[], int],
         keep: Callable[[], None],
         send: Callable[[messages.Message], None],
-        hint: Callable[[BaseException], str] = lambda _: "",
     ) -> None:
-        self._worker = worker
-        self._step = step
-        self._keep = keep
-        self._send = send
-        self._hint = hint
+        self._worker, self._step, self._keep, self._send = worker, step, keep, send
         self._reported = False
 
     def report(self, error: BaseException, *, whole: bool = True) -> None:
-        """Report an exception of the script; the first one only, and none that merely ends the process.
-
-        Args:
-            whole: whether the training state is that of a step: not between a commit and the end of its step.
-        """
+        """Report an exception of the script; the first one only, and none that merely ends the process. `whole`:
+        whether the training state is that of a step: not between a commit and the end of its step."""
         if self._reported or isinstance(error, SystemExit | KeyboardInterrupt):
             return
         self._reported = True
@@ -88,16 +90,10 @@ class FailureReporter:
         line = line_of(error.__traceback__)
         text = f"{self._worker()}: {type(error).__name__}: {error}"[:MAX_TEXT_CHARACTERS]
         text = f"{text} ({line})" if line else text
-        hint = self._hint(error)
-        said = f"{text}: {hint}" if hint else text
-        self._send(messages.Failed(self._step(), said[:MAX_TEXT_CHARACTERS]))
+        self._send(messages.Failed(self._step(), text[:MAX_TEXT_CHARACTERS]))
 
     def report_end(self, *, whole: bool) -> None:
-        """Report that the script ends without an exception, and before `Session.finish`.
-
-        Args:
-            whole: see `report`.
-        """
+        """Report that the script ends without an exception, and before `Session.finish`. `whole`: see `report`."""
         if self._reported:
             return
         self._reported = True
@@ -110,10 +106,22 @@ class FailureReporter:
         previous = sys.excepthook
 
         def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-            hint = self._hint(error)
-            if hint:
-                error.add_note(hint)
             previous(kind, error, trace)
             self.report(error.with_traceback(trace))
 
         sys.excepthook = hook
+
+
+def is_script(filename: str) -> bool:
+    """Whether a file is the researcher's own: neither a library's nor made of text."""
+    return not filename.startswith(("<", *_LIBRARIES)) and "/site-packages/" not in filename
+
+
+def line_of(trace: TracebackType | None) -> str:
+    """File and line of the script's innermost frame in a traceback, as `train.py:57`; "" without one."""
+    found = ""
+    while trace is not None:
+        if is_script(trace.tb_frame.f_code.co_filename):
+            found = f"{Path(trace.tb_frame.f_code.co_filename).name}:{trace.tb_lineno}"
+        trace = trace.tb_next
+    return found

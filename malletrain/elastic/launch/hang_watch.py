@@ -15,8 +15,8 @@ from pathlib import Path
 from types import FrameType
 
 import malletrain
-from malletrain.elastic.launch.own_check import say_stuck
-from malletrain.elastic.launch.script_place import is_script
+from malletrain.elastic.launch.failure_report import is_script
+from malletrain.elastic.launch.own_check import say
 
 log = logging.getLogger("malletrain.elastic")
 
@@ -81,12 +81,12 @@ class HangWatch:
         log.warning("%s has made no step for %.0f s: it %s", self._worker(), limit_s, at)
         if not waits:
             self._told = True
-            say_stuck(os.environ, line)
+            say(os.environ, line)
 
     def _goes_on(self) -> None:
         if self._told:
             self._told = False
-            say_stuck(os.environ, "")
+            say(os.environ, "")
 
 
 _before_session: list[HangWatch] = []

@@ -18,8 +18,8 @@ from malletrain.wire.compiled_code import CACHE_VARIABLE, COMPILED_VARIABLE, is_
 
 _COMPILED = "compiled-"
 
-#: The file that each pilot locks while it uses compiled code: the last one to leave removes the folder.
-_USERS = ".users"
+#: A file that is locked to see whether files can be.
+_LOCK = ".lock"
 
 
 def checkpoint_directory(environ: Mapping[str, str], given: str | os.PathLike[str] | None = None) -> Path | None:
@@ -57,49 +57,26 @@ def compile_cache_environment(environ: Mapping[str, str]) -> dict[str, str]:
     path = home / f"{_COMPILED}{_processor()}"
     try:
         with PrivateFolder.at(home, create=True) as base, base.folder(path.name, create=True) as cache:
-            _use(cache)
+            with os.fdopen(cache.opener(_LOCK, os.O_RDWR | os.O_CREAT)) as lock:
+                fcntl.lockf(lock, fcntl.LOCK_SH)
+            cache.remove(_LOCK)
     except (ElasticError, OSError):
         path = Path(tempfile.mkdtemp(prefix="malletrain-compiled-"))
     return {CACHE_VARIABLE: str(path), COMPILED_VARIABLE: str(path)}
 
 
 def leave_compiled(environ: Mapping[str, str], *, is_over: bool) -> None:
-    """Remove what was compiled, if the job is over and no other pilot is still there, or if nobody else finds it; and
-    folders that are empty. Call it when the script has ended: code that a process has loaded cannot be removed on
-    NFS."""
+    """Remove what was compiled, if the job is over or nobody else finds it; and folders that are empty. Call it when
+    the script has ended: code that a process has loaded cannot be removed on NFS."""
     if COMPILED_VARIABLE not in environ or is_chosen(environ):
         return
     path = Path(environ[COMPILED_VARIABLE])
-    if not path.name.startswith(_COMPILED):
+    shared = path.name.startswith(_COMPILED)
+    if is_over or not shared:
         shutil.rmtree(path, ignore_errors=True)
-        return
-    with contextlib.suppress(OSError):
-        _leave(path, is_over=is_over)
-    for folder in (path, path.parent):
+    for folder in (path, path.parent) if shared else ():
         with contextlib.suppress(OSError):
             folder.rmdir()
-
-
-def _use(folder: PrivateFolder) -> None:
-    """Lock a folder for use until this process ends; OSError where files cannot be locked."""
-    descriptor = folder.opener(_USERS, os.O_RDWR | os.O_CREAT)
-    try:
-        fcntl.lockf(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except OSError:
-        os.close(descriptor)
-        folder.remove(_USERS)
-        raise
-
-
-def _leave(path: Path, *, is_over: bool) -> None:
-    """Empty a folder that no other process uses, if the job is over or nothing was compiled; OSError if one does."""
-    with (path / _USERS).open("r+b") as users:
-        fcntl.lockf(users, fcntl.LOCK_UN)  # of two that leave at the same time one gets the other lock
-        fcntl.lockf(users, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        if is_over:
-            shutil.rmtree(path, ignore_errors=True)
-        elif len(list(path.iterdir())) == 1:
-            (path / _USERS).unlink()
 
 
 def _processor() -> str:

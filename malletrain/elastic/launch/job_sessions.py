@@ -1,9 +1,8 @@
 """The sessions of a job's script (folds, stages), numbered by their order. Each ends with its `finish()`, and the
 next one begins in its world; the job ends with the script.
 
-As a session ends, its final state is saved, in a folder of its own beside checkpoints. A worker that joins later, and
-a job that resumes, passes over it: the session takes that state, and has no epochs left. So the script comes to the
-session in which the others are with what the sessions before have left.
+As a session ends, its final state is saved, in a folder beside checkpoints. A worker that joins later, and a job that
+resumes, passes over it: the session takes that state, and has no epochs left.
 """
 
 from __future__ import annotations
@@ -18,17 +17,8 @@ from malletrain.elastic.state.checkpoint_store import CheckpointStore
 
 @dataclass(frozen=True, slots=True)
 class Handover:
-    """What a session leaves to the next one of the script.
-
-    Attributes:
-        number: of the session that has ended.
-        pilot: the context of this process; None outside a pilot.
-        member: of the session, with the connection to the daemon.
-        reconfigurer: of the session.
-        in_world: whether this worker was in the session's world as it ended.
-        tried: plans up to this generation are not entered by the next one.
-        steps, samples: that were committed in all sessions so far.
-    """
+    """What a session leaves to the next one of the script: its parts; whether this worker was in its world; the
+    generation up to which plans are not entered; steps and samples that were committed in all sessions so far."""
 
     number: int
     pilot: Any
@@ -45,11 +35,8 @@ _latest = -1  #: the number of the session that was made last
 
 
 def begin() -> Handover | None:
-    """A session of a job is to be made. Returns what the one before has left; None at the first one.
-
-    Raises:
-        ElasticError: the one before has not ended.
-    """
+    """A session of a job is to be made. Returns what the one before has left; None at the first one. Raises
+    `ElasticError`: the one before has not ended."""
     if _latest >= 0 and (_ended is None or _ended.number < _latest):
         raise ElasticError(
             "a second Session before the first one has ended: a job trains one at a time. Call finish() before, or "
@@ -59,7 +46,6 @@ def begin() -> Handover | None:
 
 
 def made(number: int) -> None:
-    """A session is made."""
     global _latest
     _latest = number
 
@@ -70,7 +56,6 @@ def is_latest(number: int) -> bool:
 
 
 def end(handover: Handover) -> None:
-    """A session has ended."""
     global _ended
     _ended = handover
 
@@ -85,8 +70,8 @@ def final_of(base: Path, number: int) -> Path:
     return base / f"finished-{number}"
 
 
-def discard(base: Path, last: int, part: tuple[int, int] | None) -> None:
+def discard(base: Path, last: int) -> None:
     """Remove what all sessions of a job have saved."""
     for number in range(last, -1, -1):
-        CheckpointStore(final_of(base, number), part=part).discard()
-        CheckpointStore(folder_of(base, number), part=part).discard()
+        CheckpointStore(final_of(base, number)).discard()
+        CheckpointStore(folder_of(base, number)).discard()

@@ -28,11 +28,8 @@ _OF_SLURM = ("srun:", "slurmstepd:")
 
 
 def last_words(environ: Mapping[str, str], began: float) -> str:
-    """The last line of this pilot's standard error, and its file; "" where Slurm or the file does not say.
-
-    Args:
-        environ: of the pilot.
-        began: when its script did (Unix seconds): an earlier run of the pilot wrote into the same file.
+    """The last line of this pilot's standard error, and its file; "" where Slurm or the file does not say. `environ`:
+    of the pilot. `began`: when its script did (Unix seconds): an earlier run of the pilot wrote into the same file.
     """
     path = _file_of(environ)
     end = time.monotonic() + ARRIVAL_LIMIT_S

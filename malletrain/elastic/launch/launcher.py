@@ -52,13 +52,7 @@ WATCHDOG_OFF = {
 
 
 class Launcher:
-    """Runs one command as a pilot's worker.
-
-    Args:
-        client: this pilot's connection to the daemon.
-        command: the command to run.
-        environ: its environment.
-    """
+    """Runs one command as a pilot's worker."""
 
     def __init__(self, client: WorkerClient, command: Sequence[str], environ: Mapping[str, str]) -> None:
         self._client = client
@@ -69,11 +63,8 @@ class Launcher:
         self._check: CheckBeside | None = None
 
     def run(self) -> int:
-        """Run the command to its end; returns the exit status for this process.
-
-        Raises:
-            WireError: the environment holds what is not valid.
-        """
+        """Run the command to its end; returns the exit status for this process. Raises `WireError`: the environment
+        holds what is not valid."""
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._on_signal)
         try:
@@ -124,11 +115,8 @@ class Launcher:
         return shell_status(status)
 
     def hello(self) -> messages.Welcome:
-        """Register this pilot, retrying for `HELLO_TIMEOUT_S` while the daemon does not answer.
-
-        Raises:
-            WireError: the daemon rejects this pilot or does not answer.
-        """
+        """Register this pilot, retrying for `HELLO_TIMEOUT_S` while the daemon does not answer. Raises `WireError`:
+        the daemon rejects this pilot or does not answer."""
         end = time.monotonic() + HELLO_TIMEOUT_S
         while True:
             try:

@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import malletrain
-from malletrain.elastic.launch.confined_check import CheckAnswer, CheckRequest, first_sentence
+from malletrain.elastic.launch.confined_check import CheckAnswer, first_sentence
 from malletrain.wire import messages
 from malletrain.wire.codec import one_line
 from malletrain.wire.errors import WireError
@@ -66,16 +66,8 @@ _SECRETS = ("TOKEN", "SECRET", "PASSWORD", "PASSWD", "CREDENTIAL", "API_KEY", "A
 
 @dataclass(frozen=True, slots=True)
 class RunningScript:
-    """A script as it runs.
-
-    Attributes:
-        python: the interpreter.
-        script: its file, an absolute path.
-        arguments: as given.
-        folder: in which it was started.
-        process: its process.
-        releases: of Python, torch and malletrain.
-    """
+    """A script as it runs: interpreter, file (an absolute path), arguments, the folder in which it was started, its
+    process, and the releases of Python, torch and malletrain."""
 
     python: str
     script: str
@@ -132,18 +124,10 @@ def this_script(torch: str, command: Sequence[str] | None = None) -> RunningScri
     return RunningScript(sys.executable, str(folder / script), tuple(arguments), str(folder), os.getpid(), releases)
 
 
-def say(environ: Mapping[str, str], running: RunningScript) -> None:
-    """Say to the launcher which script runs. Does nothing where there is none that listens."""
-    _say(environ, asdict(running))
-
-
-def say_stuck(environ: Mapping[str, str], place: str) -> None:
-    """Say to the launcher where the script makes no step; "" that it goes on."""
-    _say(environ, {"stuck": place})
-
-
-def _say(environ: Mapping[str, str], said: Mapping[str, Any]) -> None:
-    text = json.dumps(said).encode() + b"\n"
+def say(environ: Mapping[str, str], what: RunningScript | str) -> None:
+    """Say to the launcher which script runs, or where it makes no step, "" that it goes on. Does nothing where none
+    listens."""
+    text = json.dumps({"stuck": what} if isinstance(what, str) else asdict(what)).encode() + b"\n"
     if not environ.get(SCRIPT_TO) or len(text) > MAX_SAID_BYTES:
         return
     with contextlib.suppress(OSError):
@@ -166,11 +150,7 @@ def heard(text: bytes) -> RunningScript | str | None:
 
 
 class CheckBeside:
-    """Has the script of one pilot checked, if the daemon wants that.
-
-    Args:
-        client: the pilot's connection to the daemon.
-    """
+    """Has the script of one pilot checked, if the daemon wants that. `client`: its connection to the daemon."""
 
     def __init__(self, client: WorkerClient) -> None:
         self._client = client
@@ -255,30 +235,22 @@ def checked(
     environ: Mapping[str, str],
     began: Callable[[subprocess.Popen[bytes]], None] = lambda process: None,
 ) -> CheckAnswer:
-    """Check a script in a process of its own.
-
-    Args:
-        running: the script.
-        environ: of the check.
-        began: called with that process.
-    """
+    """Check a script in a process of its own, with which `began` is called, in this environment."""
     if not Path(running.script).is_file():
         return CheckAnswer(
             "undecided", f"{Path(running.script).name or 'what runs'} is no file that can be run again"
         )
     with tempfile.TemporaryDirectory(prefix="malletrain-check-", ignore_cleanup_errors=True) as folder:
-        bounds = int(MEMORY_SHARE * memory_left())
-        request = CheckRequest(
-            running.script, tuple(_absolute(running)), running.folder, folder, CHECK_LIMIT_S, bounds
-        )
+        bounds = [folder, running.folder, str(CHECK_LIMIT_S), str(int(MEMORY_SHARE * memory_left()))]
         own = {**environ, "TMPDIR": folder, "MPLCONFIGDIR": folder, "TORCHINDUCTOR_CACHE_DIR": f"{folder}/compiled"}
         process = subprocess.Popen(
-            [running.python, "-P", "-m", "malletrain.elastic.launch.confined_check"],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=own, start_new_session=True,
+            [running.python, "-P", "-m", "malletrain.elastic.launch.confined_check", *bounds, running.script,
+             *_absolute(running)],
+            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=own, start_new_session=True,
         )  # fmt: skip
         began(process)
         try:
-            said, errors = process.communicate(json.dumps(asdict(request)).encode(), CHECK_LIMIT_S + 60.0)
+            said, errors = process.communicate(timeout=CHECK_LIMIT_S + 60.0)
         except subprocess.TimeoutExpired:
             process.send_signal(signal.SIGKILL)
             process.wait()
@@ -312,30 +284,11 @@ def environment_of(process: int) -> dict[str, str]:
 
 
 def memory_left() -> int:
-    """Bytes that may still be taken on this node: by the machine, and by each control group above (cgroups(7))."""
-    left = [int(line.split()[1]) * 1024 for line in _lines("/proc/meminfo") if line.startswith("MemAvailable:")]
-    for line in _lines("/proc/self/cgroup"):
-        _, kinds, path = line.split(":", 2)
-        if kinds in ("", "memory"):
-            left += _left_in(Path("/sys/fs/cgroup") / kinds, path.strip().strip("/"), v2=not kinds)
-    return max(0, min(left, default=0))
-
-
-def _left_in(root: Path, path: str, *, v2: bool) -> Iterator[int]:
-    names = ("memory.max", "memory.current") if v2 else ("memory.limit_in_bytes", "memory.usage_in_bytes")
-    folder = root / path
-    while folder != root.parent:
-        most, used = (next(iter(_lines(folder / name)), "") for name in names)
-        if most.strip().isdecimal() and used.strip().isdecimal():
-            yield int(most) - int(used)
-        folder = folder.parent
-
-
-def _lines(path: str | Path) -> list[str]:
-    try:
-        return Path(path).read_text().splitlines()
-    except OSError:
-        return []
+    """Bytes that may still be taken on this node, all of which a pilot has."""
+    with contextlib.suppress(OSError, StopIteration):
+        lines = Path("/proc/meminfo").read_text().splitlines()
+        return 1024 * next(int(line.split()[1]) for line in lines if line.startswith("MemAvailable:"))
+    return 0
 
 
 def _absolute(running: RunningScript) -> Iterator[str]:
@@ -346,14 +299,13 @@ def _absolute(running: RunningScript) -> Iterator[str]:
         yield argument if path is None else f"{option}{equals}{path}"
 
 
-def main(arguments: list[str]) -> int:
+def main(arguments: list[str]) -> None:
     """Check a script before it is submitted."""
     import importlib.metadata  # what takes long to import the launcher does without
 
     running = this_script(importlib.metadata.version("torch"), arguments)
-    print(json.dumps({"digest": running.digest(), **asdict(checked(running, check_environment(os.environ)))}))
-    return 0
+    print(json.dumps({"digest": running.digest(), **checked(running, check_environment(os.environ))._asdict()}))
 
 
 if __name__ == "__main__":
-    raise SystemExit(main(sys.argv[1:]))
+    main(sys.argv[1:])

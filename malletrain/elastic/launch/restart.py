@@ -301,11 +301,7 @@ def torchrun_environment(plan: messages.Plan, rank: int) -> dict[str, str]:
 
 
 def signal_named(name: str) -> signal.Signals:
-    """Parse a signal: `TERM`, `SIGUSR2` or a number.
-
-    Raises:
-        WireError: there is no such signal.
-    """
+    """Parse a signal: `TERM`, `SIGUSR2` or a number. Raises `WireError`: there is no such signal."""
     try:
         return signal.Signals(int(name)) if name.isdecimal() else signal.Signals[f"SIG{name.removeprefix('SIG')}"]
     except (ValueError, KeyError) as error:
@@ -313,11 +309,7 @@ def signal_named(name: str) -> signal.Signals:
 
 
 def seconds_of(environ: Mapping[str, str], name: str, default: float) -> float:
-    """Parse a duration from the environment.
-
-    Raises:
-        WireError: it is not a number of seconds from 0 to a day.
-    """
+    """Parse a duration from the environment. Raises `WireError`: it is not a number of seconds from 0 to a day."""
     text = environ.get(name, "")
     if not text:
         return default

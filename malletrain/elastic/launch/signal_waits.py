@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import select
 import signal
 import subprocess
 import threading
@@ -22,23 +21,9 @@ SIGNAL_LATENCY_S = 1.0
 
 def wait_for_child(process: subprocess.Popen[bytes]) -> int:
     """Wait until a child has ended; returns its status as `Popen.wait` does."""
-    try:
-        descriptor = os.pidfd_open(process.pid)
-    except (OSError, AttributeError):  # Linux before 5.3: looked for every 50 ms
-        descriptor = -1
-    try:
-        ended = select.poll()
-        if descriptor >= 0:
-            ended.register(descriptor, select.POLLIN)
-        while (status := process.poll()) is None:
-            if descriptor >= 0:
-                ended.poll(SIGNAL_LATENCY_S * 1000)
-            else:
-                time.sleep(0.05)
-        return status
-    finally:
-        if descriptor >= 0:
-            os.close(descriptor)
+    while True:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            return process.wait(SIGNAL_LATENCY_S)
 
 
 def wait_for_event(event: threading.Event, seconds: float) -> bool:

@@ -1,13 +1,12 @@
-"""Measures the stages of a worker's start, for `malletrain profile` and the worker's log."""
+"""Measures the stages of a worker's start, for the worker's log and the journal."""
 
 from __future__ import annotations
 
 import logging
 import os
 import sys
-import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -18,26 +17,11 @@ _LOADED_AT = time.monotonic()
 
 
 class StartStages:
-    """Seconds by stage: `build` (of the session), `warm_up`, `compile`; and what runs beside these, `nccl` (loading
-    it)."""
+    """Seconds by stage: `build` (of the session), `warm_up`, `compile`."""
 
     def __init__(self) -> None:
         self._began = time.monotonic()
         self._seconds: dict[str, float] = {}
-
-    def load_beside(self, load: Callable[[], None]) -> None:
-        """Call `load` in a thread; what it raises is logged, since the first world's communicator will say it too."""
-
-        def measured() -> None:
-            began = time.monotonic()
-            try:
-                load()
-            except Exception as error:  # noqa: BLE001 - whatever it is, joining the first world raises it
-                log.info("NCCL could not be loaded ahead: %s", error)
-                return
-            self._seconds["nccl"] = time.monotonic() - began
-
-        threading.Thread(target=measured, name="malletrain-load", daemon=True).start()
 
     @contextmanager
     def warming(self) -> Iterator[None]:

@@ -26,12 +26,10 @@ from malletrain.elastic.data.sample_loader import SampleLoader
 from malletrain.elastic.data.sampler import Sampler
 from malletrain.elastic.data.streams import StreamReader, StreamSampler
 from malletrain.elastic.errors import ElasticError
-from malletrain.elastic.invariants.optimizer_steps import refuse_searching
 from malletrain.elastic.launch import own_check
 from malletrain.elastic.launch.array_resubmit import ArrayResubmitter
-from malletrain.elastic.link.daemon_link import Link
-from malletrain.elastic.link.local_group import Follower, LocalLeader, LocalPeer, meeting_name
-from malletrain.elastic.state import sharded_model as sharding
+from malletrain.elastic.link.daemon_link import Link, LinkHandler
+from malletrain.elastic.link.local_group import Follower, LocalLeader, meeting_name
 from malletrain.wire import messages
 from malletrain.wire.daemon_url import first_url
 from malletrain.wire.worker_client import PilotIdentity, WorkerClient
@@ -41,17 +39,8 @@ log = logging.getLogger("malletrain.elastic")
 
 @dataclass(slots=True)
 class PilotContext:
-    """What a process in a pilot needs to take part in its job.
-
-    Attributes:
-        client: the pilot's connection to the daemon.
-        host: the address at which peers reach this machine.
-        resubmitter: submits more array tasks.
-        local_rank: of this process.
-        meeting: the socket name at which the processes of this node meet.
-        store: the store that this process serves; local rank 0 only.
-        local_leader: the other processes of this node; local rank 0 only, None if there are none.
-    """
+    """What a process in a pilot needs to take part in its job. Local rank 0 alone has a store that it serves, and, if
+    there are other processes on its node, a `local_leader`; `meeting` is the socket name at which they meet."""
 
     client: WorkerClient
     host: str
@@ -65,7 +54,7 @@ class PilotContext:
     def worker(self) -> str:
         return self.client.worker
 
-    def open(self, answers: LocalPeer) -> Link | Follower:
+    def open(self, answers: LinkHandler) -> Link | Follower:
         """Connect to the daemon, or to the local leader if another process of this node is that."""
         if not self.local_rank.is_leader:
             follower = Follower(self.meeting, self.local_rank, answers)
@@ -80,11 +69,8 @@ class PilotContext:
         return link
 
     def report(self, message: messages.Message) -> None:
-        """Send a message without a link, from the first process of the node.
-
-        Raises:
-            WireError: it is not delivered.
-        """
+        """Send a message without a link, from the first process of the node. Raises `WireError`: it is not
+        delivered."""
         if self.local_rank.is_leader:
             if self.client.welcome is None:
                 self.client.hello()
@@ -98,11 +84,8 @@ class PilotContext:
 
 
 def find_pilot_context(environ: Mapping[str, str]) -> PilotContext | None:
-    """Read the environment of a pilot; None outside any pilot.
-
-    Raises:
-        WireError: the environment is that of a pilot, but not valid.
-    """
+    """Read the environment of a pilot; None outside any pilot. Raises `WireError`: the environment is that of a
+    pilot, but not valid."""
     url = environ.get("MALLETRAIN_URL")
     if not url or "MALLETRAIN_JOB" not in environ:
         return None
@@ -159,11 +142,8 @@ def as_module(
 def as_optimizers(
     optimizer: torch.optim.Optimizer | Sequence[torch.optim.Optimizer] | Mapping[str, torch.optim.Optimizer],
 ) -> list[torch.optim.Optimizer]:
-    """What `Session(optimizer)` was given as a list.
-
-    Raises:
-        ElasticError: it is empty, or holds anything but optimizers, or LBFGS with more than one iteration a step.
-    """
+    """What `Session(optimizer)` was given as a list. Raises `ElasticError`: it is empty, or holds anything but
+    optimizers, or LBFGS with more than one iteration a step."""
     if isinstance(optimizer, Mapping):
         each = list(optimizer.values())
     else:
@@ -173,24 +153,37 @@ def as_optimizers(
     for one in each:
         if not hasattr(one, "param_groups"):
             raise ElasticError(f"an optimizer must be a torch.optim.Optimizer, not {type(one).__name__}")
-        refuse_searching(one)
+        _refuse_searching(one)
     return each
 
 
-def check_model(model: torch.nn.Module, local_rank: LocalRank) -> bool:
-    """Check a model; returns whether it is sharded over the processes of this node.
+def _refuse_searching(optimizer: torch.optim.Optimizer) -> None:
+    """Raise `ElasticError` if an optimizer calls backward as often as it likes within a step: LBFGS, unless it makes
+    one iteration a step. (That looks at gradients alone, and not at this worker's loss.)"""
+    if not isinstance(optimizer, torch.optim.LBFGS):
+        return
+    group = optimizer.param_groups[0]
+    if group["max_iter"] != 1 or group["line_search_fn"] is not None:
+        raise ElasticError(
+            "LBFGS calls backward as often as it likes within a step, and sums of gradients belong to one backward "
+            "pass: say LBFGS(..., max_iter=1), without line_search_fn, which makes one iteration a step"
+        )
 
-    Raises:
-        ElasticError: it is wrapped for data parallelism, sharded across nodes, or has nothing to train.
-    """
+
+def check_model(model: torch.nn.Module) -> None:
+    """Raise `ElasticError` if a model is wrapped for data parallelism, sharded, or has nothing to train."""
     if isinstance(model, torch.nn.parallel.DistributedDataParallel | torch.nn.DataParallel):
         raise ElasticError(
             f"give Session the plain model, not one in {type(model).__name__}: it does that part itself"
         )
-    sharded = sharding.check(model, local_rank)
+    kinds = {type(each).__name__ for each in [*model.modules(), *model.parameters()]}  # torch's are slow to import
+    if kinds & {"FullyShardedDataParallel", "DTensor"}:
+        raise ElasticError(
+            "the model is sharded (FSDP, fully_shard), and a node that leaves would take its part with it: give "
+            "Session the plain model, or submit with --elastic=restart"
+        )
     if not any(parameter.requires_grad for parameter in model.parameters()):
         raise ElasticError("the model has no parameter that requires a gradient")
-    return sharded
 
 
 def warm_up(
@@ -201,11 +194,8 @@ def warm_up(
 ) -> None:
     """Load a batch and run the model forward and backward, so that the first step is as fast as any. Gradients,
     buffers and random state are as before afterwards. A compiled model runs with several batch sizes, so that it is
-    compiled here for every share that may come.
-
-    Args:
-        rehearse: called with the batch instead of the model; returns tensors to run backward from. Without it, a
-            model that cannot be called with the batch's first part is skipped.
+    compiled here for every share that may come. `rehearse`: called with the batch instead of the model; returns
+    tensors to run backward from. Without it, a model that cannot be called with the batch's first part is skipped.
     """
     rng = torch.get_rng_state()
     buffers = [(buffer, buffer.detach().clone()) for buffer in model.buffers()]

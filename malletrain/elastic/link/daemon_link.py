@@ -99,15 +99,7 @@ class Directives:
 
 
 class Link(Directives):
-    """Polls for directives and delivers messages.
-
-    Args:
-        client: of the daemon's HTTP interface.
-        handler: gets what the daemon asks.
-
-    Attributes:
-        last_contact: monotonic time of the daemon's last answer.
-    """
+    """Polls for directives and delivers messages. `last_contact`: monotonic time of the daemon's last answer."""
 
     def __init__(self, client: WorkerClient, handler: LinkHandler) -> None:
         super().__init__(handler)
@@ -269,7 +261,8 @@ class Link(Directives):
                 standing = self._handler.standing()
                 self._client.hello(standing)
                 if standing is None:
-                    self._forget_plan()
+                    with self.changed:
+                        self.plan = None  # take none that another daemon has shown
                     self._repeat_warm()
                 self._epoch += 1
                 self._must_greet = False
@@ -281,11 +274,6 @@ class Link(Directives):
             except DaemonUnreachable:
                 self._is_away()
                 self._closed.wait(retry)
-
-    def _forget_plan(self) -> None:
-        """Take no plan that another daemon has shown: this one was told that the worker is in no world."""
-        with self.changed:
-            self.plan = None
 
     def _repeat_warm(self) -> None:
         """Ask for a seat again: a daemon that has restarted does not have it that this worker is warm."""

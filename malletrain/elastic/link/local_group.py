@@ -17,7 +17,7 @@ import struct
 import threading
 import time
 from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import Any
 
 from malletrain.elastic.comm.local_rank import LocalRank
 from malletrain.elastic.errors import ElasticError
@@ -28,10 +28,6 @@ log = logging.getLogger("malletrain.elastic")
 
 #: A process counts as lost when it does not answer a check-in within this time (the node itself has 2 s).
 CHECK_IN_TIMEOUT_S = 1.5
-
-#: One process recovers from a fault while another waits in a collective of FSDP in the step before or after: neither
-#: can succeed. After this time the node ends, and the others train on.
-SPLIT_TIMEOUT_S = 20.0
 
 #: How long the processes of a node wait for each other to start.
 START_TIMEOUT_S = 300.0
@@ -53,33 +49,17 @@ def meeting_name(environ: Mapping[str, str]) -> str:
     return f"\0malletrain-{os.getuid()}-{pilot}"[:107]
 
 
-class LocalPeer(LinkHandler, Protocol):
-    """Callbacks of the connections within a node."""
-
-    def recovering_s(self) -> float:
-        """Seconds since this process began to recover from a fault, where the model is sharded over the node; else
-        0."""
-        ...
-
-
 class LocalLeader:
-    """The first process of a node: speaks to the daemon for all of them.
-
-    Args:
-        name: see `meeting_name`.
-        local_rank: of this process.
-
-    Raises:
-        ElasticError: another process leads this node.
-    """
+    """The first process of a node: speaks to the daemon for all of them. `name`: see `meeting_name`. Raises
+    `ElasticError`: another process leads this node."""
 
     def __init__(self, name: str, local_rank: LocalRank) -> None:
         self._local_rank = local_rank
         self._link: Link | None = None
         self._present: dict[str, Any] = {}
         self._asked = 0
-        #: By rank: the last check-in answered, whether it held the training state, and `LocalPeer.recovering_s`.
-        self._answered: dict[int, tuple[int, bool, float]] = {}
+        #: By rank: the last check-in answered, and whether it held the training state.
+        self._answered: dict[int, tuple[int, bool]] = {}
         self._warm: set[int] = set()
         self._gone: set[int] = set()
         self._streams: dict[int, _Stream] = {}
@@ -101,11 +81,8 @@ class LocalLeader:
         threading.Thread(target=self._tell, name="malletrain-tell", daemon=True).start()
 
     def wait_warm(self) -> None:
-        """Wait until all processes of this node have warmed up.
-
-        Raises:
-            ElasticError: one has not within `START_TIMEOUT_S`.
-        """
+        """Wait until all processes of this node have warmed up. Raises `ElasticError`: one has not within
+        `START_TIMEOUT_S`."""
         with self._changed:
             if not self._changed.wait_for(lambda: len(self._warm) == self._local_rank.size - 1, START_TIMEOUT_S):
                 missing = set(range(1, self._local_rank.size)) - self._warm
@@ -113,13 +90,8 @@ class LocalLeader:
                     f"processes {sorted(missing)} of this node are not ready after {START_TIMEOUT_S:.0f} s"
                 )
 
-    def check(self, recovering_s: float) -> bool:
-        """Ask every process. Returns whether all of them hold the training state; ends the node when one is lost, or
-        cannot reach the step of the others.
-
-        Args:
-            recovering_s: of this process (`LocalPeer.recovering_s`).
-        """
+    def check(self) -> bool:
+        """Ask every process. Returns whether all of them hold the training state; ends the node when one is lost."""
         with self._changed:
             self._asked += 1
             number = self._asked
@@ -127,15 +99,11 @@ class LocalLeader:
         others = range(1, self._local_rank.size)
 
         def late() -> list[int]:
-            return [rank for rank in others if self._answered.get(rank, (0, False, 0.0))[0] < number]
+            return [rank for rank in others if self._answered.get(rank, (0, False))[0] < number]
 
         with self._changed:
             if not self._changed.wait_for(lambda: not late(), CHECK_IN_TIMEOUT_S):
                 self._lost(late()[0], f"was silent for {CHECK_IN_TIMEOUT_S} s")
-            recovering = {0: recovering_s, **{rank: self._answered[rank][2] for rank in others}}
-            if max(recovering.values()) > SPLIT_TIMEOUT_S and not all(recovering.values()):
-                stuck = min(recovering, key=lambda rank: recovering[rank])
-                self._lost(stuck, "is held in a step whose world is gone")
             return all(self._answered[rank][1] for rank in others)
 
     def wait_gone(self, seconds: float) -> None:
@@ -180,7 +148,7 @@ class LocalLeader:
                 stream.put(self._present)
             with self._changed:
                 if "answer" in line:
-                    self._answered[rank] = (int(line["answer"]), bool(line["whole"]), float(line["mending_s"]))
+                    self._answered[rank] = (int(line["answer"]), bool(line["whole"]))
                 if line.get("warm"):
                     self._warm.add(rank)
                 if line.get("bye"):
@@ -220,29 +188,15 @@ class LocalLeader:
 
 
 class Follower(Directives):
-    """Any other process of a node: gets the directives from the leader. Replaces `Link` there.
+    """Any other process of a node: gets the directives from the leader. Replaces `Link` there. Raises `ElasticError`:
+    the leader did not start, or is of another user."""
 
-    Args:
-        name: see `meeting_name`.
-        local_rank: of this process.
-        handler: gets what the leader asks.
-
-    Raises:
-        ElasticError: the leader did not start, or is of another user.
-    """
-
-    def __init__(self, name: str, local_rank: LocalRank, handler: LocalPeer) -> None:
+    def __init__(self, name: str, local_rank: LocalRank, handler: LinkHandler) -> None:
         super().__init__(handler)
-        self._peer = handler
         self._closed = False
         self._leader_gone = threading.Event()
         self._stream = _Stream(_connect(name))
         self._stream.put({"rank": local_rank.rank})
-
-    def serve_peer(self, handler: LocalPeer) -> None:
-        """As `serve`."""
-        self.serve(handler)
-        self._peer = handler
 
     @property
     def last_contact(self) -> float:
@@ -292,9 +246,7 @@ class Follower(Directives):
             if line.get("ending"):
                 os.kill(os.getpid(), signal.SIGTERM)
             if "ask" in line:
-                peer = self._peer
-                answer = {"answer": line["ask"], "whole": peer.check_in(0).whole, "mending_s": peer.recovering_s()}
-                self._stream.put(answer)
+                self._stream.put({"answer": line["ask"], "whole": self._handler.check_in(0).whole})
             if line.get("bye"):
                 self._closed = True
         self._leader_gone.set()

@@ -19,11 +19,7 @@ _finished = False
 
 
 class StandaloneRecord:
-    """A file of messages.
-
-    Args:
-        path: created on the first message.
-    """
+    """A file of messages. `path`: created on the first message."""
 
     def __init__(self, path: Path) -> None:
         self._path = path

@@ -30,13 +30,7 @@ MAX_SILENCE_S = 300.0
 
 
 class Reports:
-    """Sends messages as soon as what they report is final.
-
-    Args:
-        say: queues a message without blocking.
-        committer: of this member.
-        noise_scale: returns the gradient noise scale in samples, or None while it is unknown.
-    """
+    """Sends messages, by `say`, as soon as what they report is final. `noise_scale`: in samples; None while new."""
 
     def __init__(
         self,
@@ -115,12 +109,8 @@ class Meter:
 
     The first steps after a resize are dropped, because caches, allocators and connections settle. Then windows of at
     least `MIN_WINDOW_STEPS` steps and `MIN_WINDOW_S` seconds are reported as steady. Samples outside such a window
-    are reported as progress only, and so are those of steps that are too long to make a window soon.
-
-    Args:
-        send: called with each complete window.
-        clock: monotonic seconds.
-    """
+    are reported as progress only, and so are those of steps that are too long to make a window soon. `send`: called
+    with each complete window. `clock`: monotonic seconds."""
 
     def __init__(self, send: Callable[[Samples], None], clock: Callable[[], float] = time.monotonic) -> None:
         self._send = send
@@ -141,15 +131,8 @@ class Meter:
         self._skip = max(self._skip, 1)
 
     def step(self, nodes: int, samples: int, step: int, total: int, parts: dict[str, float]) -> None:
-        """Count a committed step.
-
-        Args:
-            nodes: of the present world.
-            samples: of this step.
-            step: its number.
-            total: samples committed by the job so far, with those of this step.
-            parts: seconds spent in each part of the step, by name.
-        """
+        """Count a committed step. `total`: samples committed by the job so far, with those of this step; `parts`:
+        seconds spent in each part of the step, by name."""
         now = self._clock()
         if not self._latest[2]:
             self._sent_total = total - samples  # a newcomer does not report the samples before its own

@@ -17,7 +17,7 @@ from malletrain.elastic.invariants.agreement import Agreement, RoundKind
 from malletrain.elastic.link.training_reports import Reports
 from malletrain.elastic.resize.member import Member
 from malletrain.elastic.resize.reconfigure import Reconfigurer
-from malletrain.elastic.state.checkpointing import Checkpointing
+from malletrain.elastic.state.checkpoint_store import Checkpointing
 from malletrain.wire import messages
 
 log = logging.getLogger("malletrain.elastic")
@@ -35,20 +35,9 @@ UNHEARD_S = 5.0
 
 
 class WorkerLifecycle:
-    """Drives one worker from step to step.
-
-    Args:
-        member: this worker.
-        reconfigurer: takes it from world to world.
-        checkpointing: its part in checkpoints.
-        reports: to the daemon.
-        agreement: compares members in each round.
-        in_pilot: whether a daemon decides when this worker leaves.
-
-    Attributes:
-        last_commit: monotonic time of the last committed step.
-        step_began: monotonic time at which the step under way began; None between steps, and once it is committed.
-    """
+    """Drives one worker from step to step. `in_pilot`: whether a daemon decides when it leaves. `last_commit`:
+    monotonic time of the last committed step. `step_began`: monotonic time at which the step under way began; None
+    between steps, and once it is committed."""
 
     def __init__(
         self,
@@ -71,10 +60,8 @@ class WorkerLifecycle:
         self._must_recover = False
         self._ending_since: float | None = None
         self._released_at = -math.inf  #: by a signal before it trained (monotonic)
-        self._damaged = False
         self._gives_up = False  #: a long step, and the world with it
         self._others_stay = False  #: by what members said when this one had said that it ends
-        agreement.leave = self._leave_damaged
         self.last_commit = time.monotonic()
         self.step_began: float | None = None
 
@@ -90,9 +77,7 @@ class WorkerLifecycle:
         self._reconfigurer.vote(outcome)
         self._leave_all = self._leave_all or (outcome.ending > 0 and outcome.ending == self._committer.world.size)
         self._others_stay = self._member.said_ending and 0 < outcome.ending < self._committer.world.size
-        if outcome.save_due:
-            self._agreement.hold_save()
-        if self._agreement.release_save():
+        if self._agreement.may_save(due=outcome.save_due):
             self._checkpointing.request()
 
     def broken(self) -> None:
@@ -102,20 +87,15 @@ class WorkerLifecycle:
     def between_steps(self, *, in_evaluation: bool = False) -> None:
         """Switch, recover or leave, whichever is due. Call it before each batch, and before each round of an
         evaluation: there only worlds without newcomers are entered, which would not be at this place of the script.
-
-        Raises:
-            Released: this worker's part is over.
-        """
+        Raises `Released`: this worker's part is over."""
         finishing = self._member.finishing  # the last round is quicker than leaving
         while True:
             try:
-                if self._damaged:
-                    self._leave()
-                elif self._must_recover:
+                if self._must_recover:
                     self._recover()
                 elif self._leave_all and not finishing:
-                    self._leave_together(saves=self._checkpointing.is_writer)
-                elif self._reconfigurer.is_due and (self._reconfigurer.only_shrinks or not in_evaluation):
+                    self._leave_together()
+                elif self._may_switch(in_evaluation=in_evaluation):
                     self._reconfigurer.switch(in_evaluation=in_evaluation)
                     self._met()
                 self._committer.check()
@@ -149,19 +129,17 @@ class WorkerLifecycle:
     def barrier(self, prepare: Callable[[], None]) -> None:
         """Return once every member has committed all rounds so far. Those that write checkpoints call `prepare`
         before."""
-        while True:
-            self.between_steps(in_evaluation=True)
+
+        def make_table() -> torch.Tensor:
             if self._checkpointing.is_writer:
                 prepare()
-            if self.sum(torch.zeros(1, dtype=torch.float64), RoundKind.FINISH) is not None:
-                return
+            return torch.zeros(1, dtype=torch.float64)
+
+        self.sum_of_all(make_table, RoundKind.FINISH)
 
     def sum_of_all(self, make_table: Callable[[], torch.Tensor], kind: RoundKind, place: int = 0) -> torch.Tensor:
-        """Like `sum`, again in the next world when a round is aborted.
-
-        Args:
-            make_table: makes this member's table for the present world.
-        """
+        """Like `sum`, again in the next world when a round is aborted. `make_table`: makes this member's table for
+        the present world."""
         while True:
             self.between_steps(in_evaluation=True)
             summed = self.sum(make_table(), kind, place)
@@ -169,12 +147,8 @@ class WorkerLifecycle:
                 return summed
 
     def terminated(self, number: int, frame: FrameType | None) -> None:
-        """Handle a signal that asks this process to end.
-
-        Raises:
-            Released: it does not train yet.
-            Aborted: the step under way would last for too long.
-        """
+        """Handle a signal that asks this process to end. Raises `Released`: it does not train yet; `Aborted`: the
+        step under way would last for too long."""
         name = signal.Signals(number).name
         if self._member.link is None and self._in_pilot:
             now = time.monotonic()
@@ -203,10 +177,16 @@ class WorkerLifecycle:
             return False
         return began + self._committer.median_step_s() - time.monotonic() > LONG_STEP_S
 
+    def _may_switch(self, *, in_evaluation: bool) -> bool:
+        due = self._reconfigurer
+        if in_evaluation:
+            return due.is_due and due.only_shrinks
+        return due.is_due and not due.tries_first()
+
     def _recover(self) -> None:
         world = self._committer.world
         if world.size == 1 and self._ending_since is not None:
-            self._leave_together(saves=True)
+            self._leave_together()
         if self._gives_up:
             self._gives_up = False
             self._member.fault(world.generation, "closed", "a long step is given up")
@@ -217,39 +197,32 @@ class WorkerLifecycle:
 
     def _met(self) -> None:
         """A world is entered, in which members have said who of them ends: if all do, none makes another step."""
-        met = self._reconfigurer.recovery
-        if met.all_end and not self._member.finishing:
-            self._leave_together(saves=met.saves)
+        if self._reconfigurer.recovery.all_end and not self._member.finishing:
+            self._leave_together()
         self._others_stay = self._member.said_ending
 
     def _leave_if_asked(self) -> None:
         if self._ending_since is None:
             return
         if self._committer.world.size == 1:
-            self._leave_together(saves=True)
+            self._leave_together()
         if self._others_stay and time.monotonic() - self._ending_since > LEAVE_GRACE_S:
             self._leave()
         if self._is_long(time.monotonic()):
             self._gives_up = True
             raise Aborted("the next step would be a long one")
 
-    def _leave_damaged(self, why: str) -> None:
-        """This process's replica is damaged: it leaves before it makes, saves or sends anything more."""
-        self._damaged = True
-        self._member.ending = why
-        self._member.say(messages.Leaving(why))
-
     def _leave(self) -> None:
         """Leave without waiting for a plan; the others hold the state, and recover as from a fault."""
         if self._committer.world.size == 1:
-            self._leave_together(saves=True)
+            self._leave_together()
         elif self._member.link is not None:
             self._reports.send_held()
             self._member.leave(0, None)
 
-    def _leave_together(self, *, saves: bool) -> None:
-        """All members were asked to end: one of them saves the state. This needs no daemon."""
-        saved, unsaved = self._checkpointing.save_if_possible() if saves else (None, "")
+    def _leave_together(self) -> None:
+        """All members were asked to end: the one that writes checkpoints saves the state. This needs no daemon."""
+        saved, unsaved = self._checkpointing.save_if_possible() if self._checkpointing.is_writer else (None, "")
         self._reports.send_held()
         if self._member.link is None:
             if unsaved:

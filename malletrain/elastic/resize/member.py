@@ -29,18 +29,13 @@ class Member:
     """One process of the world. Implements `step_commit.WorldMonitor`.
 
     Args:
-        worker: this worker's name.
         host: the address at which peers reach this machine.
-        local_rank: of this process in its node.
-        state: the training state.
         local_leader: connects the other processes of the node; at the first one only.
         record: gets the messages of a process outside a pilot; None where they are dropped.
-        end_script: ends the batch script around this process.
 
     Attributes:
         link: to the daemon, or to the process of this node that has one; None outside a pilot, and before it is open.
         committer: makes the commit rounds of this member, and holds its present world.
-        pending_groups: groups of the worlds to come.
         broken: the highest generation that has failed at this member.
         released: whether this process is about to end.
         finishing: whether this worker is in its last commit round.
@@ -69,7 +64,7 @@ class Member:
         self._end_script = end_script
         self.link: Link | Follower | None = None
         self.committer = StepCommitter(self)
-        self.pending_groups = PendingGroups(self._build_failed)
+        self.pending_groups = PendingGroups(lambda generation, why: self.fault(generation, "build", why))
         self.broken = 0
         self.released = False
         self.finishing = False
@@ -140,9 +135,6 @@ class Member:
         self.said_ending = bool(self.ending)
         return self.said_ending
 
-    def _build_failed(self, generation: int, reason: str) -> None:
-        self.fault(generation, "build", reason)
-
     # --- ends -------------------------------------------------------------------------------------------------
 
     def leave(self, generation: int, saved: str | None, reason: str = "", unsaved: str = "") -> NoReturn:
@@ -168,11 +160,7 @@ class Member:
         self.release(link.leave or self.ending or reason or "left")
 
     def release(self, reason: str) -> NoReturn:
-        """End the process and the script around it, without a report.
-
-        Raises:
-            Released: always.
-        """
+        """End the process and the script around it, without a report. Raises `Released`: always."""
         log.info("%s ends: %s", self.worker, reason)
         self.released = True
         if self.local_leader is not None:

@@ -36,7 +36,7 @@ class _Build:
         self.given_up = False
         self._abandoned = False
         self._lock = threading.Lock()
-        self._work = Background(lambda: self._make(make), f"build-{plan.generation}")
+        self.work = Background(lambda: self._make(make), f"build-{plan.generation}")
 
     def _make(self, make: MakeGroup) -> None:
         group = make(self.plan)
@@ -63,24 +63,10 @@ class _Build:
         if group is not None:
             group.abandon()
 
-    def done(self, seconds: float) -> bool:
-        """Wait up to `seconds`; returns whether the thread has come to its end. Raises what it raised."""
-        return self._work.wait(seconds)
-
-    def is_over(self, seconds: float) -> bool:
-        """Like `done`, without raising."""
-        return self._work.is_over(seconds)
-
 
 class PendingGroups:
-    """The plans that arrived at one member, and their groups.
-
-    Args:
-        failed: called with generation and reason when a group cannot be made.
-
-    Attributes:
-        ready: the generation that this member could switch to at once, or 0.
-    """
+    """The plans that arrived at one member, and their groups. `failed`: called with generation and reason when a
+    group cannot be made. `ready`: the generation that this member could switch to at once, or 0."""
 
     def __init__(self, failed: Callable[[int, str], None]) -> None:
         self._failed = failed
@@ -91,12 +77,8 @@ class PendingGroups:
         self.ready = 0
 
     def hear(self, plan: messages.Plan, make: MakeGroup | None) -> None:
-        """Begin to make the group of `plan`, and give up those of older plans.
-
-        Args:
-            plan: that arrived.
-            make: makes its group; None where this worker has no seat in it.
-        """
+        """Begin to make the group of `plan`, and give up those of older plans. `plan`: that arrived. `make`: makes
+        its group; None where this worker has no seat in it."""
         with self._lock:
             if plan.generation <= self._entered:
                 return  # the training thread got it first
@@ -129,7 +111,7 @@ class PendingGroups:
         """
         with self._lock:
             build = self._build(plan, make)
-        while not build.done(POLL_INTERVAL_S):
+        while not build.work.wait(POLL_INTERVAL_S):
             check()
         return build.group
 
@@ -150,7 +132,7 @@ class PendingGroups:
         end = time.monotonic() + seconds
         for build in builds:
             build.given_up = True
-        return all(build.is_over(max(0.0, end - time.monotonic())) for build in builds)
+        return all(build.work.is_over(max(0.0, end - time.monotonic())) for build in builds)
 
     def _build(self, plan: messages.Plan, make: MakeGroup) -> _Build:
         """One for each plan, whether the training thread or the link's asks first."""
@@ -162,7 +144,7 @@ class PendingGroups:
     def _await(self, build: _Build) -> None:
         generation = build.plan.generation
         try:
-            while not build.done(1.0):
+            while not build.work.wait(1.0):
                 pass
             if build.group is None:
                 return

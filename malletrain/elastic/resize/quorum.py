@@ -15,7 +15,7 @@ import logging
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from malletrain.elastic.comm.authentication import derived_secret
 from malletrain.elastic.errors import PeerLost
@@ -41,18 +41,11 @@ class VoteStore(Protocol):
 
     def put(self, key: str, text: str) -> None: ...
 
-    def get(self, key: str) -> str | None: ...
+    def look(self, key: str) -> str | None: ...
 
 
-@dataclass(frozen=True, slots=True)
-class Vote:
-    """A member that is alive.
-
-    Attributes:
-        worker: its name.
-        entered: the generation in which it trained last.
-        seen: the highest generation it has seen.
-    """
+class Vote(NamedTuple):
+    """A member that is alive, the generation in which it trained last, and the highest one it has seen."""
 
     worker: str
     entered: int
@@ -61,13 +54,10 @@ class Vote:
 
 @dataclass(frozen=True, slots=True)
 class Quorum:
-    """One vote among the members of the plan to which this member is bound.
+    """One vote among the members of the plan to which this member is bound: its generation, and seats by rank.
 
     Attributes:
-        bound: the generation of that plan.
-        seats: its members, in rank order.
         base: workers of the world in which this member trained last.
-        mine: this member's vote.
         secret: of that plan. The members derive that of the next one from it, so that it is never sent.
     """
 
@@ -79,24 +69,17 @@ class Quorum:
 
     def called(self, own: VoteStore) -> bool:
         """Whether another member has called this one to vote."""
-        return own.get(f"muster-{self.bound}") is not None
+        return own.look(f"muster-{self.bound}") is not None
 
     def hold(self, own: VoteStore, connect: Callable[[str], VoteStore]) -> messages.Plan | None:
-        """Vote, and wait for the result. Blocks for seconds.
-
-        Args:
-            own: the store of this member.
-            connect: returns the store at an address; raises `PeerLost`.
-
-        Returns:
-            The plan of a majority; None when too few voted, or this member voted too late.
-        """
+        """Vote by the `own` store and those that `connect` returns, and wait for the result. Blocks for seconds.
+        Returns the plan of a majority; None when too few voted, or this member voted too late."""
         for seat in self.seats:
             if seat.worker == self.mine.worker:
                 return self._lead(own, connect)
             try:
                 there = connect(seat.address)
-                there.put(self._key(self.mine.worker), _encode(self.mine))
+                there.put(self._key(self.mine.worker), json.dumps(self.mine))
                 there.put(f"muster-{self.bound}", self.mine.worker)
                 plan = self._await_plan(there)
             except PeerLost as lost:
@@ -121,7 +104,7 @@ class Quorum:
         end = time.monotonic() + COLLECT_TIMEOUT_S
         while len(votes) <= len(reached) and time.monotonic() < end:
             for seat in missing:
-                if seat.worker not in votes and (text := own.get(self._key(seat.worker))) is not None:
+                if seat.worker not in votes and (text := own.look(self._key(seat.worker))) is not None:
                     votes[seat.worker] = _decode(text)
             time.sleep(VOTE_POLL_S)
         address = next(seat.address for seat in self.seats if seat.worker == self.mine.worker)
@@ -133,7 +116,7 @@ class Quorum:
         """The published plan, or None when too few voted. Raises `PeerLost` when none is published in time."""
         end = time.monotonic() + PLAN_TIMEOUT_S
         while time.monotonic() < end:
-            text = there.get(f"{self._key('')}plan")
+            text = there.look(f"{self._key('')}plan")
             if text == "":
                 return None
             if text is not None:
@@ -160,10 +143,7 @@ def decide(
     in it (then all of its members were bound to it), else `base`, the one before.
 
     Args:
-        bound: generation of the plan to which all voters are bound.
-        seats: its members, in rank order.
-        base: workers of the world before it.
-        votes: one a voter.
+        bound, seats, base: see `Quorum`.
         store: address of the store at which the new world meets.
     """
     there = {vote.worker for vote in votes}
@@ -176,10 +156,6 @@ def decide(
     reason = f"the daemon is away; {len(members)} of {len(electorate)} go on"
     number = max(bound, *(vote.seen for vote in votes)) + QUORUM_GENERATION_GAP
     return messages.Plan(number, members, store, reason, urgent=True)
-
-
-def _encode(vote: Vote) -> str:
-    return json.dumps([vote.worker, vote.entered, vote.seen])
 
 
 def _decode(text: str) -> Vote:

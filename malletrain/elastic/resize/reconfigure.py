@@ -20,6 +20,7 @@ import threading
 import time
 from collections.abc import Callable
 from datetime import timedelta
+from typing import NoReturn
 
 from malletrain.elastic.comm.authentication import Meeting
 from malletrain.elastic.comm.carrier import DeviceCarrier
@@ -33,7 +34,7 @@ from malletrain.elastic.link.training_reports import Reports
 from malletrain.elastic.resize.member import Member
 from malletrain.elastic.resize.quorum import Quorum, Vote
 from malletrain.elastic.resize.state_recovery import STORE_TIMEOUT_S, StateRecovery
-from malletrain.elastic.state.checkpointing import Checkpointing
+from malletrain.elastic.state.checkpoint_store import Checkpointing
 from malletrain.elastic.state.training_state import TrainingState
 from malletrain.wire import messages
 
@@ -58,19 +59,15 @@ FORGONE = "this worker has said meanwhile that it is in no world"
 
 
 class Reconfigurer:
-    """Takes one worker from world to world. Implements `LocalPeer`, the callbacks of the link.
+    """Takes one worker from world to world. Implements `LinkHandler`, the callbacks of the link.
 
-    Args:
-        member: this worker.
-        state: the training state.
-        recovery: its part in state recoveries.
-        checkpointing: its part in checkpoints.
-        reports: to the daemon.
+    Args, beside the parts of the session:
         entered: called when training begins in a world.
         prepare: called on the builder thread of the first group with peers, to allocate what its first step needs.
         top_up: submits more held tasks.
         store_server: of this worker, if it serves one.
         carrier: of tensors on the model's device; None where the host's carries all.
+        tries: see `SizeTrial.begins`.
     """
 
     def __init__(
@@ -86,6 +83,7 @@ class Reconfigurer:
         top_up: Callable[[int], None],
         store_server: StoreServer | None,
         carrier: DeviceCarrier | None = None,
+        tries: Callable[[int, int], bool] = lambda _world, _following: False,
     ) -> None:
         self._member = member
         self._carrier = carrier
@@ -99,6 +97,7 @@ class Reconfigurer:
         self._prepare = prepare
         self.on_top_up = top_up
         self._store_server = store_server
+        self._tries = tries
         self._plan: messages.Plan | None = None  #: of the present world
         self._entering = threading.Lock()
         #: The plan whose group this member waited for last: it votes for no older world (see `quorum`).
@@ -138,7 +137,6 @@ class Reconfigurer:
             member.host,
             BUILD_PATIENCE,
             self._carrier,
-            sharded=self._state.mesh is not None,
         )
 
     # --- 3. members vote at each step boundary ----------------------------------------------------------------
@@ -157,6 +155,11 @@ class Reconfigurer:
         """Whether the agreed plan adds no worker. Such a plan can also be entered within an evaluation."""
         return all(seat.worker in self._committer.world.workers for seat in self._agreed_plan().members)
 
+    def tries_first(self) -> bool:
+        """Whether members make the next step in the present world, and again in the one they have agreed on."""
+        plan = self._agreed_plan()
+        return plan.tried and self._tries(self._committer.world.generation, plan.generation)
+
     def _agreed_plan(self) -> messages.Plan:
         return self._pending_groups.plan(self._agreed)
 
@@ -164,16 +167,12 @@ class Reconfigurer:
 
     def switch(self, *, in_evaluation: bool = False) -> None:
         """Enter the world on which all members have agreed. Only training, not an evaluation, counts as paused.
-
-        Raises:
-            Aborted: it failed on the way.
-            Released: it has no seat for this worker.
-        """
+        Raises `Aborted`: it failed on the way; `Released`: it has no seat for this worker."""
         began, before = time.monotonic(), self._committer.world.nodes
         plan, self._agreed = self._agreed_plan(), 0
         if not self._member.has_seat(plan):
             self._reports.send_held()
-            self._depart(plan, saves=self._checkpointing.is_writer)
+            self._leave(plan.generation, saves=self._checkpointing.is_writer and not plan.members)
         self._enter(plan, self._wait_for_group(plan))
         self.begin_world(0.0 if in_evaluation else time.monotonic() - began, before)
 
@@ -202,10 +201,9 @@ class Reconfigurer:
             raise Aborted("the group was given up")
         return group
 
-    def _depart(self, plan: messages.Plan, *, saves: bool) -> None:
-        """Leave a world whose next plan has no seat for this worker. `saves`: the state, if all leave."""
-        saved, unsaved = self._save() if saves and not plan.members else (None, "")
-        self._member.leave(plan.generation, saved, unsaved=unsaved)
+    def _leave(self, generation: int, *, saves: bool, why: str = "") -> NoReturn:
+        saved, unsaved = self._save() if saves else (None, "")
+        self._member.leave(generation, saved, why, unsaved)
 
     def _save(self) -> tuple[str | None, str]:
         return self._checkpointing.save_if_possible() if self._state.has_state else (None, "")
@@ -242,11 +240,9 @@ class Reconfigurer:
         except (Aborted, SessionOver):
             group.abandon()
             if self.recovery.missed:
-                saves = self.recovery.saves and self._checkpointing.can_write
-                saved, unsaved = self._save() if saves else (None, "")
                 self._reports.send_held()
                 why = "it missed a round that others have committed, and joins anew"
-                self._member.leave(0, saved, why, unsaved)
+                self._leave(0, saves=self.recovery.is_last and self._checkpointing.can_write, why=why)
             raise
         log.debug("generation %d: state recovered after %.3f s", plan.generation, time.monotonic() - began)
 
@@ -255,25 +251,15 @@ class Reconfigurer:
     def begin_world(self, pause_s: float, before: int) -> None:
         """Train in the world just entered, after a pause, from one of `before` nodes; and report it to the daemon."""
         world = self._committer.world
-        self._member.need_link().say(
-            messages.Switched(
-                world.generation,
-                self._state.position.step,
-                world.nodes,
-                max(0.0, pause_s),
-                world.nodes > before,
-            )
-        )
+        grew, step = world.nodes > before, self._state.position.step
+        self._member.need_link().say(messages.Switched(world.generation, step, world.nodes, max(0.0, pause_s), grew))
         self._entered()
 
     # --- other ways into a world ------------------------------------------------------------------------------
 
     def join(self, tried: int = 0) -> None:
         """Wait for the first plan after generation `tried` that has a seat for this worker, and enter its world.
-
-        Raises:
-            Released: the job is over, or the daemon has been silent for too long.
-        """
+        Raises `Released`: the job is over, or the daemon has been silent for too long."""
         while True:
             plan = self._next_plan(tried)
             tried = plan.generation
@@ -298,14 +284,11 @@ class Reconfigurer:
 
     def follow(self, before: Reconfigurer) -> bool:
         """Enter the present world of a session that has ended, for the one after it, with the main worker's state.
-        Returns whether it is that world still.
-
-        Raises:
-            Released: as `join`.
-            SessionOver: the others are in a later one.
-        """
-        (self._plan, self._bound, self._agreed), self._committer.world = before.agreed_so_far()
-        plan, world = self._plan, self._committer.world
+        Returns whether it is that world still. Raises `Released`: as `join`; `SessionOver`: the others are in a
+        later one."""
+        self._plan, self._bound, self._agreed = before._plan, before._bound, before._agreed
+        world = self._committer.world = before._committer.world
+        plan = self._plan
         if plan is None:
             raise ElasticError("a session that has ended had no world: a fault of malletrain")
         self._member.follows = True
@@ -318,17 +301,9 @@ class Reconfigurer:
         finally:
             self._member.follows = False
 
-    def agreed_so_far(self) -> tuple[tuple[messages.Plan | None, messages.Plan | None, int], TrainingWorld]:
-        """What the next session goes on from: the plan of the present world, one that is bound, the generation on
-        which all have agreed; and that world."""
-        return (self._plan, self._bound, self._agreed), self._committer.world
-
     def wait_seat(self) -> None:
-        """Wait for a plan that has a seat for this worker, which passes over a session and enters no world.
-
-        Raises:
-            Released: the job is over, or the daemon has been silent for too long.
-        """
+        """Wait for a plan that has a seat for this worker, which passes over a session and enters no world. Raises
+        `Released`: the job is over, or the daemon has been silent for too long."""
         self._member.passes = True
         self._next_plan(0)
 
@@ -338,11 +313,8 @@ class Reconfigurer:
         return plan is not None and bool(plan.members) and plan.members[0].worker == self._member.worker
 
     def enter_static_world(self, group: Group) -> None:
-        """Enter the only world of processes that were started together, with the state of the first one.
-
-        Raises:
-            ElasticError: a member is lost, or differs from the others in its script.
-        """
+        """Enter the only world of processes that were started together, with the state of the first one. Raises
+        `ElasticError`: a member is lost, or differs from the others in its script."""
         local_size = self._member.local_rank.size
         seats = tuple(messages.Seat(f"rank{rank}", "") for rank in range(group.size // local_size))
         self._member.worker = seats[group.rank // local_size].worker
@@ -354,11 +326,8 @@ class Reconfigurer:
             ) from aborted
 
     def recover(self) -> None:
-        """After a fault, abandon the world, wait for the plan that replaces it, and enter that one's world.
-
-        Raises:
-            Released: it has no seat for this worker, or the daemon has been silent for too long.
-        """
+        """After a fault, abandon the world, wait for the plan that replaces it, and enter that one's world. Raises
+        `Released`: it has no seat for this worker, or the daemon has been silent for too long."""
         self._recovering_since = time.monotonic()
         try:
             self._recover()
@@ -386,10 +355,10 @@ class Reconfigurer:
                         member.release(f"peers are lost and the daemon is silent{kept}")
                     link.changed.wait(POLL_INTERVAL_S)
             if plan is not None and plan.voids(tried) and not member.has_seat(plan):
-                self._depart(plan, saves=self._checkpointing.can_write)  # who else is left, nobody knows
+                # (Who else is left, nobody knows.)
+                self._leave(plan.generation, saves=self._checkpointing.can_write and not plan.members)
             if plan is None or self._must_end():
-                saved, unsaved = self._save() if self._checkpointing.can_write else (None, "")
-                member.leave(0, saved, unsaved=unsaved)
+                self._leave(0, saves=self._checkpointing.can_write)
             tried = plan.generation
             try:
                 self._enter(plan, self._wait_for_group(plan))
@@ -411,14 +380,9 @@ class Reconfigurer:
             answers=number,
             generation=self._committer.world.generation,
             step=self._state.position.step,
-            whole=(leader is None or leader.check(self.recovering_s())) and self._state.has_state,
+            whole=(leader is None or leader.check()) and self._state.has_state,
             stuck_s=0.0 if since is None else max(0.0, time.monotonic() - since),
         )
-
-    def recovering_s(self) -> float:
-        """Seconds since `recover` began, where the model is sharded over the node; else 0."""
-        since = self._recovering_since
-        return 0.0 if since is None or self._state.mesh is None else time.monotonic() - since
 
     def standing(self) -> messages.Standing | None:
         """The world in which this worker trains, for a daemon that has lost it; None without one: then it enters no

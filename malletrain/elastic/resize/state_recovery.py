@@ -7,24 +7,21 @@ the newest state send it to those without one. A node that missed the last commi
 from __future__ import annotations
 
 import contextlib
-import functools
 import logging
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import NoReturn
+from typing import NamedTuple, NoReturn
 
 import torch
 
 from malletrain.elastic.comm.authentication import Meeting
 from malletrain.elastic.comm.background import Background
-from malletrain.elastic.comm.device_group import DeviceGroup, PairedGroup
-from malletrain.elastic.comm.group import Group, Work
+from malletrain.elastic.comm.group import Group, Work, table_of_all
 from malletrain.elastic.comm.peer_store import PeerStore, StoreServer
 from malletrain.elastic.comm.step_commit import POLL_INTERVAL_S, TrainingWorld
 from malletrain.elastic.errors import Aborted, ElasticError, PeerLost, SessionOver
 from malletrain.elastic.resize.member import Member
-from malletrain.elastic.state.device_transfer import broadcast_state, bytes_of, join_state, split_state
 from malletrain.elastic.state.training_state import TrainingState
 from malletrain.elastic.state.transfer import receive_state, relay_tree, send_state
 from malletrain.wire import messages
@@ -38,19 +35,11 @@ STORE_TIMEOUT_S = 1.0
 PLACES_KEY, SESSION_KEY = "places", "session"
 
 
-@dataclass(frozen=True, slots=True)
-class MemberState:
-    """What one process holds when a world begins.
-
-    Attributes:
-        has_state: whether it holds the training state.
-        done: commit rounds it has committed.
-        ending: whether it was asked to end.
-    """
+class MemberState(NamedTuple):
+    """What one process has when a world begins: whether the training state, and how many rounds are committed."""
 
     has_state: bool
     done: int
-    ending: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,8 +54,6 @@ class RecoveryPlan:
         leaving: nodes that have missed a round, or whose processes are in two rounds.
         newest: the round of the donors; -1 in a world that begins.
         local_size: processes a node.
-        sharded: whether the processes of a node hold different parts of the state.
-        all_end: whether every member was asked to end.
     """
 
     donors: list[int]
@@ -74,16 +61,6 @@ class RecoveryPlan:
     leaving: set[int]
     newest: int
     local_size: int
-    sharded: bool = False
-    all_end: bool = False
-
-    def saves(self, rank: int) -> bool:
-        """Whether this rank saves what is trained, if no step follows: one that holds the newest state, or all
-        processes of a node if each holds a shard."""
-        first = self.donors[0]
-        return self.newest >= 0 and (
-            rank // self.local_size == first // self.local_size if self.sharded else rank == first
-        )
 
     def receivers(self) -> dict[int, list[int]]:
         """The state's way through the world: the ranks to which each rank sends. Every fresh rank receives once, from
@@ -101,21 +78,14 @@ class RecoveryPlan:
         return ways
 
 
-def plan_recovery(states: Sequence[MemberState], local_size: int, *, sharded: bool = False) -> RecoveryPlan:
-    """The plan for a world.
-
-    Args:
-        states: of its processes, by rank.
-        local_size: processes a node.
-        sharded: whether the processes of a node hold different parts of the state.
-    """
-    # Where no process holds the state, training begins at the oldest member (all its processes, if sharded).
-    first = range(local_size) if sharded else range(1)
+def plan_recovery(states: Sequence[MemberState], local_size: int) -> RecoveryPlan:
+    """The plan for a world. `states`: of its processes, by rank. `local_size`: processes a node."""
     nodes = [range(n, n + local_size) for n in range(0, len(states), local_size)]
     holders = [node for node in nodes if all(states[rank].has_state for rank in node)]
     whole = {node: states[node[0]].done for node in holders if len({states[rank].done for rank in node}) == 1}
     newest = max(whole.values(), default=-1)
-    donors = [rank for node, done in whole.items() if done == newest for rank in node] or list(first)
+    # Where no process holds the state, training begins at the oldest member.
+    donors = [rank for node, done in whole.items() if done == newest for rank in node] or [0]
     held = {rank for node in holders for rank in node}
     return RecoveryPlan(
         donors,
@@ -123,8 +93,6 @@ def plan_recovery(states: Sequence[MemberState], local_size: int, *, sharded: bo
         {node[0] // local_size for node in holders if whole.get(node) != newest},
         newest,
         local_size,
-        sharded,
-        all(state.ending for state in states),
     )
 
 
@@ -132,16 +100,13 @@ class StateRecovery:
     """One member's part in state recoveries.
 
     Args:
-        member: whose state is recovered.
-        state: sent or received; `state.has_state` says which.
         load: restores the newest checkpoint; returns whether there was one.
         is_over: whether the present session of the script has ended, and its final state is saved.
-        store_server: of this worker, if it serves one.
 
     Attributes:
         all_end: whether all members of the world entered last had been asked to end as they met.
-        saves: whether this one saves the state in that case; with `missed`: whether nobody stays who holds it.
         missed: whether its node missed a round that others have committed, and has to join anew.
+        is_last: whether no node that stays holds the state.
     """
 
     def __init__(
@@ -157,7 +122,7 @@ class StateRecovery:
         self._committer = member.committer
         self._load, self._is_over = load, is_over
         self._store_server = store_server
-        self.all_end = self.saves = self.missed = False
+        self.all_end = self.missed = self.is_last = False
         if store_server is not None:
             store_server.put(PLACES_KEY, str(member.local_rank.size))
 
@@ -167,17 +132,14 @@ class StateRecovery:
             self._store_server.put(SESSION_KEY, str(self._state.session))
 
     def compare(self, plan: messages.Plan) -> None:
-        """At a newcomer, compare its node and its session with those of the first member of a plan.
-
-        Raises:
-            ElasticError: its node has another number of processes than the others.
-            SessionOver: the others are in a later session.
-        """
+        """At a newcomer, compare its node and its session with those of the first member of a plan. Raises
+        `ElasticError`: its node has another number of processes than the others; `SessionOver`: the others are in a
+        later session."""
         if self._state.has_state or plan.members[0].worker == self._member.worker:
             return
         try:
             with contextlib.closing(PeerStore.at(Meeting.of(plan), STORE_TIMEOUT_S)) as peer_store:
-                processes, session = peer_store.get(PLACES_KEY), int(peer_store.get(SESSION_KEY) or 0)
+                processes, session = peer_store.look(PLACES_KEY), int(peer_store.look(SESSION_KEY) or 0)
         except (PeerLost, ValueError) as error:  # making the group says the same
             log.info("the first member is not asked what it has: %s", error)
             return
@@ -201,10 +163,8 @@ class StateRecovery:
         """
         committer, state, local_size = self._committer, self._state, self._member.local_rank.size
         recovery, odd = self._exchange(plan, group)
-        self.all_end, self.saves = recovery.all_end, recovery.saves(group.rank)
         if recovery.leaving:
-            self.missed = group.rank // local_size in recovery.leaving
-            self.saves = self.missed and recovery.newest < 0 and state.mesh is None
+            self.missed, self.is_last = group.rank // local_size in recovery.leaving, recovery.newest < 0
             self._give_up(plan, "a worker missed a round that others have committed, and leaves")
         if recovery.newest < 0 and self._is_over():
             self._member.fault(plan.generation, "closed", "the session is over, and all that were in it are lost")
@@ -224,7 +184,7 @@ class StateRecovery:
                 f"{this} is not like {model} in its {', '.join(odd)}: every worker must run the same script, with "
                 "the same arguments and releases"
             )
-        self._transfer(plan, group, recovery, _device_route(group, recovery))
+        self._transfer(plan, group, recovery)
 
     # --- inside -----------------------------------------------------------------------------------------------
 
@@ -233,15 +193,15 @@ class StateRecovery:
         committer, signatures = self._committer, self._state.signatures()
         ending, session = int(self._member.is_ending()), self._state.session
         holds = [int(self._state.has_state), committer.rounds_done, ending, session]
-        mine = torch.tensor([*holds, *signatures.values()], dtype=torch.int64)
-        table = [torch.zeros_like(mine) for _ in range(group.size)]
         began = time.monotonic()
-        self._wait(group.all_gather(table, mine), plan)
+        table, work = table_of_all(group, [*holds, *signatures.values()])
+        self._wait(work, plan)
         log.debug("generation %d: members met after %.3f s", plan.generation, time.monotonic() - began)
-        rows = [row.tolist() for row in table]
+        rows: list[list[int]] = table.tolist()
         self._require_session({row[3] for row in rows}, plan)
-        states = [MemberState(bool(row[0]), row[1], bool(row[2])) for row in rows]
-        recovery = plan_recovery(states, self._member.local_rank.size, sharded=self._state.mesh is not None)
+        self.all_end = all(row[2] for row in rows)
+        states = [MemberState(bool(row[0]), row[1]) for row in rows]
+        recovery = plan_recovery(states, self._member.local_rank.size)
         theirs = rows[recovery.donors[0]][len(holds) :]
         return recovery, [name for (name, own), other in zip(signatures.items(), theirs, strict=True) if own != other]
 
@@ -257,57 +217,27 @@ class StateRecovery:
         self._member.fault(plan.generation, "closed", why)
         raise Aborted(why)
 
-    def _transfer(
-        self,
-        plan: messages.Plan,
-        group: Group,
-        recovery: RecoveryPlan,
-        route: _DeviceRoute | None,
-    ) -> None:
-        """Pass the state down a tree to fresh ranks. With a `route`, what lies on the device goes that way, and the
-        tree carries the rest."""
+    def _transfer(self, plan: messages.Plan, group: Group, recovery: RecoveryPlan) -> None:
+        """Pass the state down a tree to fresh ranks."""
         began = time.monotonic()
-        on_device: list[torch.Tensor] | None = None
         got: list[tuple[bytes, list[torch.Tensor]]] = []
-        receivers, donors = recovery.receivers(), recovery.donors
+        receivers = recovery.receivers()
         source = {taker: giver for giver, takers in receivers.items() for taker in takers}
         onward = receivers.get(group.rank, [])
-        sends_device = route is not None and route.root == route.group.rank and group.rank in donors
-        if group.rank in donors and (onward or sends_device):
+        if group.rank in recovery.donors and onward:
             self._state.position.rounds = self._committer.rounds_done
             state = self._state.capture()
-            if route is not None:
-                state, on_device = split_state(*state, route.takes)
             self._wait(Background(lambda: send_state(group, onward, *state), "give"), plan, met=True)
         elif group.rank in source:
             taking = Background(lambda: got.append(receive_state(group, source[group.rank], onward)), "take")
             self._wait(taking, plan, met=True)
-        if route is not None:
-            if got:
-                skeleton, tensors, on_device = join_state(got[0], route.device)
-                got[0] = skeleton, tensors
-            self._broadcast(plan, group, route, on_device)
         if not got:
             return
-        size, took_s = bytes_of(got[0][1]), time.monotonic() - began
-        way = "from device to device" if route else "by host memory"
-        log.info("the training state has come %s: %s", way, rate(size, took_s))
+        size = sum(tensor.numel() * tensor.element_size() for tensor in got[0][1])
+        log.info("the training state has come: %.1f MB in %.3f s", size / 1e6, time.monotonic() - began)
         self._state.restore(*got[0])
         self._committer.rounds_done = self._state.position.rounds
         self._state.has_state = True
-
-    def _broadcast(
-        self, plan: messages.Plan, group: Group, route: _DeviceRoute, tensors: list[torch.Tensor] | None
-    ) -> None:
-        """Take part in the broadcast of what lies on devices. Every member of the world does."""
-        local_rank = self._member.local_rank
-        totals = torch.zeros(local_rank.size, dtype=torch.int64)
-        place = group.rank % local_rank.size if route.sharded else 0
-        if route.group.rank == route.root and tensors is not None:
-            totals[place] = bytes_of(tensors)
-        self._wait(group.all_reduce(totals), plan, met=True)
-        wait = functools.partial(self._wait, plan=plan, met=True)
-        broadcast_state(route.group, route.root, int(totals[place]), tensors, route.device, wait)
 
     def _wait(self, operation: Work, plan: messages.Plan, *, met: bool = False) -> None:
         """Wait for an operation. Once all members have `met`, they leave the plan only if its world fails."""
@@ -320,39 +250,3 @@ class StateRecovery:
             if time.monotonic() > limit:
                 self._member.fault(plan.generation, "stalled", "in state recovery")
                 limit = time.monotonic() + self._committer.stall_timeout_s()
-
-
-@dataclass(frozen=True, slots=True)
-class _DeviceRoute:
-    """The way of what lies on devices: broadcast in `group` by its rank `root`.
-
-    Attributes:
-        sharded: whether each local rank has a group of its own.
-        takes: whether a tensor goes this way.
-        device: of this process.
-    """
-
-    group: DeviceGroup
-    root: int
-    sharded: bool
-    takes: Callable[[torch.Tensor], bool]
-    device: torch.device
-
-
-def _device_route(group: Group, recovery: RecoveryPlan) -> _DeviceRoute | None:
-    """The way from device to device, where all members have one and somebody needs the state; else None."""
-    parts = group.parts if isinstance(group, PairedGroup) else None
-    if not isinstance(group, PairedGroup) or parts is None or not recovery.fresh:
-        return None
-    if not recovery.sharded:
-        return _DeviceRoute(parts.flat, recovery.donors[0], False, group.takes, parts.device)
-    size, place = recovery.local_size, group.rank % recovery.local_size
-    if parts.across is None:
-        return None
-    donor = next(rank for rank in recovery.donors if rank % size == place)
-    return _DeviceRoute(parts.across, donor // size, True, group.takes, parts.device)
-
-
-def rate(size: int, seconds: float) -> str:
-    """A transfer in words: bytes, seconds, and bytes a second."""
-    return f"{size / 1e6:.1f} MB in {seconds:.3f} s, {size / max(seconds, 1e-9) / 1e9:.2f} GB/s"

@@ -1,4 +1,5 @@
-"""Checkpoints on disk: each is complete or absent, and readable and writable by its owner only.
+"""Checkpoints on disk: each is complete or absent, and readable and writable by its owner only; and which process
+saves the training state, and when.
 
 Each tensor is stored under its own name (`model.0.weight`) in the safetensors format, which other programs can read
 and which cannot hold code. A checkpoint is written when all workers leave, and periodically while training goes on,
@@ -21,6 +22,7 @@ from pathlib import Path
 
 import torch
 
+from malletrain.elastic.comm.step_commit import StepCommitter
 from malletrain.elastic.errors import ElasticError
 from malletrain.elastic.private_folder import PrivateFolder
 from malletrain.elastic.state.tensor_file import read_tensors, write_tensors
@@ -48,33 +50,24 @@ class CheckpointStore:
             must be this user's, no link, and closed to the writing of others.
         every_s: seconds between two checkpoints that are written while training goes on.
         resumed: the directory of another job's checkpoints, to begin with where there are none yet.
-        part: for a sharded model, (local rank, processes a node). Each process writes its shards into a directory of
-            its own, and a step counts as saved when all have written it.
     """
 
     def __init__(
         self,
         directory: Path,
         every_s: float = 600.0,
-        part: tuple[int, int] | None = None,
         resumed: Path | None = None,
     ) -> None:
-        self._base = directory
-        self._resumed = CheckpointStore(resumed, every_s, part) if resumed is not None else None
-        self._part = "" if part is None else _part(*part)
-        self._parts = [""] if part is None else [_part(rank, part[1]) for rank in range(part[1])]
-        self.directory = directory / self._part
+        self.directory = directory
+        self._resumed = CheckpointStore(resumed, every_s) if resumed is not None else None
         self._every_s = every_s
         self._last = time.monotonic()
         self._writer: threading.Thread | None = None
         self._confirmed = threading.Event()
 
     def save(self, state: TrainingState) -> Path:
-        """Write a checkpoint of the state now; returns its directory.
-
-        Raises:
-            ElasticError: the directory cannot be written.
-        """
+        """Write a checkpoint of the state now; returns its directory. Raises `ElasticError`: the directory cannot be
+        written."""
         self._finish_writing()
         return self._write(state.position.step, _content(state, copied=False))
 
@@ -115,19 +108,16 @@ class CheckpointStore:
         return bool(self._complete())
 
     def load(self, state: TrainingState) -> Path | None:
-        """Restore the newest readable checkpoint; returns its directory, or None if there are no checkpoints.
-
-        Raises:
-            ElasticError: there are checkpoints, but none can be used; training must not silently start over. The job
-                to resume has none. Or others can write to the directory, or it is a link.
-        """
-        troubles = self._incompatible()
+        """Restore the newest readable checkpoint; returns its directory, or None if there are no checkpoints. Raises
+        `ElasticError`: there are checkpoints, but none can be used; training must not silently start over. The job
+        to resume has none. Or others can write to the directory, or it is a link."""
+        troubles: list[str] = []
         for step in self._complete():
             path = self.directory / _name(step)
             try:
-                with self._opened() as folder, folder.folder(path.name) as checkpoint:
+                with PrivateFolder.at(self.directory) as folder, folder.folder(path.name) as checkpoint:
                     skeleton, tensors = _read(checkpoint)
-                unpack(skeleton, tensors, state.mesh)
+                unpack(skeleton, tensors)
             except Exception as error:  # noqa: BLE001 - whatever is wrong with these files, older ones may be readable
                 log.warning("%s cannot be read: %s", path, error)
                 troubles.append(f"{path}: {(str(error).splitlines() or [type(error).__name__])[0][:300]}")
@@ -149,20 +139,17 @@ class CheckpointStore:
     def discard(self) -> None:
         """Remove all checkpoints, and the directory if it is empty then. Call it when training is over."""
         self._finish_writing()
-        for part in self._parts:
-            with contextlib.suppress(OSError, ElasticError), self._opened(part) as folder:
-                for step in _steps(folder):
-                    _remove(folder, _name(step))
-            with contextlib.suppress(OSError):
-                (self._base / part).rmdir()
+        with contextlib.suppress(OSError, ElasticError), PrivateFolder.at(self.directory) as folder:
+            for step in _steps(folder):
+                _remove(folder, _name(step))
         with contextlib.suppress(OSError):
-            self._base.rmdir()
+            self.directory.rmdir()
 
     def _write(self, step: int, content: _Content, confirmed: threading.Event | None = None) -> Path:
         target = self.directory / _name(step)
         draft = f".{target.name}.{os.uname().nodename}.{os.getpid()}"
         try:
-            with self._opened(create=True) as folder:
+            with PrivateFolder.at(self.directory, create=True) as folder:
                 try:
                     with (
                         folder.folder(draft, create=True) as checkpoint,
@@ -186,42 +173,80 @@ class CheckpointStore:
             raise ElasticError(f"{target}: the state cannot be saved: {why}") from error
         return target
 
-    def _opened(self, part: str | None = None, *, create: bool = False) -> PrivateFolder:
-        """The folder of a part, by default of this process's. Raises as `PrivateFolder.at`."""
-        base = PrivateFolder.at(self._base, create=create)
-        part = self._part if part is None else part
-        if not part:
-            return base
-        with base:
-            return base.folder(part, create=create)
-
     def _complete(self) -> list[int]:
-        """The steps of which all parts have a checkpoint, newest first."""
-        found: list[set[int]] = []
-        with contextlib.suppress(FileNotFoundError):
-            for part in self._parts:
-                with self._opened(part) as folder:
-                    found.append(set(_steps(folder)))
-            return sorted(set.intersection(*found), reverse=True)
-        return []
-
-    def _incompatible(self) -> list[str]:
-        """Checkpoints of a model that was sharded differently. They cannot be loaded, but training must not start
-        over either."""
+        """The steps of which there is a checkpoint, newest first."""
         try:
-            with PrivateFolder.at(self._base) as base:
-                names = [name for name in base.names() if name.startswith("part-") and name not in self._parts]
-                if self._part:
-                    names += [_name(step) for step in _steps(base)]
+            with PrivateFolder.at(self.directory) as folder:
+                return _steps(folder)
         except FileNotFoundError:
             return []
-        return [
-            f"{self._base / name}: of a model that was sharded over another number of processes" for name in names[:3]
-        ]
 
 
-def _part(rank: int, size: int) -> str:
-    return f"part-{rank}-of-{size}"
+class Checkpointing:
+    """One member's part in checkpoints; without a store, none are kept."""
+
+    def __init__(self, checkpoints: CheckpointStore | None, state: TrainingState, committer: StepCommitter) -> None:
+        self._checkpoints = checkpoints
+        self._state = state
+        self._committer = committer
+        self._requested = False
+
+    @property
+    def is_writer(self) -> bool:
+        """Whether this process writes checkpoints in this world."""
+        return self._committer.world.rank == 0
+
+    @property
+    def can_write(self) -> bool:
+        """Whether this process writes for its node, where no world has a first one."""
+        world = self._committer.world
+        return world.rank % world.local_size == 0
+
+    def save(self) -> str | None:
+        """Write a checkpoint now; returns its directory, or None if no checkpoints are kept."""
+        return str(self._checkpoints.save(self._state)) if self._checkpoints else None
+
+    def save_if_possible(self) -> tuple[str | None, str]:
+        """As `save`, for one that leaves whatever comes of it (a main job must not wait for a folder that is full):
+        where the state was saved, and why it could not be.
+
+        Tell the daemon before the log: where the job's output lies in the same folder, srun ends at the first line
+        that it cannot write, and this process with it.
+        """
+        try:
+            return self.save(), ""
+        except ElasticError as error:
+            return None, str(error)
+
+    def load(self) -> bool:
+        """Restore the newest checkpoint; returns whether there was one."""
+        return self._checkpoints is not None and self._checkpoints.load(self._state) is not None
+
+    def discard(self) -> None:
+        """Remove the checkpoints, on the main worker. Call it when training is over."""
+        if self._checkpoints is not None and self._committer.world.rank == 0:
+            self._checkpoints.discard()
+
+    def is_due(self) -> bool:
+        """Whether it is time for a checkpoint, on the main worker; the control vector tells the other members."""
+        return self._checkpoints is not None and self._committer.world.rank == 0 and self._checkpoints.is_due()
+
+    def request(self) -> None:
+        """Have `save_async` write a checkpoint between this step and the next: all members agreed that one is due."""
+        self._requested = True
+
+    def confirm(self) -> None:
+        """Every member has committed all steps so far: a checkpoint of them may be loaded."""
+        if self._checkpoints is not None:
+            self._checkpoints.confirm()
+
+    def save_async(self) -> None:
+        """Write a requested checkpoint in the background. Call it between two steps."""
+        requested, self._requested = self._requested, False
+        if requested and self._checkpoints is not None and self.is_writer:
+            self._checkpoints.save_async(self._state)
+            if self._committer.world.size == 1:
+                self._checkpoints.confirm()
 
 
 def _name(step: int) -> str:

@@ -18,11 +18,8 @@ class SharedValues(MutableMapping[str, Any]):
     """A dictionary whose values a worker that joins, or a job that resumes, gets as they are in the training.
 
     Values are numbers, text, None, tensors, lists, tuples and dictionaries of such, `torch.Generator`,
-    `random.Random`, and numpy's `Generator` and `RandomState`. Set their first values before the first epoch.
-
-    Raises:
-        ElasticError: a value is of another kind.
-    """
+    `random.Random`, and numpy's `Generator` and `RandomState`. Set their first values before the first epoch. Raises
+    `ElasticError`: a value is of another kind."""
 
     def __init__(self) -> None:
         self._values: dict[str, Any] = {}

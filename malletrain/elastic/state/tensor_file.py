@@ -61,11 +61,8 @@ def write_tensors(file: BinaryIO, tensors: Mapping[str, torch.Tensor], metadata:
 
 
 def read_tensors(file: BufferedReader) -> tuple[dict[str, torch.Tensor], dict[str, str]]:
-    """Read what `write_tensors` has written: tensors, and texts.
-
-    Raises:
-        ElasticError: it is no such file, its header is not right, or it is cut.
-    """
+    """Read what `write_tensors` has written: tensors, and texts. Raises `ElasticError`: it is no such file, its
+    header is not right, or it is cut."""
     length = int.from_bytes(file.read(_LENGTH_BYTES), "little")
     if not 0 < length <= MAX_HEADER_BYTES:
         raise ElasticError("it is not a file of tensors")

@@ -17,10 +17,9 @@ import torch
 
 from malletrain import __version__
 from malletrain.elastic.errors import ElasticError
-from malletrain.elastic.state.sharded_model import is_sharded, local, rebuild, shard_of
 
-#: Placeholders in the skeleton, of a tensor and of a shard.
-_LEAF, _SHARD = "\0tensor", "\0shard"
+#: Placeholder in the skeleton, of a tensor.
+_LEAF = "\0tensor"
 
 #: What most leaves of the tree are that are no tensors.
 _PLAIN = frozenset({type(None), bool, int, float, str, bytes})
@@ -57,11 +56,8 @@ class Position:
 
 
 def pack(tree: Any) -> tuple[bytes, list[torch.Tensor]]:
-    """Pack a tree into skeleton and tensors; the tensors share memory with the tree.
-
-    Raises:
-        ElasticError: a leaf is neither a tensor nor a plain value.
-    """
+    """Pack a tree into skeleton and tensors; the tensors share memory with the tree. Raises `ElasticError`: a leaf
+    is neither a tensor nor a plain value."""
     tensors: list[torch.Tensor] = []
     names: list[str] = []
     skeleton = _without_tensors(tree, (), tensors, names)
@@ -79,10 +75,8 @@ def require_plain(tree: Any, *path: str) -> None:
 def _without_tensors(node: Any, path: tuple[Any, ...], tensors: list[torch.Tensor], names: list[str]) -> Any:
     """A tree with placeholders in place of its tensors; adds these and their names to the lists."""
     if isinstance(node, torch.Tensor):
-        tensors.append(local(node).detach())
+        tensors.append(node.detach())
         names.append(".".join(map(str, path)))
-        if is_sharded(node):
-            return (_SHARD, len(tensors) - 1, *shard_of(node))
         return (_LEAF, len(tensors) - 1, str(node.device.type))
     if isinstance(node, Mapping):
         for key in node:
@@ -131,16 +125,9 @@ def specs_of(skeleton: bytes) -> list[tuple[torch.dtype, tuple[int, ...]]]:
     return [(getattr(torch, name), tuple(shape)) for name, shape in _load(skeleton)["tensors"]]
 
 
-def unpack(skeleton: bytes, tensors: list[torch.Tensor], mesh: Any = None) -> Any:
-    """The inverse of `pack`.
-
-    Args:
-        tensors: become part of the tree without a copy.
-        mesh: the device mesh of sharded tensors.
-
-    Raises:
-        ElasticError: the skeleton holds something else than plain data.
-    """
+def unpack(skeleton: bytes, tensors: list[torch.Tensor]) -> Any:
+    """The inverse of `pack`. `tensors`: become part of the tree without a copy. Raises `ElasticError`: the skeleton
+    holds something else than plain data."""
 
     def walk(node: Any) -> Any:
         if isinstance(node, dict):
@@ -149,8 +136,6 @@ def unpack(skeleton: bytes, tensors: list[torch.Tensor], mesh: Any = None) -> An
             return [walk(each) for each in node]
         if not isinstance(node, tuple):
             return node
-        if len(node) == 5 and node[0] == _SHARD:
-            return rebuild(tensors[node[1]].to(mesh.device_type), *node[2:], mesh)
         if len(node) == 3 and node[0] == _LEAF:
             return tensors[node[1]]
         return tuple(walk(each) for each in node)
@@ -173,10 +158,7 @@ class TrainingState:
         has_state: whether this process holds the training state; False until a newcomer has received it.
         terms: the session's settings that the result depends on, as text.
         session: the number of the session in the script, from 0.
-        mesh: the device mesh of a sharded model; None if each process holds the whole model.
         before_capture: called before the state is packed; may raise.
-        layout_restored: whether `restore` has frozen or unfrozen parameters, so that gradients are to be laid out
-            anew.
     """
 
     def __init__(
@@ -185,14 +167,12 @@ class TrainingState:
         self.model = model
         self.optimizers = list(optimizers)
         self.position = position
-        self.layout_restored = False
         self.before_capture: Callable[[], None] = lambda: None
         self.tracked: dict[str, Stateful] = {}
         self.has_state = False
         self.terms = ""
         self.session = 0
         self._boundary: dict[str, Any] | None = None
-        self.mesh = next((p.device_mesh for p in model.parameters() if is_sharded(p)), None)  # type: ignore[attr-defined]
 
     def track(self, name: str, thing: Stateful | None) -> None:
         """Make `thing` part of the state. Raises `ElasticError` if it has no state_dict and load_state_dict."""
@@ -225,7 +205,7 @@ class TrainingState:
         """Remember tracked objects as they are at the end of an epoch's batches. A worker that joins or resumes later
         runs the script's code after the batches again, so it must get the state from before that code."""
         skeleton, tensors = pack({name: thing.state_dict() for name, thing in self.tracked.items()})
-        self._boundary = unpack(skeleton, [tensor.clone() for tensor in tensors], self.mesh)
+        self._boundary = unpack(skeleton, [tensor.clone() for tensor in tensors])
 
     def forget_boundary(self) -> None:
         """Forget what `mark_boundary` remembered: the next epoch has begun."""
@@ -269,12 +249,9 @@ class TrainingState:
         return states[0] if len(states) == 1 else {str(place): state for place, state in enumerate(states)}
 
     def restore(self, skeleton: bytes, tensors: list[torch.Tensor]) -> None:
-        """Load a packed state. The tensors may become part of the live state.
-
-        Raises:
-            ElasticError: it belongs to another model or optimizer.
-        """
-        tree = unpack(skeleton, tensors, self.mesh)
+        """Load a packed state. The tensors may become part of the live state. Raises `ElasticError`: it belongs to
+        another model or optimizer."""
+        tree = unpack(skeleton, tensors)
         try:
             if "layout" in tree:
                 self._restore_layout(tree["layout"])
@@ -309,4 +286,3 @@ class TrainingState:
             optimizer.param_groups.clear()
             for group in groups:
                 optimizer.add_param_group({"params": [parameters[name] for name in group]})
-        self.layout_restored = True

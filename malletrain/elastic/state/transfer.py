@@ -6,7 +6,6 @@ receiver can relay each piece while it receives the next, so that many newcomers
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Iterator, Sequence
 
 import torch
@@ -62,21 +61,16 @@ class _Relay:
 
 
 def send_state(group: Group, to: Sequence[int], skeleton: bytes, tensors: list[torch.Tensor]) -> None:
-    """Send a packed state (`training_state.pack`) to several members. Blocks.
-
-    Raises:
-        PeerLost: a receiver is lost.
-    """
+    """Send a packed state (`training_state.pack`) to several members. Blocks. Raises `PeerLost`: one is lost."""
     text = torch.frombuffer(bytearray(skeleton), dtype=torch.uint8)
     relay = _Relay(group, to)
     relay.send(torch.tensor([len(skeleton)]))
     relay.send(text)
     sums = [checksum(text)]
-    with _copy_stream(tensors):
-        for packet in packets(tensors):
-            piece = packet.filled()
-            relay.send(piece)
-            sums.append(checksum(piece))
+    for packet in packets(tensors):
+        piece = packet.filled()
+        relay.send(piece)
+        sums.append(checksum(piece))
     relay.send(torch.tensor(sums, dtype=torch.int64))
     relay.finish()
 
@@ -104,31 +98,12 @@ def receive_state(group: Group, source: int, on: Sequence[int] = ()) -> tuple[by
     text = receive(torch.empty(length, dtype=torch.uint8))
     skeleton = text.numpy().tobytes()
     tensors = [torch.empty(shape, dtype=dtype) for dtype, shape in specs_of(skeleton)]
-    sums: list[int] = []
-    summing = Background(lambda: sums.append(checksum(text)), "sum")
-    for packet in packets(tensors):
-        piece = receive(packet.receive_buffer())
-        wait_complete(summing)
-        summing = Background(lambda piece=piece, packet=packet: sums.append(packet.scatter(piece)), "sum")  # type: ignore[misc]
-    theirs = receive(torch.empty(1 + sum(1 for _ in packets(tensors)), dtype=torch.int64))
-    wait_complete(summing)
+    sums = [checksum(text), *(packet.scatter(receive(packet.receive_buffer())) for packet in packets(tensors))]
+    theirs = receive(torch.empty(len(sums), dtype=torch.int64))
     relay.finish()
     if theirs.tolist() != sums:
         raise PeerLost(f"the state from rank {source} is not whole: its checksums differ")
     return skeleton, tensors
-
-
-@contextlib.contextmanager
-def _copy_stream(tensors: Sequence[torch.Tensor]) -> Iterator[None]:
-    """Copies from a GPU go on a stream of their own, behind what is queued now, so that they pass later steps."""
-    device = next((tensor.device for tensor in tensors if tensor.is_cuda), None)
-    if device is None:
-        yield
-        return
-    stream = torch.cuda.Stream(device)
-    stream.wait_stream(torch.cuda.default_stream(device))
-    with torch.cuda.stream(stream):
-        yield
 
 
 class Packet:

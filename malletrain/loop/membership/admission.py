@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from malletrain.decide.limits import keeps_its_size
 from malletrain.domain.errors import Refused
-from malletrain.domain.job import Elastic, JobView, Pilot, PilotPhase
+from malletrain.domain.job import Elastic, JobView, Pilot, PilotPhase, ScriptVerdict
 from malletrain.loop.membership.next_world import JobTerms
 from malletrain.wire.messages import Seat
 
@@ -92,6 +92,7 @@ def admit(views: Mapping[int, JobView], claim: Claim) -> Admission:
     terms = JobTerms(
         job.min_nodes, job.max_nodes, job.sizes, relaunched, items=items, fixed=keeps_its_size(job, view.check),
         trusted=job.trusted, checked=view.check.digest if view.check is not None else "",
+        undecided=view.check is not None and view.check.verdict is ScriptVerdict.UNDECIDED,
     )  # fmt: skip
     leaves = pilot.phase is PilotPhase.LEAVING
     return Admission(terms, (pilot.reason or "its pilot was asked to leave") if leaves else "")

@@ -62,54 +62,33 @@ MAX_ALIKE_TEXT = 400
 
 
 @dataclass(slots=True)
-class Outbox:
-    """What the machines of all jobs hand out.
+class Shared:
+    """What the machines of all jobs have in common, and what they hand out."""
 
-    Attributes:
-        events: in order, since the caller last took them.
-        due: a heap of (`JobMachine.due_at`, job); entries that the machine's own `due_at` contradicts are stale.
-        settled: jobs that something has happened to since the caller last took them.
-    """
-
-    events: list[Event] = field(default_factory=list)
+    settings: MembershipSettings
+    clock: Clock
+    up_since: float  #: when the daemon started (`Clock.elapsed`)
+    make_secret: Callable[[], str]  #: an unpredictable text for each generation; without, workers do not connect
+    #: The pilots of a job that may hold a node, and whether a worker has been warm there, by the journal
+    #: (`malletrain.loop.membership.admission.holding`).
+    holding: Callable[[int], Mapping[str, bool]]
+    #: Called with a job and a number before a world gets one that the journal does not have as reserved: writes a
+    #: `GenerationsReserved`; False if that cannot be written now: then the members of the present world train on.
+    reserve: Callable[[int, int], bool]
+    events: list[Event] = field(default_factory=list)  #: in order, since the caller last took them
+    #: A heap of (`JobMachine.due_at`, job); entries that the machine's own `due_at` contradicts are stale.
     due: list[tuple[float, int]] = field(default_factory=list)
-    settled: set[int] = field(default_factory=set)
+    settled: set[int] = field(default_factory=set)  #: jobs that something has happened to since
 
 
 class JobMachine:
-    """The rules that change one job's membership. Whoever records a fact calls `settle` afterwards.
+    """The rules that change one job's membership. Whoever records a fact calls `settle` afterwards."""
 
-    Args:
-        job: the state.
-        settings: time limits.
-        clock: time.
-        outbox: receives the events, and the next due time.
-        up_since: when the daemon started (`Clock.elapsed`).
-        make_secret: returns the secret of a generation.
-        holding: the job's pilots that may hold a node, and whether a worker has been warm there, by the journal.
-        reserve: reserves generations up to a number in the journal; False if that cannot be written now.
-    """
-
-    def __init__(
-        self,
-        job: JobMembership,
-        settings: MembershipSettings,
-        clock: Clock,
-        outbox: Outbox,
-        up_since: float,
-        make_secret: Callable[[], str],
-        holding: Callable[[], Mapping[str, bool]],
-        reserve: Callable[[int], bool],
-    ) -> None:
+    def __init__(self, job: JobMembership, shared: Shared) -> None:
         self.job = job
-        self.settings = settings
-        self.clock = clock
+        self.settings, self.clock, self.up_since = shared.settings, shared.clock, shared.up_since
         self.due_at: float | None = None  #: when `tick` must be called (`Clock.elapsed`) if nothing else is before
-        self._outbox = outbox
-        self.up_since = up_since
-        self._make_secret = make_secret
-        self._holding = holding
-        self._reserve = reserve
+        self._shared = shared
 
     # --- Time -----------------------------------------------------------------------------------------------------
 
@@ -146,13 +125,13 @@ class JobMachine:
         """Asks for a call of `tick` at that moment or earlier."""
         if self.due_at is None or moment < self.due_at:
             self.due_at = moment
-            heapq.heappush(self._outbox.due, (moment, self.job.id))
+            heapq.heappush(self._shared.due, (moment, self.job.id))
 
     # --- Workers --------------------------------------------------------------------------------------------------
 
     def emit(self, payload: Payload, by: Worker, reason: str = "") -> None:
         """Records an event of a worker."""
-        self._outbox.events.append(Event(self.clock.now(), payload, self.job.id, by.pilot, by.node or None, reason))
+        self._shared.events.append(Event(self.clock.now(), payload, self.job.id, by.pilot, by.node or None, reason))
 
     def heard(self, worker: Worker) -> None:
         """Records a sign of life."""
@@ -161,7 +140,7 @@ class JobMachine:
 
     def was_never_warm(self, worker: Worker) -> bool:
         """Whether the worker's pilot holds a node on which no worker has been warm, by the journal."""
-        return self._holding().get(worker.pilot) is False
+        return self._shared.holding(self.job.id).get(worker.pilot) is False
 
     def train(self, worker: Worker) -> None:
         """Marks a worker as a serving member of its job's world."""
@@ -240,13 +219,33 @@ class JobMachine:
         plan = job.pending if is_coming else job.world
         nodes = size_kept(job.terms, len(plan.members) if plan is not None else 0)
         self.emit(ScriptChecked(digest, verdict, text, nodes), by, text)
-        job.terms = dataclasses.replace(job.terms, checked=digest)
+        job.terms = dataclasses.replace(job.terms, checked=digest, undecided=verdict is ScriptVerdict.UNDECIDED)
         if verdict is ScriptVerdict.DIFFERENT and not job.terms.trusted and not job.terms.restarts:
             job.terms = dataclasses.replace(job.terms, min_nodes=nodes, max_nodes=nodes, sizes=(), fixed=True)
 
+    def note_trial(self, by: Worker, text: str) -> None:
+        """Records how the gradients of a step in two worlds differ, "" for not; the first time, and for this job."""
+        job = self.job
+        if job.compared or not job.terms.undecided:
+            return
+        job.compared = True
+        if text:
+            self.note_check(by, "", ScriptVerdict.DIFFERENT, text)
+        else:
+            said = "gradients of a step before and after its world grew are equal"
+            self.note_check(by, job.terms.checked, ScriptVerdict.UNDECIDED, said)
+
+    def _is_tried(self, seats: tuple[Seat, ...], *, urgent: bool) -> bool:
+        """Whether members try a step in both worlds: where a world grows, and no check could decide. No node that a
+        main job waits for is held back by it."""
+        job, names = self.job, {seat.worker for seat in seats}
+        before = set(job.world.workers) if job.world is not None else set[str]()
+        open_yet = job.terms.undecided and not (job.compared or job.terms.trusted or job.terms.restarts)
+        return open_yet and not urgent and bool(before) and before < names
+
     def end(self, reason: str) -> None:
         """Directs every worker of the job to stop."""
-        self._outbox.settled.add(self.job.id)
+        self._shared.settled.add(self.job.id)
         self.job.over, self.job.over_since = reason, self.clock.elapsed()
         self.job.pending = self.job.check = None
         for worker in self.job.living():
@@ -319,8 +318,9 @@ class JobMachine:
         store = seats[0].address if seats else ""
         batch = job.terms.batch(len(seats))
         # A script that is launched again for each world makes its connections itself.
-        secret = self._make_secret() if seats and not job.terms.restarts else ""
-        plan = Plan(job.generation, seats, store, reason, urgent, batch, job.void_before, secret)
+        secret = self._shared.make_secret() if seats and not job.terms.restarts else ""
+        tried = self._is_tried(seats, urgent=urgent)
+        plan = Plan(job.generation, seats, store, reason, urgent, batch, job.void_before, secret, tried)
         job.pending = job.published[plan.generation] = plan
         job.published_at[plan.generation] = self.clock.elapsed()
         job.published_at.pop(plan.generation - PLANS_KEPT, None)
@@ -329,11 +329,11 @@ class JobMachine:
         job.published.pop(plan.generation - PLANS_KEPT, None)
         members, cause = tuple(seat.pilot for seat in seats), "fault" if urgent else "plan"
         published = GenerationPublished(plan.generation, members, cause, plan.batch)
-        self._outbox.events.append(Event(self.clock.now(), published, job.id, reason=reason))
+        self._shared.events.append(Event(self.clock.now(), published, job.id, reason=reason))
 
     def settle(self) -> None:
         """Makes every decision that can be made now."""
-        self._outbox.settled.add(self.job.id)
+        self._shared.settled.add(self.job.id)
         if self.job.over is None:
             self._note_time_limits()
             if self._has_numbers():
@@ -348,7 +348,7 @@ class JobMachine:
         job = self.job
         left = job.reserved - job.generation
         until = job.generation + GENERATION_BLOCK
-        if left < GENERATION_BLOCK // 2 and self._reserve(until):
+        if left < GENERATION_BLOCK // 2 and self._shared.reserve(job.id, until):
             job.reserved = until
         return job.reserved - job.generation >= SETTLED_AT_ONCE
 
@@ -453,7 +453,8 @@ class JobMachine:
         members = staying or survivors[:1]
         left_out = set(survivors).difference(members)
         if not job.terms.restarts and (
-            could_go_on_apart(job, check, left_out, self._holding()) or check.would_lose_steps(members, left_out)
+            could_go_on_apart(job, check, left_out, self._shared.holding(self.job.id))
+            or check.would_lose_steps(members, left_out)
         ):
             members = survivors  # those that leave follow by the next plan, which all take together
         before = job.world or job.pending
@@ -577,7 +578,7 @@ class JobMachine:
 
     def _look_at_fences(self) -> Mapping[str, bool]:
         """Forgets which nodes were taken back that are free now; the job's pilots that may hold one."""
-        holding = self._holding()
+        holding = self._shared.holding(self.job.id)
         self.job.fenced = still_held(self.job, holding)
         return holding
 
@@ -597,7 +598,7 @@ class JobMachine:
             if worker is not None:
                 worker.may_return, worker.end = False, f"given up: {how}"
             lost = WorkerLost(name, how, fenced=True)
-            self._outbox.events.append(Event(self.clock.now(), lost, self.job.id, pilot, None, how))
+            self._shared.events.append(Event(self.clock.now(), lost, self.job.id, pilot, None, how))
 
     @property
     def relaunches(self) -> bool:

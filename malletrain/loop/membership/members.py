@@ -10,7 +10,6 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 
 from malletrain.domain.decision import LeavePilot
 from malletrain.domain.errors import Refused
@@ -18,7 +17,7 @@ from malletrain.domain.event import Event, WorkerJoined
 from malletrain.domain.job import ScriptCheck
 from malletrain.loop.membership import reports
 from malletrain.loop.membership.admission import Admission, Claim, NotItsPilot
-from malletrain.loop.membership.machine import JobMachine, Outbox
+from malletrain.loop.membership.machine import JobMachine, Shared
 from malletrain.loop.membership.next_world import GENERATION_BLOCK, JobTerms, LastWorlds
 from malletrain.loop.membership.standing import GENERATION_GAP, members_of, take_standing
 from malletrain.loop.membership.state import JobMembership, MembershipSettings, Phase, Worker
@@ -36,20 +35,12 @@ class Membership:
     """The workers and worlds of all jobs. Implements `malletrain.loop.ports.Workers`.
 
     Args:
-        settings: time limits.
-        clock: time.
+        settings, clock, make_secret, holding, reserve: see `malletrain.loop.membership.machine.Shared`.
         admit: lets in a process that may be a worker (`malletrain.loop.membership.admission.admit`); raises `Refused`
             when it may not.
         last: the last worlds of each job in the journal. Their numbers are not given again, and a worker that the
             newest left behind is refused.
-        reserve: called with a job and a number before a world gets one that the journal does not have as reserved;
-            writes a `GenerationsReserved` and returns True, or returns False if that cannot be written now: then no
-            world is published, and the members of the present one train on.
         refused: called with job and reason when a hello, or a seat that it names, is refused.
-        make_secret: returns an unpredictable text; each generation gets one. Workers do not connect to each other
-            without.
-        holding: the pilots of a job that may hold a node, and whether a worker has been warm there, by the journal
-            (`malletrain.loop.membership.admission.holding`).
     """
 
     def __init__(
@@ -67,17 +58,13 @@ class Membership:
         self._clock = clock
         self._admit = admit
         self._refused = refused
-        self._make_secret = make_secret
-        self._holding = holding
         self._last = last or LastWorlds()
-        self._reserve = reserve
         self._batches: dict[int, tuple[tuple[int, int], ...]] = {}  #: by job
         self._climbers: frozenset[int] = frozenset()
         self._machines: dict[int, JobMachine] = {}
         self._job_of: dict[str, int] = {}  #: by worker
-        self._outbox = Outbox()
-        self._up_since = clock.elapsed()
-        self._sweep_at = self._up_since + SWEEP_INTERVAL_S
+        self._shared = Shared(settings, clock, clock.elapsed(), make_secret, holding, reserve)
+        self._sweep_at = self._shared.up_since + SWEEP_INTERVAL_S
 
     # --- The loop's side ------------------------------------------------------------------------------------------
 
@@ -116,7 +103,7 @@ class Membership:
         for worker in machine.job.living() if machine else ():
             if worker.leaving_since is None:
                 worker.top_up = tasks
-                self._outbox.settled.add(job_id)
+                self._shared.settled.add(job_id)
                 return True
         return False
 
@@ -134,11 +121,11 @@ class Membership:
     @property
     def pending(self) -> Sequence[Event]:
         """The events that the next `reports` gives."""
-        return self._outbox.events
+        return self._shared.events
 
     def reports(self) -> Sequence[Event]:
         """The events since the last call, in order."""
-        events, self._outbox.events = self._outbox.events, []
+        events, self._shared.events = self._shared.events, []
         return events
 
     def job(self, job_id: int) -> JobMembership | None:
@@ -263,10 +250,7 @@ class Membership:
             job_id, terms, generation, reserved, published or 0, self._last.taken.get(job_id),
             self._last.untaken.get(job_id, {}),
         )  # fmt: skip
-        return JobMachine(
-            job, self.settings, self._clock, self._outbox, self._up_since, self._make_secret,
-            partial(self._holding, job_id), partial(self._reserve, job_id),
-        )  # fmt: skip
+        return JobMachine(job, self._shared)
 
     def report(self, name: str, message: Message) -> None:
         """Applies a report of a worker that `worker` knows."""
@@ -370,7 +354,7 @@ class Membership:
 
     def due(self) -> float | None:
         """When `tick` must be called next (`Clock.elapsed`) if nothing else is called before."""
-        due = self._outbox.due
+        due = self._shared.due
         while due and self.due_of(due[0][1]) != due[0][0]:
             heapq.heappop(due)  # it was asked for an earlier moment since, or its job is forgotten
         if due:
@@ -384,7 +368,7 @@ class Membership:
 
     def settled(self) -> Collection[int]:
         """The jobs, since the last call, whose workers' directives may have changed."""
-        settled, self._outbox.settled = self._outbox.settled, set()
+        settled, self._shared.settled = self._shared.settled, set()
         return settled
 
     def tick(self) -> None:

@@ -23,30 +23,21 @@ from malletrain.wire.messages import Seat
 
 @dataclass(frozen=True, slots=True)
 class JobTerms:
-    """The sizes that a job may have.
+    """The sizes that a job may have."""
 
-    Attributes:
-        min_nodes, max_nodes: bounds, inclusive.
-        sizes: the only permitted sizes; empty for all within the bounds.
-        restarts: whether the launcher is the member, and not the script: the job resizes by checkpoint and relaunch,
-            or not at all (`items`).
-        batches: (nodes, samples of a step) from so many nodes on, rising.
-        items: whether the job's nodes work on independent items.
-        fixed: whether no worker may join or leave a world that trains: it ends as soon as it would change, and one of
-            the same size begins with the state that it saved (`malletrain.decide.limits`).
-        trusted: whether the script's owner answers for it.
-        checked: the digest of the script that was checked last; "" for none.
-    """
-
-    min_nodes: int = 1
+    min_nodes: int = 1  #: inclusive, as `max_nodes`
     max_nodes: int = 2**31
-    sizes: tuple[int, ...] = ()
+    sizes: tuple[int, ...] = ()  #: the only permitted ones; empty for all within the bounds
+    #: The launcher is the member, and not the script: the job resizes by checkpoint and relaunch, or is of `items`.
     restarts: bool = False
     batches: tuple[tuple[int, int], ...] = ()  #: (nodes, samples of a step) from so many nodes on; rising
-    items: bool = False
+    items: bool = False  #: the job's nodes work on independent items
+    #: No worker may join or leave a world that trains: it ends as soon as it would change, and one of the same size
+    #: begins with the state that it saved (`malletrain.decide.limits`).
     fixed: bool = False
-    trusted: bool = False
-    checked: str = ""
+    trusted: bool = False  #: the script's owner answers for it
+    checked: str = ""  #: the digest of the script that was checked last
+    undecided: bool = False  #: that check could not tell how it trains
 
     def batch(self, nodes: int) -> int:
         """Samples of a step on `nodes` nodes; 0 where the script chooses."""
@@ -221,18 +212,13 @@ WORLD_KINDS = (
 
 @dataclass(frozen=True, slots=True)
 class LastWorlds:
-    """What the journal has of each job's worlds.
+    """What the journal has of each job's worlds."""
 
-    Attributes:
-        published: the highest generation that it has as published.
-        reserved: the highest that a daemon may have published, in the journal or not.
-        taken: the newest world that trained; one whose members the journal does not name is left out.
-        untaken: the pilots of later worlds, by number: their members may have taken them without a word.
-    """
-
-    published: Mapping[int, int] = field(default_factory=dict)
-    reserved: Mapping[int, int] = field(default_factory=dict)
+    published: Mapping[int, int] = field(default_factory=dict)  #: the highest generation that it has as published
+    reserved: Mapping[int, int] = field(default_factory=dict)  #: that a daemon may have published, journalled or not
+    #: The newest world that trained; one whose members the journal does not name is left out.
     taken: Mapping[int, TakenWorld] = field(default_factory=dict)
+    #: The pilots of later worlds, by number: their members may have taken them without a word.
     untaken: Mapping[int, Mapping[int, frozenset[str]]] = field(default_factory=dict)
 
     def of_jobs(self, jobs: Collection[int]) -> LastWorlds:

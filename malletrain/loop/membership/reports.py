@@ -73,6 +73,9 @@ def apply(machine: JobMachine, this: Worker, message: wire.Message) -> None:
             _exited(machine, this, message)
         case wire.CheckDone():
             _check_done(machine, this, message)
+        case wire.Compared():
+            if machine.job.over is None and machine.job.trains(this.id):
+                machine.note_trial(this, message.text)
         case wire.Stuck():
             _stuck(machine, this, message)
             return

@@ -12,33 +12,19 @@ from malletrain.wire.messages import Directive, Plan, Seat
 
 @dataclass(slots=True)
 class MembershipSettings:
-    """Time limits, in seconds. A change counts from the next call of membership on.
+    """Time limits, in seconds. A change counts from the next call of membership on."""
 
-    Attributes:
-        prepare_s: from a plan to asking its members to check in, if they have not taken it.
-        arrive_s: from a switch until all members must have reported it, before the next change.
-        gather_s: how long a newcomer waits for others that warm up.
-        check_in_s: to answer a check.
-        reconnect_s: to poll again after a dropped connection or an answered poll.
-        adopt_s: to say hello after the daemon restarted.
-        return_s: to notice that the daemon is back.
-        warm_up_s: from hello to warm.
-        silence_s: between two signs of life.
-        fence_s: for the nodes of workers to be given back that may train where they are not heard.
-        stop_s: at a measurement size without a window of training, before profiling on the way up is given up.
-    """
-
-    prepare_s: float = 5.0
-    arrive_s: float = 5.0
-    gather_s: float = 0.2
-    check_in_s: float = 2.0
-    reconnect_s: float = 5.0
-    adopt_s: float = 60.0
-    return_s: float = 5.0
-    warm_up_s: float = 600.0
-    silence_s: float = 120.0
-    fence_s: float = 120.0
-    stop_s: float = 15.0
+    prepare_s: float = 5.0  #: from a plan to asking its members to check in, if they have not taken it
+    arrive_s: float = 5.0  #: from a switch until all members must have reported it, before the next change
+    gather_s: float = 0.2  #: how long a newcomer waits for others that warm up
+    check_in_s: float = 2.0  #: to answer a check
+    reconnect_s: float = 5.0  #: to poll again after a dropped connection or an answered poll
+    adopt_s: float = 60.0  #: to say hello after the daemon restarted
+    return_s: float = 5.0  #: to notice that the daemon is back
+    warm_up_s: float = 600.0  #: from hello to warm
+    silence_s: float = 120.0  #: between two signs of life
+    fence_s: float = 120.0  #: for the nodes of workers to be given back that may train where they are not heard
+    stop_s: float = 15.0  #: at a measurement size without a window, before profiling on the way up is given up
 
 
 class Phase(StrEnum):
@@ -161,6 +147,7 @@ class JobMembership:
     fenced: set[str] = field(default_factory=set)  #: their pilots
     checker: tuple[str, str] = ("", "")  #: the worker beside which its script is checked, and the script's digest
     checked: set[str] = field(default_factory=set)  #: digests of its script that were checked
+    compared: bool = False  #: whether a step of it has been made in two worlds (`Plan.tried`)
     over: str | None = None  #: why it ended
     over_since: float = 0.0
 

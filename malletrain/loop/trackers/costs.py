@@ -1,21 +1,19 @@
 """What a start and a change of size cost, learnt from the journal: of each job, of its application, of the site.
 
 - *start*: what Slurm takes from a pilot's release until it runs; the site's.
-- *activation*: from there until the worker is warm; by stage as the worker tells: before (batch script), import
-  (Python, torch), script (data, model), build (the session), compile, warm_up (the rest of the first step); and what
-  runs beside these: nccl (loading it), and in old journals cuda (the GPU's context).
+- *activation*: from there until the worker is warm.
 - *stalls* of the whole world: at growing, at shrinking, at a loss.
 
 What the job has shown counts, else what its application has, else what its user's other jobs have, else what the
 site's users have, else what was assumed. What users' workers tell or do is theirs: no stall is longer than the time
-in which it was, no stage longer than its activation, and of the site each user has one vote (`_by_vote`).
+in which it was, and of the site each user has one vote (`_by_vote`).
 """
 
 from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, MutableMapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from statistics import median, median_high, median_low
 
@@ -40,10 +38,6 @@ _SCOPES_KEPT = 4000
 #: Worlds of a job whose plan is remembered until somebody trains in them.
 _PLANS_KEPT = 16
 
-#: Stages of an activation as they follow each other, and those that run beside them.
-STAGES_BESIDE = ("cuda", "nccl")
-STAGE_ORDER = ("before", "import", "script", "build", "compile", "warm_up", *STAGES_BESIDE)
-
 #: Events that `Costs.apply` takes in.
 TELLING_COSTS = (WorkerWarm, GenerationPublished, GenerationSwitched)
 
@@ -67,21 +61,13 @@ Application = tuple[str, str]
 Scope = int | Application | str  #: a job, an application, a user
 
 
-@dataclass(frozen=True, slots=True)
-class Stall:
-    """A world stood still for `seconds`: it grew, shrank, or was broken: the `kind` is "grow", "shrink" or "loss"."""
-
-    seconds: float
-    kind: str
-
-
 @dataclass
 class Shown:
     """What one job, an application or the site has shown."""
 
     activations: deque[float] = field(default_factory=lambda: deque(maxlen=KEPT))
-    stages: deque[Mapping[str, float]] = field(default_factory=lambda: deque(maxlen=KEPT))
-    stalls: MutableMapping[tuple[int, int, bool], Stall] = field(default_factory=dict)
+    #: By job, generation, and whether it grew: "grow", "shrink" or "loss", and for how many seconds the world stood.
+    stalls: dict[tuple[int, int, bool], tuple[str, float]] = field(default_factory=dict)
     starts: deque[float] = field(default_factory=lambda: deque(maxlen=KEPT))  #: of a user alone
 
     def usual(self, kind: str) -> float | None:
@@ -89,7 +75,7 @@ class Shown:
         if kind in ("start", "activate"):
             kept = self.starts if kind == "start" else self.activations
             return median_high(kept) if kept else None
-        stalls = [stall.seconds for stall in self.stalls.values() if stall.kind == kind]
+        stalls = [seconds for what, seconds in self.stalls.values() if what == kind]
         return median_high(stalls) if stalls else None
 
 
@@ -111,8 +97,9 @@ class Costs:
         if event.job is None:
             return
         match event.payload:
-            case WorkerWarm(stages=stages) if started_at is not None and event.at > started_at:
-                self._activated(event.job, stages, application, event.at - started_at)
+            case WorkerWarm() if started_at is not None and event.at > started_at:
+                for shown in self._scopes(event.job, application):
+                    shown.activations.append(event.at - started_at)
             case GenerationPublished(generation=number, switched_by=cause):
                 plans = self._plans.setdefault(event.job, {})
                 plans[number] = cause == "fault", event.at
@@ -120,19 +107,6 @@ class Costs:
                     del plans[min(plans)]
             case GenerationSwitched() as switched:
                 self._switched(event.job, switched, application, event.at)
-
-    def _activated(self, job: int, said: Mapping[str, float], application: Application, seconds: float) -> None:
-        told = {name: float(took) for name, took in said.items() if math.isfinite(took) and took >= 0.0}
-        stages = {name: min(took, seconds) for name, took in told.items()}
-        if "all" in stages:
-            # `all` is the worker's process from its start on: before it the batch script ran, within it the script.
-            whole = stages.pop("all")
-            listed = sum(took for name, took in stages.items() if name not in STAGES_BESIDE)
-            stages |= {"script": max(0.0, whole - listed), "before": max(0.0, seconds - whole)}
-        for shown in self._scopes(job, application):
-            shown.activations.append(seconds)
-            if stages:
-                shown.stages.append(stages)
 
     def _switched(self, job: int, switched: GenerationSwitched, application: Application, at: float) -> None:
         number, grew, seconds = switched.generation, switched.grew, switched.pause_s
@@ -144,7 +118,7 @@ class Costs:
             # A script in restart mode tells its pause twice: when it is started, and, if it says so, when it trains.
             key = job, number, grew
             shown.stalls.pop(key, None)
-            shown.stalls[key] = Stall(seconds, "grow" if grew else "loss" if broken else "shrink")
+            shown.stalls[key] = "grow" if grew else "loss" if broken else "shrink", seconds
             if len(shown.stalls) > KEPT:
                 del shown.stalls[next(iter(shown.stalls))]
 
@@ -175,16 +149,6 @@ class Costs:
         middle = median_low(votes)
         few = len(votes) < _FEW_VOTES
         return min(middle, max(_FEW_VOTES_FACTOR * assumed, _FEW_VOTES_S)) if few else middle
-
-    def stages(self, job: int, application: Application) -> Mapping[str, float]:
-        """Seconds of each stage of an activation, the median of each, of the nearest that tells; by name,
-        in their order."""
-        for shown in self._known(job, application):
-            if shown.stages:
-                found = {name for each in shown.stages for name in each}
-                names = [*(name for name in STAGE_ORDER if name in found), *sorted(found.difference(STAGE_ORDER))]
-                return {n: median_high([each[n] for each in shown.stages if n in each]) for n in names}
-        return {}
 
     def forget(self, job: int) -> None:
         """The job is over; its application and the site remember."""

@@ -1,5 +1,5 @@
-"""Signs of harm, folded from the journal and from what Slurm shows: for the breaker and the ladder of stages; and
-whose pilots were at fault too often within an hour, and get no nodes for a while.
+"""Signs of harm, folded from the journal and from what Slurm shows, for the breaker; and whose
+pilots were at fault too often within an hour, and get no nodes for a while.
 
 A job's breaker comes before its user's, and that before the site's (`malletrain.loop.breaker`), which leaves out what
 follows from a job that is set aside: one job's or user's conduct never stops the others.
@@ -7,9 +7,10 @@ follows from a job that is set aside: one job's or user's conduct never stops th
 
 from __future__ import annotations
 
-from collections import deque
+import math
+from collections import Counter, deque
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from enum import StrEnum
 from statistics import median
 
@@ -17,8 +18,6 @@ from malletrain.decide.rules import Rules
 from malletrain.domain.decision import LeaveCause, LeavePilot, RecyclePilot
 from malletrain.domain.event import (
     ActionIntent,
-    BreakerSwitched,
-    DaemonStarted,
     Event,
     JobAnnounced,
     NodeAils,
@@ -29,7 +28,6 @@ from malletrain.domain.event import (
 from malletrain.domain.job import JobView, part_of
 from malletrain.domain.snapshot import NodeState, Snapshot
 from malletrain.loop import breaker
-from malletrain.loop.rollout import Lately, Stage
 
 #: A node that Slurm itself takes out of service so soon after a pilot ended there ails because of it, perhaps.
 AFTER_S = 900.0
@@ -72,7 +70,6 @@ class HarmSignalTracker:
         self._ailing: set[str] = set()
         self._alone: deque[float] = deque(maxlen=60)
         self._beside: deque[float] = deque(maxlen=12)
-        self._lately: Lately | None = None
 
     def apply(self, event: Event) -> None:
         """Take in one event of the journal."""
@@ -89,11 +86,6 @@ class HarmSignalTracker:
                 if event.node:
                     self._ailing.add(event.node)
                 self._count("ailing_nodes", event)
-            case DaemonStarted(stage=stage) if stage in tuple(Stage):
-                if self._lately is None or self._lately.stage is not Stage(stage):
-                    self._lately = Lately(Stage(stage), event.at)
-            case BreakerSwitched(open=True) if self._lately is not None:
-                self._lately = replace(self._lately, opened=self._lately.opened + 1)
 
     def seen(
         self, unsound: str = "", excused: Callable[[int | None, float], bool] = lambda _job, _at: False
@@ -105,10 +97,6 @@ class HarmSignalTracker:
             for name, times in self._times.items()
         }
         return breaker.HarmSignals(**found, unsound=unsound)
-
-    def lately(self) -> Lately | None:
-        """What this stage has shown so far; None before a daemon has started with one."""
-        return self._lately
 
     def look(self, snapshot: Snapshot, pilots: int, now: float) -> list[Event]:
         """What a snapshot says: nodes that Slurm took out of service after pilots, as events; cycle times are kept.
@@ -142,21 +130,16 @@ class HarmSignalTracker:
                 self._times["slow_cycles"].append((now, None))
 
     def _count(self, name: str, event: Event, apart_s: float = 0.0) -> None:
-        """Of a stage each pilot counts; for the breaker, those within `apart_s` once."""
+        """Those within `apart_s` count once."""
         times = self._times[name]
         if not times or not 0.0 <= event.at - times[-1][0] < apart_s:
             times.append((event.at, event.job))
-        if self._lately is not None:
-            self._lately = replace(self._lately, **{name: getattr(self._lately, name) + 1})
 
     def _started(self, event: Event) -> None:
         if event.node and event.pilot and self._left.get(event.node, _NOBODY)[:2] != (event.pilot, float("inf")):
             self._forget(event.node)
             self._left[event.node] = (event.pilot, float("inf"), event.job)
             self._nodes.setdefault(event.pilot, {})[event.node] = None
-            # Of a task that holds several nodes its first pilot counts.
-            if self._lately is not None and not part_of(event.pilot):
-                self._lately = replace(self._lately, started=self._lately.started + 1)
 
     def _ended(self, event: Event) -> None:
         if event.pilot is None:
@@ -203,16 +186,6 @@ class SetAside:
     since: float
     until: float
     reason: str
-
-
-@dataclass(slots=True)
-class _Record:
-    """Of one job or user: the faults that count, by when; until when it is set aside, and how often it was."""
-
-    faults: deque[float] = field(default_factory=deque)
-    ailing: deque[float] = field(default_factory=deque)
-    until: float = float("-inf")
-    times: int = 0
 
 
 class Conduct:
@@ -279,32 +252,27 @@ class Conduct:
         return self._periods[1]
 
     def _replayed(self, rules: Rules) -> tuple[SetAside, ...]:
-        records: dict[str, _Record] = {}
+        lately: dict[str, tuple[list[float], list[float]]] = {}  # of each job and user: faults, and nodes that ailed
+        until: dict[str, float] = {}
+        times: Counter[str] = Counter()
         found = []
         for at, job, fault in self._faults:
             subjects = (f"job {job}", 1), (f"user {self._users[job]}", USER_FACTOR)
-            mine = [(name, factor, records.setdefault(name, _Record())) for name, factor in subjects]
-            if any(at < record.until for _, _, record in mine):
+            if any(at < until.get(name, -math.inf) for name, _ in subjects):
                 continue  # it follows from that
-            for name, factor, record in mine:
-                most = max(1, rules.max_faults // 3) if fault is Misconduct.AILING else rules.max_faults * factor
+            ails = fault is Misconduct.AILING
+            for name, factor in subjects:
+                most = max(1, rules.max_faults // 3) if ails else rules.max_faults * factor
                 if fault is Misconduct.IDLE and factor == 1:
                     most = 0
-                if _count(record.ailing if fault is Misconduct.AILING else record.faults, at) <= most:
+                count = lately.setdefault(name, ([], []))[ails]
+                count[:] = [*(each for each in count if each > at - HOUR_S), at]
+                if len(count) <= most:
                     continue
-                record.times = record.times + 1 if at < record.until + LONGEST_S else 1
-                record.until = at + min(LONGEST_S, rules.set_aside_s * 2.0 ** min(20, record.times - 1))
-                record.faults.clear()
-                record.ailing.clear()
+                times[name] = times[name] + 1 if at < until.get(name, -math.inf) + LONGEST_S else 1
+                until[name] = at + min(LONGEST_S, rules.set_aside_s * 2.0 ** min(20, times[name] - 1))
+                del lately[name]
                 who = name if factor == 1 else "one of its owner's jobs"
                 often = "" if most == 0 else f", more than {most} times in an hour"
-                found.append(SetAside(name, at, record.until, f"{who} {fault.value}{often}"))
+                found.append(SetAside(name, at, until[name], f"{who} {fault.value}{often}"))
         return tuple(found)
-
-
-def _count(times: deque[float], at: float) -> int:
-    """How many there were within the hour, the one at `at` included."""
-    times.append(at)
-    while times[0] <= at - HOUR_S:
-        times.popleft()
-    return len(times)

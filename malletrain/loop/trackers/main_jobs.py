@@ -52,32 +52,20 @@ CAUSE_WORDS = {
 
 @dataclass(frozen=True, slots=True)
 class MainJobDelay:
-    """A main job that pilots gave way to, or that Slurm preempted one for.
-
-    Attributes:
-        could_at: when it could have started without pilots (Unix seconds), as far as the daemon can tell.
-        started_at: when it did.
-        nodes: those of its nodes that pilots had.
-        freed_s: seconds after `could_at` until the last of these was free, where it began on them.
-        delay_s: seconds by which it started later for pilots, never negative.
-        preempted: nodes that Slurm took from pilots for it.
-        put_off: Slurm put it off by its own two minutes, as it does with heterogeneous jobs.
-        elsewhere: it began on nodes that no pilot had had, so that `delay_s` is a bound.
-        behind: the main job that it waited behind and that pilots had delayed by so much, so that `delay_s` is a
-            bound; "" where it met pilots itself.
-    """
+    """A main job that pilots gave way to, or that Slurm preempted one for."""
 
     main_job: str
     user: str
-    could_at: float
-    started_at: float
-    nodes: tuple[str, ...]
-    freed_s: float | None = None
-    delay_s: float = 0.0
+    could_at: float  #: when it could have started without pilots (Unix seconds), as far as the daemon can tell
+    started_at: float  #: when it did
+    nodes: tuple[str, ...]  #: those of its nodes that pilots had
+    freed_s: float | None = None  #: seconds after `could_at` until the last of these was free, where it began on them
+    delay_s: float = 0.0  #: seconds by which it started later for pilots, never negative
     by_backfill: bool = False
-    preempted: int = 0
-    put_off: bool = False
-    elsewhere: bool = False
+    preempted: int = 0  #: nodes that Slurm took from pilots for it
+    put_off: bool = False  #: Slurm put it off by its own two minutes, as it does with heterogeneous jobs
+    elsewhere: bool = False  #: it began on nodes that no pilot had had, so that `delay_s` is a bound
+    #: The main job that it waited behind and that pilots had delayed, so that `delay_s` is a bound.
     behind: str = ""
 
     @property

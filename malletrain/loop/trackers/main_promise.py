@@ -101,10 +101,7 @@ class PromiseTracker:
         self._arrivals: list[MainArrival] = []
         self._noted: OrderedDict[str, None] = OrderedDict()
         self._unwritten: deque[SlurmJob] = deque(maxlen=MAX_ARRIVALS)  # the journal lacks their arrival
-        self._live: deque[float] = deque(maxlen=MAX_ARRIVALS)  # arrivals that the daemon itself saw come
         self._delays: OrderedDict[str, MainJobDelay] = OrderedDict()  # by main job
-        self._by_time: list[MainJobDelay] | None = None  # the same when they could have started
-        self._by_head: dict[str, MainJobDelay] | None = None
         self._could_at: OrderedDict[str, float] = OrderedDict()  # by head of the main job's id
         self._behind: OrderedDict[str, None] = OrderedDict()  # heads of jobs that only backfill could start
         self._put_off: OrderedDict[str, None] = OrderedDict()  # heads of heterogeneous jobs
@@ -177,7 +174,6 @@ class PromiseTracker:
 
         `pilots`: tasks that run; `exits_s`: in which nodes are free again (seconds).
         """
-        first = self._began is None
         if self._began is None:
             self._began = self._stepped_at = now
             self._counts_from = now if self._counts_from is None else self._counts_from
@@ -185,7 +181,7 @@ class PromiseTracker:
         self._cycle_s = plan.interval_s + (plan.backfill_cycle_s or 0.0)
         self._exits_known = exits_s is not None
         self.refill_s = self.look_s + LEAVE_S + (UNKNOWN_EXIT_S if exits_s is None else exits_s)
-        self._take_arrivals(snapshot, rules, first=first)
+        self._take_arrivals(snapshot, rules)
         self._levels[at_hand(snapshot, rules)] += 1
         if rules.promise is None:
             return
@@ -233,8 +229,7 @@ class PromiseTracker:
         """What main jobs have met that arrived within the last day, or from `since` on; not the latest, of which
         nothing is known yet."""
         begin = max(now - KEPT_WINDOW_S, self._began or now, since or 0.0)
-        jobs = sum(begin <= at <= now - SETTLED_S for at in self._live)
-        return self._what_met(jobs, begin, now - SETTLED_S)
+        return self._what_met(self._arrived(begin, now - SETTLED_S), begin, now - SETTLED_S)
 
     def _what_met(self, jobs: int, begin: float, end: float = math.inf) -> PromiseKept:
         """What so many jobs have met, which could have started from `begin` to `end`. What jobs behind these lost
@@ -255,18 +250,12 @@ class PromiseTracker:
     def delays(self, since: float) -> tuple[MainJobDelay, ...]:
         """The main jobs that pilots gave way to and that could have started from `since` on (Unix seconds), in that
         order; by the journal, so that they are there again after a restart."""
-        if self._by_time is None:
-            self._by_time = sorted(self._delays.values(), key=lambda each: each.could_at)
-        return tuple(self._by_time[bisect_left(self._by_time, since, key=lambda each: each.could_at) :])
+        return tuple(sorted((d for d in self._delays.values() if d.could_at >= since), key=lambda d: d.could_at))
 
     def delayed(self) -> Mapping[str, MainJobDelay]:
         """The main jobs that started later for pilots, by head; of parts and tasks the one that was delayed most."""
-        if self._by_head is None:
-            self._by_head = {}
-            for each in sorted(self.delays(-math.inf), key=lambda each: -each.delay_s):
-                if each.delay_s > 0:
-                    self._by_head.setdefault(head_of(each.main_job), each)
-        return self._by_head
+        falling = sorted(self.delays(-math.inf), key=lambda each: -each.delay_s)
+        return {head_of(each.main_job): each for each in reversed(falling) if each.delay_s > 0}
 
     def late_after_preemption(self, bound_s: float) -> tuple[float, ...]:
         """When the main jobs started that Slurm preempted pilots for and that were later than `bound_s` (Unix
@@ -294,7 +283,7 @@ class PromiseTracker:
 
     # -- parts -------------------------------------------------------------------------------------------------
 
-    def _take_arrivals(self, snapshot: Snapshot, rules: Rules, *, first: bool) -> None:
+    def _take_arrivals(self, snapshot: Snapshot, rules: Rules) -> None:
         new: list[MainArrival] = []
         for job in snapshot.jobs:
             if job.partition == rules.harvest_partition or job.submit_time is None or job.node_count < 1:
@@ -304,8 +293,6 @@ class PromiseTracker:
                 self._unwritten.append(job)
         if new:
             self._arrivals = sorted([*self._arrivals, *new], key=lambda each: each.at)[-MAX_ARRIVALS:]
-            if not first:
-                self._live.extend(each.at for each in new)
 
     def _restore(self, arrived: MainJobsArrived, at: float) -> None:
         """Take in what a look of this daemon or of one before showed. What came while none ran is missing."""
@@ -402,7 +389,6 @@ class PromiseTracker:
     def _keep(self, delay: MainJobDelay) -> None:
         self._delays[delay.main_job] = delay
         trim(self._delays, MAX_DELAYS)
-        self._by_time = self._by_head = None
 
 
 def _identity(job: SlurmJob) -> str:

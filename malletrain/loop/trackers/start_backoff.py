@@ -150,9 +150,11 @@ class StartBackoff:
         if recycled.unstarted != node:
             self._doubt(job, event.at, event.reason, UNSTARTED)
             return
-        rests = self._unfit.setdefault(job, {}) if recycled.unfit else self._on_node.setdefault(node, {})
-        key: object = node if recycled.unfit else job
-        rests[key] = UNSTARTED.after(rests.get(key), event.at, event.reason)  # type: ignore[index, call-overload]
+        if recycled.unfit:
+            last = self._unfit.setdefault(job, {}).get(node)
+            self._unfit[job][node] = UNSTARTED.after(last, event.at, event.reason)
+        else:
+            self._rest_on(node, job, event.at, event.reason)
         if self._began.get(job, -1.0) >= released:
             return  # others that were released with it began
         if recycled.unfit and len(self._unfit[job]) >= _NODES_OF_AN_UNFIT_JOB:
@@ -171,9 +173,12 @@ class StartBackoff:
             case PilotEnded(state=SlurmState.CANCELLED, preempted=False) if lost:
                 self._doubt(job, event.at, f"{pilot} was cancelled before it began, and not by the daemon", REFUSED)
             case PilotEnded(exit_code=status, preempted=False) if status == NO_DAEMON_STATUS and event.node:
-                rests = self._on_node.setdefault(event.node, {})
                 why = f"{pilot} reached no daemon from {event.node}, or was refused (its output says why)"
-                rests[job] = UNSTARTED.after(rests.get(job), event.at, why)
+                self._rest_on(event.node, job, event.at, why)
+
+    def _rest_on(self, node: str, job: int, at: float, reason: str) -> None:
+        rests = self._on_node.setdefault(node, {})
+        rests[job] = UNSTARTED.after(rests.get(job), at, reason)
 
     def _doubt(self, job: int, at: float, reason: str, doubling: _Doubling) -> None:
         """The job's starts do not begin, whatever the node. All that fail until its rest is over are one failure."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from malletrain.domain.errors import InvalidInput
 from malletrain.domain.job import Curve
 from malletrain.replay.workload import TrainingJob
-from malletrain.sizing.class_values import class_curves, class_table, mixed_rate
+from malletrain.sizing.class_values import RatesOnClasses, class_table
 from malletrain.sizing.problem import JobDemand, OnClasses, Problem, Synchronous
 
 Ints = NDArray[np.int64]
@@ -98,8 +98,7 @@ class ClassRates:
         self._demands = [
             replace(demand, on_classes=classes.on(each)) for each, demand in zip(jobs, demands, strict=True)
         ]
-        every = dict.fromkeys(classes.names, 1)
-        self._curves: list[Mapping[str, Curve]] = [class_curves(demand, every) for demand in self._demands]
+        self._rates = [RatesOnClasses(demand, classes.names) for demand in self._demands]
         self._known: dict[tuple[int, tuple[int, ...]], float] = {}
 
     def samples_per_s(self, j: int, world: tuple[int, ...]) -> float:
@@ -111,7 +110,7 @@ class ClassRates:
             on = self._demands[j].on_classes
             fewest = min((on.min.get(name, 0) for name in mixture), default=0) if on and len(mixture) == 1 else 0
             may = self._jobs[j].job.permits(total) and total >= fewest
-            self._known[key] = mixed_rate(self._demands[j], mixture, self._curves[j]) if may and total else 0.0
+            self._known[key] = float(self._rates[j].at(np.array([world]).T)[0]) if may else 0.0
         return self._known[key]
 
 

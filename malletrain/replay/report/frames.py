@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
+from datetime import datetime, timedelta, tzinfo
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -11,9 +14,11 @@ from numpy.typing import NDArray
 
 from malletrain.replay.cluster_trace import IdleIntervals
 from malletrain.replay.report.intervals import Interval, intervals
+from malletrain.replay.report.summary import best
 from malletrain.replay.result import Cause, integral
 from malletrain.replay.run import Replay
 from malletrain.replay.scoring.figures import Score
+from malletrain.replay.scoring.ideal import Ideal
 from malletrain.replay.traces.trace import BUSY, DOWN, IDLE
 
 #: Classes of hole lengths: upper bounds in seconds, and their names.
@@ -157,19 +162,13 @@ def _hole_of(
 
 def jobs(answer: Replay) -> ColumnTable:
     """One row a job and policy."""
-    rows: dict[str, list[Any]] = {
-        key: [] for key in ("policy", "job", "submitted", "finished", "jct_s", "samples", "node_hours")
-    }
-    for name, result in answer.results.items():
-        for j, each in enumerate(answer.jobs):
-            rows["policy"].append(name)
-            rows["job"].append(each.job.name)
-            rows["submitted"].append(each.job.submitted_at)
-            rows["finished"].append(result.finished[j])
-            rows["jct_s"].append(result.finished[j] - each.job.submitted_at)
-            rows["samples"].append(result.samples[j])
-            rows["node_hours"].append(result.totals.by_job[j] / 3600)
-    return ColumnTable({key: np.array(column) for key, column in rows.items()})
+    rows = [
+        (name, each.job.name, each.job.submitted_at, result.finished[j], result.finished[j] - each.job.submitted_at,
+         result.samples[j], result.totals.by_job[j] / 3600)
+        for name, result in answer.results.items() for j, each in enumerate(answer.jobs)
+    ]  # fmt: skip
+    names = ("policy", "job", "submitted", "finished", "jct_s", "samples", "node_hours")
+    return ColumnTable({name: np.array(column) for name, column in zip(names, zip(*rows, strict=True), strict=True)})
 
 
 def pilots(answer: Replay, name: str, at_once: int) -> Iterator[tuple[str, int, int, str, str]]:
@@ -244,3 +243,61 @@ def _spread(
     np.add.at(covered, (row, first + 1), 1)
     np.subtract.at(covered, (row, last), 1)
     total += covered.cumsum(axis=1) * width
+
+
+def months(answer: Replay, zone: tzinfo) -> ColumnTable:
+    """One row a calendar month of the window: days, idle and held node-hours, and those that the training was worth.
+    Of a sample, held and worth are estimated by the month's days that were replayed."""
+    trace, (name, _) = answer.trace, best(answer)
+    edges = _month_edges(trace.start, trace.end, zone)
+    idle, _ = trace.counts()
+    log = answer.results[name].log
+    at = np.array(edges)
+    idle_h = np.diff(integral(trace.time, idle, trace.end, at)) / 3600
+    if answer.sampled is None:
+        held_h = np.diff(integral(log.time, log.held, trace.end, at)) / 3600
+        trained = np.append(log.trained, answer.results[name].totals.speedup)
+        worth_h = np.diff(np.interp(at, np.append(log.time, trace.end), trained)) / 3600
+    else:
+        spans = list(pairwise(edges))
+        best_possible = Ideal.of_all(answer.jobs, idle, len(trace.nodes))
+        best_h = np.diff(integral(trace.time, best_possible, trace.end, at)) / 3600
+        held_h = idle_h * [answer.sampled.ratio(name, "occupied", *span) for span in spans]
+        worth_h = best_h * [answer.sampled.ratio(name, "speedup", *span) for span in spans]
+    columns: dict[str, NDArray[Any]] = {
+        "month": np.array([datetime.fromtimestamp(edge, zone).strftime("%Y-%m") for edge in edges[:-1]]),
+        "days": np.diff(at) / 86_400,
+        "idle_node_hours": idle_h,
+        "held_node_hours": held_h,
+        "worth_node_hours": worth_h,
+    }
+    return ColumnTable(columns)
+
+
+def hours_of_week(answer: Replay, zone: tzinfo) -> NDArray[np.float64]:
+    """Mean idle nodes by weekday (from Monday) and hour in the site's zone; nan where the window has none of them."""
+    trace = answer.trace
+    idle, _ = trace.counts()
+    first = math.floor(trace.start / 3600) * 3600.0
+    edges = np.clip(np.arange(first, trace.end + 3600.0, 3600.0), trace.start, trace.end)
+    seconds = np.diff(edges)
+    node_seconds = np.diff(integral(trace.time, idle, trace.end, edges))
+    total, lasted = np.zeros((7, 24)), np.zeros((7, 24))
+    for edge, lasts, sum_ in zip(edges.tolist(), seconds.tolist(), node_seconds.tolist(), strict=False):
+        if lasts > 0:
+            when = datetime.fromtimestamp(edge, zone)
+            total[when.weekday(), when.hour] += sum_
+            lasted[when.weekday(), when.hour] += lasts
+    means: NDArray[np.float64] = np.divide(total, lasted, out=np.full((7, 24), np.nan), where=lasted > 0)
+    return means
+
+
+def _month_edges(start: float, end: float, zone: tzinfo) -> list[float]:
+    """Start, the begins of months between, end."""
+    edges = [start]
+    month = datetime.fromtimestamp(start, zone).replace(day=1, hour=0, minute=0, second=0, microsecond=0)
+    while True:
+        month = (month + timedelta(days=32)).replace(day=1)
+        if month.timestamp() >= end:
+            return [*edges, end]
+        edges.append(month.timestamp())

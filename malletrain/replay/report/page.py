@@ -2,27 +2,34 @@
 
 from __future__ import annotations
 
+import base64
 import csv
 import gzip
-from collections.abc import Iterable, Mapping, Sequence
+import math
+import struct
+import zlib
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime, tzinfo
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from jinja2 import Environment, PackageLoader, StrictUndefined
+from numpy.typing import NDArray
 
-from malletrain.replay.report import director, drawings, frames
-from malletrain.replay.report.director import WEEKDAYS, Origin, SitePrices
-from malletrain.replay.report.facts import ReportFigures, facts, read_figures, side_by_side
-from malletrain.replay.report.intervals import MIN_DAYS
+from malletrain.replay.report import frames
+from malletrain.replay.report.intervals import MIN_DAYS, intervals
 from malletrain.replay.report.summary import (
     best,
     headline,
+    key_figures,
     limits,
     promise_basis,
     promise_table,
     sampled,
     table,
+    trainings,
     waterfall_table,
 )
 from malletrain.replay.run import Replay
@@ -30,27 +37,35 @@ from malletrain.replay.run import Replay
 #: Rows of pilots.csv.gz that are made at a time: a year of a large machine has tens of millions.
 _PILOTS_AT_ONCE = 100_000
 
+WEEKDAYS = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
+#: What a node does in the map, by its number there: of unlike lightness.
+NODE_COLOURS = {"main jobs": "#e6e6e6", "idle": "#e69f00", "training": "#00684c", "down": "#1a1a1a"}
 
-def write_report(
-    answer: Replay,
-    folder: Path,
-    prices: SitePrices = SitePrices(),  # noqa: B008 - frozen
-    origin: Origin = Origin(),  # noqa: B008 - frozen
-    other: ReportFigures | None = None,
-) -> Path:
-    """Writes `folder`/index.html and its CSV files; returns the page's path. `other`: the report that this one is put
-    beside.
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """How the report came about. `mix`: the training jobs as asked for; `zone`: of calendars."""
+
+    command: str = ""
+    version: str = ""
+    seed: int = 0
+    mix: str = ""
+    zone: tzinfo = UTC
+
+
+def write_report(answer: Replay, folder: Path, origin: Origin = Origin()) -> Path:
+    """Writes `folder`/index.html and its CSV files; returns the page's path.
 
     Raises:
         OSError: the folder cannot be written.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    name, _ = best(answer)
+    name, score = best(answer)
     tables = {
         "timeline": frames.timeline(answer),
         "holes": frames.holes(answer),
         "jobs": frames.jobs(answer),
-        "months": director.months(answer, prices, origin.zone),
+        "months": frames.months(answer, origin.zone),
         "intervals": frames.shares(answer),
         "policies": frames.policies(answer.scores),
     }
@@ -60,53 +75,90 @@ def write_report(
         _write_rows(
             file, ["node", "start", "seconds", "job", "ended_by"], frames.pilots(answer, name, _PILOTS_AT_ONCE)
         )
-    key = list(director.key_figures(answer, prices))
-    said = [*facts(answer), *(("key figure: " + what, value) for what, value in key)]
-    _write_csv(folder / "facts.csv", ["what", "value"], [*said, *_origin(answer, origin)])
-    compared = list(side_by_side(other, read_figures(folder))) if other is not None else []
-    if compared:
-        _write_csv(folder / "comparison.csv", ["what", *compared[0][1:]], compared[1:])
+    key, made = list(key_figures(answer)), _origin(answer, origin)
+    said = [*facts(answer), *(("key figure: " + what, value) for what, value in key), *made]
+    _write_csv(folder / "facts.csv", ["what", "value"], said)
     _write_csv(folder / "waterfall.csv", ["policy", "part", "node_seconds"], frames.waterfalls(answer))
-    week, node_map = director.hours_of_week(answer, origin.zone), frames.node_map(answer, name)
+    week, node_map = frames.hours_of_week(answer, origin.zone), frames.node_map(answer, name)
+    by_day = list(zip(WEEKDAYS, week.tolist(), strict=True))
     _write_csv(
-        folder / "week.csv", ["weekday", *(f"{hour:02d}" for hour in range(24))],
-        [(day, *row) for day, row in zip(WEEKDAYS, week.tolist(), strict=True)],
-    )  # fmt: skip
+        folder / "week.csv", ["weekday", *(f"{hour:02d}" for hour in range(24))], [(day, *row) for day, row in by_day]
+    )
     _write_csv(
         folder / "nodes.csv",
         ["node", *(f"{t:.0f}" for t in node_map.time.tolist())],
         [(node, *row) for node, row in zip(node_map.nodes, node_map.state.tolist(), strict=True)],
     )
-    page = {
-        "trainings": director.trainings(answer),
-        "key": key,
-        "comparison": compared,
-        "zone": origin.zone,
-        "week": list(zip(WEEKDAYS, drawings.shaded(week), strict=True)),
-        "nodes_drawn": len(node_map.nodes),
-        "node_map": drawings.picture(node_map.state),
-        "ticks": _ticks(answer, origin.zone),
-        "log": _log(answer, origin),
-        **_words(answer),
-        **_tables(answer, tables),
-    }
-    page |= _drawings(answer, tables, page["ticks"])
+    times, holes, drawn = tables["timeline"].columns, tables["holes"].columns, list(answer.scores)[:3]
+    page = _template().render(
+        answer=answer, best=name, warnings=answer.warnings, least_days=MIN_DAYS, node_colours=NODE_COLOURS,
+        headline=headline(answer), key=key, trainings=trainings(answer), sampled=sampled(answer),
+        limits=limits(answer), costs=_costs(answer),
+        zone=origin.zone, week=by_day, week_top=float(np.nanmax(week, initial=0.0)) or 1.0,
+        hole_lengths=holes["length"].tolist(), hole_table=_as_text(tables["holes"]),
+        holes=[("idle", holes["node_hours"].tolist()),
+               *((f"held ({p})", holes[f"used_{p}"].tolist()) for p in drawn)],
+        timeline=[("idle, pilots or not", times["idle"].tolist()),
+                  *((f"held ({p})", times[f"held_{p}"].tolist()) for p in drawn)],
+        ticks=_ticks(answer, origin.zone), months=_as_text(tables["months"]), policies=table(answer.scores),
+        intervals=intervals(answer), waterfall=waterfall_table(score),
+        nodes_drawn=len(node_map.nodes), node_map=_picture(node_map.state),
+        only="" if answer.sampled is None else "; pilots only of the days that were replayed",
+        delays=[(p, each.main_delay) for p, each in answer.scores.items() if each.main_delay is not None],
+        promise=promise_table(answer.promise) if answer.promise else [],
+        promise_basis=promise_basis(answer.promise) if answer.promise else "", log=[*_log(answer), *made],
+    )  # fmt: skip
     path = folder / "index.html"
-    path.write_text(_template().render(page), encoding="utf-8")
+    path.write_text(page, encoding="utf-8")
     return path
 
 
+def facts(answer: Replay) -> Iterator[tuple[str, object]]:
+    """(what, value): of the log, the window, the assumptions, and how long decisions took."""
+    account, trace, options = answer.trace.account, answer.trace, answer.options
+    for key, value in answer.trace_json().items():
+        if not isinstance(value, dict | list):
+            yield key, value
+    for unit, seconds in (("days", 86_400.0), ("hours", 3600.0), ("minutes", 60.0), ("seconds", 1.0)):
+        yield unit, trace.seconds / seconds
+    if answer.sampled is not None:
+        yield "days with idle nodes", len(answer.sampled.sample)
+        yield "days replayed", answer.sampled.sample.size
+        yield "sample", answer.sampled.sentence()
+    _, first = best(answer)
+    yield "upper bound, nodes", first.ideal_speedup_node_seconds / (trace.seconds or 1.0)
+    if options.daemon:
+        yield "daemon", options.daemon
+        yield "max_pilots", options.rules.max_pilots
+        yield "nodes of a pilot", options.rules.max_nodes
+        yield "keep_idle", options.rules.keep_idle
+        yield "pilot limit, minutes", options.rules.max_pilot_s / 60
+    for reason, count in account.skipped.items():
+        yield f"skipped: {reason}", count
+        yield f"first line skipped: {reason}", account.first_skipped.get(reason, 0)
+    for number, sentence in enumerate(answer.warnings, start=1):
+        yield f"warning {number}", sentence
+    for number, costs in enumerate(_costs(answer), start=1):
+        for name, seconds in zip(("activate_s", "grow_s", "shrink_s"), costs, strict=True):
+            yield f"costs {number}: {name}", seconds
+    yield "tick_s", options.tick_s
+    for choice in answer.choices:
+        yield f"horizon_s: {choice.name}", choice.horizon_s
+    for name, score in answer.scores.items():
+        if score.solve_s is not None:
+            yield f"ms a decision: {name}", score.solve_s.median * 1e3
+    delay = next((score.main_delay for score in answer.scores.values() if score.main_delay is not None), None)
+    for name, seconds in asdict(delay.assumed).items() if delay is not None else ():
+        yield f"main delay: {name}", seconds
+
+
 def _template() -> Any:
-    loader = PackageLoader("malletrain.replay", "report")
-    template = Environment(loader=loader, autoescape=True, undefined=StrictUndefined).get_template("report.html")
-    colours = (drawings.MAIN, drawings.IDLE, drawings.TRAIN, drawings.DOWN)
-    template.globals.update(
-        width=drawings.WIDTH,
-        styles=drawings.STYLES,
-        node_colours=list(zip(colours, ("main jobs", "idle", "training", "down"), strict=True)),
-        least_days=MIN_DAYS,
+    environment = Environment(
+        loader=PackageLoader("malletrain.replay", "report"), autoescape=True, undefined=StrictUndefined
     )
-    return template
+    environment.filters["digits"] = _digits
+    environment.globals["ceiling"] = _ceiling
+    return environment.get_template("report.html")
 
 
 def _write_csv(path: Path, header: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
@@ -120,7 +172,39 @@ def _write_rows(file: Any, header: Sequence[str], rows: Iterable[Sequence[Any]])
     writer.writerows(rows)
 
 
-# -- drawings --------------------------------------------------------------------------------------------------------
+def _digits(value: float) -> str:
+    """A number of three digits or so, for an axis or a label."""
+    if value == 0 or not math.isfinite(value):
+        return "0"
+    if abs(value) >= 100:
+        return f"{value:,.0f}"
+    return f"{value:.1f}" if abs(value) >= 10 else f"{value:.2g}"
+
+
+def _ceiling(series: Sequence[tuple[str, Sequence[float]]]) -> float:
+    """A round number at or above all values, for the end of an axis."""
+    top = max((value for _, values in series for value in values if not math.isnan(value)), default=0.0)
+    if not top > 0:
+        return 1.0
+    unit = 10.0 ** math.floor(math.log10(top))
+    return next(step * unit for step in (1, 1.5, 2, 3, 4, 5, 6, 8, 10) if step * unit >= top * (1 - 1e-9))
+
+
+def _picture(state: NDArray[np.int8]) -> str:
+    """A PNG of one point a cell, as a data URL, in `NODE_COLOURS`."""
+    height, width = state.shape
+    raw = b"".join(b"\0" + row.astype(np.uint8).tobytes() for row in state)
+    chunks = {
+        b"IHDR": struct.pack(">IIBBBBB", width, height, 8, 3, 0, 0, 0),
+        b"PLTE": b"".join(bytes.fromhex(colour[1:]) for colour in NODE_COLOURS.values()),
+        b"IDAT": zlib.compress(raw, 9),
+        b"IEND": b"",
+    }
+    png = b"\x89PNG\r\n\x1a\n" + b"".join(
+        struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+        for kind, data in chunks.items()
+    )
+    return "data:image/png;base64," + base64.b64encode(png).decode("ascii")
 
 
 def _ticks(answer: Replay, zone: tzinfo) -> list[tuple[float, str]]:
@@ -131,78 +215,8 @@ def _ticks(answer: Replay, zone: tzinfo) -> list[tuple[float, str]]:
     return [(s, datetime.fromtimestamp(trace.start + s * trace.seconds, zone).strftime(form)) for s in shares]
 
 
-def _drawings(
-    answer: Replay, tables: Mapping[str, frames.ColumnTable], ticks: Sequence[tuple[float, str]]
-) -> dict[str, drawings.Drawing]:
-    times, holes = tables["timeline"].columns, tables["holes"].columns
-    names = list(answer.scores)[:3]
-    idle = drawings.Series("idle, pilots or not", times["idle"].tolist())
-    held = [drawings.Series(f"held ({name})", times[f"held_{name}"].tolist()) for name in names]
-    long = drawings.Series("idle", holes["node_hours"].tolist())
-    used = [drawings.Series(f"held ({name})", holes[f"used_{name}"].tolist()) for name in names]
-    return {
-        "plot_timeline": drawings.lines(
-            "timeline", "Idle nodes over time, and of these held by pilots; the data is timeline.csv", ticks,
-            [idle, *held],
-        ),
-        "plot_holes": drawings.bars(
-            "holes", "Idle node-hours by length of the hole, and of these held by pilots", holes["length"].tolist(),
-            [long, *used],
-        ),
-    }  # fmt: skip
-
-
-# -- words -----------------------------------------------------------------------------------------------------------
-
-
-def _words(answer: Replay) -> dict[str, Any]:
-    """The page's sentences."""
-    name, _ = best(answer)
-    return {
-        "headline": headline(answer),
-        "sampled": sampled(answer),
-        "warnings": answer.warnings,
-        "method": _method(answer),
-        "best": name,
-        "only": "" if answer.sampled is None else "; pilots only of the days that were replayed",
-        "promise_basis": promise_basis(answer.promise) if answer.promise else "",
-    }
-
-
-def _tables(answer: Replay, tables: Mapping[str, frames.ColumnTable]) -> dict[str, Any]:
-    """The page's tables: a head, and rows of text; empty where there is nothing to show."""
-    _, score = best(answer)
-    delays = [(name, each.main_delay) for name, each in answer.scores.items() if each.main_delay is not None]
-    rows = _dicts(tables["intervals"])
-    how = f"By drawing the window's {rows[0]['days']} days anew" if rows else ""
-    if rows and answer.sampled is not None:
-        how = f"Where a replay of all days would be, by the {rows[0]['days']} that were replayed"
-    return {
-        "policies": table(answer.scores),
-        "waterfall": waterfall_table(score),
-        "holes": _rows(tables["holes"]),
-        "months": _rows(tables["months"]),
-        "intervals": _intervals(rows),
-        "drawn": how,
-        "promise": promise_table(answer.promise) if answer.promise else [],
-        "assumed": delays[0][1].assumed if delays else None,
-        "main_delay": [
-            ["policy", "main starts", "met a pilot", "mean delay s", "pay a cycle", "worst s"],
-            *(
-                [name, f"{delay.starts:,}", f"{delay.starts_on_pilots:,}", f"{delay.mean_s:.2f}",
-                 f"{delay.cycle_share:.1%}", f"{delay.worst_s:.1f}"]
-                for name, delay in delays
-            ),
-        ] if delays else [],
-    }  # fmt: skip
-
-
-def _dicts(data: frames.ColumnTable) -> list[dict[str, Any]]:
-    return [dict(zip(data.columns, row, strict=True)) for row in data.rows()]
-
-
-def _rows(data: frames.ColumnTable) -> list[list[str]]:
-    """A table's columns as text: their names, then rows with numbers of few digits."""
+def _as_text(data: frames.ColumnTable) -> list[list[str]]:
+    """A table's columns: their names, then rows with numbers of few digits."""
     cells = [
         [each if isinstance(each, str) else f"{each:,.0f}" if abs(each) >= 100 else f"{each:,.1f}" for each in row]
         for row in data.rows()
@@ -210,17 +224,9 @@ def _rows(data: frames.ColumnTable) -> list[list[str]]:
     return [[name.replace("_", " ") for name in data.columns], *cells]
 
 
-def _intervals(rows: list[dict[str, Any]]) -> list[list[str]]:
-    """Shares with their intervals, and what each policy has more than the first, in hundredths of the ideal."""
-    if not rows:
-        return []
-    said = [["policy", "of ideal", "95 % interval", f"more than {rows[0]['policy']}", "95 % interval"]]
-    for row in rows:
-        own = f"{row['low']:.2%} to {row['high']:.2%}"
-        paired = f"{row['difference_low']:+.2%} to {row['difference_high']:+.2%}"
-        more = [f"{row['difference']:+.2%}", paired] if row is not rows[0] else ["", ""]
-        said.append([row["policy"], f"{row['share']:.2%}", own, *more])
-    return said
+def _costs(answer: Replay) -> list[tuple[float, float, float]]:
+    """What starting, growing and shrinking cost (seconds), each combination once."""
+    return sorted({(e.costs.activate_s, e.costs.grow_s, e.costs.shrink_s) for e in answer.jobs})
 
 
 def _origin(answer: Replay, origin: Origin) -> list[tuple[str, str]]:
@@ -235,11 +241,9 @@ def _origin(answer: Replay, origin: Origin) -> list[tuple[str, str]]:
     return [("counted in", units), ("seed", str(origin.seed)), *((what, value) for what, value in rows if value)]
 
 
-def _log(answer: Replay, origin: Origin) -> list[tuple[str, str]]:
-    said, account = answer.trace_json(), answer.trace.account
-    moments = [
-        datetime.fromtimestamp(t, UTC).strftime("%Y-%m-%d %H:%M:%S") for t in (answer.trace.start, answer.trace.end)
-    ]
+def _log(answer: Replay) -> list[tuple[str, str]]:
+    trace, account = answer.trace, answer.trace.account
+    begin, end = (datetime.fromtimestamp(t, UTC).strftime("%Y-%m-%d %H:%M:%S") for t in (trace.start, trace.end))
     first = account.first_skipped
     left_out = "; ".join(
         f"{n:,} {reason} (first: line {first.get(reason, 0):,})" for reason, n in account.skipped.items()
@@ -248,22 +252,7 @@ def _log(answer: Replay, origin: Origin) -> list[tuple[str, str]]:
     return [
         ("log", f"{file} ({account.kind}), {account.lines:,} lines, {account.records:,} records"),
         ("left out", left_out or "nothing"),
-        ("window", f"{moments[0]} to {moments[1]} UTC"),
-        ("nodes", f"{said['nodes']:,}; {said['changes']:,} changes in {said['steps']:,} steps"),
+        ("window", f"{begin} to {end} UTC"),
+        ("nodes", f"{len(trace.nodes):,}; {len(trace.node):,} changes in {len(trace.time):,} steps"),
         ("training jobs", f"{len(answer.jobs):,}"),
-        *_origin(answer, origin),
     ]
-
-
-def _method(answer: Replay) -> str:
-    costs = sorted({(e.costs.activate_s, e.costs.grow_s, e.costs.shrink_s) for e in answer.jobs})
-    said = (
-        f"A node that starts pays {costs[0][0]:g} s, a job that grows {costs[0][1]:g} s, one that shrinks "
-        f"{costs[0][2]:g} s."
-        if len(costs) == 1
-        else "Each job pays its own costs, as the workload says."
-    )
-    options = answer.options
-    when = "At every event" if options.tick_s <= 0 else f"Every {options.tick_s:g} s"
-    horizons = ", ".join(f"{c.name}: {c.horizon_s:g} s" for c in answer.choices)
-    return f"{said} {when} a policy sizes all jobs anew (horizon {horizons}). {limits(answer)}"

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
+from malletrain.replay.report.intervals import nodes_interval
 from malletrain.replay.run import Replay
 from malletrain.replay.scoring.figures import Score
 from malletrain.replay.scoring.promise_curve import PromiseCurve
+
+#: Days of a mean month (365.25 / 12).
+MONTH_DAYS = 30.4375
 
 
 def best(answer: Replay) -> tuple[str, Score]:
@@ -55,6 +59,43 @@ def sampled(answer: Replay) -> str:
         f"{answer.sampled.sentence()} Here: {held.low / idle:.1%} to {held.high / idle:.1%} of idle time held, "
         f"{nodes.low:,.1f} to {nodes.high:,.1f} nodes{of_ideal}."
     )
+
+
+def key_figures(answer: Replay) -> Iterator[tuple[str, str]]:
+    """(what, how much) in the order in which a director reads them, for the policy that trained most."""
+    name, score = best(answer)
+    days = answer.trace.seconds / 86_400.0
+    monthly = MONTH_DAYS / days if days > 0 else 0.0
+    yield "Idle node-hours a month", f"{score.idle_node_seconds / 3600 * monthly:,.0f}"
+    yield "of these held for training", f"{score.occupied_node_seconds / 3600 * monthly:,.0f}"
+    yield (
+        "worth, in node-hours of dedicated nodes a month",
+        f"{score.speedup_node_seconds / 3600 * monthly:,.0f}",
+    )
+    sure = nodes_interval(answer, name)
+    nodes = f"{score.equivalent_nodes:,.1f}"
+    if sure is not None:
+        nodes += f" (95 %: {sure[0]:,.1f} to {sure[1]:,.1f})"
+    yield "nodes won, as many dedicated ones would train as much", nodes
+    if score.starts_per_minute is not None:
+        of = "" if answer.sampled is None else " of those replayed"
+        starts = f"{score.starts_per_minute:.2f}; {score.busiest_minute_starts or 0:,} in the busiest minute{of}"
+        yield "nodes on which pilots start a minute, which slurmctld has to serve", starts
+    delay = score.main_delay
+    if delay is not None:
+        met = delay.starts_on_pilots / (delay.starts or 1)
+        yield "main jobs' starts that met a pilot, as modelled", f"{met:.1%}; mean delay of all {delay.mean_s:.2f} s"
+
+
+def trainings(answer: Replay) -> str:
+    """What was trained, in words."""
+    name, score = best(answer)
+    if all(each.job.total_samples is None for each in answer.jobs):
+        return (
+            f"The {len(answer.jobs):,} trainings have no end in this replay; {score.samples:,.0f} samples were seen."
+        )
+    whole = f"{score.jobs_completed:,} of {len(answer.jobs):,} trainings would have been finished"
+    return f"{whole} in {length(answer.trace.seconds)} (policy {name})."
 
 
 def limits(answer: Replay) -> str:

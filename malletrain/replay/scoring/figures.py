@@ -32,7 +32,7 @@ class Score:
     sum_j O_j/O_j(1). ideal_speedup: the same with no cost at all and the best sizes at every instant, for the jobs
     then there. share_of_ideal: their ratio. equivalent_nodes: dedicated nodes, one to a job, that would have trained
     as much. jain: Jain's index of the jobs' occupied node-seconds (1: all the same). wait: submission to the first
-    pilot, of jobs that had one. energy: what training drew beyond idling. deadlines: those that fall within the
+    pilot, of jobs that had one. deadlines: those that fall within the
     window. beyond_cap: idle nodes for which the daemon's cap allowed no pilot; reserve: those that it kept idle; both
     and the waterfall (all idle node-seconds by what became of them) are None of a journal. starts_per_minute: nodes
     on which pilots started, in the mean; busiest_minute_starts: most of them within one minute of the clock. Means
@@ -63,7 +63,6 @@ class Score:
     mean_wait_s: float | None = None
     median_wait_s: float | None = None
     p95_wait_s: float | None = None
-    energy_kwh: float | None = None
     main_delay: MainDelay | None = None
     deadlines: int = 0
     deadlines_met: int = 0
@@ -77,18 +76,9 @@ class Score:
         return asdict(self)
 
 
-@dataclass(frozen=True, slots=True)
-class Watts:
-    """A node's draw while it trains, and while it stands idle."""
-
-    training: float
-    idle: float
-
-
 def score(
-    result: Result, seconds: float, watts: Watts | None = None, reaction: Reaction | None = None,
-    due: NDArray[np.float64] | None = None,
-) -> Score:  # fmt: skip
+    result: Result, seconds: float, reaction: Reaction | None = None, due: NDArray[np.float64] | None = None
+) -> Score:
     """The figures of a replay over `seconds`; `due`: each job's deadline if that falls within the window, else
     nan."""
     t = result.totals
@@ -113,7 +103,6 @@ def score(
         equivalent_nodes=t.speedup / seconds if seconds > 0 else 0.0,
         jain=jain(t.by_job.tolist()),
         **waits_and_completions(waits, jct),
-        energy_kwh=None if watts is None else t.occupied * (watts.training - watts.idle) / 3.6e6,
         main_delay=None if reaction is None else modelled(t.main_starts, t.main_starts_on_pilots, reaction),
         deadlines=0 if due is None else int(np.isfinite(due).sum()),
         deadlines_met=0 if due is None else int((result.finished <= due).sum()),

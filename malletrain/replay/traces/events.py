@@ -24,8 +24,11 @@ STATE_WORDS = {
 }  # fmt: skip
 
 
+EVENT_COLUMNS = ("time", "node", "state")
+
+
 def is_events_header(line: str) -> bool:
-    return {"time", "node", "state"} <= {word.strip().lower() for word in line.lstrip("\ufeff").split(",")}
+    return set(EVENT_COLUMNS) <= {word.strip().lower() for word in line.lstrip("\ufeff").split(",")}
 
 
 def read_events(lines: Lines, tally: Tally, time_of: TimeParser) -> NodeChanges:
@@ -34,28 +37,11 @@ def read_events(lines: Lines, tally: Tally, time_of: TimeParser) -> NodeChanges:
     Raises:
         InvalidInput: no event at all, or more nodes than a machine has.
     """
-    columns: dict[str, int] = {}
     number: dict[str, int] = {}
     times, nodes, states = array("d"), array("i"), array("b")
-    t_col = n_col = s_col = width = -1
-    for line in lines:
-        if not line or line.isspace():
-            continue
-        fields = line.split(",")
-        if not columns or (fields[0][:1].isalpha() and is_events_header(line)):
-            header = [word.strip().lower() for word in line.lstrip("\ufeff").split(",")]
-            if columns:
-                tally.skip("another header", lines.number)
-            columns = {word: i for i, word in enumerate(header)}
-            t_col, n_col, s_col = columns["time"], columns["node"], columns["state"]
-            width = max(t_col, n_col, s_col) + 1
-            continue
-        if len(fields) < width:
-            tally.skip("too few fields", lines.number)
-            continue
-        state = STATE_WORDS.get(fields[s_col].strip().lower().rstrip("*~#!%$@^+-"))
-        at = time_of(fields[t_col])
-        name = fields[n_col].strip()
+    for moment, node_name, word in Table(lines, tally, EVENT_COLUMNS, EVENT_COLUMNS):
+        state = STATE_WORDS.get(word.strip().lower().rstrip("*~#!%$@^+-"))
+        at, name = time_of(moment), node_name.strip()
         if state is None:
             tally.skip("unknown state", lines.number)
         elif at is None:

@@ -27,11 +27,11 @@ def header_of(line: str) -> tuple[str, list[str]] | None:
     match = _FIRST_FIELD.match(line)
     if match is None:
         return None
-    delimiter = match[2]
+    delimiter = match[2].strip() or match[2]
     names = [name.strip().lower() for name in line.split(delimiter)]
     while names and not names[-1]:  # `sacct -p` ends each line with the delimiter
         names.pop()
-    if not all(name.isalpha() for name in names) or len(names) < 2:
+    if not all(name.replace("_", "").isalpha() for name in names) or len(names) < 2:
         return None
     return delimiter, names
 

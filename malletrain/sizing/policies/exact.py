@@ -1,5 +1,5 @@
-"""Policies `exact` and `auto`: the best plan where only counts matter, in milliseconds; `auto`, the default, turns to
-`milp` once a side constraint binds."""
+"""Policies `auto` and `exact`, two names of one: the best plan, by the knapsack core where only counts matter, and by
+`milp` once a side constraint binds or nodes are of several classes."""
 
 from __future__ import annotations
 
@@ -8,36 +8,10 @@ from dataclasses import replace
 from malletrain.domain.decision import SizingStatus
 from malletrain.sizing import knapsack
 from malletrain.sizing.constrained import EXACT_UNDER_CONSTRAINTS
-from malletrain.sizing.constraints import check, checked, fallback
+from malletrain.sizing.constraints import check, checked
 from malletrain.sizing.policy import Policy
 from malletrain.sizing.problem import Problem, Sizes
 from malletrain.sizing.values import ValueRowCache, value_table
-
-
-class Exact(Policy):
-    """The multiple-choice knapsack core (`malletrain.sizing.knapsack`), which takes no side constraints."""
-
-    name = "exact"
-    places_classes = True
-    constrained_form = "auto"
-    weighs_horizon = True
-    is_knapsack = True
-
-    def size(self, problem: Problem, cache: ValueRowCache | None = None) -> Sizes:
-        if len(problem.classes) > 1:
-            from malletrain.sizing.registry import policy
-
-            return policy(EXACT_UNDER_CONSTRAINTS).size(problem, cache)
-        if problem.constraints:
-            return fallback(problem, "policy exact handles no side constraints; use auto, milp or lp")
-        cache = cache or ValueRowCache()
-        table = value_table(problem, cache)
-        best = knapsack.solve(table, problem.nodes, cache.price)
-        cache.price = best.price
-        sizes = dict(zip(table.ids, table.size[best.rows].tolist(), strict=True))
-        return checked(
-            problem, Sizes(SizingStatus.OPTIMAL, best.objective, best.bound, sizes, "proven best", best.work)
-        )
 
 
 class Auto(Policy):
@@ -52,12 +26,27 @@ class Auto(Policy):
     def size(self, problem: Problem, cache: ValueRowCache | None = None) -> Sizes:
         from malletrain.sizing.registry import policy
 
-        if len(problem.classes) > 1:
-            return policy(EXACT_UNDER_CONSTRAINTS).size(problem, cache)
-        free = Exact().size(replace(problem, constraints=()), cache)
-        if not problem.constraints:
-            return free
-        # Constraints that do not bind leave the best plan as it is.
-        if free.status is SizingStatus.OPTIMAL and not check(problem, free.sizes):
-            return replace(free, reason=f"{free.reason}; no side constraint binds")
+        if len(problem.classes) <= 1:
+            free = _by_counts(problem if not problem.constraints else replace(problem, constraints=()), cache)
+            if not problem.constraints:
+                return free
+            # Constraints that do not bind leave the best plan as it is.
+            if free.status is SizingStatus.OPTIMAL and not check(problem, free.sizes):
+                return replace(free, reason=f"{free.reason}; no side constraint binds")
         return policy(EXACT_UNDER_CONSTRAINTS).size(problem, cache)
+
+
+class Exact(Auto):
+    """As `auto`."""
+
+    name = "exact"
+
+
+def _by_counts(problem: Problem, cache: ValueRowCache | None) -> Sizes:
+    cache = cache or ValueRowCache()
+    table = value_table(problem, cache)
+    best = knapsack.solve(table, problem.nodes, cache.price)
+    cache.price = best.price
+    sizes = dict(zip(table.ids, table.size[best.rows].tolist(), strict=True))
+    answer = Sizes(SizingStatus.OPTIMAL, best.objective, best.bound, sizes, "proven best", best.work)
+    return checked(problem, answer)

@@ -7,11 +7,10 @@ Slurm's rights and the writer listens on the network.
 from __future__ import annotations
 
 import json
-import math
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, NamedTuple
 
 from malletrain.domain.decision import CancelTasks, CutLimit, Outcome, RecyclePilot, StartPilot, Stray
 from malletrain.domain.errors import InvalidInput
@@ -24,13 +23,6 @@ MAX_PILOTS = 5000
 
 #: A reason is for the audit log, and cut to so many characters.
 MAX_REASON_CHARS = 500
-
-#: ARRAY_TASK, and +INDEX for one node of a task that holds several.
-_PILOT = re.compile(r"[1-9][0-9]{0,9}_[0-9]{1,7}(?:\+[1-9][0-9]{0,3})?")
-#: A job as squeue has it: 123, 123_4, 123_[5-9] or 123+1. Only compared with what squeue shows, as is the user.
-_JOB = re.compile(r"[1-9][0-9]{0,9}(?:_[0-9]{1,7}|_\[[0-9,%:-]{1,200}\]|\+[0-9]{1,4})?")
-_USER = re.compile(r"[^\x00-\x1f\x7f]{1,255}")
-_NODE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,254}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,28 +44,100 @@ class ActuatorReply:
     refused: str = ""
 
 
+class Field(NamedTuple):
+    """One field of an order: its name on the wire, whose value it is of an action, what fits, and in words."""
+
+    name: str
+    attribute: str
+    fits: Callable[[Any], bool]
+    must_be: str
+
+
+def _text(pattern: str) -> Callable[[Any], bool]:
+    return lambda value: isinstance(value, str) and re.fullmatch(pattern, value) is not None
+
+
+def _whole(most: int) -> Callable[[Any], bool]:
+    return lambda value: type(value) is int and 0 <= value <= most
+
+
+def _seconds(value: Any) -> bool:
+    return type(value) in (int, float) and 0 <= value <= 1e11
+
+
+#: ARRAY_TASK, and +INDEX for one node of a task that holds several.
+_is_pilot = _text(r"[1-9][0-9]{0,9}_[0-9]{1,7}(?:\+[1-9][0-9]{0,3})?")
+
+_JOB = Field("job", "job_id", _whole(2**53), "a whole number of 0 or more")
+_REASON = Field(
+    "reason", "reason", _text(rf"(?s).{{0,{MAX_REASON_CHARS}}}"), f"text of at most {MAX_REASON_CHARS} characters"
+)
+_PILOT = Field("pilot", "pilot", _is_pilot, "an array's number and a task's, as 123_4 or 123_4+1")
+_NODE = Field("node", "node", _text(r"[A-Za-z0-9][A-Za-z0-9._-]{0,254}"), "a node's name")
+_PILOTS = Field(
+    "pilots",
+    "pilots",
+    lambda value: isinstance(value, list) and len(value) <= MAX_PILOTS and all(map(_is_pilot, value)),
+    "a list of pilots, and not of too many",
+)
+#: A job as squeue has it: 123, 123_4, 123_[5-9] or 123+1. Only compared with what squeue shows, as is the user.
+_SLURM_JOB = _text(r"[1-9][0-9]{0,9}(?:_[0-9]{1,7}|_\[[0-9,%:-]{1,200}\]|\+[0-9]{1,4})?")
+#: Of a start: who announced the job.
+_UID = Field("uid", "", _whole(2**32 - 2), "a whole number of 0 or more")
+
+
+class Order(NamedTuple):
+    """A verb: the kind of its actions, their fields on the wire, and most actions in a request."""
+
+    kind: type
+    fields: tuple[Field, ...]
+    most: int = MAX_PILOTS
+
+
+ORDERS = {
+    "start": Order(
+        StartPilot, (_JOB, _REASON, _PILOT, _NODE, Field("limit_s", "limit_s", _seconds, "a number of seconds"), _UID)
+    ),
+    "recycle": Order(
+        RecyclePilot,
+        (_JOB, _REASON, _PILOT, _NODE, Field("kill", "kill", lambda value: type(value) is bool, "true or false")),
+    ),
+    "cut": Order(
+        CutLimit, (_JOB, _REASON, _PILOT, _NODE, Field("ends_at", "ends_at", _seconds, "a number of seconds")), most=1
+    ),
+    "cancel": Order(CancelTasks, (_JOB, _REASON, _PILOTS), most=1),
+    "take_back": Order(
+        Stray,
+        (
+            Field("job", "job", _SLURM_JOB, "as Slurm has it"),
+            Field("user", "user", _text(r"[^\x00-\x1f\x7f]{1,255}"), "as Slurm has it"),
+        ),
+    ),
+}
+
+
+def verb_of(request: ActuatorRequest) -> str:
+    """What the request orders."""
+    return next(verb for verb, order in ORDERS.items() if isinstance(request.actions[0], order.kind))
+
+
+def rows_of(request: ActuatorRequest) -> list[dict[str, Any]]:
+    """The actions, by the fields that they have on the wire."""
+    fields = ORDERS[verb_of(request)].fields
+    rows = [
+        {field.name: getattr(action, field.attribute or "job_id") for field in fields} for action in request.actions
+    ]
+    for row in rows:
+        if "reason" in row:
+            row["reason"] = row["reason"][:MAX_REASON_CHARS]
+        if "uid" in row:
+            row["uid"] = request.owners.get(row["job"])
+    return rows
+
+
 def write_request(request: ActuatorRequest) -> bytes:
     """The request as one line of JSON."""
-    first = request.actions[0]
-    verb = next(verb for verb, (kind, _) in _VERBS.items() if isinstance(first, kind))
-    rows: list[dict[str, Any]] = []
-    for action in request.actions:
-        if isinstance(action, Stray):
-            rows.append({"job": action.job, "user": action.user})
-            continue
-        row: dict[str, Any] = {"job": action.job_id, "reason": action.reason[:MAX_REASON_CHARS]}
-        match action:
-            case StartPilot():
-                uid = request.owners.get(action.job_id)
-                row |= {"pilot": action.pilot, "node": action.node, "limit_s": action.limit_s, "uid": uid}
-            case RecyclePilot():
-                row |= {"pilot": action.pilot, "node": action.node, "kill": action.kill}
-            case CutLimit():
-                row |= {"pilot": action.pilot, "node": action.node, "ends_at": action.ends_at}
-            case CancelTasks():
-                row |= {"pilots": list(action.pilots)}
-        rows.append(row)
-    return json.dumps({"verb": verb, "actions": rows}).encode() + b"\n"
+    return json.dumps({"verb": verb_of(request), "actions": rows_of(request)}).encode() + b"\n"
 
 
 def read_request(line: bytes, most_s: float) -> ActuatorRequest:
@@ -84,46 +148,32 @@ def read_request(line: bytes, most_s: float) -> ActuatorRequest:
     """
     body = _json(line, "request")
     verb = body.get("verb") if isinstance(body, dict) else None
-    if not isinstance(verb, str) or verb not in _VERBS or set(body) != {"verb", "actions"}:
-        raise InvalidInput("request", f"is none of {', '.join(_VERBS)} with its actions")
-    _, wanted = _VERBS[verb]
+    order = ORDERS.get(verb) if isinstance(verb, str) else None
+    if order is None or set(body) != {"verb", "actions"}:
+        raise InvalidInput("request", f"is none of {', '.join(ORDERS)} with its actions")
     rows = body["actions"]
-    if not isinstance(rows, list) or not 1 <= len(rows) <= (MAX_PILOTS if verb in _MANY else 1):
+    if not isinstance(rows, list) or not 1 <= len(rows) <= order.most:
         raise InvalidInput("request.actions", "must be a list of some actions, and not of too many")
-    actions: list[Any] = []
-    owners: dict[int, int] = {}
+    names = {field.name for field in order.fields}
+    actions = []
     for row in rows:
-        if not isinstance(row, dict) or set(row) != wanted:
-            raise InvalidInput("request.actions", f"each must have {', '.join(sorted(wanted))}, no more and no less")
-        if verb == "take_back":
-            actions.append(Stray(_matching(_JOB, row["job"], "job"), _matching(_USER, row["user"], "user")))
-            continue
-        job, reason = _whole(row["job"], "job", 2**53), _reason(row["reason"])
-        match verb:
-            case "start":
-                owners[job] = _whole(row["uid"], "uid", 2**32 - 2)
-                limit = _seconds(row["limit_s"], "limit_s", 0.0, most_s)
-                actions.append(StartPilot(job, _pilot(row["pilot"]), _node(row["node"]), limit, reason))
-            case "recycle":
-                kill = _flag(row["kill"], "kill")
-                actions.append(RecyclePilot(job, _pilot(row["pilot"]), _node(row["node"]), reason, kill=kill))
-            case "cut":
-                ends_at = _seconds(row["ends_at"], "ends_at", 0.0, 1e11)
-                actions.append(CutLimit(job, _pilot(row["pilot"]), _node(row["node"]), ends_at, reason))
-            case _:
-                if not isinstance(row["pilots"], list) or len(row["pilots"]) > MAX_PILOTS:
-                    raise InvalidInput("request.pilots", "must be a list of pilots, and not of too many")
-                actions.append(CancelTasks(job, tuple(_pilot(pilot) for pilot in row["pilots"]), reason))
-    return ActuatorRequest(tuple(actions), owners)
+        if not isinstance(row, dict) or set(row) != names:
+            raise InvalidInput("request.actions", f"each must have {', '.join(sorted(names))}, no more and no less")
+        for field in order.fields:
+            if not field.fits(row[field.name]):
+                raise InvalidInput(f"request.{field.name}", f"must be {field.must_be}")
+        if row.get("limit_s", 0) > most_s:
+            raise InvalidInput("request.limit_s", f"must be from 0 to {most_s:g} s")
+        values = {field.attribute: row[field.name] for field in order.fields if field.attribute}
+        actions.append(order.kind(**{k: tuple(v) if isinstance(v, list) else v for k, v in values.items()}))
+    return ActuatorRequest(tuple(actions), {row["job"]: row["uid"] for row in rows if "uid" in row})
 
 
 def write_reply(answer: ActuatorReply) -> bytes:
     """The reply as one line of JSON."""
     rows = [
-        {"done": o.done, "detail": o.detail, "unfit": o.unfit, "refused": o.refused}
-        | ({} if o.restarts is None else {"restarts": o.restarts})
-        | ({"preempted": True} if o.preempted else {})
-        for o in answer.outcomes
+        {key: value for key, value in asdict(outcome).items() if value is not None and (value or key != "preempted")}
+        for outcome in answer.outcomes
     ]
     body = {"outcomes": rows, "unavailable": answer.unavailable, "refused": answer.refused}
     return json.dumps(body).encode() + b"\n"
@@ -137,33 +187,10 @@ def read_answer(line: bytes) -> ActuatorReply:
     """
     body = _json(line, "answer")
     try:
-        outcomes = tuple(
-            Outcome(
-                bool(o["done"]),
-                str(o["detail"]),
-                unfit=bool(o["unfit"]),
-                refused=bool(o.get("refused")),
-                restarts=_restarts(o.get("restarts")),
-                preempted=o.get("preempted") is True,
-            )
-            for o in body["outcomes"]
-        )
+        outcomes = tuple(Outcome(**row) for row in body["outcomes"])
         return ActuatorReply(outcomes, str(body["unavailable"]), str(body["refused"]))
     except (KeyError, TypeError) as error:
         raise InvalidInput("answer", f"is none of an actuator of this release ({error})") from error
-
-
-#: Each verb: the kind of its actions, and the fields that they must have.
-_VERBS: Mapping[str, tuple[type, frozenset[str]]] = {
-    "start": (StartPilot, frozenset({"job", "reason", "pilot", "node", "limit_s", "uid"})),
-    "recycle": (RecyclePilot, frozenset({"job", "reason", "pilot", "node", "kill"})),
-    "cut": (CutLimit, frozenset({"job", "reason", "pilot", "node", "ends_at"})),
-    "cancel": (CancelTasks, frozenset({"job", "reason", "pilots"})),
-    "take_back": (Stray, frozenset({"job", "user"})),
-}
-
-#: Verbs that take many actions at once.
-_MANY: Sequence[str] = ("start", "recycle", "take_back")
 
 
 def _json(line: bytes, what: str) -> Any:
@@ -171,51 +198,3 @@ def _json(line: bytes, what: str) -> Any:
         return json.loads(line)
     except (ValueError, RecursionError) as error:
         raise InvalidInput(what, "is no line of JSON") from error
-
-
-def _restarts(value: object) -> int | None:
-    return value if isinstance(value, int) and not isinstance(value, bool) else None
-
-
-def _whole(value: object, name: str, most: int) -> int:
-    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= most:
-        raise InvalidInput(f"request.{name}", "must be a whole number of 0 or more")
-    return value
-
-
-def _seconds(value: object, name: str, least: float, most: float) -> float:
-    if not isinstance(value, int | float) or isinstance(value, bool) or not math.isfinite(value):
-        raise InvalidInput(f"request.{name}", "must be a number of seconds")
-    if not least <= value <= most:
-        raise InvalidInput(f"request.{name}", f"must be from {least:g} to {most:g} s")
-    return float(value)
-
-
-def _pilot(value: object) -> str:
-    if not isinstance(value, str) or not _PILOT.fullmatch(value):
-        raise InvalidInput("request.pilot", "must be an array's number and a task's, as 123_4 or 123_4+1")
-    return value
-
-
-def _matching(pattern: re.Pattern[str], value: object, name: str) -> str:
-    if not isinstance(value, str) or not pattern.fullmatch(value):
-        raise InvalidInput(f"request.{name}", "must be as Slurm has it")
-    return value
-
-
-def _flag(value: object, name: str) -> bool:
-    if not isinstance(value, bool):
-        raise InvalidInput(f"request.{name}", "must be true or false")
-    return value
-
-
-def _reason(value: object) -> str:
-    if not isinstance(value, str) or len(value) > MAX_REASON_CHARS:
-        raise InvalidInput("request.reason", f"must be text of at most {MAX_REASON_CHARS} characters")
-    return value
-
-
-def _node(value: object) -> str:
-    if not isinstance(value, str) or not _NODE.fullmatch(value):
-        raise InvalidInput("request.node", "must be a node's name")
-    return value

@@ -15,11 +15,13 @@ import socket
 import struct
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from typing import Any
 
-from malletrain.domain.decision import ACTION_NAMES, CancelTasks, CutLimit, Outcome, RecyclePilot, StartPilot, Stray
+from malletrain.domain.decision import CancelTasks, CutLimit, Outcome, RecyclePilot, StartPilot, Stray
 from malletrain.domain.errors import ClusterUnavailable, InvalidInput
 from malletrain.domain.job import task_of
 from malletrain.slurm.actuator.audit_log import AuditLog
@@ -37,6 +39,8 @@ from malletrain.slurm.actuator.protocol import (
     ActuatorReply,
     ActuatorRequest,
     read_request,
+    rows_of,
+    verb_of,
     write_reply,
 )
 from malletrain.slurm.cluster import SlurmCluster
@@ -113,22 +117,14 @@ class Actuator:
 
     def _carry_out(self, request: ActuatorRequest) -> ActuatorReply:
         cluster = SlurmCluster(self._commands, self._harvest, request.owners.get, self._now)
-        starts = [action for action in request.actions if isinstance(action, StartPilot)]
-        if starts:
-            return ActuatorReply(tuple(self._start(cluster, starts)))
-        recycled = [action for action in request.actions if isinstance(action, RecyclePilot)]
-        if recycled:
-            return ActuatorReply(tuple(cluster.recycle(self._with_kills(recycled))))
-        strays = [action for action in request.actions if isinstance(action, Stray)]
-        if strays:
-            return ActuatorReply(tuple(self._take_back(cluster, strays)))
-        outcomes = []
-        for action in request.actions:
-            if isinstance(action, CutLimit):
-                outcomes.append(cluster.cut(action))
-            elif isinstance(action, CancelTasks):
-                outcomes.append(self._cancel(cluster, action))
-        return ActuatorReply(tuple(outcomes))
+        deeds: Mapping[str, Callable[[Any], Sequence[Outcome]]] = {
+            "start": partial(self._start, cluster),
+            "recycle": lambda actions: cluster.recycle(self._with_kills(actions)),
+            "cut": lambda actions: [cluster.cut(action) for action in actions],
+            "cancel": lambda actions: [self._cancel(cluster, action) for action in actions],
+            "take_back": partial(self._take_back, cluster),
+        }
+        return ActuatorReply(tuple(deeds[verb_of(request)](request.actions)))
 
     def _start(self, cluster: SlurmCluster, starts: Sequence[StartPilot]) -> list[Outcome]:
         tasks = list(dict.fromkeys(task_of(start.pilot) for start in starts))
@@ -202,31 +198,11 @@ class Actuator:
 
 def _audit_rows(request: ActuatorRequest, event: str, reply: ActuatorReply | None) -> list[dict[str, object]]:
     """A row for each action: as it was asked for, and what became of it where there is a `reply`."""
-    rows: list[dict[str, object]] = []
-    actions: Sequence[StartPilot | RecyclePilot | CutLimit | CancelTasks | Stray] = request.actions
-    for at, action in enumerate(actions):
-        row: dict[str, object] = {"event": event}
-        if not isinstance(action, Stray):
-            row |= {"verb": ACTION_NAMES[type(action)], "job": action.job_id}
-        match action:
-            case Stray():
-                row |= {"verb": "take_back", "slurm_job": action.job, "user": action.user}
-            case StartPilot():
-                row |= {"pilot": action.pilot, "node": action.node, "limit_s": action.limit_s}
-                row["owner"] = request.owners.get(action.job_id)
-            case CutLimit():
-                row |= {"pilot": action.pilot, "node": action.node, "ends_at": action.ends_at}
-            case RecyclePilot():
-                row |= {"pilot": action.pilot, "node": action.node} | ({"kill": True} if action.kill else {})
-            case CancelTasks():
-                row["pilots"] = list(action.pilots)
-        if not isinstance(action, Stray):
-            row["reason"] = action.reason
-        if reply is not None:
-            outcome = reply.outcomes[at] if at < len(reply.outcomes) else None
-            row["done"] = outcome is not None and outcome.done
-            row["detail"] = reply.refused or reply.unavailable if outcome is None else outcome.detail
-        rows.append(row)
+    rows: list[dict[str, object]] = [{"event": event, "verb": verb_of(request)} | row for row in rows_of(request)]
+    if reply is not None:
+        refusal = Outcome(False, reply.refused or reply.unavailable)
+        for row, outcome in zip(rows, reply.outcomes or [refusal] * len(rows), strict=False):
+            row |= {"done": outcome.done, "detail": outcome.detail}
     return rows
 
 

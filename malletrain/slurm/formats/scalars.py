@@ -10,22 +10,9 @@ from functools import lru_cache
 from malletrain.domain.errors import InvalidInput
 
 #: What Slurm prints for "no value".
-ABSENT = frozenset(
-    {
-        "",
-        "(null)",
-        "N/A",
-        "n/a",
-        "None",
-        "NONE",
-        "none",
-        "Unknown",
-        "UNKNOWN",
-        "INVALID",
-        "NOT_SET",
-        "Partition_Limit",
-    }
-)
+ABSENT = frozenset({
+    "", "(null)", "N/A", "n/a", "None", "NONE", "none", "Unknown", "UNKNOWN", "INVALID", "NOT_SET", "Partition_Limit"
+})  # fmt: skip
 _ENDLESS = frozenset({"UNLIMITED", "INFINITE", "infinite", "unlimited"})
 
 #: A task list longer than this is no job array of any site (MaxArraySize is at most 4,000,001).
@@ -36,8 +23,6 @@ _ISO = re.compile(r"(\d{4})-(\d\d)-(\d\d)[T ](\d\d):(\d\d)(?::(\d\d)(?:\.\d+)?)?
 _EPOCH = re.compile(r"\d{1,12}(?:\.\d+)?\Z")
 _TASKS = re.compile(r"(\d{1,9})(?:-(\d{1,9}))?(?::(\d{1,9}))?\Z")
 _FIRST_NUMBER = re.compile(r"-?\d+")
-
-
 _MEMORY = re.compile(r"(\d{1,12}(?:\.\d{1,6})?)([KMGTP]?)c?\Z")
 _MEBIBYTES = {"K": 2**-10, "": 1, "M": 1, "G": 2**10, "T": 2**20, "P": 2**30}
 

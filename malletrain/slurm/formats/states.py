@@ -25,67 +25,37 @@ SUFFIXES = {
     "-": "PLANNED",
 }
 
-#: Long, compact and older spellings of one word. Some words stand for a base and a flag at once.
+#: Long, compact and older spellings of one word, by that word.
+_SPELT = {
+    "ALLOCATED": "ALLOC",
+    "MIXED": "MIX",
+    "DOWN": "ERROR ERR",
+    "FUTURE": "FUTR",
+    "UNKNOWN": "UNK",
+    "COMPLETING": "COMP",
+    "DRAIN": "DRAINED DRAINING DRNG",
+    "FAIL": "FAILING FAILG",
+    "MAINTENANCE": "MAINT",
+    "RESERVED": "RESV RES",
+    "PLANNED": "PLND",
+    "REBOOT_REQUESTED": "REBOOT REBOOT_TOGGLE",
+    "REBOOT_ISSUED": "BOOT",
+    "POWERED_DOWN": "POWER",
+    "POWERING_UP": "POWER_UP POW_UP",
+    "POWERING_DOWN": "POW_DN",
+    "NOT_RESPONDING": "NO_RESPOND",
+    "INVALID": "INVAL INVALID_REG",
+    "BLOCKED": "BLOCK",
+    "PERFCTRS": "NPC",
+}
+#: Words that are spelt in one way.
+_PLAIN = "IDLE REBOOT_CANCELED POWER_DOWN NET CLOUD EXTERNAL DYNAMIC_NORM DYNAMIC_FUTURE RESUME UNDRAIN"
+
+#: What each spelling stands for: a word, or a base and a flag at once.
 WORDS: dict[str, tuple[str, ...]] = {
-    "ALLOC": ("ALLOCATED",),
-    "ALLOCATED": ("ALLOCATED",),
-    "IDLE": ("IDLE",),
-    "MIX": ("MIXED",),
-    "MIXED": ("MIXED",),
-    "DOWN": ("DOWN",),
-    "ERROR": ("DOWN",),
-    "ERR": ("DOWN",),
-    "FUTURE": ("FUTURE",),
-    "FUTR": ("FUTURE",),
-    "UNKNOWN": ("UNKNOWN",),
-    "UNK": ("UNKNOWN",),
-    "COMP": ("COMPLETING",),
-    "COMPLETING": ("COMPLETING",),
-    "DRAIN": ("DRAIN",),
-    "DRAINED": ("DRAIN",),
-    "DRAINING": ("DRAIN",),
-    "DRNG": ("DRAIN",),
-    "FAIL": ("FAIL",),
-    "FAILING": ("FAIL",),
-    "FAILG": ("FAIL",),
-    "MAINT": ("MAINTENANCE",),
-    "MAINTENANCE": ("MAINTENANCE",),
-    "RESV": ("RESERVED",),
-    "RES": ("RESERVED",),
-    "RESERVED": ("RESERVED",),
-    "PLND": ("PLANNED",),
-    "PLANNED": ("PLANNED",),
-    "REBOOT": ("REBOOT_REQUESTED",),
-    "BOOT": ("REBOOT_ISSUED",),
-    "REBOOT_REQUESTED": ("REBOOT_REQUESTED",),
-    "REBOOT_ISSUED": ("REBOOT_ISSUED",),
-    "REBOOT_CANCELED": ("REBOOT_CANCELED",),
-    "REBOOT_TOGGLE": ("REBOOT_REQUESTED",),
-    "POWER": ("POWERED_DOWN",),
-    "POWER_DOWN": ("POWER_DOWN",),
-    "POWER_UP": ("POWERING_UP",),
-    "POW_UP": ("POWERING_UP",),
-    "POW_DN": ("POWERING_DOWN",),
-    "POWERED_DOWN": ("POWERED_DOWN",),
-    "POWERING_DOWN": ("POWERING_DOWN",),
-    "POWERING_UP": ("POWERING_UP",),
+    **{spelling: (word,) for word, those in _SPELT.items() for spelling in (word, *those.split())},
+    **{word: (word,) for word in _PLAIN.split()},
     "POWER_DRAIN": ("DRAIN", "POWER_DOWN"),
-    "NO_RESPOND": ("NOT_RESPONDING",),
-    "NOT_RESPONDING": ("NOT_RESPONDING",),
-    "INVAL": ("INVALID",),
-    "INVALID": ("INVALID",),
-    "INVALID_REG": ("INVALID",),
-    "BLOCK": ("BLOCKED",),
-    "BLOCKED": ("BLOCKED",),
-    "NPC": ("PERFCTRS",),
-    "PERFCTRS": ("PERFCTRS",),
-    "NET": ("NET",),
-    "CLOUD": ("CLOUD",),
-    "EXTERNAL": ("EXTERNAL",),
-    "DYNAMIC_NORM": ("DYNAMIC_NORM",),
-    "DYNAMIC_FUTURE": ("DYNAMIC_FUTURE",),
-    "RESUME": ("RESUME",),
-    "UNDRAIN": ("UNDRAIN",),
 }
 
 _BUSY = frozenset({"ALLOCATED", "MIXED"})
@@ -174,88 +144,29 @@ def _strongest(words: set[str], some_unknown: bool) -> NodeState:
 
 
 #: How strongly a state keeps a node from us, for answers that name one node twice.
-STRENGTH: dict[NodeState, int] = {
-    state: rank
-    for rank, state in enumerate(
-        (
-            NodeState.IDLE,
-            NodeState.PLANNED,
-            NodeState.MIXED,
-            NodeState.ALLOCATED,
-            NodeState.COMPLETING,
-            NodeState.UNKNOWN,
-            NodeState.RESERVED,
-            NodeState.MAINT,
-            NodeState.DRAINED,
-            NodeState.POWERED_DOWN,
-            NodeState.DOWN,
-        )
-    )
-}
+_WEAKEST_FIRST = "idle planned mixed allocated completing unknown reserved maint drained powered_down down"
+STRENGTH = {NodeState(state): rank for rank, state in enumerate(_WEAKEST_FIRST.split())}
 
-#: Long and compact job states, and the flags that JSON lists beside a base state.
-JOB_WORDS: dict[str, SlurmState] = {
-    "PENDING": SlurmState.PENDING,
-    "PD": SlurmState.PENDING,
-    "REQUEUE_HOLD": SlurmState.PENDING,
-    "RH": SlurmState.PENDING,
-    "SPECIAL_EXIT": SlurmState.PENDING,
-    "SE": SlurmState.PENDING,
-    "RESV_DEL_HOLD": SlurmState.PENDING,
-    "RD": SlurmState.PENDING,
-    "RUNNING": SlurmState.RUNNING,
-    "R": SlurmState.RUNNING,
-    "RESIZING": SlurmState.RUNNING,
-    "RS": SlurmState.RUNNING,
-    "SIGNALING": SlurmState.RUNNING,
-    "SI": SlurmState.RUNNING,
-    "EXPEDITING": SlurmState.RUNNING,
-    "SUSPENDED": SlurmState.SUSPENDED,
-    "S": SlurmState.SUSPENDED,
-    "STOPPED": SlurmState.SUSPENDED,
-    "ST": SlurmState.SUSPENDED,
-    "COMPLETING": SlurmState.COMPLETING,
-    "CG": SlurmState.COMPLETING,
-    "STAGE_OUT": SlurmState.COMPLETING,
-    "SO": SlurmState.COMPLETING,
-    "CONFIGURING": SlurmState.CONFIGURING,
-    "CF": SlurmState.CONFIGURING,
-    "POWER_UP_NODE": SlurmState.CONFIGURING,
-    "COMPLETED": SlurmState.COMPLETED,
-    "CD": SlurmState.COMPLETED,
-    "CANCELLED": SlurmState.CANCELLED,
-    "CA": SlurmState.CANCELLED,
-    "REVOKED": SlurmState.CANCELLED,
-    "RV": SlurmState.CANCELLED,
-    "FAILED": SlurmState.FAILED,
-    "F": SlurmState.FAILED,
-    "LAUNCH_FAILED": SlurmState.FAILED,
-    "RECONFIG_FAIL": SlurmState.FAILED,
-    "TIMEOUT": SlurmState.TIMEOUT,
-    "TO": SlurmState.TIMEOUT,
-    "DEADLINE": SlurmState.TIMEOUT,
-    "DL": SlurmState.TIMEOUT,
-    "PREEMPTED": SlurmState.PREEMPTED,
-    "PR": SlurmState.PREEMPTED,
-    "NODE_FAIL": SlurmState.NODE_FAIL,
-    "NF": SlurmState.NODE_FAIL,
-    "BOOT_FAIL": SlurmState.NODE_FAIL,
-    "BF": SlurmState.NODE_FAIL,
-    "OUT_OF_MEMORY": SlurmState.OUT_OF_MEMORY,
-    "OOM": SlurmState.OUT_OF_MEMORY,
-    "REQUEUED": SlurmState.REQUEUED,
-    "RQ": SlurmState.REQUEUED,
-    "REQUEUE_FED": SlurmState.REQUEUED,
-    "RF": SlurmState.REQUEUED,
+#: Long and compact job states, and the flags that JSON lists beside a base state, by what they mean.
+_JOB_SPELT = {
+    SlurmState.PENDING: "PENDING PD REQUEUE_HOLD RH SPECIAL_EXIT SE RESV_DEL_HOLD RD",
+    SlurmState.RUNNING: "RUNNING R RESIZING RS SIGNALING SI EXPEDITING",
+    SlurmState.SUSPENDED: "SUSPENDED S STOPPED ST",
+    SlurmState.COMPLETING: "COMPLETING CG STAGE_OUT SO",
+    SlurmState.CONFIGURING: "CONFIGURING CF POWER_UP_NODE",
+    SlurmState.COMPLETED: "COMPLETED CD",
+    SlurmState.CANCELLED: "CANCELLED CA REVOKED RV",
+    SlurmState.FAILED: "FAILED F LAUNCH_FAILED RECONFIG_FAIL",
+    SlurmState.TIMEOUT: "TIMEOUT TO DEADLINE DL",
+    SlurmState.PREEMPTED: "PREEMPTED PR",
+    SlurmState.NODE_FAIL: "NODE_FAIL NF BOOT_FAIL BF",
+    SlurmState.OUT_OF_MEMORY: "OUT_OF_MEMORY OOM",
+    SlurmState.REQUEUED: "REQUEUED RQ REQUEUE_FED RF",
 }
+JOB_WORDS = {spelling: state for state, those in _JOB_SPELT.items() for spelling in those.split()}
 
 #: Of several words that JSON lists for one job, the one that says whether it holds nodes goes first.
-_JOB_PRECEDENCE = (
-    SlurmState.COMPLETING,
-    SlurmState.CONFIGURING,
-    SlurmState.SUSPENDED,
-    SlurmState.REQUEUED,
-)
+_JOB_PRECEDENCE = (SlurmState.COMPLETING, SlurmState.CONFIGURING, SlurmState.SUSPENDED, SlurmState.REQUEUED)
 
 
 @lru_cache(maxsize=1024)

@@ -7,13 +7,13 @@ sbatch does not fail at once then: it retries for minutes ("Slurm temporarily un
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from malletrain.domain.errors import ClusterUnavailable, MalletrainError
 from malletrain.slurm.command import Commands
 from malletrain.slurm.formats import scalars, text
-from malletrain.slurm.site.site_config import SiteFacts
+from malletrain.slurm.site.site_facts import SiteFacts, parameters
 
 #: Share of MaxJobCount that one job's held tasks may be; workers submit more as they are consumed.
 MAX_SHARE_PER_JOB = 0.05
@@ -53,11 +53,9 @@ class HeldTaskLimits:
 
     @property
     def _binding(self) -> tuple[int, str]:
+        share = f"{MAX_SHARE_PER_JOB:.0%} of MaxJobCount={self.max_job_count}"
         limits = [
-            (
-                int(MAX_SHARE_PER_JOB * self.max_job_count),
-                f"{MAX_SHARE_PER_JOB:.0%} of MaxJobCount={self.max_job_count}",
-            ),
+            (int(MAX_SHARE_PER_JOB * self.max_job_count), share),
             (self.max_array_size - 1, f"MaxArraySize={self.max_array_size}"),
         ]
         if self.max_array_tasks is not None:
@@ -71,32 +69,21 @@ def read(commands: Commands) -> HeldTaskLimits:
     Raises:
         ClusterUnavailable: Slurm does not answer.
     """
-    return parse(commands.ask(["scontrol", "show", "config"]))
-
-
-def parse(config_text: str) -> HeldTaskLimits:
-    """The limits in `scontrol show config`."""
-    config = text.config(config_text)
-    return HeldTaskLimits(
-        scalars.number(config.get("MaxJobCount", ""), 10_000),
-        scalars.number(config.get("MaxArraySize", ""), 1001),
-        max_array_tasks(config.get("SchedulerParameters", "")),
-    )
+    return _limits(text.config(commands.ask(["scontrol", "show", "config"])))
 
 
 def limits_of(facts: SiteFacts) -> HeldTaskLimits:
     """The limits where the site is known already."""
-    parameters = facts.words.get("SchedulerParameters", "")
-    return HeldTaskLimits(facts.max_job_count, facts.max_array_size, max_array_tasks(parameters))
+    return _limits(facts.words)
 
 
-def max_array_tasks(scheduler_parameters: str) -> int | None:
-    """The limit in SchedulerParameters; None: there is none but MaxArraySize."""
-    for part in scheduler_parameters.split(","):
-        key, _, value = part.strip().partition("=")
-        if key.lower() == "max_array_tasks" and value.strip().isdecimal():
-            return int(value)
-    return None
+def _limits(config: Mapping[str, str]) -> HeldTaskLimits:
+    most = parameters(config.get("SchedulerParameters", "")).get("max_array_tasks", "")
+    return HeldTaskLimits(
+        scalars.number(config.get("MaxJobCount", ""), 10_000),
+        scalars.number(config.get("MaxArraySize", ""), 1001),
+        int(most) if most.isdecimal() else None,
+    )
 
 
 def affordable(limits: HeldTaskLimits, wanted: int, least: int, *, asked: bool) -> int:

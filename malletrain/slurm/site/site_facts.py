@@ -1,42 +1,205 @@
-"""What a site's Slurm is configured to do, as far as pilots must know. Read once, and at each reload."""
+"""What a site's Slurm is configured to do, as far as pilots must know, as plain values; and reading it."""
 
 from __future__ import annotations
 
+import os
+import pwd
 import re
-from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from typing import Literal
 
 from malletrain.domain.errors import ClusterUnavailable, InvalidInput
 from malletrain.slurm.command import Commands
 from malletrain.slurm.formats import hostlist, scalars, text
-from malletrain.slurm.site import hidden_records, qos_limits
-from malletrain.slurm.site.hidden_records import RecordsHidden, check_sight
-from malletrain.slurm.site.pilot_gates import check_gates
-from malletrain.slurm.site.pilots_preempted import check_preemption, seconds, sharing
-from malletrain.slurm.site.qos_limits import LIMITS
-from malletrain.slurm.site.site_config import (
-    Finding,
-    Harvest,
-    Level,
-    NodeFacts,
-    PartitionFacts,
-    QosFacts,
-    SiteFacts,
-    parameters,
-)
 
-__all__ = [
-    "Finding", "Harvest", "Level", "PartitionFacts", "SiteFacts", "check_harvest_partition", "parse", "parse_nodes",
-    "parse_qos", "read",
-]  # fmt: skip
+#: Limits of a QOS that are read: how many jobs may run, or be there, at a time,
+COUNTS = ("GrpJobs", "GrpSubmit", "MaxJobsPU", "MaxSubmitJobsPU", "MaxJobsPA", "MaxSubmitJobsPA")
+#: how much jobs may have at most: of all, a job's, a user's, an account's, on one node,
+MOST = ("GrpTRES", "MaxTRES", "MaxTRESPU", "MaxTRESPA", "MaxTRESPerNode")
+#: and how much of it times a job's limit in minutes: a job's, and of all that run.
+MINUTES = ("MaxTRESMins", "GrpTRESRunMins")
+LIMITS = (*COUNTS, "MaxWall", *MOST, "MinTRES", *MINUTES)
 
 #: What is asked of `sacctmgr -n -P show qos`.
 _QOS_FORMAT = "format=name,preempt,preemptmode,preemptexempttime,flags," + ",".join(LIMITS)
 #: slurmdbd may be away, and slurmctld goes on without it (seconds).
-_QOS_PATIENCE_S = 3.0
+_PATIENCE_S = 3.0
 
 _ASKED = re.compile(r"Configuration data as of (\S+)")
 _SOCKET = re.compile(r"socket=([^,\s]+)")
+
+#: What PrivateData hides from all but root, SlurmUser and Slurm's operators, and what comes of that.
+_HARM = {
+    "jobs": ("the main queue", "pilots cannot leave before Slurm preempts them"),
+    "nodes": ("the nodes", "nothing can be harvested"),
+    "partitions": ("the partitions", "nothing can be harvested"),
+    "reservations": ("reservations", "pilots are started into them, and stay in their way"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Harvest:
+    """Where pilots live. Empty account or QOS: not checked (a site without accounting). `max_time_s`: the
+    partition's MaxTime; an operator's update would override it silently. `max_nodes`: most nodes of one task."""
+
+    partition: str
+    account: str = ""
+    qos: str = ""
+    max_time_s: float | None = None
+    max_nodes: int = 1
+
+
+class Level(StrEnum):
+    """How bad a finding is: `error` means that pilots may not be started, or that main jobs are harmed."""
+
+    OK = "ok"
+    WARNING = "warning"
+    ERROR = "error"
+
+
+OK, WARNING, ERROR = Level.OK, Level.WARNING, Level.ERROR
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """What one check of the site found, and the remedy (empty when there is nothing to do)."""
+
+    level: Level
+    what: str
+    remedy: str = ""
+
+
+def findings(table: Iterable[tuple[object, Level, str, str]]) -> Iterator[Finding]:
+    """The findings of those rows that hold: (whether it holds, how bad it is, what is found, what to do)."""
+    return (Finding(level, what, remedy) for holds, level, what, remedy in table if holds)
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionFacts:
+    """One partition (slurm.conf(5)). Durations in seconds; None: unlimited."""
+
+    name: str
+    tier: int
+    preempt_mode: str
+    grace_s: float
+    max_time_s: float | None
+    nodes: frozenset[str]
+    state: str
+    allow_accounts: str = "ALL"
+    allow_qos: str = "ALL"
+    words: Mapping[str, str] = field(default_factory=dict)  #: all of them, as `scontrol show partition` prints them
+
+    def admits(self, what: Literal["Accounts", "Qos"], name: str) -> bool:
+        """Whether jobs of this account or QOS may run here: a list of those that may makes one of those that may not
+        count no more."""
+        allowed = self.allow_accounts if what == "Accounts" else self.allow_qos
+        if allowed not in ("ALL", ""):
+            return _in(name, allowed)
+        return not _in(name, self.words.get(f"Deny{what}", ""))
+
+
+@dataclass(frozen=True, slots=True)
+class NodeFacts:
+    """One node: what of it jobs may have, and whether it is one of a cloud."""
+
+    name: str
+    cpus: int
+    sockets: int
+    memory_mib: int
+    cloud: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class QosFacts:
+    """One QOS: the QOS that it preempts, its own PreemptMode ("" for the cluster's), PreemptExemptTime in seconds
+    (None for the global one), and limits of jobs by key and TRES: `MaxWall`, `MaxTRES=node` (sacctmgr(1))."""
+
+    name: str
+    preempts: frozenset[str] = frozenset()
+    preempt_mode: str = ""
+    exempt_s: float | None = None
+    flags: frozenset[str] = frozenset()
+    limits: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class SiteFacts:
+    """Slurm's configuration (slurm.conf(5)), durations in seconds."""
+
+    version: str
+    cluster: str
+    kill_wait_s: float
+    over_time_limit_s: float
+    bf_interval_s: float
+    bf_max_job_test: int
+    max_job_count: int
+    max_array_size: int
+    min_job_age_s: float
+    preempt_type: str
+    preempt_mode: str
+    accounting: bool
+    has_prolog: bool
+    has_epilog: bool
+    private_data: frozenset[str]
+    asked_at: float | None = None  #: slurmctld's clock when it answered
+    slurm_user: str = "slurm"
+    munge_socket: str = ""  #: empty: munged's default
+    federation: str = ""  #: the name of the one that the cluster is in
+    partitions: Mapping[str, PartitionFacts] = field(default_factory=dict)
+    words: Mapping[str, str] = field(default_factory=dict)  #: all of them, as `scontrol show config` prints them
+    nodes: tuple[NodeFacts, ...] = ()  #: empty: not asked for
+    qos: Mapping[str, QosFacts] | None = None  #: None: there are none, or sacctmgr did not answer
+    sees_all: bool | None = None  #: whether who asked sees what PrivateData hides; None: nobody asked
+
+    @property
+    def release(self) -> tuple[int, int]:
+        """(22, 5) for 22.05.8; (0, 0) when the version is not readable."""
+        major, _, rest = self.version.partition(".")
+        minor = rest.partition(".")[0]
+        return (int(major), int(minor)) if major.isdigit() and minor.isdigit() else (0, 0)
+
+    @property
+    def hidden(self) -> list[str]:
+        """Which of the records that the daemon needs PrivateData hides from ordinary users."""
+        return [word for word in _HARM if self.private_data & {word, "all"}]
+
+    def main_partitions(self, harvest: str) -> tuple[PartitionFacts, ...]:
+        """Every partition but the harvest one, by name."""
+        return tuple(self.partitions[name] for name in sorted(self.partitions) if name != harvest)
+
+    def knowing(self, before: SiteFacts) -> SiteFacts:
+        """These facts, with those of `before` that slurmdbd did not tell this time."""
+        qos = before.qos if self.qos is None else self.qos
+        return replace(self, qos=qos, sees_all=before.sees_all if self.sees_all is None else self.sees_all)
+
+    def qos_of_pilots(self, partition: str, name: str) -> tuple[QosFacts, ...]:
+        """The QOS that count for jobs of QOS `name` in the partition. Of each limit the first that sets it counts:
+        the partition's own QOS, unless the job's has OverPartQOS (sacctmgr(1))."""
+        known = {qos.name.lower(): qos for qos in (self.qos or {}).values()}
+        own = known.get(name.lower())
+        there = self.partitions.get(partition)
+        of_partition = None if there is None else known.get(there.words.get("QoS", "").lower())
+        order = (own, of_partition) if own is not None and "OverPartQOS" in own.flags else (of_partition, own)
+        return tuple(qos for qos in order if qos is not None)
+
+    def of_partition(self, name: str) -> tuple[NodeFacts, ...]:
+        """The partition's nodes, as far as their sizes are known."""
+        mine = self.partitions[name].nodes
+        return tuple(node for node in self.nodes if node.name in mine)
+
+    def enforces(self, what: str) -> bool:
+        """Whether Slurm keeps to `associations`, `limits`, ... of accounting (slurm.conf(5))."""
+        return what in self.words.get("AccountingStorageEnforce", "").split(",")
+
+
+class RecordsHidden(ClusterUnavailable):
+    """Slurm shows this user no nodes or partitions: `findings` say which, each with its remedy."""
+
+    def __init__(self, findings: tuple[Finding, ...]) -> None:
+        super().__init__("; ".join(f"{finding.what}; {finding.remedy}" for finding in findings))
+        self.findings = findings
 
 
 def read(commands: Commands) -> SiteFacts:
@@ -49,10 +212,10 @@ def read(commands: Commands) -> SiteFacts:
     config = commands.ask(["scontrol", "show", "config"])
     try:
         facts = parse(config, "")
-        if hidden := hidden_records.hidden(facts):
-            me = hidden_records.user_name()
-            facts = replace(facts, sees_all=hidden_records.sees_all(commands, facts, me))
-            if facts.sees_all is False and {"nodes", "partitions"} & set(hidden):
+        if facts.hidden:
+            me = user_name()
+            facts = replace(facts, sees_all=sees_all(commands, facts, me))
+            if facts.sees_all is False and {"nodes", "partitions"} & set(facts.hidden):
                 raise RecordsHidden(tuple(check_sight(facts, me)))
         partitions = _partitions(commands.ask(["scontrol", "-a", "-o", "show", "partition"]))
         nodes = parse_nodes(commands.ask(["scontrol", "-a", "-o", "show", "node"]))
@@ -65,9 +228,56 @@ def read(commands: Commands) -> SiteFacts:
         raise ClusterUnavailable(f"scontrol: {error}") from error
 
 
+def sees_all(commands: Commands, facts: SiteFacts, user: str) -> bool | None:
+    """Whether nothing is hidden from `user`; None where slurmdbd does not say."""
+    if user in (facts.slurm_user, "root"):
+        return True
+    if not facts.accounting:
+        return False
+    try:
+        return standing(commands, user, _PATIENCE_S)[0] in ("Administrator", "Operator")
+    except ClusterUnavailable:
+        return None
+
+
+def standing(commands: Commands, user: str, timeout_s: float | None = None) -> tuple[str, list[str]]:
+    """The user's AdminLevel, and the accounts that it coordinates.
+
+    Raises:
+        ClusterUnavailable: sacctmgr does not answer.
+    """
+    answer = commands.ask(
+        ["sacctmgr", "-n", "-P", "show", "user", user, "withcoord", "format=user,adminlevel,coordinators"], timeout_s
+    )
+    fields = answer.strip().split("|")
+    return (fields[1].strip(), fields[2].split(",")) if len(fields) > 2 else ("", [])
+
+
+def check_sight(facts: SiteFacts, user: str = "") -> Iterator[Finding]:
+    """What PrivateData hides from the daemon's user, whose name is `user` where it is known."""
+    if facts.sees_all:
+        return
+    who = (user or "the daemon's user") + ("" if facts.sees_all is False else ", unless that is an operator")
+    for word in facts.hidden:
+        what, harm = _HARM[word]
+        yield Finding(
+            WARNING if facts.sees_all is None else ERROR,
+            f"PrivateData={word} hides {what} from {who}: {harm}",
+            f"take {word} out of PrivateData, or `sacctmgr modify user {user or 'NAME'} set AdminLevel=Operator`",
+        )
+
+
+def user_name() -> str:
+    """The user that this process runs as."""
+    try:
+        return pwd.getpwuid(os.getuid()).pw_name
+    except KeyError:
+        return str(os.getuid())
+
+
 def _qos(commands: Commands) -> Mapping[str, QosFacts] | None:
     try:
-        return parse_qos(commands.ask(["sacctmgr", "-n", "-P", "show", "qos", _QOS_FORMAT], _QOS_PATIENCE_S))
+        return parse_qos(commands.ask(["sacctmgr", "-n", "-P", "show", "qos", _QOS_FORMAT], _PATIENCE_S))
     except ClusterUnavailable:
         return None
 
@@ -79,12 +289,19 @@ def parse_qos(answer: str) -> Mapping[str, QosFacts]:
         name, preempts, mode, exempt, flags, *limits = [*line.strip().split("|"), "", "", "", ""]
         own = "" if mode.lower() in ("cluster", "off") else mode
         exempt_s = seconds(exempt) if exempt else None
-        found[name] = QosFacts(name, _listed(preempts), own, exempt_s, _listed(flags), qos_limits.parse(limits))
+        found[name] = QosFacts(name, _listed(preempts), own, exempt_s, _listed(flags), parse_limits(limits))
     return found
 
 
-def _listed(names: str) -> frozenset[str]:
-    return frozenset(names.replace(" ", "").split(",")) - {""}
+def parse_limits(fields: Sequence[str], keys: Sequence[str] = LIMITS) -> Mapping[str, str]:
+    """The limits that are set, of the fields of these keys that sacctmgr printed: `MaxWall`, and `MaxTRES=node` for
+    what is printed as `node=4,cpu=64`."""
+    found = {}
+    for key, printed in zip(keys, fields, strict=False):
+        for part in filter(None, printed.split(",")):
+            tres, equals, value = part.rpartition("=")
+            found[f"{key}={tres}" if equals else key] = value
+    return found
 
 
 def parse_nodes(answer: str) -> tuple[NodeFacts, ...]:
@@ -117,12 +334,11 @@ def parse(config_text: str, partitions_text: str) -> SiteFacts:
     scheduler = parameters(config.get("SchedulerParameters", ""))
     asked = _ASKED.match(config_text)
     socket = _SOCKET.search(config.get("AuthInfo", ""))
-    over_time = _minutes(config.get("OverTimeLimit", ""))
     return SiteFacts(
         version=config["SLURM_VERSION"],
         cluster=config["ClusterName"],
         kill_wait_s=scalars.number(config.get("KillWait", ""), 30),
-        over_time_limit_s=over_time,
+        over_time_limit_s=_minutes(config.get("OverTimeLimit", "")),
         # Defaults as in slurm.conf(5), SchedulerParameters.
         bf_interval_s=scalars.number(scheduler.get("bf_interval", ""), 30),
         bf_max_job_test=scalars.number(scheduler.get("bf_max_job_test", ""), 500),
@@ -134,17 +350,10 @@ def parse(config_text: str, partitions_text: str) -> SiteFacts:
         accounting=config.get("AccountingStorageType", "").endswith("slurmdbd"),
         has_prolog=_is_set(config, "Prolog", "PrologSlurmctld"),
         has_epilog=_is_set(config, "Epilog", "EpilogSlurmctld"),
-        private_data=frozenset(config.get("PrivateData", "").replace(" ", "").split(",")) - {"", "none"},
+        private_data=_listed(config.get("PrivateData", "")) - {"none"},
         asked_at=scalars.moment(asked[1]) if asked else None,
         slurm_user=config.get("SlurmUser", "slurm").partition("(")[0],
         munge_socket=socket[1] if socket else "",
-        topology=config.get("TopologyPlugin", ""),
-        process_tracking=config.get("ProctrackType", ""),
-        burst_buffer=config.get("BurstBufferType", ""),
-        licenses=config.get("Licenses", ""),
-        job_submit=config.get("JobSubmitPlugins", ""),
-        controller=parameters(config.get("SlurmctldParameters", "")),
-        parameters=scheduler,
         partitions=_partitions(partitions_text),
         words=config,
     )
@@ -155,90 +364,48 @@ def _partitions(answer: str) -> Mapping[str, PartitionFacts]:
 
 
 def _partition(name: str, words: Mapping[str, str]) -> PartitionFacts:
-    over = words.get("OverTimeLimit", "NONE")
+    grace = words.get("GraceTime", "")
     return PartitionFacts(
         name=name,
         tier=scalars.number(words.get("PriorityTier", ""), 1),
         preempt_mode=words.get("PreemptMode", ""),
-        grace_s=scalars.number(words.get("GraceTime", ""))
-        if ":" not in words.get("GraceTime", "")
-        else (scalars.duration(words["GraceTime"]) or 0.0),
+        grace_s=(scalars.duration(grace) or 0.0) if ":" in grace else scalars.number(grace),
         max_time_s=scalars.duration(words.get("MaxTime", "UNLIMITED")),
         nodes=frozenset(hostlist.expand(words.get("Nodes", ""), f"partition {name}")),
         state=words.get("State", ""),
-        exclusive=words.get("OverSubscribe") == "EXCLUSIVE",
-        over_time_limit_s=None if over == "NONE" else _minutes(over),
         allow_accounts=words.get("AllowAccounts", "ALL"),
         allow_qos=words.get("AllowQos", words.get("AllowQOS", "ALL")),
         words=words,
     )
 
 
-def check_harvest_partition(facts: SiteFacts, harvest: Harvest) -> tuple[Finding, ...]:
-    """Whether pilots can start in this partition, and give way to every other job: it exists, is up and open, Slurm
-    preempts them for every partition that shares its nodes, and this user sees the queue. Findings of level `error`
-    mean: start nothing."""
-    return (*check_sight(facts), *_check_partition(facts, harvest))
-
-
-def _check_partition(facts: SiteFacts, harvest: Harvest) -> Iterator[Finding]:
-    mine = facts.partitions.get(harvest.partition)
-    if mine is None:
-        known = ", ".join(sorted(facts.partitions)) or "none"
-        yield Finding(
-            Level.ERROR,
-            f"partition {harvest.partition} does not exist (there are: {known})",
-            "add it to slurm.conf with a PriorityTier below all others, or name another in the configuration",
-        )
-        return
-    if facts.federation:
-        yield Finding(
-            Level.ERROR,
-            f"the cluster is in federation {facts.federation}: its jobs may go to other clusters",
-            "federations are not supported; take the cluster out of it (sacctmgr modify federation)",
-        )
-    if not mine.nodes:
-        yield Finding(Level.ERROR, f"partition {mine.name} has no nodes", "give it Nodes= in slurm.conf")
-    if mine.state != "UP":
-        yield Finding(
-            Level.ERROR,
-            f"partition {mine.name} is {mine.state or 'in no known state'}",
-            f"scontrol update PartitionName={mine.name} State=UP",
-        )
-    yield from check_preemption(facts, harvest)
-    yield from check_gates(facts, harvest)
-    yield from qos_limits.check_qos_limits(facts, harvest)
-    yield from _check_surroundings(facts, mine)
-
-
-def _check_surroundings(facts: SiteFacts, mine: PartitionFacts) -> Iterator[Finding]:
-    if not sharing(facts, mine):
-        yield Finding(
-            Level.WARNING,
-            f"no other partition has nodes of {mine.name}: there is nothing to harvest from",
-            "list the main partition's nodes in it",
-        )
-    if mine.max_time_s is not None and mine.max_time_s < 120:
-        yield Finding(
-            Level.ERROR,
-            f"MaxTime of {mine.name} is {mine.max_time_s:g} s: no pilot can train in that",
-            "set MaxTime of at least 30 minutes",
-        )
-    if mine.grace_s > 60:
-        yield Finding(
-            Level.WARNING,
-            f"GraceTime of {mine.name} is {mine.grace_s:g} s",
-            "pilots leave within seconds; 10 to 30 s suffice, and bound what a stuck one costs",
-        )
-
-
 def _federation(answer: str) -> str:
     """The name in `scontrol show federation`; empty where the cluster is in none."""
-    for line in answer.splitlines():
-        key, colon, name = line.partition(":")
-        if colon and key.strip() == "Federation":
-            return name.strip()
-    return ""
+    found = re.search(r"^\s*Federation\s*:(.*)$", answer, re.MULTILINE)
+    return found[1].strip() if found else ""
+
+
+def parameters(value: str) -> dict[str, str]:
+    """A value of slurm.conf(5) that is a list itself, such as SchedulerParameters: `bf_continue,bf_interval=30`. The
+    keys are in lower case: Slurm takes either."""
+    pairs = (part.strip().partition("=") for part in value.split(",") if part.strip())
+    return {key.lower(): value for key, _, value in pairs}
+
+
+def seconds(value: str) -> float:
+    """A duration that Slurm prints, such as 00:10:00; 0 where it prints none or what is no duration."""
+    try:
+        return scalars.duration(value) or 0.0
+    except InvalidInput:
+        return 0.0
+
+
+def _in(name: str, names: str) -> bool:
+    return name.lower() in names.lower().split(",")
+
+
+def _listed(names: str) -> frozenset[str]:
+    return frozenset(names.replace(" ", "").split(",")) - {""}
 
 
 def _is_set(config: Mapping[str, str], *names: str) -> bool:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import TypeVar
 
 from malletrain.slurm.submission import directives
 from malletrain.slurm.submission.directives import BatchOptions, OptionText
@@ -19,7 +20,16 @@ _RANGE = re.compile(r"(\d{1,6})(?:-(\d{1,6}))?\Z")
 _ADDRESS = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+-]{0,63}(?:@[A-Za-z0-9][A-Za-z0-9.-]{0,252})?\Z")
 #: As sbatch(1) has it; the names of MIG slices have dots, as `1g.10gb:7`.
 _GPUS = re.compile(r"(?:[A-Za-z0-9_][A-Za-z0-9_.+-]{0,63}:)?[1-9][0-9]{0,3}\Z")
+_CLASS_MIN = re.compile(r"([A-Za-z0-9_.+-]{1,64}):([1-9][0-9]{0,5})\Z")
 _PMI = re.compile(r"none\Z|pmi2\Z|pmix(?:_v[0-9]{1,2})?\Z")
+_MAIL = ("begin", "end", "fail")
+_UNITS = {"": 1, "second": 1, "minute": 60, "hour": 3600, "day": 86400, "week": 604800}
+
+_NO_ADDRESS = "neither a user nor one address such as ada@example.org"
+_NO_TIME = "neither YYYY-MM-DDTHH:MM[:SS] nor now+COUNT[minutes|hours|days]"
+_NO_PMI = "none of none, pmi2, pmix (srun --mpi=list names the site's)"
+
+Read = TypeVar("Read")
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,11 +62,7 @@ def request(
     whole = options.over(directives.from_script(script, where))
     reader = _Reader(whole.texts, [*faults_of_head, *whole.faults])
     least, most = reader.nodes()
-    sizes = reader.sizes(least, most)
     passed = {name: each.value for name, each in whole.texts.items() if ALLOWED[name].use is Use.FORWARD}
-    partition = passed.pop("partition", defaults.partition)
-    if partition != defaults.partition and defaults.partition:
-        reader.fault("partition", f"pilots run in partition {defaults.partition} only")
     chdir = passed.pop("chdir", cwd)
     if not chdir.startswith("/"):
         chdir = f"{cwd.rstrip('/')}/{chdir}"
@@ -66,80 +72,95 @@ def request(
     for name, value in (("chdir", chdir), *((n, passed[n]) for n in ("output", "error") if n in passed)):
         if "\\" in value:
             reader.fault(name, f"Slurm takes a backslash in a path for an escape; rename {value[:60]!r}")
-    batch_min, batch_max = reader.count("batch-min"), reader.count("batch-max")
-    if batch_min is not None and batch_max is not None and batch_min > batch_max:
-        reader.fault("batch-min", f"{batch_min} is above --batch-max={batch_max}")
-    if (batch_min is None) != (batch_max is None):
-        reader.fault("batch-min", "give --batch-min and --batch-max together: the range that the training bears")
-    tasks = reader.count("tasks") or default_tasks(most)
-    elastic = reader.text("elastic", "live")
-    if elastic not in ("live", "restart", "tasks"):
-        reader.fault("elastic", f"{elastic[:40]!r} is none of live, restart, tasks")
-    mpi = reader.text("mpi", "none")
-    if not _PMI.match(mpi):
-        reader.fault("mpi", f"{mpi[:40]!r} is none of none, pmi2, pmix (srun --mpi=list names the site's)")
-    if elastic == "restart" and batch_min is not None:
-        reader.fault("batch-min", "a script that is restarted chooses its own batch: leave --batch-min and -max out")
-    resume = reader.count("resume")
-    if resume is not None and elastic == "restart":
-        reader.fault("resume", "a script that is restarted loads its own checkpoint: leave it out")
-    processes = reader.processes()
-    if processes and elastic == "restart":
-        reader.fault("processes-per-node", "a script that is restarted starts its processes itself: leave it out")
-    if processes and mpi != "none":
-        reader.fault("processes-per-node", f"--mpi={mpi} starts the processes of a node too: leave one of them out")
-    if elastic == "tasks":
-        reader.of_items(least)
-    to_check = reader.to_check(elastic)
-    gres = reader.gres(passed.pop("gres", ""))
-    after = reader.after()
-    mail, mail_user = reader.mail()
-    curve, profile = reader.curve(), reader.text("profile", "")
-    if profile not in ("", "none", "passive", "active", "downward", "given"):
-        reader.fault("profile", f"{profile[:40]!r} is none of none, passive, active, downward, given")
-    elif profile and (profile == "given") != bool(curve):
-        reader.fault("profile", f"{profile} and " + ("--curve: leave one of them out" if curve else "no --curve"))
+    copies = "processes-per-node"
+    mail, mail_user = reader.mail(), reader.value("mail-user", _matching(_ADDRESS), _NO_ADDRESS, "")
     result = BatchRequest(
         name=passed.pop("job-name", where.rpartition("/")[2]),
         min_nodes=least,
         max_nodes=most,
-        partition=partition,
+        partition=passed.pop("partition", defaults.partition),
         chdir=chdir,
         user_body=script,
         interpreter=shell,
         arguments=tuple(arguments),
         account=passed.pop("account", defaults.account),
         qos=passed.pop("qos", defaults.qos),
-        gres=gres or defaults.gres,
+        gres=reader.gres(passed.pop("gres", "")) or defaults.gres,
         constraint=passed.pop("constraint", ""),
         passed=tuple(sorted(passed.items())),
-        tasks=tasks,
-        sizes=sizes,
-        weight=reader.positive("weight", 1.0) or 1.0,
-        elastic=elastic,
-        curve=curve,
-        profile=profile,
+        tasks=reader.count("tasks") or default_tasks(most),
+        sizes=reader.value("sizes", _sizes, "not a list of node counts, as 1,2,4,8", ()),
+        weight=reader.positive("weight") or 1.0,
+        elastic=reader.one_of("elastic", "live", "live, restart, tasks"),
+        curve=reader.value("curve", _curve, "not NODES:SAMPLES_PER_S, as 4:1500", ()),
+        profile=reader.one_of("profile", "", "none, passive, active, downward, given"),
         total_samples=reader.positive("total-samples"),
         budget_node_hours=reader.positive("budget"),
-        batch_min=batch_min,
-        batch_max=batch_max,
-        deadline=reader.deadline(),
-        mpi=mpi,
-        resume=resume,
-        after=after,
+        batch_min=reader.count("batch-min"),
+        batch_max=reader.count("batch-max"),
+        deadline=reader.value("deadline", _due, _NO_TIME, None),
+        mpi=reader.value("mpi", _matching(_PMI), _NO_PMI, "none"),
+        resume=reader.count("resume"),
+        after=reader.after(),
         mail=mail,
         mail_user=mail_user if mail else "",
-        class_min=reader.class_min(most),
-        processes=processes,
+        class_min=reader.value("min-on", _class_min, "not CLASS:NODES, as k80:4", ()),
+        processes="gpu" if reader.text(copies) == "gpu" else str(reader.count(copies) or ""),
         python=reader.python(cwd),
         trusted="trust" in whole.texts,
-        to_check=to_check,
+        to_check=reader.value("check", _words, "no command: a quotation is not closed", ()),
     )
-    if result.deadline is not None and (result.total_samples is None or not curve):
-        reader.fault("deadline", "needs to know the work and the speed: give --total-samples and --curve too")
+    for holds, name, what in _conflicts(result, whole.texts, defaults):
+        if holds:
+            reader.fault(name, what)
     if reader.faults:
         raise InvalidBatch(reader.faults)
     return result
+
+
+def _conflicts(
+    asked: BatchRequest, given: Mapping[str, OptionText], defaults: Defaults
+) -> list[tuple[object, str, str]]:
+    """What does not go together: whether it is so, the option at fault, and what to do."""
+    least, most, items, restart = (
+        asked.min_nodes,
+        asked.max_nodes,
+        asked.elastic == "tasks",
+        asked.elastic == "restart",
+    )
+    outside = [size for size in asked.sizes if not least <= size <= most]
+    wide = [f"{name}:{nodes}" for name, nodes in asked.class_min if nodes > most]
+    low, high, mpi = asked.batch_min, asked.batch_max, asked.mpi
+    leave = "leave one of them out"
+    return [
+        (asked.partition != defaults.partition and defaults.partition, "partition",
+         f"pilots run in partition {defaults.partition} only"),
+        (outside, "sizes", f"{', '.join(map(str, outside))} is outside --nodes={least}-{most}"),
+        (low and high and low > high, "batch-min", f"{low} is above --batch-max={high}"),
+        ((low is None) != (high is None), "batch-min",
+         "give --batch-min and --batch-max together: the range that the training bears"),
+        (restart and low, "batch-min",
+         "a script that is restarted chooses its own batch: leave --batch-min and -max out"),
+        (restart and asked.resume, "resume", "a script that is restarted loads its own checkpoint: leave it out"),
+        (restart and asked.processes, "processes-per-node",
+         "a script that is restarted starts its processes itself: leave it out"),
+        (asked.processes and mpi != "none", "processes-per-node",
+         f"--mpi={mpi} starts the processes of a node too: {leave}"),
+        (items and least > 1, "nodes", f"independent items need no {least} nodes at once: give 1-MAX"),
+        *((items and name in given, name, "a job of independent items trains nothing: leave it out")
+          for name in ("batch-min", "batch-max", "resume")),
+        *((items and name in given, name,
+           "independent items scale with the nodes, on any number of them: leave it out")
+          for name in ("curve", "profile", "sizes")),
+        (asked.to_check and asked.trusted, "check", f"--trust is for scripts that are not checked: {leave}"),
+        (asked.to_check and asked.elastic != "live", "check",
+         f"--elastic={asked.elastic} does not resize the script while it runs: leave it out"),
+        (asked.profile == "given" and not asked.curve, "profile", "given and no --curve"),
+        (asked.profile not in ("", "given") and asked.curve, "profile", f"{asked.profile} and --curve: {leave}"),
+        (wide, "min-on", f"{', '.join(wide)} is more than the {most} nodes of --nodes"),
+        (asked.deadline and not (asked.total_samples and asked.curve), "deadline",
+         "needs to know the work and the speed: give --total-samples and --curve too"),
+    ]  # fmt: skip
 
 
 class _Reader:
@@ -153,9 +174,25 @@ class _Reader:
         given = self.texts.get(name)
         self.faults.append(f"{given.where if given else 'command line'}: --{name}: {what}")
 
-    def text(self, name: str, default: str) -> str:
-        given = self.texts.get(name)
-        return default if given is None else given.value
+    def text(self, name: str) -> str:
+        return self.texts[name].value if name in self.texts else ""
+
+    def value(self, name: str, read: Callable[[str], Read | None], is_what: str, default: Read) -> Read:
+        """What `read` makes of an option; where it makes nothing of it, the fault that it `is_what`."""
+        text = self.text(name)
+        found = read(text) if text else default
+        if found is None and text:
+            self.fault(name, f"{text[:40]!r} is {is_what}")
+        return default if found is None else found
+
+    def one_of(self, name: str, default: str, known: str) -> str:
+        return self.value(name, lambda text: text if text in known.split(", ") else None, f"none of {known}", default)
+
+    def count(self, name: str) -> int | None:
+        return self.value(name, _count, "not a whole number above 0", None)
+
+    def positive(self, name: str) -> float | None:
+        return self.value(name, _positive, "not a number above 0", None)
 
     def nodes(self) -> tuple[int, int]:
         given = self.texts.get("nodes")
@@ -175,103 +212,23 @@ class _Reader:
             self.fault("nodes", f"MIN {least} is above MAX {most}")
         return max(1, least), max(1, most)
 
-    def of_items(self, least: int) -> None:
-        """Faults of what has no meaning for independent items."""
-        if least > 1:
-            self.fault("nodes", f"independent items need no {least} nodes at once: give 1-MAX")
-        for name in ("batch-min", "batch-max", "resume"):
-            if name in self.texts:
-                self.fault(name, "a job of independent items trains nothing: leave it out")
-        for name in ("curve", "profile", "sizes"):
-            if name in self.texts:
-                self.fault(name, "independent items scale with the nodes, on any number of them: leave it out")
-
-    def sizes(self, least: int, most: int) -> tuple[int, ...]:
-        text = self.text("sizes", "")
-        if not text:
-            return ()
-        parts = text.split(",")
-        if not all(part.isascii() and part.isdigit() and len(part) < 7 for part in parts):
-            self.fault("sizes", f"{text[:40]!r} is not a list of node counts, as 1,2,4,8")
-            return ()
-        found = tuple(sorted({int(part) for part in parts}))
-        outside = [size for size in found if not least <= size <= most]
-        if outside:
-            self.fault("sizes", f"{outside[0]} is outside --nodes={least}-{most}")
-        return found
-
-    def processes(self) -> str:
-        """How often the script runs on each node: a number or `gpu`; "" where nothing is said."""
-        name = "processes-per-node"
-        return "gpu" if self.text(name, "") == "gpu" else str(self.count(name) or "")
-
     def python(self, cwd: str) -> str:
         """The Python that pilots run; "": what is active. A folder of an environment stands for its Python."""
-        text = self.text("python", "")
-        if not text:
-            return ""
+        text = self.text("python")
         path = Path(cwd) / text
-        return str(path / "bin" / "python" if path.is_dir() else path)
-
-    def to_check(self, elastic: str) -> tuple[str, ...]:
-        """The script, with its arguments, that is to be checked before it is submitted; empty where none is."""
-        text = self.text("check", "")
-        try:
-            words = tuple(shlex.split(text))
-        except ValueError as error:
-            self.fault("check", f"{text[:40]!r} is no command: {error}")
-            return ()
-        if words and "trust" in self.texts:
-            self.fault("check", "--trust is for scripts that are not checked: leave one of them out")
-        if words and elastic != "live":
-            self.fault("check", f"--elastic={elastic} does not resize the script while it runs: leave it out")
-        return words
+        return str(path / "bin" / "python" if path.is_dir() else path) if text else ""
 
     def gres(self, gres: str) -> str:
         """What --gres asks for, and what --gpus-per-node adds to it."""
-        gpus = self.text("gpus-per-node", "")
-        if not gpus:
-            return gres
-        if not _GPUS.match(gpus):
-            self.fault("gpus-per-node", f"{gpus[:40]!r} is not [TYPE:]COUNT of one type, as 4 or a100:4")
-            return gres
-        if any(part.split(":")[0].removeprefix("gres/") == "gpu" for part in gres.split(",")):
+        gpus = self.value("gpus-per-node", _matching(_GPUS), "not [TYPE:]COUNT of one type, as 4 or a100:4", "")
+        if gpus and any(part.split(":")[0].removeprefix("gres/") == "gpu" for part in gres.split(",")):
             self.fault("gpus-per-node", f"--gres={gres[:40]} names GPUs too: leave one of them out")
-            return gres
-        return ",".join(part for part in (gres, f"gpu:{gpus}") if part)
-
-    def count(self, name: str) -> int | None:
-        text = self.text(name, "")
-        if not text:
-            return None
-        if not (text.isascii() and text.isdigit() and len(text) < 10 and int(text) > 0):
-            self.fault(name, f"{text[:40]!r} is not a whole number above 0")
-            return None
-        return int(text)
-
-    def positive(self, name: str, default: float | None = None) -> float | None:
-        text = self.text(name, "")
-        if not text:
-            return default
-        value = _number(text)
-        if value is None or not 0 < value < 1e18:
-            self.fault(name, f"{text[:40]!r} is not a number above 0")
-            return default
-        return value
-
-    def deadline(self) -> float | None:
-        text = self.text("deadline", "")
-        at = due_at(text, datetime.now(UTC).astimezone()) if text else None
-        if text and at is None:
-            self.fault(
-                "deadline", f"{text[:40]!r} is neither YYYY-MM-DDTHH:MM[:SS] nor now+COUNT[minutes|hours|days]"
-            )
-        return at
+        return ",".join(part for part in (gres, gpus and f"gpu:{gpus}") if part)
 
     def after(self) -> tuple[str, ...]:
         """Dependencies one by one, as `afterok:3`."""
         found = []
-        for part in filter(None, self.text("dependency", "").split(",")):
+        for part in filter(None, self.text("dependency").split(",")):
             kind, *jobs = part.split(":")
             if "?" in part or kind not in ("after", "afterany", "afterok", "afternotok") or not jobs:
                 self.fault(
@@ -281,61 +238,70 @@ class _Reader:
                 )
                 return ()
             for job in jobs:
-                if not (job.isascii() and job.isdigit() and 0 < len(job) < 10 and int(job)):
+                if _count(job) is None:
                     self.fault("dependency", f"{job[:40]!r} is not the number of a malleable job")
                     return ()
                 found.append(f"{kind}:{int(job)}")
         return tuple(found)
 
-    def mail(self) -> tuple[tuple[str, ...], str]:
-        """Events that the owner is mailed about, as `begin`, `end` and `fail`; and where, "" by default."""
-        user = self.text("mail-user", "")
-        if user and not _ADDRESS.match(user):
-            self.fault("mail-user", f"{user[:80]!r} is neither a user nor one address such as ada@example.org")
-        words = [word for word in self.text("mail-type", "").upper().split(",") if word]
-        for word in words:
-            if word not in ("NONE", "BEGIN", "END", "FAIL", "ALL"):
-                self.fault(
-                    "mail-type", f"{word[:40]!r} is none of BEGIN, END, FAIL, ALL, NONE: a malleable job has no more"
-                )
-                return (), ""
-        kinds = ("begin", "end", "fail")
-        if "NONE" in words:
-            return (), user
-        return kinds if "ALL" in words else tuple(kind for kind in kinds if kind.upper() in words), user
-
-    def class_min(self, most: int) -> tuple[tuple[str, int], ...]:
-        """Fewest nodes by a word of a class of nodes."""
-        text = self.text("min-on", "")
-        found: dict[str, int] = {}
-        for part in text.split(",") if text else ():
-            name, _, nodes = part.rpartition(":")
-            if not re.fullmatch(r"[A-Za-z0-9_.+-]{1,64}", name) or not re.fullmatch(r"[1-9][0-9]{0,5}", nodes):
-                self.fault("min-on", f"{part[:40]!r} is not CLASS:NODES, as k80:4")
-                return ()
-            if int(nodes) > most:
-                self.fault("min-on", f"{part[:40]!r} is more than the {most} nodes of --nodes")
-            found[name] = int(nodes)
-        return tuple(sorted(found.items()))
-
-    def curve(self) -> tuple[tuple[int, float], ...]:
-        text = self.text("curve", "")
-        points: dict[int, float] = {}
-        for part in text.split(",") if text else ():
-            nodes, _, rate = part.partition(":")
-            value = _number(rate)
-            if (
-                not (nodes.isascii() and nodes.isdigit() and len(nodes) < 7 and int(nodes) > 0)
-                or not value
-                or value < 0
-            ):
-                self.fault("curve", f"{part[:40]!r} is not NODES:SAMPLES_PER_S, as 4:1500")
-                return ()
-            points[int(nodes)] = value
-        return tuple(sorted(points.items()))
+    def mail(self) -> tuple[str, ...]:
+        """Events that the owner is mailed about."""
+        words = [word for word in self.text("mail-type").lower().split(",") if word]
+        if strange := [word for word in words if word not in ("none", "all", *_MAIL)]:
+            what = f"{strange[0][:40].upper()!r} is none of BEGIN, END, FAIL, ALL, NONE: a malleable job has no more"
+            self.fault("mail-type", what)
+        if "none" in words or strange:
+            return ()
+        return tuple(kind for kind in _MAIL if kind in words or "all" in words)
 
 
-_UNITS = {"": 1, "second": 1, "minute": 60, "hour": 3600, "day": 86400, "week": 604800}
+def _matching(pattern: re.Pattern[str]) -> Callable[[str], str | None]:
+    return lambda text: text if pattern.match(text) else None
+
+
+def _count(text: str) -> int | None:
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 10 and int(text) > 0 else None
+
+
+def _positive(text: str) -> float | None:
+    try:
+        value = float(text)
+    except ValueError:
+        return None
+    return value if 0 < value < 1e18 else None
+
+
+def _sizes(text: str) -> tuple[int, ...] | None:
+    sizes = [_count(part) for part in text.split(",")]
+    return tuple(sorted({size for size in sizes if size})) if all(sizes) else None
+
+
+def _curve(text: str) -> tuple[tuple[int, float], ...] | None:
+    points = {}
+    for part in text.split(","):
+        nodes, rate = _count(part.partition(":")[0]), _positive(part.partition(":")[2])
+        if nodes is None or rate is None:
+            return None
+        points[nodes] = rate
+    return tuple(sorted(points.items()))
+
+
+def _class_min(text: str) -> tuple[tuple[str, int], ...] | None:
+    """Fewest nodes by a word of a class of nodes."""
+    found = [_CLASS_MIN.match(part) for part in text.split(",")]
+    return tuple(sorted({each[1]: int(each[2]) for each in found if each}.items())) if all(found) else None
+
+
+def _words(text: str) -> tuple[str, ...] | None:
+    """The script, with its arguments, that is to be checked before it is submitted."""
+    try:
+        return tuple(shlex.split(text))
+    except ValueError:
+        return None
+
+
+def _due(text: str) -> float | None:
+    return due_at(text, datetime.now(UTC).astimezone())
 
 
 def due_at(text: str, now: datetime) -> float | None:
@@ -350,11 +316,3 @@ def due_at(text: str, now: datetime) -> float | None:
         return datetime.fromisoformat(text).replace(tzinfo=now.tzinfo).timestamp()
     except ValueError:
         return None
-
-
-def _number(text: str) -> float | None:
-    try:
-        value = float(text)
-    except ValueError:
-        return None
-    return value if value == value and abs(value) < float("inf") else None

@@ -53,11 +53,7 @@ ALLOWED: dict[str, Option] = {
         Option("batch-max", Use.OURS, help="largest total batch, for elastic.Chosen"),
         Option("batch-min", Use.OURS, help="smallest total batch, for elastic.Chosen"),
         Option("budget", Use.OURS, help="node-hours after which the job ends"),
-        Option(
-            "check",
-            Use.OURS,
-            help="'SCRIPT ARGUMENTS' to check here first; by default during the job",
-        ),
+        Option("check", Use.OURS, help="'SCRIPT ARGUMENTS' to check here first; by default during the job"),
         Option("curve", Use.OURS, help="measured throughput, NODES:SAMPLES_PER_S,..."),
         Option(
             "dependency",
@@ -65,35 +61,19 @@ ALLOWED: dict[str, Option] = {
             short="d",
             help="your malleable jobs to wait for: afterok:3 (after, afterany, afternotok)",
         ),
+        Option("deadline", Use.OURS, help="when --total-samples must be done, as now+36hours; needs --curve"),
         Option(
-            "deadline",
-            Use.OURS,
-            help="when --total-samples must be done, as now+36hours; needs --curve",
-        ),
-        Option(
-            "elastic",
-            Use.OURS,
-            help="live (in process; default), restart (by checkpoint), tasks (independent items)",
+            "elastic", Use.OURS, help="live (in process; default), restart (by checkpoint), tasks (independent items)"
         ),
         Option("mail-type", Use.OURS, help="BEGIN, END, FAIL, ALL or NONE, where the site sends mail"),
         Option("mail-user", Use.OURS, help="address for mail; by default yours at this site"),
         Option("min-on", Use.OURS, help="fewest nodes of a class, as k80:4"),
         Option("mpi", Use.OURS, help="MPI inside a pilot: none (default), pmi2, pmix"),
         Option(
-            "processes-per-node",
-            Use.OURS,
-            help="copies of the script on each node: a number, or gpu (one a GPU)",
+            "processes-per-node", Use.OURS, help="copies of the script on each node: a number, or gpu (one a GPU)"
         ),
-        Option(
-            "profile",
-            Use.OURS,
-            help="how to learn scaling: none, passive, active, downward, given (--curve)",
-        ),
-        Option(
-            "python",
-            Use.OURS,
-            help="the pilots' Python or environment; by default the active one",
-        ),
+        Option("profile", Use.OURS, help="how to learn scaling: none, passive, active, downward, given (--curve)"),
+        Option("python", Use.OURS, help="the pilots' Python or environment; by default the active one"),
         Option("resume", Use.OURS, help="continue from this job's state in the same directory"),
         Option("sizes", Use.OURS, help="the only node counts permitted, as 1,2,4,8"),
         Option("tasks", Use.OURS, help="held tasks to submit at first"),
@@ -111,110 +91,64 @@ ALLOWED: dict[str, Option] = {
     )
 }
 
-_NODE_WHOLE = "a pilot has its whole node, with all processors and memory: leave it out"
-_ONE_TASK = "a pilot starts one process a node, which starts what it needs; see --processes-per-node"
-_PINNED = "the daemon names the node of each pilot: leave it out"
-_NO_BINDING = "a pilot has all processors and GPUs of its node: bind threads and processes in the script"
-_NODES_OWN = "pilots take their nodes as the site has set them: leave it out"
-_CONTAINER = "start the container in the script, as `apptainer exec IMAGE python train.py`"
-_SELF_HELD = "MalleTrain holds and releases pilots itself: leave it out"
+#: What to do instead of options of sbatch that are refused.
+_INSTEAD = {
+    "pilots take their nodes as the site has set them: leave it out":
+        "acctg-freq cpu-freq gpu-freq network oom-kill-step power",
+    "a malleable job is one job: submit each member with its own mtbatch": "array",
+    "the daemon names the node of each pilot: leave it out":
+        "batch consolidate-segments contiguous delay-boot exclude nodefile nodelist segment spread-job "
+        "spread-segments switches",
+    "burst buffers are not supported: stage data before, or use the main queue": "bb bbf",
+    "submit it when it may start; until then nothing of it can use a hole": "begin",
+    "federations are not supported: submit on the cluster itself": "cluster-constraint clusters",
+    "start the container in the script, as `apptainer exec IMAGE python train.py`":
+        "container container-id container-type",
+    "a pilot has its whole node, with all processors and memory: leave it out":
+        "core-spec cores-per-socket cpus-per-gpu cpus-per-task extra-node-info mem mem-per-cpu mem-per-gpu "
+        "mem-update mincpus overcommit oversubscribe resources sockets-per-node thread-spec threads-per-core",
+    "a pilot has all processors and GPUs of its node: bind threads and processes in the script":
+        "cpu-bind gpu-bind gres-flags hint mem-bind tres-bind",
+    "a pilot starts one process a node, which starts what it needs; see --processes-per-node":
+        "distribution ntasks ntasks-per-core ntasks-per-gpu ntasks-per-node ntasks-per-socket resv-ports "
+        "stepmgr",
+    "name the variables in --export, or set them in the script": "export-file",
+    "MalleTrain has no use for it: leave it out": "extra",
+    "the environment is that of the call of mtbatch; see --export": "get-user-env",
+    "it runs as you, as every job that you submit": "gid uid",
+    "a pilot has all GPUs of its node; see --gpus-per-node": "gpus gpus-per-socket",
+    "a pilot has all GPUs of its node; see --processes-per-node=gpu": "gpus-per-task",
+    "hold the job with `malletrain hold JOB` after submitting it": "hold",
+    "only #SBATCH and #MALLETRAIN lines are read anyway: leave it out": "ignore-pbs",
+    "it starts as soon as there is a hole: leave it out": "immediate",
+    "a pilot reads no standard input: open the file in the script": "input",
+    "a job whose dependency can never be met stays held: `malletrain cancel` it": "kill-on-invalid-dep",
+    "licences are not supported: they would be taken from the main queue": "licenses",
+    "pilots carry no MCS label: leave it out": "mcs-label",
+    "its priority among other malleable jobs is --weight": "nice priority",
+    "a job goes on without the nodes that fail: leave it out": "no-kill",
+    "pilots append to their output files: leave it out": "open-mode",
+    "only what each node must have counts: --constraint": "prefer",
+    "set limits in the script with ulimit": "propagate",
+    "pilots never reboot nodes": "reboot",
+    "MalleTrain holds and releases pilots itself: leave it out": "requeue",
+    "pilots never enter reservations: use sbatch for those": "reservation",
+    "a pilot that must leave gets a directive and SIGTERM: handle that": "signal",
+    "use --dry-run": "test-only",
+    "the limit of each pilot is cut to its hole; bound the whole with --budget or --total-samples": "time time-min",
+    "free disk is not looked at: name nodes that have enough with --constraint": "tmp",
+    "a pilot has all of its node; see --gres and --processes-per-node": "tres-per-task",
+    "set it in the script with umask": "umask",
+    "see mtbatch --help": "usage",
+    "the node range is --nodes=MIN-MAX, and the daemon chooses within it": "use-min-nodes",
+    "--dry-run shows the sbatch call and the script": "verbose",
+    "wait for its end with `malletrain wait JOB`": "wait",
+    "a pilot starts when its own node is up: leave it out": "wait-all-nodes",
+    "give a script file": "wrap",
+}  # fmt: skip
 
 #: Options of sbatch that are refused, and what to do instead.
-REFUSED: dict[str, str] = {
-    "acctg-freq": _NODES_OWN,
-    "array": "a malleable job is one job: submit each member with its own mtbatch",
-    "batch": _PINNED,
-    "bb": "burst buffers are not supported: stage data before, or use the main queue",
-    "bbf": "burst buffers are not supported: stage data before, or use the main queue",
-    "begin": "submit it when it may start; until then nothing of it can use a hole",
-    "cluster-constraint": "federations are not supported: submit on the cluster itself",
-    "clusters": "federations are not supported: submit on the cluster itself",
-    "consolidate-segments": _PINNED,
-    "container": _CONTAINER,
-    "container-id": _CONTAINER,
-    "container-type": _CONTAINER,
-    "contiguous": _PINNED,
-    "core-spec": _NODE_WHOLE,
-    "cores-per-socket": _NODE_WHOLE,
-    "cpu-bind": _NO_BINDING,
-    "cpu-freq": _NODES_OWN,
-    "cpus-per-gpu": _NODE_WHOLE,
-    "cpus-per-task": _NODE_WHOLE,
-    "delay-boot": _PINNED,
-    "distribution": _ONE_TASK,
-    "exclude": _PINNED,
-    "export-file": "name the variables in --export, or set them in the script",
-    "extra": "MalleTrain has no use for it: leave it out",
-    "extra-node-info": _NODE_WHOLE,
-    "get-user-env": "the environment is that of the call of mtbatch; see --export",
-    "gid": "it runs as you, as every job that you submit",
-    "gpu-bind": _NO_BINDING,
-    "gpu-freq": _NODES_OWN,
-    "gpus": "a pilot has all GPUs of its node; see --gpus-per-node",
-    "gpus-per-socket": "a pilot has all GPUs of its node; see --gpus-per-node",
-    "gpus-per-task": "a pilot has all GPUs of its node; see --processes-per-node=gpu",
-    "gres-flags": _NO_BINDING,
-    "hint": _NO_BINDING,
-    "hold": "hold the job with `malletrain hold JOB` after submitting it",
-    "ignore-pbs": "only #SBATCH and #MALLETRAIN lines are read anyway: leave it out",
-    "immediate": "it starts as soon as there is a hole: leave it out",
-    "input": "a pilot reads no standard input: open the file in the script",
-    "kill-on-invalid-dep": "a job whose dependency can never be met stays held: `malletrain cancel` it",
-    "licenses": "licences are not supported: they would be taken from the main queue",
-    "mcs-label": "pilots carry no MCS label: leave it out",
-    "mem": _NODE_WHOLE,
-    "mem-bind": _NO_BINDING,
-    "mem-per-cpu": _NODE_WHOLE,
-    "mem-per-gpu": _NODE_WHOLE,
-    "mem-update": _NODE_WHOLE,
-    "mincpus": _NODE_WHOLE,
-    "network": _NODES_OWN,
-    "nice": "its priority among other malleable jobs is --weight",
-    "no-kill": "a job goes on without the nodes that fail: leave it out",
-    "nodefile": _PINNED,
-    "nodelist": _PINNED,
-    "ntasks": _ONE_TASK,
-    "ntasks-per-core": _ONE_TASK,
-    "ntasks-per-gpu": _ONE_TASK,
-    "ntasks-per-node": _ONE_TASK,
-    "ntasks-per-socket": _ONE_TASK,
-    "oom-kill-step": _NODES_OWN,
-    "open-mode": "pilots append to their output files: leave it out",
-    "overcommit": _NODE_WHOLE,
-    "oversubscribe": _NODE_WHOLE,
-    "power": _NODES_OWN,
-    "prefer": "only what each node must have counts: --constraint",
-    "priority": "its priority among other malleable jobs is --weight",
-    "propagate": "set limits in the script with ulimit",
-    "reboot": "pilots never reboot nodes",
-    "requeue": _SELF_HELD,
-    "reservation": "pilots never enter reservations: use sbatch for those",
-    "resources": _NODE_WHOLE,
-    "resv-ports": _ONE_TASK,
-    "segment": _PINNED,
-    "signal": "a pilot that must leave gets a directive and SIGTERM: handle that",
-    "sockets-per-node": _NODE_WHOLE,
-    "spread-job": _PINNED,
-    "spread-segments": _PINNED,
-    "stepmgr": _ONE_TASK,
-    "switches": _PINNED,
-    "test-only": "use --dry-run",
-    "thread-spec": _NODE_WHOLE,
-    "threads-per-core": _NODE_WHOLE,
-    "time": "the limit of each pilot is cut to its hole; bound the whole with --budget or --total-samples",
-    "time-min": "the limit of each pilot is cut to its hole; bound the whole with --budget or --total-samples",
-    "tmp": "free disk is not looked at: name nodes that have enough with --constraint",
-    "tres-bind": _NO_BINDING,
-    "tres-per-task": "a pilot has all of its node; see --gres and --processes-per-node",
-    "uid": "it runs as you, as every job that you submit",
-    "umask": "set it in the script with umask",
-    "usage": "see mtbatch --help",
-    "use-min-nodes": "the node range is --nodes=MIN-MAX, and the daemon chooses within it",
-    "verbose": "--dry-run shows the sbatch call and the script",
-    "wait": "wait for its end with `malletrain wait JOB`",
-    "wait-all-nodes": "a pilot starts when its own node is up: leave it out",
-    "wrap": "give a script file",
-}
+REFUSED = {name: instead for instead, names in _INSTEAD.items() for name in names.split()}
 
 #: One-letter names of refused options, by sbatch(1).
 REFUSED_SHORT = {
@@ -228,16 +162,5 @@ SHORT = {option.short: option.name for option in ALLOWED.values() if option.shor
 
 #: Input environment variables of sbatch(1) that are honoured as if they were options (below the command line, above
 #: the script); all other SBATCH_ variables are kept from sbatch, which would let them override the script's lines.
-FROM_ENVIRONMENT = {
-    "SBATCH_ACCOUNT": "account",
-    "SBATCH_JOB_NAME": "job-name",
-    "SBATCH_PARTITION": "partition",
-    "SBATCH_QOS": "qos",
-    "SBATCH_EXPORT": "export",
-    "SBATCH_OUTPUT": "output",
-    "SBATCH_ERROR": "error",
-    "SBATCH_CONSTRAINT": "constraint",
-    "SBATCH_GRES": "gres",
-    "SBATCH_GPUS_PER_NODE": "gpus-per-node",
-    "SBATCH_WCKEY": "wckey",
-}
+_HONOURED = "account job-name partition qos export output error constraint gres gpus-per-node wckey"
+FROM_ENVIRONMENT = {f"SBATCH_{name.upper().replace('-', '_')}": name for name in _HONOURED.split()}

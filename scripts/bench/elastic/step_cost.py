@@ -47,7 +47,7 @@ from malletrain.elastic.comm.peer_store import StoreServer
 from malletrain.elastic.comm.step_commit import StepCommitter, TrainingWorld
 from malletrain.elastic.comm.world_group import make_world_group
 from malletrain.elastic.gradients.reducer import GradientReducer
-from malletrain.elastic.invariants.agreement import Agreement, RoundKind, Sources
+from malletrain.elastic.invariants.agreement import Agreement, RoundKind
 from malletrain.elastic.invariants.digest import digest
 from malletrain.elastic.launch.launcher import HUGE_PAGE_ENVIRONMENT
 from malletrain.elastic.state.training_state import Position
@@ -155,8 +155,8 @@ def reducer_of(rank: int, workers: int, meeting: Meeting, model: nn.Module) -> G
     committer.world = TrainingWorld(1, tuple(str(r) for r in range(workers)), group)
     reducer = GradientReducer(list(model.named_parameters()), committer, mean=True)
     # Members compare a row in each step, as in a session.
-    sources = Sources(lambda: 0, lambda: {"lr": 1e-4}, dict, lambda: digest(model.named_parameters()))
-    agreement = Agreement(committer, Position(), sources)
+    values = functools.partial(digest, list(model.named_parameters()))
+    agreement = Agreement(committer, Position(), lambda: 0, lambda: {"lr": 1e-4}, values)
     reducer.open_pass = functools.partial(agreement.open, RoundKind.STEP)
     return reducer
 

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from malletrain.daemon.image import folded_state
-from malletrain.daemon.image.folded_state import (
+from malletrain.daemon.image import image_maker
+from malletrain.daemon.image.image_maker import (
     FoldedState,
     folded_on,
     from_image,
@@ -123,7 +123,7 @@ def test_an_image_of_other_code_is_not_used(journal: SqliteJournal, monkeypatch:
         image = next_image(journal.path)
         assert image is not None
         keep_image(journal, image)
-        monkeypatch.setattr(folded_state, "fold_name", lambda: "of another release")
+        monkeypatch.setattr(image_maker, "fold_name", lambda: "of another release")
         begun = last_image(journal.path)
     assert (begun.seq, begun.ledger.last_seq) == (0, 0)
 
@@ -132,7 +132,7 @@ def test_an_image_of_other_code_is_not_used(journal: SqliteJournal, monkeypatch:
 def test_an_image_that_is_none_is_not_used(journal: SqliteJournal, state: bytes) -> None:
     with journal:
         journal.append(events_of(0)[:100])
-        keep_image(journal, LedgerImage(100, folded_state.fold_name(), state))
+        keep_image(journal, LedgerImage(100, image_maker.fold_name(), state))
         begun = last_image(journal.path)
     assert begun.seq == 0
 

@@ -11,8 +11,15 @@ from pathlib import Path
 import pytest
 
 from malletrain.daemon.image import image_maker
-from malletrain.daemon.image.folded_state import FoldedState, folded_on, last_image, to_image
-from malletrain.daemon.image.image_maker import COMMAND, REST_FACTOR, ImageMaker
+from malletrain.daemon.image.image_maker import (
+    COMMAND,
+    REST_FACTOR,
+    FoldedState,
+    ImageMaker,
+    folded_on,
+    last_image,
+    to_image,
+)
 from malletrain.store.errors import StoreError
 from malletrain.store.journal import SqliteJournal
 from scripts.bench.journal_year import day_of_site

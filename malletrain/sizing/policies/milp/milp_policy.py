@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from malletrain.domain.decision import SizingStatus
 from malletrain.sizing import knapsack
 from malletrain.sizing.class_values import ClassTable, class_table
 from malletrain.sizing.constraints import ConstraintRows, check, checked, constraint_rows, fallback, lower_ids_first
-from malletrain.sizing.policies.milp.class_plan import near_plan
-from malletrain.sizing.policies.milp.class_prices import class_prices
 from malletrain.sizing.policies.milp.model import (
     FEW_BRANCHES,
     MAX_BRANCHED_ROWS,
@@ -28,12 +24,8 @@ from malletrain.sizing.values import Ints, ValueRowCache, ValueTable, value_tabl
 
 #: Plans within this part of the best are equally good, and the one with the fewest changes is taken.
 RELATIVE_TIE = 1e-11
-#: Limits for which cutting planes find the prices; with more, column generation does.
-MAX_CUT_LINES = 12
-#: Rows by class that HiGHS is given; with more the plan by exchanges stands, with its bound.
-MAX_CLASS_ROWS = 2_000
-#: Single exchanges tried for a first plan.
-MAX_EXCHANGES = 200
+#: Rows that HiGHS is given at once: those of least loss; with more, nothing is proven.
+MAX_ROWS = 2_000
 
 
 class Milp(Policy):
@@ -59,23 +51,11 @@ class Milp(Policy):
         table = value_table(problem, cache)
         if not table.ids:
             return Sizes(SizingStatus.OPTIMAL, 0.0, 0.0, {}, "no jobs")
-        lines = constraint_rows(problem, table)
-        plan = _known_plan(problem, table)
-        prices = best_prices(table, lines, plan)
-        if isinstance(prices, NoPlan):
-            return fallback(problem, f"no sizes keep {' and '.join(prices.limits)}")
-        search = _Search(table, lines, prices, plan)
-        search.by_exchanges()
-        if len(search.survivors()) > len(prices.seen):
-            search.over(prices.seen, FEW_BRANCHES)
-        survivors = search.survivors()
-        branches = min(MAX_BRANCHES, max(MIN_BRANCHES, MAX_BRANCHED_ROWS // max(len(survivors), 1)))
-        proven = search.gap <= RELATIVE_TIE * prices.scale or search.over(survivors, branches)
-        if proven:
-            search.least_loss = search.gap
-        if search.plan is None:
-            why = "no whole sizes keep the side constraints" if proven else "the solver's limit came before any plan"
-            return fallback(problem, why)
+        search = _searched(table, constraint_rows(problem, table), _known_plan(problem, table))
+        if isinstance(search, str):
+            return fallback(problem, search)
+        assert search.plan is not None
+        prices = search.prices
         if problem.constraints:
             rows = lower_ids_first(problem, table, search.settled(search.plan))
             if table.worth(rows) < search.worth - 2 * RELATIVE_TIE * prices.scale:
@@ -85,59 +65,33 @@ class Milp(Policy):
             rows, _, _ = knapsack.least_loss(table, problem.nodes, price, max(prices.bound - search.worth, 0.0))
         worth = table.worth(rows)
         sizes = dict(zip(table.ids, table.size[rows].tolist(), strict=True))
-        work = {"pricing_rounds": prices.rounds, "rows": len(table.size), "rows_left": len(survivors),
-                "branches": search.branches}  # fmt: skip
-        status = SizingStatus.OPTIMAL if proven else SizingStatus.FEASIBLE
-        reason = "proven best" if proven else "best plan found within the solver's limits"
+        status = SizingStatus.OPTIMAL if search.proven else SizingStatus.FEASIBLE
+        reason = "proven best" if search.proven else "best plan found within the solver's limits"
         bound = max(worth, prices.bound - search.least_loss)
-        return checked(problem, Sizes(status, worth, bound, sizes, reason, work))
+        return checked(problem, Sizes(status, worth, bound, sizes, reason, search.work))
 
 
 def sized_by_class(problem: Problem, classes: ClassTable) -> Sizes:
-    """Nodes of each class for each job.
-
-    Prices of classes and side constraints come from cutting planes where no limit is one from below, a first plan
-    from exchanges; HiGHS looks at what survives, where that is not too much.
-    """
+    """Nodes of each class for each job."""
     table = classes.values
     if not table.ids:
         return Sizes(SizingStatus.OPTIMAL, 0.0, 0.0, {}, "no jobs")
-    limits = _class_limits(problem, classes)
-    nothing = table.start[:-1].copy()
-    looked = None
-    if float(limits.coefficient.min(initial=0.0)) >= 0 and len(limits.upper) <= MAX_CUT_LINES:
-        looked = class_prices(table, limits)
-    prices = looked.prices if looked else best_prices(table, limits, nothing if limits.hold(nothing) else None)
-    if isinstance(prices, NoPlan):
-        return fallback(problem, f"no nodes keep {' and '.join(prices.limits)}")
-    plan = near_plan(table, limits, looked) if looked else nothing if limits.hold(nothing) else None
-    search = _Search(table, limits, prices, plan)
-    if looked is None:
-        search.by_exchanges()
-    survivors = search.survivors()
-    proven = search.gap <= RELATIVE_TIE * prices.scale
-    if not proven and len(survivors) <= MAX_CLASS_ROWS:
-        branches = min(MAX_BRANCHES, max(MIN_BRANCHES, MAX_BRANCHED_ROWS // max(len(survivors), 1)))
-        proven = search.over(survivors, branches)
-    elif not proven and looked is None:
-        search.over(prices.seen, FEW_BRANCHES)
-    if search.plan is None:
-        return fallback(problem, "no whole sizes keep the side constraints")
-    rows = search.plan
+    limits, nothing = _class_limits(problem, classes), table.start[:-1].copy()
+    search = _searched(table, limits, nothing if limits.hold(nothing) else None)
+    if isinstance(search, str):
+        return fallback(problem, search)
+    assert search.plan is not None
+    rows = search.leanest(search.plan)
     worth = table.worth(rows)
-    bound = max(worth, prices.bound - (search.gap if proven else search.least_loss))
+    bound = max(worth, search.prices.bound - search.least_loss)
     sizes = dict(zip(table.ids, table.size[rows].tolist(), strict=True))
-    work = {"pricing_rounds": prices.rounds, "rows": len(table.size), "rows_left": len(survivors),
-            "branches": search.branches}  # fmt: skip
-    reason = "proven best by class of nodes" if proven else (
-        f"by class of nodes, within {max(0.0, bound - worth) / max(abs(bound), 1e-300):.2g} of the best"
-    )  # fmt: skip
-    if proven and not classes.whole:
+    gap = max(0.0, bound - worth) / max(abs(bound), 1e-300)
+    reason = "proven best by class of nodes" if search.proven else f"by class of nodes, within {gap:.2g} of the best"
+    if search.proven and not classes.whole:
         reason = "best by class of nodes, of mixtures of two classes"
-    status = SizingStatus.OPTIMAL if proven and classes.whole else SizingStatus.FEASIBLE
-    return Sizes(
-        status, worth, bound if classes.whole else np.inf, sizes, reason, work, classes=classes.classes_of(rows)
-    )
+    status = SizingStatus.OPTIMAL if search.proven and classes.whole else SizingStatus.FEASIBLE
+    bound = bound if classes.whole else np.inf
+    return Sizes(status, worth, bound, sizes, reason, search.work, classes=classes.classes_of(rows))
 
 
 def _class_limits(problem: Problem, classes: ClassTable) -> ConstraintRows:
@@ -165,16 +119,40 @@ def _known_plan(problem: Problem, table: ValueTable) -> Ints | None:
     return None
 
 
-@dataclass
-class _Search:
-    """The best plan so far, and what is proven."""
+def _searched(table: ValueTable, limits: ConstraintRows, plan: Ints | None) -> _Search | str:
+    """The best plan that is found, from `plan` on, if there is one to begin with; why there is none, in words."""
+    prices = best_prices(table, limits, plan)
+    if isinstance(prices, NoPlan):
+        return f"no sizes keep {' and '.join(prices.limits)}"
+    search = _Search(table, limits, prices, plan)
+    if len(search.survivors()) > len(prices.seen):
+        search.over(prices.seen, FEW_BRANCHES)
+    if len(search.survivors()) > MAX_ROWS:
+        search.over(np.sort(np.argpartition(prices.loss, MAX_ROWS)[:MAX_ROWS]), FEW_BRANCHES)
+    survivors = search.survivors()
+    search.work |= {"rows_left": len(survivors)}
+    search.proven = search.gap <= RELATIVE_TIE * prices.scale
+    if not search.proven and len(survivors) <= MAX_ROWS:
+        branches = min(MAX_BRANCHES, max(MIN_BRANCHES, MAX_BRANCHED_ROWS // max(len(survivors), 1)))
+        search.proven = search.over(survivors, branches)
+    elif not search.proven:
+        search.least_loss = 0.0
+    if search.proven:
+        search.least_loss = search.gap
+    if search.plan is None:
+        done = "no whole sizes keep the side constraints"
+        return done if search.proven else "the solver's limit came before any plan"
+    return search
 
-    table: ValueTable
-    limits: ConstraintRows
-    prices: Prices
-    plan: Ints | None
-    least_loss: float = 0.0  # no plan loses less, once all survivors were looked at
-    branches: int = 0
+
+class _Search:
+    """The best plan so far, and what is proven: no plan loses less than `least_loss`, once all survivors were looked
+    at."""
+
+    def __init__(self, table: ValueTable, limits: ConstraintRows, prices: Prices, plan: Ints | None) -> None:
+        self.table, self.limits, self.prices, self.plan = table, limits, prices, plan
+        self.proven, self.least_loss = False, 0.0
+        self.work = {"pricing_rounds": prices.rounds, "rows": len(table.size), "rows_left": 0, "branches": 0}
 
     @property
     def worth(self) -> float:
@@ -190,39 +168,25 @@ class _Search:
         slack = RELATIVE_TIE * self.prices.scale
         return np.flatnonzero(self.prices.loss <= self.gap + slack)
 
-    def by_exchanges(self) -> None:
-        """A first plan without any solver: what the prices like best, or the known plan, and exchanges of one job's
-        size that keep every limit."""
-        table, limits = self.table, self.limits
-        rows = np.flatnonzero(self.prices.loss <= RELATIVE_TIE * self.prices.scale)
-        _, leanest = np.unique(table.row_job[rows], return_index=True)
-        for start in (rows[leanest], self.plan):
-            if start is None or not limits.hold(start):
-                continue
-            plan, spare = start.copy(), limits.upper - limits.use(start)
-            for _ in range(MAX_EXCHANGES):
-                now = plan[table.row_job]
-                gain = table.value - table.value[now]
-                more = limits.coefficient - limits.coefficient[:, now]
-                gain[np.any(more > spare[:, None] + 1e-12, axis=0)] = -np.inf
-                row = int(np.argmax(gain))
-                if gain[row] <= RELATIVE_TIE * self.prices.scale:
-                    break
-                spare -= more[:, row]
-                plan[table.row_job[row]] = row
-            if limits.hold(plan) and table.worth(plan) > self.worth:
-                self.plan = plan
-
     def over(self, rows: Ints, branches: int) -> bool:
         """Looks for a better plan among `rows`. Returns whether it is proven that they hold no better one."""
         rows = rows if self.plan is None else np.union1d(rows, self.plan)
         gap = self.gap if np.isfinite(self.gap) else self.prices.scale
         found = least_loss(self.table, self.limits, self.prices, rows, self.plan, gap, branches)
-        self.branches += found.branches
+        self.work["branches"] += found.branches
         if found.rows is not None and self.table.worth(found.rows) > self.worth:
             self.plan = found.rows
         self.least_loss = min(found.least_loss, self.gap)
         return found.proven
+
+    def leanest(self, plan: Ints) -> Ints:
+        """The plan in which each job keeps what it has, or has its fewest nodes, where that is as good for it."""
+        table, use = self.table, self.limits.coefficient
+        now = plan[table.row_job]
+        as_good = table.value >= table.value[now] - RELATIVE_TIE * self.prices.scale
+        rows = np.flatnonzero(as_good & np.all(use <= use[:, now], axis=0))
+        rows = rows[np.lexsort((table.size[rows], table.changed[rows], table.row_job[rows]))]
+        return rows[np.unique(table.row_job[rows], return_index=True)[1]]
 
     def settled(self, plan: Ints) -> Ints:
         """The plan of the fewest changes among the equally good ones."""
@@ -231,5 +195,5 @@ class _Search:
         if len(rows) > MAX_ROWS_TO_SETTLE:
             return plan
         found = fewest_changes(self.table, self.limits, self.prices, rows, plan, self.gap, slack)
-        self.branches += found.branches
+        self.work["branches"] += found.branches
         return plan if found.rows is None else found.rows

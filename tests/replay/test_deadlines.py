@@ -1,4 +1,4 @@
-"""Policies that need more than counts: `deadline` and `ladder`, in a replay."""
+"""Deadlines in a replay."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 from malletrain.domain.errors import InvalidInput
-from malletrain.domain.job import ResizeCosts
 from malletrain.replay import parse_policy, read_jobs, replay
 from malletrain.replay.traces.trace import BUSY, IDLE
 from malletrain.replay.workload import TrainingJob, shifted, training_job
@@ -37,14 +36,6 @@ def test_deadlines_beyond_the_window_do_not_count() -> None:
     jobs = [job(1), with_deadline(2, 1e9, 4000.0)]
     score = replay(MACHINE, jobs, [parse_policy("deadline", None)], processes=1).scores["deadline"]
     assert (score.deadlines, score.deadlines_met) == (0, 0)
-
-
-def test_ladder_plans_by_the_ages_of_the_nodes() -> None:
-    """A job whose start takes five minutes is not worth nodes of which most are gone by then."""
-    jobs = [job(1, costs=ResizeCosts(300.0, 0.0, 0.0)), job(2)]
-    answer = replay(MACHINE, jobs, [parse_policy("ladder", None)], processes=1)
-    held = answer.results["ladder"].totals.by_job
-    assert held[1] > held[0] == 0
 
 
 def test_deadlines_are_read_and_move_with_the_window(tmp_path: Path) -> None:

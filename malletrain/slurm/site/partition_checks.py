@@ -1,0 +1,400 @@
+"""Whether pilots can start in the harvest partition, and Slurm itself gives their nodes to main jobs, also with the
+daemon dead: what slurm.conf(5) and sacctmgr(1) say of it, and what switches it off for a time or for some jobs."""
+
+from __future__ import annotations
+
+import grp
+import pwd
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+from malletrain.domain.errors import InvalidInput
+from malletrain.slurm.formats import hostlist, scalars
+from malletrain.slurm.site.site_facts import (
+    ERROR,
+    MINUTES,
+    MOST,
+    OK,
+    WARNING,
+    Finding,
+    Harvest,
+    Level,
+    NodeFacts,
+    PartitionFacts,
+    SiteFacts,
+    check_sight,
+    findings,
+    parameters,
+    seconds,
+)
+
+#: A pilot that Slurm may not preempt until so many seconds after its start costs a main job little.
+MAX_EXEMPT_S = 30.0
+
+#: Modes that free the node. A suspended pilot keeps its memory and its GPUs.
+_FREES = frozenset({"REQUEUE", "CANCEL"})
+
+#: Nodes that a finding names.
+_NAMED_NODES = 3
+
+#: What a pilot takes of a node.
+_WHOLE: Mapping[str, Callable[[NodeFacts], int]] = {
+    "cpu": lambda node: node.cpus,
+    "mem": lambda node: node.memory_mib,
+}
+
+#: A pilot trains in no less (seconds).
+_SHORTEST_S = 120.0
+
+
+def check_harvest_partition(facts: SiteFacts, harvest: Harvest) -> tuple[Finding, ...]:
+    """Whether pilots can start in this partition, and give way to every other job: it exists, is up and open, Slurm
+    preempts them for every partition that shares its nodes, and this user sees the queue. Findings of level `error`
+    mean: start nothing."""
+    return (*check_sight(facts), *_check_partition(facts, harvest))
+
+
+def _check_partition(facts: SiteFacts, harvest: Harvest) -> Iterator[Finding]:
+    mine = facts.partitions.get(harvest.partition)
+    if mine is None:
+        known = ", ".join(sorted(facts.partitions)) or "none"
+        yield Finding(
+            ERROR,
+            f"partition {harvest.partition} does not exist (there are: {known})",
+            "add it to slurm.conf with a PriorityTier below all others, or name another in the configuration",
+        )
+        return
+    yield from _preemption(facts, harvest, mine)
+    yield from findings(_settings(facts, harvest, mine))
+    yield from _accounts(mine, harvest)
+    yield from _groups(mine)
+    yield from _submitting_nodes(mine)
+    yield from _sizes(facts, mine)
+    yield from _qos_limits(facts, harvest)
+
+
+def _settings(facts: SiteFacts, harvest: Harvest, mine: PartitionFacts) -> list[tuple[object, Level, str, str]]:
+    name, words, set_it = mine.name, mine.words, f"on partition {mine.name}"
+    least, most = _count(words.get("MinNodes", "")) or 0, _count(words.get("MaxNodes", ""))
+    needs_one = "RequiresReservation" in getattr((facts.qos or {}).get(harvest.qos), "flags", ())
+    return [
+        (facts.federation, ERROR,
+         f"the cluster is in federation {facts.federation}: its jobs may go to other clusters",
+         "federations are not supported; take the cluster out of it (sacctmgr modify federation)"),
+        (not mine.nodes, ERROR, f"partition {name} has no nodes", "give it Nodes= in slurm.conf"),
+        (mine.state != "UP", ERROR, f"partition {name} is {mine.state or 'in no known state'}",
+         f"scontrol update PartitionName={name} State=UP"),
+        (words.get("ReqResv") == "YES", ERROR,
+         f"partition {name} has ReqResv=YES: every job there needs a reservation", f"set ReqResv=NO {set_it}"),
+        (words.get("RootOnly") == "YES", ERROR, f"partition {name} has RootOnly=YES: root alone submits there",
+         f"set RootOnly=NO {set_it}"),
+        (least > 1, ERROR, f"partition {name} has MinNodes={least}: a pilot of one node never starts",
+         f"set MinNodes=0 {set_it}"),
+        (most == 0, ERROR, f"partition {name} has MaxNodes=0", f"set MaxNodes=UNLIMITED {set_it}"),
+        (most and most < harvest.max_nodes, WARNING,
+         f"partition {name} has MaxNodes={most}: wider pilots never start",
+         f"set pilot.max_nodes = {most}, or MaxNodes=UNLIMITED {set_it}"),
+        (needs_one, ERROR, f"QOS {harvest.qos} requires a reservation",
+         f"sacctmgr modify qos {harvest.qos} set flags-=RequiresReservation"),
+        (not sharing(facts, mine), WARNING,
+         f"no other partition has nodes of {name}: there is nothing to harvest from",
+         "list the main partition's nodes in it"),
+        (mine.max_time_s is not None and mine.max_time_s < _SHORTEST_S, ERROR,
+         f"MaxTime of {name} is {mine.max_time_s or 0:g} s: no pilot can train in that",
+         "set MaxTime of at least 30 minutes"),
+        (mine.grace_s > 60, WARNING, f"GraceTime of {name} is {mine.grace_s:g} s",
+         "pilots leave within seconds; 10 to 30 s suffice, and bound what a stuck one costs"),
+    ]  # fmt: skip
+
+
+# Preemption
+
+
+def _preemption(facts: SiteFacts, harvest: Harvest, mine: PartitionFacts) -> Iterator[Finding]:
+    """What keeps Slurm from preempting pilots for every other job."""
+    if facts.preempt_type.endswith("/qos"):
+        yield from _by_qos(facts, harvest)
+    elif facts.preempt_type.endswith("/partition_prio") and facts.preempt_mode != "OFF":
+        yield from _by_partition(facts, mine)
+    else:
+        yield Finding(
+            ERROR,
+            f"Slurm preempts nothing (PreemptType {facts.preempt_type or 'not set'}, PreemptMode "
+            f"{facts.preempt_mode or 'not set'})",
+            _how_to_preempt(facts, harvest.partition),
+        )
+        return
+    yield from _exempt_time(facts, harvest, mine)
+    # PreemptParameters=min_exempt_priority (23.11 and later): jobs of that priority and more are not preempted.
+    least = parameters(facts.words.get("PreemptParameters", "")).get("min_exempt_priority")
+    if least is not None and scalars.number(least) <= _highest_priority(facts):
+        yield Finding(
+            ERROR,
+            f"min_exempt_priority={least}: Slurm preempts no pilot of that priority and more",
+            "take min_exempt_priority out of PreemptParameters, or set it above the sum of all PriorityWeight*",
+        )
+
+
+def sharing(facts: SiteFacts, mine: PartitionFacts) -> list[PartitionFacts]:
+    """The other partitions on nodes of this one."""
+    return [p for p in facts.partitions.values() if p.name != mine.name and p.nodes & mine.nodes]
+
+
+def _by_partition(facts: SiteFacts, mine: PartitionFacts) -> Iterator[Finding]:
+    equal = sorted(p.name for p in sharing(facts, mine) if p.tier <= mine.tier)
+    return findings([
+        (mine.preempt_mode not in _FREES, ERROR,
+         f"jobs of partition {mine.name} are not preempted (PreemptMode={mine.preempt_mode or 'OFF'})",
+         f"set PreemptMode=REQUEUE (or CANCEL) on partition {mine.name} in slurm.conf, and leave the global "
+         "PreemptMode as it is"),
+        (equal, ERROR, f"partition {', '.join(equal)} shares nodes with {mine.name} and does not go before it "
+         f"(PriorityTier not above {mine.tier})",
+         f"give {mine.name} a lower PriorityTier than every partition on its nodes (0: below the default)"),
+    ])  # fmt: skip
+
+
+def _by_qos(facts: SiteFacts, harvest: Harvest) -> Iterator[Finding]:
+    """A partition's PreemptMode has no effect then, and the QOS's own goes before the cluster's."""
+    known = facts.qos or {}
+    own = known.get(harvest.qos)
+    mode = (own.preempt_mode if own is not None else "") or facts.preempt_mode
+    name = harvest.qos or "harvest"
+    frees = _FREES & set(mode.upper().split(","))
+    lacking = [qos.name for qos in known.values() if qos.name != harvest.qos and harvest.qos not in qos.preempts]
+    names = ",".join(lacking)
+    told = facts.qos is not None
+    return findings([
+        (not frees, ERROR, f"preemption is by QOS, and frees no node of a pilot (PreemptMode={mode or 'OFF'})",
+         f"sacctmgr modify qos {name} set PreemptMode=requeue"),
+        (frees and "GANG" in facts.preempt_mode.split(","), WARNING,
+         f"PreemptMode={facts.preempt_mode}: jobs share nodes in turns, which is not tested with pilots",
+         "take GANG out of PreemptMode, or try pilots on a test system first"),
+        (not told, WARNING, "preemption is by QOS",
+         f"check that the QOS {harvest.qos or 'of the pilots'} is in Preempt= of every other QOS (sacctmgr)"),
+        (told and (not harvest.qos or lacking), ERROR,
+         f"preemption is by QOS, and {names or 'every QOS'} does not preempt {harvest.qos or 'the pilots'}",
+         f"sacctmgr modify qos {names or 'NAME'} set preempt+={name}"),
+        (told and harvest.qos and not lacking, OK, f"every other QOS preempts {harvest.qos}", ""),
+    ])  # fmt: skip
+
+
+def _exempt_time(facts: SiteFacts, harvest: Harvest, mine: PartitionFacts) -> Iterator[Finding]:
+    """Jobs are not preempted in their first PreemptExemptTime; a QOS's goes before the global one, also a 0, and that
+    of the partition's QOS before that of the pilots'."""
+    qos = next((qos for qos in facts.qos_of_pilots(mine.name, harvest.qos) if qos.exempt_s is not None), None)
+    if qos is not None:
+        exempt, where = qos.exempt_s, f"QOS {qos.name}"
+    else:
+        here = seconds(mine.words.get("PreemptExemptTime", ""))
+        exempt = here or seconds(facts.words.get("PreemptExemptTime", ""))
+        where = f"partition {mine.name}" if here else "slurm.conf"
+    if not exempt:
+        return
+    yield Finding(
+        ERROR if exempt > MAX_EXEMPT_S else WARNING,
+        f"PreemptExemptTime of {where}: Slurm preempts no pilot in its first {exempt:g} s",
+        f"sacctmgr modify qos {qos.name if qos else harvest.qos} set PreemptExemptTime=0 (a QOS's goes before the "
+        "global one)"
+        if qos or harvest.qos
+        else f"set PreemptExemptTime=0 in {where}, and run `scontrol reconfigure`",
+    )
+
+
+def _highest_priority(facts: SiteFacts) -> float:
+    """What no pilot's priority exceeds: the sum of PriorityWeight*, each the most that its term is (slurm.conf(5));
+    endless where Slurm does not reckon it from these alone."""
+    words = facts.words
+    if not words.get("PriorityType", "").endswith("/multifactor") or words.get("PrioritySiteFactorPlugin"):
+        return float("inf")
+    weights = ",".join(value for key, value in words.items() if key.startswith("PriorityWeight"))
+    return float(sum(scalars.number(part.rpartition("=")[2]) for part in weights.split(",")))
+
+
+def _how_to_preempt(facts: SiteFacts, harvest: str) -> str:
+    """What turns preemption on for the harvest partition alone: the global PreemptMode counts for every partition
+    that has none of its own (slurm.conf(5))."""
+    by_mode: dict[str, list[str]] = {}
+    for partition in facts.main_partitions(harvest):
+        mode = "GANG" if "GANG" in partition.preempt_mode.split(",") else "OFF"
+        by_mode.setdefault(mode, []).append(partition.name)
+    own = "".join(f", PreemptMode={mode} on {' and '.join(names)}" for mode, names in sorted(by_mode.items()))
+    gang = ",GANG" if "GANG" in facts.preempt_mode.split(",") else ""
+    return (
+        f"in one edit of slurm.conf set PreemptType=preempt/partition_prio, PreemptMode=REQUEUE{gang}{own} (without "
+        "that main jobs of a higher PriorityTier preempt others), and only then run `scontrol reconfigure`"
+    )
+
+
+# What a partition asks of jobs
+
+
+def _accounts(mine: PartitionFacts, harvest: Harvest) -> Iterator[Finding]:
+    if harvest.account and not mine.admits("Accounts", harvest.account):
+        yield _kept_out(mine, f"account {harvest.account}", "Accounts", mine.allow_accounts, "slurm.account")
+    if harvest.qos and not mine.admits("Qos", harvest.qos):
+        yield _kept_out(mine, f"QOS {harvest.qos}", "Qos", mine.allow_qos, "slurm.qos")
+
+
+def _kept_out(mine: PartitionFacts, who: str, what: str, allowed: str, key: str) -> Finding:
+    if allowed not in ("ALL", ""):
+        return Finding(
+            ERROR, f"{who} is not in Allow{what} of {mine.name}", f"add it, or name one of {allowed} in {key}"
+        )
+    return Finding(ERROR, f"{who} is in Deny{what} of {mine.name}", "take it out there")
+
+
+def _groups(mine: PartitionFacts) -> Iterator[Finding]:
+    allowed = mine.words.get("AllowGroups", "ALL")
+    if allowed in ("ALL", ""):
+        return
+    has_members = any(_has_members(name) for name in allowed.split(","))
+    yield Finding(
+        WARNING if has_members else ERROR,
+        f"only members of group {allowed} may submit to partition {mine.name} (AllowGroups)"
+        + ("" if has_members else ": nobody here"),
+        f"set AllowGroups=ALL on partition {mine.name}: AllowAccounts says who may use it",
+    )
+
+
+def _has_members(group: str) -> bool:
+    try:
+        found = grp.getgrnam(group)
+    except KeyError:
+        return False
+    return bool(found.gr_mem) or any(user.pw_gid == found.gr_gid for user in pwd.getpwall())
+
+
+def _submitting_nodes(mine: PartitionFacts) -> Iterator[Finding]:
+    """Researchers submit on login nodes, and workers submit further tasks on the nodes that they train on."""
+    allowed = mine.words.get("AllocNodes", "ALL")
+    if allowed == "ALL":
+        return
+    try:
+        there = frozenset(hostlist.expand(allowed))
+    except InvalidInput:
+        there = frozenset()
+    if not mine.nodes <= there:
+        yield Finding(
+            WARNING if there else ERROR,
+            f"partition {mine.name} takes jobs of {allowed or 'no node'} alone (AllocNodes), and workers submit from "
+            "their own nodes",
+            f"set AllocNodes=ALL on partition {mine.name}",
+        )
+
+
+def _sizes(facts: SiteFacts, mine: PartitionFacts) -> Iterator[Finding]:
+    """Limits that a whole node exceeds: Slurm holds a pilot there with BadConstraints or MaxMemPerLimit."""
+    nodes = facts.of_partition(mine.name)
+    most_memory = max((node.memory_mib for node in nodes), default=0)
+    cpus = _count(mine.words.get("MaxCPUsPerNode", ""))
+    if cpus is not None:
+        what = f"partition {mine.name} has MaxCPUsPerNode={cpus}"
+        remedy = f"set MaxCPUsPerNode=UNLIMITED on partition {mine.name}"
+        yield from _too_large(nodes, _WHOLE["cpu"], cpus, what, remedy, ERROR)
+    of_socket = _count(mine.words.get("MaxCPUsPerSocket", ""))
+    if of_socket is not None and not (nodes and all(n.cpus <= of_socket * max(1, n.sockets) for n in nodes)):
+        # 24.11 gives an exclusive job all processors whatever it says.
+        yield Finding(
+            WARNING,
+            f"partition {mine.name} has MaxCPUsPerSocket={of_socket}: a pilot takes whole nodes, and may not start",
+            f"set MaxCPUsPerSocket=UNLIMITED on partition {mine.name}",
+        )
+    key, limit, where = _memory_limit(facts, mine)
+    if limit is not None:
+        per_cpu = key == "MaxMemPerCPU"
+        yield from _too_large(
+            nodes, lambda node: -(-node.memory_mib // (max(1, node.cpus) if per_cpu else 1)), limit,
+            f"{where} has {key}={limit}",
+            f"set MaxMemPerNode={most_memory or 'RealMemory'} on partition {mine.name}, in place of its own limit; "
+            "the global one does not count there then",
+            WARNING,
+        )  # fmt: skip
+
+
+def _memory_limit(facts: SiteFacts, mine: PartitionFacts) -> tuple[str, int | None, str]:
+    """Which limit of memory counts, its MiB, and who has it: the partition's goes before the global one."""
+    for words, where in ((mine.words, f"partition {mine.name}"), (facts.words, "slurm.conf")):
+        for key in ("MaxMemPerNode", "MaxMemPerCPU"):
+            if limit := _count(words.get(key, "")):
+                return key, limit, where
+    return "", None, ""
+
+
+def _too_large(
+    nodes: tuple[NodeFacts, ...],
+    whole: Callable[[NodeFacts], int],
+    limit: int,
+    what: str,
+    remedy: str,
+    unknown: Level,
+) -> Iterator[Finding]:
+    """The finding on a limit that nodes exceed; `unknown`: its level where no node's size is known."""
+    over = sorted(node.name for node in nodes if whole(node) > limit)
+    names = ", ".join(over[:_NAMED_NODES])
+    more = f" and {len(over) - _NAMED_NODES} more" if over[_NAMED_NODES:] else ""
+    return findings([
+        (over and len(over) < len(nodes), WARNING,
+         f"{what}: no pilot starts on {names}{more}, of which it takes the whole",
+         f"{remedy}; or name these nodes in pool.exclude"),
+        (len(over) == len(nodes), ERROR if over else unknown,
+         f"{what}: a pilot, which takes a node whole, never starts", remedy),
+    ])  # fmt: skip
+
+
+def _count(value: str) -> int | None:
+    """A number that Slurm prints; None for UNLIMITED and the like."""
+    return int(value) if value.isdecimal() else None
+
+
+# Limits of a QOS or an account: Slurm takes the held tasks, and leaves each pending (QOSMaxCpuPerJobLimit and so on)
+
+
+def _qos_limits(facts: SiteFacts, harvest: Harvest) -> Iterator[Finding]:
+    nodes = facts.of_partition(harvest.partition)
+    for key, (value, qos) in sorted(limits_of_pilots(facts, harvest).items()):
+        yield from judged(key, value, nodes, f"QOS {qos}", f"sacctmgr modify qos {qos}")
+
+
+def judged(key: str, value: str, nodes: tuple[NodeFacts, ...], whose: str, modify: str) -> Iterator[Finding]:
+    """What one limit does to pilots on these nodes. `modify`: the command that `set KEY=-1` ends."""
+    what, remedy = f"{whose} has {key}={value}", f"{modify} set {key}=-1"
+    kind, _, tres = key.partition("=")
+    if _shuts(kind, tres, value, nodes):
+        yield Finding(ERROR, f"{what}: no pilot starts", remedy)
+    elif kind in MOST and tres in _WHOLE:
+        yield from _too_large(nodes, _WHOLE[tres], _amount(tres, value), what, remedy, WARNING)
+    elif value == "0" and "/" in tres:
+        yield Finding(WARNING, f"{what}: no pilot that asks for {tres} starts", remedy)
+
+
+def _shuts(kind: str, tres: str, value: str, nodes: Sequence[NodeFacts]) -> bool:
+    if kind == "MaxWall":
+        return (scalars.duration(value) or 0.0) < _SHORTEST_S
+    amount = _amount(tres, value)
+    if kind in MINUTES and tres in _WHOLE and nodes:
+        return all(_WHOLE[tres](node) * _SHORTEST_S / 60 > amount for node in nodes)
+    if kind != "MinTRES":
+        return value == "0" and "/" not in tres  # gres/gpu=0 shuts those out that ask for one
+    if tres == "node":
+        return amount > 1
+    return tres in _WHOLE and bool(nodes) and all(_WHOLE[tres](node) < amount for node in nodes)
+
+
+def limits_of_pilots(facts: SiteFacts, harvest: Harvest) -> Mapping[str, tuple[str, str]]:
+    """Each limit that counts for pilots: its value, and the QOS that sets it."""
+    found: dict[str, tuple[str, str]] = {}
+    if facts.enforces("limits"):
+        for qos in reversed(facts.qos_of_pilots(harvest.partition, harvest.qos)):
+            found |= {key: (value, qos.name) for key, value in qos.limits.items()}
+    return found
+
+
+def longest_pilot_s(facts: SiteFacts, harvest: Harvest) -> float | None:
+    """The shorter of the partition's MaxTime and the QOS's MaxWall; None: neither limits pilots."""
+    there = facts.partitions.get(harvest.partition)
+    max_wall, _ = limits_of_pilots(facts, harvest).get("MaxWall", ("", ""))
+    limits = [None if there is None else there.max_time_s, scalars.duration(max_wall) if max_wall else None]
+    return min((limit for limit in limits if limit is not None), default=None)
+
+
+def _amount(tres: str, value: str) -> int:
+    return scalars.mebibytes(value) if tres == "mem" else scalars.number(value)
