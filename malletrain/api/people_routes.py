@@ -78,13 +78,13 @@ class PeopleRoutes:
         self.announcements = TokenBuckets(limits.announcements_a_day / 86_400, limits.announcements_a_day, clock)
         self._polls: Counter[int] = Counter()
         self._threads = anyio.CapacityLimiter(_THREADS)
-        self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()  #: while a request has one
+        self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()  #: while a request has one
 
     async def off_loop(self, caller: str, call: Callable[[], Result]) -> Result:
         """Run what may block in a thread. A caller (a user, or an address without one) has one at a time: those that
         ask for more wait for themselves."""
-        turn = self._turns.setdefault(caller, asyncio.Lock())
-        async with turn:
+        lock = self._locks.setdefault(caller, asyncio.Lock())
+        async with lock:
             return await anyio.to_thread.run_sync(call, limiter=self._threads)
 
     def caller(self, request: Request) -> Identity:
@@ -133,7 +133,7 @@ def make_people_router(people: PeopleRoutes) -> APIRouter:
     async def identify(request: Request) -> Identity:
         return people.caller(request)
 
-    Caller = Annotated[Identity, Depends(identify)]  # noqa: N806
+    Caller = Annotated[Identity, Depends(identify)]  # noqa: N806 - a type
 
     session: dict[str, Any] = {
         "token": {"type": "string"}, "expires_at": {"type": "number"}, "lifetime_s": {"type": "number"},
@@ -272,7 +272,7 @@ def make_people_router(people: PeopleRoutes) -> APIRouter:
         after: Annotated[int, Query(ge=0, le=MAX_NUMBER)] = 0,
         wait: Annotated[float, Query(ge=0, le=MAX_WAIT_S)] = 0.0,
         job: Annotated[int | None, Query(ge=1, le=MAX_NUMBER)] = None,
-        kind: Annotated[list[Annotated[str, Query(max_length=40)]], Query(max_length=40)] = [],  # noqa: B006
+        kind: Annotated[list[Annotated[str, Query(max_length=40)]], Query(max_length=40)] = [],  # noqa: B006 - FastAPI copies it
         limit: Annotated[int, Query(ge=1, le=5_000)] = 1000,
         latest: Annotated[int | None, Query(ge=1, le=5_000)] = None,
     ) -> Response:

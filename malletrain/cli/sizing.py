@@ -122,10 +122,10 @@ def fit(samples: IO[bytes], sizes: tuple[int, ...] | None) -> None:
 
     Impossible samples are left out and counted. The band should contain the true value nine times in ten.
     """
-    given = _samples(samples)
-    fitted = fit_curve(given)
+    measured = _samples(samples)
+    fitted = fit_curve(measured)
     if fitted is None:
-        ignored = accepted_rates(given)[1]
+        ignored = accepted_rates(measured)[1]
         why = "; ".join(f"{count} left out: {reason}" for reason, count in ignored.items()) or "the file holds none"
         raise InvalidInput(samples.name, f"no sample can be used ({why})")
     largest = max(m.nodes for m in fitted.measured)

@@ -234,9 +234,9 @@ class StoreViews:
         of, part = func.json_extract(t.event.c.data, "$.main_job"), main_job.replace("_", "\\_")
         named = or_(of == main_job, of.like(f"{part}\\_%", escape="\\"), of.like(f"{part}+%", escape="\\"))
         named = or_(named, of == f"het{main_job}")
-        met = select(t.event).where(t.event.c.kind == EventKind.MAIN_MET.value, named).order_by(t.event.c.seq)
+        meetings = select(t.event).where(t.event.c.kind == EventKind.MAIN_MET.value, named).order_by(t.event.c.seq)
         with storage_errors(self._path), self._engine.begin() as connection:
-            found = list(connection.execute(met.limit(MAX_EVENTS)).all())
+            found = list(connection.execute(meetings.limit(MAX_EVENTS)).all())
             if not found:
                 unseen = select(t.event).where(t.event.c.kind == EventKind.MAIN_UNSEEN.value)
                 rows = connection.execute(unseen.order_by(t.event.c.seq.desc()).limit(MAX_UNSEEN)).all()[::-1]

@@ -96,7 +96,7 @@ def _make_router(pages: WebPages, people: PeopleRoutes) -> APIRouter:
         request.scope["malletrain.sight"] = roles.sight(viewer)
         return viewer
 
-    Viewer = Annotated[Identity, Depends(look)]  # noqa: N806
+    Viewer = Annotated[Identity, Depends(look)]  # noqa: N806 - a type
 
     async def show(request: Request, viewer: Identity, key: Hashable, make: Callable[[Visibility], Any]) -> Response:
         """The figures that `make` gives a viewer's sight, which all viewers of the same sight share for a while."""
