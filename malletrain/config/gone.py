@@ -61,7 +61,7 @@ GONE: Mapping[tuple[str, ...], str] = {
 GONE_IN_TABLES: Mapping[tuple[str, ...], Mapping[str, str]] = {
     ("sizing", "limits"): dict.fromkeys(
         ("by_user", "by_account"), "every node draws per_node; a group that draws otherwise has a limit of its own"
-    ),
+    )
 }
 
 

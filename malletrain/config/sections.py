@@ -7,15 +7,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
-from pydantic import (
-    AfterValidator,
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    Field,
-    PrivateAttr,
-    field_validator,
-)
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, PrivateAttr, field_validator
 
 
 def _word(value: str) -> str:
@@ -62,11 +54,7 @@ class Section(BaseModel):
     """Unknown keys are refused; values are not converted from another type; nothing can be changed later."""
 
     model_config = ConfigDict(
-        extra="forbid",
-        strict=True,
-        frozen=True,
-        str_strip_whitespace=True,
-        allow_inf_nan=False,
+        extra="forbid", strict=True, frozen=True, str_strip_whitespace=True, allow_inf_nan=False
     )
 
 

@@ -11,15 +11,7 @@ from sqlalchemy import Row
 
 from malletrain.domain.decision import ACTION_NAMES
 from malletrain.domain.errors import InvalidInput
-from malletrain.domain.event import (
-    ActionIntent,
-    ActionOutcome,
-    Event,
-    JobAnnounced,
-    JsonValue,
-    Payload,
-    UnknownFact,
-)
+from malletrain.domain.event import ActionIntent, ActionOutcome, Event, JobAnnounced, JsonValue, Payload, UnknownFact
 from malletrain.domain.job import Curve, MalleableJob
 from malletrain.store.errors import StoreError
 from malletrain.wire.codec import Codec

@@ -345,11 +345,7 @@ def _as_stored(row: Row[Any], names: tuple[str, ...]) -> dict[str, Any]:
 
 
 def _job_row(
-    row: Row[Any],
-    active: Sequence[Row[Any]],
-    held: int,
-    resizes: Row[Any] | None,
-    metrics: Sequence[tuple[str, str]],
+    row: Row[Any], active: Sequence[Row[Any]], held: int, resizes: Row[Any] | None, metrics: Sequence[tuple[str, str]]
 ) -> JobRow:
     members = json.loads(row.members)
     # As people see it: a job is queued until a world of its trains.
