@@ -256,7 +256,7 @@ class DaemonProcess:
             settings = read_config(self._file, user_mode=self._user_mode, environ=self._environ)
         except ConfigError as error:
             for fault in error.faults:
-                self._log.error("configuration not reloaded", fault=str(fault))
+                self._log.error("configuration not reloaded", fault=fault)
             return False
         self._notifier.reloading(time.clock_gettime(time.CLOCK_MONOTONIC))
         self._settings = settings
