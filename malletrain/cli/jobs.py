@@ -183,11 +183,7 @@ def wait(jobs: tuple[int, ...], timeout: float | None) -> None:
 
 @click.command(epilog="Example:  malletrain explain 3        malletrain explain n017")
 @click.argument("subject", metavar="JOB|NODE", required=False)
-@click.option(
-    "--main-job",
-    metavar="ID",
-    help="Whether pilots delayed this main job, how long, and why.",
-)
+@click.option("--main-job", metavar="ID", help="Whether pilots delayed this main job, how long, and why.")
 @as_json
 def explain(subject: str | None, main_job: str | None, as_json: bool) -> None:
     """Say why a JOB has its nodes, or a NODE its pilot."""

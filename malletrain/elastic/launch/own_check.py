@@ -97,9 +97,9 @@ class RunningScript:
         """Python files that it may import from its own folder: those beside it, and those of packages there."""
         home = Path(self.script).parent
         with contextlib.suppress(OSError):
-            beside = sorted(home.glob("*.py"))
+            modules = sorted(home.glob("*.py"))
             packages = sorted(path.parent for path in home.glob("*/__init__.py"))
-            yield from [*beside, *(path for each in packages for path in sorted(each.rglob("*.py")))][:MAX_FILES]
+            yield from [*modules, *(path for each in packages for path in sorted(each.rglob("*.py")))][:MAX_FILES]
 
 
 def _looks(path: Path) -> Iterator[str]:
@@ -133,7 +133,7 @@ def say(environ: Mapping[str, str], what: RunningScript | str) -> None:
             os.close(descriptor)
 
 
-def heard(text: bytes) -> RunningScript | str | None:
+def parse_line(text: bytes) -> RunningScript | str | None:
     """What a session has said: its script, or where that makes no step; None where it is neither."""
     try:
         said: dict[str, Any] = json.loads(text)
@@ -144,7 +144,7 @@ def heard(text: bytes) -> RunningScript | str | None:
         return None
 
 
-class CheckBeside:
+class BackgroundCheck:
     """Has the script of one pilot checked, if the daemon wants that. `client`: its connection to the daemon."""
 
     def __init__(self, client: WorkerClient) -> None:
@@ -196,7 +196,7 @@ class CheckBeside:
         """Pass on where the script makes no step, until it says which one it is; None if it is to end before."""
         while not self._ends.is_set():
             line = self._listens.readline(MAX_SAID_BYTES)
-            said = heard(line)
+            said = parse_line(line)
             if isinstance(said, RunningScript) and not self.session_began:
                 return said
             if isinstance(said, str) and not self._ends.is_set():
