@@ -16,7 +16,8 @@ from malletrain.slurm.formats.records import JobRecord, NodeRecord
 
 
 class CommandReader:
-    """Reads the live cluster through Slurm's text commands.
+    """Reads the live cluster through Slurm's text commands. Methods raise `ClusterUnavailable` where there is no
+    answer in time, an error, or an answer that cannot be right.
 
     Args:
         now: Unix seconds.
@@ -45,11 +46,7 @@ class CommandReader:
 
     def snapshot(self) -> Snapshot:
         """Nodes, then the queue, then reservations. In that order: a job that starts meanwhile is then seen on a node
-        that still looks idle, and the node is not free; the other way round it would look free.
-
-        Raises:
-            ClusterUnavailable: no answer in time, an error, or an answer that cannot be right.
-        """
+        that still looks idle, and the node is not free; the other way round it would look free."""
         taken_at = self._now()
         with readable():
             nodes, jobs = read_pyslurm.ask(self._commands, self._pyslurm) if self._pyslurm else self._by_commands()
@@ -74,11 +71,7 @@ class CommandReader:
 
     def main_queue(self, known: frozenset[str]) -> MainQueue:
         """The jobs of all partitions but the harvest one: one light query, made between ticks. slurmctld sends them
-        all whatever squeue is to print; rows of jobs that are `known` and run are read by their ids alone.
-
-        Raises:
-            ClusterUnavailable: as `snapshot`.
-        """
+        all whatever squeue is to print; rows of jobs that are `known` and run are read by their ids alone."""
         mark = self._commands.mark()
         answer = self._commands.ask(["squeue", "-a", "-h", "-o", squeue.queue_format(mark)])
         with readable():

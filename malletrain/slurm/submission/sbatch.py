@@ -160,11 +160,11 @@ class BatchRequest:
             faults.append(f"url: {url[:80]!r} is not a plain http or https address")
         if not python.startswith("/") or "\n" in python:
             faults.append(f"python: {python[:80]!r} is not an absolute path")
-        if faults:
-            raise InvalidBatch(faults)
         ca = environment.get(CA_VARIABLE, "")
         if ca and (not ca.startswith("/") or "\n" in ca):
-            raise InvalidBatch([f"{CA_VARIABLE}: {ca[:80]!r} is not an absolute path"])
+            faults.append(f"{CA_VARIABLE}: {ca[:80]!r} is not an absolute path")
+        if faults:
+            raise InvalidBatch(faults)
         trust = {CA_VARIABLE: ca} if ca else {}
         script = (
             self._preamble(job, url, python, version, trust, mark).encode("utf-8", "surrogateescape") + self.user_body
