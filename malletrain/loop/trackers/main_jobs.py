@@ -13,7 +13,7 @@ from collections import OrderedDict, deque
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, TypeVar
+from typing import Any
 
 from malletrain.domain.event import (
     DaemonStarted,
@@ -100,8 +100,6 @@ def head_of(main_job: str) -> str:
     """The number that the parts of one job share: of `12_3`, `12_[4-9]`, `12+1` and `het12`, 12."""
     return main_job.removeprefix("het").partition("_")[0].partition("+")[0]
 
-
-Key = TypeVar("Key")
 
 #: A main job that takes a node so long after a pilot has left it (seconds) has to do with the pilot, perhaps: an
 #: epilog and a backfill cycle or two fit in.
@@ -313,7 +311,7 @@ def _is_put_off(row: SlurmJob) -> bool:
     return 0 < row.start_time - row.submit_time <= MAX_PUT_OFF_S
 
 
-def _note(noted: OrderedDict[Key, None], key: Key) -> None:
+def _note(noted: OrderedDict[Any, None], key: object) -> None:
     noted[key] = None
     trim(noted, _MAX_NOTED)
 
