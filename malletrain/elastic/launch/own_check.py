@@ -15,7 +15,7 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -111,9 +111,10 @@ def _looks(path: Path) -> Iterator[str]:
             yield f"{entry.name} {seen.st_size} {seen.st_mtime_ns}"
 
 
-def this_script(torch: str) -> RunningScript:
-    """The script of this process, which runs with this release of torch."""
-    script, *arguments = sys.argv
+def this_script(torch: str, command: Sequence[str] | None = None) -> RunningScript:
+    """The script of this process, which runs with this release of torch; or the one that `command` would start from
+    here: script and arguments."""
+    script, *arguments = sys.argv if command is None else command
     releases = f"python {platform.python_version()}, torch {torch}, malletrain {malletrain.__version__}"
     folder = Path.cwd()
     return RunningScript(sys.executable, str(folder / script), tuple(arguments), str(folder), os.getpid(), releases)
@@ -292,3 +293,16 @@ def _absolute(running: RunningScript) -> Iterator[str]:
         path = running.path_in(argument)
         option, equals, _ = argument.rpartition("=") if argument.startswith("-") else ("", "", "")
         yield argument if path is None else f"{option}{equals}{path}"
+
+
+def main(arguments: list[str]) -> int:
+    """Check a script before it is submitted."""
+    import importlib.metadata  # what takes long to import the launcher does without
+
+    running = this_script(importlib.metadata.version("torch"), arguments)
+    print(json.dumps({"digest": running.digest(), **checked(running, check_environment(os.environ))._asdict()}))
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(sys.argv[1:]))
