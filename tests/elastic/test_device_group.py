@@ -108,7 +108,7 @@ def test_the_event_comes_before_the_flag_is_looked_at() -> None:
     class Aborting(Completion):
         group: DeviceGroup
 
-        def query(self) -> bool:
+        def __call__(self) -> bool:
             self.group.abandon()
             return True
 
