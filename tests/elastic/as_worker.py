@@ -3,10 +3,10 @@
 Environment, to make what cannot be timed from outside: LAG_AT=N[,M]: in round N this worker takes its group for
 broken, once M others have committed it, which COMMITTED=N,NAME has them tell; TROUBLE=freeze|kill|term|memory@PLACE
 [#N]: it signals itself, or has no memory left, when it comes to a place of `PLACES` for the Nth time (by default the
-first). PATIENCE=S: for how long it waits for a daemon in a broken world. APART=S: for how long the processes of a
-node may be in two steps at once. LONG=S: what is a long step. STANDIN=S: gradients are summed by the stand-in for
-NCCL (`device_stand_in`), connected within S seconds beside training. NETWORK=PATH: the network
-namespace that a forked worker enters before it does anything else. POLL=S: how long a poll of the daemon lasts.
+first). PATIENCE=S: for how long it waits for a daemon in a broken world. LONG=S: what is a long
+step. STANDIN=S: gradients are summed by the stand-in for NCCL (`device_stand_in`), connected within S seconds beside
+training. NETWORK=PATH: the network namespace that a forked worker enters before it does anything else. POLL=S: how
+long a poll of the daemon lasts.
 """
 
 from __future__ import annotations
@@ -37,7 +37,6 @@ from malletrain.elastic.gradients.reducer import GradientReducer
 from malletrain.elastic.launch import worker_start
 from malletrain.elastic.link import daemon_link
 from malletrain.elastic.resize import lifecycle, reconfigure, state_recovery
-from malletrain.elastic.resize.lifecycle import WorkerLifecycle
 from malletrain.wire import worker_client
 from tests.elastic import device_stand_in
 
@@ -56,7 +55,6 @@ PLACES: dict[str, tuple[ModuleType | type, str]] = {
     "backward": (GradientReducer, "_begin"),
     "sums": (GradientReducer, "_complete"),
     "evaluation": (evaluate, "_fill"),
-    "finish": (WorkerLifecycle, "barrier"),
 }
 
 

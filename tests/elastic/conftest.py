@@ -1,5 +1,5 @@
-"""Tests that kill, freeze and move workers of a world in training do not run beside others: what they look at is when
-something is found, given up or gone on with."""
+"""Tests that look at when a worker is found, given up or gone on with do not run beside others. The rest wait for
+what they look at, and a busy machine is no fault."""
 
 from __future__ import annotations
 
@@ -11,15 +11,10 @@ from tests.elastic.digits import SCRIPT, State, Static, run_alone
 
 ALONE = {
     "test_all_taken.py",
-    "test_daemons.py",
     "test_precision.py",
     "test_soak.py",
-    "test_faults.py",
-    "test_live.py",
     "test_network_cuts.py",
-    "test_nodes.py",
     "test_schedules.py",
-    "test_stages.py",
 }
 
 

@@ -110,6 +110,24 @@ class Forked:
         self.send_signal(signal.SIGKILL)
 
 
+def run_together(directory: Path, script: Sequence[str], size: int = 2) -> tuple[list[int], str]:
+    """The script in processes that were started together on one node; their exit statuses, and what they printed."""
+    directory.mkdir(exist_ok=True)
+    port, logs = str(free_port()), [directory / f"rank-{rank}.log" for rank in range(size)]
+    ranks = []
+    for rank, log in enumerate(logs):
+        environ = outside_slurm(
+            MALLETRAIN_TEST_DIR=str(directory), RANK=str(rank), WORLD_SIZE=str(size), LOCAL_RANK=str(rank),
+            LOCAL_WORLD_SIZE=str(size), MASTER_ADDR="127.0.0.1", MASTER_PORT=port, HOME=str(directory),
+        )  # fmt: skip
+        ranks.append(Forked(environ, log, script))
+    try:
+        return [rank.wait(120) for rank in ranks], "\n".join(log.read_text() for log in logs)
+    finally:
+        for each in ranks:
+            each.kill()
+
+
 @dataclass
 class Pod:
     """Worker processes of one test. `real`: each starts from nothing, as it would in a pilot."""
@@ -142,6 +160,19 @@ class Pod:
         command = [sys.executable, str(HERE / "as_worker.py"), *script]
         self.processes[key] = subprocess.Popen(command, env=env, stdout=log, stderr=log, start_new_session=True)
         log.close()
+
+    def begin(
+        self, daemon: Coordinator, tasks: Sequence[int], script: Sequence[str], restart: int = 0, **environ: str
+    ) -> None:
+        """The job's first workers; returns once they are a world."""
+        for task in tasks:
+            self.spawn(daemon.url, task, script, restart, **environ)
+        daemon.wait_world(tasks)
+
+    def finish(self, *tasks: int) -> None:
+        """Let slow scripts go, and wait until these have ended well."""
+        (self.directory / "go").touch()
+        assert [self.wait(task) for task in tasks] == [0] * len(tasks), self.logs()
 
     def spawn_node(
         self, url: str, task: int, script: Sequence[str], places: int, restart: int = 0, **environ: str

@@ -90,8 +90,7 @@ def test_two_daemons_take_turns_and_nobody_trains_twice(tmp_path: Path, static: 
         relay.point_at(first.port)
         first.wait_world([0, 1, 2], 90)
         wait_lines(tmp_path, 12, 90, "steps of three under the first again")
-        (tmp_path / "go").touch()
-        assert [pod.wait(task) for task in (0, 1, 2)] == [0, 0, 0]
+        pod.finish(0, 1, 2)
         wait_until(lambda: bool(first.seen(EventKind.JOB_COMPLETED)), 90, "the job is completed")
     assert_every_sample_once(diary(tmp_path), int(EPOCHS))
     assert_equal(torch.load(tmp_path / "final.pt"), static("--epochs", EPOCHS), 1e-12)
@@ -112,8 +111,7 @@ def test_a_daemon_with_an_older_database_goes_on_with_higher_numbers(tmp_path: P
             pod.spawn(again.url, 2, [SCRIPT, *options])
             again.wait_world([0, 1, 2])
             assert min(data["generation"] for data in again.told(EventKind.GENERATION)) > last
-            (tmp_path / "go").touch()
-            assert [pod.wait(task) for task in (0, 1, 2)] == [0, 0, 0]
+            pod.finish(0, 1, 2)
     assert_equal(torch.load(tmp_path / "final.pt"), static("--epochs", EPOCHS), 1e-12)
 
 

@@ -200,9 +200,7 @@ def test_growing_shrinking_and_a_kill_equal_a_static_run(
 ) -> None:
     options = slow(tmp_path)
     with running(tmp_path) as (daemon, pod):
-        for task in range(2):
-            pod.spawn(daemon.url, task, [SCRIPT, *options], STANDIN=limit_s)
-        daemon.wait_world([0, 1])
+        pod.begin(daemon, range(2), [SCRIPT, *options], STANDIN=limit_s)
         for task in (2, 3):
             pod.spawn(daemon.url, task, [SCRIPT, *options], STANDIN=limit_s, STANDIN_HANGS=hangs)
         daemon.wait_world([0, 1, 2, 3])
@@ -210,8 +208,6 @@ def test_growing_shrinking_and_a_kill_equal_a_static_run(
         daemon.wait_world([0, 2, 3])
         daemon.leave(2)
         daemon.wait_world([0, 3])
-        (tmp_path / "go").touch()
-        assert pod.wait(0) == 0
-        assert pod.wait(3) == 0
+        pod.finish(0, 3)
     assert_every_sample_once(diary(tmp_path), int(EPOCHS))
     assert_equal(torch.load(tmp_path / "final.pt"), static("--epochs", EPOCHS), 1e-12)

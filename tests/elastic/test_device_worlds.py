@@ -67,8 +67,7 @@ def test_a_device_that_fails_is_named_and_the_others_go_on(
             pod.spawn(daemon.url, task, [SCRIPT, *given], STANDIN="20", **more)  # type: ignore[arg-type]  # text only
         wait_until(lambda: bool(daemon.seen(EventKind.WORKER_LOST)), 60, "one is lost")
         daemon.wait_world([0, 2])
-        (tmp_path / "go").touch()
-        assert pod.wait(0) == pod.wait(2) == 0
+        pod.finish(0, 2)
         assert pod.wait(1) not in (0, 143)
         reason = daemon.seen(EventKind.WORKER_LOST)[0].reason
     assert re.search(says, reason), reason
@@ -83,14 +82,11 @@ def test_a_newcomer_that_sums_in_another_way_is_refused_and_the_others_go_on(
     monkeypatch.delenv("STANDIN", raising=False)
     given = slow(tmp_path)
     with running(tmp_path) as (daemon, pod):
-        for task in range(2):
-            pod.spawn(daemon.url, task, [SCRIPT, *given], STANDIN="20")
-        daemon.wait_world([0, 1])
+        pod.begin(daemon, range(2), [SCRIPT, *given], STANDIN="20")
         pod.spawn(daemon.url, 2, [SCRIPT, *given])
         assert pod.wait(2) not in (0, 143)
         daemon.wait_world([0, 1])
-        (tmp_path / "go").touch()
-        assert pod.wait(0) == pod.wait(1) == 0
+        pod.finish(0, 1)
         reason = daemon.seen(EventKind.WORKER_LOST)[0].reason
     assert re.search(r"100_2\.0: ElasticError: this process sums gradients over gloo, .* over NCCL", reason), reason
     assert_equal(torch.load(tmp_path / "final.pt"), static("--epochs", EPOCHS), 1e-12)

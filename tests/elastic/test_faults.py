@@ -17,11 +17,10 @@ from tests.elastic.digits import EPOCHS, SCRIPT, Static, assert_equal, diary, sl
 from tests.waiting import wait_until
 
 
+@pytest.mark.alone  # how long it takes to be found
 def test_a_frozen_peer_is_found_and_left_behind(tmp_path: Path, static: Static) -> None:
     with running(tmp_path) as (daemon, pod):
-        for task in range(3):
-            pod.spawn(daemon.url, task, [SCRIPT, *slow(tmp_path)])
-        daemon.wait_world([0, 1, 2])
+        pod.begin(daemon, range(3), [SCRIPT, *slow(tmp_path)])
         wait_until(lambda: len(diary(tmp_path)) >= 5, 60, "some steps of the three")
         pod.kill(1, signal.SIGSTOP)
         frozen_at = time.monotonic()
@@ -32,8 +31,7 @@ def test_a_frozen_peer_is_found_and_left_behind(tmp_path: Path, static: Static) 
         assert took < max(5.0, 10 * normal) + 10.0
         pod.kill(1, signal.SIGCONT)
         assert pod.wait(1) == 143, "it learns that it was given up, and ends"
-        (tmp_path / "go").touch()
-        assert pod.wait(0) == pod.wait(2) == 0
+        pod.finish(0, 2)
         assert [event.pilot for event in daemon.seen(EventKind.WORKER_LOST)] == ["100_1"]
     assert_equal(torch.load(tmp_path / "final.pt"), static("--epochs", EPOCHS), 1e-12)
 
@@ -66,8 +64,7 @@ def test_an_exception_on_one_worker_is_named_and_the_others_go_on(tmp_path: Path
             pod.spawn(daemon.url, task, [SCRIPT, *slow(tmp_path), *failing])
         wait_until(lambda: bool(daemon.seen(EventKind.WORKER_LOST)), 60, "the failing worker is out")
         assert pod.wait(2) == 1
-        (tmp_path / "go").touch()
-        assert pod.wait(0) == pod.wait(1) == 0
+        pod.finish(0, 1)
         assert "RuntimeError: made to fail" in daemon.seen(EventKind.WORKER_LOST)[0].reason
         assert "100_2.0" in daemon.seen(EventKind.WORKER_LOST)[0].reason
     assert_equal(torch.load(tmp_path / "final.pt"), static("--epochs", EPOCHS), 1e-12)
@@ -86,9 +83,7 @@ def test_a_replica_in_damaged_memory_ends_the_job_with_its_name(tmp_path: Path) 
 def test_a_state_that_cannot_be_saved_is_told_and_the_nodes_are_given_back_at_once(tmp_path: Path) -> None:
     """A researcher's folder is full; here it cannot be made."""
     with running(tmp_path) as (daemon, pod):
-        for task in range(2):
-            pod.spawn(daemon.url, task, [SCRIPT, *slow(tmp_path)])
-        daemon.wait_world([0, 1])
+        pod.begin(daemon, range(2), [SCRIPT, *slow(tmp_path)])
         (tmp_path / "checkpoints").write_text("a file")
         for task in range(2):
             daemon.leave(task)
@@ -108,8 +103,7 @@ def test_a_flip_in_a_gradient_before_it_is_summed_is_in_all_replicas_alike(tmp_p
             flipping = {"FLIP_GRADIENT_AT": "15:54"} if task == 1 else {}
             pod.spawn(daemon.url, task, [SCRIPT, *slow(tmp_path)], 0, **flipping)
         daemon.wait_world([0, 1, 2])
-        (tmp_path / "go").touch()
-        assert [pod.wait(task) for task in range(3)] == [0, 0, 0]
+        pod.finish(*range(3))
         assert daemon.seen(EventKind.WORKER_LOST) == []
     final, wanted = torch.load(tmp_path / "final.pt"), static("--epochs", EPOCHS)
     assert max(float((final[name] - wanted[name]).abs().max()) for name in wanted) > 1e-3, "it is in the result"
@@ -159,14 +153,12 @@ def test_an_exception_is_told_wherever_it_is_raised(tmp_path: Path, failing: lis
 
 def test_a_worker_with_another_model_is_told_so(tmp_path: Path) -> None:
     with running(tmp_path) as (daemon, pod):
-        pod.spawn(daemon.url, 0, [SCRIPT, *slow(tmp_path)])
-        daemon.wait_world([0])
+        pod.begin(daemon, (0,), [SCRIPT, *slow(tmp_path)])
         for task, other in ((1, ["--width", "33"]), (2, ["--batch", "63"]), (3, ["--optimizer", "adamw"])):
             pod.spawn(daemon.url, task, [SCRIPT, *slow(tmp_path), *other])
             assert pod.wait(task) == 1
         assert "100_1.0 is not like 100_0.0 in its model: every worker must run the same script" in pod.log(1)
         assert "100_2.0 is not like 100_0.0 in its data set, batch or seed" in pod.log(2)
         assert "100_3.0 is not like 100_0.0 in its optimizer" in pod.log(3)
-        (tmp_path / "go").touch()
-        assert pod.wait(0) == 0
+        pod.finish(0)
         assert daemon.seen(EventKind.JOB_COMPLETED)

@@ -21,17 +21,14 @@ from tests.world import data_of, event_of
 def test_when_all_are_killed_at_once_the_last_checkpoint_is_taken_up(tmp_path: Path, static: Static) -> None:
     """There is no time to save: what is lost is what was done since the last one beside training."""
     with running(tmp_path) as (daemon, pod):
-        for task in (0, 1):
-            pod.spawn(daemon.url, task, [SCRIPT, *slow(tmp_path), "--checkpoint-s", "0.5"])
-        daemon.wait_world([0, 1])
+        pod.begin(daemon, (0, 1), [SCRIPT, *slow(tmp_path), "--checkpoint-s", "0.5"])
         wait_until(lambda: len(list((tmp_path / "checkpoints").glob("step-*"))) == 2, 60, "two checkpoints")
         for task in (0, 1):
             pod.kill(task)
         made = max(line["step"] for line in diary(tmp_path))
         pod.spawn(daemon.url, 2, [SCRIPT, *slow(tmp_path)])
         daemon.wait_world([2])
-        (tmp_path / "go").touch()
-        assert pod.wait(2) == 0
+        pod.finish(2)
     first = min(line["step"] for line in diary(tmp_path) if line["task"] == "2")
     assert 1 < first <= made + 1
     assert_equal(torch.load(tmp_path / "final.pt"), static("--epochs", EPOCHS), 1e-12)
@@ -70,8 +67,7 @@ def test_the_next_oldest_becomes_the_main_worker(tmp_path: Path, how: str) -> No
         else:
             pod.kill(0, signal.SIGKILL)
         daemon.wait_world([1, 2])
-        (tmp_path / "go").touch()
-        assert pod.wait(1) == pod.wait(2) == 0
+        pod.finish(1, 2)
     assert (tmp_path / "mains").read_text().splitlines() == ["0.0", "1.0"], "once each, and on no other worker"
 
 

@@ -9,8 +9,7 @@ import pytest
 import torch
 
 from malletrain.domain.event import EventKind
-from scripts.lab.ports import free_port
-from tests.elastic.coordinator import HERE, Forked, outside_slurm, running
+from tests.elastic.coordinator import HERE, Forked, outside_slurm, run_together, running
 from tests.elastic.digits import assert_equal, run_alone
 from tests.elastic.habit_kinds import ALONE, EQUAL, GROWING, RIGHT, TOGETHER
 from tests.waiting import wait_until
@@ -19,21 +18,6 @@ SCRIPT = str(HERE / "train_habits.py")
 
 #: Nightly: each takes half a minute of processor time, and its parts have tests of their own.
 EQUAL_TOO = [habit for habit in RIGHT if habit not in EQUAL and not habit.startswith("meta_")]
-
-
-def run_together(directory: Path, *options: str, size: int = 2) -> tuple[list[int], str]:
-    """The script in processes that were started together on one node; their exit statuses, and what they printed."""
-    directory.mkdir(exist_ok=True)
-    port = str(free_port())
-    ranks = []
-    for rank in range(size):
-        environ = outside_slurm(
-            MALLETRAIN_TEST_DIR=str(directory), RANK=str(rank), WORLD_SIZE=str(size), LOCAL_RANK=str(rank),
-            LOCAL_WORLD_SIZE=str(size), MASTER_ADDR="127.0.0.1", MASTER_PORT=port, HOME=str(directory),
-        )  # fmt: skip
-        ranks.append(Forked(environ, directory / f"rank-{rank}.log", [SCRIPT, *options]))
-    statuses = [rank.wait(120) for rank in ranks]
-    return statuses, "\n".join((directory / f"rank-{rank}.log").read_text() for rank in range(size))
 
 
 def steps_of(directory: Path, task: int) -> int:
@@ -56,7 +40,7 @@ def assert_matches(pattern: str, text: str) -> None:
 
 @pytest.mark.parametrize("habit", TOGETHER)
 def test_wrong_with_two_workers(habit: str, tmp_path: Path) -> None:
-    statuses, text = run_together(tmp_path, *habit.split())
+    statuses, text = run_together(tmp_path, [SCRIPT, *habit.split()])
     assert statuses == [1, 1], text
     assert_matches(TOGETHER[habit], text.replace("\n", " "))
 
@@ -91,8 +75,7 @@ def test_equal_over_changes_of_size(habit: str, tmp_path: Path) -> None:
         wait_until(lambda: steps_of(tmp_path, 0) >= made + 1, 60, "a step of two")
         pod.spawn(daemon.url, 3, [SCRIPT, habit])
         daemon.wait_world([0, 1, 3])
-        (tmp_path / "go").touch()
-        assert pod.wait(0) == 0, pod.logs()
+        pod.finish(0)
     assert_equal(torch.load(tmp_path / "final.pt"), static, 1e-12)
 
 
@@ -110,18 +93,18 @@ def test_equal_over_changes_of_size(habit: str, tmp_path: Path) -> None:
 )
 def test_equal_with_three_processes_of_a_node(habit: str, tmp_path: Path) -> None:
     static = run_alone(tmp_path / "static", SCRIPT, habit)
-    statuses, text = run_together(tmp_path, habit, size=3)
+    statuses, text = run_together(tmp_path, [SCRIPT, habit], 3)
     assert statuses == [0, 0, 0], text
     assert_equal(torch.load(tmp_path / "final.pt"), static, 1e-12)
 
 
 def test_parameters_that_are_changed_at_the_end_to_save_them_are_right(tmp_path: Path) -> None:
-    statuses, text = run_together(tmp_path, "meddles_at_the_end")
+    statuses, text = run_together(tmp_path, [SCRIPT, "meddles_at_the_end"])
     assert statuses == [0, 0], text
 
 
 def test_other_parameters_at_the_end_are_an_error_where_no_worker_changed_them(tmp_path: Path) -> None:
-    statuses, text = run_together(tmp_path, "meddles_in_the_last_step")
+    statuses, text = run_together(tmp_path, [SCRIPT, "meddles_in_the_last_step"])
     assert statuses == [1, 1], text
     assert_matches(r"after step 30 .* has another 0.weight than the others: something changes it on one worker", text)
 
@@ -133,8 +116,7 @@ def test_a_worker_that_joins_is_told_where_training_is(tmp_path: Path) -> None:
         pod.spawn(daemon.url, 1, [SCRIPT, "joins"])
         daemon.wait_world([0, 1])
         wait_until(lambda: steps_of(tmp_path, 1) >= 1, 60, "a step of the newcomer")
-        (tmp_path / "go").touch()
-        assert pod.wait(0) == 0, pod.logs()
+        pod.finish(0)
     epoch, step = (tmp_path / "joined-1").read_text().split()
     assert int(step) >= 3
     assert int(epoch) == int(step) // 10
@@ -157,6 +139,6 @@ def test_a_script_that_ends_itself_has_not_completed(habit: str, tmp_path: Path)
 
 
 def test_synchronised_batchnorm_is_called_equal(tmp_path: Path) -> None:
-    statuses, text = run_together(tmp_path, "gan_norm")
+    statuses, text = run_together(tmp_path, [SCRIPT, "gan_norm"])
     assert statuses == [0, 0], text
     assert "statistical" not in text

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import signal
 import subprocess
 import sys
 from collections import Counter
@@ -21,8 +20,8 @@ from malletrain.elastic.errors import ItemsError
 from malletrain.elastic.items import Items
 from malletrain.loop.membership.next_world import JobTerms
 from tests.elastic.coordinator import HERE, ROOT, Coordinator, another, last_generation, outside_slurm, running
-from tests.elastic.test_launch import environment
-from tests.elastic.test_restart import children
+from tests.elastic.test_restart import kill_node, pilots_of
+from tests.elastic.test_restart import start as start_pilot
 from tests.waiting import wait_until
 
 SCRIPT = str(HERE / "bag_of_items.py")
@@ -133,26 +132,16 @@ class Diary:
         return [int(number) for said, number, by in lines if said == word and by.startswith(who)]
 
 
-@contextlib.contextmanager
-def pilots(url: str, directory: Path, finish_s: float = 5.0) -> Iterator[dict[int, subprocess.Popen[bytes]]]:
-    """Two pilots, tasks 0 and 1; others may be added with `start`."""
-    found = {task: start(url, directory, task, finish_s) for task in (0, 1)}
-    try:
-        yield found
-    finally:
-        print("\n".join(path.read_text() for path in directory.glob("pilot-*.log")))
-        for pilot in found.values():
-            for process in (pilot.pid, *children(pilot.pid)):
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(process, signal.SIGKILL)
-            pilot.wait(60)
-
-
 def start(url: str, directory: Path, task: int, finish_s: float = 5.0) -> subprocess.Popen[bytes]:
-    env = environment(url, directory) | {"SLURM_ARRAY_TASK_ID": str(task)}
-    command = [sys.executable, str(HERE / "launched.py"), "--", sys.executable, SCRIPT, str(finish_s)]
-    with (directory / f"pilot-{task}.log").open("wb") as log:
-        return subprocess.Popen(command, env=env, stdout=log, stderr=log, start_new_session=True)
+    return start_pilot(url, directory, task, script=(sys.executable, SCRIPT, str(finish_s)))
+
+
+@contextlib.contextmanager
+def pilots(url: str, directory: Path, finish_s: float = 5.0) -> Iterator[list[subprocess.Popen[bytes]]]:
+    """Two pilots, tasks 0 and 1; others may be added with `start`."""
+    with pilots_of(directory) as found:
+        found += [start(url, directory, task, finish_s) for task in (0, 1)]
+        yield found
 
 
 def assert_it_leaves(daemon: Coordinator, pilot: subprocess.Popen[bytes]) -> None:
@@ -179,12 +168,11 @@ def test_each_item_is_committed_once_through_resizes_and_kills(tmp_path: Path) -
     with running(tmp_path, TERMS, reconnect_s=1.0) as (daemon, _), pilots(daemon.url, tmp_path, 60.0) as found:
         daemon.wait_world([0, 1])
         wait_until(lambda: len(diary.of("begin")) == 2, 120, "both work")
-        found[2] = start(daemon.url, tmp_path, 2, 60.0)
+        found.append(start(daemon.url, tmp_path, 2, 60.0))
         wait_until(lambda: len(diary.of("commit", "2.")) > 2, 120, "the newcomer works")
         (tmp_path / "long").touch()
         (tmp_path / "pace").unlink()
-        for process in (found[1].pid, *children(found[1].pid)):  # as a node that fails
-            os.kill(process, signal.SIGKILL)
+        kill_node(found[1])
         daemon.wait_world([0, 2])
         daemon.leave(0)
         (tmp_path / "long-0").unlink()
@@ -216,7 +204,7 @@ def test_all_whose_items_are_done_wait_for_the_daemon_to_hear_of_it(tmp_path: Pa
         with another(generations, daemon.port, TERMS) as again:
             wait_until(lambda: bool(again.seen(EventKind.JOB_COMPLETED)), 90, "the job is completed")
             assert {"items": 300} in [each["result"] for each in again.told(EventKind.JOB_COMPLETED)]
-            assert [each.wait(90) for each in found.values()] == [0, 0]
+            assert [each.wait(90) for each in found] == [0, 0]
     assert_each_once(tmp_path)
 
 

@@ -10,8 +10,7 @@ import pytest
 import torch
 
 from malletrain.domain.event import EventKind
-from scripts.lab.ports import free_port
-from tests.elastic.coordinator import HERE, Coordinator, Forked, Pod, outside_slurm, running
+from tests.elastic.coordinator import HERE, Coordinator, Forked, Pod, outside_slurm, run_together, running
 from tests.elastic.digits import assert_equal
 from tests.waiting import wait_until
 
@@ -72,8 +71,7 @@ def test_folds_on_two_workers_with_a_join_and_a_kill(tmp_path: Path, static: dic
         assert not in_session(tmp_path, 2, 0), "it passes over the first fold"
         pod.kill(1)
         daemon.wait_world([0, 2])
-        (tmp_path / "go").touch()
-        assert pod.wait(0) == pod.wait(2) == 0, pod.logs()
+        pod.finish(0, 2)
         assert_complete(daemon, tmp_path, [0, 2], static)
 
 
@@ -95,8 +93,7 @@ def test_one_that_joins_when_all_are_lost_passes_over_what_they_have_ended(
         wait_until(lambda: (tmp_path / "held").exists(), 60, "one that is about to join")
         pod.spawn(daemon.url, 0, [SCRIPT, "--die-after", "1"])
         assert pod.wait(0) == -9, pod.logs()
-        (tmp_path / "go").touch()
-        assert pod.wait(1) == 0, pod.logs()
+        pod.finish(1)
         assert not in_session(tmp_path, 1, 0) and not in_session(tmp_path, 1, 1)
         assert_complete(daemon, tmp_path, [1], static, all_lost=True)
 
@@ -127,14 +124,7 @@ def test_all_are_lost_and_the_job_goes_on_in_its_session(tmp_path: Path, static:
 
 
 def test_folds_of_processes_that_were_started_together(tmp_path: Path, static: dict[str, torch.Tensor]) -> None:
-    port = str(free_port())
-    ranks = []
-    for rank in ("0", "1"):
-        environ = outside_slurm(
-            MALLETRAIN_TEST_DIR=str(tmp_path), RANK=rank, WORLD_SIZE="2", LOCAL_RANK=rank, LOCAL_WORLD_SIZE="2",
-            MASTER_ADDR="127.0.0.1", MASTER_PORT=port, HOME=str(tmp_path),
-        )  # fmt: skip
-        ranks.append(Forked(environ, tmp_path / f"rank-{rank}.log", [SCRIPT]))
-    assert [each.wait(120) for each in ranks] == [0, 0], (tmp_path / "rank-0.log").read_text()
+    statuses, text = run_together(tmp_path, [SCRIPT])
+    assert statuses == [0, 0], text
     for each in ("0", "1"):
         assert_equal(torch.load(tmp_path / f"final-{each}.pt"), static, 1e-12)

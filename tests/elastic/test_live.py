@@ -27,8 +27,7 @@ from tests.waiting import wait_until
 def test_grows_shrinks_and_finishes_like_a_static_run(tmp_path: Path, static: Static) -> None:
     options = slow(tmp_path)
     with running(tmp_path) as (daemon, pod):
-        pod.spawn(daemon.url, 0, [SCRIPT, *options])
-        daemon.wait_world([0])
+        pod.begin(daemon, (0,), [SCRIPT, *options])
         for task in (1, 2, 3):
             pod.spawn(daemon.url, task, [SCRIPT, *options])
         daemon.wait_world([0, 1, 2, 3])
@@ -37,9 +36,7 @@ def test_grows_shrinks_and_finishes_like_a_static_run(tmp_path: Path, static: St
         daemon.wait_world([1, 3])
         assert pod.wait(0) == 143
         assert pod.wait(2) == 143
-        (tmp_path / "go").touch()
-        assert pod.wait(1) == 0
-        assert pod.wait(3) == 0
+        pod.finish(1, 3)
         wait_until(lambda: bool(daemon.seen(EventKind.JOB_COMPLETED)), 60, "the job is completed")
         result = daemon.told(EventKind.JOB_COMPLETED)[0]["result"]
         assert result["samples"] == int(EPOCHS) * DIGITS
@@ -55,16 +52,12 @@ def test_grows_shrinks_and_finishes_like_a_static_run(tmp_path: Path, static: St
 def test_survives_the_loss_of_a_worker(tmp_path: Path, static: Static) -> None:
     options = slow(tmp_path)
     with running(tmp_path) as (daemon, pod):
-        for task in range(4):
-            pod.spawn(daemon.url, task, [SCRIPT, *options])
-        daemon.wait_world([0, 1, 2, 3])
+        pod.begin(daemon, range(4), [SCRIPT, *options])
         pod.kill_after_a_step(1)
         daemon.wait_world([0, 2, 3], 90)
         pod.kill_after_a_step(0)
         daemon.wait_world([2, 3], 90)
-        (tmp_path / "go").touch()
-        assert pod.wait(2) == 0
-        assert pod.wait(3) == 0
+        pod.finish(2, 3)
         lost = {event.pilot for event in daemon.seen(EventKind.WORKER_LOST)}
         assert lost == {"100_0", "100_1"}
     assert_every_sample_once(diary(tmp_path), int(EPOCHS))
@@ -74,9 +67,7 @@ def test_survives_the_loss_of_a_worker(tmp_path: Path, static: Static) -> None:
 def test_resumes_after_all_nodes_are_gone(tmp_path: Path, static: Static) -> None:
     options = slow(tmp_path)
     with running(tmp_path) as (daemon, pod):
-        for task in (0, 1):
-            pod.spawn(daemon.url, task, [SCRIPT, *options])
-        daemon.wait_world([0, 1])
+        pod.begin(daemon, (0, 1), [SCRIPT, *options])
         wait_lines(tmp_path, 20, 90, "some steps")
         daemon.leave(0)
         daemon.leave(1)
@@ -86,8 +77,7 @@ def test_resumes_after_all_nodes_are_gone(tmp_path: Path, static: Static) -> Non
         before = max(line["step"] for line in diary(tmp_path))
         pod.spawn(daemon.url, 1, [SCRIPT, *options], restart=1)
         daemon.wait_world([1])
-        (tmp_path / "go").touch()
-        assert pod.wait(1) == 0
+        pod.finish(1)
         after = [line["step"] for line in diary(tmp_path) if line["step"] > before]
         assert min(after) == before + 1
     assert_every_sample_once(diary(tmp_path), int(EPOCHS))
@@ -98,9 +88,7 @@ def test_resumes_after_all_nodes_are_gone(tmp_path: Path, static: Static) -> Non
 def test_leaves_in_order_on_sigterm_and_saves_when_all_must(tmp_path: Path, static: Static) -> None:
     options = slow(tmp_path)
     with running(tmp_path, real=True) as (daemon, pod):
-        for task in (0, 1, 2):
-            pod.spawn(daemon.url, task, [SCRIPT, *options])
-        daemon.wait_world([0, 1, 2])
+        pod.begin(daemon, (0, 1, 2), [SCRIPT, *options])
         pod.kill(0, signal.SIGTERM)
         assert pod.wait(0) == 143
         daemon.wait_world([1, 2])
@@ -111,8 +99,7 @@ def test_leaves_in_order_on_sigterm_and_saves_when_all_must(tmp_path: Path, stat
         assert not daemon.seen(EventKind.WORKER_LOST)
         pod.spawn(daemon.url, 0, [SCRIPT, *options], restart=1)
         daemon.wait_world([0])
-        (tmp_path / "go").touch()
-        assert pod.wait(0) == 0
+        pod.finish(0)
     assert_every_sample_once(diary(tmp_path), int(EPOCHS))
     assert_equal(torch.load(tmp_path / "final.pt"), static("--epochs", EPOCHS), 1e-12)
 
@@ -120,9 +107,7 @@ def test_leaves_in_order_on_sigterm_and_saves_when_all_must(tmp_path: Path, stat
 def test_trains_on_through_a_restart_of_the_daemon(tmp_path: Path, static: Static) -> None:
     options = slow(tmp_path)
     with running(tmp_path) as (daemon, pod):
-        for task in (0, 1, 2):
-            pod.spawn(daemon.url, task, [SCRIPT, *options])
-        daemon.wait_world([0, 1, 2])
+        pod.begin(daemon, (0, 1, 2), [SCRIPT, *options])
         generations = last_generation(daemon)
         daemon.stop()
         wait_lines(tmp_path, 20, 90, "steps without a daemon")
@@ -134,8 +119,7 @@ def test_trains_on_through_a_restart_of_the_daemon(tmp_path: Path, static: Stati
             assert min(data["generation"] for data in again.told(EventKind.GENERATION)) > generations[JOB]
             pod.kill(2)
             again.wait_world([0, 1, 3], 90)
-            (tmp_path / "go").touch()
-            assert [pod.wait(task) for task in (0, 1, 3)] == [0, 0, 0]
+            pod.finish(0, 1, 3)
     assert_equal(torch.load(tmp_path / "final.pt"), static("--epochs", EPOCHS), 1e-12)
 
 
@@ -152,9 +136,7 @@ def test_other_ways_to_train_are_like_a_static_run_too(tmp_path: Path, static: S
     """BatchNorm and dropout by virtual shards; accumulation with clipping; AdamW."""
     options = [*slow(tmp_path), *how]
     with running(tmp_path) as (daemon, pod):
-        for task in (0, 1):
-            pod.spawn(daemon.url, task, [SCRIPT, *options])
-        daemon.wait_world([0, 1])
+        pod.begin(daemon, (0, 1), [SCRIPT, *options])
         for task in (2, 3):
             pod.spawn(daemon.url, task, [SCRIPT, *options])
         daemon.wait_world([0, 1, 2, 3])
@@ -162,8 +144,7 @@ def test_other_ways_to_train_are_like_a_static_run_too(tmp_path: Path, static: S
         pod.kill(1)
         daemon.leave(2)
         daemon.wait_world([0, 3], 90)
-        (tmp_path / "go").touch()
-        assert pod.wait(0) == pod.wait(3) == 0
+        pod.finish(0, 3)
     # Adam divides by roots of second moments: near zero they make much of rounding.
     tolerance = 1e-8 if "adamw" in how else 1e-12
     assert_equal(torch.load(tmp_path / "final.pt"), static("--epochs", EPOCHS, *how), tolerance)

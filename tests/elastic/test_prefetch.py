@@ -148,16 +148,13 @@ def test_a_lost_worker_process_is_an_error_and_no_hang(tmp_path: Path) -> None:
 def test_loaded_ahead_through_changes_of_size_each_sample_counts_once(tmp_path: Path, static: Static) -> None:
     given = ["--epochs", "6", "--loaders", "1", "--step-seconds", "0.1", "--slow-until", str(tmp_path / "go")]
     with running(tmp_path, real=True) as (daemon, pod):
-        for task in (0, 1, 2):
-            pod.spawn(daemon.url, task, [SCRIPT, *given])
-        daemon.wait_world([0, 1, 2])
+        pod.begin(daemon, (0, 1, 2), [SCRIPT, *given])
         wait_until(lambda: any(line["size"] == 3 for line in diary(tmp_path)), 60, "a step of three")
         children = Path(f"/proc/{pod.processes[1].pid}/task/{pod.processes[1].pid}/children").read_text().split()
         assert len(children) == 1
         pod.kill_after_a_step(1)
         daemon.wait_world([0, 2], 90)
         wait_until(lambda: not Path(f"/proc/{children[0]}").exists(), 90, "its loader has ended with it")
-        (tmp_path / "go").touch()
-        assert pod.wait(0) == pod.wait(2) == 0
+        pod.finish(0, 2)
     assert_every_sample_once(diary(tmp_path), 6)
     assert_equal(torch.load(tmp_path / "final.pt"), static("--epochs", "6"), 1e-12)

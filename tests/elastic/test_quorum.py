@@ -135,8 +135,7 @@ def test_a_majority_trains_on(tmp_path: Path, static: Static, number: int) -> No
             again.wait_world([1, 2], 90)
             pod.spawn(again.url, 3, [SCRIPT, *slow(tmp_path)])
             again.wait_world([1, 2, 3], 60)
-            (tmp_path / "go").touch()
-            assert [pod.wait(task) for task in (1, 2, 3)] == [0, 0, 0]
+            pod.finish(1, 2, 3)
             assert again.seen(EventKind.JOB_COMPLETED)
     assert_equal(torch.load(tmp_path / "final.pt"), static("--epochs", EPOCHS), 1e-12)
 
@@ -144,9 +143,7 @@ def test_a_majority_trains_on(tmp_path: Path, static: Static, number: int) -> No
 @pytest.mark.nightly
 def test_a_minority_saves_and_stops(tmp_path: Path, static: Static) -> None:
     with running(tmp_path) as (daemon, pod):
-        for task in range(2):
-            pod.spawn(daemon.url, task, [SCRIPT, *slow(tmp_path)], PATIENCE="3")
-        daemon.wait_world([0, 1])
+        pod.begin(daemon, range(2), [SCRIPT, *slow(tmp_path)], PATIENCE="3")
         wait_until(lambda: len(diary(tmp_path)) > 8, 60, "some steps")
         daemon.stop()
         pod.kill(0)
@@ -154,8 +151,7 @@ def test_a_minority_saves_and_stops(tmp_path: Path, static: Static) -> None:
         made = max(line["step"] for line in diary(tmp_path))
         with another({JOB: 3}, daemon.port) as again:
             pod.spawn(again.url, 1, [SCRIPT, *slow(tmp_path)], restart=1)
-            (tmp_path / "go").touch()
-            assert pod.wait(1) == 0
+            pod.finish(1)
         after = [line["step"] for line in diary(tmp_path) if line["step"] > made]
         assert min(after) == made + 1, "no committed step is lost"
     assert_equal(torch.load(tmp_path / "final.pt"), static("--epochs", EPOCHS), 1e-12)
@@ -164,9 +160,7 @@ def test_a_minority_saves_and_stops(tmp_path: Path, static: Static) -> None:
 def test_a_daemon_that_was_frozen_gives_nobody_up(tmp_path: Path) -> None:
     """Its clock went on without it: all the silence is its own."""
     with running(tmp_path) as (daemon, pod):
-        for task in range(2):
-            pod.spawn(daemon.url, task, [SCRIPT, *slow(tmp_path)])
-        daemon.wait_world([0, 1])
+        pod.begin(daemon, range(2), [SCRIPT, *slow(tmp_path)])
         with daemon.lock:
             job = daemon.membership.job(JOB)
             assert job is not None

@@ -16,15 +16,12 @@ EPOCHS, BATCH = 3, 64
 def test_a_figure_is_heard_once_and_not_before_its_step_is_done_everywhere(tmp_path: Path) -> None:
     options = ["--epochs", str(EPOCHS), "--report", "--step-seconds", "0.1", "--slow-until", str(tmp_path / "go")]
     with running(tmp_path) as (daemon, pod):
-        for task in range(4):
-            pod.spawn(daemon.url, task, [SCRIPT, *options])
-        daemon.wait_world(range(4))
+        pod.begin(daemon, range(4), [SCRIPT, *options])
         daemon.leave(0)
         daemon.wait_world([1, 2, 3])
         pod.kill_after_a_step(1)
         daemon.wait_world([2, 3])
-        (tmp_path / "go").touch()
-        assert pod.wait(2) == pod.wait(3) == 0
+        pod.finish(2, 3)
         heard = []
         for event in daemon.seen(EventKind.METRIC):
             value = data_of(event)["value"]

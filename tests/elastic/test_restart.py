@@ -40,6 +40,21 @@ def start(
         )  # fmt: skip
 
 
+def children(pid: int) -> list[int]:
+    """The processes that one has started, and those started by them."""
+    found = [
+        int(child) for path in Path(f"/proc/{pid}/task").glob("*/children") for child in path.read_text().split()
+    ]
+    return [each for child in found for each in (child, *children(child))]
+
+
+def kill_node(pilot: subprocess.Popen[bytes]) -> None:
+    """As Slurm and a node that fails do: the pilot and all that it has started."""
+    for process in (pilot.pid, *children(pilot.pid)):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(process, signal.SIGKILL)
+
+
 @contextlib.contextmanager
 def pilots_of(directory: Path) -> Iterator[list[subprocess.Popen[bytes]]]:
     """A list for pilots. At the end what they wrote is printed, and they are killed with all that they started."""
@@ -49,9 +64,7 @@ def pilots_of(directory: Path) -> Iterator[list[subprocess.Popen[bytes]]]:
     finally:
         print("\n".join(path.read_text() for path in directory.glob("pilot-*.log")))
         for pilot in pilots:
-            for process in (pilot.pid, *children(pilot.pid)):
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(process, signal.SIGKILL)
+            kill_node(pilot)
             pilot.wait(60)
 
 
@@ -69,7 +82,6 @@ def assert_pauses_end_with_a_step(switched: Sequence[Event]) -> None:
         assert trains > ended + 0.5, "Python and torch have to be loaded in between"
 
 
-@pytest.mark.alone
 def test_any_script_is_relaunched_at_the_new_size(tmp_path: Path) -> None:
     with running(tmp_path, JobTerms(restarts=True)) as (daemon, _), pilots_of(tmp_path) as pilots:
         pilots += [start(daemon.url, tmp_path, 0)]
@@ -125,8 +137,7 @@ def test_a_node_that_is_lost_counts_as_a_lost_worker(tmp_path: Path) -> None:
     with running(tmp_path, JobTerms(restarts=True)) as (daemon, _), pilots_of(tmp_path) as pilots:
         pilots += [start(daemon.url, tmp_path, task) for task in (0, 1)]
         wait_until(lambda: 2 in sizes(tmp_path), 180, "steps of two")
-        for process in (pilots[1].pid, *children(pilots[1].pid)):  # as Slurm and a node that fails do
-            os.kill(process, signal.SIGKILL)
+        kill_node(pilots[1])
         wait_until(lambda: sizes(tmp_path)[-1:] == [1], 180, "steps of one")
         assert len(daemon.seen(EventKind.WORKER_LOST)) == 1
         assert not daemon.seen(EventKind.WORKER_LEFT)
@@ -152,8 +163,7 @@ def test_failures_that_lost_peers_caused_do_not_end_the_job(tmp_path: Path) -> N
             wait_until(lambda: sizes(tmp_path)[-2:] == [2, 2], 180, "scripts of two")
             world = daemon.membership.world(JOB)
             assert world is not None
-            for process in (pilots[task].pid, *children(pilots[task].pid)):
-                os.kill(process, signal.SIGKILL)
+            kill_node(pilots[task])
             port = world.store.rpartition(":")[2]
             (tmp_path / f"gone-{port}-{world.generation}").touch()
             wait_until(lambda: sizes(tmp_path)[-1:] == [1], 180, "a script alone again")
@@ -177,14 +187,6 @@ def test_a_script_that_fails_by_itself_ends_the_job(tmp_path: Path) -> None:
         pilots += [start(daemon.url, tmp_path, task, script=("sh", "-c", "exit 7")) for task in (0, 1)]
         wait_until(lambda: bool(daemon.seen(EventKind.JOB_FAILED)), 180, "the end of the job")
         assert "3 times in a row" in daemon.seen(EventKind.JOB_FAILED)[0].reason
-
-
-def children(pid: int) -> list[int]:
-    """The processes that one has started, and those started by them."""
-    found = [
-        int(child) for path in Path(f"/proc/{pid}/task").glob("*/children") for child in path.read_text().split()
-    ]
-    return [each for child in found for each in (child, *children(child))]
 
 
 def test_more_tasks_are_submitted_as_the_jobs_owner_when_they_run_out(tmp_path: Path) -> None:

@@ -46,9 +46,7 @@ def options(directory: Path) -> list[str]:
 @pytest.mark.parametrize(("kind", "place"), cases(JOINING))
 def test_a_newcomer_in_trouble(tmp_path: Path, static: Static, kind: str, place: str) -> None:
     with running(tmp_path) as (daemon, pod):
-        for task in (0, 1):
-            pod.spawn(daemon.url, task, [SCRIPT, *options(tmp_path)])
-        daemon.wait_world([0, 1])
+        pod.begin(daemon, (0, 1), [SCRIPT, *options(tmp_path)])
         pod.spawn(daemon.url, 2, [SCRIPT, *options(tmp_path)], TROUBLE=f"{kind}@{place}")
         if kind != "freeze":
             assert pod.wait(2) == {"kill": -9, "term": 143}[kind]
@@ -165,13 +163,11 @@ def test_all_asked_to_end_in_an_evaluation(tmp_path: Path, static: Static, worke
 def test_training_ends_while_a_group_is_in_the_making(tmp_path: Path, static: Static) -> None:
     """The last worker ends well, and is not aborted with the thread that waits for a newcomer."""
     with running(tmp_path) as (daemon, pod):
-        pod.spawn(daemon.url, 0, [SCRIPT, *options(tmp_path)])
-        daemon.wait_world([0])
+        pod.begin(daemon, (0,), [SCRIPT, *options(tmp_path)])
         made = len(daemon.seen(EventKind.GENERATION))
         pod.spawn(daemon.url, 1, [SCRIPT, *options(tmp_path)], TROUBLE="freeze@build")
         wait_until(lambda: len(daemon.seen(EventKind.GENERATION)) > made, 60, "a plan with the newcomer")
-        (tmp_path / "go").touch()
-        assert pod.wait(0, 180) == 0
+        pod.finish(0)
     assert_equal(torch.load(tmp_path / "final.pt"), static("--epochs", EPOCHS), 1e-12)
 
 

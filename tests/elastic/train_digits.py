@@ -15,23 +15,10 @@ from typing import Any
 import torch
 from sklearn.datasets import load_digits
 from torch import nn
-from torch.utils.data import Dataset
+from torch.utils.data import TensorDataset
 
 from malletrain import elastic
 from malletrain.elastic.step import Step
-
-
-class Digits(Dataset[tuple[torch.Tensor, torch.Tensor, int]]):
-    def __init__(self, dtype: torch.dtype) -> None:
-        digits = load_digits()
-        self.x = torch.tensor(digits.data, dtype=dtype) / 16
-        self.y = torch.tensor(digits.target)
-
-    def __len__(self) -> int:
-        return len(self.y)
-
-    def __getitem__(self, index: int) -> tuple[torch.Tensor, torch.Tensor, int]:
-        return self.x[index], self.y[index], index
 
 
 def main() -> None:
@@ -57,8 +44,6 @@ def main() -> None:
     parser.add_argument("--world", default="", help="of processes started together: environment or mpi")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--loaders", type=int, default=0)
-    parser.add_argument("--meddle", action="store_true", help="other parameters while gradients are made, as in SAM")
-    parser.add_argument("--baseline", action="store_true", help="evaluate before the first epoch")
     parser.add_argument("--report", action="store_true", help="the number of each step")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--wait-for", type=int, default=0, help="begin with so many workers")
@@ -82,7 +67,9 @@ def main() -> None:
     else:
         optimizer = torch.optim.AdamW(model.parameters(), lr=0.005)
     scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 50, 0.9)
-    dataset = Digits(dtype)
+    digits = load_digits()
+    x, y = torch.tensor(digits.data, dtype=dtype) / 16, torch.tensor(digits.target)
+    dataset = TensorDataset(x, y, torch.arange(len(y)))
     world = None
     if options.world == "environment":
         world = elastic.environment_world(os.environ)
@@ -123,11 +110,6 @@ def main() -> None:
         used: list[int] = index.tolist()
         return used
 
-    @torch.no_grad()
-    def meddle(by: float) -> None:
-        for parameter in model.parameters():
-            parameter.add_(by)
-
     def metrics(batch: Any) -> dict[str, torch.Tensor]:
         out, y = model(batch[0].to(options.device)), batch[1].to(options.device)
         return {
@@ -140,8 +122,6 @@ def main() -> None:
         if len(list(home.glob("here-*"))) >= options.wait_for:
             break
         time.sleep(0.01)
-    if options.baseline:
-        (home / f"baseline-{me}.json").write_text(json.dumps(s.evaluate(metrics, batch_size=50)))
     flipping = None
     with (home / f"diary-{me}.jsonl").open("a", buffering=1) as diary:
         for epoch in s.epochs(options.epochs):
@@ -169,30 +149,16 @@ def main() -> None:
                         time.sleep(slow_by * len(batch[1]))
                     if s.steps_done == options.raise_at:
                         raise RuntimeError("made to fail")
-                    if options.meddle:
-                        meddle(0.01)
                     indices = backward(batch, step)
-                    if options.meddle:
-                        meddle(-0.01)
                     if options.report:
                         s.report(step=s.steps_done)
                     if options.clip:
                         nn.utils.clip_grad_norm_(model.parameters(), 0.5)
                     optimizer.step()
                     scheduler.step()
-                    diary.write(
-                        json.dumps(
-                            {
-                                "step": s.steps_done,
-                                "task": me.partition(".")[0],
-                                "epoch": epoch,
-                                "size": s.size,
-                                "indices": indices if s.info.share else [],
-                                "at": time.time(),
-                            }
-                        )
-                        + "\n"
-                    )
+                    line = {"step": s.steps_done, "task": me.partition(".")[0], "epoch": epoch, "size": s.size}
+                    line |= {"indices": indices if s.info.share else [], "at": time.time()}
+                    diary.write(json.dumps(line) + "\n")
                 if flipping is not None:
                     flipping.remove()
                     flipping = None

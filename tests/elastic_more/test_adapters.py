@@ -66,8 +66,7 @@ def test_an_example_resizes_and_equals_the_static_run(tmp_path: Path, name: str)
         wait_lines(tmp_path, 3, 60, "steps of the one that joined")
         (tmp_path / "start-3.0").touch()
         daemon.wait_world([2, 3])
-        (tmp_path / "go").touch()
-        assert pod.wait(2) == pod.wait(3) == 0
+        pod.finish(2, 3)
         assert daemon.seen(EventKind.JOB_COMPLETED)
     lines, missing = diary(tmp_path), 0
     for epoch in range(epochs):

@@ -34,8 +34,7 @@ def test_the_batch_follows_the_workers_and_the_result_is_that_of_its_batches(tmp
     options = ["batches", "--epochs", str(epochs)]
     slow = ["--step-seconds", "0.1", "--slow-until", str(tmp_path / "go")]
     with running(tmp_path) as (daemon, pod):
-        pod.spawn(daemon.url, 0, [SCRIPT, *options, *slow])
-        daemon.wait_world([0])
+        pod.begin(daemon, (0,), [SCRIPT, *options, *slow])
         wait_until(lambda: len(diary(tmp_path)) > 3, 60, "steps alone")
         for task in (1, 2, 3):
             pod.spawn(daemon.url, task, [SCRIPT, *options, *slow])
@@ -46,8 +45,7 @@ def test_the_batch_follows_the_workers_and_the_result_is_that_of_its_batches(tmp
         daemon.leave(0)
         daemon.wait_world([2, 3], 90)
         wait_lines(tmp_path, 3, 60, "steps of two")
-        (tmp_path / "go").touch()
-        assert pod.wait(2) == pod.wait(3) == 0
+        pod.finish(2, 3)
         reported = [data.get("noise_scale") for data in daemon.told(EventKind.SAMPLES)]
     lines = diary(tmp_path)
     assert {line["batch"] for line in lines if line["size"] == 4} == {96}, "the limit"
@@ -67,8 +65,7 @@ def test_the_daemon_chooses_the_batch_with_the_world(tmp_path: Path) -> None:
     slow = ["--step-seconds", "0.1", "--slow-until", str(tmp_path / "go")]
     with running(tmp_path) as (daemon, pod):
         daemon.gate.choose_batches(JOB, ((1, 16), (3, 64), (4, 4096)))
-        pod.spawn(daemon.url, 0, [SCRIPT, *options, *slow])
-        daemon.wait_world([0])
+        pod.begin(daemon, (0,), [SCRIPT, *options, *slow])
         wait_until(lambda: len(diary(tmp_path)) > 3, 60, "steps alone")
         for task in (1, 2):
             pod.spawn(daemon.url, task, [SCRIPT, *options, *slow])
@@ -80,8 +77,7 @@ def test_the_daemon_chooses_the_batch_with_the_world(tmp_path: Path) -> None:
         pod.kill_after_a_step(2)
         daemon.wait_world([0, 1, 3], 90)
         wait_lines(tmp_path, 3, 60, "steps of three")
-        (tmp_path / "go").touch()
-        assert [pod.wait(task) for task in (0, 1, 3)] == [0, 0, 0]
+        pod.finish(0, 1, 3)
         told = {len(data["members"]): data.get("batch") for data in daemon.told(EventKind.GENERATION)}
     lines = diary(tmp_path)
     # Two may be there for a moment, and the step in which one was killed is repeated by three with its own batch.

@@ -40,8 +40,7 @@ def test_a_compiled_model_takes_every_share_without_recompiling(tmp_path: Path, 
         pod.kill(0)
         daemon.wait_world([1, 2], 90)
         wait_lines(tmp_path, 3, 60, "steps of two")
-        (tmp_path / "go").touch()
-        assert pod.wait(1, 120) == pod.wait(2) == 0
+        pod.finish(1, 2)
     assert shares(tmp_path) >= {50, 17, 16, 25, 24}, "shares of three sizes"
     assert_equal(torch.load(tmp_path / "final.pt"), run_alone(tmp_path / "alone", SCRIPT, *OPTIONS), 1e-10)
 
@@ -56,5 +55,4 @@ def test_a_newcomer_can_be_ended_while_it_compiles(tmp_path: Path) -> None:
         assert (tmp_path / "ready-1").exists(), "it ended in the rehearsal, not before"
         wait_lines(tmp_path, 3, 60, "steps of the other")
         assert daemon.world() == ("100_0",)
-        (tmp_path / "go").touch()
-        assert pod.wait(0, 120) == 0
+        pod.finish(0)

@@ -35,14 +35,12 @@ def test_a_model_that_grows_and_shrinks_equals_a_static_one(tmp_path: Path, exam
     with running(tmp_path) as (daemon, pod):
         for task in range(3):
             (tmp_path / f"start-{task}.0").touch()
-        pod.spawn(daemon.url, 0, script)
-        daemon.wait_world([0])
+        pod.begin(daemon, (0,), script)
         for task in (1, 2):
             pod.spawn(daemon.url, task, script)
         daemon.wait_world([0, 1, 2])
         wait_lines(tmp_path, 6, 60, "steps of three")
         daemon.leave(1)
         daemon.wait_world([0, 2])
-        (tmp_path / "go").touch()
-        assert pod.wait(0, 120) == pod.wait(2, 120) == 0
+        pod.finish(0, 2)
     assert_equal(torch.load(tmp_path / "final.pt"), run_alone(tmp_path / "static", *script), 1e-10)

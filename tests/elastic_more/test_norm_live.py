@@ -19,8 +19,7 @@ def test_batchnorm_over_the_whole_batch_is_that_of_one_process(tmp_path: Path, o
     epochs = ["norm", "--epochs", "6"]
     slow = ["--step-seconds", "0.1", "--slow-until", str(tmp_path / "go")]
     with running(tmp_path) as (daemon, pod):
-        pod.spawn(daemon.url, 0, [SCRIPT, *epochs, *options, *slow])
-        daemon.wait_world([0])
+        pod.begin(daemon, (0,), [SCRIPT, *epochs, *options, *slow])
         for task in (1, 2):
             pod.spawn(daemon.url, task, [SCRIPT, *epochs, *options, *slow])
         daemon.wait_world([0, 1, 2])
@@ -28,8 +27,7 @@ def test_batchnorm_over_the_whole_batch_is_that_of_one_process(tmp_path: Path, o
         pod.kill_after_a_step(1)
         daemon.wait_world([0, 2], 90)
         wait_lines(tmp_path, 3, 60, "steps of two")
-        (tmp_path / "go").touch()
-        assert pod.wait(0) == pod.wait(2) == 0
+        pod.finish(0, 2)
     assert (tmp_path / "equality-0.0").read_text().startswith("sync batchnorm: equal")
     lines = diary(tmp_path)
     assert_every_sample_once(lines, 6)
@@ -47,6 +45,5 @@ def test_members_without_a_sample_take_no_part_in_the_statistics(tmp_path: Path)
             slow = ["--step-seconds", "0.3", "--slow-until", str(tmp_path / "go")]
             pod.spawn(daemon.url, task, [SCRIPT, *options, "--wait-for", "4", *slow])
         wait_until(lambda: any(line["size"] == 4 for line in diary(tmp_path)), 60, "a step of four")
-        (tmp_path / "go").touch()
-        assert [pod.wait(task) for task in range(4)] == [0, 0, 0, 0]
+        pod.finish(*range(4))
     assert_equal(torch.load(tmp_path / "final.pt"), run_alone(tmp_path / "alone", SCRIPT, *options), 1e-9)
