@@ -87,7 +87,7 @@ Examples:
     "--mix",
     "mix_text",
     metavar="NAME:COUNT",
-    help="Training jobs: imagenet, endless, pollux, pollux-batches, nas, hpo. [default: imagenet:100]",
+    help="Training jobs: imagenet, endless, pollux, nas, hpo. [default: imagenet:100]",
 )
 @click.option(
     "--policy",
