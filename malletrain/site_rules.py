@@ -5,10 +5,8 @@ The one place: the daemon decides by them, `malletrain replay` replays them, `ma
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from malletrain.api.roles import uids_of
-from malletrain.config import BudgetSection, Config, LimitSection, WebSection
+from malletrain.config import BudgetSection, Config, LimitSection
 from malletrain.decide.rules import AccountBudget, MainPromise, Period, Rules, SiteLimit
 from malletrain.domain.errors import InvalidInput
 from malletrain.loop.breaker import BreakerRules
@@ -32,9 +30,6 @@ JOIN_S = 15 * 60.0
 
 #: So does a live job that has committed no step: an evaluation may take long, and half an hour is none.
 IDLE_S = 30 * 60.0
-
-#: Of the secret that the site's proxy shows.
-MIN_SECRET_CHARACTERS = 16
 
 
 def promise_of(config: Config) -> MainPromise | None:
@@ -186,24 +181,3 @@ def _limit(limit: LimitSection) -> SiteLimit:
         available=limit.available,
         per_node=limit.per_node,
     )
-
-
-def proxy_secret_of(web: WebSection) -> str:
-    """The secret that the site's proxy shows; empty where no proxy is named.
-
-    Raises:
-        InvalidInput: the file cannot be read, others can read it, or it is too short.
-    """
-    if not web.proxy_secret_file:
-        return ""
-    path = Path(web.proxy_secret_file)
-    key = "web.proxy_secret_file"
-    try:
-        secret, mode = path.read_text("ascii").strip(), path.stat().st_mode
-    except (OSError, ValueError) as error:
-        raise InvalidInput(key, f"{path} cannot be read: {error}") from error
-    if mode & 0o077:
-        raise InvalidInput(key, f"others can read {path}: chmod 400 {path}")
-    if len(secret) < MIN_SECRET_CHARACTERS:
-        raise InvalidInput(key, f"the secret in {path} is too short: openssl rand -hex 32 > {path}")
-    return secret

@@ -61,11 +61,9 @@ class Pages(Protocol):
 
     def identify(self, scope: Scope) -> Identity | None:
         """Who looks at the page, by cookie or proxy; None for anybody else. Does not block."""
-        ...
 
     def router(self, people: PeopleRoutes) -> APIRouter:
         """The routes of the page."""
-        ...
 
 
 def create_app(

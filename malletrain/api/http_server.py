@@ -7,7 +7,6 @@ import socket
 import threading
 import time
 from collections.abc import Mapping
-from types import TracebackType
 from typing import Any, Self
 
 import uvicorn
@@ -215,9 +214,7 @@ class HttpServer:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 

@@ -14,11 +14,6 @@ class JournalNotifier:
         self._last = 0
         self.is_over = False  #: nothing is waited for any more: the daemon ends
 
-    @property
-    def last(self) -> int:
-        """The number that was rung last; 0 before the first."""
-        return self._last
-
     def ring(self, last: int) -> None:
         """The journal has grown to number `last`. Safe from any thread."""
         self._last = max(self._last, last)

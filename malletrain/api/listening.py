@@ -25,7 +25,7 @@ FREE_PORT_TRIES = 20
 #: What a kernel without a family says.
 _NO_FAMILY = (errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL, errno.EPROTONOSUPPORT)
 
-_EVERY_ADDRESS = {socket.AF_INET: "0.0.0.0", socket.AF_INET6: "::"}  # noqa: S104
+_EVERY_ADDRESS = {socket.AF_INET: "0.0.0.0", socket.AF_INET6: "::"}  # noqa: S104 - for guards
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +102,7 @@ def _guards(sockets: Sequence[socket.socket], where: str) -> list[socket.socket]
     """Guards of the port in the families that no socket accepts from. Closes the sockets where another has it."""
     port = sockets[0].getsockname()[1]
     found: list[socket.socket] = []
-    for family, name in ((socket.AF_INET, "0.0.0.0"), (socket.AF_INET6, "[::]")):  # noqa: S104
+    for family, name in ((socket.AF_INET, "0.0.0.0"), (socket.AF_INET6, "[::]")):  # noqa: S104 - for guards
         if any(_accepts(each, family) for each in sockets):
             continue
         try:

@@ -2,11 +2,12 @@
 
 # No `from __future__ import annotations`: FastAPI evaluates the routes' annotations, and some are local.
 
+import asyncio
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Annotated, Any, TypeVar
+from weakref import WeakValueDictionary
 
 import anyio
 from fastapi import APIRouter, Depends, Path, Query, Request, Response
@@ -44,20 +45,9 @@ MAX_PROMISE_DAYS = 90
 #: Threads that people's requests may use at once, one for each of the views' connections: workers have the others.
 _THREADS = 4
 
-#: And one caller's.
-_TURNS = 1
-
 JobNumber = Annotated[int, Path(ge=1, le=MAX_NUMBER)]
 Day = Annotated[str, Query(pattern=r"^(\d{4}-\d{2}-\d{2})?$", max_length=10)]
 Result = TypeVar("Result")
-
-
-@dataclass
-class _Turn:
-    """The requests of one caller that run or wait to."""
-
-    semaphore: anyio.Semaphore
-    waiting: int = 0
 
 
 def address_of(request: Request) -> str:
@@ -88,20 +78,14 @@ class PeopleRoutes:
         self.announcements = TokenBuckets(limits.announcements_a_day / 86_400, limits.announcements_a_day, clock)
         self._polls: Counter[int] = Counter()
         self._threads = anyio.CapacityLimiter(_THREADS)
-        self._turns: dict[str, _Turn] = {}
+        self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()  #: while a request has one
 
     async def off_loop(self, caller: str, call: Callable[[], Result]) -> Result:
-        """Run what may block in a thread. A caller (a user, or an address without one) has `_TURNS` of them at most:
-        those that ask for more wait for themselves."""
-        turn = self._turns.setdefault(caller, _Turn(anyio.Semaphore(_TURNS)))
-        turn.waiting += 1
-        try:
-            async with turn.semaphore:
-                return await anyio.to_thread.run_sync(call, limiter=self._threads)
-        finally:
-            turn.waiting -= 1
-            if not turn.waiting:
-                self._turns.pop(caller, None)
+        """Run what may block in a thread. A caller (a user, or an address without one) has one at a time: those that
+        ask for more wait for themselves."""
+        lock = self._locks.setdefault(caller, asyncio.Lock())
+        async with lock:
+            return await anyio.to_thread.run_sync(call, limiter=self._threads)
 
     def caller(self, request: Request) -> Identity:
         """Who calls, by token; a dependency of every route but the login."""
@@ -149,7 +133,7 @@ def make_people_router(people: PeopleRoutes) -> APIRouter:
     async def identify(request: Request) -> Identity:
         return people.caller(request)
 
-    Caller = Annotated[Identity, Depends(identify)]  # noqa: N806
+    Caller = Annotated[Identity, Depends(identify)]  # noqa: N806 - a type
 
     session: dict[str, Any] = {
         "token": {"type": "string"}, "expires_at": {"type": "number"}, "lifetime_s": {"type": "number"},
@@ -288,7 +272,7 @@ def make_people_router(people: PeopleRoutes) -> APIRouter:
         after: Annotated[int, Query(ge=0, le=MAX_NUMBER)] = 0,
         wait: Annotated[float, Query(ge=0, le=MAX_WAIT_S)] = 0.0,
         job: Annotated[int | None, Query(ge=1, le=MAX_NUMBER)] = None,
-        kind: Annotated[list[Annotated[str, Query(max_length=40)]], Query(max_length=40)] = [],  # noqa: B006
+        kind: Annotated[list[Annotated[str, Query(max_length=40)]], Query(max_length=40)] = [],  # noqa: B006 - FastAPI copies it
         limit: Annotated[int, Query(ge=1, le=5_000)] = 1000,
         latest: Annotated[int | None, Query(ge=1, le=5_000)] = None,
     ) -> Response:

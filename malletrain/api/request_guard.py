@@ -205,7 +205,7 @@ class _Answer:
         if not self._guard.admit_answer(self._caller, len(body)):
             self._is_refused = True
             if self._start is not None:
-                await _tell(self._send, 429, "your answers are not taken: read them before you ask for more")
+                await _reply(self._send, 429, "your answers are not taken: read them before you ask for more")
             return
         self._size += len(body)
         if self._start is not None:
@@ -227,25 +227,25 @@ def _address(scope: Scope) -> str:
 
 def _replayed(body: bytearray, receive: Receive) -> Receive:
     """A `receive` that gives the body that was read, then what follows, so that handlers can watch for a hang-up."""
-    given = False
+    is_read = False
 
     async def replay() -> Message:
-        nonlocal given
-        if given:
+        nonlocal is_read
+        if is_read:
             return await receive()
-        given = True
+        is_read = True
         return {"type": "http.request", "body": bytes(body), "more_body": False}
 
     return replay
 
 
 async def _refuse(receive: Receive, send: Send, status: int, words: str) -> None:
-    await _tell(send, status, words, more=True)
+    await _reply(send, status, words, more=True)
     await _linger(receive)
     await send({"type": "http.response.body"})  # closes the connection
 
 
-async def _tell(send: Send, status: int, words: str, more: bool = False) -> None:
+async def _reply(send: Send, status: int, words: str, more: bool = False) -> None:
     """A refusal, after which the connection is closed; `more`: by an empty body that follows."""
     text = json.dumps({"error": words}).encode()
     headers = [

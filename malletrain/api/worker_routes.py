@@ -252,7 +252,7 @@ class WorkersGate:
                 over = caller.is_gone or self._ends or self.clock.elapsed() >= end
                 waits, due = (False, None) if over else self._waits_at_once(worker, after, begins)
                 if not waits:
-                    directive, due, is_open = await run_in_threadpool(self._turn, worker, after, begins, over)
+                    directive, due, is_open = await run_in_threadpool(self._one_look, worker, after, begins, over)
                     if not is_open:
                         return directive
                 begins, now = False, self.clock.elapsed()
@@ -285,8 +285,10 @@ class WorkersGate:
         finally:
             self._lock.release()
 
-    def _turn(self, worker: str, after: int, begins: bool, over: bool) -> tuple[wire.Directive, float | None, bool]:
-        """One look of a poll, in one turn with the lock: as `look`, and whether the poll stays open."""
+    def _one_look(
+        self, worker: str, after: int, begins: bool, over: bool
+    ) -> tuple[wire.Directive, float | None, bool]:
+        """One look of a poll, with the lock held: as `look`, and whether the poll stays open."""
         with self._lock:
             if begins:
                 self.membership.polled(worker)

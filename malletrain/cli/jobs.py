@@ -22,7 +22,6 @@ from urllib.parse import urlsplit
 import click
 
 from malletrain.cli import render
-from malletrain.cli.admin import monthly
 from malletrain.cli.logs import last_words
 from malletrain.domain.errors import InvalidInput, MalletrainError
 from malletrain.slurm.command import Commands
@@ -184,11 +183,7 @@ def wait(jobs: tuple[int, ...], timeout: float | None) -> None:
 
 @click.command(epilog="Example:  malletrain explain 3        malletrain explain n017")
 @click.argument("subject", metavar="JOB|NODE", required=False)
-@click.option(
-    "--main-job",
-    metavar="ID",
-    help="Whether pilots delayed this main job, how long, and why.",
-)
+@click.option("--main-job", metavar="ID", help="Whether pilots delayed this main job, how long, and why.")
 @as_json
 def explain(subject: str | None, main_job: str | None, as_json: bool) -> None:
     """Say why a JOB has its nodes, or a NODE its pilot."""
@@ -223,38 +218,16 @@ def web(as_json: bool) -> None:
     click.echo(f"  {parts.scheme}://localhost:{port} instead of {parts.scheme}://{parts.netloc}", err=True)
 
 
-@click.command(epilog="Example:  malletrain report --month 2026-11 --csv > november.csv")
+@click.command(epilog="Example:  malletrain report --since 2026-11-01")
 @click.option("--since", metavar="DAY", type=click.DateTime(["%Y-%m-%d"]), help="From this day on (UTC).")
-@click.option(
-    "--month", metavar="MONTH", type=click.DateTime(["%Y-%m"]), help="A month's sums by account and user (UTC)."
-)
-@click.option("--csv", "as_csv", is_flag=True, help="The month as CSV.")
 @as_json
-def report(since: datetime | None, month: datetime | None, as_csv: bool, as_json: bool) -> None:
+def report(since: datetime | None, as_json: bool) -> None:
     """Show node hours and samples by day, account and user."""
-    if month is not None:
-        _report_month(f"{month:%Y-%m}", as_csv, as_json)
-        return
-    if as_csv:
-        raise click.UsageError("--csv is of a --month")
     rows = connect().usage(since="" if since is None else f"{since:%Y-%m-%d}")
     if as_json:
         say_json([row.to_json() for row in rows])
     else:
         say(render.usage(rows) if rows else [(render.Span("nothing used yet", dim=True),)])
-
-
-def _report_month(month: str, as_csv: bool, as_json: bool) -> None:
-    rows = monthly.of_month(connect().usage(since=f"{month}-01"), month)
-    cells = [monthly.columns(row) for row in rows]
-    if as_json:
-        say_json(cells)
-    elif as_csv:
-        click.echo(monthly.as_csv(rows), nl=False)
-    else:
-        head = [name.upper().replace("_", " ") for name in cells[-1]]
-        shown = [[render.Span(f"{value}") for value in each.values()] for each in cells]
-        say(render.table(head, shown, right=set(range(head.index("NODE HOURS"), len(head)))))
 
 
 @click.command(epilog="Example:  malletrain drain n[001-016] --until 2026-12-01T08:00        malletrain drain")

@@ -11,7 +11,7 @@ import stat
 import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from glob import escape, glob
 from pathlib import Path
 
@@ -26,20 +26,11 @@ from malletrain.wire.rows import EventRow, JobRow
 #: Seconds between two looks at the files of `--follow`, and at the list of tasks.
 LOOK_S, LIST_S = 0.5, 5.0
 
-#: What a task prints as it leaves in order, or as Slurm ends its step.
-_DEPARTURE = re.compile(
-    r"srun: error: (?P<node>\S+): tasks? \S+: (?:Exited with exit code 143|Terminated)"
-    r"|slurmstepd(?:-\S+)?: error: \*\*\* (?:STEP|JOB) \S+ ON (?P<on>\S+) CANCELLED AT .*"
-    r"|srun: (?:Job step aborted|got SIGCONT|forcing job termination|Terminating StepId|launch/slurm: ).*"
-    r"|slurmstepd(?:-\S+)?: error: .* task_p_post_term.*"
-)
-
-
 #: What srun says once a task has failed: not why.
 _SAYS_NOT_WHY = re.compile(r"srun: (?!error: )|srun: error: \S+: tasks? |slurmstepd(?:-\S+)?: ")
 
-#: The end of a file in which the last line is looked for, in bytes.
-_TAIL_BYTES = 16384
+#: Bytes of a file that are read at once; and its end, in which the last lines are looked for.
+_READ_BYTES, _TAIL_BYTES = 1 << 22, 1 << 18
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,17 +39,6 @@ class OutputTask:
 
     name: str
     rank: int | None = None
-
-
-@dataclass(slots=True)
-class _File:
-    """A file, and how far it has been read."""
-
-    path: Path
-    title: str
-    at: int = 0
-    rest: bytes = b""
-    gone: set[str] = field(default_factory=set)
 
 
 class NoOutput(MalletrainError):
@@ -85,9 +65,10 @@ def logs(job: int, follow: bool, rank: int | None, lines: int | None) -> None:
         raise NoOutput(f"job {job}: the daemon does not know its output files: look for slurm-ARRAY_TASK.out")
     files = _found(pattern, tasks, row, rank)
     if not files and not follow:
-        raise NoOutput(f"job {job} has no output yet at {', '.join(pattern)}" + _of_rank(rank))
-    reader = _Reader(foreign=row.uid != os.getuid())
-    reader.show(files, lines, final=not follow)
+        of_rank = "" if rank is None else f" of rank {rank}"
+        raise NoOutput(f"job {job} has no output yet at {', '.join(pattern)}{of_rank}")
+    reader = _Reader(row.uid != os.getuid())
+    reader.show(files, lines)
     listed = time.monotonic()
     while follow:
         time.sleep(LOOK_S)
@@ -170,77 +151,49 @@ def _found(
     return list(found.items())
 
 
-def _of_rank(rank: int | None) -> str:
-    return "" if rank is None else f" of rank {rank}"
-
-
 class _Reader:
     """Prints what files have gained since the last look, with a title where the file is another than before.
 
     Args:
-        foreign: the files are another user's: what could steer the terminal is replaced.
+        is_foreign: the files are another user's: what could steer the terminal is replaced.
     """
 
-    def __init__(self, *, foreign: bool) -> None:
-        self._foreign = foreign
-        self._files: dict[Path, _File] = {}
+    def __init__(self, is_foreign: bool) -> None:
+        self._is_foreign = is_foreign
+        self._at: dict[Path, int] = {}
         self._last: Path | None = None
 
-    def show(self, files: Iterable[tuple[Path, str]], lines: int | None = None, *, final: bool = False) -> bool:
-        """Print the rest of each file; with `lines`, its last lines alone. Whether there was any. `final`: also of a
-        last line that is not whole yet."""
+    def show(self, files: Iterable[tuple[Path, str]], lines: int | None = None) -> bool:
+        """Print the rest of each file; with `lines`, its last lines alone. Whether there was any."""
         any_more = False
         for path, title in files:
-            known = self._files.setdefault(path, _File(path, title))
-            known.title = title
-            more = _more(known)
-            if final:
-                more += _more(known)
-            if lines is not None:
-                more = b"".join(more.splitlines(keepends=True)[-lines:]) if lines else b""
-            text = "".join(self._shown(known, more))
-            if text:
+            while more := self._more(path, lines is not None):
                 any_more = True
-                if self._last != path:
-                    click.echo(f"==> {printable(known.title)} <==")
+                if lines is not None:
+                    more = b"".join(more.splitlines(keepends=True)[-lines:]) if lines else b""
+                if more and self._last != path:
                     self._last = path
-                click.echo(text, nl=False)
+                    click.echo(f"==> {printable(title)} <==")
+                for line in more.decode("utf-8", "replace").splitlines(keepends=True):
+                    click.echo(printable(line.rstrip("\n")) + "\n" if self._is_foreign else line, nl=False)
         sys.stdout.flush()
         return any_more
 
-    def _shown(self, known: _File, more: bytes) -> Iterator[str]:
-        for line in more.decode("utf-8", "replace").splitlines(keepends=True):
-            match = _DEPARTURE.fullmatch(line.strip())
-            if match is not None:
-                node = match["node"] or match["on"]
-                if node and node not in known.gone:
-                    known.gone.add(node)
-                    yield f"[{printable(node)} has left]\n"
-            else:
-                known.gone.clear()
-                yield (printable(line.rstrip("\n")) if self._foreign else line.rstrip("\n")) + "\n"
-
-
-def _more(known: _File) -> bytes:
-    """What a file has gained: whole lines, and the rest of the last one once it is whole or the file stands still."""
-    try:
-        # Not opened: a FIFO would wait for a writer.
-        descriptor = os.open(known.path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    except OSError as error:
-        if known.at == 0:
-            known.at = -1
-            click.echo(f"malletrain: {printable(str(known.path))}: {os.strerror(error.errno or 0)}", err=True)
-        return b""
-    with os.fdopen(descriptor, "rb") as stream:
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+    def _more(self, path: Path, is_tail: bool) -> bytes:
+        """What a file has gained, or its end."""
+        try:
+            # A FIFO would wait for a writer.
+            with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as stream:
+                known = os.fstat(stream.fileno())
+                if not stat.S_ISREG(known.st_mode):
+                    return b""
+                at = self._at.get(path, max(0, known.st_size - _TAIL_BYTES) if is_tail else 0)
+                stream.seek(at)
+                data = stream.read(_READ_BYTES)
+        except OSError as error:
+            if path not in self._at:
+                self._at[path] = 0
+                click.echo(f"malletrain: {printable(str(path))}: {os.strerror(error.errno or 0)}", err=True)
             return b""
-        stream.seek(max(0, known.at))
-        data = stream.read()
-    known.at = max(0, known.at) + len(data)
-    whole = known.rest + data
-    if not data:  # it stands still
-        known.rest = b""
-        return whole
-    end = whole.rfind(b"\n") + 1
-    known.rest = whole[end:]
-    return whole[:end]
+        self._at[path] = at + len(data)
+        return data

@@ -23,7 +23,6 @@ from malletrain.domain.errors import InvalidInput, MalletrainError
 from malletrain.slurm.command import Commands
 from malletrain.slurm.submission import batch_request, directives, job_python
 from malletrain.slurm.submission.batch_request import Defaults
-from malletrain.slurm.submission.checked_here import checked_here
 from malletrain.slurm.submission.mtbatch_options import ALLOWED, Option, Use
 from malletrain.slurm.submission.sbatch import BatchRequest, InvalidBatch, Submission
 from malletrain.slurm.submission.submit import (
@@ -49,10 +48,10 @@ def submit(argv: Sequence[str], environ: Mapping[str, str], cwd: str) -> str:
         MalletrainError, WireError: nothing was started, and nothing is left behind.
     """
     line = directives.from_command_line(argv)
-    given = {name: option.value for name, option in line.options.texts.items()}
-    if "help" in given:
+    chosen = {name: option.value for name, option in line.options.texts.items()}
+    if "help" in chosen:
         return usage()
-    if "version" in given:
+    if "version" in chosen:
         return f"mtbatch {__version__}"
     site = _site(line.options, environ)
     daemon = client_at(replace(site, url=_url(site)), environ)
@@ -64,19 +63,17 @@ def submit(argv: Sequence[str], environ: Mapping[str, str], cwd: str) -> str:
     check_nodes(kinds, request)
     if not request.gres:
         request = replace(request, gres=whole_gres(kinds, request.constraint))
-    if "dry-run" in given:
+    if "dry-run" in chosen:
         request = fit(commands, request)
         with suppress(WireError):  # it need not run for this
             request = as_the_site_submits(daemon, request)
         trusting = with_trust(environ, site.ca)
         made = request.materialize("JOB", daemon.url, request.python, trusting, __version__, "MARK")
         return describe(request, made, cwd)
-    if request.to_check:
-        request = replace(request, checked=checked_here(request, environ, _warn))
     job, array = submit_request(daemon, commands, request, environ, _warn)
-    if "quiet" in given:
+    if "quiet" in chosen:
         return ""
-    if "parsable" in given:
+    if "parsable" in chosen:
         return str(job)
     held = f"held array {array}, {request.tasks} tasks"
     return f"Submitted malleable job {job} ({held}); follow it with: malletrain status {job}"
@@ -180,12 +177,12 @@ def _option_lines(option: Option) -> list[str]:
 
 def main(argv: list[str] | None = None) -> NoReturn:
     """The entry point: exit status 0, or 2 with a line on stderr for each fault."""
-    given = sys.argv[1:] if argv is None else argv
-    if not given:
+    arguments = sys.argv[1:] if argv is None else argv
+    if not arguments:
         print(usage(), file=sys.stderr)
         sys.exit(2)
     try:
-        said = submit(given, os.environ, str(Path.cwd()))
+        said = submit(arguments, os.environ, str(Path.cwd()))
     except (MalletrainError, WireError) as error:
         for fault in str(error).splitlines():
             print(f"mtbatch: {fault}", file=sys.stderr)

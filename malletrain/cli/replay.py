@@ -98,16 +98,9 @@ Examples:
     help="Policies to compare, NAME or NAME:HORIZON.",
 )
 @click.option(
-    "--horizon",
-    type=float,
-    metavar="S",
-    help="Seconds that sizing looks ahead. [default: 300; bftrainer 10]",
+    "--horizon", type=float, metavar="S", help="Seconds that sizing looks ahead. [default: 300; bftrainer 10]"
 )
-@click.option(
-    "--nodes",
-    metavar="N|A:B",
-    help="The first N nodes, or A to B; or the machine's size.",
-)
+@click.option("--nodes", metavar="N|A:B", help="The first N nodes, or A to B; or the machine's size.")
 @click.option(
     "--placement",
     type=click.Choice([rule.value for rule in AssumedPlacement]),
@@ -125,16 +118,10 @@ Examples:
 @click.option("--start", metavar="T", help="ISO time, Unix seconds, or +1d, +6h from the trace's begin.")
 @click.option("--end", metavar="T", help="The same.")
 @click.option(
-    "--rescale",
-    default=None,
-    metavar="GROW,SHRINK",
-    help="Seconds that a resize stalls a job. [default: 0.3,0.1]",
+    "--rescale", default=None, metavar="GROW,SHRINK", help="Seconds that a resize stalls a job. [default: 0.3,0.1]"
 )
 @click.option(
-    "--activate",
-    type=click.FloatRange(0, 1e6),
-    metavar="S",
-    help="Seconds until a new worker is warm. [default: 5]",
+    "--activate", type=click.FloatRange(0, 1e6), metavar="S", help="Seconds until a new worker is warm. [default: 5]"
 )
 @click.option(
     "--config",
@@ -143,11 +130,7 @@ Examples:
     metavar="FILE",
     help="The daemon's configuration, and [replay]. [default: as shipped]",
 )
-@click.option(
-    "--outages",
-    type=click.Path(path_type=Path),
-    help="Output of `sacctmgr -P show event`.",
-)
+@click.option("--outages", type=click.Path(path_type=Path), help="Output of `sacctmgr -P show event`.")
 @click.option(
     "--machine",
     "machine_file",

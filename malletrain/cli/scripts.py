@@ -33,10 +33,7 @@ Examples:
   malletrain check --at-epoch 9 --from .malletrain/12 train.py""",
 )
 @click.option(
-    "--json",
-    "as_json",
-    is_flag=True,
-    help="JSON: verdict, text, steps, equality, differences, unmet, good.",
+    "--json", "as_json", is_flag=True, help="JSON: verdict, text, steps, equality, differences, unmet, good."
 )
 @click.option("--at-epoch", type=click.IntRange(min=0), help="Begin with this epoch, from 0.")
 @click.option(

@@ -95,19 +95,13 @@ def _write_lp(problem: Problem, file: Path) -> None:
         raise InvalidInput(os.fspath(file), f"cannot be written: {error.strerror}") from None
 
 
-class NodeCounts(click.ParamType):  # type: ignore[type-arg]  # generic in new releases only
+def _node_counts(ctx: click.Context, param: click.Parameter, value: str | None) -> tuple[int, ...]:
     """`1,2,4`: node counts, each at least 1."""
-
-    name = "N,N,.."
-
-    def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> tuple[int, ...]:
-        """The counts in the order given."""
-        counts = []
-        for part in value.split(","):
-            if not part.strip().isdecimal() or not 1 <= int(part[:12]) <= MAX_NODES:
-                self.fail(f"{part.strip()!r} is not a node count between 1 and {MAX_NODES}", param, ctx)
-            counts.append(int(part))
-        return tuple(counts)
+    counts = [part.strip() for part in value.split(",")] if value is not None else []
+    for part in counts:
+        if not part.isdecimal() or not 1 <= int(part[:12]) <= MAX_NODES:
+            raise click.BadParameter(f"{part!r} is not a node count between 1 and {MAX_NODES}", ctx, param)
+    return tuple(map(int, counts))
 
 
 @click.command(
@@ -116,16 +110,16 @@ Example:
   printf 'nodes,samples_per_s\\n1,100\\n4,380\\n16,1300\\n' | malletrain fit - --at 8,32"""
 )
 @click.argument("samples", type=click.File("rb"))
-@click.option("--at", "sizes", type=NodeCounts(), help="Predict these sizes.")
-def fit(samples: IO[bytes], sizes: tuple[int, ...] | None) -> None:
+@click.option("--at", "sizes", metavar="N,N,..", callback=_node_counts, help="Predict these sizes.")
+def fit(samples: IO[bytes], sizes: tuple[int, ...]) -> None:
     """Fit a scalability curve to samples (CSV: nodes,samples_per_s; - for stdin) and print it as JSON.
 
     Impossible samples are left out and counted. The band should contain the true value nine times in ten.
     """
-    given = _samples(samples)
-    fitted = fit_curve(given)
+    measured = _samples(samples)
+    fitted = fit_curve(measured)
     if fitted is None:
-        ignored = accepted_rates(given)[1]
+        ignored = accepted_rates(measured)[1]
         why = "; ".join(f"{count} left out: {reason}" for reason, count in ignored.items()) or "the file holds none"
         raise InvalidInput(samples.name, f"no sample can be used ({why})")
     largest = max(m.nodes for m in fitted.measured)
@@ -151,25 +145,22 @@ def _samples(file: IO[bytes]) -> list[ThroughputSample]:
     Raises:
         InvalidInput: naming file and line.
     """
-    rows = csv.reader(io.StringIO(_text(file), newline=""))
+    rows = csv.DictReader(io.StringIO(_text(file), newline=""), skipinitialspace=True)
     found = []
     try:
-        header = [name.strip() for name in next(rows, [])]
-        missing = [name for name in ("nodes", "samples_per_s") if header.count(name) != 1]
-        if missing:
-            raise InvalidInput(f"{file.name}:1", f"the header must name the column {missing[0]} once")
-        nodes_at, rate_at = header.index("nodes"), header.index("samples_per_s")
+        names = [name.strip() for name in rows.fieldnames or ()]
+        rows.fieldnames = names
+        for name in ("nodes", "samples_per_s"):
+            if names.count(name) != 1:
+                raise InvalidInput(f"{file.name}:1", f"the header must name the column {name} once")
         for row in rows:
-            if not row:
-                continue
             here = f"{file.name}:{rows.line_num}"
-            if len(row) != len(header):
-                raise InvalidInput(here, f"has {len(row)} fields, the header {len(header)}")
-            nodes = _number(f"{here}: nodes", row[nodes_at])
+            if None in row or None in row.values():
+                raise InvalidInput(here, f"has not as many fields as the header, {len(names)}")
+            nodes, rate = (_number(f"{here}: {name}", row[name]) for name in ("nodes", "samples_per_s"))
             if math.isfinite(nodes) and nodes != int(nodes):
-                raise InvalidInput(f"{here}: nodes", f"must be a whole number, not {row[nodes_at]!r}")
-            count = int(nodes) if math.isfinite(nodes) else 0
-            found.append(ThroughputSample(0.0, count, _number(f"{here}: samples_per_s", row[rate_at]), 1.0, 0))
+                raise InvalidInput(f"{here}: nodes", f"must be a whole number, not {row['nodes']!r}")
+            found.append(ThroughputSample(0.0, int(nodes) if math.isfinite(nodes) else 0, rate, 1.0, 0))
     except csv.Error as error:
         raise InvalidInput(f"{file.name}:{rows.line_num}", f"is not CSV: {error}") from None
     return found

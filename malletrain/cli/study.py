@@ -162,8 +162,8 @@ def _load(file: Path, place: str | None) -> storage.Study:
 
 def _folder(wanted: definition.Definition, where: str) -> Path:
     """The trials' folders, beside the journal; beside the study file where the study is kept in a database."""
-    beside = wanted.file if "://" in where else Path(where).resolve()
-    return beside.parent / f"{wanted.name}.trials"
+    anchor = wanted.file if "://" in where else Path(where).resolve()
+    return anchor.parent / f"{wanted.name}.trials"
 
 
 def _stopper(stopping: threading.Event) -> Callable[[int, FrameType | None], None]:

@@ -47,6 +47,10 @@ GONE: Mapping[tuple[str, ...], str] = {
     ("sizing", "turn_minutes"): "a turn has ten minutes",
     ("sizing", "user_weights"): "charging.users gives a user an account, which sizing.account_weights weighs",
     ("slurm", "command_timeout_s"): "Slurm's commands have 20 s, twice its own MessageTimeout",
+    **dict.fromkeys(
+        [("web", key) for key in ("proxy_header", "proxy_address", "proxy_secret_file")],
+        "the page is opened by the link of `malletrain web`",
+    ),
     ("web", "session_hours"): "a browser stays signed in for eight hours",
     ("notify", "timeout_s"): "a program has 10 s",
     ("notify", "per_hour"): "a user gets 60 messages an hour at most",
@@ -57,7 +61,7 @@ GONE: Mapping[tuple[str, ...], str] = {
 GONE_IN_TABLES: Mapping[tuple[str, ...], Mapping[str, str]] = {
     ("sizing", "limits"): dict.fromkeys(
         ("by_user", "by_account"), "every node draws per_node; a group that draws otherwise has a limit of its own"
-    ),
+    )
 }
 
 

@@ -1,25 +1,34 @@
-"""From a file to a checked configuration."""
+"""From a file to a checked configuration, or every fault with its key and in words that say what to do."""
 
 from __future__ import annotations
 
+import difflib
 import os
-import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
 
-from malletrain.config.faults import ConfigError, ConfigFault, faults_of, gone_keys
 from malletrain.config.gone import without_gone
-from malletrain.config.sections import Config
+from malletrain.config.sections import SECTIONS, TABLES, Config
 
 #: Where the daemon looks when it is given no file.
 SYSTEM_FILE = Path("/etc/malletrain/malletrain.toml")
 
 #: A table that `malletrain replay` alone reads.
 REPLAY_TABLE = "replay"
+
+
+class ConfigError(Exception):
+    """The configuration cannot be used. `faults` names everything that is wrong with it."""
+
+    exit_status = 2
+
+    def __init__(self, faults: Sequence[str]) -> None:
+        super().__init__("\n".join(faults))
+        self.faults = tuple(faults)
 
 
 def load(path: Path) -> Config:
@@ -52,13 +61,12 @@ def load_for_user(environ: Mapping[str, str], path: Path | None = None) -> Confi
     """
     file = str(path) if path else "--user"
     values = _values(_read(path), file) if path else {}
-    text = _read(path) if path else ""
     state = user_state_dir(environ)
     for section, key, value in (("store", "path", str(state / "malletrain.db")), ("api", "port", 0)):
         table = values.setdefault(section, {})
         if isinstance(table, dict):
             table.setdefault(key, value)
-    return _check(values, text, file)
+    return _check(values, file)
 
 
 def user_state_dir(environ: Mapping[str, str]) -> Path:
@@ -72,7 +80,7 @@ def user_state_dir(environ: Mapping[str, str]) -> Path:
         return Path(base) / "malletrain"
     if home := environ.get("HOME", ""):
         return Path(home) / ".local" / "state" / "malletrain"
-    raise ConfigError([ConfigFault("--user", None, "", "set HOME or XDG_STATE_HOME: the journal needs a place")])
+    raise ConfigError(["--user: set HOME or XDG_STATE_HOME: the journal needs a place"])
 
 
 def parse(text: str, file: str) -> Config:
@@ -81,7 +89,7 @@ def parse(text: str, file: str) -> Config:
     Raises:
         ConfigError: naming every fault.
     """
-    return _check(_values(text, file), text, file)
+    return _check(_values(text, file), file)
 
 
 def _read(path: Path) -> str:
@@ -89,29 +97,57 @@ def _read(path: Path) -> str:
         return path.read_text(encoding="utf-8")
     except OSError as error:
         what = f"cannot be read ({os.strerror(error.errno or 0)}); give --config FILE, or start from small.toml"
-        raise ConfigError([ConfigFault(str(path), None, "", what)]) from error
+        raise ConfigError([f"{path}: {what}"]) from error
     except UnicodeDecodeError as error:
-        raise ConfigError([ConfigFault(str(path), None, "", f"is not UTF-8 text (byte {error.start})")]) from error
+        raise ConfigError([f"{path}: is not UTF-8 text (byte {error.start})"]) from error
 
 
 def _values(text: str, file: str) -> dict[str, Any]:
     try:
         values = tomllib.loads(text)
-        values.pop(REPLAY_TABLE, None)
-        return values
-    except tomllib.TOMLDecodeError as error:
-        # tomllib says "... (at line 3, column 5)", or "(at end of document)"; it stops at the first fault.
-        found = re.search(r" \(at line (\d+), column (\d+)\)$", str(error))
-        what = str(error)[: found.start()] if found else str(error)
-        raise ConfigError([ConfigFault(file, int(found[1]) if found else None, "", f"not TOML: {what}")]) from error
-    except RecursionError as error:
-        raise ConfigError([ConfigFault(file, None, "", "not a configuration: nested too deeply")]) from error
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
+        raise ConfigError([f"{file}: not TOML: {error}"]) from error
+    values.pop(REPLAY_TABLE, None)
+    return values
 
 
-def _check(values: Mapping[str, Any], text: str, file: str) -> Config:
+def _check(values: Mapping[str, Any], file: str) -> Config:
     kept, gone = without_gone(values)
     try:
         config = Config.model_validate(kept)
     except ValidationError as error:
-        raise ConfigError(faults_of(error, text, file)) from error
-    return config.with_gone(str(fault) for fault in gone_keys(gone, text, file))
+        raise ConfigError(faults_of(error, f"{file}: ")) from error
+    return config.with_gone(
+        f"{file}: {'.'.join(path)}: is gone, because {why}; remove it" for path, why in gone.items()
+    )
+
+
+def faults_of(error: ValidationError, before: str) -> list[str]:
+    """The faults that pydantic found, one line a key, which begins with `before`."""
+    words: dict[str, list[str]] = {}
+    for detail in error.errors(include_url=False):
+        # Beside keys and indices a location names the member of a union that was tried: leave those out.
+        path = tuple(str(part) for part in detail["loc"] if not _is_union_member(part))
+        what = detail["msg"].removeprefix("Value error, ")
+        if detail["type"] == "extra_forbidden":
+            what = _unknown(tuple(part for part in path if not part.isdigit()))
+        elif detail["type"] in ("model_type", "model_attributes_type", "dict_type"):
+            what = f"is a section: write [{path[-1]}] on a line of its own, its keys below"
+        else:
+            what += f" (given: {detail['input']!r:.60})"
+        words.setdefault(".".join(path), []).append(what)
+    return [f"{before}{key}: {', or '.join(dict.fromkeys(said))}" for key, said in words.items()]
+
+
+def _is_union_member(part: str | int) -> bool:
+    return isinstance(part, str) and (
+        part.startswith(("literal[", "constrained-", "function-")) or part in ("float", "int")
+    )
+
+
+def _unknown(keys: tuple[str, ...]) -> str:
+    section = SECTIONS.get(keys[0]) if len(keys) > 1 else Config
+    section = TABLES.get(keys[:2], section) if len(keys) > 2 else section
+    known = list(section.model_fields) if section else []
+    close = difflib.get_close_matches(keys[-1], known, n=1, cutoff=0.6)
+    return f"unknown key; did you mean {close[0]}?" if close else f"unknown key; known here: {', '.join(known)}"

@@ -4,20 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from ipaddress import ip_address
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
-from pydantic import (
-    AfterValidator,
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    Field,
-    PrivateAttr,
-    field_validator,
-    model_validator,
-)
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, PrivateAttr, field_validator
 
 
 def _word(value: str) -> str:
@@ -64,11 +54,7 @@ class Section(BaseModel):
     """Unknown keys are refused; values are not converted from another type; nothing can be changed later."""
 
     model_config = ConfigDict(
-        extra="forbid",
-        strict=True,
-        frozen=True,
-        str_strip_whitespace=True,
-        allow_inf_nan=False,
+        extra="forbid", strict=True, frozen=True, str_strip_whitespace=True, allow_inf_nan=False
     )
 
 
@@ -256,26 +242,6 @@ class WebSection(Section):
 
     serve: bool = True
     """Whether to serve the web page."""
-    proxy_header: Annotated[str, Field(pattern=r"^([A-Za-z][A-Za-z0-9-]*)?$")] = ""
-    """Header in which the site's proxy names the user, such as X-Remote-User."""
-    proxy_address: str = ""
-    """IP address of that proxy; headers from others are ignored."""
-    proxy_secret_file: AbsolutePath = ""
-    """Mode 0400: what the proxy sends in X-MalleTrain-Proxy-Secret."""
-
-    @field_validator("proxy_address")
-    @classmethod
-    def _an_address(cls, value: str) -> str:
-        return str(ip_address(value)) if value else ""
-
-    @model_validator(mode="after")
-    def _all_or_none(self) -> Self:
-        given = {"proxy_header": self.proxy_header, "proxy_address": self.proxy_address}
-        given["proxy_secret_file"] = self.proxy_secret_file
-        missing = [name for name, value in given.items() if not value]
-        if missing and len(missing) < len(given):
-            raise ValueError(f"a proxy needs {' and '.join(missing)}, too: anybody could write its header")
-        return self
 
 
 class NotifySection(Section):

@@ -59,13 +59,12 @@ from malletrain.site_rules import (
     excluded_nodes,
     harvest_of,
     policy_from,
-    proxy_secret_of,
     rules_from,
 )
 from malletrain.slurm.actuator.client import ActuatorClient
 from malletrain.slurm.cluster import SlurmCluster
 from malletrain.slurm.command import TIMEOUT_S, Commands
-from malletrain.slurm.past_arrivals import PERIODS_DAYS, past_arrivals
+from malletrain.slurm.queries import PERIODS_DAYS, past_arrivals
 from malletrain.slurm.read_pyslurm import PYTHON, choose
 from malletrain.slurm.site import site_facts
 from malletrain.slurm.submission.user_accounts import Charge, UserAccounts
@@ -75,7 +74,7 @@ from malletrain.store.journal import SqliteJournal
 from malletrain.store.upkeep import Upkeep
 from malletrain.store.views import StoreViews
 from malletrain.web.page_routes import WebPages
-from malletrain.web.sign_in import PageSettings, SignIn
+from malletrain.web.sign_in import SignIn
 
 #: A look that Slurm took long to answer is followed by rest, ten times as long, up to this (seconds): ticks come
 #: less often then.
@@ -471,17 +470,9 @@ class Service:
 
     def _pages(self, journal: Path) -> WebPages:
         """The web page."""
-        config = self._config
-        settings = PageSettings(
-            is_https=self.url.startswith("https:"),
-            daemon=self.url,
-            proxy_header=config.web.proxy_header.lower(),
-            proxy_address=config.web.proxy_address,
-            proxy_secret=proxy_secret_of(config.web),
-        )
         self._history = StoreHistory(journal)
-        sign_in = SignIn(self._roles, self._clock, settings)
-        return WebPages(sign_in, self._history, self._node_states, strays=self._stray_nodes)
+        sign_in = SignIn(self._roles, self._clock, self.url)
+        return WebPages(sign_in, self._history, self._node_states, self._stray_nodes)
 
     # -- what the parts ask of each other ----------------------------------------------------------------------
 

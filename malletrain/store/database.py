@@ -16,7 +16,7 @@ from typing import Any
 from urllib.parse import quote
 
 from sqlalchemy import Engine, create_engine, event
-from sqlalchemy.exc import DatabaseError, OperationalError
+from sqlalchemy.exc import DatabaseError
 from sqlalchemy.pool import QueuePool
 
 from malletrain.store.errors import DiskFull, JournalInUse, StoreError
@@ -81,27 +81,14 @@ def storage_errors(path: Path) -> Iterator[None]:
     """SQLite's complaints as errors that say what to do."""
     try:
         yield
-    except (OperationalError, sqlite3.OperationalError) as error:
-        kind = DiskFull if "full" in str(error) else StoreError
-        raise kind(f"{path}: {_cause(error)}: {_remedy(str(error))}") from error
     except (DatabaseError, sqlite3.DatabaseError) as error:
+        words = str(getattr(error, "orig", None) or error)
+        if "full" in words:
+            raise DiskFull(f"{path}: {words}: make room on the file system; nothing of this was written") from error
         raise StoreError(
-            f"{path}: {_cause(error)}: if the file is damaged, move it away and restore the last backup"
+            f"{path}: {words}: look whether another program has it open, whether file and folder belong to "
+            "malletraind's user, and at the disk; move a damaged file away, and restore the last backup"
         ) from error
-
-
-def _cause(error: Exception) -> object:
-    return getattr(error, "orig", None) or error
-
-
-def _remedy(words: str) -> str:
-    if "locked" in words:
-        return f"another program has held it for {BUSY_TIMEOUT_S:.0f} s; close it (an open sqlite3 shell?)"
-    if "full" in words:
-        return "make room on the file system; nothing of this was written"
-    if "readonly" in words or "unable to open" in words:
-        return "check that the file and its folder belong to the user of malletraind"
-    return "check the disk and the file's rights"
 
 
 def create_file(path: Path, mode: int) -> None:

@@ -11,15 +11,7 @@ from sqlalchemy import Row
 
 from malletrain.domain.decision import ACTION_NAMES
 from malletrain.domain.errors import InvalidInput
-from malletrain.domain.event import (
-    ActionIntent,
-    ActionOutcome,
-    Event,
-    JobAnnounced,
-    JsonValue,
-    Payload,
-    UnknownFact,
-)
+from malletrain.domain.event import ActionIntent, ActionOutcome, Event, JobAnnounced, JsonValue, Payload, UnknownFact
 from malletrain.domain.job import Curve, MalleableJob
 from malletrain.store.errors import StoreError
 from malletrain.wire.codec import Codec
@@ -31,7 +23,7 @@ _PAYLOADS: dict[str, type[Any]] = {kind.kind: kind for kind in typing.get_args(P
 _ACTIONS: dict[str, type[Any]] = {name: action for action, name in ACTION_NAMES.items()}
 
 #: Of what the journal holds.
-CODEC = Codec(ValueError, loose_numbers=True, bare=(Curve,))
+CODEC = Codec(ValueError, bare=(Curve,))
 
 
 def event_row(event: Event) -> dict[str, Any]:

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from pathlib import Path
 
-from sqlalchemy import Connection, Engine, select
+from sqlalchemy import Connection, select
 
 from malletrain.domain.event import Event, EventKind
 from malletrain.store import schema as t
@@ -30,21 +30,15 @@ def read_events(path: Path, kinds: Collection[EventKind] = (), after: int = 0) -
         return
     engine = reader_engine(path, connections=1)
     try:
-        for batch in batches(path, engine, after, kinds):
+        while True:
+            with storage_errors(path), engine.begin() as connection:
+                batch = batch_after(connection, after, kinds)
+            if not batch:
+                return
             yield from batch
+            after = batch[-1].seq
     finally:
         engine.dispose()
-
-
-def batches(path: Path, engine: Engine, after: int, kinds: Collection[EventKind] = ()) -> Iterator[list[Event]]:
-    """Events with `seq` above `after`, or those of these kinds, in order, in batches, each as it is when read."""
-    while True:
-        with storage_errors(path), engine.begin() as connection:
-            batch = batch_after(connection, after, kinds)
-        if not batch:
-            return
-        yield batch
-        after = batch[-1].seq
 
 
 def batch_after(connection: Connection, after: int, kinds: Collection[EventKind] = ()) -> list[Event]:

@@ -15,8 +15,8 @@ from malletrain.domain.event import Event
 
 def do(connection: Connection, sql: str, /, event: Event, **values: object) -> CursorResult[Any]:
     """Run one statement; `:job`, `:pilot`, `:at`, `:reason` are the event's."""
-    given = {"job": event.job, "pilot": event.pilot, "at": event.at, "reason": event.reason, **values}
-    return connection.exec_driver_sql(sql, given)
+    parameters = {"job": event.job, "pilot": event.pilot, "at": event.at, "reason": event.reason, **values}
+    return connection.exec_driver_sql(sql, parameters)
 
 
 def insert(

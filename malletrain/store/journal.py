@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 from sqlalchemy import Connection, func, insert, select, text
@@ -16,10 +15,10 @@ from sqlalchemy import Connection, func, insert, select, text
 from malletrain.domain.event import Event
 from malletrain.store import schema as t
 from malletrain.store.backup import copy
-from malletrain.store.database import WriterLock, create_file, reader_engine, storage_errors, writer_engine
+from malletrain.store.database import WriterLock, create_file, storage_errors, writer_engine
 from malletrain.store.encoding import event_row
 from malletrain.store.errors import StoreError
-from malletrain.store.event_reader import batch_after, batches
+from malletrain.store.event_reader import batch_after, read_events
 from malletrain.store.migrate import migrate
 from malletrain.store.projections import empty, project
 from malletrain.wire.codec import steers_nothing
@@ -40,12 +39,12 @@ class SqliteJournal:
             StoreError: the folder or file cannot be used; the message says why.
         """
         self.path = path
-        self._turn = threading.Lock()
+        self._writer_lock = threading.Lock()
         self._listeners: list[Callable[[int], None]] = []
         self._closed = False
         create_file(path, mode)
         self._lock = WriterLock(path, mode)
-        self._writer, self._reader = writer_engine(path), reader_engine(path, connections=2)
+        self._writer = writer_engine(path)
         try:
             with storage_errors(path):
                 migrate(
@@ -71,27 +70,27 @@ class SqliteJournal:
             InvalidInput: an event holds something that JSON cannot; nothing was written.
             StoreError: the disk or the file refuses; nothing was written.
         """
-        given = [
+        cleaned = [
             # Slurm's words (names, reasons of nodes) are in reasons; people look at the file with sqlite3, too.
             event if event.reason.isprintable() else replace(event, reason=steers_nothing(event.reason))
             for event in events
         ]
-        rows = [event_row(event) for event in given]
-        if not given:
+        rows = [event_row(event) for event in cleaned]
+        if not cleaned:
             return ()
-        with self._turn:
+        with self._writer_lock:
             self._check_open()
             with storage_errors(self.path), self._writer.begin() as connection:
                 # Read anew: a commit whose answer was lost may have been written after all.
                 first = last_number(connection) + 1
-                numbered = [replace(event, seq=first + i) for i, event in enumerate(given)]
+                numbered = [replace(event, seq=first + i) for i, event in enumerate(cleaned)]
                 for row, event in zip(rows, numbered, strict=True):
                     row["seq"] = event.seq
                 connection.execute(insert(t.event), rows)
                 project(connection, numbered)
             self._last = numbered[-1].seq
-        for tell in tuple(self._listeners):
-            tell(self._last)
+        for listener in tuple(self._listeners):
+            listener(self._last)
         return tuple(numbered)
 
     def probe(self) -> None:
@@ -105,13 +104,11 @@ class SqliteJournal:
 
     def read(self, after: int = 0) -> Iterator[Event]:
         """Events with `seq` above `after`, in order, as they are when read."""
-        for batch in batches(self.path, self._reader, after):
-            yield from batch
-            self._check_open()
+        return read_events(self.path, after=after)
 
-    def on_append(self, tell: Callable[[int], None]) -> None:
-        """Call `tell` with the newest number after each append, in the thread that appended. It must be quick."""
-        self._listeners.append(tell)
+    def on_append(self, listener: Callable[[int], None]) -> None:
+        """Call `listener` with the newest number after each append, in the thread that appended. It must be quick."""
+        self._listeners.append(listener)
 
     def rebuild(self) -> int:
         """Fold the projections anew from the journal, in one transaction; returns the number of events."""
@@ -126,7 +123,7 @@ class SqliteJournal:
     @contextmanager
     def writing(self) -> Iterator[Connection]:
         """One transaction of the writer, for upkeep: nothing is appended meanwhile, so be quick."""
-        with self._turn:
+        with self._writer_lock:
             self._check_open()
             with storage_errors(self.path), self._writer.begin() as connection:
                 yield connection
@@ -134,7 +131,7 @@ class SqliteJournal:
     @contextmanager
     def outside_transactions(self) -> Iterator[sqlite3.Connection]:
         """SQLite's own connection of the writer, for what no transaction may hold: checkpoints, vacuum."""
-        with self._turn:
+        with self._writer_lock:
             self._check_open()
             with storage_errors(self.path), closing(self._writer.raw_connection()) as connection:
                 inner = connection.driver_connection
@@ -144,18 +141,15 @@ class SqliteJournal:
 
     def close(self) -> None:
         """Give the file back. Idempotent."""
-        with self._turn:
+        with self._writer_lock:
             self._closed = True
-            self._reader.dispose()
             self._writer.dispose()
             self._lock.release()
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _check_open(self) -> None:

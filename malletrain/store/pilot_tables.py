@@ -31,10 +31,10 @@ def fold_pilot(connection: Connection, event: Event) -> None:
             _tasks_added(connection, event, added)
         case ActionOutcome(action=CancelTasks(pilots=names)):
             for name in names:
-                _turn(connection, replace(event, pilot=name))
+                _update(connection, replace(event, pilot=name))
         case ActionOutcome(action=CutLimit() as cut, done=True) as outcome:
             ends_at: Any = number(cut.ends_at)
-            _turn(connection, replace(event, payload=replace(outcome, action=replace(cut, ends_at=ends_at))))
+            _update(connection, replace(event, payload=replace(outcome, action=replace(cut, ends_at=ends_at))))
             do(
                 connection,
                 "UPDATE stay SET ends_at = :end WHERE pilot = :pilot AND job = :job AND ended_at IS NULL",
@@ -51,9 +51,9 @@ def fold_pilot(connection: Connection, event: Event) -> None:
                     event,
                     task=task_of(event.pilot),
                 )
-            _turn(connection, event)
+            _update(connection, event)
         case ActionIntent(action=LeavePilot(cause=cause)):
-            _turn(connection, event)
+            _update(connection, event)
             do(
                 connection,
                 "UPDATE stay SET leave_cause = :cause, reason = :reason"
@@ -62,7 +62,7 @@ def fold_pilot(connection: Connection, event: Event) -> None:
                 cause=cause.value,
             )
         case ActionIntent() | ActionOutcome():
-            _turn(connection, event)
+            _update(connection, event)
         case PilotStarted() as started:
             _started(connection, event, started)
         case PilotHeld() | PilotSetAside() | PilotWaits() | PilotEnded():
@@ -92,7 +92,7 @@ def _tasks_added(connection: Connection, event: Event, added: TasksAdded) -> Non
     do(connection, "UPDATE job SET phase = 'queued' WHERE id = :job AND phase = 'announced'", event)
 
 
-def _turn(connection: Connection, event: Event) -> Pilot | None:
+def _update(connection: Connection, event: Event) -> Pilot | None:
     """The event's pilot as it is now, in the table too; None for one that is not known."""
     row = do(connection, "SELECT * FROM pilot WHERE id = :pilot AND job = :job", event).first()
     if row is None:
@@ -121,7 +121,7 @@ def _turn(connection: Connection, event: Event) -> Pilot | None:
 
 def _started(connection: Connection, event: Event, started: PilotStarted) -> None:
     started_at, ends_at = time_of(event, started.started_at), number(started.ends_at)
-    pilot = _turn(connection, replace(event, payload=PilotStarted(started_at, ends_at)))
+    pilot = _update(connection, replace(event, payload=PilotStarted(started_at, ends_at)))
     if pilot is None:
         return
     lasting = _open_stay(connection, event)
@@ -137,7 +137,7 @@ def _started(connection: Connection, event: Event, started: PilotStarted) -> Non
 
 
 def _gave_up(connection: Connection, event: Event) -> None:
-    pilot = _turn(connection, event)
+    pilot = _update(connection, event)
     if pilot is None:
         return
     preempted, state = False, pilot.phase.value

@@ -4,21 +4,22 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, Row, Select, func, or_, select
 
 from malletrain.domain.decision import Decision
+from malletrain.domain.errors import InvalidInput
 from malletrain.domain.event import Event, EventKind
 from malletrain.domain.job import ACTIVE_PHASES, JobPhase, PilotPhase, ScriptCheck, ScriptVerdict
 from malletrain.domain.snapshot import Snapshot
 from malletrain.store import schema as t
 from malletrain.store.database import reader_engine, storage_errors
 from malletrain.store.encoding import row_event
+from malletrain.store.folding import days
 from malletrain.store.kept_answers import KeptAnswers, text_of
-from malletrain.store.usage import usage_rows
 from malletrain.wire.rows import DecisionRow, EventRow, JobRow, NodeRow, PilotRow, PoolRow, StatusRow, UsageRow
 
 _OVER = tuple(phase.value for phase in JobPhase if phase.is_over)
@@ -53,6 +54,9 @@ LISTED_METRICS = 16
 
 #: At most this many spans without an answer of Slurm's are listed, the latest.
 MAX_UNSEEN = 100
+
+#: Rows of usage in one answer at most.
+MAX_USAGE_ROWS = 50_000
 
 #: A main job meets pilots within so many seconds: those asked to leave, until it has the nodes.
 _MEETING_S = 86_400.0
@@ -230,9 +234,9 @@ class StoreViews:
         of, part = func.json_extract(t.event.c.data, "$.main_job"), main_job.replace("_", "\\_")
         named = or_(of == main_job, of.like(f"{part}\\_%", escape="\\"), of.like(f"{part}+%", escape="\\"))
         named = or_(named, of == f"het{main_job}")
-        met = select(t.event).where(t.event.c.kind == EventKind.MAIN_MET.value, named).order_by(t.event.c.seq)
+        meetings = select(t.event).where(t.event.c.kind == EventKind.MAIN_MET.value, named).order_by(t.event.c.seq)
         with storage_errors(self._path), self._engine.begin() as connection:
-            found = list(connection.execute(met.limit(MAX_EVENTS)).all())
+            found = list(connection.execute(meetings.limit(MAX_EVENTS)).all())
             if not found:
                 unseen = select(t.event).where(t.event.c.kind == EventKind.MAIN_UNSEEN.value)
                 rows = connection.execute(unseen.order_by(t.event.c.seq.desc()).limit(MAX_UNSEEN)).all()[::-1]
@@ -248,7 +252,7 @@ class StoreViews:
     def usage(self, at: float, since: str = "", until: str = "", uid: int | None = None) -> tuple[UsageRow, ...]:
         """What was used by day, user and account, from day `since` to day `until` (UTC, both included)."""
         with storage_errors(self._path), self._engine.begin() as connection:
-            return usage_rows(connection, at, since, until, uid)
+            return _usage_rows(connection, at, since, until, uid)
 
     def latest_events(self, count: int, job: int | None = None, uid: int | None = None) -> tuple[EventRow, ...]:
         """The newest `count` events, in order; fewer where they are long (`MAX_EVENT_BYTES`)."""
@@ -341,11 +345,7 @@ def _as_stored(row: Row[Any], names: tuple[str, ...]) -> dict[str, Any]:
 
 
 def _job_row(
-    row: Row[Any],
-    active: Sequence[Row[Any]],
-    held: int,
-    resizes: Row[Any] | None,
-    metrics: Sequence[tuple[str, str]],
+    row: Row[Any], active: Sequence[Row[Any]], held: int, resizes: Row[Any] | None, metrics: Sequence[tuple[str, str]]
 ) -> JobRow:
     members = json.loads(row.members)
     # As people see it: a job is queued until a world of its trains.
@@ -426,3 +426,67 @@ def _node_rows(
             state = "stray" if node.name in strays and holder else node.state.value
             rows.append(NodeRow(node.name, state, holder=holder))
     return tuple(rows)
+
+
+@dataclass(slots=True)
+class _Sum:
+    node_seconds: float = 0.0
+    samples: float = 0.0
+    stays: int = 0
+    preemptions: int = 0
+    jobs: set[int] = field(default_factory=set)
+
+
+def _usage_rows(
+    connection: Connection, at: float, since: str = "", until: str = "", uid: int | None = None
+) -> tuple[UsageRow, ...]:
+    """Rows by day, user, account, from day `since` to day `until` (UTC, `2026-11-20`, both included, empty: open).
+
+    Each has its share of the day, except where `uid` selects one user.
+
+    Raises:
+        InvalidInput: these are more than `MAX_USAGE_ROWS`.
+    """
+    sums: dict[tuple[str, str, str], _Sum] = {}
+
+    def within(day: str) -> bool:
+        return since <= day and (not until or day <= until)
+
+    closed = select(t.usage, t.job.c.user, t.job.c.account).join(t.job, t.job.c.id == t.usage.c.job)
+    lasting = (
+        select(t.stay.c.job, t.stay.c.started_at, t.job.c.user, t.job.c.account)
+        .join(t.job, t.job.c.id == t.stay.c.job)
+        .where(t.stay.c.ended_at.is_(None))
+    )
+    closed = closed.where(t.usage.c.day >= since)
+    if until:
+        closed = closed.where(t.usage.c.day <= until)
+    if uid is not None:
+        closed, lasting = closed.where(t.job.c.uid == uid), lasting.where(t.job.c.uid == uid)
+    for row in connection.execute(closed):
+        total = sums.setdefault((row.day, row.user, row.account), _Sum())
+        total.node_seconds += row.node_seconds
+        total.samples += row.samples
+        total.stays += row.stays
+        total.preemptions += row.preemptions
+        total.jobs.add(row.job)
+    for row in connection.execute(lasting):
+        for index, (day, seconds) in enumerate(days(row.started_at, at)):
+            if within(day):
+                total = sums.setdefault((day, row.user, row.account), _Sum())
+                total.node_seconds += seconds
+                total.stays += index == 0
+                total.jobs.add(row.job)
+    if len(sums) > MAX_USAGE_ROWS:
+        why = f"{len(sums)} rows of days, users and accounts, of at most {MAX_USAGE_ROWS}: ask for fewer days"
+        raise InvalidInput("since, until", why)
+    whole: dict[str, float] = {}
+    for (day, _, _), each in sums.items():
+        whole[day] = whole.get(day, 0.0) + each.node_seconds
+    return tuple(
+        UsageRow(
+            day, user, account, s.node_seconds, s.samples, len(s.jobs), s.stays, s.preemptions,
+            share=s.node_seconds / whole[day] if uid is None and whole[day] > 0 else None,
+        )
+        for (day, user, account), s in sorted(sums.items())
+    )  # fmt: skip

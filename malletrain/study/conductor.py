@@ -78,7 +78,7 @@ class Conductor:
         self._exhausted = threading.Event()
         self._failures = 0
         self._last_failure = ""
-        self._told_of_watch = False
+        self._warned_of_watch = False
         # Samplers that have tried everything say so this way; it is meant for Optuna's own loop.
         study.stop = self._exhausted.set  # type: ignore[method-assign]
 
@@ -238,8 +238,8 @@ class Conductor:
             self._say(f"trials {numbers} do not end; the next `malletrain study run` takes care of them")
 
     def _warn_of_pruner(self, bench: TrialContext) -> None:
-        if self._definition.pruner is not None and bench.done and not bench.watches and not self._told_of_watch:
-            self._told_of_watch = True
+        if self._definition.pruner is not None and bench.done and not bench.watches and not self._warned_of_watch:
+            self._warned_of_watch = True
             self._say("the study names a pruner, but train(...) no figure to watch: nothing is pruned")
 
 

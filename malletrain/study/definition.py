@@ -90,12 +90,14 @@ def _directions(module: ModuleType, path: Path) -> tuple[str, ...]:
     one, several = getattr(module, "direction", None), getattr(module, "directions", None)
     if one is not None and several is not None:
         raise InvalidInput(str(path), "names both direction and directions: keep one")
-    given = [one] if one is not None else several
-    if given is None:
+    directions = [one] if one is not None else several
+    if directions is None:
         raise InvalidInput(str(path), 'names no direction: add direction = "maximize", or "minimize"')
-    if not isinstance(given, (list, tuple)) or not given or any(d not in ("minimize", "maximize") for d in given):
-        raise InvalidInput(str(path), f'direction {given!r}: must be "minimize" or "maximize", or a list of them')
-    return tuple(given)
+    allowed = ("minimize", "maximize")
+    if not isinstance(directions, (list, tuple)) or not directions or any(each not in allowed for each in directions):
+        wanted = 'must be "minimize" or "maximize", or a list of them'
+        raise InvalidInput(str(path), f"direction {directions!r}: {wanted}")
+    return tuple(directions)
 
 
 def _nodes(module: ModuleType, path: Path) -> str:

@@ -101,15 +101,15 @@ def end_with_study(descriptor: int) -> None:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """The command line."""
-    given = list(sys.argv[1:] if arguments is None else arguments)
-    if len(given) != 1:
+    argv = list(sys.argv[1:] if arguments is None else arguments)
+    if len(argv) != 1:
         print("usage: python -m malletrain.study.trial_main FOLDER", file=sys.stderr)
         return 2
     lifeline = os.environ.pop(LIFELINE_FD, "")
     if lifeline.isdecimal():
         os.set_inheritable(int(lifeline), False)
         end_with_study(int(lifeline))
-    spec = TrialSpec.read(given[0])
+    spec = TrialSpec.read(argv[0])
     try:
         run(spec)
     except SystemExit as end:

@@ -134,13 +134,13 @@ def fail_left(study: optuna.Study, trial: FrozenTrial, reason: str) -> None:
 
 def values_of(returned: Any, directions: int) -> tuple[list[float], str]:
     """What an objective returned, as Optuna wants it; and what is wrong with it, empty where nothing is."""
-    given = list(returned) if isinstance(returned, Sequence) and not isinstance(returned, str) else [returned]
+    numbers = list(returned) if isinstance(returned, Sequence) and not isinstance(returned, str) else [returned]
     if returned is None:
         return [], "the objective returned None: `return` is missing, or what the training gave was nan or infinite"
-    if len(given) != directions:
-        return [], f"the objective returned {len(given)} values for {directions} directions"
+    if len(numbers) != directions:
+        return [], f"the objective returned {len(numbers)} values for {directions} directions"
     try:
-        values = [float(value) for value in given]
+        values = [float(value) for value in numbers]
     except (TypeError, ValueError):
         return [], f"the objective returned {returned!r:.60}, which is no number"
     if any(math.isnan(value) for value in values):

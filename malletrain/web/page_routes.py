@@ -1,24 +1,21 @@
-"""The routes of the web page: its files, signing in, the figures that it draws, and a stream of changes."""
+"""The routes of the web page: its files, signing in, and the figures that it draws."""
 
 # No `from __future__ import annotations`: FastAPI evaluates the routes' annotations, and some are local.
 
 import gzip
 import time
-from collections import Counter
-from collections.abc import AsyncIterator, Callable, Collection, Hashable, Mapping
+from collections.abc import Callable, Collection, Hashable, Mapping
 from typing import Annotated, Any, Literal
 
-import anyio
 from fastapi import APIRouter, Depends, Path, Query, Request, Response
-from fastapi.responses import JSONResponse, RedirectResponse, StreamingResponse
+from fastapi.responses import JSONResponse, RedirectResponse
 from pydantic import Field
 from starlette.staticfiles import StaticFiles
-from starlette.types import Receive, Scope, Send
+from starlette.types import Scope
 
 from malletrain.api.auth import NotAuthenticated
 from malletrain.api.people_routes import MAX_PROMISE_DAYS, JobNumber, PeopleRoutes
 from malletrain.api.ports import Identity, NotFound
-from malletrain.api.rate_limits import TooManyRequests
 from malletrain.api.schemas import Body, answers, object_of
 from malletrain.api.visibility import Visibility
 from malletrain.domain.errors import MalletrainError
@@ -27,7 +24,7 @@ from malletrain.store.history_views import StoreHistory
 from malletrain.store.kept_answers import KeptAnswers, text_of
 from malletrain.web import overviews, series
 from malletrain.web.machine_strip import Axis, strip
-from malletrain.web.sign_in import LINK_LIFETIME_S, SignIn
+from malletrain.web.sign_in import LINK_LIFETIME_S, SESSION_S, SignIn
 
 #: Seconds for which an answer is given again to whoever may see the same: many viewers cost one look. One that took
 #: long is kept so many times as long as it took, too.
@@ -41,12 +38,6 @@ PLOT_POINTS, MAX_WINDOWS, MAX_WORLDS, MAX_STAYS, MAX_EVENTS = 240, 2000, 500, 20
 
 #: Jobs that are over, which the list shows.
 MAX_JOBS = 1000
-
-#: Open streams of one user, and of all.
-STREAMS_PER_USER, STREAMS = 8, 512
-
-#: Seconds between two messages of a stream at least, and at most.
-STREAM_PAUSE_S, HEARTBEAT_S = 2.0, 15.0
 
 #: Answers shorter than this are sent as they are.
 _MIN_ZIPPED_BYTES = 2048
@@ -69,7 +60,7 @@ class WebPages:
         sign_in: who looks at it.
         history: what is drawn over time.
         nodes: gives every node by name, in Slurm's order, with its state now.
-        pause_s, heartbeat_s: seconds between two messages of a stream, at least and at most.
+        strays: nodes of jobs in the harvest partition that are no pilots.
     """
 
     prefix = "/web/"
@@ -80,16 +71,9 @@ class WebPages:
         sign_in: SignIn,
         history: StoreHistory,
         nodes: Callable[[], Mapping[str, NodeState]],
-        *,
         strays: Callable[[], Collection[str]] = frozenset,
-        pause_s: float = STREAM_PAUSE_S,
-        heartbeat_s: float = HEARTBEAT_S,
     ) -> None:
-        """`strays`: nodes of jobs in the harvest partition that are no pilots."""
-        self.sign_in, self.history, self.nodes = sign_in, history, nodes
-        self.strays = strays
-        self.pause_s, self.heartbeat_s = pause_s, heartbeat_s
-        self._streams: Counter[int] = Counter()
+        self.sign_in, self.history, self.nodes, self.strays = sign_in, history, nodes, strays
         self.kept = KeptAnswers(lambda _size, took_s: max(KEPT_S, KEPT_TIMES * took_s))
 
     def identify(self, scope: Scope) -> Identity | None:
@@ -99,38 +83,6 @@ class WebPages:
     def router(self, people: PeopleRoutes) -> APIRouter:
         """The routes, to be mounted by `create_app`."""
         return _make_router(self, people)
-
-    def open_stream(self, uid: int) -> None:
-        """Count a stream; `close_stream` follows.
-
-        Raises:
-            TooManyRequests: it is one too many.
-        """
-        if self._streams[uid] >= STREAMS_PER_USER or self._streams.total() >= STREAMS:
-            raise TooManyRequests(f"at most {STREAMS_PER_USER} pages at a time are kept up to date: close one first")
-        self._streams[uid] += 1
-
-    def close_stream(self, uid: int) -> None:
-        """The stream is over."""
-        self._streams[uid] -= 1
-        if not self._streams[uid]:
-            del self._streams[uid]
-
-
-class _Stream(StreamingResponse):
-    """Server-sent events; `over` is called once, however the stream ends."""
-
-    def __init__(self, messages: AsyncIterator[bytes], over: Callable[[], None]) -> None:
-        # A proxy between must not hold messages back.
-        headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
-        super().__init__(messages, media_type="text/event-stream", headers=headers)
-        self._over = over
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        try:
-            await super().__call__(scope, receive, send)
-        finally:
-            self._over()
 
 
 def _make_router(pages: WebPages, people: PeopleRoutes) -> APIRouter:
@@ -144,7 +96,7 @@ def _make_router(pages: WebPages, people: PeopleRoutes) -> APIRouter:
         request.scope["malletrain.sight"] = roles.sight(viewer)
         return viewer
 
-    Viewer = Annotated[Identity, Depends(look)]  # noqa: N806
+    Viewer = Annotated[Identity, Depends(look)]  # noqa: N806 - a type
 
     async def show(request: Request, viewer: Identity, key: Hashable, make: Callable[[Visibility], Any]) -> Response:
         """The figures that `make` gives a viewer's sight, which all viewers of the same sight share for a while."""
@@ -185,9 +137,8 @@ def _make_router(pages: WebPages, people: PeopleRoutes) -> APIRouter:
         if session is None:
             raise NotAuthenticated("this link has been used or has run out: make a new one with `malletrain web`")
         answer = JSONResponse({"key": session.key}, headers={"Cache-Control": "no-store"})
-        settings = pages.sign_in.settings
         answer.set_cookie(
-            settings.cookie, session.cookie, max_age=int(settings.session_s), path="/", secure=settings.is_https,
+            pages.sign_in.cookie, session.cookie, max_age=int(SESSION_S), path="/", secure=pages.sign_in.is_https,
             httponly=True, samesite="strict",
         )  # fmt: skip
         return answer
@@ -197,7 +148,7 @@ def _make_router(pages: WebPages, people: PeopleRoutes) -> APIRouter:
         """The session ends, in this browser and here."""
         pages.sign_in.close_session(request.scope)
         answer = Response(status_code=204)
-        answer.delete_cookie(pages.sign_in.settings.cookie, path="/", httponly=True, samesite="strict")
+        answer.delete_cookie(pages.sign_in.cookie, path="/", httponly=True, samesite="strict")
         return answer
 
     # -- figures -----------------------------------------------------------------------------------------------
@@ -317,27 +268,6 @@ def _make_router(pages: WebPages, people: PeopleRoutes) -> APIRouter:
             return overviews.usage_sums(rows) | {"whole": sight.usage_uid is None}
 
         return await show(request, viewer, ("usage", days), make)
-
-    @router.get("/web/data/stream", include_in_schema=False)
-    async def stream(request: Request, viewer: Viewer) -> Response:
-        """Server-sent events: `changed` when the journal has grown, `ended` when the viewer is signed out."""
-
-        async def messages() -> AsyncIterator[bytes]:
-            seen = people.notifier.last
-            yield b"retry: 5000\n\n"
-            while not people.notifier.is_over:
-                if pages.identify(request.scope) is None:
-                    yield b"event: ended\ndata: {}\n\n"
-                    return
-                if await people.notifier.wait(seen, pages.heartbeat_s):
-                    seen = people.notifier.last
-                    yield b"event: changed\ndata: {}\n\n"
-                    await anyio.sleep(pages.pause_s)
-                else:
-                    yield b": still here\n\n"
-
-        pages.open_stream(viewer.uid)
-        return _Stream(messages(), lambda: pages.close_stream(viewer.uid))
 
     # -- the page's own files ----------------------------------------------------------------------------------
 

@@ -103,18 +103,15 @@ class Codec:
 
     Attributes:
         error: raised, with the path of the field and what it must be.
-        bounds: of what an untrusted sender may send. None: the sender is trusted. Nothing is bounded, mappings are
-            taken as they came, and numbers may be infinite or not a number.
+        bounds: of what an untrusted sender may send. None: the sender is trusted. Nothing is bounded, numbers stay as
+            they were written, whole or not, and those that JSON lacks are words (nan, inf).
         missing: what is said of a key that is not there.
-        loose_numbers: of a journal. Numbers stay as they were written, whole or not, and those that JSON lacks are
-            words (nan, inf); mappings are checked.
         bare: dataclasses of one field that stands for them.
     """
 
     error: type[Exception]
     bounds: Bounds | None = None
     missing: str = "missing"
-    loose_numbers: bool = False
     bare: tuple[type[Any], ...] = ()
     _records: dict[type[Any], Reader] = field(default_factory=dict, init=False, repr=False, compare=False)
 
@@ -149,12 +146,11 @@ class Codec:
             TypeError: something in it is not JSON.
         """
         found: dict[str, Any] = {}
-        plain = _PLAIN_BUT_FLOATS if self.loose_numbers else _PLAIN
         for each in _fields(type(record)):
             value = getattr(record, each.name)
             if not each.is_sparse or value != each.default:
                 # Most values are plain: asking each for its kind would take most of the time of 10,000 nodes.
-                found[each.key] = value if type(value) in plain else self.dump(value)
+                found[each.key] = value if type(value) in _PLAIN else self.dump(value)
         return found
 
     def dump(self, value: Any) -> Any:
@@ -166,7 +162,7 @@ class Codec:
         if value is None or isinstance(value, str | int):
             return value
         if isinstance(value, float):
-            return value if not self.loose_numbers or math.isfinite(value) else str(value)
+            return value if math.isfinite(value) else str(value)
         if isinstance(value, list | tuple):
             return [self.dump(item) for item in value]
         if isinstance(value, Mapping):
@@ -239,9 +235,9 @@ class Codec:
         if kind is bool:
             return _flag
         if kind is int:
-            return _loose_whole if self.loose_numbers else self._whole
+            return _loose_whole if self.bounds is None else self._whole
         if kind is float:
-            return _loose_number if self.loose_numbers else self._number
+            return _loose_number if self.bounds is None else _number
         return self._text
 
     def _list_reader(self, item: Reader) -> Reader:
@@ -278,13 +274,10 @@ class Codec:
             read_key = _number_of
         elif limit is not None:
             read_key = steers_nothing
-        as_came = self.bounds is None and not self.loose_numbers
 
         def read(value: Any) -> dict[Any, Any]:
             if not isinstance(value, dict) or not _fits(value, limit):
                 raise _Fault(f"must be an object{_at_most(limit, ' entries')}")
-            if as_came:
-                return dict(value)
             found: dict[Any, Any] = {}
             for key, each in value.items():
                 if limit is not None and (not isinstance(key, str) or len(key) > 200):
@@ -302,13 +295,6 @@ class Codec:
         if isinstance(value, int) and not isinstance(value, bool) and (limit is None or abs(value) <= limit):
             return value
         raise _Fault("must be a whole number")
-
-    def _number(self, value: Any) -> float:
-        if isinstance(value, float) and self.bounds is None:
-            return value
-        if isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= MAX_MAGNITUDE:
-            return float(value)
-        raise _Fault("must be a finite number")
 
     def _text(self, value: Any) -> str:
         """Text; that of an untrusted sender comes without what could steer a terminal: see `steers_nothing`."""
@@ -344,8 +330,7 @@ class Codec:
             raise fault.under(step) from None
 
 
-_PLAIN_BUT_FLOATS = frozenset({int, str, bool, types.NoneType})
-_PLAIN = _PLAIN_BUT_FLOATS | {float}
+_PLAIN = frozenset({int, str, bool, types.NoneType})
 
 
 def _as_it_came(value: Any) -> Any:
@@ -356,6 +341,12 @@ def _flag(value: Any) -> bool:
     if isinstance(value, bool):
         return value
     raise _Fault("must be true or false")
+
+
+def _number(value: Any) -> float:
+    if isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= MAX_MAGNITUDE:
+        return float(value)
+    raise _Fault("must be a finite number")
 
 
 def _loose_number(value: Any) -> Any:

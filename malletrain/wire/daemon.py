@@ -87,8 +87,8 @@ class DaemonClient:
     def _events(
         self, query: Mapping[str, int | float | None], wait_s: float, kinds: Sequence[str] = ()
     ) -> tuple[tuple[EventRow, ...], int]:
-        given = [(key, value) for key, value in query.items() if value is not None]
-        wanted = urlencode([*given, *(("kind", kind) for kind in kinds)])
+        pairs = [(key, value) for key, value in query.items() if value is not None]
+        wanted = urlencode([*pairs, *(("kind", kind) for kind in kinds)])
         answer = self._http.get(f"/v1/events?{wanted}", wait_s=wait_s)
         rows, last = self._list(answer, "events"), self._field(answer, "last")
         if not isinstance(last, int):

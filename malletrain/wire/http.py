@@ -140,7 +140,7 @@ class Http:
         except DaemonRefused as refused:
             if refused.status != http.client.TOO_MANY_REQUESTS or tries <= 1:
                 raise
-        time.sleep(LOGIN_RETRY_S)
+        time.sleep(LOGIN_RETRY_S)  # the rate of an address is by the second
         return self._present(tries - 1)
 
     def _exchange(self, method: str, path: str, body: dict[str, Any] | None, token: str, wait_s: float) -> bytes:
@@ -189,7 +189,7 @@ class Http:
 
 
 def _with_query(path: str, query: Query | None) -> str:
-    given = {key: value for key, value in (query or {}).items() if value is not None}
-    if not given:
+    parameters = {key: value for key, value in (query or {}).items() if value is not None}
+    if not parameters:
         return path
-    return f"{path}?{urlencode({k: str(v).lower() if isinstance(v, bool) else v for k, v in given.items()})}"
+    return f"{path}?{urlencode({k: str(v).lower() if isinstance(v, bool) else v for k, v in parameters.items()})}"

@@ -12,8 +12,11 @@ from __future__ import annotations
 
 import ctypes
 import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
+from typing import Any
 
 from malletrain.wire.errors import WireError
 
@@ -63,11 +66,6 @@ def statement(purpose: str, audience: str) -> bytes:
     return f"{purpose} {audience.rstrip('/')}".encode()
 
 
-def _socket_of(chosen: str | None) -> str | None:
-    """munged's socket where it is not the system's: `chosen`, or MUNGE_SOCKET's for a whole session or job."""
-    return chosen or os.environ.get("MUNGE_SOCKET") or None
-
-
 def encode(payload: bytes, socket: str | None = None) -> str:
     """Make a credential of this process's uid and gid with `payload` in it.
 
@@ -79,7 +77,14 @@ def encode(payload: bytes, socket: str | None = None) -> str:
     """
     if len(payload) > MAX_PAYLOAD_BYTES:
         raise MungeError(f"a MUNGE payload of {len(payload)} bytes: at most {MAX_PAYLOAD_BYTES} are allowed")
-    return _library().encode(payload, _socket_of(socket))
+    c, free = _library()
+    out = ctypes.c_void_p()
+    with _context(c, socket) as (context, check):
+        try:
+            check(c.munge_encode(ctypes.byref(out), context, payload, len(payload)))
+            return ctypes.string_at(out.value or 0).decode("ascii").strip()
+        finally:
+            free(out)
 
 
 def decode(credential: str, socket: str | None = None) -> Credential:
@@ -92,7 +97,17 @@ def decode(credential: str, socket: str | None = None) -> Credential:
     text = credential.strip()
     if not text.isascii() or not text.isprintable() or len(text) > MAX_CREDENTIAL_BYTES or not text:
         raise CredentialRejected("not a MUNGE credential: it is one line of `MUNGE:...:`")
-    return _library().decode(text, _socket_of(socket))
+    c, free = _library()
+    buffer, length, uid, gid = ctypes.c_void_p(), ctypes.c_int(), ctypes.c_uint32(), ctypes.c_uint32()
+    with _context(c, socket) as (context, check):
+        try:
+            check(c.munge_decode(text.encode("ascii"), context, *map(ctypes.byref, (buffer, length, uid, gid))))
+            encoded_at = ctypes.c_long()  # time_t
+            c.munge_ctx_get(ctypes.c_void_p(context), _OPT_ENCODE_TIME, ctypes.byref(encoded_at))
+            payload = ctypes.string_at(buffer.value, length.value) if buffer.value else b""
+            return Credential(uid.value, gid.value, payload, float(encoded_at.value))
+        finally:
+            free(buffer)
 
 
 # --- libmunge -------------------------------------------------------------------------------------------------
@@ -102,87 +117,55 @@ _SUCCESS, _SOCKET, _TIMEOUT, _EXPIRED, _REWOUND, _REPLAYED = 0, 6, 7, 15, 16, 17
 _OPT_ENCODE_TIME, _OPT_SOCKET = 6, 8
 
 
-class _Library:
-    """The five calls of libmunge.so.2 that are used."""
-
-    def __init__(self, handle: ctypes.CDLL) -> None:
-        self._c = handle
-        self._free = ctypes.CDLL(None).free
-        self._free.argtypes = [ctypes.c_void_p]
-        self._free.restype = None
-        handle.munge_ctx_create.restype = ctypes.c_void_p
-        handle.munge_ctx_destroy.argtypes = [ctypes.c_void_p]
-        handle.munge_ctx_destroy.restype = None
-        handle.munge_ctx_strerror.argtypes = [ctypes.c_void_p]
-        handle.munge_ctx_strerror.restype = ctypes.c_char_p
-        handle.munge_strerror.argtypes = [ctypes.c_int]
-        handle.munge_strerror.restype = ctypes.c_char_p
-        handle.munge_encode.argtypes = [
-            ctypes.POINTER(ctypes.c_void_p), ctypes.c_void_p, ctypes.c_char_p, ctypes.c_int,
-        ]  # fmt: skip
-        handle.munge_decode.argtypes = [
-            ctypes.c_char_p, ctypes.c_void_p, ctypes.POINTER(ctypes.c_void_p), ctypes.POINTER(ctypes.c_int),
-            ctypes.POINTER(ctypes.c_uint32), ctypes.POINTER(ctypes.c_uint32),
-        ]  # fmt: skip
-
-    def encode(self, payload: bytes, socket: str | None) -> str:
-        context = self._context(socket)
-        out = ctypes.c_void_p()
-        try:
-            status = self._c.munge_encode(ctypes.byref(out), context, payload, len(payload))
-            if status != _SUCCESS:
-                raise _error(status, self._words(context, status), socket)
-            return ctypes.string_at(out.value or 0).decode("ascii").strip()
-        finally:
-            self._free(out)
-            self._c.munge_ctx_destroy(context)
-
-    def decode(self, credential: str, socket: str | None) -> Credential:
-        context = self._context(socket)
-        buffer, length = ctypes.c_void_p(), ctypes.c_int()
-        uid, gid = ctypes.c_uint32(), ctypes.c_uint32()
-        try:
-            status = self._c.munge_decode(
-                credential.encode("ascii"), context, ctypes.byref(buffer), ctypes.byref(length),
-                ctypes.byref(uid), ctypes.byref(gid),
-            )  # fmt: skip
-            if status != _SUCCESS:
-                raise _error(status, self._words(context, status), socket)
-            encoded_at = ctypes.c_long()  # time_t
-            self._c.munge_ctx_get(ctypes.c_void_p(context), _OPT_ENCODE_TIME, ctypes.byref(encoded_at))
-            payload = ctypes.string_at(buffer.value, length.value) if buffer.value else b""
-            return Credential(uid.value, gid.value, payload, float(encoded_at.value))
-        finally:
-            self._free(buffer)
-            self._c.munge_ctx_destroy(context)
-
-    def _context(self, socket: str | None) -> int:
-        context: int | None = self._c.munge_ctx_create()
-        if not context:
-            raise MungeUnavailable("libmunge could not make a context: out of memory")
-        if socket is not None:
-            value = ctypes.c_char_p(socket.encode())  # variadic in C
-            status = self._c.munge_ctx_set(ctypes.c_void_p(context), ctypes.c_int(_OPT_SOCKET), value)
-            if status != _SUCCESS:
-                words = self._words(context, status)
-                self._c.munge_ctx_destroy(context)
-                raise _error(status, words, socket)
-        return context
-
-    def _words(self, context: int, status: int) -> str:
-        words: bytes = self._c.munge_ctx_strerror(context) or self._c.munge_strerror(status) or b""
-        return words.decode("utf-8", "replace")
-
-
 @cache
-def _library() -> _Library:
-    """libmunge. The soname is tried as it is: finding it by name runs ldconfig."""
+def _library() -> tuple[ctypes.CDLL, Any]:
+    """libmunge, and free(3). The soname is tried as it is: finding it by name runs ldconfig."""
     try:
-        return _Library(ctypes.CDLL("libmunge.so.2"))
+        c = ctypes.CDLL("libmunge.so.2")
     except OSError as error:
         raise MungeUnavailable(
             "libmunge.so.2 is not on this machine: install munge (Debian: apt install munge), as on every Slurm node"
         ) from error
+    pointer, to = ctypes.c_void_p, ctypes.POINTER
+    for name, result, arguments in (
+        ("munge_ctx_create", pointer, []),
+        ("munge_ctx_destroy", None, [pointer]),
+        ("munge_ctx_strerror", ctypes.c_char_p, [pointer]),
+        ("munge_strerror", ctypes.c_char_p, [ctypes.c_int]),
+        ("munge_encode", ctypes.c_int, [to(pointer), pointer, ctypes.c_char_p, ctypes.c_int]),
+        (
+            "munge_decode", ctypes.c_int,
+            [ctypes.c_char_p, pointer, to(pointer), to(ctypes.c_int), to(ctypes.c_uint32), to(ctypes.c_uint32)],
+        ),
+    ):  # fmt: skip
+        function = getattr(c, name)
+        function.restype, function.argtypes = result, arguments
+    free = ctypes.CDLL(None).free
+    free.restype, free.argtypes = None, [pointer]
+    return c, free
+
+
+@contextmanager
+def _context(c: ctypes.CDLL, chosen: str | None) -> Iterator[tuple[int, Callable[[int], None]]]:
+    """A context for munged's socket, and what raises where a call with it was no success."""
+    socket = chosen or os.environ.get("MUNGE_SOCKET") or None
+    context: int | None = c.munge_ctx_create()
+    if not context:
+        raise MungeUnavailable("libmunge could not make a context: out of memory")
+
+    def check(status: int) -> None:
+        if status != _SUCCESS:
+            words: bytes = c.munge_ctx_strerror(context) or c.munge_strerror(status) or b""
+            raise _error(status, words.decode("utf-8", "replace"), socket)
+
+    try:
+        if socket is not None:  # variadic in C
+            check(
+                c.munge_ctx_set(ctypes.c_void_p(context), ctypes.c_int(_OPT_SOCKET), ctypes.c_char_p(socket.encode()))
+            )
+        yield context, check
+    finally:
+        c.munge_ctx_destroy(context)
 
 
 def _error(status: int, words: str, socket: str | None) -> MungeError:

@@ -28,7 +28,7 @@ from malletrain.store.history_views import StoreHistory
 from malletrain.store.journal import SqliteJournal
 from malletrain.store.views import StoreViews
 from malletrain.web.page_routes import WebPages
-from malletrain.web.sign_in import PageSettings, SignIn
+from malletrain.web.sign_in import SignIn
 from malletrain.wire.rows import ProfileRow, PromiseRow, SizeRow
 from scripts.play.invented_past import USERS, InventedMachine
 
@@ -84,7 +84,7 @@ class PageServer:
         nodes = tuple(Node(name, state, ("batch",)) for name, state in states.items())
         self._views = StoreViews(journal, lambda: Snapshot(clock.now(), nodes), version="demo")
         self._history = StoreHistory(journal)
-        self._sign_in = SignIn(roles, clock, PageSettings())
+        self._sign_in = SignIn(roles, clock, "")
         connections = ConnectionTable(ApiLimits(), 1024)
         self._pages = WebPages(self._sign_in, self._history, lambda: states)
         app = create_app(

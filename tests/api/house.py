@@ -26,7 +26,7 @@ from malletrain.store.history_views import StoreHistory
 from malletrain.store.journal import SqliteJournal
 from malletrain.store.views import StoreViews
 from malletrain.web.page_routes import WebPages
-from malletrain.web.sign_in import COOKIE, KEY_HEADER, PageSettings, SignIn
+from malletrain.web.sign_in import KEY_HEADER, SignIn
 from malletrain.wire import munge
 from malletrain.wire.http import Http
 from malletrain.wire.rows import MainJobDelayRow, ProfileRow, PromiseCostRow, PromiseKeptRow, PromiseRow, SizeRow
@@ -154,12 +154,11 @@ class House:
             [URL], self.roles, self.clock, munge_socket=munge_socket, decode=self._decode,
             **settings.pop("auth", {}),
         )  # fmt: skip
-        self.sign_in = SignIn(self.roles, self.clock, settings.pop("page", PageSettings()))
+        self.sign_in = SignIn(self.roles, self.clock, settings.pop("page_url", URL))
         self.pages = WebPages(
             self.sign_in,
             self.history,
             lambda: self.nodes,
-            **settings.pop("pages", {"pause_s": 0.05, "heartbeat_s": 0.2}),
         )
         connections = ConnectionTable(settings.pop("connections", ApiLimits()), 1024)
         self.connections = connections
@@ -207,7 +206,7 @@ class House:
         assert session is not None
         return httpx.Client(
             base_url=self.address, timeout=60, trust_env=False, headers={KEY_HEADER: session.key},
-            cookies={COOKIE: session.cookie},
+            cookies={self.sign_in.cookie: session.cookie},
         )  # fmt: skip
 
     def close(self) -> None:

@@ -70,7 +70,7 @@ def put(desk: Desk, task: int, text: str) -> Path:
 
 
 def test_the_main_workers_output_comes_first(desk: Desk, job: int) -> None:
-    first, second = put(desk, 0, "zero\n"), put(desk, 1, "one\ntwo\nthree")
+    first, second = put(desk, 0, "zero\n"), put(desk, 1, "one\ntwo\nthree\n")
     done = desk.malletrain("logs", str(job))
     assert (done.status, done.err) == (0, "")
     assert done.out == (
@@ -78,21 +78,6 @@ def test_the_main_workers_output_comes_first(desk: Desk, job: int) -> None:
     )
     assert desk.malletrain("logs", str(job), "--rank", "1").out == f"==> 47_0, rank 1: {first} <==\nzero\n"
     assert "one" not in desk.malletrain("logs", str(job), "-n", "1").out
-
-
-def test_orderly_departures_do_not_read_as_failures(desk: Desk, job: int) -> None:
-    said = (
-        "step 1\n"
-        "slurmstepd: error: *** STEP 12.0 ON n1 CANCELLED AT 2026-11-23T20:00:00 ***\n"
-        "slurmstepd-n1: error: *** JOB 12 ON n1 CANCELLED AT 2026-11-23T20:00:00 DUE TO JOB REQUEUE ***\n"
-        "srun: got SIGCONT\n"
-        "srun: Job step aborted: Waiting up to 32 seconds for job step to finish.\n"
-        "srun: error: n1: task 0: Exited with exit code 143\n"
-    )
-    put(desk, 1, said)
-    assert desk.malletrain("logs", str(job)).out.endswith("step 1\n[n1 has left]\n")
-    put(desk, 0, "srun: error: n2: task 0: Exited with exit code 1\n")
-    assert "exit code 1\n" in desk.malletrain("logs", str(job)).out, "a failure is shown as it is"
 
 
 def test_what_cannot_be_read_is_said(desk: Desk, job: int) -> None:

@@ -111,7 +111,7 @@ def test_a_wrong_limit_is_named(line: str, says: str) -> None:
     ("lines", "says"),
     [
         ("name = 'x'\naccounts = ['a']\nnode_hour = 3", "did you mean node_hours?"),
-        ("name = 'x'\naccounts = []\nnode_hours = 3", "must not be empty"),
+        ("name = 'x'\naccounts = []\nnode_hours = 3", "should have at least 1 item"),
         ("name = 'x'\naccounts = ['a']\nnode_hours = 3\nperiod = 'year'", "'day', 'week' or 'month'"),
         ("name = 'x'\naccounts = ['a']\nnode_hours = 3\n[[sizing.budgets]]\nname = 'x'\naccounts = ['b']\n"
          "node_hours = 1", "two budgets have the same name"),

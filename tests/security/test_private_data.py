@@ -186,13 +186,6 @@ def _page(house: House, caller: Caller) -> list[Any]:
         return [http.get(f"/web/data/{name}") for name in PAGE_FIGURES]
 
 
-def _stream(house: House, _caller: Caller) -> list[Any]:
-    """Its first words: the rest of them are the same."""
-    with house.viewer(ALICE) as http, http.stream("GET", "/web/data/stream") as answer:
-        assert next(answer.iter_lines()) == "retry: 5000"
-    return []
-
-
 def _log_in(house: House, _caller: Caller) -> list[Any]:
     house.uid_seen = ALICE
     answer = Caller(house).post("/v1/session", json={"credential": house.credential(audience=house.address)})
@@ -249,7 +242,6 @@ ROUTES: dict[tuple[str, str], Ask] = {
     **{("GET", f"/web/data/{name}"): _page for name in (
         "me", "summary", "machine", "jobs", "jobs/{job_id}", "studies", "promise", "usage",
     )},
-    ("GET", "/web/data/stream"): _stream,
     ("GET", "/web"): _get("/web"),
     ("GET", "/web/{path:path}"): _get("/web/", "/web/page.js", "/web/nothing"),
     ("POST", "/v1/workers/hello"): _hello,

@@ -236,7 +236,7 @@ def test_fit_prints_the_curve() -> None:
         ("nodes,rate\n1,2\n", "-:1: the header must name the column samples_per_s once"),
         ("nodes,samples_per_s\n1,2\n1,x\n", "-:3: samples_per_s: must be a number, not 'x'"),
         ("nodes,samples_per_s\n1.5,2\n", "-:2: nodes: must be a whole number, not '1.5'"),
-        ("nodes,samples_per_s\n1\n", "-:2: has 1 fields, the header 2"),
+        ("nodes,samples_per_s\n1\n", "-:2: has not as many fields as the header, 2"),
         ("nodes,samples_per_s\n1,0\n", "-: no sample can be used (1 left out: the rate is not above zero)"),
         ("nodes,samples_per_s\n", "-: no sample can be used (the file holds none)"),
     ],

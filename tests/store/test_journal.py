@@ -177,7 +177,7 @@ def test_someone_else_lock_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         journal.append([event_of(1.0, EventKind.POOL)])
         admin = sqlite3.connect(tmp_path / "j.db", isolation_level=None)
         admin.execute("BEGIN IMMEDIATE")
-        with pytest.raises(StoreError, match="another program has held it"):
+        with pytest.raises(StoreError, match="another program has it open"):
             journal.append([event_of(1.0, EventKind.POOL)])
         admin.execute("ROLLBACK")
         admin.close()

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from malletrain.domain.errors import InvalidInput, MalletrainError
 from malletrain.study import cluster_runs, definition, storage, trial_endings, trial_records
 from malletrain.study import trial_main as study_call
-from malletrain.study.job_outcome import JobOutcome
+from malletrain.study.cluster_runs import JobOutcome
 from malletrain.study.trial_endings import Ending, Figure, StudyError, TrialEnd
 from malletrain.study.trial_spec import TrialSpec, fault_file, node_range
 from malletrain.wire.daemon import connect
@@ -216,7 +216,7 @@ def event(kind: str, reason: str = "", **data: object) -> EventRow:
 
 @pytest.fixture
 def told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> JobOutcome:
-    monkeypatch.setattr("malletrain.study.job_outcome.FAULT_FILE_TIMEOUT_S", 0.0)
+    monkeypatch.setattr("malletrain.study.cluster_runs.FAULT_FILE_TIMEOUT_S", 0.0)
     return JobOutcome(TrialSpec("a", str(tmp_path), "/a.py"), "7")
 
 

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import tomllib
-from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, ValidationError
 
-from malletrain.config import REPLAY_TABLE, Section
-from malletrain.config.faults import ConfigError, faults_of
+from malletrain.config import REPLAY_TABLE, ConfigError, Section, faults_of
 from malletrain.domain.errors import InvalidInput
 
 
@@ -52,11 +50,10 @@ def settings_of(path: Path | None) -> dict[str, Any]:
         InvalidInput: a key is not known, with those that are.
         ConfigError: values are not what they may be, all at once.
     """
-    text, table = "", {}
+    table = {}
     if path is not None:
         try:
-            text = path.read_text(encoding="utf-8")
-            table = tomllib.loads(text).get(REPLAY_TABLE, {})
+            table = tomllib.loads(path.read_text(encoding="utf-8")).get(REPLAY_TABLE, {})
         except (OSError, ValueError, RecursionError):
             return ReplaySettings().model_dump()
     known = ReplaySettings.model_fields
@@ -65,5 +62,4 @@ def settings_of(path: Path | None) -> dict[str, Any]:
     try:
         return ReplaySettings.model_validate(table).model_dump()
     except ValidationError as error:
-        faults = faults_of(error, text, str(path))
-        raise ConfigError([replace(each, key=f"{REPLAY_TABLE}.{each.key}") for each in faults]) from error
+        raise ConfigError(faults_of(error, f"{path}: {REPLAY_TABLE}.")) from error

@@ -1,15 +1,15 @@
 // Which page is shown, kept up to date.
 
-import { LINK, ask, follow, signIn, signOut, SignedOut } from "./connection.js";
+import { LINK, ask, signIn, signOut, SignedOut } from "./connection.js";
 import { el, fill } from "./dom.js";
 import * as views from "./views.js";
 
 const main = document.getElementById("main"), state = document.getElementById("state");
-const LEAST_S = 5, MOST_S = 30;
+const LOOK_EVERY_S = 5;
 
 const STATES = { live: "live", away: "the daemon does not answer; trying again", ended: "signed out" };
 const pages = new Map();  // what a reader has chosen on each page
-let me = null, view = null, figures = null, number = null, asked = 0, waiting = null, round = 0;
+let me = null, view = null, figures = null, number = null, waiting = null, round = 0;
 
 const ROUTES = [
   [/^#?\/?$/, views.machine], [/^#\/jobs$/, views.jobs], [/^#\/jobs\/(\d{1,18})$/, views.job],
@@ -36,9 +36,8 @@ function draw() {
 // Ask for the page's figures, and draw them unless the reader has gone on to another page meanwhile.
 async function look() {
   const mine = ++round, chosen = pages.get(view) ?? pages.set(view, {}).get(view);
-  asked = performance.now();
   clearTimeout(waiting);
-  waiting = setTimeout(look, 1000 * MOST_S);
+  waiting = setTimeout(lookIfShown, 1000 * LOOK_EVERY_S);
   try {
     if (figures === null && view.first) {
       const soon = await view.first(ask);
@@ -52,8 +51,10 @@ async function look() {
     figures = found;
     draw();
     main.removeAttribute("aria-busy");
+    state.textContent = STATES.live;
   } catch (error) {
     if (error instanceof SignedOut) { round += 1; clearTimeout(waiting); signedOut(error); return; }
+    state.textContent = STATES.away;
     // Figures that are there stay there: the next look may succeed.
     if (mine === round && main.hasAttribute("aria-busy")) {
       fill(main, el("h1", { text: view.title }), el("p", { class: "error", role: "alert", text: error.message }));
@@ -62,12 +63,8 @@ async function look() {
   }
 }
 
-function changed() {
-  if (me === null || document.hidden) return;
-  const left = LEAST_S - (performance.now() - asked) / 1000;
-  if (left <= 0) { look(); return; }
-  clearTimeout(waiting);
-  waiting = setTimeout(look, 1000 * left);
+function lookIfShown() {
+  if (me !== null && !document.hidden) look();
 }
 
 function go() {
@@ -96,13 +93,9 @@ async function begin() {
   document.getElementById("user").replaceChildren(me.role === "operator" ? `${me.user} (operator)` : me.user,
     el("button", { type: "button", text: "Sign out", onclick: async () => { await signOut(); signedOut(new Error("You are signed out.")); } }));
   addEventListener("hashchange", () => { go(); main.focus(); scrollTo(0, 0); });
-  document.addEventListener("visibilitychange", changed);
+  document.addEventListener("visibilitychange", lookIfShown);
   document.querySelector(".skip").addEventListener("click", (event) => { event.preventDefault(); main.focus(); });
   go();
-  follow(changed, (word) => {
-    state.textContent = STATES[word];
-    if (word === "ended" && me !== null) signedOut(new Error("The session is over."));
-  });
 }
 
 // A new link in the address of a page that is open already.
