@@ -87,7 +87,7 @@ Examples:
     "--mix",
     "mix_text",
     metavar="NAME:COUNT",
-    help="Training jobs: imagenet, endless, pollux, pollux-batches, nas, hpo. [default: imagenet:100]",
+    help="Training jobs: imagenet, endless, pollux, nas, hpo. [default: imagenet:100]",
 )
 @click.option(
     "--policy",
@@ -220,7 +220,7 @@ def _scenario(trace: Path, given: Given) -> Scenario:
 
 def _window(given: Given, zone: tzinfo) -> Window:
     from malletrain.replay.cluster_trace import Window
-    from malletrain.replay.traces.sinfo_nodes import read_machine
+    from malletrain.replay.traces.read import read_machine
 
     path = given["machine_file"]
     there = read_machine(path) if path else frozenset[str]()

@@ -303,30 +303,26 @@ def _submit(
     tasks = 899 if each.job.max_nodes < 200 else 4 * each.job.max_nodes
     if loop.rules.max_top_up:  # the daemon asks for more in time
         tasks = min(tasks, 2 * each.job.max_nodes)
-    array = cluster.submit_array(each.job.user, tasks + FIRST_TASK)
+    added = _held_tasks(cluster, each.job.user, tasks)
+    workers.jobs[each.job.id] = _Training(each, added.array_id)
+    now = clock.now()
+    loop.record([Event(now, JobAnnounced(each.job), each.job.id), Event(now, added, each.job.id)])
+
+
+def _held_tasks(cluster: MemoryCluster, user: str, tasks: int) -> TasksAdded:
+    """A new array of so many."""
+    array = cluster.submit_array(user, tasks + FIRST_TASK)
     for task in range(FIRST_TASK):
         del cluster.tasks[f"{array}_{task}"]
-    workers.jobs[each.job.id] = _Training(each, array)
-    listed = tuple(range(FIRST_TASK, FIRST_TASK + tasks))
-    now = clock.now()
-    loop.record(
-        [
-            Event(now, JobAnnounced(each.job), each.job.id),
-            Event(now, TasksAdded(array, listed), each.job.id),
-        ]
-    )
+    return TasksAdded(array, tuple(range(FIRST_TASK, FIRST_TASK + tasks)))
 
 
 def _top_up(cluster: MemoryCluster, workers: SimulatedWorkers, loop: Loop, clock: ManualClock) -> None:
     """A worker submits more held tasks, as its owner, where the daemon asked for them."""
     for job_id, tasks in sorted(workers.topped_up.items()):
-        training = workers.jobs[job_id]
-        array = cluster.submit_array(training.each.job.user, tasks + FIRST_TASK)
-        for task in range(FIRST_TASK):
-            del cluster.tasks[f"{array}_{task}"]
-        workers.more_arrays[array] = job_id
-        listed = tuple(range(FIRST_TASK, FIRST_TASK + tasks))
-        loop.record([Event(clock.now(), TasksAdded(array, listed), job_id)])
+        added = _held_tasks(cluster, workers.jobs[job_id].each.job.user, tasks)
+        workers.more_arrays[added.array_id] = job_id
+        loop.record([Event(clock.now(), added, job_id)])
     workers.topped_up.clear()
 
 

@@ -23,7 +23,7 @@ from malletrain.replay.scoring.figures import Score, score
 from malletrain.replay.scoring.main_delay import Reaction
 from malletrain.replay.scoring.promise_curve import PromiseCurve
 from malletrain.replay.sizer import ONE_NODE, PolicyChoice, require_replay_inputs
-from malletrain.replay.warnings import doubts, limits_that_bind
+from malletrain.replay.warnings import limits_that_bind
 from malletrain.replay.workload import TrainingJob, shifted
 
 
@@ -50,7 +50,7 @@ class Replay:
     @property
     def warnings(self) -> tuple[str, ...]:
         """What is doubtful about the log, the window and the assumptions, one sentence each."""
-        before = *self.trace.account.warnings, *self.trace.warnings, *doubts(self.choices, self.jobs)
+        before = *self.trace.account.warnings, *self.trace.warnings
         suspected = () if self.suspected is None else (self.suspected.sentence(),)
         return *before, *limits_that_bind(self.options, self.scores, self.jobs), *suspected
 

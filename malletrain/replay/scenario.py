@@ -21,7 +21,6 @@ from malletrain.replay.scoring.promise_curve import promise_curve
 from malletrain.replay.sizer import PolicyChoice
 from malletrain.replay.traces import NodeChanges, read_trace
 from malletrain.replay.traces.events import read_outages
-from malletrain.replay.warnings import doubts
 from malletrain.replay.workload import TrainingJob
 
 #: Days of a window up to which all are replayed, and days that are drawn of a longer one, where nothing is said: as
@@ -83,7 +82,7 @@ def answer(
     if not scenario.counts_outages:
         trace = without_outages(trace, outages)
     _release_freed_memory()  # reading a year leaves a third of the memory that the replay then needs
-    before = [*trace.account.warnings, *trace.warnings, *doubts(policies, jobs)]
+    before = [*trace.account.warnings, *trace.warnings]
     for warning in before:
         say(f"warning: {warning}")
     sample = _sample(scenario, trace, say)

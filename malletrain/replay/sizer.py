@@ -264,8 +264,8 @@ def policy_of(choice: PolicyChoice) -> Policy:
 
 #: Where a replay has what policies need from.
 _REMEDIES = {
-    Need.BATCHES: "give jobs batches in --jobs (or --mix pollux-batches)",
-    Need.NOISE_SCALE: "give jobs a noise_scale in --jobs (or --mix pollux-batches)",
+    Need.BATCHES: "give jobs batches in --jobs",
+    Need.NOISE_SCALE: "give jobs a noise_scale in --jobs",
     Need.DEADLINES: "give jobs a deadline_s in --jobs",
     Need.BUDGETS: "give replay.budget",
     Need.NODE_CLASSES: "give replay.node_class",

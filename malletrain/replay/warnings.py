@@ -1,4 +1,4 @@
-"""Doubtful assumptions of a replay, reported beside what the log itself gives rise to."""
+"""Rules of the daemon that leave much unused, as warnings."""
 
 from __future__ import annotations
 
@@ -6,35 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from malletrain.replay.options import Options
 from malletrain.replay.scoring.figures import Score
-from malletrain.replay.sizer import PolicyChoice, policy_of
 from malletrain.replay.workload import TrainingJob
-from malletrain.sizing.problem import Value
-
-
-def doubts(choices: Sequence[PolicyChoice], jobs: Sequence[TrainingJob]) -> tuple[str, ...]:
-    """One sentence for each policy whose horizon forbids what it is there for."""
-    warnings: list[str] = []
-    for choice in choices:
-        if choice.value is not Value.ELASTIC or not policy_of(choice).weighs_horizon:
-            continue
-        horizon = choice.horizon_s
-        never = sum(each.costs.activate_s >= horizon for each in jobs)
-        kept = sum(each.costs.activate_s < horizon <= each.costs.activate_s + each.costs.grow_s for each in jobs)
-        most = max((each.costs.activate_s for each in jobs), default=0.0)
-        sees = f"Policy {choice.name} looks {horizon:g} s ahead"
-        remedy = "Give a longer --horizon; 120 to 600 pay best."
-        if never:
-            warnings.append(
-                f"{sees} and so starts no node for {never:,} of {len(jobs):,} jobs: a node takes up to {most:g} s "
-                f"until it trains. {remedy}"
-            )
-        if kept:
-            warnings.append(
-                f"{sees} and so never grows a world that trains of {kept:,} of {len(jobs):,} jobs: a start and a "
-                f"stall take as long. {remedy}"
-            )
-    return tuple(warnings)
-
 
 #: A limit of the daemon that costs less than this part of the idle time is not worth a sentence.
 MIN_SHARE_LOST = 0.05

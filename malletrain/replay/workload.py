@@ -13,8 +13,6 @@ from malletrain.domain.job import Curve, MalleableJob, ResizeCosts
 from malletrain.replay.curves import (
     IMAGENET,
     POLLUX,
-    POLLUX_BATCHES,
-    POLLUX_NOISE_SCALE,
     POLLUX_SAMPLES,
 )
 from malletrain.sizing.problem import OnClasses
@@ -109,17 +107,6 @@ def _pollux(number: int, i: int, costs: ResizeCosts, rng: np.random.Generator) -
     )
 
 
-def _pollux_batches(number: int, i: int, costs: ResizeCosts, rng: np.random.Generator) -> TrainingJob:
-    # Users ask for eight times the smallest batch; policies that choose may take any.
-    name = sorted(POLLUX_BATCHES)[i % len(POLLUX_BATCHES)]
-    batches, noise_scale = POLLUX_BATCHES[name], POLLUX_NOISE_SCALE[name]
-    own = at_batch(batches, batches[3][0], noise_scale)
-    return training_job(
-        number, f"{name}-{number}", own, costs, max_nodes=16, total_samples=POLLUX_SAMPLES[name], batches=batches,
-        noise_scale=noise_scale,
-    )  # fmt: skip
-
-
 def _hpo(number: int, i: int, costs: ResizeCosts, rng: np.random.Generator) -> TrainingJob:
     # BFTrainer's search: trials of one model, 130 million samples each.
     curve = IMAGENET["shufflenet"]
@@ -139,7 +126,6 @@ MIXES: Mapping[str, Callable[[int, int, ResizeCosts, np.random.Generator], Train
     "imagenet": _endless_imagenet,
     "endless": _endless_linear,
     "pollux": _pollux,
-    "pollux-batches": _pollux_batches,
     "hpo": _hpo,
     "nas": _nas,
 }

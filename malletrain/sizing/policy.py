@@ -33,7 +33,6 @@ class Policy(Protocol):
         handles_constraints: it keeps `Problem.constraints` itself. Answers of others are cut to keep them.
         places_classes: it says how many nodes of which class (`Problem.classes`). Answers of others are what each job
             may have at most.
-        weighs_horizon: it weighs the cost of a change against `Problem.horizon_s`.
         is_knapsack: without constraints its answer is `malletrain.sizing.knapsack.solve` of the table of values.
     """
 
@@ -41,7 +40,6 @@ class Policy(Protocol):
     needs: frozenset[Need] = frozenset()
     handles_constraints: bool = False
     places_classes: bool = False
-    weighs_horizon: bool = False
     is_knapsack: bool = False
 
     def size(self, problem: Problem, cache: ValueRowCache | None = None) -> Sizes:

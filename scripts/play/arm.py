@@ -113,7 +113,6 @@ class Arm:
             "jobs": jobs,
             "reservations": len(self._asked),
             "reservations_refused": sum(1 for _, made in self._asked if not made),
-            "rpcs": rpcs_by_kind(counts),
             "drained": self.lab.run(["sinfo", "-h", "-N", "-t", "drain,drng,down,fail", "-o", "%N"]).stdout.split(),
             "main_cycle_s": means[0] if means else None,
             "main_cycle_max_s": seen.main_cycle_max_s,

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from statistics import fmean, median
 from typing import Any
 
+import numpy as np
+
 from malletrain.decide.queue_promise import lower_share
 
 #: The arms: the first is what the others are compared with, the second its twin: the noise floor.
@@ -88,11 +90,7 @@ def lost(run: Run, arm: str) -> list[str]:
 
 def quantile(values: Sequence[float], share: float) -> float:
     """The value below which `share` of `values` lie, between two of them in proportion."""
-    ordered = sorted(values)
-    at = share * (len(ordered) - 1)
-    low = int(at)
-    high = min(low + 1, len(ordered) - 1)
-    return ordered[low] + (at - low) * (ordered[high] - ordered[low])
+    return float(np.quantile(values, share))
 
 
 def interval(
@@ -133,7 +131,6 @@ def summary(runs: Sequence[Run]) -> Iterator[str]:
             )
     yield from _foreseeable(runs)
     yield from _else(runs)
-    yield from _rpcs(runs)
     yield from _goals(runs, later)
 
 
@@ -158,28 +155,6 @@ def _foreseeable(runs: Sequence[Run]) -> Iterator[str]:
             f"{words:44}{len(later[PILOTS]):6d}{fmean(found):+9.2f}{median(found):+9.2f}{max(found):+9.2f}"
             f"{fmean(later[TWIN] or [0.0]):+9.2f}"
         )
-
-
-def _rpcs(runs: Sequence[Run]) -> Iterator[str]:
-    """What slurmctld was asked with pilots beyond what it was asked with preemption alone: the daemon's commands, the
-    pilots' own lives, and what the bench waits by in both."""
-    played = [run for run in runs if all("rpcs" in run["arms"][arm] for arm in (PREEMPTION, PILOTS))]
-    minutes = sum(run["seconds"] for run in played) / 60.0
-    if not minutes:
-        return
-    rows: dict[str, list[float]] = {}
-    for run in played:
-        for place, arm in ((0, PREEMPTION), (1, PILOTS)):
-            for kind, (count, seconds) in run["arms"][arm]["rpcs"].items():
-                row = rows.setdefault(kind, [0.0, 0.0, 0.0, 0.0])
-                row[place] += count / minutes
-                row[2 + place] += 1e3 * seconds / minutes
-    rows["all"] = [sum(column) for column in zip(*rows.values(), strict=True)]
-    yield ""
-    took = f"{'ms, ' + PREEMPTION:>18}{'ms, ' + PILOTS:>12}"
-    yield f"{'slurmctld was asked, a minute':40}{PREEMPTION:>12}{PILOTS:>10}{took}"
-    for kind, (before, after, before_ms, after_ms) in sorted(rows.items(), key=lambda each: -each[1][1])[:13]:
-        yield f"{kind:40}{before:12.1f}{after:10.1f}{before_ms:18.2f}{after_ms:12.2f}"
 
 
 def _else(runs: Sequence[Run]) -> Iterator[str]:

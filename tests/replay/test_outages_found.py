@@ -12,7 +12,7 @@ from malletrain.replay.cluster_trace import ClusterTrace, Window, cluster_trace
 from malletrain.replay.likely_outages import likely_outages, without_outages
 from malletrain.replay.traces import read_trace
 from malletrain.replay.traces.events import read_outages
-from malletrain.replay.traces.sinfo_nodes import read_machine
+from malletrain.replay.traces.read import read_machine
 from malletrain.replay.traces.trace import BUSY, IDLE
 from tests.replay.small import trace
 from tests.replay.test_command import malletrain

@@ -16,7 +16,7 @@ from malletrain.replay.run import replay
 from malletrain.replay.scoring.figures import Score
 from malletrain.replay.sizer import parse_policy, require_replay_inputs, trained_curve
 from malletrain.replay.traces.trace import IDLE
-from malletrain.replay.workload import TrainingJob, mix, training_job
+from malletrain.replay.workload import TrainingJob, training_job
 from tests.replay.small import trace
 
 BATCHES = ((32, Curve(((1, 100.0), (4, 120.0)))), (128, Curve(((1, 110.0), (4, 400.0)))))
@@ -44,7 +44,7 @@ def test_progress_counts_at_the_batch_that_the_policy_chooses() -> None:
 
 
 def test_goodput_gains_over_a_fixed_batch_and_over_the_fastest() -> None:
-    jobs = mix("pollux-batches:12", ResizeCosts())
+    jobs = [job(n, curve=BATCHES[0][1], max_nodes=4, batches=BATCHES, noise_scale=96.0) for n in range(1, 13)]
     found = scores(jobs, "auto,elastic_batch,goodput", 24, 2.0, Options())
     shares = {name: each.share_of_ideal or 0.0 for name, each in found.items()}
     assert shares["goodput"] > 1.1 * shares["auto"]

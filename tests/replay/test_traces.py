@@ -17,7 +17,7 @@ from malletrain.domain.errors import InvalidInput, MalletrainError
 from malletrain.replay.traces import JobRecords, NodeChanges, read_trace
 from malletrain.replay.traces import source as source_module
 from malletrain.replay.traces.events import read_outages
-from malletrain.replay.traces.sinfo_nodes import read_machine
+from malletrain.replay.traces.read import read_machine
 from malletrain.replay.traces.trace import BUSY, DOWN, IDLE
 from malletrain.replay.traces.words import TimeParser, duration, expand
 from malletrain.slurm.formats.hostlist import MAX_NODES

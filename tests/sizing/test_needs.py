@@ -98,6 +98,3 @@ def test_what_a_policy_declares_is_so(name: str) -> None:
     bound = Problem(300.0, 8, (job,), constraints=(cap("of a", ["a"], 3),))
     if policy.handles_constraints:
         assert policy.size(bound).sizes == {"a": 3}
-    short = Problem(5.0, 8, (JobDemand("a", 0, 1, 8, Curve.linear(8), activate_s=10.0),))
-    if policy.weighs_horizon:
-        assert policy.size(short).sizes == {"a": 0}, "what is not ready within the horizon gains nothing"

@@ -14,8 +14,8 @@ from malletrain.replay.traces.events import is_events_header, read_events
 from malletrain.replay.traces.sacct import is_sacct_header, read_sacct
 from malletrain.replay.traces.source import ERRORS, Lines, opened, read_chunk
 from malletrain.replay.traces.swf import looks_like_swf, read_swf
-from malletrain.replay.traces.trace import Tally, Trace
-from malletrain.replay.traces.words import TimeParser
+from malletrain.replay.traces.trace import MAX_NODES, Tally, Trace
+from malletrain.replay.traces.words import TimeParser, expand
 
 #: Bytes at the start of a file from which its format is recognised.
 HEAD_BYTES = 1 << 16
@@ -63,6 +63,25 @@ def read_trace(path: Path, zone: tzinfo = UTC, ignore_partitions: frozenset[str]
                 return read_swf(lines, tally)
             raise InvalidInput(f"{source}:1", _what_was_expected(line))
     raise InvalidInput(source, f"holds nothing but {line[:200]!r}" if line else "is empty")
+
+
+def read_machine(path: Path) -> frozenset[str]:
+    """The machine's nodes, since a job log names only those that ran one: the output of
+    `sinfo --Node --noheader --format='%N'`, of which lines may have more fields, separated by `|`.
+
+    Raises:
+        InvalidInput: it cannot be read, or names no node.
+    """
+    found: set[str] = set()
+    with opened(path) as stream:
+        lines = Lines(stream, str(path), Tally())
+        for line in lines:
+            found.update(expand(line.strip().partition("|")[0].strip()) or ())
+            if len(found) > MAX_NODES:
+                raise InvalidInput(f"{path}:{lines.number}", f"more than {MAX_NODES:,} distinct nodes")
+    if not found:
+        raise InvalidInput(str(path), "names no node; `malletrain replay --how` prints the sinfo command")
+    return frozenset(found)
 
 
 def _first_lines(head: bytes) -> Iterator[str]:

@@ -29,7 +29,6 @@ class Deadline(Policy):
 
     name = "deadline"
     needs = frozenset({Need.DEADLINES})
-    weighs_horizon = True
 
     def __init__(self, least: float = MIN_PROBABILITY) -> None:
         self._least = least

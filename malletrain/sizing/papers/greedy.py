@@ -22,7 +22,6 @@ class Greedy(Policy):
     """Steps along the hulls in falling order of gain a node, each taken if it still fits and its job is that far."""
 
     name = "greedy"
-    weighs_horizon = True
 
     def size(self, problem: Problem, cache: ValueRowCache | None = None) -> Sizes:
         table = value_table(problem, cache)

@@ -20,7 +20,6 @@ class Auto(Policy):
     name = "auto"
     places_classes = True
     handles_constraints = True
-    weighs_horizon = True
     is_knapsack = True
 
     def size(self, problem: Problem, cache: ValueRowCache | None = None) -> Sizes:

@@ -29,7 +29,6 @@ class Goodput(Policy):
 
     name = "goodput"
     needs = frozenset({Need.BATCHES, Need.NOISE_SCALE})
-    weighs_horizon = True
 
     def size(self, problem: Problem, cache: ValueRowCache | None = None) -> Sizes:
         jobs = tuple(replace(j, batches=()) if j.noise_scale is None else j for j in problem.jobs)

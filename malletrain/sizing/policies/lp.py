@@ -101,7 +101,6 @@ class Lp(Policy):
 
     name = "lp"
     handles_constraints = True
-    weighs_horizon = True
 
     def __init__(self, extensions: Sequence[Extend] | None = None) -> None:
         self._extensions = site_extensions() if extensions is None else tuple(extensions)

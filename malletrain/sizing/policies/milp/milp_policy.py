@@ -43,7 +43,6 @@ class Milp(Policy):
     name = "milp"
     handles_constraints = True
     places_classes = True
-    weighs_horizon = True
 
     def size(self, problem: Problem, cache: ValueRowCache | None = None) -> Sizes:
         if len(problem.classes) > 1:
