@@ -23,7 +23,6 @@ from malletrain.domain.errors import InvalidInput, MalletrainError
 from malletrain.slurm.command import Commands
 from malletrain.slurm.submission import batch_request, directives, job_python
 from malletrain.slurm.submission.batch_request import Defaults
-from malletrain.slurm.submission.checked_here import checked_here
 from malletrain.slurm.submission.mtbatch_options import ALLOWED, Option, Use
 from malletrain.slurm.submission.sbatch import BatchRequest, InvalidBatch, Submission
 from malletrain.slurm.submission.submit import (
@@ -71,8 +70,6 @@ def submit(argv: Sequence[str], environ: Mapping[str, str], cwd: str) -> str:
         trusting = with_trust(environ, site.ca)
         made = request.materialize("JOB", daemon.url, request.python, trusting, __version__, "MARK")
         return describe(request, made, cwd)
-    if request.to_check:
-        request = replace(request, checked=checked_here(request, environ, _warn))
     job, array = submit_request(daemon, commands, request, environ, _warn)
     if "quiet" in chosen:
         return ""

@@ -20,9 +20,8 @@ from malletrain.config import Config
 from malletrain.daemon.process.systemd import Notifier
 from malletrain.domain.errors import InvalidInput
 from malletrain.site_rules import harvest_of
-from malletrain.slurm.actuator.audit_log import AuditLog
 from malletrain.slurm.actuator.bounds import ActuatorBounds
-from malletrain.slurm.actuator.server import Actuator, ActuatorServer
+from malletrain.slurm.actuator.server import Actuator, ActuatorServer, AuditLog
 from malletrain.slurm.command import Commands
 from malletrain.slurm.formats.hostlist import node_names
 from malletrain.slurm.site import partition_checks, site_facts

@@ -71,16 +71,16 @@ class JournalKeeper:
         Raises:
             JournalUnavailable: they cannot be written, and must be before anything follows from them.
         """
-        given = list(events)
+        batch = list(events)
         with self._lock:
-            written = self._keep(given) if self._fault else None
+            written = self._keep(batch) if self._fault else None
         if written is None:
             try:
-                written = self._journal.append(given)
+                written = self._journal.append(batch)
             except JournalUnavailable as error:
                 with self._lock:
                     self._refused(error)
-                    written = self._keep(given)
+                    written = self._keep(batch)
         self._metrics.record(written)
         for event in written:
             match event.payload:

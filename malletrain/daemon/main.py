@@ -219,9 +219,9 @@ class DaemonProcess:
                 return Observing(self._settings)
             slurm = self._settings.slurm
             commands = Commands(slurm.environment(self._environ))
-            beside = ThreadPoolExecutor(1, "site")
-            asked = beside.submit(site_facts.read, commands).result  # while Python imports the rest
-            beside.shutdown(wait=False)
+            asking = ThreadPoolExecutor(1, "site")
+            asked = asking.submit(site_facts.read, commands).result  # while Python imports the rest
+            asking.shutdown(wait=False)
             from malletrain.daemon.service import Service
 
             return Service(self._settings, act=True, user_mode=self._user_mode, facts=asked)

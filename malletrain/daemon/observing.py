@@ -29,7 +29,6 @@ from malletrain.domain.event import (
 )
 from malletrain.domain.job import Curve, MalleableJob
 from malletrain.loop.tick import Loop
-from malletrain.observe.observation import observation
 from malletrain.observe.shadow import NOBODY, ShadowCluster, ShadowWorkers
 from malletrain.site_rules import policy_from, rules_from
 from malletrain.slurm.cluster import SlurmCluster
@@ -75,7 +74,7 @@ class Observing:
         self._pace = PollBackoff(clock.elapsed)
         self.path = observed_path(Path(config.store.path))
         self._journal = SqliteJournal(self.path)
-        self._workers = ShadowWorkers(self._shadow, 0, clock.now)
+        self._workers = ShadowWorkers(self._shadow, 0, clock)
         self._loop = Loop(
             self._shadow,
             self._workers,
@@ -133,20 +132,10 @@ class Observing:
         """Only logs a line: observing counts no errors."""
 
     def upkeep(self) -> None:
-        """Keep the journal small, and log what the last day came to."""
+        """Keep the journal small."""
         with self._deeds:
             self._loop.ledger.forget_over(self._clock.now() - 3600.0)
         Upkeep(self._journal).tend(self._clock.now())
-        now = self._clock.now()
-        seen = observation(self._journal.read(), since=now - 86400.0)
-        self._log.info(
-            "observed in the last day",
-            hours=round(seen.seconds / 3600, 1),
-            idle_node_hours=round(seen.idle_node_s / 3600, 1),
-            harvestable_node_hours=round(seen.harvested_node_s / 3600, 1),
-            main_jobs=seen.main_started,
-            main_jobs_in_the_way=seen.main_jobs_affected,
-        )
 
     def serve_forever(self) -> None:
         """Return when it is closed."""

@@ -37,9 +37,9 @@ from malletrain.domain.job import (
     Profile,
     ScriptVerdict,
 )
-from malletrain.loop.job_dependencies import waiting_reason
 from malletrain.loop.ports import Clock
 from malletrain.loop.tick import Loop
+from malletrain.loop.waiting_reason import why_held
 from malletrain.slurm.formats.hostlist import node_names
 from malletrain.slurm.site.site_facts import Harvest
 from malletrain.wire.rows import ProfileRow, PromiseRow
@@ -94,12 +94,12 @@ class LoopRequests:
         self._sends_notices = sends_notices
 
     def announce(self, job: NewJob, identity: Identity) -> int:
-        for what, given, ours in (
+        for what, asked, ours in (
             ("partition", job.partition, self._harvest.partition),
             ("account", job.account, self._harvest.account),
         ):
-            if given and ours and given != ours:
-                raise InvalidInput(what, f"pilots run in {what} {ours} here, not {given}: leave --{what} out")
+            if asked and ours and asked != ours:
+                raise InvalidInput(what, f"pilots run in {what} {ours} here, not {asked}: leave --{what} out")
         most = self._loop.rules.max_weight
         if job.weight > most and identity.role is not Role.OPERATOR:
             raise Refused(
@@ -167,7 +167,7 @@ class LoopRequests:
                     f"--dependency={kind.value}:{other}: you have no job {other}, or it was over long ago; "
                     "`malletrain status --all` lists yours"
                 )
-        reason, never = waiting_reason(job, self._loop.views)
+        reason, never = why_held(job, self._loop.views)
         if never:
             raise Conflict(f"--dependency: the job {reason}")
         return reason

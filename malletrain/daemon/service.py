@@ -64,7 +64,7 @@ from malletrain.site_rules import (
 from malletrain.slurm.actuator.client import ActuatorClient
 from malletrain.slurm.cluster import SlurmCluster
 from malletrain.slurm.command import TIMEOUT_S, Commands
-from malletrain.slurm.past_arrivals import PERIODS_DAYS, past_arrivals
+from malletrain.slurm.queries import PERIODS_DAYS, past_arrivals
 from malletrain.slurm.read_pyslurm import PYTHON, choose
 from malletrain.slurm.site import site_facts
 from malletrain.slurm.submission.user_accounts import Charge, UserAccounts

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from operator import is_
@@ -27,37 +27,6 @@ from malletrain.sizing.objective import Objective, rest_by_attained, urgency_by_
 from malletrain.sizing.policy import Policy
 from malletrain.sizing.problem import Due, JobDemand, OnClasses, Problem, Sizes
 from malletrain.sizing.values import ValueRowCache, mean_interval_s
-
-
-@dataclass(frozen=True, slots=True)
-class JobHoldings:
-    """What the steps of a decision ask of each job, and what follows from its view alone.
-
-    `held`: the nodes of all its pilots; `nodes`, `pilots`: of those that stay; `arrays`: the Slurm arrays of its
-    tasks.
-    """
-
-    view: JobView
-    may_train: bool
-    held: frozenset[str]
-    nodes: frozenset[str]
-    pilots: frozenset[str]
-    arrays: frozenset[str]
-
-    @staticmethod
-    def of(view: JobView) -> JobHoldings:
-        staying = view.staying
-        nodes = frozenset([pilot.node for pilot in staying])
-        held = nodes if len(staying) == len(view.active) else frozenset([pilot.node for pilot in view.active])
-        pilots = frozenset([pilot.id for pilot in staying])
-        arrays = frozenset([pilot.partition("_")[0] for pilot in view.pilots])
-        return JobHoldings(view, may_train(view), held, nodes, pilots, arrays)
-
-    def without(self, given_up: Collection[str]) -> Sequence[Pilot]:
-        """The pilots that stay, but for those `given_up`."""
-        if self.pilots.isdisjoint(given_up):
-            return self.view.staying
-        return [pilot for pilot in self.view.staying if pilot.id not in given_up]
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,8 +51,6 @@ class DecisionCache:
     _demands: dict[int, _CachedDemand] = field(default_factory=dict)
     _rules: Rules | None = None
     _curves: dict[int, tuple[Curve, Curve]] = field(default_factory=dict)
-    _nodes: dict[int, tuple[JobView, tuple[HarvestedNode, ...]]] = field(default_factory=dict)
-    _holdings: dict[int, JobHoldings] = field(default_factory=dict)
     _sized: tuple[Policy, Problem, tuple[Sizes, tuple[str, ...]]] | None = None
     rows: ValueRowCache = field(default_factory=ValueRowCache)
     snapshot: Snapshot | None = None
@@ -98,13 +65,6 @@ class DecisionCache:
         if last is None or last[0] is not policy or last[1] != problem:
             last = self._sized = (policy, problem, size_within_constraints(policy, problem, self.rows))
         return last[2]
-
-    def holdings(self, view: JobView) -> JobHoldings:
-        """As `JobHoldings.of`."""
-        last = self._holdings.get(view.job.id)
-        if last is None or last.view is not view:
-            last = self._holdings[view.job.id] = JobHoldings.of(view)
-        return last
 
     def demand(
         self, view: JobView, stays: Sequence[Pilot], known: JobKnowledge, rules: Rules, width: int = 1,
@@ -133,16 +93,9 @@ class DecisionCache:
             self._demands[job_id] = _CachedDemand(view, terms, known.fit, known.prior_jobs, demand)
         return demand
 
-    def harvested(self, view: JobView) -> tuple[HarvestedNode, ...]:
-        """As `harvested`."""
-        last = self._nodes.get(view.job.id)
-        if last is None or last[0] is not view:
-            last = self._nodes[view.job.id] = (view, harvested(view))
-        return last[1]
-
     def forget_all_but(self, live: Mapping[int, JobView]) -> None:
         """Jobs that are over are not asked for again."""
-        for kept in (self._demands, self._curves, self._nodes, self._holdings):
+        for kept in (self._demands, self._curves):
             for job_id in kept.keys() - live.keys():
                 del kept[job_id]
 
@@ -338,6 +291,11 @@ def harvested(view: JobView) -> tuple[HarvestedNode, ...]:
             if whole := view.co_allocated.get(task, ()):
                 found[at] = replace(each, cost=cost, co_allocated=frozenset(pilot.node for pilot in whole))
     return tuple(found)
+
+
+def harvested_by(live: Mapping[int, JobView]) -> list[HarvestedNode]:
+    """The nodes of all these jobs, as `harvested` has them."""
+    return [node for _, view in sorted(live.items()) for node in harvested(view)]
 
 
 def profile_of(view: JobView, rules: Rules) -> Profile:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from malletrain.decide.demand import DecisionCache, JobHoldings
-from malletrain.decide.holes import Holes
+from malletrain.decide.demand import DecisionCache
 from malletrain.decide.limits import NodeTimeSpent
+from malletrain.decide.multi_node_pilots import with_co_allocated
 from malletrain.decide.rules import Rules
 from malletrain.decide.yielding import YieldPlan
 from malletrain.domain.decision import Action, CancelTasks, Decision, Hole, OpenHole, Refusal, StartPilot, TopUp
@@ -96,7 +96,6 @@ class Inputs:
 
     Attributes:
         live: the jobs that are not over, by id.
-        holdings: what follows from each of their views alone.
         held: the nodes of all their pilots.
     """
 
@@ -105,7 +104,6 @@ class Inputs:
     rules: Rules
     cache: DecisionCache
     live: Mapping[int, JobView]
-    holdings: Mapping[int, JobHoldings]
     held: frozenset[str]
 
     @staticmethod
@@ -114,9 +112,8 @@ class Inputs:
         cache.look(situation.snapshot)
         live = {j: v for j, v in situation.views.items() if not v.phase.is_over}
         cache.forget_all_but(live)
-        holdings = {j: cache.holdings(v) for j, v in live.items()}
-        held = frozenset().union(*[each.held for each in holdings.values()])
-        return Inputs(situation, policy, rules, cache, live, holdings, held)
+        held = frozenset(pilot.node for view in live.values() for pilot in view.active)
+        return Inputs(situation, policy, rules, cache, live, held)
 
     @property
     def now(self) -> float:
@@ -159,7 +156,7 @@ class Draft:
     actions: list[Action] = field(default_factory=list)
     refusals: list[Refusal] = field(default_factory=list)
     given_up: set[str] = field(default_factory=set)
-    holes: Holes = field(default_factory=Holes.none)
+    holes: Mapping[str, Hole] = field(default_factory=dict)
     yielding: YieldPlan = field(default_factory=YieldPlan)
     staying: dict[int, Sequence[Pilot]] = field(default_factory=dict)
     free: list[Hole] = field(default_factory=list)
@@ -170,14 +167,13 @@ class Draft:
     nodes: int = 0
     unfit: Mapping[int, Unfit] = field(default_factory=dict)
 
-    def give_up(self, actions: Collection[Action]) -> None:
-        """Take in actions that end pilots."""
-        self.actions += actions
-        self.given_up.update(pilot for action in actions for pilot in pilots_of(action))
-
-    def keep_the_others(self, inputs: Inputs) -> None:
-        """`staying`: all pilots but those given up."""
-        self.staying = {j: each.without(self.given_up) for j, each in inputs.holdings.items()}
+    def give_up(self, actions: Iterable[Action], inputs: Inputs) -> None:
+        """Take in actions that end pilots, each with the others of its task; the rest of the pilots stay."""
+        found = with_co_allocated(actions, inputs.situation.views)
+        self.actions += found
+        self.given_up.update(pilot for action in found for pilot in pilots_of(action))
+        gone = self.given_up
+        self.staying = {j: [p for p in view.staying if p.id not in gone] for j, view in inputs.live.items()}
 
 
 def pilots_of(action: Action) -> tuple[str, ...]:

@@ -7,8 +7,7 @@ arrivals are not in any plan: yielding answers those.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
 
 from malletrain.decide.rules import Rules
 from malletrain.decide.yielding import waits_for_nodes
@@ -55,81 +54,8 @@ def planned_ends(snapshot: Snapshot, names: Collection[str], now: float, rules: 
     return wanted
 
 
-class Holes(Mapping[str, Hole]):
-    """The holes of nodes that are free or that pilots hold, by node name, sorted.
-
-    A hole is made when it is asked for: a decision asks for a few dozen of thousands.
-    """
-
-    def __init__(
-        self,
-        names: frozenset[str],
-        planned: Mapping[str, HoleEnd],
-        held: Collection[str],
-        of_held: HoleEnd,
-        of_free: HoleEnd,
-        opened: Mapping[str, OpenHole] | None = None,
-    ) -> None:
-        """`planned`: what ends the holes of `names` that a plan or a reservation wants; `of_held` and `of_free`: what
-        ends those of all others, where a pilot holds the node and where none does; `opened`: which became idle
-        together, where that matters."""
-        self.names = names
-        self.planned = planned
-        self._held = held
-        self._of_held = of_held
-        self._of_free = of_free
-        self._opened = opened or {}
-
-    def by_cohort(self, opened: Mapping[str, OpenHole]) -> Holes:
-        """The same, and which became idle together."""
-        return Holes(self.names, self.planned, self._held, self._of_held, self._of_free, opened)
-
-    @staticmethod
-    def none() -> Holes:
-        """No holes at all."""
-        return Holes(frozenset(), {}, (), (math.inf, ""), (math.inf, ""), None)
-
-    def end(self, node: str) -> HoleEnd:
-        """Until when the hole of `node`, which has one, may be harvested (Unix seconds), and what says so."""
-        return self.planned.get(node) or (self._of_held if node in self._held else self._of_free)
-
-    @property
-    def usual(self) -> float:
-        """When holes of held nodes end that nothing wants."""
-        return self._of_held[0]
-
-    @property
-    def soonest(self) -> float:
-        """No hole ends sooner."""
-        return min([self._of_held[0], self._of_free[0], *(until for until, _ in self.planned.values())])
-
-    def ended_by(self, latest: float) -> set[str]:
-        """The nodes whose holes end by then."""
-        nodes = self.names if min(self._of_held, self._of_free)[0] <= latest else self.planned
-        return {node for node in nodes if self.end(node)[0] <= latest}
-
-    def __getitem__(self, node: str) -> Hole:
-        if node not in self.names:
-            raise KeyError(node)
-        until, why = self.end(node)
-        known = self._opened.get(node)
-        return Hole(node, until, why, None if known is None else known.together)
-
-    def __contains__(self, node: object) -> bool:
-        return node in self.names
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(sorted(self.names))
-
-    def __len__(self) -> int:
-        return len(self.names)
-
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}({dict(self)!r})"
-
-
-def find_holes(snapshot: Snapshot, held: Collection[str], now: float, rules: Rules) -> Holes:
-    """The holes of nodes that are free or that pilots hold (`held`).
+def find_holes(snapshot: Snapshot, held: Collection[str], now: float, rules: Rules) -> dict[str, Hole]:
+    """The holes of nodes that are free or that pilots hold (`held`), by node name, sorted.
 
     A node that staff wants (draining, reserved, rebooting, ...) has no hole; one wanted at once ends now.
     """
@@ -141,7 +67,15 @@ def find_holes(snapshot: Snapshot, held: Collection[str], now: float, rules: Rul
     longest = (_longest(now, rules), "nothing planned")
     # A pilot that runs keeps its limit: one that is cut cannot be lengthened again when the plan is fresh.
     unknown = _unknown(snapshot, now, rules) or longest
-    return Holes(names, planned_ends(snapshot, names, now, rules), held, longest, unknown)
+    planned = planned_ends(snapshot, names, now, rules)
+    return {
+        name: Hole(name, *(planned.get(name) or (longest if name in held else unknown))) for name in sorted(names)
+    }
+
+
+def by_cohort(holes: Mapping[str, Hole], opened: Mapping[str, OpenHole]) -> dict[str, Hole]:
+    """The same, and which became idle together."""
+    return {n: hole._replace(cohort=opened[n].together) if n in opened else hole for n, hole in holes.items()}
 
 
 def _longest(now: float, rules: Rules) -> float:

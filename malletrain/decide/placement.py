@@ -200,12 +200,14 @@ def unfit_nodes(draft: Draft, inputs: Inputs) -> dict[int, Unfit]:
     shared = [name for name in (*kept, *(h.node for h in draft.free), *draft.coming) if name in snapshot.node]
     lacking: dict[Requirements, frozenset[str]] = {}
     found: dict[int, Unfit] = {}
-    for job_id, holdings in sorted(inputs.holdings.items()):
-        needs = next((asked[array] for array in sorted(holdings.arrays) if array in asked), Requirements())
+    for job_id, view in sorted(inputs.live.items()):
+        arrays = sorted({pilot.partition("_")[0] for pilot in view.pilots}) if asked else ()
+        needs = next((asked[array] for array in arrays if array in asked), Requirements())
         if needs not in lacking:
             lacking[needs] = frozenset([n for n in shared if not needs.met_by(snapshot.node[n])] if needs else ())
         without, rests = lacking[needs], resting.get(job_id, {})
-        nodes = without.union(rests.keys() & set(shared) if rests else ()) - holdings.nodes
+        nodes = without.union(rests.keys() & set(shared) if rests else ())
+        nodes = nodes.difference(pilot.node for pilot in view.staying)
         if nodes:
             words = [f"{len(without)} of {len(shared)} nodes lack {needs}"] if without else []
             words += [f"{node}: {why}" for node, why in sorted(rests.items()) if node in nodes]

@@ -12,12 +12,21 @@ from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from malletrain.decide.demand import change_interval_s, due_of, explored, least_on, on_classes, profile_of, rest_s
+from malletrain.decide.demand import (
+    change_interval_s,
+    due_of,
+    explored,
+    least_on,
+    may_train,
+    on_classes,
+    profile_of,
+    rest_s,
+)
 from malletrain.decide.draft import Draft, Inputs, ProbeEvent, Situation
 from malletrain.decide.holes import pilot_limit_s
+from malletrain.decide.leaving import leaving
 from malletrain.decide.limits import BudgetTerms, budgets_for, caps_of_unfit, constraints_for, starving_jobs
 from malletrain.decide.multi_node_pilots import replaceable
-from malletrain.decide.reconcile import leaving
 from malletrain.decide.rules import Rules
 from malletrain.domain.decision import Action, LeaveCause, RecyclePilot, Refusal, StartPilot
 from malletrain.domain.event import ProbeBegun, ProbeEnded
@@ -66,7 +75,7 @@ def learn_and_size(draft: Draft, inputs: Inputs) -> Sizing:
         j: view
         for j, view in sorted(inputs.live.items())
         # With pilots that go now, a job may have too few tasks left for its fewest nodes.
-        if inputs.holdings[j].may_train
+        if may_train(view)
         and j not in situation.set_aside
         and len(draft.staying[j]) + view.held_count >= max(1, view.job.min_nodes)
         and (j not in caps or caps[j] >= max(1, view.job.min_nodes))
@@ -405,7 +414,7 @@ def replace_stragglers(draft: Draft, inputs: Inputs) -> None:
             starts.append(StartPilot(job, held[0].id, hole.node, limit, reason, replaces=pilot.id))
             continue
         draft.refusals.append(Refusal(f"job {job}", f"{slow_one}; {why}"))
-    draft.give_up(leaves)
+    draft.give_up(leaves, inputs)
     draft.replacements = starts
     if uncounted:
         staying = draft.staying.items()

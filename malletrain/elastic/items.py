@@ -88,14 +88,14 @@ class Items:
         lease_s: float = 60.0,
         finish_s: float = 5.0,
     ) -> None:
-        given = range(items) if isinstance(items, int) else items
-        if given.step != 1 or not len(given):
+        numbers = range(items) if isinstance(items, int) else items
+        if numbers.step != 1 or not len(numbers):
             raise ItemsError(f"items={items!r}: give a number above 0, or a range with step 1")
         if batch < 1:
             raise ItemsError(f"batch={batch}: give a number above 0")
         if not (lease_s >= 1 and finish_s >= 0):
             raise ItemsError(f"lease_s={lease_s}, finish_s={finish_s}: give at least 1 s and 0 s")
-        self._range = ItemRange(given.start, len(given), batch)
+        self._range = ItemRange(numbers.start, len(numbers), batch)
         self._path = Path(folder).absolute()
         self._lease_s = lease_s
         self._signal = _LeaveSignal(finish_s)

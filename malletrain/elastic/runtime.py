@@ -43,7 +43,6 @@ from malletrain.elastic.invariants.invariants import Invariants
 from malletrain.elastic.launch import hang_watch, job_sessions, worker_start
 from malletrain.elastic.launch.failure_report import ENDED, FLUSH_TIMEOUT_S, FailureReporter, before_immediate_end
 from malletrain.elastic.launch.job_folder import checkpoint_directory, resumed_directory
-from malletrain.elastic.launch.start_stages import StartStages
 from malletrain.elastic.link import standalone_record
 from malletrain.elastic.link.daemon_link import END_PATIENCE_S, Link
 from malletrain.elastic.link.local_group import Follower
@@ -92,6 +91,7 @@ class Runtime:
     Attributes:
         share: the samples of the batch under way that this worker has; None between steps.
         committed: whether the step under way is committed.
+        pilot: where a daemon decides about this worker; else None.
         joined: whether training has begun.
         left_by: the exception that has left the block of a step.
         passed: whether this worker passes over the session, which the others have ended: it has no epochs left.
@@ -111,7 +111,7 @@ class Runtime:
     ) -> None:
         environ, mean = os.environ, settings.reduction == "mean"
         self.mean = mean
-        self._stages = StartStages()
+        self._stages, self._begins_at = dict[str, float](), time.monotonic()  #: seconds of the start, by part
         self._settings = settings
         local_rank = worker_start.find_own_local_rank(environ) if settings.world is None else LocalRank()
         self.model = model
@@ -183,7 +183,7 @@ class Runtime:
         self.session_batch.attach(self.state, self.state.optimizers)
 
         # Who trains: this process as a member of a world.
-        self._pilot = pilot = worker_start.find_pilot_context(environ) if before is None else before.pilot
+        self.pilot = pilot = worker_start.find_pilot_context(environ) if before is None else before.pilot
         self._static_world = None if pilot is not None else settings.world
         if pilot is None and settings.world is None and local_rank.size > 1:
             # Processes that torchrun started on one node, without a daemon.
@@ -330,7 +330,7 @@ class Runtime:
         if must_be_finite is None:
             must_be_finite = not any(isinstance(t, torch.amp.GradScaler) for t in self.state.tracked.values())
         self.reducer.must_be_finite = must_be_finite
-        if self._pilot is None:
+        if self.pilot is None:
             hang_watch.session_made()
             self._join_without_daemon()
             return
@@ -342,11 +342,12 @@ class Runtime:
         log.log(logging.WARNING if weak else logging.INFO, "equality with a static run is %s", self.judgement)
         before = self._before
         if before is None or not before.in_world:  # else the others wait
-            with self._stages.warming():
-                worker_start.warm_up(self.model, self.loader, self.sampler, self._settings.warm_up)
+            began = time.monotonic()
+            worker_start.warm_up(self.model, self.loader, self.sampler, self._settings.warm_up)
+            self._stages = {"build": began - self._begins_at, "warm_up": time.monotonic() - began}
         hang_watch.session_made()
         hang_watch.HangWatch(lambda: self.member.worker, self.rounds_so_far).start()
-        self._connect(self._pilot)
+        self._connect(self.pilot)
         self.recovery.begin_session()
         try:
             if before is not None and before.in_world:
@@ -378,9 +379,9 @@ class Runtime:
         """Take the connection of the session before, or open one and say that this worker is warm."""
         link = self._before.member.link if self._before is not None else None
         if link is None:
-            stages = self._stages.finished()
+            log.info("start: %s", ", ".join(f"{part} {seconds:.2f} s" for part, seconds in self._stages.items()))
             self.member.link = pilot.open(self.reconfigurer)
-            self.member.link.say(messages.Warm(pilot.wait_warm(), stages))
+            self.member.link.say(messages.Warm(pilot.wait_warm(), self._stages))
             return
         self.member.link = link
         link.serve(self.reconfigurer)
@@ -400,8 +401,8 @@ class Runtime:
         log.info("session %d of the script is over: this worker passes over it", self.state.session)
         self.state.has_state = self.joined = self.passed = True
         worker_start.on_terminate(signal.SIG_DFL)
-        if self.member.link is None and self._pilot is not None:
-            self._connect(self._pilot)
+        if self.member.link is None and self.pilot is not None:
+            self._connect(self.pilot)
         self.reconfigurer.wait_seat()
         self._before = None
 
@@ -411,11 +412,6 @@ class Runtime:
         if self.passed:
             return self.member.local_rank.is_leader and self.reconfigurer.is_first()
         return self.committer.world.rank == 0
-
-    @property
-    def in_pilot(self) -> bool:
-        """Whether a daemon decides about this worker."""
-        return self._pilot is not None
 
     def loader_of(self, dataset: Any) -> SampleLoader:
         """A loader of `dataset` with the session's seed and collate function; of the training data if it is None."""
@@ -443,11 +439,6 @@ class Runtime:
         self._finished_epoch = self.position.epoch
         if self.dataset_changes is not None:
             self.dataset_changes.epoch_begins()
-
-    def epoch_ended(self) -> None:
-        """The epoch's batches are made, or the script has left the loop over them."""
-        if self.dataset_changes is not None:
-            self.dataset_changes.epoch_ended()
 
     def load_batch(self) -> Any:
         """Do what is due between two steps, then load this worker's part of the next batch, and begin its step.
@@ -498,21 +489,21 @@ class Runtime:
         worker_start.on_terminate(signal.SIG_DFL)
         self.invariants.end()
         self.finished = True
-        if self._pilot is None:
+        if self.pilot is None:
             if self.committer.world.rank == 0:
                 self.member.say(messages.Finished(self._result))
             self.checkpointing.discard()
             return
         job_sessions.end(
             job_sessions.Handover(
-                self.state.session, self._pilot, self.member, self.reconfigurer, self._in_world, self._tried,
+                self.state.session, self.pilot, self.member, self.reconfigurer, self._in_world, self._tried,
                 self._steps_before + self.position.step, self._samples_before + self.position.samples,
             )
         )  # fmt: skip
 
     def _keep_final(self) -> None:
         """Save the final state of the session, for workers that join the next one."""
-        if self._kept_final or not self._finals or self._pilot is None:
+        if self._kept_final or not self._finals or self.pilot is None:
             return
         self._kept_final = True
         try:
@@ -638,7 +629,7 @@ class Runtime:
 
     def ending(self) -> None:
         """The process ends: say so where the script has not finished, and nothing else ends it."""
-        if self.finished and self._pilot is not None:
+        if self.finished and self.pilot is not None:
             self._complete()
             return
         begun = self.joined or self._before is not None  # another one after a session that has ended
@@ -647,7 +638,7 @@ class Runtime:
         if self._said_end:
             return
         self._said_end = True
-        if self._pilot is None:
+        if self.pilot is None:
             if self.position.step:
                 log.warning("after step %d %s", self.position.step, ENDED)
         else:
@@ -655,7 +646,7 @@ class Runtime:
 
     def _keep_state(self) -> None:
         """Save the state as the script fails, on the worker that writes checkpoints."""
-        trains = self.joined and self._pilot is not None and self.state.has_state
+        trains = self.joined and self.pilot is not None and self.state.has_state
         if not trains or not self.checkpointing.is_writer:
             return
         try:
@@ -669,9 +660,9 @@ class Runtime:
 
     def _send_failure(self, failure: messages.Message) -> None:
         """Deliver the report of a failure: also before this worker has joined, when it has no link yet."""
-        if self.member.link is None and self._pilot is not None and not self.joined:
+        if self.member.link is None and self.pilot is not None and not self.joined:
             with contextlib.suppress(WireError):  # the exception itself is on standard error
-                self._pilot.report(failure)
+                self.pilot.report(failure)
             return
         self.member.say(failure)
         if self.member.link is not None:

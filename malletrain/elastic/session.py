@@ -194,7 +194,8 @@ class Session:
                         "the body of `for batch in s.batches()` needs `with s.step():` around the step"
                     )
         finally:
-            r.epoch_ended()
+            if r.dataset_changes is not None:
+                r.dataset_changes.epoch_ended()
         r.state.mark_boundary()
         r.meter.paused()
 
@@ -232,7 +233,7 @@ class Session:
             ElasticError: the data set is empty.
         """
         r = self._runtime
-        if not r.in_pilot:
+        if r.pilot is None:
             r.join()
         r.meter.paused()
         return evaluate(r, r.loader_of(dataset), metrics, batch_size)

@@ -142,16 +142,16 @@ def fold(record: JobState, event: Event) -> bool:
         case TasksAdded() as added:
             _tasks_added(record, event, added)
         case JobHeld(waits=waits):
-            _turn(record, event, JobPhase.HELD)
+            _enter_phase(record, event, JobPhase.HELD)
             record.waits = waits
         case JobReleased():
-            _turn(record, event, JobPhase.QUEUED)
+            _enter_phase(record, event, JobPhase.QUEUED)
         case JobCancelled():
-            _turn(record, event, JobPhase.CANCELLED)
+            _enter_phase(record, event, JobPhase.CANCELLED)
         case JobCompleted():
-            _turn(record, event, JobPhase.COMPLETED)
+            _enter_phase(record, event, JobPhase.COMPLETED)
         case JobFailed():
-            _turn(record, event, JobPhase.FAILED)
+            _enter_phase(record, event, JobPhase.FAILED)
         case JobNotified(what=what):
             record.notified.add(what)
         case ScriptChecked(digest=digest, verdict=verdict, text=text, nodes=nodes):
@@ -185,7 +185,7 @@ def fold(record: JobState, event: Event) -> bool:
     return True
 
 
-def _turn(record: JobState, event: Event, phase: JobPhase) -> None:
+def _enter_phase(record: JobState, event: Event, phase: JobPhase) -> None:
     if record.phase.is_over:
         return
     record.phase, record.reason = phase, event.reason
@@ -231,7 +231,7 @@ def _of_pilot(record: JobState, event: Event) -> None:
         if isinstance(payload, WorkerLost):
             record.pilots[name] = without_worker(pilot, event.at)
         return  # a task of one node is given back as soon as its worker has left
-    record.pilots[name] = turned = after(pilot, event)
+    record.pilots[name] = changed = after(pilot, event)
     if given_up(event) and record.world is not None and name in record.world.members:
         left = tuple(member for member in record.world.members if member != name)
         record.world = replace(record.world, members=left) if left else None
@@ -242,7 +242,7 @@ def _of_pilot(record: JobState, event: Event) -> None:
     failed = (
         isinstance(payload, PilotEnded)
         and payload.exit_code != NO_DAEMON_STATUS
-        and turned.ended_as in _FAILED_STATES
+        and changed.ended_as in _FAILED_STATES
         and not pilot.was_warm
     )
     if failed and by_itself and not pilot.is_part:

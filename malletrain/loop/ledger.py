@@ -64,8 +64,7 @@ _WAITS_NOT = (JobPhase.ANNOUNCED, JobPhase.HELD)
 class Ledger:
     """Folds events. Not thread-safe: its owner holds one lock."""
 
-    def __init__(self, costs: ResizeCosts | None = None) -> None:
-        """`costs` are assumed until a job has measured its own."""
+    def __init__(self) -> None:
         self._records: dict[int, JobState] = {}
         self._job_of_task: dict[str, int] = {}
         self._of_application: dict[tuple[str, str], set[int]] = {}
@@ -73,7 +72,7 @@ class Ledger:
         self._changed: set[int] = set()  # jobs that have changed since
         #: Of jobs that take another size in the same way: the others say nothing of it.
         self.costs = {
-            Elastic.LIVE: Costs(costs),
+            Elastic.LIVE: Costs(ResizeCosts()),
             Elastic.RESTART: Costs(RELAUNCH),
             Elastic.TASKS: Costs(INDEPENDENT_ITEMS),
         }
@@ -141,7 +140,7 @@ class Ledger:
                 if before is None and event.pilot in record.pilots:  # a further node of a task, just started on
                     before = Pilot(event.pilot, record.job.id, PilotPhase.ENDED, event.at)
                 if before is not None:
-                    self._turned(record, before, record.pilots[before.id], event.at)
+                    self._activity_changed(record, before, record.pilots[before.id], event.at)
                 if record.phase.is_over and not was_over:
                     self._remember(record)
             if isinstance(event.payload, TELLING_COSTS):
@@ -195,10 +194,10 @@ class Ledger:
                 continue
             for pilot in [each for each in earlier.pilots if task_of(each) == name]:
                 before = earlier.pilots.pop(pilot)
-                self._turned(earlier, before, replace(before, phase=PilotPhase.ENDED), at)
+                self._activity_changed(earlier, before, replace(before, phase=PilotPhase.ENDED), at)
             self._has_changed(earlier)
 
-    def _turned(self, record: JobState, before: Pilot, after: Pilot, at: float) -> None:
+    def _activity_changed(self, record: JobState, before: Pilot, after: Pilot, at: float) -> None:
         """A pilot takes or gives up its node: the job's wait may end or begin, and its account has used the node."""
         if before.phase is PilotPhase.RELEASED and after.phase is PilotPhase.RUNNING and after.started_at is not None:
             for costs in self.costs.values():
@@ -220,7 +219,7 @@ class Ledger:
         for _, record in sorted(self._records.items()):
             if record.active:
                 running[record.job.account] = running.get(record.job.account, 0.0) + record.held_s(now, 0.0)
-        return self.usage.lately(running)
+        return self.usage.with_running(running)
 
     def spent(self, budgets: Sequence[AccountBudget], now: float) -> NodeTimeSpent:
         """What budgets are held against, running pilots included."""
@@ -374,13 +373,15 @@ class Ledger:
             if phase is JobPhase.QUEUED and record.world is not None and record.world.members:
                 phase = JobPhase.RUNNING
             check = record.check
+            if record.costs is None:
+                record.costs = self.costs[record.job.elastic].of(record.job.id, application(record.job))
             record.view = JobView(
                 job=terms_of(record.job, check),
                 phase=phase,
                 pilots=dict(record.pilots),
                 world=record.world,
                 curve=self._curve(record),
-                costs=self._costs_of(record),
+                costs=record.costs,
                 samples_done=record.samples_done,
                 reason=record.reason or record.unsaved,
                 topped_up_at=record.topped_up_at,
@@ -447,8 +448,3 @@ class Ledger:
             self._earlier[key] = kept
             if len(self._earlier) > APPLICATIONS_KEPT:
                 del self._earlier[next(iter(self._earlier))]
-
-    def _costs_of(self, record: JobState) -> ResizeCosts:
-        if record.costs is None:
-            record.costs = self.costs[record.job.elastic].of(record.job.id, application(record.job))
-        return record.costs

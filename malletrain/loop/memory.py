@@ -22,6 +22,7 @@ from malletrain.domain.snapshot import (
     SlurmState,
     Snapshot,
 )
+from malletrain.loop.ports import Clock
 
 
 class ManualClock:
@@ -275,7 +276,7 @@ class MemoryCluster:
 class MemoryWorkers:
     """Workers that warm up and leave at once; a world is whatever pilots run."""
 
-    def __init__(self, clock: ManualClock) -> None:
+    def __init__(self, clock: Clock) -> None:
         self.clock = clock
         self.ended: dict[int, str] = {}
         self.outlived: dict[str, int] = {}  #: pilots that Slurm has ended, and their jobs

@@ -7,7 +7,7 @@ import functools
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 
-from malletrain.decide.reconcile import is_unfit
+from malletrain.decide.leaving import is_unfit
 from malletrain.domain.event import Event, PilotEnded, PilotHeld, PilotStarted, PilotWaits
 from malletrain.domain.job import JobView, Pilot, PilotEnd, PilotPhase, part_of
 from malletrain.domain.snapshot import SlurmJob, SlurmState, Snapshot

@@ -17,10 +17,9 @@ from typing import TypeVar, cast
 from malletrain.decide.decision import decide, yield_now
 from malletrain.decide.demand import DecisionCache
 from malletrain.decide.draft import Situation, pilots_of
+from malletrain.decide.leaving import SET_BACK_S, termination
 from malletrain.decide.limits import admission_refusal
 from malletrain.decide.multi_node_pilots import after_loss, co_allocated
-from malletrain.decide.must_leave import termination
-from malletrain.decide.reconcile import SET_BACK_S
 from malletrain.decide.rules import Rules
 from malletrain.decide.sizes import scale_up_jobs
 from malletrain.decide.yielding import YieldPlan
@@ -61,12 +60,11 @@ from malletrain.domain.event import (
 from malletrain.domain.job import JobPhase, JobView, MalleableJob, PilotPhase
 from malletrain.domain.snapshot import FREE_STATES, NodeState, Snapshot
 from malletrain.learn.samples import plausible
-from malletrain.loop.job_dependencies import settle
 from malletrain.loop.ledger import Ledger
 from malletrain.loop.pilot_changes import observe
 from malletrain.loop.ports import Clock, Cluster, Journal, Workers
 from malletrain.loop.trackers.hole_history import PlannedStarts, hole_events
-from malletrain.loop.waiting_reason import why_silent, why_without_nodes
+from malletrain.loop.waiting_reason import settle, why_silent, why_without_nodes
 from malletrain.sizing.objective import Objective
 from malletrain.sizing.policy import Need, Policy
 
@@ -231,11 +229,13 @@ class Loop:
         self.advice = decided.advice
         if self._act_for_real:
             self._record_changes(snapshot, decided.decision)
-            self._record_arrived()
+            with self._guard:  # people ask for figures meanwhile; the next daemon knows them without accounting, too
+                arrived = [Event(self._clock.now(), each) for each in iter(self.ledger.promise.take_arrived, None)]
+            self.record(arrived)
             self.record(Event(self._clock.now(), probe, job, reason=why) for job, probe, why in decided.probes)
             for job, batches in decided.decision.batches.items():
                 self._workers.choose_batches(job, batches)
-            self._record_given(snapshot, decided.yielded.awaiting)
+            self._record_yields(snapshot, decided.yielded.awaiting)
             self._take_back(decided.decision.strays)
             self._workers.climb(scale_up_jobs(situation.views, situation.known, self.rules))
             self._apply(decided.decision.actions)
@@ -253,7 +253,7 @@ class Loop:
         actions, self._yielded = yield_now(
             self._situation(snapshot), self._rules_now(self.ledger.exits.usual_s()), self._memo
         )
-        self._record_given(snapshot, self._yielded.awaiting)
+        self._record_yields(snapshot, self._yielded.awaiting)
         self._apply(actions)
         return bool(actions)
 
@@ -496,16 +496,10 @@ class Loop:
             events.append(Event(now, decided, reason=decision.reason))
         self.record(events)
 
-    def _record_arrived(self) -> None:
-        """Main jobs that came: the next daemon knows them without accounting, too."""
-        with self._guard:  # people ask for figures meanwhile
-            events = [Event(self._clock.now(), each) for each in iter(self.ledger.promise.take_arrived, None)]
-        self.record(events)
-
-    def _record_given(self, snapshot: Snapshot, awaiting: Mapping[str, bool]) -> None:
+    def _record_yields(self, snapshot: Snapshot, main_jobs: Mapping[str, bool]) -> None:
         """Whose the main jobs are that wait for pilots to leave: after their end, Slurm no longer tells."""
-        self.ledger.behind.waits(snapshot, awaiting)
-        self.record(self.ledger.main_jobs.given(awaiting, snapshot, self._clock.now()))
+        self.ledger.behind.waits(snapshot, main_jobs)
+        self.record(self.ledger.main_jobs.yields(main_jobs, snapshot, self._clock.now()))
 
     def _record_ended(self, now: float) -> None:
         """Main jobs that began and ended between two looks on nodes that pilots had left; of what Slurm does not

@@ -1,10 +1,13 @@
-"""Why a job that could train has no node, from what the last decision saw."""
+"""Why a job waits: for other jobs, as sbatch's `--dependency` has it, or, where it could train, for nodes."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
+
 from malletrain.decide.demand import RETRY_S
 from malletrain.domain.decision import Decision
-from malletrain.domain.job import Elastic, JobPhase, JobView
+from malletrain.domain.event import JobHeld, JobReleased
+from malletrain.domain.job import DependencyKind, Elastic, JobPhase, JobView, MalleableJob
 from malletrain.domain.snapshot import Snapshot
 
 #: Seconds without a report of training after which that is said.
@@ -61,3 +64,48 @@ def why_too_dear(view: JobView, horizon_s: float) -> str:
         f"{what}{by}, too much for the {horizon_s:.0f} s looked ahead; "
         f"every {RETRY_S / 60:.0f} min without one it is taken for less, and tried again"
     )
+
+
+_MET = {
+    DependencyKind.AFTER: frozenset(
+        {JobPhase.RUNNING, JobPhase.COMPLETED, JobPhase.FAILED, JobPhase.CANCELLED}
+    ),
+    DependencyKind.AFTER_ANY: frozenset({JobPhase.COMPLETED, JobPhase.FAILED, JobPhase.CANCELLED}),
+    DependencyKind.AFTER_OK: frozenset({JobPhase.COMPLETED}),
+    DependencyKind.AFTER_NOT_OK: frozenset({JobPhase.FAILED, JobPhase.CANCELLED}),
+}  # fmt: skip
+
+
+def why_held(job: MalleableJob, views: Mapping[int, JobView]) -> tuple[str, bool]:
+    """Why a job may not begin yet, or ""; and whether it never may.
+
+    Args:
+        job: with its dependencies.
+        views: of every job that is known. One that is not is over: the ledger keeps those that others wait for.
+    """
+    waits = []
+    for kind, other in job.after:
+        view = views.get(other)
+        if view is None:
+            if kind in (DependencyKind.AFTER_OK, DependencyKind.AFTER_NOT_OK):
+                return (
+                    f"never begins by itself ({kind.value}:{other}): how job {other} ended is not known any more",
+                    True,
+                )
+        elif view.phase not in _MET[kind]:
+            if view.phase.is_over:
+                return f"never begins by itself ({kind.value}:{other}): job {other} is {view.phase.value}", True
+            waits.append(f"{kind.value}:{other}, which is {view.phase.value}")
+    return (f"waits for {'; '.join(waits)}" if waits else ""), False
+
+
+def settle(views: Mapping[int, JobView]) -> Iterator[tuple[int, JobHeld | JobReleased, str]]:
+    """What becomes of the jobs that wait: job, event and reason. Nothing for those that wait on as before."""
+    for job_id, view in sorted(views.items()):
+        if not view.waits:
+            continue
+        reason, _ = why_held(view.job, views)
+        if not reason:
+            yield job_id, JobReleased(), "what it waited for has come to pass"
+        elif reason != view.reason:
+            yield job_id, JobHeld(waits=True), reason

@@ -9,11 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 
-from malletrain.domain.decision import CancelTasks, CutLimit, LeavePilot, Outcome, RecyclePilot, StartPilot, Stray
-from malletrain.domain.event import ArrayAttached, Event, WorkerLeft
+from malletrain.domain.decision import CancelTasks, CutLimit, Outcome, RecyclePilot, StartPilot, Stray
+from malletrain.domain.event import ArrayAttached, Event
 from malletrain.domain.job import ArrayReport, MalleableJob, PilotEnd
 from malletrain.domain.snapshot import FREE_STATES, EndedJobs, Node, NodeState, SlurmJob, SlurmState, Snapshot
-from malletrain.loop.ports import Cluster
+from malletrain.loop.memory import MemoryWorkers
+from malletrain.loop.ports import Clock, Cluster
 
 #: What users see as the owner of imagined pilots.
 NOBODY = "nobody"
@@ -167,39 +168,20 @@ def _held(node: Node) -> Node:
     return replace(node, state=NodeState.ALLOCATED) if node.state in FREE_STATES else node
 
 
-class ShadowWorkers:
+class ShadowWorkers(MemoryWorkers):
     """The workers of imagined pilots: they leave at once, and submit more tasks when asked."""
 
-    def __init__(self, cluster: ShadowCluster, next_array: int, now: Callable[[], float]) -> None:
+    def __init__(self, cluster: ShadowCluster, next_array: int, clock: Clock) -> None:
         """`next_array` is the number of the next array that they submit."""
+        super().__init__(clock)
         self.next_array = next_array
         self._cluster = cluster
-        self._now = now
-        self._reports: list[Event] = []
-
-    def leave(self, action: LeavePilot) -> None:
-        self._reports.append(
-            Event(self._now(), WorkerLeft(), action.job_id, action.pilot, action.node, action.reason)
-        )
 
     def pilots_ended(self, job_id: int, pilots: Collection[str]) -> None:
-        """Does nothing: imagined pilots have no workers."""
-
-    def end_job(self, job_id: int, reason: str) -> None:
-        """Does nothing: an imagined job is never over."""
+        """Does nothing: nobody looks, and there are ever new ones."""
 
     def top_up(self, job_id: int, tasks: int) -> bool:
         array, self.next_array = self.next_array, self.next_array + 1
         self._cluster.submit(array, tasks)
-        self._reports.append(Event(self._now(), ArrayAttached(array, tasks), job_id))
+        self.report(Event(self.clock.now(), ArrayAttached(array, tasks), job_id))
         return True
-
-    def choose_batches(self, job_id: int, batches: tuple[tuple[int, int], ...]) -> None:
-        """Does nothing: imagined pilots have no workers."""
-
-    def climb(self, jobs: frozenset[int]) -> None:
-        """Does nothing: imagined pilots have no workers."""
-
-    def reports(self) -> Sequence[Event]:
-        taken, self._reports = self._reports, []
-        return taken

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from malletrain.replay.cluster_trace import ClusterTrace
-from malletrain.replay.traces.trace import BUSY, DOWN, IDLE
+from malletrain.replay.traces.trace import DOWN, IDLE
 
 Floats = NDArray[np.float64]
 
@@ -107,57 +107,35 @@ def without_outages(trace: ClusterTrace, outages: tuple[LikelyOutage, ...]) -> C
     """The same machine with those nodes down."""
     if not outages:
         return trace
-    first, node, state = trace.first, trace.node, trace.state.copy()
-    number = {name: i for i, name in enumerate(trace.nodes)}
-    for each in outages:
-        if not each.whole:  # the rows that open its hole
-            step = int(np.searchsorted(trace.time, each.start))
-            rows = slice(int(first[step]), int(first[step + 1]))
-            state[rows][(node[rows] == number[each.name]) & (state[rows] == IDLE)] = DOWN
-    # Rows are copied span by span: a year of a large machine has tens of millions.
-    now = np.full(len(trace.nodes), BUSY, np.int8)
-    more = np.zeros(len(trace.time), np.int64)
-    nodes, states, copied = [], [], 0
-    for begin, end in sorted((each.start, each.end) for each in outages if each.whole):
-        a, b = np.searchsorted(trace.time, [begin, end]).tolist()
-        nodes.append(node[copied : first[a]])
-        states.append(state[copied : first[a]])
-        now[nodes[-1]] = states[-1]  # of several rows of a node the last
-        here = slice(int(first[a]), int(first[a + 1]))
-        more[a] = _step(nodes, states, node[here], _down(state[here]), now == IDLE, DOWN)
-        now[node[here]] = state[here]
-        inside = slice(int(first[a + 1]), int(first[b]))
-        nodes.append(node[inside])
-        states.append(_down(state[inside]))
-        now[node[inside]] = state[inside]
-        copied = int(first[b])
-        if b < len(trace.time):
-            here = slice(copied, int(first[b + 1]))
-            more[b] = _step(nodes, states, node[here], state[here], now == IDLE, IDLE)
-            now[node[here]] = state[here]
-            copied = here.stop
-    nodes.append(node[copied:])
-    states.append(state[copied:])
-    at = first + np.concatenate([[0], np.cumsum(more)])
-    return replace(trace, first=at, node=np.concatenate(nodes), state=np.concatenate(states))
-
-
-def _down(state: NDArray[np.int8]) -> NDArray[np.int8]:
-    return np.where(state == IDLE, np.int8(DOWN), state)
-
-
-def _step(
-    nodes: list[NDArray[np.int32]], states: list[NDArray[np.int8]], node: NDArray[np.int32], state: NDArray[np.int8],
-    also: NDArray[np.bool_], becomes: int,
-) -> int:  # fmt: skip
-    """Append one step: its rows, and, in order between them, the nodes of `also` without one. How many these are."""
-    also[node] = False
-    extra = np.flatnonzero(also).astype(np.int32)
-    both = np.concatenate([node, extra])
-    order = np.argsort(both, kind="stable")
-    nodes.append(both[order])
-    states.append(np.concatenate([state, np.full(len(extra), becomes, np.int8)])[order])
-    return len(extra)
+    away = {(each.name, each.start) for each in outages if not each.whole}
+    still = [(each.start, each.end) for each in outages if each.whole]
+    state = trace.state.copy()
+    # Where the state becomes another one without a row: before which row, of which step and node, and what.
+    rows: list[tuple[int, int, int, int]] = []
+    for _, _, holes in trace.interval_blocks():
+        inside = np.zeros(len(holes.node), np.bool_)
+        for begin, end in (*still, *((start, start) for _, start in away)):
+            inside |= (holes.begin <= end) & (holes.end > begin)
+        columns = (column[inside].tolist() for column in (holes.node, holes.begin, holes.end))
+        for node, since, until in zip(*columns, strict=True):
+            spans = [(since, until)] if (trace.nodes[node], since) in away else still
+            for begin, end in spans:
+                for at, becomes in ((max(since, begin), DOWN), (min(until, end), IDLE)):
+                    if not since <= at < until or min(until, end) <= max(since, begin):
+                        continue  # (the row that ends a hole stands)
+                    step = int(np.searchsorted(trace.time, at))
+                    first, last = trace.first[step : step + 2].tolist()
+                    row = first + int(np.searchsorted(trace.node[first:last], node))
+                    if at == since:
+                        state[row] = becomes
+                    else:
+                        rows.append((row, step, node, becomes))
+    places, steps, nodes, states = np.array(sorted(rows), np.int64).reshape(-1, 4).T
+    more = np.bincount(steps, minlength=len(trace.time))
+    return replace(
+        trace, first=trace.first + np.append(0, np.cumsum(more)),
+        node=np.insert(trace.node, places, nodes), state=np.insert(state, places, states),
+    )  # fmt: skip
 
 
 def _usual(share: Floats, lasts: Floats) -> float:

@@ -18,7 +18,6 @@ from malletrain.domain.job import Curve
 from malletrain.loop.trackers.hole_history import SupplyHistory
 from malletrain.replay.inputs.account_budgets import BudgetAccounts
 from malletrain.replay.inputs.node_classes import ClassesOfNodes
-from malletrain.replay.value_rows import KeptRows
 from malletrain.replay.workload import TrainingJob
 from malletrain.sizing import knapsack
 from malletrain.sizing.batching import best_batch, equal_sample_worth, statistical_efficiency
@@ -27,7 +26,7 @@ from malletrain.sizing.objective import Objective, alpha_of, urgencies_by_rank, 
 from malletrain.sizing.policy import Need, Policy, require_inputs
 from malletrain.sizing.problem import Due, JobDemand, Problem, Sizes, Value
 from malletrain.sizing.registry import policy as registered
-from malletrain.sizing.values import ValueRowCache
+from malletrain.sizing.values import ValueRowCache, value_table
 
 Ints = NDArray[np.int64]
 
@@ -102,6 +101,7 @@ def parse_policy(
 BY_REST = frozenset({Objective.JCT, Objective.SRPT})
 #: Answers of a policy that are kept: where a cap on pilots binds, half of a replay's questions come again.
 MAX_KEPT_ANSWERS = 4096
+MAX_KEPT_DEMANDS = 1 << 16
 
 
 class PolicySizer:
@@ -131,19 +131,18 @@ class PolicySizer:
         #: What time it is (Unix seconds), for policies that keep deadlines.
         self.clock: Callable[[], float] | None = None
         self._pool = SupplyHistory()
-        self._rows: KeptRows | None = None
-        self._price = 0.0
+        self._cache = ValueRowCache()
+        self._bounded: dict[tuple[int, int, int], tuple[JobDemand, NDArray[np.bool_]]] = {}
         self._answers: dict[Hashable, tuple[list[int], SizeBounds | None]] = {}
         # A replay has no side constraints: the core is asked at once.
-        if self._policy.is_knapsack and choice.objective not in BY_REST and self._budgets is None:
-            self._rows = KeptRows(jobs, self._demand, choice.horizon_s, choice.value, choice.alpha)
+        self._is_knapsack = self._policy.is_knapsack and choice.objective not in BY_REST and self._budgets is None
 
     def __call__(
         self, live: Sequence[int], counts: Sequence[int], nodes: int, bounds: SizeBounds | None = None
     ) -> list[int]:
         choice = self.choice
-        if self._rows is not None:
-            return self._exact(self._rows, live, counts, nodes, bounds)
+        if self._is_knapsack:
+            return self._exact(live, counts, nodes, bounds)
         demands = tuple(self._demand(j, count) for j, count in zip(live, counts, strict=True))
         if bounds is not None:
             demands = tuple(_bounded(each, i, bounds) for i, each in enumerate(demands))
@@ -185,25 +184,42 @@ class PolicySizer:
             found[i] = [of.get(name, 0) for name in classes.names]
         return found
 
-    def _exact(
-        self, rows: KeptRows, live: Sequence[int], counts: Sequence[int], nodes: int, bounds: SizeBounds | None
-    ) -> list[int]:
-        """What policy `exact` answers, from rows that are kept, or as it has answered the same question before."""
+    def _exact(self, live: Sequence[int], counts: Sequence[int], nodes: int, bounds: SizeBounds | None) -> list[int]:
+        """What policy `exact` answers, or has answered to the same question."""
+        allowed, must = ({}, frozenset[int]()) if bounds is None else (bounds.allowed, bounds.must)
         # By identity: what a kept answer's jobs may have is kept with it.
-        may = () if bounds is None else (*bounds.allowed, *map(id, bounds.allowed.values()))
-        key = (tuple(live), tuple(counts), nodes, bounds and bounds.must, may)
+        key = (tuple(live), tuple(counts), nodes, must, tuple((at, id(may)) for at, may in allowed.items()))
         known = self._answers.get(key)
         if known is not None:
             return known[0]
-        allowed, must = ({}, frozenset()) if bounds is None else (bounds.allowed, bounds.must)
-        table, at = rows.table(live, counts, nodes, allowed, must)
-        best = knapsack.solve(table, nodes, self._price)
-        self._price = best.price
-        sizes: list[int] = table.size[best.rows][at].tolist()
+        demands = tuple(
+            self._demand_within(j, count, allowed.get(at))
+            for at, (j, count) in enumerate(zip(live, counts, strict=True))
+        )
+        choice = self.choice
+        table = value_table(Problem(choice.horizon_s, nodes, demands, choice.value, choice.alpha), self._cache)
+        if must:  # no nodes cost each of them more than all jobs can gain
+            places = np.isin(table.ids, [self._jobs[live[at]].job.id for at in must]).nonzero()[0]
+            table.value[table.start[places]] -= 2.0 * np.abs(table.value).max(initial=0.0) * len(live) + 1.0
+        best = knapsack.solve(table, nodes, self._cache.price)
+        self._cache.price = best.price
+        sizes = dict(zip(table.ids, table.size[best.rows].tolist(), strict=True))
         if len(self._answers) >= MAX_KEPT_ANSWERS:
             self._answers.clear()
-        self._answers[key] = sizes, bounds
-        return sizes
+        answer = [sizes[self._jobs[j].job.id] for j in live]
+        self._answers[key] = answer, bounds
+        return answer
+
+    def _demand_within(self, j: int, count: int, may: NDArray[np.bool_] | None) -> JobDemand:
+        """With the sizes that it may have now. The same each time, so that its values are those kept."""
+        if may is None:
+            return self._demand(j, count)
+        key = j, count, id(may)
+        if key not in self._bounded:
+            if len(self._bounded) >= MAX_KEPT_DEMANDS:
+                self._bounded.clear()
+            self._bounded[key] = _with_sizes(self._demand(j, count), may), may
+        return self._bounded[key][0]
 
     def _due(self, j: int, each: JobDemand, now: float, left: float) -> JobDemand:
         deadline = self._jobs[j].job.deadline
@@ -301,9 +317,10 @@ def trained_curve(each: TrainingJob, choice: PolicyChoice | None) -> Curve:
 def _bounded(job: JobDemand, at: int, bounds: SizeBounds) -> JobDemand:
     if at in bounds.must:
         job = replace(job, must_run=True)
-    if at not in bounds.allowed:
-        return job
-    may = bounds.allowed[at]
+    return _with_sizes(job, bounds.allowed[at]) if at in bounds.allowed else job
+
+
+def _with_sizes(job: JobDemand, may: NDArray[np.bool_]) -> JobDemand:
     sizes = job.sizes or range(max(1, job.min), job.max + 1)
     return replace(job, sizes=tuple(k for k in sizes if may[min(k, len(may) - 1)]) or (0,))
 

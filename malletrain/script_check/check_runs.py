@@ -466,12 +466,12 @@ class _Run:
         # A worker that was stopped because another one had raised an error tells less than that one.
         paths = [self._folder / f"end-{other}.json" for other in (name, *self._processes)]
         ends = [json.loads(path.read_text()) for path in paths if path.exists()]
-        given = next((end for end in ends if end["kind"] != "done"), None)
-        if given is None and not paths[0].exists():
+        bad = next((end for end in ends if end["kind"] != "done"), None)
+        if bad is None and not paths[0].exists():
             status = self._processes[name].poll()
             said = f"a process of the script ended with status {status} without a word\n{self.log_tail(name)}"
             return _Ended("failed", said)
-        return _Ended("done", "") if given is None else _Ended(given["kind"], given["text"])
+        return _Ended("done", "") if bad is None else _Ended(bad["kind"], bad["text"])
 
     def log_tail(self, name: str = "0") -> str:
         """The last lines of a worker's output."""
@@ -488,7 +488,7 @@ class _Run:
 
     def written_by_each(self) -> list[str]:
         """The files that the first worker and one that joined have both written, for people."""
-        first, joined = (self._told(f"written-{name}") for name in ("0", JOINERS[0]))
+        first, joined = (self._read_json(f"written-{name}") for name in ("0", JOINERS[0]))
         return [
             f"{first[path]}: each worker writes {Path(path).name}; put it under `if s.is_main:`"
             for path in sorted(first.keys() & joined.keys())
@@ -496,9 +496,9 @@ class _Run:
 
     def lines(self) -> dict[str, list[int]]:
         """The lines that the traced run has executed, by file."""
-        return self._told("lines")
+        return self._read_json("lines")
 
-    def _told(self, name: str) -> dict[str, Any]:
+    def _read_json(self, name: str) -> dict[str, Any]:
         path = self._folder / name
         found: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
         return found

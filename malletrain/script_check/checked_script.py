@@ -194,7 +194,7 @@ class Recorder:
             self._note_write(file)
             save(thing, file, *args, **more)
 
-        sys.addaudithook(lambda event, given: self._note_write(*given[:2]) if event == "open" else None)
+        sys.addaudithook(lambda event, arguments: self._note_write(*arguments[:2]) if event == "open" else None)
         # Wrapped for this process alone: a check must not need a line in the script.
         for owner, name, wrapper in (
             (Session, "__init__", init),

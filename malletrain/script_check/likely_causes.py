@@ -195,8 +195,8 @@ def _changes_data(node: ast.AST, _: frozenset[str]) -> bool:
     of_data = any(
         isinstance(each, ast.Attribute | ast.Subscript) and "data" in ast.unparse(each).lower() for each in targets
     )
-    given = node.args if isinstance(node, ast.Call) and called_name(node) == "shuffle" else []
-    return of_data or any("data" in ast.unparse(each).lower() for each in given)
+    arguments = node.args if isinstance(node, ast.Call) and called_name(node) == "shuffle" else []
+    return of_data or any("data" in ast.unparse(each).lower() for each in arguments)
 
 
 def _clock(node: ast.AST, _: frozenset[str]) -> bool:

@@ -41,10 +41,10 @@ class TrainingLoop:
 
 def find_loop(tree: ast.Module) -> TrainingLoop | str:
     """The first loop that trains; a sentence on what to do by hand where it is not of the usual form."""
-    given = _given_to_classes(tree)
+    arguments = _class_arguments(tree)
     for epochs in _innermost_first(tree):
         for inner in _inner_loops(tree, epochs):
-            found = _loop_of(tree, given, epochs, *inner)
+            found = _loop_of(tree, arguments, epochs, *inner)
             if found is not None:
                 return found
     for backward in calls_of(tree, "backward"):
@@ -109,7 +109,7 @@ def _inner_loops(
 
 def _loop_of(
     tree: ast.Module,
-    given: Mapping[str, str],
+    arguments: Mapping[str, str],
     epochs: ast.For,
     batches: ast.For,
     function: ast.FunctionDef | None,
@@ -121,9 +121,9 @@ def _loop_of(
     name = bound.get(dotted(source), dotted(source))
     is_made_there = called_name(source) == "DataLoader"
     made = {each for each, maker in assigned(tree) if called_name(maker) == "DataLoader"}
-    if not is_made_there and given.get(name, name) not in made and "loader" not in name:
+    if not is_made_there and arguments.get(name, name) not in made and "loader" not in name:
         return None
-    optimizers, models = _optimizers_and_models(tree, batches, bound, given)
+    optimizers, models = _optimizers_and_models(tree, batches, bound, arguments)
     if not optimizers or not models:
         return (
             f"line {batches.lineno}: the loop trains, but which model and optimizer is not clear: write "
@@ -139,12 +139,12 @@ def _loop_of(
 def _bound(function: ast.FunctionDef, call: ast.Call) -> dict[str, str]:
     """The caller's name for each parameter that is given by a plain name."""
     names = [each.arg for each in function.args.args if each.arg != "self"]
-    given = dict(zip(names, call.args, strict=False))
-    given |= {keyword.arg: keyword.value for keyword in call.keywords if keyword.arg}
-    return {name: dotted(value) for name, value in given.items() if dotted(value)}
+    arguments = dict(zip(names, call.args, strict=False))
+    arguments |= {keyword.arg: keyword.value for keyword in call.keywords if keyword.arg}
+    return {name: dotted(value) for name, value in arguments.items() if dotted(value)}
 
 
-def _given_to_classes(tree: ast.Module) -> dict[str, str]:
+def _class_arguments(tree: ast.Module) -> dict[str, str]:
     """The variable that an attribute was made from: of `self.loader = loader` in `__init__`, what its caller gave."""
     found: dict[str, str] = {}
     for owner in (node for node in ast.walk(tree) if isinstance(node, ast.ClassDef)):
@@ -160,7 +160,7 @@ def _given_to_classes(tree: ast.Module) -> dict[str, str]:
 
 
 def _optimizers_and_models(
-    tree: ast.Module, batches: ast.For, bound: Mapping[str, str], given: Mapping[str, str]
+    tree: ast.Module, batches: ast.For, bound: Mapping[str, str], arguments: Mapping[str, str]
 ) -> tuple[list[str], list[str]]:
     """The optimizers whose step is made in a loop, and the models of which they have parameters.
 
@@ -169,11 +169,11 @@ def _optimizers_and_models(
     makers = dict(assigned(tree))
     used = _methods_used(batches)
     here = {name: bound.get(name, name) for name in used}
-    made = {name: given.get(here[name], here[name]) for name in used}
+    made = {name: arguments.get(here[name], here[name]) for name in used}
     optimizers = [name for name in used if used[name] & {"step", "zero_grad"} and _parameters_in(makers, made[name])]
     if optimizers:
         # What a class was given is named as it keeps it.
-        in_class = {value: name for name, value in given.items()} if optimizers[0].startswith("self.") else {}
+        in_class = {value: name for name, value in arguments.items()} if optimizers[0].startswith("self.") else {}
         trained = dict.fromkeys(each for name in optimizers for each in _parameters_in(makers, made[name]))
         return [here[name] for name in optimizers], [in_class.get(each, each) for each in trained]
     optimizers = [name for name, methods in used.items() if {"step", "zero_grad"} <= methods]

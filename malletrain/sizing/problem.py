@@ -52,16 +52,6 @@ def _count(where: str, number: int, *, least: int = 0) -> None:
         raise InvalidInput(where, f"must be between {least} and {MAX_NODES}, not {number}")
 
 
-def _are_finite(*numbers: float) -> bool:
-    """Whether `_finite` would pass all of them, for sure: quick."""
-    return all(type(number) is float and 0.0 <= number <= MAX_MAGNITUDE for number in numbers)
-
-
-def _are_counts(*numbers: int) -> bool:
-    """Whether `_count` would pass all of them: quick."""
-    return all(type(number) is int and 0 <= number <= MAX_NODES for number in numbers)
-
-
 #: Curves that were found sound, by identity: a job's curve is looked at once, not at every decision.
 _VALID_CURVES: dict[int, Curve] = {}
 MAX_VALID_CURVES = 20_000
@@ -205,19 +195,14 @@ class JobDemand:
         if isinstance(self.id, bool) or not isinstance(self.id, int | str):
             raise InvalidInput("job id", f"must be a number or a text, not {self.id!r}")
         here = f"job {self.id!r}"
-        if not _are_counts(self.current, self.min, self.max):
-            _count(f"{here}: current", self.current)
-            _count(f"{here}: min", self.min)
-            _count(f"{here}: max", self.max)
+        for name in ("current", "min", "max"):
+            _count(f"{here}: {name}", getattr(self, name))
         if self.min > self.max:
             raise InvalidInput(f"{here}: min", f"{self.min} is above max {self.max}")
         for size in self.sizes:
             _count(f"{here}: sizes", size)
-        if not _are_finite(self.weight, self.grow_s, self.shrink_s, self.activate_s, self.doubt):
-            for name in ("weight", "grow_s", "shrink_s", "activate_s", "doubt"):
-                _finite(f"{here}: {name}", getattr(self, name))
-        for name in ("remaining_samples", "noise_scale"):
-            if getattr(self, name) is not None:
+        for name in ("weight", "grow_s", "shrink_s", "activate_s", "doubt", "remaining_samples", "noise_scale"):
+            if getattr(self, name) is not None or name not in ("remaining_samples", "noise_scale"):
                 _finite(f"{here}: {name}", getattr(self, name))
         if self.interval_s is not None:
             _finite(f"{here}: interval_s", self.interval_s, least=MIN_INTERVAL_S)

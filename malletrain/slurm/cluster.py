@@ -23,7 +23,6 @@ from malletrain.slurm.formats.states import job_state
 from malletrain.slurm.queries import EndedMainJobs, Queries, batches, is_gone
 from malletrain.slurm.read_commands import CommandReader
 from malletrain.slurm.site.site_facts import Harvest
-from malletrain.slurm.task_pinning import PinnedTask, together
 from malletrain.slurm.topology import Topology
 
 #: Tasks named in one command, so that its line stays far below ARG_MAX.
@@ -42,7 +41,8 @@ STOP_TIMEOUT_S = 5.0
 
 
 class SlurmCluster:
-    """Slurm, seen and steered.
+    """Slurm, seen and steered. All methods raise `ClusterUnavailable` where Slurm does not answer in time, or with
+    what cannot be right; what was done by then is seen in the next snapshot.
 
     Args:
         commands: runs Slurm's commands.
@@ -76,48 +76,28 @@ class SlurmCluster:
     # Looking
 
     def snapshot(self) -> Snapshot:
-        """One round of queries.
-
-        Raises:
-            ClusterUnavailable: no answer in time, an error, or an answer that cannot be right.
-        """
+        """One round of queries."""
         return self._topology.over(self._reader.snapshot())
 
     def look(self, last: Snapshot) -> Snapshot:
-        """The main queue, by one light query, laid over the last snapshot.
-
-        Raises:
-            ClusterUnavailable: as `snapshot`.
-        """
+        """The main queue, by one light query, laid over the last snapshot."""
         ours = self._harvest.partition
         queue = self._reader.main_queue(last.active_ids(ours))
         queue = replace(queue, waiting=self._topology.with_switches(queue.waiting))
         return last.with_main_queue(queue, ours)
 
     def inspect(self, array_id: int, job: MalleableJob) -> ArrayReport:
-        """The held tasks of a newly registered array of `job`, and what is wrong with it: none is taken then.
-
-        Raises:
-            ClusterUnavailable: Slurm did not answer.
-        """
+        """The held tasks of a newly registered array of `job`, and what is wrong with it: none is taken then."""
         rows = self._queries.array(array_id)
         return pilots.inspect(array_id, rows, self._harvest, job.uid)
 
     def end_of(self, pilot: str) -> PilotEnd:
-        """How a pilot's task stands or ended.
-
-        Raises:
-            ClusterUnavailable: Slurm did not answer.
-        """
+        """How a pilot's task stands or ended."""
         end = pilots.end_state(self._queries.task(pilot))
         return (self._queries.accounted(pilot) or end) if end.state is SlurmState.UNKNOWN else end
 
     def ended_main_jobs(self, nodes: Collection[str], since: float) -> EndedJobs:
-        """Jobs of other partitions that have ended on any of `nodes`, from `since` on as far as Slurm remembers.
-
-        Raises:
-            ClusterUnavailable: Slurm did not answer.
-        """
+        """Jobs of other partitions that have ended on any of `nodes`, from `since` on as far as Slurm remembers."""
         return self._ended_jobs.on(nodes, since)
 
     # Steering
@@ -129,11 +109,8 @@ class SlurmCluster:
         Limits are cut to whole minutes, Slurm's unit. Not done, with the reason, when a node is held or wanted by
         now, or anyone changed the task, a plug-in of the site's that rewrites updates included. Two queries of tasks,
         one of nodes and one release serve all.
-
-        Raises:
-            ClusterUnavailable: Slurm did not answer; what was done is seen in the next snapshot.
         """
-        starts = together(actions)
+        starts = pilots.together(actions)
         rows = self._queries.tasks(list(starts))
         nodes = self._queries.nodes({action.node for action in actions})
         outcomes: dict[str, Outcome] = {}
@@ -163,11 +140,7 @@ class SlurmCluster:
         return [outcomes[task_of(action.pilot)] for action in actions]
 
     def cut(self, action: CutLimit) -> Outcome:
-        """Shorten a running pilot's limit. Done also when it ends sooner already.
-
-        Raises:
-            ClusterUnavailable: Slurm did not answer.
-        """
+        """Shorten a running pilot's limit. Done also when it ends sooner already."""
         row = self._queries.task(action.pilot)
         end = pilots.end_state(row)
         if row is None or end.is_over or end.held:
@@ -191,9 +164,6 @@ class SlurmCluster:
         `--no-requeue` tasks cannot be requeued, and must not be at other times, or Slurm would start them by itself
         after a preemption. So Requeue is lifted for this one moment. Four commands serve any number of pilots: a
         main job may wait for hundreds of nodes.
-
-        Raises:
-            ClusterUnavailable: Slurm did not answer.
         """
         tasks = list(dict.fromkeys(task_of(action.pilot) for action in actions))
         rows = self._queries.tasks(tasks)
@@ -257,11 +227,7 @@ class SlurmCluster:
         return outcomes
 
     def cancel(self, action: CancelTasks) -> Outcome:
-        """Cancel tasks of the harvest partition; those that are gone already count as cancelled.
-
-        Raises:
-            ClusterUnavailable: Slurm did not answer.
-        """
+        """Cancel tasks of the harvest partition; those that are gone already count as cancelled."""
         if not action.pilots:
             return Outcome(True, "nothing to cancel")
         # Looked up first: a task that its owner has made a job of the main queue is left alone. (scancel's own filter
@@ -284,9 +250,6 @@ class SlurmCluster:
     def take_back(self, strays: Sequence[Stray]) -> Sequence[Outcome]:
         """Read each job of the harvest partition again, and end those that still are what they were, at once: nothing
         of them is given time. Done also for those that are gone already.
-
-        Raises:
-            ClusterUnavailable: Slurm did not answer.
         """
         rows = self._queries.jobs_of_harvest()
         outcomes = {stray.job: self._why_not_ended(stray, rows.get(stray.job)) for stray in strays}
@@ -371,12 +334,12 @@ class SlurmCluster:
             failed |= named
         return failed
 
-    def _unfit(self, start: PinnedTask, row: squeue.TaskRecord | None) -> str:
+    def _unfit(self, start: pilots.PinnedTask, row: squeue.TaskRecord | None) -> str:
         """What makes this task no pilot, whatever the node: someone changed it. Empty when nothing does."""
         uid = self._owner_of(start.job)
         return "" if row is None or uid is None else "; ".join(pilots.faults(row, self._harvest, uid))
 
-    def _rewritten(self, pinned: Mapping[str, PinnedTask]) -> list[tuple[str, str]]:
+    def _rewritten(self, pinned: Mapping[str, pilots.PinnedTask]) -> list[tuple[str, str]]:
         """Those of the tasks just pinned that are not as they were asked for, and how."""
         rows = self._queries.tasks(list(pinned))
         found = []
@@ -390,7 +353,7 @@ class SlurmCluster:
                 found.append((task, "; ".join(wrong)))
         return found
 
-    def _why_not_now(self, start: PinnedTask, row: squeue.TaskRecord | None, nodes: Mapping[str, Node]) -> str:
+    def _why_not_now(self, start: pilots.PinnedTask, row: squeue.TaskRecord | None, nodes: Mapping[str, Node]) -> str:
         """Why this task, sound in itself, may not be started on its nodes now; empty when it may."""
         uid = self._owner_of(start.job)
         if uid is None:

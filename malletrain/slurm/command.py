@@ -64,8 +64,7 @@ class CommandResult:
     """What a command printed. `error` is empty when it succeeded, else its one-line reason."""
 
     output: str
-    error: str
-    seconds: float
+    error: str = ""
 
     @property
     def ok(self) -> bool:
@@ -136,8 +135,8 @@ class Commands:
             raise ClusterUnavailable(f"{argv[0]}: {answer.error}")
         return answer.output
 
-    def run(self, argv: Sequence[str], timeout_s: float | None = None, text: bytes = b"") -> CommandResult:
-        """Run `argv` with `text` as its input; a failure of Slurm's own is in the answer's `error`.
+    def run(self, argv: Sequence[str], timeout_s: float | None = None) -> CommandResult:
+        """Run `argv`; a failure of Slurm's own is in the answer's `error`.
 
         Raises:
             ClusterUnavailable: it could not be run, took too long, or printed without end.
@@ -149,7 +148,7 @@ class Commands:
         try:
             process = subprocess.Popen(
                 list(argv),
-                stdin=subprocess.PIPE if text else subprocess.DEVNULL,
+                stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
                 env=self._environment,
@@ -161,7 +160,7 @@ class Commands:
                 f"{argv[0]}: cannot be run ({error.strerror}); install Slurm's commands or set PATH"
             ) from error
         try:
-            output, errors = _communicate(process, text, lambda: self._left(start + limit))
+            output, errors = _communicate(process, lambda: self._left(start + limit))
         except TimeoutError:
             if self._elapsed() < start + limit:
                 raise ClusterUnavailable(f"{argv[0]}: given up after so long, the daemon is ending") from None
@@ -175,9 +174,8 @@ class Commands:
             ) from None
         finally:
             _end(process)
-        seconds = self._elapsed() - start
-        answer = CommandResult(output, _failure(process.returncode, output, errors), seconds)
-        self._report(argv, seconds, well=answer.ok)
+        answer = CommandResult(output, _failure(process.returncode, output, errors))
+        self._report(argv, self._elapsed() - start, well=answer.ok)
         return answer
 
     def _left(self, deadline: float) -> float:
@@ -191,32 +189,19 @@ class Commands:
             self._on_command(" ".join([argv[0], *verbs[:1]]), seconds, well)
 
 
-def _communicate(process: subprocess.Popen[bytes], text: bytes, left_s: Callable[[], float]) -> tuple[str, str]:
+def _communicate(process: subprocess.Popen[bytes], left_s: Callable[[], float]) -> tuple[str, str]:
     """Both streams to their ends, bounded in time and size. `left_s` may shrink at any moment."""
     taken: dict[str, bytearray] = {"out": bytearray(), "err": bytearray()}
-    pending = memoryview(text)
     with selectors.DefaultSelector() as selector:
         for stream, name in ((process.stdout, "out"), (process.stderr, "err")):
             if stream is not None:
                 os.set_blocking(stream.fileno(), False)
                 selector.register(stream, selectors.EVENT_READ, name)
-        if process.stdin is not None:
-            os.set_blocking(process.stdin.fileno(), False)
-            selector.register(process.stdin, selectors.EVENT_WRITE, "in")
         while selector.get_map():
             left = left_s()
             if left <= 0:
                 raise TimeoutError
             for key, _ in selector.select(min(left, _POLL_INTERVAL_S)):
-                if key.data == "in":
-                    try:
-                        pending = pending[os.write(key.fd, pending[:65536]) :]
-                    except BrokenPipeError:
-                        pending = pending[:0]
-                    if not pending and process.stdin is not None:
-                        selector.unregister(process.stdin)
-                        process.stdin.close()
-                    continue
                 chunk = os.read(key.fd, 1 << 20)
                 if not chunk:
                     selector.unregister(key.fileobj)
@@ -238,7 +223,7 @@ def _end(process: subprocess.Popen[bytes]) -> None:
         except ProcessLookupError:
             pass  # it ended just now
         process.wait()
-    for stream in (process.stdin, process.stdout, process.stderr):
+    for stream in (process.stdout, process.stderr):
         if stream is not None:
             stream.close()
 

@@ -1,13 +1,16 @@
-"""Pilots as Slurm shows them: whether a task is what it was when it was taken on, and how it ended. Pure."""
+"""Pilots as Slurm shows them: whether a task is what it was when it was taken on, how it ended, and what is to start
+on which nodes. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
+from malletrain.domain.decision import StartPilot
 from malletrain.domain.errors import InvalidInput
-from malletrain.domain.job import ArrayReport, PilotEnd
+from malletrain.domain.job import ArrayReport, PilotEnd, task_of
 from malletrain.domain.pilot_life import NO_DAEMON_STATUS
-from malletrain.domain.snapshot import HELD_PRIORITY, SlurmState
+from malletrain.domain.snapshot import FREE_STATES, HELD_PRIORITY, Node, SlurmState
 from malletrain.slurm.formats import hostlist
 from malletrain.slurm.formats.squeue import TaskRecord
 from malletrain.slurm.formats.states import job_state
@@ -186,3 +189,73 @@ def split_id(pilot: str) -> tuple[int, int]:
     if not (array.isascii() and array.isdigit() and task.isascii() and task.isdigit()):
         raise InvalidInput("pilot", f"{pilot[:40]!r} is not the id of an array task (123_4)")
     return int(array), int(task)
+
+
+@dataclass(frozen=True, slots=True)
+class PinnedTask:
+    """A held task that is to hold `nodes` for at most `limit_s` seconds. `jobs`: for whom, which must be one."""
+
+    task: str
+    jobs: frozenset[int]
+    nodes: tuple[str, ...]
+    limit_s: float
+
+    @property
+    def job(self) -> int:
+        return min(self.jobs)
+
+    @property
+    def minutes(self) -> int:
+        """The limit in Slurm's unit."""
+        return int(self.limit_s // 60)
+
+    def fault(self, harvest: Harvest) -> str:
+        """What is wrong with it whatever Slurm shows, or ''."""
+        if self.limit_s < 60:
+            return f"the hole of {self.limit_s:.0f} s is shorter than Slurm's least limit, 1 minute"
+        if len(self.nodes) > harvest.max_nodes:
+            return f"it would hold {len(self.nodes)} nodes, and pilot.max_nodes is {harvest.max_nodes}"
+        if len(self.jobs) > 1 or len(set(self.nodes)) < len(self.nodes):
+            return "the nodes of a task are different ones, all for one job"
+        return ""
+
+    def not_to_be_had(self, nodes: Mapping[str, Node], partition: str) -> str:
+        """Which of its nodes cannot be taken now, and why, or ''. `nodes`: those that are in Slurm."""
+        for name in self.nodes:
+            node = nodes.get(name)
+            if node is None:
+                return f"Slurm knows no node {name}"
+            if node.state not in FREE_STATES:
+                return f"{name} is {node.state} now" + (f" ({node.reason[:80]})" if node.reason else "")
+            if partition not in node.partitions:
+                return f"{name} is not in partition {partition}"
+        return ""
+
+    def pin(self, row: TaskRecord, now: float) -> list[str]:
+        """The command that pins the held task to its nodes, and limits it; `now` in Unix seconds."""
+        update = ["scontrol", "update", f"JobId={self.task}"]
+        count = len(self.nodes)
+        if count > 1 or row.node_count > 1:  # a task that ran before is as wide as it was then
+            update += [f"NumNodes={count}-{count}", f"NumTasks={count}"]
+        update += [f"NodeList={','.join(self.nodes)}", f"TimeLimit={self.minutes}"]
+        if row.requeue:  # left so by a daemon that died in the midst of recycling
+            update.append("Requeue=0")
+        if row.restarts or (row.eligible_time is not None and row.eligible_time > now):
+            update.append("StartTime=now")  # a requeued task would wait about 120 s
+        return update
+
+
+def together(actions: Iterable[StartPilot]) -> dict[str, PinnedTask]:
+    """What is to start, by task, in the order of `actions`."""
+    same: dict[str, list[StartPilot]] = {}
+    for action in actions:
+        same.setdefault(task_of(action.pilot), []).append(action)
+    return {
+        task: PinnedTask(
+            task,
+            frozenset(each.job_id for each in found),
+            tuple(each.node for each in found),
+            min(each.limit_s for each in found),
+        )
+        for task, found in same.items()
+    }

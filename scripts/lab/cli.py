@@ -70,17 +70,6 @@ def parser() -> argparse.ArgumentParser:
     up.add_argument("--release", choices=RELEASES, help="Slurm of this Debian release (default: this machine's)")
     up.add_argument("--accounting", action="store_true", help="with MariaDB and slurmdbd; limits are enforced")
     up.add_argument("--users", action="store_true", help=f"make plain users {', '.join(users.TEST_USERS)} (root)")
-    up.add_argument("--grace", type=int, default=10, metavar="S", help="GraceTime of partition harvest (default 10)")
-    up.add_argument("--preempt-mode", choices=("REQUEUE", "CANCEL"), default="REQUEUE", help="of partition harvest")
-    up.add_argument(
-        "--main-tiers", type=_tiers, default=(), metavar="T,T", help="a main partition for each PriorityTier (20,10)"
-    )
-    up.add_argument("--no-harvest", action="store_true", help="a site before MalleTrain: nothing is preempted")
-    up.add_argument("--gpus", type=int, default=0, metavar="N", help="pretended GPUs a node (default 0)")
-    up.add_argument("--cpus", type=int, default=16, metavar="N", help="CPUs a node (default 16)")
-    up.add_argument("--memory", type=int, default=64000, metavar="MIB", help="memory of a node (default 64000)")
-    up.add_argument("--prolog", type=float, metavar="S", help="seconds a prolog takes (fast 0, site 10)")
-    up.add_argument("--epilog", type=float, metavar="S", help="seconds an epilog takes (fast 0, site 10)")
     up.add_argument(
         "--set",
         action="append",
@@ -136,10 +125,6 @@ def _setting(text: str) -> tuple[str, str]:
     return key, value
 
 
-def _tiers(text: str) -> tuple[int, ...]:
-    return tuple(int(tier) for tier in text.split(","))
-
-
 def _up(options: argparse.Namespace) -> int:
     config = LabConfig(
         nodes=options.nodes,
@@ -148,15 +133,6 @@ def _up(options: argparse.Namespace) -> int:
         release=options.release,
         accounting=options.accounting,
         users=options.users,
-        grace_s=options.grace,
-        preempt_mode=options.preempt_mode,
-        main_tiers=options.main_tiers,
-        harvest=not options.no_harvest,
-        gpus=options.gpus,
-        cpus=options.cpus,
-        memory_mb=options.memory,
-        prolog_s=options.prolog,
-        epilog_s=options.epilog,
         settings=tuple(_setting(text) for text in options.set),
     )
     known = cluster.up(options.dir, config, options.deadline, options.ends_with)

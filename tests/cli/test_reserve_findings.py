@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from malletrain import config as configuration
-from malletrain.cli.admin.reserve_findings import HetjobWidth, harmless_reserve, hetjobs_in, reserve_findings
+from malletrain.cli.admin.reserve_findings import harmless_reserve, hetjobs_in, reserve_findings
 from malletrain.slurm.command import Commands
 from malletrain.slurm.site.site_facts import Level
 
@@ -44,8 +44,8 @@ def test_heterogeneous_jobs_of_the_last_week(tmp_path: Path, text: str, remedy: 
 
 @given(st.integers(0, 12), st.lists(st.tuples(st.integers(1, 8), st.integers(1, 8)), max_size=6))
 def test_no_reserve_holds_a_part_of_a_heterogeneous_job_alone(keep: int, widths: list[tuple[int, int]]) -> None:
-    hetjobs = [HetjobWidth(least, least + more) for least, more in widths]
-    harmless = [n for n in range(keep + 1) if not any(job.least <= n < job.all for job in hetjobs)]
+    hetjobs = [(least + more, least) for least, more in widths]
+    harmless = [n for n in range(keep + 1) if not any(least <= n < width for width, least in hetjobs)]
     nodes, widest = harmless_reserve(keep, hetjobs)
     assert nodes == max(harmless)
     assert bool(widest) == (nodes < keep)
@@ -53,4 +53,4 @@ def test_no_reserve_holds_a_part_of_a_heterogeneous_job_alone(keep: int, widths:
 
 def test_components_of_one_number_are_one_job() -> None:
     arrivals = [("12+0", 1.0, 1), ("12+1", 1.0, 3), ("13", 1.0, 9), ("14_2", 1.0, 1)]
-    assert hetjobs_in(arrivals) == [HetjobWidth(1, 4)]
+    assert hetjobs_in(arrivals) == [(4, 1)]

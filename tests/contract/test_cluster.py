@@ -22,10 +22,9 @@ from malletrain.domain.job import MalleableJob
 from malletrain.domain.snapshot import Node, NodeState, SlurmJob, SlurmState, Snapshot
 from malletrain.loop.memory import ManualClock, MemoryCluster
 from malletrain.loop.ports import Cluster
-from malletrain.slurm.actuator.audit_log import AuditLog
 from malletrain.slurm.actuator.bounds import ActuatorBounds
 from malletrain.slurm.actuator.client import ActuatorClient
-from malletrain.slurm.actuator.server import Actuator, ActuatorServer
+from malletrain.slurm.actuator.server import Actuator, ActuatorServer, AuditLog
 from malletrain.slurm.cluster import SlurmCluster
 from malletrain.slurm.command import Commands
 from malletrain.slurm.read_pyslurm import PYTHON, choose

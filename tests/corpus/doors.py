@@ -490,7 +490,7 @@ class ObservedSite:
         self._cluster = MemoryCluster(nodes, self._clock)
         self._imagined = ShadowCluster(self._cluster, "harvest", self._clock.now)
         self._journal = MemoryJournal()
-        workers = ShadowWorkers(self._imagined, 11, self._clock.now)
+        workers = ShadowWorkers(self._imagined, 11, self._clock)
         policy = registry.policy("auto")
         self._loop = Loop(self._imagined, workers, self._journal, self._clock, policy, site)
         self._imagined.submit(10, tasks)

@@ -19,10 +19,9 @@ from malletrain.domain.decision import Action, CancelTasks, CutLimit, Outcome, R
 from malletrain.domain.errors import MalletrainError
 from malletrain.domain.snapshot import Node, Reservation, SlurmJob, Snapshot
 from malletrain.site_rules import breaker_rules, harvest_of, rules_from
-from malletrain.slurm.actuator.audit_log import AuditLog
 from malletrain.slurm.actuator.bounds import ActuatorBounds
 from malletrain.slurm.actuator.protocol import ActuatorRequest, write_reply, write_request
-from malletrain.slurm.actuator.server import Actuator
+from malletrain.slurm.actuator.server import Actuator, AuditLog
 from malletrain.slurm.cluster import SlurmCluster
 from malletrain.slurm.command import CommandResult, Commands
 from malletrain.slurm.site.site_facts import Harvest
@@ -37,9 +36,9 @@ Json = dict[str, Any]
 def _answered_by(slurm: FakeSlurm) -> Iterator[None]:
     """No command runs: `slurm` answers."""
 
-    def run(self: Commands, argv: Sequence[str], timeout_s: float | None = None, text: bytes = b"") -> CommandResult:
+    def run(self: Commands, argv: Sequence[str], timeout_s: float | None = None) -> CommandResult:
         status, out, err = slurm.call(argv)
-        return CommandResult(out, "; ".join(err.split("\n")[:-1]) if status else "", 0.0)
+        return CommandResult(out, "; ".join(err.split("\n")[:-1]) if status else "")
 
     with patch.object(Commands, "run", run):
         yield

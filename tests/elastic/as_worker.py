@@ -29,10 +29,10 @@ from typing import Any
 import torch
 
 from malletrain.elastic import evaluate, runtime
-from malletrain.elastic.comm import late_read
 from malletrain.elastic.comm.group import Work
 from malletrain.elastic.comm.step_commit import StepCommitter, StepOutcome
 from malletrain.elastic.errors import Aborted, Released
+from malletrain.elastic.gradients import finiteness
 from malletrain.elastic.gradients.reducer import GradientReducer
 from malletrain.elastic.launch import worker_start
 from malletrain.elastic.link import daemon_link
@@ -80,7 +80,7 @@ def lag_at(number: int, others: int = 0) -> None:
         self: Any,
         pending: Sequence[Work],
         control: torch.Tensor,
-        refuse: Callable[[torch.Tensor], None] = lambda _: None,
+        refuse: Callable[[], None] = lambda: None,
     ) -> StepOutcome:
         if self.rounds_done == number and not getattr(self, "lagged", False):
             self.lagged = True
@@ -164,7 +164,7 @@ def main(arguments: list[str]) -> None:
     if "STANDIN" in os.environ:
         limit = timedelta(seconds=float(os.environ["STANDIN"]))
         found = device_stand_in.carrier(limit)
-        setattr(late_read, "runs_ahead", lambda device: True)  # noqa: B010 - for this process
+        setattr(finiteness, "runs_ahead", lambda device: True)  # noqa: B010 - for this process
         setattr(runtime, "find_carrier", lambda model, environ: found)  # noqa: B010 - imported there
     if "POLL" in os.environ:
         daemon_link.POLL_WAIT_S = float(os.environ["POLL"])

@@ -36,7 +36,7 @@ class Completion:
         Completion.made += 1
         self._done = threading.Event()
 
-    def query(self) -> bool:
+    def __call__(self) -> bool:
         if Completion.made >= int(os.environ.get("STANDIN_FAILS", "0")) > 0:
             raise _translated(RuntimeError("CUDA error: unspecified launch failure"), torch.device("cuda:0"))
         return self._done.is_set()
@@ -109,7 +109,7 @@ def connect(store: Any, rank: int, size: int, timeout: timedelta) -> StandInColl
     collectives = StandInCollectives(gloo_over(store, rank, size, timeout))
     first = collectives.all_reduce(torch.ones(1))
     end = time.monotonic() + timeout.total_seconds()
-    while not first.query():
+    while not first():
         if time.monotonic() > end:
             threading.Thread(target=collectives.abort, daemon=True).start()
             raise PeerLost("the first sum was not complete in time")

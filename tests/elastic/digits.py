@@ -22,6 +22,11 @@ State = dict[str, torch.Tensor]
 Static = Callable[..., State]
 
 
+def slow(directory: Path) -> list[str]:
+    """Options: steps are slow until there is a file `go`."""
+    return ["--epochs", EPOCHS, "--step-seconds", "0.15", "--slow-until", str(directory / "go")]
+
+
 def run_alone(directory: Path, script: str, *options: str) -> State:
     """A script in one process, without a daemon; the model that it ends with. `directory` is made."""
     directory.mkdir(exist_ok=True)

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 
-from malletrain.elastic.comm.late_read import LateRead
+from malletrain.elastic.gradients.finiteness import LateRead
 
 READERS = ("item", "tolist", "numpy", "cpu", "__bool__", "__float__", "__int__", "__index__")
 

@@ -12,7 +12,16 @@ import torch
 
 from malletrain.domain.event import EventKind
 from tests.elastic.coordinator import JOB, another, last_generation, running
-from tests.elastic.digits import EPOCHS, SCRIPT, Static, assert_equal, assert_every_sample_once, diary
+from tests.elastic.digits import (
+    EPOCHS,
+    SCRIPT,
+    Static,
+    assert_equal,
+    assert_every_sample_once,
+    diary,
+    slow,
+    wait_lines,
+)
 from tests.waiting import wait_until
 
 
@@ -68,7 +77,7 @@ class Relay:
 def test_two_daemons_take_turns_and_nobody_trains_twice(tmp_path: Path, static: Static) -> None:
     """The second one has an empty database and does not know of the first. Workers are led to it, made larger by it,
     and led back to the first, which still believes in the world before."""
-    options = ["--epochs", EPOCHS, "--step-seconds", "0.15", "--slow-until", str(tmp_path / "go")]
+    options = slow(tmp_path)
     with running(tmp_path) as (first, pod), another() as second, contextlib.closing(Relay(first.port)) as relay:
         for task in (0, 1):
             pod.spawn(relay.url, task, [SCRIPT, *options])
@@ -80,8 +89,7 @@ def test_two_daemons_take_turns_and_nobody_trains_twice(tmp_path: Path, static: 
         second.wait_world([0, 1, 2])
         relay.point_at(first.port)
         first.wait_world([0, 1, 2], 90)
-        made = len(diary(tmp_path))
-        wait_until(lambda: len(diary(tmp_path)) > made + 12, 90, "steps of three under the first again")
+        wait_lines(tmp_path, 12, 90, "steps of three under the first again")
         (tmp_path / "go").touch()
         assert [pod.wait(task) for task in (0, 1, 2)] == [0, 0, 0]
         wait_until(lambda: bool(first.seen(EventKind.JOB_COMPLETED)), 90, "the job is completed")
@@ -91,7 +99,7 @@ def test_two_daemons_take_turns_and_nobody_trains_twice(tmp_path: Path, static: 
 
 @pytest.mark.nightly
 def test_a_daemon_with_an_older_database_goes_on_with_higher_numbers(tmp_path: Path, static: Static) -> None:
-    options = ["--epochs", EPOCHS, "--step-seconds", "0.15", "--slow-until", str(tmp_path / "go")]
+    options = slow(tmp_path)
     with running(tmp_path) as (daemon, pod):
         for task in (0, 1):
             pod.spawn(daemon.url, task, [SCRIPT, *options])

@@ -23,7 +23,7 @@ from malletrain.elastic.errors import ElasticError, PeerLost
 from tests.elastic import device_stand_in, group_contract
 from tests.elastic.coordinator import running
 from tests.elastic.device_stand_in import Completion, StandInCollectives
-from tests.elastic.digits import EPOCHS, SCRIPT, Static, assert_equal, assert_every_sample_once, diary
+from tests.elastic.digits import EPOCHS, SCRIPT, Static, assert_equal, assert_every_sample_once, diary, slow
 from tests.elastic.stores import meeting, serve
 from tests.elastic.test_transfer import run
 from tests.waiting import wait_until
@@ -108,7 +108,7 @@ def test_the_event_comes_before_the_flag_is_looked_at() -> None:
     class Aborting(Completion):
         group: DeviceGroup
 
-        def query(self) -> bool:
+        def __call__(self) -> bool:
             self.group.abandon()
             return True
 
@@ -198,7 +198,7 @@ def test_slices_of_a_gpu_are_summed_by_gloo(caplog: pytest.LogCaptureFixture) ->
 def test_growing_shrinking_and_a_kill_equal_a_static_run(
     tmp_path: Path, static: Static, limit_s: str, hangs: str
 ) -> None:
-    options = ["--epochs", EPOCHS, "--step-seconds", "0.15", "--slow-until", str(tmp_path / "go")]
+    options = slow(tmp_path)
     with running(tmp_path) as (daemon, pod):
         for task in range(2):
             pod.spawn(daemon.url, task, [SCRIPT, *options], STANDIN=limit_s)

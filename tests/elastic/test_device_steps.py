@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 from torch import nn
 
 from malletrain import elastic
-from malletrain.elastic.comm import late_read
 from malletrain.elastic.comm.group import Group
 from malletrain.elastic.comm.step_commit import StepCommitter, TrainingWorld
 from malletrain.elastic.errors import ElasticError
+from malletrain.elastic.gradients import finiteness
 from malletrain.elastic.gradients.reducer import GradientReducer, fill, spread
 from malletrain.elastic.state.buffer_copies import FIRST_STEPS, BufferCopies
 from tests.elastic import host_reads
@@ -29,7 +29,7 @@ from tests.elastic.test_transfer import run
 
 @pytest.fixture
 def as_a_device(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(late_read, "runs_ahead", lambda device: True)
+    monkeypatch.setattr(finiteness, "runs_ahead", lambda device: True)
 
 
 def trained(group: Group, bad_rank: int = -1) -> dict[str, Any]:
@@ -89,7 +89,7 @@ def test_verdicts_of_several_members_are_counted(monkeypatch: pytest.MonkeyPatch
 
 def test_the_device_way_and_the_hosts_give_the_same_bits(monkeypatch: pytest.MonkeyPatch) -> None:
     host = run(2, trained)
-    monkeypatch.setattr(late_read, "runs_ahead", lambda device: True)
+    monkeypatch.setattr(finiteness, "runs_ahead", lambda device: True)
     for here, there in zip(host, run(2, trained), strict=True):
         assert isinstance(here, dict) and isinstance(there, dict)
         assert all(torch.equal(here[name], there[name]) for name in here)
@@ -99,7 +99,7 @@ def test_the_device_way_and_the_hosts_give_the_same_bits(monkeypatch: pytest.Mon
 @given(factor=st.floats(0.01, 1.0) | st.just(1.0), seed=st.integers(0, 9))
 def test_buckets_are_filled_and_emptied_within_a_rounding(ahead: bool, factor: float, seed: int) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(late_read, "runs_ahead", lambda device: ahead)
+        patch.setattr(finiteness, "runs_ahead", lambda device: ahead)
         generator = torch.Generator().manual_seed(seed)
         gradients = [torch.randn(shape, generator=generator) for shape in ((3, 5), (7,), ())]
         before = [gradient.clone() for gradient in gradients]

@@ -11,18 +11,14 @@ import torch
 from malletrain.domain.event import EventKind
 from scripts.lab.ports import free_port
 from tests.elastic.coordinator import Forked, outside_slurm, running
-from tests.elastic.digits import EPOCHS, SCRIPT, Static, assert_equal, assert_every_sample_once, diary
+from tests.elastic.digits import EPOCHS, SCRIPT, Static, assert_equal, assert_every_sample_once, diary, slow
 from tests.waiting import wait_until
 
 PLACES = 2
 
 
-def options(directory: Path) -> list[str]:
-    return ["--epochs", EPOCHS, "--step-seconds", "0.15", "--slow-until", str(directory / "go")]
-
-
 def test_nodes_of_two_processes_grow_and_shrink(tmp_path: Path, static: Static) -> None:
-    script = [SCRIPT, *options(tmp_path)]
+    script = [SCRIPT, *slow(tmp_path)]
     with running(tmp_path) as (daemon, pod):
         pod.spawn_node(daemon.url, 0, script, PLACES, STANDIN="20")
         daemon.wait_world([0])
@@ -64,7 +60,7 @@ def test_processes_that_were_started_together_use_their_devices(tmp_path: Path, 
 def test_a_device_that_fails_is_named_and_the_others_go_on(
     tmp_path: Path, static: Static, environ: dict[str, str], says: str
 ) -> None:
-    given = ["--epochs", EPOCHS, "--step-seconds", "0.1", "--slow-until", str(tmp_path / "go"), "--wait-for", "3"]
+    given = [*slow(tmp_path), "--wait-for", "3"]
     with running(tmp_path) as (daemon, pod):
         for task in range(3):
             more = environ if task == 1 else {}
@@ -85,7 +81,7 @@ def test_a_newcomer_that_sums_in_another_way_is_refused_and_the_others_go_on(
 ) -> None:
     """A slice of a GPU beside whole GPUs: its sums by gloo would wait for the others', by NCCL, for ever."""
     monkeypatch.delenv("STANDIN", raising=False)
-    given = ["--epochs", EPOCHS, "--step-seconds", "0.1", "--slow-until", str(tmp_path / "go")]
+    given = slow(tmp_path)
     with running(tmp_path) as (daemon, pod):
         for task in range(2):
             pod.spawn(daemon.url, task, [SCRIPT, *given], STANDIN="20")

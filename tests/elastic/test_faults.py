@@ -13,18 +13,14 @@ import torch
 
 from malletrain.domain.event import EventKind
 from tests.elastic.coordinator import running
-from tests.elastic.digits import EPOCHS, SCRIPT, Static, assert_equal, diary
+from tests.elastic.digits import EPOCHS, SCRIPT, Static, assert_equal, diary, slow
 from tests.waiting import wait_until
-
-
-def options(directory: Path) -> list[str]:
-    return ["--epochs", EPOCHS, "--step-seconds", "0.15", "--slow-until", str(directory / "go")]
 
 
 def test_a_frozen_peer_is_found_and_left_behind(tmp_path: Path, static: Static) -> None:
     with running(tmp_path) as (daemon, pod):
         for task in range(3):
-            pod.spawn(daemon.url, task, [SCRIPT, *options(tmp_path)])
+            pod.spawn(daemon.url, task, [SCRIPT, *slow(tmp_path)])
         daemon.wait_world([0, 1, 2])
         wait_until(lambda: len(diary(tmp_path)) >= 5, 60, "some steps of the three")
         pod.kill(1, signal.SIGSTOP)
@@ -67,7 +63,7 @@ def test_an_exception_on_one_worker_is_named_and_the_others_go_on(tmp_path: Path
     with running(tmp_path) as (daemon, pod):
         for task in range(3):
             failing = ["--raise-at", "15"] if task == 2 else []
-            pod.spawn(daemon.url, task, [SCRIPT, *options(tmp_path), *failing])
+            pod.spawn(daemon.url, task, [SCRIPT, *slow(tmp_path), *failing])
         wait_until(lambda: bool(daemon.seen(EventKind.WORKER_LOST)), 60, "the failing worker is out")
         assert pod.wait(2) == 1
         (tmp_path / "go").touch()
@@ -82,7 +78,7 @@ def test_a_replica_in_damaged_memory_ends_the_job_with_its_name(tmp_path: Path) 
     with running(tmp_path) as (daemon, pod):
         for task in range(3):
             flipping = {"FLIP_AT": "15"} if task == 1 else {}
-            pod.spawn(daemon.url, task, [SCRIPT, *options(tmp_path)], 0, **flipping)
+            pod.spawn(daemon.url, task, [SCRIPT, *slow(tmp_path)], 0, **flipping)
         wait_until(lambda: bool(daemon.seen(EventKind.JOB_FAILED)), 90, "the job has failed")
         assert "100_1.0 has another 0.weight than the others" in daemon.seen(EventKind.JOB_FAILED)[0].reason
 
@@ -91,7 +87,7 @@ def test_a_state_that_cannot_be_saved_is_told_and_the_nodes_are_given_back_at_on
     """A researcher's folder is full; here it cannot be made."""
     with running(tmp_path) as (daemon, pod):
         for task in range(2):
-            pod.spawn(daemon.url, task, [SCRIPT, *options(tmp_path)])
+            pod.spawn(daemon.url, task, [SCRIPT, *slow(tmp_path)])
         daemon.wait_world([0, 1])
         (tmp_path / "checkpoints").write_text("a file")
         for task in range(2):
@@ -110,7 +106,7 @@ def test_a_flip_in_a_gradient_before_it_is_summed_is_in_all_replicas_alike(tmp_p
     with running(tmp_path) as (daemon, pod):
         for task in range(3):
             flipping = {"FLIP_GRADIENT_AT": "15:54"} if task == 1 else {}
-            pod.spawn(daemon.url, task, [SCRIPT, *options(tmp_path)], 0, **flipping)
+            pod.spawn(daemon.url, task, [SCRIPT, *slow(tmp_path)], 0, **flipping)
         daemon.wait_world([0, 1, 2])
         (tmp_path / "go").touch()
         assert [pod.wait(task) for task in range(3)] == [0, 0, 0]
@@ -124,7 +120,7 @@ def test_a_flip_that_makes_a_gradient_huge_ends_the_job_at_the_next_step(tmp_pat
     with running(tmp_path) as (daemon, pod):
         for task in range(2):
             flipping = {"FLIP_GRADIENT_AT": "15:62"} if task == 1 else {}
-            pod.spawn(daemon.url, task, [SCRIPT, *options(tmp_path)], 0, **flipping)
+            pod.spawn(daemon.url, task, [SCRIPT, *slow(tmp_path)], 0, **flipping)
         wait_until(lambda: bool(daemon.seen(EventKind.JOB_FAILED)), 60, "the job has failed")
         assert "are not finite" in daemon.seen(EventKind.JOB_FAILED)[0].reason
         assert pod.wait(0) == pod.wait(1) == 1
@@ -134,7 +130,7 @@ def test_a_flip_that_makes_a_gradient_huge_ends_the_job_at_the_next_step(tmp_pat
 def test_an_exception_on_every_worker_fails_the_job(tmp_path: Path) -> None:
     with running(tmp_path) as (daemon, pod):
         for task in range(2):
-            pod.spawn(daemon.url, task, [SCRIPT, *options(tmp_path), "--raise-at", "10"])
+            pod.spawn(daemon.url, task, [SCRIPT, *slow(tmp_path), "--raise-at", "10"])
         wait_until(lambda: bool(daemon.seen(EventKind.JOB_FAILED)), 60, "the job has failed")
         assert "made to fail" in daemon.seen(EventKind.JOB_FAILED)[0].reason
         assert pod.wait(0) != 0
@@ -153,7 +149,7 @@ def test_an_exception_on_every_worker_fails_the_job(tmp_path: Path) -> None:
 )
 def test_an_exception_is_told_wherever_it_is_raised(tmp_path: Path, failing: list[str], text: str) -> None:
     with running(tmp_path) as (daemon, pod):
-        pod.spawn(daemon.url, 0, [SCRIPT, *options(tmp_path), *failing])
+        pod.spawn(daemon.url, 0, [SCRIPT, *slow(tmp_path), *failing])
         wait_until(lambda: bool(daemon.seen(EventKind.JOB_FAILED)), 60, "the job has failed")
         assert re.search(text, daemon.seen(EventKind.JOB_FAILED)[0].reason)
         assert pod.wait(0) == 1
@@ -163,10 +159,10 @@ def test_an_exception_is_told_wherever_it_is_raised(tmp_path: Path, failing: lis
 
 def test_a_worker_with_another_model_is_told_so(tmp_path: Path) -> None:
     with running(tmp_path) as (daemon, pod):
-        pod.spawn(daemon.url, 0, [SCRIPT, *options(tmp_path)])
+        pod.spawn(daemon.url, 0, [SCRIPT, *slow(tmp_path)])
         daemon.wait_world([0])
         for task, other in ((1, ["--width", "33"]), (2, ["--batch", "63"]), (3, ["--optimizer", "adamw"])):
-            pod.spawn(daemon.url, task, [SCRIPT, *options(tmp_path), *other])
+            pod.spawn(daemon.url, task, [SCRIPT, *slow(tmp_path), *other])
             assert pod.wait(task) == 1
         assert "100_1.0 is not like 100_0.0 in its model: every worker must run the same script" in pod.log(1)
         assert "100_2.0 is not like 100_0.0 in its data set, batch or seed" in pod.log(2)

@@ -13,26 +13,22 @@ from malletrain.domain.event import EventKind
 from malletrain.learn.stragglers import MIN_WINDOWS
 from malletrain.loop.trackers.straggler_history import StragglerHistory
 from tests.elastic.coordinator import running
-from tests.elastic.digits import EPOCHS, SCRIPT, Static, assert_equal, assert_every_sample_once, diary
+from tests.elastic.digits import EPOCHS, SCRIPT, Static, assert_equal, assert_every_sample_once, diary, slow
 from tests.waiting import wait_until
 from tests.world import data_of, event_of
-
-
-def options(directory: Path) -> list[str]:
-    return ["--epochs", EPOCHS, "--step-seconds", "0.1", "--slow-until", str(directory / "go")]
 
 
 def test_when_all_are_killed_at_once_the_last_checkpoint_is_taken_up(tmp_path: Path, static: Static) -> None:
     """There is no time to save: what is lost is what was done since the last one beside training."""
     with running(tmp_path) as (daemon, pod):
         for task in (0, 1):
-            pod.spawn(daemon.url, task, [SCRIPT, *options(tmp_path), "--checkpoint-s", "0.5"])
+            pod.spawn(daemon.url, task, [SCRIPT, *slow(tmp_path), "--checkpoint-s", "0.5"])
         daemon.wait_world([0, 1])
         wait_until(lambda: len(list((tmp_path / "checkpoints").glob("step-*"))) == 2, 60, "two checkpoints")
         for task in (0, 1):
             pod.kill(task)
         made = max(line["step"] for line in diary(tmp_path))
-        pod.spawn(daemon.url, 2, [SCRIPT, *options(tmp_path)])
+        pod.spawn(daemon.url, 2, [SCRIPT, *slow(tmp_path)])
         daemon.wait_world([2])
         (tmp_path / "go").touch()
         assert pod.wait(2) == 0
@@ -67,7 +63,7 @@ def test_a_slow_worker_is_noticed_and_the_result_is_the_same(tmp_path: Path, sta
 def test_the_next_oldest_becomes_the_main_worker(tmp_path: Path, how: str) -> None:
     with running(tmp_path) as (daemon, pod):
         for task in range(3):
-            pod.spawn(daemon.url, task, [SCRIPT, *options(tmp_path)])
+            pod.spawn(daemon.url, task, [SCRIPT, *slow(tmp_path)])
             daemon.wait_world(list(range(task + 1)))
         if how == "leave":
             daemon.leave(0)
@@ -83,7 +79,7 @@ def test_gradients_that_are_no_numbers_fail_the_job_and_name_the_worker(tmp_path
     with running(tmp_path) as (daemon, pod):
         for task in range(3):
             bad = ["--bad-at", "10"] if task == 1 else []
-            pod.spawn(daemon.url, task, [SCRIPT, *options(tmp_path), "--wait-for", "3", *bad])
+            pod.spawn(daemon.url, task, [SCRIPT, *slow(tmp_path), "--wait-for", "3", *bad])
         wait_until(lambda: bool(daemon.seen(EventKind.JOB_FAILED)), 60, "the job has failed")
         assert "step 10: the gradients of 100_1.0 are not finite" in daemon.seen(EventKind.JOB_FAILED)[0].reason
         assert 0 not in [pod.wait(task) for task in range(3)]

@@ -19,7 +19,7 @@ from torch.utils.data import TensorDataset
 from malletrain import elastic
 from malletrain.elastic import WELCOME_FD
 from malletrain.elastic.launch.hang_watch import HangWatch, place_of
-from malletrain.elastic.launch.own_check import CheckBeside
+from malletrain.elastic.launch.own_check import BackgroundCheck
 from malletrain.wire.messages import Message, Stuck
 from tests.waiting import wait_until
 
@@ -103,7 +103,7 @@ def test_where_a_script_hangs_before_its_session_is_said_until_it_goes_on(
     """In a process of its own, as a pilot starts it: its launcher hears of it."""
     path = tmp_path / "train.py"
     path.write_text(HANGS_BEFORE)
-    beside = CheckBeside(heard := Hears())  # type: ignore[arg-type]
+    beside = BackgroundCheck(heard := Hears())  # type: ignore[arg-type]
     beside.start()
     environ = os.environ | beside.variables | {"PYTHONPATH": str(ROOT)}
     with subprocess.Popen([sys.executable, str(path)], env=environ, stderr=subprocess.PIPE, text=True) as process:

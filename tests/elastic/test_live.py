@@ -9,14 +9,23 @@ import pytest
 import torch
 
 from malletrain.domain.event import EventKind
-from tests.elastic.coordinator import JOB, Coordinator, running
-from tests.elastic.digits import DIGITS, EPOCHS, SCRIPT, Static, assert_equal, assert_every_sample_once, diary
+from tests.elastic.coordinator import JOB, another, last_generation, running
+from tests.elastic.digits import (
+    DIGITS,
+    EPOCHS,
+    SCRIPT,
+    Static,
+    assert_equal,
+    assert_every_sample_once,
+    diary,
+    slow,
+    wait_lines,
+)
 from tests.waiting import wait_until
-from tests.world import data_of
 
 
 def test_grows_shrinks_and_finishes_like_a_static_run(tmp_path: Path, static: Static) -> None:
-    options = ["--epochs", EPOCHS, "--step-seconds", "0.15", "--slow-until", str(tmp_path / "go")]
+    options = slow(tmp_path)
     with running(tmp_path) as (daemon, pod):
         pod.spawn(daemon.url, 0, [SCRIPT, *options])
         daemon.wait_world([0])
@@ -44,7 +53,7 @@ def test_grows_shrinks_and_finishes_like_a_static_run(tmp_path: Path, static: St
 
 
 def test_survives_the_loss_of_a_worker(tmp_path: Path, static: Static) -> None:
-    options = ["--epochs", EPOCHS, "--step-seconds", "0.15", "--slow-until", str(tmp_path / "go")]
+    options = slow(tmp_path)
     with running(tmp_path) as (daemon, pod):
         for task in range(4):
             pod.spawn(daemon.url, task, [SCRIPT, *options])
@@ -63,21 +72,17 @@ def test_survives_the_loss_of_a_worker(tmp_path: Path, static: Static) -> None:
 
 
 def test_resumes_after_all_nodes_are_gone(tmp_path: Path, static: Static) -> None:
-    options = ["--epochs", EPOCHS, "--step-seconds", "0.15", "--slow-until", str(tmp_path / "go")]
+    options = slow(tmp_path)
     with running(tmp_path) as (daemon, pod):
         for task in (0, 1):
             pod.spawn(daemon.url, task, [SCRIPT, *options])
         daemon.wait_world([0, 1])
-        made = len(diary(tmp_path))
-        wait_until(lambda: len(diary(tmp_path)) > made + 20, 90, "some steps")
+        wait_lines(tmp_path, 20, 90, "some steps")
         daemon.leave(0)
         daemon.leave(1)
         assert pod.wait(0) == pod.wait(1) == 143
-        saved = [
-            data_of(event)["saved"] for event in daemon.seen(EventKind.WORKER_LEFT) if data_of(event).get("saved")
-        ]
-        assert len(saved) == 1
-        assert Path(str(saved[0])).stat().st_mode & 0o777 == 0o700
+        (saved,) = [each["saved"] for each in daemon.told(EventKind.WORKER_LEFT) if each.get("saved")]
+        assert Path(saved).stat().st_mode & 0o777 == 0o700
         before = max(line["step"] for line in diary(tmp_path))
         pod.spawn(daemon.url, 1, [SCRIPT, *options], restart=1)
         daemon.wait_world([1])
@@ -91,7 +96,7 @@ def test_resumes_after_all_nodes_are_gone(tmp_path: Path, static: Static) -> Non
 
 
 def test_leaves_in_order_on_sigterm_and_saves_when_all_must(tmp_path: Path, static: Static) -> None:
-    options = ["--epochs", EPOCHS, "--step-seconds", "0.15", "--slow-until", str(tmp_path / "go")]
+    options = slow(tmp_path)
     with running(tmp_path, real=True) as (daemon, pod):
         for task in (0, 1, 2):
             pod.spawn(daemon.url, task, [SCRIPT, *options])
@@ -113,34 +118,24 @@ def test_leaves_in_order_on_sigterm_and_saves_when_all_must(tmp_path: Path, stat
 
 
 def test_trains_on_through_a_restart_of_the_daemon(tmp_path: Path, static: Static) -> None:
-    options = ["--epochs", EPOCHS, "--step-seconds", "0.15", "--slow-until", str(tmp_path / "go")]
+    options = slow(tmp_path)
     with running(tmp_path) as (daemon, pod):
         for task in (0, 1, 2):
             pod.spawn(daemon.url, task, [SCRIPT, *options])
         daemon.wait_world([0, 1, 2])
+        generations = last_generation(daemon)
         daemon.stop()
-        last = max(data["generation"] for data in daemon.told(EventKind.GENERATION))
-        made = len(diary(tmp_path))
-        wait_until(lambda: len(diary(tmp_path)) > made + 20, 90, "steps without a daemon")
-        again = Coordinator(daemon.port, generations={JOB: last})
-        again.start()
-        try:
+        wait_lines(tmp_path, 20, 90, "steps without a daemon")
+        with another(generations, daemon.port) as again:
             again.wait_world([0, 1, 2], 90)
             assert not again.seen(EventKind.GENERATION), "a restart of the daemon disturbs no worker"
             pod.spawn(again.url, 3, [SCRIPT, *options])
             again.wait_world([0, 1, 2, 3])
-            assert min(data["generation"] for data in again.told(EventKind.GENERATION)) > last
+            assert min(data["generation"] for data in again.told(EventKind.GENERATION)) > generations[JOB]
             pod.kill(2)
             again.wait_world([0, 1, 3], 90)
             (tmp_path / "go").touch()
             assert [pod.wait(task) for task in (0, 1, 3)] == [0, 0, 0]
-        except BaseException:
-            print(
-                "\n".join(f"{e.at:.3f} {e.kind} {e.pilot or ''} {e.reason} {dict(data_of(e))}" for e in again.events)
-            )
-            raise
-        finally:
-            again.stop()
     assert_equal(torch.load(tmp_path / "final.pt"), static("--epochs", EPOCHS), 1e-12)
 
 
@@ -155,7 +150,7 @@ def test_trains_on_through_a_restart_of_the_daemon(tmp_path: Path, static: Stati
 )
 def test_other_ways_to_train_are_like_a_static_run_too(tmp_path: Path, static: Static, how: tuple[str, ...]) -> None:
     """BatchNorm and dropout by virtual shards; accumulation with clipping; AdamW."""
-    options = ["--epochs", EPOCHS, "--step-seconds", "0.15", "--slow-until", str(tmp_path / "go"), *how]
+    options = [*slow(tmp_path), *how]
     with running(tmp_path) as (daemon, pod):
         for task in (0, 1):
             pod.spawn(daemon.url, task, [SCRIPT, *options])
@@ -163,8 +158,7 @@ def test_other_ways_to_train_are_like_a_static_run_too(tmp_path: Path, static: S
         for task in (2, 3):
             pod.spawn(daemon.url, task, [SCRIPT, *options])
         daemon.wait_world([0, 1, 2, 3])
-        made = len(diary(tmp_path))
-        wait_until(lambda: len(diary(tmp_path)) > made + 8, 90, "some steps")
+        wait_lines(tmp_path, 8, 90, "some steps")
         pod.kill(1)
         daemon.leave(2)
         daemon.wait_world([0, 3], 90)

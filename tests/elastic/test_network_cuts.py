@@ -12,7 +12,7 @@ import torch
 from malletrain.domain.event import EventKind
 from scripts.lab.node_network import DAEMON, NodeNetwork
 from tests.elastic.coordinator import Coordinator, Pod, running
-from tests.elastic.digits import EPOCHS, SCRIPT, Static, assert_equal, diary, wait_lines
+from tests.elastic.digits import EPOCHS, SCRIPT, Static, assert_equal, diary, slow, wait_lines
 from tests.node_network import network_of
 from tests.waiting import wait_until
 
@@ -27,13 +27,9 @@ def network() -> Iterator[NodeNetwork]:
     yield from network_of(3)
 
 
-def options(directory: Path) -> list[str]:
-    return ["--epochs", EPOCHS, "--step-seconds", "0.15", "--slow-until", str(directory / "go")]
-
-
 def spawn(network: NodeNetwork, daemon: Coordinator, pod: Pod, task: int, restart: int) -> None:
     near = {"NETWORK": network.namespace(task), "POLL": str(POLL_S)}
-    pod.spawn(daemon.url, task, [SCRIPT, *options(pod.directory)], restart, **near)
+    pod.spawn(daemon.url, task, [SCRIPT, *slow(pod.directory)], restart, **near)
 
 
 def begin(network: NodeNetwork, daemon: Coordinator, pod: Pod) -> None:

@@ -24,17 +24,22 @@ from malletrain.elastic.errors import ElasticError, PeerLost
 from malletrain.elastic.resize.state_recovery import MemberState, plan_recovery
 from tests.elastic import group_contract
 from tests.elastic.coordinator import HERE, Coordinator, Pod, outside_slurm, running
-from tests.elastic.digits import EPOCHS, SCRIPT, Static, assert_equal, assert_every_sample_once, diary
+from tests.elastic.digits import (
+    EPOCHS,
+    SCRIPT,
+    Static,
+    assert_equal,
+    assert_every_sample_once,
+    diary,
+    slow,
+    wait_lines,
+)
 from tests.elastic.stores import meeting, serve
 from tests.elastic.test_launch import launched
 from tests.waiting import wait_until
 from tests.world import data_of
 
 PLACES = 2
-
-
-def options(directory: Path) -> list[str]:
-    return ["--epochs", EPOCHS, "--step-seconds", "0.15", "--slow-until", str(directory / "go")]
 
 
 def run(nodes: int, places: int, act: Callable[[Group], object]) -> list[object]:
@@ -166,19 +171,18 @@ def test_the_only_node_saves_its_state_where_a_process_missed_a_round(tmp_path: 
 def test_a_frozen_process_takes_its_node_out_and_all_can_leave_and_resume(tmp_path: Path, static: Static) -> None:
     with running(tmp_path) as (daemon, pod):
         for task in (0, 1):
-            pod.spawn_node(daemon.url, task, [SCRIPT, *options(tmp_path)], PLACES)
+            pod.spawn_node(daemon.url, task, [SCRIPT, *slow(tmp_path)], PLACES)
         daemon.wait_world([0, 1])
         wait_until(lambda: any(line["size"] == 4 for line in diary(tmp_path)), 60, "a step of four processes")
         pod.kill((0, 1), signal.SIGSTOP)
         daemon.wait_world([1], 90)
         pod.kill((0, 1), signal.SIGCONT)
         assert 0 not in pod.wait_node(0)
-        made = len(diary(tmp_path))
-        wait_until(lambda: len(diary(tmp_path)) > made + 3, 90, "steps of the other node")
+        wait_lines(tmp_path, 3, 90, "steps of the other node")
         pod.kill((1, 1), signal.SIGTERM)
         assert pod.wait_node(1) == [143, 143], "a node leaves as one"
         assert [event.pilot for event in daemon.seen(EventKind.WORKER_LOST)] == ["100_0"]
-        pod.spawn_node(daemon.url, 2, [SCRIPT, *options(tmp_path)], PLACES)
+        pod.spawn_node(daemon.url, 2, [SCRIPT, *slow(tmp_path)], PLACES)
         daemon.wait_world([2])
         (tmp_path / "go").touch()
         assert pod.wait_node(2) == [0, 0]
@@ -195,7 +199,7 @@ def test_a_frozen_process_takes_its_node_out_and_all_can_leave_and_resume(tmp_pa
 def test_nodes_of_two_grow_shrink_and_are_lost_like_a_static_run(
     tmp_path: Path, static: Static, how: tuple[str, ...]
 ) -> None:
-    script = [SCRIPT, *options(tmp_path), *how]
+    script = [SCRIPT, *slow(tmp_path), *how]
     with running(tmp_path) as (daemon, pod):
         pod.spawn_node(daemon.url, 0, script, PLACES)
         daemon.wait_world([0])
@@ -248,9 +252,9 @@ def test_torchrun_in_a_pilot_leaves_in_order(tmp_path: Path) -> None:
 @pytest.mark.parametrize("carrier", [{}, {"STANDIN": "20"}], ids=["gloo", "stand-in"])
 def test_a_node_with_another_number_of_processes_is_told_so(tmp_path: Path, carrier: dict[str, str]) -> None:
     with running(tmp_path) as (daemon, pod):
-        pod.spawn_node(daemon.url, 0, [SCRIPT, *options(tmp_path)], PLACES, 0, **carrier)
+        pod.spawn_node(daemon.url, 0, [SCRIPT, *slow(tmp_path)], PLACES, 0, **carrier)
         daemon.wait_world([0])
-        pod.spawn(daemon.url, 1, [SCRIPT, *options(tmp_path)], 0, **carrier)
+        pod.spawn(daemon.url, 1, [SCRIPT, *slow(tmp_path)], 0, **carrier)
         assert pod.wait(1) == 1
         assert "this node has 1 training processes and the others have 2: start as many on each" in pod.log(1)
         (tmp_path / "go").touch()

@@ -20,11 +20,11 @@ from malletrain.elastic.launch import confined_check, own_check
 from malletrain.elastic.launch.confined_check import CheckAnswer, answer_of
 from malletrain.elastic.launch.own_check import (
     SCRIPT_TO,
-    CheckBeside,
+    BackgroundCheck,
     RunningScript,
     check_environment,
-    heard,
     memory_left,
+    parse_line,
     say,
 )
 from malletrain.wire import messages
@@ -64,11 +64,11 @@ def test_a_session_says_once_which_script_runs(running: RunningScript) -> None:
     say({SCRIPT_TO: f"/proc/{os.getpid()}/fd/{says}"}, running)
     say({SCRIPT_TO: "/proc/1/fd/999999"}, running)
     say({}, running)
-    assert heard(os.read(listens, 65536)) == running
+    assert parse_line(os.read(listens, 65536)) == running
     os.close(listens)
     os.close(says)
     for text in (b"\n", b"[]", b'{"python": 3}', b"\xff"):
-        assert heard(text) is None
+        assert parse_line(text) is None
 
 
 def test_the_environment_of_a_check_has_nothing_of_the_pilot_and_no_secret() -> None:
@@ -258,8 +258,8 @@ def has_ended() -> bool:
     return not any(thread.name == "malletrain-check" for thread in threading.enumerate())
 
 
-def begun(daemon: Daemon, running: RunningScript) -> CheckBeside:
-    beside = CheckBeside(daemon)  # type: ignore[arg-type]
+def begun(daemon: Daemon, running: RunningScript) -> BackgroundCheck:
+    beside = BackgroundCheck(daemon)  # type: ignore[arg-type]
     beside.start()
     say(beside.variables, running)
     return beside

@@ -15,11 +15,10 @@ from malletrain.domain.event import EventKind
 from malletrain.elastic.errors import PeerLost
 from malletrain.elastic.resize.quorum import Quorum, Vote, decide
 from malletrain.wire.messages import Plan, Seat
-from tests.elastic.coordinator import JOB, Coordinator, running
-from tests.elastic.digits import EPOCHS, SCRIPT, Static, assert_equal, diary
+from tests.elastic.coordinator import JOB, another, running
+from tests.elastic.digits import EPOCHS, SCRIPT, Static, assert_equal, diary, slow, wait_lines
 from tests.elastic.stores import SECRET
 from tests.waiting import wait_until
-from tests.world import data_of
 
 
 def seats(names: str) -> tuple[Seat, ...]:
@@ -115,16 +114,12 @@ def test_two_plans_of_one_world_share_a_member(left: set[str], right: set[str]) 
         assert {seat.worker for seat in plans[0].members} & {seat.worker for seat in plans[1].members}
 
 
-def options(directory: Path) -> list[str]:
-    return ["--epochs", EPOCHS, "--step-seconds", "0.1", "--slow-until", str(directory / "go")]
-
-
 @pytest.mark.parametrize("number", [signal.SIGKILL, pytest.param(signal.SIGSTOP, marks=pytest.mark.nightly)])
 def test_a_majority_trains_on(tmp_path: Path, static: Static, number: int) -> None:
     """The oldest is lost, who serves the store of the world; then the daemon is back and takes the world as it is."""
     with running(tmp_path) as (daemon, pod):
         for task in range(3):
-            pod.spawn(daemon.url, task, [SCRIPT, *options(tmp_path)])
+            pod.spawn(daemon.url, task, [SCRIPT, *slow(tmp_path)])
             daemon.wait_world(list(range(task + 1)))
         # Of a world that is only planned nobody is a member yet: one of two would be left, which is no majority.
         wait_until(
@@ -135,24 +130,14 @@ def test_a_majority_trains_on(tmp_path: Path, static: Static, number: int) -> No
         wait_until(
             lambda: any(line["size"] == 2 and line["step"] > 20 for line in diary(tmp_path)), 60, "steps of two"
         )
-        made = len(diary(tmp_path))
-        wait_until(lambda: len(diary(tmp_path)) > made + 20, 60, "more steps")
-        again = Coordinator(daemon.port, generations={JOB: 3})
-        again.start()
-        try:
+        wait_lines(tmp_path, 20, 60, "more steps")
+        with another({JOB: 3}, daemon.port) as again:
             again.wait_world([1, 2], 90)
-            pod.spawn(again.url, 3, [SCRIPT, *options(tmp_path)])
+            pod.spawn(again.url, 3, [SCRIPT, *slow(tmp_path)])
             again.wait_world([1, 2, 3], 60)
             (tmp_path / "go").touch()
             assert [pod.wait(task) for task in (1, 2, 3)] == [0, 0, 0]
             assert again.seen(EventKind.JOB_COMPLETED)
-        except BaseException:
-            print(
-                "\n".join(f"{e.at:.3f} {e.kind} {e.pilot or ''} {e.reason} {dict(data_of(e))}" for e in again.events)
-            )
-            raise
-        finally:
-            again.stop()
     assert_equal(torch.load(tmp_path / "final.pt"), static("--epochs", EPOCHS), 1e-12)
 
 
@@ -160,21 +145,17 @@ def test_a_majority_trains_on(tmp_path: Path, static: Static, number: int) -> No
 def test_a_minority_saves_and_stops(tmp_path: Path, static: Static) -> None:
     with running(tmp_path) as (daemon, pod):
         for task in range(2):
-            pod.spawn(daemon.url, task, [SCRIPT, *options(tmp_path)], PATIENCE="3")
+            pod.spawn(daemon.url, task, [SCRIPT, *slow(tmp_path)], PATIENCE="3")
         daemon.wait_world([0, 1])
         wait_until(lambda: len(diary(tmp_path)) > 8, 60, "some steps")
         daemon.stop()
         pod.kill(0)
         assert pod.wait(1) == 143
         made = max(line["step"] for line in diary(tmp_path))
-        again = Coordinator(daemon.port, generations={JOB: 3})
-        again.start()
-        try:
-            pod.spawn(again.url, 1, [SCRIPT, *options(tmp_path)], restart=1)
+        with another({JOB: 3}, daemon.port) as again:
+            pod.spawn(again.url, 1, [SCRIPT, *slow(tmp_path)], restart=1)
             (tmp_path / "go").touch()
             assert pod.wait(1) == 0
-        finally:
-            again.stop()
         after = [line["step"] for line in diary(tmp_path) if line["step"] > made]
         assert min(after) == made + 1, "no committed step is lost"
     assert_equal(torch.load(tmp_path / "final.pt"), static("--epochs", EPOCHS), 1e-12)
@@ -184,7 +165,7 @@ def test_a_daemon_that_was_frozen_gives_nobody_up(tmp_path: Path) -> None:
     """Its clock went on without it: all the silence is its own."""
     with running(tmp_path) as (daemon, pod):
         for task in range(2):
-            pod.spawn(daemon.url, task, [SCRIPT, *options(tmp_path)])
+            pod.spawn(daemon.url, task, [SCRIPT, *slow(tmp_path)])
         daemon.wait_world([0, 1])
         with daemon.lock:
             job = daemon.membership.job(JOB)
@@ -195,7 +176,6 @@ def test_a_daemon_that_was_frozen_gives_nobody_up(tmp_path: Path) -> None:
             daemon.gate._awake_at -= 1000.0
             daemon.gate.beat()
             daemon.gate.tick()
-        made = len(diary(tmp_path))
-        wait_until(lambda: len(diary(tmp_path)) > made + 6, 60, "steps go on")
+        wait_lines(tmp_path, 6, 60, "steps go on")
         assert not daemon.seen(EventKind.WORKER_LOST)
         assert len(daemon.seen(EventKind.GENERATION)) <= 2

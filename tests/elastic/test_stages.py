@@ -10,7 +10,7 @@ from _pytest.mark.structures import ParameterSet
 
 from malletrain.domain.event import EventKind
 from tests.elastic.coordinator import Coordinator, Pod, running
-from tests.elastic.digits import EPOCHS, SCRIPT, Static, assert_equal, diary
+from tests.elastic.digits import EPOCHS, SCRIPT, Static, assert_equal, diary, slow, wait_lines
 from tests.waiting import wait_until
 from tests.world import data_of
 
@@ -33,15 +33,14 @@ def cases(places: list[str]) -> list[ParameterSet]:
 def train_to_the_end(directory: Path, daemon: Coordinator, pod: Pod, tasks: list[int]) -> None:
     """The rest train on; then quickly to the end."""
     daemon.wait_world(tasks, 90)
-    made = len(diary(directory))
-    wait_until(lambda: len(diary(directory)) > made + 3 * len(tasks), 60, "steps of the others")
+    wait_lines(directory, 3 * len(tasks), 60, "steps of the others")
     (directory / "go").touch()
     assert [pod.wait(task, 120) for task in tasks] == [0] * len(tasks)
     wait_until(lambda: bool(daemon.seen(EventKind.JOB_COMPLETED)), 90, "the job is completed")
 
 
 def options(directory: Path) -> list[str]:
-    return ["--epochs", EPOCHS, "--step-seconds", "0.1", "--slow-until", str(directory / "go"), "--evaluate"]
+    return [*slow(directory), "--evaluate"]
 
 
 @pytest.mark.parametrize(("kind", "place"), cases(JOINING))

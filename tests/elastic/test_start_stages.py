@@ -8,32 +8,18 @@ import os
 from pathlib import Path
 
 import pytest
-import torch
 
 from malletrain.domain.event import EventKind
 from malletrain.elastic.launch.job_folder import compile_cache_environment, leave_compiled
-from malletrain.elastic.launch.start_stages import StartStages
 from malletrain.wire.compiled_code import CACHE_VARIABLE
 from tests.elastic.coordinator import running
 from tests.elastic.digits import EPOCHS, SCRIPT
 from tests.world import data_of
 
-COMPILED = str(Path(__file__).parents[1] / "elastic_more" / "train_compiled.py")
+COMPILED = str(Path(__file__).parents[1] / "elastic_more" / "train_live.py")
 
 
 # --- Stages -------------------------------------------------------------------------------------------------------
-
-
-def test_compiling_is_a_stage_of_its_own(caplog: pytest.LogCaptureFixture) -> None:
-    stages = StartStages()
-    with stages.warming():
-        compiled = torch.compile(torch.nn.Linear(2, 2), backend="aot_eager")
-        compiled(torch.ones(1, 2)).sum().backward()
-    with caplog.at_level("INFO"):
-        told = stages.finished()
-    assert told.keys() == {"build", "warm_up", "compile", "import", "all"}
-    assert told["compile"] > 0.0
-    assert f"import {told['import']:.2f} s" in caplog.text
 
 
 def test_a_worker_tells_its_stages(tmp_path: Path) -> None:
@@ -43,7 +29,7 @@ def test_a_worker_tells_its_stages(tmp_path: Path) -> None:
         (warm,) = daemon.seen(EventKind.WORKER_WARM)
     stages = data_of(warm)["stages"]
     assert isinstance(stages, dict)
-    assert {"import", "build", "warm_up", "all"} <= set(stages)
+    assert set(stages) == {"build", "warm_up"}
 
 
 # --- Compiled code ------------------------------------------------------------------------------------------------
@@ -105,11 +91,10 @@ def test_a_pilot_on_another_node_need_not_compile(tmp_path: Path) -> None:
     compiled = []
     for _ in range(2):
         with running(tmp_path) as (daemon, pod):
-            for name in ("start-0", "go"):
-                (tmp_path / name).touch()
-            pod.spawn(daemon.url, 0, [COMPILED, "inductor"], 0, **{CACHE_VARIABLE: str(tmp_path / "compiled")})
+            script = [COMPILED, "compiled", "--batch", "50", "--backend", "inductor"]
+            pod.spawn(daemon.url, 0, script, 0, **{CACHE_VARIABLE: str(tmp_path / "compiled")})
             assert pod.wait(0, 300) == 0
             stages = data_of(daemon.seen(EventKind.WORKER_WARM)[0])["stages"]
         assert isinstance(stages, dict)
-        compiled.append(float(str(stages["compile"])))
+        compiled.append(float(str(stages["warm_up"])))
     assert compiled[1] < 0.5 * compiled[0], compiled

@@ -20,9 +20,10 @@ from typing import Any
 
 import torch
 from sklearn.datasets import load_digits
-from torch import nn
+from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn import functional
+from torch.nn.functional import cross_entropy
 from torch.utils.data import Dataset, Subset, TensorDataset, default_collate, random_split
 
 from malletrain import elastic
@@ -47,6 +48,10 @@ def net(wide: int = 16, inputs: int = 64, outputs: int = 10) -> nn.Sequential:
     return nn.Sequential(nn.Linear(inputs, wide), nn.ReLU(), nn.Linear(wide, outputs)).double()
 
 
+def seeded(seed: int) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
 def tick() -> None:
     """A line for each step, and a slow one until the test says go."""
     with (HOME / f"steps-{ME}").open("a") as file:
@@ -55,25 +60,55 @@ def tick() -> None:
         time.sleep(0.1 if s.steps_done < 12 else 0.5)  # longer than a worker takes to start on a busy machine
 
 
-def plain(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+def batches() -> Iterator[tuple[Tensor, Tensor]]:
+    """All of all epochs, a line for each."""
+    for _ in s.epochs(EPOCHS):
+        for batch in s.batches():
+            yield batch
+            tick()
+
+
+def learn(loss: Any) -> Tensor:
     optimizer.zero_grad()
-    loss = functional.cross_entropy(model(x), y)
     loss.backward()
     optimizer.step()
-    return loss.detach()
+    found: Tensor = loss.detach()
+    return found
+
+
+def plain(x: Tensor, y: Tensor) -> Tensor:
+    return learn(cross_entropy(model(x), y))
 
 
 #: The one under way, in loops by `loop`.
 step: Step
 
 
-def loop(body: Callable[[torch.Tensor, torch.Tensor], Any]) -> None:
+def loop(body: Callable[[Tensor, Tensor], Any] = plain) -> None:
     global step
-    for _ in s.epochs(EPOCHS):
-        for x, y in s.batches():
-            with s.step() as step:
-                body(x, y)
-            tick()
+    for x, y in batches():
+        with s.step() as step:
+            body(x, y)
+
+
+def steps() -> Iterator[None]:
+    """Comes to each plain step's end."""
+    for x, y in batches():
+        with s.step():
+            plain(x, y)
+        yield
+
+
+def one_epoch() -> None:
+    for x, y in s.batches():
+        with s.step():
+            plain(x, y)
+        tick()
+
+
+def by_loop(body: Callable[[Tensor, Tensor], Any]) -> Callable[[], None]:
+    """A habit that lies in the body of a step alone."""
+    return lambda: loop(body)
 
 
 # --- refused ------------------------------------------------------------------------------------------------------
@@ -81,14 +116,12 @@ def loop(body: Callable[[torch.Tensor, torch.Tensor], Any]) -> None:
 
 def counter_sets_rate() -> None:
     iter_num = 0
-    for _ in s.epochs(EPOCHS):
-        for x, y in s.batches():
-            for group in optimizer.param_groups:
-                group["lr"] = LR / (1 + iter_num)
-            with s.step():
-                plain(x, y)
-            iter_num += 1
-            tick()
+    for x, y in batches():
+        for group in optimizer.param_groups:
+            group["lr"] = LR / (1 + iter_num)
+        with s.step():
+            plain(x, y)
+        iter_num += 1  # noqa: SIM113 - a worker that joins begins it anew
 
 
 def index_of_batch() -> None:
@@ -96,7 +129,7 @@ def index_of_batch() -> None:
         for i, (x, y) in enumerate(s.batches()):
             with s.step():
                 optimizer.zero_grad()
-                functional.cross_entropy(model(x), y).backward()
+                cross_entropy(model(x), y).backward()
                 if (i + 1) % 2 == 0:
                     optimizer.step()
             tick()
@@ -106,7 +139,7 @@ def adds_up_over_steps() -> None:
     for _ in s.epochs(EPOCHS):
         for i, (x, y) in enumerate(s.batches()):
             with s.step():
-                functional.cross_entropy(model(x), y).backward()
+                cross_entropy(model(x), y).backward()
                 if (i + 1) % 2 == 0:
                     optimizer.step()
                     optimizer.zero_grad()
@@ -114,44 +147,30 @@ def adds_up_over_steps() -> None:
 
 
 def shuffles_in_place() -> None:
-    for _ in s.epochs(EPOCHS):
-        for x, y in s.batches():
-            with s.step():
-                plain(x, y)
-            random.shuffle(dataset)  # type: ignore[arg-type]  # a list
-            tick()
+    for _ in steps():
+        random.shuffle(dataset)  # type: ignore[arg-type]  # a list
 
 
 def relabels() -> None:
-    for _ in s.epochs(EPOCHS):
-        for x, y in s.batches():
-            with s.step():
-                plain(x, y)
-            if s.steps_done == 2:
-                dataset.tensors[1][:64] = (dataset.tensors[1][:64] + 1) % 10  # type: ignore[attr-defined]
-            tick()
+    for _ in steps():
+        if s.steps_done == 2:
+            dataset.tensors[1][:64] = (dataset.tensors[1][:64] + 1) % 10  # type: ignore[attr-defined]
 
 
 def renews_teacher() -> None:
     """A teacher that only a closure has, made anew from the model at the second epoch."""
     teacher = copy.deepcopy(model).requires_grad_(False)
-
-    def soft(x: torch.Tensor) -> torch.Tensor:
-        return functional.softmax(teacher(x), 1)
-
-    distils(soft, lambda: teacher.load_state_dict(model.state_dict()))
+    distils(lambda x: teacher(x).softmax(1), lambda: teacher.load_state_dict(model.state_dict()))
 
 
-def distils(soft: Callable[[torch.Tensor], torch.Tensor], renew: Callable[[], Any]) -> None:
+def distils(soft: Callable[[Tensor], Tensor], renew: Callable[[], Any]) -> None:
     for epoch in s.epochs(EPOCHS):
         if epoch == 1:
             renew()
         for x, y in s.batches():
             with s.step():
-                optimizer.zero_grad()
                 out = model(x)
-                (functional.cross_entropy(out, soft(x)) + functional.cross_entropy(out, y)).backward()
-                optimizer.step()
+                learn(cross_entropy(out, soft(x)) + cross_entropy(out, y))
             tick()
 
 
@@ -164,48 +183,31 @@ def crop(samples: list[Any]) -> Any:
 
 def crops_less() -> None:
     """A curriculum in collate: each step shows one pixel more."""
-    for _ in s.epochs(EPOCHS):
-        for x, y in s.batches():
-            with s.step():
-                plain(functional.pad(x, (0, 64 - x.shape[1])), y)
-            shown_pixels[0] = min(64, shown_pixels[0] + 1)
-            tick()
+    for x, y in batches():
+        with s.step():
+            plain(functional.pad(x, (0, 64 - x.shape[1])), y)
+        shown_pixels[0] = min(64, shown_pixels[0] + 1)
 
 
 def rewrites_labels() -> None:
     """A worker that was not there when they were written has them as they were: they are the same."""
-    for _ in s.epochs(EPOCHS):
-        for x, y in s.batches():
-            with s.step():
-                plain(x, y)
-            if s.steps_done == 2:
-                dataset.tensors[1][5] = dataset.tensors[1][5].clone()  # type: ignore[attr-defined]
-            tick()
+    for _ in steps():
+        if s.steps_done == 2:
+            dataset.tensors[1][5] = dataset.tensors[1][5].clone()  # type: ignore[attr-defined]
 
 
 def best_score() -> None:
     best = 0.0
-    for _ in s.epochs(EPOCHS):
-        for x, y in s.batches():
-            with s.step():
-                plain(x, y)
-            tick()
-            if best < 2:
-                best = float(s.steps_done)
+    for _ in steps():
+        if best < 2:
+            best = float(s.steps_done)
 
 
 class Trainer:
     def __init__(self) -> None:
         self.done = 0
 
-    def train(self) -> None:
-        for _ in s.epochs(EPOCHS):
-            for x, y in s.batches():
-                with s.step():
-                    self.one(x, y)
-                tick()
-
-    def one(self, x: torch.Tensor, y: torch.Tensor) -> None:
+    def one(self, x: Tensor, y: Tensor) -> None:
         plain(x, y)
         self.done += 1
         if self.done % 7 == 0:
@@ -215,43 +217,33 @@ class Trainer:
 def annealed_in_closure() -> None:
     """The weight of a penalty is counted where no variable of the loop is."""
     weights = itertools.count(1)
-    for _ in s.epochs(EPOCHS):
-        for x, y in s.batches():
-            with s.step():
-                optimizer.zero_grad()
-                penalty = sum(each.square().sum() for each in model.parameters())
-                (functional.cross_entropy(model(x), y) + 1e-5 * next(weights) * penalty).backward()
-                optimizer.step()
-            tick()
+    for x, y in batches():
+        with s.step():
+            penalty = sum(each.square().sum() for each in model.parameters())
+            learn(cross_entropy(model(x), y) + 1e-5 * next(weights) * penalty)
 
 
 def left_in_eval() -> None:
     """The main worker alone goes on in eval() after it has looked at its figures."""
     model.insert(1, nn.Dropout(0.1))
-    for _ in s.epochs(EPOCHS):
-        for x, y in s.batches():
-            with s.step():
-                plain(x, y)
-            if s.is_main and s.steps_done == 2:
-                model.eval()
-            tick()
+    for _ in steps():
+        if s.is_main and s.steps_done == 2:
+            model.eval()
 
 
 def counter_in_trainer() -> None:
-    Trainer().train()
+    loop(Trainer().one)
 
 
 def lambda_over_global() -> None:
     count = {"steps": 0}
     scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda _: 1 / (1 + count["steps"]))
     s.track(scheduler=scheduler)
-    for _ in s.epochs(EPOCHS):
-        for x, y in s.batches():
-            with s.step():
-                plain(x, y)
-                count["steps"] += 1
-                scheduler.step()
-            tick()
+    for x, y in batches():
+        with s.step():
+            plain(x, y)
+            count["steps"] += 1
+            scheduler.step()
 
 
 def local_break() -> None:
@@ -266,20 +258,17 @@ def local_break() -> None:
 def local_plateau() -> None:
     scheduler = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, patience=0, factor=0.5)
     s.track(scheduler=scheduler)
-    for _ in s.epochs(EPOCHS):
-        for x, y in s.batches():
-            with s.step():
-                loss = plain(x, y)
-            scheduler.step(float(loss) if s.is_main else s.steps_done)
+    for x, y in batches():
+        with s.step():
+            loss = plain(x, y)
+        scheduler.step(float(loss) if s.is_main else s.steps_done)
 
 
 def main_evaluates() -> None:
     for _ in s.epochs(EPOCHS):
-        for x, y in s.batches():
-            with s.step():
-                plain(x, y)
+        one_epoch()
         if s.is_main:
-            s.evaluate(lambda batch: {"loss": functional.cross_entropy(model(batch[0]), batch[1], reduction="sum")})
+            s.evaluate(lambda batch: {"loss": cross_entropy(model(batch[0]), batch[1], reduction="sum")})
 
 
 class FirstBatch(nn.Module):
@@ -290,15 +279,11 @@ class FirstBatch(nn.Module):
         self.shift = nn.Parameter(torch.zeros(64).double())
         self.is_set = False
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def forward(self, x: Tensor) -> Tensor:
         if not self.is_set:
             self.shift.data.copy_(-x.detach().mean(0))
             self.is_set = True
         return x + self.shift
-
-
-def set_by_first_batch() -> None:
-    loop(plain)
 
 
 class Pixels(nn.Embedding):
@@ -307,73 +292,54 @@ class Pixels(nn.Embedding):
     def __init__(self) -> None:
         super().__init__(64 * 17, 4, max_norm=1.0, dtype=torch.float64)
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def forward(self, x: Tensor) -> Tensor:
         return super().forward((16 * x).long() + 17 * torch.arange(64)).flatten(1)
 
 
-def shortened_rows() -> None:
-    loop(plain)
-
-
 def meddles_on_main() -> None:
-    for _ in s.epochs(EPOCHS):
-        for x, y in s.batches():
-            with s.step():
-                plain(x, y)
-            if s.is_main and s.steps_done == 3:
-                with torch.no_grad():
-                    next(model.parameters()).mul_(1.01)
+    for _ in steps():
+        if s.is_main and s.steps_done == 3:
+            with torch.no_grad():
+                next(model.parameters()).mul_(1.01)
 
 
 def meddles_at_the_end() -> None:
-    loop(plain)
+    loop()
     if s.is_main:
         with torch.no_grad():
             next(model.parameters()).mul_(1.01)
 
 
-def meddles_in_the_last_step() -> None:
-    def body(x: torch.Tensor, y: torch.Tensor) -> None:
-        plain(x, y)
-        if s.is_main and s.steps_done == EPOCHS * 10:
-            with torch.no_grad():
-                next(model.parameters()).mul_(1.01)
-
-    loop(body)
+@by_loop
+def meddles_in_the_last_step(x: Tensor, y: Tensor) -> None:
+    plain(x, y)
+    if s.is_main and s.steps_done == EPOCHS * 10:
+        with torch.no_grad():
+            next(model.parameters()).mul_(1.01)
 
 
-def second_backward() -> None:
-    def body(x: torch.Tensor, y: torch.Tensor) -> None:
-        optimizer.zero_grad()
-        out = model(x)
-        functional.cross_entropy(out, y).backward(retain_graph=True)
-        out.square().mean().backward()
-        optimizer.step()
-
-    loop(body)
+@by_loop
+def second_backward(x: Tensor, y: Tensor) -> None:
+    optimizer.zero_grad()
+    out = model(x)
+    cross_entropy(out, y).backward(retain_graph=True)
+    out.square().mean().backward()
+    optimizer.step()
 
 
-def gan_by_accumulate() -> None:
-    def body(x: torch.Tensor, y: torch.Tensor) -> None:
-        with step.accumulate():
-            functional.cross_entropy(model(x), y).backward()
-        optimizer.step()
-        optimizer.zero_grad()
-        functional.cross_entropy(model(x), y).backward()
-        optimizer.step()
-
-    loop(body)
+@by_loop
+def gan_by_accumulate(x: Tensor, y: Tensor) -> None:
+    with step.accumulate():
+        cross_entropy(model(x), y).backward()
+    optimizer.step()
+    learn(cross_entropy(model(x), y))
 
 
 def class_weights() -> None:
     weights = torch.linspace(0.1, 2, 10).double()
-
-    def body(x: torch.Tensor, y: torch.Tensor) -> None:
-        optimizer.zero_grad()
-        functional.cross_entropy(model(x), y, weights).backward()
-        optimizer.step()
-
-    loop(body)
+    for x, y in batches():
+        with s.step():
+            learn(cross_entropy(model(x), y, weights))
 
 
 def weighs_by_own_counts() -> None:
@@ -383,46 +349,32 @@ def weighs_by_own_counts() -> None:
         weights = counts.sum() / counts if epoch else torch.ones(10).double()
         for x, y in s.batches():
             with s.step(weight=weights[y].sum()):
-                optimizer.zero_grad()
-                functional.cross_entropy(model(x), y, weight=weights).backward()
-                optimizer.step()
+                learn(cross_entropy(model(x), y, weight=weights))
             if not epoch:
                 counts += torch.bincount(y, minlength=10)
             tick()
 
 
-def ignored_targets() -> None:
-    def body(x: torch.Tensor, y: torch.Tensor) -> None:
-        optimizer.zero_grad()
-        functional.cross_entropy(model(x), y.masked_fill(y < 3, -100)).backward()
-        optimizer.step()
-
-    loop(body)
+@by_loop
+def ignored_targets(x: Tensor, y: Tensor) -> None:
+    learn(cross_entropy(model(x), y.masked_fill(y < 3, -100)))
 
 
-def sum_taken_for_a_mean() -> None:
-    def body(x: torch.Tensor, y: torch.Tensor) -> None:
-        optimizer.zero_grad()
-        (
-            functional.cross_entropy(model(x), y, reduction="sum") + 0.01 * next(model.parameters()).square().sum()
-        ).backward()
-        optimizer.step()
-
-    loop(body)
+@by_loop
+def sum_taken_for_a_mean(x: Tensor, y: Tensor) -> None:
+    learn(cross_entropy(model(x), y, reduction="sum") + 0.01 * next(model.parameters()).square().sum())
 
 
 def other_model() -> None:
     head = net(4, 10, 10)
     other = torch.optim.SGD(head.parameters(), lr=LR)
-
-    def body(x: torch.Tensor, y: torch.Tensor) -> None:
-        optimizer.zero_grad()
-        other.zero_grad()
-        functional.cross_entropy(head(model(x)), y).backward()
-        optimizer.step()
-        other.step()
-
-    loop(body)
+    for x, y in batches():
+        with s.step():
+            optimizer.zero_grad()
+            other.zero_grad()
+            cross_entropy(head(model(x)), y).backward()
+            optimizer.step()
+            other.step()
 
 
 def _meta_learns(
@@ -432,7 +384,7 @@ def _meta_learns(
 ) -> None:
     """Reptile: copies of the model adapt to so many samples each, and the model moves towards them."""
 
-    def body(x: torch.Tensor, y: torch.Tensor) -> Any:
+    def body(x: Tensor, y: Tensor) -> Any:
         if s.steps_done > MOST_META_STEPS:
             return plain(x, y)
         optimizer.zero_grad()
@@ -444,7 +396,7 @@ def _meta_learns(
                 inner = torch.optim.SGD(learner.parameters(), lr=LR)
                 for _ in range(2):
                     inner.zero_grad()
-                    functional.cross_entropy(learner(some_x), some_y).backward()
+                    cross_entropy(learner(some_x), some_y).backward()
                     inner.step()
             for way, here, there in zip(ways, parameters, learner.parameters(), strict=True):
                 way += (here.detach() - there.detach()) * len(some_x) / len(x)
@@ -477,38 +429,32 @@ def meta_learns_from_several() -> None:
 def means_of_tasks() -> None:
     """Second-order MAML with a sum over tasks, each of which has a mean of its own."""
 
-    def adapted(x: torch.Tensor, y: torch.Tensor) -> dict[str, torch.Tensor]:
-        fast: dict[str, torch.Tensor] = dict(model.named_parameters())
-        loss = functional.cross_entropy(functional_call(model, fast, (x,)), y)
+    def adapted(x: Tensor, y: Tensor) -> dict[str, Tensor]:
+        fast: dict[str, Tensor] = dict(model.named_parameters())
+        loss = cross_entropy(functional_call(model, fast, (x,)), y)
         gradients = torch.autograd.grad(loss, list(fast.values()), create_graph=True)
         return {name: each - LR * g for (name, each), g in zip(fast.items(), gradients, strict=True)}
 
-    def body(x: torch.Tensor, y: torch.Tensor) -> Any:
+    def body(x: Tensor, y: Tensor) -> Any:
         if s.steps_done > MOST_META_STEPS:
             return plain(x, y)
         losses = []
         for one_x, one_y in zip(x.unsqueeze(1), y.unsqueeze(1), strict=True):
             with step.inner_loop():
                 fast = adapted(one_x, one_y)
-            losses.append(
-                functional.cross_entropy(functional_call(model, fast, (one_x.repeat(3, 1),)), one_y.repeat(3))
-            )
-        optimizer.zero_grad()
-        (sum(losses, start=torch.zeros(())) / len(losses)).backward()
-        return optimizer.step()
+            losses.append(cross_entropy(functional_call(model, fast, (one_x.repeat(3, 1),)), one_y.repeat(3)))
+        return learn(sum(losses, start=torch.zeros(())) / len(losses))
 
     loop(body)
 
 
 def frozen_average() -> None:
     average = copy.deepcopy(model).requires_grad_(False)
-
-    def body(x: torch.Tensor, y: torch.Tensor) -> None:
-        plain(x, y)
-        for mine, theirs in zip(average.parameters(), model.parameters(), strict=True):
-            mine.lerp_(theirs.detach(), 0.1)
-
-    loop(body)
+    for x, y in batches():
+        with s.step():
+            plain(x, y)
+            for mine, theirs in zip(average.parameters(), model.parameters(), strict=True):
+                mine.lerp_(theirs.detach(), 0.1)
 
 
 class Average:
@@ -522,27 +468,21 @@ class Average:
 
 def average_in_a_class() -> None:
     average = Average()
-
-    def body(x: torch.Tensor, y: torch.Tensor) -> None:
-        plain(x, y)
-        average.update()
-
-    loop(body)
+    for x, y in batches():
+        with s.step():
+            plain(x, y)
+            average.update()
 
 
 def epochs_by_range() -> None:
     for _ in range(EPOCHS):
-        for x, y in s.batches():
-            with s.step():
-                plain(x, y)
+        one_epoch()
 
 
-def agrees_inside() -> None:
-    def body(x: torch.Tensor, y: torch.Tensor) -> None:
-        plain(x, y)
-        s.agree(1.0)
-
-    loop(body)
+@by_loop
+def agrees_inside(x: Tensor, y: Tensor) -> None:
+    plain(x, y)
+    s.agree(1.0)
 
 
 # --- equal to a static run ----------------------------------------------------------------------------------------
@@ -551,23 +491,20 @@ def agrees_inside() -> None:
 def gan() -> None:
     """Two models, two optimizers, two passes a step."""
     noise = torch.linspace(-1, 1, 8).double()
-
-    for _ in s.epochs(EPOCHS):
-        for x, y in s.batches():
-            with s.step(backwards=2):
-                seeds = noise * (1 + y.double())[:, None]
-                optimizers["d"].zero_grad()
-                real = functional.softplus(-models["d"](x)).mean()
-                false = functional.softplus(models["d"](models["g"](seeds).detach())).mean()
-                (real + false).backward()
-                optimizers["d"].step()
-                optimizers["g"].zero_grad()
-                functional.softplus(-models["d"](models["g"](seeds))).mean().backward()
-                optimizers["g"].step()
-            tick()
+    for x, y in batches():
+        with s.step(backwards=2):
+            seeds = noise * (1 + y.double())[:, None]
+            optimizers["d"].zero_grad()
+            real = functional.softplus(-models["d"](x)).mean()
+            false = functional.softplus(models["d"](models["g"](seeds).detach())).mean()
+            (real + false).backward()
+            optimizers["d"].step()
+            optimizers["g"].zero_grad()
+            functional.softplus(-models["d"](models["g"](seeds))).mean().backward()
+            optimizers["g"].step()
 
 
-def _errors(x: torch.Tensor, seeds: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+def _errors(x: Tensor, seeds: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """The discriminator's error for real and for false samples, which are parts of one loss; the false ones."""
     false = models["g"](seeds)
     real = functional.softplus(-models["d"](x)).mean()
@@ -577,19 +514,17 @@ def _errors(x: torch.Tensor, seeds: torch.Tensor) -> tuple[torch.Tensor, torch.T
 def gan_norm() -> None:
     """The same with BatchNorm over all workers, the discriminator's called three times a step."""
     noise = torch.linspace(-1, 1, 8).double()
-    for _ in s.epochs(EPOCHS):
-        for x, y in s.batches():
-            with s.step(backwards=2) as step:
-                optimizers["d"].zero_grad()
-                real, wrong, false = _errors(x, noise * (1 + y.double())[:, None] + x[:, 18:26])
-                with step.accumulate():
-                    real.backward()
-                wrong.backward()
-                optimizers["d"].step()
-                optimizers["g"].zero_grad()
-                functional.softplus(-models["d"](false)).mean().backward()
-                optimizers["g"].step()
-            tick()
+    for x, y in batches():
+        with s.step(backwards=2) as step:
+            optimizers["d"].zero_grad()
+            real, wrong, false = _errors(x, noise * (1 + y.double())[:, None] + x[:, 18:26])
+            with step.accumulate():
+                real.backward()
+            wrong.backward()
+            optimizers["d"].step()
+            optimizers["g"].zero_grad()
+            functional.softplus(-models["d"](false)).mean().backward()
+            optimizers["g"].step()
 
 
 def gan_shards() -> None:
@@ -613,33 +548,23 @@ def gan_shards() -> None:
             tick()
 
 
-def contrastive() -> None:
+@by_loop
+def contrastive(x: Tensor, y: Tensor) -> None:
     """InfoNCE over a worker's own part of the batch."""
-
-    def body(x: torch.Tensor, y: torch.Tensor) -> None:
-        first, second = functional.normalize(model(x)), functional.normalize(model(x.flip(1)))
-        optimizer.zero_grad()
-        functional.cross_entropy(first @ second.T / 0.1, torch.arange(len(x))).backward()
-        optimizer.step()
-
-    loop(body)
+    first, second = functional.normalize(model(x)), functional.normalize(model(x.flip(1)))
+    learn(cross_entropy(first @ second.T / 0.1, torch.arange(len(x))))
 
 
-def gathered() -> None:
+@by_loop
+def gathered(x: Tensor, y: Tensor) -> None:
     """InfoNCE over the batch of all workers, with a temperature that is learnt, and a statistic over the batch."""
-
-    def body(x: torch.Tensor, y: torch.Tensor) -> None:
-        first = s.gather(functional.normalize(model(x)))
-        second = s.gather(functional.normalize(model(x.flip(1))))
-        optimizer.zero_grad()
-        likeness = first @ second.T * dict(model.named_parameters())["scale"].exp()
-        spread = (first - first.mean(0)).square().sum().sqrt()
-        classes = functional.cross_entropy(first, s.gather(y))
-        pairs = functional.cross_entropy(likeness, torch.arange(len(likeness)))
-        (pairs + classes + 0.1 * spread).backward()
-        optimizer.step()
-
-    loop(body)
+    first = s.gather(functional.normalize(model(x)))
+    second = s.gather(functional.normalize(model(x.flip(1))))
+    likeness = first @ second.T * dict(model.named_parameters())["scale"].exp()
+    spread = (first - first.mean(0)).square().sum().sqrt()
+    classes = cross_entropy(first, s.gather(y))
+    pairs = cross_entropy(likeness, torch.arange(len(likeness)))
+    learn(pairs + classes + 0.1 * spread)
 
 
 def decays_after_block() -> None:
@@ -662,43 +587,27 @@ def decays_after_block() -> None:
     assert s.state["count"] == int(model.get_buffer("seen")) == s.steps_done
 
 
-def sum_by_hand() -> None:
-    def body(x: torch.Tensor, y: torch.Tensor) -> None:
-        optimizer.zero_grad()
-        (0.001 * functional.cross_entropy(model(x), y, reduction="none").sum()).backward()
-        optimizer.step()
-
-    loop(body)
+@by_loop
+def sum_by_hand(x: Tensor, y: Tensor) -> None:
+    learn(0.001 * cross_entropy(model(x), y, reduction="none").sum())
 
 
-def temperature_of_batch() -> None:
+@by_loop
+def temperature_of_batch(x: Tensor, y: Tensor) -> None:
     """By how far a worker's own outputs are spread."""
-
-    def loss_of(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-        z = model(x)
-        spread = z.detach().std().item()
-        return functional.cross_entropy(z / max(spread, 0.1), y)
-
-    def body(x: torch.Tensor, y: torch.Tensor) -> None:
-        optimizer.zero_grad()
-        loss_of(x, y).backward()
-        optimizer.step()
-
-    loop(body)
+    z = model(x)
+    spread = z.detach().std().item()
+    learn(cross_entropy(z / max(spread, 0.1), y))
 
 
 def keeps_own_centre() -> None:
     """A running mean of what this worker has seen, in the training state."""
     s.state["centre"] = torch.zeros(10)
-
-    def body(x: torch.Tensor, y: torch.Tensor) -> None:
-        optimizer.zero_grad()
-        z = model(x)
-        (functional.cross_entropy(z, y) + 0.1 * (z - s.state["centre"]).square().mean()).backward()
-        optimizer.step()
-        s.state["centre"] = 0.9 * s.state["centre"] + 0.1 * z.detach().mean(0)
-
-    loop(body)
+    for x, y in batches():
+        with s.step():
+            z = model(x)
+            learn(cross_entropy(z, y) + 0.1 * (z - s.state["centre"]).square().mean())
+            s.state["centre"] = 0.9 * s.state["centre"] + 0.1 * z.detach().mean(0)
 
 
 class OwnFigures:
@@ -707,7 +616,7 @@ class OwnFigures:
     def __init__(self) -> None:
         self.sums = [0.0, 0.0]
 
-    def saw(self, x: torch.Tensor) -> None:
+    def saw(self, x: Tensor) -> None:
         for value in x.flatten().tolist():
             self.sums[0] += value * value
             self.sums[1] += 1.0
@@ -719,17 +628,10 @@ class OwnFigures:
 def scaled_by_own_figures() -> None:
     """Between steps, and after the first ones alone: no step by itself shows it."""
     figures = OwnFigures()
-
-    def body(x: torch.Tensor, y: torch.Tensor) -> None:
-        optimizer.zero_grad()
-        functional.cross_entropy(model(x / figures.scale()), y).backward()
-        optimizer.step()
-
-    for _ in s.epochs(EPOCHS):
-        for x, y in s.batches():
-            with s.step():
-                body(x, y)
-            figures.saw(x)
+    for x, y in batches():
+        with s.step():
+            learn(cross_entropy(model(x / figures.scale()), y))
+        figures.saw(x)
 
 
 def writes_in_step() -> None:
@@ -738,68 +640,48 @@ def writes_in_step() -> None:
     source = HOME / "source"
     source.write_text("".join(f"{number:04}\n" for number in range(1000)))
     with there.open("w") as lines, source.open("rb", buffering=0) as numbers:
-
-        def body(x: torch.Tensor, y: torch.Tensor) -> None:
-            optimizer.zero_grad()
-            loss = functional.cross_entropy(model(x), y)
-            print("a step", flush=True)
-            lines.write(numbers.read(5).decode())
-            lines.flush()
-            loss.backward()
-            optimizer.step()
-
-        loop(body)
+        for x, y in batches():
+            with s.step():
+                loss = cross_entropy(model(x), y)
+                print("a step", flush=True)
+                lines.write(numbers.read(5).decode())
+                lines.flush()
+                learn(loss)
 
 
-def constant_divisor() -> None:
+@by_loop
+def constant_divisor(x: Tensor, y: Tensor) -> None:
     """Divided by the batch of all workers, on each of them."""
-
-    def body(x: torch.Tensor, y: torch.Tensor) -> None:
-        optimizer.zero_grad()
-        (functional.cross_entropy(model(x), y, reduction="none").sum() / BATCH).backward()
-        optimizer.step()
-
-    loop(body)
+    learn(cross_entropy(model(x), y, reduction="none").sum() / BATCH)
 
 
-def times_length() -> None:
-    def body(x: torch.Tensor, y: torch.Tensor) -> None:
-        optimizer.zero_grad()
-        loss = functional.cross_entropy(model(x), y) * len(x) / BATCH
-        loss.backward()
-        optimizer.step()
-
-    loop(body)
+@by_loop
+def times_length(x: Tensor, y: Tensor) -> None:
+    learn(cross_entropy(model(x), y) * len(x) / BATCH)
 
 
 def mean_of_chunks() -> None:
     """Parts of a worker's part, each weighed by its length: right."""
-    for _ in s.epochs(EPOCHS):
-        for x, y in s.batches():
-            with s.step():
-                optimizer.zero_grad()
-                parts = zip(x.split(9), y.split(9), strict=True)
-                losses = [functional.cross_entropy(model(a), b) * len(a) / len(x) for a, b in parts]
-                torch.stack(losses).sum().backward()
-                optimizer.step()
-            tick()
+    for x, y in batches():
+        with s.step():
+            parts = zip(x.split(9), y.split(9), strict=True)
+            losses = [cross_entropy(model(a), b) * len(a) / len(x) for a, b in parts]
+            learn(torch.stack(losses).sum())
 
 
 def clips_in_hooks() -> None:
     for parameter in model.parameters():
         parameter.register_hook(lambda gradient: gradient.clamp(-0.01, 0.01))
-    loop(plain)
+    loop()
 
 
 def own_generator() -> None:
     """Decides by a generator of its own, which a newcomer begins anew."""
     chance = random.Random(1)
-    for _ in s.epochs(EPOCHS):
-        for x, y in s.batches():
-            factor = 0.0 if chance.random() < 0.3 else 1.0
-            with s.step():
-                plain(factor * x, y)
-            tick()
+    for x, y in batches():
+        factor = 0.0 if chance.random() < 0.3 else 1.0
+        with s.step():
+            plain(factor * x, y)
 
 
 class Stages(Dataset[Any]):
@@ -820,38 +702,25 @@ class Stages(Dataset[Any]):
 
 def stage_by_steps() -> None:
     assert isinstance(dataset, Stages)
-    for _ in s.epochs(EPOCHS):
-        for x, y in s.batches():
-            with s.step():
-                plain(x, y)
-            dataset.noise *= 0.9
-            tick()
+    for _ in steps():
+        dataset.noise *= 0.9
 
 
 def stage_by_epoch() -> None:
     assert isinstance(dataset, Stages)
     for epoch in s.epochs(EPOCHS):
         dataset.noise = 1 / (1 + epoch)
-        for x, y in s.batches():
-            with s.step():
-                plain(x, y)
-            tick()
+        one_epoch()
 
 
-def _with_centres(rows_of: Callable[[torch.Tensor], torch.Tensor]) -> None:
+def _with_centres(rows_of: Callable[[Tensor], Tensor]) -> None:
     centres = model.get_buffer("centres")
-
-    def body(x: torch.Tensor, y: torch.Tensor) -> None:
-        hidden = model[1](model[0](x))
-        rows, labels = rows_of(hidden.detach()), rows_of(y)
-        optimizer.zero_grad()
-        (
-            functional.cross_entropy(model[2](hidden), y) + 0.1 * (hidden - centres[y]).square().sum(1).mean()
-        ).backward()
-        optimizer.step()
-        centres.index_add_(0, labels, 0.01 * (rows - centres[labels]))
-
-    loop(body)
+    for x, y in batches():
+        with s.step():
+            hidden = model[1](model[0](x))
+            rows, labels = rows_of(hidden.detach()), rows_of(y)
+            learn(cross_entropy(model[2](hidden), y) + 0.1 * (hidden - centres[y]).square().sum(1).mean())
+            centres.index_add_(0, labels, 0.01 * (rows - centres[labels]))
 
 
 def own_centres() -> None:
@@ -861,24 +730,6 @@ def own_centres() -> None:
 
 def gathered_centres() -> None:
     _with_centres(s.gather)
-
-
-def replays_gathered() -> None:
-    """A replay buffer in the training state, to which every worker adds the rows of all."""
-    s.state["ring"] = torch.zeros(2 * BATCH, 65, dtype=torch.float64)
-
-    def body(x: torch.Tensor, y: torch.Tensor) -> None:
-        new = s.gather(torch.cat([x, y.double().unsqueeze(1)], dim=1))
-        old = s.state["ring"][(997 * x.sum(1)).long() % len(s.state["ring"])]
-        optimizer.zero_grad()
-        (
-            functional.cross_entropy(model(x), y) + functional.cross_entropy(model(old[:, :-1]), old[:, -1].long())
-        ).backward()
-        optimizer.step()
-        at = (s.info.samples_done - len(new) + torch.arange(len(new))) % len(s.state["ring"])
-        s.state["ring"][at] = new
-
-    loop(body)
 
 
 def catches_exceptions() -> None:
@@ -896,171 +747,130 @@ def catches_exceptions() -> None:
 def average_by_epoch() -> None:
     swa = torch.optim.swa_utils.AveragedModel(model)
     for _ in s.epochs(EPOCHS):
-        for x, y in s.batches():
-            with s.step():
-                plain(x, y)
+        one_epoch()
         swa.update_parameters(model)
 
 
-def own_against_gathered() -> None:
+@by_loop
+def own_against_gathered(x: Tensor, y: Tensor) -> None:
     """A worker's own rows against those of all."""
-
-    def body(x: torch.Tensor, y: torch.Tensor) -> None:
-        own = functional.normalize(model(x))
-        likeness = own @ s.gather(own).T * dict(model.named_parameters())["scale"].exp()
-        same = (y[:, None] == s.gather(y)[None, :]).double()
-        optimizer.zero_grad()
-        functional.cross_entropy(likeness, same / same.sum(1, keepdim=True)).backward()
-        optimizer.step()
-
-    loop(body)
+    own = functional.normalize(model(x))
+    likeness = own @ s.gather(own).T * dict(model.named_parameters())["scale"].exp()
+    same = (y[:, None] == s.gather(y)[None, :]).double()
+    learn(cross_entropy(likeness, same / same.sum(1, keepdim=True)))
 
 
-def gathered_views() -> None:
+@by_loop
+def gathered_views(x: Tensor, y: Tensor) -> None:
     """Two views in one tensor: rows of workers would lie between them."""
-    loop(lambda x, y: s.gather(model(torch.cat([x, x.flip(1)]))).sum().backward())
+    s.gather(model(torch.cat([x, x.flip(1)]))).sum().backward()
 
 
-def gathered_in_parts() -> None:
-    def body(x: torch.Tensor, y: torch.Tensor) -> None:
-        with step.accumulate():
-            s.gather(model(x)).mean().backward()
-
-    loop(body)
+@by_loop
+def gathered_in_parts(x: Tensor, y: Tensor) -> None:
+    with step.accumulate():
+        s.gather(model(x)).mean().backward()
 
 
 def mean_of_weighted() -> None:
     for _ in s.epochs(1):
         for x, y in s.batches():
             with s.step(weight=(y + 1).sum()):
-                s.mean(functional.cross_entropy(model(x), y, reduction="none"), over=len(y)).backward()
+                s.mean(cross_entropy(model(x), y, reduction="none"), over=len(y)).backward()
 
 
-def mean_in_parts() -> None:
-    def body(x: torch.Tensor, y: torch.Tensor) -> None:
-        with step.accumulate():
-            s.mean(functional.cross_entropy(model(x), y, reduction="none"), over=len(y)).backward()
-
-    loop(body)
+@by_loop
+def mean_in_parts(x: Tensor, y: Tensor) -> None:
+    with step.accumulate():
+        s.mean(cross_entropy(model(x), y, reduction="none"), over=len(y)).backward()
 
 
 def own_negatives() -> None:
     """Each worker draws its own, between two epochs."""
     for _ in s.epochs(EPOCHS):
-        dataset.negatives = torch.randint(64, (640,), generator=torch.Generator().manual_seed(int(ME)))  # type: ignore[attr-defined]
-        for x, y in s.batches():
-            with s.step():
-                plain(x, y)
-            tick()
+        dataset.negatives = torch.randint(64, (640,), generator=seeded(int(ME)))  # type: ignore[attr-defined]
+        one_epoch()
 
 
-def means_on_main() -> None:
-    def body(x: torch.Tensor, y: torch.Tensor) -> None:
-        out = model(x)
-        loss = functional.cross_entropy(out, y)
-        if s.is_main:
-            loss = loss + s.mean(out.square(), over=len(out))
-        loss.backward()
-
-    loop(body)
+@by_loop
+def means_on_main(x: Tensor, y: Tensor) -> None:
+    out = model(x)
+    loss = cross_entropy(out, y)
+    if s.is_main:
+        loss = loss + s.mean(out.square(), over=len(out))
+    loss.backward()
 
 
-def gathered_too_late() -> None:
-    def body(x: torch.Tensor, y: torch.Tensor) -> None:
-        plain(x, y)
-        s.gather(x)
-
-    loop(body)
+@by_loop
+def gathered_too_late(x: Tensor, y: Tensor) -> None:
+    plain(x, y)
+    s.gather(x)
 
 
-def gathered_and_own() -> None:
+@by_loop
+def gathered_and_own(x: Tensor, y: Tensor) -> None:
     """The samples of a worker's part are compared with each other, beside gathered ones."""
-
-    def body(x: torch.Tensor, y: torch.Tensor) -> None:
-        out = model(x)
-        optimizer.zero_grad()
-        (functional.cross_entropy(s.gather(out), s.gather(y)) + (out @ out.T).tril(-1).square().mean()).backward()
-        optimizer.step()
-
-    loop(body)
+    out = model(x)
+    learn(cross_entropy(s.gather(out), s.gather(y)) + (out @ out.T).tril(-1).square().mean())
 
 
-def gathers_on_main() -> None:
-    def body(x: torch.Tensor, y: torch.Tensor) -> None:
-        out = model(x)
-        optimizer.zero_grad()
-        functional.cross_entropy(out, y).backward() if not s.is_main else s.gather(out).square().mean().backward()
-        optimizer.step()
-
-    loop(body)
+@by_loop
+def gathers_on_main(x: Tensor, y: Tensor) -> None:
+    out = model(x)
+    optimizer.zero_grad()
+    cross_entropy(out, y).backward() if not s.is_main else s.gather(out).square().mean().backward()
+    optimizer.step()
 
 
-def partner_first() -> None:
+@by_loop
+def partner_first(x: Tensor, y: Tensor) -> None:
     """SimCLR's form: the similarity to the partner comes first."""
-
-    def body(x: torch.Tensor, y: torch.Tensor) -> None:
-        out = functional.normalize(model(x))
-        others = (out @ out.T)[~torch.eye(len(x), dtype=torch.bool)].view(len(x), -1)
-        optimizer.zero_grad()
-        functional.cross_entropy(others, torch.zeros(len(x), dtype=torch.long)).backward()
-        optimizer.step()
-
-    loop(body)
+    out = functional.normalize(model(x))
+    others = (out @ out.T)[~torch.eye(len(x), dtype=torch.bool)].view(len(x), -1)
+    learn(cross_entropy(others, torch.zeros(len(x), dtype=torch.long)))
 
 
-def norm_in_parts() -> None:
+@by_loop
+def norm_in_parts(x: Tensor, y: Tensor) -> None:
     """BatchNorm over all workers, and a batch in two parts."""
-
-    def body(x: torch.Tensor, y: torch.Tensor) -> None:
-        optimizer.zero_grad()
-        with step.accumulate():
-            functional.cross_entropy(model(x[:2]), y[:2]).backward()
-        functional.cross_entropy(model(x[2:]), y[2:]).backward()
-        optimizer.step()
-
-    loop(body)
+    optimizer.zero_grad()
+    with step.accumulate():
+        cross_entropy(model(x[:2]), y[:2]).backward()
+    cross_entropy(model(x[2:]), y[2:]).backward()
+    optimizer.step()
 
 
-def norm_after_backward() -> None:
+@by_loop
+def norm_after_backward(x: Tensor, y: Tensor) -> None:
     """BatchNorm over all workers that sees the batch once more after the step is committed."""
-
-    def body(x: torch.Tensor, y: torch.Tensor) -> None:
-        plain(x, y)
-        model(x)
-
-    loop(body)
+    plain(x, y)
+    model(x)
 
 
 def sam() -> None:
     """Sharpness-aware minimisation: two passes, the second at disturbed parameters."""
-    for _ in s.epochs(EPOCHS):
-        for x, y in s.batches():
-            with s.step(backwards=2):
-                optimizer.zero_grad()
-                functional.cross_entropy(model(x), y).backward()
-                moves = [0.05 * p.grad for p in model.parameters() if p.grad is not None]
-                with torch.no_grad():
-                    for p, move in zip(model.parameters(), moves, strict=True):
-                        p.add_(move)
-                optimizer.zero_grad()
-                functional.cross_entropy(model(x), y).backward()
-                with torch.no_grad():
-                    for p, move in zip(model.parameters(), moves, strict=True):
-                        p.sub_(move)
-                optimizer.step()
-            tick()
+    for x, y in batches():
+        with s.step(backwards=2):
+            optimizer.zero_grad()
+            cross_entropy(model(x), y).backward()
+            moves = [0.05 * p.grad for p in model.parameters() if p.grad is not None]
+            with torch.no_grad():
+                for p, move in zip(model.parameters(), moves, strict=True):
+                    p.add_(move)
+            optimizer.zero_grad()
+            cross_entropy(model(x), y).backward()
+            with torch.no_grad():
+                for p, move in zip(model.parameters(), moves, strict=True):
+                    p.sub_(move)
+            optimizer.step()
 
 
 def weighted() -> None:
     """A mean over class weights, of which the session is told."""
     weights = torch.linspace(0.1, 2, 10).double()
-    for _ in s.epochs(EPOCHS):
-        for x, y in s.batches():
-            with s.step(weight=weights[y].sum()):
-                optimizer.zero_grad()
-                functional.cross_entropy(model(x), y, weights).backward()
-                optimizer.step()
-            tick()
+    for x, y in batches():
+        with s.step(weight=weights[y].sum()):
+            learn(cross_entropy(model(x), y, weights))
 
 
 def unfreezes() -> None:
@@ -1071,10 +881,7 @@ def unfreezes() -> None:
             model[0].requires_grad_(True)
             if len(optimizer.param_groups) == 1:
                 optimizer.add_param_group({"params": list(model[0].parameters()), "lr": LR / 2})
-        for x, y in s.batches():
-            with s.step():
-                plain(x, y)
-            tick()
+        one_epoch()
 
 
 def shared_values() -> None:
@@ -1082,17 +889,15 @@ def shared_values() -> None:
     s.state["done"] = 0
     s.state["average"] = {name: each.detach().clone() for name, each in model.named_parameters()}
     s.state["chance"] = torch.Generator().manual_seed(1)
-    for _ in s.epochs(EPOCHS):
-        for x, y in s.batches():
-            with s.step():
-                plain(x, y)
-                s.state["done"] += 1
-                optimizer.param_groups[0]["lr"] = LR / (1 + 0.1 * s.state["done"])
-                for name, each in model.named_parameters():
-                    s.state["average"][name].lerp_(each.detach(), 0.1)
-                with torch.no_grad():
-                    list(model.parameters())[3].add_(0.01 * torch.rand(10, generator=s.state["chance"]).double())
-            tick()
+    for x, y in batches():
+        with s.step():
+            plain(x, y)
+            s.state["done"] += 1
+            optimizer.param_groups[0]["lr"] = LR / (1 + 0.1 * s.state["done"])
+            for name, each in model.named_parameters():
+                s.state["average"][name].lerp_(each.detach(), 0.1)
+            with torch.no_grad():
+                list(model.parameters())[3].add_(0.01 * torch.rand(10, generator=s.state["chance"]).double())
     with torch.no_grad():
         for name, each in model.named_parameters():
             each.copy_(s.state["average"][name])
@@ -1121,8 +926,8 @@ def sums_in_words() -> None:
             with s.step() as step:
                 optimizer.zero_grad()
                 with step.accumulate():
-                    (functional.cross_entropy(model(x[:half]), y[:half], reduction="sum") / len(y)).backward()
-                loss = functional.cross_entropy(model(x[half:]), y[half:], reduction="sum") / len(y)
+                    (cross_entropy(model(x[:half]), y[:half], reduction="sum") / len(y)).backward()
+                loss = cross_entropy(model(x[half:]), y[half:], reduction="sum") / len(y)
                 loss.backward()
                 optimizer.step()
             running += loss.item()
@@ -1131,18 +936,16 @@ def sums_in_words() -> None:
             tick()
 
 
+#: These lie in what the session is given: see `main`.
+set_by_first_batch = shortened_rows = own_order = own_batches = orders_that_differ = joins = loop
+
+
 def lengths(epoch: int) -> list[int]:
     """Batches of samples with similar sums, in another order each epoch."""
     sums = dataset.tensors[0].sum(1)  # type: ignore[attr-defined]
     order = torch.argsort(sums, stable=True).reshape(-1, BATCH)
-    return [
-        int(i) for i in order[torch.randperm(len(order), generator=torch.Generator().manual_seed(epoch))].flatten()
-    ]
-
-
-def own_order() -> None:
-    """Bucketing by an order of the script's own."""
-    loop(plain)
+    found: list[int] = order[torch.randperm(len(order), generator=seeded(epoch))].flatten().tolist()
+    return found
 
 
 def buckets(epoch: int) -> list[list[int]]:
@@ -1157,16 +960,6 @@ def buckets(epoch: int) -> list[list[int]]:
     return batches
 
 
-def own_batches() -> None:
-    """Bucketing by batches of unequal sizes."""
-    loop(plain)
-
-
-def orders_that_differ() -> None:
-    """An order that depends on the worker."""
-    loop(plain)
-
-
 def trains_before() -> None:
     """Something else is trained before the session is used."""
     teacher = net()
@@ -1174,17 +967,18 @@ def trains_before() -> None:
     x, y = dataset.tensors  # type: ignore[attr-defined]
     for _ in range(30):
         other.zero_grad()
-        functional.cross_entropy(teacher(x), y).backward()
+        cross_entropy(teacher(x), y).backward()
         other.step()
-    loop(plain)
+    loop()
 
 
 # --- and their results --------------------------------------------------------------------------------------------
 
 
-def draws() -> None:
+@by_loop
+def draws(x: Tensor, y: Tensor) -> None:
     """Noise in the step: the same in distribution only."""
-    loop(lambda x, y: plain(x + 0.1 * torch.randn_like(x), y))
+    plain(x + 0.1 * torch.randn_like(x), y)
 
 
 STREAMS = 5
@@ -1196,7 +990,7 @@ class Skipping:
     def __init__(self, rows: list[int]) -> None:
         self.rows = rows
 
-    def __iter__(self) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+    def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
         x, y = data(1).tensors
         for row in self.rows:
             yield x[row] + 0.01 * torch.randn(64).double(), y[row]
@@ -1205,7 +999,7 @@ class Skipping:
         return Skipping(self.rows[count:])
 
 
-def open_stream(number: int, epoch: int) -> Iterable[tuple[torch.Tensor, torch.Tensor]]:
+def open_stream(number: int, epoch: int) -> Iterable[tuple[Tensor, Tensor]]:
     """Streams of unequal lengths, each epoch in another order; every other one can pass over samples."""
     lengths = [60, 130, 1, 200, 249]
     first = sum(lengths[:number])
@@ -1216,190 +1010,137 @@ def open_stream(number: int, epoch: int) -> Iterable[tuple[torch.Tensor, torch.T
 
 def streams() -> None:
     for epoch in s.epochs(EPOCHS):
-        for x, y in s.batches():
-            with s.step():
-                plain(x, y)
-            tick()
+        one_epoch()
         assert s.info.samples_done == 640 * (epoch + 1), (s.info.samples_done, epoch)
 
 
-def masked_mean() -> None:
-    def body(x: torch.Tensor, y: torch.Tensor) -> None:
-        optimizer.zero_grad()
-        mask = x[:, 20] > 0.5
-        (functional.cross_entropy(model(x), y, reduction="none") * mask).sum().div(mask.sum()).backward()
-        optimizer.step()
-
-    loop(body)
+@by_loop
+def masked_mean(x: Tensor, y: Tensor) -> None:
+    mask = x[:, 20] > 0.5
+    learn((cross_entropy(model(x), y, reduction="none") * mask).sum().div(mask.sum()))
 
 
-def rows_left_out() -> None:
-    def body(x: torch.Tensor, y: torch.Tensor) -> None:
-        optimizer.zero_grad()
-        kept = x[:, 20] > 0.5
-        functional.cross_entropy(model(x[kept]), y[kept]).backward()
-        optimizer.step()
-
-    loop(body)
+@by_loop
+def rows_left_out(x: Tensor, y: Tensor) -> None:
+    kept = x[:, 20] > 0.5
+    learn(cross_entropy(model(x[kept]), y[kept]))
 
 
-def hardest() -> None:
-    def body(x: torch.Tensor, y: torch.Tensor) -> None:
-        optimizer.zero_grad()
-        functional.cross_entropy(model(x), y, reduction="none").topk(len(x) // 4).values.mean().backward()
-        optimizer.step()
-
-    loop(body)
+@by_loop
+def hardest(x: Tensor, y: Tensor) -> None:
+    learn(cross_entropy(model(x), y, reduction="none").topk(len(x) // 4).values.mean())
 
 
-def _with_loss(loss_of: Callable[[torch.Tensor, torch.Tensor], Any]) -> None:
-    def body(x: torch.Tensor, y: torch.Tensor) -> None:
-        optimizer.zero_grad()
-        loss_of(x, y).backward()
-        optimizer.step()
-
-    loop(body)
-
-
-def statistic() -> None:
+@by_loop
+def statistic(x: Tensor, y: Tensor) -> None:
     """The entropy of the mean prediction."""
-
-    def loss_of(x: torch.Tensor, y: torch.Tensor) -> Any:
-        out = model(x)
-        mean = out.softmax(1).mean(0)
-        return functional.cross_entropy(out, y) + (mean * mean.log()).sum()
-
-    _with_loss(loss_of)
+    out = model(x)
+    mean = out.softmax(1).mean(0)
+    learn(cross_entropy(out, y) + (mean * mean.log()).sum())
 
 
-def whitened() -> None:
-    _with_loss(lambda x, y: functional.cross_entropy(model((x - x.mean(0)) / (x.std(0) + 0.1)), y))
+@by_loop
+def whitened(x: Tensor, y: Tensor) -> None:
+    learn(cross_entropy(model((x - x.mean(0)) / (x.std(0) + 0.1)), y))
 
 
-def root_of_mean() -> None:
-    _with_loss(lambda x, y: functional.mse_loss(model(x)[:, 0], y.double()).sqrt())
+@by_loop
+def root_of_mean(x: Tensor, y: Tensor) -> None:
+    learn(functional.mse_loss(model(x)[:, 0], y.double()).sqrt())
 
 
-def inner_gradients() -> None:
+@by_loop
+def inner_gradients(x: Tensor, y: Tensor) -> None:
     """Meta-learning: an inner step with the gradients of this worker's samples."""
-
-    def loss_of(x: torch.Tensor, y: torch.Tensor) -> Any:
-        given: dict[str, torch.Tensor] = dict(model.named_parameters())
-        call = torch.func.functional_call
-        inner = functional.cross_entropy(call(model, given, x), y)
-        gradients = torch.autograd.grad(inner, list(given.values()), create_graph=True)
-        moved = {name: p - 0.1 * g for (name, p), g in zip(given.items(), gradients, strict=True)}
-        return functional.cross_entropy(call(model, moved, x), y)
-
-    _with_loss(loss_of)
+    given: dict[str, Tensor] = dict(model.named_parameters())
+    call = torch.func.functional_call
+    inner = cross_entropy(call(model, given, x), y)
+    gradients = torch.autograd.grad(inner, list(given.values()), create_graph=True)
+    moved = {name: p - 0.1 * g for (name, p), g in zip(given.items(), gradients, strict=True)}
+    learn(cross_entropy(call(model, moved, x), y))
 
 
 def other_loader() -> None:
     """Each worker reads another loader by itself."""
     loader = torch.utils.data.DataLoader(dataset, batch_size=50, shuffle=True, generator=torch.Generator())
     other = iter(itertools.cycle(loader))
-    for _ in s.epochs(EPOCHS):
-        for x, y in s.batches():
-            also = next(other)[0][:, :32]
-            with s.step():
-                optimizer.zero_grad()
-                wide = functional.pad(also, (0, 32))
-                (functional.cross_entropy(model(x), y) + model(wide).square().mean()).backward()
-                optimizer.step()
-            tick()
+    for x, y in batches():
+        also = next(other)[0][:, :32]
+        with s.step():
+            wide = functional.pad(also, (0, 32))
+            learn(cross_entropy(model(x), y) + model(wide).square().mean())
 
 
 def running_mean() -> None:
     center = torch.zeros(10).double()
-    for _ in s.epochs(EPOCHS):
-        for x, y in s.batches():
-            with s.step():
-                optimizer.zero_grad()
-                out = model(x)
-                functional.cross_entropy(out - center, y).backward()
-                optimizer.step()
-            center = 0.9 * center + 0.1 * out.detach().mean(0)
-            tick()
+    for x, y in batches():
+        with s.step():
+            out = model(x)
+            learn(cross_entropy(out - center, y))
+        center = 0.9 * center + 0.1 * out.detach().mean(0)
 
 
-def loss_weight_by_item() -> None:
+@by_loop
+def loss_weight_by_item(x: Tensor, y: Tensor) -> None:
     """Two losses, brought to one size by numbers."""
-
-    def body(x: torch.Tensor, y: torch.Tensor) -> None:
-        out = model(x)
-        first, second = functional.cross_entropy(out, y), out.square().mean()
-        weight = first.item() / second.item()
-        optimizer.zero_grad()
-        (first + weight * second).backward()
-        optimizer.step()
-
-    loop(body)
+    out = model(x)
+    first, second = cross_entropy(out, y), out.square().mean()
+    weight = first.item() / second.item()
+    learn(first + weight * second)
 
 
 def replays() -> None:
     """What was learned from earlier is learned from again."""
-    buffer: list[tuple[torch.Tensor, torch.Tensor]] = []
-    for _ in s.epochs(EPOCHS):
-        for x, y in s.batches():
-            buffer.extend(zip(x, y, strict=True))
-            with s.step():
-                optimizer.zero_grad()
-                rows = buffer[-2 * len(x) :]
-                again, target = torch.stack([row for row, _ in rows]), torch.stack([t for _, t in rows])
-                functional.cross_entropy(model(again), target).backward()
-                optimizer.step()
-            tick()
+    buffer: list[tuple[Tensor, Tensor]] = []
+    for x, y in batches():
+        buffer.extend(zip(x, y, strict=True))
+        with s.step():
+            rows = buffer[-2 * len(x) :]
+            again, target = torch.stack([row for row, _ in rows]), torch.stack([t for _, t in rows])
+            learn(cross_entropy(model(again), target))
+
+
+def tokens() -> Iterator[list[Tensor]]:
+    """Another loader, of whole numbers."""
+    numbers = TensorDataset(torch.arange(6400).reshape(640, 10) % 64)
+    return iter(itertools.cycle(torch.utils.data.DataLoader(numbers, batch_size=50)))
 
 
 def loader_inside() -> None:
-    """Another loader, read inside the block; of whole numbers."""
-    tokens = TensorDataset(torch.arange(6400).reshape(640, 10) % 64)
-    other = iter(itertools.cycle(torch.utils.data.DataLoader(tokens, batch_size=50)))
-    table = torch.eye(64).double()
-
-    def loss_of(x: torch.Tensor, y: torch.Tensor) -> Any:
-        return functional.cross_entropy(model(x), y) + model(table[next(other)[0]].mean(1)).square().mean()
-
-    _with_loss(loss_of)
+    """It is read inside the block."""
+    other, table = tokens(), torch.eye(64).double()
+    for x, y in batches():
+        with s.step():
+            learn(cross_entropy(model(x), y) + model(table[next(other)[0]].mean(1)).square().mean())
 
 
 def tokens_between() -> None:
-    """Another loader, of whole numbers, read before the block."""
-    tokens = TensorDataset(torch.arange(6400).reshape(640, 10) % 64)
-    other = iter(itertools.cycle(torch.utils.data.DataLoader(tokens, batch_size=50)))
-    table = torch.eye(64).double()
-    for _ in s.epochs(EPOCHS):
-        for x, y in s.batches():
-            (also,) = next(other)
-            with s.step():
-                optimizer.zero_grad()
-                (functional.cross_entropy(model(x), y) + model(table[also].mean(1)).square().mean()).backward()
-                optimizer.step()
-            tick()
+    """It is read before the block."""
+    other, table = tokens(), torch.eye(64).double()
+    for x, y in batches():
+        (also,) = next(other)
+        with s.step():
+            learn(cross_entropy(model(x), y) + model(table[also].mean(1)).square().mean())
 
 
 def draws_between() -> None:
     """Noise that is drawn before the block."""
-    for _ in s.epochs(EPOCHS):
-        for x, y in s.batches():
-            x = x + 0.1 * torch.randn_like(x)
-            with s.step():
-                plain(x, y)
-            tick()
+    for x, y in batches():
+        x = x + 0.1 * torch.randn_like(x)
+        with s.step():
+            plain(x, y)
 
 
 def decides_by_random() -> None:
     """A size for each batch, chosen by Python's generator before the block, and a rate after it."""
     drawn = 0.0  # a worker's first block may be given up before it is drawn
-    for _ in s.epochs(EPOCHS):
-        for x, y in s.batches():
-            scale = random.choice([0.5, 1.0, 1.5])
-            with s.step():
-                plain(scale * x, y)
-                drawn = random.random()  # of this worker
-            optimizer.param_groups[0]["weight_decay"] = 0.01 * random.random()
-            assert 0 <= drawn < 1
-            tick()
+    for x, y in batches():
+        scale = random.choice([0.5, 1.0, 1.5])
+        with s.step():
+            plain(scale * x, y)
+            drawn = random.random()  # of this worker
+        optimizer.param_groups[0]["weight_decay"] = 0.01 * random.random()
+        assert 0 <= drawn < 1
 
 
 def by_the_system() -> None:
@@ -1411,17 +1152,15 @@ def by_the_system() -> None:
 def penalised() -> None:
     """Nothing of this depends on how samples lie on workers."""
     teacher = net(64)
-
-    def loss_of(x: torch.Tensor, y: torch.Tensor) -> Any:
-        penalty = sum(p.square().sum() for p in model.parameters())
-        distance = torch.cat([p.flatten() for p in model.parameters()]).norm()
-        each = functional.cross_entropy(model(x), y, reduction="none")
-        with torch.no_grad():
-            known = teacher(x).sum(1)  # whose layers are as wide as a batch is long
-        each = each + 0.0 * known
-        return each.sum() / len(x) + 0.01 * penalty / 2 + 0.01 * distance + 0.1 * each.square().mean()
-
-    _with_loss(loss_of)
+    for x, y in batches():
+        with s.step():
+            penalty = sum(p.square().sum() for p in model.parameters())
+            distance = torch.cat([p.flatten() for p in model.parameters()]).norm()
+            each = cross_entropy(model(x), y, reduction="none")
+            with torch.no_grad():
+                known = teacher(x).sum(1)  # whose layers are as wide as a batch is long
+            each = each + 0.0 * known
+            learn(each.sum() / len(x) + 0.01 * penalty / 2 + 0.01 * distance + 0.1 * each.square().mean())
 
 
 def scheduler_outside() -> None:
@@ -1429,24 +1168,16 @@ def scheduler_outside() -> None:
     scheduler = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.95)
     s.track(scheduler=scheduler)
     s.state["seen"] = 0
-    for _ in s.epochs(EPOCHS):
-        for x, y in s.batches():
-            with s.step():
-                plain(x, y)
-            scheduler.step()
-            s.state["seen"] += 1
-            tick()
+    for _ in steps():
+        scheduler.step()
+        s.state["seen"] += 1
     assert s.state["seen"] == s.steps_done, (s.state["seen"], s.steps_done)
 
 
 def _exits(end: Callable[[int], Any]) -> None:
-    for _ in s.epochs(EPOCHS):
-        for x, y in s.batches():
-            with s.step():
-                plain(x, y)
-            tick()
-            if s.steps_done == 3:
-                end(0)
+    for _ in steps():
+        if s.steps_done == 3:
+            end(0)
 
 
 def exits() -> None:
@@ -1457,11 +1188,6 @@ def exits() -> None:
 def exits_at_once() -> None:
     """The same without Python's own end, as some do to be rid of threads that hang."""
     _exits(os._exit)
-
-
-def joins() -> None:
-    """What a worker that joins is called with: see the session's options."""
-    loop(plain)
 
 
 def all_reduces() -> None:
@@ -1478,16 +1204,10 @@ def all_reduces() -> None:
         assert s.agree(5.0 if s.is_main else 7.0, "main") == 5.0
 
 
-def seeded_by_the_system() -> torch.Generator:
-    generator = torch.Generator()
-    generator.seed()
-    return generator
-
-
 class OwnAverage:
     """As libraries make them: a list of shadow tensors with state_dict and load_state_dict, told to the session."""
 
-    def __init__(self, parameters: Iterable[torch.Tensor], decay: float) -> None:
+    def __init__(self, parameters: Iterable[Tensor], decay: float) -> None:
         self.parameters, self.decay = list(parameters), decay
         self.shadow = [each.detach().clone() for each in self.parameters]
 
@@ -1511,7 +1231,7 @@ class Bookkeeper:
         self.pictures: list[int] = []
         self.beats: list[str] = []
 
-    def note(self, x: torch.Tensor) -> None:
+    def note(self, x: Tensor) -> None:
         self.global_step += 1
         if self.global_step % 7 == 0:
             self.pictures.append(int(x[0].argmax()))
@@ -1548,32 +1268,21 @@ def keeps_books() -> None:
             each.copy_(mine)
 
 
-def two_denominators() -> None:
+@by_loop
+def two_denominators(x: Tensor, y: Tensor) -> None:
     """A mean over samples and one over bright pixels, each over its own count of the whole batch."""
-
-    def both(x: torch.Tensor, y: torch.Tensor) -> None:
-        optimizer.zero_grad()
-        out, bright = model(x), (x > 0.5).sum(1).double()
-        counts = s.gather(bright)
-        of_pixels = (out[:, 0].square() * bright).sum() / counts.sum() * (len(counts) / len(x))
-        (functional.cross_entropy(out, y) + of_pixels).backward()
-        optimizer.step()
-
-    loop(both)
+    out, bright = model(x), (x > 0.5).sum(1).double()
+    counts = s.gather(bright)
+    of_pixels = (out[:, 0].square() * bright).sum() / counts.sum() * (len(counts) / len(x))
+    learn(cross_entropy(out, y) + of_pixels)
 
 
-def several_means() -> None:
+@by_loop
+def several_means(x: Tensor, y: Tensor) -> None:
     """Energies a sample and forces a bright pixel, of which most samples have none: each over its own count."""
-
-    def both(x: torch.Tensor, y: torch.Tensor) -> None:
-        optimizer.zero_grad()
-        out, bright = model(x), (x > 0.9).sum(1).double() * (y == 3)
-        errors = functional.cross_entropy(out, y, reduction="none")
-        loss = s.mean(errors, over=len(errors)) + s.mean(out[:, 0].square() * bright, over=bright.sum())
-        loss.backward()
-        optimizer.step()
-
-    loop(both)
+    out, bright = model(x), (x > 0.9).sum(1).double() * (y == 3)
+    errors = cross_entropy(out, y, reduction="none")
+    learn(s.mean(errors, over=len(errors)) + s.mean(out[:, 0].square() * bright, over=bright.sum()))
 
 
 def several_sums() -> None:
@@ -1581,30 +1290,23 @@ def several_sums() -> None:
     several_means()
 
 
-def sum_gathered() -> None:
+@by_loop
+def sum_gathered(x: Tensor, y: Tensor) -> None:
     """A sum over a worker's own samples, each against those of all."""
-
-    def against_all(x: torch.Tensor, y: torch.Tensor) -> None:
-        optimizer.zero_grad()
-        out = model(x)
-        apart = torch.cdist(out, s.gather(out)).square()
-        (0.01 * functional.cross_entropy(out, y, reduction="sum") + 1e-5 * apart.sum()).backward()
-        optimizer.step()
-
-    loop(against_all)
+    out = model(x)
+    apart = torch.cdist(out, s.gather(out)).square()
+    learn(0.01 * cross_entropy(out, y, reduction="sum") + 1e-5 * apart.sum())
 
 
 def one_infinite_element() -> None:
     """Of one gradient of one worker."""
     far = torch.zeros(10).double()
-    for _ in s.epochs(EPOCHS):
-        for x, y in s.batches():
-            if s.steps_done == 2 and ME == "1":
-                far[9] = float("inf")
-                model.get_parameter("2.bias").register_hook(lambda gradient: gradient + far)
-            with s.step():
-                plain(x, y)
-            tick()
+    for x, y in batches():
+        if s.steps_done == 2 and ME == "1":
+            far[9] = float("inf")
+            model.get_parameter("2.bias").register_hook(lambda gradient: gradient + far)
+        with s.step():
+            plain(x, y)
 
 
 if __name__ == "__main__":
@@ -1613,16 +1315,31 @@ if __name__ == "__main__":
     parser.add_argument("--epochs", type=int, default=EPOCHS)
     parser.add_argument("--times", type=int, default=1, help="an epoch has the data so many times over")
     parser.add_argument("--split", action="store_true", help="train on a part chosen at random, without a seed")
-    parser.add_argument("--noise", action="store_true", help="train on noisy data, drawn without a seed")
     options = parser.parse_args()
     EPOCHS = options.epochs
     logging.basicConfig(level=logging.INFO)
     torch.manual_seed(0)
     model = net()
-    optimizer = torch.optim.SGD(model.parameters(), lr=LR, momentum=0.9)
     dataset: Dataset[Any] = data(options.times)
-    if options.noise:
-        dataset.tensors[0].add_(0.2 * torch.rand(64, generator=seeded_by_the_system()).double())  # type: ignore[attr-defined]
+    if options.habit == "decays_after_block":
+        model.register_buffer("seen", torch.zeros(()))
+    if options.habit.endswith("_centres"):
+        model.register_buffer("centres", torch.zeros(10, 16).double())
+    if options.habit == "set_by_first_batch":
+        model = nn.Sequential(FirstBatch(), *net())
+    if options.habit == "shortened_rows":
+        model = nn.Sequential(Pixels(), *net(inputs=256))
+    if options.habit == "shuffles_in_place":
+        each_sample = data(options.times)
+        dataset = [each_sample[index] for index in range(len(each_sample))]  # type: ignore[assignment]
+    if options.habit.startswith("stage_"):
+        dataset = Stages(dataset)
+    if "gathered" in options.habit:
+        model.register_parameter("scale", nn.Parameter(torch.tensor(1.0).double()))
+    if options.habit.startswith("norm_"):
+        model[1] = nn.Sequential(elastic.sync_batchnorm(nn.BatchNorm1d(16).double()), nn.Tanh())
+    trained = model[2] if options.habit == "unfreezes" else model
+    optimizer = torch.optim.SGD(trained.parameters(), lr=LR, momentum=0.9)
     given: Any = model
     stepped: Any = optimizer
     if options.habit in ("gan", "gan_norm", "gan_shards"):
@@ -1639,30 +1356,6 @@ if __name__ == "__main__":
         if options.habit == "gan_shards":
             models["d"].insert(2, nn.Dropout(0.3))
         given, stepped = models, optimizers
-    if options.habit == "decays_after_block":
-        model.register_buffer("seen", torch.zeros(()))
-    if options.habit.endswith("_centres"):
-        model.register_buffer("centres", torch.zeros(10, 16).double())
-    if options.habit == "set_by_first_batch":
-        model = nn.Sequential(FirstBatch(), *net())
-    if options.habit == "shortened_rows":
-        model = nn.Sequential(Pixels(), *net(inputs=256))
-    if options.habit in ("set_by_first_batch", "shortened_rows"):
-        optimizer = torch.optim.SGD(model.parameters(), lr=LR, momentum=0.9)
-        given, stepped = model, optimizer
-    if options.habit == "shuffles_in_place":
-        each_sample = data(options.times)
-        dataset = [each_sample[index] for index in range(len(each_sample))]  # type: ignore[assignment]
-    if options.habit.startswith("stage_"):
-        dataset = Stages(dataset)
-    if "gathered" in options.habit:
-        model.register_parameter("scale", nn.Parameter(torch.tensor(1.0).double()))
-        optimizer = torch.optim.SGD(model.parameters(), lr=LR, momentum=0.9)
-        given, stepped = model, optimizer
-    if options.habit.startswith("norm_"):
-        model[1] = nn.Sequential(elastic.sync_batchnorm(nn.BatchNorm1d(16).double()), nn.Tanh())
-    if options.habit == "unfreezes":
-        given, stepped = model, (optimizer := torch.optim.SGD(model[2].parameters(), lr=LR, momentum=0.9))
     if options.split:
         torch.seed()
         dataset = random_split(dataset, [512, 128])[0]
@@ -1673,9 +1366,7 @@ if __name__ == "__main__":
     orders: dict[str, Callable[[int], list[Any]]] = {
         "own_order": lengths,
         "own_batches": buckets,
-        "orders_that_differ": lambda _: torch.randperm(
-            640, generator=torch.Generator().manual_seed(int(ME))
-        ).tolist(),
+        "orders_that_differ": lambda _: torch.randperm(640, generator=seeded(int(ME))).tolist(),
     }
     s = elastic.Session(
         given,

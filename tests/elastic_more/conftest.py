@@ -11,9 +11,8 @@ ALONE = {
     "test_compiled.py",
     "test_adapters.py",
     "test_batch_live.py",
-    "test_gpt_example.py",
+    "test_model_examples.py",
     "test_norm_live.py",
-    "test_resnet_example.py",
 }
 
 

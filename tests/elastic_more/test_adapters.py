@@ -12,7 +12,7 @@ import torch
 
 from malletrain.domain.event import EventKind
 from tests.elastic.coordinator import ROOT, outside_slurm, running
-from tests.elastic.digits import State, assert_equal, diary
+from tests.elastic.digits import State, assert_equal, diary, wait_lines
 from tests.waiting import wait_until
 
 EXAMPLE = str(Path(__file__).parent / "example.py")
@@ -63,8 +63,7 @@ def test_an_example_resizes_and_equals_the_static_run(tmp_path: Path, name: str)
         wait_until(lambda: any(line["epoch"] >= 1 for line in diary(tmp_path)), 60, "the second epoch")
         daemon.leave(0)
         daemon.wait_world([2], 90)
-        made = len(diary(tmp_path))
-        wait_until(lambda: len(diary(tmp_path)) > made + 3, 60, "steps of the one that joined")
+        wait_lines(tmp_path, 3, 60, "steps of the one that joined")
         (tmp_path / "start-3.0").touch()
         daemon.wait_world([2, 3])
         (tmp_path / "go").touch()

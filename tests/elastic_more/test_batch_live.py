@@ -10,11 +10,11 @@ import torch
 
 from malletrain.domain.event import EventKind
 from tests.elastic.coordinator import JOB, running
-from tests.elastic.digits import Line, State, assert_equal, assert_every_sample_once, diary, run_alone
+from tests.elastic.digits import Line, State, assert_equal, assert_every_sample_once, diary, run_alone, wait_lines
 from tests.waiting import wait_until
 
 HERE = Path(__file__).parent
-SCRIPT = str(HERE / "train_batches.py")
+SCRIPT = str(HERE / "train_live.py")
 
 
 def replayed(directory: Path, lines: list[Line], *options: str) -> State:
@@ -31,7 +31,7 @@ def replayed(directory: Path, lines: list[Line], *options: str) -> State:
 def test_the_batch_follows_the_workers_and_the_result_is_that_of_its_batches(tmp_path: Path) -> None:
     """Grow, kill, leave: rates, average and schedule are those of a run alone with these batches."""
     epochs = 8
-    options = ["--epochs", str(epochs)]
+    options = ["batches", "--epochs", str(epochs)]
     slow = ["--step-seconds", "0.1", "--slow-until", str(tmp_path / "go")]
     with running(tmp_path) as (daemon, pod):
         pod.spawn(daemon.url, 0, [SCRIPT, *options, *slow])
@@ -45,8 +45,7 @@ def test_the_batch_follows_the_workers_and_the_result_is_that_of_its_batches(tmp
         daemon.wait_world([0, 2, 3], 90)
         daemon.leave(0)
         daemon.wait_world([2, 3], 90)
-        made = len(diary(tmp_path))
-        wait_until(lambda: len(diary(tmp_path)) > made + 3, 60, "steps of two")
+        wait_lines(tmp_path, 3, 60, "steps of two")
         (tmp_path / "go").touch()
         assert pod.wait(2) == pod.wait(3) == 0
         reported = [data.get("noise_scale") for data in daemon.told(EventKind.SAMPLES)]
@@ -64,7 +63,7 @@ def test_the_batch_follows_the_workers_and_the_result_is_that_of_its_batches(tmp
 def test_the_daemon_chooses_the_batch_with_the_world(tmp_path: Path) -> None:
     """The daemon's choice takes effect with the next generation, on every member after the same step."""
     epochs = 8
-    options = ["--rule", "chosen", "--rate", "sqrt", "--epochs", str(epochs)]
+    options = ["batches", "--rule", "chosen", "--rate", "sqrt", "--epochs", str(epochs)]
     slow = ["--step-seconds", "0.1", "--slow-until", str(tmp_path / "go")]
     with running(tmp_path) as (daemon, pod):
         daemon.gate.choose_batches(JOB, ((1, 16), (3, 64), (4, 4096)))
@@ -80,8 +79,7 @@ def test_the_daemon_chooses_the_batch_with_the_world(tmp_path: Path) -> None:
         wait_until(lambda: any(line["size"] == 4 for line in diary(tmp_path)), 60, "a step of four")
         pod.kill_after_a_step(2)
         daemon.wait_world([0, 1, 3], 90)
-        made = len(diary(tmp_path))
-        wait_until(lambda: len(diary(tmp_path)) > made + 3, 60, "steps of three")
+        wait_lines(tmp_path, 3, 60, "steps of three")
         (tmp_path / "go").touch()
         assert [pod.wait(task) for task in (0, 1, 3)] == [0, 0, 0]
         told = {len(data["members"]): data.get("batch") for data in daemon.told(EventKind.GENERATION)}

@@ -11,8 +11,8 @@ import torch
 from torch import nn
 
 from malletrain import elastic
-from malletrain.elastic.comm.late_read import LateRead
 from malletrain.elastic.errors import ElasticError
+from malletrain.elastic.gradients.finiteness import LateRead
 from malletrain.elastic.gradients.reducer import fill, spread
 from malletrain.elastic.state.buffer_copies import FIRST_STEPS
 from tests.elastic.coordinator import running

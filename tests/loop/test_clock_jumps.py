@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from malletrain.decide.reconcile import overdue_pilots
+from malletrain.decide.leaving import overdue_pilots
 from malletrain.decide.yielding import YieldPlan
 from malletrain.domain.decision import LeaveCause, RecyclePilot
 from malletrain.domain.event import ActionIntent, Event, EventKind

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from malletrain.decide.reconcile import may_complete_in_cycle
+from malletrain.decide.leaving import may_complete_in_cycle
 from malletrain.decide.rules import Rules
 from malletrain.domain.event import ActionIntent
 from malletrain.domain.snapshot import BackfillPlan, Snapshot

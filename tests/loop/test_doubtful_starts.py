@@ -8,7 +8,7 @@ from itertools import pairwise
 
 import pytest
 
-from malletrain.decide.reconcile import diagnose
+from malletrain.decide.leaving import diagnose
 from malletrain.domain.decision import LeaveCause, LeavePilot, Outcome, RecyclePilot, StartPilot
 from malletrain.domain.event import ActionIntent, Event, EventKind, PilotStarted
 from malletrain.domain.job import Curve

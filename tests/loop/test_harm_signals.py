@@ -26,7 +26,7 @@ def seen(state: NodeState, reason: str = "") -> Snapshot:
 
 
 def test_a_pilot_that_takes_long_to_leave_is_slow() -> None:
-    signs = HarmSignalTracker(slow_exit_s=60.0)
+    signs = HarmSignalTracker()
     for pilot, took_s in (("7_0", 12.0), ("7_1", 61.0)):
         for event in (started(0, pilot), asked(10, pilot), event_of(10 + took_s, EventKind.PILOT_HELD, 1, pilot)):
             signs.apply(event)

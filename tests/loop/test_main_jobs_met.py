@@ -144,10 +144,10 @@ def test_jobs_that_wait_for_pilots_are_noted_once_by_the_name_that_intents_give_
     other = replace(part, id="9", het_id=None)
     tracker = MainJobsMet()
     snapshot = Snapshot(NOW, (), (part, other))
-    (event,) = tracker.given({"7+1": True}, snapshot, NOW)
+    (event,) = tracker.yields({"7+1": True}, snapshot, NOW)
     assert event.payload == MainJobMet("7+1", "bob", NOW - 2, behind=True)
     tracker.apply(event)
-    assert tracker.given({"7+1": True}, snapshot, NOW + 1) == []
+    assert tracker.yields({"7+1": True}, snapshot, NOW + 1) == []
 
 
 @pytest.mark.parametrize(

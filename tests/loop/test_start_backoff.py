@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from malletrain.decide.reconcile import diagnose
+from malletrain.decide.leaving import diagnose
 from malletrain.domain.decision import Outcome, RecyclePilot, StartPilot
 from malletrain.domain.event import EventKind
 from malletrain.domain.snapshot import SlurmJob, SlurmState, Snapshot
@@ -78,7 +78,7 @@ def test_a_limit_of_the_owner_is_not_the_nodes_fault() -> None:
     assert (world.starts_on("n0"), world.starts_on("n1")) == (1, 1)
     assert world.loop.last_decision is not None
     refused = {r.subject: r.reason for r in world.loop.last_decision.refusals}
-    assert "a limit of the QOS or association (Slurm says: QOSMaxJobsPerUserLimit)" in refused["job 1"]
+    assert "Slurm says: QOSMaxJobsPerUserLimit" in refused["job 1"]
 
 
 def test_a_ledger_folded_anew_rests_the_same() -> None:

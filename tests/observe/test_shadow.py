@@ -35,7 +35,7 @@ class Observed:
         self.real = LookOnly(nodes, self.clock)
         self.shadow = ShadowCluster(self.real, "harvest", self.clock.now)
         self.journal = MemoryJournal()
-        workers = ShadowWorkers(self.shadow, 11, self.clock.now)
+        workers = ShadowWorkers(self.shadow, 11, self.clock)
         self.loop = Loop(self.shadow, workers, self.journal, self.clock, policy("auto"), RULES)
         self.shadow.submit(10, 8)
         demand = job(1, most=8, given_curve=Curve.linear(8))

@@ -105,8 +105,6 @@ from malletrain.elastic.errors import Released
 raise Released("the others train on without it")
 """
 
-pytestmark = pytest.mark.alone
-
 
 def said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *arguments: str) -> Result:
     monkeypatch.chdir(tmp_path)
@@ -116,14 +114,20 @@ def said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *arguments: str) -> Re
     return CliRunner().invoke(check, arguments)
 
 
+def checked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *arguments: str) -> dict[str, Any]:
+    """The report of `malletrain check` of these arguments, run in `tmp_path`."""
+    result = said(tmp_path, monkeypatch, "--json", *arguments)
+    report: dict[str, Any] = json.loads(result.output)
+    assert result.exit_code == (0 if report["good"] else 1), report
+    return report
+
+
 def test_a_careless_script_is_equal_and_what_may_do_harm_elsewhere_is_noted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It seeds nothing; ends of its long epochs are met, and a later epoch is not."""
     (tmp_path / "careless.py").write_text(CARELESS)
-    result = said(tmp_path, monkeypatch, "--json", str(tmp_path / "careless.py"))
-    assert result.exit_code == 0, result.output
-    report = json.loads(result.output)
+    report = checked(tmp_path, monkeypatch, str(tmp_path / "careless.py"))
     assert report["verdict"] == "equal" and report["good"] and report["epochs"] >= 2, report
     assert report["steps"] >= 20 and report["equality"].startswith("additive")
     assert all(each["difference"] < 1e-3 for each in report["differences"])
@@ -144,7 +148,7 @@ def test_a_careless_script_is_equal_and_what_may_do_harm_elsewhere_is_noted(
 def test_what_is_wrong_at_the_end_of_a_long_epoch_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     wrong = "    torch.nn.init.normal_(model.weight, generator=torch.Generator().manual_seed(id(s)))\n"
     (tmp_path / "long.py").write_text(CARELESS.replace("torch.save(", f"{wrong}torch.save("))
-    report = json.loads(said(tmp_path, monkeypatch, "--json", str(tmp_path / "long.py")).output)
+    report = checked(tmp_path, monkeypatch, str(tmp_path / "long.py"))
     assert not report["good"], report
 
 
@@ -161,8 +165,8 @@ def test_a_worker_that_a_busy_machine_does_not_run_for_seconds_is_not_lost(
 ) -> None:
     script = tmp_path / "frozen.py"
     script.write_text(FROZEN)
-    result = said(tmp_path, monkeypatch, "--json", str(script))
-    assert json.loads(result.output)["verdict"] == "equal", result.output
+    report = checked(tmp_path, monkeypatch, str(script))
+    assert report["verdict"] == "equal", report
 
 
 def test_a_static_run_may_begin_a_session_before_the_first_has_ended(tmp_path: Path) -> None:
@@ -203,18 +207,18 @@ def test_what_a_newcomer_draws_without_a_seed_is_another_thing(
 ) -> None:
     noisy = UNSEEDED.replace(".sin()", ".sin() + torch.randn(64, 4)")
     (tmp_path / "unseeded.py").write_text(noisy)
-    result = said(tmp_path, monkeypatch, "--json", str(tmp_path / "unseeded.py"))
-    assert json.loads(result.output)["verdict"] == "different", result.output
+    report = checked(tmp_path, monkeypatch, str(tmp_path / "unseeded.py"))
+    assert report["verdict"] == "different", report
 
 
 def test_a_worker_that_is_let_go_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     script = tmp_path / "let_go.py"
     script.write_text(LET_GO)
-    result = said(tmp_path, monkeypatch, "--json", str(script))
-    assert json.loads(result.output)["text"] == "a worker was let go: the others train on without it"
+    text = checked(tmp_path, monkeypatch, str(script))["text"]
+    assert text == "a worker was let go: the others train on without it"
     script.write_text(LET_GO.replace("the others train", "the script failed: 1_2.0: ElasticError: it has another i"))
-    result = said(tmp_path, monkeypatch, "--json", str(script))
-    assert json.loads(result.output)["text"].startswith("it has another i"), "what another worker's guard has found"
+    text = checked(tmp_path, monkeypatch, str(script))["text"]
+    assert text.startswith("it has another i"), "what another worker's guard has found"
 
 
 def test_a_script_without_a_session_is_told_how_to_begin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -237,24 +241,24 @@ def test_a_script_without_a_session_is_told_how_to_begin(tmp_path: Path, monkeyp
 def test_other_verdicts(
     habit: str, epochs: str, verdict: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    result = said(tmp_path, monkeypatch, "--json", HABITS, habit, "--epochs", epochs)
-    assert json.loads(result.output)["verdict"] == verdict
+    report = checked(tmp_path, monkeypatch, HABITS, habit, "--epochs", epochs)
+    assert report["verdict"] == verdict, report
 
 
 @pytest.mark.nightly
 def test_lightning_in_half_precision_is_equal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its precision changes torch's default type, which no worker's tables may follow."""
     script = str(ROOT / "examples" / "digits_lightning.py")
-    result = said(tmp_path, monkeypatch, "--json", script, "--epochs", "40", "--precision", "bf16-true")
-    assert json.loads(result.output)["verdict"] == "equal", result.output
+    report = checked(tmp_path, monkeypatch, script, "--epochs", "40", "--precision", "bf16-true")
+    assert report["verdict"] == "equal", report
 
 
 @pytest.mark.nightly
 def test_trainer_is_equal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A check starts scripts as torchrun does, and accelerate would wrap the model in DistributedDataParallel."""
     script = str(ROOT / "examples" / "digits_transformers.py")
-    result = said(tmp_path, monkeypatch, "--json", script, "--double", "--epochs", "40")
-    assert json.loads(result.output)["verdict"] == "equal", result.output
+    report = checked(tmp_path, monkeypatch, script, "--double", "--epochs", "40")
+    assert report["verdict"] == "equal", report
 
 
 def test_a_difference_is_measured_by_how_far_training_has_moved() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import json
 import sys
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,7 @@ from torch import nn
 
 from malletrain import elastic
 from malletrain.script_check.compared_state import compared_state, own_values
-from tests.script_check.test_check import said
+from tests.script_check.test_check import checked
 
 MODEL = nn.Sequential(nn.Linear(4, 3), nn.Linear(3, 2))
 
@@ -184,7 +183,6 @@ HONEST = (
 )  # fmt: skip
 
 
-@pytest.mark.alone
 def test_what_a_worker_that_joins_begins_anew_is_found_by_name_and_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -194,7 +192,7 @@ def test_what_a_worker_that_joins_begins_anew_is_found_by_name_and_line(
     made, kept = ("\n".join(each) for each in zip(*APART.values(), strict=True))
     text = with_own(before + made, kept, BEST)
     (tmp_path / "own.py").write_text(text)
-    report = json.loads(said(tmp_path, monkeypatch, "--json", str(tmp_path / "own.py")).output)
+    report = checked(tmp_path, monkeypatch, str(tmp_path / "own.py"))
     assert report["verdict"] == "different" and "s.state or s.track(...)" in report["text"], report
     for name in APART:
         line = 1 + next(at for at, row in enumerate(text.splitlines()) if f"{name.split('.')[0]} = " in row)
@@ -203,8 +201,7 @@ def test_what_a_worker_that_joins_begins_anew_is_found_by_name_and_line(
         assert any(each.startswith(name) and each.endswith(at) for each in found), (name, line, found)
 
 
-@pytest.mark.alone
 def test_book_keeping_is_a_workers_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "own.py").write_text(with_own(*("\n".join(each) for each in zip(*HONEST, strict=True))))
-    report = json.loads(said(tmp_path, monkeypatch, "--json", str(tmp_path / "own.py")).output)
+    report = checked(tmp_path, monkeypatch, str(tmp_path / "own.py"))
     assert report["verdict"] == "equal", report

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import re
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
 
-from malletrain.cli.scripts import check
+from tests.script_check.test_check import ROOT, checked
 
-ROOT = Path(__file__).parents[2]
 LOOPS = sorted(path for path in (ROOT / "examples" / "gallery").glob("*.py") if path.stem != "gallery_data")
 PAGE = (ROOT / "docs" / "gallery.md").read_text()
 LICENCES = r"BSD-3-Clause|MIT|Apache-2\.0"
@@ -56,17 +53,13 @@ def test_a_loop_names_its_original_and_licence(loop: Path) -> None:
 @pytest.mark.alone
 @each_loop
 def test_a_loop_is_equal_to_its_static_run(loop: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("PYTHONPATH", str(ROOT))
-    monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    result = CliRunner().invoke(check, ["--json", str(loop), "--epochs", "20"])
-    report = json.loads(result.output)
+    report = checked(tmp_path, monkeypatch, str(loop), "--epochs", "20")
     largest = report["differences"][0]["difference"] if report["differences"] else None
     print(loop.stem, report["verdict"], report["steps"], largest)
     allowed = {"statistical"} if loop.stem in STATISTICAL else {"equal"}
     if loop.stem in ROUNDED:  # on a busy machine more steps are made, and rounding decides more parameters
         allowed.add("undecided")
-    assert report["verdict"] in allowed, result.output
+    assert report["verdict"] in allowed, report
     assert report["equality"].startswith(row_of(loop.stem).removesuffix(" |").split(" | ")[1])
     if loop.stem not in STATISTICAL:
         assert report["differences"][0]["difference"] < (0.02 if loop.stem in ROUNDED else 1e-9)

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import importlib.util
-import json
 import textwrap
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
 
-from malletrain.cli.scripts import check
+from tests.script_check.test_check import checked
 
 HEAD = """
 import torch
@@ -88,8 +86,6 @@ def test_a_script_with_a_library_is_equal(library: str, tmp_path: Path, monkeypa
     before, tracked, after = SCRIPTS[library]
     path = tmp_path / "train.py"
     path.write_text(HEAD + textwrap.dedent(before) + LOOP.format(tracked=tracked, after=after))
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    report = json.loads(CliRunner().invoke(check, ["--json", str(path)]).output)
+    report = checked(tmp_path, monkeypatch, str(path))
     assert report["verdict"] == "equal", report
     assert report["differences"][0]["difference"] < 1e-9

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import json
 from pathlib import Path
 
 import pytest
@@ -11,7 +10,7 @@ import pytest
 from malletrain.script_check.likely_causes import likely_causes
 from malletrain.script_check.unmet_conditions import unmet_conditions
 from tests.elastic.habit_kinds import WRONG
-from tests.script_check.test_check import HABITS, UNSEEDED, said
+from tests.script_check.test_check import HABITS, UNSEEDED, checked
 
 TEXT = Path(HABITS).read_text()
 PARTS = {node.name: node for node in ast.parse(TEXT).body if isinstance(node, ast.FunctionDef | ast.ClassDef)}
@@ -123,6 +122,6 @@ def test_a_later_epoch_is_met_where_a_check_begins_there(tmp_path: Path, monkeyp
     )
     (tmp_path / "late.py").write_text(late)
     line = 1 + late.splitlines().index("        if epoch == 30:")
-    found = json.loads(said(tmp_path, monkeypatch, "--json", "--at-epoch", "30", str(tmp_path / "late.py")).output)
+    found = checked(tmp_path, monkeypatch, "--at-epoch", "30", str(tmp_path / "late.py"))
     assert found["verdict"] == "different" and found["begins"] == "also with two workers from start to end", found
     assert found["causes"][0].startswith(f"late.py:{line + 1}: "), found

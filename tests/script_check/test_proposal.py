@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import json
 from pathlib import Path
 
 import pytest
@@ -11,10 +10,9 @@ from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 
-from malletrain.cli.scripts import check, init
+from malletrain.cli.scripts import init
 from malletrain.script_check.proposal import propose
-
-ROOT = Path(__file__).parents[2]
+from tests.script_check.test_check import checked
 
 PLAIN = '''"""A plain script."""
 import torch
@@ -279,10 +277,8 @@ def test_the_command_writes_and_keeps_the_former_file(tmp_path: Path) -> None:
 @pytest.mark.nightly
 def test_what_is_proposed_is_equal_to_a_static_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "train.py").write_text(propose(PLAIN.replace("range(30)", "range(60)")).text)
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("PYTHONPATH", str(ROOT))
-    result = CliRunner().invoke(check, ["--json", "train.py"])
-    assert json.loads(result.output)["verdict"] == "equal", result.output
+    report = checked(tmp_path, monkeypatch, "train.py")
+    assert report["verdict"] == "equal", report
 
 
 TRAINER = """

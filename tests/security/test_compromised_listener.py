@@ -16,10 +16,9 @@ from typing import Any
 import pytest
 
 from malletrain.domain.decision import CancelTasks, RecyclePilot, StartPilot, Stray
-from malletrain.slurm.actuator.audit_log import AuditLog
 from malletrain.slurm.actuator.bounds import ActuatorBounds
 from malletrain.slurm.actuator.client import ActuatorClient
-from malletrain.slurm.actuator.server import Actuator, ActuatorServer
+from malletrain.slurm.actuator.server import Actuator, ActuatorServer, AuditLog
 from malletrain.slurm.cluster import SlurmCluster
 from malletrain.slurm.command import Commands
 from malletrain.slurm.site.site_facts import Harvest

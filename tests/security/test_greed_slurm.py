@@ -37,7 +37,7 @@ def test_a_payload_deaf_to_sigterm_does_not_keep_its_node_for_killwait(
     monkeypatch.setattr(harvesting, "PAYLOAD", DEAF_STEP)
     with lab.changed(Change(settings={"KillWait": "100"})):
         harvest = Harvesting(lab, overrides={"leave_patience_s": 2.0, "include_nodes": frozenset(nodes[:2])})
-        harvest.workers = harvest.loop._workers = Deaf(harvest.clock)  # type: ignore[arg-type]
+        harvest.workers = harvest.loop._workers = Deaf(harvest.clock)
         harvest.submit()
         harvest.fill(nodes[:2])
         lab.run(["scontrol", "update", f"NodeName={nodes[0]},{nodes[1]}", "State=DRAIN", "Reason=new disk"])

@@ -74,7 +74,7 @@ class Harvesting:
         self.uid = pwd.getpwnam("alice").pw_uid
         self.clock = Clock()
         self.journal = MemoryJournal()
-        self.workers = MemoryWorkers(self.clock)  # type: ignore[arg-type]
+        self.workers = MemoryWorkers(self.clock)
         self.cluster = SlurmCluster(
             self.commands, self.harvest, lambda _: self.uid, bf_interval_s=self.facts.bf_interval_s
         )

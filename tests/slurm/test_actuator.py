@@ -17,10 +17,9 @@ import pytest
 from malletrain.domain.decision import CancelTasks, CutLimit, RecyclePilot, StartPilot
 from malletrain.domain.errors import ClusterUnavailable, InvalidInput
 from malletrain.slurm.actuator import server as module
-from malletrain.slurm.actuator.audit_log import AuditLog
 from malletrain.slurm.actuator.bounds import ActuatorBounds
 from malletrain.slurm.actuator.client import ActuatorClient
-from malletrain.slurm.actuator.server import Actuator, ActuatorServer
+from malletrain.slurm.actuator.server import Actuator, ActuatorServer, AuditLog
 from malletrain.slurm.cluster import SlurmCluster
 from malletrain.slurm.command import Commands
 from malletrain.slurm.site.site_facts import Harvest

@@ -15,8 +15,8 @@ from malletrain.daemon.actuator_main import bounds_from, check_not_alterable
 from malletrain.domain.decision import StartPilot
 from malletrain.domain.errors import InvalidInput
 from malletrain.domain.job import task_of
-from malletrain.slurm.actuator.audit_log import AuditLog
 from malletrain.slurm.actuator.bounds import ActuatorBounds, RateBudget, holds_node, start_refusals
+from malletrain.slurm.actuator.server import AuditLog
 from malletrain.slurm.formats.squeue import TaskRecord
 
 COMMENT = "malletrain job 1"

@@ -32,12 +32,6 @@ def test_the_answer_and_the_environment(tmp_path: Path) -> None:
     assert run.ask(["squeue", "x y"]) == "C %s 0 /x [] x y\n"
 
 
-def test_input_is_passed(tmp_path: Path) -> None:
-    text = b"x" * 300_000
-    answer = commands(tmp_path, sbatch="wc -c").run(["sbatch"], text=text)
-    assert answer.output.strip() == "300000"
-
-
 def test_a_command_that_hangs_is_killed_with_its_children(tmp_path: Path) -> None:
     noted = tmp_path / "child"
     for patience_s in (0.5, 5.0, 50.0):  # on a busy machine the shell is killed before it has begun

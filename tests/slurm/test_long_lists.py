@@ -24,7 +24,7 @@ class Limited(Commands):
         self.missing = set(missing)
         self.asked: list[Sequence[str]] = []
 
-    def run(self, argv: Sequence[str], timeout_s: float | None = None, text: bytes = b"") -> CommandResult:
+    def run(self, argv: Sequence[str], timeout_s: float | None = None) -> CommandResult:
         assert max(map(len, argv)) < MAX_ARGUMENT_BYTES, f"{argv[0]}: Argument list too long"
         self.asked.append(argv)
         names = hostlist.opened(argv[-1]) if argv[0] == "scontrol" else ()
@@ -32,7 +32,7 @@ class Limited(Commands):
             f"Node {name} not found" if name in self.missing else f"NodeName={name} State=IDLE Partitions=p"
             for name in names
         ]
-        return CommandResult("".join(f"{line}\n" for line in lines), "", 0.0)
+        return CommandResult("".join(f"{line}\n" for line in lines))
 
 
 @pytest.mark.parametrize("names", [FOLDED, UNFOLDED], ids=["folded", "unfolded"])

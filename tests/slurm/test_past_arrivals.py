@@ -8,7 +8,7 @@ import os
 import pytest
 
 from malletrain.slurm.command import Commands
-from malletrain.slurm.past_arrivals import parse_arrivals, past_arrivals
+from malletrain.slurm.queries import parse_arrivals, past_arrivals
 from scripts.lab import LabConfig
 from scripts.play.site import Site
 from tests.slurm_fixtures import LabFactory

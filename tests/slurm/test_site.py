@@ -43,7 +43,7 @@ def test_recorded_configurations(version: str) -> None:
 def test_recorded_diagnoses(version: str) -> None:
     found = sdiag.parse((FIXTURES / version / "sdiag.txt").read_text(), 1.0)
     assert found.at is not None
-    assert found.main_cycle_s is not None
+    assert found.plan.main_cycle_s is not None
     assert found.plan.queue_length is not None
 
 

@@ -201,7 +201,7 @@ def test_sdiag() -> None:
     assert seen.at == 1795192397.0
     assert seen.plan.last_cycle_at == 1795192395.0
     assert (seen.plan.depth, seen.plan.queue_length) == (98, 151)
-    assert seen.main_cycle_s == pytest.approx(0.021)
+    assert seen.plan.main_cycle_s == pytest.approx(0.021)
     assert seen.plan.main_cycles_per_minute is None, "it does not say since when it counts"
     assert not seen.plan.is_stale(1795192395.0 + 60)
     assert seen.plan.is_stale(1795192395.0 + 61)

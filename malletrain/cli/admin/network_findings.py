@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
 from urllib.parse import urlsplit
 
 from malletrain.api.roles import user_name
 from malletrain.config import Config
-from malletrain.slurm.site.site_facts import Finding, Level
+from malletrain.slurm.site.site_facts import ERROR, OK, WARNING, Finding, findings
 
 #: Any user may listen on this port and above.
 FIRST_UNPRIVILEGED_PORT = 1024
@@ -22,25 +23,19 @@ GUIDE = "docs/how-to/admin-network.md"
 
 def network_findings(config: Config, proc: Path = Path("/proc/net")) -> Iterator[Finding]:
     """What is found, also when all is well. `proc`: where the kernel lists this machine's sockets."""
-    url = urlsplit(config.api.url)
-    loopback = config.api.host in ("127.0.0.1", "::1", "localhost")
-    if loopback and url.scheme == "https":
-        yield Finding(Level.OK, f"callers reach the daemon by TLS alone ({config.api.url})")
-    elif url.scheme == "https":
-        yield Finding(
-            Level.WARNING,
-            f"{config.api.url} is TLS, but {config.api.host}:{config.api.port} also accepts callers without it",
-            'set api.host = "127.0.0.1" once no job has the http URL in its script',
-        )
-    else:
-        yield Finding(Level.OK, f"callers authenticate by MUNGE, and nothing is encrypted; TLS: {GUIDE}")
-    if config.api.host in ("0.0.0.0", "::", ""):  # noqa: S104
-        yield Finding(
-            Level.WARNING,
-            f"the API listens on every interface of this machine (api.host = {config.api.host!r})",
-            "set api.host to the address that login and compute nodes reach, or filter the port",
-        )
-    yield from _holders_of_port(config.api.port, proc)
+    api = config.api
+    tls, loopback = urlsplit(api.url).scheme == "https", api.host in ("127.0.0.1", "::1", "localhost")
+    yield from findings([
+        (tls and loopback, OK, f"callers reach the daemon by TLS alone ({api.url})", ""),
+        (tls and not loopback, WARNING,
+         f"{api.url} is TLS, but {api.host}:{api.port} also accepts callers without it",
+         'set api.host = "127.0.0.1" once no job has the http URL in its script'),
+        (not tls, OK, f"callers authenticate by MUNGE, and nothing is encrypted; TLS: {GUIDE}", ""),
+        (api.host in ("0.0.0.0", "::", ""), WARNING,  # noqa: S104  it is looked for, not listened on
+         f"the API listens on every interface of this machine (api.host = {api.host!r})",
+         "set api.host to the address that login and compute nodes reach, or filter the port"),
+    ])  # fmt: skip
+    yield from _holders_of_port(api.port, proc)
 
 
 def _holders_of_port(port: int, proc: Path) -> Iterator[Finding]:
@@ -52,27 +47,20 @@ def _holders_of_port(port: int, proc: Path) -> Iterator[Finding]:
     # Where both families are, every IPv6 address is every IPv4 address too.
     family = "tcp6" if (proc / "tcp6").exists() else "tcp"
     strange = sorted(uid for uid in uids if uid >= FIRST_USER and uid != os.geteuid())
-    if strange or len(uids) > 1:
-        names = ", ".join(map(user_name, strange or sorted(uids)))
-        yield Finding(
-            Level.ERROR,
-            f"port {port} of this machine is held by {names}: callers' credentials and reports may go there",
-            f"unless malletraind runs as that user alone, find the process (`ss -ltnp sport = :{port}`) and end it",
-        )
-    elif (0, family, True) in held:
-        yield Finding(Level.OK, f"root holds port {port}: nobody can take the daemon's place")
-    elif uids == {0}:
-        yield Finding(
-            Level.WARNING,
-            f"root holds port {port} on some addresses only: any account of this machine can take it on others",
-            f"systemctl edit malletraind.socket: an empty ListenStream=, then ListenStream={port} without an address",
-        )
-    elif port >= FIRST_UNPRIVILEGED_PORT:
-        yield Finding(
-            Level.WARNING,
-            f"any account of this machine can take port {port} while the daemon is away: no socket unit holds it",
-            "systemctl enable malletraind.socket && systemctl restart malletraind",
-        )
+    names = ", ".join(map(user_name, strange or sorted(uids)))
+    every = findings([
+        (strange or len(uids) > 1, ERROR,
+         f"port {port} of this machine is held by {names}: callers' credentials and reports may go there",
+         f"unless malletraind runs as that user alone, find the process (`ss -ltnp sport = :{port}`) and end it"),
+        ((0, family, True) in held, OK, f"root holds port {port}: nobody can take the daemon's place", ""),
+        (uids == {0}, WARNING,
+         f"root holds port {port} on some addresses only: any account of this machine can take it on others",
+         f"systemctl edit malletraind.socket: an empty ListenStream=, then ListenStream={port} without an address"),
+        (port >= FIRST_UNPRIVILEGED_PORT, WARNING,
+         f"any account of this machine can take port {port} while the daemon is away: no socket unit holds it",
+         "systemctl enable malletraind.socket && systemctl restart malletraind"),
+    ])  # fmt: skip
+    yield from islice(every, 1)
 
 
 def _listeners(port: int, proc: Path) -> set[tuple[int, str, bool]]:

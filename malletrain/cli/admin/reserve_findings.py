@@ -8,23 +8,14 @@ no part finds nodes, it puts nothing off. So a reserve that holds a part of a he
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 from malletrain.config import Config
 from malletrain.slurm.command import Commands
-from malletrain.slurm.past_arrivals import past_arrivals
+from malletrain.slurm.queries import past_arrivals
 from malletrain.slurm.site.site_facts import Finding, Level
 
 #: A site that has had none for so many days is taken for one that has none.
 LOOKED_BACK_DAYS = 7
-
-
-@dataclass(frozen=True, slots=True)
-class HetjobWidth:
-    """A heterogeneous job: nodes of its smallest component, and of all its components."""
-
-    least: int
-    all: int
 
 
 def reserve_findings(commands: Commands, config: Config) -> tuple[Finding, ...]:
@@ -45,21 +36,22 @@ def reserve_findings(commands: Commands, config: Config) -> tuple[Finding, ...]:
     return (Finding(Level.WARNING, what, remedy),)
 
 
-def hetjobs_in(arrivals: Iterable[tuple[str, float, int]]) -> list[HetjobWidth]:
-    """The heterogeneous jobs among main jobs: id (`12+0` of a component), submission, nodes."""
+def hetjobs_in(arrivals: Iterable[tuple[str, float, int]]) -> list[tuple[int, int]]:
+    """The nodes of all components and of the smallest, of each heterogeneous job among main jobs: id (`12+0` of a
+    component), submission, nodes."""
     parts: dict[str, list[int]] = {}
     for identity, _, nodes in arrivals:
         number, plus, _ = identity.partition("+")
         if plus:
             parts.setdefault(number, []).append(nodes)
-    return [HetjobWidth(min(nodes), sum(nodes)) for nodes in parts.values()]
+    return [(sum(nodes), min(nodes)) for nodes in parts.values()]
 
 
-def harmless_reserve(keep_idle: int, hetjobs: Iterable[HetjobWidth]) -> tuple[int, int]:
+def harmless_reserve(keep_idle: int, hetjobs: Iterable[tuple[int, int]]) -> tuple[int, int]:
     """The largest reserve of at most `keep_idle` nodes that holds a part of none of `hetjobs` without the whole, and
     the nodes of the widest that a larger one would put off (0: none)."""
     nodes, widest = keep_idle, 0
-    for job in sorted(set(hetjobs), key=lambda each: (-each.all, -each.least)):
-        if job.least <= nodes < job.all:
-            nodes, widest = max(0, job.least - 1), max(widest, job.all)
+    for width, least in sorted(set(hetjobs), reverse=True):
+        if least <= nodes < width:
+            nodes, widest = max(0, least - 1), max(widest, width)
     return nodes, widest

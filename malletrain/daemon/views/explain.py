@@ -254,10 +254,10 @@ def _pilot_of(event: Event, shown: _Shown) -> str:
 
 
 def _history(shown: _Shown, about: Callable[[Event], bool]) -> Iterator[str]:
-    lately = [e for e in shown.events(about) if not isinstance(e.payload, SamplesReported | MetricReported)][-12:]
-    if lately:
+    newest = [e for e in shown.events(about) if not isinstance(e.payload, SamplesReported | MetricReported)][-12:]
+    if newest:
         yield "  lately:"
-    for event in lately:
+    for event in newest:
         payload = event.payload
         what = ACTION_NAMES[type(payload.action)] if isinstance(payload, ActionIntent | ActionOutcome) else ""
         where = " ".join(part for part in (event.pilot or "", event.node or "") if part)

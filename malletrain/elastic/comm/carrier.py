@@ -14,7 +14,7 @@ import torch
 import torch.distributed
 
 from malletrain.elastic.comm.background import close_behind
-from malletrain.elastic.comm.device_group import QUERY_INTERVAL_S, Collectives, DeviceEvent
+from malletrain.elastic.comm.device_group import QUERY_INTERVAL_S, Collectives
 from malletrain.elastic.comm.peer_store import first_line
 from malletrain.elastic.errors import ElasticError, PeerLost
 
@@ -136,7 +136,7 @@ def connect_nccl(store: Any, rank: int, size: int, timeout: timedelta, device: t
     with torch.cuda.stream(torch.cuda.Stream(device, priority=HIGH_PRIORITY)):
         one = torch.ones(1, dtype=torch.float32, device=device)
         first = collectives.all_reduce(one)
-    while not first.query():
+    while not first():
         if time.monotonic() > end:
             close_behind(collectives.abort, "abort-device")
             raise PeerLost(f"the first sum over NCCL was not complete within {timeout.total_seconds():g} s")
@@ -168,37 +168,26 @@ class NcclCollectives:
         self._device = device
         self._watch = torch.cuda.Stream(device)
 
-    def all_reduce(self, tensor: torch.Tensor) -> DeviceEvent:
-        return self._queue(lambda: self._group.allreduce([tensor], _dist.AllreduceOptions()))
-
-    def abort(self) -> None:
-        self._group.abort()
-
-    def _queue(self, call: Any) -> DeviceEvent:
+    def all_reduce(self, tensor: torch.Tensor) -> Callable[[], bool]:
         try:
-            work = call()
+            work = self._group.allreduce([tensor], _dist.AllreduceOptions())
             with torch.cuda.stream(self._watch):
                 work.wait()
                 event = torch.cuda.Event()
                 event.record(self._watch)
         except RuntimeError as error:
             raise _translated(error, self._device) from error
-        return _NcclEvent(event, work, self._device)
 
+        def is_complete(_work: Any = work) -> bool:  # which holds what NCCL still needs
+            try:
+                return bool(event.query())
+            except RuntimeError as error:
+                raise _translated(error, self._device) from error
 
-class _NcclEvent:
-    """Keeps the work alive: it holds what NCCL still needs."""
+        return is_complete
 
-    def __init__(self, event: torch.cuda.Event, work: Any, device: torch.device) -> None:
-        self._event = event
-        self._work = work
-        self._device = device
-
-    def query(self) -> bool:
-        try:
-            return bool(self._event.query())
-        except RuntimeError as error:
-            raise _translated(error, self._device) from error
+    def abort(self) -> None:
+        self._group.abort()
 
 
 def _translated(error: RuntimeError, device: torch.device) -> Exception:

@@ -25,22 +25,15 @@ QUERY_INTERVAL_S = 0.0001
 CONNECT_POLL_S = 0.02
 
 
-class DeviceEvent(Protocol):
-    """The end of an operation on the device, as `torch.cuda.Event`."""
-
-    def query(self) -> bool:
-        """Whether the device has passed it. Does not block."""
-        ...
-
-
 class Collectives(Protocol):
     """A communicator. Operations are queued on the device behind what the calling thread's stream holds.
 
     A failed operation raises `PeerLost`; `ElasticError` where the device of this process has failed.
     """
 
-    def all_reduce(self, tensor: torch.Tensor) -> DeviceEvent:
-        """Sum a contiguous tensor over all members, in place."""
+    def all_reduce(self, tensor: torch.Tensor) -> Callable[[], bool]:
+        """Sum a contiguous tensor over all members, in place. Returns what says, without blocking, whether the device
+        has done so."""
         ...
 
     def abort(self) -> None:
@@ -82,8 +75,8 @@ class DeviceGroup:
             raise abandoned()
         return collectives
 
-    def _track(self, event: DeviceEvent, tensor: torch.Tensor) -> Work:
-        work = _DeviceWork(self, event, tensor)
+    def _track(self, is_complete: Callable[[], bool], tensor: torch.Tensor) -> Work:
+        work = _DeviceWork(self, is_complete, tensor)
         self._pending = [*(other for other in self._pending if not other.done), work]
         return work
 
@@ -96,9 +89,9 @@ def _abort(collectives: Collectives, held: list[_DeviceWork]) -> None:
 
 
 class _DeviceWork:
-    def __init__(self, group: DeviceGroup, event: DeviceEvent, tensor: torch.Tensor) -> None:
+    def __init__(self, group: DeviceGroup, is_complete: Callable[[], bool], tensor: torch.Tensor) -> None:
         self._group = group
-        self._event = event
+        self._is_complete = is_complete
         self._tensor: torch.Tensor | None = tensor
         self.done = False
 
@@ -106,7 +99,7 @@ class _DeviceWork:
         if self.done:
             return True
         end = time.monotonic() + seconds
-        while not self._event.query():
+        while not self._is_complete():
             if self._group.given_up:
                 raise abandoned()
             if time.monotonic() >= end:

@@ -33,8 +33,8 @@ POLL_INTERVAL_S = 0.02
 #: The fields of the control vector, by index; every field is a sum over members. READY holds the generation that a
 #: member is ready for, and READY_SQUARED its square: all n members name the same one exactly if n * sum(r^2) equals
 #: sum(r)^2.
-WEIGHT, READY, READY_SQUARED, ENDING, NONFINITE, NONFINITE_RANKS, SAVE_DUE = range(7)
-CONTROL_LENGTH = 7
+WEIGHT, READY, READY_SQUARED, ENDING, SAVE_DUE = range(5)
+CONTROL_LENGTH = 5
 
 #: Weights are summed in this unit: they may be fractions (class weights), and sums of integers are exact.
 WEIGHTS_PER_UNIT = 2**30
@@ -145,11 +145,18 @@ class StepCommitter:
             Aborted: the group has failed.
         """
         self._opening = None
-        if self.world.size == 1:
-            return
-        table = torch.zeros(self.world.size, len(row), dtype=torch.int64)
-        table[self.world.rank] = torch.tensor(row, dtype=torch.int64)
-        self._opening = self.start(table), table
+        if self.world.size > 1:
+            table = self._table(row, torch.int64)
+            self._opening = self.start(table), table
+
+    def rows_of_all(self, row: Sequence[float], dtype: torch.dtype = torch.int64) -> torch.Tensor:
+        """A table of all members' rows, by rank; each gives one of the same length. Raises as `sum`."""
+        return self.sum(self._table(row, dtype))
+
+    def _table(self, row: Sequence[float], dtype: torch.dtype) -> torch.Tensor:
+        table = torch.zeros(self.world.size, len(row), dtype=dtype)
+        table[self.world.rank] = torch.tensor(row, dtype=dtype)
+        return table
 
     def meet(self) -> None:
         """Wait until every member has begun this round, and compare their rows.
@@ -164,21 +171,18 @@ class StepCommitter:
             self.wait(work)
             self.judge_rows(table.tolist())
 
-    def control_vector(self, weight: float, further: Sequence[int] = (), *, finite: bool = True) -> torch.Tensor:
+    def control_vector(self, weight: float, further: Sequence[int] = ()) -> torch.Tensor:
         """This member's control vector.
 
         Args:
             weight: this member's samples or tokens in the round.
             further: fields of the caller's own, which follow.
-            finite: whether its gradients are.
         """
         # (A tensor is made once: to set an element of one takes as long as all else here.)
         fields, ready = [0] * CONTROL_LENGTH, self._monitor.ready_for()
         fields[WEIGHT] = round(weight * WEIGHTS_PER_UNIT)
         fields[READY], fields[READY_SQUARED] = ready, ready * ready
         fields[ENDING], fields[SAVE_DUE] = int(self._monitor.is_ending()), int(self.save_is_due())
-        if not finite:
-            fields[NONFINITE], fields[NONFINITE_RANKS] = 1, self.world.rank
         return torch.tensor([*fields, *further], dtype=torch.int64)
 
     def check(self) -> None:
@@ -196,18 +200,23 @@ class StepCommitter:
         except PeerLost as lost:
             raise self._abort(lost) from lost
 
+    def sum(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Sum a tensor over members, in place, and wait for it. Raises as `start` and `wait`."""
+        self.wait(self.start(tensor))
+        return tensor
+
     def finish(
         self,
         pending: Sequence[Work],
         control: torch.Tensor,
-        refuse: Callable[[torch.Tensor], None] = lambda _: None,
+        refuse: Callable[[], None] = lambda: None,
     ) -> StepOutcome:
         """Wait for the operations started, sum the control vector, and commit the round.
 
         Args:
             pending: what `start` returned.
             control: this member's `control_vector`.
-            refuse: called with the summed control vector before the commit; may raise, and then does on every member.
+            refuse: called with all sums made, before the commit; may raise, and then does on every member.
 
         Raises:
             Aborted: the world failed before; nothing is committed here.
@@ -219,7 +228,7 @@ class StepCommitter:
         self,
         pending: Sequence[Work],
         control: torch.Tensor,
-        refuse: Callable[[torch.Tensor], None] = lambda _: None,
+        refuse: Callable[[], None] = lambda: None,
     ) -> None:
         """Like `finish`, for sums that are not the last ones of their round: nothing is committed."""
         self.meet()
@@ -231,7 +240,7 @@ class StepCommitter:
             self.wait(operation)
         if not together:
             self.wait(self.start(control))
-        refuse(control)
+        refuse()
 
     def commit_alone(self) -> StepOutcome:
         """Commit a round of a world of one."""

@@ -41,18 +41,18 @@ class LoaderTerms:
     order: DrawnOrder | None
 
 
-def loader_terms(loader: DataLoader[Any], seed: int, given: Sequence[str] = ()) -> LoaderTerms:
+def loader_terms(loader: DataLoader[Any], seed: int, arguments: Sequence[str] = ()) -> LoaderTerms:
     """Read a DataLoader, once.
 
     Args:
         seed: of the session.
-        given: arguments of the session that the script gave, and that the loader says.
+        arguments: those of the session that the script gave, and that the loader says.
 
     Raises:
         ElasticError: both say something, or the loader something that cannot be divided among workers; the message
             names it.
     """
-    _refuse(loader, given)
+    _refuse(loader, arguments)
     plain = loader.batch_sampler if type(loader.batch_sampler) is BatchSampler else None
     own_batches = plain is None
     sampler: Any = loader.batch_sampler if plain is None else plain.sampler
@@ -70,14 +70,16 @@ def loader_terms(loader: DataLoader[Any], seed: int, given: Sequence[str] = ()) 
     )
 
 
-def _refuse(loader: DataLoader[Any], given: Sequence[str]) -> None:
+def _refuse(loader: DataLoader[Any], arguments: Sequence[str]) -> None:
     if type(loader).__iter__ is not DataLoader.__iter__:
         raise ElasticError(
             f"{type(loader).__name__} makes its batches in an __iter__ of its own, which the session does not call: "
             "do it in collate_fn, or in the loop over batches"
         )
-    if given:
-        raise ElasticError(f"Session(..., {given[0]}=...): say it to the DataLoader, which is given to the session")
+    if arguments:
+        raise ElasticError(
+            f"Session(..., {arguments[0]}=...): say it to the DataLoader, which is given to the session"
+        )
     if isinstance(loader.dataset, IterableDataset):
         raise ElasticError(
             f"the loader's data set, {type(loader.dataset).__name__}, is iterable: it is given as "

@@ -113,10 +113,10 @@ class Sampler:
                 return list(range(self.length)), []
             generator = torch.Generator().manual_seed(mix(self.seed, epoch))
             return torch.randperm(self.length, generator=generator).tolist(), []
-        given = list(self.order(epoch))
-        batches = bool(given) and isinstance(given[0], list | tuple)
-        order = [int(index) for index in (itertools.chain.from_iterable(given) if batches else given)]
-        sizes = [len(batch) for batch in given if len(batch)] if batches else []
+        drawn = list(self.order(epoch))
+        batches = bool(drawn) and isinstance(drawn[0], list | tuple)
+        order = [int(index) for index in (itertools.chain.from_iterable(drawn) if batches else drawn)]
+        sizes = [len(batch) for batch in drawn if len(batch)] if batches else []
         if max(sizes, default=0) > self.batch_size:
             raise ElasticError(
                 f"order({epoch}) has a batch of {max(sizes)} samples: batch_size, {self.batch_size}, is that of the "

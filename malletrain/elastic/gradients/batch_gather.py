@@ -108,15 +108,12 @@ class BatchGather:
     def _table(self, open_round: Callable[[int], None], row: list[float], dtype: torch.dtype) -> torch.Tensor:
         """The rows of all members, by rank; of this one alone where the step is void."""
         self._calls += 1
-        world = self._committer.world
-        table = torch.zeros(world.size, len(row), dtype=dtype)
-        table[world.rank] = torch.tensor(row, dtype=dtype)
-        if world.size > 1 and self._reducer.aborted is None:
+        if self._committer.world.size > 1 and self._reducer.aborted is None:
             with self._reducer.holding():
                 open_round(self._calls)
                 self._committer.meet()
-                self._sum(table)
-        return table
+                return self._committer.rows_of_all(row, dtype)
+        return torch.tensor([row], dtype=dtype)
 
     def _check_place(self, call: str) -> None:
         if not self._in_step or not self._reducer.passes_left:
@@ -125,9 +122,6 @@ class BatchGather:
             )
         if self._reducer.accumulating:
             raise ElasticError(f"{call} inside step.accumulate(): workers may have different numbers of parts")
-
-    def _sum(self, table: torch.Tensor) -> None:
-        self._committer.wait(self._committer.start(table))
 
     def gather_rows(self, tensor: torch.Tensor, counts: list[int]) -> torch.Tensor:
         """All members' rows, by rank. Each row has one writer, so the sum is exact."""
@@ -152,7 +146,7 @@ class BatchGather:
     def _summed(self, table: torch.Tensor) -> torch.Tensor:
         if self._reducer.aborted is None:
             with self._reducer.holding():
-                self._sum(table)
+                self._committer.sum(table)
         return table
 
 

@@ -1,8 +1,7 @@
-"""Finds gradients that are nan or infinite, every element of them, without waiting for a device in mid-step.
+"""Finds gradients that are nan or infinite, every element of them, and reads what a device says of them late.
 
-Gradients in host memory are judged at once. Of those on a device one row is made there, in which each member fills
-its own place; it is summed beside the gradients and read together with them. A worker that trains alone on a device
-sums nothing: its verdict is read a step later, and before the training state is saved or sent
+Sums of gradients are judged before a step is committed, and are the same on all members. A worker that trains alone
+on a device sums nothing: its verdict is read a step later, and before the training state is saved or sent
 (`GradientReducer.settle`).
 """
 
@@ -10,47 +9,58 @@ from __future__ import annotations
 
 import functools
 import math
+import time
+from collections.abc import Sequence
 
 import torch
 
-from malletrain.elastic.comm import late_read
+#: How often the host asks whether a copy has arrived.
+POLL_INTERVAL_S = 0.0001
 
 
-class FinitenessCheck:
-    """What one member finds in its own gradients of one backward pass.
+def runs_ahead(device: torch.device) -> bool:
+    """Whether operations on this device complete later than the calls that queue them, so that reading a value in the
+    middle of a step would stop both."""
+    return device.type != "cpu"
 
-    Attributes:
-        host_finite: whether what lies in host memory is finite.
+
+class LateRead:
+    """The values of a small tensor as they are when the device comes here, on their way to the host.
+
+    Args:
+        tensor: to read. It may change afterwards.
     """
 
-    def __init__(self) -> None:
-        self.host_finite = True
-        self._device: list[torch.Tensor] = []
+    def __init__(self, tensor: torch.Tensor) -> None:
+        self._event: torch.cuda.Event | None = None
+        if tensor.is_cuda:
+            self._host = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
+            self._host.copy_(tensor, non_blocking=True)
+            self._event = torch.cuda.Event()
+            self._event.record(torch.cuda.current_stream(tensor.device))
+        else:
+            self._host = tensor.detach().clone()
 
-    def look(self, gradients: list[torch.Tensor]) -> None:
-        """Look at gradients of one type in one place, as they are now."""
-        if not gradients:
-            return
-        if late_read.runs_ahead(gradients[0].device):
-            self._device += torch._foreach_norm(gradients, math.inf)
-        elif self.host_finite:
-            self.host_finite = all_finite(gradients)
+    def values(self) -> list[float]:
+        """The values; waits for them."""
+        while self._event is not None and not self._event.query():
+            time.sleep(POLL_INTERVAL_S)
+        found: list[float] = self._host.tolist()
+        return found
 
-    def row(self, rank: int, size: int) -> torch.Tensor | None:
-        """A row for each member's finding, to be summed: 1 at this member's place if it found what is not finite on
-        its device. None where nothing lies on a device."""
-        norms = self.device_norms()
-        if norms is None:
-            return None
-        row = torch.zeros(size, dtype=torch.float32, device=norms.device)
-        row[rank] = (~torch.isfinite(norms).all()).to(torch.float32)
-        return row
 
-    def device_norms(self) -> torch.Tensor | None:
-        """The largest element of each gradient on a device, in the order in which they were looked at."""
-        if not self._device:
-            return None
-        return torch.stack([each.to(self._device[0].device, torch.float64) for each in self._device])
+def are_finite(tensors: Sequence[torch.Tensor]) -> bool:
+    """Whether every element is; waits for devices."""
+    there = [each for each in tensors if runs_ahead(each.device)]
+    if there and not all(map(math.isfinite, LateRead(largest(there)).values())):
+        return False
+    return all_finite([each for each in tensors if not runs_ahead(each.device)])
+
+
+def largest(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
+    """The largest element of each of some tensors on devices."""
+    norms = torch._foreach_norm(list(tensors), math.inf)
+    return torch.stack([each.to(norms[0].device, torch.float64) for each in norms])
 
 
 def all_finite(gradients: list[torch.Tensor]) -> bool:

@@ -11,27 +11,24 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import Any
 
 import torch
 
-from malletrain.elastic.comm import late_read
 from malletrain.elastic.comm.background import Background
 from malletrain.elastic.comm.group import Work
-from malletrain.elastic.comm.late_read import LateRead
 from malletrain.elastic.comm.step_commit import (
     CONTROL_LENGTH,
-    NONFINITE,
-    NONFINITE_RANKS,
     StepCommitter,
     StepOutcome,
     total_weight,
 )
 from malletrain.elastic.errors import Aborted, ElasticError, StepRepeated, StepTried
-from malletrain.elastic.gradients.finiteness import FinitenessCheck, all_finite, is_finite
+from malletrain.elastic.gradients import finiteness
+from malletrain.elastic.gradients.finiteness import LateRead, all_finite, are_finite, is_finite, largest
 from malletrain.elastic.gradients.noise_scale import NoiseScale
 from malletrain.elastic.gradients.size_trial import SizeTrial
 
@@ -146,8 +143,6 @@ class GradientReducer:
         self.aborted: Aborted | StepRepeated | None = None
         self._clears = False
         self.trial = SizeTrial()
-        self._finite = FinitenessCheck()
-        self._verdict: torch.Tensor | None = None  #: of the devices of all members, once it is summed
         #: Of a worker alone on a device: step, names and norms of gradients on their way from it.
         self._unread: tuple[int, list[str], LateRead] | None = None
 
@@ -240,7 +235,7 @@ class GradientReducer:
             step, names, norms = unread
             bad = [name for name, norm in zip(names, norms.values(), strict=True) if not math.isfinite(norm)]
             if bad:
-                raise _not_finite(step, self._own_name(), bad[-1])  # they are looked at from the model's end
+                raise _not_finite(step, self._own_name(), bad[0])
 
     def reset_after_abort(self) -> None:
         """Discard the gradients of an aborted round. Operations in progress may still write to its buffers, so these
@@ -380,7 +375,6 @@ class GradientReducer:
         self._seen = set()
         self._launched = 0
         self._pending, self._sent = [], []
-        self._finite, self._verdict = FinitenessCheck(), None
         for bucket in self._buckets:
             bucket.missing = len(bucket.members)
             self._check_place(bucket)
@@ -423,8 +417,6 @@ class GradientReducer:
                 parts.append(part)
                 gradients.append(gradient)
         fill(parts, gradients, factor)
-        if self.must_be_finite:
-            self._finite.look([flat])
         if self._noise is not None and self._measured:
             self._noise.add_local(flat)
         self._sent.append(flat)
@@ -473,10 +465,7 @@ class GradientReducer:
         if self._noise is not None and self._measured:
             factor = float(self._weight) / (self._batch if self._mean else 1)
             extras.append(self._noise.contribution(factor, self._weight))
-        if self.must_be_finite:
-            self._verdict = self._finite.row(self._committer.world.rank, self._committer.world.size)
-        beside = extras if self._verdict is None else [*extras, self._verdict]
-        self._pending += [self._committer.start(each) for each in beside]
+        self._pending += [self._committer.start(each) for each in extras]
         sums = [*self._sent, *extras, control]
         if not last:
             self._committer.sum_pass(self._pending, control, self._refuse_bad)
@@ -490,12 +479,10 @@ class GradientReducer:
     def _control_vector(self) -> torch.Tensor:
         """This member's control vector; further fields say which parameters have gradients, and how fast it was."""
         group = self._committer.world.group
-        counts = self._weight > 0
-        used = [counts and parameter.grad is not None for parameter in self.parameters]
+        used = [self._weight > 0 and parameter.grad is not None for parameter in self.parameters]
         speeds = [0] * group.size
         speeds[group.rank] = self.own_ns_per_sample
-        finite = not (self.must_be_finite and counts) or self._finite.host_finite
-        return self._committer.control_vector(self._weight, [*used, *speeds], finite=finite)
+        return self._committer.control_vector(self._weight, [*used, *speeds])
 
     def _refuse_sparse(self, members: Iterable[int] | None = None) -> None:
         """Raise if one of these parameters, by default any, has a gradient that cannot be summed."""
@@ -512,43 +499,31 @@ class GradientReducer:
         if not self.must_be_finite or not self._weight:
             return
         for device in self._devices:
-            if late_read.runs_ahead(device):
-                self._look_on_devices()
+            if finiteness.runs_ahead(device):
+                self.settle()
+                names = [
+                    name for name, each in zip(self._names, self.parameters, strict=True) if each.grad is not None
+                ]
+                self._unread = (self._step(), names, LateRead(largest(gradients))) if names else None
                 return
         if not all_finite(gradients):
             raise _not_finite(self._step(), self._own_name(), self._first_bad())
 
-    def _look_on_devices(self) -> None:
-        used: list[int] = []
-        for bucket in self._buckets:
-            found = {index: each for index in bucket.members if (each := self.parameters[index].grad) is not None}
-            self._finite.look(list(found.values()))
-            used += found
-        if not self._finite.host_finite:
-            raise _not_finite(self._step(), self._own_name(), self._first_bad())
-        self.settle()
-        norms = self._finite.device_norms()
-        if norms is not None:
-            self._unread = self._step(), [self._names[index] for index in used], LateRead(norms)
-
     def _own_name(self) -> str:
         return self._committer.world.worker_of(self._committer.world.rank)
 
-    def _refuse_bad(self, control: torch.Tensor) -> None:
-        """Raise if gradients are not finite. All members see the same control vector and the same verdict of devices,
-        so all raise, and none commits the step."""
-        if not self.must_be_finite:
+    def _refuse_bad(self) -> None:
+        """Raise if sums of gradients are not finite. They are the same on all members, so all raise, and none commits
+        the step."""
+        if not self.must_be_finite or are_finite(self._sent):
             return
-        world, many = self._committer.world, int(control[NONFINITE])
-        if not many and self._verdict is None:
-            return
-        bad = [int(control[NONFINITE_RANKS])] * many if many < 2 else list(range(many))
-        if self._verdict is not None:
-            row = LateRead(self._verdict).values()
-            bad = [rank for rank, found in enumerate(row) if found != 0.0] or bad
-        if bad:
-            who = world.worker_of(bad[0]) if len(bad) == 1 else f"{len(bad)} of {world.size} workers"
-            raise _not_finite(self._step(), who, self._first_bad())
+        world, own = self._committer.world, [each.grad for each in self.parameters if each.grad is not None]
+        bad: list[int] = []
+        with suppress(Aborted):  # one that has seen it may have ended
+            rows = self._committer.rows_of_all([int(self._weight > 0 and not are_finite(own))])
+            bad = rows[:, 0].nonzero().flatten().tolist()
+        who = world.worker_of(bad[0]) if len(bad) == 1 else f"{len(bad) or world.size} of {world.size} workers"
+        raise _not_finite(self._step(), who, self._first_bad())
 
     def _first_bad(self) -> str:
         """The first parameter whose gradient is not finite; of several members', in the sums, which all of them have
@@ -616,7 +591,7 @@ def _place_of(dtype: torch.dtype, device: torch.device) -> str:
 def fill(parts: Sequence[torch.Tensor], gradients: Sequence[torch.Tensor], factor: float) -> None:
     """Write gradients times `factor` into the parts of a bucket. Those on a device, where one kernel serves all of
     them, may be multiplied in place: the sums replace them."""
-    if parts and late_read.runs_ahead(parts[0].device):
+    if parts and finiteness.runs_ahead(parts[0].device):
         if factor != 1.0:
             torch._foreach_mul_(list(gradients), factor)
         torch._foreach_copy_(list(parts), list(gradients))
@@ -627,7 +602,7 @@ def fill(parts: Sequence[torch.Tensor], gradients: Sequence[torch.Tensor], facto
 
 def spread(parts: Sequence[torch.Tensor], gradients: Sequence[torch.Tensor], factor: float) -> None:
     """Write the parts of a bucket times `factor` into the gradients."""
-    if parts and late_read.runs_ahead(parts[0].device):
+    if parts and finiteness.runs_ahead(parts[0].device):
         torch._foreach_copy_(list(gradients), list(parts))
         if factor != 1.0:
             torch._foreach_mul_(list(gradients), factor)

@@ -111,7 +111,7 @@ class SyncBatchNormLayers:
         """Sum over members, in place."""
         if self.together and self._reducer.aborted is None:
             with self._reducer.holding():
-                self._committer.wait(self._committer.start(table))
+                self._committer.sum(table)
         return table
 
     def _contribute(self) -> list[torch.Tensor]:

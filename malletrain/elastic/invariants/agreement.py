@@ -51,7 +51,6 @@ class Agreement:
     Args:
         layout: a digest of what is trained, if the script has changed that since the last step; else 0.
         plain: what the script keeps in `s.state`, learning rates and the like, by name.
-        values: parameters and tracked state.
 
     Attributes:
         digest_due: whether all parameters are compared in the next step.
@@ -88,8 +87,7 @@ class Agreement:
         return may
 
     def open(self, kind: RoundKind, place: int = 0) -> None:
-        """Begin a round: exchange rows. `place`: the pass of a step, or which round of this kind. May raise
-        `Aborted`."""
+        """Begin a round, the pass or call `place` of its kind: exchange rows. Raises `Aborted` if the group fails."""
         if self._committer.world.size > 1:
             self._committer.open_round(self._row(kind, place))
 
@@ -113,8 +111,6 @@ class Agreement:
                 self._plain, self._plain_hash = plain, _hash(plain)
             row[PLAIN] = self._plain_hash
         return row
-
-    # --- judging ----------------------------------------------------------------------------------------------
 
     def _judge(self, rows: list[list[int]]) -> None:
         """Raise `ElasticError` if members differ, `LayoutChanged` if all train other parameters than before."""
@@ -141,7 +137,7 @@ class Agreement:
             # The process that ends first takes its connections with it: not before all have come to this verdict.
             # (Members at the same place have started the same sums; others may not be asked for one more.)
             with suppress(Aborted):
-                self._sum(torch.zeros(1, dtype=torch.int64))
+                self._committer.sum(torch.zeros(1, dtype=torch.int64))
             raise
 
     def _judge_places(self, rows: list[list[int]]) -> None:
@@ -159,7 +155,7 @@ class Agreement:
         """Name the first that differs. Every member takes part."""
         names = sorted(self._plain, key=lambda name: (not name.startswith(SCRIPT_SETS), name))[:MAX_NAMES]
         hashes = [_hash({name: self._plain[name]}) for name in names]
-        columns = self._table(hashes + [0] * (MAX_NAMES - len(hashes)), torch.int64).T.tolist()
+        columns = self._committer.rows_of_all(hashes + [0] * (MAX_NAMES - len(hashes))).T.tolist()
         place = next((place for place, column in enumerate(columns) if odd_ones(column)), MAX_NAMES)
         name = names[place] if place < len(names) else "number of values"
         what, cure = "learns with", "set it from s.steps_done, or track the scheduler (s.track(scheduler=scheduler))"
@@ -172,33 +168,21 @@ class Agreement:
     def _judge_tensors(self, odd: list[int], *, at_end: bool) -> None:
         """Find the first tensor that differs by more than rounding. Every member takes part."""
         digests, who = self._digests, self._names(odd)
-        table = self._table(digests.sums.tolist(), torch.int64)
+        table = self._committer.rows_of_all(digests.sums.tolist())
         different = [place for place in range(len(digests.names)) if len(set(table[:, place].tolist())) > 1]
         for place in different[:MAX_TENSORS]:
             name, tensor = digests.names[place], digests.tensors[place].detach()
             mean = tensor.to(torch.float64, copy=True).contiguous().cpu()
-            self._sum(mean)
+            self._committer.sum(mean)
             mean /= self._committer.world.size
             changed = at_end and digest([(name, tensor)]).sums[0] != digests.sums[place]
             seen = torch.tensor([exceeds_rounding(tensor.cpu(), mean), changed], dtype=torch.int64)
-            self._sum(seen)
+            self._committer.sum(seen)
             if seen[0] and not seen[1]:
-                raise ElasticError(
-                    f"after step {self._position.step} {who} has another {name} than the others: {_cure(name)}. "
-                    "`malletrain check` looks for the line"
-                )
+                after = f"after step {self._position.step} {who} has another {name} than the others"
+                raise ElasticError(f"{after}: {_cure(name)}. `malletrain check` looks for the line")
         names = ", ".join(digests.names[place] for place in different[:1])
         log.warning("%s has %s equal to the others' only up to rounding: other processors?", who, names)
-
-    def _table(self, row: Sequence[float], dtype: torch.dtype) -> torch.Tensor:
-        """The rows of all members, by rank."""
-        table = torch.zeros(self._committer.world.size, len(row), dtype=dtype)
-        table[self._committer.world.rank] = torch.tensor(row, dtype=dtype)
-        self._sum(table)
-        return table
-
-    def _sum(self, table: torch.Tensor) -> None:
-        self._committer.wait(self._committer.start(table))
 
     def _names(self, ranks: Sequence[int]) -> str:
         names = list(dict.fromkeys(self._committer.world.worker_of(rank) for rank in ranks))
@@ -206,8 +190,7 @@ class Agreement:
 
 
 def odd_ones(values: Sequence[Any]) -> list[int]:
-    """The ranks whose value is not that of most; of two equally frequent values the one of the lowest rank is the
-    usual one."""
+    """The ranks whose value is not that of most; of two values as frequent, not that of the lowest rank."""
     usual = Counter(values).most_common(1)[0][0]
     return [rank for rank, value in enumerate(values) if value != usual]
 
@@ -219,19 +202,15 @@ def _place(kind: int, epoch: int, cursor: int, _: int) -> str:
 
 def _cure(name: str) -> str:
     if name.startswith(("buffer ", "frozen ")):
-        return (
-            "a worker changes it by its own samples. Change it by those of all, `rows = s.gather(rows)` before the "
-            "last backward()"
-        )
+        return "a worker changes it by its own samples: change it by those of all, s.gather(rows) before backward()"
     return (
-        "something changes it on one worker and not on another. What is kept from step to step (a count, norms, slow "
-        'weights, a generator) belongs into s.state["name"], what belongs to a step into `with s.step():`'
+        "something changes it on one worker and not on another: what is kept from step to step belongs into "
+        's.state["name"], what belongs to a step into `with s.step():`'
     )
 
 
 def _hash(values: dict[str, Any]) -> int:
-    """A positive 62-bit hash of named plain values. Numbers count with twelve digits: processors differ in the last
-    bits of a cosine."""
+    """A hash of named plain values; numbers count with twelve digits: processors differ in a cosine's last bits."""
     return digest_of_text("\n".join(f"{name}={_text(value)}" for name, value in sorted(values.items())))
 
 

@@ -1,5 +1,4 @@
-"""Digests of tensors, to compare replicas: exact integers made from the bits, each weighted by its place, and summed
-where the tensor lies."""
+"""Digests of tensors: exact integers made from the bits, each weighted by its place, summed where the tensor lies."""
 
 from __future__ import annotations
 

@@ -27,8 +27,7 @@ from malletrain.elastic.state.training_state import TrainingState
 
 log = logging.getLogger("malletrain.elastic")
 
-#: Steps after which the model is searched for parameters that it did not have. (Optimizers that train one are noticed
-#: at their next step.)
+#: Steps after which the model is searched for parameters that it did not have.
 STEPS_BETWEEN_WALKS = 50
 
 #: Parameters whose gradients are looked at for those of an earlier step, evenly over the model.
@@ -55,10 +54,8 @@ class Invariants:
         order: Callable[[int], object] | None,
         dataset: Callable[[], str] | None,
     ) -> None:
-        self._state, self._shared = state, shared
-        self._committer, self._reducer = committer, reducer
-        self._in_step = in_step
-        self._order, self._dataset = order, dataset
+        self._state, self._shared, self._committer, self._reducer = state, shared, committer, reducer
+        self._in_step, self._order, self._dataset = in_step, order, dataset
         self._order_digest: tuple[int, int] = -1, 0
         self._steps = 0
         self._parameters = list(state.model.parameters())
@@ -85,7 +82,7 @@ class Invariants:
         self._steps += 1
         if self._steps % STEPS_BETWEEN_WALKS == 0:
             self._parameters = list(self._state.model.parameters())
-        if self._trained != self._trained_now():
+        if self._trained != [id(each) for each in self._parameters if each.requires_grad]:
             if self._committer.world.size == 1:
                 self.lay_out_again()
             else:  # the others may be about to make this step with the parameters that it had
@@ -116,8 +113,6 @@ class Invariants:
         """Training is over: optimizers may step as they like."""
         for handle in self._handles:
             handle.remove()
-
-    # --- optimizers -------------------------------------------------------------------------------------------
 
     def _watch_optimizers(self) -> None:
         """Check the steps of every optimizer of this process, until `end`."""
@@ -171,9 +166,7 @@ class Invariants:
 
     def _check_phase(self, *, in_step: bool) -> None:
         if self._reducer.adapting:
-            raise ElasticError(
-                "optimizer.step() inside step.inner_loop() changes the session's model: train a copy of it"
-            )
+            raise ElasticError("optimizer.step() in step.inner_loop() changes the session's model: train a copy")
         phase = self._reducer.phase
         if in_step and phase is GradientPhase.LOCAL:
             raise ElasticError(
@@ -183,8 +176,6 @@ class Invariants:
             )
         if in_step and phase is GradientPhase.NONE:
             raise ElasticError("optimizer.step() comes before this step's backward(): call it after")
-
-    # --- what members compare ---------------------------------------------------------------------------------
 
     def _trained_now(self) -> list[int]:
         return [id(each) for each in self._parameters if each.requires_grad]

@@ -45,7 +45,7 @@ class HangWatch:
         self._worker, self._rounds, self._hang_s, self._look_s = worker, rounds, hang_s, look_s
         self._trains = threading.get_ident()
         self._ended = threading.Event()
-        self._told = False  #: whether the daemon has a place of it
+        self._is_reported = False  #: whether the daemon has a place of it
 
     def start(self) -> None:
         """Watch the thread that calls this."""
@@ -80,12 +80,12 @@ class HangWatch:
         at = f"waits for the other workers at {line}" if waits else f"is at {line}; whoever else trains waits for it"
         log.warning("%s has made no step for %.0f s: it %s", self._worker(), limit_s, at)
         if not waits:
-            self._told = True
+            self._is_reported = True
             say(os.environ, line)
 
     def _goes_on(self) -> None:
-        if self._told:
-            self._told = False
+        if self._is_reported:
+            self._is_reported = False
             say(os.environ, "")
 
 

@@ -9,7 +9,6 @@ only.
 from __future__ import annotations
 
 import logging
-import subprocess
 import time
 from pathlib import Path
 
@@ -39,17 +38,18 @@ class ItemWorker(Restarter):
     _reported: tuple[float, int, int] | None = None
 
     def _begin(self) -> None:
-        self._launch()
+        self._start()
 
-    def _launch(self) -> None:
+    def _variables(self) -> dict[str, str]:
+        return {}
+
+    def _start(self) -> None:
         self._ready.unlink(missing_ok=True)
-        self._process = subprocess.Popen(
-            self._command, env={**self._environ, "MALLETRAIN_READY": str(self._ready)}, start_new_session=True
-        )
+        super()._start()
 
     def _tend(self) -> None:
         if self._process is None and self._again_at is not None and time.monotonic() >= self._again_at:
-            self._launch()
+            self._start()
         if not self._warm and self._ready.exists():
             self._warm = True
             self._say_warm()
@@ -97,9 +97,9 @@ class ItemWorker(Restarter):
         if status == 0:
             self._report(0.0)  # whichever member this is: the first one may be lost
             self._link.say(messages.Finished({"items": max(0, total)}))
-            told = self._link.deliver_end(self._must_end)
+            delivered = self._link.deliver_end(self._must_end)
             # (Where another worker has told it, the job is over, and the daemon has no use for this one.)
-            return 0 if told or self._link.end is not None else 1
+            return 0 if delivered or self._link.end is not None else 1
         # Others may be at work: only failures between which nobody has committed anything count.
         self._failures = self._failures + 1 if total <= self._done_at_failure or self._failures == 0 else 1
         self._done_at_failure = total

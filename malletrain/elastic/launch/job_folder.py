@@ -22,11 +22,11 @@ _COMPILED = "compiled-"
 _LOCK = ".lock"
 
 
-def checkpoint_directory(environ: Mapping[str, str], given: str | os.PathLike[str] | None = None) -> Path | None:
-    """The directory of checkpoints: `given`, else MALLETRAIN_CHECKPOINT_DIR, else `.malletrain/JOB` in the directory
+def checkpoint_directory(environ: Mapping[str, str], chosen: str | os.PathLike[str] | None = None) -> Path | None:
+    """The directory of checkpoints: `chosen`, else MALLETRAIN_CHECKPOINT_DIR, else `.malletrain/JOB` in the directory
     of submission; None outside a pilot."""
-    if given is not None:
-        return Path(given)
+    if chosen is not None:
+        return Path(chosen)
     if environ.get("MALLETRAIN_CHECKPOINT_DIR"):
         return Path(environ["MALLETRAIN_CHECKPOINT_DIR"])
     if "MALLETRAIN_JOB" not in environ or "MALLETRAIN_URL" not in environ:

@@ -25,7 +25,7 @@ from malletrain.elastic.comm.addresses import interface_of
 from malletrain.elastic.launch import NO_DAEMON_STATUS, REQUEUE_TIMEOUT_S, TERMINATED_STATUS
 from malletrain.elastic.launch.job_folder import compile_cache_environment, leave_compiled
 from malletrain.elastic.launch.last_words import last_words
-from malletrain.elastic.launch.own_check import CheckBeside
+from malletrain.elastic.launch.own_check import BackgroundCheck
 from malletrain.elastic.launch.signal_waits import kill_group, shell_status, wait_for_child, wait_for_event
 from malletrain.wire import messages
 from malletrain.wire.errors import WireError
@@ -60,7 +60,7 @@ class Launcher:
         self._environ = dict(environ)
         self._process: subprocess.Popen[bytes] | None = None
         self._must_end = threading.Event()
-        self._check: CheckBeside | None = None
+        self._check: BackgroundCheck | None = None
 
     def run(self) -> int:
         """Run the command to its end; returns the exit status for this process. Raises `WireError`: the environment
@@ -81,7 +81,7 @@ class Launcher:
 
             return ItemWorker(self._client, self._command, self._environ, self._must_end).run()
         descriptor = leave_welcome(welcome)
-        self._check = CheckBeside(self._client)
+        self._check = BackgroundCheck(self._client)
         self._environ = {
             **HUGE_PAGE_ENVIRONMENT,
             **self._environ,
@@ -204,15 +204,15 @@ def nccl_environment(environ: Mapping[str, str]) -> dict[str, str]:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit status."""
-    given = list(sys.argv[1:] if arguments is None else arguments)
-    if len(given) < 2 or given[0] != "--":
+    argv = list(sys.argv[1:] if arguments is None else arguments)
+    if len(argv) < 2 or argv[0] != "--":
         print("usage: python -m malletrain.elastic.launch -- COMMAND [ARGUMENT...]", file=sys.stderr)
         return 2
     try:
         url = os.environ.get("MALLETRAIN_URL", "")
         # There is one launcher a node; a step that the script starts inside numbers its processes again.
         environ = {**os.environ, "MALLETRAIN_PART": os.environ.get("SLURM_NODEID", "0")}
-        command = given[1:]
+        command = argv[1:]
         if environ.pop("MALLETRAIN_SCRIPT_FROM", "") == "stdin":
             command[-1] = environ["MALLETRAIN_BATCH_SCRIPT"] = keep_script(sys.stdin.fileno())
         client = WorkerClient(url, PilotIdentity.of(environ))

@@ -38,8 +38,8 @@ def visible_gpus(environ: Mapping[str, str]) -> list[str]:
     words = [word.strip() for word in environ.get("CUDA_VISIBLE_DEVICES", "").split(",")]
     if words != [""]:
         return [word for word in words if word]
-    given = environ.get("SLURM_GPUS_ON_NODE", "")
-    return [str(index) for index in range(int(given))] if given.isdecimal() else []
+    count = environ.get("SLURM_GPUS_ON_NODE", "")
+    return [str(index) for index in range(int(count))] if count.isdecimal() else []
 
 
 def environments(count: str, environ: Mapping[str, str], port: int) -> list[dict[str, str]]:
@@ -106,12 +106,12 @@ def run(count: str, command: Sequence[str], environ: Mapping[str, str]) -> int:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit status."""
-    given = list(sys.argv[1:] if arguments is None else arguments)
-    if len(given) < 3 or given[1] != "--":
+    argv = list(sys.argv[1:] if arguments is None else arguments)
+    if len(argv) < 3 or argv[1] != "--":
         print("usage: python -m malletrain.elastic.launch.node_processes COUNT -- COMMAND...", file=sys.stderr)
         return 2
     try:
-        return run(given[0], given[2:], os.environ)
+        return run(argv[0], argv[2:], os.environ)
     except (NoSuchCount, OSError) as error:
         print(f"malletrain: {error}", file=sys.stderr)
         return 2

@@ -1,10 +1,6 @@
 """A job's script is checked beside it: a session says to its launcher which script runs, a thread of it asks the
 daemon, has it checked in a process of its own (`confined_check`), and reports what that found. Whatever goes
-wrong, training goes on. Where the script makes no step comes the same way.
-
-`python -m malletrain.elastic.launch.own_check SCRIPT ARGUMENTS...` does the same once for `mtbatch
---check`, and prints digest, verdict and text. Standard library only.
-"""
+wrong, training goes on. Where the script makes no step comes the same way. Standard library only."""
 
 from __future__ import annotations
 
@@ -19,7 +15,7 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -101,9 +97,9 @@ class RunningScript:
         """Python files that it may import from its own folder: those beside it, and those of packages there."""
         home = Path(self.script).parent
         with contextlib.suppress(OSError):
-            beside = sorted(home.glob("*.py"))
+            modules = sorted(home.glob("*.py"))
             packages = sorted(path.parent for path in home.glob("*/__init__.py"))
-            yield from [*beside, *(path for each in packages for path in sorted(each.rglob("*.py")))][:MAX_FILES]
+            yield from [*modules, *(path for each in packages for path in sorted(each.rglob("*.py")))][:MAX_FILES]
 
 
 def _looks(path: Path) -> Iterator[str]:
@@ -115,10 +111,9 @@ def _looks(path: Path) -> Iterator[str]:
             yield f"{entry.name} {seen.st_size} {seen.st_mtime_ns}"
 
 
-def this_script(torch: str, command: Sequence[str] | None = None) -> RunningScript:
-    """The script of this process, which runs with this release of torch; or the one that `command` would start from
-    here: script and arguments."""
-    script, *arguments = sys.argv if command is None else command
+def this_script(torch: str) -> RunningScript:
+    """The script of this process, which runs with this release of torch."""
+    script, *arguments = sys.argv
     releases = f"python {platform.python_version()}, torch {torch}, malletrain {malletrain.__version__}"
     folder = Path.cwd()
     return RunningScript(sys.executable, str(folder / script), tuple(arguments), str(folder), os.getpid(), releases)
@@ -138,7 +133,7 @@ def say(environ: Mapping[str, str], what: RunningScript | str) -> None:
             os.close(descriptor)
 
 
-def heard(text: bytes) -> RunningScript | str | None:
+def parse_line(text: bytes) -> RunningScript | str | None:
     """What a session has said: its script, or where that makes no step; None where it is neither."""
     try:
         said: dict[str, Any] = json.loads(text)
@@ -149,7 +144,7 @@ def heard(text: bytes) -> RunningScript | str | None:
         return None
 
 
-class CheckBeside:
+class BackgroundCheck:
     """Has the script of one pilot checked, if the daemon wants that. `client`: its connection to the daemon."""
 
     def __init__(self, client: WorkerClient) -> None:
@@ -201,7 +196,7 @@ class CheckBeside:
         """Pass on where the script makes no step, until it says which one it is; None if it is to end before."""
         while not self._ends.is_set():
             line = self._listens.readline(MAX_SAID_BYTES)
-            said = heard(line)
+            said = parse_line(line)
             if isinstance(said, RunningScript) and not self.session_began:
                 return said
             if isinstance(said, str) and not self._ends.is_set():
@@ -297,15 +292,3 @@ def _absolute(running: RunningScript) -> Iterator[str]:
         path = running.path_in(argument)
         option, equals, _ = argument.rpartition("=") if argument.startswith("-") else ("", "", "")
         yield argument if path is None else f"{option}{equals}{path}"
-
-
-def main(arguments: list[str]) -> None:
-    """Check a script before it is submitted."""
-    import importlib.metadata  # what takes long to import the launcher does without
-
-    running = this_script(importlib.metadata.version("torch"), arguments)
-    print(json.dumps({"digest": running.digest(), **checked(running, check_environment(os.environ))._asdict()}))
-
-
-if __name__ == "__main__":
-    main(sys.argv[1:])

@@ -204,13 +204,12 @@ class Restarter:
         if ran_on or self._link.losses != self._losses:
             self._failures, self._losses = 0, self._link.losses
 
+    def _variables(self) -> dict[str, str]:
+        return torchrun_environment(self._plan, self._seat(self._plan) or 0)
+
     def _start(self) -> None:
-        environment = torchrun_environment(self._plan, self._seat(self._plan) or 0)
-        self._process = subprocess.Popen(
-            self._command,
-            env={**self._environ, **environment, "MALLETRAIN_READY": str(self._ready)},
-            start_new_session=True,
-        )
+        environ = {**self._environ, **self._variables(), "MALLETRAIN_READY": str(self._ready)}
+        self._process = subprocess.Popen(self._command, env=environ, start_new_session=True)
         self._must_start, self._started_at = False, time.monotonic()
 
     def _ended(self, status: int) -> int | None:
@@ -284,16 +283,12 @@ def torchrun_environment(plan: messages.Plan, rank: int) -> dict[str, str]:
     host, port = split_address(plan.store)
     size = str(len(plan.members))
     return {
+        **dict.fromkeys(("RANK", "GROUP_RANK", "ROLE_RANK"), str(rank)),
+        **dict.fromkeys(("WORLD_SIZE", "GROUP_WORLD_SIZE", "ROLE_WORLD_SIZE"), size),
         "MASTER_ADDR": host,
         "MASTER_PORT": str(port),
-        "RANK": str(rank),
-        "WORLD_SIZE": size,
         "LOCAL_RANK": "0",
         "LOCAL_WORLD_SIZE": "1",
-        "GROUP_RANK": str(rank),
-        "GROUP_WORLD_SIZE": size,
-        "ROLE_RANK": str(rank),
-        "ROLE_WORLD_SIZE": size,
         "TORCHELASTIC_RUN_ID": f"generation-{plan.generation}",
         "TORCHELASTIC_RESTART_COUNT": str(plan.generation),
         "TORCHELASTIC_MAX_RESTARTS": "1000000",

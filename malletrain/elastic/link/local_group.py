@@ -155,13 +155,13 @@ class LocalLeader:
                     self._gone.add(rank)
                 self._changed.notify_all()
             if "say" in line and self._link is not None:
-                self._heard(messages.message_of(line["say"]))
+                self._forward(messages.message_of(line["say"]))
             if line.get("bye"):
                 return
         if rank and not self._closed:
             self._lost(rank, "is gone")
 
-    def _heard(self, message: messages.Message) -> None:
+    def _forward(self, message: messages.Message) -> None:
         if isinstance(message, messages.Leaving):
             os.kill(os.getpid(), signal.SIGTERM)  # a node leaves as a whole
         elif self._link is not None:

@@ -97,7 +97,7 @@ class WorkerLifecycle:
                     self._leave_together()
                 elif self._may_switch(in_evaluation=in_evaluation):
                     self._reconfigurer.switch(in_evaluation=in_evaluation)
-                    self._met()
+                    self._world_entered()
                 self._committer.check()
                 if not finishing:
                     self._leave_if_asked()
@@ -193,9 +193,9 @@ class WorkerLifecycle:
         self._reconfigurer.recover()
         self._must_recover, self._leave_all = False, False
         self._reconfigurer.begin_world(time.monotonic() - self.last_commit, world.nodes)
-        self._met()
+        self._world_entered()
 
-    def _met(self) -> None:
+    def _world_entered(self) -> None:
         """A world is entered, in which members have said who of them ends: if all do, none makes another step."""
         if self._reconfigurer.recovery.all_end and not self._member.finishing:
             self._leave_together()

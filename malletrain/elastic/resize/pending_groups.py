@@ -33,7 +33,7 @@ class _Build:
     def __init__(self, plan: messages.Plan, make: MakeGroup) -> None:
         self.plan = plan
         self.group: Group | None = None
-        self.given_up = False
+        self.cancelled = False
         self._abandoned = False
         self._lock = threading.Lock()
         self.work = Background(lambda: self._make(make), f"build-{plan.generation}")
@@ -43,20 +43,20 @@ class _Build:
         try:
             # One element a member, so that each takes part.
             barrier = group.all_reduce(torch.zeros(group.size, dtype=torch.int64))
-            while not (met := barrier.wait(POLL_INTERVAL_S)) and not self.given_up:
+            while not (passed := barrier.wait(POLL_INTERVAL_S)) and not self.cancelled:
                 pass
         except PeerLost:
             group.abandon()
             raise
         with self._lock:
-            if met and not self._abandoned:
+            if passed and not self._abandoned:
                 self.group = group
                 return
         group.abandon()
 
     def abandon(self) -> None:
         """Drop the group, made or not."""
-        self.given_up = True
+        self.cancelled = True
         with self._lock:
             self._abandoned = True
             group, self.group = self.group, None
@@ -85,7 +85,7 @@ class PendingGroups:
             self._plans[plan.generation] = plan
             for generation, older in self._builds.items():
                 if generation < plan.generation:
-                    older.given_up = True
+                    older.cancelled = True
             build = self._build(plan, make) if make is not None else None
         if plan.urgent:
             return
@@ -131,7 +131,7 @@ class PendingGroups:
             builds = list(self._builds.values())
         end = time.monotonic() + seconds
         for build in builds:
-            build.given_up = True
+            build.cancelled = True
         return all(build.work.is_over(max(0.0, end - time.monotonic())) for build in builds)
 
     def _build(self, plan: messages.Plan, make: MakeGroup) -> _Build:
@@ -153,6 +153,6 @@ class PendingGroups:
         except ElasticError:
             return  # `group` raises it on the training thread
         except PeerLost as lost:
-            if not build.given_up:
+            if not build.cancelled:
                 time.sleep(FAILURE_DELAY_S)
                 self._failed(generation, str(lost))

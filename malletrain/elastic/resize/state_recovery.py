@@ -227,10 +227,10 @@ class StateRecovery:
         if group.rank in recovery.donors and onward:
             self._state.position.rounds = self._committer.rounds_done
             state = self._state.capture()
-            self._wait(Background(lambda: send_state(group, onward, *state), "give"), plan, met=True)
+            self._wait(Background(lambda: send_state(group, onward, *state), "give"), plan, all_joined=True)
         elif group.rank in source:
             taking = Background(lambda: got.append(receive_state(group, source[group.rank], onward)), "take")
-            self._wait(taking, plan, met=True)
+            self._wait(taking, plan, all_joined=True)
         if not got:
             return
         size = sum(tensor.numel() * tensor.element_size() for tensor in got[0][1])
@@ -239,11 +239,11 @@ class StateRecovery:
         self._committer.rounds_done = self._state.position.rounds
         self._state.has_state = True
 
-    def _wait(self, operation: Work, plan: messages.Plan, *, met: bool = False) -> None:
-        """Wait for an operation. Once all members have `met`, they leave the plan only if its world fails."""
+    def _wait(self, operation: Work, plan: messages.Plan, *, all_joined: bool = False) -> None:
+        """Wait for an operation. Once `all_joined`, members leave the plan only if its world fails."""
         limit = time.monotonic() + self._committer.stall_timeout_s()
         while not operation.wait(POLL_INTERVAL_S):
-            if met:
+            if all_joined:
                 self._member.check(plan.generation)
             else:
                 self._member.check_newer(plan)

@@ -377,7 +377,12 @@ class JobMachine:
             self.look_at(job.ask_again_at)
         if job.check is not None:
             self._settle_check(job.check)
-        if job.pending is not None and job.pending.urgent and not job.pending.members and not self._any_trains():
+        if (
+            job.pending is not None
+            and job.pending.urgent
+            and not job.pending.members
+            and not self._any_lives(job.world)
+        ):
             self._dissolve()  # all have left by it
         if job.check is not None or (job.pending is not None and job.pending.urgent and job.all_live(job.pending)):
             return
@@ -476,12 +481,8 @@ class JobMachine:
         job.world = job.pending = None
         job.void_before = job.generation + 1
 
-    def _any_trains(self) -> bool:
-        """Whether a member of the present world lives."""
-        return self.job.world is not None and self._any_lives(self.job.world)
-
-    def _any_lives(self, plan: Plan) -> bool:
-        return any(self.job.workers[name].phase.lives for name in plan.workers)
+    def _any_lives(self, plan: Plan | None) -> bool:
+        return plan is not None and any(self.job.workers[name].phase.lives for name in plan.workers)
 
     def _all_arrived(self, world: Plan, now: float) -> bool:
         """Whether the next change may begin.

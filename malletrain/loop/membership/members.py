@@ -178,7 +178,13 @@ class Membership:
         job.terms = terms
         if claim.job in self._climbers and job.world is None and job.pending is None and not terms.restarts:
             job.climbs = not job.seen
-        worker = self._enter(machine, claim) if worker is None else self._enter_again(machine, claim, worker)
+        if worker is None:
+            worker = self._enter(machine, claim)
+        else:
+            if worker.may_return:
+                machine.bring_back(worker)
+            worker.node = claim.node
+            machine.heard(worker)
         if standing is not None:
             take_standing(machine, worker, standing, brought)
         if admission.leave and worker.leaving_since is None:
@@ -221,13 +227,6 @@ class Membership:
         worker = Worker(claim.worker, claim.job, claim.pilot, claim.restart, claim.node, claim.uid, now, now)
         machine.job.workers[worker.id] = worker
         machine.emit(WorkerJoined(worker.id), worker, "hello")
-        return worker
-
-    def _enter_again(self, machine: JobMachine, claim: Claim, worker: Worker) -> Worker:
-        if worker.may_return:
-            machine.bring_back(worker)
-        worker.node = claim.node
-        machine.heard(worker)
         return worker
 
     def _admit_seat(self, claim: Claim) -> Admission:

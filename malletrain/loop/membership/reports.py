@@ -199,9 +199,9 @@ def _failed(machine: JobMachine, this: Worker, said: wire.Failed) -> None:
         machine.newcomer_failed(this, said.message.removeprefix(f"{this.id}: "))
 
 
-def _exited(machine: JobMachine, this: Worker, told: wire.Exited) -> None:
+def _exited(machine: JobMachine, this: Worker, said: wire.Exited) -> None:
     """The script's process ended: its exit status, or minus the signal."""
-    job, status = machine.job, told.status
+    job, status = machine.job, said.status
     if not this.phase.lives:
         this.silent = this.may_return = False  # it trains nowhere
         return
@@ -211,12 +211,12 @@ def _exited(machine: JobMachine, this: Worker, told: wire.Exited) -> None:
             job.losses += 1
             machine.ask(f"{this.id} ended before it was out of its world", broken=True)
     elif status > 0 and status not in _SIGNAL_STATUSES:
-        words = ": ".join(filter(None, (f"exit status {status}", told.said)))
+        words = ": ".join(filter(None, (f"exit status {status}", said.said)))
         _failed(machine, this, wire.Failed(job.step, words))
     elif not status and this.phase is Phase.JOINING and machine.was_never_warm(this):
         # One that has trained says by itself that it ends, and how: to an earlier daemon, perhaps.
-        said = "the script ended with status 0 and without training: a job is complete when it calls s.finish()"
-        _failed(machine, this, wire.Failed(job.step, said))
+        why = "the script ended with status 0 and without training: a job is complete when it calls s.finish()"
+        _failed(machine, this, wire.Failed(job.step, why))
     else:
         machine.lose(this, f"its process ended with status {status}")
 
@@ -235,8 +235,8 @@ def _stuck(machine: JobMachine, this: Worker, said: wire.Stuck) -> None:
     job = machine.job
     if not this.phase.lives or this.stuck_at == said.place:
         return
-    if not said.place or job.stuck_told < MAX_STUCK:
-        this.stuck_at, job.stuck_told = said.place, job.stuck_told + bool(said.place)
+    if not said.place or job.stuck_reports < MAX_STUCK:
+        this.stuck_at, job.stuck_reports = said.place, job.stuck_reports + bool(said.place)
         stuck = WorkerStuck(this.id, said.place)
         machine.emit(stuck, this, stuck.in_words or "goes on")
 

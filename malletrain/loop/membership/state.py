@@ -136,7 +136,7 @@ class JobMembership:
     failed_at: int | None = None  #: the step at which a script raised last
     alike: AlikeFailures = field(default_factory=lambda: AlikeFailures("", 0, 0.0))
     too_alike: str = ""  #: how they failed, where that is why the job is to keep its size
-    stuck_told: int = 0  #: how often the journal says where a worker makes no step
+    stuck_reports: int = 0  #: how often the journal says where a worker makes no step
     losses: int = 0  #: how many workers have been lost, or have left by no plan
     climbs: bool = False  #: its world grows in stages, to be measured
     seen: dict[int, float] = field(default_factory=dict)  #: samples/s of the stages so far

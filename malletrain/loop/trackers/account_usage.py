@@ -48,7 +48,7 @@ class AccountUsage:
         for day in [day for day in days if day < last - KEPT_DAYS]:
             del days[day]
 
-    def lately(self, running: Mapping[str, float]) -> Mapping[str, float]:
+    def with_running(self, running: Mapping[str, float]) -> Mapping[str, float]:
         """With what runs now: node-seconds by account, old ones fading."""
         found = dict(self.fading)
         for account, seconds in running.items():

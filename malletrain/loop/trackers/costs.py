@@ -205,7 +205,7 @@ class ReleaseLatency:
     def __init__(self) -> None:
         self._ran: set[str] = set()
         self._since: dict[str, float] = {}
-        self._given: dict[str, float] = {}  # requeued for a main job, their worker with them
+        self._yielded: dict[str, float] = {}  # requeued for a main job, their worker with them
         self._free: deque[float] = deque(maxlen=KEPT_EXITS)
         self._took: dict[str, deque[float]] = {}  # by user, who was heard last at the end
 
@@ -213,7 +213,7 @@ class ReleaseLatency:
         """Fold one event, of whatever kind; `user`: whose job it is of."""
         if isinstance(event.payload, DaemonStarted):
             self._since.clear()
-            self._given.clear()
+            self._yielded.clear()
         if event.pilot is None:
             return
         match event.payload:
@@ -221,15 +221,15 @@ class ReleaseLatency:
                 self._ran.add(event.pilot)
             case ActionIntent(action=RecyclePilot(main_job=job, kill=kill)) if job and not kill:
                 if event.pilot in self._ran:  # its worker had not left yet, which is no matter of the node alone
-                    self._given.setdefault(event.pilot, event.at)
+                    self._yielded.setdefault(event.pilot, event.at)
             case ActionIntent(action=RecyclePilot()) if event.pilot in self._ran:
                 self._since.setdefault(event.pilot, event.at)  # one that Slurm has not started leaves nothing behind
             case PilotHeld(left_at=left_at) | PilotEnded(left_at=left_at):
                 self._ran.discard(event.pilot)
                 since = self._since.pop(event.pilot, None)
-                given = self._given.pop(event.pilot, since)
-                if given is not None and left_at is not None and -1.0 <= left_at - given <= LONGEST_EXIT_S:
-                    self._free.append(max(0.0, left_at - given))  # Slurm's are whole seconds
+                yielded_at = self._yielded.pop(event.pilot, since)
+                if yielded_at is not None and left_at is not None and -1.0 <= left_at - yielded_at <= LONGEST_EXIT_S:
+                    self._free.append(max(0.0, left_at - yielded_at))  # Slurm's are whole seconds
                 if since is not None and 0.0 <= event.at - since <= LONGEST_EXIT_S:
                     took = self._took.pop(user, None) or deque(maxlen=KEPT_EXITS)
                     took.append(event.at - since)

@@ -42,6 +42,9 @@ _OWN_WORDS = (
 #: time (GraceTime, KillWait) they use in part.
 ONE_PREEMPTION_S = 60.0
 
+#: A pilot that was asked to leave and is still seen after so many seconds was slow.
+SLOW_EXIT_S = 60.0
+
 #: Main cycles count as slow above this factor over those without pilots, and above so many seconds.
 SLOW_FACTOR = 2.0
 SLOW_CYCLE_S = 0.5
@@ -56,10 +59,9 @@ _ONES_OWN = ("slow_exits", "ailing_nodes")
 
 
 class HarmSignalTracker:
-    """`slow_exit_s`: a pilot that was asked to leave and is still seen after so long was slow."""
+    """Folds what pilots did, and keeps what looks showed."""
 
-    def __init__(self, slow_exit_s: float = 60.0) -> None:
-        self.slow_exit_s = slow_exit_s
+    def __init__(self) -> None:
         self._times: dict[str, deque[tuple[float, int | None]]] = {  #: when, and by a pilot of which job
             name: deque(maxlen=_KEPT) for name in ("preempted", "slow_exits", "ailing_nodes", "slow_cycles")
         }
@@ -68,8 +70,8 @@ class HarmSignalTracker:
         self._left: dict[str, tuple[str, float, int | None]] = {}
         self._nodes: dict[str, dict[str, None]] = {}  #: pilot -> the nodes that it is the last of
         self._ailing: set[str] = set()
-        self._alone: deque[float] = deque(maxlen=60)
-        self._beside: deque[float] = deque(maxlen=12)
+        self._cycles_without: deque[float] = deque(maxlen=60)
+        self._cycles_with_pilots: deque[float] = deque(maxlen=12)
 
     def apply(self, event: Event) -> None:
         """Take in one event of the journal."""
@@ -122,11 +124,11 @@ class HarmSignalTracker:
     def _mind_cycles(self, cycle_s: float | None, pilots: int, now: float) -> None:
         if cycle_s is None:
             return
-        (self._beside if pilots else self._alone).append(cycle_s)
-        if pilots and len(self._beside) == self._beside.maxlen:
-            usual = median(self._alone) if len(self._alone) >= 6 else 0.0
+        (self._cycles_with_pilots if pilots else self._cycles_without).append(cycle_s)
+        if pilots and len(self._cycles_with_pilots) == self._cycles_with_pilots.maxlen:
+            usual = median(self._cycles_without) if len(self._cycles_without) >= 6 else 0.0
             slowest_good = max(SLOW_CYCLE_S, SLOW_FACTOR * usual)
-            if median(self._beside) > slowest_good:
+            if median(self._cycles_with_pilots) > slowest_good:
                 self._times["slow_cycles"].append((now, None))
 
     def _count(self, name: str, event: Event, apart_s: float = 0.0) -> None:
@@ -148,7 +150,7 @@ class HarmSignalTracker:
             _, ended, job = self._left[name]
             self._left[name] = (event.pilot, min(ended, event.at), job)
         asked = self._asked.pop(event.pilot, None)
-        if asked is not None and event.at - asked > self.slow_exit_s and not part_of(event.pilot):
+        if asked is not None and event.at - asked > SLOW_EXIT_S and not part_of(event.pilot):
             self._count("slow_exits", event)
 
     def _forget(self, node: str) -> None:
@@ -252,7 +254,7 @@ class Conduct:
         return self._periods[1]
 
     def _replayed(self, rules: Rules) -> tuple[SetAside, ...]:
-        lately: dict[str, tuple[list[float], list[float]]] = {}  # of each job and user: faults, and nodes that ailed
+        counted: dict[str, tuple[list[float], list[float]]] = {}  # of each job and user: faults, and nodes that ailed
         until: dict[str, float] = {}
         times: Counter[str] = Counter()
         found = []
@@ -265,13 +267,13 @@ class Conduct:
                 most = max(1, rules.max_faults // 3) if ails else rules.max_faults * factor
                 if fault is Misconduct.IDLE and factor == 1:
                     most = 0
-                count = lately.setdefault(name, ([], []))[ails]
+                count = counted.setdefault(name, ([], []))[ails]
                 count[:] = [*(each for each in count if each > at - HOUR_S), at]
                 if len(count) <= most:
                     continue
                 times[name] = times[name] + 1 if at < until.get(name, -math.inf) + LONGEST_S else 1
                 until[name] = at + min(LONGEST_S, rules.set_aside_s * 2.0 ** min(20, times[name] - 1))
-                del lately[name]
+                del counted[name]
                 who = name if factor == 1 else "one of its owner's jobs"
                 often = "" if most == 0 else f", more than {most} times in an hour"
                 found.append(SetAside(name, at, until[name], f"{who} {fault.value}{often}"))

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
-from enum import Enum
 
 from malletrain.decide.rules import Rules
 from malletrain.decide.yielding import waits_for_nodes
@@ -24,15 +23,6 @@ from malletrain.sizing.deadlines import supply_quantiles
 
 #: Looks farther apart than this do not tell when a hole ended.
 BLIND_S = 120.0
-
-
-class _Use(Enum):
-    """What a node is used for."""
-
-    HOLE = 1  #: no job, or a pilot
-    MAIN = 2  #: the main queue
-    STAFF = 3
-    AS_BEFORE = 4  #: it is being freed, and the snapshot does not say by whom
 
 
 class HoleTracker:
@@ -78,10 +68,10 @@ def hole_events(
         if not rules.may_harvest(node.name) or rules.harvest_partition not in node.partitions:
             continue
         use = _use(node, of_main, snapshot.held_names)
-        if use is _Use.HOLE and node.name not in open_holes:
+        if use == "hole" and node.name not in open_holes:
             opened.append(node.name)
-        elif use in (_Use.MAIN, _Use.STAFF) and node.name in open_holes:
-            ended[use is _Use.MAIN and not blind].append(node.name)
+        elif use in ("main", "staff") and node.name in open_holes:
+            ended[use == "main" and not blind].append(node.name)
     gone = sorted(set(open_holes) - {node.name for node in snapshot.nodes})
     ended[False] += gone
     events: list[Event] = []
@@ -96,14 +86,15 @@ def hole_events(
     return events
 
 
-def _use(node: Node, of_main: Collection[str], held: Collection[str]) -> _Use:
+def _use(node: Node, of_main: Collection[str], held: Collection[str]) -> str:
+    """What a node is used for: "main", "staff", or it is a "hole"; "": it is being freed, and by whom is not said."""
     if node.name in of_main:
-        return _Use.MAIN
+        return "main"
     if node.state in LEAVE_STATES or node.state is NodeState.UNKNOWN:
-        return _Use.STAFF
+        return "staff"
     if node.state in FREE_STATES or node.name in held:
-        return _Use.HOLE
-    return _Use.AS_BEFORE if node.state is NodeState.COMPLETING else _Use.MAIN
+        return "hole"
+    return "" if node.state is NodeState.COMPLETING else "main"
 
 
 def _count(nodes: list[str]) -> str:

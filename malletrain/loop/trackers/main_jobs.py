@@ -194,7 +194,7 @@ class MainJobsMet:
                 _note(self._noted, main_job)
         self._last_at = event.at
 
-    def given(self, main_jobs: Mapping[str, bool], snapshot: Snapshot, now: float) -> list[Event]:
+    def yields(self, main_jobs: Mapping[str, bool], snapshot: Snapshot, now: float) -> list[Event]:
         """Those of the main jobs that wait for pilots to leave, as in `YieldPlan.awaiting`, which are not in the
         journal yet."""
         wanted = main_jobs.keys() - self._noted.keys()
@@ -225,12 +225,12 @@ class MainJobsMet:
         ]
 
     def _look_elsewhere(
-        self, snapshot: Snapshot, harvest_partition: str, met: Collection[str], now: float
+        self, snapshot: Snapshot, harvest_partition: str, noted: Collection[str], now: float
     ) -> Iterator[Event]:
         """Main jobs that pilots were asked to leave for, and that run on nodes which none had had."""
         for head in [head for head, at in self._asked.items() if now - at > AFTER_S]:
             del self._asked[head]
-        seen = set(met)
+        seen = set(noted)
         for row in snapshot.holding if self._asked else ():
             head = head_of(row.id)
             if head in self._asked and head not in seen and row.nodes and row.partition != harvest_partition:

@@ -87,8 +87,7 @@ UNKNOWN_EXIT_S = 60.0
 class PromiseTracker:
     """Folds events and looks; says what the promise asks for now."""
 
-    def __init__(self, cycle_s: float = 30.0) -> None:
-        """`cycle_s`: seconds from one backfill cycle to the next, until a look says it."""
+    def __init__(self) -> None:
         self.budget: ControllerBudget | None = None
         self.steps_back = 0
         self.stepped_for = ""
@@ -97,7 +96,7 @@ class PromiseTracker:
         self.look_s = USUAL_LOOK_S
         self.refill_s = REFILL_LOOK_S + UNKNOWN_EXIT_S
         self._exits_known = False
-        self._cycle_s = cycle_s
+        self._cycle_s = 30.0  # from one backfill cycle to the next, until a look says it
         self._arrivals: list[MainArrival] = []
         self._noted: OrderedDict[str, None] = OrderedDict()
         self._unwritten: deque[SlurmJob] = deque(maxlen=MAX_ARRIVALS)  # the journal lacks their arrival
@@ -205,7 +204,7 @@ class PromiseTracker:
         if promise.p95_s is not None:
             times, nodes = self.times(), at_hand(snapshot, rules)
             least = promised_reserve(promise.p95_s, self.hour(now), times, nodes, self.steps_back)
-            self.held = held = with_trial_pilot(least, promise.p95_s, times, nodes, self._lately(now))
+            self.held = held = with_trial_pilot(least, promise.p95_s, times, nodes, self._last_day(now))
             if held.nodes > rules.keep_idle:
                 rules = replace(rules, keep_idle=held.nodes, keep_why=held.reason)
         if self.budget is not None:
@@ -237,7 +236,7 @@ class PromiseTracker:
         met = tuple(each.delay_s for each in self.delays(begin) if not each.behind and each.could_at <= end)
         return PromiseKept(max(jobs, len(met)), met)
 
-    def _lately(self, now: float) -> PromiseKept:
+    def _last_day(self, now: float) -> PromiseKept:
         """The main jobs that arrived within the last day, those of accounting among them, and what they have met."""
         begin = now - KEPT_WINDOW_S
         return replace(self._what_met(0, begin), jobs=self._arrived(begin))

@@ -4,7 +4,7 @@ Pilots that were released and kept waiting tell of their job, or of their job on
 node on which pilots of two jobs of several users did not start, with no start in between, rests for everybody: one
 user's jobs say nothing of a node for others. Starts that Slurm refuses, and tasks that are held or cancelled before
 they begin, tell of the job. A job of which nothing began is doubtful until one of its pilots does: meanwhile it takes
-nothing from others (`decide.reconcile`).
+nothing from others (`decide.sizes`).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from malletrain.decide.draft import DoubtfulStarts
-from malletrain.decide.reconcile import SET_BACK_S
+from malletrain.decide.leaving import SET_BACK_S
 from malletrain.domain.decision import CancelTasks, RecyclePilot, StartPilot
 from malletrain.domain.event import (
     ActionIntent,
@@ -225,8 +225,8 @@ class StartBackoff:
     def _is_bad(self, of_node: Mapping[int, _Rest]) -> bool:
         users = {self._users.get(job, f"job {job}") for job in of_node}
         everybody = set(self._users.values())
-        told = len(users) >= min(_USERS_OF_A_BAD_NODE, max(1, len(everybody)))
-        return len(of_node) >= _JOBS_OF_A_BAD_NODE and told
+        of_several = len(users) >= min(_USERS_OF_A_BAD_NODE, max(1, len(everybody)))
+        return len(of_node) >= _JOBS_OF_A_BAD_NODE and of_several
 
     def doubtful(self, now: float) -> Mapping[int, DoubtfulStarts]:
         """The jobs whose last starts did not begin, and new ones of users who have such jobs."""
@@ -239,14 +239,14 @@ class StartBackoff:
         for job, rest in self._refused.items():
             rests = rest.lasts(now)
             found[job] = DoubtfulStarts(self._runs(job), rest.in_words(now) if rests else rest.reason, rests)
-        lately = {
+        failing = {
             self._users[job]: job
             for job, rest in self._last_rest.items()
             if job in self._users and now <= rest.until + REMEMBERED_S
         }
-        for job, user in self._users.items() if lately else ():
-            if user in lately and job not in self._began and job not in found:
-                why = f"none of its pilots has begun yet, and those of its owner's job {lately[user]} did not lately"
+        for job, user in self._users.items() if failing else ():
+            if user in failing and job not in self._began and job not in found:
+                why = f"none of its pilots has begun yet, and those of its owner's job {failing[user]} did not lately"
                 found[job] = DoubtfulStarts(0, why)
         return found
 

@@ -88,5 +88,5 @@ def parse_reaction(given: str, where: str) -> Reaction:
     except ValueError:
         raise InvalidInput(where, f"epilog_s={epilog!r} is not a number of seconds") from None
     return Reaction(
-        epilog_s=epilog_s, cycle_s=interval + (diagnosis.backfill_cycle_s or 0.0), source=", ".join(said)
+        epilog_s=epilog_s, cycle_s=interval + (diagnosis.plan.backfill_cycle_s or 0.0), source=", ".join(said)
     )  # fmt: skip

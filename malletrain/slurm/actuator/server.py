@@ -2,21 +2,23 @@
 
 It accepts the five verbs of `protocol` and carries them out by `SlurmCluster`, which reads each task again before it
 changes it and leaves alone what is not a held pilot in the harvest partition, account and QOS. Bounds
-of its own come before that (`bounds`), and each act is recorded (`audit_log`). It keeps no state but its rates, so it
+of its own come before that (`bounds`), and each act is recorded (`AuditLog`). It keeps no state but its rates, so it
 may be killed and restarted at any moment.
 """
 
 from __future__ import annotations
 
 import contextlib
+import json
 import logging
 import os
 import socket
 import struct
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -24,7 +26,6 @@ from typing import Any
 from malletrain.domain.decision import CancelTasks, CutLimit, Outcome, RecyclePilot, StartPilot, Stray
 from malletrain.domain.errors import ClusterUnavailable, InvalidInput
 from malletrain.domain.job import task_of
-from malletrain.slurm.actuator.audit_log import AuditLog
 from malletrain.slurm.actuator.bounds import (
     HOUR_S,
     MINUTE_S,
@@ -70,6 +71,50 @@ _WAIT_SLICE_S = 0.25
 
 #: struct ucred (unix(7), SO_PEERCRED): pid, uid, gid.
 _UCRED = struct.Struct("3i")
+
+
+#: Its owner alone reads and writes it.
+LOG_MODE = 0o600
+
+
+class AuditLog:
+    """The actuator's own record of every act: JSON lines, only ever appended to `path`. `now`: Unix seconds.
+
+    Each order leaves one line an action before it is carried out and one after, so that a crash in between shows. The
+    file is opened for each order: logrotate may move it away at any moment.
+    """
+
+    def __init__(self, path: Path, now: Callable[[], float]) -> None:
+        """Open the file once, so that a place that cannot be written to is found at the start.
+
+        Raises:
+            InvalidInput: it cannot be written there.
+        """
+        self._path = path
+        self._now = now
+        try:
+            self.write(({"event": "began", "pid": os.getpid()},))
+        except OSError as error:
+            raise InvalidInput(
+                "LOGS_DIRECTORY",
+                f"{path} cannot be written ({error.strerror}): make its folder (LogsDirectory= of the unit)",
+            ) from error
+
+    def write(self, rows: Iterable[Mapping[str, object]]) -> None:
+        """Append one line for each row, all in one write.
+
+        Raises:
+            OSError: it could not be written; nothing of these rows counts as recorded.
+        """
+        at = datetime.fromtimestamp(self._now(), UTC).isoformat(timespec="milliseconds")
+        text = "".join(json.dumps({"at": at, **row}) + "\n" for row in rows).encode()
+        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+        file = os.open(self._path, flags, LOG_MODE)
+        try:
+            if os.write(file, text) < len(text):
+                raise OSError(0, "written in part: is the disk full?")
+        finally:
+            os.close(file)
 
 
 class Actuator:

@@ -15,6 +15,12 @@ from malletrain.slurm.formats import hostlist, scalars
 from malletrain.slurm.formats.records import JobRecord, NodeRecord, ReservationRecord
 from malletrain.slurm.formats.states import STRENGTH, job_state, node_state
 
+#: Fields of a job that are lists of nodes, and what Slurm calls them.
+_NODE_LISTS = {
+    "nodes": "NodeList", "planned_nodes": "SchedNodeList", "required_nodes": "ReqNodeList",
+    "excluded_nodes": "ExcNodeList",
+}  # fmt: skip
+
 #: By name: a row, and the node that was made of it.
 MadeNodes = dict[str, tuple[NodeRecord, Node]]
 
@@ -123,9 +129,8 @@ def _merge(rows: Sequence[NodeRecord], warnings: Warnings, made: MadeNodes) -> d
         stronger, other = (new, old) if STRENGTH[new.state] > STRENGTH[old.state] else (old, new)
         if stronger.state is not other.state:
             warnings.add("a node in two states, the stronger taken", f"{row.name} {old.state} and {new.state}")
-        known[row.name] = Node(
-            name=row.name,
-            state=stronger.state,
+        known[row.name] = replace(
+            stronger,
             partitions=tuple(dict.fromkeys((*old.partitions, *new.partitions))),
             cpus=max(old.cpus, new.cpus),
             memory_mib=max(old.memory_mib, new.memory_mib),
@@ -142,35 +147,11 @@ def job(row: JobRecord, warnings: Warnings) -> SlurmJob:
     state = job_state(row.state)
     if state is SlurmState.UNKNOWN:
         warnings.add(f"unknown job state {row.state[:40]!r}", row.id)
-    return SlurmJob(
-        id=row.id,
-        raw_id=row.raw_id,
-        user=row.user,
-        account=row.account,
-        partition=row.partition,
-        qos=row.qos,
-        state=state,
-        reason=row.reason,
-        name=row.name,
-        node_count=row.node_count,
-        array_id=row.array_id,
-        task_count=scalars.count_tasks(row.tasks) if row.tasks else 1,
-        het_id=row.het_id,
-        time_limit_s=row.time_limit_s,
-        submit_time=row.submit_time,
-        eligible_time=row.eligible_time,
-        start_time=row.start_time,
-        end_time=row.end_time,
-        nodes=_open(row.nodes, "NodeList", row.id, warnings),
-        planned_nodes=_open(row.planned_nodes, "SchedNodeList", row.id, warnings),
-        required_nodes=_open(row.required_nodes, "ReqNodeList", row.id, warnings),
-        excluded_nodes=_open(row.excluded_nodes, "ExcNodeList", row.id, warnings),
-        features=row.features,
-        gres=row.gres,
-        dependency=row.dependency,
-        priority=row.priority,
-        memory_mib=row.memory_mib,
-    )
+    values = row._asdict()
+    tasks = values.pop("tasks")
+    for name, field in _NODE_LISTS.items():
+        values[name] = _open(values[name], field, row.id, warnings)
+    return SlurmJob(**values | {"state": state, "task_count": scalars.count_tasks(tasks) if tasks else 1})
 
 
 def _open(text: str, field: str, job: str, warnings: Warnings) -> tuple[str, ...]:

@@ -17,13 +17,11 @@ _LEAST_COUNT_S = 60.0
 
 @dataclass(frozen=True, slots=True)
 class SchedulerStatistics:
-    """`plan` for planning; cycle times in seconds for backing off and for the breaker."""
+    """`plan` for planning; longest cycles in seconds."""
 
     plan: BackfillPlan
     at: float | None = None
-    main_cycle_s: float | None = None
     main_cycle_max_s: float | None = None
-    backfill_cycle_s: float | None = None
     backfill_cycle_max_s: float | None = None
 
 
@@ -60,9 +58,7 @@ def parse(text: str, interval_s: float = 30.0) -> SchedulerStatistics:
             main_cycles_per_minute=_per_minute(main.get("Total cycles"), since, at),
         ),
         at=at,
-        main_cycle_s=_micros(main.get("Last cycle")),
         main_cycle_max_s=_micros(main.get("Max cycle")),
-        backfill_cycle_s=_micros(backfill.get("Last cycle")),
         backfill_cycle_max_s=_micros(backfill.get("Max cycle")),
     )
 

@@ -7,8 +7,8 @@ fields that only Slurm writes are parted by the ASCII unit separator, and free t
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 from malletrain.domain.errors import InvalidInput
 from malletrain.slurm.formats import scalars
@@ -20,14 +20,6 @@ FIELD_SEPARATOR = "\x1f"
 _LETTERS = "iAFKTruPqDlVSeNYnxfbEQm"
 _FREE_TEXT_LETTERS = "aj"
 _ID, _STATE = _LETTERS.index("i"), _LETTERS.index("T")
-
-#: squeue -O fields of one task, for the check before it is released. Each with width 0, which prints it whole.
-TASK_FIELDS = (
-    "jobarrayid", "jobid", "arrayjobid", "arraytaskid", "userid", "username", "partition", "qos", "state", "reason",
-    "numnodes", "timelimit", "requeue", "restartcnt", "eligibletime", "starttime", "endtime", "preempttime",
-    "exit_code", "nodelist", "dependency", "oversubscribe", "submittime", "prioritylong", "reqnodes", "licenses",
-    "burstbuffer",
-)  # fmt: skip
 
 #: From 26.05 on OverSubscribe no longer says whether a job has its nodes to itself; this column does. Older releases
 #: refuse it ("Invalid job format specification").
@@ -153,6 +145,29 @@ class TaskRecord(NamedTuple):
     exclusive: str = ""  #: NODE, USER, NO, ...; empty where Slurm has no such column
 
 
+def _uid(value: str) -> int:
+    if not value.isdigit():
+        raise InvalidInput("squeue", f"{value[:40]!r} is no user id")
+    return int(value)
+
+
+#: squeue -O fields of one task, for the check before it is released, and how each is read: in the order of
+#: TaskRecord, whose ids come from the first four.
+_TASK_COLUMNS: Mapping[str, Callable[[str], Any]] = {
+    "jobarrayid": str, "jobid": str, "arrayjobid": str, "arraytaskid": scalars.text_or_empty, "userid": _uid,
+    "username": str, "partition": str, "qos": scalars.text_or_empty, "account": scalars.text_or_empty, "state": str,
+    "reason": scalars.text_or_empty, "numnodes": scalars.number, "timelimit": scalars.duration,
+    "requeue": lambda value: value == "1", "restartcnt": scalars.number, "eligibletime": scalars.moment,
+    "starttime": scalars.moment, "endtime": scalars.moment, "preempttime": scalars.moment, "exit_code": str,
+    "nodelist": scalars.text_or_empty, "dependency": scalars.text_or_empty, "oversubscribe": str,
+    "submittime": scalars.moment, "prioritylong": lambda value: scalars.number(value, -1),
+    "reqnodes": scalars.text_or_empty, "licenses": scalars.text_or_empty, "burstbuffer": scalars.text_or_empty,
+}  # fmt: skip
+
+#: Without the account, which is free text and goes last. Each with width 0, which prints it whole.
+TASK_FIELDS = tuple(name for name in _TASK_COLUMNS if name != "account")
+
+
 def _row_end(mark: str) -> str:
     return f"{mark}\x1d{mark}"
 
@@ -168,49 +183,20 @@ def parse_tasks(text: str, mark: str, fields: Sequence[str] = TASK_FIELDS) -> li
     Raises:
         InvalidInput: a row of the wrong shape.
     """
-    rows = []
     *whole, rest = text.split(_row_end(mark))
     if rest.strip():
         raise InvalidInput("squeue", f"an answer of the wrong shape, perhaps cut off: {rest.strip()[:80]!r}")
-    for row in whole:
-        parts = row.split(mark)
-        if len(parts) != len(fields) + 1:
-            raise InvalidInput("squeue", f"a row of {len(parts)} fields, not {len(fields) + 1}: {row[:80]!r}")
-        of = dict(zip(fields, (part.strip() for part in parts), strict=False))
-        if not of["jobid"].isdigit() or not of["userid"].isdigit():
-            raise InvalidInput("squeue", f"no job id or no user id: {row.strip()[:80]!r}")
-        task = scalars.text_or_empty(of["arraytaskid"])
-        rows.append(
-            TaskRecord(
-                id=of["jobarrayid"],
-                raw_id=int(of["jobid"]),
-                array_id=int(of["arrayjobid"]) if task and of["arrayjobid"].isdigit() else None,
-                tasks=scalars.tasks(task) if task else (),
-                uid=int(of["userid"]),
-                user=of["username"],
-                partition=of["partition"],
-                qos=scalars.text_or_empty(of["qos"]),
-                account=scalars.text_or_empty(parts[-1]),
-                state=of["state"],
-                reason=scalars.text_or_empty(of["reason"]),
-                node_count=scalars.number(of["numnodes"], 0),
-                time_limit_s=scalars.duration(of["timelimit"]),
-                requeue=of["requeue"] == "1",
-                restarts=scalars.number(of["restartcnt"]),
-                eligible_time=scalars.moment(of["eligibletime"]),
-                start_time=scalars.moment(of["starttime"]),
-                end_time=scalars.moment(of["endtime"]),
-                preempt_time=scalars.moment(of["preempttime"]),
-                exit_code=of["exit_code"],
-                nodes=scalars.text_or_empty(of["nodelist"]),
-                dependency=scalars.text_or_empty(of["dependency"]),
-                oversubscribe=of["oversubscribe"],
-                submit_time=scalars.moment(of["submittime"]),
-                priority=scalars.number(of["prioritylong"], -1),
-                required_nodes=scalars.text_or_empty(of["reqnodes"]),
-                licenses=scalars.text_or_empty(of["licenses"]),
-                burst_buffer=scalars.text_or_empty(of["burstbuffer"]),
-                exclusive=scalars.text_or_empty(of.get(EXCLUSIVE, "")),
-            )
-        )
-    return rows
+    return [_task(row, mark, fields) for row in whole]
+
+
+def _task(row: str, mark: str, fields: Sequence[str]) -> TaskRecord:
+    parts = row.split(mark)
+    if len(parts) != len(fields) + 1:
+        raise InvalidInput("squeue", f"a row of {len(parts)} fields, not {len(fields) + 1}: {row[:80]!r}")
+    of = dict(zip((*fields, "account"), (part.strip() for part in parts), strict=True))
+    if not of["jobid"].isdigit():
+        raise InvalidInput("squeue", f"no job id: {row.strip()[:80]!r}")
+    identity, raw, array, task, *rest = (read(of[name]) for name, read in _TASK_COLUMNS.items())
+    rest.append(scalars.text_or_empty(of.get(EXCLUSIVE, "")))
+    array_id = int(array) if task and array.isdigit() else None
+    return TaskRecord(identity, int(raw), array_id, scalars.tasks(task) if task else (), *rest)

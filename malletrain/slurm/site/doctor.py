@@ -320,7 +320,7 @@ def _weights(commands: Commands, facts: SiteFacts, harvest: Harvest) -> Iterator
 def _backfill(commands: Commands, facts: SiteFacts, harvest: Harvest) -> Iterator[Finding]:
     seen = sdiag.parse(commands.ask(["sdiag"]), facts.bf_interval_s)
     depth, queued = seen.plan.depth or 0, seen.plan.queue_length or 0
-    ran, cycle_s = seen.plan.last_cycle_at is not None, seen.main_cycle_s or 0.0
+    ran, cycle_s = seen.plan.last_cycle_at is not None, seen.plan.main_cycle_s or 0.0
     short = ran and seen.plan.depth is not None and depth < queued
     yield from findings([
         (not ran, OK, "backfill has not run since slurmctld started: nothing waits", ""),

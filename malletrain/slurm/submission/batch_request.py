@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -108,7 +107,6 @@ def request(
         processes="gpu" if reader.text(copies) == "gpu" else str(reader.count(copies) or ""),
         python=reader.python(cwd),
         trusted="trust" in whole.texts,
-        to_check=reader.value("check", _words, "no command: a quotation is not closed", ()),
     )
     for holds, name, what in _conflicts(result, whole.texts, defaults):
         if holds:
@@ -152,9 +150,6 @@ def _conflicts(
         *((items and name in given, name,
            "independent items scale with the nodes, on any number of them: leave it out")
           for name in ("curve", "profile", "sizes")),
-        (asked.to_check and asked.trusted, "check", f"--trust is for scripts that are not checked: {leave}"),
-        (asked.to_check and asked.elastic != "live", "check",
-         f"--elastic={asked.elastic} does not resize the script while it runs: leave it out"),
         (asked.profile == "given" and not asked.curve, "profile", "given and no --curve"),
         (asked.profile not in ("", "given") and asked.curve, "profile", f"{asked.profile} and --curve: {leave}"),
         (wide, "min-on", f"{', '.join(wide)} is more than the {most} nodes of --nodes"),
@@ -290,14 +285,6 @@ def _class_min(text: str) -> tuple[tuple[str, int], ...] | None:
     """Fewest nodes by a word of a class of nodes."""
     found = [_CLASS_MIN.match(part) for part in text.split(",")]
     return tuple(sorted({each[1]: int(each[2]) for each in found if each}.items())) if all(found) else None
-
-
-def _words(text: str) -> tuple[str, ...] | None:
-    """The script, with its arguments, that is to be checked before it is submitted."""
-    try:
-        return tuple(shlex.split(text))
-    except ValueError:
-        return None
 
 
 def _due(text: str) -> float | None:

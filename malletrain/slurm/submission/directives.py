@@ -63,7 +63,7 @@ def from_script(script: bytes, where: str) -> BatchOptions:
             faults.append(f"{at}: {str(error).lower()} in {line[:80]!r}")
             continue
         ours = match[1] == "MALLETRAIN"
-        _, rest = _take(words, at, texts, faults, in_script=True, dashes_optional=ours)
+        rest = _take(words, at, texts, faults, in_script=True, dashes_optional=ours)
         if rest:
             faults.append(f"{at}: {rest[0]!r} is not an option; options begin with --")
     return BatchOptions(texts, tuple(faults))
@@ -73,7 +73,7 @@ def from_command_line(argv: Sequence[str]) -> CommandLine:
     """The options before the script, its name, and what follows: its arguments."""
     texts: dict[str, OptionText] = {}
     faults: list[str] = []
-    _, rest = _take(list(argv), "command line", texts, faults, in_script=False, dashes_optional=False)
+    rest = _take(list(argv), "command line", texts, faults)
     return CommandLine(BatchOptions(texts, tuple(faults)), rest[0] if rest else "", tuple(rest[1:]))
 
 
@@ -129,9 +129,9 @@ def _take(
     texts: dict[str, OptionText],
     faults: list[str],
     *,
-    in_script: bool,
-    dashes_optional: bool,
-) -> tuple[dict[str, OptionText], list[str]]:
+    in_script: bool = False,
+    dashes_optional: bool = False,
+) -> list[str]:
     """Options from the front of `words`; what is left begins with the first word that is none."""
     at = 0
     while at < len(words):
@@ -173,7 +173,7 @@ def _take(
             faults.append(f"{where}: --{name} needs a value")
             continue
         texts[name] = OptionText(value, where)
-    return texts, words[at:]
+    return words[at:]
 
 
 def _refusal(name: str) -> str:

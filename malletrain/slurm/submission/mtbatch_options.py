@@ -53,7 +53,6 @@ ALLOWED: dict[str, Option] = {
         Option("batch-max", Use.OURS, help="largest total batch, for elastic.Chosen"),
         Option("batch-min", Use.OURS, help="smallest total batch, for elastic.Chosen"),
         Option("budget", Use.OURS, help="node-hours after which the job ends"),
-        Option("check", Use.OURS, help="'SCRIPT ARGUMENTS' to check here first; by default during the job"),
         Option("curve", Use.OURS, help="measured throughput, NODES:SAMPLES_PER_S,..."),
         Option(
             "dependency",

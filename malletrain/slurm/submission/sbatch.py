@@ -97,8 +97,6 @@ class BatchRequest:
     pilot_options: tuple[str, ...] = PILOT_OPTIONS
     python: str = ""  # that pilots run; "": the one that submits
     trusted: bool = False  # its owner answers for the script
-    to_check: tuple[str, ...] = ()  # the script that is checked before it is submitted, and its arguments
-    checked: tuple[str, str, str] | None = None  # digest, verdict and text of that check
     processes: str = ""  # how often the script runs on each node: a number or `gpu`; "": once, without a local rank
 
     def announcement(self) -> dict[str, object]:
@@ -131,8 +129,6 @@ class BatchRequest:
             body["class_min"] = [f"{name}:{nodes}" for name, nodes in self.class_min]
         if self.trusted:
             body["trusted"] = True
-        if self.checked is not None:
-            body["check"] = dict(zip(("digest", "verdict", "text"), self.checked, strict=True))
         body["output"] = list(self.output_patterns())
         return body
 

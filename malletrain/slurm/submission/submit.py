@@ -299,11 +299,6 @@ def _announce(daemon: DaemonClient, request: BatchRequest) -> int:
         return daemon.submit(body).id
     except DaemonUnavailable:
         return daemon.submit(body).id
-    except DaemonRefused as refused:
-        if refused.status != 422 or "output" not in str(refused):
-            raise
-    # A daemon of an earlier release: without it, `malletrain logs` finds no files.
-    return daemon.submit({key: value for key, value in body.items() if key != "output"}).id
 
 
 def set_aside(saved: Path, warn: Callable[[str], None]) -> None:

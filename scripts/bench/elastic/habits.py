@@ -17,7 +17,7 @@ import tempfile
 from pathlib import Path
 
 from tests.elastic.habit_kinds import REFUSED, RIGHT, STATISTICAL, VERDICTS, WRONG
-from tests.script_check.test_corpus import HABITS, ROOT
+from tests.script_check.test_check import HABITS, ROOT
 
 PAGE = ROOT / "docs" / "reference" / "habits.md"
 HEAD = "| Habit | Is | Found by | Said |\n|---|---|---|---|\n"

@@ -1,0 +1,396 @@
+"""Why pilots leave, and how: the one vocabulary of it.
+
+Pilots must leave whatever the sizes are where a main job, staff, an operator or the end of a hole takes the node, and
+are ended where they did not do as asked in time. Jobs end that cannot go on: their pilots keep failing, no task is
+left, or their budget is spent.
+
+Pilots whose leaving can wait do not leave just ahead of a backfill cycle while a main job waits for it. Slurm takes a
+node whose job has ended for idle when it chooses nodes for a waiting job, and where its epilog still runs, puts the
+job off (`cg_node_bitmap` in src/plugins/sched/backfill/backfill.c). So a job whose nodes were idle begins a cycle
+later when another node, which suits it better, completes at that moment; behind a heterogeneous job, which backfill
+alone starts, the whole queue does.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Mapping
+from typing import NamedTuple, TypeGuard
+
+from malletrain.decide.draft import Draft, Inputs, Situation
+from malletrain.decide.limits import affordable_nodes, job_budget_left_s
+from malletrain.decide.rules import Rules
+from malletrain.decide.yielding import YieldPlan
+from malletrain.domain.decision import (
+    KILLED_WHEN_LATE,
+    Action,
+    CancelTasks,
+    Hole,
+    LeaveCause,
+    LeavePilot,
+    RecyclePilot,
+)
+from malletrain.domain.event import JobCancelled, JobFailed
+from malletrain.domain.job import Elastic, JobPhase, JobView, MalleableJob, Pilot, PilotPhase
+from malletrain.domain.output_files import output_file
+from malletrain.domain.requirements import Requirements
+from malletrain.domain.snapshot import LEAVE_STATES, BackfillPlan, Node, SlurmJob, SlurmState, Snapshot
+
+#: A moment of the past that lies further ahead is of a clock that was set back since (seconds).
+SET_BACK_S = 60.0
+
+
+class Diagnosis(NamedTuple):
+    """`words`: what Slurm says and what it means; `of_job`: whatever the node, so that the job rests; `unfit`: Slurm
+    will never start it on this node."""
+
+    words: str
+    of_job: bool = False
+    unfit: bool = False
+
+
+#: Reasons of the node, as it stands now, by how they begin, and what they mean. Each other reason is of the job or
+#: its owner, whatever the node.
+_OF_NODE: tuple[tuple[tuple[str, ...], str], ...] = (
+    (("ReqNodeNotAvail", "Reservation", "NodeDown", "FrontEndDown"), "Slurm does not give the node away now"),
+    (("Resources", "Nodes required", "Nodes_required"), "Slurm keeps the node for jobs of a higher tier"),
+    (("Priority", "None"), "Slurm has not come to it: backfill may not reach the harvest partition"),
+)
+
+#: Of the job, those whose names do not say what is to be changed.
+_OF_JOB: tuple[tuple[tuple[str, ...], str], ...] = (
+    (("MaxMemPerLimit",), "a limit on memory of the partition or the cluster (MaxMemPerNode, MaxMemPerCPU)"),
+    (("JobArrayTaskLimit",), "the array's owner lets no more of its tasks run (ArrayTaskThrottle)"),
+)
+
+
+#: Slurm holds such a task at once, and does not come to it again. For a cycle it gives the other tasks of the array
+#: the same reason (measured, 22.05), but these it does not hold.
+_UNFIT = "BadConstraints"
+
+
+def is_unfit(row: SlurmJob) -> bool:
+    """Whether Slurm itself holds this task, since no node that it may have will ever do."""
+    return row.is_held and row.reason.startswith(_UNFIT)
+
+
+def diagnose(reason: str, held: bool = False, lacks: str = "") -> Diagnosis:
+    """What Slurm's `reason` for a waiting pilot means. `held`: Slurm has set its priority to 0; `lacks`: what the job
+    asks for and its node does not have."""
+    if held and reason.startswith(_UNFIT):
+        of_node = f"the node lacks {lacks}, which the job asks for"
+        limit = "a limit of the partition or the cluster, such as MaxMemPerCPU, MaxMemPerNode or MaxCPUsPerNode, is"
+        meaning = of_node if lacks else f"{limit} below what the job asks for, or the node is"
+        return Diagnosis(f"{meaning} (Slurm says: {reason})", unfit=True)
+    for heads, meaning in (*_OF_NODE, *_OF_JOB):
+        if (reason or "None").startswith(heads):
+            of_job = (heads, meaning) in _OF_JOB
+            return Diagnosis(f"{meaning} (Slurm says: {reason or 'nothing'})", of_job)
+    return Diagnosis(f"Slurm says: {reason}", of_job=True)
+
+
+def diagnose_waiting(row: SlurmJob | None, node: Node | None) -> Diagnosis:
+    """The same of a pilot's row in the queue (None: it has none) and of the node that it was released on."""
+    if row is None:
+        return diagnose("")
+    needs = Requirements(row.gres, row.features, row.memory_mib)
+    lacks = str(needs) if needs and node is not None and not needs.met_by(node) else ""
+    return diagnose(row.reason, row.is_held, lacks)
+
+
+def leaving(
+    pilot: Pilot,
+    cause: LeaveCause,
+    now: float,
+    rules: Rules,
+    reason: str,
+    hole: Hole | None = None,
+    main_job: str = "",
+) -> Action:
+    """How a pilot gives up its node: a worker is asked first; a pilot that has not started goes back at once.
+
+    `hole`: that closes: a worker that does not leave is killed in time for its end (`margin_s` has KillWait in it).
+    """
+    if pilot.phase is PilotPhase.RELEASED:
+        return RecyclePilot(pilot.job_id, pilot.id, pilot.node, f"not started yet; {reason}", main_job=main_job)
+    latest = now + rules.leave_patience_s
+    if hole is not None:
+        latest = max(now, min(latest, hole.until - rules.margin_s))
+    return LeavePilot(pilot.job_id, pilot.id, pilot.node, cause, latest, reason, main_job)
+
+
+def leaving_for(pilot: Pilot, given: YieldPlan, now: float, rules: Rules) -> Action:
+    """How a pilot gives up its node to the main job that `given` names for it.
+
+    For a heterogeneous job Slurm takes it back in the same moment as the others (SIGTERM and KillWait, as at
+    preemption): a completing node makes backfill wait, but one that still runs a pilot beside one that is idle
+    already makes it put the job off.
+    """
+    main_job = given.leave[pilot.id]
+    if pilot.node in given.at_once and pilot.phase is not PilotPhase.RELEASED:
+        return _leaving_at_once(main_job, pilot)
+    few = ", with its nodes on few leaf switches" if pilot.node in given.gathered else ""
+    reason = f"main job {main_job} could start on {pilot.node}{few}"
+    return leaving(pilot, LeaveCause.YIELD, now, rules, reason, main_job=main_job)
+
+
+def _leaving_at_once(main_job: str, pilot: Pilot) -> Action:
+    reason = f"main job {main_job} could start on {pilot.node}, and needs the nodes of all its parts at once"
+    return RecyclePilot(pilot.job_id, pilot.id, pilot.node, reason, main_job=main_job)
+
+
+def _waited_s(pilot: Pilot, now: float) -> float:
+    """Seconds since the pilot was asked for what it is to do; endless where the clock was set back since."""
+    waited = now - pilot.since
+    return math.inf if waited < -SET_BACK_S else waited
+
+
+def _ago(pilot: Pilot, now: float) -> str:
+    waited = _waited_s(pilot, now)
+    return "before the clock was set back" if waited == math.inf else f"{waited:.0f} s ago"
+
+
+def overdue_leaves(views: Mapping[int, JobView], now: float, given: YieldPlan) -> list[Action]:
+    """Pilots that were asked to leave, and whose time to do so is over.
+
+    They are killed where the main queue or the staff waits, or is given the node by now. Otherwise Slurm's SIGTERM
+    and KillWait follow, in which a checkpoint on the way to another size may still be written. On the nodes that a
+    heterogeneous job is given, that time is over at once.
+    """
+    actions: list[Action] = []
+    for _, view in sorted(views.items()):
+        for pilot in view.unsettled:
+            late = pilot.leave_by is not None and (now >= pilot.leave_by or _waited_s(pilot, now) == math.inf)
+            if pilot.phase is PilotPhase.LEAVING and late:
+                kill = pilot.leave_cause in KILLED_WHEN_LATE or pilot.node in given.given
+                reason = f"asked to leave {_ago(pilot, now)} ({pilot.reason}) and still there"
+                reason = f"{reason}: killed" if kill else reason
+                actions.append(RecyclePilot(view.job.id, pilot.id, pilot.node, reason, kill=kill))
+            elif pilot.phase is PilotPhase.LEAVING and pilot.node in given.at_once:
+                actions.append(_leaving_at_once(given.at_once[pilot.node], pilot))
+    return actions
+
+
+def overdue_pilots(
+    views: Mapping[int, JobView], snapshot: Snapshot, now: float, rules: Rules, given: YieldPlan
+) -> list[Action]:
+    """Pilots that were asked for something and did not do it in time. `given`: what main jobs are given."""
+    actions = overdue_leaves(views, now, given)
+    rows: dict[str, SlurmJob] | None = None
+    for _, view in sorted(views.items()):
+        for pilot in view.unsettled:
+            waited = _waited_s(pilot, now)
+            if pilot.phase is PilotPhase.RELEASED and (pilot.since < snapshot.taken_at or waited == math.inf):
+                if rows is None:
+                    rows = {job.id: job for job in snapshot.jobs if job.partition == rules.harvest_partition}
+                if not pilot.node:
+                    reason = f"not released by the daemon: {pilot.reason}"
+                    actions.append(RecyclePilot(view.job.id, pilot.id, "", reason))
+                    continue
+                found = diagnose_waiting(rows.get(pilot.task), snapshot.node.get(pilot.node))
+                if waited <= rules.start_patience_s and not found.unfit:
+                    continue
+                reason = f"released on {pilot.node} {_ago(pilot, now)} and not started: {found.words}"
+                subject = f"job {view.job.id}" if found.of_job else pilot.node
+                if found.of_job and pilot.is_part:
+                    subject = ""  # the task's first pilot says so: one failure of the job, not one for each node
+                actions.append(RecyclePilot(view.job.id, pilot.id, pilot.node, reason, subject, unfit=found.unfit))
+            elif pilot.phase is PilotPhase.RECYCLING and waited > rules.start_patience_s:
+                reason = f"requeued {_ago(pilot, now)} and still on {pilot.node}"
+                actions.append(RecyclePilot(view.job.id, pilot.id, pilot.node, reason))
+    return actions
+
+
+def clear_away(view: JobView, over_since: float, now: float, rules: Rules) -> list[Action]:
+    """What remains of a job that is over: held tasks are cancelled at once, running ones after their patience."""
+    held = [p.id for p in view.held] + [i for i, p in sorted(view.pilots.items()) if p.phase is PilotPhase.ASIDE]
+    if now - over_since > rules.exit_patience_s or view.phase is not JobPhase.COMPLETED:
+        held += [p.id for p in view.active]
+    return [CancelTasks(view.job.id, tuple(held), f"job {view.job.id} is {view.phase.value}")] if held else []
+
+
+#: Why a pilot leaves: for Slurm's side of it, and in words.
+Why = tuple[LeaveCause, str]
+
+
+def leave_what_must(draft: Draft, inputs: Inputs) -> None:
+    """End the pilots that cannot stay, each with those of its task."""
+    situation, rules, now = inputs.situation, inputs.rules, inputs.now
+    given_up, yielding = draft.given_up, draft.yielding.leave
+    wanted = _wanted_nodes(inputs.held, draft.holes, situation, rules)
+    leaves: list[Action] = []
+    for _, view in sorted(inputs.live.items()):
+        of_job = _job_must_leave(view, situation)
+        idle = _why_idle(view, situation, rules)
+        for pilot in view.staying:
+            if pilot.id in given_up:
+                continue
+            if pilot.id in yielding:
+                leaves.append(leaving_for(pilot, draft.yielding, now, rules))
+                continue
+            must = of_job or _must_leave(pilot, view, wanted, idle, situation, rules)
+            if must is not None:
+                cause, reason = must
+                closing = draft.holes.get(pilot.node) if cause is LeaveCause.HOLE_CLOSES else None
+                leaves.append(leaving(pilot, cause, now, rules, reason, closing))
+    draft.give_up(leaves, inputs)
+
+
+def _wanted_nodes(
+    held: Collection[str], holes: Mapping[str, Hole], situation: Situation, rules: Rules
+) -> dict[str, Why]:
+    """Of the nodes that pilots hold (`held`), those that an operator, staff or their hole's end takes, and why."""
+    now, latest = situation.now, situation.now + rules.margin_s + rules.leave_lead_s
+    found: dict[str, Why] = {}
+    for name in held:
+        if name in holes and holes[name].until <= latest:
+            left_s = max(0.0, holes[name].until - now)
+            found[name] = LeaveCause.HOLE_CLOSES, f"{holes[name].reason} in {left_s:.0f} s"
+    for name in set(held) - holes.keys():
+        node = situation.snapshot.node.get(name)
+        if node is not None and node.state in LEAVE_STATES:
+            found[name] = LeaveCause.NODE_WANTED, f"{name} is {node.state.value} {node.reason}".rstrip()
+        elif node is not None and rules.harvest_partition not in node.partitions:
+            found[name] = LeaveCause.NODE_WANTED, f"{name} is no longer in partition {rules.harvest_partition}"
+        elif not rules.may_harvest(name):
+            why = f"{name} is no longer one that may be harvested (pool.include, exclude)"
+            found[name] = LeaveCause.NODE_WANTED, why
+    for name in situation.drained.intersection(held):
+        found[name] = LeaveCause.OPERATOR, f"{name} is drained of pilots by an operator"
+    return found
+
+
+def _job_must_leave(view: JobView, situation: Situation) -> Why | None:
+    if view.phase is JobPhase.HELD:
+        return LeaveCause.JOB_OVER, f"job {view.job.id} is held: {view.reason}"
+    if view.job.id in situation.set_aside:
+        return LeaveCause.SET_ASIDE, situation.set_aside[view.job.id]
+    return None
+
+
+def _must_leave(
+    pilot: Pilot, view: JobView, wanted: Mapping[str, Why], idle: str, situation: Situation, rules: Rules
+) -> Why | None:
+    """Why a pilot that no main job is given must leave all the same. `idle`: as of `_why_idle`."""
+    if pilot.unasked:
+        return LeaveCause.UNASKED, "its task was not released by the daemon"
+    if pilot.node in wanted:
+        return wanted[pilot.node]
+    if pilot.ends_at is not None and pilot.ends_at - situation.now <= rules.leave_lead_s:
+        return LeaveCause.HOLE_CLOSES, f"its time limit ends in {max(0.0, pilot.ends_at - situation.now):.0f} s"
+    if idle:
+        return LeaveCause.IDLE, idle
+    if pilot.idle_since is not None and (why := _no_worker(pilot, pilot.idle_since, situation, rules)):
+        alone = all(each.idle_since is not None for each in view.staying)
+        return (LeaveCause.IDLE if alone else LeaveCause.NO_WORKER), why
+    return None
+
+
+def _why_idle(view: JobView, situation: Situation, rules: Rules) -> str:
+    """Why the job's nodes are held for nothing, or ''. Scripts that are restarted report no steps."""
+    if not rules.idle_s or view.job.elastic is not Elastic.LIVE:
+        return ""
+    idle_s = situation.now - max(view.turned_at, view.committed_at or 0.0, situation.heard_since)
+    if idle_s <= rules.idle_s:
+        return ""
+    return f"job {view.job.id} has committed no step for {idle_s:.0f} s on its nodes (pilot.idle_minutes)"
+
+
+def _no_worker(pilot: Pilot, idle_since: float, situation: Situation, rules: Rules) -> str:
+    if not rules.join_s or pilot.phase is not PilotPhase.RUNNING:
+        return ""
+    alone_s = situation.now - max(idle_since, situation.heard_since)
+    if alone_s <= rules.join_s:
+        return ""
+    return f"no worker has joined from {pilot.node} for {alone_s:.0f} s (pilot.join_minutes)"
+
+
+#: Leaves for these can wait: nobody wants the node at once.
+CAN_WAIT = frozenset({LeaveCause.RESERVE, LeaveCause.SHRINK, LeaveCause.STRAGGLER})
+
+#: Seconds that a worker takes to leave, and sdiag's whole seconds.
+LEAVE_S = 3.0
+
+#: So many seconds of each cycle remain in which pilots may leave: a look every `loop.tick_s` must meet them.
+LEAST_OPEN_S = 11.0
+
+
+def may_complete_in_cycle(plan: BackfillPlan, now: float, rules: Rules) -> bool:
+    """Whether a node that a pilot leaves now may still complete as the next backfill cycle comes: also where it is
+    not known when that comes, since sdiag shows none while the queue is empty, or how long epilogs take.
+
+    False where neither is known, and where epilogs take nearly the whole time between two cycles, or more: then no
+    moment is better than another.
+    """
+    cycle_s, shut_s = plan.interval_s, (rules.free_s or 0.0) + LEAVE_S
+    if cycle_s - shut_s < LEAST_OPEN_S:
+        return False
+    last_at = None if plan.is_stale(now) else plan.last_cycle_at
+    if rules.free_s is None:
+        return last_at is not None and bool(rules.exit_s)
+    if last_at is None:
+        return True
+    passed_s = (now - last_at) % cycle_s
+    return not 1.0 <= passed_s < cycle_s - shut_s
+
+
+def can_wait(action: Action) -> TypeGuard[LeavePilot]:
+    """Whether the action asks a pilot to leave for something that has time."""
+    return isinstance(action, LeavePilot) and action.cause in CAN_WAIT
+
+
+def termination(view: JobView, rules: Rules, spent_s: float = 0.0) -> tuple[JobCancelled | JobFailed, str] | None:
+    """How a job that cannot go on ends, and why; None for one that can. `spent_s`: node-seconds that it has used.
+
+    A pilot that ends before its worker is ready has a fault that the next one has too (a wrong path, a missing
+    module): trying on would consume the whole array.
+    """
+    if view.array_gone and not view.pilots and not view.phase.is_over:
+        return JobFailed(), f"{view.array_gone}: submit it again"
+    if view.phase not in (JobPhase.QUEUED, JobPhase.RUNNING, JobPhase.HELD) or not view.pilots:
+        return None
+    budget = view.job.budget_node_s
+    if budget is not None and not view.active and spent_s > 0:
+        least = max(1, view.job.min_nodes)
+        left = job_budget_left_s(budget, spent_s)
+        if affordable_nodes(left, rules.horizon_s) < least:
+            return JobCancelled(), (
+                f"its budget of {budget / 3600:.4g} node-hours is spent: what is left, {left / 3600:.2g}, is too "
+                "little for its fewest nodes"
+            )
+    if view.failures >= rules.max_failures:
+        failed = [p for p in view.pilots.values() if p.ended_as is not None]
+        last = max(failed, key=lambda p: (p.since, p.id))
+        return JobFailed(), (
+            f"{view.failures} pilots in a row ended before their worker was ready ({last.reason}): "
+            f"see {_output(view.job, last.task)}"
+        )
+    if view.active or view.held_count * rules.max_nodes >= max(1, view.job.min_nodes):
+        return None
+    tasks = [p for p in view.pilots.values() if not p.is_part]
+    if view.held_count:  # only a living worker can submit more
+        return JobFailed(), (
+            f"{view.held_count} of its {len(tasks)} tasks are left, too few for its fewest nodes, "
+            f"{view.job.min_nodes}: submit it again, and it goes on from its last save"
+        )
+    last = max(tasks, key=lambda pilot: pilot.since)
+    if last.ended_as is SlurmState.CANCELLED:  # (an earlier one may have been cancelled for itself)
+        return JobCancelled(), "its array was cancelled in Slurm"
+    ends = [p.ended_as for p in tasks]
+    if last.ended_as is SlurmState.UNKNOWN:
+        unknown = ends.count(SlurmState.UNKNOWN)
+        return JobFailed(), (
+            f"Slurm no longer knows its tasks ({unknown} of {len(ends)}): slurmctld was killed before it had saved "
+            "them, or they ended while nobody looked: submit it again, and it goes on from its last save"
+        )
+    consumed = ", ".join(f"{ends.count(state)} {state.value}" for state in SlurmState if state in ends)
+    return JobFailed(), (
+        f"no held task is left (of {len(ends)}: {consumed}): submit it again, and it goes on from its last save"
+    )
+
+
+def _output(job: MalleableJob, task: str) -> str:
+    """Where the task's standard error is, in words."""
+    if job.output:
+        return output_file(job.output[-1], task, job.name, job.user)
+    return f"slurm-{task}.out in the folder of the submission"
