@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import re
 import sqlite3
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -14,8 +13,6 @@ from pathlib import Path
 from sqlalchemy import Connection, Engine
 
 from malletrain.store.errors import JournalTooNew, StoreError
-
-_NAME = re.compile(r"(\d{4})_([a-z0-9_]+)\.sql")
 
 _BOOKKEEPING = (
     """CREATE TABLE IF NOT EXISTS schema_version (
@@ -50,20 +47,11 @@ def sql_folder() -> Path:
 
 
 def migrations(folder: Path) -> tuple[Migration, ...]:
-    """The migrations in `folder`, in order.
-
-    Raises:
-        StoreError: a name is not `NNNN_name.sql`, or a number is missing or given twice.
-    """
-    found = []
-    for path in sorted(folder.glob("*.sql")):
-        match = _NAME.fullmatch(path.name)
-        if match is None:
-            raise StoreError(f"{path}: a migration is called NNNN_name.sql")
-        found.append(Migration(int(match[1]), match[2], path.read_text(encoding="utf-8")))
-    if [m.version for m in found] != list(range(1, len(found) + 1)):
-        raise StoreError(f"{folder}: migrations must be numbered 0001, 0002, ... without gap or repetition")
-    return tuple(found)
+    """The migrations in `folder`, in order."""
+    return tuple(
+        Migration(int(path.name[:4]), path.stem[5:], path.read_text(encoding="utf-8"))
+        for path in sorted(folder.glob("*.sql"))
+    )
 
 
 def statements(sql: str) -> list[str]:

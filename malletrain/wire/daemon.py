@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import quote, urlencode
 
 from malletrain.wire.address import Address, find
 from malletrain.wire.errors import WireError
 from malletrain.wire.http import Http
 from malletrain.wire.rows import EventRow, JobRow, ProfileRow, PromiseRow, StatusRow, UsageRow
+
+Part = TypeVar("Part")
 
 #: Jobs of a list.
 MAX_JOBS = 1000
@@ -20,35 +22,31 @@ class BadAnswer(WireError):
     """The daemon answered something that was not asked for."""
 
 
-class DaemonClient:
+class DaemonClient(Http):
     """The daemon, as people's commands see it. Each call may raise what `Http` raises, and `BadRow`."""
 
-    def __init__(self, http: Http, address: Address) -> None:
-        self._http = http
+    def __init__(self, address: Address, munge_socket: str | None = None) -> None:
+        super().__init__(address.url, munge_socket=munge_socket, ca=address.ca)
         self.address = address
-
-    @property
-    def url(self) -> str:
-        return self._http.url
 
     def site(self) -> Mapping[str, str]:
         """Partition, account and QOS of pilots, as the daemon answers a login."""
-        if not self._http.identity:
-            self._http.get("/v1/jobs", {"limit": 1})  # logs in
-        site = self._http.identity.get("site")
+        if not self.identity:
+            self.get("/v1/jobs", {"limit": 1})  # logs in
+        site = self.identity.get("site")
         return {k: v for k, v in site.items() if isinstance(v, str)} if isinstance(site, dict) else {}
 
     def status(self) -> StatusRow:
         """The whole picture."""
-        return StatusRow.from_json(self._http.get("/v1/status"))
+        return StatusRow.from_json(self.get("/v1/status"))
 
     def jobs(self, *, over: bool = True, mine: bool = False) -> tuple[JobRow, ...]:
         """The newest `MAX_JOBS` jobs, or without those that are over, or the caller's alone."""
         rows: list[JobRow] = []
         query: dict[str, bool | int] = {"over": over, "mine": mine} if mine or not over else {}
         while len(rows) < MAX_JOBS:
-            answer = self._http.get("/v1/jobs", query)
-            rows[:0] = [JobRow.from_json(row) for row in self._list(answer, "jobs")]
+            answer = self.get("/v1/jobs", query)
+            rows[:0] = [JobRow.from_json(row) for row in self._part(answer, "jobs", list)]
             before = answer.get("before")  # None at the end, and of a daemon that gives all at once
             if not isinstance(before, int):
                 break
@@ -57,19 +55,19 @@ class DaemonClient:
 
     def job(self, job: int) -> JobRow:
         """One job."""
-        return JobRow.from_json(self._field(self._http.get(f"/v1/jobs/{job}"), "job"))
+        return JobRow.from_json(self.get(f"/v1/jobs/{job}").get("job"))
 
     def submit(self, wanted: Mapping[str, Any]) -> JobRow:
         """Announce a job."""
-        return JobRow.from_json(self._field(self._http.post("/v1/jobs", wanted), "job"))
+        return JobRow.from_json(self.post("/v1/jobs", wanted).get("job"))
 
     def attach(self, job: int, array_id: int, tasks: int) -> None:
         """Tell the daemon which held array serves the job."""
-        self._http.post(f"/v1/jobs/{job}/arrays", {"array_id": array_id, "tasks": tasks})
+        self.post(f"/v1/jobs/{job}/arrays", {"array_id": array_id, "tasks": tasks})
 
     def ask(self, job: int, verb: str) -> None:
         """`cancel`, `hold` or `release` a job."""
-        self._http.post(f"/v1/jobs/{job}/{verb}")
+        self.post(f"/v1/jobs/{job}/{verb}")
 
     def events(
         self, *, after: int = 0, wait_s: float = 0.0, job: int | None = None, kinds: Sequence[str] = ()
@@ -89,75 +87,67 @@ class DaemonClient:
     ) -> tuple[tuple[EventRow, ...], int]:
         pairs = [(key, value) for key, value in query.items() if value is not None]
         wanted = urlencode([*pairs, *(("kind", kind) for kind in kinds)])
-        answer = self._http.get(f"/v1/events?{wanted}", wait_s=wait_s)
-        rows, last = self._list(answer, "events"), self._field(answer, "last")
-        if not isinstance(last, int):
-            raise self._odd("last")
-        return tuple(EventRow.from_json(row) for row in rows), last
+        answer = self.get(f"/v1/events?{wanted}", wait_s=wait_s)
+        rows = self._part(answer, "events", list)
+        return tuple(EventRow.from_json(row) for row in rows), self._part(answer, "last", int)
 
     def explain(self, subject: str) -> Sequence[str]:
         """Why a job or node has what it has, in lines."""
-        lines = self._list(self._http.get(f"/v1/explain/{quote(subject, safe='')}"), "lines")
+        lines = self._part(self.get(f"/v1/explain/{quote(subject, safe='')}"), "lines", list)
         return [str(line) for line in lines]
 
     def profile(self, job: int) -> ProfileRow:
         """What is known of how a job scales."""
-        return ProfileRow.from_json(self._http.get(f"/v1/jobs/{job}/profile"))
+        return ProfileRow.from_json(self.get(f"/v1/jobs/{job}/profile"))
 
     def promise(self, *, days: int) -> PromiseRow:
         """What the main queue is promised, what that costs, and how it was kept in the last `days`."""
-        return PromiseRow.from_json(self._http.get("/v1/promise", {"days": days}))
+        return PromiseRow.from_json(self.get("/v1/promise", {"days": days}))
 
     def usage(self, *, since: str = "") -> tuple[UsageRow, ...]:
         """What was given to whom, from day `since` on."""
-        rows = self._list(self._http.get("/v1/usage", {"since": since or None}), "usage")
+        rows = self._part(self.get("/v1/usage", {"since": since or None}), "usage", list)
         return tuple(UsageRow.from_json(row) for row in rows)
 
     def web_link(self) -> tuple[str, float]:
         """The address of the web page that signs the caller in once, and for how many seconds it does."""
-        answer = self._http.post("/v1/web/links")
-        link, lifetime = self._field(answer, "link"), self._field(answer, "lifetime_s")
-        if not isinstance(link, str) or not isinstance(lifetime, (int, float)):
-            raise self._odd("link")
-        return f"{self._http.url}/web/#{link}", float(lifetime)
+        answer = self.post("/v1/web/links")
+        link, lifetime_s = self._part(answer, "link", str), self._part(answer, "lifetime_s", float)
+        return f"{self.url}/web/#{link}", lifetime_s
 
     def drain(self, *, nodes: str, until: float) -> Sequence[str]:
         """Keep pilots off `nodes` (empty: all) until then; the names that it comes to."""
-        names = self._list(self._http.post("/v1/drain", {"nodes": nodes, "until": until}), "nodes")
+        names = self._part(self.post("/v1/drain", {"nodes": nodes, "until": until}), "nodes", list)
         return [str(name) for name in names]
 
     def drains(self) -> Mapping[str, float]:
         """Until when (Unix seconds) operators keep pilots off each node."""
-        rows = self._list(self._http.get("/v1/drain"), "drains")
+        rows = self._part(self.get("/v1/drain"), "drains", list)
         return {str(row["node"]): float(row["until"]) for row in rows if isinstance(row, dict)}
 
     def bans(self) -> Sequence[Mapping[str, Any]]:
         """Users who are refused: `user`, `uid`, `reason`."""
-        return [row for row in self._list(self._http.get("/v1/bans"), "bans") if isinstance(row, dict)]
+        return [row for row in self._part(self.get("/v1/bans"), "bans", list) if isinstance(row, dict)]
 
     def ban(self, user: str, reason: str) -> None:
         """Refuse a user, and end the user's jobs."""
-        self._http.post("/v1/bans", {"user": user, "reason": reason})
+        self.post("/v1/bans", {"user": user, "reason": reason})
 
     def unban(self, user: str) -> None:
         """Admit a user again."""
-        self._http.delete(f"/v1/bans/{quote(user, safe='')}")
+        self.delete(f"/v1/bans/{quote(user, safe='')}")
 
-    def _field(self, answer: Mapping[str, Any], name: str) -> Any:
-        if name not in answer:
-            raise self._odd(name)
-        return answer[name]
+    def _part(self, answer: Mapping[str, Any], name: str, kind: type[Part]) -> Part:
+        """What the answer has under `name`.
 
-    def _list(self, answer: Mapping[str, Any], name: str) -> list[Any]:
-        found = self._field(answer, name)
-        if not isinstance(found, list):
-            raise self._odd(name)
+        Raises:
+            BadAnswer: nothing, or something of another kind.
+        """
+        found = answer.get(name)
+        if not isinstance(found, kind):
+            words = f"{self.url}: {name!r} is not in the answer as it should be: is the daemon of another release?"
+            raise BadAnswer(words)
         return found
-
-    def _odd(self, name: str) -> BadAnswer:
-        return BadAnswer(
-            f"{self.url}: {name!r} is not in the answer as it should be: is the daemon of another release?"
-        )
 
 
 def connect(environ: Mapping[str, str] | None = None) -> DaemonClient:
@@ -179,4 +169,4 @@ def client_at(address: Address, environ: Mapping[str, str]) -> DaemonClient:
     Raises:
         WireError: the URL or the file of certificates cannot be used.
     """
-    return DaemonClient(Http(address.url, munge_socket=environ.get("MUNGE_SOCKET") or None, ca=address.ca), address)
+    return DaemonClient(address, environ.get("MUNGE_SOCKET") or None)

@@ -12,7 +12,7 @@ import socket
 import ssl
 import time
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Self
 from urllib.parse import urlencode
 
 from malletrain.wire import munge
@@ -105,7 +105,7 @@ class Http:
         self._connection.close()
         self._token = ""
 
-    def __enter__(self) -> Http:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -23,7 +23,6 @@ from malletrain.domain.job import JobPhase
 from malletrain.wire.address import Address
 from malletrain.wire.daemon import DaemonClient
 from malletrain.wire.errors import WireError
-from malletrain.wire.http import Http
 from malletrain.wire.rows import StatusRow
 from scripts.lab import Lab, LabConfig, LabError, UsageError
 from scripts.play.load import MainJob, day, from_log
@@ -143,9 +142,9 @@ def _play(
     begin = time.time() + 1.0
     for player in players:
         player.start(begin)
-    http = Http(site.url, munge_socket=str(lab.munge_socket))
+    daemon = DaemonClient(Address(site.url), str(lab.munge_socket))
     crash_at = begin + options.crash if options.crash else None
-    page = f"the page, for a minute: {_link(http)}" if options.web else ""
+    page = f"the page, for a minute: {daemon.web_link()[0]}" if options.web else ""
     shown, curve = -1, list[tuple[int, float]]()
     end = begin + options.seconds
     try:
@@ -154,12 +153,12 @@ def _play(
                 crash_at = None
                 site.stop(signal.SIGKILL)
                 site.start()
-            picture = _picture(http)
+            picture = _picture(daemon)
             if picture is not None:
                 strip.look(max(0.0, time.time() - begin), picture)
                 before, shown = shown, _show(picture, players[0], begin, options.seconds, shown, page)
                 if shown != before:
-                    curve = _measured(http, trainings) or curve
+                    curve = _measured(daemon, trainings) or curve
                 over = all(JobPhase(job.phase).is_over for job in picture.jobs if job.id == trainings.job)
                 started = all(played.start_s is not None or played.refused for played in players[0].played())
                 if time.time() > end and over and started:
@@ -179,34 +178,29 @@ def _play(
     )  # fmt: skip
 
 
-def _link(http: Http) -> str:
-    """The web page's address, which signs in once."""
-    return DaemonClient(http, Address(http.url)).web_link()[0]
-
-
 def _leave_page_open(site: Site, lab: Lab) -> None:
     """Print links to the web page until Ctrl-C."""
     print("\nThe web page shows all of it. Enter prints a new link, Ctrl-C ends the demo.")
-    with Http(site.url, munge_socket=str(lab.munge_socket)) as http:
+    with DaemonClient(Address(site.url), str(lab.munge_socket)) as daemon:
         try:
             while True:
-                print(_link(http), flush=True)
+                print(daemon.web_link()[0], flush=True)
                 if not sys.stdin.readline():
                     signal.pause()  # there is no terminal to press Enter at
         except KeyboardInterrupt:
             print()
 
 
-def _picture(http: Http) -> StatusRow | None:
+def _picture(daemon: DaemonClient) -> StatusRow | None:
     try:
-        return StatusRow.from_json(http.get("/v1/status"))
+        return daemon.status()
     except WireError:
         return None  # the daemon is being started again
 
 
-def _measured(http: Http, trainings: Trainings) -> list[tuple[int, float]]:
+def _measured(daemon: DaemonClient, trainings: Trainings) -> list[tuple[int, float]]:
     try:
-        return trainings.curve(http)
+        return trainings.curve(daemon)
     except WireError:
         return []  # the daemon is being started again
 

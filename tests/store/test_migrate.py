@@ -118,19 +118,9 @@ def test_views_follow_the_release_and_leave_an_admins_own_alone(tmp_path: Path) 
     engine.dispose()
 
 
-@pytest.mark.parametrize(
-    ("names", "complaint"),
-    [
-        (["1_x.sql"], "NNNN_name.sql"),
-        (["0001_a.sql", "0003_b.sql"], "without gap"),
-        (["0001_a.sql", "0001_b.sql"], "without gap"),
-    ],
-)
-def test_misnumbered_migrations_are_refused(tmp_path: Path, names: list[str], complaint: str) -> None:
-    for name in names:
-        (tmp_path / name).write_text("SELECT 1;")
-    with pytest.raises(StoreError, match=complaint):
-        migrations(tmp_path)
+def test_migrations_are_numbered_without_gap_or_repetition() -> None:
+    names = sorted(path.name for path in sql_folder().glob("*.sql"))
+    assert [name[:5] for name in names] == [f"{number:04d}_" for number in range(1, len(names) + 1)]
 
 
 def test_statements_are_told_apart_in_triggers_and_comments() -> None:

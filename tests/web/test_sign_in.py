@@ -11,7 +11,9 @@ import pytest
 from malletrain.api.http_server import SAFE_HEADERS
 from malletrain.api.roles import Roles
 from malletrain.web.sign_in import KEY_HEADER, LINK_LIFETIME_S
-from tests.api.house import Caller, House, http_of
+from malletrain.wire.address import Address
+from malletrain.wire.daemon import client_at
+from tests.api.house import URL, Caller, House
 
 FIGURES = ("me", "summary", "machine", "jobs", "jobs/1", "studies", "promise", "usage")
 
@@ -225,12 +227,10 @@ def test_no_proxys_header_is_believed(house: House) -> None:
 
 
 def test_the_commands_client_makes_the_link(house: House) -> None:
-    from malletrain.wire.address import Address
-    from malletrain.wire.daemon import DaemonClient
-
-    with http_of(house) as http:
-        link, lifetime_s = DaemonClient(http, Address(http.url)).web_link()
+    client = client_at(Address(house.address), {"MUNGE_SOCKET": house.munge_socket})
+    client.url = URL  # whom the credential is made for
+    link, lifetime_s = client.web_link()
     assert lifetime_s == LINK_LIFETIME_S
     page, _, token = link.partition("#")
-    assert page == f"{http.url}/web/"
+    assert page == f"{URL}/web/"
     assert house.sign_in.open_session(token) is not None
