@@ -12,6 +12,7 @@ from malletrain.config.load import load as load
 from malletrain.config.load import load_for_user as load_for_user
 from malletrain.config.load import load_or_defaults as load_or_defaults
 from malletrain.config.load import parse as parse
+from malletrain.config.load import place_in as place_in
 from malletrain.config.load import user_state_dir as user_state_dir
 from malletrain.config.sections import SECTIONS as SECTIONS
 from malletrain.config.sections import TABLES as TABLES

@@ -1,11 +1,12 @@
-"""From a file to a checked configuration, or every fault with its key and in words that say what to do."""
+"""From a file to a checked configuration, or every fault with its line and key, in words that say what to do."""
 
 from __future__ import annotations
 
 import difflib
 import os
+import re
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -60,13 +61,14 @@ def load_for_user(environ: Mapping[str, str], path: Path | None = None) -> Confi
         ConfigError: as `load`, or neither HOME nor XDG_STATE_HOME is set.
     """
     file = str(path) if path else "--user"
-    values = _values(_read(path), file) if path else {}
+    text = _read(path) if path else ""
+    values = _values(text, file)
     state = user_state_dir(environ)
     for section, key, value in (("store", "path", str(state / "malletrain.db")), ("api", "port", 0)):
         table = values.setdefault(section, {})
         if isinstance(table, dict):
             table.setdefault(key, value)
-    return _check(values, file)
+    return _check(values, file, text)
 
 
 def user_state_dir(environ: Mapping[str, str]) -> Path:
@@ -89,7 +91,7 @@ def parse(text: str, file: str) -> Config:
     Raises:
         ConfigError: naming every fault.
     """
-    return _check(_values(text, file), file)
+    return _check(_values(text, file), file, text)
 
 
 def _read(path: Path) -> str:
@@ -111,20 +113,52 @@ def _values(text: str, file: str) -> dict[str, Any]:
     return values
 
 
-def _check(values: Mapping[str, Any], file: str) -> Config:
+def _check(values: Mapping[str, Any], file: str, text: str) -> Config:
+    place = place_in(text, file)
     kept, gone = without_gone(values)
     try:
         config = Config.model_validate(kept)
     except ValidationError as error:
-        raise ConfigError(faults_of(error, f"{file}: ")) from error
+        raise ConfigError(faults_of(error, place)) from error
     return config.with_gone(
-        f"{file}: {'.'.join(path)}: is gone, because {why}; remove it" for path, why in gone.items()
+        f"{place(path)}{'.'.join(path)}: is gone, because {why}; remove it" for path, why in gone.items()
     )
 
 
-def faults_of(error: ValidationError, before: str) -> list[str]:
-    """The faults that pydantic found, one line a key, which begins with `before`."""
-    words: dict[str, list[str]] = {}
+_TABLE = re.compile(r"\s*\[?\[\s*([A-Za-z0-9_.\"' -]+?)\s*\]\]?\s*(#.*)?$")
+_KEY = re.compile(r"\s*([A-Za-z0-9_.\"'-]+)\s*=")
+
+
+def place_in(text: str, file: str) -> Callable[[Sequence[str]], str]:
+    """A function that returns the file and line of a key, or of the table around it, with which faults begin.
+
+    tomllib keeps no lines, so the text is read again; what looks like a key within a string of several lines could at
+    worst mislead about a line.
+    """
+    lines: dict[tuple[str, ...], int] = {}
+    table: tuple[str, ...] = ()
+    for number, line in enumerate(text.splitlines(), 1):
+        if found := _TABLE.match(line):
+            table = _dotted(found[1])
+            lines.setdefault(table, number)
+        elif found := _KEY.match(line):
+            lines.setdefault((*table, *_dotted(found[1])), number)
+
+    def place(path: Sequence[str]) -> str:
+        keys = tuple(part for part in path if not part.isdigit())
+        number = next((lines[keys[:n]] for n in range(len(keys), 0, -1) if keys[:n] in lines), None)
+        return f"{file}: " if number is None else f"{file}:{number}: "
+
+    return place
+
+
+def _dotted(text: str) -> tuple[str, ...]:
+    return tuple(part.strip().strip("\"'") for part in text.split("."))
+
+
+def faults_of(error: ValidationError, place: Callable[[Sequence[str]], str]) -> list[str]:
+    """The faults that pydantic found, one line a key, which begins with the key's place."""
+    words: dict[tuple[str, ...], list[str]] = {}
     for detail in error.errors(include_url=False):
         # Beside keys and indices a location names the member of a union that was tried: leave those out.
         path = tuple(str(part) for part in detail["loc"] if not _is_union_member(part))
@@ -135,8 +169,8 @@ def faults_of(error: ValidationError, before: str) -> list[str]:
             what = f"is a section: write [{path[-1]}] on a line of its own, its keys below"
         else:
             what += f" (given: {detail['input']!r:.60})"
-        words.setdefault(".".join(path), []).append(what)
-    return [f"{before}{key}: {', or '.join(dict.fromkeys(said))}" for key, said in words.items()]
+        words.setdefault(path, []).append(what)
+    return [f"{place(path)}{'.'.join(path)}: {', or '.join(dict.fromkeys(said))}" for path, said in words.items()]
 
 
 def _is_union_member(part: str | int) -> bool:

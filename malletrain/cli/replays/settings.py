@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, ValidationError
 
-from malletrain.config import REPLAY_TABLE, ConfigError, Section, faults_of
+from malletrain.config import REPLAY_TABLE, ConfigError, Section, faults_of, place_in
 from malletrain.domain.errors import InvalidInput
 
 
@@ -50,10 +50,11 @@ def settings_of(path: Path | None) -> dict[str, Any]:
         InvalidInput: a key is not known, with those that are.
         ConfigError: values are not what they may be, all at once.
     """
-    table = {}
+    table, text = {}, ""
     if path is not None:
         try:
-            table = tomllib.loads(path.read_text(encoding="utf-8")).get(REPLAY_TABLE, {})
+            text = path.read_text(encoding="utf-8")
+            table = tomllib.loads(text).get(REPLAY_TABLE, {})
         except (OSError, ValueError, RecursionError):
             return ReplaySettings().model_dump()
     known = ReplaySettings.model_fields
@@ -62,4 +63,5 @@ def settings_of(path: Path | None) -> dict[str, Any]:
     try:
         return ReplaySettings.model_validate(table).model_dump()
     except ValidationError as error:
-        raise ConfigError(faults_of(error, f"{path}: {REPLAY_TABLE}.")) from error
+        place = place_in(text, str(path))
+        raise ConfigError(faults_of(error, lambda keys: f"{place([REPLAY_TABLE, *keys])}{REPLAY_TABLE}.")) from error
