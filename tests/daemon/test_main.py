@@ -48,8 +48,8 @@ def test_check_config_names_every_fault(tmp_path: Path) -> None:
     done = run(tmp_path, "--check-config", "--config", str(bad))
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.splitlines() == [
-        f"malletraind: {bad}: slurm.acount: unknown key; did you mean account?",
-        f"malletraind: {bad}: pool.keep_idle: Input should be greater than or equal to 0 (given: -1)",
+        f"malletraind: {bad}:2: slurm.acount: unknown key; did you mean account?",
+        f"malletraind: {bad}:4: pool.keep_idle: Input should be greater than or equal to 0 (given: -1)",
     ]
 
 

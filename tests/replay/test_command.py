@@ -160,20 +160,20 @@ def test_at_most_twenty_options() -> None:
 @pytest.mark.parametrize(
     ("table", "said"),
     [
-        ("tik = 3", "replay.tik is not known; known are at_once, "),
-        ("at_once = 0", "replay.at_once: "),
-        ("at_once = [1]", "replay.at_once: "),
-        ("seed = 2.5", "replay.seed: "),
-        ("ideal = 'yes'", "replay.ideal: "),
-        ("budget = '500/week'", "replay.budget: "),
-        ("engine = 'slow'", "replay.engine: "),
+        ("tik = 3", " replay.tik is not known; known are at_once, "),
+        ("at_once = 0", "2: replay.at_once: "),
+        ("at_once = [1]", "2: replay.at_once: "),
+        ("seed = 2.5", "2: replay.seed: "),
+        ("ideal = 'yes'", "2: replay.ideal: "),
+        ("budget = '500/week'", "2: replay.budget: "),
+        ("engine = 'slow'", "2: replay.engine: "),
     ],
 )
-def test_a_fault_of_a_setting_names_file_and_key(log: Path, tmp_path: Path, table: str, said: str) -> None:
+def test_a_fault_of_a_setting_names_file_line_and_key(log: Path, tmp_path: Path, table: str, said: str) -> None:
     (tmp_path / "replay.toml").write_text(f"[replay]\n{table}\n")
     done = malletrain("replay", str(log), "--config", str(tmp_path / "replay.toml"))
     assert done.returncode == 2
-    assert f"replay.toml: {said}" in done.stderr
+    assert f"replay.toml:{said}" in done.stderr
 
 
 # -- the report, in a real browser

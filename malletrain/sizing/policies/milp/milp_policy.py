@@ -26,6 +26,8 @@ from malletrain.sizing.values import Ints, ValueRowCache, ValueTable, value_tabl
 RELATIVE_TIE = 1e-11
 #: Rows that HiGHS is given at once: those of least loss; with more, nothing is proven.
 MAX_ROWS = 2_000
+#: Single exchanges tried where HiGHS stops before it has proven a plan.
+MAX_EXCHANGES = 200
 
 
 class Milp(Policy):
@@ -138,6 +140,8 @@ def _searched(table: ValueTable, limits: ConstraintRows, plan: Ints | None) -> _
         search.least_loss = 0.0
     if search.proven:
         search.least_loss = search.gap
+    else:
+        search.by_exchanges()
     if search.plan is None:
         done = "no whole sizes keep the side constraints"
         return done if search.proven else "the solver's limit came before any plan"
@@ -166,6 +170,29 @@ class _Search:
         """Rows that some plan as good as the best so far could use."""
         slack = RELATIVE_TIE * self.prices.scale
         return np.flatnonzero(self.prices.loss <= self.gap + slack)
+
+    def by_exchanges(self) -> None:
+        """A plan without any solver: what the prices like best, or the best so far, and exchanges of one job's size
+        that keep every limit."""
+        table, limits = self.table, self.limits
+        rows = np.flatnonzero(self.prices.loss <= RELATIVE_TIE * self.prices.scale)
+        _, leanest = np.unique(table.row_job[rows], return_index=True)
+        for start in (rows[leanest], self.plan):
+            if start is None or not limits.hold(start):
+                continue
+            plan, spare = start.copy(), limits.upper - limits.use(start)
+            for _ in range(MAX_EXCHANGES):
+                now = plan[table.row_job]
+                gain = table.value - table.value[now]
+                more = limits.coefficient - limits.coefficient[:, now]
+                gain[np.any(more > spare[:, None] + 1e-12, axis=0)] = -np.inf
+                row = int(np.argmax(gain))
+                if gain[row] <= RELATIVE_TIE * self.prices.scale:
+                    break
+                spare -= more[:, row]
+                plan[table.row_job[row]] = row
+            if limits.hold(plan) and table.worth(plan) > self.worth:
+                self.plan = plan
 
     def over(self, rows: Ints, branches: int) -> bool:
         """Looks for a better plan among `rows`. Returns whether it is proven that they hold no better one."""
