@@ -38,7 +38,7 @@ def test_a_study_ends_with_exactly_so_many_trials_and_shows_them(tmp_path: Path)
     listed = rows(path)
     assert len({row["params"]["x"] for row in listed}) == 4
     assert all(row["values"] == [pytest.approx(2 * row["params"]["x"])] for row in listed)
-    best = json.loads(call("best", path, "--json").stdout)
+    best = json.loads(call("status", path, "--json").stdout)["best"]
     assert best[0]["values"] == [max(row["values"][0] for row in listed)]
     status = call("status", path)
     assert status.stdout.startswith("study small: 4 completed")
