@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 from typing import Any
 
@@ -9,8 +10,12 @@ import pytest
 import torch
 
 from malletrain.domain.event import EventKind
+from malletrain.elastic.comm.step_commit import StepCommitter, StepOutcome
+from malletrain.elastic.errors import StepTried
+from malletrain.elastic.gradients.reducer import GradientReducer
 from malletrain.elastic.gradients.size_trial import SizeTrial
 from malletrain.loop.membership.next_world import JobTerms
+from tests.elastic.calm import Calm
 from tests.elastic.coordinator import running
 from tests.elastic.digits import SCRIPT, Static, assert_equal, assert_every_sample_once, diary
 from tests.waiting import wait_until
@@ -84,3 +89,19 @@ def grow(directory: Path, first: int, *more: str) -> dict[str, Any]:
     assert len(found) == 1
     assert_every_sample_once(diary(directory), int(EPOCHS))
     return found[0]
+
+
+@pytest.mark.parametrize("must_be_finite", [True, False])
+def test_a_step_that_may_overflow_is_not_tried(must_be_finite: bool) -> None:
+    """With a loss scaler gradients may be infinite at one size and not at another, and neither is wrong."""
+    model = torch.nn.Linear(2, 1)
+    committer, committed = StepCommitter(Calm()), list[StepOutcome]()
+    reducer = GradientReducer(list(model.named_parameters()), committer, mean=True)
+    reducer.must_be_finite = must_be_finite
+    reducer.arm(4, 4, committed.append)
+    assert reducer.trial.begins(committer.world.generation, 1)
+    tried = pytest.raises(StepTried) if must_be_finite else contextlib.nullcontext()
+    with tried:
+        model(torch.ones(4, 2)).mean().backward()
+    assert len(committed) == (0 if must_be_finite else 1)
+    assert (reducer.trial.held is not None) is must_be_finite

@@ -435,7 +435,7 @@ class GradientReducer:
 
     def _reduce_rest(self) -> None:
         last = self._pass == self._passes - 1
-        tries = self.trial.world == self._committer.world.generation and self._passes == 1
+        tries = self.trial.world == self._committer.world.generation and self._passes == 1 and self.must_be_finite
         self.trial.world = None
         if self._alone:
             self._look_alone()
