@@ -34,12 +34,12 @@ def serve(tmp_path: Path) -> Iterator[Serve]:
     with tempfile.TemporaryDirectory(dir="/tmp") as folder:  # a socket's path is short
         made: list[tuple[ActuatorServer, threading.Thread]] = []
 
-        def begin(slurm: str = "exit 1", allowed: frozenset[int] | None = None) -> Path:
+        def begin(slurm: str = "exit 1", allowed: frozenset[int] | None = None, command_s: float = 30.0) -> Path:
             for name in ("scontrol", "squeue", "scancel"):
                 (tmp_path / name).write_text(f"#!/bin/sh\n{slurm}\n")
                 (tmp_path / name).chmod(0o755)
             hands = Actuator(
-                Commands({"PATH": f"{tmp_path}:/usr/bin:/bin"}, 30.0),
+                Commands({"PATH": f"{tmp_path}:/usr/bin:/bin"}, command_s),
                 HARVEST,
                 ActuatorBounds(3600.0),
                 AuditLog(tmp_path / "acts", time.time),
@@ -122,7 +122,7 @@ def test_who_stalls_babbles_or_vanishes_holds_nobody_up(serve: Serve, monkeypatc
 
 
 def test_the_end_of_the_daemon_waits_for_no_actuator(serve: Serve) -> None:
-    apart = cluster(serve(slurm="sleep 300"), patience_s=300.0)
+    apart = cluster(serve(slurm="sleep 300", command_s=3.0), patience_s=300.0)
     told: list[str] = []
 
     def ask() -> None:
