@@ -22,7 +22,6 @@ from malletrain.cli.replays.settings import settings_of
 from malletrain.domain.errors import InvalidInput
 from malletrain.domain.job import ResizeCosts
 from malletrain.replay.assumed_placement import AssumedPlacement
-from malletrain.replay.main_queue import MainSchedule
 from malletrain.replay.processes import Progress
 
 if TYPE_CHECKING:
@@ -53,7 +52,7 @@ HOW = """\
 #    Unix times, so that no change of clocks shortens a job; the fields are all that replay reads; no names of people.
 SLURM_TIME_FORMAT=%s sacct --allusers --allocations --duplicates --parsable2 \\
     --starttime=now-30days --endtime=now \\
-    --format=JobID,JobIDRaw,State,Submit,Start,End,ElapsedRaw,AllocNodes,TimelimitRaw,Priority,Partition,NodeList \\
+    --format=JobID,JobIDRaw,State,Submit,Start,End,ElapsedRaw,AllocNodes,TimelimitRaw,Partition,NodeList \\
     | gzip > jobs.sacct.gz
 
 # 2. When nodes were down or drained, so that they are not taken for idle.
@@ -107,13 +106,6 @@ Examples:
     default="first-fit",
     show_default=True,
     help="Where jobs ran, if the log does not say.",
-)
-@click.option(
-    "--schedule",
-    type=click.Choice([how.value for how in MainSchedule]),
-    default="logged",
-    show_default=True,
-    help="How the main queue starts its jobs.",
 )
 @click.option("--start", metavar="T", help="ISO time, Unix seconds, or +1d, +6h from the trace's begin.")
 @click.option("--end", metavar="T", help="The same.")
@@ -229,7 +221,7 @@ def _window(given: Given, zone: tzinfo) -> Window:
     return Window(
         start=begin[0], start_after=begin[1], end=finish[0], end_after=finish[1], first_node=first, node_count=count,
         procs_per_node=given["procs_per_node"], placement=AssumedPlacement(given["placement"]), seed=given["seed"],
-        schedule=MainSchedule(given["schedule"]), machine=there,
+        machine=there,
     )  # fmt: skip
 
 

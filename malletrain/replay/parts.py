@@ -59,7 +59,7 @@ def divisible(trace: ClusterTrace, jobs: Sequence[TrainingJob], options: Options
         each.job.total_samples is None and each.job.deadline is None and each.job.submitted_at <= trace.start
         for each in jobs
     )
-    plain = not options.budgets and not options.classes and trace.plans is None
+    plain = not options.budgets and not options.classes
     return (
         endless and plain and options.engine is EngineKind.FAST and options.most_jobs >= len(jobs)
     )  # fmt: skip

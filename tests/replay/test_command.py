@@ -98,19 +98,6 @@ def test_standard_input_and_a_window(log: Path) -> None:
     assert (trace["end"] - trace["start"], trace["nodes"]) == (3600.0, 6)
 
 
-def test_what_if_the_queue_ran_on_a_larger_machine(tmp_path: Path) -> None:
-    rows = "".join(f"{i} {i * 600} 9 3000 3 -1 -1 3 3600\n" for i in range(60))
-    path = tmp_path / "log.swf"
-    path.write_text("; UnixStartTime: 1600000000\n; MaxNodes: 8\n; MaxProcs: 8\n" + rows)
-    done = malletrain("replay", str(path), "--schedule", "backfill", "--nodes", "16", "--mix", "hpo:9", "at_once=3",
-                      "--start", "+1h", "--json", "-")  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    assert "The queue was simulated (backfill, 16 nodes)" in done.stderr
-    answer = json.loads(done.stdout)
-    assert answer["trace"]["nodes"] == 16
-    assert answer["policies"]["auto"]["main_delay"]["assumed"]["source"] == "stated defaults"
-
-
 def test_how_prints_commands_without_a_log() -> None:
     done = malletrain("replay", "--how")
     assert done.returncode == 0

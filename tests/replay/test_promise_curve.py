@@ -34,10 +34,9 @@ def log_of(jobs: Sequence[Job]) -> JobRecords:
     submit = START + np.array([at for at, _, _ in rows])
     end = submit + np.array([length for _, _, length in rows])
     count = np.array([width for _, width, _ in rows], np.int32)
-    nothing = np.zeros(len(rows))
     return JobRecords(
         Account("test", "SWF", len(rows), len(rows)), submit, submit, end, count, np.zeros(len(rows), np.int32), (),
-        np.empty(0, np.int64), np.empty(0, np.int32), NODES, None, float(end.max()), nothing + np.nan, nothing,
+        np.empty(0, np.int64), np.empty(0, np.int32), NODES, None, float(end.max()), np.full(len(rows), np.nan),
     )  # fmt: skip
 
 

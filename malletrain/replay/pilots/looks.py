@@ -103,15 +103,15 @@ class HoleRecords:
 
 
 def cheapest_pilots(
-    nodes: Ints, owner: Ints, ends: Floats, task: Ints | None, jobs: Sequence[TrainingJob], missing: int
+    nodes: Ints, owner: Ints, started: Floats, task: Ints | None, jobs: Sequence[TrainingJob], missing: int
 ) -> Ints:
     """`missing` of the `nodes` that pilots hold, those that cost training least first.
 
-    `owner`, `ends`, `task`: of each of them its job, by its place in `jobs`, when its pilot ends (s), and its Slurm
-    task (None: each node is a task). The pilots of a job that end soonest are the first to go, as in
+    `owner`, `started`, `task`: of each of them its job, by its place in `jobs`, when its pilot started (s), and its
+    Slurm task (None: each node is a task). The pilots of a job that end soonest are the first to go, as in
     `malletrain.decide.demand.harvested`; costs are in speed-ups, times the job's weight.
     """
-    order = np.lexsort((nodes, ends, owner))
+    order = np.lexsort((nodes, started, owner))
     numbers, first, counts = np.unique(owner[order], return_index=True, return_counts=True)
     cost: Floats = np.zeros(len(nodes))
     for number, begin, count in zip(numbers.tolist(), first.tolist(), counts.tolist(), strict=True):

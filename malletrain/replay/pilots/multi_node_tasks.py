@@ -8,7 +8,7 @@ from itertools import groupby
 import numpy as np
 from numpy.typing import NDArray
 
-from malletrain.decide.multi_node_pilots import task_numbers, tasks_kept, unbroken_sizes
+from malletrain.decide.multi_node_pilots import tasks_kept, unbroken_sizes
 from malletrain.decide.placement import cohort_to_take
 
 Ints = NDArray[np.int64]
@@ -48,13 +48,13 @@ class MultiNodeTasks:
         self.width, self.narrowest = width, 1
         self.several = width > 1 or (self.several and len(self) < held)
 
-    def begin(self, nodes: Ints, jobs: Ints, alike: Sequence[NDArray[np.float64]]) -> None:
-        """Put nodes that jobs take in tasks: those of one job together that are equal in all columns of `alike`."""
+    def begin(self, nodes: Ints, jobs: Ints) -> None:
+        """Put nodes that jobs take in tasks: those of one job together."""
         first = 0
         for job, count in _runs(jobs.tolist()):
             part = nodes[first : first + count]
             first += count
-            tasks = self._next + self.groups(part, alike)
+            tasks = self._next + self.groups(count)
             self.of[part] = tasks
             widths = self._widths.setdefault(job, {})
             for node, task in zip(part.tolist(), tasks.tolist(), strict=True):
@@ -74,14 +74,9 @@ class MultiNodeTasks:
             self._masks.pop(job, None)
         self.of[nodes] = -1
 
-    def groups(self, nodes: Ints, alike: Sequence[NDArray[np.float64]]) -> Ints:
-        """For each of `nodes`, best first, the number of its task-to-be, in the order of each one's first node."""
-        columns = [column[nodes] for column in alike]
-        if all((column == column[:1]).all() for column in columns):
-            return np.arange(len(nodes)) // self.width
-        return np.array(
-            task_numbers(zip(*(column.tolist() for column in columns), strict=True), self.width), np.int64
-        )
+    def groups(self, nodes: int) -> Ints:
+        """For each of so many nodes, best first, the number of its task-to-be."""
+        return np.arange(nodes) // self.width
 
     def co_allocated(self, nodes: Ints) -> Ints:
         """The other nodes of the tasks that hold `nodes`."""

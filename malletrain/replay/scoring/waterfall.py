@@ -8,7 +8,6 @@ from dataclasses import asdict, dataclass
 LABELS = {
     "reserve": "kept idle (pool.keep_idle)",
     "cap": "beyond the cap of pilots (pool.max_pilots)",
-    "wanted_soon": "planned holes too short, with margins and whole minutes of limits",
     "new_holes": "new holes, until the daemon's next look",
     "between_pilots": "nodes that a pilot left, until the next look",
     "starts_put_off": "beyond the starts that one look may make",
@@ -26,7 +25,6 @@ class Waterfall:
 
     reserve: float = 0.0
     cap: float = 0.0
-    wanted_soon: float = 0.0
     new_holes: float = 0.0
     between_pilots: float = 0.0
     starts_put_off: float = 0.0
@@ -51,7 +49,7 @@ class UnheldTime:
 
     def __init__(self) -> None:
         self.node_s = dict.fromkeys(
-            ("reserve", "cap", "wanted_soon", "new_holes", "between_pilots", "starts_put_off", "no_job"), 0.0
+            ("reserve", "cap", "new_holes", "between_pilots", "starts_put_off", "no_job"), 0.0
         )
 
     def add(self, seconds: float, unheld: int, **counts: int) -> None:
