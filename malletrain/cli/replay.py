@@ -205,8 +205,7 @@ def _scenario(trace: Path, given: Given) -> Scenario:
         given["likely_outages"] == "count", _days(given["sample_text"]), _window(given, zone),
         _options(given, jobs, site, rules), node_names(pool.include, "pool.include"),
         node_names(pool.exclude, "pool.exclude"), reaction,
-        replayed_site.replayed_promise(site.config) if given["promise"] else None, given["seed"],
-        given["processes"],
+        given["seed"], given["processes"],
     )  # fmt: skip
 
 

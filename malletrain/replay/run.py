@@ -21,7 +21,6 @@ from malletrain.replay.result import Result, joined
 from malletrain.replay.sampling import Sample, SampledReplay, estimated, found_in, known_of
 from malletrain.replay.scoring.figures import Score, score
 from malletrain.replay.scoring.main_delay import Reaction
-from malletrain.replay.scoring.promise_curve import PromiseCurve
 from malletrain.replay.sizer import ONE_NODE, PolicyChoice, require_replay_inputs
 from malletrain.replay.warnings import limits_that_bind
 from malletrain.replay.workload import TrainingJob, shifted
@@ -32,7 +31,7 @@ class Replay:
     """What was replayed and what came out: `results` and `scores` by policy name, in the order asked for.
 
     `results` is empty after the daemon's loop (`EngineKind.LOOP`), whose journal is scored. `suspected`: idle time of
-    the log that probably was none. `promise`: harvest against the delay of main jobs, where it was asked for.
+    the log that probably was none.
     `sampled`: which days were replayed, where not all were: totals, samples and scores are then estimates of the
     window, columns and pilots those of these days.
     """
@@ -44,7 +43,6 @@ class Replay:
     results: dict[str, Result]
     scores: dict[str, Score]
     suspected: SuspectedOutages | None = None
-    promise: PromiseCurve | None = None
     sampled: SampledReplay | None = None
 
     @property
@@ -81,13 +79,11 @@ class Replay:
     def as_json(self) -> dict[str, object]:
         """The JSON answer of `malletrain replay`."""
         found = {} if self.suspected is None else {"likely_outages": self.suspected.as_json()}
-        promise = {} if self.promise is None else {"promise": self.promise.as_json()}
         sampled = {} if self.sampled is None else {"sample": self.sampled.as_json(self.trace.seconds)}
         return {
             "trace": self.trace_json() | found,
             **sampled,
             "policies": {name: each.as_json() for name, each in self.scores.items()},
-            **promise,
         }
 
 

@@ -9,7 +9,6 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, tzinfo
 from pathlib import Path
 
-from malletrain.decide.rules import MainPromise
 from malletrain.replay import run
 from malletrain.replay.cluster_trace import ClusterTrace, Window, cluster_trace
 from malletrain.replay.likely_outages import SuspectedOutages, likely_outages, without_outages
@@ -17,7 +16,6 @@ from malletrain.replay.options import Options
 from malletrain.replay.processes import Progress
 from malletrain.replay.sampling import Sample, drawn_days
 from malletrain.replay.scoring.main_delay import Reaction
-from malletrain.replay.scoring.promise_curve import promise_curve
 from malletrain.replay.sizer import PolicyChoice
 from malletrain.replay.traces import NodeChanges, read_trace
 from malletrain.replay.traces.events import read_outages
@@ -39,8 +37,7 @@ class Scenario:
     `sacctmgr show event`; `counts_outages`: likely outages count as idle time; `sample`: days to draw, None: all of a
     window that is not long. The machine: which part of log and nodes, and under which daemon's rules; `include`,
     `exclude`: the nodes that this daemon may take, where the log names nodes and the window does not choose.
-    `promise`: what is promised to main jobs, where its price is asked for. `seed`: of all random choices;
-    `processes`: replays at once (None: one a processor).
+    `seed`: of all random choices; `processes`: replays at once (None: one a processor).
     """
 
     file: Path
@@ -56,7 +53,6 @@ class Scenario:
     include: frozenset[str] = frozenset()
     exclude: frozenset[str] = frozenset()
     reaction: Reaction = field(default_factory=Reaction)
-    promise: MainPromise | None = None
     seed: int = 0
     processes: int | None = None
 
@@ -92,9 +88,6 @@ def answer(
         )
     if outages:
         found = replace(found, suspected=SuspectedOutages(outages, not scenario.counts_outages))
-    if scenario.promise is not None:
-        curve = promise_curve(log, trace, window.procs_per_node, scenario.promise, scenario.reaction)
-        found = replace(found, promise=curve)
     for warning in found.warnings[len(before) :]:
         say(f"warning: {warning}")
     return found

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from malletrain import config as configuration
 from malletrain.config import Config
-from malletrain.decide.rules import MainPromise, Rules
+from malletrain.decide.rules import Rules
 from malletrain.site_rules import rules_from
 from malletrain.slurm.site import site_facts
 
@@ -40,8 +40,3 @@ def replayed_rules(config: Config, slurm: str = "", epilog_s: float | None = Non
     known (else what is not said is Slurm's default); `epilog_s`: how long epilogs take, where measured."""
     facts = site_facts.parse(f"{slurm}\nSLURM_VERSION = unknown\nClusterName = unknown\n", "")
     return replace(rules_from(config, facts).with_exits(epilog_s), exit_s=None)
-
-
-def replayed_promise(config: Config) -> MainPromise:
-    """What the main queue is promised on the delay of its jobs."""
-    return MainPromise(config.promise.main_delay_p95)

@@ -36,7 +36,6 @@ class ReplaySettings(Section):
     ignore_partition: list[str] = Field(
         default_factory=list, description="Its jobs count as idle time: a harvest partition."
     )
-    promise: Annotated[bool, Field(description="What a promise to the main queue would have cost.")] = False
     timezone: Annotated[str, Field(description="For times that name none.")] = "UTC"
     seed: Annotated[int, Field(ge=0, le=2**63 - 1, description="For all random choices.")] = 0
     processes: Annotated[int | None, Field(ge=1, le=1024, description="Replays at once.")] = None

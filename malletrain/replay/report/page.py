@@ -25,8 +25,6 @@ from malletrain.replay.report.summary import (
     headline,
     key_figures,
     limits,
-    promise_basis,
-    promise_table,
     sampled,
     table,
     trainings,
@@ -105,8 +103,7 @@ def write_report(answer: Replay, folder: Path, origin: Origin = Origin()) -> Pat
         nodes_drawn=len(node_map.nodes), node_map=_picture(node_map.state),
         only="" if answer.sampled is None else "; pilots only of the days that were replayed",
         delays=[(p, each.main_delay) for p, each in answer.scores.items() if each.main_delay is not None],
-        promise=promise_table(answer.promise) if answer.promise else [],
-        promise_basis=promise_basis(answer.promise) if answer.promise else "", log=[*_log(answer), *made],
+        log=[*_log(answer), *made],
     )  # fmt: skip
     path = folder / "index.html"
     path.write_text(page, encoding="utf-8")

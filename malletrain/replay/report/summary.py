@@ -7,7 +7,6 @@ from collections.abc import Iterator, Mapping
 from malletrain.replay.report.intervals import nodes_interval
 from malletrain.replay.run import Replay
 from malletrain.replay.scoring.figures import Score
-from malletrain.replay.scoring.promise_curve import PromiseCurve
 
 #: Days of a mean month (365.25 / 12).
 MONTH_DAYS = 30.4375
@@ -164,32 +163,6 @@ def waterfall_lines(name: str, score: Score) -> list[str]:
     return [f"policy {name}:", *_aligned(rows, words=1)]
 
 
-def promise_table(curve: PromiseCurve) -> list[list[str]]:
-    """A head, and one row for each bound."""
-    return [
-        ["95 % of main jobs later by at most", "nodes in reserve", "harvest left", "jobs within it"],
-        *(
-            [f"{p.delay_s:g} s", f"{p.reserve_nodes:,.1f}", f"{p.harvest_share:.1%}", f"{p.kept_share:.1%}"]
-            for p in curve.points
-        ),
-    ]
-
-
-def promise_basis(curve: PromiseCurve) -> str:
-    """What the table was reckoned from, in two sentences."""
-    return (
-        f"[promise], with a chance of {curve.chance:.0%}: reserves learnt from {curve.arrivals:,} main jobs, each "
-        f"from those of the four weeks before it, and judged by {curve.jobs:,} later ones in {curve.hours:,} hours. "
-        f"A node is free for a main job after {curve.freed_s:g} s, backfill cycles take {curve.cycle_s:g} s "
-        f"({curve.source})."
-    )
-
-
-def promise_lines(curve: PromiseCurve) -> list[str]:
-    """Harvest against delay, for a terminal."""
-    return [promise_basis(curve), *_aligned(promise_table(curve), words=0)]
-
-
 def _aligned(rows: list[list[str]], words: int) -> list[str]:
     """Lines of a table for a terminal: the first `words` columns to the left, figures to the right."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
@@ -208,8 +181,6 @@ def summary(answer: Replay) -> str:
     lines += _aligned(table(answer.scores), words=1)
     if fell := waterfall_lines(*best(answer)):
         lines += ["", *fell]
-    if answer.promise is not None:
-        lines += ["", *promise_lines(answer.promise)]
     skipped = answer.trace.account.skipped
     if skipped:
         lines += ["", "skipped lines: " + ", ".join(f"{count:,} {reason}" for reason, count in skipped.items())]
