@@ -245,7 +245,6 @@ def _options(given: Given, jobs: list[TrainingJob], site: ReplayedSite, rules: R
     return dataclasses.replace(
         options,
         engine=EngineKind(given["engine"]),
-        most_jobs=given["at_once"] or options.most_jobs,
         budgets=tuple(parse_budget(each, jobs) for each in given["budget"]),
         classes=tuple(map(parse_node_class, given["node_class"])),
     )

@@ -209,7 +209,7 @@ class Engine:
         nxt = self._ready[0][0] if self._ready else math.inf
         if self._limits:
             nxt = min(nxt, self._limits[0][0])
-        if self._next_arrival < len(self.arrivals) and len(self.live) < self.options.most_jobs:
+        if self._next_arrival < len(self.arrivals):
             nxt = min(nxt, self.jobs[self.arrivals[self._next_arrival]].job.submitted_at)
         if self._due:
             nxt = min(nxt, self._tick_after(self.now))
@@ -352,7 +352,7 @@ class Engine:
 
     def _arrive(self) -> None:
         new: list[int] = []
-        while self._next_arrival < len(self.arrivals) and len(self.live) + len(new) < self.options.most_jobs:
+        while self._next_arrival < len(self.arrivals):
             j = self.arrivals[self._next_arrival]
             if self.jobs[j].job.submitted_at > self.now:
                 break

@@ -59,10 +59,7 @@ def divisible(trace: ClusterTrace, jobs: Sequence[TrainingJob], options: Options
         each.job.total_samples is None and each.job.deadline is None and each.job.submitted_at <= trace.start
         for each in jobs
     )
-    plain = not options.budgets and not options.classes
-    return (
-        endless and plain and options.engine is EngineKind.FAST and options.most_jobs >= len(jobs)
-    )  # fmt: skip
+    return endless and not options.budgets and not options.classes and options.engine is EngineKind.FAST
 
 
 def parts_of(trace: ClusterTrace, options: Options, spans: Sequence[tuple[float, float]] = ()) -> Iterator[Part]:

@@ -148,8 +148,8 @@ def replay(
 
 #: Why some replays cannot be sampled.
 NOT_SAMPLED = (
-    "days can stand for all only where jobs have no end and are there from the begin, without budgets, deadlines, "
-    "replay.at_once and a replay.engine of loop"
+    "days can stand for all only where jobs have no end and are there from the begin, without budgets, deadlines "
+    "and a replay.engine of loop"
 )
 
 

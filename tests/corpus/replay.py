@@ -108,7 +108,6 @@ REPLAYS: dict[str, list[str]] = {
     "daemon-of-a-file": [*SWF, "--config", "malletrain.toml"],
     "events-policies": [*EVENTS, "--policy", "auto,equal,greedy,efficiency,utility,bftrainer,bftrainer:120"],
     "events-costs": [*EVENTS, "--rescale", "18,12", "--activate", "20", "--policy", "auto,exact:600"],
-    "events-at-once": ["events.csv", "--mix", "hpo:9", "at_once=2"],
     "events-seed": ["events.csv", "--mix", "pollux:6", "seed=5"],
     "daemon-fairer": [*EVENTS, "sizing.alpha=1"],
     "daemon-jct": ["events.csv", "--mix", "nas:6", "sizing.objective=jct", "--horizon", "120"],

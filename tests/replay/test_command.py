@@ -147,9 +147,9 @@ def test_at_most_twenty_options() -> None:
 @pytest.mark.parametrize(
     ("table", "said"),
     [
-        ("tik = 3", " replay.tik is not known; known are at_once, "),
-        ("at_once = 0", "2: replay.at_once: "),
-        ("at_once = [1]", "2: replay.at_once: "),
+        ("tik = 3", " replay.tik is not known; known are budget, "),
+        ("processes = 0", "2: replay.processes: "),
+        ("processes = [1]", "2: replay.processes: "),
         ("seed = 2.5", "2: replay.seed: "),
         ("ideal = 'yes'", "2: replay.ideal: "),
         ("budget = '500/week'", "2: replay.budget: "),

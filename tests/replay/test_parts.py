@@ -91,4 +91,3 @@ def test_what_lasts_longer_than_a_run_in_is_not_divided() -> None:
     later = [replace(each, job=replace(each.job, submitted_at=machine.start + 60.0)) for each in jobs]
     assert not parts.divisible(machine, finite, OPTIONS)
     assert not parts.divisible(machine, later, OPTIONS)
-    assert not parts.divisible(machine, jobs, replace(OPTIONS, most_jobs=2))

@@ -25,7 +25,6 @@ class ReplaySettings(Section):
     engine: Annotated[
         Literal["fast", "loop"], Field(description="loop: the daemon's own, a hundred times slower.")
     ] = "fast"
-    at_once: Annotated[int | None, Field(ge=1, description="Training jobs at a time; others wait.")] = None
     budget: list[str] = Field(default_factory=list, description="Node-hours, as 500/week or vision=20/day.")
     node_class: list[str] = Field(
         default_factory=list, description="NAME=A:B[@F]: nodes A to B are F times as fast; a100=0:64@3."
