@@ -18,7 +18,7 @@ from malletrain.replay.options import EngineKind, Options
 from malletrain.replay.parts import Part, divisible, parts_of
 from malletrain.replay.processes import Piece, Progress, run_here, run_in_processes
 from malletrain.replay.result import Result, joined
-from malletrain.replay.sampling import Sample, SampledReplay, estimated, found_in, known_of
+from malletrain.replay.sampling import Sample, SampledReplay, estimated, sampled_replay
 from malletrain.replay.scoring.figures import Score, score
 from malletrain.replay.scoring.main_delay import Reaction
 from malletrain.replay.sizer import ONE_NODE, PolicyChoice, require_replay_inputs
@@ -137,9 +137,8 @@ def replay(
     if sample is None:
         results = {name: joined(each) for name, each in parts.items() if each}
     else:
-        known = known_of(trace, on_clock, sample)
-        sampled = SampledReplay(sample, known, {name: found_in(each) for name, each in parts.items()})
-        results = {name: estimated(each, sample, known) for name, each in parts.items()}
+        sampled = sampled_replay(trace, on_clock, sample, parts)
+        results = {name: estimated(each, sampled) for name, each in parts.items()}
     due = np.array([math.nan if e.job.deadline is None else e.job.deadline for e in on_clock])
     due[~(due <= trace.end)] = math.nan
     scores = {name: score(each, trace.seconds, reaction, due) for name, each in results.items()} | by_loop

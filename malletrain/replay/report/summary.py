@@ -55,7 +55,8 @@ def sampled(answer: Replay) -> str:
     held, nodes, share = sure["occupied_node_seconds"], sure["equivalent_nodes"], sure.get("share_of_ideal")
     of_ideal = "" if share is None else f", {share.low:.1%} to {share.high:.1%} of the upper bound"
     return (
-        f"{answer.sampled.sentence()} Here: {held.low / idle:.1%} to {held.high / idle:.1%} of idle time held, "
+        f"Sampled: {answer.sampled.sample.sentence()}. A replay of all days lies within the intervals in about 95 of "
+        f"100 such samples. Here: {held.low / idle:.1%} to {held.high / idle:.1%} of idle time held, "
         f"{nodes.low:,.1f} to {nodes.high:,.1f} nodes{of_ideal}."
     )
 
