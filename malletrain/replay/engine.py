@@ -28,9 +28,9 @@ from malletrain.decide.reconcile import starts_at_once
 from malletrain.decide.reserve import split_reserve
 from malletrain.replay.cluster_trace import ClusterTrace
 from malletrain.replay.inputs.node_classes import ClassesOfNodes, ClassIdeal, ClassRates
+from malletrain.replay.looks import HoleRecords, Turns, cheapest_pilots
+from malletrain.replay.multi_node_tasks import Cohorts, MultiNodeTasks
 from malletrain.replay.options import Options
-from malletrain.replay.pilots.looks import HoleRecords, Turns, cheapest_pilots
-from malletrain.replay.pilots.multi_node_tasks import Cohorts, MultiNodeTasks
 from malletrain.replay.result import Cause, Log, Result, Totals
 from malletrain.replay.scoring.ideal import Ideal
 from malletrain.replay.sizer import PolicySizer, SizeBounds, demand, rate_of_one, speedups, trained_curve
@@ -287,7 +287,7 @@ class Engine:
             left = freed >= self._looked_at if self._ruled else freed > self._looked_at
             new_holes, between_pilots = int(np.count_nonzero(new)), int(np.count_nonzero(left & ~new))
         put_off = unheld if math.isfinite(self._again_at) else 0
-        self.totals.unheld.add(
+        self.totals.add_unheld(
             dt, unheld, reserve=self.rules.keep_idle, cap=self._beyond_cap, new_holes=new_holes,
             between_pilots=between_pilots, starts_put_off=put_off,
         )  # fmt: skip

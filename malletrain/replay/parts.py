@@ -20,8 +20,8 @@ from numpy.typing import NDArray
 
 from malletrain.replay.cluster_trace import ClusterTrace
 from malletrain.replay.engine import Engine
+from malletrain.replay.looks import HoleRecords
 from malletrain.replay.options import EngineKind, Options
-from malletrain.replay.pilots.looks import HoleRecords
 from malletrain.replay.result import Result
 from malletrain.replay.sizer import PolicyChoice, PolicySizer
 from malletrain.replay.traces.trace import BUSY, IDLE

@@ -48,7 +48,7 @@ def test_parts_come_to_what_the_whole_does(monkeypatch: pytest.MonkeyPatch) -> N
     assert other.ideal == pytest.approx(one.ideal)
     assert other.speedup == pytest.approx(one.speedup, rel=0.01)
     assert other.occupied == pytest.approx(one.occupied, rel=0.01)
-    assert sum(other.unheld.node_s.values()) == pytest.approx(other.idle - other.occupied)
+    assert sum(other.unheld.values()) == pytest.approx(other.idle - other.occupied)
     _adds_up(result, machine)
 
 

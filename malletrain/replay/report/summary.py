@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from malletrain.replay.report.intervals import nodes_interval
+from malletrain.replay.result import WATERFALL
 from malletrain.replay.run import Replay
 from malletrain.replay.scoring.figures import Score
 
@@ -148,11 +149,14 @@ def table(scores: Mapping[str, Score]) -> list[list[str]]:
 
 def waterfall_table(score: Score) -> list[list[str]]:
     """A head, and one row for each part that idle node-time went to."""
-    parts = () if score.waterfall is None else score.waterfall.rows()
     idle = score.idle_node_seconds or 1.0
     return [
         ["idle node-hours went to", "node-hours", "share"],
-        *([label, f"{seconds / 3600:,.1f}", f"{seconds / idle:.1%}"] for _, label, seconds in parts if seconds > 0),
+        *(
+            [WATERFALL[part], f"{seconds / 3600:,.1f}", f"{seconds / idle:.1%}"]
+            for part, seconds in (score.waterfall or {}).items()
+            if seconds > 0
+        ),
     ]
 
 

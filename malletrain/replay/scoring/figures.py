@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 
 from malletrain.replay.result import Result
 from malletrain.replay.scoring.main_delay import MainDelay, Reaction, modelled
-from malletrain.replay.scoring.waterfall import Waterfall
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +69,7 @@ class Score:
     reserve_node_seconds: float | None = None
     starts_per_minute: float | None = None
     busiest_minute_starts: int | None = None
-    waterfall: Waterfall | None = None
+    waterfall: dict[str, float] | None = None
 
     def as_json(self) -> dict[str, object]:
         return asdict(self)
@@ -110,13 +109,7 @@ def score(
         reserve_node_seconds=t.reserve,
         starts_per_minute=60 * t.activations / seconds if seconds > 0 else None,
         busiest_minute_starts=busiest_minute(result.log.pilots.start, result.log.pilots.count),
-        waterfall=Waterfall(
-            **t.unheld.node_s,
-            lost_activation=t.lost_activation,
-            activation=t.activating - t.lost_activation,
-            stalls=t.stalled,
-            productive=t.productive,
-        ),
+        waterfall=t.waterfall(),
     )
 
 
