@@ -27,7 +27,7 @@ class Window:
     trace's begin, where `start` and `end` (Unix seconds) are not given. `first_node` and `node_count` choose nodes by
     name order; for logs without node lists `node_count` and `procs_per_node` are the machine's size. `machine`: names
     of all its nodes, where they are known: others do not count, and those that ran no job are idle. `include`,
-    `exclude`: only these nodes, never those; empty: all, none."""
+    `exclude`: of nodes with names only these, never those; empty: all, none."""
 
     start: float | None = None
     end: float | None = None
@@ -204,7 +204,7 @@ def _from_jobs(jobs: JobRecords, window: Window, outages: NodeChanges | None) ->
         order = sorted(range(len(names)), key=lambda i: names[i])
         chosen = _chosen([i for i in order if i >= len(jobs.nodes) or window.takes(names[i])], window)
     else:
-        if window.machine or window.include or window.exclude:
+        if window.machine:
             raise InvalidInput("--machine", "the log does not say where jobs ran: give --nodes N, the machine's size")
         names, first, node = _placed(jobs, window, warnings)
         chosen = list(range(len(names)))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -22,8 +22,42 @@ from malletrain.replay.sampling import Sample, SampledReplay, estimated, sampled
 from malletrain.replay.scoring.figures import Score, score
 from malletrain.replay.scoring.main_delay import Reaction
 from malletrain.replay.sizer import ONE_NODE, PolicyChoice, require_replay_inputs
-from malletrain.replay.warnings import limits_that_bind
 from malletrain.replay.workload import TrainingJob, shifted
+
+#: A limit of the daemon that costs less than this part of the idle time is not worth a sentence.
+MIN_SHARE_LOST = 0.05
+
+
+def limits_that_bind(
+    options: Options, scores: Mapping[str, Score], jobs: Sequence[TrainingJob] = ()
+) -> tuple[str, ...]:
+    """One sentence for each rule of the daemon that leaves much idle time unused, whatever policy sizes.
+
+    `jobs`: those replayed; a pilot is of one job, and so no wider than the widest of them takes.
+    """
+    if not options.daemon:
+        return ()
+    found = [score for score in scores.values() if score.idle_node_seconds > 0]
+    warnings: list[str] = []
+    capped = max(((s.beyond_cap_node_seconds or 0.0) / s.idle_node_seconds for s in found), default=0.0)
+    if capped >= MIN_SHARE_LOST:
+        most = options.rules.max_nodes
+        widest = min(most, max((each.job.max_nodes for each in jobs), default=most))
+        width = f"{widest} nodes" if widest > 1 else "one node"
+        wider = "Wider pilots (pilot.max_nodes) hold"
+        if widest < most:
+            wider = f"A pilot is of one job, and no job here takes more than {width}: jobs that take more hold"
+        warnings.append(
+            f"The daemon's cap binds: pool.max_pilots = {options.rules.max_pilots:,} pilots of at most {width} leave "
+            f"{capped:.0%} of the idle node-hours unused. {wider} more with as many "
+            "jobs for slurmctld; a higher cap costs it time in every cycle while jobs are blocked (see sdiag)."
+        )
+    kept = max(((s.reserve_node_seconds or 0.0) / s.idle_node_seconds for s in found), default=0.0)
+    if kept >= MIN_SHARE_LOST:
+        warnings.append(
+            f"The reserve is {kept:.0%} of the idle node-hours: pool.keep_idle = {options.rules.keep_idle:,} nodes."
+        )
+    return tuple(warnings)
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,10 +139,12 @@ def replay(
     processes: int | None = None,
     reaction: Reaction = Reaction(),  # noqa: B008 - frozen
     sample: Sample | None = None,
+    suspected: SuspectedOutages | None = None,
 ) -> Replay:
     """Replays each policy. Deterministic but for the seconds that it took; `processes` 1 stays in this process.
 
     `sample`: the days of the trace that are replayed, where not all are to be; ask `can_be_sampled` before.
+    `suspected`: what is known of outages that the log does not tell.
 
     Raises:
         InvalidInput: no jobs, a policy twice or without its inputs, or something that the engine does not do.
@@ -142,7 +178,7 @@ def replay(
     due = np.array([math.nan if e.job.deadline is None else e.job.deadline for e in on_clock])
     due[~(due <= trace.end)] = math.nan
     scores = {name: score(each, trace.seconds, reaction, due) for name, each in results.items()} | by_loop
-    return Replay(trace, on_clock, options, tuple(choices), results, scores, sampled=sampled)
+    return Replay(trace, on_clock, options, tuple(choices), results, scores, suspected, sampled)
 
 
 #: Why some replays cannot be sampled.

@@ -14,11 +14,10 @@ from malletrain.replay.cluster_trace import ClusterTrace
 from malletrain.replay.engine import Engine
 from malletrain.replay.options import EngineKind, Options
 from malletrain.replay.result import Cause, Result
-from malletrain.replay.run import replay
+from malletrain.replay.run import limits_that_bind, replay
 from malletrain.replay.scoring.figures import Score
 from malletrain.replay.sizer import PolicySizer, parse_policy
 from malletrain.replay.traces.trace import BUSY, IDLE
-from malletrain.replay.warnings import limits_that_bind
 from malletrain.replay.workload import TrainingJob, shifted
 from tests.replay.small import CURVES, job, trace
 
