@@ -281,17 +281,14 @@ def require_replay_inputs(
     Raises:
         InvalidInput: naming the policy, and what is missing.
     """
-    given: set[Need] = set()
-    if any(each.job.deadline is not None for each in jobs):
-        given.add(Need.DEADLINES)
-    if any(each.batches for each in jobs):
-        given.add(Need.BATCHES)
-    if any(each.noise_scale is not None for each in jobs):
-        given.add(Need.NOISE_SCALE)
-    if budgets:
-        given.add(Need.BUDGETS)
-    if has_classes:
-        given.add(Need.NODE_CLASSES)
+    has = {
+        Need.DEADLINES: any(each.job.deadline is not None for each in jobs),
+        Need.BATCHES: any(each.batches for each in jobs),
+        Need.NOISE_SCALE: any(each.noise_scale is not None for each in jobs),
+        Need.BUDGETS: bool(budgets),
+        Need.NODE_CLASSES: has_classes,
+    }
+    given = {need for need in has if has[need]}
     for policy in map(policy_of, choices):
         missing = [need for need in Need if need in policy.needs - given]
         remedies = [_REMEDIES[need] for need in missing if need in _REMEDIES]
