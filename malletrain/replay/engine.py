@@ -120,8 +120,6 @@ class Engine:
         #: When sizes are looked at again for nodes that change hands, for turns, and for pilots that may make room.
         self._again_at = self._turn_at = self._room_at = math.inf
         self._startable: Ints | None = None
-        #: When free nodes were last put in order, and they; until some are taken or become free.
-        self._in_order: tuple[float, Ints] | None = None
         self._beyond_cap = 0
         self._looked_at = -math.inf
         self._least = [each.job.min_nodes for each in jobs]
@@ -280,7 +278,7 @@ class Engine:
             return
         new_holes = between_pilots = 0
         if unheld > self.rules.keep_idle + self._beyond_cap:  # the others hold back what these leave
-            bare = ((self.state == IDLE) & (self.owner < 0)).nonzero()[0]
+            bare = self._free()
             new = self.idle_since[bare] > self._looked_at
             freed = self._freed[bare]
             # A look of the daemon's does not see free what pilots leave at it; an ideal machine takes that at once.
@@ -394,7 +392,7 @@ class Engine:
         old = self.state[nodes]
         if self._holes is not None:
             self._holes.change(self.now, self.state == IDLE, self._tick_after(self.now))
-        self.state[nodes], self._in_order = new, None
+        self.state[nodes] = new
         gone, come = nodes[(old == IDLE) & (new != IDLE)], nodes[(old != IDLE) & (new == IDLE)]
         self.n_idle += len(come) - len(gone)
         self.idle_since[come] = self.now
@@ -454,7 +452,6 @@ class Engine:
         self.owner[nodes] = -1
         self.warm[nodes] = False
         self._freed[nodes] = self.now
-        self._in_order = None
 
     # -- deciding --------------------------------------------------------------------------------------------------
 
@@ -665,10 +662,7 @@ class Engine:
 
     def _free(self) -> Ints:
         """Idle nodes without a pilot, by name."""
-        if self._in_order is not None and self._in_order[0] == self.now:
-            return self._in_order[1]
         free: Ints = ((self.state == IDLE) & (self.owner < 0)).nonzero()[0]
-        self._in_order = self.now, free
         return free
 
     def _begin(self, free: Ints, jobs: Ints, more: Ints) -> None:
@@ -676,7 +670,7 @@ class Engine:
         ends = np.minimum(np.cumsum(more), len(free))
         more = np.diff(ends, prepend=0)
         nodes = free[: ends[-1]]
-        self.owner[nodes], self._in_order = np.repeat(jobs, more), None
+        self.owner[nodes] = np.repeat(jobs, more)
         self.warm[nodes] = False
         self.started[nodes] = self.now
         if self.rules.max_nodes > 1:
