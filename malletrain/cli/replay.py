@@ -28,12 +28,11 @@ from malletrain.domain.job import ResizeCosts
 from malletrain.replay import run
 from malletrain.replay.assumed_placement import AssumedPlacement
 from malletrain.replay.cluster_trace import ClusterTrace, Window, cluster_trace
-from malletrain.replay.inputs.account_budgets import parse_budget
-from malletrain.replay.inputs.node_classes import parse_node_class
 from malletrain.replay.job_files import read_jobs
 from malletrain.replay.likely_outages import SuspectedOutages, likely_outages, without_outages
 from malletrain.replay.options import EngineKind, Options
-from malletrain.replay.processes import Progress
+from malletrain.replay.parts import Progress
+from malletrain.replay.policy_inputs import parse_budget, parse_node_class
 from malletrain.replay.report.summary import summary
 from malletrain.replay.sampling import DAY_S, Sample, drawn_days
 from malletrain.replay.scoring.main_delay import Reaction, parse_reaction

@@ -27,10 +27,9 @@ from malletrain.decide.multi_node_pilots import LEAST_STAY_S, make_room, pilot_w
 from malletrain.decide.reconcile import starts_at_once
 from malletrain.decide.reserve import split_reserve
 from malletrain.replay.cluster_trace import ClusterTrace
-from malletrain.replay.inputs.node_classes import ClassesOfNodes, ClassIdeal, ClassRates
-from malletrain.replay.looks import HoleRecords, Turns, cheapest_pilots
-from malletrain.replay.multi_node_tasks import Cohorts, MultiNodeTasks
 from malletrain.replay.options import Options
+from malletrain.replay.pilot_rules import Cohorts, HoleRecords, MultiNodeTasks, Turns, cheapest_pilots
+from malletrain.replay.policy_inputs import ClassesOfNodes, ClassIdeal, ClassRates
 from malletrain.replay.result import Cause, Log, Result, Totals
 from malletrain.replay.scoring.ideal import Ideal
 from malletrain.replay.sizer import PolicySizer, SizeBounds, demand, rate_of_one, speedups, trained_curve

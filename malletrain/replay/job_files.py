@@ -13,11 +13,10 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 
 from malletrain.domain.errors import InvalidInput
 from malletrain.domain.job import Curve, ResizeCosts
-from malletrain.replay.curves import curve_named
 from malletrain.replay.traces.source import Lines, opened
 from malletrain.replay.traces.trace import Tally
 from malletrain.replay.traces.words import TimeParser
-from malletrain.replay.workload import MAX_JOBS, TrainingJob, at_batch, training_job
+from malletrain.replay.workload import MAX_JOBS, TrainingJob, at_batch, curve_named, training_job
 from malletrain.sizing.problem import OnClasses
 
 MAX_FILE_BYTES = 256 << 20

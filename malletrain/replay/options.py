@@ -8,7 +8,7 @@ from enum import StrEnum
 from typing import Any
 
 from malletrain.decide.rules import AccountBudget, Rules
-from malletrain.replay.inputs.node_classes import NodeClass
+from malletrain.replay.policy_inputs import NodeClass
 
 #: Rules that limit neither pilots nor waits, and keep nothing idle.
 UNLIMITED = Rules(max_pilots=10**9, max_pilot_s=math.inf, max_top_up=0, max_failures=10**9, max_wait_s=0.0)

@@ -15,8 +15,7 @@ from malletrain.replay.cluster_trace import ClusterTrace
 from malletrain.replay.likely_outages import SuspectedOutages
 from malletrain.replay.loop_engine import score_by_loop
 from malletrain.replay.options import EngineKind, Options
-from malletrain.replay.parts import Part, divisible, parts_of
-from malletrain.replay.processes import Piece, Progress, run_here, run_in_processes
+from malletrain.replay.parts import Part, Piece, Progress, divisible, parts_of, run_here, run_in_processes
 from malletrain.replay.result import Result, joined
 from malletrain.replay.sampling import Sample, SampledReplay, estimated, sampled_replay
 from malletrain.replay.scoring.figures import Score, score

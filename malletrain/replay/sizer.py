@@ -16,8 +16,7 @@ from malletrain.domain.errors import InvalidInput
 from malletrain.domain.event import Event, PoolCounted
 from malletrain.domain.job import Curve
 from malletrain.loop.trackers.hole_history import SupplyHistory
-from malletrain.replay.inputs.account_budgets import BudgetAccounts
-from malletrain.replay.inputs.node_classes import ClassesOfNodes
+from malletrain.replay.policy_inputs import BudgetAccounts, ClassesOfNodes
 from malletrain.replay.workload import TrainingJob
 from malletrain.sizing import knapsack
 from malletrain.sizing.batching import best_batch, equal_sample_worth, statistical_efficiency

@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from malletrain.replay.multi_node_tasks import MultiNodeTasks
+from malletrain.replay.pilot_rules import MultiNodeTasks
 
 NODES, JOBS = 24, 3
 
