@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from malletrain.cli.replays import replayed_site
+from malletrain.cli import replayed_site
 from malletrain.domain.job import ResizeCosts
 from malletrain.replay import Options, Window, cluster_trace, mix, parse_policy, read_trace, replay
 from malletrain.replay.likely_outages import likely_outages, without_outages

@@ -19,9 +19,8 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 import click
 
 from malletrain import __version__, pip_install
-from malletrain.cli.replays import replayed_site
-from malletrain.cli.replays.replayed_site import ReplayedSite
-from malletrain.cli.replays.settings import settings_of
+from malletrain.cli import replayed_site
+from malletrain.cli.replayed_site import ReplayedSite, settings_of
 from malletrain.decide.rules import Rules
 from malletrain.domain.errors import InvalidInput
 from malletrain.domain.job import ResizeCosts

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from malletrain.cli.replays import replayed_site
+from malletrain.cli import replayed_site
 from malletrain.replay import run
 from malletrain.replay.cluster_trace import ClusterTrace
 from malletrain.replay.options import Options
