@@ -12,7 +12,7 @@ from pathlib import Path
 import click
 
 from malletrain.cli.main import COMMANDS, cli
-from malletrain.cli.replays.settings import ReplaySettings
+from malletrain.cli.replayed_site import ReplaySettings
 from malletrain.daemon.main import command as daemon_command
 from malletrain.slurm.submission.mtbatch_options import ALLOWED, FROM_ENVIRONMENT, Option, Use
 

@@ -14,11 +14,10 @@ from pathlib import Path
 
 import pytest
 
-from malletrain.cli.replays import replayed_site
+from malletrain.cli import replayed_site
 from malletrain.domain.job import ResizeCosts
 from malletrain.replay import Options, Window, cluster_trace, mix, parse_policy, read_trace, replay
 from malletrain.replay.likely_outages import likely_outages, without_outages
-from malletrain.replay.main_queue import MainSchedule
 from scripts.bench import advisor, extrapolation
 from scripts.bench import replay as replay_bench
 
@@ -34,20 +33,6 @@ class Claim:
     figure: float
     within: float
     value: Callable[[Path], float]
-
-
-@cache
-def mean_wait_h(data: Path, how: str) -> float:
-    """Mean wait of Theta's main jobs in a simulated queue, in hours, as `malletrain replay --schedule` says it."""
-    trace = cluster_trace(read_trace(data / "swf" / "ALCF-Theta-2023.swf.gz"), Window(schedule=MainSchedule(how)))
-    (said,) = (warning for warning in trace.warnings if "The queue was simulated" in warning)
-    found = re.search(r"jobs wait ([\d.]+) h", said)
-    assert found is not None
-    return float(found[1])
-
-
-def wait(how: str) -> Callable[[Path], float]:
-    return lambda data: mean_wait_h(data, how)
 
 
 @cache
@@ -121,9 +106,6 @@ QUEUE = "explanation/replay-method.md"
 CURVES = "figures.md"
 REPLAY = "figures.md"
 CLAIMS = (
-    Claim(QUEUE, "EASY gives a mean wait of 4.13 h", 4.13, 0.05, wait("backfill")),
-    Claim(QUEUE, "conservative backfill 5.07 h", 5.07, 0.05, wait("conservative")),
-    Claim(QUEUE, "no backfill 97.73 h", 97.73, 0.5, wait("fcfs")),
     Claim(QUEUE, "6 pilots of up to 8 nodes | +0.00% | +0.01% | +0.00% |", 0.0, 0.1,
           engine_over_loop("6 pilots of up to 8 nodes", 7)),
     Claim(QUEUE, "12 pilots of 10 minutes | +0.00% | +0.00% | -0.00% | +0.00%", 0.0, 0.1,

@@ -2,38 +2,44 @@
 
 from __future__ import annotations
 
+import ctypes
 import dataclasses
 import importlib.util
 import json
 import re
 import shlex
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime, tzinfo
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import click
 
 from malletrain import __version__, pip_install
-from malletrain.cli.replays.settings import settings_of
+from malletrain.cli import replayed_site
+from malletrain.cli.replayed_site import ReplayedSite, settings_of
+from malletrain.decide.rules import Rules
 from malletrain.domain.errors import InvalidInput
 from malletrain.domain.job import ResizeCosts
+from malletrain.replay import run
 from malletrain.replay.assumed_placement import AssumedPlacement
-from malletrain.replay.main_queue import MainSchedule
-from malletrain.replay.processes import Progress
-
-if TYPE_CHECKING:
-    from malletrain.cli.replays.replayed_site import ReplayedSite
-    from malletrain.decide.rules import Rules
-    from malletrain.replay.cluster_trace import Window
-    from malletrain.replay.options import Options
-    from malletrain.replay.run import Replay
-    from malletrain.replay.scenario import Scenario
-    from malletrain.replay.sizer import PolicyChoice
-    from malletrain.replay.workload import TrainingJob
+from malletrain.replay.cluster_trace import ClusterTrace, Window, cluster_trace
+from malletrain.replay.job_files import read_jobs
+from malletrain.replay.likely_outages import SuspectedOutages, likely_outages, without_outages
+from malletrain.replay.options import EngineKind, Options
+from malletrain.replay.parts import Progress
+from malletrain.replay.policy_inputs import parse_budget, parse_node_class
+from malletrain.replay.report.summary import summary
+from malletrain.replay.sampling import DAY_S, Sample, drawn_days
+from malletrain.replay.scoring.main_delay import Reaction, parse_reaction
+from malletrain.replay.sizer import PolicyChoice, parse_policy
+from malletrain.replay.traces.events import read_outages
+from malletrain.replay.traces.read import read_machine, read_trace
+from malletrain.replay.workload import TrainingJob, mix
+from malletrain.slurm.formats.hostlist import node_names
 
 #: What was asked for: options of the command and settings of the table, by name.
 Given = Mapping[str, Any]
@@ -41,8 +47,12 @@ Given = Mapping[str, Any]
 _RELATIVE = re.compile(r"\+(\d+(?:\.\d+)?)([smhdw]?)$")
 _UNIT = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0, "w": 604_800.0}
 
-#: Fewest days that tell how much days differ.
-MIN_SAMPLE_DAYS = 4
+#: Fewest days that tell how much days differ; what stands for `--sample all`.
+MIN_SAMPLE_DAYS, ALL_DAYS = 4, 0
+
+#: Days of a window up to which all are replayed, and days that are drawn of a longer one, where nothing is said: as
+#: many as two processors replay in two minutes or so, of a machine of some thousand nodes.
+MAX_WHOLE_DAYS, DEFAULT_SAMPLE_DAYS = 64, 32
 
 #: Bytes read of a site's configuration.
 MAX_CONFIG_BYTES = 1 << 20
@@ -53,7 +63,7 @@ HOW = """\
 #    Unix times, so that no change of clocks shortens a job; the fields are all that replay reads; no names of people.
 SLURM_TIME_FORMAT=%s sacct --allusers --allocations --duplicates --parsable2 \\
     --starttime=now-30days --endtime=now \\
-    --format=JobID,JobIDRaw,State,Submit,Start,End,ElapsedRaw,AllocNodes,TimelimitRaw,Priority,Partition,NodeList \\
+    --format=JobID,JobIDRaw,State,Submit,Start,End,ElapsedRaw,AllocNodes,TimelimitRaw,Partition,NodeList \\
     | gzip > jobs.sacct.gz
 
 # 2. When nodes were down or drained, so that they are not taken for idle.
@@ -108,13 +118,6 @@ Examples:
     show_default=True,
     help="Where jobs ran, if the log does not say.",
 )
-@click.option(
-    "--schedule",
-    type=click.Choice([how.value for how in MainSchedule]),
-    default="logged",
-    show_default=True,
-    help="How the main queue starts its jobs.",
-)
 @click.option("--start", metavar="T", help="ISO time, Unix seconds, or +1d, +6h from the trace's begin.")
 @click.option("--end", metavar="T", help="The same.")
 @click.option(
@@ -166,17 +169,28 @@ def replay(trace: Path | None, how: bool, **given: Any) -> None:
         raise click.UsageError("TRACE is missing; --how prints the command that makes one")
     given |= settings_of(given["config_file"])
     _require_sense(given)
-    if given["report_dir"] is not None and importlib.util.find_spec("jinja2") is None:
-        raise InvalidInput("--report", f"jinja2 is not installed: {pip_install('replay')}")
-    # Imported here so that --help and --how need not wait for numpy.
-    from malletrain.replay.report.summary import summary
-    from malletrain.replay.scenario import answer
-
+    zone, scheduler = _zone(given["timezone"]), given["scheduler"]
+    slurm = "" if scheduler is None else _text(scheduler)
+    reaction = Reaction() if scheduler is None else parse_reaction(slurm, str(scheduler))
+    site = _site(given)
+    rules = replayed_site.replayed_rules(site.config, slurm, reaction.epilog_s or None)
+    jobs, days = _jobs(given, zone), _days(given["sample_text"])
+    names = [name for name in given["policies"].split(",") if name.strip()]
+    policies = [parse_policy(name, given["horizon"], rules.alpha, rules.objective, rules.horizon_s) for name in names]
+    options, window = _options(given, jobs, site, rules), _window(given, zone, site)
     # Faults in what was typed are found before the log is read; how large the site is, only the log says.
-    scenario = _scenario(trace, given)
-    found = answer(scenario, lambda line: click.echo(line, err=True), _bar)
+    machine, suspected = _machine(trace, window, zone, given)
+    _release_freed_memory()  # reading a year leaves a third of the memory that the replay then needs
+    before = [*machine.account.warnings, *machine.warnings]
+    _say_warnings(before)
+    sample = _sample(machine, jobs, policies, options, days, given["seed"])
+    with _bar(names) as progress:
+        found = run.replay(
+            machine, jobs, policies, options, progress, given["processes"], reaction, sample, suspected
+        )
+    _say_warnings(found.warnings[len(before) :])
     try:
-        _write(found, scenario, given)
+        _write(found, zone, given)
     except OSError as error:
         raise InvalidInput(str(error.filename), f"cannot be written: {error.strerror}") from error
     if given["json_file"] != "-":
@@ -184,59 +198,37 @@ def replay(trace: Path | None, how: bool, **given: Any) -> None:
 
 
 def _require_sense(given: Given) -> None:
-    """Refuse what does not go together."""
+    """Refuse what does not go together, and a report that cannot be made."""
     if given["jobs_file"] is not None and given["mix_text"] is not None:
         raise click.UsageError("give --jobs or --mix, not both")
     if given["engine"] == "loop" and given["report_dir"] is not None:
         raise click.UsageError("--report draws what the fast engine records: leave out replay.engine loop")
+    if given["report_dir"] is not None and importlib.util.find_spec("jinja2") is None:
+        raise InvalidInput("--report", f"jinja2 is not installed: {pip_install('replay')}")
 
 
-def _scenario(trace: Path, given: Given) -> Scenario:
-    """What is replayed."""
-    from malletrain.cli.replays import replayed_site
-    from malletrain.replay.scenario import Scenario
-    from malletrain.replay.scoring.main_delay import Reaction, parse_reaction
-    from malletrain.slurm.formats.hostlist import node_names
-
-    zone, path = _zone(given["timezone"]), given["scheduler"]
-    scheduler = "" if path is None else _text(path)
-    reaction = Reaction() if path is None else parse_reaction(scheduler, str(path))
-    resizes = _costs(given["rescale"], given["activate"], _measured(given["costs_from"]))
+def _site(given: Given) -> ReplayedSite:
     own = None if given["config_file"] is None else replayed_site.of_file(given["config_file"])
     if given["ideal"] and own is not None:
         raise click.UsageError("replay.ideal has no daemon: leave out its sections")
-    site = own or replayed_site.shipped()
-    rules = replayed_site.replayed_rules(site.config, scheduler, reaction.epilog_s or None)
-    jobs, pool = _jobs(given, resizes, zone), site.config.pool
-    return Scenario(
-        trace, tuple(jobs), _policies(given, rules), zone, frozenset(given["ignore_partition"]), given["outages"],
-        given["likely_outages"] == "count", _days(given["sample_text"]), _window(given, zone),
-        _options(given, jobs, site, rules), node_names(pool.include, "pool.include"),
-        node_names(pool.exclude, "pool.exclude"), reaction,
-        replayed_site.replayed_promise(site.config) if given["promise"] else None, given["seed"],
-        given["processes"],
-    )  # fmt: skip
+    return own or replayed_site.shipped()
 
 
-def _window(given: Given, zone: tzinfo) -> Window:
-    from malletrain.replay.cluster_trace import Window
-    from malletrain.replay.traces.read import read_machine
-
-    path = given["machine_file"]
+def _window(given: Given, zone: tzinfo, site: ReplayedSite) -> Window:
+    path, pool = given["machine_file"], site.config.pool
     there = read_machine(path) if path else frozenset[str]()
     first, count = _node_range(given["nodes"])
     begin, finish = _moment("--start", given["start"], zone), _moment("--end", given["end"], zone)
     return Window(
         start=begin[0], start_after=begin[1], end=finish[0], end_after=finish[1], first_node=first, node_count=count,
         procs_per_node=given["procs_per_node"], placement=AssumedPlacement(given["placement"]), seed=given["seed"],
-        schedule=MainSchedule(given["schedule"]), machine=there,
+        machine=there, include=node_names(pool.include, "pool.include"),
+        exclude=node_names(pool.exclude, "pool.exclude"),
     )  # fmt: skip
 
 
-def _jobs(given: Given, costs: ResizeCosts, zone: tzinfo) -> list[TrainingJob]:
-    from malletrain.replay.job_files import read_jobs
-    from malletrain.replay.workload import mix
-
+def _jobs(given: Given, zone: tzinfo) -> list[TrainingJob]:
+    costs = _costs(given["rescale"], given["activate"], _measured(given["costs_from"]))
     if given["jobs_file"] is None:
         return mix(given["mix_text"] or "imagenet:100", costs, given["seed"])
     return read_jobs(given["jobs_file"], costs, zone)
@@ -244,40 +236,66 @@ def _jobs(given: Given, costs: ResizeCosts, zone: tzinfo) -> list[TrainingJob]:
 
 def _options(given: Given, jobs: list[TrainingJob], site: ReplayedSite, rules: Rules) -> Options:
     """The daemon's rules, or the ideal machine's, with what was set besides."""
-    from malletrain.replay.inputs.account_budgets import parse_budget
-    from malletrain.replay.inputs.node_classes import parse_node_class
-    from malletrain.replay.options import EngineKind, Options
-
     options = Options()
     if not given["ideal"] and not given["node_class"]:
         options = Options.of_daemon(rules, site.config.loop.tick_s, site.name)
     return dataclasses.replace(
         options,
         engine=EngineKind(given["engine"]),
-        most_jobs=given["at_once"] or options.most_jobs,
         budgets=tuple(parse_budget(each, jobs) for each in given["budget"]),
         classes=tuple(map(parse_node_class, given["node_class"])),
     )
 
 
-def _policies(given: Given, rules: Rules) -> tuple[PolicyChoice, ...]:
-    from malletrain.replay.sizer import parse_policy
+def _machine(path: Path, window: Window, zone: tzinfo, given: Given) -> tuple[ClusterTrace, SuspectedOutages | None]:
+    """The machine of the log, and idle time of it that probably was none."""
+    log = read_trace(path, zone, frozenset(given["ignore_partition"]))
+    down = read_outages(given["outages"], zone) if given["outages"] else None
+    trace = cluster_trace(log, window, down)
+    outages, counts = likely_outages(trace), given["likely_outages"] == "count"
+    suspected = SuspectedOutages(outages, not counts) if outages else None
+    return trace if counts else without_outages(trace, outages), suspected
 
-    names = [name for name in given["policies"].split(",") if name.strip()]
-    return tuple(
-        parse_policy(name, given["horizon"], rules.alpha, rules.objective, rules.horizon_s) for name in names
-    )
+
+def _release_freed_memory() -> None:
+    """glibc keeps freed pages that lie between arrays that live on, until malloc_trim(3)."""
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if trim is not None:
+        trim(0)
 
 
-def _write(found: Replay, scenario: Scenario, given: Given) -> None:
+def _say_warnings(sentences: Sequence[str]) -> None:
+    for sentence in sentences:
+        click.echo(f"warning: {sentence}", err=True)
+
+
+def _sample(
+    trace: ClusterTrace, jobs: Sequence[TrainingJob], policies: Sequence[PolicyChoice], options: Options,
+    asked: int | None, seed: int,
+) -> Sample | None:  # fmt: skip
+    """Which days are replayed; None: all. `asked`: as `_days` has it."""
+    is_long = round(trace.seconds / DAY_S) > MAX_WHOLE_DAYS
+    if asked == ALL_DAYS or (asked is None and not is_long):
+        return None
+    if asked is not None or run.can_be_sampled(trace, jobs, policies, options):
+        drawn = drawn_days(trace, asked or DEFAULT_SAMPLE_DAYS, seed, options.tick_s)
+        if drawn.size < len(drawn):
+            click.echo(f"sample: {drawn.sentence()}", err=True)
+            return drawn
+    if is_long:
+        click.echo(f"sample: none, all days are replayed; {run.NOT_SAMPLED}", err=True)
+    return None
+
+
+def _write(found: run.Replay, zone: tzinfo, given: Given) -> None:
     """The files that were asked for."""
-    from malletrain.replay.report.page import Origin, write_report
-
     folder, json_file = given["report_dir"], given["json_file"]
     if folder is not None:
+        from malletrain.replay.report.page import Origin, write_report  # needs jinja2
+
         jobs = str(given["jobs_file"] or f"mix {given['mix_text'] or 'imagenet:100'}")
         command = shlex.join(["malletrain", *sys.argv[1:]])
-        origin = Origin(command, __version__, scenario.seed, jobs, scenario.zone)
+        origin = Origin(command, __version__, given["seed"], jobs, zone)
         write_report(found, folder, origin)
         click.echo(f"report: {folder / 'index.html'}", err=True)
     if json_file is not None:
@@ -289,9 +307,7 @@ def _write(found: Replay, scenario: Scenario, given: Given) -> None:
 
 
 def _days(text: str | None) -> int | None:
-    """As `Scenario.sample`."""
-    from malletrain.replay.scenario import ALL_DAYS
-
+    """So many, `ALL_DAYS`, or None: it depends on how long the window is."""
     if text is None or text == "all":
         return None if text is None else ALL_DAYS
     if not text.isdecimal() or not MIN_SAMPLE_DAYS <= int(text) <= 1_000_000:

@@ -25,23 +25,7 @@ from malletrain.replay.traces import read_trace
 from malletrain.replay.workload import TrainingJob, mix, training_job
 
 __all__ = [
-    "AssumedPlacement",
-    "ClusterTrace",
-    "Engine",
-    "Options",
-    "PolicyChoice",
-    "PolicySizer",
-    "Replay",
-    "ResizeCosts",
-    "Result",
-    "Score",
-    "TrainingJob",
-    "Window",
-    "cluster_trace",
-    "mix",
-    "parse_policy",
-    "read_jobs",
-    "read_trace",
-    "replay",
-    "training_job",
+    "AssumedPlacement", "ClusterTrace", "Engine", "Options", "PolicyChoice", "PolicySizer", "Replay",
+    "ResizeCosts", "Result", "Score", "TrainingJob", "Window", "cluster_trace", "mix", "parse_policy", "read_jobs",
+    "read_trace", "replay", "training_job",
 ]  # fmt: skip

@@ -84,7 +84,7 @@ def wanted_nodes(jobs: JobRecords, procs_per_node: int) -> tuple[Ints, Ints]:
 
 
 class Machine:
-    """The nodes of a machine while its log is placed, or its queue simulated."""
+    """The nodes of a machine while its log is placed."""
 
     def __init__(self, nodes: int, procs_per_node: int, rule: AssumedPlacement, seed: int) -> None:
         self.is_free = np.ones(nodes, dtype=bool)
@@ -103,14 +103,6 @@ class Machine:
             chosen = self.pick(wanted)
         self.is_free[chosen] = False
         return chosen.astype(np.int32)  # a copy: a view would keep all free nodes' numbers alive
-
-    @property
-    def free_count(self) -> int:
-        return int(np.count_nonzero(self.is_free))
-
-    def has_room(self, part: int) -> bool:
-        """Whether a shared node has so many processors left."""
-        return bool(((self.used > 0) & (self.used + part <= self.procs_per_node)).any())
 
     def free(self, nodes: Nodes, part: int) -> None:
         if part:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from itertools import pairwise
 
@@ -12,9 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from malletrain.domain.errors import InvalidInput
-from malletrain.replay.assumed_placement import AssumedPlacement, Placed, place_jobs
+from malletrain.replay.assumed_placement import AssumedPlacement, place_jobs
 from malletrain.replay.changes import Changes, Holdings, Outages, from_events, from_holdings, windowed
-from malletrain.replay.main_queue import MainSchedule, PlanChanges, simulate
 from malletrain.replay.traces import Account, JobRecords, NodeChanges, Trace
 from malletrain.replay.traces.trace import BUSY, DOWN, IDLE
 
@@ -28,7 +27,7 @@ class Window:
     trace's begin, where `start` and `end` (Unix seconds) are not given. `first_node` and `node_count` choose nodes by
     name order; for logs without node lists `node_count` and `procs_per_node` are the machine's size. `machine`: names
     of all its nodes, where they are known: others do not count, and those that ran no job are idle. `include`,
-    `exclude`: only these nodes, never those; empty: all, none."""
+    `exclude`: of nodes with names only these, never those; empty: all, none."""
 
     start: float | None = None
     end: float | None = None
@@ -39,7 +38,6 @@ class Window:
     procs_per_node: int | None = None
     placement: AssumedPlacement = AssumedPlacement.FIRST_FIT
     seed: int = 0
-    schedule: MainSchedule = MainSchedule.LOGGED
     machine: frozenset[str] = frozenset()
     include: frozenset[str] = frozenset()
     exclude: frozenset[str] = frozenset()
@@ -55,8 +53,8 @@ class ClusterTrace:
     """Changes of node states from `start` to `end` (Unix seconds), in steps of equal time.
 
     Step i happens at `time[i]`; its changes are `node[first[i]:first[i + 1]]` with their new `state` (BUSY, IDLE or
-    DOWN). Step 0 is at `start` and holds the nodes that are not busy then; every node is busy before it. `plans`:
-    when nodes are next wanted, where the main queue was simulated. `names_are_real`: the log says where jobs ran.
+    DOWN). Step 0 is at `start` and holds the nodes that are not busy then; every node is busy before it.
+    `names_are_real`: the log says where jobs ran.
     """
 
     account: Account
@@ -68,7 +66,6 @@ class ClusterTrace:
     node: NDArray[np.int32]
     state: NDArray[np.int8]
     warnings: tuple[str, ...] = ()
-    plans: PlanChanges | None = None
     names_are_real: bool = False
     _counts: list[tuple[NDArray[np.int64], NDArray[np.int64]]] = field(
         default_factory=list, init=False, repr=False, compare=False
@@ -138,9 +135,7 @@ def cluster_trace(trace: Trace, window: Window, outages: NodeChanges | None = No
     Raises:
         InvalidInput: the window is empty, or outside the trace.
     """
-    if window.schedule is not MainSchedule.LOGGED:
-        machine = _from_queue(trace, window, outages)
-    elif isinstance(trace, NodeChanges):
+    if isinstance(trace, NodeChanges):
         machine = _from_events(trace, window)
     else:
         machine = _from_jobs(trace, window, outages)
@@ -158,8 +153,8 @@ def cluster_trace(trace: Trace, window: Window, outages: NodeChanges | None = No
         warnings.append("The window is wider than the trace: nodes keep their last known state outside it.")
     time, first, node, state = windowed(machine.changes, start, end)
     return ClusterTrace(
-        trace.account, machine.names, start, end, time, first, node, state, tuple(warnings), machine.plans,
-        names_are_real=isinstance(trace, JobRecords) and trace.has_node_lists and machine.plans is None,
+        trace.account, machine.names, start, end, time, first, node, state, tuple(warnings),
+        names_are_real=isinstance(trace, JobRecords) and trace.has_node_lists,
     )  # fmt: skip
 
 
@@ -177,7 +172,6 @@ class _Machine:
     changes: Changes
     bounds: tuple[float, float]
     warnings: list[str]
-    plans: PlanChanges | None = None
 
 
 def _from_events(trace: NodeChanges, window: Window) -> _Machine:
@@ -196,36 +190,6 @@ def _ranks(chosen: Sequence[int], nodes: int) -> NDArray[np.int32]:
     return rank
 
 
-def _from_queue(trace: Trace, window: Window, outages: NodeChanges | None) -> _Machine:
-    """The machine under a simulated queue, from its first submission to its last."""
-    if isinstance(trace, NodeChanges):
-        raise InvalidInput("--schedule", "a log of node events has no jobs to schedule")
-    if outages is not None or window.first_node:
-        raise InvalidInput("--schedule", "a simulated queue knows no --outages, and takes --nodes as a count only")
-    warnings: list[str] = []
-    if trace.has_node_lists:
-        trace = replace(trace, nodes=(), first=np.empty(0, np.int64), node=np.empty(0, np.int32),
-                        node_count=len(trace.nodes))  # fmt: skip
-    nodes, per_node = _machine_size(trace, window, warnings)
-    done = simulate(trace, nodes, per_node, window.schedule, window.placement, window.seed)
-    if not len(done.jobs.start):
-        raise InvalidInput("--nodes", f"no job of the log fits on {nodes:,} nodes")
-    logged, now = (float((jobs.start - jobs.submit).mean()) / 3600 for jobs in (trace, done.jobs))
-    unlimited = int(np.isnan(trace.limit).sum())
-    warnings.append(
-        f"The queue was simulated ({window.schedule}, {nodes:,} nodes): jobs wait {now:.2f} h on average, in the "
-        f"log {logged:.2f} h. The machine is empty at the begin; let the window begin later."
-    )
-    if unlimited:
-        warnings.append(f"{unlimited:,} jobs have no time limit in the log: they are planned by how long they ran.")
-    if done.too_wide:
-        warnings.append(f"{done.too_wide:,} jobs are wider than the machine and were left out.")
-    machine = _from_jobs(done.jobs, replace(window, node_count=nodes), None, done.placed)
-    begin = float(done.jobs.start.min())
-    bounds = (begin, max(float(done.jobs.submit.max()), begin + 1.0))
-    return replace(machine, bounds=bounds, warnings=warnings, plans=done.plans)
-
-
 def _chosen(order: list[int], window: Window) -> list[int]:
     last = len(order) if window.node_count is None else window.first_node + window.node_count
     if last > len(order) or window.first_node >= last:
@@ -233,21 +197,16 @@ def _chosen(order: list[int], window: Window) -> list[int]:
     return order[window.first_node : last]
 
 
-def _from_jobs(
-    jobs: JobRecords, window: Window, outages: NodeChanges | None, placed: Placed | None = None
-) -> _Machine:
+def _from_jobs(jobs: JobRecords, window: Window, outages: NodeChanges | None) -> _Machine:
     warnings: list[str] = []
     if jobs.has_node_lists:
         names, first, node = _with_unused(jobs, window, warnings), jobs.first, jobs.node
         order = sorted(range(len(names)), key=lambda i: names[i])
         chosen = _chosen([i for i in order if i >= len(jobs.nodes) or window.takes(names[i])], window)
     else:
-        if window.machine or window.include or window.exclude:
+        if window.machine:
             raise InvalidInput("--machine", "the log does not say where jobs ran: give --nodes N, the machine's size")
-        if placed is not None:
-            names, first, node = _numbered(window.node_count or 0), placed.first, placed.node
-        else:
-            names, first, node = _placed(jobs, window, warnings)
+        names, first, node = _placed(jobs, window, warnings)
         chosen = list(range(len(names)))
     changes = from_holdings(
         Holdings(first, node, jobs.start, jobs.end), _ranks(chosen, len(names)), len(chosen), _outages(outages, names)
@@ -285,11 +244,7 @@ def _placed(
             f"{nodes:,} there are ({placed.lacking / 3600:,.0f} node-hours found no node). The answer is too low by "
             "what they hide, or --nodes is wrong."
         )
-    return _numbered(nodes), placed.first, placed.node
-
-
-def _numbered(nodes: int) -> list[str]:
-    return [f"n{i:06d}" for i in range(nodes)]
+    return [f"n{i:06d}" for i in range(nodes)], placed.first, placed.node
 
 
 def _machine_size(jobs: JobRecords, window: Window, warnings: list[str]) -> tuple[int, int]:

@@ -22,16 +22,14 @@ from time import perf_counter
 import numpy as np
 from numpy.typing import NDArray
 
-from malletrain.decide.holes import cut_end, limit_s, shortest_hole_s
+from malletrain.decide.holes import limit_s
 from malletrain.decide.multi_node_pilots import LEAST_STAY_S, make_room, pilot_width
 from malletrain.decide.reconcile import starts_at_once
 from malletrain.decide.reserve import split_reserve
 from malletrain.replay.cluster_trace import ClusterTrace
-from malletrain.replay.inputs.node_classes import ClassesOfNodes, ClassIdeal, ClassRates
-from malletrain.replay.main_queue import PlanBook
 from malletrain.replay.options import Options
-from malletrain.replay.pilots.looks import HoleRecords, Turns, cheapest_pilots
-from malletrain.replay.pilots.multi_node_tasks import Cohorts, MultiNodeTasks
+from malletrain.replay.pilot_rules import Cohorts, HoleRecords, MultiNodeTasks, Turns, cheapest_pilots
+from malletrain.replay.policy_inputs import ClassesOfNodes, ClassIdeal, ClassRates
 from malletrain.replay.result import Cause, Log, Result, Totals
 from malletrain.replay.scoring.ideal import Ideal
 from malletrain.replay.sizer import PolicySizer, SizeBounds, demand, rate_of_one, speedups, trained_curve
@@ -85,8 +83,6 @@ class Engine:
         self.owner = np.full(nodes, -1, np.int64)
         self.warm = np.zeros(nodes, bool)
         self.started = np.zeros(nodes)
-        #: When the time limits of pilots run out.
-        self.ends_at = np.full(nodes, math.inf)
         self.idle_since = np.zeros(nodes)
         self.n_idle = 0
         # jobs
@@ -110,20 +106,20 @@ class Engine:
         #: When nodes that pilots have taken are warm, the number of that start, its job and the nodes.
         self._ready: list[tuple[float, int, int, Ints]] = []
         self._limits: list[tuple[float, int, float]] = []
-        self._plans = PlanBook(trace.plans, nodes)
         self._next_arrival = 0
         self._due = False
         self._resized: set[int] = set()
         #: The daemon's rules bind: nodes that change hands are seen free at the next tick.
         self._ruled = bool(options.daemon) and options.tick_s > 0
         self._freed = np.full(nodes, -math.inf)
-        self._shortest_s = shortest_hole_s(options.rules.min_hole_s, options.rules.margin_s)
+        #: How long a pilot may last.
+        self._pilot_s = options.rules.max_pilot_s
+        if self._ruled and self._pilot_s < math.inf:
+            self._pilot_s = limit_s(math.inf, options.rules.min_hole_s, options.rules.margin_s, self._pilot_s)
         #: When sizes are looked at again for nodes that change hands, for turns, and for pilots that may make room.
         self._again_at = self._turn_at = self._room_at = math.inf
         self._startable: Ints | None = None
-        #: When free nodes were last put in order, and they; until some are taken or become free.
-        self._in_order: tuple[float, Ints] | None = None
-        self._beyond_cap = self._soon = 0
+        self._beyond_cap = 0
         self._looked_at = -math.inf
         self._least = [each.job.min_nodes for each in jobs]
         self._most = [each.job.max_nodes for each in jobs]
@@ -162,7 +158,6 @@ class Engine:
                 self._begin_to_count()
             self._warm_up()
             self._complete()
-            self._plan()
             self._expire()
             if at <= nxt:
                 self._change(step)
@@ -209,10 +204,9 @@ class Engine:
     def _next_internal(self) -> float:
         """When something next happens that the trace does not say."""
         nxt = self._ready[0][0] if self._ready else math.inf
-        nxt = min(nxt, self._plans.next_change())
         if self._limits:
             nxt = min(nxt, self._limits[0][0])
-        if self._next_arrival < len(self.arrivals) and len(self.live) < self.options.most_jobs:
+        if self._next_arrival < len(self.arrivals):
             nxt = min(nxt, self.jobs[self.arrivals[self._next_arrival]].job.submitted_at)
         if self._due:
             nxt = min(nxt, self._tick_after(self.now))
@@ -282,17 +276,17 @@ class Engine:
         if unheld <= 0:
             return
         new_holes = between_pilots = 0
-        if unheld > self.rules.keep_idle + self._beyond_cap + self._soon:  # the others hold back what these leave
-            bare = ((self.state == IDLE) & (self.owner < 0)).nonzero()[0]
+        if unheld > self.rules.keep_idle + self._beyond_cap:  # the others hold back what these leave
+            bare = self._free()
             new = self.idle_since[bare] > self._looked_at
             freed = self._freed[bare]
             # A look of the daemon's does not see free what pilots leave at it; an ideal machine takes that at once.
             left = freed >= self._looked_at if self._ruled else freed > self._looked_at
             new_holes, between_pilots = int(np.count_nonzero(new)), int(np.count_nonzero(left & ~new))
         put_off = unheld if math.isfinite(self._again_at) else 0
-        self.totals.unheld.add(
-            dt, unheld, reserve=self.rules.keep_idle, cap=self._beyond_cap, wanted_soon=self._soon,
-            new_holes=new_holes, between_pilots=between_pilots, starts_put_off=put_off,
+        self.totals.add_unheld(
+            dt, unheld, reserve=self.rules.keep_idle, cap=self._beyond_cap, new_holes=new_holes,
+            between_pilots=between_pilots, starts_put_off=put_off,
         )  # fmt: skip
 
     def _speed_now(self) -> float:
@@ -355,7 +349,7 @@ class Engine:
 
     def _arrive(self) -> None:
         new: list[int] = []
-        while self._next_arrival < len(self.arrivals) and len(self.live) + len(new) < self.options.most_jobs:
+        while self._next_arrival < len(self.arrivals):
             j = self.arrivals[self._next_arrival]
             if self.jobs[j].job.submitted_at > self.now:
                 break
@@ -373,51 +367,22 @@ class Engine:
     def _expire(self) -> None:
         """Pilots at the end of their limit leave in order; their nodes are free again."""
         while self._limits and self._limits[0][0] <= self.now:
-            at, node, started = heapq.heappop(self._limits)
-            # A plan that was put off since no longer ends the pilot.
-            if self.owner[node] >= 0 and self.started[node] == started and self._limit_of(node) <= at + 1e-9:
+            _, node, started = heapq.heappop(self._limits)
+            if self.owner[node] >= 0 and self.started[node] == started:
                 alone = np.array([node])
                 together = np.concatenate([alone, self._tasks.co_allocated(alone)])
                 self._release(together, int(self.owner[node]), Cause.LIMIT, stall=True)
                 self._due = True
 
-    def _plan(self) -> None:
-        """The queue's plan as it now is: pilots' limits are cut to it."""
-        changed = self._plans.tell(self.now)
-        held = changed[self.owner[changed] >= 0]
-        for node in held.tolist() if self._ruled else ():
-            wanted_at, ends_at = float(self._plans.wanted_at[node]), float(self.ends_at[node])
-            self.ends_at[node] = cut_end(ends_at, wanted_at, self.now, self.rules.margin_s) or ends_at
-        self._limit(held)
-        self._due = self._due or len(changed) > 0
-
-    def _limit_of(self, node: int) -> float:
-        """When the pilot on a node has to leave: under the daemon's rules at a tick, before its limit."""
-        plan = float(self._plans.wanted_at[node]) - self.rules.margin_s
-        until = min(float(self.ends_at[node]), plan)
-        if not self._ruled or until == math.inf:
-            return until
-        return max(self._tick_after(until - self.rules.leave_lead_s), self._tick_after(self.started[node] + 1e-3))
-
     def _limit(self, nodes: Ints) -> None:
-        """The pilots on these nodes leave at their limits."""
-        known: dict[tuple[float, ...], float] = {}
-        columns = self.started, self.ends_at, self._plans.wanted_at
-        for node, *key in zip(nodes.tolist(), *(column[nodes].tolist() for column in columns), strict=True):
-            until = known.get(tuple(key))
-            if until is None:
-                until = known[tuple(key)] = max(self._limit_of(node), self.now)
-            if until < math.inf:
-                heapq.heappush(self._limits, (until, node, key[0]))
-
-    def _end_at(self, nodes: Ints) -> None:
-        """Pilots that start now on these nodes get their limits: under the daemon's rules those of their holes."""
-        longest = self.rules.max_pilot_s
-        self.ends_at[nodes] = self.now + longest
-        if self._ruled and longest < math.inf:
-            wanted, of = np.unique(self._plans.wanted_at[nodes], return_inverse=True)
-            rules = self.rules.min_hole_s, self.rules.margin_s, longest
-            self.ends_at[nodes] = self.now + np.array([limit_s(at - self.now, *rules) for at in wanted.tolist()])[of]
+        """Pilots that start now on these nodes leave at their limit: under the daemon's rules at a tick before it."""
+        until = self.now + self._pilot_s
+        if until == math.inf:
+            return
+        if self._ruled:
+            until = max(self._tick_after(until - self.rules.leave_lead_s), self._tick_after(self.now + 1e-3))
+        for node in nodes.tolist():
+            heapq.heappush(self._limits, (until, node, self.now))
 
     def _change(self, step: int) -> None:
         """The trace's changes of this moment."""
@@ -426,7 +391,7 @@ class Engine:
         old = self.state[nodes]
         if self._holes is not None:
             self._holes.change(self.now, self.state == IDLE, self._tick_after(self.now))
-        self.state[nodes], self._in_order = new, None
+        self.state[nodes] = new
         gone, come = nodes[(old == IDLE) & (new != IDLE)], nodes[(old != IDLE) & (new == IDLE)]
         self.n_idle += len(come) - len(gone)
         self.idle_since[come] = self.now
@@ -486,13 +451,12 @@ class Engine:
         self.owner[nodes] = -1
         self.warm[nodes] = False
         self._freed[nodes] = self.now
-        self._in_order = None
 
     # -- deciding --------------------------------------------------------------------------------------------------
 
     def _decide(self) -> None:
         self._due, self._again_at, self._room_at = False, math.inf, math.inf
-        self._looked_at, self._soon = self.now, self._too_short()
+        self._looked_at = self.now
         if self._holes is not None:
             self._holes.look(self.state == IDLE, self.now)
         live = self._live
@@ -501,7 +465,7 @@ class Engine:
         if self.classes is not None:
             self._decide_by_class(self.classes)
             return
-        usable = max(0, self.n_idle - self._soon - self.rules.keep_idle)
+        usable = max(0, self.n_idle - self.rules.keep_idle)
         refilled = self._ruled and self._refill_reserve()
         if self.rules.max_nodes > 1:
             self._widen(usable)
@@ -536,12 +500,12 @@ class Engine:
 
     def _refill_reserve(self) -> bool:
         """Pilots leave where too few nodes stay idle: then none starts at this look. Whether any left."""
-        missing = split_reserve(self.rules.keep_idle, self.n_idle - self._soon - self.n_held, 0)[2]
+        missing = split_reserve(self.rules.keep_idle, self.n_idle - self.n_held, 0)[2]
         if not missing or not self.n_held:
             return False
         held = np.flatnonzero(self.owner >= 0)
         tasks = self._tasks.of[held] if self._tasks.several else None
-        going = cheapest_pilots(held, self.owner[held], self.ends_at[held], tasks, self.jobs, missing)
+        going = cheapest_pilots(held, self.owner[held], self.started[held], tasks, self.jobs, missing)
         going = np.sort(np.concatenate([going, self._tasks.co_allocated(going)]))
         for j in np.unique(self.owner[going]).tolist():
             self._release(going[self.owner[going] == j], j, Cause.SHRINK, stall=True)
@@ -567,7 +531,7 @@ class Engine:
         free = free[self._freed[free] < self.now]
         if len(free) <= room or self._tasks.width == 1:
             return
-        waiting = np.unique(self._tasks.groups(free, self._alike()), return_counts=True)[1].tolist()
+        waiting = np.unique(self._tasks.groups(len(free)), return_counts=True)[1].tolist()
         lacking = [max(0, self._most_useful[j] - int(self.held[j])) for j in self.live]
         stays_since = self.started[held]
         others = stays_since[stays_since > self.now - LEAST_STAY_S]
@@ -591,7 +555,7 @@ class Engine:
         seen = self._freed[free] < self.now if self._ruled else np.ones(len(free), np.bool_)
         changing_hands = max(0, len(free) - int(np.count_nonzero(seen)))
         free = free[seen]
-        self._startable = free = free[self._tasks.groups(free, self._alike()) < room]
+        self._startable = free = free[self._tasks.groups(len(free)) < room]
         return min(nodes, self.n_held + len(free) + changing_hands)
 
     def _less_reserve(self, free: Ints) -> Ints:
@@ -621,10 +585,6 @@ class Engine:
         places = frozenset(i for i, j in enumerate(self.live) if j in must) if must else frozenset()
         return SizeBounds(allowed, places) if places or allowed else None
 
-    def _alike(self) -> list[NDArray[np.float64]]:
-        """What must be equal of the nodes of one task: when their holes end, where the queue's plan says so."""
-        return [] if self.trace.plans is None else [self._plans.wanted_at]
-
     def _begin_within_limits(self, jobs: Ints, more: Ints) -> bool:
         """Start pilots on nodes that are seen free now, as many as the rules allow at one look; the rest waits.
         Whether any was started."""
@@ -648,7 +608,8 @@ class Engine:
             begin += wanted
             if pool is not None:
                 mine = np.array(pool.take(wanted, partial(self._values_held, j, began)), dtype=np.int64)
-                part, left = self._part_within(mine, left)
+                part = mine[: left * self._tasks.width]
+                left -= -(-len(part) // self._tasks.width)
             else:
                 part = mine[:left]
                 left -= len(part)
@@ -671,19 +632,10 @@ class Engine:
         """The values in `column` of the nodes that job j holds."""
         return set(column[self.owner == j].tolist())
 
-    def _part_within(self, nodes: Ints, left: int) -> tuple[Ints, int]:
-        """Of `nodes`, those of the first `left` tasks that they would make; and how many tasks are left then."""
-        group = self._tasks.groups(nodes, self._alike())
-        tasks = int(np.maximum.reduce(group, initial=-1)) + 1
-        return nodes if tasks <= left else nodes[group < left], left - min(max(0, left), tasks)
-
     def _decide_by_class(self, classes: ClassesOfNodes) -> None:
         """As `_decide`, with nodes of several classes."""
         live, kinds = self._live, len(classes.names)
-        usable = self.state == IDLE
-        if self.trace.plans is not None:
-            usable &= (self.owner >= 0) | (self._plans.wanted_at >= self.now + self._shortest_s)
-        supply = np.bincount(classes.of_node[usable], minlength=kinds)
+        supply = np.array(self._supply())
         for _ in range(min(self.rules.keep_idle, int(supply.sum()))):
             supply[int(np.argmax(supply))] -= 1
         held = np.array(
@@ -708,33 +660,20 @@ class Engine:
         return mine[np.lexsort((-mine, self.started[mine]))[:count]]
 
     def _free(self) -> Ints:
-        """Idle nodes without a pilot that stay idle long enough, by name."""
-        if self._in_order is not None and self._in_order[0] == self.now:
-            return self._in_order[1]
+        """Idle nodes without a pilot, by name."""
         free: Ints = ((self.state == IDLE) & (self.owner < 0)).nonzero()[0]
-        if self.trace.plans is not None:
-            free = free[self._plans.wanted_at[free] >= self.now + self._shortest_s]
-        self._in_order = self.now, free
         return free
-
-    def _too_short(self) -> int:
-        """Free nodes that are left alone, as they are wanted too soon."""
-        if self.trace.plans is None:
-            return 0
-        free = (self.state == IDLE) & (self.owner < 0)
-        return int(np.count_nonzero(free & (self._plans.wanted_at < self.now + self._shortest_s)))
 
     def _begin(self, free: Ints, jobs: Ints, more: Ints) -> None:
         """Each of `jobs` takes so many more of the free nodes, in turn."""
         ends = np.minimum(np.cumsum(more), len(free))
         more = np.diff(ends, prepend=0)
         nodes = free[: ends[-1]]
-        self.owner[nodes], self._in_order = np.repeat(jobs, more), None
+        self.owner[nodes] = np.repeat(jobs, more)
         self.warm[nodes] = False
         self.started[nodes] = self.now
-        self._end_at(nodes)
         if self.rules.max_nodes > 1:
-            self._tasks.begin(nodes, self.owner[nodes], self._alike())
+            self._tasks.begin(nodes, self.owner[nodes])
         self.held[jobs] += more
         self.n_held += len(nodes)
         self.totals.activations += len(nodes)
@@ -748,5 +687,4 @@ class Engine:
             else:
                 self._join(j, nodes[begin:end])
             begin = end
-        if self.trace.plans is not None or self.rules.max_pilot_s < math.inf:
-            self._limit(nodes)
+        self._limit(nodes)

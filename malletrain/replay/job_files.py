@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import csv
-import gzip
-import io
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime, tzinfo
@@ -15,11 +13,10 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 
 from malletrain.domain.errors import InvalidInput
 from malletrain.domain.job import Curve, ResizeCosts
-from malletrain.replay.curves import curve_named
-from malletrain.replay.traces.source import GZIP_MAGIC, Lines, opened
+from malletrain.replay.traces.source import Lines, opened
 from malletrain.replay.traces.trace import Tally
 from malletrain.replay.traces.words import TimeParser
-from malletrain.replay.workload import MAX_JOBS, TrainingJob, at_batch, training_job
+from malletrain.replay.workload import MAX_JOBS, TrainingJob, at_batch, curve_named, training_job
 from malletrain.sizing.problem import OnClasses
 
 MAX_FILE_BYTES = 256 << 20
@@ -125,8 +122,7 @@ def _csv_tables(path: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
 
 def _toml_tables(path: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
     try:
-        data = path.read_bytes()
-        with gzip.open(io.BytesIO(data)) if data[:2] == GZIP_MAGIC else io.BytesIO(data) as stream:
+        with opened(path) as stream:
             tables = tomllib.loads(stream.read(MAX_FILE_BYTES).decode("utf-8")).get("job")
     except (OSError, EOFError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise InvalidInput(str(path), f"cannot be read: {error}") from error

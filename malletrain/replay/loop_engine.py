@@ -66,10 +66,6 @@ def score_by_loop(trace: ClusterTrace, jobs: Sequence[TrainingJob], choice: Poli
     """
     if choice.value is not Value.ELASTIC or choice.policy == ONE_NODE:
         raise InvalidInput("--policy", f'{choice.name} exists in replay alone: use replay.engine = "fast" for it')
-    if options.most_jobs < len(jobs):
-        raise InvalidInput(
-            "replay.at_once", 'the daemon serves every job that was submitted: use replay.engine = "fast"'
-        )
     if options.budgets or Need.BATCHES in registered(choice.policy).needs:
         raise InvalidInput("replay.engine", 'budgets and free batches need replay.engine = "fast"')
     rules = replace(rules_of(options), horizon_s=choice.horizon_s, objective=choice.objective, alpha=choice.alpha)

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import math
-import sys
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
 
 from malletrain.decide.rules import AccountBudget, Rules
-from malletrain.replay.inputs.node_classes import NodeClass
+from malletrain.replay.policy_inputs import NodeClass
 
 #: Rules that limit neither pilots nor waits, and keep nothing idle.
 UNLIMITED = Rules(max_pilots=10**9, max_pilot_s=math.inf, max_top_up=0, max_failures=10**9, max_wait_s=0.0)
@@ -29,7 +28,6 @@ class Options:
     """How to replay. Seconds.
 
     tick_s: 0: every event is decided at once, else at the next multiple, as a daemon that polls.
-    most_jobs: training jobs that are there at once; others wait in order.
     engine: the loop serves policies by their names alone; `replay` refuses anything else.
     budgets: node-seconds of accounts for each day, week or month; fast engine only.
     classes: of nodes, where jobs are to be sized by class; fast engine only.
@@ -38,7 +36,6 @@ class Options:
     """
 
     tick_s: float = 0.0
-    most_jobs: int = sys.maxsize
     engine: EngineKind = EngineKind.FAST
     budgets: tuple[AccountBudget, ...] = ()
     classes: tuple[NodeClass, ...] = ()
@@ -57,4 +54,4 @@ class Options:
     @property
     def ideal_machine(self) -> Options:
         """The same without the daemon's limits: every event is decided at once, any number of pilots, no reserve."""
-        return Options(most_jobs=self.most_jobs, budgets=self.budgets, classes=self.classes)
+        return Options(budgets=self.budgets, classes=self.classes)

@@ -1,21 +1,39 @@
-"""What a replay found: totals, and the columns behind every plot."""
+"""What a replay found: totals, every pilot, and the columns behind every plot, in little memory."""
 
 from __future__ import annotations
 
 from array import array
+from collections.abc import Iterator
 from dataclasses import dataclass, field, fields, replace
 from enum import IntEnum
-from typing import Any
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from malletrain.replay.pilots.pilot_table import PilotRecorder, PilotTable
-from malletrain.replay.scoring.waterfall import UnheldTime
-
 Floats = NDArray[np.float64]
-#: A year has millions of moments.
+Ints = NDArray[np.int64]
+#: A year has millions of moments, and tens of millions of pilots.
 Counts = NDArray[np.int32]
+Table = TypeVar("Table", "PilotTable", "Columns")
+
+#: Additions of pilots that are put into the columns together: one pass over many costs a fraction of many.
+MAX_UNMERGED = 512
+
+#: What idle node-time went to, in the order in which it is taken off; those of nodes without a pilot first.
+WATERFALL = {
+    "reserve": "kept idle (pool.keep_idle)",
+    "cap": "beyond the cap of pilots (pool.max_pilots)",
+    "new_holes": "new holes, until the daemon's next look",
+    "between_pilots": "nodes that a pilot left, until the next look",
+    "starts_put_off": "beyond the starts that one look may make",
+    "no_job": "no job is sized to take them",
+    "lost_activation": "activation of pilots that ended before they trained",
+    "activation": "activation of pilots that trained",
+    "stalls": "stalls while jobs change size",
+    "productive": "training",
+}
+UNHELD = tuple(WATERFALL)[:6]
 
 
 class Cause(IntEnum):
@@ -43,7 +61,7 @@ class Totals:
         self.rescales = self.activations = self.preemptions = self.completed = 0
         self.main_starts = self.main_starts_on_pilots = 0
         self.lost_activation = 0.0
-        self.unheld = UnheldTime()
+        self.unheld = dict.fromkeys(UNHELD, 0.0)
         self.by_job: Floats = np.zeros(jobs)
 
     def add(self, other: Totals, times: float = 1) -> None:
@@ -51,8 +69,112 @@ class Totals:
         for name, value in vars(other).items():
             if name != "unheld":
                 setattr(self, name, getattr(self, name) + times * value)
-        for reason, seconds in other.unheld.node_s.items():
-            self.unheld.node_s[reason] += times * seconds
+        for reason, seconds in other.unheld.items():
+            self.unheld[reason] += times * seconds
+
+    def add_unheld(self, seconds: float, nodes: int, **counts: int) -> None:
+        """`nodes` idle nodes had no pilot for so long; `counts`: how many of them each reason says that it holds.
+        A node for which several do counts to the first of them; one for which none does to `no_job`."""
+        for name in UNHELD:
+            part = nodes if name == "no_job" else min(nodes, counts.get(name, 0))
+            self.unheld[name] += part * seconds
+            nodes -= part
+
+    def waterfall(self) -> dict[str, float]:
+        """Node-seconds of each part of `WATERFALL`; together they are the idle node-seconds."""
+        return self.unheld | {
+            "lost_activation": self.lost_activation, "activation": self.activating - self.lost_activation,
+            "stalls": self.stalled, "productive": self.productive,
+        }  # fmt: skip
+
+
+class PilotRows(NamedTuple):
+    """Some pilots, one row a node that one held: the node, from when until when (Unix seconds), the job's number, and
+    why it ended (`Cause`)."""
+
+    node: Counts
+    start: Floats
+    end: Floats
+    job: Counts
+    cause: NDArray[np.int8]
+
+
+@dataclass(frozen=True, slots=True)
+class PilotTable:
+    """`node` of each row; run i is of `count[i]` rows that have `start[i]`, `end[i]`, `job[i]` and `cause[i]`: a job
+    takes and gives many nodes at once, so there are four to ten rows for each run."""
+
+    node: Counts
+    count: Counts
+    start: Floats
+    end: Floats
+    job: Counts
+    cause: NDArray[np.int8]
+
+    def __len__(self) -> int:
+        """How many rows there are."""
+        return len(self.node)
+
+    def rows(self, at: slice | Ints = slice(None)) -> PilotRows:
+        """The rows `at`, all by default."""
+        return self._rows(at, np.cumsum(self.count, dtype=np.int64))
+
+    def parts(self, at_once: int) -> Iterator[PilotRows]:
+        """All rows in order, `at_once` at a time."""
+        ends: Ints = np.cumsum(self.count, dtype=np.int64)
+        for begin in range(0, len(self.node), at_once):
+            yield self._rows(slice(begin, begin + at_once), ends)
+
+    def _rows(self, at: slice | Ints, ends: Ints) -> PilotRows:
+        """`ends`: one past the last row of each run."""
+        places = np.arange(*at.indices(len(self.node))) if isinstance(at, slice) else at
+        run = np.searchsorted(ends, places, side="right")
+        return PilotRows(self.node[places], self.start[run], self.end[run], self.job[run], self.cause[run])
+
+
+class PilotRecorder:
+    """Collects pilots while the engine runs."""
+
+    def __init__(self) -> None:
+        self._columns: tuple[array[Any], ...] = tuple(array(kind) for kind in "iiddib")
+        self._new: list[tuple[Ints, Floats, float, Ints, int]] = []
+
+    def add(self, nodes: Ints, start: Floats, end: float, jobs: Ints, cause: int) -> None:
+        """Pilots on `nodes` ended together, at `end`, for one cause. The arrays are kept: leave them as they are."""
+        if not len(nodes):
+            return
+        self._new.append((nodes, start, end, jobs, cause))
+        if len(self._new) == MAX_UNMERGED:
+            self._merge()
+
+    def _merge(self) -> None:
+        if not self._new:
+            return
+        sizes = np.array([len(nodes) for nodes, *_ in self._new])
+        node, start, job = (np.concatenate([each[column] for each in self._new]) for column in (0, 1, 3))
+        begins = np.concatenate([[True], (start[1:] != start[:-1]) | (job[1:] != job[:-1])])
+        ends: Ints = np.cumsum(sizes)
+        begins[ends[:-1]] = True
+        first = begins.nonzero()[0]
+        of = np.searchsorted(ends, first, side="right")
+        values: tuple[NDArray[Any], ...] = (
+            node.astype(np.int32), np.diff(first, append=len(node)).astype(np.int32), start[first],
+            np.array([end for _, _, end, _, _ in self._new])[of], job[first].astype(np.int32),
+            np.array([cause for *_, cause in self._new], np.int8)[of],
+        )  # fmt: skip
+        for column, part in zip(self._columns, values, strict=True):
+            column.frombytes(part.tobytes())
+        self._new.clear()
+
+    def table(self) -> PilotTable:
+        """What was collected; nothing may be added after."""
+        self._merge()
+        return PilotTable(*map(_whole, self._columns))
+
+
+def _whole(values: array[Any]) -> NDArray[Any]:
+    """The numbers, without a second copy of them."""
+    return np.frombuffer(values, values.typecode) if len(values) else np.empty(0, values.typecode)
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,37 +200,22 @@ class Log:
     """Collects columns while the engine runs."""
 
     solve_s: array[float] = field(default_factory=lambda: array("d"))
-    _time: array[float] = field(default_factory=lambda: array("d"))
-    _idle: array[int] = field(default_factory=lambda: array("i"))
-    _held: array[int] = field(default_factory=lambda: array("i"))
-    _speed: array[float] = field(default_factory=lambda: array("d"))
-    _jobs: array[int] = field(default_factory=lambda: array("i"))
-    _trained: array[float] = field(default_factory=lambda: array("d"))
-    _best: array[float] = field(default_factory=lambda: array("d"))
     pilots: PilotRecorder = field(default_factory=PilotRecorder)
+    #: The first seven of `Columns`.
+    _columns: tuple[array[Any], ...] = field(default_factory=lambda: tuple(array(kind) for kind in "diididd"))
 
     def sample(self, now: float, idle: int, held: int, speed: float, jobs: int, trained: float, best: float) -> None:
-        if self._time and self._time[-1] == now:
-            self._idle[-1], self._held[-1], self._speed[-1], self._jobs[-1] = idle, held, speed, jobs
-            return
-        self._time.append(now)
-        self._idle.append(idle)
-        self._held.append(held)
-        self._speed.append(speed)
-        self._jobs.append(jobs)
-        self._trained.append(trained)
-        self._best.append(best)
+        """What there is from `now` on. Of several at one moment the last stands."""
+        times = self._columns[0]
+        if times and times[-1] == now:
+            for column in self._columns:
+                column.pop()
+        for column, value in zip(self._columns, (now, idle, held, speed, jobs, trained, best), strict=True):
+            column.append(value)
 
     def columns(self) -> Columns:
-        def whole(values: array[Any], kind: type[np.generic]) -> NDArray[Any]:
-            return np.frombuffer(values, kind) if len(values) else np.empty(0, kind)  # no second copy
-
-        return Columns(
-            whole(self._time, np.float64), whole(self._idle, np.int32), whole(self._held, np.int32),
-            whole(self._speed, np.float64), whole(self._jobs, np.int32),
-            whole(self._trained, np.float64), whole(self._best, np.float64), self.pilots.table(),
-            whole(self.solve_s, np.float64),
-        )  # fmt: skip
+        time, idle, held, speed, jobs, trained, best = map(_whole, self._columns)
+        return Columns(time, idle, held, speed, jobs, trained, best, self.pilots.table(), _whole(self.solve_s))
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,28 +237,28 @@ def joined(parts: list[Result]) -> Result:
     year are there twice."""
     if len(parts) == 1:
         return parts[0]
-    totals, before, logs = Totals(len(parts[0].samples)), Totals(0), []
+    totals, logs = Totals(len(parts[0].samples)), []
     for each in parts:
-        totals.add(each.totals)
         log = each.log
-        logs.append(replace(log, trained=log.trained + before.speedup, best=log.best + before.ideal))
-        before.speedup += each.totals.speedup
-        before.ideal += each.totals.ideal
+        logs.append(replace(log, trained=log.trained + totals.speedup, best=log.best + totals.ideal))
+        totals.add(each.totals)
     samples = np.sum([each.samples for each in parts], axis=0)
     first_start = np.fmin.reduce([each.first_start for each in parts])
     submitted, finished, wall_s = parts[0].submitted, parts[0].finished, sum(each.wall_s for each in parts)
     parts.clear()
-    return Result(totals, _joined_columns(logs), samples, submitted, finished, first_start, wall_s)
+    return Result(totals, _joined_tables(logs), samples, submitted, finished, first_start, wall_s)
 
 
-def _joined_columns(logs: list[Columns]) -> Columns:
+def _joined_tables(tables: list[Table]) -> Table:
     """The rows of these, one after the other. Uses them up."""
-    pieces: dict[str, list[Any]] = {each.name: [getattr(log, each.name) for log in logs] for each in fields(Columns)}
-    logs.clear()
-    whole: dict[str, Any] = {"pilots": PilotTable.joined(pieces.pop("pilots"))}
-    for name in list(pieces):
-        whole[name] = np.concatenate(pieces.pop(name))
-    return Columns(**whole)
+    kind = type(tables[0])
+    pieces = [[getattr(table, each.name) for table in tables] for each in fields(kind)]
+    tables.clear()
+    return kind(*map(_joined_columns, (pieces.pop(0) for _ in range(len(pieces)))))
+
+
+def _joined_columns(parts: list[Any]) -> Any:
+    return _joined_tables(parts) if isinstance(parts[0], PilotTable) else np.concatenate(parts)
 
 
 def integral(time: Floats, value: NDArray[Any], end: float, at: Floats) -> Floats:

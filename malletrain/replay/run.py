@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -15,16 +15,48 @@ from malletrain.replay.cluster_trace import ClusterTrace
 from malletrain.replay.likely_outages import SuspectedOutages
 from malletrain.replay.loop_engine import score_by_loop
 from malletrain.replay.options import EngineKind, Options
-from malletrain.replay.parts import Part, divisible, parts_of
-from malletrain.replay.processes import Piece, Progress, run_here, run_in_processes
+from malletrain.replay.parts import Part, Piece, Progress, divisible, parts_of, run_here, run_in_processes
 from malletrain.replay.result import Result, joined
-from malletrain.replay.sampling import Sample, SampledReplay, estimated, found_in, known_of
+from malletrain.replay.sampling import Sample, SampledReplay, estimated, sampled_replay
 from malletrain.replay.scoring.figures import Score, score
 from malletrain.replay.scoring.main_delay import Reaction
-from malletrain.replay.scoring.promise_curve import PromiseCurve
 from malletrain.replay.sizer import ONE_NODE, PolicyChoice, require_replay_inputs
-from malletrain.replay.warnings import limits_that_bind
 from malletrain.replay.workload import TrainingJob, shifted
+
+#: A limit of the daemon that costs less than this part of the idle time is not worth a sentence.
+MIN_SHARE_LOST = 0.05
+
+
+def limits_that_bind(
+    options: Options, scores: Mapping[str, Score], jobs: Sequence[TrainingJob] = ()
+) -> tuple[str, ...]:
+    """One sentence for each rule of the daemon that leaves much idle time unused, whatever policy sizes.
+
+    `jobs`: those replayed; a pilot is of one job, and so no wider than the widest of them takes.
+    """
+    if not options.daemon:
+        return ()
+    found = [score for score in scores.values() if score.idle_node_seconds > 0]
+    warnings: list[str] = []
+    capped = max(((s.beyond_cap_node_seconds or 0.0) / s.idle_node_seconds for s in found), default=0.0)
+    if capped >= MIN_SHARE_LOST:
+        most = options.rules.max_nodes
+        widest = min(most, max((each.job.max_nodes for each in jobs), default=most))
+        width = f"{widest} nodes" if widest > 1 else "one node"
+        wider = "Wider pilots (pilot.max_nodes) hold"
+        if widest < most:
+            wider = f"A pilot is of one job, and no job here takes more than {width}: jobs that take more hold"
+        warnings.append(
+            f"The daemon's cap binds: pool.max_pilots = {options.rules.max_pilots:,} pilots of at most {width} leave "
+            f"{capped:.0%} of the idle node-hours unused. {wider} more with as many "
+            "jobs for slurmctld; a higher cap costs it time in every cycle while jobs are blocked (see sdiag)."
+        )
+    kept = max(((s.reserve_node_seconds or 0.0) / s.idle_node_seconds for s in found), default=0.0)
+    if kept >= MIN_SHARE_LOST:
+        warnings.append(
+            f"The reserve is {kept:.0%} of the idle node-hours: pool.keep_idle = {options.rules.keep_idle:,} nodes."
+        )
+    return tuple(warnings)
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +64,7 @@ class Replay:
     """What was replayed and what came out: `results` and `scores` by policy name, in the order asked for.
 
     `results` is empty after the daemon's loop (`EngineKind.LOOP`), whose journal is scored. `suspected`: idle time of
-    the log that probably was none. `promise`: harvest against the delay of main jobs, where it was asked for.
+    the log that probably was none.
     `sampled`: which days were replayed, where not all were: totals, samples and scores are then estimates of the
     window, columns and pilots those of these days.
     """
@@ -44,7 +76,6 @@ class Replay:
     results: dict[str, Result]
     scores: dict[str, Score]
     suspected: SuspectedOutages | None = None
-    promise: PromiseCurve | None = None
     sampled: SampledReplay | None = None
 
     @property
@@ -81,13 +112,11 @@ class Replay:
     def as_json(self) -> dict[str, object]:
         """The JSON answer of `malletrain replay`."""
         found = {} if self.suspected is None else {"likely_outages": self.suspected.as_json()}
-        promise = {} if self.promise is None else {"promise": self.promise.as_json()}
         sampled = {} if self.sampled is None else {"sample": self.sampled.as_json(self.trace.seconds)}
         return {
             "trace": self.trace_json() | found,
             **sampled,
             "policies": {name: each.as_json() for name, each in self.scores.items()},
-            **promise,
         }
 
 
@@ -109,10 +138,12 @@ def replay(
     processes: int | None = None,
     reaction: Reaction = Reaction(),  # noqa: B008 - frozen
     sample: Sample | None = None,
+    suspected: SuspectedOutages | None = None,
 ) -> Replay:
     """Replays each policy. Deterministic but for the seconds that it took; `processes` 1 stays in this process.
 
     `sample`: the days of the trace that are replayed, where not all are to be; ask `can_be_sampled` before.
+    `suspected`: what is known of outages that the log does not tell.
 
     Raises:
         InvalidInput: no jobs, a policy twice or without its inputs, or something that the engine does not do.
@@ -141,19 +172,18 @@ def replay(
     if sample is None:
         results = {name: joined(each) for name, each in parts.items() if each}
     else:
-        known = known_of(trace, on_clock, sample)
-        sampled = SampledReplay(sample, known, {name: found_in(each) for name, each in parts.items()})
-        results = {name: estimated(each, sample, known) for name, each in parts.items()}
+        sampled = sampled_replay(trace, on_clock, sample, parts)
+        results = {name: estimated(each, sampled) for name, each in parts.items()}
     due = np.array([math.nan if e.job.deadline is None else e.job.deadline for e in on_clock])
     due[~(due <= trace.end)] = math.nan
     scores = {name: score(each, trace.seconds, reaction, due) for name, each in results.items()} | by_loop
-    return Replay(trace, on_clock, options, tuple(choices), results, scores, sampled=sampled)
+    return Replay(trace, on_clock, options, tuple(choices), results, scores, suspected, sampled)
 
 
 #: Why some replays cannot be sampled.
 NOT_SAMPLED = (
-    "days can stand for all only where jobs have no end and are there from the begin, without budgets, deadlines, "
-    "replay.at_once, --schedule and a replay.engine of loop"
+    "days can stand for all only where jobs have no end and are there from the begin, without budgets, deadlines "
+    "and a replay.engine of loop"
 )
 
 

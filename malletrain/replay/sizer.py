@@ -16,8 +16,7 @@ from malletrain.domain.errors import InvalidInput
 from malletrain.domain.event import Event, PoolCounted
 from malletrain.domain.job import Curve
 from malletrain.loop.trackers.hole_history import SupplyHistory
-from malletrain.replay.inputs.account_budgets import BudgetAccounts
-from malletrain.replay.inputs.node_classes import ClassesOfNodes
+from malletrain.replay.policy_inputs import BudgetAccounts, ClassesOfNodes
 from malletrain.replay.workload import TrainingJob
 from malletrain.sizing import knapsack
 from malletrain.sizing.batching import best_batch, equal_sample_worth, statistical_efficiency
@@ -281,17 +280,14 @@ def require_replay_inputs(
     Raises:
         InvalidInput: naming the policy, and what is missing.
     """
-    given: set[Need] = set()
-    if any(each.job.deadline is not None for each in jobs):
-        given.add(Need.DEADLINES)
-    if any(each.batches for each in jobs):
-        given.add(Need.BATCHES)
-    if any(each.noise_scale is not None for each in jobs):
-        given.add(Need.NOISE_SCALE)
-    if budgets:
-        given.add(Need.BUDGETS)
-    if has_classes:
-        given.add(Need.NODE_CLASSES)
+    has = {
+        Need.DEADLINES: any(each.job.deadline is not None for each in jobs),
+        Need.BATCHES: any(each.batches for each in jobs),
+        Need.NOISE_SCALE: any(each.noise_scale is not None for each in jobs),
+        Need.BUDGETS: bool(budgets),
+        Need.NODE_CLASSES: has_classes,
+    }
+    given = {need for need in has if has[need]}
     for policy in map(policy_of, choices):
         missing = [need for need in Need if need in policy.needs - given]
         remedies = [_REMEDIES[need] for need in missing if need in _REMEDIES]

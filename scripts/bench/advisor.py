@@ -49,7 +49,7 @@ from malletrain.learn.curve import CurveFit, fit_curve, shared_evidence
 from malletrain.learn.prior_jobs import MAX_PRIOR_JOBS, Evidence, PriorJobs, application
 from malletrain.learn.samples import forget_earlier_phase, keep_sample
 from malletrain.learn.scale_up_profiling import next_measurement_size
-from malletrain.replay.curves import IMAGENET, POLLUX
+from malletrain.replay.workload import IMAGENET, POLLUX
 from malletrain.sizing.policies.exact import Exact
 from malletrain.sizing.problem import JobDemand, Problem
 

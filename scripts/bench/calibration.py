@@ -1,12 +1,11 @@
 """What replay predicts of a play, and what the play then trains, side by side.
 
-A piece of a real log is scaled to a lab of real Slurm and its times divided by a factor. Before it is played,
-`malletrain replay` says from these jobs, the same malletrain.toml and the same Slurm settings how many node-seconds
-will train. Then it is played with real workers (a training script whose steps wait). Printed:
+A piece of a real log is scaled to a lab of real Slurm, its times divided by a factor, and played with real workers (a
+training script whose steps wait). Then `malletrain replay` says of the holes that its main jobs left, with the same
+malletrain.toml and Slurm settings, how many node-seconds train. Printed:
 
-    predicted   before the play: queue simulated, costs as the pages say (or --activate, --rescale)
-    costs       the same with the activation and the stalls that the play measured
-    holes       the play's own holes instead of the simulated ones, and its costs
+    predicted   with costs as the pages say (or --activate, --rescale)
+    costs       with the activation and the stalls that the play measured
     played      the journal
 
     python -m scripts.bench.calibration --log LOG.swf.gz --hours 2 --seconds 600
@@ -33,7 +32,7 @@ from scripts.lab import Lab, LabConfig
 from scripts.play.arm import Arm, lab_config
 from scripts.play.harm import PILOTS
 from scripts.play.load import from_log
-from scripts.play.predicted import ReplayedSite, from_holes, from_jobs, idle_spans, swf
+from scripts.play.predicted import ReplayedSite, from_holes, idle_spans
 from scripts.play.site import FAST_LOOP, Site, folder_for_labs
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -87,13 +86,10 @@ def play(options: argparse.Namespace) -> dict[str, float]:
         Lab.up(directory / "lab", config) as lab,
         Site(lab, settings=settings) as site,
     ):
-        replayed = ReplayedSite(site.config, directory / "scheduler.txt", options.nodes, options.seconds)
+        replayed = ReplayedSite(site.config, directory / "scheduler.txt", options.seconds)
         replayed.scheduler.write_text(scheduler(lab, config))
-        log = directory / "piece.swf"
-        log.write_text(swf(jobs, options.nodes, config.prolog_seconds + config.epilog_seconds))
         activate = ACTIVATE_S[options.profile] if options.activate is None else options.activate
         stated = ["--activate", f"{activate:g}", "--rescale", options.rescale]
-        columns = {"predicted": trained(from_jobs(replayed, log, stated))}
         site.start()
         arm = Arm(PILOTS, lab, jobs)
         begin, load = played(arm, site, options)
@@ -101,10 +97,12 @@ def play(options: argparse.Namespace) -> dict[str, float]:
         events = [event for event in read_events(site.directory / "malletrain.db") if event.at <= end]
         costs = measured_costs(events, ResizeCosts(activate)).costs
         paid = ["--activate", f"{costs.activate_s:.2f}", "--rescale", f"{costs.grow_s:.3f},{costs.shrink_s:.3f}"]
-        columns["costs"] = trained(from_jobs(replayed, log, paid))
         arm.end_all()
         holes = idle_spans(arm.busy(config.epilog_seconds), lab.nodes, begin, end)
-        columns["holes"] = trained(from_holes(replayed, holes, begin, directory / "holes.csv", paid))
+        columns = {
+            name: trained(from_holes(replayed, holes, begin, directory / "holes.csv", each))
+            for name, each in (("predicted", stated), ("costs", paid))
+        }
         columns["played"] = score_journal(events, end).productive_node_seconds
     print(f"load {min(load):.1f} to {max(load):.1f}, mean {fmean(load):.1f}; measured: {' '.join(paid)}")
     for name, seconds in columns.items():

@@ -36,7 +36,7 @@ import numpy as np
 
 from malletrain.domain.job import Curve, ResizeCosts
 from malletrain.replay import Window, cluster_trace, mix, parse_policy, read_trace, replay
-from malletrain.replay.curves import POLLUX_SAMPLES
+from malletrain.replay.workload import POLLUX_SAMPLES
 from malletrain.sizing.class_values import class_table
 from malletrain.sizing.papers.budget import Budget
 from malletrain.sizing.papers.efficiency import Efficiency

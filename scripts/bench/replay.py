@@ -189,7 +189,7 @@ def compare(title: str, traces: Sequence[ClusterTrace], jobs: Sequence[TrainingJ
     first: Floats = np.empty(0)
     for name in rules:
         found = [(trace, replayed(trace, jobs, Rule(name))) for trace in traces]
-        days = [by_day(trace.start, trace.end, result) for trace, result in found]
+        days = [by_day(trace.start, trace.end, result)[:2] for trace, result in found]
         trained, best = (np.concatenate(column) for column in zip(*days, strict=True))
         first = trained if name == rules[0] else first
         drawn = np.random.default_rng(1).integers(0, len(best), (10_000, len(best)))

@@ -24,7 +24,7 @@ from pathlib import Path
 import numpy as np
 
 from malletrain.domain.job import Curve
-from malletrain.replay import curves
+from malletrain.replay import workload
 from malletrain.sizing.papers.greedy import Greedy
 from malletrain.sizing.policies.exact import Exact
 from malletrain.sizing.policies.milp import Milp
@@ -32,7 +32,7 @@ from malletrain.sizing.problem import JobDemand, Problem
 from malletrain.sizing.values import value_table
 
 #: Speed-ups on 1-64 nodes of the seven ImageNet models that BFTrainer measured.
-IMAGENET = tuple(curve.over_one() for curve in curves.IMAGENET.values())
+IMAGENET = tuple(curve.over_one() for curve in workload.IMAGENET.values())
 
 #: Solves of each problem by `exact`.
 EXACT_REPEATS = 9

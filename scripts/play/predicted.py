@@ -1,4 +1,4 @@
-"""What replay says of a play: before it from its jobs, and after it from the nodes that the queue really left."""
+"""What replay says of a play, from the nodes that the queue really left."""
 
 from __future__ import annotations
 
@@ -9,14 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from scripts.play.load import MainJob
 from scripts.play.site import BIN
 
 #: When which node had no main job: from and to, Unix seconds, in order and apart from each other.
 Holes = Mapping[str, Sequence[tuple[float, float]]]
-
-#: The predicted play's second 0 (Unix seconds): any whole hour, since the day of the week does not matter here.
-PREDICTED_BEGIN = 1_600_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,28 +21,7 @@ class ReplayedSite:
 
     config: Path
     scheduler: Path
-    nodes: int
     seconds: float
-
-
-def swf(jobs: Sequence[MainJob], nodes: int, beside_s: float) -> str:
-    """The jobs as a log in the Standard Workload Format, a processor a node; each holds its nodes `beside_s` longer
-    than it runs (prolog and epilog)."""
-    header = f"; UnixStartTime: {PREDICTED_BEGIN}\n; MaxNodes: {nodes}\n; MaxProcs: {nodes}\n"
-    rows = []
-    for job in sorted(jobs, key=lambda each: each.submit_s):
-        fields = [-1.0] * 18
-        fields[0:5] = [job.number + 1, job.submit_s, 0, job.run_s + beside_s, job.nodes]
-        fields[7:9] = [job.nodes, 60.0 * -(-job.limit_s // 60.0) + beside_s]  # sbatch takes whole minutes
-        rows.append(" ".join(f"{value:g}" if value == int(value) else f"{value:.2f}" for value in fields))
-    return header + "\n".join(rows) + "\n"
-
-
-def from_jobs(site: ReplayedSite, log: Path, costs: Sequence[str]) -> Mapping[str, Any]:
-    """The harvest as replay has it before the play: main queue simulated, with EASY backfill."""
-    span = ["--start", f"{PREDICTED_BEGIN}", "--end", f"{PREDICTED_BEGIN + site.seconds:.0f}"]
-    machine = ["--nodes", str(site.nodes), "--schedule", "backfill"]
-    return _replay(site, log, [*span, *machine, *costs])
 
 
 def from_holes(

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from malletrain import config as configuration
-from malletrain.cli.replays.replayed_site import replayed_rules, shipped
+from malletrain.cli.replayed_site import replayed_rules, shipped
 from malletrain.site_rules import rules_from
 from malletrain.slurm.site.site_facts import parse
 

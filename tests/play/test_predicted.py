@@ -2,23 +2,7 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
-from malletrain.replay.traces.read import read_trace
-from malletrain.replay.traces.trace import JobRecords
-from scripts.play.load import MainJob
-from scripts.play.predicted import PREDICTED_BEGIN, idle_spans, node_changes, swf
-
-
-def test_the_jobs_of_a_play_are_a_log_that_replay_reads(tmp_path: Path) -> None:
-    path = tmp_path / "piece.swf"
-    path.write_text(swf([MainJob(0, 30.25, 2, 40.5, 61.0), MainJob(1, 0.0, 8, 10.0, 60.0)], 8, 20.0))
-    log = read_trace(path)
-    assert isinstance(log, JobRecords)
-    assert log.node_count == 8
-    assert (log.submit - PREDICTED_BEGIN).tolist() == [0.0, 30.25]
-    assert (log.end - log.start).tolist() == [30.0, 60.5], "prolog and epilog hold the nodes too"
-    assert log.limit.tolist() == [80.0, 140.0], "sbatch takes whole minutes"
+from scripts.play.predicted import idle_spans, node_changes
 
 
 def test_the_holes_of_a_play_are_what_its_main_jobs_left() -> None:

@@ -27,7 +27,7 @@ def records(
         Account("test", "SWF", len(rows), len(rows)), START + start, START + start, START + end.astype(float),
         (width * (not procs)).astype(np.int32), (width * procs).astype(np.int32), (), np.empty(0, np.int64),
         np.empty(0, np.int32), nodes, per_node, float(START + np.max(end[np.isfinite(end)])),
-        np.full(len(start), np.nan), np.zeros(len(start)),
+        np.full(len(start), np.nan),
     )  # fmt: skip
 
 

@@ -12,14 +12,12 @@ from malletrain.decide.rules import Rules
 from malletrain.domain.job import ResizeCosts
 from malletrain.replay.cluster_trace import ClusterTrace
 from malletrain.replay.engine import Engine
-from malletrain.replay.main_queue import PlanChanges
 from malletrain.replay.options import EngineKind, Options
 from malletrain.replay.result import Cause, Result
-from malletrain.replay.run import replay
+from malletrain.replay.run import limits_that_bind, replay
 from malletrain.replay.scoring.figures import Score
 from malletrain.replay.sizer import PolicySizer, parse_policy
 from malletrain.replay.traces.trace import BUSY, IDLE
-from malletrain.replay.warnings import limits_that_bind
 from malletrain.replay.workload import TrainingJob, shifted
 from tests.replay.small import CURVES, job, trace
 
@@ -129,27 +127,6 @@ def test_a_pilot_leaves_before_its_limit_and_the_next_starts_a_tick_later() -> N
     begun, ended = log.pilots.rows().start - machine.start, log.pilots.rows().end - machine.start
     assert begun.tolist() == [0.0, 600.0, 1200.0, 1800.0]
     assert ended.tolist() == [590.0, 1190.0, 1790.0, 2000.0]  # the first look within leave_lead_s of the limit
-
-
-def planned(machine: ClusterTrace, *wanted: tuple[float, float]) -> ClusterTrace:
-    """The machine, whose only node is planned for (from when on, for when; seconds after its begin)."""
-    at, start = (machine.start + np.array(column) for column in zip(*wanted, strict=True))
-    return replace(machine, plans=PlanChanges(at, np.zeros(len(at), np.int32), start))
-
-
-@pytest.mark.parametrize(
-    ("wanted", "ends"),
-    [
-        # 410 s less a margin of 35 s are six whole minutes, of which 15 s are for leaving.
-        ([(0.0, 410.0)], 350.0),
-        # A plan that moves forward cuts the limit; one that is put off later does not lengthen it again.
-        ([(0.0, 1000.0), (100.0, 410.0), (200.0, 1000.0)], 360.0),
-    ],
-)
-def test_a_planned_start_limits_a_pilot_as_slurm_would(wanted: list[tuple[float, float]], ends: float) -> None:
-    machine = planned(trace([(0.0, 0, IDLE)], 1, 390.0), *wanted)
-    log = fast(machine, [job()], Options.of_daemon(replace(SHIPPED, keep_idle=0), TICK_S)).log
-    assert (log.pilots.rows().end - machine.start).tolist()[0] == ends
 
 
 def test_a_hole_of_a_second_is_not_harvested() -> None:

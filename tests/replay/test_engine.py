@@ -13,8 +13,7 @@ from malletrain.domain.job import Curve, ResizeCosts
 from malletrain.replay.cluster_trace import ClusterTrace
 from malletrain.replay.engine import Engine
 from malletrain.replay.options import Options
-from malletrain.replay.pilots.pilot_table import PilotRows
-from malletrain.replay.result import Cause, Result
+from malletrain.replay.result import Cause, PilotRows, Result
 from malletrain.replay.sizer import PolicySizer, parse_policy
 from malletrain.replay.traces.trace import BUSY, DOWN, IDLE
 from malletrain.replay.workload import TrainingJob

@@ -40,7 +40,7 @@ def test_the_same_policy_differs_by_nothing_and_shares_lie_in_their_intervals(
     found = intervals(answer, day_s=600.0)
     assert len(found) in (0, 3)
     for each in found:
-        trained, best = by_day(machine.start, machine.end, answer.results[each.policy], 600.0)
+        trained, best, _ = by_day(machine.start, machine.end, answer.results[each.policy], 600.0)
         score = answer.scores[each.policy]
         assert trained.sum() == pytest.approx(score.speedup_node_seconds)
         assert best.sum() == pytest.approx(score.ideal_speedup_node_seconds)

@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 
 from malletrain.replay.cluster_trace import ClusterTrace
 from malletrain.replay.options import Options
-from malletrain.replay.pilots.pilot_table import PilotTable
 from malletrain.replay.report.frames import holes, node_map
+from malletrain.replay.result import PilotTable
 from malletrain.replay.run import Replay, replay
 from malletrain.replay.traces.trace import BUSY, IDLE, Account
 from tests.replay.small import START, job

@@ -123,7 +123,6 @@ def test_a_tick_costs_both_engines_about_the_same(
     [
         ("bftrainer", Options(), "--policy"),
         ("one-node", Options(), "--policy"),
-        ("exact", Options(most_jobs=0), "replay.at_once"),
     ],
 )
 def test_what_the_loop_does_not_do_is_refused_by_name(name: str, options: Options, what: str) -> None:

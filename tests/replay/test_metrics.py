@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from malletrain.domain.errors import InvalidInput
 from malletrain.replay import parse_policy, replay
-from malletrain.replay.cluster_trace import ClusterTrace
-from malletrain.replay.report.frames import policies
 from malletrain.replay.scoring.figures import busiest_minute
 from malletrain.replay.scoring.main_delay import Reaction, modelled, parse_reaction
 from malletrain.replay.traces.trace import BUSY, IDLE
-from malletrain.replay.workload import TrainingJob
-from tests.replay.small import job, trace, traces, workloads
+from tests.replay.small import job, trace
 
 CONFIG = """Configuration data as of 2026-11-20T10:00:00
 Epilog                  = (null)
@@ -35,18 +31,6 @@ Backfilling stats
 @given(st.lists(st.floats(0.0, 1e4), max_size=60))
 def test_the_busiest_minute_is_that_with_most_starts(started: list[float]) -> None:
     assert busiest_minute(np.array(started)) == max(Counter(int(t // 60) for t in started).values(), default=0)
-
-
-@settings(max_examples=25, deadline=None)
-@given(machine=traces(), jobs=workloads(), name=st.sampled_from(["auto", "equal", "one-node"]))
-def test_the_table_of_policies_has_their_scores(machine: ClusterTrace, jobs: list[TrainingJob], name: str) -> None:
-    answer = replay(machine, jobs, [parse_policy(name, None)], processes=1)
-    table = policies(answer.scores)
-    row = dict(zip(table.columns, table.rows()[0], strict=True))
-    assert row["policy"] == name
-    for key in ("idle_node_seconds", "jain", "mean_wait_s", "jobs_completed"):
-        value = getattr(answer.scores[name], key)
-        assert row[key] == pytest.approx(math.nan if value is None else value, nan_ok=True)
 
 
 def test_main_starts_that_meet_pilots_are_delayed_by_the_reaction() -> None:

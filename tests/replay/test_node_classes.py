@@ -12,9 +12,9 @@ from hypothesis import given
 from malletrain.domain.errors import InvalidInput
 from malletrain.domain.job import Curve, ResizeCosts
 from malletrain.replay.cluster_trace import ClusterTrace
-from malletrain.replay.inputs.node_classes import NodeClass, parse_node_class
 from malletrain.replay.job_files import read_jobs
 from malletrain.replay.options import Options
+from malletrain.replay.policy_inputs import NodeClass, parse_node_class
 from malletrain.replay.result import Result
 from malletrain.replay.run import replay
 from malletrain.replay.sizer import parse_policy

@@ -48,7 +48,7 @@ def test_parts_come_to_what_the_whole_does(monkeypatch: pytest.MonkeyPatch) -> N
     assert other.ideal == pytest.approx(one.ideal)
     assert other.speedup == pytest.approx(one.speedup, rel=0.01)
     assert other.occupied == pytest.approx(one.occupied, rel=0.01)
-    assert sum(other.unheld.node_s.values()) == pytest.approx(other.idle - other.occupied)
+    assert sum(other.unheld.values()) == pytest.approx(other.idle - other.occupied)
     _adds_up(result, machine)
 
 
@@ -91,4 +91,3 @@ def test_what_lasts_longer_than_a_run_in_is_not_divided() -> None:
     later = [replace(each, job=replace(each.job, submitted_at=machine.start + 60.0)) for each in jobs]
     assert not parts.divisible(machine, finite, OPTIONS)
     assert not parts.divisible(machine, later, OPTIONS)
-    assert not parts.divisible(machine, jobs, replace(OPTIONS, most_jobs=2))

@@ -9,9 +9,9 @@ import pytest
 from malletrain.decide.rules import AccountBudget, Period
 from malletrain.domain.errors import InvalidInput
 from malletrain.domain.job import Curve, ResizeCosts
-from malletrain.replay.inputs.account_budgets import parse_budget
 from malletrain.replay.job_files import read_jobs
 from malletrain.replay.options import Options
+from malletrain.replay.policy_inputs import parse_budget
 from malletrain.replay.run import replay
 from malletrain.replay.scoring.figures import Score
 from malletrain.replay.sizer import parse_policy, require_replay_inputs, trained_curve

@@ -191,7 +191,7 @@ def test_names_that_hold_the_delimiter_or_line_breaks(tmp_path: Path) -> None:
     assert [nodes_of(jobs, i) for i in range(len(jobs.start))] == [["n1"], ["n2"], ["n3"], ["n4"]]
 
 
-def test_time_limits_and_priorities_are_read_in_every_form(tmp_path: Path) -> None:
+def test_time_limits_are_read_in_every_form(tmp_path: Path) -> None:
     header = "JobID|State|Start|End|NodeList|TimelimitRaw|Timelimit|Priority"
     times = "COMPLETED|2025-03-20T02:00:00|2025-03-20T03:00:00"
     jobs = sacct(
@@ -199,7 +199,6 @@ def test_time_limits_and_priorities_are_read_in_every_form(tmp_path: Path) -> No
         header=header,
     )  # fmt: skip
     assert jobs.limit.tolist()[:2] == [5400.0, 86_400.0] and math.isnan(jobs.limit[2])
-    assert jobs.priority.tolist() == [4294.0, 0.0, 0.0]
 
 
 @pytest.mark.parametrize("column", ["Planned", "Reserved"])
@@ -295,10 +294,8 @@ def test_ten_gigabytes_in_one_line(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("data", "said"),
     [
-        ("JobID|State\n1|X\n".encode("utf-16"), "UTF-16"),
-        (b"BZh91AY", "bzip2"),
-        (b"\x28\xb5\x2f\xfd\x00", "zstd"),
-        (b"\x80\x04\x95", "pickle"),
+        ("JobID|State\n1|X\n".encode("utf-16"), "holds NUL bytes"),
+        (b"BZh91AY", "--how"),
         (b"1879824|1879824|u|a|RUNNING|2025-09-12T14:06:12\n", "--noheader"),
         (b'{"jobs": []}', "--how"),
     ],
@@ -491,7 +488,7 @@ def test_errors_that_were_saved_with_the_rows_are_passed_over(tmp_path: Path) ->
     text += "1|COMPLETED|2026-10-01T00:00:00|2026-10-01T01:00:00|n1\nsacct: error: x\n"
     account = jobs_of(tmp_path, text.encode()).account
     assert (account.records, account.skipped) == (1, {"an error of Slurm's command": 2})
-    with pytest.raises(InvalidInput, match="nothing but 'sacct: error: no access'"):
+    with pytest.raises(InvalidInput, match="1 an error of Slurm's command"):
         jobs_of(tmp_path, b"sacct: error: no access\n")
 
 

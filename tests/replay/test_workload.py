@@ -10,9 +10,8 @@ from hypothesis import strategies as st
 
 from malletrain.domain.errors import InvalidInput, MalletrainError
 from malletrain.domain.job import ResizeCosts
-from malletrain.replay.curves import IMAGENET, POLLUX_SAMPLES
 from malletrain.replay.job_files import read_jobs
-from malletrain.replay.workload import MIXES, mix, shifted
+from malletrain.replay.workload import IMAGENET, MIXES, POLLUX_SAMPLES, mix, shifted
 
 COSTS = ResizeCosts(2.0, 18.0, 12.0)
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from malletrain.daemon.image.image_maker import COMMAND
-from malletrain.replay.processes import Piece, run_in_processes
+from malletrain.replay.parts import Piece, run_in_processes
 from malletrain.script_check.check_runs import _Run
 from malletrain.slurm.command import Commands
 from malletrain.slurm.read_pyslurm import choose

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, fields
 from datetime import datetime, timedelta, tzinfo
 from itertools import pairwise
@@ -17,7 +17,6 @@ from malletrain.replay.report.intervals import Interval, intervals
 from malletrain.replay.report.summary import best
 from malletrain.replay.result import Cause, integral
 from malletrain.replay.run import Replay
-from malletrain.replay.scoring.figures import Score
 from malletrain.replay.scoring.ideal import Ideal
 from malletrain.replay.traces.trace import BUSY, DOWN, IDLE
 
@@ -80,39 +79,11 @@ def _means(time: NDArray[Any], value: NDArray[Any], edges: NDArray[Any]) -> NDAr
     return means
 
 
-def policies(scores: Mapping[str, Score]) -> ColumnTable:
-    """Every figure of every policy, one row a policy: waits, fairness, energy and delay of main jobs among them."""
-    rows = []
-    for name, score in scores.items():
-        row: dict[str, Any] = {"policy": name, **score.as_json()}
-        solve, delay = row.pop("solve_s"), row.pop("main_delay", None)
-        row.pop("waterfall", None)
-        row |= {f"solve_{key}_s": value for key, value in (solve or {}).items()}
-        row |= {f"main_delay_{key}": value for key, value in (delay or {}).items() if key != "assumed"}
-        rows.append(row)
-    names = dict.fromkeys(name for row in rows for name in row)
-    return ColumnTable({name: _column([row.get(name) for row in rows]) for name in names})
-
-
-def _column(values: Sequence[Any]) -> NDArray[Any]:
-    """Numbers as numbers, of which those that are not known are nan."""
-    if all(value is None or isinstance(value, int | float) for value in values):
-        return np.array([np.nan if value is None else value for value in values])
-    return np.array(values)
-
-
 def shares(answer: Replay) -> ColumnTable:
     """Share of the ideal of each policy, with 95 % intervals; no rows where the window is too short for them."""
     found = [asdict(each) for each in intervals(answer)]
     names = [field.name for field in fields(Interval)]
     return ColumnTable({name: np.array([row[name] for row in found]) for name in names})
-
-
-def waterfalls(answer: Replay) -> Iterator[tuple[str, str, float]]:
-    """(policy, part, node-seconds) of each policy's waterfall."""
-    for name, score in answer.scores.items():
-        if score.waterfall is not None:
-            yield from ((name, part, seconds) for part, _, seconds in score.waterfall.rows())
 
 
 def holes(answer: Replay) -> ColumnTable:

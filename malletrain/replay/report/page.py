@@ -5,11 +5,12 @@ from __future__ import annotations
 import base64
 import csv
 import gzip
+import json
 import math
 import struct
 import zlib
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime, tzinfo
 from pathlib import Path
 from typing import Any
@@ -25,8 +26,6 @@ from malletrain.replay.report.summary import (
     headline,
     key_figures,
     limits,
-    promise_basis,
-    promise_table,
     sampled,
     table,
     trainings,
@@ -67,7 +66,6 @@ def write_report(answer: Replay, folder: Path, origin: Origin = Origin()) -> Pat
         "jobs": frames.jobs(answer),
         "months": frames.months(answer, origin.zone),
         "intervals": frames.shares(answer),
-        "policies": frames.policies(answer.scores),
     }
     for title, data in tables.items():
         _write_csv(folder / f"{title}.csv", list(data.columns), data.rows())
@@ -76,9 +74,8 @@ def write_report(answer: Replay, folder: Path, origin: Origin = Origin()) -> Pat
             file, ["node", "start", "seconds", "job", "ended_by"], frames.pilots(answer, name, _PILOTS_AT_ONCE)
         )
     key, made = list(key_figures(answer)), _origin(answer, origin)
-    said = [*facts(answer), *(("key figure: " + what, value) for what, value in key), *made]
-    _write_csv(folder / "facts.csv", ["what", "value"], said)
-    _write_csv(folder / "waterfall.csv", ["policy", "part", "node_seconds"], frames.waterfalls(answer))
+    found = answer.as_json() | {"assumed": _assumed(answer), "key_figures": dict(key), "made": dict(made)}
+    (folder / "answer.json").write_text(json.dumps(found, indent=2) + "\n", encoding="utf-8")
     week, node_map = frames.hours_of_week(answer, origin.zone), frames.node_map(answer, name)
     by_day = list(zip(WEEKDAYS, week.tolist(), strict=True))
     _write_csv(
@@ -105,51 +102,11 @@ def write_report(answer: Replay, folder: Path, origin: Origin = Origin()) -> Pat
         nodes_drawn=len(node_map.nodes), node_map=_picture(node_map.state),
         only="" if answer.sampled is None else "; pilots only of the days that were replayed",
         delays=[(p, each.main_delay) for p, each in answer.scores.items() if each.main_delay is not None],
-        promise=promise_table(answer.promise) if answer.promise else [],
-        promise_basis=promise_basis(answer.promise) if answer.promise else "", log=[*_log(answer), *made],
+        log=[*_log(answer), *made],
     )  # fmt: skip
     path = folder / "index.html"
     path.write_text(page, encoding="utf-8")
     return path
-
-
-def facts(answer: Replay) -> Iterator[tuple[str, object]]:
-    """(what, value): of the log, the window, the assumptions, and how long decisions took."""
-    account, trace, options = answer.trace.account, answer.trace, answer.options
-    for key, value in answer.trace_json().items():
-        if not isinstance(value, dict | list):
-            yield key, value
-    for unit, seconds in (("days", 86_400.0), ("hours", 3600.0), ("minutes", 60.0), ("seconds", 1.0)):
-        yield unit, trace.seconds / seconds
-    if answer.sampled is not None:
-        yield "days with idle nodes", len(answer.sampled.sample)
-        yield "days replayed", answer.sampled.sample.size
-        yield "sample", answer.sampled.sentence()
-    _, first = best(answer)
-    yield "upper bound, nodes", first.ideal_speedup_node_seconds / (trace.seconds or 1.0)
-    if options.daemon:
-        yield "daemon", options.daemon
-        yield "max_pilots", options.rules.max_pilots
-        yield "nodes of a pilot", options.rules.max_nodes
-        yield "keep_idle", options.rules.keep_idle
-        yield "pilot limit, minutes", options.rules.max_pilot_s / 60
-    for reason, count in account.skipped.items():
-        yield f"skipped: {reason}", count
-        yield f"first line skipped: {reason}", account.first_skipped.get(reason, 0)
-    for number, sentence in enumerate(answer.warnings, start=1):
-        yield f"warning {number}", sentence
-    for number, costs in enumerate(_costs(answer), start=1):
-        for name, seconds in zip(("activate_s", "grow_s", "shrink_s"), costs, strict=True):
-            yield f"costs {number}: {name}", seconds
-    yield "tick_s", options.tick_s
-    for choice in answer.choices:
-        yield f"horizon_s: {choice.name}", choice.horizon_s
-    for name, score in answer.scores.items():
-        if score.solve_s is not None:
-            yield f"ms a decision: {name}", score.solve_s.median * 1e3
-    delay = next((score.main_delay for score in answer.scores.values() if score.main_delay is not None), None)
-    for name, seconds in asdict(delay.assumed).items() if delay is not None else ():
-        yield f"main delay: {name}", seconds
 
 
 def _template() -> Any:
@@ -222,6 +179,19 @@ def _as_text(data: frames.ColumnTable) -> list[list[str]]:
         for row in data.rows()
     ]
     return [[name.replace("_", " ") for name in data.columns], *cells]
+
+
+def _assumed(answer: Replay) -> dict[str, object]:
+    """The daemon's rules, the costs and the horizons that were replayed."""
+    options = answer.options
+    rules = options.rules
+    limits = {"max_pilots": rules.max_pilots, "max_nodes": rules.max_nodes, "keep_idle": rules.keep_idle,
+              "pilot_minutes": rules.max_pilot_s / 60}  # fmt: skip
+    return {
+        "daemon": options.daemon, **(limits if options.daemon else {}), "tick_s": options.tick_s,
+        "horizon_s": {choice.name: choice.horizon_s for choice in answer.choices},
+        "activate_grow_shrink_s": _costs(answer),
+    }  # fmt: skip
 
 
 def _costs(answer: Replay) -> list[tuple[float, float, float]]:

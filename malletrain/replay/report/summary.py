@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from malletrain.replay.report.intervals import nodes_interval
+from malletrain.replay.result import WATERFALL
 from malletrain.replay.run import Replay
 from malletrain.replay.scoring.figures import Score
-from malletrain.replay.scoring.promise_curve import PromiseCurve
 
 #: Days of a mean month (365.25 / 12).
 MONTH_DAYS = 30.4375
@@ -56,7 +56,8 @@ def sampled(answer: Replay) -> str:
     held, nodes, share = sure["occupied_node_seconds"], sure["equivalent_nodes"], sure.get("share_of_ideal")
     of_ideal = "" if share is None else f", {share.low:.1%} to {share.high:.1%} of the upper bound"
     return (
-        f"{answer.sampled.sentence()} Here: {held.low / idle:.1%} to {held.high / idle:.1%} of idle time held, "
+        f"Sampled: {answer.sampled.sample.sentence()}. A replay of all days lies within the intervals in about 95 of "
+        f"100 such samples. Here: {held.low / idle:.1%} to {held.high / idle:.1%} of idle time held, "
         f"{nodes.low:,.1f} to {nodes.high:,.1f} nodes{of_ideal}."
     )
 
@@ -148,11 +149,14 @@ def table(scores: Mapping[str, Score]) -> list[list[str]]:
 
 def waterfall_table(score: Score) -> list[list[str]]:
     """A head, and one row for each part that idle node-time went to."""
-    parts = () if score.waterfall is None else score.waterfall.rows()
     idle = score.idle_node_seconds or 1.0
     return [
         ["idle node-hours went to", "node-hours", "share"],
-        *([label, f"{seconds / 3600:,.1f}", f"{seconds / idle:.1%}"] for _, label, seconds in parts if seconds > 0),
+        *(
+            [WATERFALL[part], f"{seconds / 3600:,.1f}", f"{seconds / idle:.1%}"]
+            for part, seconds in (score.waterfall or {}).items()
+            if seconds > 0
+        ),
     ]
 
 
@@ -162,32 +166,6 @@ def waterfall_lines(name: str, score: Score) -> list[str]:
     if len(rows) == 1:
         return []
     return [f"policy {name}:", *_aligned(rows, words=1)]
-
-
-def promise_table(curve: PromiseCurve) -> list[list[str]]:
-    """A head, and one row for each bound."""
-    return [
-        ["95 % of main jobs later by at most", "nodes in reserve", "harvest left", "jobs within it"],
-        *(
-            [f"{p.delay_s:g} s", f"{p.reserve_nodes:,.1f}", f"{p.harvest_share:.1%}", f"{p.kept_share:.1%}"]
-            for p in curve.points
-        ),
-    ]
-
-
-def promise_basis(curve: PromiseCurve) -> str:
-    """What the table was reckoned from, in two sentences."""
-    return (
-        f"[promise], with a chance of {curve.chance:.0%}: reserves learnt from {curve.arrivals:,} main jobs, each "
-        f"from those of the four weeks before it, and judged by {curve.jobs:,} later ones in {curve.hours:,} hours. "
-        f"A node is free for a main job after {curve.freed_s:g} s, backfill cycles take {curve.cycle_s:g} s "
-        f"({curve.source})."
-    )
-
-
-def promise_lines(curve: PromiseCurve) -> list[str]:
-    """Harvest against delay, for a terminal."""
-    return [promise_basis(curve), *_aligned(promise_table(curve), words=0)]
 
 
 def _aligned(rows: list[list[str]], words: int) -> list[str]:
@@ -208,8 +186,6 @@ def summary(answer: Replay) -> str:
     lines += _aligned(table(answer.scores), words=1)
     if fell := waterfall_lines(*best(answer)):
         lines += ["", *fell]
-    if answer.promise is not None:
-        lines += ["", *promise_lines(answer.promise)]
     skipped = answer.trace.account.skipped
     if skipped:
         lines += ["", "skipped lines: " + ", ".join(f"{count:,} {reason}" for reason, count in skipped.items())]

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from malletrain.replay.result import Result
+from malletrain.replay.result import Result, Totals
 from malletrain.replay.scoring.main_delay import MainDelay, Reaction, modelled
-from malletrain.replay.scoring.waterfall import Waterfall
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +69,7 @@ class Score:
     reserve_node_seconds: float | None = None
     starts_per_minute: float | None = None
     busiest_minute_starts: int | None = None
-    waterfall: Waterfall | None = None
+    waterfall: dict[str, float] | None = None
 
     def as_json(self) -> dict[str, object]:
         return asdict(self)
@@ -84,6 +83,25 @@ def score(
     t = result.totals
     waits = (result.first_start - result.submitted)[np.isfinite(result.first_start)]
     jct = (result.finished - result.submitted)[np.isfinite(result.finished)]
+    return replace(
+        score_of(t, seconds, float(result.samples.sum()), waits, jct),
+        solve_s=solve_times(result.log.solve_s),
+        wall_s=result.wall_s,
+        main_delay=None if reaction is None else modelled(t.main_starts, t.main_starts_on_pilots, reaction),
+        deadlines=0 if due is None else int(np.isfinite(due).sum()),
+        deadlines_met=0 if due is None else int((result.finished <= due).sum()),
+        beyond_cap_node_seconds=t.beyond_cap,
+        reserve_node_seconds=t.reserve,
+        busiest_minute_starts=busiest_minute(result.log.pilots.start, result.log.pilots.count),
+        waterfall=t.waterfall(),
+    )
+
+
+def score_of(
+    t: Totals, seconds: float, samples: float, waits: NDArray[np.float64], jct: NDArray[np.float64]
+) -> Score:
+    """What replays and journals have in common. `waits`: of jobs that have started; `jct`: completion times of those
+    that have ended (s)."""
     return Score(
         idle_node_seconds=t.idle,
         occupied_node_seconds=t.occupied,
@@ -91,44 +109,30 @@ def score(
         speedup_node_seconds=t.speedup,
         ideal_speedup_node_seconds=t.ideal,
         share_of_ideal=t.speedup / t.ideal if t.ideal > 0 else None,
-        samples=float(result.samples.sum()),
+        samples=samples,
         jobs_completed=t.completed,
         rescales=t.rescales,
         activations=t.activations,
         preemptions=t.preemptions,
-        solve_s=solve_times(result.log.solve_s),
-        wall_s=result.wall_s,
+        solve_s=None,
+        wall_s=0.0,
         activation_node_seconds=t.activating,
         stall_node_seconds=t.stalled,
         equivalent_nodes=t.speedup / seconds if seconds > 0 else 0.0,
         jain=jain(t.by_job.tolist()),
-        **waits_and_completions(waits, jct),
-        main_delay=None if reaction is None else modelled(t.main_starts, t.main_starts_on_pilots, reaction),
-        deadlines=0 if due is None else int(np.isfinite(due).sum()),
-        deadlines_met=0 if due is None else int((result.finished <= due).sum()),
-        beyond_cap_node_seconds=t.beyond_cap,
-        reserve_node_seconds=t.reserve,
+        **_spread("jct_s", jct),
+        jobs_started=len(waits),
+        **_spread("wait_s", waits),
         starts_per_minute=60 * t.activations / seconds if seconds > 0 else None,
-        busiest_minute_starts=busiest_minute(result.log.pilots.start, result.log.pilots.count),
-        waterfall=Waterfall(
-            **t.unheld.node_s,
-            lost_activation=t.lost_activation,
-            activation=t.activating - t.lost_activation,
-            stalls=t.stalled,
-            productive=t.productive,
-        ),
     )
 
 
-def waits_and_completions(waits: NDArray[np.float64], jct: NDArray[np.float64]) -> dict[str, Any]:
-    """The fields of `Score` on waits of jobs that have started, and on completion times of those that have ended."""
-    found: dict[str, Any] = {"jobs_started": len(waits)}
-    for name, values in (("wait_s", waits), ("jct_s", jct)):
-        some = len(values) > 0
-        found[f"mean_{name}"] = float(values.mean()) if some else None
-        found[f"median_{name}"] = float(np.median(values)) if some else None
-        found[f"p95_{name}"] = float(np.quantile(values, 0.95)) if some else None
-    return found
+def _spread(name: str, values: NDArray[np.float64]) -> dict[str, Any]:
+    """The fields of `Score` on these times."""
+    if not len(values):
+        return dict.fromkeys((f"mean_{name}", f"median_{name}", f"p95_{name}"))
+    found = float(values.mean()), float(np.median(values)), float(np.quantile(values, 0.95))
+    return dict(zip((f"mean_{name}", f"median_{name}", f"p95_{name}"), found, strict=True))
 
 
 def solve_times(seconds: NDArray[np.float64]) -> SolveTimes | None:

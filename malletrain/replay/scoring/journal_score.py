@@ -29,7 +29,8 @@ from malletrain.domain.event import (
 )
 from malletrain.domain.job import Curve, MalleableJob, ResizeCosts, ThroughputSample
 from malletrain.learn.curve import fit_curve
-from malletrain.replay.scoring.figures import Score, busiest_minute, jain, waits_and_completions
+from malletrain.replay.result import Totals
+from malletrain.replay.scoring.figures import Score, busiest_minute, score_of
 from malletrain.replay.scoring.ideal import Ideal
 from malletrain.replay.sizer import speedups
 from malletrain.replay.workload import TrainingJob
@@ -78,8 +79,7 @@ class _Fold:
         self.cold: dict[str, float] = {}  # pilot -> since
         self.warm_at: dict[str, float] = {}  # pilot -> when its worker was warm, before Slurm showed its start
         self.idle_nodes = 0.0
-        self.idle = self.occupied = self.activating = self.stalled = 0.0
-        self.rescales = self.activations = self.preemptions = 0
+        self.totals = Totals(0)
         self.started: list[float] = []
         #: (from, to, idle nodes, {job: world}) spans, for speed-ups once all curves are known.
         self.spans: list[tuple[float, float, float, dict[int, int]]] = []
@@ -89,7 +89,7 @@ class _Fold:
         if event.at > self.now:
             worlds = {j: len(job.world) for j, job in self.jobs.items() if job.over_at is None}
             self.spans.append((self.now, event.at, self.idle_nodes, worlds))
-            self.idle += self.idle_nodes * (event.at - self.now)
+            self.totals.idle += self.idle_nodes * (event.at - self.now)
             self.now = event.at
         match event.payload:
             case PoolCounted() as pool:
@@ -110,22 +110,22 @@ class _Fold:
                 if warm_at is None:
                     self.cold[pilot] = since
                 else:
-                    self.activating += max(0.0, warm_at - since)
-                self.activations += 1
+                    self.totals.activating += max(0.0, warm_at - since)
+                self.totals.activations += 1
                 self.started.append(since)
             case WorkerWarm():
                 if pilot not in self.holding:
                     self.warm_at[pilot] = event.at  # a look every few seconds shows the start later
                 self._warm(pilot)
             case PilotEnded(preempted=preempted):
-                self.preemptions += preempted
+                self.totals.preemptions += preempted
                 self._release(pilot)
             case PilotHeld() | WorkerLeft() | WorkerLost():
                 self._release(pilot)
             case GenerationPublished(members=members):
                 job.world = members
             case GenerationSwitched(nodes=nodes, pause_s=pause_s):
-                self.rescales += 1
+                self.totals.rescales += 1
                 self.pauses.append((job.job.id, event.at, event.at + pause_s, nodes))
             case SamplesReported(nodes=nodes, samples=samples, seconds=seconds, steps=steps):
                 job.samples += samples
@@ -138,7 +138,7 @@ class _Fold:
     def _warm(self, pilot: str) -> None:
         since = self.cold.pop(pilot, None)
         if since is not None:
-            self.activating += self.now - since
+            self.totals.activating += self.now - since
 
     def _release(self, pilot: str) -> None:
         self._warm(pilot)
@@ -146,7 +146,7 @@ class _Fold:
         held = self.holding.pop(pilot, None)
         if held is not None:
             job_id, since = held
-            self.occupied += self.now - since
+            self.totals.occupied += self.now - since
             self.jobs[job_id].occupied += self.now - since
             world = self.jobs[job_id].world
             if pilot in world:
@@ -166,41 +166,23 @@ def _score(fold: _Fold, seconds: float) -> Score:
     number = {j: i for i, j in enumerate(order)}
     gains = [speedups(each, max(1, min(each.job.max_nodes, most))) for each in training]
     best = Ideal(training, gains, most)
-    ideal = speedup = 0.0
+    totals = fold.totals
     for begin, end, idle, worlds in fold.spans:
-        ideal += best.at(tuple(sorted(number[j] for j in worlds)), int(idle)) * (end - begin)
-        speedup += sum(_gain(gains[number[j]], n) for j, n in worlds.items()) * (end - begin)
-    stalled = 0.0
+        totals.ideal += best.at(tuple(sorted(number[j] for j in worlds)), int(idle)) * (end - begin)
+        totals.speedup += sum(_gain(gains[number[j]], n) for j, n in worlds.items()) * (end - begin)
     for job_id, begin, end, nodes in _merged(fold.pauses, fold.end):
-        stalled += nodes * (end - begin)
-        speedup -= _gain(gains[number[job_id]], nodes) * (end - begin)
+        totals.stalled += nodes * (end - begin)
+        totals.speedup -= _gain(gains[number[job_id]], nodes) * (end - begin)
+    totals.productive = totals.occupied - totals.activating - totals.stalled
     done = [fold.jobs[j] for j in order if fold.jobs[j].completed]
+    totals.completed, totals.by_job = len(done), np.array([fold.jobs[j].occupied for j in order])
     jct = np.array([cast(float, job.over_at) - job.job.submitted_at for job in done])
     due = [j for j in fold.jobs.values() if j.job.deadline is not None and j.job.deadline <= fold.end]
-    met = sum(j.completed and cast(float, j.over_at) <= cast(float, j.job.deadline) for j in due)
     waits = np.array([j.first_start - j.job.submitted_at for j in fold.jobs.values() if j.first_start is not None])
-    return Score(
-        idle_node_seconds=fold.idle,
-        occupied_node_seconds=fold.occupied,
-        productive_node_seconds=fold.occupied - fold.activating - stalled,
-        speedup_node_seconds=speedup,
-        ideal_speedup_node_seconds=ideal,
-        share_of_ideal=speedup / ideal if ideal > 0 else None,
-        samples=math.fsum(job.samples for job in fold.jobs.values()),
-        jobs_completed=len(done),
-        rescales=fold.rescales,
-        activations=fold.activations,
-        preemptions=fold.preemptions,
-        solve_s=None,
-        wall_s=0.0,
-        activation_node_seconds=fold.activating,
-        stall_node_seconds=stalled,
-        equivalent_nodes=speedup / seconds if seconds > 0 else 0.0,
-        jain=jain([fold.jobs[j].occupied for j in order]),
-        **waits_and_completions(waits, jct),
+    return replace(
+        score_of(totals, seconds, math.fsum(job.samples for job in fold.jobs.values()), waits, jct),
         deadlines=len(due),
-        deadlines_met=met,
-        starts_per_minute=60 * fold.activations / seconds if seconds > 0 else None,
+        deadlines_met=sum(j.completed and cast(float, j.over_at) <= cast(float, j.job.deadline) for j in due),
         busiest_minute_starts=busiest_minute(np.array(fold.started)),
     )
 

@@ -17,7 +17,7 @@ from malletrain.replay.traces.words import TimeParser, duration, expand, is_no_t
 
 WANTED = ("jobid", "jobidraw", "state", "submit", "start", "end", "nodelist", "allocnodes", "nnodes", "alloctres",
           "reqnodes", "elapsedraw", "elapsed", "partition", "eligible", "planned", "reserved", "timelimitraw",
-          "timelimit", "priority", "cluster")  # fmt: skip
+          "timelimit", "cluster")  # fmt: skip
 REQUIRED = ("jobid", "start", "end")
 
 #: States in which a job still runs when sacct is asked, so that its end is not known yet.
@@ -45,7 +45,6 @@ class Records:
     end: array[float] = field(default_factory=lambda: array("d"))
     count: array[int] = field(default_factory=lambda: array("i"))
     limit: array[float] = field(default_factory=lambda: array("d"))
-    priority: array[float] = field(default_factory=lambda: array("d"))
     first: array[int] = field(default_factory=lambda: array("q"))
     node: array[int] = field(default_factory=lambda: array("i"))
     number: dict[str, int] = field(default_factory=dict)
@@ -55,7 +54,7 @@ class Records:
 
     def add(
         self, job: str, submit: float | None, start: float, end: float, nodes: tuple[str, ...], count: int, line: int,
-        source: str, limit: float = math.nan, priority: float = 0.0,
+        source: str, limit: float = math.nan,
     ) -> None:  # fmt: skip
         """One allocation of a job: from `start` to `end` (inf: still running); `limit` its time limit in seconds."""
         known = self.seen.setdefault((job, start), len(self.start))
@@ -80,7 +79,6 @@ class Records:
         self.end.append(end)
         self.count.append(len(nodes) or count)
         self.limit.append(limit)
-        self.priority.append(priority)
 
     def saw(self, *moments: float | None) -> None:
         for moment in moments:
@@ -107,7 +105,7 @@ class Records:
             first=np.concatenate([np.zeros(1, np.int64), column(self.first, np.int64)]),
             node=column(self.node, np.int32), node_count=None, procs_per_node=1,
             last_seen=max(self.last_seen, float(self.start[-1])),
-            limit=column(self.limit, np.float64), priority=column(self.priority, np.float64),
+            limit=column(self.limit, np.float64),
         )  # fmt: skip
 
 
@@ -121,7 +119,7 @@ def read_sacct(lines: Lines, tally: Tally, time_of: TimeParser, ignore: frozense
     records = Records(tally)
     for fields in Table(lines, tally, WANTED, REQUIRED, _plausible):
         (job, raw, state, submitted, started, ended, node_list, alloc_nodes, n_nodes, tres, req_nodes, elapsed_s,
-         elapsed, partition, eligible, planned, reserved, limit_minutes, limit, priority, cluster) = (
+         elapsed, partition, eligible, planned, reserved, limit_minutes, limit, cluster) = (
             text.strip() for text in fields
         )  # fmt: skip
         if "." in job:
@@ -171,7 +169,6 @@ def read_sacct(lines: Lines, tally: Tally, time_of: TimeParser, ignore: frozense
         records.add(
             raw or job, submit, start, end, nodes, _node_count(alloc_nodes, n_nodes, tres, req_nodes),
             lines.number, lines.source, _limit(limit_minutes, limit),
-            float(priority) if priority.isascii() and priority.isdecimal() else 0.0,
         )  # fmt: skip
     return records.finish(lines.source, "sacct", lines.number)
 

@@ -8,6 +8,7 @@ import sys
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import chain
 from pathlib import Path
 from typing import BinaryIO
 
@@ -37,22 +38,10 @@ def opened(path: Path) -> Iterator[BinaryIO]:
     with raw:
         buffered = io.BufferedReader(raw) if not isinstance(raw, io.BufferedReader) else raw  # type: ignore[type-var]
         if buffered.peek(2)[:2] == GZIP_MAGIC:
-            with gzip.open(buffered, "rb") as unpacked:
-                yield unpacked  # type: ignore[misc]
+            with io.BufferedReader(gzip.GzipFile(fileobj=buffered), 1 << 18) as unpacked:
+                yield unpacked
         else:
             yield buffered
-
-
-def read_chunk(stream: BinaryIO, size: int, where: str) -> bytes:
-    """Up to `size` bytes.
-
-    Raises:
-        InvalidInput: the gzip stream is damaged or cut off.
-    """
-    try:
-        return stream.read(size)
-    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
-        raise InvalidInput(where, f"the gzip file is damaged or cut off ({error}); copy it again") from error
 
 
 class Lines:
@@ -62,8 +51,20 @@ class Lines:
     def __init__(self, stream: BinaryIO, source: str, tally: Tally) -> None:
         self.stream, self.source, self.tally = stream, source, tally
         self.number = 0
+        self._lines = self._read()
+
+    def first(self) -> str:
+        """The next line with text, with which the lines then begin; empty where there is none."""
+        for line in self._lines:
+            if line.strip():
+                self._lines = chain([line], self._lines)
+                return line
+        return ""
 
     def __iter__(self) -> Iterator[str]:
+        return self._lines
+
+    def _read(self) -> Iterator[str]:
         readline = self.stream.readline
         try:
             while raw := readline(MAX_LINE_BYTES + 1):

@@ -119,7 +119,7 @@ def read_swf(lines: Lines, tally: Tally) -> JobRecords:
         count=np.zeros(len(submit), np.int32), procs=column(procs, np.int32),
         nodes=(), first=empty_l, node=empty_i,
         node_count=nodes, procs_per_node=per_node, last_seen=float(ends.max()),
-        limit=column(limit, np.float64), priority=np.zeros(len(submit)),
+        limit=column(limit, np.float64),
     )  # fmt: skip
 
 

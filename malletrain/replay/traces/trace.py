@@ -93,8 +93,7 @@ class JobRecords:
     Where the log names nodes, record i's are `node[first[i]:first[i + 1]]`, numbers into `nodes`; otherwise `nodes`
     is empty and `procs` (processors, 0 where the log counts nodes) says how much was held. `node_count` and
     `procs_per_node` are the log's own words about the machine, None where it has none. `last_seen` is the latest
-    moment that the log mentions. `limit` (seconds; nan: not known) and `priority` (0: not known; higher goes first)
-    are what a simulated queue goes by.
+    moment that the log mentions. `limit`: how long it might have run (seconds; nan: not known).
     """
 
     account: Account
@@ -110,7 +109,6 @@ class JobRecords:
     procs_per_node: int | None
     last_seen: float
     limit: NDArray[np.float64]
-    priority: NDArray[np.float64]
 
     @property
     def has_node_lists(self) -> bool:

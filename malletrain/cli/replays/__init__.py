@@ -1,1 +1,0 @@
-"""What `malletrain replay` needs besides its options."""
