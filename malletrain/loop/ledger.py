@@ -42,7 +42,7 @@ from malletrain.loop.trackers.account_usage import (
 from malletrain.loop.trackers.costs import INDEPENDENT_ITEMS, RELAUNCH, TELLING_COSTS, Costs, ReleaseLatency
 from malletrain.loop.trackers.harm_signals import Conduct, HarmSignalTracker
 from malletrain.loop.trackers.hole_history import HoleTracker, SupplyHistory
-from malletrain.loop.trackers.main_jobs import JobsBehind, MainJobsMet
+from malletrain.loop.trackers.main_jobs import MainJobsMet
 from malletrain.loop.trackers.main_promise import PromiseTracker
 from malletrain.loop.trackers.start_backoff import StartBackoff
 from malletrain.loop.trackers.straggler_history import StragglerHistory
@@ -91,7 +91,6 @@ class Ledger:
         self.conduct = Conduct()
         self.main_jobs = MainJobsMet()
         self.promise = PromiseTracker()
-        self.behind = JobsBehind()
         self._url = ""
         self._former_urls: dict[str, float] = {}  # when a daemon with another one began (Unix seconds)
         #: Since when a daemon has been there to hear workers (Unix seconds).

@@ -219,7 +219,6 @@ class Loop:
             now = self._clock.now()
             ails = self.ledger.harm_signals.look(snapshot, pilots, now)
             self.record([*ails, *self.ledger.main_jobs.look(snapshot, part, now)])
-            self.record(self.ledger.behind.look(snapshot, self.ledger.promise.delayed(), part, now))
             self._record_ended(now)
             self._end_the_hopeless()
         situation = self._situation(snapshot)
@@ -498,7 +497,6 @@ class Loop:
 
     def _record_yields(self, snapshot: Snapshot, main_jobs: Mapping[str, bool]) -> None:
         """Whose the main jobs are that wait for pilots to leave: after their end, Slurm no longer tells."""
-        self.ledger.behind.waits(snapshot, main_jobs)
         self.record(self.ledger.main_jobs.yields(main_jobs, snapshot, self._clock.now()))
 
     def _record_ended(self, now: float) -> None:

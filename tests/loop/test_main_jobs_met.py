@@ -148,27 +148,3 @@ def test_jobs_that_wait_for_pilots_are_noted_once_by_the_name_that_intents_give_
     assert event.payload == MainJobMet("7+1", "bob", NOW - 2, behind=True)
     tracker.apply(event)
     assert tracker.yields({"7+1": True}, snapshot, NOW + 1) == []
-
-
-@pytest.mark.parametrize(
-    ("asked", "runs"), [("8", {}), ("8_[0-1]", {"id": "8_0", "array_id": 8}), ("8+0", {"id": "8+1", "het_id": 8})]
-)
-def test_a_main_job_that_pilots_were_asked_to_leave_for_is_noted_once_where_it_begins_on_other_nodes(
-    asked: str, runs: dict[str, object]
-) -> None:
-    tracker = folded(Event(NOW, MainJobMet(asked, "bob", NOW - 2)))
-    row = replace(ended(8, NOW + 20, NOW + 90, "n5"), state=SlurmState.RUNNING, **runs)  # type: ignore[arg-type]
-    (event,) = tracker.look(Snapshot(NOW + 24, (), (row,)), "harvest", NOW + 24)
-    assert event == Event(NOW + 24, MainJobMet(row.id, "bob", NOW + 19, NOW + 20, elsewhere=True), node="n5")
-    tracker.apply(event)
-    assert tracker.look(Snapshot(NOW + 34, (), (row,)), "harvest", NOW + 34) == []
-
-
-def test_one_that_begins_on_a_node_that_a_pilot_left_is_noted_with_that_alone() -> None:
-    tracker = folded(Event(NOW - 9, MainJobMet("8", "bob", NOW - 10)), *stay(NOW - 600, NOW))
-    row = replace(ended(8, NOW + 1, NOW + 90, "n1", "n5"), state=SlurmState.RUNNING)
-    (event,) = tracker.look(Snapshot(NOW + 4, (), (row,)), "harvest", NOW + 4)
-    assert isinstance(event.payload, MainJobMet)
-    assert (event.node, event.payload.elsewhere) == ("n1", False)
-    tracker.apply(event)
-    assert tracker.look(Snapshot(NOW + 14, (), (row,)), "harvest", NOW + 14) == []

@@ -340,18 +340,6 @@ def test_a_daemon_that_starts_anew_knows_from_the_journal_when_main_jobs_arrived
     assert len([e for e in world.journal.read() if e.kind is EventKind.MAIN_ARRIVED]) == 31
 
 
-def test_a_job_that_began_on_other_nodes_than_it_was_given_is_late_by_at_most_its_wait() -> None:
-    tracker = PromiseTracker()
-    given: dict[str, JsonValue] = {"main_job": "19", "submitted_at": START}
-    tracker.apply(event_of(START + 1, EventKind.MAIN_MET, data=given))
-    met: dict[str, JsonValue] = {**given, "started_at": START + 21, "elsewhere": True}
-    tracker.apply(event_of(START + 24, EventKind.MAIN_MET, node="n3", data=met))
-    (found,) = tracker.delays(0.0)
-    assert (found.cause, found.delay_s) == (DelayCause.ELSEWHERE, 21.0)
-    assert found.words().startswith("at most 21 s later for pilots: pilots were asked to leave for it")
-    assert tracker.times().took_s == (), "how long nodes take to be free does not follow from it"
-
-
 def test_what_a_promise_would_cost_is_known_before_one_is_made() -> None:
     tracker = PromiseTracker()
     tracker.learn((f"{n}", START - 40_000 + 300 * n, 1 + n % 3) for n in range(100))

@@ -216,13 +216,6 @@ def _meeting(event: Event, shown: _Shown) -> Iterator[str]:
             if event.payload.put_off:
                 yield f"  {utc(event.at)} it runs on {event.node} and others, after Slurm had put it off"
                 return
-            if ahead := event.payload.waited_for:
-                behind = shown.words(f"main job {ahead}")
-                yield f"  {utc(event.at)} it runs on {event.node}, and had waited behind {behind}"
-                return
-            if event.payload.elsewhere:
-                yield f"  {utc(event.at)} it runs on {event.node}, where no pilot had been"
-                return
             ended_at = event.payload.ended_at
             began = f", which it has since {utc(started_at)}" if started_at is not None else ", which it has then"
             went = "was preempted on" if preempted else "had left"

@@ -2,15 +2,13 @@
 be explained days later.
 
 A look at the queue shows those that run. One that began and ended between two looks is asked for by the nodes that
-pilots left: Slurm shows ended jobs for a while (`EndedJobs`). Of those that waited behind a job that pilots had
-delayed, in the queue or for nodes that it gave up later for it, the delay is not measured: it is at most that of the
-job in front, and at most their own wait.
+pilots left: Slurm shows ended jobs for a while (`EndedJobs`).
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict, deque
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
@@ -34,8 +32,6 @@ class DelayCause(StrEnum):
     LEAVING = "leaving"  #: it waited for workers to leave and for the epilog
     BACKFILL = "backfill"  #: a backfill cycle found its nodes taken; a later one started it
     PREEMPTED = "preempted"  #: Slurm took a node from a pilot for it
-    ELSEWHERE = "elsewhere"  #: it began on other nodes than those that pilots were asked to leave for it
-    BEHIND = "behind"  #: it waited behind a main job that pilots had delayed
     PUT_OFF = "put_off"  #: Slurm preempted a pilot for a part of a heterogeneous job, and put the job off
 
 
@@ -44,8 +40,6 @@ CAUSE_WORDS = {
     DelayCause.LEAVING: "it waited for workers to leave and for the epilog",
     DelayCause.BACKFILL: "a backfill cycle found its nodes taken, and a later one started it",
     DelayCause.PREEMPTED: "Slurm preempted a pilot for it",
-    DelayCause.ELSEWHERE: "pilots were asked to leave for it, and it began on other nodes",
-    DelayCause.BEHIND: "it waited behind another main job, which pilots had delayed",
     DelayCause.PUT_OFF: "Slurm preempted a pilot for one of its parts, and put the heterogeneous job off",
 }
 
@@ -64,21 +58,14 @@ class MainJobDelay:
     by_backfill: bool = False
     preempted: int = 0  #: nodes that Slurm took from pilots for it
     put_off: bool = False  #: Slurm put it off by its own two minutes, as it does with heterogeneous jobs
-    elsewhere: bool = False  #: it began on nodes that no pilot had had, so that `delay_s` is a bound
-    #: The main job that it waited behind and that pilots had delayed, so that `delay_s` is a bound.
-    behind: str = ""
 
     @property
     def cause(self) -> DelayCause:
         """The last thing that it waited for."""
         if self.delay_s <= 0:
             return DelayCause.NONE
-        if self.behind:
-            return DelayCause.BEHIND
         if self.put_off:
             return DelayCause.PUT_OFF
-        if self.elsewhere:
-            return DelayCause.ELSEWHERE
         if self.preempted:
             return DelayCause.PREEMPTED
         return DelayCause.BACKFILL if self.by_backfill else DelayCause.LEAVING
@@ -87,11 +74,6 @@ class MainJobDelay:
         """One line: for how long, and why."""
         if self.delay_s <= 0:
             return CAUSE_WORDS[DelayCause.NONE]
-        if self.behind:
-            front = f"main job {self.behind}, which they had delayed"
-            return f"at most {self.delay_s:.3g} s later for pilots: it waited behind {front}"
-        if self.elsewhere:
-            return f"at most {self.delay_s:.3g} s later for pilots: {CAUSE_WORDS[self.cause]}"
         where = "" if self.put_off else f" on {len(self.nodes)} of its nodes"
         return f"{self.delay_s:.3g} s later for pilots{where}: {CAUSE_WORDS[self.cause]}"
 
@@ -152,7 +134,6 @@ class MainJobsMet:
         self._noted: OrderedDict[str, None] = OrderedDict()
         self._noted_on: OrderedDict[tuple[str, str], None] = OrderedDict()  # with a node
         self._put_off: OrderedDict[str, None] = OrderedDict()  # have not been seen to run since
-        self._asked: OrderedDict[str, float] = OrderedDict()  # by head: pilots were asked at; not seen to run since
         self._preempted_at = float("-inf")
         self._last_at = float("-inf")
         self._interval_s = MAX_ASK_INTERVAL_S
@@ -185,10 +166,6 @@ class MainJobsMet:
                     self._put_off.pop(main_job, None)
                 elif event.payload.put_off:
                     _note(self._put_off, main_job)
-                if event.node or event.payload.put_off:
-                    self._asked.pop(head_of(main_job), None)
-                else:
-                    self._asked[head_of(main_job)] = event.at
                 _note(self._noted, main_job)
         self._last_at = event.at
 
@@ -215,26 +192,7 @@ class MainJobsMet:
                 events.append(Event(now, met, left.job, left.pilot, node))
         for node in [name for name, left in self._left.items() if now - left.at > AFTER_S]:
             del self._left[node]
-        seen = {head_of(event.payload.main_job) for event in events if isinstance(event.payload, MainJobMet)}
-        return [
-            *events,
-            *self._look_elsewhere(snapshot, harvest_partition, seen, now),
-            *self._look_at_put_off(snapshot, now),
-        ]
-
-    def _look_elsewhere(
-        self, snapshot: Snapshot, harvest_partition: str, noted: Collection[str], now: float
-    ) -> Iterator[Event]:
-        """Main jobs that pilots were asked to leave for, and that run on nodes which none had had."""
-        for head in [head for head, at in self._asked.items() if now - at > AFTER_S]:
-            del self._asked[head]
-        seen = set(noted)
-        for row in snapshot.holding if self._asked else ():
-            head = head_of(row.id)
-            if head in self._asked and head not in seen and row.nodes and row.partition != harvest_partition:
-                seen.add(head)
-                payload = MainJobMet(row.id, row.user, row.submit_time, row.start_time or now, elsewhere=True)
-                yield Event(now, payload, node=row.nodes[0])
+        return [*events, *self._look_at_put_off(snapshot, now)]
 
     def _look_at_put_off(self, snapshot: Snapshot, now: float) -> list[Event]:
         """Heterogeneous jobs that Slurm has put off since a pilot was preempted, and those of them that run now."""
@@ -320,72 +278,3 @@ def trim(kept: OrderedDict[Any, Any], most: int) -> None:
     """Forget the oldest beyond the `most` newest."""
     while len(kept) > most:
         kept.popitem(last=False)
-
-
-#: Shorter ones are not passed on (seconds): Slurm's times are whole seconds.
-LEAST_DELAY_S = 1.0
-
-#: A job that begins so long (seconds) after a node was given up did not wait for it.
-PASSED_ON_S = 120.0
-
-#: Of so many main jobs the rank is remembered.
-_MAX_RANKS = 10_000
-
-
-class JobsBehind:
-    """Looks at the main queue; what it finds stands in the journal as `MainJobMet.waited_for`."""
-
-    def __init__(self) -> None:
-        self._running: frozenset[str] | None = None  # ids at the last look; None: before the first
-        self._ranks: OrderedDict[str, tuple[int, int]] = OrderedDict()  # of delayed jobs while they waited, by head
-        self._had: dict[str, tuple[str, float]] = {}  # node -> the delayed job that has or had it, and when last
-
-    def look(self, snapshot: Snapshot, delays: Mapping[str, MainJobDelay], partition: str, now: float) -> list[Event]:
-        """Main jobs that have begun since the last look and waited behind one of `delays`, which are by head."""
-        rows = [row for row in snapshot.holding if row.partition != partition and row.nodes]
-        known, self._running = self._running, frozenset(row.id for row in rows)
-        late = {head: each for head, each in delays.items() if each.delay_s >= LEAST_DELAY_S}
-        if not late and not self._had:
-            return []
-        fresh = [row for row in rows if known is not None and row.id not in known]
-        events = [event for row in fresh for event in self._behind(row, late, now)]
-        passed_on = {head_of(e.payload.main_job) for e in events if isinstance(e.payload, MainJobMet)}
-        for row in rows:
-            head = head_of(row.id)
-            if head in late or head in passed_on:
-                self._had.update(dict.fromkeys(row.nodes, (head, now)))
-            else:
-                for node in row.nodes:
-                    self._had.pop(node, None)
-        self._had = {node: had for node, had in self._had.items() if now - had[1] <= PASSED_ON_S}
-        return events
-
-    def waits(self, snapshot: Snapshot, main_jobs: Mapping[str, bool]) -> None:
-        """Take in the ranks of main jobs that wait for pilots to leave."""
-        for row in snapshot.pending if main_jobs else ():
-            if row.id in main_jobs:
-                self._ranks[head_of(row.id)] = (-row.priority, row.raw_id)
-                self._ranks.move_to_end(head_of(row.id))
-        trim(self._ranks, _MAX_RANKS)
-
-    def _behind(self, row: SlurmJob, late: Mapping[str, MainJobDelay], now: float) -> Iterator[Event]:
-        """The event of a job that has begun, behind the one that was delayed most."""
-        began, own = row.start_time or now, head_of(row.id)
-        if row.submit_time is None or began <= row.submit_time:
-            return
-        ahead = {head for node in row.nodes for head in self._before(node, row.submit_time)}
-        for head, rank in self._ranks.items():
-            front = late.get(head)
-            if front and rank < (-row.priority, row.raw_id) and row.submit_time < front.started_at <= began + 1.0:
-                ahead.add(head)
-        found = [late[head] for head in sorted(ahead - {own}) if head in late]
-        if found:
-            most = max(found, key=lambda each: each.delay_s)
-            met = MainJobMet(row.id, row.user, row.submit_time, began, waited_for=head_of(most.main_job))
-            yield Event(now, met, node=row.nodes[0])
-
-    def _before(self, node: str, submitted_at: float) -> Iterator[str]:
-        """The delayed job that had the node while this one waited."""
-        head, at = self._had.get(node, ("", 0.0))
-        if head and submitted_at < at:
-            yield head

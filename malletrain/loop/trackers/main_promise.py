@@ -146,7 +146,8 @@ class PromiseTracker:
                     self._submitted[main_job] = submitted_at
                     trim(self._submitted, MAX_YIELDS)
                 if event.node:
-                    self._met(main_job, event.node, event.payload)
+                    if event.pilot or event.payload.put_off:  # others are bounds, which earlier releases wrote
+                        self._met(main_job, event.node, event.payload)
                 else:
                     self._ask(main_job, event.at)
                     if event.payload.put_off:
@@ -231,9 +232,8 @@ class PromiseTracker:
         return self._what_met(self._arrived(begin, now - SETTLED_S), begin, now - SETTLED_S)
 
     def _what_met(self, jobs: int, begin: float, end: float = math.inf) -> PromiseKept:
-        """What so many jobs have met, which could have started from `begin` to `end`. What jobs behind these lost
-        follows from that: it is no reason of its own to step back."""
-        met = tuple(each.delay_s for each in self.delays(begin) if not each.behind and each.could_at <= end)
+        """What so many jobs have met, which could have started from `begin` to `end`."""
+        met = tuple(each.delay_s for each in self.delays(begin) if each.could_at <= end)
         return PromiseKept(max(jobs, len(met)), met)
 
     def _last_day(self, now: float) -> PromiseKept:
@@ -250,11 +250,6 @@ class PromiseTracker:
         """The main jobs that pilots gave way to and that could have started from `since` on (Unix seconds), in that
         order; by the journal, so that they are there again after a restart."""
         return tuple(sorted((d for d in self._delays.values() if d.could_at >= since), key=lambda d: d.could_at))
-
-    def delayed(self) -> Mapping[str, MainJobDelay]:
-        """The main jobs that started later for pilots, by head; of parts and tasks the one that was delayed most."""
-        falling = sorted(self.delays(-math.inf), key=lambda each: -each.delay_s)
-        return {head_of(each.main_job): each for each in reversed(falling) if each.delay_s > 0}
 
     def late_after_preemption(self, bound_s: float) -> tuple[float, ...]:
         """When the main jobs started that Slurm preempted pilots for and that were later than `bound_s` (Unix
@@ -325,12 +320,6 @@ class PromiseTracker:
         """A main job has a node that a pilot left: how long that took, and how much later it started for it."""
         if met.started_at is None:
             return
-        if met.elsewhere:
-            self._met_elsewhere(main_job, node, met.user, met.started_at)
-            return
-        if met.waited_for:
-            self._met_behind(main_job, node, met, met.started_at)
-            return
         head, known = head_of(main_job), self._delays.get(main_job)
         if known is None:
             could_at = self._could_at.get(head, -math.inf)
@@ -362,28 +351,6 @@ class PromiseTracker:
         of these cycles would have started it without pilots, too."""
         cycles = head in self._behind and self._cycle_s > 0
         return self._cycle_s * math.floor(wait_s / self._cycle_s) if cycles else wait_s
-
-    def _met_elsewhere(self, main_job: str, node: str, user: str, started_at: float) -> None:
-        """It began on other nodes than those that pilots were asked to leave for it: how late that is for pilots is
-        not known, only a bound. How long nodes take to be free does not follow from it."""
-        head = head_of(main_job)
-        could_at = self._could_at.get(head, -math.inf)
-        wait = max(0.0, started_at + HALF_SECOND_S - could_at)
-        if wait <= LONGEST_WAIT_S and main_job not in self._delays:
-            delay = self._for_pilots(head, wait)
-            self._keep(MainJobDelay(main_job, user, could_at, started_at, (node,), delay_s=delay, elsewhere=True))
-
-    def _met_behind(self, main_job: str, node: str, met: MainJobMet, started_at: float) -> None:
-        """It waited behind a main job that pilots delayed: it is later by that at most, or by its own wait."""
-        ahead = [each.delay_s for name, each in self._delays.items() if head_of(name) == met.waited_for]
-        could_at = (started_at if met.submitted_at is None else met.submitted_at) + HALF_SECOND_S
-        delay = min(max(ahead, default=0.0), max(0.0, started_at + HALF_SECOND_S - could_at))
-        known = self._delays.get(main_job)
-        if delay <= 0 or (known is not None and known.delay_s >= delay):
-            return
-        since, nodes = started_at + HALF_SECOND_S - delay, (node,) if known is None else known.nodes
-        freed_s = None if known is None else known.freed_s
-        self._keep(MainJobDelay(main_job, met.user, since, started_at, nodes, freed_s, delay, behind=met.waited_for))
 
     def _keep(self, delay: MainJobDelay) -> None:
         self._delays[delay.main_job] = delay
