@@ -152,22 +152,6 @@ class Hole(NamedTuple):  # each look makes one for every node that is free or ha
 
 
 @dataclass(frozen=True, slots=True)
-class OpenHole:
-    """Since when a node has no main job (Unix seconds).
-
-    `before`: when it became idle, where an earlier daemon has seen that and this one only since `began`.
-    """
-
-    began: float
-    before: float | None = None
-
-    @property
-    def together(self) -> float:
-        """The same for nodes that became idle together (Unix seconds)."""
-        return self.began if self.before is None else self.before
-
-
-@dataclass(frozen=True, slots=True)
 class Stray:
     """A Slurm job in the harvest partition that is no pilot. `job`: its id as squeue has it; `nodes`: those that it
     holds, none while it waits; `left`: why it is left alone, '' where the daemon takes its nodes back."""

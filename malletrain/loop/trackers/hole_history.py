@@ -16,7 +16,6 @@ from dataclasses import dataclass, replace
 
 from malletrain.decide.rules import Rules
 from malletrain.decide.yielding import waits_for_nodes
-from malletrain.domain.decision import OpenHole
 from malletrain.domain.event import DaemonStarted, DaemonStopped, Event, HolesEnded, HolesOpened, PoolCounted
 from malletrain.domain.snapshot import FREE_STATES, LEAVE_STATES, Node, NodeState, SlurmJob, Snapshot
 from malletrain.sizing.deadlines import supply_quantiles
@@ -29,31 +28,30 @@ class HoleTracker:
     """Folds the events of holes. Not thread-safe: its owner holds one lock."""
 
     def __init__(self) -> None:
-        self._open: dict[str, OpenHole] = {}
-        self._before: dict[str, float] = {}  # of nodes that were idle when the last daemon ended: since when
+        self._open: dict[str, float] = {}
+        self._before: dict[str, float] = {}  # those that were open when the last daemon ended
 
     def apply(self, event: Event) -> None:
         """Fold one event, of whatever kind."""
         match event.payload:
             case DaemonStarted():
-                self._before = {name: hole.together for name, hole in self._open.items()}
-                self._open.clear()
+                self._before, self._open = self._open, {}
             case HolesOpened() as opened:
                 before = {} if opened.seen_whole else self._before
-                new = {name: OpenHole(event.at, before.get(name)) for name in opened.nodes if name not in self._open}
-                self._open.update(new)
+                self._open = {name: before.get(name, event.at) for name in opened.nodes} | self._open
                 self._before = {}
             case HolesEnded() as ended:
                 for name in ended.nodes:
                     self._open.pop(name, None)
 
-    def open(self) -> Mapping[str, OpenHole]:
-        """The holes that are open, by node."""
+    def open(self) -> Mapping[str, float]:
+        """Since when each node has no main job (Unix seconds), the same for those that became idle together; an
+        earlier daemon may have seen that."""
         return dict(self._open)
 
 
 def hole_events(
-    snapshot: Snapshot, open_holes: Mapping[str, OpenHole], last_look: float | None, rules: Rules
+    snapshot: Snapshot, open_holes: Mapping[str, float], last_look: float | None, rules: Rules
 ) -> list[Event]:
     """What `snapshot` says of holes that is not known yet. `last_look`: when the last snapshot was taken, None for
     the first one since the daemon started: holes that are open then began at an unknown time."""
