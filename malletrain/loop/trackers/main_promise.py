@@ -107,17 +107,15 @@ class PromiseTracker:
         self._submitted: OrderedDict[str, float] = OrderedDict()
         self._levels: Counter[int] = Counter()
         self._hour: tuple[float, int, HourDemands] | None = None
-        self._began: float | None = None
         self._first_at: float | None = None  # the journal's first event that was folded
         self._counts_from: float | None = None  # none that arrived since then is missing
-        self._stepped_at = -math.inf
+        self._stepped_at: float | None = None  # or this daemon's first look
 
     # -- what is learnt ----------------------------------------------------------------------------------------
 
     def learn(self, arrivals: Iterable[tuple[str, float, int]]) -> int:
         """Take in main jobs that arrived before: id (of each task of an array), submission (Unix seconds), nodes;
-        returns how many are new. None of those since the first of them is
-        missing."""
+        returns how many are new. None since the first of them is missing."""
         new = []
         known = frozenset(self._noted)  # from the journal: an array is one there, and accounting has its tasks
         for identity, at, width in arrivals:
@@ -174,9 +172,10 @@ class PromiseTracker:
 
         `pilots`: tasks that run; `exits_s`: in which nodes are free again (seconds).
         """
-        if self._began is None:
-            self._began = self._stepped_at = now
+        if self._stepped_at is None:
+            self._stepped_at = now
             self._counts_from = now if self._counts_from is None else self._counts_from
+            self._first_at = now if self._first_at is None else self._first_at
         plan = snapshot.plan
         self._cycle_s = plan.interval_s + (plan.backfill_cycle_s or 0.0)
         self._exits_known = exits_s is not None
@@ -191,7 +190,8 @@ class PromiseTracker:
             self.budget = budget.after(
                 plan.main_cycle_s, pilots, rules.promise.cycle_ratio, rules.promise.most_pilots, harmless_s
             )
-        steps, why = next_step(rules.promise.p95_s, self.kept(now, self._stepped_at), self.steps_back)
+        _, kept = self.kept_since(max(now - KEPT_WINDOW_S, self._stepped_at), now)
+        steps, why = next_step(rules.promise.p95_s, kept, self.steps_back)
         if why:
             self.steps_back, self.stepped_for, self._stepped_at = steps, why, now
 
@@ -225,21 +225,10 @@ class PromiseTracker:
         expected_s = min(UNKNOWN_YIELD_S, self.refill_s) if self._exits_known else UNKNOWN_YIELD_S
         return YieldTimes(took, self._cycle_s, expected_s)
 
-    def kept(self, now: float, since: float | None = None) -> PromiseKept:
-        """What main jobs have met that arrived within the last day, or from `since` on; not the latest, of which
-        nothing is known yet."""
-        begin = max(now - KEPT_WINDOW_S, self._began or now, since or 0.0)
-        return self._what_met(self._arrived(begin, now - SETTLED_S), begin, now - SETTLED_S)
-
-    def _what_met(self, jobs: int, begin: float, end: float = math.inf) -> PromiseKept:
-        """What so many jobs have met, which could have started from `begin` to `end`."""
-        met = tuple(each.delay_s for each in self.delays(begin) if each.could_at <= end)
-        return PromiseKept(max(jobs, len(met)), met)
-
     def _last_day(self, now: float) -> PromiseKept:
         """The main jobs that arrived within the last day, those of accounting among them, and what they have met."""
         begin = now - KEPT_WINDOW_S
-        return replace(self._what_met(0, begin), jobs=self._arrived(begin))
+        return PromiseKept(self._arrived(begin), tuple(each.delay_s for each in self.delays(begin)))
 
     def _arrived(self, begin: float, end: float = math.inf) -> int:
         """How many jobs came then."""
@@ -262,8 +251,9 @@ class PromiseTracker:
         arrived since then are known, by this daemon's looks or by accounting, and what they met, by the journal. The
         latest are left out: nothing is known of them yet."""
         begins = [at for at in (self._first_at, self._counts_from) if at is not None]
-        begin = max(since, max(begins, default=now))
-        return begin, self._what_met(self._arrived(begin, now - SETTLED_S), begin, now - SETTLED_S)
+        begin, end = max(since, max(begins, default=now)), now - SETTLED_S
+        met = tuple(each.delay_s for each in self.delays(begin) if each.could_at <= end)
+        return begin, PromiseKept(max(self._arrived(begin, end), len(met)), met)
 
     def curve(self, now: float, bounds_s: Sequence[float]) -> list[tuple[float, float, float]]:
         """What each bound of the 95th percentile costs, or would (`reserve_curve`), at this hour, by the numbers of
