@@ -388,9 +388,7 @@ class Service:
         clock, release = self._clock.now, self._site.facts.release
         pyslurm, why = choose(commands, release, os.environ.get(PYTHON, ""))
         self._log.info("reader", what=why)
-        here = SlurmCluster(
-            commands, harvest, self._owner_of, clock, bf_interval_s, pyslurm, self._site.facts.min_job_age_s
-        )
+        here = SlurmCluster(commands, harvest, self._owner_of, clock, bf_interval_s, pyslurm)
         socket_path = self._config.actuator.socket
         if not socket_path:
             return here

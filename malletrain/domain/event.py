@@ -70,7 +70,6 @@ class EventKind(StrEnum):
     MAIN_STARTED = "main_started"
     MAIN_ARRIVED = "main_arrived"
     MAIN_MET = "main_met"
-    MAIN_UNSEEN = "main_unseen"
     STRAYS = "strays"
     POOL = "pool"
     HOLES_OPENED = "holes_opened"
@@ -494,21 +493,10 @@ class MainJobMet:
     started_at: float | None = None
     left_at: float | None = None
     preempted: bool = False
-    #: It had ended before the daemon looked; None: it was still there.
-    ended_at: float | None = field(default=None, metadata=SPARSE)
     #: A better job waited that could not start: only backfill could start this one.
     behind: bool = field(default=False, metadata=SPARSE)
     #: A heterogeneous job that Slurm put off, since it had to preempt a pilot for one of its parts.
     put_off: bool = field(default=False, metadata=SPARSE)
-
-
-@dataclass(frozen=True, slots=True)
-class MainJobsUnseen:
-    """Slurm could not say which main jobs ended from `since` to `until` on nodes that pilots had left."""
-
-    kind: ClassVar[EventKind] = EventKind.MAIN_UNSEEN
-    since: float
-    until: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -597,7 +585,7 @@ Payload = (
     | GenerationsReserved | GenerationPublished | GenerationSwitched
     | SamplesReported | MetricReported | ProbeBegun | ProbeEnded
     | DaemonStarted | DaemonStopped | SizesDecided | BreakerSwitched | NodeAils | SlurmUnavailable
-    | MainJobsStarted | MainJobsArrived | MainJobMet | MainJobsUnseen | StraysTakenBack | PoolCounted
+    | MainJobsStarted | MainJobsArrived | MainJobMet | StraysTakenBack | PoolCounted
     | HolesOpened | HolesEnded | OperatorRequest | UnknownFact
 )  # fmt: skip
 

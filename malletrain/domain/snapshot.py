@@ -153,15 +153,6 @@ class SlurmJob:
 
 
 @dataclass(frozen=True, slots=True)
-class EndedJobs:
-    """Jobs of the main queue that have ended on the nodes asked about. `since`: none that ended from then on is
-    missing (Unix seconds); an earlier one may be, since Slurm has forgotten it."""
-
-    jobs: tuple[SlurmJob, ...]
-    since: float
-
-
-@dataclass(frozen=True, slots=True)
 class Reservation:
     """A reservation of nodes; `flags` are Slurm's words (MAINT, IGNORE_JOBS, ...)."""
 

@@ -13,7 +13,6 @@ from malletrain.domain.errors import ClusterUnavailable
 from malletrain.domain.event import Event, WorkerLeft
 from malletrain.domain.job import ArrayReport, MalleableJob, PilotEnd, task_of
 from malletrain.domain.snapshot import (
-    EndedJobs,
     MainQueue,
     Node,
     NodeState,
@@ -93,7 +92,6 @@ class MemoryCluster:
         self.partition = partition
         self.main: tuple[SlurmJob, ...] = ()
         self.plain: tuple[SlurmJob, ...] = ()  #: jobs of the harvest partition that are no pilots
-        self.ended: EndedJobs | None = None  #: what `ended_main_jobs` answers; None: no main job has ended unseen
         self.reservations: tuple[Reservation, ...] = ()
         self.down = ""
         self.tasks: dict[str, _Task] = {}
@@ -166,9 +164,9 @@ class MemoryCluster:
             return PilotEnd(SlurmState.UNKNOWN, detail="vanished")
         return task.end or PilotEnd(task.state, held=task.held)
 
-    def ended_main_jobs(self, nodes: Collection[str], since: float) -> EndedJobs:
+    def ended_main_jobs(self, nodes: Collection[str]) -> Sequence[SlurmJob]:
         self._answer()
-        return self.ended or EndedJobs((), since)
+        return ()
 
     def start(self, actions: Sequence[StartPilot]) -> Sequence[Outcome]:
         self._answer()

@@ -500,13 +500,10 @@ class Loop:
         self.record(self.ledger.main_jobs.yields(main_jobs, snapshot, self._clock.now()))
 
     def _record_ended(self, now: float) -> None:
-        """Main jobs that began and ended between two looks on nodes that pilots had left; of what Slurm does not
-        answer, the next look asks again."""
-        if (question := self.ledger.main_jobs.to_ask(now)) is None:
-            return
-        nodes, since = question
-        answer = self._ask(lambda: self._cluster.ended_main_jobs(nodes, since))
-        self.record(() if answer is None else self.ledger.main_jobs.ended(answer, since, now))
+        """Main jobs that began and ended between two looks on nodes that pilots had left."""
+        if nodes := self.ledger.main_jobs.to_ask(now):
+            ended = self._ask(lambda: self._cluster.ended_main_jobs(nodes))
+            self.record(self.ledger.main_jobs.ended(ended or (), now))
 
 
 def _event(at: float, payload: Payload, action: Action, reason: str) -> Event:

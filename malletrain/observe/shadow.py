@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from malletrain.domain.decision import CancelTasks, CutLimit, Outcome, RecyclePilot, StartPilot, Stray
 from malletrain.domain.event import ArrayAttached, Event
 from malletrain.domain.job import ArrayReport, MalleableJob, PilotEnd
-from malletrain.domain.snapshot import FREE_STATES, EndedJobs, Node, NodeState, SlurmJob, SlurmState, Snapshot
+from malletrain.domain.snapshot import FREE_STATES, Node, NodeState, SlurmJob, SlurmState, Snapshot
 from malletrain.loop.memory import MemoryWorkers
 from malletrain.loop.ports import Clock, Cluster
 
@@ -74,8 +74,8 @@ class ShadowCluster:
         own = (pilot.partition("_") for pilot in self._tasks)
         return ArrayReport(array_id, tuple(sorted(int(task) for array, _, task in own if array == str(array_id))))
 
-    def ended_main_jobs(self, nodes: Collection[str], since: float) -> EndedJobs:
-        return self._real.ended_main_jobs(nodes, since)
+    def ended_main_jobs(self, nodes: Collection[str]) -> Sequence[SlurmJob]:
+        return self._real.ended_main_jobs(nodes)
 
     def end_of(self, pilot: str) -> PilotEnd:
         task = self._tasks.get(pilot)
