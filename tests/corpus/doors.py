@@ -552,8 +552,9 @@ class Members:
         self._clock = _Hand()
         self._claims: dict[str, Claim] = {}
         self._it = Membership(
-            MembershipSettings(), self._clock, lambda claim: Admission(terms), LastWorlds(generations or {})
-        )
+            MembershipSettings(), self._clock, lambda claim: Admission(terms),
+            {job: LastWorlds(number) for job, number in (generations or {}).items()},
+        )  # fmt: skip
 
     @property
     def at(self) -> float:

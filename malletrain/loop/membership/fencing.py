@@ -91,7 +91,7 @@ def _worlds_that_may_train(
     plans = [plan for plan in (job.world, *entered) if plan is not None]
     # A daemon before may have died, or not heard, as the members of a later world took it.
     present = job.world.generation if job.world is not None else 0
-    untaken = [pilots for number, pilots in job.untaken.items() if number > present]
+    untaken = [pilots for number, pilots in job.before.untaken.items() if number > present]
     worlds = [frozenset(seat.pilot for seat in plan.members) for plan in plans] + untaken
     latest = _latest_runs(job)
     unheard = frozenset(pilot for pilot, warm in holding.items() if warm and _is_unheard(latest.get(pilot)))

@@ -33,7 +33,7 @@ from malletrain.loop.membership.fencing import (
     unheard_with_state,
 )
 from malletrain.loop.membership.next_world import GENERATION_BLOCK, WorkerCandidate, next_world, why_it_ends
-from malletrain.loop.membership.state import AlikeFailures, Check, JobMembership, MembershipSettings, Phase, Worker
+from malletrain.loop.membership.state import Check, JobMembership, MembershipSettings, Phase, Worker
 from malletrain.loop.ports import Clock
 from malletrain.wire.messages import Plan, Seat
 
@@ -191,10 +191,11 @@ class JobMachine:
     def newcomer_failed(self, worker: Worker, how: str) -> None:
         """Takes in that a newcomer is lost by its script's fault. A job whose newcomers fail alike keeps its size."""
         job, kind = self.job, _NUMBER.sub("0", how)
+        words, count, at = job.alike
         serving = [each for each in job.living() if each.phase is Phase.SERVING]
-        stayed = any((each.warm_at or 0.0) > job.alike.at and not self.is_new(each) for each in serving)
-        in_row = 1 if stayed or job.alike.words != kind else job.alike.count + 1
-        job.alike = AlikeFailures(kind, in_row, self.clock.elapsed())
+        stayed = any((each.warm_at or 0.0) > at and not self.is_new(each) for each in serving)
+        in_row = 1 if stayed or words != kind else count + 1
+        job.alike = kind, in_row, self.clock.elapsed()
         if serving and in_row == MAX_ALIKE and not job.terms.fixed:
             job.too_alike = f"{in_row} newcomers in a row failed alike: {how}"[:MAX_ALIKE_TEXT]
 

@@ -38,7 +38,7 @@ class Membership:
         settings, clock, make_secret, holding, reserve: see `malletrain.loop.membership.machine.Shared`.
         admit: lets in a process that may be a worker (`malletrain.loop.membership.admission.admit`); raises `Refused`
             when it may not.
-        last: the last worlds of each job in the journal. Their numbers are not given again, and a worker that the
+        last: by job, its last worlds in the journal. Their numbers are not given again, and a worker that the
             newest left behind is refused.
         refused: called with job and reason when a hello, or a seat that it names, is refused.
     """
@@ -48,7 +48,7 @@ class Membership:
         settings: MembershipSettings,
         clock: Clock,
         admit: Callable[[Claim], Admission],
-        last: LastWorlds | None = None,
+        last: Mapping[int, LastWorlds] | None = None,
         refused: Callable[[int, str], None] = lambda job, why: None,
         make_secret: Callable[[], str] = lambda: "",
         holding: Callable[[int], Mapping[str, bool]] = lambda job: {},
@@ -58,7 +58,7 @@ class Membership:
         self._clock = clock
         self._admit = admit
         self._refused = refused
-        self._last = last or LastWorlds()
+        self._last = last or {}
         self._batches: dict[int, tuple[tuple[int, int], ...]] = {}  #: by job
         self._climbers: frozenset[int] = frozenset()
         self._machines: dict[int, JobMachine] = {}
@@ -241,15 +241,11 @@ class Membership:
         return self._admit(claim)
 
     def _new_machine(self, job_id: int, terms: JobTerms) -> JobMachine:
-        published = self._last.published.get(job_id)
+        last = self._last.get(job_id, LastWorlds())
         # Releases that reserved no numbers gave fewer than GENERATION_GAP that the journal does not have.
-        generation = max(self._last.reserved.get(job_id, 0), 0 if published is None else published + GENERATION_GAP)
+        generation = max(last.reserved, last.published + GENERATION_GAP if last.published else 0)
         reserved = generation or GENERATION_BLOCK  # by its announcement, if this daemon took that
-        job = JobMembership(
-            job_id, terms, generation, reserved, published or 0, self._last.taken.get(job_id),
-            self._last.untaken.get(job_id, {}),
-        )  # fmt: skip
-        return JobMachine(job, self._shared)
+        return JobMachine(JobMembership(job_id, terms, generation, reserved, last, last.taken), self._shared)
 
     def report(self, name: str, message: Message) -> None:
         """Applies a report of a worker that `worker` knows."""

@@ -106,7 +106,7 @@ def _is_possible(job: JobMembership, job_id: int, said: Standing) -> bool:
     Raises:
         ContradictsRecord: the journal does not allow it.
     """
-    most = max(job.generation, job.journalled) + MAX_GENERATIONS_AHEAD
+    most = max(job.generation, job.before.published) + MAX_GENERATIONS_AHEAD
     if not 1 <= said.generation <= most or not 0 <= said.seen <= most:
         number = said.seen if 1 <= said.generation <= most else said.generation
         raise ContradictsRecord(f"generation {number} cannot have been published for job {job_id}: end this process")
@@ -114,7 +114,7 @@ def _is_possible(job: JobMembership, job_id: int, said: Standing) -> bool:
         return True
     if said.generation <= job.world.generation or said.generation in job.published:
         return False
-    if job.journalled < said.generation < job.world.generation + QUORUM_GENERATION_GAP:
+    if job.before.published < said.generation < job.world.generation + QUORUM_GENERATION_GAP:
         raise ContradictsRecord(
             f"generation {said.generation} was never published for job {job_id}, which is in generation "
             f"{job.world.generation}: end this process"
