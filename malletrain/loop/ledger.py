@@ -5,6 +5,7 @@ Live and replay use it alike, and after a crash the journal folded anew gives th
 
 from __future__ import annotations
 
+import math
 from collections import Counter, deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -214,11 +215,11 @@ class Ledger:
 
     def used(self, now: float) -> Mapping[str, float]:
         """Node-seconds by account, old ones fading, running pilots included."""
-        running: dict[str, float] = {}
+        found = dict(self.usage.fading)
         for _, record in sorted(self._records.items()):
             if record.active:
-                running[record.job.account] = running.get(record.job.account, 0.0) + record.held_s(now, 0.0)
-        return self.usage.with_running(running)
+                found[record.job.account] = found.get(record.job.account, 0.0) + record.held_s(now, 0.0)
+        return found
 
     def spent(self, budgets: Sequence[AccountBudget], now: float) -> NodeTimeSpent:
         """What budgets are held against, running pilots included."""
@@ -330,7 +331,9 @@ class Ledger:
         signs = self.harm_signals.seen(unsound, lambda job, at: self.conduct.excuses(job, at, rules))
         if rules.promise is None or rules.promise.p95_s is None:
             return signs
-        return replace(signs, preempted=(), late_main_jobs=self.promise.late_after_preemption(rules.promise.p95_s))
+        bound_s, met = rules.promise.p95_s, self.promise.delays(-math.inf)
+        late = sorted(each.started_at for each in met if each.preempted and each.delay_s > bound_s)
+        return replace(signs, preempted=(), late_main_jobs=tuple(late))
 
     def notices_due(self, now: float) -> tuple[JobNotice, ...]:
         """Notices due to the owners of jobs."""

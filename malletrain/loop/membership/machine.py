@@ -133,14 +133,14 @@ class JobMachine:
         """Records an event of a worker."""
         self._shared.events.append(Event(self.clock.now(), payload, self.job.id, by.pilot, by.node or None, reason))
 
+    def holding(self) -> Mapping[str, bool]:
+        """The job's pilots that may hold a node, and whether a worker has been warm there, by the journal."""
+        return self._shared.holding(self.job.id)
+
     def heard(self, worker: Worker) -> None:
         """Records a sign of life."""
         worker.last_seen = self.clock.elapsed()
         worker.lost_at, worker.lost_how, worker.dropped, worker.unheard = None, "", False, False
-
-    def was_never_warm(self, worker: Worker) -> bool:
-        """Whether the worker's pilot holds a node on which no worker has been warm, by the journal."""
-        return self._shared.holding(self.job.id).get(worker.pilot) is False
 
     def train(self, worker: Worker) -> None:
         """Marks a worker as a serving member of its job's world."""
@@ -458,10 +458,8 @@ class JobMachine:
             return
         members = staying or survivors[:1]
         left_out = set(survivors).difference(members)
-        if not job.terms.restarts and (
-            could_go_on_apart(job, check, left_out, self._shared.holding(self.job.id))
-            or check.would_lose_steps(members, left_out)
-        ):
+        lost = max(map(check.whole.__getitem__, left_out), default=0) > max(map(check.whole.__getitem__, members))
+        if not job.terms.restarts and (lost or could_go_on_apart(job, check, left_out, self.holding())):
             members = survivors  # those that leave follow by the next plan, which all take together
         before = job.world or job.pending
         if job.terms.fixed and before is not None and set(members) != set(before.workers):
@@ -580,7 +578,7 @@ class JobMachine:
 
     def _look_at_fences(self) -> Mapping[str, bool]:
         """Forgets which nodes were taken back that are free now; the job's pilots that may hold one."""
-        holding = self._shared.holding(self.job.id)
+        holding = self.holding()
         self.job.fenced = still_held(self.job, holding)
         return holding
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -89,11 +88,6 @@ class Check:
     whole: dict[str, int] = field(default_factory=dict)  #: worker -> step
     answered: set[str] = field(default_factory=set)
     fenced_at: float | None = None  #: since when nodes of a silent majority are taken back
-
-    def would_lose_steps(self, members: Iterable[str], left_out: Iterable[str]) -> bool:
-        """Whether one of `left_out` holds a later step than each of `members`; all have answered as whole."""
-        latest = max((self.whole[name] for name in members), default=0)
-        return any(self.whole[name] > latest for name in left_out)
 
 
 @dataclass(slots=True)

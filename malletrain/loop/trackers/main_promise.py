@@ -240,12 +240,6 @@ class PromiseTracker:
         order; by the journal, so that they are there again after a restart."""
         return tuple(sorted((d for d in self._delays.values() if d.could_at >= since), key=lambda d: d.could_at))
 
-    def late_after_preemption(self, bound_s: float) -> tuple[float, ...]:
-        """When the main jobs started that Slurm preempted pilots for and that were later than `bound_s` (Unix
-        seconds, rising)."""
-        late = (each for each in self._delays.values() if each.preempted and each.delay_s > bound_s)
-        return tuple(sorted(each.started_at for each in late))
-
     def kept_since(self, since: float, now: float) -> tuple[float, PromiseKept]:
         """What the main jobs that arrived from `since` on have met, and the moment that counts for it: all that
         arrived since then are known, by this daemon's looks or by accounting, and what they met, by the journal. The
@@ -314,10 +308,12 @@ class PromiseTracker:
         if known is None:
             could_at = self._could_at.get(head, -math.inf)
             if met.started_at - could_at > LONGEST_WAIT_S:  # it was another task, or no pilot had been asked
-                if not met.preempted and not met.put_off and not _left_after_submission(met):
+                submitted = -math.inf if met.submitted_at is None else met.submitted_at
+                # The pilot was still there when the job came, though no look in between showed it waiting.
+                came_before = met.submitted_at is not None and (met.left_at or 0.0) > submitted + 1.0
+                if not (met.preempted or met.put_off or came_before):
                     return
                 longest_s = LONGEST_WAIT_S if met.put_off else max(LONGEST_LEAD_S, self._cycle_s)
-                submitted = -math.inf if met.submitted_at is None else met.submitted_at
                 could_at = max(submitted, met.started_at - longest_s) + HALF_SECOND_S
             known = MainJobDelay(main_job, met.user, could_at, met.started_at, ())
         left = met.started_at if met.left_at is None else min(met.left_at, met.started_at)
@@ -350,11 +346,6 @@ class PromiseTracker:
 def _identity(job: SlurmJob) -> str:
     """An array is one arrival of so many jobs, whatever has become of its tasks since."""
     return job.id.partition("_")[0]
-
-
-def _left_after_submission(met: MainJobMet) -> bool:
-    """Whether the pilot was still there when the job came, though no look in between showed it waiting."""
-    return met.submitted_at is not None and met.left_at is not None and met.left_at > met.submitted_at + 1.0
 
 
 def at_hand(snapshot: Snapshot, rules: Rules) -> int:
