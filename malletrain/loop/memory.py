@@ -86,7 +86,7 @@ class MemoryCluster:
     `main` is the main queue as the test or the trace sets it; a main job that takes a pilot's node preempts it.
     """
 
-    def __init__(self, nodes: Iterable[Node], clock: ManualClock, partition: str = "harvest") -> None:
+    def __init__(self, nodes: Iterable[Node], clock: Clock, partition: str = "harvest") -> None:
         self.nodes = {node.name: node for node in nodes}
         self.clock = clock
         self.partition = partition
