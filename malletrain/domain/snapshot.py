@@ -217,18 +217,13 @@ def _in(nodes: Iterable[Node], states: frozenset[NodeState]) -> frozenset[str]:
 
 @dataclass(frozen=True, slots=True)
 class MainQueue:
-    """A look at the main queue alone.
-
-    Attributes:
-        waiting: its waiting jobs.
-        changed: of the others, those that have begun since its nodes were looked at last, and those that do not run:
-            a job that completes gives its nodes up soon.
-        ended: the ids of those that did not wait then, and have ended or wait again.
-    """
+    """A look at the main queue alone."""
 
     waiting: tuple[SlurmJob, ...]
+    #: Of the others, those that have begun since its nodes were looked at last, and those that do not run: a job that
+    #: completes gives its nodes up soon.
     changed: tuple[SlurmJob, ...]
-    ended: frozenset[str]
+    ended: frozenset[str]  #: the ids of those that did not wait then, and have ended or wait again
 
     @staticmethod
     def of(jobs: Iterable[SlurmJob], known: frozenset[str]) -> MainQueue:

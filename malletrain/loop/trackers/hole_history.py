@@ -75,7 +75,7 @@ def hole_events(
     events: list[Event] = []
     for taken, nodes in ended.items():
         if nodes:
-            over = HolesEnded(tuple(nodes), taken, last_look if blind else None)
+            over = HolesEnded(tuple(nodes), taken)
             reason = "the main queue took them" if taken else "lost sight of"
             events.append(Event(at, over, reason=f"{_count(nodes)}: {reason}"))
     if opened:
