@@ -48,7 +48,7 @@ class Situation:
         slow: by job, workers that hold up the others.
         set_aside: jobs that get no nodes for a while, with the reason.
         doubtful: jobs whose last starts did not begin: they take nothing from others.
-        heard_since: since when the daemon has been there to hear workers, by one clock (Unix seconds).
+        up_since: since when the daemon has been there to hear workers, by one clock (Unix seconds).
         avoided: by job, nodes on which its workers were slow, with the reason; other jobs may have them.
         resting_on: by job, nodes on which its pilots did not start lately, with the reason.
     """
@@ -72,7 +72,7 @@ class Situation:
     resting_on: Mapping[int, Mapping[str, str]] = field(default_factory=dict)
     set_aside: Mapping[int, str] = field(default_factory=dict)
     doubtful: Mapping[int, DoubtfulStarts] = field(default_factory=dict)
-    heard_since: float = 0.0
+    up_since: float = 0.0
 
 
 #: A probe of a job begins or ends, and why.

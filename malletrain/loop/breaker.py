@@ -23,11 +23,8 @@ class BreakerRules:
 @dataclass(frozen=True, slots=True)
 class HarmSignals:
     """Signs of harm, as the times (Unix seconds, rising) at which each was seen; `unsound`: what is wrong with the
-    harvest partition by now.
-
-    Where the site promises by how much main jobs may be later, `late_main_jobs` stands for `preempted`: those that
-    were later, of the main jobs that Slurm preempted pilots for.
-    """
+    harvest partition by now. Where the site promises by how much main jobs may be later, `late_main_jobs`, those that
+    were later and that Slurm preempted pilots for, stands for `preempted`."""
 
     preempted: Sequence[float] = ()
     late_main_jobs: Sequence[float] = ()

@@ -95,7 +95,7 @@ class Ledger:
         self._url = ""
         self._former_urls: dict[str, float] = {}  # when a daemon with another one began (Unix seconds)
         #: Since when a daemon has been there to hear workers (Unix seconds).
-        self.heard_since = 0.0
+        self.up_since = 0.0
         self.last_seq = 0
         #: The latest time that an event had (Unix seconds).
         self.last_at = 0.0
@@ -115,7 +115,7 @@ class Ledger:
             self.main_jobs.apply(event)
             self.promise.apply(event)
             if isinstance(event.payload, DaemonStarted):
-                self.heard_since = event.at
+                self.up_since = event.at
                 self._known_as(event.payload.url, event.at)
             if isinstance(event.payload, OperatorRequest):
                 self._asked(event.payload, event.reason)
@@ -323,11 +323,8 @@ class Ledger:
         return tuple(self._records[job_id].samples)
 
     def signs_of_harm(self, rules: Rules, unsound: str = "") -> HarmSignals:
-        """All signs for the breaker. `unsound`: what is wrong with the harvest partition.
-
-        What follows from a job's or user's own breaker is left out. Preemptions matter by what the site promises: of
-        a delay that is within it the main queue takes no harm.
-        """
+        """All signs for the breaker, but for what follows from a job's or user's own. `unsound`: what is wrong with
+        the harvest partition. Preemptions matter by what the site promises."""
         signs = self.harm_signals.seen(unsound, lambda job, at: self.conduct.excuses(job, at, rules))
         if rules.promise is None or rules.promise.p95_s is None:
             return signs

@@ -323,7 +323,7 @@ class Loop:
             resting_on=self.ledger.unstarted.resting_on(now),
             doubtful=self.ledger.unstarted.doubtful(now),
             set_aside=self.ledger.conduct.set_aside(self.views, now, self.rules),
-            heard_since=max(self.ledger.heard_since, self._clock_set_at(now)),
+            up_since=max(self.ledger.up_since, self._clock_set_at(now)),
             known=known,
             open_holes=self.ledger.holes.open() if self.rules.max_nodes > 1 else {},
         )

@@ -615,7 +615,7 @@ class Members:
         self._it.answered(worker)
 
     def heard(self, worker: str) -> None:
-        self._it.heard(worker)
+        self._it.alive(worker)
 
     def disconnected(self, worker: str) -> None:
         self._it.disconnected(worker)

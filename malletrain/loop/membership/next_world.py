@@ -86,8 +86,6 @@ def next_world(
         world: workers that train now, in rank order; empty when the job has no world.
         pending: workers of the outstanding ordinary plan, None when there is none.
         candidates: every living worker, oldest first.
-        terms: permitted sizes.
-        now: seconds of the clock that `WorkerCandidate` uses.
         gather_s: how long a newcomer waits for others that warm up, and a leaver for other leavers (a tenth of it).
         most: largest size for now, while the job is measured on its way up; None for no limit.
     """

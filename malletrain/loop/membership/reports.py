@@ -177,11 +177,8 @@ def _left(machine: JobMachine, this: Worker, said: wire.Left) -> None:
 
 
 def _failed(machine: JobMachine, this: Worker, said: wire.Failed) -> None:
-    """The script raised. The other members go on.
-
-    Without other members, or when the same step fails again, the job fails. Newcomers that fail before they train say
-    nothing about the step.
-    """
+    """The script raised. The job fails if no other member goes on, or when the same step fails again. Newcomers that
+    fail before they train say nothing about the step."""
     job = machine.job
     job.step = max(job.step, said.step)
     again = False
