@@ -11,7 +11,7 @@ import math
 from bisect import bisect_left, bisect_right
 from collections import Counter, OrderedDict, deque
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from malletrain.decide.queue_promise import (
     UNKNOWN_YIELD_S,
@@ -84,6 +84,16 @@ REFILL_LOOK_S = USUAL_LOOK_S + LEAVE_S
 UNKNOWN_EXIT_S = 60.0
 
 
+@dataclass(slots=True)
+class _Waiting:
+    """A main job that pilots are asked to leave for."""
+
+    submitted_at: float | None = None
+    could_at: float = -math.inf  #: when it could have started without pilots, as far as the daemon can tell
+    behind: bool = False  #: only backfill could start it
+    put_off: bool = False
+
+
 class PromiseTracker:
     """Folds events and looks; says what the promise asks for now."""
 
@@ -101,14 +111,11 @@ class PromiseTracker:
         self._noted: OrderedDict[str, None] = OrderedDict()
         self._unwritten: deque[SlurmJob] = deque(maxlen=MAX_ARRIVALS)  # the journal lacks their arrival
         self._delays: OrderedDict[str, MainJobDelay] = OrderedDict()  # by main job
-        self._could_at: OrderedDict[str, float] = OrderedDict()  # by head of the main job's id
-        self._behind: OrderedDict[str, None] = OrderedDict()  # heads of jobs that only backfill could start
-        self._put_off: OrderedDict[str, None] = OrderedDict()  # heads of heterogeneous jobs
-        self._submitted: OrderedDict[str, float] = OrderedDict()
+        self._waiting: OrderedDict[str, _Waiting] = OrderedDict()  # by head of the main job's id
         self._levels: Counter[int] = Counter()
         self._hour: tuple[float, int, HourDemands] | None = None
-        self._first_at: float | None = None  # the journal's first event that was folded
-        self._counts_from: float | None = None  # none that arrived since then is missing
+        self._first_at = math.inf  # the journal's first event that was folded
+        self._counts_from = math.inf  # none that arrived since then is missing
         self._stepped_at: float | None = None  # or this daemon's first look
 
     # -- what is learnt ----------------------------------------------------------------------------------------
@@ -125,35 +132,30 @@ class PromiseTracker:
                 self._is_noted(whole)
         self._arrivals = sorted([*self._arrivals, *new], key=lambda each: each.at)[-MAX_ARRIVALS:]
         self._hour = None
-        if new:
-            first = min(each.at for each in new)
-            self._counts_from = first if self._counts_from is None else min(first, self._counts_from)
+        self._counts_from = min([self._counts_from, *(each.at for each in new)])
         return len(new)
 
     def apply(self, event: Event) -> None:
         """Take in one event of the journal."""
-        if self._first_at is None:
-            self._first_at = event.at
+        self._first_at = min(self._first_at, event.at)
         match event.payload:
             case ActionIntent(action=LeavePilot(main_job=main_job) | RecyclePilot(main_job=main_job)) if main_job:
-                self._ask(main_job, event.at)
+                self._ask(self._of(main_job), event.at)
             case MainJobsArrived() as arrived:
                 self._restore(arrived, event.at)
-            case MainJobMet(main_job=main_job, submitted_at=submitted_at):
-                if submitted_at is not None:
-                    self._submitted[main_job] = submitted_at
-                    trim(self._submitted, MAX_YIELDS)
-                if event.node:
-                    if event.pilot or event.payload.put_off:  # others are bounds, which earlier releases wrote
-                        self._met(main_job, event.node, event.payload)
-                else:
-                    self._ask(main_job, event.at)
-                    if event.payload.put_off:
-                        self._put_off[head_of(main_job)] = None
-                        trim(self._put_off, MAX_YIELDS)
-                    if event.payload.behind:
-                        self._behind[head_of(main_job)] = None
-                        trim(self._behind, MAX_YIELDS)
+            case MainJobMet(main_job=main_job) as met:
+                waiting = self._of(main_job)
+                waiting.submitted_at = waiting.submitted_at if met.submitted_at is None else met.submitted_at
+                if not event.node:
+                    self._ask(waiting, event.at)
+                    waiting.put_off, waiting.behind = waiting.put_off or met.put_off, waiting.behind or met.behind
+                elif event.pilot or met.put_off:  # others are bounds, which earlier releases wrote
+                    self._met(waiting, event.node, met)
+
+    def _of(self, main_job: str) -> _Waiting:
+        waiting = self._waiting.setdefault(head_of(main_job), _Waiting())
+        trim(self._waiting, MAX_YIELDS)
+        return waiting
 
     def take_arrived(self) -> MainJobsArrived | None:
         """What the journal lacks of the arrivals that looks have shown, at most `MAX_IN_ONE_EVENT`; None: nothing."""
@@ -174,8 +176,7 @@ class PromiseTracker:
         """
         if self._stepped_at is None:
             self._stepped_at = now
-            self._counts_from = now if self._counts_from is None else self._counts_from
-            self._first_at = now if self._first_at is None else self._first_at
+            self._counts_from, self._first_at = min(now, self._counts_from), min(now, self._first_at)
         plan = snapshot.plan
         self._cycle_s = plan.interval_s + (plan.backfill_cycle_s or 0.0)
         self._exits_known = exits_s is not None
@@ -244,7 +245,7 @@ class PromiseTracker:
         """What the main jobs that arrived from `since` on have met, and the moment that counts for it: all that
         arrived since then are known, by this daemon's looks or by accounting, and what they met, by the journal. The
         latest are left out: nothing is known of them yet."""
-        begins = [at for at in (self._first_at, self._counts_from) if at is not None]
+        begins = [at for at in (self._first_at, self._counts_from) if at < math.inf]
         begin, end = max(since, max(begins, default=now)), now - SETTLED_S
         met = tuple(each.delay_s for each in self.delays(begin) if each.could_at <= end)
         return begin, PromiseKept(max(self._arrived(begin, end), len(met)), met)
@@ -281,7 +282,7 @@ class PromiseTracker:
                 self._arrivals[place:place] = [MainArrival(submitted, nodes)] * min(tasks, MAX_ARRIVALS)
                 self._hour = None
         del self._arrivals[:-MAX_ARRIVALS]
-        self._counts_from = at if self._counts_from is None else min(at, self._counts_from)
+        self._counts_from = min(at, self._counts_from)
 
     def _is_noted(self, key: str) -> bool:
         """Whether the job is known; it is from now on."""
@@ -290,23 +291,20 @@ class PromiseTracker:
         trim(self._noted, 2 * MAX_ARRIVALS)
         return known
 
-    def _ask(self, main_job: str, at: float) -> None:
+    def _ask(self, waiting: _Waiting, at: float) -> None:
         """Pilots are asked to leave for it. The waiting rest of an array is one row; its tasks start one by one."""
-        head = head_of(main_job)
-        asked = self._could_at.get(head)
-        if asked is None or at - asked > SETTLED_S:
-            submitted = self._submitted.get(main_job)
+        if at - waiting.could_at > SETTLED_S:
+            submitted = waiting.submitted_at
             lead = LONGEST_LEAD_S if submitted is None else at - (submitted + HALF_SECOND_S)
-            self._could_at[head] = at - min(LONGEST_LEAD_S, max(0.0, lead))
-            trim(self._could_at, MAX_YIELDS)
+            waiting.could_at = at - min(LONGEST_LEAD_S, max(0.0, lead))
 
-    def _met(self, main_job: str, node: str, met: MainJobMet) -> None:
+    def _met(self, waiting: _Waiting, node: str, met: MainJobMet) -> None:
         """A main job has a node that a pilot left: how long that took, and how much later it started for it."""
         if met.started_at is None:
             return
-        head, known = head_of(main_job), self._delays.get(main_job)
+        known = self._delays.get(met.main_job)
         if known is None:
-            could_at = self._could_at.get(head, -math.inf)
+            could_at = waiting.could_at
             if met.started_at - could_at > LONGEST_WAIT_S:  # it was another task, or no pilot had been asked
                 submitted = -math.inf if met.submitted_at is None else met.submitted_at
                 # The pilot was still there when the job came, though no look in between showed it waiting.
@@ -315,31 +313,22 @@ class PromiseTracker:
                     return
                 longest_s = LONGEST_WAIT_S if met.put_off else max(LONGEST_LEAD_S, self._cycle_s)
                 could_at = max(submitted, met.started_at - longest_s) + HALF_SECOND_S
-            known = MainJobDelay(main_job, met.user, could_at, met.started_at, ())
+            known = MainJobDelay(met.main_job, met.user, could_at, met.started_at, ())
         left = met.started_at if met.left_at is None else min(met.left_at, met.started_at)
         wait = max(0.0, met.started_at + HALF_SECOND_S - known.could_at)
-        put_off = met.put_off or head in self._put_off
+        put_off = met.put_off or waiting.put_off
         by_backfill = not put_off and met.started_at - left > QUICK_START_S and self._cycle_s > 0
-        self._keep(
-            replace(
-                known,
-                nodes=known.nodes if node in known.nodes else (*known.nodes, node),
-                freed_s=max(known.freed_s or 0.0, min(wait, left + HALF_SECOND_S - known.could_at)),
-                delay_s=max(known.delay_s, self._for_pilots(head, wait) if by_backfill else wait),
-                by_backfill=known.by_backfill or by_backfill,
-                preempted=known.preempted + met.preempted,
-                put_off=known.put_off or put_off,
-            )
+        # Where only backfill could start the job, one of its cycles would have done so without pilots, too.
+        cycles = by_backfill and waiting.behind
+        self._delays[met.main_job] = replace(
+            known,
+            nodes=known.nodes if node in known.nodes else (*known.nodes, node),
+            freed_s=max(known.freed_s or 0.0, min(wait, left + HALF_SECOND_S - known.could_at)),
+            delay_s=max(known.delay_s, self._cycle_s * math.floor(wait / self._cycle_s) if cycles else wait),
+            by_backfill=known.by_backfill or by_backfill,
+            preempted=known.preempted + met.preempted,
+            put_off=known.put_off or put_off,
         )
-
-    def _for_pilots(self, head: str, wait_s: float) -> float:
-        """The part of a wait for backfill that pilots are to blame for: where only backfill could start the job, one
-        of these cycles would have started it without pilots, too."""
-        cycles = head in self._behind and self._cycle_s > 0
-        return self._cycle_s * math.floor(wait_s / self._cycle_s) if cycles else wait_s
-
-    def _keep(self, delay: MainJobDelay) -> None:
-        self._delays[delay.main_job] = delay
         trim(self._delays, MAX_DELAYS)
 
 
