@@ -92,8 +92,7 @@ class Ledger:
         self.conduct = Conduct()
         self.main_jobs = MainJobsMet()
         self.promise = PromiseTracker()
-        self._url = ""
-        self._former_urls: dict[str, float] = {}  # when a daemon with another one began (Unix seconds)
+        self._urls: dict[str, float] = {}  # until when callers knew the daemon by them (Unix seconds)
         #: Since when a daemon has been there to hear workers (Unix seconds).
         self.up_since = 0.0
         self.last_seq = 0
@@ -105,7 +104,8 @@ class Ledger:
         for event in events:
             self.last_seq = max(self.last_seq, event.seq)
             self.last_at = max(self.last_at, event.at)
-            self.exits.apply(event, self._user_of(event.job))
+            record = None if event.job is None else self._records.get(event.job)
+            self.exits.apply(event, "" if record is None else record.job.user)
             self.holes.apply(event)
             self.unstarted.apply(event)
             self.paces.apply(event)
@@ -119,13 +119,9 @@ class Ledger:
                 self._known_as(event.payload.url, event.at)
             if isinstance(event.payload, OperatorRequest):
                 self._asked(event.payload, event.reason)
-            if event.job is None:
-                continue
-            if isinstance(event.payload, JobAnnounced):
-                self._announced(event.job, event.payload.job)
-                continue
-            record = self._records.get(event.job)
             if record is None:
+                if event.job is not None and isinstance(event.payload, JobAnnounced):
+                    self._announced(event.job, event.payload.job)
                 continue
             if isinstance(event.payload, TasksAdded):
                 self._tasks_belong_to(record, event.payload, event.at)
@@ -151,30 +147,19 @@ class Ledger:
                 self._has_changed(record)
 
     def _known_as(self, url: str, at: float) -> None:
-        if url in ("", self._url):
-            return
-        if self._url:
-            self._former_urls[self._url] = at
-        self._former_urls.pop(url, None)
-        self._url = url
-        while len(self._former_urls) > MAX_URLS:
-            del self._former_urls[next(iter(self._former_urls))]
+        if url and self._urls.get(url) != math.inf:
+            former = [(each, min(until, at)) for each, until in self._urls.items() if each != url]
+            self._urls = {**dict(former[-MAX_URLS:]), url: math.inf}
 
     def former_urls(self, url: str, since: float) -> tuple[str, ...]:
         """The URLs but `url` that callers have known the daemon by at `since` (Unix seconds) or later: scripts of
         jobs hold the one that they were submitted with."""
-        known = {**self._former_urls, self._url: float("inf")}
-        return tuple(sorted(each for each, until in known.items() if each not in ("", url) and until >= since))
-
-    def _user_of(self, job: int | None) -> str:
-        record = None if job is None else self._records.get(job)
-        return "" if record is None else record.job.user
+        return tuple(sorted(each for each, until in self._urls.items() if each != url and until >= since))
 
     def _announced(self, number: int, job: MalleableJob) -> None:
-        if number not in self._records:
-            self._records[number] = JobState(job)
-            self._of_application.setdefault(application(job), set()).add(number)
-            self._changed.add(number)
+        self._records[number] = JobState(job)
+        self._of_application.setdefault(application(job), set()).add(number)
+        self._changed.add(number)
 
     def _asked(self, request: OperatorRequest, reason: str) -> None:
         if request.verb == "drain":

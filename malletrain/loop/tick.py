@@ -219,7 +219,9 @@ class Loop:
             now = self._clock.now()
             ails = self.ledger.harm_signals.look(snapshot, pilots, now)
             self.record([*ails, *self.ledger.main_jobs.look(snapshot, part, now)])
-            self._record_ended(now)
+            if nodes := self.ledger.main_jobs.to_ask(now):
+                ended = self._ask(lambda: self._cluster.ended_main_jobs(nodes))
+                self.record(self.ledger.main_jobs.ended(ended or (), now))
             self._end_the_hopeless()
         situation = self._situation(snapshot)
         decided = decide(situation, self.policy, self._promised(snapshot), self._memo)
@@ -485,12 +487,6 @@ class Loop:
             )  # fmt: skip
             events.append(Event(now, decided, reason=decision.reason))
         self.record(events)
-
-    def _record_ended(self, now: float) -> None:
-        """Main jobs that began and ended between two looks on nodes that pilots had left."""
-        if nodes := self.ledger.main_jobs.to_ask(now):
-            ended = self._ask(lambda: self._cluster.ended_main_jobs(nodes))
-            self.record(self.ledger.main_jobs.ended(ended or (), now))
 
 
 def _event(at: float, payload: Payload, action: Action, reason: str) -> Event:
