@@ -55,7 +55,6 @@ from malletrain.loop.memory import MemoryJournal
 from malletrain.loop.ports import Cluster
 from malletrain.loop.tick import Loop
 from malletrain.site_rules import (
-    breaker_rules,
     excluded_nodes,
     harvest_of,
     policy_from,
@@ -507,7 +506,7 @@ class Service:
             self._loop.rules = replace(self._loop.rules, exclude_nodes=excluded)
         ledger, rules = self._loop.ledger, self._loop.rules
         signs = ledger.signs_of_harm(rules, unfit)
-        why = self._why_unsafe() or why_to_pause(signs, self._clock.now(), breaker_rules(self._config))
+        why = self._why_unsafe() or why_to_pause(signs, self._clock.now(), self._config.breaker.preemptions_per_hour)
         if bool(why) != bool(self._loop.paused):
             self._log.warning("breaker", why=why or "closed again")
             self._loop.record([Event(self._clock.now(), BreakerSwitched(bool(why)), reason=why)])

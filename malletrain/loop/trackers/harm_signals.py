@@ -219,7 +219,7 @@ class Conduct:
         for job, view in views.items():
             period = held.get(f"job {job}") or held.get(f"user {view.job.user}")
             if period is not None:
-                found[job] = f"{period.reason}; no nodes for {period.until - now:.0f} s (breaker.faults_of_job)"
+                found[job] = f"{period.reason}; no nodes for {period.until - now:.0f} s (see [breaker])"
         return found
 
     def excuses(self, job: int | None, at: float, rules: Rules) -> bool:
