@@ -12,7 +12,7 @@ epilog). So the last plan of a job counts for a while.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from malletrain.decide.rules import Rules
 from malletrain.decide.yielding import waits_for_nodes
@@ -144,18 +144,11 @@ class SupplyHistory:
             self._faded = at
 
 
-@dataclass(frozen=True, slots=True)
-class _Seen:
-    start_time: float
-    nodes: tuple[str, ...]
-    at: float
-
-
 class PlannedStarts:
     """The last plan of each waiting main job, for two backfill intervals."""
 
     def __init__(self) -> None:
-        self._seen: dict[str, _Seen] = {}
+        self._seen: dict[str, tuple[float, SlurmJob]] = {}  # when, and the row that had the plan
 
     def over(self, snapshot: Snapshot, now: float, rules: Rules) -> Snapshot:
         """`snapshot`, with the last plan of jobs that still wait for nodes alone and have none now.
@@ -163,16 +156,16 @@ class PlannedStarts:
         `now`: when its queue was looked at (Unix seconds). The same object where nothing is missing.
         """
         since = now - snapshot.plan.lasts_s
-        seen: dict[str, _Seen] = {}
+        seen: dict[str, tuple[float, SlurmJob]] = {}
         planned: dict[str, SlurmJob] = {}
         for job in snapshot.pending:
             if job.planned_nodes and job.start_time is not None:
-                seen[job.id] = _Seen(job.start_time, job.planned_nodes, now)
+                seen[job.id] = now, job
                 continue
-            before = self._seen.get(job.id)
-            if before is not None and before.at >= since and waits_for_nodes(job, rules):
-                seen[job.id] = before
-                planned[job.id] = replace(job, start_time=before.start_time, planned_nodes=before.nodes)
+            at, before = self._seen.get(job.id, (since - 1.0, job))
+            if at >= since and waits_for_nodes(job, rules):
+                seen[job.id] = at, before
+                planned[job.id] = replace(job, start_time=before.start_time, planned_nodes=before.planned_nodes)
         self._seen = seen
         if not planned:
             return snapshot
