@@ -9,7 +9,6 @@ from malletrain.api.roles import uids_of
 from malletrain.config import BudgetSection, Config, LimitSection
 from malletrain.decide.rules import AccountBudget, MainPromise, Period, Rules, SiteLimit
 from malletrain.domain.errors import InvalidInput
-from malletrain.loop.breaker import BreakerRules
 from malletrain.sizing.objective import Objective
 from malletrain.sizing.policy import Need, Policy, require_inputs
 from malletrain.sizing.registry import policy
@@ -148,16 +147,6 @@ def policy_from(config: Config) -> Policy:
         remedy = "add [[sizing.budgets]], or choose another"
     require_inputs(found, given, "sizing.policy", remedy)
     return found
-
-
-def breaker_rules(config: Config) -> BreakerRules:
-    """From which signs on the daemon steps back by itself."""
-    breaker = config.breaker
-    return BreakerRules(
-        breaker.preemptions_per_hour,
-        breaker.slow_exits_per_hour,
-        breaker.ailing_nodes_per_hour,
-    )
 
 
 def harvest_of(config: Config, facts: SiteFacts) -> Harvest:

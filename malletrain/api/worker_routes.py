@@ -207,7 +207,7 @@ class WorkersGate:
             self._lock.release()
 
     def _take(self, worker: str, said: Sequence[wire.Message]) -> bool:
-        self.membership.heard(worker)
+        self.membership.alive(worker)
         known = self.membership.worker(worker)
         if known is None:
             return True

@@ -281,16 +281,6 @@ class BreakerSection(Section):
     """Above this no pilot starts; also above half as many late exits, a tenth as many failing nodes."""
 
     @property
-    def slow_exits_per_hour(self) -> int:
-        """Pilots still there a minute after they should have left, above which no new pilot starts."""
-        return self.preemptions_per_hour // 2
-
-    @property
-    def ailing_nodes_per_hour(self) -> int:
-        """The same for nodes that Slurm itself drained or set down within 15 minutes after a pilot."""
-        return max(1, self.preemptions_per_hour // 10)
-
-    @property
     def faults_of_job(self) -> int:
         """Faults in an hour above which a job alone gets no nodes: a sixth, so that jobs that do harm stand back
         before the whole site does."""

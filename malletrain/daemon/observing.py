@@ -68,7 +68,7 @@ class Observing:
         rules = replace(rules_from(config, facts), max_nodes=1)  # imagined pilots hold a node each
         harvest = site_facts.Harvest(config.slurm.partition, config.slurm.account, config.slurm.qos)
         real = SlurmCluster(self._commands, harvest, lambda _job: None, clock.now, facts.bf_interval_s)
-        self._shadow = ShadowCluster(real, config.slurm.partition, clock.now)
+        self._shadow = ShadowCluster(real, config.slurm.partition, clock)
         self._deeds, self._closed = threading.Lock(), threading.Event()
         self._noted_at = float("-inf")
         self._pace = PollBackoff(clock.elapsed)
@@ -170,7 +170,7 @@ class Observing:
         self._job = max(self._loop.views, default=0) + 1
         most, array = self._loop.rules.max_pilots, self._job * _ARRAYS
         job = MalleableJob(self._job, "imagined", NOBODY, -1, "", 1, most, now, given_curve=Curve.linear(most))
-        self._shadow.submit(array, most)
+        self._shadow.submit_array(NOBODY, most, array)
         self._workers.next_array = array + 1
         events.append(Event(now, JobAnnounced(job), self._job))
         events.append(Event(now, TasksAdded(array, tuple(range(most))), self._job))

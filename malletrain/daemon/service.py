@@ -55,7 +55,6 @@ from malletrain.loop.memory import MemoryJournal
 from malletrain.loop.ports import Cluster
 from malletrain.loop.tick import Loop
 from malletrain.site_rules import (
-    breaker_rules,
     excluded_nodes,
     harvest_of,
     policy_from,
@@ -388,9 +387,7 @@ class Service:
         clock, release = self._clock.now, self._site.facts.release
         pyslurm, why = choose(commands, release, os.environ.get(PYTHON, ""))
         self._log.info("reader", what=why)
-        here = SlurmCluster(
-            commands, harvest, self._owner_of, clock, bf_interval_s, pyslurm, self._site.facts.min_job_age_s
-        )
+        here = SlurmCluster(commands, harvest, self._owner_of, clock, bf_interval_s, pyslurm)
         socket_path = self._config.actuator.socket
         if not socket_path:
             return here
@@ -509,7 +506,7 @@ class Service:
             self._loop.rules = replace(self._loop.rules, exclude_nodes=excluded)
         ledger, rules = self._loop.ledger, self._loop.rules
         signs = ledger.signs_of_harm(rules, unfit)
-        why = self._why_unsafe() or why_to_pause(signs, self._clock.now(), breaker_rules(self._config))
+        why = self._why_unsafe() or why_to_pause(signs, self._clock.now(), self._config.breaker.preemptions_per_hour)
         if bool(why) != bool(self._loop.paused):
             self._log.warning("breaker", why=why or "closed again")
             self._loop.record([Event(self._clock.now(), BreakerSwitched(bool(why)), reason=why)])

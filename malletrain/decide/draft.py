@@ -10,7 +10,7 @@ from malletrain.decide.limits import NodeTimeSpent
 from malletrain.decide.multi_node_pilots import with_co_allocated
 from malletrain.decide.rules import Rules
 from malletrain.decide.yielding import YieldPlan
-from malletrain.domain.decision import Action, CancelTasks, Decision, Hole, OpenHole, Refusal, StartPilot, TopUp
+from malletrain.domain.decision import Action, CancelTasks, Decision, Hole, Refusal, StartPilot, TopUp
 from malletrain.domain.event import ProbeBegun, ProbeEnded
 from malletrain.domain.job import JobView, Pilot
 from malletrain.domain.snapshot import Snapshot
@@ -42,13 +42,13 @@ class Situation:
         used: node-seconds by account, old ones fading.
         spent: what budgets are held against.
         known: what was learnt of each job that is profiled.
-        open_holes: since when holes are open, and with which others; where wide pilots go by that.
+        open_holes: since when holes are open, where wide pilots go by that.
         resting: nodes and jobs (`job 7`) on which pilots did not start lately, with the reason.
         supply: equally likely numbers of nodes to come, where jobs have deadlines.
         slow: by job, workers that hold up the others.
         set_aside: jobs that get no nodes for a while, with the reason.
         doubtful: jobs whose last starts did not begin: they take nothing from others.
-        heard_since: since when the daemon has been there to hear workers, by one clock (Unix seconds).
+        up_since: since when the daemon has been there to hear workers, by one clock (Unix seconds).
         avoided: by job, nodes on which its workers were slow, with the reason; other jobs may have them.
         resting_on: by job, nodes on which its pilots did not start lately, with the reason.
     """
@@ -64,7 +64,7 @@ class Situation:
     used: Mapping[str, float] = field(default_factory=dict)
     spent: NodeTimeSpent = field(default_factory=NodeTimeSpent)
     known: Mapping[int, JobKnowledge] = field(default_factory=dict)
-    open_holes: Mapping[str, OpenHole] = field(default_factory=dict)
+    open_holes: Mapping[str, float] = field(default_factory=dict)
     resting: Mapping[str, str] = field(default_factory=dict)
     supply: tuple[int, ...] = ()
     slow: Mapping[int, tuple[Straggler, ...]] = field(default_factory=dict)
@@ -72,7 +72,7 @@ class Situation:
     resting_on: Mapping[int, Mapping[str, str]] = field(default_factory=dict)
     set_aside: Mapping[int, str] = field(default_factory=dict)
     doubtful: Mapping[int, DoubtfulStarts] = field(default_factory=dict)
-    heard_since: float = 0.0
+    up_since: float = 0.0
 
 
 #: A probe of a job begins or ends, and why.

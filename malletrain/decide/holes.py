@@ -11,7 +11,7 @@ from collections.abc import Collection, Mapping
 
 from malletrain.decide.rules import Rules
 from malletrain.decide.yielding import waits_for_nodes
-from malletrain.domain.decision import Hole, OpenHole
+from malletrain.domain.decision import Hole
 from malletrain.domain.snapshot import Snapshot
 
 #: When a hole ends (Unix seconds), and what says so.
@@ -73,9 +73,9 @@ def find_holes(snapshot: Snapshot, held: Collection[str], now: float, rules: Rul
     }
 
 
-def by_cohort(holes: Mapping[str, Hole], opened: Mapping[str, OpenHole]) -> dict[str, Hole]:
+def by_cohort(holes: Mapping[str, Hole], opened: Mapping[str, float]) -> dict[str, Hole]:
     """The same, and which became idle together."""
-    return {n: hole._replace(cohort=opened[n].together) if n in opened else hole for n, hole in holes.items()}
+    return {n: hole._replace(cohort=opened[n]) if n in opened else hole for n, hole in holes.items()}
 
 
 def _longest(now: float, rules: Rules) -> float:

@@ -290,7 +290,7 @@ def _why_idle(view: JobView, situation: Situation, rules: Rules) -> str:
     """Why the job's nodes are held for nothing, or ''. Scripts that are restarted report no steps."""
     if not rules.idle_s or view.job.elastic is not Elastic.LIVE:
         return ""
-    idle_s = situation.now - max(view.turned_at, view.committed_at or 0.0, situation.heard_since)
+    idle_s = situation.now - max(view.turned_at, view.committed_at or 0.0, situation.up_since)
     if idle_s <= rules.idle_s:
         return ""
     return f"job {view.job.id} has committed no step for {idle_s:.0f} s on its nodes (pilot.idle_minutes)"
@@ -299,7 +299,7 @@ def _why_idle(view: JobView, situation: Situation, rules: Rules) -> str:
 def _no_worker(pilot: Pilot, idle_since: float, situation: Situation, rules: Rules) -> str:
     if not rules.join_s or pilot.phase is not PilotPhase.RUNNING:
         return ""
-    alone_s = situation.now - max(idle_since, situation.heard_since)
+    alone_s = situation.now - max(idle_since, situation.up_since)
     if alone_s <= rules.join_s:
         return ""
     return f"no worker has joined from {pilot.node} for {alone_s:.0f} s (pilot.join_minutes)"

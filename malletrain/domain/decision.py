@@ -82,21 +82,17 @@ class CutLimit:
 
 @dataclass(frozen=True, slots=True)
 class RecyclePilot:
-    """Requeue and hold `pilot` again: its node is free at once, its task serves the next hole.
-
-    `unstarted`: it never started, and this rests before it is tried again: `job 7` the job, a node the job on this
-    node. `unfit`: because the node lacks what the job asks for, which says nothing of the node for others.
-    `main_job`: the main job that is given the node, '' where there is none. `kill`: its payload had its time to
-    leave, and is killed first: SIGTERM would give it Slurm's KillWait once more.
-    """
+    """Requeue and hold `pilot` again: its node is free at once, its task serves the next hole."""
 
     job_id: int
     pilot: str
     node: str
     reason: str
-    unstarted: str = ""
-    main_job: str = field(default="", metadata=SPARSE)
+    unstarted: str = ""  #: it never started, and this rests: `job 7` the job, a node the job on this node
+    main_job: str = field(default="", metadata=SPARSE)  #: that is given the node
+    #: Its payload had its time to leave, and is killed first: SIGTERM would give it Slurm's KillWait once more.
     kill: bool = field(default=False, metadata=SPARSE)
+    #: Unstarted because the node lacks what the job asks for, which says nothing of the node for others.
     unfit: bool = field(default=False, metadata=SPARSE)
 
 
@@ -152,22 +148,6 @@ class Hole(NamedTuple):  # each look makes one for every node that is free or ha
 
 
 @dataclass(frozen=True, slots=True)
-class OpenHole:
-    """Since when a node has no main job (Unix seconds).
-
-    `before`: when it became idle, where an earlier daemon has seen that and this one only since `began`.
-    """
-
-    began: float
-    before: float | None = None
-
-    @property
-    def together(self) -> float:
-        """The same for nodes that became idle together (Unix seconds)."""
-        return self.began if self.before is None else self.before
-
-
-@dataclass(frozen=True, slots=True)
 class Stray:
     """A Slurm job in the harvest partition that is no pilot. `job`: its id as squeue has it; `nodes`: those that it
     holds, none while it waits; `left`: why it is left alone, '' where the daemon takes its nodes back."""
@@ -207,18 +187,11 @@ class Decision:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What became of one action. `detail` is Slurm's answer, or why the action was not taken after all.
-
-    `unfit`: the task itself is no longer what a pilot must be (its owner, the staff or a plug-in changed it): it is
-    set aside, not tried again at the next look. `refused`: Slurm answered and said no to a sound task (rights,
-    limits, policy): the job rests before its next try. `restarts`: of a start, Slurm's restart count of the task,
-    with which it runs now (None: not known). `preempted`: of a recycling, Slurm had preempted the pilot by then: its
-    record says so (PreemptTime), until the task is requeued.
-    """
+    """What became of one action."""
 
     done: bool
-    detail: str = ""
-    unfit: bool = False
-    refused: bool = False
-    restarts: int | None = None
-    preempted: bool = False
+    detail: str = ""  #: Slurm's answer, or why the action was not taken after all
+    unfit: bool = False  #: the task is no longer what a pilot must be, since somebody changed it: it is set aside
+    refused: bool = False  #: Slurm said no to a sound task (rights, limits, policy): the job rests
+    restarts: int | None = None  #: of a start, Slurm's restart count of the task (None: not known)
+    preempted: bool = False  #: of a recycling, Slurm had preempted the pilot by then (PreemptTime)

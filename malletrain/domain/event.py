@@ -1,11 +1,7 @@
 """What the journal records: facts in order, never edited. The ledger folds them into what is known.
 
-An `Event` is an envelope (when, about which job, pilot and node, and a reason for people) around one payload, of a
-frozen dataclass for each kind of fact. Code reads the payload and never takes a reason apart.
-
-A payload's fields are the keys of the row's JSON `data`, in their order; `malletrain.store.encoding` writes and reads
-it. A new field has a default, which is what older rows are read with. A field marked `SPARSE` is not written while
-it has its default.
+A payload's fields are the keys of the row's JSON `data`, in their order (`malletrain.store.encoding`). A new field
+has a default, with which older rows are read; one marked `SPARSE` is not written while it has its default.
 """
 
 from __future__ import annotations
@@ -70,7 +66,6 @@ class EventKind(StrEnum):
     MAIN_STARTED = "main_started"
     MAIN_ARRIVED = "main_arrived"
     MAIN_MET = "main_met"
-    MAIN_UNSEEN = "main_unseen"
     STRAYS = "strays"
     POOL = "pool"
     HOLES_OPENED = "holes_opened"
@@ -184,11 +179,8 @@ class ActionIntent:
 
 @dataclass(frozen=True, slots=True)
 class ActionOutcome:
-    """What became of an action; `detail` is Slurm's answer. The row has the action's `type` and fields as well.
-
-    `restarts`: of a start, Slurm's restart count of the task. `preempted`: of a recycling, Slurm had preempted the
-    pilot by then.
-    """
+    """What became of an action, as in `malletrain.domain.decision.Outcome`. The row has the action's `type` and
+    fields as well."""
 
     kind: ClassVar[EventKind] = EventKind.OUTCOME
     action: Action
@@ -211,11 +203,8 @@ class PilotStarted:
 
 @dataclass(frozen=True, slots=True)
 class PilotHeld:
-    """A pilot is back in the held array; `preempted`: Slurm had taken its node for a main job before that.
-
-    `left_at`: when its node was free, epilog and all, by Slurm (Unix seconds, rounded down); None: not known. The
-    event itself is of the look that shows it, up to `loop.tick_s` later.
-    """
+    """A pilot is back in the held array; `preempted`: Slurm had taken its node for a main job before that. `left_at`:
+    when its node was free, epilog and all, by Slurm (Unix seconds, rounded down); None: not known."""
 
     kind: ClassVar[EventKind] = EventKind.PILOT_HELD
     preempted: bool = field(default=False, metadata=SPARSE)
@@ -333,9 +322,7 @@ class GenerationsReserved:
 @dataclass(frozen=True, slots=True)
 class GenerationPublished:
     """A job's next world: the pilots of its `members`, and the samples of a step where the daemon chooses them.
-
-    `switched_by`: "plan", or "fault" where the world before is broken.
-    """
+    `switched_by`: "plan", or "fault" where the world before is broken."""
 
     kind: ClassVar[EventKind] = EventKind.GENERATION
     generation: int
@@ -359,9 +346,7 @@ class GenerationSwitched:
 @dataclass(frozen=True, slots=True)
 class SamplesReported:
     """A window of training that ended with `step` (`malletrain.wire.messages.Samples`); `total` of the job so far.
-
-    `steady`: nothing else took time in it. `merged`: of how many windows journal upkeep has made this one.
-    """
+    `steady`: nothing else took time in it. `merged`: of how many windows journal upkeep has made this one."""
 
     kind: ClassVar[EventKind] = EventKind.SAMPLES
     step: int | None = field(default=None, metadata=SPARSE)
@@ -405,12 +390,12 @@ class MetricReported:
 @dataclass(frozen=True, slots=True)
 class DaemonStarted:
     """The `url` that callers know the daemon by; with `--observe` instead the seconds between looks and of a leave,
-    and two limits. `stage`: as older releases wrote it."""
+    and two limits."""
 
     kind: ClassVar[EventKind] = EventKind.DAEMON_STARTED
     version: str = ""
     pid: int | None = field(default=None, metadata=SPARSE)
-    stage: str = field(default="", metadata=SPARSE)
+    stage: str = field(default="", metadata=SPARSE)  #: as older releases wrote it
     look_s: float = field(default=0.0, metadata=SPARSE)
     leave_s: float = field(default=0.0, metadata=SPARSE)
     keep_idle: int | None = field(default=None, metadata=SPARSE)
@@ -484,7 +469,6 @@ class MainJobMet:
 
     Without a node: `main_job` of `user` is given nodes, which the intents name. With one: it runs there since
     `started_at`, and the event's pilot was gone by `left_at`; `preempted`: Slurm had taken the node from it.
-    Times in Unix seconds, Slurm's own; None: not known.
     """
 
     kind: ClassVar[EventKind] = EventKind.MAIN_MET
@@ -494,25 +478,10 @@ class MainJobMet:
     started_at: float | None = None
     left_at: float | None = None
     preempted: bool = False
-    #: It had ended before the daemon looked; None: it was still there.
-    ended_at: float | None = field(default=None, metadata=SPARSE)
     #: A better job waited that could not start: only backfill could start this one.
     behind: bool = field(default=False, metadata=SPARSE)
     #: A heterogeneous job that Slurm put off, since it had to preempt a pilot for one of its parts.
     put_off: bool = field(default=False, metadata=SPARSE)
-    #: Pilots were asked to leave for it, and it began on nodes that none had had.
-    elsewhere: bool = field(default=False, metadata=SPARSE)
-    #: No pilot need have been on its nodes: it waited behind this main job, which pilots had delayed.
-    waited_for: str = field(default="", metadata=SPARSE)
-
-
-@dataclass(frozen=True, slots=True)
-class MainJobsUnseen:
-    """Slurm could not say which main jobs ended from `since` to `until` on nodes that pilots had left."""
-
-    kind: ClassVar[EventKind] = EventKind.MAIN_UNSEEN
-    since: float
-    until: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -559,21 +528,17 @@ class HolesOpened:
 
 @dataclass(frozen=True, slots=True)
 class HolesEnded:
-    """Nodes whose hole is over, `taken` by the main queue or not; `last_seen`: when, where not just now."""
+    """Nodes whose hole is over, `taken` by the main queue or not."""
 
     kind: ClassVar[EventKind] = EventKind.HOLES_ENDED
     nodes: tuple[str, ...]
     taken: bool
-    last_seen: float | None = field(default=None, metadata=SPARSE)
 
 
 @dataclass(frozen=True, slots=True)
 class OperatorRequest:
-    """What an operator asked for: `verb` is "drain", "ban" or "unban".
-
-    "drain" keeps pilots off `nodes` `until` then (Unix seconds). "ban" refuses the user `user` with id `uid` until
-    "unban".
-    """
+    """What an operator asked for: "drain" keeps pilots off `nodes` `until` then (Unix seconds); "ban" refuses the
+    user `user` with id `uid` until "unban"."""
 
     kind: ClassVar[EventKind] = EventKind.OPERATOR
     verb: str
@@ -601,7 +566,7 @@ Payload = (
     | GenerationsReserved | GenerationPublished | GenerationSwitched
     | SamplesReported | MetricReported | ProbeBegun | ProbeEnded
     | DaemonStarted | DaemonStopped | SizesDecided | BreakerSwitched | NodeAils | SlurmUnavailable
-    | MainJobsStarted | MainJobsArrived | MainJobMet | MainJobsUnseen | StraysTakenBack | PoolCounted
+    | MainJobsStarted | MainJobsArrived | MainJobMet | StraysTakenBack | PoolCounted
     | HolesOpened | HolesEnded | OperatorRequest | UnknownFact
 )  # fmt: skip
 

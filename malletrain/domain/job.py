@@ -46,14 +46,8 @@ class ScriptVerdict(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ScriptCheck:
-    """What a check of a job's script has found.
-
-    Attributes:
-        digest: of the script, its arguments and data, and the releases that it ran with.
-        verdict: of the check.
-        text: its first sentence.
-        nodes: of the job from then on, if it keeps its size.
-    """
+    """What a check of a job's script has found, in its first sentence. `digest`: of the script, its arguments and
+    data, and the releases that it ran with; `nodes`: of the job from then on, if it keeps its size."""
 
     digest: str
     verdict: ScriptVerdict
@@ -209,40 +203,29 @@ def pilot_name(task: str, part: int) -> str:
 class Pilot:
     """One node, held for one malleable job for one hole. `id` is the Slurm task's that holds it, `123_4`; of a task
     that holds several nodes it is the first pilot's, and the others are `123_4+1`, `123_4+2`, ...: they come and go
-    with it, and wait in no array.
-
-    `ends_at` is when its time limit runs out (Unix seconds); `since` when it entered its phase; `leave_by`: one that
-    was asked to leave, for `leave_cause`, is recycled then, whether it has left or not; `ended_as` how Slurm says it
-    ended; `ready`: its worker is warm, or trains; `unheard`: of a task of several nodes, its worker was warm and is
-    lost, so it may train on where it is not heard; `replaces`: the pilot of a slow worker that it was started for;
-    `node_class`: of its node, where the site has several; `restarts`: Slurm's restart count of its present run, where
-    it is known; `idle_since`: since when it runs and no worker of it has joined or trained, None where one has;
-    `preempted`: Slurm had taken its node for a main job when it was recycled; `was_warm`: its worker has been ready
-    since it started; `asked_on`: of one that is held, the node of a start whose outcome is not known; `unasked`: it
-    runs, and the daemon had not released it.
-    """
+    with it, and wait in no array."""
 
     id: str
     job_id: int
     phase: PilotPhase
-    since: float
+    since: float  #: when it entered its phase (Unix seconds)
     node: str = ""
     started_at: float | None = None
-    ends_at: float | None = None
-    leave_by: float | None = None
+    ends_at: float | None = None  #: when its time limit runs out (Unix seconds)
+    leave_by: float | None = None  #: one that was asked to leave is recycled then, whether it has left or not
     leave_cause: LeaveCause | None = None
     reason: str = ""
     ended_as: SlurmState | None = None
-    ready: bool = False
-    replaces: str = ""
-    node_class: str = ""
-    restarts: int | None = None
-    idle_since: float | None = None
-    preempted: bool = False
-    unheard: bool = False
-    was_warm: bool = False
-    asked_on: str = ""
-    unasked: bool = False
+    ready: bool = False  #: its worker is warm, or trains
+    replaces: str = ""  #: the pilot of a slow worker that it was started for
+    node_class: str = ""  #: where the site has several
+    restarts: int | None = None  #: Slurm's restart count of its present run, where it is known
+    idle_since: float | None = None  #: since when it runs and no worker of it has joined or trained; None: one has
+    preempted: bool = False  #: Slurm had taken its node for a main job when it was recycled
+    unheard: bool = False  #: of a task of several nodes: its worker was warm and is lost, and may train on unheard
+    was_warm: bool = False  #: its worker has been ready since it started
+    asked_on: str = ""  #: of one that is held, the node of a start whose outcome is not known
+    unasked: bool = False  #: it runs, and the daemon had not released it
 
     @property
     def is_active(self) -> bool:
@@ -261,10 +244,8 @@ class Pilot:
 
 @dataclass(frozen=True, slots=True)
 class PilotEnd:
-    """How a pilot ended, as Slurm tells it. `preempted` comes from PreemptTime, since the state does not say so.
-
-    `held`: it has not ended but waits in the held array again. `state` UNKNOWN: Slurm has forgotten it.
-    """
+    """How a pilot ended, as Slurm tells it; `state` UNKNOWN: Slurm has forgotten it. `held`: it has not ended but
+    waits in the held array again."""
 
     state: SlurmState
     preempted: bool = False
@@ -301,11 +282,8 @@ class World:
 
 @dataclass(frozen=True, slots=True)
 class ThroughputSample:
-    """A window of undisturbed training: `samples` trained in `seconds` on `nodes` nodes in `steps` steps (0: not
-    known).
-
-    `node_class`: of these nodes, where the site has several; joined by " + " where they differ.
-    """
+    """A window of undisturbed training in `steps` steps (0: not known). `node_class`: of its nodes, where the site
+    has several; joined by " + " where they differ."""
 
     at: float
     nodes: int
@@ -346,10 +324,7 @@ class Probe:
 
 @dataclass(frozen=True)
 class JobView:
-    """All that is known of one job at one moment: what decisions and people read.
-
-    A view lives as long as nothing changes for its job, over many decisions: what is derived of it is derived once.
-    """
+    """All that is known of one job at one moment; it lives, with what is derived of it, until its job changes."""
 
     job: MalleableJob
     phase: JobPhase

@@ -20,7 +20,9 @@ _GRES = re.compile(
 _UNITS = {"": 1, "K": 1024, "M": 1024**2, "G": 1024**3, "T": 1024**4}
 #: squeue rounds 2500M to 2.44G.
 _MEMORY_ROUNDING = 1.005
-_WORDS = re.compile(r"[()\[\]&|,]|[^()\[\]&|,\s]+")
+_WORD = r"[^()\[\]&|,\s]+"
+_CHOICE = rf"(?:{_WORD}|[(\[]{_WORD}(?:\|{_WORD})*[)\]])"
+_FORM = re.compile(rf"{_CHOICE}(?:[&,]{_CHOICE})*|{_WORD}(?:\|{_WORD})+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,35 +86,11 @@ def _counts(gres: str) -> list[tuple[str, str, int]]:
 
 @lru_cache(maxsize=4096)
 def has_features(expression: str, features: tuple[str, ...]) -> bool:
-    """Whether a node of these features satisfies `expression`: `a&b`, `a|b`, `(a|b)&c`, `[a|b]`, from left to right.
+    """Whether a node of these features satisfies `expression`: `a&b`, `a|b`, `(a|b)&c`, `[a|b]`.
 
-    True where the expression cannot be read.
+    True where it has another form, and of `!a` and `a*2`, which Slurm weighs.
     """
-    words = _WORDS.findall(expression)
-    if not words or expression == "(null)":
+    if expression == "(null)" or not _FORM.fullmatch(expression):
         return True
-    found, at = _either(words, 0, frozenset(features))
-    return found if at == len(words) else True
-
-
-def _either(words: list[str], at: int, features: frozenset[str]) -> tuple[bool, int]:
-    """The truth of a chain of operators, and where it ends."""
-    found, at = _operand(words, at, features)
-    while at < len(words) and words[at] in "&|,":
-        operator = words[at]
-        other, at = _operand(words, at + 1, features)
-        found = (found or other) if operator == "|" else (found and other)
-    return found, at
-
-
-def _operand(words: list[str], at: int, features: frozenset[str]) -> tuple[bool, int]:
-    if at >= len(words):
-        return True, len(words) + 1  # cut short: not readable
-    word = words[at]
-    if word in "([":
-        found, at = _either(words, at + 1, features)
-        return found, at + 1  # past the closing one
-    name, times, _ = word.partition("*")
-    if times or name.startswith("!"):
-        return True, at + 1
-    return name in features, at + 1
+    choices = (re.findall(_WORD, choice) for choice in re.split("[&,]", expression))
+    return all(any(word in features or word[0] == "!" or "*" in word for word in words) for words in choices)

@@ -153,15 +153,6 @@ class SlurmJob:
 
 
 @dataclass(frozen=True, slots=True)
-class EndedJobs:
-    """Jobs of the main queue that have ended on the nodes asked about. `since`: none that ended from then on is
-    missing (Unix seconds); an earlier one may be, since Slurm has forgotten it."""
-
-    jobs: tuple[SlurmJob, ...]
-    since: float
-
-
-@dataclass(frozen=True, slots=True)
 class Reservation:
     """A reservation of nodes; `flags` are Slurm's words (MAINT, IGNORE_JOBS, ...)."""
 
@@ -196,19 +187,10 @@ class BackfillPlan:
         return self.last_cycle_at is not None and now - self.last_cycle_at > self.lasts_s
 
 
-#: Nodes per block in the comparison with the previous look.
-_BLOCK_NODES = 64
-
-
 @dataclass(frozen=True, slots=True)
 class NodeIndex:
-    """The nodes of a look by name, and which of them are in a free state and in one that pilots leave.
+    """The nodes of a look by name, and which of them are in a free state and in one that pilots leave."""
 
-    Whoever reads Slurm keeps the records that stand again, so an index can be made from that of the look before by
-    what changed since, mostly a few dozen of thousands: the same index, in less time.
-    """
-
-    nodes: tuple[Node, ...]
     by_name: Mapping[str, Node]
     free: frozenset[str]
     staffed: frozenset[str]
@@ -216,7 +198,6 @@ class NodeIndex:
 
     @staticmethod
     def of(nodes: tuple[Node, ...]) -> NodeIndex:
-        """Made from nothing."""
         of_partitions: dict[tuple[str, ...], list[str]] = {}
         for node in nodes:
             of_partitions.setdefault(node.partitions, []).append(node.name)
@@ -225,36 +206,7 @@ class NodeIndex:
             for partition in those:
                 partitions[partition] = partitions.get(partition, frozenset()).union(names)
         by_name = dict(zip(map(attrgetter("name"), nodes), nodes, strict=True))
-        return NodeIndex(nodes, by_name, _in(nodes, FREE_STATES), _in(nodes, LEAVE_STATES), partitions)
-
-    def after(self, nodes: tuple[Node, ...]) -> NodeIndex:
-        """That of `nodes`, which a later look showed."""
-        if nodes is self.nodes:  # a light look at the queue alone
-            return self
-        if len(nodes) != len(self.nodes):
-            return NodeIndex.of(nodes)
-        # Comparing equal records that are not the same would cost more than a new index: a few tell which they are.
-        some = range(0, len(nodes), 1 + len(nodes) // 16)
-        if 2 * sum(nodes[i] is self.nodes[i] for i in some) < len(some):
-            return NodeIndex.of(nodes)
-        old: list[Node] = []
-        new: list[Node] = []
-        for begin in range(0, len(nodes), _BLOCK_NODES):
-            before, now = self.nodes[begin : begin + _BLOCK_NODES], nodes[begin : begin + _BLOCK_NODES]
-            if before != now:
-                changed = [pair for pair in zip(before, now, strict=True) if pair[0] is not pair[1]]
-                old += [pair[0] for pair in changed]
-                new += [pair[1] for pair in changed]
-        if any(a.name != b.name or a.partitions != b.partitions for a, b in zip(old, new, strict=True)):
-            return NodeIndex.of(nodes)
-        if not new:
-            return self
-        by_name = dict(self.by_name)
-        by_name.update((node.name, node) for node in new)
-        names = [node.name for node in new]
-        free = self.free.difference(names) | _in(new, FREE_STATES)
-        staffed = self.staffed.difference(names) | _in(new, LEAVE_STATES)
-        return NodeIndex(nodes, by_name, free, staffed, self.partitions)
+        return NodeIndex(by_name, _in(nodes, FREE_STATES), _in(nodes, LEAVE_STATES), partitions)
 
 
 def _in(nodes: Iterable[Node], states: frozenset[NodeState]) -> frozenset[str]:
@@ -265,18 +217,13 @@ def _in(nodes: Iterable[Node], states: frozenset[NodeState]) -> frozenset[str]:
 
 @dataclass(frozen=True, slots=True)
 class MainQueue:
-    """A look at the main queue alone.
-
-    Attributes:
-        waiting: its waiting jobs.
-        changed: of the others, those that have begun since its nodes were looked at last, and those that do not run:
-            a job that completes gives its nodes up soon.
-        ended: the ids of those that did not wait then, and have ended or wait again.
-    """
+    """A look at the main queue alone."""
 
     waiting: tuple[SlurmJob, ...]
+    #: Of the others, those that have begun since its nodes were looked at last, and those that do not run: a job that
+    #: completes gives its nodes up soon.
     changed: tuple[SlurmJob, ...]
-    ended: frozenset[str]
+    ended: frozenset[str]  #: the ids of those that did not wait then, and have ended or wait again
 
     @staticmethod
     def of(jobs: Iterable[SlurmJob], known: frozenset[str]) -> MainQueue:
@@ -309,9 +256,9 @@ class Snapshot:
         return NodeIndex.of(self.nodes)
 
     def after(self, before: Snapshot | None) -> Snapshot:
-        """This snapshot; its index is made from that of the look `before`, which saves time and changes nothing."""
-        if before is not None and "index" not in self.__dict__:
-            self.__dict__["index"] = before.index.after(self.nodes)
+        """This snapshot; a light look, with the nodes of the one `before`, shares its index."""
+        if before is not None and before.nodes is self.nodes:
+            self.__dict__["index"] = before.index
         return self
 
     def active_ids(self, harvest_partition: str) -> frozenset[str]:

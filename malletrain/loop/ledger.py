@@ -5,6 +5,7 @@ Live and replay use it alike, and after a crash the journal folded anew gives th
 
 from __future__ import annotations
 
+import math
 from collections import Counter, deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -42,7 +43,7 @@ from malletrain.loop.trackers.account_usage import (
 from malletrain.loop.trackers.costs import INDEPENDENT_ITEMS, RELAUNCH, TELLING_COSTS, Costs, ReleaseLatency
 from malletrain.loop.trackers.harm_signals import Conduct, HarmSignalTracker
 from malletrain.loop.trackers.hole_history import HoleTracker, SupplyHistory
-from malletrain.loop.trackers.main_jobs import JobsBehind, MainJobsMet
+from malletrain.loop.trackers.main_jobs import MainJobsMet
 from malletrain.loop.trackers.main_promise import PromiseTracker
 from malletrain.loop.trackers.start_backoff import StartBackoff
 from malletrain.loop.trackers.straggler_history import StragglerHistory
@@ -91,11 +92,9 @@ class Ledger:
         self.conduct = Conduct()
         self.main_jobs = MainJobsMet()
         self.promise = PromiseTracker()
-        self.behind = JobsBehind()
-        self._url = ""
-        self._former_urls: dict[str, float] = {}  # when a daemon with another one began (Unix seconds)
+        self._urls: dict[str, float] = {}  # until when callers knew the daemon by them (Unix seconds)
         #: Since when a daemon has been there to hear workers (Unix seconds).
-        self.heard_since = 0.0
+        self.up_since = 0.0
         self.last_seq = 0
         #: The latest time that an event had (Unix seconds).
         self.last_at = 0.0
@@ -105,7 +104,8 @@ class Ledger:
         for event in events:
             self.last_seq = max(self.last_seq, event.seq)
             self.last_at = max(self.last_at, event.at)
-            self.exits.apply(event, self._user_of(event.job))
+            record = None if event.job is None else self._records.get(event.job)
+            self.exits.apply(event, "" if record is None else record.job.user)
             self.holes.apply(event)
             self.unstarted.apply(event)
             self.paces.apply(event)
@@ -115,17 +115,13 @@ class Ledger:
             self.main_jobs.apply(event)
             self.promise.apply(event)
             if isinstance(event.payload, DaemonStarted):
-                self.heard_since = event.at
+                self.up_since = event.at
                 self._known_as(event.payload.url, event.at)
             if isinstance(event.payload, OperatorRequest):
                 self._asked(event.payload, event.reason)
-            if event.job is None:
-                continue
-            if isinstance(event.payload, JobAnnounced):
-                self._announced(event.job, event.payload.job)
-                continue
-            record = self._records.get(event.job)
             if record is None:
+                if event.job is not None and isinstance(event.payload, JobAnnounced):
+                    self._announced(event.job, event.payload.job)
                 continue
             if isinstance(event.payload, TasksAdded):
                 self._tasks_belong_to(record, event.payload, event.at)
@@ -151,30 +147,19 @@ class Ledger:
                 self._has_changed(record)
 
     def _known_as(self, url: str, at: float) -> None:
-        if url in ("", self._url):
-            return
-        if self._url:
-            self._former_urls[self._url] = at
-        self._former_urls.pop(url, None)
-        self._url = url
-        while len(self._former_urls) > MAX_URLS:
-            del self._former_urls[next(iter(self._former_urls))]
+        if url and self._urls.get(url) != math.inf:
+            former = [(each, min(until, at)) for each, until in self._urls.items() if each != url]
+            self._urls = {**dict(former[-MAX_URLS:]), url: math.inf}
 
     def former_urls(self, url: str, since: float) -> tuple[str, ...]:
         """The URLs but `url` that callers have known the daemon by at `since` (Unix seconds) or later: scripts of
         jobs hold the one that they were submitted with."""
-        known = {**self._former_urls, self._url: float("inf")}
-        return tuple(sorted(each for each, until in known.items() if each not in ("", url) and until >= since))
-
-    def _user_of(self, job: int | None) -> str:
-        record = None if job is None else self._records.get(job)
-        return "" if record is None else record.job.user
+        return tuple(sorted(each for each, until in self._urls.items() if each != url and until >= since))
 
     def _announced(self, number: int, job: MalleableJob) -> None:
-        if number not in self._records:
-            self._records[number] = JobState(job)
-            self._of_application.setdefault(application(job), set()).add(number)
-            self._changed.add(number)
+        self._records[number] = JobState(job)
+        self._of_application.setdefault(application(job), set()).add(number)
+        self._changed.add(number)
 
     def _asked(self, request: OperatorRequest, reason: str) -> None:
         if request.verb == "drain":
@@ -215,11 +200,11 @@ class Ledger:
 
     def used(self, now: float) -> Mapping[str, float]:
         """Node-seconds by account, old ones fading, running pilots included."""
-        running: dict[str, float] = {}
+        found = dict(self.usage.fading)
         for _, record in sorted(self._records.items()):
             if record.active:
-                running[record.job.account] = running.get(record.job.account, 0.0) + record.held_s(now, 0.0)
-        return self.usage.with_running(running)
+                found[record.job.account] = found.get(record.job.account, 0.0) + record.held_s(now, 0.0)
+        return found
 
     def spent(self, budgets: Sequence[AccountBudget], now: float) -> NodeTimeSpent:
         """What budgets are held against, running pilots included."""
@@ -323,15 +308,14 @@ class Ledger:
         return tuple(self._records[job_id].samples)
 
     def signs_of_harm(self, rules: Rules, unsound: str = "") -> HarmSignals:
-        """All signs for the breaker. `unsound`: what is wrong with the harvest partition.
-
-        What follows from a job's or user's own breaker is left out. Preemptions matter by what the site promises: of
-        a delay that is within it the main queue takes no harm.
-        """
+        """All signs for the breaker, but for what follows from a job's or user's own. `unsound`: what is wrong with
+        the harvest partition. Preemptions matter by what the site promises."""
         signs = self.harm_signals.seen(unsound, lambda job, at: self.conduct.excuses(job, at, rules))
         if rules.promise is None or rules.promise.p95_s is None:
             return signs
-        return replace(signs, preempted=(), late_main_jobs=self.promise.late_after_preemption(rules.promise.p95_s))
+        bound_s, met = rules.promise.p95_s, self.promise.delays(-math.inf)
+        late = sorted(each.started_at for each in met if each.preempted and each.delay_s > bound_s)
+        return replace(signs, preempted=(), late_main_jobs=tuple(late))
 
     def notices_due(self, now: float) -> tuple[JobNotice, ...]:
         """Notices due to the owners of jobs."""

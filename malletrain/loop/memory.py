@@ -13,7 +13,6 @@ from malletrain.domain.errors import ClusterUnavailable
 from malletrain.domain.event import Event, WorkerLeft
 from malletrain.domain.job import ArrayReport, MalleableJob, PilotEnd, task_of
 from malletrain.domain.snapshot import (
-    EndedJobs,
     MainQueue,
     Node,
     NodeState,
@@ -87,13 +86,12 @@ class MemoryCluster:
     `main` is the main queue as the test or the trace sets it; a main job that takes a pilot's node preempts it.
     """
 
-    def __init__(self, nodes: Iterable[Node], clock: ManualClock, partition: str = "harvest") -> None:
+    def __init__(self, nodes: Iterable[Node], clock: Clock, partition: str = "harvest") -> None:
         self.nodes = {node.name: node for node in nodes}
         self.clock = clock
         self.partition = partition
         self.main: tuple[SlurmJob, ...] = ()
         self.plain: tuple[SlurmJob, ...] = ()  #: jobs of the harvest partition that are no pilots
-        self.ended: EndedJobs | None = None  #: what `ended_main_jobs` answers; None: no main job has ended unseen
         self.reservations: tuple[Reservation, ...] = ()
         self.down = ""
         self.tasks: dict[str, _Task] = {}
@@ -166,9 +164,9 @@ class MemoryCluster:
             return PilotEnd(SlurmState.UNKNOWN, detail="vanished")
         return task.end or PilotEnd(task.state, held=task.held)
 
-    def ended_main_jobs(self, nodes: Collection[str], since: float) -> EndedJobs:
+    def ended_main_jobs(self, nodes: Collection[str]) -> Sequence[SlurmJob]:
         self._answer()
-        return self.ended or EndedJobs((), since)
+        return ()
 
     def start(self, actions: Sequence[StartPilot]) -> Sequence[Outcome]:
         self._answer()

@@ -8,7 +8,7 @@ from typing import Protocol
 from malletrain.domain.decision import CancelTasks, CutLimit, LeavePilot, Outcome, RecyclePilot, StartPilot, Stray
 from malletrain.domain.event import Event
 from malletrain.domain.job import ArrayReport, MalleableJob, PilotEnd
-from malletrain.domain.snapshot import EndedJobs, Snapshot
+from malletrain.domain.snapshot import SlurmJob, Snapshot
 
 
 class Clock(Protocol):
@@ -40,9 +40,8 @@ class Cluster(Protocol):
     def end_of(self, pilot: str) -> PilotEnd:
         """What became of a pilot that the queue no longer shows."""
 
-    def ended_main_jobs(self, nodes: Collection[str], since: float) -> EndedJobs:
-        """Jobs of other partitions that ended on any of `nodes`, from `since` on (Unix seconds) as far as Slurm
-        remembers; what the answer covers is in it."""
+    def ended_main_jobs(self, nodes: Collection[str]) -> Sequence[SlurmJob]:
+        """Jobs of other partitions that ended on any of `nodes`, as far as Slurm remembers."""
 
     def start(self, actions: Sequence[StartPilot]) -> Sequence[Outcome]:
         """Re-read each task and its node; pin, limit and release those that are as they should be.

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import replace
 from functools import partial
 from itertools import groupby
@@ -219,8 +219,9 @@ class Loop:
             now = self._clock.now()
             ails = self.ledger.harm_signals.look(snapshot, pilots, now)
             self.record([*ails, *self.ledger.main_jobs.look(snapshot, part, now)])
-            self.record(self.ledger.behind.look(snapshot, self.ledger.promise.delayed(), part, now))
-            self._record_ended(now)
+            if nodes := self.ledger.main_jobs.to_ask(now):
+                ended = self._ask(lambda: self._cluster.ended_main_jobs(nodes))
+                self.record(self.ledger.main_jobs.ended(ended or (), now))
             self._end_the_hopeless()
         situation = self._situation(snapshot)
         decided = decide(situation, self.policy, self._promised(snapshot), self._memo)
@@ -235,7 +236,7 @@ class Loop:
             self.record(Event(self._clock.now(), probe, job, reason=why) for job, probe, why in decided.probes)
             for job, batches in decided.decision.batches.items():
                 self._workers.choose_batches(job, batches)
-            self._record_yields(snapshot, decided.yielded.awaiting)
+            self.record(self.ledger.main_jobs.yields(decided.yielded.awaiting, snapshot, self._clock.now()))
             self._take_back(decided.decision.strays)
             self._workers.climb(scale_up_jobs(situation.views, situation.known, self.rules))
             self._apply(decided.decision.actions)
@@ -253,7 +254,7 @@ class Loop:
         actions, self._yielded = yield_now(
             self._situation(snapshot), self._rules_now(self.ledger.exits.usual_s()), self._memo
         )
-        self._record_yields(snapshot, self._yielded.awaiting)
+        self.record(self.ledger.main_jobs.yields(self._yielded.awaiting, snapshot, self._clock.now()))
         self._apply(actions)
         return bool(actions)
 
@@ -324,7 +325,7 @@ class Loop:
             resting_on=self.ledger.unstarted.resting_on(now),
             doubtful=self.ledger.unstarted.doubtful(now),
             set_aside=self.ledger.conduct.set_aside(self.views, now, self.rules),
-            heard_since=max(self.ledger.heard_since, self._clock_set_at(now)),
+            up_since=max(self.ledger.up_since, self._clock_set_at(now)),
             known=known,
             open_holes=self.ledger.holes.open() if self.rules.max_nodes > 1 else {},
         )
@@ -353,11 +354,7 @@ class Loop:
         """Tells membership which pilots hold no node any more."""
         ended: dict[int, list[str]] = {}
         for event in seen:
-            if (
-                isinstance(event.payload, PilotEnded | PilotHeld)
-                and event.job is not None
-                and event.pilot is not None
-            ):
+            if isinstance(event.payload, PilotEnded | PilotHeld) and event.job and event.pilot:
                 ended.setdefault(event.job, []).append(event.pilot)
         for job, pilots in ended.items():
             self._workers.pilots_ended(job, pilots)
@@ -418,19 +415,16 @@ class Loop:
 
     def _refused_starts(self, batch: Sequence[Action], outcomes: Sequence[Outcome], now: float) -> list[Event]:
         """Jobs all of whose starts Slurm refused, in its words, and those that it refuses no more."""
-        by_job: dict[int, list[Outcome]] = {}
-        for action, outcome in zip(batch, outcomes, strict=True):
-            if isinstance(action, StartPilot):
-                by_job.setdefault(action.job_id, []).append(outcome)
-        events = []
-        for job, found in by_job.items():
-            refused = [outcome.detail for outcome in found if outcome.refused]
-            accepted = any(outcome.done for outcome in found)
-            if refused and not accepted:
-                events.append(Event(now, StartsRefused(True), job, reason=refused[0]))
-            elif accepted and self.ledger.unstarted.is_refused(job):
-                events.append(Event(now, StartsRefused(False), job))
-        return events
+        starts = [(a.job_id, o) for a, o in zip(batch, outcomes, strict=True) if isinstance(a, StartPilot)]
+        accepted = {job for job, outcome in starts if outcome.done}
+        refused = {
+            job: outcome.detail for job, outcome in reversed(starts) if outcome.refused and job not in accepted
+        }
+        mended = [job for job in sorted(accepted) if self.ledger.unstarted.is_refused(job)]
+        return [
+            *(Event(now, StartsRefused(True), job, reason=why) for job, why in sorted(refused.items())),
+            *(Event(now, StartsRefused(False), job) for job in mended),
+        ]
 
     def _act(self, batch: Sequence[Action]) -> tuple[Sequence[Outcome], bool]:
         """The outcomes of actions of one kind, and whether Slurm answered to the end."""
@@ -467,10 +461,8 @@ class Loop:
         known, self._strays = self._strays, frozenset(stray.job for stray in strays)
         mine = [stray for stray in strays if not stray.left]
         fresh = [stray for stray in mine if stray.job not in known]
-        try:
+        with suppress(JournalUnavailable):  # nodes are given back without a record, too
             self.record(_strays_events(self._clock.now(), fresh))
-        except JournalUnavailable:
-            pass  # nodes are given back without a record, too
         try:
             outcomes = self._cluster.take_back(mine) if mine else ()
         except ClusterUnavailable as error:
@@ -495,20 +487,6 @@ class Loop:
             )  # fmt: skip
             events.append(Event(now, decided, reason=decision.reason))
         self.record(events)
-
-    def _record_yields(self, snapshot: Snapshot, main_jobs: Mapping[str, bool]) -> None:
-        """Whose the main jobs are that wait for pilots to leave: after their end, Slurm no longer tells."""
-        self.ledger.behind.waits(snapshot, main_jobs)
-        self.record(self.ledger.main_jobs.yields(main_jobs, snapshot, self._clock.now()))
-
-    def _record_ended(self, now: float) -> None:
-        """Main jobs that began and ended between two looks on nodes that pilots had left; of what Slurm does not
-        answer, the next look asks again."""
-        if (question := self.ledger.main_jobs.to_ask(now)) is None:
-            return
-        nodes, since = question
-        answer = self._ask(lambda: self._cluster.ended_main_jobs(nodes, since))
-        self.record(() if answer is None else self.ledger.main_jobs.ended(answer, since, now))
 
 
 def _event(at: float, payload: Payload, action: Action, reason: str) -> Event:

@@ -77,12 +77,8 @@ _MET = {
 
 
 def why_held(job: MalleableJob, views: Mapping[int, JobView]) -> tuple[str, bool]:
-    """Why a job may not begin yet, or ""; and whether it never may.
-
-    Args:
-        job: with its dependencies.
-        views: of every job that is known. One that is not is over: the ledger keeps those that others wait for.
-    """
+    """Why a job may not begin yet, or ""; and whether it never may. A job that is not known is over: the ledger keeps
+    those that others wait for."""
     waits = []
     for kind, other in job.after:
         view = views.get(other)

@@ -56,7 +56,8 @@ class LocalCoordinator:
         clock = MachineClock()
         self.lock = threading.RLock()
         self.membership = Membership(
-            settings, clock, lambda claim: Admission(self.terms), LastWorlds(generations or {}),
+            settings, clock, lambda claim: Admission(self.terms),
+            {job: LastWorlds(number) for job, number in (generations or {}).items()},
             make_secret=secrets.token_hex,
         )  # fmt: skip
         self.gate = WorkersGate(self.membership, self.lock, self._persist, clock)

@@ -14,13 +14,13 @@ from dataclasses import replace
 from malletrain.domain.decision import CancelTasks, CutLimit, Outcome, RecyclePilot, StartPilot, Stray
 from malletrain.domain.errors import ClusterUnavailable
 from malletrain.domain.job import ArrayReport, MalleableJob, PilotEnd, task_of
-from malletrain.domain.snapshot import EndedJobs, Node, SlurmState, Snapshot
+from malletrain.domain.snapshot import Node, SlurmJob, SlurmState, Snapshot
 from malletrain.slurm import pilots
 from malletrain.slurm.command import MAX_ERROR_CHARS, Commands, is_unreachable
 from malletrain.slurm.formats import squeue, text
 from malletrain.slurm.formats.hostlist import runs
 from malletrain.slurm.formats.states import job_state
-from malletrain.slurm.queries import EndedMainJobs, Queries, batches, is_gone
+from malletrain.slurm.queries import Queries, batches, is_gone
 from malletrain.slurm.read_commands import CommandReader
 from malletrain.slurm.site.site_facts import Harvest
 from malletrain.slurm.topology import Topology
@@ -51,7 +51,6 @@ class SlurmCluster:
         now: Unix seconds.
         bf_interval_s: bf_interval of SchedulerParameters.
         pyslurm: the command that reads nodes and jobs through pyslurm; none: Slurm's own.
-        min_job_age_s: Slurm's MinJobAge, for how long squeue shows jobs that have ended.
     """
 
     def __init__(
@@ -62,14 +61,12 @@ class SlurmCluster:
         now: Callable[[], float] = time.time,
         bf_interval_s: float = 30.0,
         pyslurm: Sequence[str] = (),
-        min_job_age_s: float = 300.0,
     ) -> None:
         self._commands = commands
         self._harvest = harvest
         self._owner_of = owner_of
         self._now = now
         self._queries = Queries(commands, harvest.partition)
-        self._ended_jobs = EndedMainJobs(commands, harvest.partition, min_job_age_s, now)
         self._reader = CommandReader(commands, now, harvest.partition, bf_interval_s, pyslurm)
         self._topology = Topology(commands, now, harvest.partition)
 
@@ -96,9 +93,9 @@ class SlurmCluster:
         end = pilots.end_state(self._queries.task(pilot))
         return (self._queries.accounted(pilot) or end) if end.state is SlurmState.UNKNOWN else end
 
-    def ended_main_jobs(self, nodes: Collection[str], since: float) -> EndedJobs:
-        """Jobs of other partitions that have ended on any of `nodes`, from `since` on as far as Slurm remembers."""
-        return self._ended_jobs.on(nodes, since)
+    def ended_main_jobs(self, nodes: Collection[str]) -> Sequence[SlurmJob]:
+        """Jobs of other partitions that have ended on any of `nodes`, as far as slurmctld remembers (MinJobAge)."""
+        return self._queries.ended_main_jobs(nodes)
 
     # Steering
 

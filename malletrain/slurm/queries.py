@@ -3,15 +3,14 @@ that have ended, or came in the last weeks."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence, Set
+from collections.abc import Collection, Iterator, Sequence, Set
 
 from malletrain.domain.errors import ClusterUnavailable, InvalidInput
 from malletrain.domain.job import PilotEnd, task_of
-from malletrain.domain.snapshot import EndedJobs, Node, SlurmJob, SlurmState
+from malletrain.domain.snapshot import Node, SlurmJob, SlurmState
 from malletrain.slurm import pilots
 from malletrain.slurm.command import Commands, readable
 from malletrain.slurm.formats import hostlist, normalise, scalars, squeue, text
-from malletrain.slurm.formats.states import job_state
 
 #: The kernel starts no command with an argument of 128 KiB (MAX_ARG_STRLEN); a task's name has up to 19 characters.
 MAX_LIST_CHARS = 100_000
@@ -125,6 +124,22 @@ class Queries:
         with readable():
             return squeue.parse_tasks(answer.output, mark, self._fields)
 
+    def ended_main_jobs(self, nodes: Collection[str]) -> Sequence[SlurmJob]:
+        """Jobs of other partitions that have ended on any of `nodes`; squeue shows them for MinJobAge. (Perhaps
+        others, too, where the list of nodes is too long for a command.)"""
+        mark, listed = self._commands.mark(), hostlist.folded(nodes)
+        ask = ["squeue", "-a", "-h", "-t", "all", "-o", squeue.queue_format(mark)]
+        answer = self._commands.run([*ask, "-w", listed] if len(listed) <= MAX_LIST_CHARS else ask)
+        if "Invalid node name" in answer.error:  # one of them is no longer in Slurm
+            answer = self._commands.run(ask)
+        if not answer.ok:
+            raise ClusterUnavailable(f"squeue: {answer.error}")
+        warnings = normalise.Warnings()
+        with readable():
+            rows = squeue.parse_queue(answer.output, mark)
+            jobs = [normalise.job(row, warnings) for row in rows if row.partition != self._partition]
+        return [job for job in jobs if not job.holds_nodes and job.state is not SlurmState.PENDING]
+
 
 def _lists(tasks: Sequence[str]) -> Iterator[str]:
     """All of them, in lists that each fit one argument."""
@@ -137,95 +152,8 @@ def batches(tasks: Sequence[str], most: int) -> Iterator[Sequence[str]]:
         yield tasks[begin : begin + most]
 
 
-def _on(option: str, nodes: Collection[str]) -> list[str]:
-    """The option that asks for what is on these nodes; none where the list is too long: then all is answered."""
-    listed = hostlist.folded(nodes)
-    return [option, listed] if len(listed) <= MAX_LIST_CHARS else []
-
-
 def _by_name(rows: Sequence[squeue.TaskRecord]) -> dict[str, squeue.TaskRecord]:
     return {f"{row.array_id}_{task}": row for row in rows if row.array_id is not None for task in row.tasks}
-
-
-class EndedMainJobs:
-    """Which main jobs have ended on given nodes: squeue shows them for MinJobAge, accounting has those before.
-
-    squeue alone is asked as a rule; sacct only for a time that MinJobAge does not reach (the daemon was away).
-    """
-
-    def __init__(
-        self, commands: Commands, harvest_partition: str, min_job_age_s: float, now: Callable[[], float]
-    ) -> None:
-        self._commands = commands
-        self._partition = harvest_partition
-        self._min_job_age_s = min_job_age_s
-        self._now = now
-
-    def on(self, nodes: Collection[str], since: float) -> EndedJobs:
-        """Those that ended on any of `nodes` from `since` on, and from when on none is missing.
-
-        Raises:
-            ClusterUnavailable: squeue did not answer, or with what cannot be right.
-        """
-        now = self._now()
-        shown = float("-inf") if self._min_job_age_s <= 0 else now - self._min_job_age_s  # 0: none is ever forgotten
-        with readable():
-            jobs = {job.id: job for job in self._remembered(nodes)}
-            if since < shown and (accounted := self._accounted(nodes, now - since)) is not None:
-                jobs = {job.id: job for job in accounted} | jobs
-                shown = since
-        ended = (
-            job
-            for job in jobs.values()
-            if job.partition != self._partition and job.end_time is not None and int(since) <= job.end_time <= now
-        )
-        wanted = set(nodes)
-        return EndedJobs(tuple(job for job in ended if wanted.intersection(job.nodes)), max(since, shown))
-
-    def _remembered(self, nodes: Collection[str]) -> list[SlurmJob]:
-        mark = self._commands.mark()
-        ask = ["squeue", "-a", "-h", "-t", "all", "-o", squeue.queue_format(mark)]
-        answer = self._commands.run([*ask, *_on("-w", nodes)])
-        if "Invalid node name" in answer.error:  # one of them is no longer in Slurm
-            answer = self._commands.run(ask)
-        if not answer.ok:
-            raise ClusterUnavailable(f"squeue: {answer.error}")
-        warnings = normalise.Warnings()
-        rows = (row for row in squeue.parse_queue(answer.output, mark) if row.partition != self._partition)
-        jobs = (normalise.job(row, warnings) for row in rows)
-        return [job for job in jobs if not job.holds_nodes and job.state is not SlurmState.PENDING]
-
-    def _accounted(self, nodes: Collection[str], seconds: float) -> list[SlurmJob] | None:
-        """By accounting; None: there is none, or it does not answer."""
-        fields = "JobID,User,Partition,State,Submit,Start,End,NodeList"
-        try:
-            answer = self._commands.run(
-                ["sacct", "-a", "-X", "-D", "-n", "-P", "-S", f"now-{int(seconds) + 1}seconds", "-E", "now",
-                 *_on("-N", nodes), "-o", fields]
-            )  # fmt: skip
-        except ClusterUnavailable:
-            return None
-        return [_accounted_job(line) for line in answer.output.splitlines() if line.strip()] if answer.ok else None
-
-
-def _accounted_job(line: str) -> SlurmJob:
-    cells = line.split("|")
-    if len(cells) != 8:
-        raise InvalidInput("sacct", f"a row of {len(cells)} cells, not 8: {line[:80]!r}")
-    identity, user, partition, state, submit, start, end, nodes = cells
-    return SlurmJob(
-        id=identity,
-        raw_id=0,
-        user=user,
-        account="",
-        partition=partition,
-        qos="",
-        state=job_state(state.partition(" ")[0]),
-        submit_time=scalars.moment(submit),
-        start_time=scalars.moment(start),
-        end_time=scalars.moment(end),
-        nodes=hostlist.expand(nodes),
-    )
 
 
 #: Periods that accounting is asked for, in days, until it answers in time: hundreds of thousands of rows take long.

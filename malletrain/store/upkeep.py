@@ -46,7 +46,6 @@ _NOTE_KINDS = (
     EventKind.MAIN_STARTED.value,
     EventKind.MAIN_ARRIVED.value,
     EventKind.MAIN_MET.value,
-    EventKind.MAIN_UNSEEN.value,
     EventKind.HOLES_OPENED.value,
     EventKind.HOLES_ENDED.value,
     EventKind.CLUSTER_UNAVAILABLE.value,

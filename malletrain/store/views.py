@@ -52,9 +52,6 @@ _JOBS_AT_ONCE = 100
 #: Figures that a job has in a list; by itself it has all.
 LISTED_METRICS = 16
 
-#: At most this many spans without an answer of Slurm's are listed, the latest.
-MAX_UNSEEN = 100
-
 #: Rows of usage in one answer at most.
 MAX_USAGE_ROWS = 50_000
 
@@ -227,8 +224,7 @@ class StoreViews:
 
     def of_main_job(self, main_job: str) -> tuple[Event, ...]:
         """The events that name this job of the main queue, a part of it or a task: when pilots were asked to leave
-        for it, and which nodes of pilots it then had. Where it met none, or where notes are archived by now: the
-        times that Slurm could say nothing of, which may hold such a job."""
+        for it, and which nodes of pilots it then had."""
         if not (main_job.isascii() and main_job[:1].isdigit()):
             return ()
         of, part = func.json_extract(t.event.c.data, "$.main_job"), main_job.replace("_", "\\_")
@@ -238,9 +234,7 @@ class StoreViews:
         with storage_errors(self._path), self._engine.begin() as connection:
             found = list(connection.execute(meetings.limit(MAX_EVENTS)).all())
             if not found:
-                unseen = select(t.event).where(t.event.c.kind == EventKind.MAIN_UNSEEN.value)
-                rows = connection.execute(unseen.order_by(t.event.c.seq.desc()).limit(MAX_UNSEEN)).all()[::-1]
-                return tuple(map(row_event, rows))
+                return ()
             # Intents are many: only those about the time at which it met pilots are looked through.
             begin, end = found[0].at - _MEETING_S, found[-1].at + _MEETING_S
             intents = select(t.event).where(

@@ -29,7 +29,7 @@ from malletrain.decide.decision import decide
 from malletrain.decide.demand import DecisionCache
 from malletrain.decide.draft import Situation
 from malletrain.decide.rules import Rules
-from malletrain.domain.decision import Action, CutLimit, LeavePilot, OpenHole, RecyclePilot, StartPilot
+from malletrain.domain.decision import Action, CutLimit, LeavePilot, RecyclePilot, StartPilot
 from malletrain.domain.job import Curve, JobPhase, JobView, MalleableJob, Pilot, PilotPhase
 from malletrain.domain.snapshot import Node, NodeState, SlurmJob, SlurmState, Snapshot
 from malletrain.sizing.registry import policy as policy_named
@@ -49,7 +49,7 @@ class Machine:
         self.nodes = {n: Node(n, NodeState.ALLOCATED, ("batch", "harvest"), 64, 500_000) for n in self.names}
         self.now, self.serial, self.kind = START, 1, kind
         self.main: dict[int, SlurmJob] = {}
-        self.holes: dict[str, OpenHole] = {}
+        self.holes: dict[str, float] = {}
         self.idle = round(nodes * idle)
         self.swap = round(self.idle * churn)
         self._open(self.names[: self.idle])
@@ -70,7 +70,7 @@ class Machine:
     def _open(self, names: list[str]) -> None:
         for name in names:
             self.nodes[name] = replace(self.nodes[name], state=NodeState.IDLE)
-            self.holes[name] = OpenHole(self.now)
+            self.holes[name] = self.now
 
     def _fill(self, names: list[str]) -> None:
         while names:

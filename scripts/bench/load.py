@@ -76,7 +76,7 @@ def serve_load(folder: Path, nodes: int, jobs: int, workers: int) -> None:
     clock = SystemClock()
     journal = SqliteJournal(folder / "journal.db")
     names = [f"n{number:05d}" for number in range(nodes)]
-    cluster = MemoryCluster([Node(name, NodeState.IDLE, ("batch", "harvest")) for name in names], clock)  # type: ignore[arg-type]
+    cluster = MemoryCluster([Node(name, NodeState.IDLE, ("batch", "harvest")) for name in names], clock)
     for name in names[workers:]:
         cluster.nodes[name] = replace(cluster.nodes[name], state=NodeState.ALLOCATED)
     facts = threading.RLock()

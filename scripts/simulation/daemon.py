@@ -105,7 +105,7 @@ class SimulatedDaemon:
         """A worker's report, in one transaction."""
 
         def take() -> None:
-            self.members.heard(worker)
+            self.members.alive(worker)
             for message in messages:
                 self.members.report(worker, message)
 

@@ -14,7 +14,7 @@ from malletrain.domain.decision import CancelTasks, CutLimit, Outcome, RecyclePi
 from malletrain.domain.errors import ClusterUnavailable, JournalUnavailable
 from malletrain.domain.event import Event
 from malletrain.domain.job import ArrayReport, MalleableJob, PilotEnd
-from malletrain.domain.snapshot import EndedJobs, Snapshot
+from malletrain.domain.snapshot import SlurmJob, Snapshot
 from malletrain.loop.memory import MemoryCluster, MemoryJournal
 from scripts.simulation.faults import CrashPoints, DaemonKilled
 
@@ -56,8 +56,8 @@ class DaemonsSlurm:
     def end_of(self, pilot: str) -> PilotEnd:
         return self._slurm.end_of(pilot)
 
-    def ended_main_jobs(self, nodes: Collection[str], since: float) -> EndedJobs:
-        return self._slurm.ended_main_jobs(nodes, since)
+    def ended_main_jobs(self, nodes: Collection[str]) -> Sequence[SlurmJob]:
+        return self._slurm.ended_main_jobs(nodes)
 
     def start(self, actions: Sequence[StartPilot]) -> Sequence[Outcome]:
         return self._order("start", lambda: self._slurm.start(actions))

@@ -187,8 +187,7 @@ def test_keys_of_tables_that_are_gone_are_named_once_each_and_the_rest_of_the_ta
 
 def test_what_one_key_of_the_breaker_says_of_the_other_signs() -> None:
     shipped, large = Config().breaker, parse("[breaker]\npreemptions_per_hour = 40", "f.toml").breaker
-    assert (shipped.slow_exits_per_hour, shipped.ailing_nodes_per_hour, shipped.faults_of_job) == (10, 2, 3)
-    assert (large.slow_exits_per_hour, large.ailing_nodes_per_hour, large.faults_of_job) == (20, 4, 6)
+    assert (shipped.faults_of_job, large.faults_of_job) == (3, 6)
 
 
 @pytest.mark.parametrize(("tick", "watch"), [(10, 2.0), (15, 3.0), (1, 0.5)])

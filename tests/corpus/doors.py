@@ -488,13 +488,13 @@ class ObservedSite:
     def __init__(self, nodes: Iterable[Node], site: Rules, tasks: int) -> None:
         self._clock = ManualClock(START)
         self._cluster = MemoryCluster(nodes, self._clock)
-        self._imagined = ShadowCluster(self._cluster, "harvest", self._clock.now)
+        self._imagined = ShadowCluster(self._cluster, "harvest", self._clock)
         self._journal = MemoryJournal()
         workers = ShadowWorkers(self._imagined, 11, self._clock)
         policy = registry.policy("auto")
         self._loop = Loop(self._imagined, workers, self._journal, self._clock, policy, site)
-        self._imagined.submit(10, tasks)
-        wanted = job(1, most=tasks, curve=[(1, 1.0), (tasks, 0.9 * tasks)])
+        self._imagined.submit_array("nobody", tasks, 10)
+        wanted = replace(job(1, most=tasks, curve=[(1, 1.0), (tasks, 0.9 * tasks)]), user="nobody")
         begun = event(START, "daemon_started", look_s=2.0, leave_s=2.0, keep_idle=0, max_pilots=200)
         announcement = Event(START, JobAnnounced(wanted), 1)
         self._loop.record(
@@ -552,8 +552,9 @@ class Members:
         self._clock = _Hand()
         self._claims: dict[str, Claim] = {}
         self._it = Membership(
-            MembershipSettings(), self._clock, lambda claim: Admission(terms), LastWorlds(generations or {})
-        )
+            MembershipSettings(), self._clock, lambda claim: Admission(terms),
+            {job: LastWorlds(number) for job, number in (generations or {}).items()},
+        )  # fmt: skip
 
     @property
     def at(self) -> float:
@@ -614,7 +615,7 @@ class Members:
         self._it.answered(worker)
 
     def heard(self, worker: str) -> None:
-        self._it.heard(worker)
+        self._it.alive(worker)
 
     def disconnected(self, worker: str) -> None:
         self._it.disconnected(worker)

@@ -18,7 +18,8 @@ from malletrain.config import parse as parse_config
 from malletrain.domain.decision import Action, CancelTasks, CutLimit, Outcome, RecyclePilot, StartPilot
 from malletrain.domain.errors import MalletrainError
 from malletrain.domain.snapshot import Node, Reservation, SlurmJob, Snapshot
-from malletrain.site_rules import breaker_rules, harvest_of, rules_from
+from malletrain.loop.breaker import PAUSE_S, SLOW_CYCLES_PER_HOUR
+from malletrain.site_rules import harvest_of, rules_from
 from malletrain.slurm.actuator.bounds import ActuatorBounds
 from malletrain.slurm.actuator.protocol import ActuatorRequest, write_reply, write_request
 from malletrain.slurm.actuator.server import Actuator, AuditLog
@@ -259,15 +260,15 @@ def site_rules(text: str, config: str, partitions: str) -> Json:
     """What decisions are given of a configuration, on a site that answers so for its own."""
     configuration, facts = parse_config(text, "malletrain.toml"), parse_site(config, partitions)
     rules, harvest = rules_from(configuration, facts), harvest_of(configuration, facts)
-    breaker = breaker_rules(configuration)
+    preemptions = configuration.breaker.preemptions_per_hour
     return {
         "harvest": [harvest.partition, harvest.account, harvest.qos, harvest.max_time_s, harvest.max_nodes],
         "breaker": [
-            breaker.preemptions_per_hour,
-            breaker.slow_exits_per_hour,
-            breaker.ailing_nodes_per_hour,
-            breaker.slow_cycles_per_hour,
-            breaker.pause_s,
+            preemptions,
+            preemptions // 2,
+            max(1, preemptions // 10),
+            SLOW_CYCLES_PER_HOUR,
+            PAUSE_S,
         ],
         "partition": rules.harvest_partition,
         "horizon_s": rules.horizon_s,

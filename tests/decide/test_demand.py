@@ -15,7 +15,6 @@ from malletrain.decide.demand import DecisionCache, change_interval_s
 from malletrain.decide.draft import Situation
 from malletrain.decide.rules import Rules
 from malletrain.decide.yielding import HarvestedNode, any_pending_fits, plan_yields
-from malletrain.domain.decision import OpenHole
 from malletrain.domain.job import Curve, Elastic, JobPhase, JobView, Pilot, PilotPhase, ResizeCosts
 from malletrain.domain.snapshot import NodeState, SlurmJob, SlurmState, Snapshot
 from malletrain.learn.advisor import JobKnowledge
@@ -81,7 +80,7 @@ def situations(draw: st.DrawFn) -> list[Situation]:
         states = [NodeState.ALLOCATED if o in (1, 2, 3, 8) else NodeState.IDLE for o in owner]
         states[int(random.integers(12))] = pick(random, [NodeState.DRAINED, NodeState.ALLOCATED])
         snapshot = Snapshot(now, tuple(map(node, names, states)), tuple(rows))
-        open_holes = {n: OpenHole(START - 100.0 * i) for i, n in enumerate(names[:9])}
+        open_holes = {n: START - 100.0 * i for i, n in enumerate(names[:9])}
         drained = frozenset(names[:1]) if random.random() < 0.2 else frozenset()
         found.append(Situation(snapshot, dict(views), now, drained=drained, open_holes=open_holes))
     return found

@@ -8,7 +8,7 @@ from dataclasses import replace
 from malletrain.decide.decision import decide
 from malletrain.decide.draft import Situation
 from malletrain.decide.rules import Rules
-from malletrain.domain.decision import Decision, LeaveCause, LeavePilot, OpenHole, StartPilot
+from malletrain.domain.decision import Decision, LeaveCause, LeavePilot, StartPilot
 from malletrain.domain.job import Curve, JobPhase, JobView, Pilot, PilotPhase, pilot_name, task_of
 from malletrain.domain.snapshot import NodeState, SlurmJob, SlurmState, Snapshot
 from malletrain.sizing.registry import policy
@@ -109,10 +109,10 @@ def test_a_job_too_small_for_a_wide_pilot_does_not_wait_for_ever_for_a_place() -
     assert started(found) == {3}
 
 
-def idle_machine(cohorts: int, of: int) -> tuple[list[str], dict[str, OpenHole]]:
+def idle_machine(cohorts: int, of: int) -> tuple[list[str], dict[str, float]]:
     """Nodes that became idle in cohorts: by name those of one do not stand side by side."""
     names = [f"n{n:02d}" for n in range(cohorts * of)]
-    return names, {name: OpenHole(START - 60.0 * (n % cohorts)) for n, name in enumerate(names)}
+    return names, {name: START - 60.0 * (n % cohorts) for n, name in enumerate(names)}
 
 
 def started_together(found: Decision) -> list[list[str]]:
@@ -130,12 +130,12 @@ def test_nodes_that_became_idle_together_share_a_pilot() -> None:
     found = decide(situation, policy("exact"), WIDE).decision
     tasks = started_together(found)
     assert [len(nodes) for nodes in tasks] == [4, 4, 4, 4]
-    assert all(len({opened[name].began for name in nodes}) == 1 for nodes in tasks)
+    assert all(len({opened[name] for name in nodes}) == 1 for nodes in tasks)
 
 
 def test_a_job_grows_onto_nodes_that_became_idle_with_those_it_has() -> None:
     names, opened = idle_machine(cohorts=2, of=8)
-    mine = [name for name in names if opened[name].began == START][:4]
+    mine = [name for name in names if opened[name] == START][:4]
     held = [
         Pilot(pilot_name("1_0", part), 1, PilotPhase.RUNNING, START, name, START, START + 3600.0, ready=True)
         for part, name in enumerate(mine)
@@ -148,7 +148,7 @@ def test_a_job_grows_onto_nodes_that_became_idle_with_those_it_has() -> None:
     nodes = [node(name, NodeState.ALLOCATED if name in mine else NodeState.IDLE) for name in names]
     situation = Situation(Snapshot(START, tuple(nodes), (row,)), {1: grown}, START, open_holes=opened)
     found = decide(situation, policy("exact"), WIDE).decision
-    assert [{opened[name].began for name in nodes} for nodes in started_together(found)] == [{START}]
+    assert [{opened[name] for name in nodes} for nodes in started_together(found)] == [{START}]
 
 
 def test_pilots_of_one_node_are_placed_by_name_as_before() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from malletrain.domain.decision import LeaveCause, LeavePilot
@@ -33,14 +33,15 @@ class Stage:
         self,
         terms: JobTerms | None = None,
         generations: dict[int, int] | None = None,
-        last: LastWorlds | None = None,
+        last: Mapping[int, LastWorlds] | None = None,
         reserve: Callable[[int, int], bool] = lambda job, until: True,
     ) -> None:
         self.clock = HandClock()
         self.terms = terms or JobTerms()
         self.holding: dict[str, bool] = {}  # pilots that may hold a node, and whether a worker was warm there
         self.members = Membership(
-            MembershipSettings(), self.clock, self.admit, last or LastWorlds(generations or {}),
+            MembershipSettings(), self.clock, self.admit,
+            last or {job: LastWorlds(number) for job, number in (generations or {}).items()},
             holding=lambda _job: self.holding, reserve=reserve,
         )  # fmt: skip
         self.events: list[Event] = []

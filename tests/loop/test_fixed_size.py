@@ -246,7 +246,7 @@ def go_on(stage: Stage, *workers: str) -> None:
     """Workers that train are heard, and do as they are told."""
     for _ in range(4):
         for name in workers:
-            stage.members.heard(name)
+            stage.members.alive(name)
         stage.pass_time(1.0)
         stage.obey(*workers)
 
@@ -303,7 +303,7 @@ def test_newcomers_that_are_never_warm_fail_alike(three: Stage) -> None:
         worker = three.hello(task)
         for _ in range(20):
             for name in (A, B, C, worker):
-                three.members.heard(name)
+                three.members.alive(name)
             three.pass_time(limit / 19)
     assert three.seen(EventKind.SCRIPT_CHECKED)
 

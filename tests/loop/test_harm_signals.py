@@ -61,7 +61,7 @@ def test_where_the_site_promises_a_delay_only_main_jobs_that_were_later_are_sign
 def test_a_node_that_slurm_takes_out_of_service_after_a_pilot_ails_once() -> None:
     signs = HarmSignalTracker()
     signs.apply(started(START))
-    signs.apply(event_of(START + 60, EventKind.PILOT_HELD, 1, "7_0"))
+    signs.apply(event_of(START + 60, EventKind.PILOT_HELD, 1, "7_0", "n0"))
     sick = seen(NodeState.DRAINED, "Kill task failed [root@2026-11-20T20:00:00]")
     (event,) = signs.look(sick, 0, START + 90)
     assert (event.kind, event.node, event.pilot) == (EventKind.NODE_AILS, "n0", "7_0")
@@ -76,7 +76,7 @@ def test_a_node_that_slurm_takes_out_of_service_after_a_pilot_ails_once() -> Non
 def test_what_staff_drains_or_fails_long_after_is_not_the_pilots() -> None:
     signs = HarmSignalTracker()
     signs.apply(started(START))
-    signs.apply(event_of(START + 60, EventKind.PILOT_HELD, 1, "7_0"))
+    signs.apply(event_of(START + 60, EventKind.PILOT_HELD, 1, "7_0", "n0"))
     assert signs.look(seen(NodeState.DRAINED, "new disk [root@2026-11-20T20:00:00]"), 0, START + 90) == []
     assert signs.look(seen(NodeState.DRAINED, "Kill task failed"), 0, START + 961) == []
 
@@ -135,14 +135,3 @@ def test_a_job_of_one_node_is_topped_up_while_a_task_is_left() -> None:
 def test_the_end_of_a_pilot_costs_the_same_on_any_machine() -> None:
     small, large = (min(fold_s(nodes) for _ in range(3)) for nodes in (500, 10_000))
     assert large < 3 * small, "a walk over all nodes takes nine times as long"
-
-
-def test_a_pilot_that_was_last_on_two_nodes_has_left_both() -> None:
-    signs = HarmSignalTracker()
-    for number, where in enumerate(("n0", "n1", "n2")):
-        signs.apply(started(START + number, where=where))
-    signs.apply(started(START + 55, "8_0", "n2"))
-    signs.apply(event_of(START + 60, EventKind.PILOT_HELD, 1, "7_0"))
-    sick = Snapshot(START, tuple(node(n, NodeState.DOWN, reason="Not responding") for n in ("n0", "n1", "n2")))
-    told = signs.look(sick, 0, START + 961)
-    assert [(event.node, event.pilot) for event in told] == [("n2", "8_0")], "the others were left too long ago"

@@ -1,4 +1,4 @@
-"""Main jobs that began and ended between two looks are in the journal, or it says that they may be missing."""
+"""Main jobs that have nodes which pilots left are in the journal, also those that ended between two looks."""
 
 from __future__ import annotations
 
@@ -7,17 +7,14 @@ from dataclasses import replace
 import pytest
 
 from malletrain.domain.event import (
-    DaemonStarted,
     Event,
     MainJobMet,
-    MainJobsUnseen,
     PilotEnded,
     PilotHeld,
     PilotStarted,
-    PoolCounted,
 )
-from malletrain.domain.snapshot import EndedJobs, SlurmJob, SlurmState, Snapshot
-from malletrain.loop.trackers.main_jobs import AFTER_S, MAX_ASK_INTERVAL_S, MainJobsMet
+from malletrain.domain.snapshot import SlurmJob, SlurmState, Snapshot
+from malletrain.loop.trackers.main_jobs import AFTER_S, ASK_INTERVAL_S, MainJobsMet
 
 NOW = 1_700_000_000.0
 
@@ -43,16 +40,6 @@ def stay(since: float, at: float, node: str = "n1", *, preempted: bool = True) -
     ]
 
 
-@pytest.fixture
-def left() -> MainJobsMet:
-    """A pilot was on n1 for ten minutes, and is seen to be gone at NOW."""
-    tracker = MainJobsMet()
-    assert tracker.to_ask(NOW - 20) is None
-    for event in stay(NOW - 600, NOW):
-        tracker.apply(event)
-    return tracker
-
-
 @pytest.mark.parametrize("gone", [PilotHeld(left_at=NOW - 7), PilotEnded(left_at=NOW - 7)])
 def test_a_node_was_free_when_slurm_says_so_not_when_a_look_showed_it(gone: PilotHeld | PilotEnded) -> None:
     tracker = folded(Event(NOW - 60, PilotStarted(), 1, "9_0", "n1"), Event(NOW, gone, 1, "9_0", "n1"))
@@ -62,61 +49,28 @@ def test_a_node_was_free_when_slurm_says_so_not_when_a_look_showed_it(gone: Pilo
     assert event.payload.left_at == NOW - 7
 
 
-def test_a_job_that_came_and_went_between_two_looks_is_noted_once(left: MainJobsMet) -> None:
-    assert left.to_ask(NOW) is None, "not at each tick: Slurm shows ended jobs for minutes"
-    later = NOW + MAX_ASK_INTERVAL_S
-    assert left.to_ask(later) == (("n1",), NOW - 20)
-    (event,) = left.ended(EndedJobs((ended(7, NOW - 9, NOW - 4),), NOW - 20), NOW - 20, later)
-    assert event.payload == MainJobMet("7", "bob", NOW - 10, NOW - 9, NOW, True, NOW - 4)
-    assert (event.job, event.pilot, event.node) == (1, "9_0", "n1")
-    left.apply(event)
-    assert left.ended(EndedJobs((ended(7, NOW - 9, NOW - 4),), NOW - 20), later, later + 30) == []
-
-
-def test_only_jobs_after_the_pilot_and_before_the_next_count(left: MainJobsMet) -> None:
-    left.apply(Event(NOW + 10, PilotStarted(), 2, "9_1", "n1"))
+def test_the_first_job_that_came_and_went_between_two_looks_is_noted_once() -> None:
+    left = folded(*stay(NOW - 600, NOW))
+    assert left.to_ask(NOW) == ["n1"]
+    assert left.to_ask(NOW + ASK_INTERVAL_S - 1) == (), "not at each tick: Slurm shows ended jobs for minutes"
     jobs = (
         ended(1, NOW - 900, NOW - 601),  # before the pilot
-        ended(2, NOW - 5, NOW - 1, "n2"),  # elsewhere
-        ended(3, NOW - 5, NOW - 1),
-        ended(4, NOW + 20, NOW + 25),  # after the next pilot had the node
+        ended(2, NOW - 5, NOW - 1, "n2"),
+        ended(8, NOW - 3, NOW + 25),
+        ended(7, NOW - 9, NOW - 4),
     )
-    found = left.ended(EndedJobs(jobs, NOW - 20), NOW - 20, NOW + 30)
-    assert [event.payload.main_job for event in found if isinstance(event.payload, MainJobMet)] == ["3"]
-    assert left.to_ask(NOW + 90) is None, "asked, and another pilot has the node"
+    (event,) = left.ended(jobs, NOW + ASK_INTERVAL_S)
+    assert event.payload == MainJobMet("7", "bob", NOW - 10, NOW - 9, NOW, True)
+    assert (event.job, event.pilot, event.node) == (1, "9_0", "n1")
+    left.apply(event)
+    assert left.ended(jobs, NOW + ASK_INTERVAL_S) == []
 
 
-def test_a_short_job_before_one_that_a_look_shows_is_noted_too(left: MainJobsMet) -> None:
-    left.apply(Event(NOW + 10, MainJobMet("8", "bob", NOW, NOW + 5, NOW, True), 1, "9_0", "n1"))
-    jobs = (ended(7, NOW - 3, NOW + 2), ended(8, NOW + 5, NOW + 25))
-    found = left.ended(EndedJobs(jobs, NOW - 20), NOW - 20, NOW + 30)
-    assert [event.payload.main_job for event in found if isinstance(event.payload, MainJobMet)] == ["7"]
-
-
-def test_what_slurm_has_forgotten_is_said_not_passed_over(left: MainJobsMet) -> None:
-    (event,) = left.ended(EndedJobs((), NOW + 10), NOW - 20, NOW + 40)
-    assert event.payload == MainJobsUnseen(NOW - 20, NOW + 10)
-    asked = left.to_ask(NOW + 56)
-    assert asked == (("n1",), NOW + 40), "where Slurm forgets within 30 s, it is asked within 15"
-
-
-def test_a_node_is_asked_about_until_nobody_would_blame_the_pilot(left: MainJobsMet) -> None:
+def test_a_node_is_asked_about_until_nobody_would_blame_the_pilot() -> None:
+    left = folded(*stay(NOW - 600, NOW))
     late = NOW + AFTER_S + 40
-    found = left.ended(EndedJobs((ended(5, NOW + AFTER_S + 1, late - 1),), NOW - 20), NOW - 20, late)
-    assert found == []
-    assert left.to_ask(late + 60) is None
-
-
-def test_after_a_restart_the_time_without_a_daemon_is_asked_about_and_no_more() -> None:
-    tracker = folded(
-        *stay(NOW - 9000, NOW - 8000, "n3"),
-        Event(NOW - 7000, MainJobMet("4", "bob", None, NOW - 8000, NOW - 8000, False), 1, "9_0", "n3"),
-        Event(NOW - 700, PilotStarted(), 1, "9_0", "n1"),
-        Event(NOW - 600, PoolCounted(idle=1)),
-        Event(NOW, DaemonStarted("1")),
-        Event(NOW + 1, PilotHeld(preempted=True), 1, "9_0", "n1"),
-    )
-    assert tracker.to_ask(NOW + MAX_ASK_INTERVAL_S + 2) == (("n1",), NOW - 600 - MAX_ASK_INTERVAL_S)
+    assert left.look(Snapshot(late, (), ()), "harvest", late) == []
+    assert left.to_ask(late) == ()
 
 
 def test_a_heterogeneous_job_put_off_after_a_preemption_is_noted_and_again_when_it_runs() -> None:
@@ -148,27 +102,3 @@ def test_jobs_that_wait_for_pilots_are_noted_once_by_the_name_that_intents_give_
     assert event.payload == MainJobMet("7+1", "bob", NOW - 2, behind=True)
     tracker.apply(event)
     assert tracker.yields({"7+1": True}, snapshot, NOW + 1) == []
-
-
-@pytest.mark.parametrize(
-    ("asked", "runs"), [("8", {}), ("8_[0-1]", {"id": "8_0", "array_id": 8}), ("8+0", {"id": "8+1", "het_id": 8})]
-)
-def test_a_main_job_that_pilots_were_asked_to_leave_for_is_noted_once_where_it_begins_on_other_nodes(
-    asked: str, runs: dict[str, object]
-) -> None:
-    tracker = folded(Event(NOW, MainJobMet(asked, "bob", NOW - 2)))
-    row = replace(ended(8, NOW + 20, NOW + 90, "n5"), state=SlurmState.RUNNING, **runs)  # type: ignore[arg-type]
-    (event,) = tracker.look(Snapshot(NOW + 24, (), (row,)), "harvest", NOW + 24)
-    assert event == Event(NOW + 24, MainJobMet(row.id, "bob", NOW + 19, NOW + 20, elsewhere=True), node="n5")
-    tracker.apply(event)
-    assert tracker.look(Snapshot(NOW + 34, (), (row,)), "harvest", NOW + 34) == []
-
-
-def test_one_that_begins_on_a_node_that_a_pilot_left_is_noted_with_that_alone() -> None:
-    tracker = folded(Event(NOW - 9, MainJobMet("8", "bob", NOW - 10)), *stay(NOW - 600, NOW))
-    row = replace(ended(8, NOW + 1, NOW + 90, "n1", "n5"), state=SlurmState.RUNNING)
-    (event,) = tracker.look(Snapshot(NOW + 4, (), (row,)), "harvest", NOW + 4)
-    assert isinstance(event.payload, MainJobMet)
-    assert (event.node, event.payload.elsewhere) == ("n1", False)
-    tracker.apply(event)
-    assert tracker.look(Snapshot(NOW + 14, (), (row,)), "harvest", NOW + 14) == []

@@ -47,7 +47,7 @@ def test_a_dropped_connection_alone_is_forgiven(three: Stage) -> None:
 
 def test_a_report_that_was_on_its_way_forgives_no_dropped_connection(three: Stage) -> None:
     three.members.disconnected(C)
-    three.members.heard(C)
+    three.members.alive(C)
     three.members.report(A, Fault(three.at[A], 7, "closed", "connection reset by peer"))
     three.obey(A, B)
     assert three.world() == [A, B], "at once: it need not be waited for"
@@ -320,7 +320,7 @@ def test_one_that_never_gets_warm_is_given_up() -> None:
     stage = Stage()
     worker = stage.hello(0)
     for _ in range(12):
-        stage.members.heard(worker)
+        stage.members.alive(worker)
         stage.pass_time(60)
     assert "not warm after 600 s" in stage.seen(EventKind.WORKER_LOST)[0].reason
 
@@ -562,11 +562,11 @@ def test_a_majority_whose_processes_have_ended_is_not_waited_for(three: Stage) -
 def test_nodes_of_a_majority_that_are_not_given_back_hold_nobody_up_for_ever(three: Stage) -> None:
     _two_of_three_fall_silent(three)
     for _ in range(23):
-        three.members.heard(A)
+        three.members.alive(A)
         three.pass_time(5.0)
         three.obey(A)
         assert three.world() == [A, B, C]
-    three.members.heard(A)
+    three.members.alive(A)
     three.pass_time(10.0)
     three.obey(A)
     assert three.world() == [A]

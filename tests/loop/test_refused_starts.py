@@ -57,7 +57,7 @@ def test_it_is_tried_again_ever_more_seldom_and_the_wait_is_explained() -> None:
     rounds = world.rounds(1)
     waits = [later - sooner for sooner, later in pairwise(rounds)]
     assert waits[:4] == sorted(waits[:4])
-    assert waits[0] < waits[3] < max(waits) == REFUSED.longest_s
+    assert waits[0] < waits[3] < max(waits) == REFUSED[1]
     assert len(rounds) < 15
     assert world.loop.last_decision is not None
     (refusal,) = [r for r in world.loop.last_decision.refusals if r.subject == "job 1"]

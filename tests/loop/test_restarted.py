@@ -114,7 +114,7 @@ class Unheard:
             MembershipSettings(),
             world.clock,
             lambda claim: admit(self.loop.views, claim),
-            LastWorlds({1: 4}),
+            {1: LastWorlds(4)},
             holding=lambda job: holding(self.loop.views, job),
         )
         self.loop = Loop(world.cluster, self.members, world.journal, world.clock, policy("exact"), RULES)
@@ -209,7 +209,7 @@ def _left_behind() -> tuple[Restarted, str, list[str]]:
         ]
     )
     last = last_worlds(daemon.world.journal.read())
-    assert last.published == {1: 7}
+    assert last[1].published == 7
     daemon.members = Membership(
         MembershipSettings(), daemon.world.clock, lambda claim: admit(daemon.loop.views, claim), last
     )

@@ -33,11 +33,11 @@ class Observed:
     def __init__(self, nodes: Sequence[Node]) -> None:
         self.clock = ManualClock(START)
         self.real = LookOnly(nodes, self.clock)
-        self.shadow = ShadowCluster(self.real, "harvest", self.clock.now)
+        self.shadow = ShadowCluster(self.real, "harvest", self.clock)
         self.journal = MemoryJournal()
         workers = ShadowWorkers(self.shadow, 11, self.clock)
         self.loop = Loop(self.shadow, workers, self.journal, self.clock, policy("auto"), RULES)
-        self.shadow.submit(10, 8)
+        self.shadow.submit_array("nobody", 8, 10)
         demand = job(1, most=8, given_curve=Curve.linear(8))
         begun: dict[str, object] = {"look_s": 2.0, "leave_s": 2.0}
         self.loop.record(

@@ -120,7 +120,7 @@ def test_a_majority_that_the_daemon_does_not_hear_trains_in_no_world_beside_its_
 
 def test_the_laws_see_a_majority_that_trains_beside_the_daemons_world(monkeypatch: pytest.MonkeyPatch) -> None:
     """The check itself."""
-    monkeypatch.setattr(JobMachine, "_awaits_a_majority", lambda *_: False)
+    monkeypatch.setattr(JobMachine, "_waits_for_a_majority", lambda *_: False)
     assert any(play(seed, *EXILE).violations for seed in range(60))
 
 
@@ -140,7 +140,7 @@ def test_relaunched_scripts_begin_once_those_before_have_saved() -> None:
 def test_the_laws_see_scripts_that_begin_too_early(monkeypatch: pytest.MonkeyPatch) -> None:
     """The check itself."""
     monkeypatch.setattr(JobMachine, "holds_scripts", lambda *_: False)
-    monkeypatch.setattr(JobMachine, "_awaits_scripts_apart", lambda *_: False)
+    monkeypatch.setattr(JobMachine, "_waits_for_scripts_apart", lambda *_: False)
     broken = [why for seed in WHILE_SAVED for why in play(seed, NO_FAULTS, RELAUNCHED).violations]
     assert any("saves step" in why for why in broken)
     assert any("two worlds train" in why for why in play(*BESIDE).violations)

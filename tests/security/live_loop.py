@@ -45,7 +45,7 @@ class Running:
         self.journal, self.clock = journal, HandClock()  # the logins' goes on as it does
         clock = self.clock
         self.lock, self.runs = threading.RLock(), 0
-        self.cluster = MemoryCluster([node(f"n{i}") for i in range(8)], clock)  # type: ignore[arg-type]
+        self.cluster = MemoryCluster([node(f"n{i}") for i in range(8)], clock)
         members = Membership(MembershipSettings(), clock, lambda claim: admit(self.loop.views, claim), None, _ignore)
         budget = ReportBudget(UNBOUNDED, clock)
         self.roles = Roles(bans=lambda: self.loop.ledger.bans)

@@ -125,7 +125,7 @@ def test_one_that_is_being_given_the_state_tells_where_it_stands_itself() -> Non
     for _ in range(7):
         daemon.pass_time(100.0)
         for name in names(0, 1):
-            daemon.members.heard(name)
+            daemon.members.alive(name)
     assert stands() == (Phase.JOINING, "h1:1"), "the address as the others found it"
     daemon.members.report(half, Switched(PUBLISHED, 41, 2, 0.0, True))
     assert stands() == (Phase.SERVING, "h1:1")

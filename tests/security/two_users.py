@@ -146,6 +146,6 @@ def make_membership(
         MembershipSettings(),
         clock,
         lambda claim: admit(journal.views, claim),
-        LastWorlds(generations),
+        {job: LastWorlds(number) for job, number in generations.items()},
         lambda job, why: refusals.append((job, why)),
     )

@@ -8,7 +8,7 @@ import pytest
 
 from malletrain.slurm.command import CommandResult, Commands
 from malletrain.slurm.formats import hostlist
-from malletrain.slurm.queries import EndedMainJobs, Queries
+from malletrain.slurm.queries import Queries
 
 MAX_ARGUMENT_BYTES = 128 * 1024
 FOLDED = [f"node{number:05}" for number in range(6500)]
@@ -51,8 +51,8 @@ def test_nodes_that_are_no_longer_in_slurm_cost_a_few_commands_each() -> None:
 @pytest.mark.parametrize("names", [FOLDED, UNFOLDED], ids=["folded", "unfolded"])
 def test_jobs_that_ended_on_thousands_of_nodes(names: list[str]) -> None:
     commands = Limited()
-    assert EndedMainJobs(commands, "p", 300.0, lambda: 1000.0).on(names, 10.0).jobs == ()
-    assert {argv[0] for argv in commands.asked} == {"squeue", "sacct"}
+    assert Queries(commands, "p").ended_main_jobs(names) == []
+    assert {argv[0] for argv in commands.asked} == {"squeue"}
 
 
 def test_thousands_of_tasks_are_asked_for() -> None:

@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import time
-
 import pytest
 
 from malletrain.daemon.views.explain import explain, is_main_job, main_job_of
 from malletrain.domain.event import Event, EventKind, MainJobMet, WorkerLeft
 from malletrain.loop.trackers import main_jobs
-from malletrain.slurm.command import Commands
-from malletrain.slurm.queries import EndedMainJobs
-from scripts.lab import Lab, LabConfig
+from scripts.lab import Lab
 from tests.slurm import harvesting
 from tests.slurm.harvesting import Harvesting
-from tests.slurm_fixtures import LabFactory
 from tests.waiting import Gate
 from tests.world import data_of
 
@@ -91,7 +86,7 @@ def test_each_preempted_pilot_counts_also_those_that_are_requeued_meanwhile(
 def test_a_main_job_that_began_and_ended_between_two_looks_is_told_of(
     any_lab: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(main_jobs, "MAX_ASK_INTERVAL_S", 0.0)
+    monkeypatch.setattr(main_jobs, "ASK_INTERVAL_S", 0.0)
     lab, n = any_lab, any_lab.nodes
     harvest = Harvesting(lab)
     harvest.submit()
@@ -110,33 +105,4 @@ def test_a_main_job_that_began_and_ended_between_two_looks_is_told_of(
     assert isinstance(event.payload, MainJobMet)
     assert (event.node, event.payload.user, event.payload.preempted) == (n[0], "bob", True)
     told = explain(f"main-job {job}", {}, None, None, named())
-    assert f"was preempted on {n[0]}, which it had from " in told[1]
-
-
-@pytest.mark.parametrize("accounting", [False, True])
-def test_what_squeue_has_forgotten_accounting_tells_and_without_it_the_gap_is_known(
-    lab_factory: LabFactory, *, accounting: bool
-) -> None:
-    lab = lab_factory(LabConfig(nodes=2, accounting=accounting, users=True))
-    began = time.time()
-    job = lab.submit("true", "-p", "batch", "-w", lab.nodes[0], user="bob")
-    lab.wait_for_state(job, "COMPLETED")
-    commands = Commands(lab.env, timeout_s=30.0)
-    asks = EndedMainJobs(commands, "harvest", 300.0, time.time)
-    whole = asks.on(lab.nodes, began)
-    assert ([row.id for row in whole.jobs], whole.since) == ([str(job)], began)
-    assert asks.on([lab.nodes[1]], began).jobs == ()
-    assert [row.id for row in asks.on([lab.nodes[0], "gone"], began).jobs] == [str(job)]
-    # As if slurmctld kept ended jobs for no time at all, so that squeue's answer covers nothing.
-    short = EndedMainJobs(commands, "harvest", 0.001, time.time)
-    if accounting:
-
-        def accounted() -> list[tuple[str, tuple[str, ...]]]:
-            rows = short._accounted(lab.nodes, 600) or []
-            return [(row.id, row.nodes) for row in rows if row.id == str(job)]  # the lab may have had others before
-
-        lab.wait_for(accounted, 90, "the record in accounting")
-        assert short.on(lab.nodes, began).since == began
-        assert accounted() == [(str(job), (lab.nodes[0],))]
-    else:
-        assert short.on(lab.nodes, began).since > began
+    assert f"was preempted on {n[0]}, which it has since " in told[1]

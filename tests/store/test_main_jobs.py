@@ -11,7 +11,7 @@ from malletrain.api.ports import NotFound
 from malletrain.api.visibility import Visibility
 from malletrain.daemon.views.explain import explain
 from malletrain.domain.decision import LeaveCause, LeavePilot
-from malletrain.domain.event import ActionIntent, Event, MainJobMet, MainJobsUnseen, PoolCounted
+from malletrain.domain.event import ActionIntent, Event, MainJobMet, PoolCounted
 from malletrain.store.journal import SqliteJournal
 from malletrain.store.views import StoreViews
 
@@ -60,21 +60,6 @@ def test_an_array_is_answered_for_with_its_tasks(views: StoreViews) -> None:
     (line,) = told(views, "88")[1:]
     assert "preempted on n3" in line
     assert told(views, "88_3")[1:] == (line,)
-
-
-def test_a_time_of_which_slurm_could_say_nothing_is_told_of(tmp_path: Path) -> None:
-    with SqliteJournal(tmp_path / "j.db") as journal:
-        journal.append([
-            Event(AT, MainJobMet("4711", "bob", AT, AT, AT, False, AT + 2), 1, "9_0", "n1"),
-            Event(AT + 900, MainJobsUnseen(AT, AT + 600)),
-        ])  # fmt: skip
-    found = StoreViews(tmp_path / "j.db")
-    assert (
-        "pilot 9_0 had left n1, which it had from 2023-11-14T22:13:20Z until 2023-11-14T22:13:22Z"
-        in told(found, "4711")[-1]
-    )
-    assert "not known: Slurm could not say which jobs ended from 2023-11-14T22:13:20Z" in told(found, "5000")[-1]
-    found.close()
 
 
 def test_a_job_that_the_journal_does_not_name_is_no_all_clear(views: StoreViews) -> None:

@@ -14,7 +14,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
@@ -61,7 +61,7 @@ class FoldedState:
 
     seq: int = 0
     ledger: Ledger = field(default_factory=Ledger)
-    worlds: LastWorlds = field(default_factory=LastWorlds)
+    worlds: Mapping[int, LastWorlds] = field(default_factory=dict)
 
 
 @cache
@@ -109,7 +109,7 @@ def from_image(image: LedgerImage) -> FoldedState:
         NotEncodable: it is not one of this release.
     """
     match decoded(image.state):
-        case (Ledger(last_seq=image.seq) as ledger, LastWorlds() as worlds):
+        case (Ledger(last_seq=image.seq) as ledger, dict() as worlds):
             return FoldedState(image.seq, ledger, worlds)
         case _:
             raise NotEncodable(f"the image of the ledger is not one up to event {image.seq}")
@@ -142,7 +142,8 @@ def next_image(journal: Path) -> LedgerImage | None:
         return None
     ledger = state.ledger
     ledger.forget_over(ledger.last_at - REMEMBERED_S)
-    return to_image(replace(state, worlds=state.worlds.of_jobs(ledger.jobs())))
+    worlds = {job: worlds for job, worlds in state.worlds.items() if job in ledger.jobs()}
+    return to_image(replace(state, worlds=worlds))
 
 
 class ImageMaker:

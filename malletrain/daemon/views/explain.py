@@ -13,7 +13,6 @@ from malletrain.domain.event import (
     ActionOutcome,
     Event,
     MainJobMet,
-    MainJobsUnseen,
     MetricReported,
     SamplesReported,
 )
@@ -197,13 +196,6 @@ def _main_job(
                 f"  the journal does not name job {job_id}: it has those that pilots met in the last 30 days, "
                 "of a job that Slurm requeued the last run"
             )
-            for event in events:
-                if isinstance(event.payload, MainJobsUnseen):
-                    begin, end = utc(event.payload.since), utc(event.payload.until)
-                    yield (
-                        f"  not known: Slurm could not say which jobs ended from {begin} to {end} "
-                        "on nodes that pilots had left; this job may be one of them"
-                    )
 
 
 def _meeting(event: Event, shown: _Shown) -> Iterator[str]:
@@ -216,19 +208,8 @@ def _meeting(event: Event, shown: _Shown) -> Iterator[str]:
             if event.payload.put_off:
                 yield f"  {utc(event.at)} it runs on {event.node} and others, after Slurm had put it off"
                 return
-            if ahead := event.payload.waited_for:
-                behind = shown.words(f"main job {ahead}")
-                yield f"  {utc(event.at)} it runs on {event.node}, and had waited behind {behind}"
-                return
-            if event.payload.elsewhere:
-                yield f"  {utc(event.at)} it runs on {event.node}, where no pilot had been"
-                return
-            ended_at = event.payload.ended_at
             began = f", which it has since {utc(started_at)}" if started_at is not None else ", which it has then"
             went = "was preempted on" if preempted else "had left"
-            if ended_at is not None:
-                from_on = "" if started_at is None else f" from {utc(started_at)}"
-                began = f", which it had{from_on} until {utc(ended_at)}"
             yield f"  {utc(event.at if left_at is None else left_at)} {pilot} {went} {event.node}{began}"
         case MainJobMet(put_off=True):
             yield f"  {utc(event.at)} Slurm has put it off, after it preempted a pilot for one of its parts"

@@ -35,11 +35,7 @@ class Claim:
 
     @classmethod
     def of_seat(cls, seat: Seat, job: int, uid: int) -> Claim:
-        """The claim of a member that another process names.
-
-        Raises:
-            Refused: its name is no worker's.
-        """
+        """The claim of a member that another process names. Refused: its name is no worker's."""
         number = seat.worker.rpartition(".")[2]
         restart = int(number) if number.isascii() and number.isdigit() and len(number) < 10 else -1
         claim = cls(job, seat.pilot, restart, "", uid)

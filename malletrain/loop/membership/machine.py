@@ -33,7 +33,7 @@ from malletrain.loop.membership.fencing import (
     unheard_with_state,
 )
 from malletrain.loop.membership.next_world import GENERATION_BLOCK, WorkerCandidate, next_world, why_it_ends
-from malletrain.loop.membership.state import AlikeFailures, Check, JobMembership, MembershipSettings, Phase, Worker
+from malletrain.loop.membership.state import Check, JobMembership, MembershipSettings, Phase, Worker
 from malletrain.loop.ports import Clock
 from malletrain.wire.messages import Plan, Seat
 
@@ -133,14 +133,14 @@ class JobMachine:
         """Records an event of a worker."""
         self._shared.events.append(Event(self.clock.now(), payload, self.job.id, by.pilot, by.node or None, reason))
 
-    def heard(self, worker: Worker) -> None:
+    def holding(self) -> Mapping[str, bool]:
+        """The job's pilots that may hold a node, and whether a worker has been warm there, by the journal."""
+        return self._shared.holding(self.job.id)
+
+    def alive(self, worker: Worker) -> None:
         """Records a sign of life."""
         worker.last_seen = self.clock.elapsed()
         worker.lost_at, worker.lost_how, worker.dropped, worker.unheard = None, "", False, False
-
-    def was_never_warm(self, worker: Worker) -> bool:
-        """Whether the worker's pilot holds a node on which no worker has been warm, by the journal."""
-        return self._shared.holding(self.job.id).get(worker.pilot) is False
 
     def train(self, worker: Worker) -> None:
         """Marks a worker as a serving member of its job's world."""
@@ -191,10 +191,11 @@ class JobMachine:
     def newcomer_failed(self, worker: Worker, how: str) -> None:
         """Takes in that a newcomer is lost by its script's fault. A job whose newcomers fail alike keeps its size."""
         job, kind = self.job, _NUMBER.sub("0", how)
+        words, count, at = job.alike
         serving = [each for each in job.living() if each.phase is Phase.SERVING]
-        stayed = any((each.warm_at or 0.0) > job.alike.at and not self.is_new(each) for each in serving)
-        in_row = 1 if stayed or job.alike.words != kind else job.alike.count + 1
-        job.alike = AlikeFailures(kind, in_row, self.clock.elapsed())
+        stayed = any((each.warm_at or 0.0) > at and not self.is_new(each) for each in serving)
+        in_row = 1 if stayed or words != kind else count + 1
+        job.alike = kind, in_row, self.clock.elapsed()
         if serving and in_row == MAX_ALIKE and not job.terms.fixed:
             job.too_alike = f"{in_row} newcomers in a row failed alike: {how}"[:MAX_ALIKE_TEXT]
 
@@ -254,10 +255,8 @@ class JobMachine:
     # --- Worlds ---------------------------------------------------------------------------------------------------
 
     def take(self, generation: int) -> None:
-        """Makes the outstanding plan of this number the job's world.
-
-        One member that switched suffices: members switch together, after the same step.
-        """
+        """Makes the outstanding plan of this number the job's world, once one member has switched: all do so
+        together, after the same step."""
         job = self.job
         plan = job.published.get(generation)
         if plan is None or not plan.members:
@@ -273,10 +272,7 @@ class JobMachine:
                 self.train(job.workers[name])
 
     def ask(self, reason: str, *, broken: bool, entered: bool = False) -> None:
-        """Asks all members to check in.
-
-        One check runs at a time; a later call may turn it into the check of a broken world.
-        """
+        """Asks all members to check in. One check runs at a time; a later call may make it that of a broken world."""
         job = self.job
         if job.check is not None:
             job.check.entered = job.check.entered or entered
@@ -368,7 +364,7 @@ class JobMachine:
 
     def _settle_world(self) -> None:
         job = self.job
-        self._awaits_scripts_apart(self.clock.elapsed())  # those of the present plan are held
+        self._waits_for_scripts_apart(self.clock.elapsed())  # those of the present plan are held
         if job.check is None and job.pending is not None and not job.pending.urgent:
             # No member of the present world notices that a newcomer froze while it joined.
             if self.clock.elapsed() >= job.ask_again_at:
@@ -387,7 +383,7 @@ class JobMachine:
         if job.check is not None or (job.pending is not None and job.pending.urgent and job.all_live(job.pending)):
             return
         now = self.clock.elapsed()
-        if self._awaits_scripts_apart(now):
+        if self._waits_for_scripts_apart(now):
             return
         if job.build_again_at is not None and job.pending is not None and job.all_live(job.pending):
             if now < job.build_again_at:
@@ -407,7 +403,7 @@ class JobMachine:
             job.pending = pending if pending is not None and pending.members else None
         if job.world is None and job.pending is not None and not self._any_lives(job.pending):
             self._dissolve()  # its members may have begun to train in it
-        if job.world is None and job.pending is None and self._awaits_the_unheard(now):
+        if job.world is None and job.pending is None and self._waits_for_silent_workers(now):
             return
         verdict = next_world(
             job.world.workers if job.world else (),
@@ -442,7 +438,7 @@ class JobMachine:
         if silent:
             self.look_at(check.deadline)
             return
-        if check.broken and (self._awaits_a_majority(check, now) or self._awaits_scripts_apart(now)):
+        if check.broken and (self._waits_for_a_majority(check, now) or self._waits_for_scripts_apart(now)):
             return
         job.check = None
         if not check.broken:
@@ -457,10 +453,8 @@ class JobMachine:
             return
         members = staying or survivors[:1]
         left_out = set(survivors).difference(members)
-        if not job.terms.restarts and (
-            could_go_on_apart(job, check, left_out, self._shared.holding(self.job.id))
-            or check.would_lose_steps(members, left_out)
-        ):
+        lost = max(map(check.whole.__getitem__, left_out), default=0) > max(map(check.whole.__getitem__, members))
+        if not job.terms.restarts and (lost or could_go_on_apart(job, check, left_out, self.holding())):
             members = survivors  # those that leave follow by the next plan, which all take together
         before = job.world or job.pending
         if job.terms.fixed and before is not None and set(members) != set(before.workers):
@@ -469,10 +463,7 @@ class JobMachine:
         self.publish(tuple(job.workers[name].seat for name in members), check.reason, urgent=True)
 
     def _dissolve(self) -> None:
-        """Drops a world whose members are all silent.
-
-        If only the network failed they train on, and may bring the world back.
-        """
+        """Drops a world whose members are all silent; if only the network failed they may bring it back."""
         job = self.job
         last = job.world or job.pending
         for name in last.workers if last is not None else ():
@@ -485,10 +476,7 @@ class JobMachine:
         return plan is not None and any(self.job.workers[name].phase.lives for name in plan.workers)
 
     def _all_arrived(self, world: Plan, now: float) -> bool:
-        """Whether the next change may begin.
-
-        A member that has not taken an urgent plan yet must go on seeing it.
-        """
+        """Whether the next change may begin: a member that has not taken an urgent plan must go on seeing it."""
         job = self.job
         missing = [name for name in world.workers if name not in job.arrived and job.workers[name].phase.lives]
         if missing and not world.urgent and not self.relaunches:
@@ -517,10 +505,8 @@ class JobMachine:
         return stop
 
     def _release_idle_leavers(self) -> None:
-        """Lets newcomers go that were asked to leave while a plan included them, and that no plan includes now.
-
-        The members may have agreed on a withdrawn plan in the same moment, so this waits for `arrive_s`.
-        """
+        """Lets newcomers go that were asked to leave while a plan included them, and that no plan includes now; after
+        `arrive_s`: the members may have agreed on a withdrawn plan in the same moment."""
         now = self.clock.elapsed()
         for worker in self.job.living():
             if worker.leaving_since is None or worker.phase is Phase.SERVING or self.job.is_planned(worker.id):
@@ -534,11 +520,9 @@ class JobMachine:
 
     # --- Workers that may train where they are not heard ---------------------------------------------------------
 
-    def _awaits_the_unheard(self, now: float) -> bool:
-        """Whether no world may begin yet: workers that hold the state may train where they are not heard.
-
-        After a restart of the daemon they have `adopt_s` to say hello, before their nodes are taken back.
-        """
+    def _waits_for_silent_workers(self, now: float) -> bool:
+        """Whether no world may begin yet: workers that hold the state may train where they are not heard. After a
+        restart of the daemon they have `adopt_s` to say hello, before their nodes are taken back."""
         job = self.job
         unheard = unheard_with_state(job, self._look_at_fences())
         if not unheard:
@@ -552,7 +536,7 @@ class JobMachine:
         self._take_back(unheard, now)
         return now < job.fenced_at + self.settings.fence_s
 
-    def _awaits_a_majority(self, check: Check, now: float) -> bool:
+    def _waits_for_a_majority(self, check: Check, now: float) -> bool:
         """Whether those that have answered must wait, because more than half of their world is silent."""
         if self.job.terms.restarts or not check.whole:
             return False
@@ -563,7 +547,7 @@ class JobMachine:
         self._take_back(away, now)
         return now < check.fenced_at + self.settings.fence_s
 
-    def _awaits_scripts_apart(self, now: float) -> bool:
+    def _waits_for_scripts_apart(self, now: float) -> bool:
         """Whether others must wait, because scripts of an earlier world may run on where they are not heard."""
         job = self.job
         if not self.relaunches:
@@ -579,16 +563,13 @@ class JobMachine:
 
     def _look_at_fences(self) -> Mapping[str, bool]:
         """Forgets which nodes were taken back that are free now; the job's pilots that may hold one."""
-        holding = self._shared.holding(self.job.id)
+        holding = self.holding()
         self.job.fenced = still_held(self.job, holding)
         return holding
 
     def _take_back(self, away: Mapping[str, Worker | None], now: float) -> None:
         """Gives these pilots' workers up for good, and their nodes with them, unless that is done; looks again soon.
-
-        The others go on once the nodes are free, and `fence_s` later at the latest: by then Slurm has killed what ran
-        there.
-        """
+        The others go on once the nodes are free, and `fence_s` later at the latest: Slurm has killed them by then."""
         self.look_at(now + UNHEARD_POLL_S)
         for pilot, worker in away.items():
             if pilot in self.job.fenced:

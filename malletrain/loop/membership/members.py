@@ -34,13 +34,9 @@ SWEEP_INTERVAL_S = 60.0
 class Membership:
     """The workers and worlds of all jobs. Implements `malletrain.loop.ports.Workers`.
 
-    Args:
-        settings, clock, make_secret, holding, reserve: see `malletrain.loop.membership.machine.Shared`.
-        admit: lets in a process that may be a worker (`malletrain.loop.membership.admission.admit`); raises `Refused`
-            when it may not.
-        last: the last worlds of each job in the journal. Their numbers are not given again, and a worker that the
-            newest left behind is refused.
-        refused: called with job and reason when a hello, or a seat that it names, is refused.
+    `admit` is `admission.admit`; `last` are the last worlds of each job in the journal, whose numbers are not given
+    again; `refused` is called with job and reason when a hello, or a seat that it names, is refused; the others are
+    as in `machine.Shared`.
     """
 
     def __init__(
@@ -48,7 +44,7 @@ class Membership:
         settings: MembershipSettings,
         clock: Clock,
         admit: Callable[[Claim], Admission],
-        last: LastWorlds | None = None,
+        last: Mapping[int, LastWorlds] | None = None,
         refused: Callable[[int, str], None] = lambda job, why: None,
         make_secret: Callable[[], str] = lambda: "",
         holding: Callable[[int], Mapping[str, bool]] = lambda job: {},
@@ -58,7 +54,7 @@ class Membership:
         self._clock = clock
         self._admit = admit
         self._refused = refused
-        self._last = last or LastWorlds()
+        self._last = last or {}
         self._batches: dict[int, tuple[tuple[int, int], ...]] = {}  #: by job
         self._climbers: frozenset[int] = frozenset()
         self._machines: dict[int, JobMachine] = {}
@@ -70,9 +66,7 @@ class Membership:
 
     def leave(self, action: LeavePilot) -> None:
         """Asks the worker of a pilot to leave; a `WorkerLeft` event follows, at once when it has no part in a world.
-
-        A worker that has not said hello yet is asked when it does: the journal has its pilot as leaving.
-        """
+        One that has not said hello yet is asked when it does."""
         machine = self._machines.get(action.job_id)
         if machine is None:
             return
@@ -143,18 +137,14 @@ class Membership:
     def hello(self, claim: Claim, standing: Standing | None = None) -> Worker:
         """A process in a pilot presents itself; saying it again (with a new token to be had) changes nothing.
 
-        Args:
-            claim: who it says that it is.
-            standing: the world that it trains in already, for a daemon that may have forgotten it; training is not
-                disturbed. Its list of members counts until the job has a world here: later one is taken only under a
-                number that the members give to a world that they have repaired without the daemon, or that was
-                published before the daemon started. Members not heard yet keep their seats for `adopt_s`; what is
-                known of others never changes by it.
+        `standing`: the world that it trains in already, for a daemon that may have forgotten it; training is not
+        disturbed. Its list of members counts until the job has a world here; later one is taken only under a number
+        that members give to a world that they have repaired themselves, or of before the daemon started. Members not
+        heard yet keep their seats for `adopt_s`; what is known of others never changes by it.
 
         Raises:
             ContradictsRecord: the standing is not one that the journal allows.
             Refused: unknown job or pilot, another's job or pilot, a job that is over, or a worker that was given up.
-                Nothing has changed.
         """
         try:
             return self._hello(claim, standing)
@@ -184,7 +174,7 @@ class Membership:
             if worker.may_return:
                 machine.bring_back(worker)
             worker.node = claim.node
-            machine.heard(worker)
+            machine.alive(worker)
         if standing is not None:
             take_standing(machine, worker, standing, brought)
         if admission.leave and worker.leaving_since is None:
@@ -194,11 +184,7 @@ class Membership:
         return worker
 
     def _known(self, claim: Claim, job: JobMembership) -> Worker | None:
-        """The worker, if it has said hello before.
-
-        Raises:
-            Refused: the claim contradicts what is on record of it, or of later runs of its pilot.
-        """
+        """The worker, if it has said hello before. Refused: the claim contradicts what is on record."""
         if self._job_of.get(claim.worker, claim.job) != claim.job:
             raise Refused(f"worker {claim.worker} is not job {claim.job}'s: end this process")
         worker = job.workers.get(claim.worker)
@@ -230,26 +216,17 @@ class Membership:
         return worker
 
     def _admit_seat(self, claim: Claim) -> Admission:
-        """The admission of a member that another names.
-
-        Raises:
-            NotItsPilot: it is another job's.
-            Refused: it cannot be a member, by what the journal and Slurm have of its pilot.
-        """
+        """The admission of a member that another names; raises as `admit`."""
         if self._job_of.get(claim.worker, claim.job) != claim.job:
             raise NotItsPilot(f"worker {claim.worker} is none of job {claim.job}'s: end this process")
         return self._admit(claim)
 
     def _new_machine(self, job_id: int, terms: JobTerms) -> JobMachine:
-        published = self._last.published.get(job_id)
+        last = self._last.get(job_id, LastWorlds())
         # Releases that reserved no numbers gave fewer than GENERATION_GAP that the journal does not have.
-        generation = max(self._last.reserved.get(job_id, 0), 0 if published is None else published + GENERATION_GAP)
+        generation = max(last.reserved, last.published + GENERATION_GAP if last.published else 0)
         reserved = generation or GENERATION_BLOCK  # by its announcement, if this daemon took that
-        job = JobMembership(
-            job_id, terms, generation, reserved, published or 0, self._last.taken.get(job_id),
-            self._last.untaken.get(job_id, {}),
-        )  # fmt: skip
-        return JobMachine(job, self._shared)
+        return JobMachine(JobMembership(job_id, terms, generation, reserved, last, last.taken), self._shared)
 
     def report(self, name: str, message: Message) -> None:
         """Applies a report of a worker that `worker` knows."""
@@ -277,7 +254,7 @@ class Membership:
         machine.note_check(worker, check.digest, check.verdict, check.text)
         machine.settle()
 
-    def heard(self, name: str) -> None:
+    def alive(self, name: str) -> None:
         """Records a report of the worker's, which may have been on its way while its connection dropped."""
         self._find(name)[1].last_seen = self._clock.elapsed()
 
@@ -285,7 +262,7 @@ class Membership:
         """Records that the worker has a poll open."""
         machine, worker = self._find(name)
         worker.answered_at = None
-        machine.heard(worker)
+        machine.alive(worker)
 
     def answered(self, name: str) -> None:
         """Records that its poll was answered. It is lost unless it polls again within `reconnect_s`."""
@@ -294,10 +271,8 @@ class Membership:
         machine.look_at(worker.answered_at + self.settings.reconnect_s)
 
     def disconnected(self, name: str) -> None:
-        """Records that the connection dropped while the worker polled.
-
-        It is lost unless it returns within `reconnect_s`; during a check of a broken world it is lost at once.
-        """
+        """Records that the connection dropped while the worker polled: it is lost unless it returns within
+        `reconnect_s`; during a check of a broken world it is lost at once."""
         machine, worker = self._find(name)
         if worker.phase.lives and worker.lost_at is None:
             worker.lost_at = self._clock.elapsed() + self.settings.reconnect_s

@@ -7,8 +7,8 @@ of its members is gone or must leave.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from malletrain.domain.event import (
     Event,
@@ -86,8 +86,6 @@ def next_world(
         world: workers that train now, in rank order; empty when the job has no world.
         pending: workers of the outstanding ordinary plan, None when there is none.
         candidates: every living worker, oldest first.
-        terms: permitted sizes.
-        now: seconds of the clock that `WorkerCandidate` uses.
         gather_s: how long a newcomer waits for others that warm up, and a leaver for other leavers (a tenth of it).
         most: largest size for now, while the job is measured on its way up; None for no limit.
     """
@@ -210,46 +208,37 @@ WORLD_KINDS = (
 )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class LastWorlds:
-    """What the journal has of each job's worlds."""
+    """What the journal has of one job's worlds."""
 
-    published: Mapping[int, int] = field(default_factory=dict)  #: the highest generation that it has as published
-    reserved: Mapping[int, int] = field(default_factory=dict)  #: that a daemon may have published, journalled or not
-    #: The newest world that trained; one whose members the journal does not name is left out.
-    taken: Mapping[int, TakenWorld] = field(default_factory=dict)
+    published: int = 0  #: the highest generation that it has as published
+    reserved: int = 0  #: that a daemon may have published, journalled or not
+    taken: TakenWorld | None = None  #: the newest that trained, of those whose members the journal names
     #: The pilots of later worlds, by number: their members may have taken them without a word.
-    untaken: Mapping[int, Mapping[int, frozenset[str]]] = field(default_factory=dict)
-
-    def of_jobs(self, jobs: Collection[int]) -> LastWorlds:
-        """What it has of these jobs alone."""
-        return LastWorlds(
-            {job: number for job, number in self.published.items() if job in jobs},
-            {job: number for job, number in self.reserved.items() if job in jobs},
-            {job: world for job, world in self.taken.items() if job in jobs},
-            {job: worlds for job, worlds in self.untaken.items() if job in jobs},
-        )
+    untaken: Mapping[int, frozenset[str]] = field(default_factory=dict)
 
 
-def last_worlds(events: Iterable[Event], before: LastWorlds | None = None) -> LastWorlds:
-    """Folds events of `WORLD_KINDS`, in order, others change nothing; `before`: what the events before them gave."""
-    before = before or LastWorlds()
-    highest, reserved, taken = dict(before.published), dict(before.reserved), dict(before.taken)
-    published = {job: dict(worlds) for job, worlds in before.untaken.items()}
+def last_worlds(events: Iterable[Event], before: Mapping[int, LastWorlds] | None = None) -> dict[int, LastWorlds]:
+    """Folds events of `WORLD_KINDS`, in order, by job; others change nothing. `before`: what the events before them
+    gave."""
+    found = {job: replace(worlds) for job, worlds in (before or {}).items()}
     for event in events:
         if event.job is None:
             continue
-        worlds = published.setdefault(event.job, {})
         match event.payload:
             case JobAnnounced():
-                reserved[event.job] = max(reserved.get(event.job, 0), GENERATION_BLOCK)
+                of_job = found.setdefault(event.job, LastWorlds())
+                of_job.reserved = max(of_job.reserved, GENERATION_BLOCK)
             case GenerationsReserved(until=until):
-                reserved[event.job] = max(reserved.get(event.job, 0), until)
+                of_job = found.setdefault(event.job, LastWorlds())
+                of_job.reserved = max(of_job.reserved, until)
             case GenerationPublished(generation=number, members=members):
-                highest[event.job] = max(highest.get(event.job, 0), number)
-                worlds[number] = frozenset(members)
-            case GenerationSwitched(generation=number) if number in worlds:
-                taken[event.job] = TakenWorld(number, worlds[number])
-                for older in [each for each in worlds if each <= number]:
-                    del worlds[older]
-    return LastWorlds(highest, reserved, taken, published)
+                of_job = found.setdefault(event.job, LastWorlds())
+                of_job.published = max(of_job.published, number)
+                of_job.untaken = {**of_job.untaken, number: frozenset(members)}
+            case GenerationSwitched(generation=number) if event.job in found and number in found[event.job].untaken:
+                of_job = found[event.job]
+                of_job.taken = TakenWorld(number, of_job.untaken[number])
+                of_job.untaken = {later: pilots for later, pilots in of_job.untaken.items() if later > number}
+    return found

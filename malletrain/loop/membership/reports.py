@@ -177,11 +177,8 @@ def _left(machine: JobMachine, this: Worker, said: wire.Left) -> None:
 
 
 def _failed(machine: JobMachine, this: Worker, said: wire.Failed) -> None:
-    """The script raised. The other members go on.
-
-    Without other members, or when the same step fails again, the job fails. Newcomers that fail before they train say
-    nothing about the step.
-    """
+    """The script raised. The job fails if no other member goes on, or when the same step fails again. Newcomers that
+    fail before they train say nothing about the step."""
     job = machine.job
     job.step = max(job.step, said.step)
     again = False
@@ -213,7 +210,7 @@ def _exited(machine: JobMachine, this: Worker, said: wire.Exited) -> None:
     elif status > 0 and status not in _SIGNAL_STATUSES:
         words = ": ".join(filter(None, (f"exit status {status}", said.said)))
         _failed(machine, this, wire.Failed(job.step, words))
-    elif not status and this.phase is Phase.JOINING and machine.was_never_warm(this):
+    elif not status and this.phase is Phase.JOINING and machine.holding().get(this.pilot) is False:
         # One that has trained says by itself that it ends, and how: to an earlier daemon, perhaps.
         why = "the script ended with status 0 and without training: a job is complete when it calls s.finish()"
         _failed(machine, this, wire.Failed(job.step, why))

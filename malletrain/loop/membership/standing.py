@@ -43,14 +43,8 @@ def members_of(
     admit: Callable[[Claim], Admission],
     refused: Callable[[int, str], None],
 ) -> Brought | None:
-    """The members of the world that a standing brings; None when the job keeps the world that it has.
-
-    Args:
-        claim: who brings it; admitted.
-        job: the job's present state, which does not change.
-        said: the standing.
-        admit: admits a member; see `malletrain.loop.membership.admission.admit`.
-        refused: called with job and reason for each member that is not admitted.
+    """The members of the world that a standing brings, by one that is admitted; None when the job keeps the world
+    that it has. `refused` is called with job and reason for each member that `admit` refuses. Nothing changes.
 
     Raises:
         ContradictsRecord: the generation is not one that the journal allows.
@@ -86,10 +80,7 @@ def members_of(
 
 
 def _trained_on_without(claim: Claim, job: JobMembership, said: Standing) -> int | None:
-    """The later generation in which others have trained on without the caller; None if it is not known of any.
-
-    They may do so still where the daemon does not hear them, and the caller's state is older than theirs.
-    """
+    """The later generation in which others have trained on without the caller, whose state is older than theirs."""
     world, taken = job.world, job.taken
     if world is not None and (world.has(claim.worker) or said.generation in job.published):
         return None  # it is to take that world, or to leave by it
@@ -101,12 +92,9 @@ def _trained_on_without(claim: Claim, job: JobMembership, said: Standing) -> int
 
 
 def _is_possible(job: JobMembership, job_id: int, said: Standing) -> bool:
-    """Whether the job's members may have taken that generation; False when it is old, or known.
-
-    Raises:
-        ContradictsRecord: the journal does not allow it.
-    """
-    most = max(job.generation, job.journalled) + MAX_GENERATIONS_AHEAD
+    """Whether the job's members may have taken that generation; False when it is old, or known. ContradictsRecord:
+    the journal does not allow it."""
+    most = max(job.generation, job.before.published) + MAX_GENERATIONS_AHEAD
     if not 1 <= said.generation <= most or not 0 <= said.seen <= most:
         number = said.seen if 1 <= said.generation <= most else said.generation
         raise ContradictsRecord(f"generation {number} cannot have been published for job {job_id}: end this process")
@@ -114,7 +102,7 @@ def _is_possible(job: JobMembership, job_id: int, said: Standing) -> bool:
         return True
     if said.generation <= job.world.generation or said.generation in job.published:
         return False
-    if job.journalled < said.generation < job.world.generation + QUORUM_GENERATION_GAP:
+    if job.before.published < said.generation < job.world.generation + QUORUM_GENERATION_GAP:
         raise ContradictsRecord(
             f"generation {said.generation} was never published for job {job_id}, which is in generation "
             f"{job.world.generation}: end this process"

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from malletrain.loop.membership.next_world import JobTerms, TakenWorld
+from malletrain.loop.membership.next_world import JobTerms, LastWorlds, TakenWorld
 from malletrain.wire.messages import Directive, Plan, Seat
 
 
@@ -90,20 +89,6 @@ class Check:
     answered: set[str] = field(default_factory=set)
     fenced_at: float | None = None  #: since when nodes of a silent majority are taken back
 
-    def would_lose_steps(self, members: Iterable[str], left_out: Iterable[str]) -> bool:
-        """Whether one of `left_out` holds a later step than each of `members`; all have answered as whole."""
-        latest = max((self.whole[name] for name in members), default=0)
-        return any(self.whole[name] > latest for name in left_out)
-
-
-@dataclass(frozen=True, slots=True)
-class AlikeFailures:
-    """How newcomers failed last (in words without numbers), how many in a row, and when the last one did."""
-
-    words: str
-    count: int
-    at: float
-
 
 @dataclass(slots=True)
 class JobMembership:
@@ -113,10 +98,8 @@ class JobMembership:
     terms: JobTerms
     generation: int  #: the highest number given
     reserved: int  #: the highest that may be given: a later daemon gives none up to this one
-    journalled: int = 0  #: the highest that was published before the daemon started
+    before: LastWorlds = field(default_factory=LastWorlds)  #: those before the daemon started
     taken: TakenWorld | None = None  #: the newest that has trained, before the daemon started too
-    #: Pilots of worlds that were published before the daemon started and may have been taken since, by number.
-    untaken: Mapping[int, frozenset[str]] = field(default_factory=dict)
     workers: dict[str, Worker] = field(default_factory=dict)  #: by name; lost and departed ones until forgotten
     void_before: int = 0  #: generations that are broken, as far as is known: all older ones
     world: Plan | None = None
@@ -134,7 +117,8 @@ class JobMembership:
     step: int = 0
     figures: set[str] = field(default_factory=set)  #: names of what its script reports
     failed_at: int | None = None  #: the step at which a script raised last
-    alike: AlikeFailures = field(default_factory=lambda: AlikeFailures("", 0, 0.0))
+    #: How newcomers failed last (in words without numbers), how many in a row, and when the last one did.
+    alike: tuple[str, int, float] = ("", 0, 0.0)
     too_alike: str = ""  #: how they failed, where that is why the job is to keep its size
     stuck_reports: int = 0  #: how often the journal says where a worker makes no step
     losses: int = 0  #: how many workers have been lost, or have left by no plan

@@ -7,7 +7,7 @@ Of fair shares old use fades by half every week, as Slurm's own counts (slurm.co
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 
 from malletrain.domain.job import Curve, MalleableJob
@@ -47,13 +47,6 @@ class AccountUsage:
             days[day] = days.get(day, 0.0) + min(end, (day + 1) * DAY_S) - max(begin, day * DAY_S)
         for day in [day for day in days if day < last - KEPT_DAYS]:
             del days[day]
-
-    def with_running(self, running: Mapping[str, float]) -> Mapping[str, float]:
-        """With what runs now: node-seconds by account, old ones fading."""
-        found = dict(self.fading)
-        for account, seconds in running.items():
-            found[account] = found.get(account, 0.0) + seconds
-        return found
 
     def of_account(self, account: str, since: float) -> float:
         """Node-seconds of the account since `since`, the beginning of a UTC day."""

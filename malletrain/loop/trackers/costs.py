@@ -36,7 +36,7 @@ KEPT = 64
 #: Jobs and applications that are remembered.
 _SCOPES_KEPT = 4000
 #: Worlds of a job whose plan is remembered until somebody trains in them.
-_PLANS_KEPT = 16
+_PLANS_OF_A_JOB = 16
 
 #: Events that `Costs.apply` takes in.
 TELLING_COSTS = (WorkerWarm, GenerationPublished, GenerationSwitched)
@@ -103,7 +103,7 @@ class Costs:
             case GenerationPublished(generation=number, switched_by=cause):
                 plans = self._plans.setdefault(event.job, {})
                 plans[number] = cause == "fault", event.at
-                if len(plans) > _PLANS_KEPT:
+                if len(plans) > _PLANS_OF_A_JOB:
                     del plans[min(plans)]
             case GenerationSwitched() as switched:
                 self._switched(event.job, switched, application, event.at)
@@ -204,35 +204,30 @@ class ReleaseLatency:
 
     def __init__(self) -> None:
         self._ran: set[str] = set()
-        self._since: dict[str, float] = {}
-        self._yielded: dict[str, float] = {}  # requeued for a main job, their worker with them
+        self._asked: dict[str, tuple[float, bool]] = {}  # when, and whether their worker leaves with them
         self._free: deque[float] = deque(maxlen=KEPT_EXITS)
         self._took: dict[str, deque[float]] = {}  # by user, who was heard last at the end
 
     def apply(self, event: Event, user: str = "") -> None:
         """Fold one event, of whatever kind; `user`: whose job it is of."""
         if isinstance(event.payload, DaemonStarted):
-            self._since.clear()
-            self._yielded.clear()
+            self._asked.clear()
         if event.pilot is None:
             return
         match event.payload:
             case PilotStarted():
                 self._ran.add(event.pilot)
-            case ActionIntent(action=RecyclePilot(main_job=job, kill=kill)) if job and not kill:
-                if event.pilot in self._ran:  # its worker had not left yet, which is no matter of the node alone
-                    self._yielded.setdefault(event.pilot, event.at)
-            case ActionIntent(action=RecyclePilot()) if event.pilot in self._ran:
-                self._since.setdefault(event.pilot, event.at)  # one that Slurm has not started leaves nothing behind
+            case ActionIntent(action=RecyclePilot(main_job=job, kill=kill)) if event.pilot in self._ran:
+                # (One that Slurm has not started leaves nothing behind.)
+                self._asked.setdefault(event.pilot, (event.at, bool(job) and not kill))
             case PilotHeld(left_at=left_at) | PilotEnded(left_at=left_at):
                 self._ran.discard(event.pilot)
-                since = self._since.pop(event.pilot, None)
-                yielded_at = self._yielded.pop(event.pilot, since)
-                if yielded_at is not None and left_at is not None and -1.0 <= left_at - yielded_at <= LONGEST_EXIT_S:
-                    self._free.append(max(0.0, left_at - yielded_at))  # Slurm's are whole seconds
-                if since is not None and 0.0 <= event.at - since <= LONGEST_EXIT_S:
+                asked_at, with_worker = self._asked.pop(event.pilot, (-math.inf, False))
+                if left_at is not None and -1.0 <= left_at - asked_at <= LONGEST_EXIT_S:
+                    self._free.append(max(0.0, left_at - asked_at))  # Slurm's are whole seconds
+                if not with_worker and 0.0 <= event.at - asked_at <= LONGEST_EXIT_S:
                     took = self._took.pop(user, None) or deque(maxlen=KEPT_EXITS)
-                    took.append(event.at - since)
+                    took.append(event.at - asked_at)
                     self._took[user] = took
                     while len(self._took) > KEPT_USERS:
                         del self._took[next(iter(self._took))]

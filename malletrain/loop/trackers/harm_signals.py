@@ -52,8 +52,6 @@ SLOW_CYCLE_S = 0.5
 #: Signs of a kind, and faults, that are kept.
 _KEPT = 10_000
 
-_NOBODY = ("", 0.0, None)
-
 #: Signs that a job or user may be to blame for.
 _ONES_OWN = ("slow_exits", "ailing_nodes")
 
@@ -68,7 +66,6 @@ class HarmSignalTracker:
         self._asked: dict[str, float] = {}  #: pilot -> when it was asked to leave
         #: node -> its last pilot, when that ended (inf: runs), and its job
         self._left: dict[str, tuple[str, float, int | None]] = {}
-        self._nodes: dict[str, dict[str, None]] = {}  #: pilot -> the nodes that it is the last of
         self._ailing: set[str] = set()
         self._cycles_without: deque[float] = deque(maxlen=60)
         self._cycles_with_pilots: deque[float] = deque(maxlen=12)
@@ -78,8 +75,8 @@ class HarmSignalTracker:
         match event.payload:
             case ActionIntent(action=LeavePilot() | RecyclePilot(unstarted="")) if event.pilot:
                 self._asked.setdefault(event.pilot, event.at)
-            case PilotStarted():
-                self._started(event)
+            case PilotStarted() if event.node and event.pilot:
+                self._left[event.node] = (event.pilot, math.inf, event.job)
             case PilotHeld(preempted=preempted) | PilotEnded(preempted=preempted):
                 self._ended(event)
                 if preempted and event.pilot is not None:
@@ -113,7 +110,7 @@ class HarmSignalTracker:
             if node is None or not out:
                 self._ailing.discard(name)
                 if now - ended > AFTER_S:
-                    self._forget(name)
+                    del self._left[name]
                 continue
             why = node.reason.lower()
             if name not in self._ailing and now - ended <= AFTER_S and any(words in why for words in _OWN_WORDS):
@@ -137,29 +134,15 @@ class HarmSignalTracker:
         if not times or not 0.0 <= event.at - times[-1][0] < apart_s:
             times.append((event.at, event.job))
 
-    def _started(self, event: Event) -> None:
-        if event.node and event.pilot and self._left.get(event.node, _NOBODY)[:2] != (event.pilot, float("inf")):
-            self._forget(event.node)
-            self._left[event.node] = (event.pilot, float("inf"), event.job)
-            self._nodes.setdefault(event.pilot, {})[event.node] = None
-
     def _ended(self, event: Event) -> None:
         if event.pilot is None:
             return
-        for name in self._nodes.get(event.pilot, ()):
-            _, ended, job = self._left[name]
-            self._left[name] = (event.pilot, min(ended, event.at), job)
+        pilot, ended, job = self._left.get(event.node or "", ("", 0.0, None))
+        if event.node and pilot == event.pilot:
+            self._left[event.node] = (pilot, min(ended, event.at), job)
         asked = self._asked.pop(event.pilot, None)
         if asked is not None and event.at - asked > SLOW_EXIT_S and not part_of(event.pilot):
             self._count("slow_exits", event)
-
-    def _forget(self, node: str) -> None:
-        """What pilot was there last is no matter any more."""
-        pilot = self._left.pop(node, _NOBODY)[0]
-        nodes = self._nodes.get(pilot, {})
-        nodes.pop(node, None)
-        if not nodes:
-            self._nodes.pop(pilot, None)
 
 
 HOUR_S = 3600.0
@@ -236,7 +219,7 @@ class Conduct:
         for job, view in views.items():
             period = held.get(f"job {job}") or held.get(f"user {view.job.user}")
             if period is not None:
-                found[job] = f"{period.reason}; no nodes for {period.until - now:.0f} s (breaker.faults_of_job)"
+                found[job] = f"{period.reason}; no nodes for {period.until - now:.0f} s (see [breaker])"
         return found
 
     def excuses(self, job: int | None, at: float, rules: Rules) -> bool:

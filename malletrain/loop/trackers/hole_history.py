@@ -12,11 +12,10 @@ epilog). So the last plan of a job counts for a while.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from malletrain.decide.rules import Rules
 from malletrain.decide.yielding import waits_for_nodes
-from malletrain.domain.decision import OpenHole
 from malletrain.domain.event import DaemonStarted, DaemonStopped, Event, HolesEnded, HolesOpened, PoolCounted
 from malletrain.domain.snapshot import FREE_STATES, LEAVE_STATES, Node, NodeState, SlurmJob, Snapshot
 from malletrain.sizing.deadlines import supply_quantiles
@@ -29,31 +28,30 @@ class HoleTracker:
     """Folds the events of holes. Not thread-safe: its owner holds one lock."""
 
     def __init__(self) -> None:
-        self._open: dict[str, OpenHole] = {}
-        self._before: dict[str, float] = {}  # of nodes that were idle when the last daemon ended: since when
+        self._open: dict[str, float] = {}
+        self._before: dict[str, float] = {}  # those that were open when the last daemon ended
 
     def apply(self, event: Event) -> None:
         """Fold one event, of whatever kind."""
         match event.payload:
             case DaemonStarted():
-                self._before = {name: hole.together for name, hole in self._open.items()}
-                self._open.clear()
+                self._before, self._open = self._open, {}
             case HolesOpened() as opened:
                 before = {} if opened.seen_whole else self._before
-                new = {name: OpenHole(event.at, before.get(name)) for name in opened.nodes if name not in self._open}
-                self._open.update(new)
+                self._open = {name: before.get(name, event.at) for name in opened.nodes} | self._open
                 self._before = {}
             case HolesEnded() as ended:
                 for name in ended.nodes:
                     self._open.pop(name, None)
 
-    def open(self) -> Mapping[str, OpenHole]:
-        """The holes that are open, by node."""
+    def open(self) -> Mapping[str, float]:
+        """Since when each node has no main job (Unix seconds), the same for those that became idle together; an
+        earlier daemon may have seen that."""
         return dict(self._open)
 
 
 def hole_events(
-    snapshot: Snapshot, open_holes: Mapping[str, OpenHole], last_look: float | None, rules: Rules
+    snapshot: Snapshot, open_holes: Mapping[str, float], last_look: float | None, rules: Rules
 ) -> list[Event]:
     """What `snapshot` says of holes that is not known yet. `last_look`: when the last snapshot was taken, None for
     the first one since the daemon started: holes that are open then began at an unknown time."""
@@ -77,7 +75,7 @@ def hole_events(
     events: list[Event] = []
     for taken, nodes in ended.items():
         if nodes:
-            over = HolesEnded(tuple(nodes), taken, last_look if blind else None)
+            over = HolesEnded(tuple(nodes), taken)
             reason = "the main queue took them" if taken else "lost sight of"
             events.append(Event(at, over, reason=f"{_count(nodes)}: {reason}"))
     if opened:
@@ -146,18 +144,11 @@ class SupplyHistory:
             self._faded = at
 
 
-@dataclass(frozen=True, slots=True)
-class _Seen:
-    start_time: float
-    nodes: tuple[str, ...]
-    at: float
-
-
 class PlannedStarts:
     """The last plan of each waiting main job, for two backfill intervals."""
 
     def __init__(self) -> None:
-        self._seen: dict[str, _Seen] = {}
+        self._seen: dict[str, tuple[float, SlurmJob]] = {}  # when, and the row that had the plan
 
     def over(self, snapshot: Snapshot, now: float, rules: Rules) -> Snapshot:
         """`snapshot`, with the last plan of jobs that still wait for nodes alone and have none now.
@@ -165,16 +156,16 @@ class PlannedStarts:
         `now`: when its queue was looked at (Unix seconds). The same object where nothing is missing.
         """
         since = now - snapshot.plan.lasts_s
-        seen: dict[str, _Seen] = {}
+        seen: dict[str, tuple[float, SlurmJob]] = {}
         planned: dict[str, SlurmJob] = {}
         for job in snapshot.pending:
             if job.planned_nodes and job.start_time is not None:
-                seen[job.id] = _Seen(job.start_time, job.planned_nodes, now)
+                seen[job.id] = now, job
                 continue
-            before = self._seen.get(job.id)
-            if before is not None and before.at >= since and waits_for_nodes(job, rules):
-                seen[job.id] = before
-                planned[job.id] = replace(job, start_time=before.start_time, planned_nodes=before.nodes)
+            at, before = self._seen.get(job.id, (since - 1.0, job))
+            if at >= since and waits_for_nodes(job, rules):
+                seen[job.id] = at, before
+                planned[job.id] = replace(job, start_time=before.start_time, planned_nodes=before.planned_nodes)
         self._seen = seen
         if not planned:
             return snapshot

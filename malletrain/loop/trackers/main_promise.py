@@ -11,7 +11,7 @@ import math
 from bisect import bisect_left, bisect_right
 from collections import Counter, OrderedDict, deque
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from malletrain.decide.queue_promise import (
     UNKNOWN_YIELD_S,
@@ -84,6 +84,16 @@ REFILL_LOOK_S = USUAL_LOOK_S + LEAVE_S
 UNKNOWN_EXIT_S = 60.0
 
 
+@dataclass(slots=True)
+class _Waiting:
+    """A main job that pilots are asked to leave for."""
+
+    submitted_at: float | None = None
+    could_at: float = -math.inf  #: when it could have started without pilots, as far as the daemon can tell
+    behind: bool = False  #: only backfill could start it
+    put_off: bool = False
+
+
 class PromiseTracker:
     """Folds events and looks; says what the promise asks for now."""
 
@@ -101,23 +111,18 @@ class PromiseTracker:
         self._noted: OrderedDict[str, None] = OrderedDict()
         self._unwritten: deque[SlurmJob] = deque(maxlen=MAX_ARRIVALS)  # the journal lacks their arrival
         self._delays: OrderedDict[str, MainJobDelay] = OrderedDict()  # by main job
-        self._could_at: OrderedDict[str, float] = OrderedDict()  # by head of the main job's id
-        self._behind: OrderedDict[str, None] = OrderedDict()  # heads of jobs that only backfill could start
-        self._put_off: OrderedDict[str, None] = OrderedDict()  # heads of heterogeneous jobs
-        self._submitted: OrderedDict[str, float] = OrderedDict()
+        self._waiting: OrderedDict[str, _Waiting] = OrderedDict()  # by head of the main job's id
         self._levels: Counter[int] = Counter()
         self._hour: tuple[float, int, HourDemands] | None = None
-        self._began: float | None = None
-        self._first_at: float | None = None  # the journal's first event that was folded
-        self._counts_from: float | None = None  # none that arrived since then is missing
-        self._stepped_at = -math.inf
+        self._first_at = math.inf  # the journal's first event that was folded
+        self._counts_from = math.inf  # none that arrived since then is missing
+        self._stepped_at: float | None = None  # or this daemon's first look
 
     # -- what is learnt ----------------------------------------------------------------------------------------
 
     def learn(self, arrivals: Iterable[tuple[str, float, int]]) -> int:
         """Take in main jobs that arrived before: id (of each task of an array), submission (Unix seconds), nodes;
-        returns how many are new. None of those since the first of them is
-        missing."""
+        returns how many are new. None since the first of them is missing."""
         new = []
         known = frozenset(self._noted)  # from the journal: an array is one there, and accounting has its tasks
         for identity, at, width in arrivals:
@@ -127,34 +132,30 @@ class PromiseTracker:
                 self._is_noted(whole)
         self._arrivals = sorted([*self._arrivals, *new], key=lambda each: each.at)[-MAX_ARRIVALS:]
         self._hour = None
-        if new:
-            first = min(each.at for each in new)
-            self._counts_from = first if self._counts_from is None else min(first, self._counts_from)
+        self._counts_from = min([self._counts_from, *(each.at for each in new)])
         return len(new)
 
     def apply(self, event: Event) -> None:
         """Take in one event of the journal."""
-        if self._first_at is None:
-            self._first_at = event.at
+        self._first_at = min(self._first_at, event.at)
         match event.payload:
             case ActionIntent(action=LeavePilot(main_job=main_job) | RecyclePilot(main_job=main_job)) if main_job:
-                self._ask(main_job, event.at)
+                self._ask(self._of(main_job), event.at)
             case MainJobsArrived() as arrived:
                 self._restore(arrived, event.at)
-            case MainJobMet(main_job=main_job, submitted_at=submitted_at):
-                if submitted_at is not None:
-                    self._submitted[main_job] = submitted_at
-                    trim(self._submitted, MAX_YIELDS)
-                if event.node:
-                    self._met(main_job, event.node, event.payload)
-                else:
-                    self._ask(main_job, event.at)
-                    if event.payload.put_off:
-                        self._put_off[head_of(main_job)] = None
-                        trim(self._put_off, MAX_YIELDS)
-                    if event.payload.behind:
-                        self._behind[head_of(main_job)] = None
-                        trim(self._behind, MAX_YIELDS)
+            case MainJobMet(main_job=main_job) as met:
+                waiting = self._of(main_job)
+                waiting.submitted_at = waiting.submitted_at if met.submitted_at is None else met.submitted_at
+                if not event.node:
+                    self._ask(waiting, event.at)
+                    waiting.put_off, waiting.behind = waiting.put_off or met.put_off, waiting.behind or met.behind
+                elif event.pilot or met.put_off:  # others are bounds, which earlier releases wrote
+                    self._met(waiting, event.node, met)
+
+    def _of(self, main_job: str) -> _Waiting:
+        waiting = self._waiting.setdefault(head_of(main_job), _Waiting())
+        trim(self._waiting, MAX_YIELDS)
+        return waiting
 
     def take_arrived(self) -> MainJobsArrived | None:
         """What the journal lacks of the arrivals that looks have shown, at most `MAX_IN_ONE_EVENT`; None: nothing."""
@@ -173,9 +174,9 @@ class PromiseTracker:
 
         `pilots`: tasks that run; `exits_s`: in which nodes are free again (seconds).
         """
-        if self._began is None:
-            self._began = self._stepped_at = now
-            self._counts_from = now if self._counts_from is None else self._counts_from
+        if self._stepped_at is None:
+            self._stepped_at = now
+            self._counts_from, self._first_at = min(now, self._counts_from), min(now, self._first_at)
         plan = snapshot.plan
         self._cycle_s = plan.interval_s + (plan.backfill_cycle_s or 0.0)
         self._exits_known = exits_s is not None
@@ -190,7 +191,8 @@ class PromiseTracker:
             self.budget = budget.after(
                 plan.main_cycle_s, pilots, rules.promise.cycle_ratio, rules.promise.most_pilots, harmless_s
             )
-        steps, why = next_step(rules.promise.p95_s, self.kept(now, self._stepped_at), self.steps_back)
+        _, kept = self.kept_since(max(now - KEPT_WINDOW_S, self._stepped_at), now)
+        steps, why = next_step(rules.promise.p95_s, kept, self.steps_back)
         if why:
             self.steps_back, self.stepped_for, self._stepped_at = steps, why, now
 
@@ -224,22 +226,10 @@ class PromiseTracker:
         expected_s = min(UNKNOWN_YIELD_S, self.refill_s) if self._exits_known else UNKNOWN_YIELD_S
         return YieldTimes(took, self._cycle_s, expected_s)
 
-    def kept(self, now: float, since: float | None = None) -> PromiseKept:
-        """What main jobs have met that arrived within the last day, or from `since` on; not the latest, of which
-        nothing is known yet."""
-        begin = max(now - KEPT_WINDOW_S, self._began or now, since or 0.0)
-        return self._what_met(self._arrived(begin, now - SETTLED_S), begin, now - SETTLED_S)
-
-    def _what_met(self, jobs: int, begin: float, end: float = math.inf) -> PromiseKept:
-        """What so many jobs have met, which could have started from `begin` to `end`. What jobs behind these lost
-        follows from that: it is no reason of its own to step back."""
-        met = tuple(each.delay_s for each in self.delays(begin) if not each.behind and each.could_at <= end)
-        return PromiseKept(max(jobs, len(met)), met)
-
     def _last_day(self, now: float) -> PromiseKept:
         """The main jobs that arrived within the last day, those of accounting among them, and what they have met."""
         begin = now - KEPT_WINDOW_S
-        return replace(self._what_met(0, begin), jobs=self._arrived(begin))
+        return PromiseKept(self._arrived(begin), tuple(each.delay_s for each in self.delays(begin)))
 
     def _arrived(self, begin: float, end: float = math.inf) -> int:
         """How many jobs came then."""
@@ -251,24 +241,14 @@ class PromiseTracker:
         order; by the journal, so that they are there again after a restart."""
         return tuple(sorted((d for d in self._delays.values() if d.could_at >= since), key=lambda d: d.could_at))
 
-    def delayed(self) -> Mapping[str, MainJobDelay]:
-        """The main jobs that started later for pilots, by head; of parts and tasks the one that was delayed most."""
-        falling = sorted(self.delays(-math.inf), key=lambda each: -each.delay_s)
-        return {head_of(each.main_job): each for each in reversed(falling) if each.delay_s > 0}
-
-    def late_after_preemption(self, bound_s: float) -> tuple[float, ...]:
-        """When the main jobs started that Slurm preempted pilots for and that were later than `bound_s` (Unix
-        seconds, rising)."""
-        late = (each for each in self._delays.values() if each.preempted and each.delay_s > bound_s)
-        return tuple(sorted(each.started_at for each in late))
-
     def kept_since(self, since: float, now: float) -> tuple[float, PromiseKept]:
         """What the main jobs that arrived from `since` on have met, and the moment that counts for it: all that
         arrived since then are known, by this daemon's looks or by accounting, and what they met, by the journal. The
         latest are left out: nothing is known of them yet."""
-        begins = [at for at in (self._first_at, self._counts_from) if at is not None]
-        begin = max(since, max(begins, default=now))
-        return begin, self._what_met(self._arrived(begin, now - SETTLED_S), begin, now - SETTLED_S)
+        begins = [at for at in (self._first_at, self._counts_from) if at < math.inf]
+        begin, end = max(since, max(begins, default=now)), now - SETTLED_S
+        met = tuple(each.delay_s for each in self.delays(begin) if each.could_at <= end)
+        return begin, PromiseKept(max(self._arrived(begin, end), len(met)), met)
 
     def curve(self, now: float, bounds_s: Sequence[float]) -> list[tuple[float, float, float]]:
         """What each bound of the 95th percentile costs, or would (`reserve_curve`), at this hour, by the numbers of
@@ -302,7 +282,7 @@ class PromiseTracker:
                 self._arrivals[place:place] = [MainArrival(submitted, nodes)] * min(tasks, MAX_ARRIVALS)
                 self._hour = None
         del self._arrivals[:-MAX_ARRIVALS]
-        self._counts_from = at if self._counts_from is None else min(at, self._counts_from)
+        self._counts_from = min(at, self._counts_from)
 
     def _is_noted(self, key: str) -> bool:
         """Whether the job is known; it is from now on."""
@@ -311,93 +291,50 @@ class PromiseTracker:
         trim(self._noted, 2 * MAX_ARRIVALS)
         return known
 
-    def _ask(self, main_job: str, at: float) -> None:
+    def _ask(self, waiting: _Waiting, at: float) -> None:
         """Pilots are asked to leave for it. The waiting rest of an array is one row; its tasks start one by one."""
-        head = head_of(main_job)
-        asked = self._could_at.get(head)
-        if asked is None or at - asked > SETTLED_S:
-            submitted = self._submitted.get(main_job)
+        if at - waiting.could_at > SETTLED_S:
+            submitted = waiting.submitted_at
             lead = LONGEST_LEAD_S if submitted is None else at - (submitted + HALF_SECOND_S)
-            self._could_at[head] = at - min(LONGEST_LEAD_S, max(0.0, lead))
-            trim(self._could_at, MAX_YIELDS)
+            waiting.could_at = at - min(LONGEST_LEAD_S, max(0.0, lead))
 
-    def _met(self, main_job: str, node: str, met: MainJobMet) -> None:
+    def _met(self, waiting: _Waiting, node: str, met: MainJobMet) -> None:
         """A main job has a node that a pilot left: how long that took, and how much later it started for it."""
         if met.started_at is None:
             return
-        if met.elsewhere:
-            self._met_elsewhere(main_job, node, met.user, met.started_at)
-            return
-        if met.waited_for:
-            self._met_behind(main_job, node, met, met.started_at)
-            return
-        head, known = head_of(main_job), self._delays.get(main_job)
+        known = self._delays.get(met.main_job)
         if known is None:
-            could_at = self._could_at.get(head, -math.inf)
+            could_at = waiting.could_at
             if met.started_at - could_at > LONGEST_WAIT_S:  # it was another task, or no pilot had been asked
-                if not met.preempted and not met.put_off and not _left_after_submission(met):
+                submitted = -math.inf if met.submitted_at is None else met.submitted_at
+                # The pilot was still there when the job came, though no look in between showed it waiting.
+                came_before = met.submitted_at is not None and (met.left_at or 0.0) > submitted + 1.0
+                if not (met.preempted or met.put_off or came_before):
                     return
                 longest_s = LONGEST_WAIT_S if met.put_off else max(LONGEST_LEAD_S, self._cycle_s)
-                submitted = -math.inf if met.submitted_at is None else met.submitted_at
                 could_at = max(submitted, met.started_at - longest_s) + HALF_SECOND_S
-            known = MainJobDelay(main_job, met.user, could_at, met.started_at, ())
+            known = MainJobDelay(met.main_job, met.user, could_at, met.started_at, ())
         left = met.started_at if met.left_at is None else min(met.left_at, met.started_at)
         wait = max(0.0, met.started_at + HALF_SECOND_S - known.could_at)
-        put_off = met.put_off or head in self._put_off
+        put_off = met.put_off or waiting.put_off
         by_backfill = not put_off and met.started_at - left > QUICK_START_S and self._cycle_s > 0
-        self._keep(
-            replace(
-                known,
-                nodes=known.nodes if node in known.nodes else (*known.nodes, node),
-                freed_s=max(known.freed_s or 0.0, min(wait, left + HALF_SECOND_S - known.could_at)),
-                delay_s=max(known.delay_s, self._for_pilots(head, wait) if by_backfill else wait),
-                by_backfill=known.by_backfill or by_backfill,
-                preempted=known.preempted + met.preempted,
-                put_off=known.put_off or put_off,
-            )
+        # Where only backfill could start the job, one of its cycles would have done so without pilots, too.
+        cycles = by_backfill and waiting.behind
+        self._delays[met.main_job] = replace(
+            known,
+            nodes=known.nodes if node in known.nodes else (*known.nodes, node),
+            freed_s=max(known.freed_s or 0.0, min(wait, left + HALF_SECOND_S - known.could_at)),
+            delay_s=max(known.delay_s, self._cycle_s * math.floor(wait / self._cycle_s) if cycles else wait),
+            by_backfill=known.by_backfill or by_backfill,
+            preempted=known.preempted + met.preempted,
+            put_off=known.put_off or put_off,
         )
-
-    def _for_pilots(self, head: str, wait_s: float) -> float:
-        """The part of a wait for backfill that pilots are to blame for: where only backfill could start the job, one
-        of these cycles would have started it without pilots, too."""
-        cycles = head in self._behind and self._cycle_s > 0
-        return self._cycle_s * math.floor(wait_s / self._cycle_s) if cycles else wait_s
-
-    def _met_elsewhere(self, main_job: str, node: str, user: str, started_at: float) -> None:
-        """It began on other nodes than those that pilots were asked to leave for it: how late that is for pilots is
-        not known, only a bound. How long nodes take to be free does not follow from it."""
-        head = head_of(main_job)
-        could_at = self._could_at.get(head, -math.inf)
-        wait = max(0.0, started_at + HALF_SECOND_S - could_at)
-        if wait <= LONGEST_WAIT_S and main_job not in self._delays:
-            delay = self._for_pilots(head, wait)
-            self._keep(MainJobDelay(main_job, user, could_at, started_at, (node,), delay_s=delay, elsewhere=True))
-
-    def _met_behind(self, main_job: str, node: str, met: MainJobMet, started_at: float) -> None:
-        """It waited behind a main job that pilots delayed: it is later by that at most, or by its own wait."""
-        ahead = [each.delay_s for name, each in self._delays.items() if head_of(name) == met.waited_for]
-        could_at = (started_at if met.submitted_at is None else met.submitted_at) + HALF_SECOND_S
-        delay = min(max(ahead, default=0.0), max(0.0, started_at + HALF_SECOND_S - could_at))
-        known = self._delays.get(main_job)
-        if delay <= 0 or (known is not None and known.delay_s >= delay):
-            return
-        since, nodes = started_at + HALF_SECOND_S - delay, (node,) if known is None else known.nodes
-        freed_s = None if known is None else known.freed_s
-        self._keep(MainJobDelay(main_job, met.user, since, started_at, nodes, freed_s, delay, behind=met.waited_for))
-
-    def _keep(self, delay: MainJobDelay) -> None:
-        self._delays[delay.main_job] = delay
         trim(self._delays, MAX_DELAYS)
 
 
 def _identity(job: SlurmJob) -> str:
     """An array is one arrival of so many jobs, whatever has become of its tasks since."""
     return job.id.partition("_")[0]
-
-
-def _left_after_submission(met: MainJobMet) -> bool:
-    """Whether the pilot was still there when the job came, though no look in between showed it waiting."""
-    return met.submitted_at is not None and met.left_at is not None and met.left_at > met.submitted_at + 1.0
 
 
 def at_hand(snapshot: Snapshot, rules: Rules) -> int:

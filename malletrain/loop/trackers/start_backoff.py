@@ -49,26 +49,17 @@ class _Rest:
         return f"{self.reason}; to be tried again in {self.until - now:.0f} s"
 
 
-@dataclass(frozen=True, slots=True)
-class _Doubling:
-    """Rests of `first_s` seconds, then twice as long with each further failure in a row, up to `longest_s`."""
-
-    first_s: float
-    longest_s: float
-
-    def after(self, last: _Rest | None, at: float, reason: str) -> _Rest:
-        """The rest after one more failure, at `at`."""
-        failures = 1 if last is None else last.failures + 1
-        rest_s = min(self.longest_s, self.first_s * 2.0 ** min(10, failures - 1))
-        return _Rest(failures, at, at + rest_s, reason)
+#: Rests of so many seconds, then twice as long with each further failure in a row, up to so many: after a pilot that
+#: did not start; and, shorter, after starts that Slurm refuses and tasks that were held or cancelled before they began,
+#: since only a new try shows that the cause is mended.
+UNSTARTED, REFUSED = (300.0, 3600.0), (15.0, 300.0)
 
 
-#: After a pilot that did not start.
-UNSTARTED = _Doubling(300.0, 3600.0)
+def _rest_after(last: _Rest | None, at: float, reason: str, bounds_s: tuple[float, float]) -> _Rest:
+    """The rest after one more failure, at `at`."""
+    failures = 1 if last is None else last.failures + 1
+    return _Rest(failures, at, at + min(bounds_s[1], bounds_s[0] * 2.0 ** min(10, failures - 1)), reason)
 
-#: After starts that Slurm refuses, and tasks that were held or cancelled before they began: shorter, since only a new
-#: try shows that the cause is mended.
-REFUSED = _Doubling(15.0, 300.0)
 
 #: So many jobs must have failed to start on a node until it rests for all; and so many users' if there are others.
 _JOBS_OF_A_BAD_NODE, _USERS_OF_A_BAD_NODE = 2, 2
@@ -152,7 +143,7 @@ class StartBackoff:
             return
         if recycled.unfit:
             last = self._unfit.setdefault(job, {}).get(node)
-            self._unfit[job][node] = UNSTARTED.after(last, event.at, event.reason)
+            self._unfit[job][node] = _rest_after(last, event.at, event.reason, UNSTARTED)
         else:
             self._rest_on(node, job, event.at, event.reason)
         if self._began.get(job, -1.0) >= released:
@@ -178,16 +169,16 @@ class StartBackoff:
 
     def _rest_on(self, node: str, job: int, at: float, reason: str) -> None:
         rests = self._on_node.setdefault(node, {})
-        rests[job] = UNSTARTED.after(rests.get(job), at, reason)
+        rests[job] = _rest_after(rests.get(job), at, reason, UNSTARTED)
 
-    def _doubt(self, job: int, at: float, reason: str, doubling: _Doubling) -> None:
+    def _doubt(self, job: int, at: float, reason: str, bounds_s: tuple[float, float]) -> None:
         """The job's starts do not begin, whatever the node. All that fail until its rest is over are one failure."""
         doubt, last = self._doubts.get(job), self._last_rest.get(job)
         if doubt is not None and doubt.of_job and doubt.rest.lasts(at):
             return
         if last is not None and at > last.until + REMEMBERED_S:
             last = None
-        rest = self._last_rest[job] = doubling.after(last, at, reason)
+        rest = self._last_rest[job] = _rest_after(last, at, reason, bounds_s)
         self._doubts[job] = _Doubt(rest, self._runs(job), of_job=True)
 
     def _runs(self, job: int) -> int:
@@ -197,7 +188,7 @@ class StartBackoff:
         job = event.job or 0
         last = self._refused.pop(job, None)
         if refused:
-            self._refused[job] = REFUSED.after(last, event.at, f"Slurm refuses its pilots: {event.reason}")
+            self._refused[job] = _rest_after(last, event.at, f"Slurm refuses its pilots: {event.reason}", REFUSED)
 
     def forget(self, job: int) -> None:
         """The job is long over."""

@@ -10,7 +10,7 @@ from pathlib import Path
 from malletrain.domain.decision import CancelTasks, CutLimit, Outcome, RecyclePilot, StartPilot, Stray
 from malletrain.domain.errors import ClusterUnavailable, InvalidInput
 from malletrain.domain.job import ArrayReport, MalleableJob, PilotEnd
-from malletrain.domain.snapshot import EndedJobs, Snapshot
+from malletrain.domain.snapshot import SlurmJob, Snapshot
 from malletrain.slurm.actuator.protocol import ActuatorReply, ActuatorRequest, read_answer, write_request
 from malletrain.slurm.actuator.server import read_line
 from malletrain.slurm.cluster import SlurmCluster
@@ -57,8 +57,8 @@ class ActuatorClient:
     def end_of(self, pilot: str) -> PilotEnd:
         return self._looks.end_of(pilot)
 
-    def ended_main_jobs(self, nodes: Collection[str], since: float) -> EndedJobs:
-        return self._looks.ended_main_jobs(nodes, since)
+    def ended_main_jobs(self, nodes: Collection[str]) -> Sequence[SlurmJob]:
+        return self._looks.ended_main_jobs(nodes)
 
     # -- acting, through the actuator --------------------------------------------------------------------------
 

@@ -98,7 +98,7 @@ def test_jobs_that_are_long_over_are_not_in_an_image(journal: SqliteJournal) -> 
         kept = from_image(image)
     assert whole.ledger.jobs() == {1, 2}
     assert kept.ledger.jobs() == {2}
-    assert set(kept.worlds.published) == {2}
+    assert set(kept.worlds) == {2}
 
 
 def test_a_job_that_was_measured_and_has_ended_is_in_an_image() -> None:
