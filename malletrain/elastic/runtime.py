@@ -42,7 +42,6 @@ from malletrain.elastic.invariants.agreement import RoundKind
 from malletrain.elastic.invariants.invariants import Invariants
 from malletrain.elastic.launch import hang_watch, job_sessions, worker_start
 from malletrain.elastic.launch.failure_report import ENDED, FLUSH_TIMEOUT_S, FailureReporter, before_immediate_end
-from malletrain.elastic.launch.job_folder import checkpoint_directory, resumed_directory
 from malletrain.elastic.link import standalone_record
 from malletrain.elastic.link.daemon_link import END_PATIENCE_S, Link
 from malletrain.elastic.link.local_group import Follower
@@ -53,7 +52,12 @@ from malletrain.elastic.resize.reconfigure import Reconfigurer
 from malletrain.elastic.resize.state_recovery import StateRecovery
 from malletrain.elastic.session_options import Options
 from malletrain.elastic.state.buffer_copies import BufferCopies
-from malletrain.elastic.state.checkpoint_store import Checkpointing, CheckpointStore
+from malletrain.elastic.state.checkpoint_store import (
+    Checkpointing,
+    CheckpointStore,
+    checkpoint_directory,
+    resumed_directory,
+)
 from malletrain.elastic.state.shared_values import SharedValues
 from malletrain.elastic.state.training_state import SCRIPT_VALUES, Position, TrainingState
 from malletrain.wire import messages
