@@ -25,7 +25,7 @@ from malletrain.elastic.comm.local_rank import LocalRank
 from malletrain.elastic.comm.node_group import NodeGroup
 from malletrain.elastic.comm.static_rendezvous import RENDEZVOUS_TIMEOUT, environment_world, step_host
 from malletrain.elastic.comm.world_group import require_one_carrier, with_device
-from malletrain.elastic.data.batch_size import BatchRule, SessionBatch, as_rule
+from malletrain.elastic.data.batch_size import Chosen, SessionBatch, as_rule
 from malletrain.elastic.data.dataset_digest import DatasetChanges, dataset_digest
 from malletrain.elastic.data.prefetch import BatchLoader
 from malletrain.elastic.data.random_seeds import BETWEEN_STEPS, seed_plain
@@ -73,7 +73,7 @@ FINAL_STATE_PATIENCE_S = 30.0
 class Settings(Options):
     """The keyword arguments of `Session`, and its options; see there."""
 
-    batch_size: int | BatchRule
+    batch_size: int | Chosen
     seed: int
     shuffle: bool
     drop_last: bool
@@ -170,7 +170,7 @@ class Runtime:
             if settings.order is not None and not self.session_batch.fixed and sampler.batch_ends(0):
                 raise ElasticError(
                     "an order that consists of batches needs a batch_size that is a number, that of the largest: "
-                    "with PerWorker and Chosen give an order of indices"
+                    "with Chosen give an order of indices"
                 )
         in_job = "MALLETRAIN_URL" in environ and "MALLETRAIN_JOB" in environ
         before = self._before = job_sessions.begin() if in_job else None
@@ -459,7 +459,7 @@ class Runtime:
         self.lifecycle.between_steps()
         began = time.monotonic()
         world = self.committer.world
-        self.session_batch.update(self.sampler, world.size, world.chosen_batch)
+        self.session_batch.update(self.sampler, world.chosen_batch)
         at = self.position.epoch, self.position.cursor
         self.share, batch = self._batch_loader.load(*at, world.rank, world.size)
         self.checkpointing.save_async()

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 import torch
 from torch.utils.data import DataLoader
 
-from malletrain.elastic.data.batch_size import BatchRule
+from malletrain.elastic.data.batch_size import Chosen
 from malletrain.elastic.data.loader_terms import loader_terms
 from malletrain.elastic.errors import ElasticError
 from malletrain.elastic.evaluate import How, agree, all_reduce, evaluate
@@ -50,7 +50,7 @@ class Session:
         dataset: a `DataLoader` whose `batch_size` is that of all workers together (what it says of order, collate
             function and processes then holds); a map-style data set; or `elastic.Streams` of data that can only be
             read from start to end.
-        batch_size: samples of one step over all workers: a number, or a rule (`PerWorker`, `Chosen`). Default: the
+        batch_size: samples of one step over all workers: a number, or `Chosen` by the daemon. Default: the
             loader's.
         seed: of sample order, augmentation and dropout.
         shuffle, drop_last, collate: as in `torch.utils.data.DataLoader`.
@@ -72,7 +72,7 @@ class Session:
         optimizer: torch.optim.Optimizer | Sequence[torch.optim.Optimizer] | Mapping[str, torch.optim.Optimizer],
         dataset: Any,
         *,
-        batch_size: int | BatchRule | None = None,
+        batch_size: int | Chosen | None = None,
         seed: int = 0,
         shuffle: bool = True,
         drop_last: bool = False,

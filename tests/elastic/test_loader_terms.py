@@ -312,7 +312,7 @@ def test_epochs_of_other_lengths_are_refused() -> None:
 
 
 def test_a_rule_for_the_batch_is_kept() -> None:
-    seen = trained_on(DataLoader(DATA, batch_size=4), batch_size=elastic.PerWorker(8, limit=16))[0]
+    seen = trained_on(DataLoader(DATA, batch_size=4), batch_size=elastic.Chosen(8))[0]
     assert len(seen[0]) == 8
 
 
