@@ -6,7 +6,7 @@ import copy
 import functools
 import math
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -163,20 +163,6 @@ def weighted_sampler() -> None:
     sampler = WeightedRandomSampler(weights.tolist(), num_samples=ROWS)
     loader = DataLoader(dataset, batch_size=BATCH, sampler=sampler)
     s = elastic.Session(model, optimizer, loader)
-    _train(s, optimizer, functools.partial(mean_loss, model)).finish()
-
-
-def open_stream(number: int, epoch: int) -> Iterator[tuple[Tensor, Tensor]]:
-    dataset = blobs()
-    chance = torch.Generator().manual_seed(1000 * epoch + number)
-    for at in torch.randperm(ROWS // 6, generator=chance).tolist():
-        yield dataset[6 * at + number]
-
-
-def streams() -> None:
-    model = mlp()
-    optimizer = torch.optim.Adam(model.parameters(), lr=3e-3)
-    s = elastic.Session(model, optimizer, elastic.Streams(open_stream, 6), batch_size=BATCH)
     _train(s, optimizer, functools.partial(mean_loss, model)).finish()
 
 
@@ -557,7 +543,7 @@ def stages_by_what_was_seen() -> None:
 
 
 RIGHT = (
-    accumulates_in_a_step, averages_tracked, cosine_by_epoch, stops_early, plateau, weighted_sampler, streams,
+    accumulates_in_a_step, averages_tracked, cosine_by_epoch, stops_early, plateau, weighted_sampler,
     several_heads, half_precision, clips_gradients, smooths_labels, synced_norm, packed_sequences, folds, pretrains,
     stages,
 )  # fmt: skip
