@@ -16,8 +16,7 @@ if TYPE_CHECKING:
     from malletrain.elastic.adapters.ddp import ddp
     from malletrain.elastic.comm.mpi_group import mpi_world
     from malletrain.elastic.comm.static_rendezvous import environment_world
-    from malletrain.elastic.data.batch_size import Chosen, PerWorker
-    from malletrain.elastic.data.streams import Streams
+    from malletrain.elastic.data.batch_size import Chosen
     from malletrain.elastic.errors import ElasticError
     from malletrain.elastic.gradients.learning_rate import LearningRate, Schedule
     from malletrain.elastic.gradients.sync_batchnorm import sync_batchnorm
@@ -26,7 +25,7 @@ if TYPE_CHECKING:
     from malletrain.elastic.session_options import Options
 
 __all__ = [
-    "Chosen", "ElasticError", "Items", "LearningRate", "Options", "PerWorker", "Schedule", "Session", "Streams",
+    "Chosen", "ElasticError", "Items", "LearningRate", "Options", "Schedule", "Session",
     "ddp", "environment_world", "mpi_world", "sync_batchnorm",
 ]  # fmt: skip
 
@@ -42,10 +41,8 @@ _HOMES = {
     "Items": "malletrain.elastic.items",
     "LearningRate": "malletrain.elastic.gradients.learning_rate",
     "Options": "malletrain.elastic.session_options",
-    "PerWorker": "malletrain.elastic.data.batch_size",
     "Schedule": "malletrain.elastic.gradients.learning_rate",
     "Session": "malletrain.elastic.session",
-    "Streams": "malletrain.elastic.data.streams",
     "ddp": "malletrain.elastic.adapters.ddp",
     "environment_world": "malletrain.elastic.comm.static_rendezvous",
     "mpi_world": "malletrain.elastic.comm.mpi_group",

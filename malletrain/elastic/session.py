@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 import torch
 from torch.utils.data import DataLoader
 
-from malletrain.elastic.data.batch_size import BatchRule
+from malletrain.elastic.data.batch_size import Chosen
 from malletrain.elastic.data.loader_terms import loader_terms
 from malletrain.elastic.errors import ElasticError
 from malletrain.elastic.evaluate import How, agree, all_reduce, evaluate
@@ -48,9 +48,8 @@ class Session:
         model: any module, not wrapped in `DistributedDataParallel`; or several, as a list or a dictionary.
         optimizer: of the model's parameters; or several, as a list or a dictionary.
         dataset: a `DataLoader` whose `batch_size` is that of all workers together (what it says of order, collate
-            function and processes then holds); a map-style data set; or `elastic.Streams` of data that can only be
-            read from start to end.
-        batch_size: samples of one step over all workers: a number, or a rule (`PerWorker`, `Chosen`). Default: the
+            function and processes then holds); or a map-style data set.
+        batch_size: samples of one step over all workers: a number, or `Chosen` by the daemon. Default: the
             loader's.
         seed: of sample order, augmentation and dropout.
         shuffle, drop_last, collate: as in `torch.utils.data.DataLoader`.
@@ -72,7 +71,7 @@ class Session:
         optimizer: torch.optim.Optimizer | Sequence[torch.optim.Optimizer] | Mapping[str, torch.optim.Optimizer],
         dataset: Any,
         *,
-        batch_size: int | BatchRule | None = None,
+        batch_size: int | Chosen | None = None,
         seed: int = 0,
         shuffle: bool = True,
         drop_last: bool = False,
@@ -194,8 +193,7 @@ class Session:
                         "the body of `for batch in s.batches()` needs `with s.step():` around the step"
                     )
         finally:
-            if r.dataset_changes is not None:
-                r.dataset_changes.epoch_ended()
+            r.dataset_changes.epoch_ended()
         r.state.mark_boundary()
         r.meter.paused()
 
@@ -301,7 +299,7 @@ class Session:
         Every worker then computes the same loss, the mean over the whole batch, or its own samples' part of it
         against the rows of all; gradients are those of a static run. With `reduction="sum"` it is the sum over its
         own samples.
-        Rows are in the order of the batch (with streams: in that of the workers). Targets are gathered likewise.
+        Rows are in the order of the batch. Targets are gathered likewise.
 
         Args:
             tensor: one row for each of this worker's samples, of one shape on all workers.

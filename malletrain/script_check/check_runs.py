@@ -78,8 +78,7 @@ class CheckReport:
         equality: what the session claims.
         differences: of the parameters and whatever else is compared, the largest first.
         epochs: that ended in each run; they are shorter than in training, so that their ends are met.
-        notes: what to look at although it may have changed nothing here: files that every worker writes, schedulers
-            and scalers that are not tracked.
+        notes: schedulers and scalers that are not tracked, although it may have changed nothing here.
         unmet: what the script does and these runs have not met.
         begins: in which runs a difference is.
         causes: lines of the script that may be its cause, the likeliest first.
@@ -196,8 +195,8 @@ def _check(run: _Run, say: Callable[[str], None]) -> CheckReport:
         begins = "only where workers join or are lost" if joined else "also with two workers from start to end"
         say("a further run says which lines the script executes")
         report = replace(report, begins=begins, causes=_causes(run, joined=joined))
-    notes = [*resized["untracked"], *run.written_by_each()]
-    return replace(report, epochs=int(resized["epoch"]), notes=notes, unmet=list(_unmet(resized, run.text)))
+    unmet = list(_unmet(resized, run.text))
+    return replace(report, epochs=int(resized["epoch"]), notes=resized["untracked"], unmet=unmet)
 
 
 def _join_later_session(run: _Run, say: Callable[[str], None]) -> list[str]:
@@ -486,21 +485,10 @@ class _Run:
         found: dict[str, Any] = torch.load(self._folder / f"result-{name}.pt", weights_only=True)
         return found
 
-    def written_by_each(self) -> list[str]:
-        """The files that the first worker and one that joined have both written, for people."""
-        first, joined = (self._read_json(f"written-{name}") for name in ("0", JOINERS[0]))
-        return [
-            f"{first[path]}: each worker writes {Path(path).name}; put it under `if s.is_main:`"
-            for path in sorted(first.keys() & joined.keys())
-        ]
-
     def lines(self) -> dict[str, list[int]]:
         """The lines that the traced run has executed, by file."""
-        return self._read_json("lines")
-
-    def _read_json(self, name: str) -> dict[str, Any]:
-        path = self._folder / name
-        found: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
+        path = self._folder / "lines"
+        found: dict[str, list[int]] = json.loads(path.read_text()) if path.exists() else {}
         return found
 
     def end(self) -> None:

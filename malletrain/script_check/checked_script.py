@@ -13,7 +13,6 @@ import atexit
 import gc
 import json
 import os
-import re
 import runpy
 import sys
 import time
@@ -27,7 +26,6 @@ import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from malletrain.elastic.data.random_seeds import seed_plain
-from malletrain.elastic.data.sampler import Sampler
 from malletrain.elastic.errors import ElasticError, Released
 from malletrain.elastic.launch.failure_report import ENDED, line_of
 from malletrain.elastic.runtime import Runtime
@@ -72,10 +70,6 @@ TRACED_RUN = "traced"
 NAME_VARIABLE = "MALLETRAIN_CHECK_NAME"
 
 
-#: Paths of what is no result of a script: devices, hidden files, and what is compiled.
-_NO_RESULT = re.compile(r"^/dev/|^/proc/|/\.|/__pycache__/|/torchinductor|/triton")
-
-
 def put(path: Path, text: str) -> None:
     """Write a file of which a reader has all or nothing."""
     draft = path.with_name(f"{path.name}.{os.getpid()}")
@@ -112,7 +106,6 @@ class Recorder:
         self._first_epoch = 0
         self._begun: int | None = None  #: steps that training had made as this check began
         self._total, self._in_epochs, self._evaluated = STEPS_OF_TRAINING, False, False
-        self.written: dict[str, str] = {}  #: the files that the script writes: the line that opens each first
         self.finished = False
 
     def install(self) -> None:
@@ -188,13 +181,6 @@ class Recorder:
                 self.note("no session", "the script trains without an elastic.Session")
                 raise _Over(1)
 
-        save = torch.save
-
-        def saved(thing: Any, file: Any, *args: Any, **more: Any) -> None:
-            self._note_write(file)
-            save(thing, file, *args, **more)
-
-        sys.addaudithook(lambda event, arguments: self._note_write(*arguments[:2]) if event == "open" else None)
         # Wrapped for this process alone: a check must not need a line in the script.
         for owner, name, wrapper in (
             (Session, "__init__", init),
@@ -204,7 +190,6 @@ class Recorder:
             (Step, "__enter__", begin),
             (Step, "__exit__", end),
             (Runtime, "finish", finished),
-            (torch, "save", saved),
         ):
             setattr(owner, name, wrapper)
         register_optimizer_step_post_hook(without_session)
@@ -212,17 +197,6 @@ class Recorder:
     def note(self, kind: str, text: str) -> None:
         """Write down how the run ended."""
         put(self._folder / f"end-{self._name}.json", json.dumps({"kind": kind, "text": text}))
-
-    def _note_write(self, file: Any, mode: str | None = "w") -> None:
-        """Note a file that the script, or what it has called, opens to write; none that is hidden or a cache."""
-        if not isinstance(file, str | os.PathLike) or not set(mode or "") & set("wax+"):
-            return
-        frame: types.FrameType | None = sys._getframe()
-        while frame is not None and not is_own(frame.f_code.co_filename, self._script):
-            frame = frame.f_back
-        path = str(Path(file).absolute())
-        if frame is not None and not path.startswith(str(self._folder)) and not _NO_RESULT.search(path):
-            self.written.setdefault(path, f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno}")
 
     def _trace_lines(self, frame: types.FrameType | None) -> None:
         """Write down, as the process ends, the script's lines that are executed from now on."""
@@ -353,10 +327,7 @@ def _of_all(earlier: Mapping[int, Mapping[str, Any]], last: Mapping[str, Any]) -
 
 def _steps_of(session: Session, epochs: int) -> int:
     """Steps of so many epochs."""
-    sampler = session._runtime.sampler
-    if not isinstance(sampler, Sampler):
-        return STEPS_OF_TRAINING
-    return epochs * max(1, -(-sampler.epoch_length // session.info.batch_size))
+    return epochs * max(1, -(-session._runtime.sampler.epoch_length // session.info.batch_size))
 
 
 def _untracked(session: Session) -> list[str]:
@@ -381,7 +352,7 @@ def _shorten(session: Session, epochs: int) -> None:
     """Let epochs be over soon, so that the check meets what the script does at their ends, but not so soon that all
     are over before it is. (Those of an order that consists of batches stay: each epoch's end elsewhere.)"""
     sampler = session._runtime.sampler
-    if not isinstance(sampler, Sampler) or epochs < 1 or sampler.batch_ends(0):
+    if epochs < 1 or sampler.batch_ends(0):
         return
     steps = max(STEPS_OF_EPOCH, -(-STEPS_OF_TRAINING // epochs))
     sampler.epoch_length = min(sampler.epoch_length, steps * session.info.batch_size)
@@ -439,8 +410,6 @@ def main(arguments: list[str]) -> None:
             traceback.print_exc()
             raise SystemExit(1) from error
         raise
-    finally:
-        put(folder / f"written-{name}", json.dumps(recorder.written))
 
 
 def _end_by(error: BaseException, recorder: Recorder) -> tuple[str, str]:

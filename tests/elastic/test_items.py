@@ -233,25 +233,25 @@ def test_a_job_fails_when_nobody_gets_on(tmp_path: Path) -> None:
     assert max(done.values()) == 1 and 1 not in done and len(done) >= 58
 
 
-def on_a_node(directory: Path, finish_s: float = 5.0) -> subprocess.Popen[bytes]:
-    """The script twice, as `--processes-per-node=2` runs it; without a daemon."""
-    several = [sys.executable, "-m", "malletrain.elastic.launch.node_processes", "2", "--"]
-    env = outside_slurm(MALLETRAIN_TEST_DIR=str(directory), CUDA_VISIBLE_DEVICES="")
-    return subprocess.Popen([*several, sys.executable, SCRIPT, str(finish_s)], env=env)
+def two_processes(directory: Path, finish_s: float = 5.0) -> list[subprocess.Popen[bytes]]:
+    """The script twice, without a daemon."""
+    env = outside_slurm(MALLETRAIN_TEST_DIR=str(directory))
+    return [subprocess.Popen([sys.executable, SCRIPT, str(finish_s)], env=env) for _ in range(2)]
 
 
 def test_several_processes_without_a_daemon_share_the_items(tmp_path: Path) -> None:
-    assert on_a_node(tmp_path).wait(180) == 0
+    assert [each.wait(180) for each in two_processes(tmp_path)] == [0, 0]
     assert_each_once(tmp_path)
     assert len(Diary(tmp_path).of("all")) == 2
 
 
 def test_sigterm_ends_the_processes_after_their_batches(tmp_path: Path) -> None:
     (tmp_path / "pace").write_text("0.5")  # the items do not end before
-    node, diary = on_a_node(tmp_path, 60.0), Diary(tmp_path)
+    processes, diary = two_processes(tmp_path, 60.0), Diary(tmp_path)
     wait_until(lambda: len(diary.of("begin")) > 4, 120, "they work")
-    node.terminate()
-    assert node.wait(90) == 143
+    for each in processes:
+        each.terminate()
+    assert [each.wait(90) for each in processes] == [143, 143]
     assert sorted(diary.of("begin")) == sorted(diary.of("commit"))
     assert not diary.of("all")
     assert not list((tmp_path / "out" / "claims").iterdir())

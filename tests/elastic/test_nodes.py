@@ -235,7 +235,6 @@ def test_torchrun_without_a_daemon_trains_as_one(tmp_path: Path, static: Static)
     assert_equal(torch.load(tmp_path / "final.pt"), static("--epochs", "2"), 1e-12)
 
 
-@pytest.mark.nightly  # its default sibling: that of test_node_processes.py
 def test_torchrun_in_a_pilot_leaves_in_order(tmp_path: Path) -> None:
     worker = [*TORCHRUN, str(HERE / "as_worker.py"), SCRIPT, "--epochs", "100", "--step-seconds", "0.1"]
     body = f"trap 'exit 143' TERM; {' '.join(worker)}; touch {tmp_path}/after"

@@ -130,9 +130,7 @@ def test_batches_of_a_script_need_a_fixed_batch_and_a_loop_of_its_own() -> None:
     model = nn.Linear(4, 2)
     given: Any = (model, torch.optim.SGD(model.parameters(), lr=0.1), DATA)
     with pytest.raises(elastic.ElasticError, match="needs a batch_size that is a number, that of the largest"):
-        elastic.Session(
-            *given, batch_size=elastic.PerWorker(4, limit=8), options=elastic.Options(order=lambda _: BATCHES)
-        )
+        elastic.Session(*given, batch_size=elastic.Chosen(4), options=elastic.Options(order=lambda _: BATCHES))
     session = elastic.Session(*given, batch_size=4, options=elastic.Options(order=lambda _: BATCHES))
     with pytest.raises(elastic.ElasticError, match="give an order of indices, not of batches"):
         Steps(session, DATA, 1)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from malletrain import elastic
-from malletrain.elastic.data.batch_size import BatchRule, Chosen, Fixed, PerWorker, as_rule
+from malletrain.elastic.data.batch_size import Chosen, as_rule
 from malletrain.elastic.errors import ElasticError
 from malletrain.elastic.gradients.learning_rate import LearningRate, LearningRateScaling
 
@@ -24,29 +24,26 @@ def unknown() -> None:
     return None
 
 
-@given(each=sizes, limit=sizes, workers=sizes, chosen=st.integers(0, 10**6))
-def test_a_batch_stays_within_its_rule(each: int, limit: int, workers: int, chosen: int) -> None:
-    limit = max(each, limit)
-    by_worker = PerWorker(each, limit=limit).batch(workers, chosen, each)
-    assert by_worker == min(each * workers, limit)
-    by_daemon = Chosen(limit, low=each, high=limit).batch(workers, chosen, limit)
-    assert each <= by_daemon <= limit
-    assert by_daemon == chosen or not each <= chosen <= limit
-    assert Fixed(each).batch(workers, chosen, 1) == each
+@given(low=sizes, high=sizes, chosen=st.integers(0, 10**6))
+def test_a_batch_stays_within_its_rule(low: int, high: int, chosen: int) -> None:
+    high = max(low, high)
+    by_daemon = Chosen(high, low=low, high=high).batch(chosen, high)
+    assert low <= by_daemon <= high
+    assert by_daemon == chosen or not low <= chosen <= high
+    assert as_rule(low).batch(chosen, 1) == low
 
 
 def test_without_a_choice_of_the_daemon_the_batch_stays() -> None:
-    assert Chosen(256, low=64, high=1024).batch(4, 0, 512) == 512
-    assert Chosen(256).batch(4, 4096, 256) == 4096
+    assert Chosen(256, low=64, high=1024).batch(0, 512) == 512
+    assert Chosen(256).batch(4096, 256) == 4096
 
 
 @pytest.mark.parametrize(
     ("make", "words"),
     [
         (lambda: as_rule(0), "at least 1"),
-        (lambda: as_rule(True), "must be a number, PerWorker"),
-        (lambda: as_rule(cast(Any, "64")), "must be a number, PerWorker"),
-        (lambda: PerWorker(64, limit=32), "below the 64 samples"),
+        (lambda: as_rule(True), "must be a number or Chosen"),
+        (lambda: as_rule(cast(Any, "64")), "must be a number or Chosen"),
         (lambda: Chosen(64, low=128, high=256), "not within 128 to 256"),
         (lambda: Chosen(64, low=8, high=4), "make no range"),
         (lambda: LearningRate(cast(Any, "cubic")), "none, linear, sqrt, adascale"),
@@ -56,11 +53,6 @@ def test_without_a_choice_of_the_daemon_the_batch_stays() -> None:
 def test_bad_rules_are_refused_by_name(make: Callable[[], object], words: str) -> None:
     with pytest.raises(ElasticError, match=words):
         make()
-
-
-def test_a_number_is_a_rule() -> None:
-    assert isinstance(as_rule(64), BatchRule)
-    assert as_rule(64).reference == 64
 
 
 @given(b0=sizes, b=sizes, noise=st.floats(1e-3, 1e9))

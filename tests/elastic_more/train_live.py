@@ -20,7 +20,7 @@ from torch import nn
 from torch.utils.data import TensorDataset
 
 from malletrain import elastic
-from malletrain.elastic.data.batch_size import BatchRule
+from malletrain.elastic.data.batch_size import Chosen
 
 HOME = Path(os.environ["MALLETRAIN_TEST_DIR"])
 TASK = os.environ.get("SLURM_ARRAY_TASK_ID", "x")
@@ -38,22 +38,19 @@ parser.add_argument("--sum", action="store_true")
 parser.add_argument("--wait-for", type=int, default=0, help="begin with so many workers")
 parser.add_argument("--held", action="store_true")
 parser.add_argument("--backend", default="aot_eager")
-parser.add_argument("--rule", default="per-worker")
 parser.add_argument("--rate", default="linear")
 parser.add_argument("--replay", default="")
 options = parser.parse_args()
 
 
-class Replayed:
+made: list[elastic.Session] = []
+
+
+class Replayed(Chosen):
     """The batches of another run."""
 
-    def __init__(self, batches: list[int], reference: int) -> None:
-        self.batches, self.reference = batches, reference
-        self.session: elastic.Session | None = None
-
-    def batch(self, workers: int, chosen: int, present: int) -> int:
-        assert self.session is not None
-        return self.batches[self.session.steps_done]
+    def batch(self, chosen: int, present: int) -> int:
+        return int(json.loads(Path(options.replay).read_text())[made[0].steps_done])
 
 
 def model_and_data() -> tuple[nn.Module, TensorDataset]:
@@ -96,17 +93,12 @@ def main() -> None:
     optimizer = torch.optim.SGD(model.parameters(), lr=0.02, momentum=0.9)
     reduction = "sum" if options.sum else "mean"
     given: dict[str, Any] = {"batch_size": options.batch, "reduction": reduction}
-    replayed = Replayed(json.loads(Path(options.replay).read_text()), 32) if options.replay else None
     if options.kind == "batches":
-        rules: dict[str, BatchRule] = {
-            "per-worker": elastic.PerWorker(32, limit=96),
-            "chosen": elastic.Chosen(32, low=16, high=128),
-        }
+        rule = (Replayed if options.replay else elastic.Chosen)(32, low=16, high=128)
         rates = elastic.LearningRate(options.rate, warm_up=512)
-        given |= {"batch_size": replayed or rules[options.rule], "options": elastic.Options(learning_rate=rates)}
+        given |= {"batch_size": rule, "options": elastic.Options(learning_rate=rates)}
     s = elastic.Session(model, optimizer, data, **given)
-    if replayed:
-        replayed.session = s
+    made.append(s)
     if options.kind == "batches":
         schedule = elastic.Schedule(torch.optim.lr_scheduler.StepLR(optimizer, 60, 0.8), s)
         average = torch.optim.swa_utils.AveragedModel(

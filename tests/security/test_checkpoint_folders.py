@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import os
 import pickle
-import shutil
 import stat
 import zipfile
 from collections.abc import Callable
@@ -19,7 +18,6 @@ from torch import nn
 
 from malletrain.domain.errors import InvalidInput
 from malletrain.elastic.errors import ElasticError
-from malletrain.elastic.launch.job_folder import compile_cache_environment
 from malletrain.elastic.link.standalone_record import StandaloneRecord
 from malletrain.elastic.private_folder import PrivateFolder
 from malletrain.elastic.state import checkpoint_store
@@ -28,7 +26,6 @@ from malletrain.elastic.state.tensor_file import write_tensors
 from malletrain.elastic.state.training_state import Position, TrainingState
 from malletrain.study.storage import open_storage
 from malletrain.study.trial_spec import TrialSpec
-from malletrain.wire.compiled_code import CACHE_VARIABLE
 from malletrain.wire.messages import Leaving
 
 NOBODY = 65534
@@ -177,28 +174,6 @@ def test_the_folder_that_was_checked_is_the_one_that_is_used(tmp_path: Path) -> 
 
 
 # --- Other places -------------------------------------------------------------------------------------------------
-
-
-def test_compiled_code_is_not_taken_from_a_folder_that_others_can_write_to(tmp_path: Path) -> None:
-    pilot = {"MALLETRAIN_URL": "u", "MALLETRAIN_JOB": "7", "SLURM_SUBMIT_DIR": str(tmp_path)}
-    first = compile_cache_environment(pilot)
-    assert compile_cache_environment(pilot) == first, "the next pilot finds what was compiled"
-    path = Path(first[CACHE_VARIABLE])
-    assert path.parent == tmp_path / ".malletrain" / "7"
-    for folder in (path, path.parent):
-        assert stat.S_IMODE(folder.stat().st_mode) == 0o700
-        folder.chmod(0o777)
-        other = Path(compile_cache_environment(pilot)[CACHE_VARIABLE])
-        folder.chmod(0o700)
-        assert tmp_path not in other.parents
-        assert stat.S_IMODE(other.stat().st_mode) == 0o700
-        other.rmdir()
-    shutil.rmtree(path)
-    path.symlink_to(tmp_path)
-    other = Path(compile_cache_environment(pilot)[CACHE_VARIABLE])
-    assert other not in (path, tmp_path)
-    other.rmdir()
-    assert compile_cache_environment({**pilot, CACHE_VARIABLE: "/mine"}) == {}
 
 
 def test_a_trial_does_not_run_what_others_could_have_asked_for(tmp_path: Path) -> None:

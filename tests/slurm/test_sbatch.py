@@ -303,13 +303,6 @@ def test_no_variable_of_another_job_reaches_sbatch() -> None:
     assert made.environment == {"HOME": "/h", "SLURM_CONF": "/c"}
 
 
-def test_compiled_code_is_kept_where_the_user_says_and_not_where_another_job_has_it() -> None:
-    chosen, made = "/mine", "/scratch/.malletrain/7/compiled-0"
-    for cache, other, reaches in ((chosen, made, {CACHE: chosen}), (chosen, None, {CACHE: chosen}), (made, made, {})):
-        given = {CACHE: cache} | ({"MALLETRAIN_COMPILED": other} if other else {})
-        assert ask(GOOD).materialize(1, "http://h:1", "/bin/python", given).environment == reaches
-
-
 @pytest.mark.parametrize("url", ["ftp://h", "http://h'x", "http://h/$(id)", "", "http://h\n"])
 def test_an_address_that_could_break_the_script_is_refused(url: str) -> None:
     with pytest.raises(InvalidBatch, match="url"):
@@ -374,26 +367,12 @@ def test_gpus_per_node_are_read_where_sbatch_reads_them() -> None:
     assert ask(GOOD, environment={"SBATCH_GPUS_PER_NODE": "3"}).gres == "gpu:3"
 
 
-def test_faults_of_gpus_and_processes_name_what_to_change() -> None:
+def test_faults_of_gpus_name_what_to_change() -> None:
     for wrong in ("0", "a100", "a100:1,v100:1", "a b:2", "-1"):
         assert "--gpus-per-node: " in faults(GOOD, f"--gpus-per-node={wrong}")
     assert "names GPUs too" in faults(GOOD, "--gpus-per-node=2", "--gres=gpu:2")
     assert "see --gpus-per-node" in faults(GOOD, "--gpus=4")
-    assert "see --processes-per-node=gpu" in faults(GOOD, "--gpus-per-task=1")
-    for wrong in ("0", "all", "1.5"):
-        assert "--processes-per-node: " in faults(GOOD, f"--processes-per-node={wrong}")
-    assert "--mpi=pmi2 starts" in faults(GOOD, "--processes-per-node=gpu", "--mpi=pmi2")
-    assert "starts its processes itself" in faults(GOOD, "--processes-per-node=2", "--elastic=restart")
-
-
-def test_the_launcher_starts_the_script_for_each_gpu() -> None:
-    script = GOOD.replace(b"1-8\n", b"1-8\n#MALLETRAIN --processes-per-node=gpu\n")
-    text = ask(script).materialize(7, "http://head:8470", "/opt/my venv/bin/python", {}).script.decode()
-    runs = '-P -m malletrain.elastic.launch.node_processes gpu -- /bin/bash "$0"'
-    assert f"-P -m malletrain.elastic.launch -- '/opt/my venv/bin/python' {runs}" in text
-    assert "node_processes" not in ask(GOOD).materialize(7, "http://h:1", "/p", {}).script.decode()
-    check = subprocess.run(["bash", "-n"], input=text.encode(), capture_output=True)
-    assert check.returncode == 0, check.stderr
+    assert "torchrun --standalone" in faults(GOOD, "--gpus-per-task=1")
 
 
 @pytest.mark.parametrize("name", OPTIONS_OF_SBATCH)

@@ -12,6 +12,7 @@ epoch`) are sent along, and batches loaded with earlier values are dropped.
 
 from __future__ import annotations
 
+import ctypes
 import multiprocessing
 import os
 import signal
@@ -23,7 +24,6 @@ from typing import Any
 import torch
 import torch.multiprocessing
 
-from malletrain.elastic.child_process import end_with_parent
 from malletrain.elastic.data.sample_loader import SampleLoader
 from malletrain.elastic.data.sampler import DrawnOrder, Sampler, Share
 from malletrain.elastic.data.virtual_shards import Shard, ShardedBatch, VirtualShards
@@ -40,6 +40,8 @@ MAX_DEPTH, MAX_ATTRIBUTES = 4, 1000
 
 _PLAIN = (bool, int, float, str, bytes, type(None))
 _UNSET = object()
+
+_PR_SET_PDEATHSIG = 1  # prctl(2)
 
 _loader: SampleLoader | None = None  #: set in worker processes
 
@@ -153,7 +155,9 @@ def _begin(loader: SampleLoader, parent: int) -> None:
     """Initialise a worker process. It ends with its parent, however that ends."""
     global _loader
     _loader = loader
-    end_with_parent(parent, 0)
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        os._exit(0)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, signal.SIG_IGN)
     torch.set_num_threads(1)

@@ -14,7 +14,6 @@ from contextlib import closing
 from pathlib import Path
 
 from malletrain.wire import messages
-from malletrain.wire.compiled_code import CACHE_VARIABLE, is_chosen
 from malletrain.wire.daemon_url import first_url
 from malletrain.wire.errors import WireError
 from malletrain.wire.http import Http
@@ -31,7 +30,7 @@ _COMMENT = re.compile(r'^#SBATCH --comment=(?:"((?:[^"\\]|\\.)*)"|(\S+))$', re.M
 def environment_outside_pilot(environ: Mapping[str, str]) -> dict[str, str]:
     """The environment without the variables of this pilot, which new tasks must not inherit. SLURM_CONF stays: it
     names the cluster; PYTHONPATH is the script's."""
-    inside = ("SLURM_", "SBATCH_", "SRUN_", "PMI", "MALLETRAIN_", *([] if is_chosen(environ) else [CACHE_VARIABLE]))
+    inside = ("SLURM_", "SBATCH_", "SRUN_", "PMI", "MALLETRAIN_")
     kept = {k: v for k, v in environ.items() if k == "SLURM_CONF" or not k.startswith(inside)}
     scripts_own = environ.get("MALLETRAIN_PYTHONPATH", "")
     return {**kept, "PYTHONPATH": scripts_own} if scripts_own else kept

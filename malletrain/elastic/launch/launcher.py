@@ -23,7 +23,6 @@ from types import FrameType
 from malletrain.elastic import LAUNCHER, WELCOME_FD
 from malletrain.elastic.comm.addresses import interface_of
 from malletrain.elastic.launch import NO_DAEMON_STATUS, REQUEUE_TIMEOUT_S, TERMINATED_STATUS
-from malletrain.elastic.launch.job_folder import compile_cache_environment, leave_compiled
 from malletrain.elastic.launch.last_words import last_words
 from malletrain.elastic.launch.own_check import BackgroundCheck
 from malletrain.elastic.launch.signal_waits import kill_group, shell_status, wait_for_child, wait_for_event
@@ -37,10 +36,6 @@ HELLO_TIMEOUT_S = 60.0
 
 #: Limit on reporting the exit status.
 EXIT_REPORT_TIMEOUT_S = 5.0
-
-#: Has torch allocate large tensors in huge pages where the system allows it (madvise(2), MADV_HUGEPAGE; torch,
-#: c10/core/impl/alloc_cpu.cpp): a page fault for each 2 MiB instead of each 4 KiB of every new gradient.
-HUGE_PAGE_ENVIRONMENT = {"THP_MEM_ALLOC_ENABLE": "1"}
 
 #: The daemon says which worker is lost. Torch's watchdog would end the process where a collective hangs for long, or
 #: where a group is aborted because its world has changed.
@@ -83,9 +78,7 @@ class Launcher:
         descriptor = leave_welcome(welcome)
         self._check = BackgroundCheck(self._client)
         self._environ = {
-            **HUGE_PAGE_ENVIRONMENT,
             **self._environ,
-            **compile_cache_environment(self._environ),
             **nccl_environment(self._environ),
             **self._check.variables,
             WELCOME_FD: str(descriptor),
@@ -111,7 +104,6 @@ class Launcher:
         if status in (TERMINATED_STATUS, -signal.SIGTERM):
             wait_for_event(self._must_end, REQUEUE_TIMEOUT_S)
         kill_group(self._process)  # what the script left running would hold the node
-        leave_compiled(self._environ, is_over=status == 0)
         return shell_status(status)
 
     def hello(self) -> messages.Welcome:

@@ -17,7 +17,7 @@ import os
 import re
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import torch
@@ -40,6 +40,27 @@ STATE_FILE, SKELETON, INDEX = "state.safetensors", "malletrain.skeleton", "malle
 
 #: Tensors by name, and texts.
 _Content = tuple[dict[str, torch.Tensor], dict[str, str]]
+
+
+def checkpoint_directory(environ: Mapping[str, str], chosen: str | os.PathLike[str] | None = None) -> Path | None:
+    """The directory of checkpoints: `chosen`, else MALLETRAIN_CHECKPOINT_DIR, else `.malletrain/JOB` in the directory
+    of submission; None outside a pilot."""
+    if chosen is not None:
+        return Path(chosen)
+    if environ.get("MALLETRAIN_CHECKPOINT_DIR"):
+        return Path(environ["MALLETRAIN_CHECKPOINT_DIR"])
+    if "MALLETRAIN_JOB" not in environ or "MALLETRAIN_URL" not in environ:
+        return None
+    return Path(environ.get("SLURM_SUBMIT_DIR") or Path.cwd()) / ".malletrain" / environ["MALLETRAIN_JOB"]
+
+
+def resumed_directory(environ: Mapping[str, str], own: Path) -> Path | None:
+    """The directory of the checkpoints of another job that this one goes on from (`mtbatch --resume`): beside its
+    own, or what MALLETRAIN_RESUME names if that is a path; None without."""
+    wanted = environ.get("MALLETRAIN_RESUME", "")
+    if not wanted:
+        return None
+    return Path(wanted) if "/" in wanted else own.parent / wanted
 
 
 class CheckpointStore:

@@ -72,7 +72,6 @@ def request(
     for name, value in (("chdir", chdir), *((n, passed[n]) for n in ("output", "error") if n in passed)):
         if "\\" in value:
             reader.fault(name, f"Slurm takes a backslash in a path for an escape; rename {value[:60]!r}")
-    copies = "processes-per-node"
     mail, mail_user = reader.mail(), reader.value("mail-user", _matching(_ADDRESS), _NO_ADDRESS, "")
     result = BatchRequest(
         name=passed.pop("job-name", where.rpartition("/")[2]),
@@ -105,7 +104,6 @@ def request(
         mail=mail,
         mail_user=mail_user if mail else "",
         class_min=reader.value("min-on", _class_min, "not CLASS:NODES, as k80:4", ()),
-        processes="gpu" if reader.text(copies) == "gpu" else str(reader.count(copies) or ""),
         python=reader.python(cwd),
         trusted="trust" in whole.texts,
         to_check=reader.value("check", _words, "no command: a quotation is not closed", ()),
@@ -130,7 +128,7 @@ def _conflicts(
     )
     outside = [size for size in asked.sizes if not least <= size <= most]
     wide = [f"{name}:{nodes}" for name, nodes in asked.class_min if nodes > most]
-    low, high, mpi = asked.batch_min, asked.batch_max, asked.mpi
+    low, high = asked.batch_min, asked.batch_max
     leave = "leave one of them out"
     return [
         (asked.partition != defaults.partition and defaults.partition, "partition",
@@ -142,10 +140,6 @@ def _conflicts(
         (restart and low, "batch-min",
          "a script that is restarted chooses its own batch: leave --batch-min and -max out"),
         (restart and asked.resume, "resume", "a script that is restarted loads its own checkpoint: leave it out"),
-        (restart and asked.processes, "processes-per-node",
-         "a script that is restarted starts its processes itself: leave it out"),
-        (asked.processes and mpi != "none", "processes-per-node",
-         f"--mpi={mpi} starts the processes of a node too: {leave}"),
         (items and least > 1, "nodes", f"independent items need no {least} nodes at once: give 1-MAX"),
         *((items and name in texts, name, "a job of independent items trains nothing: leave it out")
           for name in ("batch-min", "batch-max", "resume")),

@@ -69,9 +69,6 @@ ALLOWED: dict[str, Option] = {
         Option("mail-user", Use.OURS, help="address for mail; by default yours at this site"),
         Option("min-on", Use.OURS, help="fewest nodes of a class, as k80:4"),
         Option("mpi", Use.OURS, help="MPI inside a pilot: none (default), pmi2, pmix"),
-        Option(
-            "processes-per-node", Use.OURS, help="copies of the script on each node: a number, or gpu (one a GPU)"
-        ),
         Option("profile", Use.OURS, help="how to learn scaling: none, passive, active, downward, given (--curve)"),
         Option("python", Use.OURS, help="the pilots' Python or environment; by default the active one"),
         Option("resume", Use.OURS, help="continue from this job's state in the same directory"),
@@ -109,7 +106,7 @@ _INSTEAD = {
         "mem-update mincpus overcommit oversubscribe resources sockets-per-node thread-spec threads-per-core",
     "a pilot has all processors and GPUs of its node: bind threads and processes in the script":
         "cpu-bind gpu-bind gres-flags hint mem-bind tres-bind",
-    "a pilot starts one process a node, which starts what it needs; see --processes-per-node":
+    "a pilot starts one process a node, which starts what it needs, as by `torchrun --standalone`":
         "distribution ntasks ntasks-per-core ntasks-per-gpu ntasks-per-node ntasks-per-socket resv-ports "
         "stepmgr",
     "name the variables in --export, or set them in the script": "export-file",
@@ -117,7 +114,7 @@ _INSTEAD = {
     "the environment is that of the call of mtbatch; see --export": "get-user-env",
     "it runs as you, as every job that you submit": "gid uid",
     "a pilot has all GPUs of its node; see --gpus-per-node": "gpus gpus-per-socket",
-    "a pilot has all GPUs of its node; see --processes-per-node=gpu": "gpus-per-task",
+    "a pilot has all GPUs of its node; start a process for each by `torchrun --standalone`": "gpus-per-task",
     "hold the job with `malletrain hold JOB` after submitting it": "hold",
     "only #SBATCH and #MALLETRAIN lines are read anyway: leave it out": "ignore-pbs",
     "it starts as soon as there is a hole: leave it out": "immediate",
@@ -137,7 +134,7 @@ _INSTEAD = {
     "use --dry-run": "test-only",
     "the limit of each pilot is cut to its hole; bound the whole with --budget or --total-samples": "time time-min",
     "free disk is not looked at: name nodes that have enough with --constraint": "tmp",
-    "a pilot has all of its node; see --gres and --processes-per-node": "tres-per-task",
+    "a pilot has all of its node; see --gres": "tres-per-task",
     "set it in the script with umask": "umask",
     "see mtbatch --help": "usage",
     "the node range is --nodes=MIN-MAX, and the daemon chooses within it": "use-min-nodes",

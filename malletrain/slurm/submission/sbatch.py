@@ -15,7 +15,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from malletrain.domain.errors import MalletrainError
-from malletrain.wire.compiled_code import CACHE_VARIABLE, COMPILED_VARIABLE, is_chosen
 from malletrain.wire.daemon_url import CA_VARIABLE
 
 _URL = re.compile(r"https?://[A-Za-z0-9.\-_\[\]:]+(?:/[A-Za-z0-9.\-_/]*)?\Z")
@@ -26,7 +25,6 @@ _KEPT = frozenset({"SLURM_CONF", "SLURM_CONF_SERVER", "SLURM_CLUSTER_NAME"})
 _OF_ANOTHER_JOB = (
     "SBATCH_", "SLURM_", "SRUN_",
     "MALLETRAIN_STEP_OF", "MALLETRAIN_PAYLOAD", "MALLETRAIN_PART", "MALLETRAIN_SCRIPT_FROM", "MALLETRAIN_PYTHONPATH",
-    COMPILED_VARIABLE,
 )  # fmt: skip
 
 
@@ -35,9 +33,6 @@ PILOT_OPTIONS = ("--exclusive", "--mem=0", "--time=1")
 
 #: Exit status of a pilot whose node lacks its Python.
 NO_PYTHON_STATUS = 119
-
-#: Runs the script several times on a node.
-NODE_PROCESSES = "malletrain.elastic.launch.node_processes"
 
 
 class InvalidBatch(MalletrainError):
@@ -99,7 +94,6 @@ class BatchRequest:
     trusted: bool = False  # its owner answers for the script
     to_check: tuple[str, ...] = ()  # the script that is checked before it is submitted, and its arguments
     checked: tuple[str, str, str] | None = None  # digest, verdict and text of that check
-    processes: str = ""  # how often the script runs on each node: a number or `gpu`; "": once, without a local rank
 
     def announcement(self) -> dict[str, object]:
         """The body of POST /v1/jobs."""
@@ -215,8 +209,6 @@ class BatchRequest:
             f"#SBATCH --{name}" + (f"={quote(value)}" if value else "") for name, value in self.lines(job, mark)
         )
         run = " ".join(shlex.quote(word) for word in self.interpreter)
-        if self.processes:
-            run = f"{shlex.quote(python)} -P -m {NODE_PROCESSES} {self.processes} -- {run}"
         arguments = " ".join(shlex.quote(word) for word in self.arguments)
         exports = "".join(f"  export {name}={shlex.quote(value)}\n" for name, value in trust.items())
         if self.resume is not None:
@@ -269,8 +261,9 @@ def default_tasks(max_nodes: int) -> int:
 def clean_environment(environment: Mapping[str, str]) -> dict[str, str]:
     """The caller's environment for sbatch: without its input variables (SBATCH_*), and without what describes
     another job (SLURM_*), inside of which mtbatch may have been called."""
-    of_another = _OF_ANOTHER_JOB if is_chosen(environment) else (*_OF_ANOTHER_JOB, CACHE_VARIABLE)
-    return {name: value for name, value in environment.items() if not name.startswith(of_another) or name in _KEPT}
+    return {
+        name: value for name, value in environment.items() if not name.startswith(_OF_ANOTHER_JOB) or name in _KEPT
+    }
 
 
 def quote(value: str) -> str:

@@ -45,7 +45,6 @@ from malletrain.elastic.comm.authentication import Meeting
 from malletrain.elastic.comm.background import all_closed
 from malletrain.elastic.comm.gloo_group import make_group
 from malletrain.elastic.comm.peer_store import StoreServer
-from malletrain.elastic.launch.launcher import HUGE_PAGE_ENVIRONMENT
 from malletrain.elastic.state.transfer import PIECE_BYTES
 from malletrain.loop.membership.admission import Claim
 from malletrain.loop.membership.state import MembershipSettings
@@ -270,7 +269,6 @@ def main() -> None:
     bandwidth = link_bandwidth()
     model = 1.5 * state_bytes(options.width) / bandwidth + 0.05
     print(f"link {bandwidth / 1e9:.2f} GB/s, so growing may take {model:.3f} s", flush=True)
-    os.environ.update({**HUGE_PAGE_ENVIRONMENT, **os.environ})
     results = {kind: kept(options.keep).get(kind, []) for kind in options.only.split(",")}
     with tempfile.TemporaryDirectory() as directory:
         field = Field(Path(directory), options.width, large, batch=options.batch, device=options.device)

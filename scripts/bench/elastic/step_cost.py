@@ -49,7 +49,6 @@ from malletrain.elastic.comm.world_group import make_world_group
 from malletrain.elastic.gradients.reducer import GradientReducer
 from malletrain.elastic.invariants.agreement import Agreement, RoundKind
 from malletrain.elastic.invariants.digest import digest
-from malletrain.elastic.launch.launcher import HUGE_PAGE_ENVIRONMENT
 from malletrain.elastic.state.training_state import Position
 from tests.elastic.calm import Calm
 from tests.elastic.train_large import build as build_large
@@ -229,7 +228,6 @@ def worker(rank: int, options: argparse.Namespace, meeting: Meeting, directory: 
 
 def against_ddp(options: argparse.Namespace) -> None:
     """Print the ratio of our steps to DDP's, of several workers."""
-    os.environ.update({**HUGE_PAGE_ENVIRONMENT, **os.environ})
     _server, meeting = serve_meeting()
     with tempfile.TemporaryDirectory() as directory:
         spawn(worker, (options, meeting, directory), nprocs=options.workers)
