@@ -39,7 +39,7 @@ from malletrain.wire.rows import EventRow, JobRow, ProfileRow, PromiseRow, Statu
 #: Seconds that a long poll may wait.
 MAX_WAIT_S = 60.0
 
-#: Days of main jobs that one answer is about: the journal keeps 30 before it archives.
+#: Days of main jobs that one answer is about: the journal keeps 30.
 MAX_PROMISE_DAYS = 90
 
 #: Threads that people's requests may use at once, one for each of the views' connections: workers have the others.

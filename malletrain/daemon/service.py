@@ -293,7 +293,7 @@ class Service:
                 if self._clock.elapsed() - self._checked_at >= CHECK_INTERVAL_S:
                     upkeep.check()
                     self._checked_at = self._clock.elapsed()
-            self._log.info("upkeep", merged=done.merged, archived=done.archived, freed_bytes=done.freed_bytes)
+            self._log.info("upkeep", merged=done.merged, deleted=done.deleted, freed_bytes=done.freed_bytes)
 
     def image(self) -> None:
         """Keep an image of what the journal folds to, now and then: the next start reads only what came after it."""

@@ -42,37 +42,6 @@ def copy(source: Path, target: Path) -> None:
         draft.unlink(missing_ok=True)
 
 
-def write_durably(path: Path, content: bytes) -> None:
-    """Write a file whole or not at all, for its owner's eyes only; it is on the disk when this returns.
-
-    Raises:
-        OSError: it cannot be written.
-    """
-    draft = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(content)
-        _sync(draft)
-        draft.replace(path)
-        _sync(path.parent)
-    finally:
-        draft.unlink(missing_ok=True)
-
-
-def make_folder_durably(path: Path) -> None:
-    """Make a folder for its owner's eyes only, and its parents; their names are on the disk when this returns.
-
-    Raises:
-        OSError: it cannot be made.
-    """
-    if path.is_dir():
-        return
-    make_folder_durably(path.parent)
-    path.mkdir(mode=0o700, exist_ok=True)
-    _sync(path.parent)
-
-
 def _sync(path: Path) -> None:
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:

@@ -158,7 +158,7 @@ class SqliteJournal:
 
 
 def last_number(connection: Connection) -> int:
-    """The highest number ever given, also when its event is archived (sqlite.org/autoinc.html)."""
+    """The highest number ever given, also when its event is deleted (sqlite.org/autoinc.html)."""
     ever = connection.execute(text("SELECT seq FROM sqlite_sequence WHERE name = 'event'")).scalar()
     kept = connection.execute(select(func.max(t.event.c.seq))).scalar()
     return max(ever or 0, kept or 0)

@@ -33,7 +33,7 @@ class LedgerImage:
 
 
 def keep_image(journal: SqliteJournal, image: LedgerImage) -> None:
-    """Put an image in the place of the one before. The caller must not have merged or archived events since `image`
+    """Put an image in the place of the one before. The caller must not have merged or deleted events since `image`
     was begun to be folded.
 
     Raises:

@@ -57,7 +57,7 @@ def project(connection: Connection, events: Iterable[Event]) -> None:
 
 
 def empty(connection: Connection) -> None:
-    """Empty the projections, except of archived jobs, whose events the journal no longer has."""
+    """Empty the projections, except of old jobs (`archived`), whose events the journal no longer has."""
     for table in t.PROJECTIONS:
         if table is t.job:
             connection.exec_driver_sql("DELETE FROM job WHERE archived = 0")

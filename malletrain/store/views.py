@@ -93,7 +93,7 @@ class StoreViews:
         self._engine.dispose()
 
     def next_job_id(self) -> int:
-        """A number that no job ever had: archived jobs keep their rows."""
+        """A number that no job ever had: old jobs keep their rows."""
         with storage_errors(self._path), self._engine.begin() as connection:
             return int(connection.execute(select(func.coalesce(func.max(t.job.c.id), 0))).scalar_one()) + 1
 
@@ -227,7 +227,7 @@ class StoreViews:
 
     def of_main_job(self, main_job: str) -> tuple[Event, ...]:
         """The events that name this job of the main queue, a part of it or a task: when pilots were asked to leave
-        for it, and which nodes of pilots it then had. Where it met none, or where notes are archived by now: the
+        for it, and which nodes of pilots it then had. Where it met none, or where it is too long ago: the
         times that Slurm could say nothing of, which may hold such a job."""
         if not (main_job.isascii() and main_job[:1].isdigit()):
             return ()

@@ -130,7 +130,7 @@ def last_image(journal: Path) -> FoldedState:
 
 def next_image(journal: Path) -> LedgerImage | None:
     """The image of all that the journal has now; None where nothing has come since the last. Nothing may be merged or
-    archived there meanwhile.
+    deleted there meanwhile.
 
     Raises:
         NotEncodable: the state holds something that an image cannot keep.
@@ -146,7 +146,7 @@ def next_image(journal: Path) -> LedgerImage | None:
 
 
 class ImageMaker:
-    """Has images made of one journal. Used by one thread, which merges and archives nothing meanwhile."""
+    """Has images made of one journal. Used by one thread, which merges and deletes nothing meanwhile."""
 
     def __init__(
         self,
