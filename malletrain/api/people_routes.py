@@ -179,7 +179,7 @@ def make_people_router(people: PeopleRoutes) -> APIRouter:
             mine = views.jobs(over=False, uid=caller.uid)
             if len(mine) >= people.limits.open_jobs_per_user:
                 raise Conflict(f"{caller.user} has {len(mine)} jobs that are not over: that is the most; cancel some")
-            return views.job(requests.announce(body.job(), caller))
+            return views.job(requests.announce(body, caller))
 
         row = await people.off_loop(caller.user, take)
         if row is None:

@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import types
 import typing
-from dataclasses import fields
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
-from malletrain.api.ports import NewJob
+from malletrain.domain.job import Curve, DependencyKind, Elastic, MailType, MalleableJob, Profile
 from malletrain.wire.rows import Row
 
 MAX_NODES = 100_000
 MAX_NUMBER = 2**63 - 1  # what SQLite holds
 
 Nodes = Annotated[int, Field(ge=1, le=MAX_NODES)]
+
+#: What a job has as its owner sent it; the rest is made of it.
+_AS_SENT = (
+    "name", "min_nodes", "max_nodes", "weight", "total_samples", "key", "batch_min", "batch_max", "deadline",
+    "trusted",
+)  # fmt: skip
 
 
 def _printable(value: str) -> str:
@@ -118,19 +123,26 @@ class JobBody(Body):
             raise ValueError("batch_min: only for live jobs; other scripts choose their own batch")
         return self
 
-    def job(self) -> NewJob:
-        """The request as the daemon takes it."""
-        as_sent = {each.name: getattr(self, each.name) for each in fields(NewJob)}
-        made = {
-            "sizes": tuple(sorted(set(self.sizes))),
-            "curve": None if self.curve is None else tuple((int(n), rate) for n, rate in self.curve),
-            "after": tuple((kind, int(job)) for kind, _, job in (each.partition(":") for each in self.after)),
-            "output": tuple(self.output),
-            "mail": tuple(dict.fromkeys(self.mail)),
-            "class_min": tuple((word, int(n)) for word, _, n in (each.rpartition(":") for each in self.class_min)),
-            "check": None if self.check is None else (self.check.digest, self.check.verdict, self.check.text),
-        }
-        return NewJob(**as_sent | made)
+    def job(self, id: int, user: str, uid: int, submitted_at: float, account: str, mail_user: str) -> MalleableJob:
+        """The job that is asked for, with what the daemon says of it."""
+        return MalleableJob(
+            **{name: getattr(self, name) for name in _AS_SENT},
+            id=id,
+            user=user,
+            uid=uid,
+            submitted_at=submitted_at,
+            account=account,
+            mail_user=mail_user,
+            sizes=tuple(sorted(set(self.sizes))),
+            elastic=Elastic(self.elastic),
+            given_curve=None if self.curve is None else Curve(tuple((int(n), rate) for n, rate in self.curve)),
+            profile=Profile(self.profile) if self.profile else None,
+            budget_node_s=None if self.budget_node_hours is None else 3600.0 * self.budget_node_hours,
+            after=tuple((DependencyKind(kind), int(job)) for kind, _, job in (a.partition(":") for a in self.after)),
+            output=tuple(self.output),
+            mail=tuple(map(MailType, dict.fromkeys(self.mail))),
+            class_min=tuple((word, int(n)) for word, _, n in (each.rpartition(":") for each in self.class_min)),
+        )
 
 
 class ArrayBody(Body):

@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import fields
 
-from malletrain.api.ports import Conflict, Identity, NewJob, NotFound, Role, Unavailable
+from malletrain.api.ports import Conflict, Identity, NotFound, Role, Unavailable
+from malletrain.api.schemas import JobBody
 from malletrain.api.visibility import Visibility
 from malletrain.daemon.views.explain import explain
 from malletrain.daemon.views.promise_view import promise_row
@@ -26,17 +26,7 @@ from malletrain.domain.event import (
     Payload,
     ScriptChecked,
 )
-from malletrain.domain.job import (
-    Curve,
-    DependencyKind,
-    Elastic,
-    JobPhase,
-    JobView,
-    MailType,
-    MalleableJob,
-    Profile,
-    ScriptVerdict,
-)
+from malletrain.domain.job import JobPhase, JobView, MalleableJob, ScriptVerdict
 from malletrain.loop.ports import Clock
 from malletrain.loop.tick import Loop
 from malletrain.loop.waiting_reason import why_held
@@ -51,10 +41,6 @@ MAX_UNATTACHED_JOBS = 32
 EXPLAINED_EVENTS = 5000
 
 DAY_S = 86_400.0
-
-#: What a job has as its owner asked for it; the rest is made of it.
-_MADE = frozenset({"account", "elastic", "profile", "after", "mail", "mail_user"})
-_AS_ASKED = tuple({each.name for each in fields(NewJob)} & {each.name for each in fields(MalleableJob)} - _MADE)
 
 
 class LoopRequests:
@@ -93,7 +79,7 @@ class LoopRequests:
         self._account_of = account_of
         self._sends_notices = sends_notices
 
-    def announce(self, job: NewJob, identity: Identity) -> int:
+    def announce(self, job: JobBody, identity: Identity) -> int:
         for what, asked, ours in (
             ("partition", job.partition, self._harvest.partition),
             ("account", job.account, self._harvest.account),
@@ -117,35 +103,21 @@ class LoopRequests:
                         return known.job.id
             self._check_unattached(identity)
             number = self._next_id()
-            wanted = MalleableJob(
-                **{name: getattr(job, name) for name in _AS_ASKED},
-                id=number,
-                user=identity.user,
-                uid=identity.uid,
-                account=account,
-                submitted_at=self._clock.now(),
-                elastic=Elastic(job.elastic),
-                given_curve=Curve(job.curve) if job.curve else None,
-                profile=Profile(job.profile) if job.profile else None,
-                budget_node_s=None if job.budget_node_hours is None else 3600.0 * job.budget_node_hours,
-                after=tuple((DependencyKind(kind), other) for kind, other in job.after),
-                mail=tuple(map(MailType, job.mail)),
-                mail_user=mail_user,
-            )
+            wanted = job.job(number, identity.user, identity.uid, self._clock.now(), account, mail_user)
             if why := self._loop.refusal(wanted):
                 raise Conflict(why)
             waits = self._waits(wanted, identity)
             events = [self._event(JobAnnounced(wanted), number)]
             if job.check is not None:
-                digest, verdict, text = job.check
-                checked = ScriptChecked(digest, ScriptVerdict(verdict), text, size_kept(wanted, 0))
-                events.append(self._event(checked, number, text))
+                found = ScriptVerdict(job.check.verdict)
+                checked = ScriptChecked(job.check.digest, found, job.check.text, size_kept(wanted, 0))
+                events.append(self._event(checked, number, job.check.text))
             if waits:
                 events.append(self._event(JobHeld(identity.user, waits=True), number, waits))
             self._loop.record(events)
         return number
 
-    def _address_for(self, job: NewJob, identity: Identity) -> str:
+    def _address_for(self, job: JobBody, identity: Identity) -> str:
         """Whom messages about a new job go to, if its owner asked for any: an address, or their own name."""
         if not job.mail:
             return ""
