@@ -16,8 +16,7 @@ from fastapi.responses import JSONResponse
 from malletrain.api.auth import Auth
 from malletrain.api.journal_notifier import JournalNotifier
 from malletrain.api.ports import Conflict, Identity, NotFound, Requests
-from malletrain.api.rate_limits import ApiLimits, TokenBuckets, TooManyRequests
-from malletrain.api.report_budget import ROW_BYTES
+from malletrain.api.rate_limits import ROW_BYTES, ApiLimits, TokenBuckets, TooManyRequests
 from malletrain.api.roles import Roles, uids_of, user_name
 from malletrain.api.schemas import (
     MAX_NUMBER,

@@ -23,8 +23,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route, Router
 
 from malletrain.api.connections import ConnectionTable
-from malletrain.api.rate_limits import ApiLimits
-from malletrain.api.report_budget import FIGURES, ReportBudget
+from malletrain.api.rate_limits import FIGURES, ApiLimits, ReportBudget
 from malletrain.api.tickets import TicketTable
 from malletrain.api.visibility import Visibility
 from malletrain.domain.decision import LeavePilot

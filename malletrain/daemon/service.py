@@ -20,8 +20,7 @@ from malletrain.api.auth import Auth
 from malletrain.api.connections import ConnectionTable, within_descriptors
 from malletrain.api.http_server import HttpServer, serve
 from malletrain.api.journal_notifier import JournalNotifier
-from malletrain.api.rate_limits import ApiLimits
-from malletrain.api.report_budget import ReportBudget
+from malletrain.api.rate_limits import ApiLimits, ReportBudget
 from malletrain.api.roles import Roles, uids_of
 from malletrain.api.worker_routes import WorkersGate, WorkersRouter
 from malletrain.config import Config
@@ -72,7 +71,7 @@ from malletrain.store.event_reader import read_events
 from malletrain.store.history_views import StoreHistory
 from malletrain.store.journal import SqliteJournal
 from malletrain.store.upkeep import Upkeep
-from malletrain.store.views import StoreViews
+from malletrain.store.views import StoreViews, stray_nodes
 from malletrain.web.page_routes import WebPages
 from malletrain.web.sign_in import SignIn
 
@@ -472,7 +471,7 @@ class Service:
         """The web page."""
         self._history = StoreHistory(journal)
         sign_in = SignIn(self._roles, self._clock, self.url)
-        return WebPages(sign_in, self._history, self._node_states, self._stray_nodes)
+        return WebPages(sign_in, self._history, self._node_states, lambda: stray_nodes(self._loop.last_decision))
 
     # -- what the parts ask of each other ----------------------------------------------------------------------
 
@@ -530,7 +529,7 @@ class Service:
             found.append(f"no held tasks are added: {self._loop.crowded}")
         decision = self._loop.last_decision
         if decision is not None and decision.strays:
-            nodes = len({node for stray in decision.strays for node in stray.nodes})
+            nodes = len(stray_nodes(decision))
             found.append(
                 f"{len(decision.strays)} jobs that are no pilots are in the harvest partition, on {nodes} nodes: "
                 "`malletrain events` and `explain NODE` say whose"
@@ -540,10 +539,6 @@ class Service:
     def _node_states(self) -> dict[str, NodeState]:
         snapshot = self._loop.last_snapshot
         return {} if snapshot is None else {node.name: node.state for node in snapshot.nodes}
-
-    def _stray_nodes(self) -> frozenset[str]:
-        decision = self._loop.last_decision
-        return frozenset() if decision is None else frozenset(n for each in decision.strays for n in each.nodes)
 
 
 def _copy_of(path: Path) -> MemoryJournal:
