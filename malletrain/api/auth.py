@@ -70,12 +70,8 @@ class Auth:
 
     def log_in(self, credential: str) -> ApiSession:
         """A new token for the maker of the credential.
-
-        Raises:
-            NotAuthenticated: the credential proves nothing.
-            Refused: this daemon does not serve that user.
-            Unavailable: munged does not answer here.
-        """
+        Raises NotAuthenticated: the credential proves nothing; Refused: this daemon does not serve that user;
+        Unavailable: munged does not answer here."""
         opened = self._open(credential, SESSION_PURPOSE)
         identity = self._roles.identify(opened.uid, opened.gid)
         token, lifetime_s = self._tickets.issue(identity.uid, identity), self._tickets.lifetime_s
@@ -83,10 +79,7 @@ class Auth:
 
     def identify(self, authorization: str | None) -> Identity:
         """The caller behind an Authorization header.
-
-        Raises:
-            NotAuthenticated: no token, an unknown one, one that has run out, or a banned user's.
-        """
+        Raises NotAuthenticated: no token, an unknown one, one that has run out, or a banned user's."""
         if not authorization:
             raise NotAuthenticated("no token: POST a MUNGE credential to /v1/session for one")
         identity = self._tickets.bearer(authorization)
@@ -100,12 +93,8 @@ class Auth:
 
     def worker_uid(self, credential: str) -> int:
         """The uid of the worker that made the credential for POST /v1/workers/hello.
-
-        Raises:
-            NotAuthenticated: the credential proves nothing.
-            Refused: this daemon does not serve that user.
-            Unavailable: munged does not answer here.
-        """
+        Raises NotAuthenticated: the credential proves nothing; Refused: this daemon does not serve that user;
+        Unavailable: munged does not answer here."""
         opened = self._open(credential, WORKER_PURPOSE)
         return self._roles.identify(opened.uid, opened.gid).uid
 

@@ -96,10 +96,7 @@ class PeopleRoutes:
 
     def _charge(self, caller: Identity, request: Request) -> None:
         """What a request that changes something may have written, by its body.
-
-        Raises:
-            TooManyRequests: the user has had too much written lately.
-        """
+        Raises TooManyRequests: the user has had too much written lately."""
         if self.journal.is_empty(str(caller.uid)):
             raise TooManyRequests(f"too much is written to the journal for {caller.user}: wait a moment")
         chunked = "transfer-encoding" in request.headers
@@ -108,11 +105,7 @@ class PeopleRoutes:
 
     @contextmanager
     def long_poll(self, uid: int) -> Iterator[None]:
-        """Count a long poll of one user.
-
-        Raises:
-            TooManyRequests: it is one too many.
-        """
+        """Count a long poll of one user. Raises TooManyRequests: it is one too many."""
         if self._polls[uid] >= self.limits.long_polls_per_user:
             raise TooManyRequests(f"at most {self.limits.long_polls_per_user} long polls at a time: end one first")
         self._polls[uid] += 1
@@ -371,10 +364,7 @@ def make_people_router(people: PeopleRoutes) -> APIRouter:
 
 def _uid_of(user: str) -> int:
     """The uid of a user's name, or of a number, as of a user that this machine no longer has.
-
-    Raises:
-        NotFound: there is none of that name.
-    """
+    Raises NotFound: there is none of that name."""
     if user.isdecimal() and user.isascii() and len(user) <= 10:
         return int(user)
     try:

@@ -69,10 +69,7 @@ class Requests(Protocol):
 
     def explain(self, subject: str, sight: Visibility) -> Sequence[str]:
         """Why a job (`job 3`, `3`), node, pilot (`123_4`) or main job (`main-job 99`) has what it has, in lines.
-
-        Raises:
-            NotFound: there is none, or none that `sight` shows: the two are not told apart.
-        """
+        Raises NotFound: there is none, or none that `sight` shows: the two are not told apart."""
 
     def profile(self, job: int) -> ProfileRow:
         """What is known of how the job scales."""

@@ -76,11 +76,7 @@ class TokenBuckets:
         self._levels: OrderedDict[str, tuple[float, float]] = OrderedDict()
 
     def take(self, key: str) -> None:
-        """Take one token.
-
-        Raises:
-            TooManyRequests: the bucket is empty.
-        """
+        """Take one token. Raises TooManyRequests: the bucket is empty."""
         if not self.has(key):
             raise TooManyRequests(f"too many requests: at most {self._rate:g} a second; wait a moment")
 
@@ -134,13 +130,8 @@ LOG_INTERVAL_S = 3600.0
 
 
 class ReportBudget:
-    """Leaves out what workers report beyond the limits. Safe from any thread.
-
-    Args:
-        limits: rates and bursts of one worker and of one user.
-        clock: time.
-        dropped: called with how many messages were left out.
-    """
+    """Leaves out what workers report beyond the limits; `dropped` is called with how many messages were left out.
+    Safe from any thread."""
 
     def __init__(self, limits: ApiLimits, clock: Clock, dropped: Callable[[int], None] = lambda count: None) -> None:
         self._by_worker = TokenBuckets(limits.worker_events_rate, limits.worker_events_burst, clock)
@@ -154,10 +145,7 @@ class ReportBudget:
 
     def admit(self, uid: int) -> None:
         """Look whether the user may have anything more written.
-
-        Raises:
-            TooManyRequests: nothing of what came is taken; sent again later, it is.
-        """
+        Raises TooManyRequests: nothing of what came is taken; sent again later, it is."""
         if self.journal.is_empty(str(uid)):
             raise TooManyRequests(f"too much is written to the journal for uid {uid}: wait a moment, send less")
 
@@ -167,10 +155,7 @@ class ReportBudget:
 
     def within(self, worker: str, uid: int, said: Sequence[wire.Message]) -> list[wire.Message]:
         """Of a report, what is taken. Half of the user's bytes is kept for what worlds depend on.
-
-        Raises:
-            TooManyRequests: as `admit`.
-        """
+        Raises TooManyRequests: as `admit`."""
         self.admit(uid)
         strained = self.journal.is_strained(str(uid))
         taken = [

@@ -121,11 +121,7 @@ def command(
 
 
 def read_config(file: Path | None, *, user_mode: bool, environ: Mapping[str, str]) -> Config:
-    """The configuration that the command line asks for.
-
-    Raises:
-        ConfigError: naming every fault.
-    """
+    """The configuration that the command line asks for. Raises ConfigError: naming every fault."""
     if user_mode:
         return config.load_for_user(environ, file)
     return config.load(file or config.SYSTEM_FILE)

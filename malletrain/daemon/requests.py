@@ -69,15 +69,9 @@ class LoopRequests:
         account_of: Callable[[str], str] | None = None,
         sends_notices: bool = False,
     ) -> None:
-        self._loop = loop
-        self._facts = facts
-        self._clock = clock
-        self._harvest = harvest
-        self._latest = latest
-        self._next_id = next_id
-        self._of_main_job = of_main_job
-        self._account_of = account_of
-        self._sends_notices = sends_notices
+        self._loop, self._facts, self._clock, self._harvest = loop, facts, clock, harvest
+        self._latest, self._next_id, self._of_main_job = latest, next_id, of_main_job
+        self._account_of, self._sends_notices = account_of, sends_notices
 
     def announce(self, job: JobBody, identity: Identity) -> int:
         for what, asked, ours in (
@@ -203,15 +197,13 @@ class LoopRequests:
         events = self._of_main_job(asked.strip()) if asked != subject else self._latest(EXPLAINED_EVENTS)
         with self._facts:
             delays = loop.ledger.promise.delays(-math.inf) if asked != subject else ()
-        return explain(
-            subject, loop.views, loop.last_snapshot, loop.last_decision, events, sight, loop.waiting, delays
-        )  # fmt: skip
+        seen = (loop.last_snapshot, loop.last_decision)
+        return explain(subject, loop.views, *seen, events, sight, loop.waiting, delays)
 
     def promise(self, days: int, sight: Visibility) -> PromiseRow:
-        loop, now = self._loop, self._clock.now()
+        now = self._clock.now()
         with self._facts:
-            tracker, rules = loop.ledger.promise, loop.rules
-            return promise_row(tracker, rules, now - days * DAY_S, now, sight)
+            return promise_row(self._loop.ledger.promise, self._loop.rules, now - days * DAY_S, now, sight)
 
     def profile(self, job: int) -> ProfileRow:
         loop = self._loop

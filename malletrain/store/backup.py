@@ -16,10 +16,7 @@ def copy(source: Path, target: Path) -> None:
     """Copy the journal whole, as it is at one moment, into a file for its owner's eyes only.
 
     The target appears when it is complete, checked and on the disk; one that is there is replaced.
-
-    Raises:
-        StoreError: the source cannot be read, or the target not be written.
-    """
+    Raises StoreError: the source cannot be read, or the target not be written."""
     draft = target.with_name(f".{target.name}.{os.getpid()}")
     try:
         os.close(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600))
@@ -52,10 +49,7 @@ def _sync(path: Path) -> None:
 
 def verify(connection: sqlite3.Connection, path: Path) -> None:
     """Make sure that the database is sound: its pages, its indexes, its references.
-
-    Raises:
-        StoreError: it is not; says what is wrong first.
-    """
+    Raises StoreError: it is not; says what is wrong first."""
     faults = [str(row[0]) for row in connection.execute("PRAGMA integrity_check(5)") if row[0] != "ok"]
     faults += [f"{row[0]} points at no {row[2]}" for row in connection.execute("PRAGMA foreign_key_check")]
     if faults:

@@ -93,10 +93,7 @@ def storage_errors(path: Path) -> Iterator[None]:
 
 def create_file(path: Path, mode: int) -> None:
     """Make the database file, if it is not there, with its final rights: SQLite gives the same to its side files.
-
-    Raises:
-        StoreError: the folder is missing, not writable, or on a network file system.
-    """
+    Raises StoreError: the folder is missing, not writable, or on a network file system."""
     folder = path.parent
     if not folder.is_dir():
         raise StoreError(f"{folder}: no such folder: create it for the user of malletraind, with mode 0750")
@@ -141,11 +138,7 @@ class WriterLock:
     """At most one daemon writes a journal: an flock(2) on a file beside it, gone with the process that holds it."""
 
     def __init__(self, path: Path, mode: int) -> None:
-        """Take the lock.
-
-        Raises:
-            JournalInUse: another process holds it.
-        """
+        """Take the lock. Raises JournalInUse: another process holds it."""
         self._file = path.with_name(path.name + ".lock")
         try:
             self._descriptor = os.open(self._file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, mode)

@@ -32,12 +32,8 @@ class SqliteJournal:
 
     def __init__(self, path: Path, *, mode: int = 0o600) -> None:
         """Open the journal at `path`, made with file mode `mode` if it is new, and bring its schema up to date.
-
-        Raises:
-            JournalInUse: another process writes it.
-            JournalTooNew: a newer release wrote it.
-            StoreError: the folder or file cannot be used; the message says why.
-        """
+        Raises JournalInUse: another process writes it; JournalTooNew: a newer release wrote it; StoreError: the
+        folder or file cannot be used; the message says why."""
         self.path = path
         self._writer_lock = threading.Lock()
         self._listeners: list[Callable[[int], None]] = []
@@ -65,11 +61,8 @@ class SqliteJournal:
         """Write in one transaction; returns the events with their numbers. Durable when it returns.
 
         Reasons are written without control characters (`steers_nothing`).
-
-        Raises:
-            InvalidInput: an event holds something that JSON cannot; nothing was written.
-            StoreError: the disk or the file refuses; nothing was written.
-        """
+        Raises InvalidInput: an event holds something that JSON cannot; nothing was written; StoreError: the disk or
+        the file refuses; nothing was written."""
         cleaned = [
             # Slurm's words (names, reasons of nodes) are in reasons; people look at the file with sqlite3, too.
             event if event.reason.isprintable() else replace(event, reason=steers_nothing(event.reason))
@@ -94,11 +87,7 @@ class SqliteJournal:
         return tuple(numbered)
 
     def probe(self) -> None:
-        """Write and take back a page, to learn whether an append would do.
-
-        Raises:
-            StoreError: it would not.
-        """
+        """Write and take back a page, to learn whether an append would do. Raises StoreError: it would not."""
         with self.writing() as connection:
             connection.execute(text("UPDATE event SET seq = seq WHERE seq = (SELECT max(seq) FROM event)"))
 

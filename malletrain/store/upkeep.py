@@ -82,21 +82,14 @@ class Upkeep:
         self._retention = retention or Retention()
 
     def tend(self, now: float) -> UpkeepReport:
-        """One round, in many short transactions.
-
-        Raises:
-            StoreError: the disk refuses.
-        """
+        """One round, in many short transactions. Raises StoreError: the disk refuses."""
         merged = self._merge_windows(now - self._retention.windows_s)
         deleted = self._delete_notes(now) + sum(map(self._delete_events, self._old_jobs(now)))
         return UpkeepReport(merged, deleted, self._give_back())
 
     def check(self) -> None:
         """Look through the whole file for damage; the daemon may write meanwhile.
-
-        Raises:
-            StoreError: it is damaged.
-        """
+        Raises StoreError: it is damaged."""
         with (
             storage_errors(self._journal.path),
             closing(sqlite3.connect(f"file:{quote(str(self._journal.path))}?mode=ro", uri=True)) as connection,

@@ -55,13 +55,10 @@ def explain(
     waiting: Callable[[int], str] = lambda _: "",
     delays: Sequence[MainJobDelay] = (),
 ) -> tuple[str, ...]:
-    """The lines about `subject`: a malleable job's number, a node's name, a pilot's id, or `main-job ID` for
-    a job of the main queue. `events` are the journal's latest; for a main job, those that name it. `waiting` says why
-    a job has no node; `delays`: main jobs that met pilots, and what that cost each.
-
-    Raises:
-        NotFound: nothing of that name is known, or nothing that `sight` shows.
-    """
+    """The lines about `subject`: a malleable job's number, a node's name, a pilot's id, or `main-job ID` for a job of
+    the main queue. `events` are the journal's latest; for a main job, those that name it. `waiting` says why a job
+    has no node; `delays`: main jobs that met pilots, and what that cost each.
+    Raises NotFound: nothing of that name is known, or nothing that `sight` shows."""
     shown = _Shown(views, events, sight)
     if subject.startswith("main-job "):
         return tuple(_main_job(subject, snapshot, events, shown, delays))
