@@ -23,9 +23,9 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route, Router
 
+from malletrain.api.auth import TicketTable
 from malletrain.api.connections import ConnectionTable
 from malletrain.api.rate_limits import FIGURES, ApiLimits, ReportBudget
-from malletrain.api.tickets import TicketTable
 from malletrain.api.visibility import Visibility
 from malletrain.domain.decision import LeavePilot
 from malletrain.domain.errors import ContradictsRecord, Refused

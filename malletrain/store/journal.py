@@ -14,8 +14,7 @@ from sqlalchemy import Connection, func, insert, select, text
 
 from malletrain.domain.event import Event
 from malletrain.store import schema as t
-from malletrain.store.backup import copy
-from malletrain.store.database import WriterLock, create_file, storage_errors, writer_engine
+from malletrain.store.database import WriterLock, copy, create_file, storage_errors, writer_engine
 from malletrain.store.encoding import event_row
 from malletrain.store.errors import StoreError
 from malletrain.store.event_reader import batch_after, read_events

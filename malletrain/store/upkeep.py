@@ -19,8 +19,7 @@ from sqlalchemy import Connection, Row, Select, delete, func, or_, select, updat
 
 from malletrain.domain.event import EventKind
 from malletrain.store import schema as t
-from malletrain.store.backup import verify
-from malletrain.store.database import storage_errors
+from malletrain.store.database import storage_errors, verify
 from malletrain.store.journal import SqliteJournal
 from malletrain.store.ledger_image import image_boundary
 from malletrain.store.projections import SHORTEST_WINDOW_S

@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from malletrain.domain.event import Event, PoolCounted
-from malletrain.store.backup import verify
+from malletrain.store.database import verify
 from malletrain.store.errors import StoreError
 from malletrain.store.journal import SqliteJournal
 from malletrain.store.upkeep import DAY_S, Retention, Upkeep

@@ -17,8 +17,7 @@ from malletrain.domain.event import Event, EventKind
 from malletrain.domain.job import MalleableJob
 from malletrain.loop.ledger import Ledger
 from malletrain.store import schema as t
-from malletrain.store.backup import copy
-from malletrain.store.database import reader_engine
+from malletrain.store.database import copy, reader_engine
 from malletrain.store.errors import StoreError
 from malletrain.store.journal import SqliteJournal
 from malletrain.store.upkeep import DAY_S, Retention, Upkeep
