@@ -1,15 +1,12 @@
-"""What people may send, with a bound on everything; and the shape of the answers, for the OpenAPI description."""
+"""What people may send, with a bound on everything."""
 
 from __future__ import annotations
 
-import types
-import typing
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
 from malletrain.domain.job import Curve, DependencyKind, Elastic, MailType, MalleableJob, Profile
-from malletrain.wire.rows import Row
 
 MAX_NODES = 100_000
 MAX_NUMBER = 2**63 - 1  # what SQLite holds
@@ -164,67 +161,3 @@ class DrainBody(Body):
 
     nodes: Annotated[str, Field(max_length=65_536, pattern=r"^[A-Za-z0-9_.,\[\]-]*$")]
     until: Annotated[float, Field(ge=0, le=32_503_680_000)]
-
-
-# --- answers --------------------------------------------------------------------------------------------------
-
-Schema = dict[str, Any]
-
-ERROR: Schema = {
-    "type": "object",
-    "properties": {"error": {"type": "string", "description": "One line that says what to do."}},
-    "required": ["error"],
-}
-
-
-def object_of(**properties: Schema) -> Schema:
-    """An object with all of these keys."""
-    return {"type": "object", "properties": properties, "required": list(properties)}
-
-
-def list_of(item: Schema) -> Schema:
-    """A list."""
-    return {"type": "array", "items": item}
-
-
-def row_schema(row: type[Row]) -> Schema:
-    """The JSON schema of a row of `malletrain.wire.rows`."""
-    described = object_of(**{name: _schema(kind) for name, kind in typing.get_type_hints(row).items()})
-    return {"title": row.__name__, "description": (row.__doc__ or "").strip(), **described}
-
-
-def _schema(kind: Any) -> Schema:
-    origin, arguments = typing.get_origin(kind), typing.get_args(kind)
-    if origin is tuple:
-        return list_of(_schema(arguments[0]))
-    if types.NoneType in arguments:
-        return {"anyOf": [_schema(arguments[0]), {"type": "null"}]}
-    if origin is not None:
-        return {"type": "object"}
-    if issubclass(kind, Row):
-        return row_schema(kind)
-    return {"type": {int: "integer", float: "number", str: "string", bool: "boolean"}[kind]}
-
-
-def answers(ok: Schema | None, status: int = 200, *errors: int) -> dict[int | str, dict[str, Any]]:
-    """The `responses` of a route: the good answer, and the errors that it may give."""
-    good: dict[str, Any] = {"description": "Done." if ok is None else "The answer."}
-    if ok is not None:
-        good["content"] = {"application/json": {"schema": ok}}
-    found: dict[int | str, dict[str, Any]] = {status: good}
-    for code in (400, 408, 413, 429, 503, *errors):
-        found[code] = {"description": _WORDS[code], "content": {"application/json": {"schema": ERROR}}}
-    return found
-
-
-_WORDS = {
-    400: "The request is wrong.",
-    401: "The caller is not authenticated.",
-    403: "The caller may not do this.",
-    404: "There is no such thing.",
-    408: "The body did not arrive in time.",
-    409: "It cannot be done as things are.",
-    413: "The body is too long.",
-    429: "Too many requests.",
-    503: "The daemon cannot answer now.",
-}
