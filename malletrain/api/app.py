@@ -19,14 +19,13 @@ from malletrain.api.connections import ConnectionTable
 from malletrain.api.http_server import HttpServer, serve
 from malletrain.api.journal_notifier import JournalNotifier
 from malletrain.api.people_routes import PeopleRoutes, address_of, make_people_router
-from malletrain.api.ports import Conflict, Identity, NotFound, Requests, Unavailable
+from malletrain.api.ports import Conflict, Identity, NotFound, Requests
 from malletrain.api.rate_limits import ApiLimits, TooManyRequests
 from malletrain.api.request_guard import RequestGuard
 from malletrain.api.roles import Roles
-from malletrain.api.schemas import answers, object_of
 from malletrain.api.visibility import Visibility
 from malletrain.api.worker_routes import WorkersRouter
-from malletrain.domain.errors import ClusterUnavailable, InvalidInput, MalletrainError, Refused
+from malletrain.domain.errors import InvalidInput, MalletrainError, Refused
 from malletrain.loop.ports import Clock
 from malletrain.store.views import StoreViews
 
@@ -36,15 +35,9 @@ _log = logging.getLogger("malletrain.api")
 
 #: Errors of the daemon as HTTP statuses; what is not here is the daemon's own trouble, and may pass: 503.
 _STATUS: tuple[tuple[type[MalletrainError], int], ...] = (
-    (InvalidInput, 400),
-    (NotAuthenticated, 401),
-    (Refused, 403),
-    (NotFound, 404),
-    (Conflict, 409),
+    (InvalidInput, 400), (NotAuthenticated, 401), (Refused, 403), (NotFound, 404), (Conflict, 409),
     (TooManyRequests, 429),
-    (Unavailable, 503),
-    (ClusterUnavailable, 503),
-)
+)  # fmt: skip
 
 #: Where a credential is opened, and the longest body there. A worker's hello may bring the members of its world.
 LOGIN_BODY_BYTES = {"/v1/session": 16 * 1024, "/v1/workers/hello": 64 * 1024}
@@ -53,10 +46,10 @@ METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
 class Pages(Protocol):
-    """The web page beside the API (`malletrain.web`): all of its paths begin with `prefix`."""
+    """The web page beside the API (`malletrain.web`): all of its paths begin with `prefix`; `logins`: where a caller
+    signs in, and the longest body there, in bytes."""
 
     prefix: str
-    #: Where a caller signs in, and the longest body there, in bytes.
     logins: Mapping[str, int]
 
     def identify(self, scope: Scope) -> Identity | None:
@@ -103,9 +96,7 @@ def create_app(
     if pages is not None:
         app.include_router(pages.router(people))
 
-    health = object_of(status={"type": "string"}, version={"type": "string"}, ailments={"type": "array"})
-
-    @app.get("/v1/health", tags=["daemon"], responses=answers(health))
+    @app.get("/v1/health", tags=["daemon"])
     async def show_health() -> Response:
         """Whether the daemon is well: 200, or 503 with what ails it."""
         found = list(ailments())

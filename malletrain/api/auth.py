@@ -1,16 +1,21 @@
-"""Who calls: a MUNGE credential, used once, buys a short-lived token (`malletrain.api.tickets`).
+"""Who calls: a MUNGE credential, used once, buys a short-lived token.
 
-A restart of the daemon ends all tokens; clients log in again by themselves.
+Tokens are kept in memory alone, and there as digests: no copy of the journal or of the log lets anyone in. A restart
+of the daemon ends them all; clients log in again by themselves.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import hashlib
+import secrets
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
+from typing import Generic, TypeVar
 
 from malletrain.api.ports import Identity, Unavailable
 from malletrain.api.roles import Roles
-from malletrain.api.tickets import TicketTable
 from malletrain.domain.errors import MalletrainError
 from malletrain.loop.ports import Clock
 from malletrain.wire import munge
@@ -70,12 +75,8 @@ class Auth:
 
     def log_in(self, credential: str) -> ApiSession:
         """A new token for the maker of the credential.
-
-        Raises:
-            NotAuthenticated: the credential proves nothing.
-            Refused: this daemon does not serve that user.
-            Unavailable: munged does not answer here.
-        """
+        Raises NotAuthenticated: the credential proves nothing; Refused: this daemon does not serve that user;
+        Unavailable: munged does not answer here."""
         opened = self._open(credential, SESSION_PURPOSE)
         identity = self._roles.identify(opened.uid, opened.gid)
         token, lifetime_s = self._tickets.issue(identity.uid, identity), self._tickets.lifetime_s
@@ -83,10 +84,7 @@ class Auth:
 
     def identify(self, authorization: str | None) -> Identity:
         """The caller behind an Authorization header.
-
-        Raises:
-            NotAuthenticated: no token, an unknown one, one that has run out, or a banned user's.
-        """
+        Raises NotAuthenticated: no token, an unknown one, one that has run out, or a banned user's."""
         if not authorization:
             raise NotAuthenticated("no token: POST a MUNGE credential to /v1/session for one")
         identity = self._tickets.bearer(authorization)
@@ -100,12 +98,8 @@ class Auth:
 
     def worker_uid(self, credential: str) -> int:
         """The uid of the worker that made the credential for POST /v1/workers/hello.
-
-        Raises:
-            NotAuthenticated: the credential proves nothing.
-            Refused: this daemon does not serve that user.
-            Unavailable: munged does not answer here.
-        """
+        Raises NotAuthenticated: the credential proves nothing; Refused: this daemon does not serve that user;
+        Unavailable: munged does not answer here."""
         opened = self._open(credential, WORKER_PURPOSE)
         return self._roles.identify(opened.uid, opened.gid).uid
 
@@ -123,3 +117,74 @@ class Auth:
         if age_s > self._clock.elapsed() - self.listens_since + 1.5:  # MUNGE counts whole seconds, of a coarse clock
             raise Unavailable("the MUNGE credential was made before this daemon listened: make a new one, check NTP")
         return opened
+
+
+#: Bytes of randomness in a token.
+TOKEN_BYTES = 32
+
+Bearer = TypeVar("Bearer")
+
+
+class TicketTable(Generic[Bearer]):
+    """Tokens of one kind, all of which live `lifetime_s` seconds. Safe to call from any thread.
+
+    An owner (a user's id, a worker) holds `per_owner` of them at most; beyond, the oldest ends.
+    """
+
+    def __init__(self, clock: Clock, lifetime_s: float, per_owner: int) -> None:
+        self.lifetime_s = lifetime_s
+        self._clock, self._per_owner = clock, per_owner
+        self._lock = threading.Lock()
+        self._tickets: dict[bytes, tuple[Hashable, Bearer, float]] = {}  # owner, bearer, end (Clock.elapsed)
+        self._of_owner: dict[Hashable, OrderedDict[bytes, None]] = {}
+
+    def issue(self, owner: Hashable, bearer: Bearer) -> str:
+        """A new token that stands for `bearer`."""
+        token = secrets.token_urlsafe(TOKEN_BYTES)
+        with self._lock:
+            self._forget_expired()
+            own = self._of_owner.setdefault(owner, OrderedDict())
+            while len(own) >= self._per_owner:
+                oldest, _ = own.popitem(last=False)
+                del self._tickets[oldest]
+            self._tickets[_digest(token)] = (owner, bearer, self._clock.elapsed() + self.lifetime_s)
+            own[_digest(token)] = None
+        return token
+
+    def bearer(self, authorization: str | None) -> Bearer | None:
+        """Whom the token in an Authorization header stands for; None for none, or one that is not `good`."""
+        scheme, _, token = (authorization or "").partition(" ")
+        return self.good(token.strip()) if scheme.lower() == "bearer" else None
+
+    def good(self, token: str) -> Bearer | None:
+        """Whom the token stands for; None for one that has run out or was never issued."""
+        # Looked up by digest: neither the comparison's time nor a core dump gives a token away.
+        with self._lock:
+            _, bearer, ends = self._tickets.get(_digest(token), (None, None, 0.0))
+        return bearer if self._clock.elapsed() < ends else None
+
+    def take(self, token: str) -> Bearer | None:
+        """As `good`, and the token ends: of two callers that show it, one gets the bearer."""
+        with self._lock:
+            owner, bearer, ends = self._tickets.pop(_digest(token), (None, None, 0.0))
+            self._drop(owner, _digest(token))
+        return bearer if self._clock.elapsed() < ends else None
+
+    def _forget_expired(self) -> None:
+        now = self._clock.elapsed()
+        for digest, (owner, _, ends) in list(self._tickets.items()):
+            if ends > now:
+                break  # all live equally long, so they end in the order of their making
+            del self._tickets[digest]
+            self._drop(owner, digest)
+
+    def _drop(self, owner: Hashable, digest: bytes) -> None:
+        own = self._of_owner.get(owner)
+        if own is not None:
+            own.pop(digest, None)
+            if not own:
+                del self._of_owner[owner]
+
+
+def _digest(token: str) -> bytes:
+    return hashlib.sha256(token.encode("utf-8", "replace")).digest()

@@ -34,18 +34,10 @@ def within_descriptors(wanted: int) -> int:
 
 
 class ConnectionTable:
-    """The open connections of one server. Used on its event loop only.
-
-    Args:
-        limits: see there.
-        total: connections in all.
-        elapsed: seconds of a clock that never jumps.
-    """
+    """The open connections of one server, `total` at most. Used on its event loop only."""
 
     def __init__(self, limits: ApiLimits, total: int, elapsed: Callable[[], float] = time.monotonic) -> None:
-        self._limits = limits
-        self._total = total
-        self._elapsed = elapsed
+        self._limits, self._total, self._elapsed = limits, total, elapsed
         self._close: dict[Peer, Callable[[], None]] = {}
         self._strangers: dict[str, OrderedDict[Peer, float]] = {}  # by address, since when; the oldest first
         self._caller: dict[Peer, str] = {}
@@ -56,12 +48,8 @@ class ConnectionTable:
         return len(self._close)
 
     def opened(self, peer: Peer, close: Callable[[], None]) -> None:
-        """Records a new connection, and closes others, or it, where there are too many.
-
-        Args:
-            peer: where it comes from.
-            close: closes it, and has `closed` called.
-        """
+        """Records a new connection, and closes others, or it, where there are too many. `close` closes it, and has
+        `closed` called."""
         now = self._elapsed()
         self._close[peer] = close
         mine = self._strangers.setdefault(peer[0], OrderedDict())
@@ -76,11 +64,8 @@ class ConnectionTable:
             self.drop(next(iter(most)))
 
     def vouch(self, peer: Peer, caller: str) -> bool:
-        """Records that a request on this connection has shown the token of `caller`.
-
-        Returns:
-            False where the caller has too many connections: refuse the request, and close this one.
-        """
+        """Records that a request on this connection has shown the token of `caller`; False where the caller has too
+        many connections: refuse the request, and close this one."""
         if peer not in self._close or self._caller.get(peer) == caller:
             return True
         if self._of_caller.get(caller, 0) >= self._limits.connections_of_caller:

@@ -147,10 +147,7 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def _check_head(self) -> None:
         """Refuses what llhttp accepts and h11 does not, and what no caller of the daemon's sends.
-
-        Raises:
-            _BadRequest: in a callback of the parser, which ends with an `HttpParserError` then.
-        """
+        Raises _BadRequest: in a callback of the parser, which ends with an `HttpParserError` then."""
         version, names = self.parser.get_http_version(), [name for name, _ in self.headers]
         codings = [value for name, value in self.headers if name == b"transfer-encoding"]
         has_body = bool(codings) or any(n == b"content-length" and v.strip(b"0") for n, v in self.headers)
@@ -219,16 +216,8 @@ class HttpServer:
 
 
 def serve(app: ASGIApp, host: str, port: int, connections: ConnectionTable) -> HttpServer:
-    """Serve `app` in a thread; returns when it answers.
-
-    Args:
-        app: the application.
-        host, port: where to listen; port 0 for any.
-        connections: bounds and counts the connections; of this server alone.
-
-    Raises:
-        InvalidInput, Unavailable: as `listen`; or the server did not start.
-    """
+    """Serve `app` in a thread; returns when it answers. `port` 0: any; `connections` are this server's alone.
+    Raises InvalidInput, Unavailable: as `listen`; or the server did not start."""
     listening = listen(host, port, WAITING_CONNECTIONS)
     for sock in listening.sockets:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER_BYTES)  # connections inherit it

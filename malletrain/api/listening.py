@@ -46,11 +46,8 @@ class Listening:
 
 def listen(host: str, port: int, backlog: int, environ: Mapping[str, str] | None = None) -> Listening:
     """The sockets for `host` and `port`; 0 for any port.
-
-    Raises:
-        InvalidInput: this user may not listen on that port.
-        Unavailable: the address is taken, or not there yet, or the port is in the other family.
-    """
+    Raises InvalidInput: this user may not listen on that port; Unavailable: the address is taken, or not there yet,
+    or the port is in the other family."""
     inherited = _inherited(port, os.environ if environ is None else environ)
     if inherited:
         # The unit listens on every address: `host` says which of them is served.

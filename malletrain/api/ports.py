@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol
 
+from malletrain.api.schemas import JobBody
 from malletrain.api.visibility import Visibility
 from malletrain.domain.errors import MalletrainError
 from malletrain.wire.rows import ProfileRow, PromiseRow
@@ -45,43 +46,13 @@ class Identity:
     role: Role = Role.USER
 
 
-@dataclass(frozen=True, slots=True)
-class NewJob:
-    """What a researcher asks for: the body of POST /v1/jobs, checked. `curve` is (nodes, samples/s), sorted; empty
-    `profile` is as the site has it; a second request with the same `key` is the first one again."""
-
-    name: str
-    min_nodes: int
-    max_nodes: int
-    sizes: tuple[int, ...] = ()
-    weight: float = 1.0
-    elastic: str = "live"
-    account: str = ""
-    partition: str = ""
-    curve: tuple[tuple[int, float], ...] | None = None
-    total_samples: float | None = None
-    profile: str = ""
-    key: str = ""
-    batch_min: int | None = None
-    batch_max: int | None = None
-    deadline: float | None = None
-    budget_node_hours: float | None = None
-    after: tuple[tuple[str, int], ...] = ()
-    output: tuple[str, ...] = ()
-    mail: tuple[str, ...] = ()
-    mail_user: str = ""
-    class_min: tuple[tuple[str, int], ...] = ()
-    trusted: bool = False
-    check: tuple[str, str, str] | None = None  #: digest, verdict and text of a check of its script
-
-
 class Requests(Protocol):
     """What people ask for. The routes have checked form and rights; each call is durable when it returns.
 
     Any may raise `Refused`, `InvalidInput`, `NotFound`, `Conflict`, `Unavailable`; each may be called by any thread.
     """
 
-    def announce(self, job: NewJob, identity: Identity) -> int:
+    def announce(self, job: JobBody, identity: Identity) -> int:
         """Take a new job; returns its number."""
 
     def attach_array(self, job: int, array_id: int, tasks: int, identity: Identity) -> None:
@@ -98,10 +69,7 @@ class Requests(Protocol):
 
     def explain(self, subject: str, sight: Visibility) -> Sequence[str]:
         """Why a job (`job 3`, `3`), node, pilot (`123_4`) or main job (`main-job 99`) has what it has, in lines.
-
-        Raises:
-            NotFound: there is none, or none that `sight` shows: the two are not told apart.
-        """
+        Raises NotFound: there is none, or none that `sight` shows: the two are not told apart."""
 
     def profile(self, job: int) -> ProfileRow:
         """What is known of how the job scales."""

@@ -16,7 +16,7 @@ from collections.abc import Callable
 import anyio
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from malletrain.api.connections import ConnectionTable
+from malletrain.api.connections import ConnectionTable, Peer
 from malletrain.api.rate_limits import ApiLimits, TokenBuckets, TooManyRequests
 from malletrain.loop.ports import Clock
 
@@ -45,16 +45,8 @@ class _Refused(Exception):
 
 
 class RequestGuard:
-    """ASGI middleware.
-
-    Args:
-        app: what it stands before.
-        limits: on rates and bodies.
-        clock: time.
-        identify: looks the caller up; does not block.
-        logins: the paths at which a credential is opened, and the longest body there, in bytes.
-        connections: of the server.
-    """
+    """ASGI middleware. `identify` looks the caller up, and does not block; `logins`: the paths at which a credential
+    is opened, and the longest body there, in bytes."""
 
     def __init__(
         self,
@@ -65,11 +57,8 @@ class RequestGuard:
         logins: dict[str, int],
         connections: ConnectionTable,
     ) -> None:
-        self._app = app
-        self._limits = limits
-        self._identify = identify
-        self._logins = logins
-        self._connections = connections
+        self._app, self._limits, self._identify = app, limits, identify
+        self._logins, self._connections = logins, connections
         self._strangers = TokenBuckets(limits.address_rate, limits.address_burst, clock)
         self._by_login = TokenBuckets(limits.login_rate, limits.login_burst, clock)
         self._callers = TokenBuckets(limits.token_rate, limits.token_burst, clock)
@@ -122,18 +111,13 @@ class RequestGuard:
             async with asyncio.timeout(self._limits.unsent_seconds):
                 await send(message)
         except TimeoutError:
-            peer = tuple(scope.get("client") or ("", 0))
-            self._connections.drop((str(peer[0]), int(peer[1])))
+            self._connections.drop(_peer(scope))
 
     def _admit(self, scope: Scope) -> tuple[str, int]:
         """The caller, "" for a stranger, and how many bytes of a body are read.
-
-        Raises:
-            TooManyRequests: it asks too often, or has too many connections.
-            _Refused: it is not known, and sends a body.
-        """
-        headers, path, peer = dict(scope["headers"]), scope["path"], tuple(scope.get("client") or ("", 0))
-        address, limits = str(peer[0]), self._limits
+        Raises TooManyRequests: it asks too often, or has too many connections; _Refused: it is not known, and sends a
+        body."""
+        headers, path, address = dict(scope["headers"]), scope["path"], _address(scope)
         if path in self._logins:
             self._by_login.take(address)
             return "", self._bounded(headers, self._logins[path])
@@ -146,9 +130,9 @@ class RequestGuard:
         self._callers.take(caller)
         if self._answers.is_empty(caller):
             raise TooManyRequests("you have been answered too much lately: wait a moment, ask for less")
-        if not self._connections.vouch((address, int(peer[1])), caller):
+        if not self._connections.vouch(_peer(scope), caller):
             raise TooManyRequests("too many connections: close some, or send your requests over one")
-        return caller, self._bounded(headers, limits.body_bytes)
+        return caller, self._bounded(headers, self._limits.body_bytes)
 
     def _bounded(self, headers: dict[bytes, bytes], most: int) -> int:
         declared = headers.get(b"content-length", b"")
@@ -158,10 +142,7 @@ class RequestGuard:
 
     async def _read(self, scope: Scope, receive: Receive, body: bytearray, known: bool, most: int) -> bool:
         """Reads the body; returns whether the caller hung up meanwhile.
-
-        Raises:
-            _Refused: the body is too long, takes too long, or there are too many bodies at once.
-        """
+        Raises _Refused: the body is too long, takes too long, or there are too many bodies at once."""
         seconds = self._limits.body_seconds
         whole = self._limits.buffered_bytes if known else self._limits.strangers_buffered_bytes
         try:
@@ -221,8 +202,13 @@ class _Answer:
         self._guard.answered(self._caller, self._size)
 
 
+def _peer(scope: Scope) -> Peer:
+    host, port = scope.get("client") or ("", 0)
+    return str(host), int(port)
+
+
 def _address(scope: Scope) -> str:
-    return str((scope.get("client") or ("",))[0])
+    return _peer(scope)[0]
 
 
 def _replayed(body: bytearray, receive: Receive) -> Receive:

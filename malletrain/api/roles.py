@@ -31,10 +31,7 @@ class Roles:
 
     def identify(self, uid: int, gid: int) -> Identity:
         """The caller behind a uid that MUNGE has proven.
-
-        Raises:
-            Refused: this daemon does not serve that user, or an operator has banned the user.
-        """
+        Raises Refused: this daemon does not serve that user, or an operator has banned the user."""
         user = user_name(uid)
         if self._serves is not None and uid not in self._serves and uid != 0:
             raise Refused(f"this daemon serves {', '.join(map(user_name, sorted(self._serves)))} alone, not {user}")
@@ -47,11 +44,7 @@ class Roles:
         return uid in self._bans() and uid not in self._operators
 
     def check_bannable(self, uid: int, user: str) -> None:
-        """Make sure that the user is no operator.
-
-        Raises:
-            Refused: otherwise.
-        """
+        """Make sure that the user is no operator. Raises Refused: otherwise."""
         if uid in self._operators:
             raise Refused(f"{user} is an operator: take the name out of `operators` in the configuration first")
 
@@ -67,21 +60,14 @@ class Roles:
 
     def check_sees(self, identity: Identity, job_id: int, job: JobRow | None) -> JobRow:
         """The job, if there is one that the caller may see.
-
-        Raises:
-            NotFound: there is none, or it is another's and hidden: the two are not told apart.
-        """
+        Raises NotFound: there is none, or it is another's and hidden: the two are not told apart."""
         if job is None or not self.sight(identity).sees_job_of(job.uid):
             raise NotFound(f"there is no job {job_id}: `malletrain status` lists them")
         return job
 
     def check_steers(self, identity: Identity, job_id: int, job: JobRow | None) -> JobRow:
         """The job, if the caller owns it or is an operator.
-
-        Raises:
-            NotFound: there is no such job to be seen.
-            Refused: it is another user's.
-        """
+        Raises NotFound: there is no such job to be seen; Refused: it is another user's."""
         job = self.check_sees(identity, job_id, job)
         if job.uid != identity.uid and identity.role is not Role.OPERATOR:
             raise Refused(f"job {job_id} belongs to {job.user}: only {job.user} and operators may change it")
@@ -89,11 +75,7 @@ class Roles:
 
     def check_owns(self, identity: Identity, job_id: int, job: JobRow | None) -> JobRow:
         """The job, if the caller owns it: pilots run as the job's owner, so an operator cannot give it any.
-
-        Raises:
-            NotFound: there is no such job to be seen.
-            Refused: it is another user's.
-        """
+        Raises NotFound: there is no such job to be seen; Refused: it is another user's."""
         job = self.check_sees(identity, job_id, job)
         if job.uid != identity.uid:
             raise Refused(f"job {job_id} belongs to {job.user}: only {job.user} can give it pilots")
@@ -101,11 +83,7 @@ class Roles:
 
     @staticmethod
     def check_operates(identity: Identity) -> None:
-        """Make sure that the caller is an operator.
-
-        Raises:
-            Refused: otherwise.
-        """
+        """Make sure that the caller is an operator. Raises Refused: otherwise."""
         if identity.role is not Role.OPERATOR:
             raise Refused(f"{identity.user} is no operator here: the daemon's configuration names them (operators)")
 
@@ -120,10 +98,7 @@ def user_name(uid: int) -> str:
 
 def uids_of(users: Iterable[str], where: str) -> frozenset[int]:
     """The uids of user names; `where` names the setting that holds them.
-
-    Raises:
-        InvalidInput: this machine does not know one.
-    """
+    Raises InvalidInput: this machine does not know one."""
     found = set()
     for user in users:
         try:

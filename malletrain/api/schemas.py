@@ -1,21 +1,23 @@
-"""What people may send, with a bound on everything; and the shape of the answers, for the OpenAPI description."""
+"""What people may send, with a bound on everything."""
 
 from __future__ import annotations
 
-import types
-import typing
-from dataclasses import fields
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
-from malletrain.api.ports import NewJob
-from malletrain.wire.rows import Row
+from malletrain.domain.job import Curve, DependencyKind, Elastic, MailType, MalleableJob, Profile
 
 MAX_NODES = 100_000
 MAX_NUMBER = 2**63 - 1  # what SQLite holds
 
 Nodes = Annotated[int, Field(ge=1, le=MAX_NODES)]
+
+#: What a job has as its owner sent it; the rest is made of it.
+_AS_SENT = (
+    "name", "min_nodes", "max_nodes", "weight", "total_samples", "key", "batch_min", "batch_max", "deadline",
+    "trusted",
+)  # fmt: skip
 
 
 def _printable(value: str) -> str:
@@ -118,19 +120,26 @@ class JobBody(Body):
             raise ValueError("batch_min: only for live jobs; other scripts choose their own batch")
         return self
 
-    def job(self) -> NewJob:
-        """The request as the daemon takes it."""
-        as_sent = {each.name: getattr(self, each.name) for each in fields(NewJob)}
-        made = {
-            "sizes": tuple(sorted(set(self.sizes))),
-            "curve": None if self.curve is None else tuple((int(n), rate) for n, rate in self.curve),
-            "after": tuple((kind, int(job)) for kind, _, job in (each.partition(":") for each in self.after)),
-            "output": tuple(self.output),
-            "mail": tuple(dict.fromkeys(self.mail)),
-            "class_min": tuple((word, int(n)) for word, _, n in (each.rpartition(":") for each in self.class_min)),
-            "check": None if self.check is None else (self.check.digest, self.check.verdict, self.check.text),
-        }
-        return NewJob(**as_sent | made)
+    def job(self, id: int, user: str, uid: int, submitted_at: float, account: str, mail_user: str) -> MalleableJob:
+        """The job that is asked for, with what the daemon says of it."""
+        return MalleableJob(
+            **{name: getattr(self, name) for name in _AS_SENT},
+            id=id,
+            user=user,
+            uid=uid,
+            submitted_at=submitted_at,
+            account=account,
+            mail_user=mail_user,
+            sizes=tuple(sorted(set(self.sizes))),
+            elastic=Elastic(self.elastic),
+            given_curve=None if self.curve is None else Curve(tuple((int(n), rate) for n, rate in self.curve)),
+            profile=Profile(self.profile) if self.profile else None,
+            budget_node_s=None if self.budget_node_hours is None else 3600.0 * self.budget_node_hours,
+            after=tuple((DependencyKind(kind), int(job)) for kind, _, job in (a.partition(":") for a in self.after)),
+            output=tuple(self.output),
+            mail=tuple(map(MailType, dict.fromkeys(self.mail))),
+            class_min=tuple((word, int(n)) for word, _, n in (each.rpartition(":") for each in self.class_min)),
+        )
 
 
 class ArrayBody(Body):
@@ -152,67 +161,3 @@ class DrainBody(Body):
 
     nodes: Annotated[str, Field(max_length=65_536, pattern=r"^[A-Za-z0-9_.,\[\]-]*$")]
     until: Annotated[float, Field(ge=0, le=32_503_680_000)]
-
-
-# --- answers --------------------------------------------------------------------------------------------------
-
-Schema = dict[str, Any]
-
-ERROR: Schema = {
-    "type": "object",
-    "properties": {"error": {"type": "string", "description": "One line that says what to do."}},
-    "required": ["error"],
-}
-
-
-def object_of(**properties: Schema) -> Schema:
-    """An object with all of these keys."""
-    return {"type": "object", "properties": properties, "required": list(properties)}
-
-
-def list_of(item: Schema) -> Schema:
-    """A list."""
-    return {"type": "array", "items": item}
-
-
-def row_schema(row: type[Row]) -> Schema:
-    """The JSON schema of a row of `malletrain.wire.rows`."""
-    described = object_of(**{name: _schema(kind) for name, kind in typing.get_type_hints(row).items()})
-    return {"title": row.__name__, "description": (row.__doc__ or "").strip(), **described}
-
-
-def _schema(kind: Any) -> Schema:
-    origin, arguments = typing.get_origin(kind), typing.get_args(kind)
-    if origin is tuple:
-        return list_of(_schema(arguments[0]))
-    if types.NoneType in arguments:
-        return {"anyOf": [_schema(arguments[0]), {"type": "null"}]}
-    if origin is not None:
-        return {"type": "object"}
-    if issubclass(kind, Row):
-        return row_schema(kind)
-    return {"type": {int: "integer", float: "number", str: "string", bool: "boolean"}[kind]}
-
-
-def answers(ok: Schema | None, status: int = 200, *errors: int) -> dict[int | str, dict[str, Any]]:
-    """The `responses` of a route: the good answer, and the errors that it may give."""
-    good: dict[str, Any] = {"description": "Done." if ok is None else "The answer."}
-    if ok is not None:
-        good["content"] = {"application/json": {"schema": ok}}
-    found: dict[int | str, dict[str, Any]] = {status: good}
-    for code in (400, 408, 413, 429, 503, *errors):
-        found[code] = {"description": _WORDS[code], "content": {"application/json": {"schema": ERROR}}}
-    return found
-
-
-_WORDS = {
-    400: "The request is wrong.",
-    401: "The caller is not authenticated.",
-    403: "The caller may not do this.",
-    404: "There is no such thing.",
-    408: "The body did not arrive in time.",
-    409: "It cannot be done as things are.",
-    413: "The body is too long.",
-    429: "Too many requests.",
-    503: "The daemon cannot answer now.",
-}

@@ -10,7 +10,8 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from threading import RLock
@@ -22,10 +23,9 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route, Router
 
+from malletrain.api.auth import TicketTable
 from malletrain.api.connections import ConnectionTable
-from malletrain.api.rate_limits import ApiLimits
-from malletrain.api.report_budget import FIGURES, ReportBudget
-from malletrain.api.tickets import TicketTable
+from malletrain.api.rate_limits import FIGURES, ApiLimits, ReportBudget
 from malletrain.api.visibility import Visibility
 from malletrain.domain.decision import LeavePilot
 from malletrain.domain.errors import ContradictsRecord, Refused
@@ -57,11 +57,9 @@ class WorkersGate:
     """The membership, safe to call from any thread. This is the `Workers` port of the live loop.
 
     Args:
-        membership: the pure state machine.
         lock: the daemon's one lock; re-entrant, or not held by callers of this class.
         persist: writes `membership.reports()` to the journal; called under the lock after every change that workers
             may see, before they do. The owner takes `reports` every moment besides.
-        clock: time.
         budget: of the figures that workers report; None for the usual limits.
         sight: what the user with this uid may see: reasons sent to workers are limited by it.
         is_banned: whether the user with this uid is refused: tokens of his workers are worth nothing then.
@@ -79,17 +77,12 @@ class WorkersGate:
         is_banned: Callable[[int], bool] = lambda _uid: False,
         checked: Callable[[int, str], ScriptCheck | None] = lambda _uid, _digest: None,
     ) -> None:
-        self._checked = checked
-        self.membership = membership
-        self._sight = sight
-        self._is_banned = is_banned
+        self.membership, self.clock, self._lock, self._persist = membership, clock, lock, persist
         self.budget = budget or ReportBudget(ApiLimits(), clock)
-        self.clock = clock
-        self._lock = lock
-        self._persist = persist
+        self._sight, self._is_banned, self._checked = sight, is_banned, checked
         self._awake_at = clock.elapsed()
         self._ends = False
-        self._waiting: dict[int, set[tuple[asyncio.AbstractEventLoop, asyncio.Event]]] = {}  #: by job
+        self._waiting = defaultdict[int, set[tuple[asyncio.AbstractEventLoop, asyncio.Event]]](set)  #: by job
         self._tokens = TicketTable[str](clock, WORKER_TOKEN_LIFETIME_S, MAX_TOKENS_PER_WORKER)
 
     def leave(self, action: LeavePilot) -> None:
@@ -102,7 +95,6 @@ class WorkersGate:
         self.change(lambda: self.membership.end_job(job_id, reason))
 
     def top_up(self, job_id: int, tasks: int) -> bool:
-        """Ask a worker of the job to submit more held tasks; False when it has none."""
         return bool(self.change(lambda: self.membership.top_up(job_id, tasks)))
 
     def choose_batches(self, job_id: int, batches: tuple[tuple[int, int], ...]) -> None:
@@ -244,7 +236,7 @@ class WorkersGate:
         entry = (asyncio.get_running_loop(), caller.stirred)
         known = self.membership.worker(worker)
         job = known.job if known is not None else 0
-        self._waiting.setdefault(job, set()).add(entry)
+        self._waiting[job].add(entry)
         end, is_open, begins = self.clock.elapsed() + wait_s, True, True
         try:
             while True:
@@ -300,16 +292,11 @@ class WorkersGate:
 
 
 class Caller:
-    """Whoever waits for the answer to a poll.
-
-    Attributes:
-        stirred: set when there may be something new for it, or it hung up.
-        is_gone: it hung up: the first sign that its process is no more.
-    """
+    """Whoever waits for the answer to a poll."""
 
     def __init__(self) -> None:
-        self.stirred = asyncio.Event()
-        self.is_gone = False
+        self.stirred = asyncio.Event()  #: set when there may be something new for it, or it hung up
+        self.is_gone = False  #: it hung up: the first sign that its process is no more
 
     async def watch(self, request: Request) -> None:
         """Returns when the caller hangs up."""
@@ -396,12 +383,7 @@ class WorkersRouter(Router):
 
 _DIGEST = re.compile(r"[0-9a-f]{16,64}")
 
-_STATUS: Mapping[type[Exception], int] = {
-    wire.MessageError: 400,
-    WireError: 401,
-    ContradictsRecord: 409,
-    Refused: 403,
-}
+_STATUS = ((wire.MessageError, 400), (WireError, 401), (ContradictsRecord, 409), (Refused, 403))
 
 Handle = Callable[[Request], Awaitable[Response]]
 
@@ -415,7 +397,7 @@ def _guarded(handle: Handle) -> Handle:
         except HTTPException as error:
             return JSONResponse({"error": str(error.detail)}, error.status_code)
         except (WireError, ContradictsRecord, Refused) as error:
-            status = next(code for kind, code in _STATUS.items() if isinstance(error, kind))
+            status = next(code for kind, code in _STATUS if isinstance(error, kind))
             return JSONResponse({"error": str(error)}, status)
 
     return guarded

@@ -41,11 +41,8 @@ DEFAULT_LOGS = "/var/log/malletrain"
 
 def steer(settings: Config, file: Path, environ: Mapping[str, str]) -> int:
     """Carry out the listener's orders until SIGTERM or SIGINT; the exit status. `file`: where `settings` are from.
-
-    Raises:
-        MalletrainError: the listener could change the configuration or the log, Slurm
-            does not answer, or pilots may not run on this site.
-    """
+    Raises MalletrainError: the listener could change the configuration or the log, Slurm does not answer, or pilots
+    may not run on this site."""
     log: structlog.stdlib.BoundLogger = structlog.get_logger("malletraind")
     socket = settings.actuator.socket or DEFAULT_SOCKET
     if not settings.actuator.socket:
@@ -90,10 +87,7 @@ def bounds_from(settings: Config) -> ActuatorBounds:
 
 def check_not_alterable(file: Path) -> None:
     """Make sure that root or the actuator's user alone can change the file or put another in its place.
-
-    Raises:
-        InvalidInput: somebody else can, by the file or a folder on the way to it.
-    """
+    Raises InvalidInput: somebody else can, by the file or a folder on the way to it."""
     trusted = {0, os.geteuid()}
     path = file.resolve()
     for each in (path, *path.parents):

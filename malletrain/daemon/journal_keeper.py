@@ -54,10 +54,8 @@ class JournalKeeper:
     def __init__(
         self, journal: SqliteJournal, metrics: Metrics, min_free_bytes: float, elapsed: Callable[[], float]
     ) -> None:
-        self._journal = journal
-        self._metrics = metrics
-        self._min_free_bytes = min_free_bytes
-        self._elapsed = elapsed
+        self._journal, self._metrics = journal, metrics
+        self._min_free_bytes, self._elapsed = min_free_bytes, elapsed
         self._lock = threading.Lock()
         self._kept: list[Event] = []
         self._left_out = 0
@@ -67,10 +65,7 @@ class JournalKeeper:
 
     def append(self, events: Iterable[Event]) -> Sequence[Event]:
         """Write events, or keep them in memory where a restart may lose them.
-
-        Raises:
-            JournalUnavailable: they cannot be written, and must be before anything follows from them.
-        """
+        Raises JournalUnavailable: they cannot be written, and must be before anything follows from them."""
         batch = list(events)
         with self._lock:
             written = self._keep(batch) if self._fault else None

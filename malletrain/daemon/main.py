@@ -26,7 +26,7 @@ from malletrain.daemon.process import log
 from malletrain.daemon.process.short_collections import WHOLE_INTERVAL_S, collect_and_freeze, no_collections
 from malletrain.daemon.process.systemd import Notifier
 from malletrain.daemon.process.timers import Timers
-from malletrain.daemon.views.describe import describe
+from malletrain.daemon.views.explain import describe
 from malletrain.domain.errors import ClusterUnavailable, InvalidInput, MalletrainError
 from malletrain.slurm.command import Commands
 from malletrain.slurm.site import site_facts
@@ -121,11 +121,7 @@ def command(
 
 
 def read_config(file: Path | None, *, user_mode: bool, environ: Mapping[str, str]) -> Config:
-    """The configuration that the command line asks for.
-
-    Raises:
-        ConfigError: naming every fault.
-    """
+    """The configuration that the command line asks for. Raises ConfigError: naming every fault."""
     if user_mode:
         return config.load_for_user(environ, file)
     return config.load(file or config.SYSTEM_FILE)

@@ -56,10 +56,7 @@ class Observing:
 
     def __init__(self, config: Config) -> None:
         """Read the site's configuration, open the journal of observation, fold it, and begin.
-
-        Raises:
-            MalletrainError: Slurm does not answer, or the journal is in use.
-        """
+        Raises MalletrainError: Slurm does not answer, or the journal is in use."""
         self._log: structlog.stdlib.BoundLogger = structlog.get_logger("malletraind")
         self._config = config
         self._clock = clock = SystemClock()

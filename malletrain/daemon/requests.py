@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import fields
 
-from malletrain.api.ports import Conflict, Identity, NewJob, NotFound, Role, Unavailable
+from malletrain.api.ports import Conflict, Identity, NotFound, Role, Unavailable
+from malletrain.api.schemas import JobBody
 from malletrain.api.visibility import Visibility
 from malletrain.daemon.views.explain import explain
 from malletrain.daemon.views.promise_view import promise_row
@@ -26,17 +26,7 @@ from malletrain.domain.event import (
     Payload,
     ScriptChecked,
 )
-from malletrain.domain.job import (
-    Curve,
-    DependencyKind,
-    Elastic,
-    JobPhase,
-    JobView,
-    MailType,
-    MalleableJob,
-    Profile,
-    ScriptVerdict,
-)
+from malletrain.domain.job import JobPhase, JobView, MalleableJob, ScriptVerdict
 from malletrain.loop.ports import Clock
 from malletrain.loop.tick import Loop
 from malletrain.loop.waiting_reason import why_held
@@ -51,10 +41,6 @@ MAX_UNATTACHED_JOBS = 32
 EXPLAINED_EVENTS = 5000
 
 DAY_S = 86_400.0
-
-#: What a job has as its owner asked for it; the rest is made of it.
-_MADE = frozenset({"account", "elastic", "profile", "after", "mail", "mail_user"})
-_AS_ASKED = tuple({each.name for each in fields(NewJob)} & {each.name for each in fields(MalleableJob)} - _MADE)
 
 
 class LoopRequests:
@@ -83,17 +69,11 @@ class LoopRequests:
         account_of: Callable[[str], str] | None = None,
         sends_notices: bool = False,
     ) -> None:
-        self._loop = loop
-        self._facts = facts
-        self._clock = clock
-        self._harvest = harvest
-        self._latest = latest
-        self._next_id = next_id
-        self._of_main_job = of_main_job
-        self._account_of = account_of
-        self._sends_notices = sends_notices
+        self._loop, self._facts, self._clock, self._harvest = loop, facts, clock, harvest
+        self._latest, self._next_id, self._of_main_job = latest, next_id, of_main_job
+        self._account_of, self._sends_notices = account_of, sends_notices
 
-    def announce(self, job: NewJob, identity: Identity) -> int:
+    def announce(self, job: JobBody, identity: Identity) -> int:
         for what, asked, ours in (
             ("partition", job.partition, self._harvest.partition),
             ("account", job.account, self._harvest.account),
@@ -117,35 +97,21 @@ class LoopRequests:
                         return known.job.id
             self._check_unattached(identity)
             number = self._next_id()
-            wanted = MalleableJob(
-                **{name: getattr(job, name) for name in _AS_ASKED},
-                id=number,
-                user=identity.user,
-                uid=identity.uid,
-                account=account,
-                submitted_at=self._clock.now(),
-                elastic=Elastic(job.elastic),
-                given_curve=Curve(job.curve) if job.curve else None,
-                profile=Profile(job.profile) if job.profile else None,
-                budget_node_s=None if job.budget_node_hours is None else 3600.0 * job.budget_node_hours,
-                after=tuple((DependencyKind(kind), other) for kind, other in job.after),
-                mail=tuple(map(MailType, job.mail)),
-                mail_user=mail_user,
-            )
+            wanted = job.job(number, identity.user, identity.uid, self._clock.now(), account, mail_user)
             if why := self._loop.refusal(wanted):
                 raise Conflict(why)
             waits = self._waits(wanted, identity)
             events = [self._event(JobAnnounced(wanted), number)]
             if job.check is not None:
-                digest, verdict, text = job.check
-                checked = ScriptChecked(digest, ScriptVerdict(verdict), text, size_kept(wanted, 0))
-                events.append(self._event(checked, number, text))
+                found = ScriptVerdict(job.check.verdict)
+                checked = ScriptChecked(job.check.digest, found, job.check.text, size_kept(wanted, 0))
+                events.append(self._event(checked, number, job.check.text))
             if waits:
                 events.append(self._event(JobHeld(identity.user, waits=True), number, waits))
             self._loop.record(events)
         return number
 
-    def _address_for(self, job: NewJob, identity: Identity) -> str:
+    def _address_for(self, job: JobBody, identity: Identity) -> str:
         """Whom messages about a new job go to, if its owner asked for any: an address, or their own name."""
         if not job.mail:
             return ""
@@ -231,15 +197,13 @@ class LoopRequests:
         events = self._of_main_job(asked.strip()) if asked != subject else self._latest(EXPLAINED_EVENTS)
         with self._facts:
             delays = loop.ledger.promise.delays(-math.inf) if asked != subject else ()
-        return explain(
-            subject, loop.views, loop.last_snapshot, loop.last_decision, events, sight, loop.waiting, delays
-        )  # fmt: skip
+        seen = (loop.last_snapshot, loop.last_decision)
+        return explain(subject, loop.views, *seen, events, sight, loop.waiting, delays)
 
     def promise(self, days: int, sight: Visibility) -> PromiseRow:
-        loop, now = self._loop, self._clock.now()
+        now = self._clock.now()
         with self._facts:
-            tracker, rules = loop.ledger.promise, loop.rules
-            return promise_row(tracker, rules, now - days * DAY_S, now, sight)
+            return promise_row(self._loop.ledger.promise, self._loop.rules, now - days * DAY_S, now, sight)
 
     def profile(self, job: int) -> ProfileRow:
         loop = self._loop

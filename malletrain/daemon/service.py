@@ -20,8 +20,7 @@ from malletrain.api.auth import Auth
 from malletrain.api.connections import ConnectionTable, within_descriptors
 from malletrain.api.http_server import HttpServer, serve
 from malletrain.api.journal_notifier import JournalNotifier
-from malletrain.api.rate_limits import ApiLimits
-from malletrain.api.report_budget import ReportBudget
+from malletrain.api.rate_limits import ApiLimits, ReportBudget
 from malletrain.api.roles import Roles, uids_of
 from malletrain.api.worker_routes import WorkersGate, WorkersRouter
 from malletrain.config import Config
@@ -36,15 +35,7 @@ from malletrain.daemon.site_watch import SiteWatch
 from malletrain.daemon.views.metrics import Metrics
 from malletrain.domain.decision import Decision
 from malletrain.domain.errors import JournalUnavailable
-from malletrain.domain.event import (
-    BreakerSwitched,
-    DaemonStarted,
-    DaemonStopped,
-    Event,
-    JobNotified,
-    MetricReported,
-    SamplesReported,
-)
+from malletrain.domain.event import BreakerSwitched, DaemonStarted, DaemonStopped, Event, JobNotified
 from malletrain.domain.snapshot import NodeState, Snapshot
 from malletrain.loop.breaker import why_to_pause
 from malletrain.loop.membership.admission import admit, holding
@@ -71,7 +62,7 @@ from malletrain.store.event_reader import read_events
 from malletrain.store.history_views import StoreHistory
 from malletrain.store.journal import SqliteJournal
 from malletrain.store.upkeep import Upkeep
-from malletrain.store.views import StoreViews
+from malletrain.store.views import StoreViews, stray_nodes
 from malletrain.web.page_routes import WebPages
 from malletrain.web.sign_in import SignIn
 
@@ -111,11 +102,8 @@ class Service:
         """Check the site, open the journal, fold it, and listen unless nothing is to be done for real (`act`).
 
         `facts`: gives what the site's Slurm is configured to do, where it was asked already.
-
-        Raises:
-            MalletrainError: Slurm does not answer, the partition is not fit for harvest, the journal is in use,
-                the address is taken, ...
-        """
+        Raises MalletrainError: Slurm does not answer, the partition is not fit for harvest, the journal is in use,
+        the address is taken, ."""
         self._config = config
         self._log: structlog.stdlib.BoundLogger = structlog.get_logger("malletraind")
         self._clock = SystemClock()
@@ -125,8 +113,7 @@ class Service:
         self.metrics = Metrics(self._clock)
         self._runs = RunHealth(lambda task: self.metrics.failures.labels(task).inc(), self.metrics.slurm_answers.set)
         self._commands = commands = Commands(
-            config.slurm.environment(os.environ),
-            on_command=self.metrics.slurm_command,
+            config.slurm.environment(os.environ), on_command=self.metrics.slurm_command
         )
         self._apart: ActuatorClient | None = None
         found = site_facts.read(commands) if facts is None else facts()
@@ -142,13 +129,14 @@ class Service:
         path = Path(config.store.path)
         # A look that does nothing reads beside the daemon that may be running.
         self._disk = SqliteJournal(path) if act else None
-        min_free = 1e6 * config.store.min_free_mb
-        self._keeper: JournalKeeper | None = None
-        if self._disk is not None:
-            self._keeper = JournalKeeper(self._disk, self.metrics, min_free, self._clock.elapsed)
-        journal = self._keeper or _copy_of(path)
         imaged = FoldedState() if self._disk is None else last_image(path)
-        self._images = None if self._disk is None else ImageMaker(self._disk, imaged.seq, self._clock.elapsed)
+        self._keeper: JournalKeeper | None = None
+        self._images: ImageMaker | None = None
+        if self._disk is not None:
+            min_free = 1e6 * config.store.min_free_mb
+            self._keeper = JournalKeeper(self._disk, self.metrics, min_free, self._clock.elapsed)
+            self._images = ImageMaker(self._disk, imaged.seq, self._clock.elapsed)
+        journal = self._keeper or _copy_of(path)
         self._tending = threading.Lock()
         self._membership = Membership(
             MembershipSettings(),
@@ -292,7 +280,7 @@ class Service:
                 if self._clock.elapsed() - self._checked_at >= CHECK_INTERVAL_S:
                     upkeep.check()
                     self._checked_at = self._clock.elapsed()
-            self._log.info("upkeep", merged=done.merged, archived=done.archived, freed_bytes=done.freed_bytes)
+            self._log.info("upkeep", merged=done.merged, deleted=done.deleted, freed_bytes=done.freed_bytes)
 
     def image(self) -> None:
         """Keep an image of what the journal folds to, now and then: the next start reads only what came after it."""
@@ -318,16 +306,14 @@ class Service:
         for notice in due:
             if self._closed.is_set():
                 return
+            job = notice.job.id
             try:
-                self._loop.record([Event(self._clock.now(), JobNotified(notice.what), notice.job.id)])
+                self._loop.record([Event(self._clock.now(), JobNotified(notice.what), job)])
             except JournalUnavailable:
                 return  # said by what looks after the journal
-            why = self._hook.send(notice)
-            if why:
-                self._log.warning("message not sent", job=notice.job.id, what=notice.what.value, why=why)
-                self._loop.record(
-                    [Event(self._clock.now(), JobNotified(notice.what, failed=True), notice.job.id, reason=why)]
-                )
+            if why := self._hook.send(notice):
+                self._log.warning("message not sent", job=job, what=notice.what.value, why=why)
+                self._loop.record([Event(self._clock.now(), JobNotified(notice.what, failed=True), job, reason=why)])
 
     def skipped(self, task: str) -> None:
         """A run of a timer was left out: the one before is still going."""
@@ -342,7 +328,7 @@ class Service:
             found.append("Slurm has not been seen yet: is slurmctld up? `scontrol ping` tells")
         elif snapshot is not None and now - snapshot.taken_at > oldest:
             found.append(f"Slurm was last seen {now - snapshot.taken_at:.0f} s ago: `scontrol ping` tells more")
-        return [*found, why] if (why := self._why_paused()) else found
+        return [*found, why] if (why := self._why_unsafe() or self._loop.paused) else found
 
     # -- its life ----------------------------------------------------------------------------------------------
 
@@ -424,15 +410,16 @@ class Service:
         )
 
         def latest(count: int) -> Sequence[Event]:
-            found = journal.read(max(0, journal.last - count))
-            return tuple(e for e in found if not isinstance(e.payload, SamplesReported | MetricReported))
+            return tuple(journal.read(max(0, journal.last - count)))
 
         views = self._views
         requests = LoopRequests(
             self._loop, self._facts, self._clock, self._harvest, latest, views.next_job_id, views.of_main_job,
             self._accounts.of, sends_notices=self._hook.is_on,
         )  # fmt: skip
-        limits = ApiLimits()
+        limits, slurm = ApiLimits(), config.slurm
+        site = {"partition": slurm.partition, "account": slurm.account, "qos": slurm.qos}
+        site["sbatch"] = " ".join(config.pilot.sbatch)
         connections = ConnectionTable(limits, within_descriptors(limits.connections))
         app: ASGIApp = create_app(
             requests,
@@ -444,12 +431,7 @@ class Service:
             clock=self._clock,
             connections=connections,
             holds_token=self._gate.holds_token,
-            site={
-                "partition": config.slurm.partition,
-                "account": config.slurm.account,
-                "qos": config.slurm.qos,
-                "sbatch": " ".join(config.pilot.sbatch),
-            },
+            site=site,
             metrics=self.metrics.render,
             ailments=self.ailments,
             pages=self._pages(journal.path) if config.web.serve else None,
@@ -460,8 +442,7 @@ class Service:
         if os.environ.get("LISTEN_FDS") and not self._server.is_inherited:
             mend = "systemctl edit malletraind.socket, or stop it"
             self._log.warning("malletraind.socket holds another port than api.port", port=port, mend=mend)
-        started = DaemonStarted(__version__, url=self.url)
-        self._loop.record([Event(self._clock.now(), started)])
+        self._loop.record([Event(self._clock.now(), DaemonStarted(__version__, url=self.url))])
         self._reactor = threading.Thread(target=self._react_for_ever, name="reactor", daemon=True)
         self._reactor.start()
 
@@ -469,7 +450,7 @@ class Service:
         """The web page."""
         self._history = StoreHistory(journal)
         sign_in = SignIn(self._roles, self._clock, self.url)
-        return WebPages(sign_in, self._history, self._node_states, self._stray_nodes)
+        return WebPages(sign_in, self._history, self._node_states, lambda: stray_nodes(self._loop.last_decision))
 
     # -- what the parts ask of each other ----------------------------------------------------------------------
 
@@ -517,17 +498,14 @@ class Service:
     def _why_unsafe(self) -> str:
         return self._keeper.why_unsafe() if self._keeper is not None else ""
 
-    def _why_paused(self) -> str:
-        return self._why_unsafe() or self._loop.paused
-
     def notices(self) -> Sequence[str]:
         """What people should know besides: why nothing starts, and what is in the way."""
-        found = [why for why in (self._why_paused(),) if why]
+        found = [why] if (why := self._why_unsafe() or self._loop.paused) else []
         if self._loop.crowded:
             found.append(f"no held tasks are added: {self._loop.crowded}")
         decision = self._loop.last_decision
         if decision is not None and decision.strays:
-            nodes = len({node for stray in decision.strays for node in stray.nodes})
+            nodes = len(stray_nodes(decision))
             found.append(
                 f"{len(decision.strays)} jobs that are no pilots are in the harvest partition, on {nodes} nodes: "
                 "`malletrain events` and `explain NODE` say whose"
@@ -537,10 +515,6 @@ class Service:
     def _node_states(self) -> dict[str, NodeState]:
         snapshot = self._loop.last_snapshot
         return {} if snapshot is None else {node.name: node.state for node in snapshot.nodes}
-
-    def _stray_nodes(self) -> frozenset[str]:
-        decision = self._loop.last_decision
-        return frozenset() if decision is None else frozenset(n for each in decision.strays for n in each.nodes)
 
 
 def _copy_of(path: Path) -> MemoryJournal:

@@ -17,24 +17,14 @@ AGAIN_S = 300.0
 
 
 class SiteWatch:
-    """The site as it is by now.
-
-    Args:
-        facts: as read when the daemon began.
-        elapsed: a clock that never jumps, in seconds.
-    """
+    """The site as it is by now; `facts` were read when the daemon began."""
 
     def __init__(
-        self,
-        commands: Commands,
-        harvest: site_facts.Harvest,
-        facts: site_facts.SiteFacts,
+        self, commands: Commands, harvest: site_facts.Harvest, facts: site_facts.SiteFacts,
         elapsed: Callable[[], float],
-    ) -> None:
+    ) -> None:  # fmt: skip
         self.facts = facts
-        self._commands = commands
-        self._harvest = harvest
-        self._elapsed = elapsed
+        self._commands, self._harvest, self._elapsed = commands, harvest, elapsed
         self._read_at = elapsed()
         self._unfit = ""
         self._jobs = KnownJobs(commands, elapsed)
@@ -42,10 +32,7 @@ class SiteWatch:
 
     def refuse_unfit(self) -> None:
         """Pilots are started only where Slurm itself would remove them for the main queue.
-
-        Raises:
-            InvalidInput: with every fault of the partition, and its remedy.
-        """
+        Raises InvalidInput: with every fault of the partition, and its remedy."""
         findings = partition_checks.check_harvest_partition(self.facts, self._harvest)
         for finding in findings:
             if finding.level is site_facts.Level.WARNING:

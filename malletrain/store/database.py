@@ -1,4 +1,4 @@
-"""The SQLite file: how it is opened, locked and kept durable.
+"""The SQLite file: how it is opened, locked, kept durable, and copied while it is written (sqlite.org/backup.html).
 
 WAL with synchronous=FULL: an append that has returned survives a crash of the machine (sqlite.org/pragma.html,
 "synchronous"); readers never wait for the writer. WAL needs a local file system (sqlite.org/wal.html).
@@ -10,7 +10,7 @@ import fcntl
 import os
 import sqlite3
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -93,10 +93,7 @@ def storage_errors(path: Path) -> Iterator[None]:
 
 def create_file(path: Path, mode: int) -> None:
     """Make the database file, if it is not there, with its final rights: SQLite gives the same to its side files.
-
-    Raises:
-        StoreError: the folder is missing, not writable, or on a network file system.
-    """
+    Raises StoreError: the folder is missing, not writable, or on a network file system."""
     folder = path.parent
     if not folder.is_dir():
         raise StoreError(f"{folder}: no such folder: create it for the user of malletraind, with mode 0750")
@@ -112,11 +109,7 @@ def create_file(path: Path, mode: int) -> None:
             os.fchmod(descriptor, mode)
     finally:
         os.close(descriptor)
-    folder_descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(folder_descriptor)
-    finally:
-        os.close(folder_descriptor)
+    _sync(folder)
 
 
 def file_system_of(path: Path, mounts: str = "/proc/self/mountinfo") -> str:
@@ -141,11 +134,7 @@ class WriterLock:
     """At most one daemon writes a journal: an flock(2) on a file beside it, gone with the process that holds it."""
 
     def __init__(self, path: Path, mode: int) -> None:
-        """Take the lock.
-
-        Raises:
-            JournalInUse: another process holds it.
-        """
+        """Take the lock. Raises JournalInUse: another process holds it."""
         self._file = path.with_name(path.name + ".lock")
         try:
             self._descriptor = os.open(self._file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, mode)
@@ -168,3 +157,47 @@ class WriterLock:
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1
+
+
+def copy(source: Path, target: Path) -> None:
+    """Copy the journal whole, as it is at one moment, into a file for its owner's eyes only.
+
+    The target appears when it is complete, checked and on the disk; one that is there is replaced.
+    Raises StoreError: the source cannot be read, or the target not be written."""
+    draft = target.with_name(f".{target.name}.{os.getpid()}")
+    try:
+        os.close(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600))
+    except OSError as error:
+        raise StoreError(f"{draft}: {error.strerror}: choose a folder that can be written") from error
+    try:
+        with (
+            storage_errors(source),
+            closing(sqlite3.connect(f"file:{quote(str(source))}?mode=ro", uri=True)) as origin,
+            closing(sqlite3.connect(draft)) as copied,
+        ):
+            origin.backup(copied)
+            # A copy of a database in WAL mode is in WAL mode too: as one file it is easier to keep.
+            copied.execute("PRAGMA journal_mode=DELETE")
+            verify(copied, draft)
+        _sync(draft)
+        draft.replace(target)
+        _sync(target.parent)
+    finally:
+        draft.unlink(missing_ok=True)
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def verify(connection: sqlite3.Connection, path: Path) -> None:
+    """Make sure that the database is sound: its pages, its indexes, its references.
+    Raises StoreError: it is not; says what is wrong first."""
+    faults = [str(row[0]) for row in connection.execute("PRAGMA integrity_check(5)") if row[0] != "ok"]
+    faults += [f"{row[0]} points at no {row[2]}" for row in connection.execute("PRAGMA foreign_key_check")]
+    if faults:
+        raise StoreError(f"{path}: the journal is damaged ({faults[0]}): move it away and restore the last backup")

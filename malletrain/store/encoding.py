@@ -28,10 +28,7 @@ CODEC = Codec(ValueError, bare=(Curve,))
 
 def event_row(event: Event) -> dict[str, Any]:
     """The columns of an event, checked.
-
-    Raises:
-        InvalidInput: `at` is no time, or the payload holds something that JSON cannot.
-    """
+    Raises InvalidInput: `at` is no time, or the payload holds something that JSON cannot."""
     where = f"event {event.kind}"
     if not 0 <= event.at < MAX_UNIX_TIME_S:
         raise InvalidInput(where, f"at={event.at!r} is not a time in Unix seconds")
@@ -53,10 +50,7 @@ def event_row(event: Event) -> dict[str, Any]:
 
 def row_event(row: Row[Any]) -> Event:
     """The event of a row; a kind that only a newer release has becomes an `UnknownFact`.
-
-    Raises:
-        StoreError: a field is missing or of the wrong type.
-    """
+    Raises StoreError: a field is missing or of the wrong type."""
     try:
         payload = payload_from(row.kind, json.loads(row.data))
     except ValueError as error:
@@ -69,10 +63,7 @@ def row_event(row: Row[Any]) -> Event:
 
 def payload_data(payload: Payload) -> dict[str, JsonValue]:
     """A payload as JSON. NaN and infinity, which JSON lacks, become "nan", "inf" and "-inf".
-
-    Raises:
-        TypeError: something in it is not JSON.
-    """
+    Raises TypeError: something in it is not JSON."""
     match payload:
         case JobAnnounced():
             return CODEC.to_json(payload.job)
@@ -91,10 +82,7 @@ def payload_data(payload: Payload) -> dict[str, JsonValue]:
 
 def payload_from(kind: str, data: Mapping[str, Any]) -> Payload:
     """The reverse of `payload_data`. Unknown keys are passed over; what is missing has its default.
-
-    Raises:
-        ValueError: a field is missing or of the wrong type; the message names it.
-    """
+    Raises ValueError: a field is missing or of the wrong type; the message names it."""
     found = _PAYLOADS.get(kind)
     if found is None:
         return UnknownFact(kind, data)

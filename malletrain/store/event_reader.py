@@ -22,10 +22,7 @@ def read_events(path: Path, kinds: Collection[EventKind] = (), after: int = 0) -
     there is no journal yet.
 
     For looks that must not disturb the daemon that may be writing it.
-
-    Raises:
-        StoreError: the file is there and cannot be read.
-    """
+    Raises StoreError: the file is there and cannot be read."""
     if not path.exists():
         return
     engine = reader_engine(path, connections=1)

@@ -1,9 +1,10 @@
-"""What the projections share: one statement for one event, reading an event's fields, counting into days."""
+"""What the projections share: statements about one event, reading its fields, counting into days."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from functools import cache
 from typing import Any, Literal
@@ -13,23 +14,75 @@ from sqlalchemy import Connection, CursorResult
 from malletrain.domain.event import Event
 
 
-def do(connection: Connection, sql: str, /, event: Event, **values: object) -> CursorResult[Any]:
-    """Run one statement; `:job`, `:pilot`, `:at`, `:reason` are the event's."""
-    parameters = {"job": event.job, "pilot": event.pilot, "at": event.at, "reason": event.reason, **values}
-    return connection.exec_driver_sql(sql, parameters)
+class OneEvent:
+    """An event that is folded over a connection. In statements `:job`, `:pilot`, `:at`, `:reason` are the event's."""
 
+    def __init__(self, connection: Connection, event: Event) -> None:
+        self.connection, self.event = connection, event
 
-def insert(
-    connection: Connection, table: str, on_conflict: Literal["ABORT", "IGNORE", "REPLACE"], **row: object
-) -> None:
-    """Insert one row, in SQLite's way where there is one of its key (sqlite.org/lang_conflict.html)."""
-    connection.exec_driver_sql(_insertion(table, on_conflict, tuple(row)), row)
+    def of_pilot(self, pilot: str) -> OneEvent:
+        """The same event, of another pilot."""
+        return OneEvent(self.connection, replace(self.event, pilot=pilot))
+
+    def do(self, sql: str, **values: object) -> CursorResult[Any]:
+        """Run one statement."""
+        event = self.event
+        parameters = {"job": event.job, "pilot": event.pilot, "at": event.at, "reason": event.reason, **values}
+        return self.connection.exec_driver_sql(sql, parameters)
+
+    def insert(self, table: str, on_conflict: Literal["ABORT", "IGNORE", "REPLACE"], **row: object) -> None:
+        """Insert one row, in SQLite's way where there is one of its key (sqlite.org/lang_conflict.html)."""
+        self.connection.exec_driver_sql(_insertion(table, on_conflict, tuple(row)), row)
+
+    def update(self, table: str, where: str, **columns: object) -> None:
+        """Set columns."""
+        self.do(_update(table, where, tuple(columns)), **columns)
+
+    def update_job(self, **columns: object) -> None:
+        """Set columns of the event's job."""
+        self.update("job", "id = :job", **columns)
+
+    def is_known(self) -> bool:
+        """Whether the event's job was announced."""
+        return self.do("SELECT 1 FROM job WHERE id = :job").first() is not None
+
+    def members(self) -> list[str]:
+        """The pilots of the job's present world."""
+        found = self.do("SELECT members FROM job WHERE id = :job").scalar()
+        return [] if found is None else list(json.loads(found))
+
+    def set_members(self, members: list[str]) -> None:
+        """The job's present world; with none, the next switch is a start and no resize."""
+        self.update_job(members=json.dumps(members), **({} if members else {"world_nodes": 0}))
+
+    def time(self, said: float | None) -> float:
+        """A time that Slurm gave, or the event's own where it gave none that can be right (a year away, or more)."""
+        at = self.event.at
+        return at if said is None or not abs(said - at) <= 366 * 86400 else said
+
+    def use(
+        self, day: str, node_seconds: float = 0.0, samples: float = 0.0, stays: int = 0, preemptions: int = 0
+    ) -> None:
+        """Add to the usage of the event's job on one day."""
+        self.do(
+            "INSERT INTO usage (day, job, node_seconds, samples, stays, preemptions)"
+            " VALUES (:day, :job, :node_seconds, :samples, :stays, :preemptions)"
+            " ON CONFLICT (day, job) DO UPDATE SET node_seconds = node_seconds + excluded.node_seconds,"
+            " samples = samples + excluded.samples, stays = stays + excluded.stays,"
+            " preemptions = preemptions + excluded.preemptions",
+            day=day, node_seconds=node_seconds, samples=samples, stays=stays, preemptions=preemptions,
+        )  # fmt: skip
 
 
 @cache
 def _insertion(table: str, on_conflict: str, columns: tuple[str, ...]) -> str:
     values = ", ".join(f":{name}" for name in columns)
     return f"INSERT OR {on_conflict} INTO {table} ({', '.join(columns)}) VALUES ({values})"
+
+
+@cache
+def _update(table: str, where: str, columns: tuple[str, ...]) -> str:
+    return f"UPDATE {table} SET {', '.join(f'{name} = :{name}' for name in columns)} WHERE {where}"
 
 
 def number(value: float | None) -> float | None:
@@ -40,37 +93,6 @@ def number(value: float | None) -> float | None:
 def whole(value: int | None) -> int | None:
     """A whole number that SQLite can hold; None for one beyond 10^18."""
     return None if number(value) is None else value
-
-
-def time_of(event: Event, said: float | None) -> float:
-    """A time that Slurm gave, or the event's own where it gave none that can be right (a year away, or more)."""
-    return event.at if said is None or not abs(said - event.at) <= 366 * 86400 else said
-
-
-def is_known(connection: Connection, event: Event) -> bool:
-    """Whether the event's job was announced."""
-    return do(connection, "SELECT 1 FROM job WHERE id = :job", event).first() is not None
-
-
-def members_of(connection: Connection, event: Event) -> list[str]:
-    """The pilots of the job's present world."""
-    found = do(connection, "SELECT members FROM job WHERE id = :job", event).scalar()
-    return [] if found is None else list(json.loads(found))
-
-
-def set_members(connection: Connection, event: Event, members: list[str]) -> None:
-    """The job's present world; with none, the next switch is a start and no resize."""
-    do(
-        connection,
-        "UPDATE job SET members = :members, world_nodes = CASE :count WHEN 0 THEN 0 ELSE world_nodes END"
-        " WHERE id = :job",
-        event,
-        members=json.dumps(members),
-        count=len(members),
-    )
-
-
-# --- counting into days -----------------------------------------------------------------------------------------
 
 
 def days(start: float, end: float) -> Iterator[tuple[str, float]]:
@@ -86,29 +108,3 @@ def days(start: float, end: float) -> Iterator[tuple[str, float]]:
 def day_of(at: float) -> str:
     """The UTC day of a Unix time."""
     return datetime.fromtimestamp(at, UTC).date().isoformat()
-
-
-def use(
-    connection: Connection,
-    event: Event,
-    day: str,
-    node_seconds: float = 0.0,
-    samples: float = 0.0,
-    stays: int = 0,
-    preemptions: int = 0,
-) -> None:
-    """Add to the usage of the event's job on one day."""
-    do(
-        connection,
-        "INSERT INTO usage (day, job, node_seconds, samples, stays, preemptions)"
-        " VALUES (:day, :job, :node_seconds, :samples, :stays, :preemptions)"
-        " ON CONFLICT (day, job) DO UPDATE SET node_seconds = node_seconds + excluded.node_seconds,"
-        " samples = samples + excluded.samples, stays = stays + excluded.stays,"
-        " preemptions = preemptions + excluded.preemptions",
-        event,
-        day=day,
-        node_seconds=node_seconds,
-        samples=samples,
-        stays=stays,
-        preemptions=preemptions,
-    )

@@ -14,8 +14,7 @@ from sqlalchemy import Connection, func, insert, select, text
 
 from malletrain.domain.event import Event
 from malletrain.store import schema as t
-from malletrain.store.backup import copy
-from malletrain.store.database import WriterLock, create_file, storage_errors, writer_engine
+from malletrain.store.database import WriterLock, copy, create_file, storage_errors, writer_engine
 from malletrain.store.encoding import event_row
 from malletrain.store.errors import StoreError
 from malletrain.store.event_reader import batch_after, read_events
@@ -32,12 +31,8 @@ class SqliteJournal:
 
     def __init__(self, path: Path, *, mode: int = 0o600) -> None:
         """Open the journal at `path`, made with file mode `mode` if it is new, and bring its schema up to date.
-
-        Raises:
-            JournalInUse: another process writes it.
-            JournalTooNew: a newer release wrote it.
-            StoreError: the folder or file cannot be used; the message says why.
-        """
+        Raises JournalInUse: another process writes it; JournalTooNew: a newer release wrote it; StoreError: the
+        folder or file cannot be used; the message says why."""
         self.path = path
         self._writer_lock = threading.Lock()
         self._listeners: list[Callable[[int], None]] = []
@@ -65,11 +60,8 @@ class SqliteJournal:
         """Write in one transaction; returns the events with their numbers. Durable when it returns.
 
         Reasons are written without control characters (`steers_nothing`).
-
-        Raises:
-            InvalidInput: an event holds something that JSON cannot; nothing was written.
-            StoreError: the disk or the file refuses; nothing was written.
-        """
+        Raises InvalidInput: an event holds something that JSON cannot; nothing was written; StoreError: the disk or
+        the file refuses; nothing was written."""
         cleaned = [
             # Slurm's words (names, reasons of nodes) are in reasons; people look at the file with sqlite3, too.
             event if event.reason.isprintable() else replace(event, reason=steers_nothing(event.reason))
@@ -94,11 +86,7 @@ class SqliteJournal:
         return tuple(numbered)
 
     def probe(self) -> None:
-        """Write and take back a page, to learn whether an append would do.
-
-        Raises:
-            StoreError: it would not.
-        """
+        """Write and take back a page, to learn whether an append would do. Raises StoreError: it would not."""
         with self.writing() as connection:
             connection.execute(text("UPDATE event SET seq = seq WHERE seq = (SELECT max(seq) FROM event)"))
 
@@ -158,7 +146,7 @@ class SqliteJournal:
 
 
 def last_number(connection: Connection) -> int:
-    """The highest number ever given, also when its event is archived (sqlite.org/autoinc.html)."""
+    """The highest number ever given, also when its event is deleted (sqlite.org/autoinc.html)."""
     ever = connection.execute(text("SELECT seq FROM sqlite_sequence WHERE name = 'event'")).scalar()
     kept = connection.execute(select(func.max(t.event.c.seq))).scalar()
     return max(ever or 0, kept or 0)

@@ -45,7 +45,3 @@ class KeptAnswers:
         """The text that was made for `key` a moment ago, if there is one. Does not block."""
         until, text = self._kept.get(key, (0.0, None))
         return text if self._elapsed() < until else None
-
-    def forget(self) -> None:
-        """Make every answer anew when it is asked for next."""
-        self._kept.clear()

@@ -33,12 +33,9 @@ class LedgerImage:
 
 
 def keep_image(journal: SqliteJournal, image: LedgerImage) -> None:
-    """Put an image in the place of the one before. The caller must not have merged or archived events since `image`
+    """Put an image in the place of the one before. The caller must not have merged or deleted events since `image`
     was begun to be folded.
-
-    Raises:
-        StoreError: it is of events that the journal does not have, or the disk refuses; the one before stays.
-    """
+    Raises StoreError: it is of events that the journal does not have, or the disk refuses; the one before stays."""
     packed = zlib.compress(image.state, _COMPRESSION)
     with journal.writing() as connection:
         if not 0 < image.seq <= last_number(connection):
@@ -55,10 +52,7 @@ def keep_image(journal: SqliteJournal, image: LedgerImage) -> None:
 
 def image_of(path: Path, fold: str) -> LedgerImage | None:
     """The image that the journal at `path` has, if the code named `fold` made it and it is sound.
-
-    Raises:
-        StoreError: the journal cannot be read.
-    """
+    Raises StoreError: the journal cannot be read."""
     engine = reader_engine(path, connections=1)
     try:
         with storage_errors(path), engine.begin() as connection:

@@ -73,10 +73,7 @@ def migrate(engine: Engine, folder: Path | None = None, before: Callable[[int], 
     """Bring the database to the newest schema; returns its version.
 
     `before` is called with the old version when one that holds data is about to change: time for a copy.
-
-    Raises:
-        JournalTooNew: a newer release has written it.
-    """
+    Raises JournalTooNew: a newer release has written it."""
     folder = folder or sql_folder()
     known = migrations(folder)
     with engine.begin() as connection:

@@ -41,23 +41,24 @@ from malletrain.domain.event import (
 from malletrain.domain.job import JobPhase, MalleableJob, ScriptVerdict
 from malletrain.store import schema as t
 from malletrain.store.encoding import CODEC
-from malletrain.store.folding import day_of, do, insert, is_known, number, set_members, time_of, use, whole
+from malletrain.store.folding import OneEvent, day_of, number, whole
 from malletrain.store.pilot_tables import fold_pilot
 
 #: Seconds; a shorter window gives no rate.
 SHORTEST_WINDOW_S = 1e-6
 
-_OVER = ", ".join(f"'{phase.value}'" for phase in JobPhase if phase.is_over)
+#: The event's job, unless it is over.
+_OPEN = f"id = :job AND phase NOT IN ({', '.join(repr(phase.value) for phase in JobPhase if phase.is_over)})"
 
 
 def project(connection: Connection, events: Iterable[Event]) -> None:
     """Fold events into the projections, in the order of the journal."""
     for event in events:
-        _fold(connection, event)
+        _fold(OneEvent(connection, event))
 
 
 def empty(connection: Connection) -> None:
-    """Empty the projections, except of archived jobs, whose events the journal no longer has."""
+    """Empty the projections, except of old jobs (`archived`), whose events the journal no longer has."""
     for table in t.PROJECTIONS:
         if table is t.job:
             connection.exec_driver_sql("DELETE FROM job WHERE archived = 0")
@@ -68,48 +69,52 @@ def empty(connection: Connection) -> None:
             connection.exec_driver_sql(f"DELETE FROM {table.name} {of_others}")
 
 
-def _fold(connection: Connection, event: Event) -> None:
+def _fold(one: OneEvent) -> None:
+    event = one.event
     match event.payload:
         case JobAnnounced(job=job) if event.job is not None:
-            _announced(connection, event, job)
+            _announced(one, job)
         case ArrayRefused():
-            do(connection, "UPDATE job SET reason = :reason WHERE id = :job", event)
+            one.update_job(reason=event.reason)
         case StartsRefused(refused=refused):
-            refusal = f"Slurm refuses its pilots: {event.reason}" if refused else ""
-            do(connection, "UPDATE job SET reason = :refusal WHERE id = :job", event, refusal=refusal)
+            one.update_job(reason=f"Slurm refuses its pilots: {event.reason}" if refused else "")
         case ScriptChecked() as checked:
-            _checked(connection, event, checked)
+            _checked(one, checked)
         case JobHeld():
-            _phase(connection, event, JobPhase.HELD)
+            one.update("job", _OPEN, phase=JobPhase.HELD.value, reason=event.reason)
         case JobReleased():
-            _phase(connection, event, JobPhase.QUEUED)
+            one.update("job", _OPEN, phase=JobPhase.QUEUED.value, reason=event.reason)
         case JobCancelled():
-            _over(connection, event, JobPhase.CANCELLED)
+            _over(one, JobPhase.CANCELLED)
         case JobFailed():
-            _over(connection, event, JobPhase.FAILED)
+            _over(one, JobPhase.FAILED)
         case JobCompleted(result=result):
-            _over(connection, event, JobPhase.COMPLETED, result)
+            _over(one, JobPhase.COMPLETED, result)
         case WorkerStuck() as stuck:
-            _stuck(connection, event, stuck)
+            _reason(one, stuck.in_words, stuck_words(stuck.worker))
         case WorkerLeft() as left:
-            _left(connection, event, left)
-            _stuck(connection, event, WorkerStuck(left.worker))
-            fold_pilot(connection, event)
+            if left.unsaved or left.saved:
+                _reason(one, left.unsaved_in_words, UNSAVED_WORDS)
+            _reason(one, "", stuck_words(left.worker))
+            fold_pilot(one)
         case WorkerLost(worker=worker):
-            _stuck(connection, event, WorkerStuck(worker))
-            do(connection, "UPDATE job SET lost_workers = lost_workers + 1 WHERE id = :job", event)
+            _reason(one, "", stuck_words(worker))
+            one.do("UPDATE job SET lost_workers = lost_workers + 1 WHERE id = :job")
         case GenerationPublished() as published:
-            _generation(connection, event, published)
+            _generation(one, published)
         case GenerationSwitched() as switched:
-            _switched(connection, event, switched)
+            _switched(one, switched)
         case SamplesReported() as window:
-            _samples(connection, event, window)
-        case MetricReported() as metric:
-            _metric(connection, event, metric)
+            _samples(one, window)
+        case MetricReported(name=name, value=value, samples=samples):
+            if name and one.is_known():
+                said = {"value": json.dumps(CODEC.dump(value)), "samples": number(samples)}
+                one.insert("metric", "REPLACE", job=event.job, name=name, at=event.at, **said)
         case PoolCounted() as pool:
-            _pool(connection, event, pool)
+            counts = {name: whole(getattr(pool, name)) or 0 for name in _COUNTED}
+            one.insert("pool", "ABORT", seq=event.seq, at=event.at, **counts)
         case _:
-            fold_pilot(connection, event)
+            fold_pilot(one)
 
 
 # --- a job's life ---------------------------------------------------------------------------------------------
@@ -120,151 +125,78 @@ _AS_ANNOUNCED = t.stored_fields(MalleableJob, t.job, _MADE)
 _COUNTED = t.stored_fields(PoolCounted, t.pool)
 
 
-def _announced(connection: Connection, event: Event, job: MalleableJob) -> None:
-    insert(
-        connection,
-        "job",
-        "IGNORE",
-        **{name: getattr(job, name) for name in _AS_ANNOUNCED} | {"id": event.job},
-        sizes=json.dumps(job.sizes),
-        elastic=job.elastic.value,
-        total_samples=number(job.total_samples),
-        submitted_at=time_of(event, job.submitted_at),
-        trusted=int(job.trusted),
-        phase=JobPhase.ANNOUNCED.value,
-        reason=event.reason,
-    )
+def _announced(one: OneEvent, job: MalleableJob) -> None:
+    made = {
+        "id": one.event.job,
+        "sizes": json.dumps(job.sizes),
+        "elastic": job.elastic.value,
+        "total_samples": number(job.total_samples),
+        "submitted_at": one.time(job.submitted_at),
+        "trusted": int(job.trusted),
+        "phase": JobPhase.ANNOUNCED.value,
+        "reason": one.event.reason,
+    }
+    one.insert("job", "IGNORE", **{name: getattr(job, name) for name in _AS_ANNOUNCED} | made)
 
 
-def _phase(connection: Connection, event: Event, phase: JobPhase) -> None:
-    do(
-        connection,
-        f"UPDATE job SET phase = :phase, reason = :reason WHERE id = :job AND phase NOT IN ({_OVER})",
-        event,
-        phase=phase.value,
-    )
-
-
-def _checked(connection: Connection, event: Event, checked: ScriptChecked) -> None:
+def _checked(one: OneEvent, checked: ScriptChecked) -> None:
     """A job that is different keeps its size, as `malletrain.decide.limits` has it."""
-    do(
-        connection,
-        "UPDATE job SET check_verdict = :verdict, check_text = :text, check_digest = :digest, fixed_nodes ="
-        " CASE WHEN :differs AND trusted = 0 AND elastic = 'live' THEN :nodes END WHERE id = :job",
-        event,
-        verdict=checked.verdict.value,
-        text=checked.text,
-        digest=checked.digest,
-        differs=checked.verdict is ScriptVerdict.DIFFERENT,
-        nodes=whole(checked.nodes),
-    )
+    found = {"check_verdict": checked.verdict.value, "check_text": checked.text, "check_digest": checked.digest}
+    one.update_job(**found, fixed_nodes=None)
+    if checked.verdict is ScriptVerdict.DIFFERENT:
+        untrusted = "id = :job AND trusted = 0 AND elastic = 'live'"
+        one.update("job", untrusted, fixed_nodes=whole(checked.nodes))
 
 
-def _left(connection: Connection, event: Event, left: WorkerLeft) -> None:
-    """What became of the state, if the worker was to save it."""
-    if left.unsaved:
-        query = f"UPDATE job SET reason = :words WHERE id = :job AND phase NOT IN ({_OVER})"
-        do(connection, query, event, words=left.unsaved_in_words)
-    elif left.saved:
-        query = f"UPDATE job SET reason = '' WHERE id = :job AND reason LIKE :words AND phase NOT IN ({_OVER})"
-        do(connection, query, event, words=f"{UNSAVED_WORDS}%")
-
-
-def _stuck(connection: Connection, event: Event, stuck: WorkerStuck) -> None:
-    """Where a worker makes no step, until it goes on or is gone."""
-    if stuck.place:
-        query = f"UPDATE job SET reason = :words WHERE id = :job AND phase NOT IN ({_OVER})"
-        do(connection, query, event, words=stuck.in_words)
+def _reason(one: OneEvent, words: str, begins: str) -> None:
+    """Says why a job that is not over does not go on; without `words`, takes back what `begins` so."""
+    if words:
+        one.update("job", _OPEN, reason=words)
     else:
-        query = f"UPDATE job SET reason = '' WHERE id = :job AND reason LIKE :words AND phase NOT IN ({_OVER})"
-        do(connection, query, event, words=f"{stuck_words(stuck.worker)}%")
+        one.do(f"UPDATE job SET reason = '' WHERE {_OPEN} AND reason LIKE :words", words=f"{begins}%")
 
 
-def _over(
-    connection: Connection, event: Event, phase: JobPhase, result: Mapping[str, JsonValue] | None = None
-) -> None:
-    do(
-        connection,
-        "UPDATE job SET phase = :phase, reason = :reason, ended_at = :at, members = '[]', world_nodes = 0,"
-        f" result = :result WHERE id = :job AND phase NOT IN ({_OVER})",
-        event,
-        phase=phase.value,
-        result=json.dumps(CODEC.dump(result or {})),
-    )
+def _over(one: OneEvent, phase: JobPhase, result: Mapping[str, JsonValue] | None = None) -> None:
+    ended = {"phase": phase.value, "reason": one.event.reason, "ended_at": one.event.at}
+    one.update("job", _OPEN, **ended, members="[]", world_nodes=0, result=json.dumps(CODEC.dump(result or {})))
 
 
 # --- worlds and training --------------------------------------------------------------------------------------
 
 
-def _generation(connection: Connection, event: Event, published: GenerationPublished) -> None:
-    generation, members = whole(published.generation), list(published.members)
-    if generation is None or not is_known(connection, event):
+def _generation(one: OneEvent, published: GenerationPublished) -> None:
+    generation, members, event = whole(published.generation), list(published.members), one.event
+    if generation is None or not one.is_known():
         return
-    insert(
-        connection, "world", "REPLACE",
-        job=event.job, generation=generation, at=event.at, members=json.dumps(members), reason=event.reason,
-    )  # fmt: skip
-    set_members(connection, event, members)
-    do(
-        connection,
-        "UPDATE job SET generation = :generation, batch = :batch WHERE id = :job",
-        event,
-        generation=generation,
-        batch=whole(published.batch) or None,
-    )
+    row = {"generation": generation, "members": json.dumps(members), "reason": event.reason}
+    one.insert("world", "REPLACE", job=event.job, at=event.at, **row)
+    one.set_members(members)
+    one.update_job(generation=generation, batch=whole(published.batch) or None)
 
 
-def _switched(connection: Connection, event: Event, switched: GenerationSwitched) -> None:
+def _switched(one: OneEvent, switched: GenerationSwitched) -> None:
     generation, nodes = whole(switched.generation), whole(switched.nodes) or 0
-    if generation is None or not is_known(connection, event):
+    if generation is None or not one.is_known():
         return
-    do(
-        connection,
+    one.do(
         "INSERT INTO resize (job, generation, at, nodes_before, nodes, pause_s, step, reason)"
         " VALUES (:job, :generation, :at, (SELECT world_nodes FROM job WHERE id = :job), :nodes, :pause, :step,"
         " COALESCE(NULLIF(:reason, ''),"
         " (SELECT reason FROM world WHERE job = :job AND generation = :generation), ''))"
         " ON CONFLICT (job, generation) DO UPDATE SET pause_s = MAX(pause_s, excluded.pause_s)",
-        event,
-        generation=generation,
-        nodes=nodes,
-        pause=number(switched.pause_s) or 0.0,
-        step=whole(switched.step),
-    )
-    do(connection, "UPDATE job SET world_nodes = :nodes WHERE id = :job", event, nodes=nodes)
+        generation=generation, nodes=nodes, pause=number(switched.pause_s) or 0.0, step=whole(switched.step),
+    )  # fmt: skip
+    one.update_job(world_nodes=nodes)
 
 
-def _samples(connection: Connection, event: Event, window: SamplesReported) -> None:
-    job = do(connection, "SELECT samples FROM job WHERE id = :job", event).first()
+def _samples(one: OneEvent, window: SamplesReported) -> None:
+    job = one.do("SELECT samples, noise_scale FROM job WHERE id = :job").first()
     if job is None:
         return
     samples, seconds = number(window.samples) or 0.0, number(window.seconds) or 0.0
     # Every worker reports, and windows leave out what was disturbed: the job's own count is the truth.
-    total = number(window.total)
+    total, noise = number(window.total), number(window.noise_scale)
     trained = samples if total is None else max(0.0, total - job.samples)
-    rate_known = seconds >= SHORTEST_WINDOW_S
-    do(
-        connection,
-        "UPDATE job SET samples = :done, rate = CASE WHEN :rate_known THEN :rate ELSE rate END,"
-        " noise_scale = COALESCE(:noise, noise_scale) WHERE id = :job",
-        event,
-        noise=number(window.noise_scale),
-        done=job.samples + trained,
-        rate_known=rate_known,
-        rate=samples / seconds if rate_known else 0.0,
-    )
-    use(connection, event, day_of(event.at), samples=trained)
-
-
-def _metric(connection: Connection, event: Event, metric: MetricReported) -> None:
-    if metric.name and is_known(connection, event):
-        value = json.dumps(CODEC.dump(metric.value))
-        insert(
-            connection, "metric", "REPLACE",
-            job=event.job, name=metric.name, at=event.at, value=value, samples=number(metric.samples),
-        )  # fmt: skip
-
-
-def _pool(connection: Connection, event: Event, pool: PoolCounted) -> None:
-    counts = {name: whole(getattr(pool, name)) or 0 for name in _COUNTED}
-    insert(connection, "pool", "ABORT", seq=event.seq, at=event.at, **counts)
+    rate = {"rate": samples / seconds} if seconds >= SHORTEST_WINDOW_S else {}
+    one.update_job(samples=job.samples + trained, noise_scale=job.noise_scale if noise is None else noise, **rate)
+    one.use(day_of(one.event.at), samples=trained)

@@ -1,30 +1,25 @@
-"""Keeps the journal small and sound: merges old windows of training, archives old events, gives room back.
+"""Keeps the journal small and sound: merges old windows of training, deletes old events, gives room back.
 
-What is merged or archived is chosen so that the projections stay as they are, folded anew too: sums are kept within
-the hour, the newest window of a job is left alone, and jobs whose events are archived keep their rows.
+What is merged or deleted is chosen so that the projections stay as they are, folded anew too: sums are kept within
+the hour, the newest window of a job is left alone, and jobs whose events are deleted keep their rows.
 """
 
 from __future__ import annotations
 
-import gzip
 import json
 import sqlite3
 from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from itertools import groupby
-from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from sqlalchemy import Connection, Row, delete, func, or_, select, update
+from sqlalchemy import Connection, Row, Select, delete, func, or_, select, update
 
 from malletrain.domain.event import EventKind
 from malletrain.store import schema as t
-from malletrain.store.backup import make_folder_durably, verify, write_durably
-from malletrain.store.database import storage_errors
-from malletrain.store.errors import StoreError
+from malletrain.store.database import storage_errors, verify
 from malletrain.store.journal import SqliteJournal
 from malletrain.store.ledger_image import image_boundary
 from malletrain.store.projections import SHORTEST_WINDOW_S
@@ -38,7 +33,7 @@ EVENTS_PER_TRANSACTION = 900
 #: Pages of 4 KiB that one incremental vacuum gives back.
 _VACUUM_PAGES = 2500
 
-#: Kinds that go to the archive first: only the pool's history, and which nodes became idle together, are folded from
+#: Kinds that are deleted first: only the pool's history, and which nodes became idle together, are folded from
 #: them, and of both the newest counts.
 _NOTE_KINDS = (
     EventKind.DECIDED.value,
@@ -63,8 +58,8 @@ class Retention:
     #: Then windows of training and reported figures are merged by the hour. A job that reports every 3 s makes 28,800
     #: a day; what is learnt goes by the last 32 of each size (`malletrain.learn.samples`).
     windows_s: float = 2 * 3600.0
-    notes_s: float = 30 * DAY_S  #: then decisions, refusals, holes and node counts go to the archive
-    #: After its end a job's events go to the archive; its row and usage stay. Budgets go by calendar months.
+    notes_s: float = 30 * DAY_S  #: then decisions, refusals, holes and node counts are deleted
+    #: After its end a job's events are deleted; its row and usage stay. Budgets go by calendar months.
     jobs_s: float = 60 * DAY_S
 
 
@@ -73,37 +68,26 @@ class UpkeepReport:
     """What one round of upkeep has done: numbers of events, and bytes given back to the file system."""
 
     merged: int = 0
-    archived: int = 0
+    deleted: int = 0
     freed_bytes: int = 0
 
 
 class Upkeep:
     """Tends one journal, beside the daemon that writes it."""
 
-    def __init__(
-        self, journal: SqliteJournal, retention: Retention | None = None, archive: Path | None = None
-    ) -> None:
-        """`archive` is the folder of archived events (gzipped JSON lines); None: beside the journal, `archive`."""
+    def __init__(self, journal: SqliteJournal, retention: Retention | None = None) -> None:
         self._journal = journal
         self._retention = retention or Retention()
-        self._archive = archive or journal.path.parent / "archive"
 
     def tend(self, now: float) -> UpkeepReport:
-        """One round, in many short transactions.
-
-        Raises:
-            StoreError: the disk or the archive's folder refuses; what was not archived is still in the journal.
-        """
+        """One round, in many short transactions. Raises StoreError: the disk refuses."""
         merged = self._merge_windows(now - self._retention.windows_s)
-        archived = self._archive_notes(now) + self._archive_jobs(now)
-        return UpkeepReport(merged, archived, self._give_back())
+        deleted = self._delete_notes(now) + sum(map(self._delete_events, self._old_jobs(now)))
+        return UpkeepReport(merged, deleted, self._give_back())
 
     def check(self) -> None:
         """Look through the whole file for damage; the daemon may write meanwhile.
-
-        Raises:
-            StoreError: it is damaged.
-        """
+        Raises StoreError: it is damaged."""
         with (
             storage_errors(self._journal.path),
             closing(sqlite3.connect(f"file:{quote(str(self._journal.path))}?mode=ro", uri=True)) as connection,
@@ -168,71 +152,39 @@ class Upkeep:
                 return merged
             after = rows[-1].seq
 
-    # --- archiving
+    # --- deleting
 
-    def _archive_notes(self, now: float) -> int:
-        total = 0
+    def _delete_notes(self, now: float) -> int:
         old = (t.event.c.at < now - self._retention.notes_s, t.event.c.kind.in_(_NOTE_KINDS))
+        return self._delete(select(t.event.c.seq).where(*old).order_by(t.event.c.seq))
+
+    def _old_jobs(self, now: float) -> Sequence[int]:
+        """Jobs that ended long ago and have events."""
+        open_stay = select(t.stay.c.job).where(t.stay.c.ended_at.is_(None))
+        query = select(t.job.c.id).where(
+            t.job.c.ended_at < now - self._retention.jobs_s,
+            or_(t.job.c.archived == 0, t.job.c.id.in_(select(t.event.c.job))),
+            t.job.c.id.not_in(open_stay),
+        )
+        with self._journal.writing() as connection:
+            return connection.execute(query).scalars().all()
+
+    def _delete_events(self, job: int) -> int:
+        with self._journal.writing() as connection:
+            # First the mark: a job of which half is deleted must not be folded anew from what is left.
+            connection.execute(update(t.job).where(t.job.c.id == job).values(archived=1))
+        return self._delete(select(t.event.c.seq).where(t.event.c.job == job))
+
+    def _delete(self, numbers: Select[tuple[int]]) -> int:
+        total = 0
         while True:
             with self._journal.writing() as connection:
-                rows = connection.execute(
-                    select(t.event).where(*old).order_by(t.event.c.seq).limit(EVENTS_PER_TRANSACTION)
-                ).all()
-            if not rows:
-                return total
-            self._keep(rows, "notes")
-            with self._journal.writing() as connection:
-                numbers = [row.seq for row in rows]
-                connection.execute(delete(t.event).where(t.event.c.seq.in_(numbers)))
-                connection.execute(delete(t.pool).where(t.pool.c.seq.in_(numbers)))
-            total += len(rows)
-
-    def _archive_jobs(self, now: float) -> int:
-        total = 0
-        with self._journal.writing() as connection:
-            open_stay = select(t.stay.c.job).where(t.stay.c.ended_at.is_(None))
-            jobs = (
-                connection.execute(
-                    select(t.job.c.id).where(
-                        t.job.c.ended_at < now - self._retention.jobs_s,
-                        or_(t.job.c.archived == 0, t.job.c.id.in_(select(t.event.c.job))),
-                        t.job.c.id.not_in(open_stay),
-                    )
-                )
-                .scalars()
-                .all()
-            )
-        for job in jobs:
-            total += self._archive_job(job)
-        return total
-
-    def _archive_job(self, job: int) -> int:
-        with self._journal.writing() as connection:
-            rows = connection.execute(select(t.event).where(t.event.c.job == job).order_by(t.event.c.seq)).all()
-        for start in range(0, len(rows), EVENTS_PER_TRANSACTION):
-            self._keep(rows[start : start + EVENTS_PER_TRANSACTION], f"job{job}")
-        with self._journal.writing() as connection:
-            # First the mark: a job that is half archived must not be folded anew from what is left.
-            connection.execute(update(t.job).where(t.job.c.id == job).values(archived=1))
-        for start in range(0, len(rows), EVENTS_PER_TRANSACTION):
-            with self._journal.writing() as connection:
-                part = [row.seq for row in rows[start : start + EVENTS_PER_TRANSACTION]]
+                part = connection.execute(numbers.limit(EVENTS_PER_TRANSACTION)).scalars().all()
                 connection.execute(delete(t.event).where(t.event.c.seq.in_(part)))
-        return len(rows)
-
-    def _keep(self, rows: Sequence[Row[Any]], what: str) -> None:
-        """Write rows into a file of the archive, named after their numbers; it is on the disk when this returns.
-
-        After a crash before they leave the journal, the same file is written again.
-        """
-        month = datetime.fromtimestamp(rows[0].at, UTC).strftime("%Y-%m")
-        path = self._archive / month / f"{rows[0].seq:012d}-{rows[-1].seq:012d}-{what}.jsonl.gz"
-        lines = "".join(json.dumps({**row._mapping, "data": json.loads(row.data)}) + "\n" for row in rows)
-        try:
-            make_folder_durably(path.parent)
-            write_durably(path, gzip.compress(lines.encode(), mtime=0))
-        except OSError as error:
-            raise StoreError(f"{path}: {error.strerror}: make room, or let malletraind's user write there") from error
+                connection.execute(delete(t.pool).where(t.pool.c.seq.in_(part)))
+            total += len(part)
+            if len(part) < EVENTS_PER_TRANSACTION:
+                return total
 
     # --- room
 

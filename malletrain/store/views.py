@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import operator
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Row, Select, func, or_, select
+from sqlalchemy import Connection, Row, Select, func, or_, select
 
 from malletrain.domain.decision import Decision
 from malletrain.domain.errors import InvalidInput
@@ -90,7 +91,7 @@ class StoreViews:
         self._engine.dispose()
 
     def next_job_id(self) -> int:
-        """A number that no job ever had: archived jobs keep their rows."""
+        """A number that no job ever had: old jobs keep their rows."""
         with storage_errors(self._path), self._engine.begin() as connection:
             return int(connection.execute(select(func.coalesce(func.max(t.job.c.id), 0))).scalar_one()) + 1
 
@@ -138,7 +139,7 @@ class StoreViews:
         left = MAX_JOB_BYTES
         while len(rows) < limit:
             count = min(_JOBS_AT_ONCE, limit - len(rows))
-            found = self.jobs(over, uid, count) if before is None else self.jobs(over, uid, count, before)
+            found = self.jobs(over, uid, count, before)
             for row in found[::-1]:
                 left -= len(text_of(row.to_json()))
                 if left < 0 and rows:
@@ -161,7 +162,7 @@ class StoreViews:
             pilots = connection.execute(
                 select(t.pilot).where(t.pilot.c.phase.in_(_ACTIVE), t.pilot.c.node != "").order_by(t.pilot.c.id)
             ).all()
-        strays = _stray_nodes(decision)
+        strays = stray_nodes(decision)
         return StatusRow(
             at=at,
             pool=replace(PoolRow() if newest is None else pool_row(newest), stray=len(strays)),
@@ -209,11 +210,7 @@ class StoreViews:
         `uid` leaves out other users' jobs and what is of no job but `OPEN_KINDS`, `kinds` all but the named ones.
         """
         limit = min(limit, MAX_EVENTS)
-        query = select(t.event).where(t.event.c.seq > after).order_by(t.event.c.seq).limit(limit)
-        if job is not None:
-            query = query.where(t.event.c.job == job)
-        if uid is not None:
-            query = query.where(_shown_to(uid))
+        query = _events(job, uid).where(t.event.c.seq > after).order_by(t.event.c.seq).limit(limit)
         if kinds:
             query = query.where(t.event.c.kind.in_(kinds))
         with storage_errors(self._path), self._engine.begin() as connection:
@@ -250,11 +247,7 @@ class StoreViews:
 
     def latest_events(self, count: int, job: int | None = None, uid: int | None = None) -> tuple[EventRow, ...]:
         """The newest `count` events, in order; fewer where they are long (`MAX_EVENT_BYTES`)."""
-        query = select(t.event).order_by(t.event.c.seq.desc()).limit(min(count, MAX_EVENTS))
-        if job is not None:
-            query = query.where(t.event.c.job == job)
-        if uid is not None:
-            query = query.where(_shown_to(uid))
+        query = _events(job, uid).order_by(t.event.c.seq.desc()).limit(min(count, MAX_EVENTS))
         with storage_errors(self._path), self._engine.begin() as connection:
             return tuple(_event_row(row) for row in _page(connection, query)[0][::-1])
 
@@ -272,9 +265,16 @@ def _page(connection: Connection, query: Select[Any]) -> tuple[list[Row[Any]], b
     return rows, True
 
 
-def _shown_to(uid: int) -> ColumnElement[bool]:
-    own = select(t.job.c.id).where(t.job.c.uid == uid)
-    return (t.event.c.job.is_(None) & t.event.c.kind.in_(OPEN_KINDS)) | t.event.c.job.in_(own)
+def _events(job: int | None, uid: int | None) -> Select[Any]:
+    """Events of one job, and those that are shown to a user."""
+    query = select(t.event)
+    if job is not None:
+        query = query.where(t.event.c.job == job)
+    if uid is not None:
+        own = select(t.job.c.id).where(t.job.c.uid == uid)
+        open_to_all = t.event.c.job.is_(None) & t.event.c.kind.in_(OPEN_KINDS)
+        query = query.where(open_to_all | t.event.c.job.in_(own))
+    return query
 
 
 def _status_kept_s(size: int, took_s: float) -> float:
@@ -295,27 +295,18 @@ def _job_rows(connection: Connection, rows: Sequence[Row[Any]], figures: int = L
     ):
         if p.job in wanted:
             active.setdefault(p.job, []).append(p)
-    held = {
-        row.job: row.tasks
-        for row in connection.execute(
-            select(t.pilot.c.job, func.count().label("tasks"))
-            .where(t.pilot.c.job.between(low, high), t.pilot.c.phase == PilotPhase.HELD.value)
-            .group_by(t.pilot.c.job)
-        )
-    }
-    resizes = {
-        row.job: row
-        for row in connection.execute(
-            select(
-                t.resize.c.job,
-                func.count().label("resizes"),
-                func.avg(t.resize.c.pause_s).label("mean"),
-                func.max(t.resize.c.pause_s).label("longest"),
-            )
-            .where(t.resize.c.job.between(low, high), t.resize.c.nodes_before > 0)
-            .group_by(t.resize.c.job)
-        )
-    }
+    tasks = (
+        select(t.pilot.c.job, func.count().label("tasks"))
+        .where(t.pilot.c.job.between(low, high), t.pilot.c.phase == PilotPhase.HELD.value)
+        .group_by(t.pilot.c.job)
+    )
+    held = {row.job: row.tasks for row in connection.execute(tasks)}
+    pauses = (
+        select(t.resize.c.job, func.count(), func.avg(t.resize.c.pause_s), func.max(t.resize.c.pause_s))
+        .where(t.resize.c.job.between(low, high), t.resize.c.nodes_before > 0)
+        .group_by(t.resize.c.job)
+    )
+    resizes = {job: figures for job, *figures in connection.execute(pauses)}
     metrics: dict[int, list[tuple[str, str]]] = {}
     for m in connection.execute(select(t.metric).where(t.metric.c.job.between(low, high)).order_by(t.metric.c.name)):
         known = metrics.setdefault(m.job, [])
@@ -339,9 +330,9 @@ def _as_stored(row: Row[Any], names: tuple[str, ...]) -> dict[str, Any]:
 
 
 def _job_row(
-    row: Row[Any], active: Sequence[Row[Any]], held: int, resizes: Row[Any] | None, metrics: Sequence[tuple[str, str]]
+    row: Row[Any], active: Sequence[Row[Any]], held: int, resizes: Any, metrics: Sequence[tuple[str, str]]
 ) -> JobRow:
-    members = json.loads(row.members)
+    members, (count, mean_s, longest_s) = json.loads(row.members), resizes or (0, None, None)
     # As people see it: a job is queued until a world of its trains.
     phase = JobPhase.RUNNING.value if row.phase == JobPhase.QUEUED.value and members else row.phase
     return JobRow(
@@ -353,9 +344,9 @@ def _job_row(
         members=len(members),
         held_tasks=held,
         rate=row.rate if members else 0.0,
-        resizes=0 if resizes is None else resizes.resizes,
-        mean_pause_s=None if resizes is None else resizes.mean,
-        max_pause_s=None if resizes is None else resizes.longest,
+        resizes=count,
+        mean_pause_s=mean_s,
+        max_pause_s=longest_s,
         metrics={name: json.loads(value) for name, value in metrics},
         result=json.loads(row.result),
         pilots=tuple(map(_pilot_row, active)),
@@ -376,13 +367,9 @@ def _pilot_row(row: Row[Any]) -> PilotRow:
 
 
 def _event_row(row: Row[Any]) -> EventRow:
-    return EventRow(**_as_stored(row, _OF_EVENT), data=_shown(json.loads(row.data)))
-
-
-def _shown(data: dict[str, Any]) -> dict[str, Any]:
-    """What people see of an event: addresses are between a job's owner and the site."""
-    data.pop("mail_user", None)
-    return data
+    data = json.loads(row.data)
+    data.pop("mail_user", None)  # addresses are between a job's owner and the site
+    return EventRow(**_as_stored(row, _OF_EVENT), data=data)
 
 
 def pool_row(row: Row[Any]) -> PoolRow:
@@ -394,10 +381,10 @@ def _decision_row(decision: Decision | None) -> DecisionRow:
     if decision is None:
         return DecisionRow()
     sizes = {str(job): nodes for job, nodes in sorted(decision.sizes.items())}
-    return DecisionRow(decision.at, dict(sizes), decision.status.value, decision.objective)
+    return DecisionRow(decision.at, sizes, decision.status.value, decision.objective)
 
 
-def _stray_nodes(decision: Decision | None) -> frozenset[str]:
+def stray_nodes(decision: Decision | None) -> frozenset[str]:
     """The nodes of jobs in the harvest partition that are no pilots."""
     return frozenset() if decision is None else frozenset(node for each in decision.strays for node in each.nodes)
 
@@ -422,65 +409,42 @@ def _node_rows(
     return tuple(rows)
 
 
-@dataclass(slots=True)
-class _Sum:
-    node_seconds: float = 0.0
-    samples: float = 0.0
-    stays: int = 0
-    preemptions: int = 0
-    jobs: set[int] = field(default_factory=set)
-
-
 def _usage_rows(
     connection: Connection, at: float, since: str = "", until: str = "", uid: int | None = None
 ) -> tuple[UsageRow, ...]:
     """Rows by day, user, account, from day `since` to day `until` (UTC, `2026-11-20`, both included, empty: open).
-
-    Each has its share of the day, except where `uid` selects one user.
-
-    Raises:
-        InvalidInput: these are more than `MAX_USAGE_ROWS`.
-    """
-    sums: dict[tuple[str, str, str], _Sum] = {}
-
-    def within(day: str) -> bool:
-        return since <= day and (not until or day <= until)
-
-    closed = select(t.usage, t.job.c.user, t.job.c.account).join(t.job, t.job.c.id == t.usage.c.job)
+    Each has its share of the day unless `uid` selects one user. Raises InvalidInput beyond `MAX_USAGE_ROWS`."""
+    ended = select(t.usage, t.job.c.user, t.job.c.account).join(t.job, t.job.c.id == t.usage.c.job)
     lasting = (
         select(t.stay.c.job, t.stay.c.started_at, t.job.c.user, t.job.c.account)
         .join(t.job, t.job.c.id == t.stay.c.job)
         .where(t.stay.c.ended_at.is_(None))
     )
-    closed = closed.where(t.usage.c.day >= since)
-    if until:
-        closed = closed.where(t.usage.c.day <= until)
     if uid is not None:
-        closed, lasting = closed.where(t.job.c.uid == uid), lasting.where(t.job.c.uid == uid)
-    for row in connection.execute(closed):
-        total = sums.setdefault((row.day, row.user, row.account), _Sum())
-        total.node_seconds += row.node_seconds
-        total.samples += row.samples
-        total.stays += row.stays
-        total.preemptions += row.preemptions
-        total.jobs.add(row.job)
+        ended, lasting = ended.where(t.job.c.uid == uid), lasting.where(t.job.c.uid == uid)
+    sums: dict[tuple[str, str, str], tuple[list[float], set[int]]] = {}
+
+    def add(day: str, row: Row[Any], *figures: float) -> None:
+        if since <= day and (not until or day <= until):
+            total, jobs = sums.setdefault((day, row.user, row.account), ([0.0, 0.0, 0, 0], set()))
+            total[:] = map(operator.add, total, figures)
+            jobs.add(row.job)
+
+    for row in connection.execute(ended.where(t.usage.c.day >= since)):
+        add(row.day, row, row.node_seconds, row.samples, row.stays, row.preemptions)
     for row in connection.execute(lasting):
         for index, (day, seconds) in enumerate(days(row.started_at, at)):
-            if within(day):
-                total = sums.setdefault((day, row.user, row.account), _Sum())
-                total.node_seconds += seconds
-                total.stays += index == 0
-                total.jobs.add(row.job)
+            add(day, row, seconds, 0.0, int(index == 0), 0)
     if len(sums) > MAX_USAGE_ROWS:
         why = f"{len(sums)} rows of days, users and accounts, of at most {MAX_USAGE_ROWS}: ask for fewer days"
         raise InvalidInput("since, until", why)
     whole: dict[str, float] = {}
-    for (day, _, _), each in sums.items():
-        whole[day] = whole.get(day, 0.0) + each.node_seconds
+    for (day, _, _), (total, _) in sums.items():
+        whole[day] = whole.get(day, 0.0) + total[0]
     return tuple(
         UsageRow(
-            day, user, account, s.node_seconds, s.samples, len(s.jobs), s.stays, s.preemptions,
-            share=s.node_seconds / whole[day] if uid is None and whole[day] > 0 else None,
+            *key, node_s, samples, len(jobs), int(stays), int(preemptions),
+            share=node_s / whole[key[0]] if uid is None and whole[key[0]] > 0 else None,
         )
-        for (day, user, account), s in sorted(sums.items())
+        for key, ((node_s, samples, stays, preemptions), jobs) in sorted(sums.items(), key=lambda each: each[0])
     )  # fmt: skip

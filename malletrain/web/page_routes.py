@@ -3,7 +3,6 @@
 # No `from __future__ import annotations`: FastAPI evaluates the routes' annotations, and some are local.
 
 import gzip
-import time
 from collections.abc import Callable, Collection, Hashable, Mapping
 from typing import Annotated, Any, Literal
 
@@ -16,13 +15,13 @@ from starlette.types import Scope
 from malletrain.api.auth import NotAuthenticated
 from malletrain.api.people_routes import MAX_PROMISE_DAYS, JobNumber, PeopleRoutes
 from malletrain.api.ports import Identity, NotFound
-from malletrain.api.schemas import Body, answers, object_of
+from malletrain.api.schemas import Body
 from malletrain.api.visibility import Visibility
 from malletrain.domain.errors import MalletrainError
 from malletrain.domain.snapshot import NodeState
 from malletrain.store.history_views import StoreHistory
 from malletrain.store.kept_answers import KeptAnswers, text_of
-from malletrain.web import overviews, series
+from malletrain.web import series
 from malletrain.web.machine_strip import Axis, strip
 from malletrain.web.sign_in import LINK_LIFETIME_S, SESSION_S, SignIn
 
@@ -42,9 +41,7 @@ MAX_JOBS = 1000
 #: Answers shorter than this are sent as they are.
 _MIN_ZIPPED_BYTES = 2048
 
-HOUR_S, DAY_S = 3600.0, 86_400.0
-
-Days = Annotated[int, Query(ge=1, le=400)]
+HOUR_S = 3600.0
 
 
 class LinkBody(Body):
@@ -115,12 +112,10 @@ def _make_router(pages: WebPages, people: PeopleRoutes) -> APIRouter:
 
     # -- signing in --------------------------------------------------------------------------------------------
 
-    link = object_of(link={"type": "string"}, lifetime_s={"type": "number"})
-
     async def identify(request: Request) -> Identity:
         return people.caller(request)
 
-    @router.post("/v1/web/links", tags=["people"], status_code=201, responses=answers(link, 201, 401))
+    @router.post("/v1/web/links", tags=["people"], status_code=201)
     async def issue_link(caller: Annotated[Identity, Depends(identify)]) -> Response:
         """A token that opens the web page once: it belongs behind the `#` of `/web/#`, within its lifetime."""
         made = {"link": pages.sign_in.issue_link(caller), "lifetime_s": LINK_LIFETIME_S}
@@ -168,7 +163,7 @@ def _make_router(pages: WebPages, people: PeopleRoutes) -> APIRouter:
             return {
                 "at": row.at, "taken_at": row.taken_at, "version": row.version, "notices": list(row.notices),
                 "pool": row.pool.to_json(), "sizing": row.decision.status,
-                "jobs": [overviews.short_job(job) for job in row.jobs],
+                "jobs": [series.short_job(job) for job in row.jobs],
             }  # fmt: skip
 
         return await show(request, viewer, "summary", make)
@@ -203,7 +198,7 @@ def _make_router(pages: WebPages, people: PeopleRoutes) -> APIRouter:
 
         def make(sight: Visibility) -> dict[str, Any]:
             rows = views.jobs(True, sight.uid, MAX_JOBS)
-            return {"jobs": [overviews.short_job(sight.job(row)) for row in reversed(rows)]}
+            return {"jobs": [series.short_job(sight.job(row)) for row in reversed(rows)]}
 
         return await show(request, viewer, "jobs", make)
 
@@ -222,7 +217,7 @@ def _make_router(pages: WebPages, people: PeopleRoutes) -> APIRouter:
             profile = _or_none(lambda: sight.profile(people.requests.profile(job_id)).to_json())
             return {
                 "job": row.to_json(),
-                "short": overviews.short_job(row),
+                "short": series.short_job(row),
                 "profile": profile,
                 "explain": _or_none(lambda: list(people.requests.explain(f"job {job_id}", sight))) or [],
                 "sizes": series.size_series(worlds, stays, begin, row.ended_at or clock.now()),
@@ -238,15 +233,6 @@ def _make_router(pages: WebPages, people: PeopleRoutes) -> APIRouter:
 
         return await show(request, viewer, ("job", job_id), make)
 
-    @router.get("/web/data/studies", include_in_schema=False)
-    async def studies(request: Request, viewer: Viewer) -> Response:
-        """Searches, each with its trials."""
-
-        def make(sight: Visibility) -> dict[str, Any]:
-            return {"studies": overviews.studies(views.jobs(True, sight.uid, MAX_JOBS))}
-
-        return await show(request, viewer, "studies", make)
-
     @router.get("/web/data/promise", include_in_schema=False)
     async def promise(
         request: Request, viewer: Viewer, days: Annotated[int, Query(ge=1, le=MAX_PROMISE_DAYS)] = 30
@@ -257,17 +243,6 @@ def _make_router(pages: WebPages, people: PeopleRoutes) -> APIRouter:
             return people.requests.promise(days, sight).to_json()
 
         return await show(request, viewer, ("promise", days), make)
-
-    @router.get("/web/data/usage", include_in_schema=False)
-    async def usage(request: Request, viewer: Viewer, days: Days = 30) -> Response:
-        """What was given to whom."""
-
-        def make(sight: Visibility) -> dict[str, Any]:
-            now = clock.now()
-            rows = views.usage(now, _day(now - days * DAY_S), "", sight.usage_uid)
-            return overviews.usage_sums(rows) | {"whole": sight.usage_uid is None}
-
-        return await show(request, viewer, ("usage", days), make)
 
     # -- the page's own files ----------------------------------------------------------------------------------
 
@@ -286,10 +261,6 @@ def _make_router(pages: WebPages, people: PeopleRoutes) -> APIRouter:
         return answer
 
     return router
-
-
-def _day(at: float) -> str:
-    return time.strftime("%Y-%m-%d", time.gmtime(at))
 
 
 def _or_none(ask: Callable[[], Any]) -> Any:

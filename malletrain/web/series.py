@@ -1,11 +1,13 @@
-"""Series for plots, cut to as many points as a screen shows. Pure."""
+"""What the page draws beside the strip: jobs in short, and series cut to as many points as a screen shows. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from malletrain.domain.history import NodeStay, TrainingWindow, WorldChange
-from malletrain.wire.rows import PoolRow
+from malletrain.wire.job_columns import JOB_COLUMNS
+from malletrain.wire.rows import JobRow, PoolRow
 
 POOL_NAMES = ("harvested", "idle", "planned", "main", "reserved", "down")
 
@@ -58,4 +60,20 @@ def size_series(
         holds += held.get(at, 0)
         world = min(trains.get(at, world), holds)
         found.append((round(at, 1), holds, world))
+    return found
+
+
+_SHORT = (
+    "id", "name", "user", "account", "phase", "reason", "nodes", "members", "min_nodes", "max_nodes", "sizes",
+    "elastic", "rate", "samples", "total_samples", "node_seconds", "resizes", "mean_pause_s", "preemptions",
+    "submitted_at", "ended_at",
+)  # fmt: skip
+
+
+def short_job(row: JobRow) -> dict[str, Any]:
+    """A job as a line of a table; `cells`: heading, whether a number, and words of each column that the page does not
+    draw in a way of its own."""
+    found = {name: getattr(row, name) for name in _SHORT}
+    if cells := [[each.head, each.number, each.words(row)] for each in JOB_COLUMNS if not each.drawn]:
+        found["cells"] = cells
     return found

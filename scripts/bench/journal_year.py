@@ -205,10 +205,9 @@ def starts(journal: SqliteJournal, asked: argparse.Namespace) -> dict[str, float
 def figures(folder: Path, journal: SqliteJournal) -> dict[str, float]:
     """Sizes in MB (10^6 bytes), and rows."""
     files = sum(path.stat().st_size for path in folder.glob("journal.db*"))
-    archive = sum(path.stat().st_size for path in (folder / "archive").rglob("*.gz"))
     with journal.writing() as connection:
         rows = int(connection.exec_driver_sql("SELECT count(*) FROM event").scalar_one())
-    return {"journal_mb": round(files / 1e6, 1), "archive_mb": round(archive / 1e6, 1), "events": rows}
+    return {"journal_mb": round(files / 1e6, 1), "events": rows}
 
 
 if __name__ == "__main__":

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-from malletrain.store.backup import copy
+from malletrain.store.database import copy
 from scripts.chaos.scene import Scene
 
 

@@ -102,7 +102,7 @@ class PageServer:
 
     def forget(self) -> None:
         """Make every answer anew when it is asked for next."""
-        self._pages.kept.forget()
+        self._pages.kept._kept.clear()
 
     def status(self) -> int:
         """Bytes of what /v1/status answers, made anew: what a page is compared with."""

@@ -8,8 +8,7 @@ import threading
 from collections.abc import Sequence
 from typing import cast
 
-from malletrain.api.rate_limits import ApiLimits
-from malletrain.api.report_budget import ReportBudget
+from malletrain.api.rate_limits import ApiLimits, ReportBudget
 from malletrain.api.worker_routes import WorkersGate
 from malletrain.daemon.image.image_maker import FoldedState, folded_on, from_image, to_image
 from malletrain.daemon.journal_keeper import JournalKeeper

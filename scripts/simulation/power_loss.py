@@ -1,16 +1,14 @@
 """Power loss at any write of the journal: `python -m scripts.simulation.power_loss [--images N --seed S]`.
 
-A process appends to a journal, checkpoints it and archives what is old, under strace(1). From its writes and syncs
+A process appends to a journal, checkpoints it and deletes what is old, under strace(1). From its writes and syncs
 come images of the disk as a power loss could have left it: what was synced is there, and of what was not, any part,
-torn at sectors. Each image is opened as the next daemon would; every event that was acknowledged must be in the
-journal or in its archive, no transaction in part, and the database sound.
+torn at sectors. Each image is opened as the next daemon would; every event that was acknowledged and is not old
+must be in the journal, no transaction in part, and the database sound.
 """
 
 from __future__ import annotations
 
 import argparse
-import gzip
-import json
 import os
 import random
 import re
@@ -25,7 +23,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from malletrain.domain.event import Event, PoolCounted
-from malletrain.store.backup import verify
+from malletrain.store.database import verify
 from malletrain.store.errors import StoreError
 from malletrain.store.journal import SqliteJournal
 from malletrain.store.upkeep import DAY_S, Retention, Upkeep
@@ -34,6 +32,8 @@ from malletrain.store.upkeep import DAY_S, Retention, Upkeep
 SECTOR = 512
 #: Events of one append.
 BATCH = 3
+#: Appends in a day, after which events are deleted.
+APPENDS_A_DAY = 20
 _START = 1_000_000.0
 _CALLS = "pwrite64,write,fsync,fdatasync,ftruncate,unlink,unlinkat,rename,renameat,renameat2,openat,mkdir,mkdirat"
 _LINE = re.compile(r"^(?:\d+ +)?(\w+)\((.*)\) += +(-?\d+)")
@@ -45,11 +45,11 @@ _TEXT = re.compile(r'"((?:\\x[0-9a-f]{2})*)"')
 
 
 def write_journal(path: Path, appends: int) -> None:
-    """Append, checkpoint and archive; writes the number of the last event after each append to standard output."""
+    """Append, checkpoint and delete; writes the number of the last event after each append to standard output."""
     with SqliteJournal(path) as journal:
         upkeep = Upkeep(journal, Retention(notes_s=DAY_S))
         for number in range(appends):
-            at = _START + number * DAY_S / 20
+            at = _START + number * DAY_S / APPENDS_A_DAY
             written = journal.append([Event(at, PoolCounted(idle=number), reason="x" * (number % 7) * 400)] * BATCH)
             os.write(1, b"%d\n" % (written[-1].seq or 0))
             if number % 17 == 16:
@@ -282,13 +282,11 @@ def fault(image: Mapping[Path, bytes], folder: Path, acknowledged: int) -> str:
             verify(connection, path)
     except StoreError as error:
         return str(error)
-    archived = set()
-    for file in folder.glob("archive/**/*.gz"):
-        archived |= {json.loads(line)["seq"] for line in gzip.decompress(file.read_bytes()).splitlines()}
-    lost = set(range(1, acknowledged + 1)) - numbers - archived
+    oldest = max(1, acknowledged + 1 - BATCH * APPENDS_A_DAY)
+    lost = set(range(min(numbers | {oldest}), acknowledged + 1)) - numbers
     if lost:
         return f"events {sorted(lost)[:5]} were acknowledged, and are lost"
-    if max(numbers | archived, default=0) % BATCH:
+    if max(numbers, default=0) % BATCH:
         return "a transaction is there in part"
     return ""
 

@@ -15,12 +15,12 @@ from malletrain.api.auth import Auth
 from malletrain.api.connections import ConnectionTable
 from malletrain.api.http_server import HttpServer, serve
 from malletrain.api.journal_notifier import JournalNotifier
-from malletrain.api.ports import Identity, NewJob, NotFound
+from malletrain.api.ports import Identity, NotFound
 from malletrain.api.rate_limits import ApiLimits
 from malletrain.api.roles import Roles
+from malletrain.api.schemas import JobBody
 from malletrain.api.visibility import Visibility
 from malletrain.domain.event import EventKind
-from malletrain.domain.job import Curve, Elastic, MalleableJob
 from malletrain.domain.snapshot import NodeState
 from malletrain.store.history_views import StoreHistory
 from malletrain.store.journal import SqliteJournal
@@ -57,14 +57,10 @@ class RecordedRequests:
     clock: HandClock
     asked: list[tuple[Any, ...]] = field(default_factory=list)
 
-    def announce(self, job: NewJob, identity: Identity) -> int:
+    def announce(self, job: JobBody, identity: Identity) -> int:
         number = self.journal.last + 1
         self.asked.append(("announce", job, identity.uid))
-        wanted = MalleableJob(
-            number, job.name, identity.user, identity.uid, job.account, job.min_nodes, job.max_nodes,
-            self.clock.now(), job.sizes, job.weight, Elastic(job.elastic),
-            Curve(job.curve) if job.curve else None, job.total_samples, output=job.output,
-        )  # fmt: skip
+        wanted = job.job(number, identity.user, identity.uid, self.clock.now(), job.account, "")
         self._record(EventKind.JOB_ANNOUNCED, number, announced(wanted))
         return number
 

@@ -9,10 +9,11 @@ from typing import Any
 
 import pytest
 
-from malletrain.api.ports import NewJob
 from malletrain.api.rate_limits import ApiLimits
 from malletrain.api.roles import Roles
+from malletrain.api.schemas import JobBody
 from malletrain.domain.event import EventKind
+from malletrain.domain.job import Curve
 from malletrain.wire.rows import EventRow, JobRow, StatusRow, UsageRow
 from tests.api.house import Caller, House
 from tests.world import event_of
@@ -32,14 +33,12 @@ def announce(caller: Caller, **changes: Any) -> int:
 def test_a_job_from_its_announcement_to_its_end(house: House, as_user: Users) -> None:
     ada = as_user(ADA)
     wanted = {"sizes": [4, 2, 1], "weight": 2, "elastic": "restart", "account": "harvest", "partition": "harvest"}
-    number = announce(ada, **wanted, curve=[[1, 10.5], [4, 40]], total_samples=1000)
-    assert house.requests.asked == [
-        (
-            "announce",
-            NewJob("digits", 1, 4, (1, 2, 4), 2.0, "restart", "harvest", "harvest", ((1, 10.5), (4, 40.0)), 1000.0),
-            ADA,
-        )
-    ]
+    wanted |= {"curve": [[1, 10.5], [4, 40]], "total_samples": 1000}
+    number = announce(ada, **wanted)
+    asked = JobBody.model_validate(JOB | wanted)
+    assert house.requests.asked == [("announce", asked, ADA)]
+    job = asked.job(number, "ada", ADA, 1.0, "harvest", "")
+    assert (job.sizes, job.given_curve) == ((1, 2, 4), Curve(((1, 10.5), (4, 40.0))))
     assert ada.post(f"/v1/jobs/{number}/arrays", json={"array_id": 42, "tasks": 4}).status_code == 202
     assert ada.post(f"/v1/jobs/{number}/hold").status_code == 202
     assert ada.post(f"/v1/jobs/{number}/release").status_code == 202

@@ -9,7 +9,7 @@ import pytest
 
 from malletrain.cli import render
 from malletrain.store import views
-from malletrain.web import overviews
+from malletrain.web import series
 from malletrain.wire import job_columns
 from malletrain.wire.job_columns import JobColumn
 from tests.cli import pictures
@@ -19,17 +19,17 @@ ROOT = Path(__file__).resolve().parents[2]
 
 def test_a_column_that_is_declared_is_at_the_terminal_and_on_the_page(monkeypatch: pytest.MonkeyPatch) -> None:
     lost = JobColumn("LOST", lambda row: f"{row.lost_workers} lost", number=True)
-    for room in (render, overviews):
+    for room in (render, series):
         monkeypatch.setattr(room, "JOB_COLUMNS", (*job_columns.JOB_COLUMNS, lost))
     row = pictures.DIGITS
     head, first = render.plain(render.jobs([row], width=200)).splitlines()
     assert re.search(r"PAUSE +LOST  WHY", head)
     assert f"{row.lost_workers} lost" in first
-    assert overviews.short_job(row)["cells"] == [["LOST", True, f"{row.lost_workers} lost"]]
+    assert series.short_job(row)["cells"] == [["LOST", True, f"{row.lost_workers} lost"]]
 
 
 def test_a_column_that_the_page_draws_itself_is_not_sent_twice() -> None:
-    assert "cells" not in overviews.short_job(pictures.DIGITS)
+    assert "cells" not in series.short_job(pictures.DIGITS)
 
 
 def test_a_field_with_the_name_of_a_column_of_the_journal_is_that_column() -> None:

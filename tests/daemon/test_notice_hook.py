@@ -16,7 +16,8 @@ from typing import Any
 
 import pytest
 
-from malletrain.api.ports import Identity, NewJob
+from malletrain.api.ports import Identity
+from malletrain.api.schemas import JobBody
 from malletrain.daemon.notice_hook import NoticeHook, message
 from malletrain.daemon.requests import LoopRequests
 from malletrain.domain.errors import Refused
@@ -154,7 +155,8 @@ def announced(mail_user: str = "", *, sends: bool = True) -> MalleableJob:
         world.loop, nullcontext(), world.clock, Harvest("harvest"), lambda count: (), lambda: 1, sends_notices=sends
     )
     number = requests.announce(
-        NewJob("digits", 1, 4, mail=("end",), mail_user=mail_user), Identity(1001, 1001, "ada")
+        JobBody(name="digits", min_nodes=1, max_nodes=4, mail=["end"], mail_user=mail_user),
+        Identity(1001, 1001, "ada"),
     )
     return world.loop.views[number].job
 

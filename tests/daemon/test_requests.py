@@ -8,7 +8,8 @@ from itertools import count
 
 import pytest
 
-from malletrain.api.ports import Conflict, Identity, NewJob
+from malletrain.api.ports import Conflict, Identity
+from malletrain.api.schemas import JobBody
 from malletrain.daemon.requests import MAX_UNATTACHED_JOBS, LoopRequests
 from malletrain.domain.errors import InvalidInput
 from malletrain.domain.event import Event, PilotEnded, TasksAdded
@@ -17,6 +18,8 @@ from malletrain.domain.snapshot import SlurmState
 from malletrain.loop.ledger import Ledger
 from malletrain.slurm.site.site_facts import Harvest
 from tests.world import World
+
+DIGITS = JobBody(name="digits", min_nodes=1, max_nodes=4)
 
 
 def requests_of(world: World, account: str = "", account_of: Callable[[str], str] | None = None) -> LoopRequests:
@@ -31,12 +34,11 @@ def test_a_request_that_is_sent_again_is_one_job_of_its_owner() -> None:
     world = World()
     requests = requests_of(world)
     ada, bob = (Identity(uid, uid, user) for uid, user in ((1001, "ada"), (1002, "bob")))
-    wanted = NewJob("trial-1", 1, 4, profile="active", key="abc")
+    wanted = JobBody(name="trial-1", min_nodes=1, max_nodes=4, profile="active", key="abc")
     first = requests.announce(wanted, ada)
     assert requests.announce(wanted, ada) == first
     assert requests.announce(wanted, bob) != first, "a key is its owner's"
-    unnamed = NewJob("trial-1", 1, 4)
-    assert requests.announce(unnamed, ada) != requests.announce(unnamed, ada)
+    assert requests.announce(DIGITS, ada) != requests.announce(DIGITS, ada)
     again = Ledger()
     again.apply(world.journal.events)
     assert again.views()[first].job.key == "abc", "known after a crash, too"
@@ -64,10 +66,10 @@ def test_a_daemon_that_is_killed_never_has_a_job_without_its_dependency() -> Non
     world = World()
     requests = requests_of(world)
     ada = Identity(1001, 1001, "ada")
-    first = requests.announce(NewJob("a", 1, 4), ada)
+    first = requests.announce(JobBody(name="a", min_nodes=1, max_nodes=4), ada)
     die_after_one_write(world)
     with suppress(Killed):
-        requests.announce(NewJob("b", 1, 4, key="b", after=(("afterok", first),)), ada)
+        requests.announce(JobBody(name="b", min_nodes=1, max_nodes=4, key="b", after=[f"afterok:{first}"]), ada)
     again = Ledger()
     again.apply(world.journal.events)
     assert again.views()[2].phase is JobPhase.HELD
@@ -77,7 +79,7 @@ def test_a_daemon_that_is_killed_never_has_one_array_for_two_jobs() -> None:
     world = World()
     requests = requests_of(world)
     ada = Identity(1001, 1001, "ada")
-    first, second = (requests.announce(NewJob("digits", 1, 4), ada) for _ in range(2))
+    first, second = (requests.announce(DIGITS, ada) for _ in range(2))
     requests.attach_array(first, 4711, 2, ada)
     die_after_one_write(world)
     with suppress(Killed):
@@ -91,7 +93,7 @@ def test_a_job_is_of_the_account_that_its_owner_is_charged_to() -> None:
     world = World()
     requests = requests_of(world, "harvest", lambda user: f"of-{user}")
     ada = Identity(1001, 1001, "ada")
-    number = requests.announce(NewJob("digits", 1, 4, account="harvest"), ada)
+    number = requests.announce(JobBody(name="digits", min_nodes=1, max_nodes=4, account="harvest"), ada)
     assert world.loop.views[number].job.account == "of-ada"
 
 
@@ -100,7 +102,7 @@ def test_a_user_announces_few_jobs_without_an_array() -> None:
     world = World()
     requests = requests_of(world)
     mallory, alice = Identity(1001, 1001, "mallory"), Identity(1002, 1002, "alice")
-    wanted = NewJob("x", 1, 4)
+    wanted = JobBody(name="x", min_nodes=1, max_nodes=4)
     made = [requests.announce(wanted, mallory) for _ in range(MAX_UNATTACHED_JOBS)]
     with pytest.raises(Conflict, match=r"32 jobs of mallory, such as 1, .* `malletrain cancel 1`"):
         requests.announce(wanted, mallory)
@@ -119,7 +121,7 @@ def test_a_job_whose_array_slurm_lost_fails_when_its_number_is_another_jobs() ->
     world = World()
     requests = requests_of(world)
     ada = Identity(1001, 1001, "ada")
-    first, second = (requests.announce(NewJob("digits", 1, 4), ada) for _ in range(2))
+    first, second = (requests.announce(DIGITS, ada) for _ in range(2))
     for job in (first, second, second):
         requests.attach_array(job, 4711, 2, ada)
     assert world.loop.ledger.unseen_arrays() == {second: (4711,)}
@@ -133,7 +135,7 @@ def test_an_array_is_of_one_job_until_slurm_uses_its_number_again() -> None:
     world = World()
     requests = requests_of(world)
     ada = Identity(1001, 1001, "ada")
-    first, second, third = (requests.announce(NewJob("digits", 1, 4), ada) for _ in range(3))
+    first, second, third = (requests.announce(DIGITS, ada) for _ in range(3))
     requests.attach_array(first, 4711, 2, ada)
     world.loop.record([Event(world.clock.now(), TasksAdded(4711, (0, 1)), first)])
     with pytest.raises(Conflict, match="array 4711 belongs to another job"):

@@ -6,7 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from malletrain.api.ports import Conflict, Identity, NewJob
+from malletrain.api.ports import Conflict, Identity
+from malletrain.api.schemas import JobBody
 from malletrain.daemon.requests import LoopRequests
 from malletrain.domain.event import EventKind
 from malletrain.domain.job import Curve
@@ -19,7 +20,9 @@ from tests.world import RULES, START, World, event_of, job
 HOUR = 3600.0
 ALICE = Identity(1001, 1001, "alice")
 #: Ten samples a second and node; a fifth of the time only 4 nodes are there, else 12.
-WORK = NewJob("j", 1, 16, curve=((1, 10.0), (16, 160.0)), total_samples=4 * 10.0 * HOUR / 1.1)
+WORK = JobBody(
+    name="j", min_nodes=1, max_nodes=16, curve=[[1, 10.0], [16, 160.0]], total_samples=4 * 10.0 * HOUR / 1.1
+)
 
 
 def seen(world: World, hours: float = 10.0) -> None:
@@ -37,7 +40,7 @@ def world() -> World:
     return World(12, replace(RULES, keep_idle=0), policy("deadline"))
 
 
-def ask(world: World, new: NewJob) -> int:
+def ask(world: World, new: JobBody) -> int:
     numbers = iter(range(len(world.loop.views) + 1, 100))
     requests = LoopRequests(
         world.loop, world.loop._guard, world.clock, Harvest("harvest"), lambda n: (), lambda: next(numbers)
@@ -45,9 +48,9 @@ def ask(world: World, new: NewJob) -> int:
     return requests.announce(new, ALICE)
 
 
-def due(hours: float, **more: object) -> NewJob:
+def due(hours: float, **more: object) -> JobBody:
     # Seven seconds more than the work: activation is paid too.
-    return replace(WORK, deadline=START + hours * HOUR + 7.0, **more)  # type: ignore[arg-type]
+    return WORK.model_copy(update={"deadline": START + hours * HOUR + 7.0} | more)
 
 
 def test_a_deadline_that_is_likely_is_taken_and_its_nodes_come_before_all_gain(world: World) -> None:
@@ -72,7 +75,7 @@ def test_refused_with_the_reason(world: World) -> None:
     with pytest.raises(Conflict, match="late on 16 nodes too"):
         ask(world, due(0.2))
     with pytest.raises(Conflict, match="--total-samples"):
-        ask(world, replace(due(1.0), total_samples=None))
+        ask(world, due(1.0).model_copy(update={"total_samples": None}))
     assert ask(world, due(1.0)) == 1
     with pytest.raises(Conflict, match="needs 2 nodes until then beside 4 that are promised"):
         ask(world, due(2.0))

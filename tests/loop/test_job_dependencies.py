@@ -7,7 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from malletrain.api.ports import Conflict, Identity, NewJob
+from malletrain.api.ports import Conflict, Identity
+from malletrain.api.schemas import JobBody
 from malletrain.daemon.requests import LoopRequests
 from malletrain.domain.event import Event, JobCancelled, JobCompleted, JobFailed, Payload
 from malletrain.domain.job import JobPhase
@@ -29,7 +30,8 @@ class Site:
         )
 
     def announce(self, *after: tuple[str, int]) -> int:
-        number = self.requests.announce(NewJob("digits", 1, 2, after=after), ADA)
+        waits = [f"{kind}:{job}" for kind, job in after]
+        number = self.requests.announce(JobBody(name="digits", min_nodes=1, max_nodes=2, after=waits), ADA)
         self.requests.attach_array(number, self.world.cluster.submit_array("ada", 4), 4, ADA)
         self.world.tick()
         return number
@@ -111,7 +113,7 @@ def test_a_dependency_that_cannot_be_is_refused() -> None:
     with pytest.raises(Conflict, match="afterok:99: you have no job 99"):
         site.announce(("afterok", 99))
     with pytest.raises(Conflict, match="you have no job 1,"):
-        site.requests.announce(NewJob("digits", 1, 2, after=(("afterok", first),)), BOB)
+        site.requests.announce(JobBody(name="digits", min_nodes=1, max_nodes=2, after=[f"afterok:{first}"]), BOB)
     site.end(first, JobFailed())
     with pytest.raises(Conflict, match="never begins by itself"):
         site.announce(("afterok", first))

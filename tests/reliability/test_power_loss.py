@@ -24,7 +24,6 @@ def traced(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Call]]:
 
 def test_nothing_acknowledged_is_lost(traced: tuple[Path, list[Call]], tmp_path: Path) -> None:
     source, calls = traced
-    assert any("archive" in call.path for call in calls), "it archives, too"
     assert search(calls, source, tmp_path / "image", images=150, seed=1) == []
 
 
@@ -39,10 +38,3 @@ def test_a_journal_that_is_not_synced_is_found_out(traced: tuple[Path, list[Call
     source, calls = traced
     lazy = [call for call in calls if call.name != "sync"]
     assert search(lazy, source, tmp_path / "image", images=10, seed=1)
-
-
-def test_an_archive_whose_folder_is_not_synced_is_found_out(traced: tuple[Path, list[Call]], tmp_path: Path) -> None:
-    source, calls = traced
-    lazy = [call for call in calls if call.name != "sync" or Path(call.path).suffix]
-    broken = search(lazy, source, tmp_path / "image", images=60, seed=1)
-    assert any("were acknowledged, and are lost" in why for why in broken)

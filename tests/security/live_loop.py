@@ -6,8 +6,7 @@ import dataclasses
 import threading
 from typing import Any
 
-from malletrain.api.rate_limits import ApiLimits
-from malletrain.api.report_budget import ReportBudget
+from malletrain.api.rate_limits import ApiLimits, ReportBudget
 from malletrain.api.roles import Roles
 from malletrain.api.worker_routes import WorkersGate
 from malletrain.daemon.requests import LoopRequests

@@ -15,8 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from malletrain.api.connections import GRACE_S, ConnectionTable
-from malletrain.api.rate_limits import ApiLimits
-from malletrain.api.report_budget import ReportBudget
+from malletrain.api.rate_limits import ApiLimits, ReportBudget
 from malletrain.wire import messages as wire
 from malletrain.wire.http import DaemonUnavailable
 from tests.api.house import Caller, House, http_of

@@ -8,7 +8,8 @@ from dataclasses import replace
 
 import pytest
 
-from malletrain.api.ports import Identity, NewJob, Role
+from malletrain.api.ports import Identity, Role
+from malletrain.api.schemas import JobBody
 from malletrain.daemon.requests import LoopRequests
 from malletrain.domain.decision import LeaveCause, LeavePilot, RecyclePilot
 from malletrain.domain.errors import Refused
@@ -301,7 +302,9 @@ def announce(world: World, role: Role, weight: float) -> int:
     requests = LoopRequests(
         world.loop, nullcontext(), world.clock, Harvest("harvest"), lambda count: (), lambda: next(numbers)
     )
-    return requests.announce(NewJob("big", 1, 4, weight=weight), Identity(1001, 1001, "ada", role))
+    return requests.announce(
+        JobBody(name="big", min_nodes=1, max_nodes=4, weight=weight), Identity(1001, 1001, "ada", role)
+    )
 
 
 def test_a_weight_above_the_sites_is_refused_to_users_and_given_by_operators() -> None:

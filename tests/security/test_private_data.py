@@ -175,8 +175,7 @@ def _hello(house: House, _caller: Caller) -> list[Any]:
 
 #: Every figure of the web page, as its viewer's browser asks for them.
 PAGE_FIGURES = (
-    "me", "summary", "machine", "machine?hours=24", "jobs", f"jobs/{HERS}", f"jobs/{HIS}", "studies", "promise",
-    "usage",
+    "me", "summary", "machine", "machine?hours=24", "jobs", f"jobs/{HERS}", f"jobs/{HIS}", "promise",
 )  # fmt: skip
 
 
@@ -240,7 +239,7 @@ ROUTES: dict[tuple[str, str], Ask] = {
     ("POST", "/web/session"): lambda house, _: [Caller(house).post("/web/session", json={"link": "x" * 43})],
     ("DELETE", "/web/session"): lambda house, _: [house.viewer(ALICE).delete("/web/session")],
     **{("GET", f"/web/data/{name}"): _page for name in (
-        "me", "summary", "machine", "jobs", "jobs/{job_id}", "studies", "promise", "usage",
+        "me", "summary", "machine", "jobs", "jobs/{job_id}", "promise",
     )},
     ("GET", "/web"): _get("/web"),
     ("GET", "/web/{path:path}"): _get("/web/", "/web/page.js", "/web/nothing"),

@@ -10,8 +10,7 @@ from typing import Any, cast
 
 import pytest
 
-from malletrain.api.rate_limits import ApiLimits
-from malletrain.api.report_budget import ReportBudget
+from malletrain.api.rate_limits import ApiLimits, ReportBudget
 from malletrain.api.worker_routes import WorkersGate, WorkersRouter
 from malletrain.domain.event import EventKind
 from malletrain.domain.job import MalleableJob

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from malletrain.domain.event import Event, JobAnnounced, SamplesReported
 from malletrain.domain.job import MalleableJob
 from malletrain.loop.ledger import Ledger
-from malletrain.store.backup import copy
+from malletrain.store.database import copy
 from malletrain.store.errors import StoreError
 from malletrain.store.journal import SqliteJournal
 from malletrain.store.ledger_image import LedgerImage, image_of, keep_image

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import gzip
-import json
 import sqlite3
 import stat
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -21,8 +17,7 @@ from malletrain.domain.event import Event, EventKind
 from malletrain.domain.job import MalleableJob
 from malletrain.loop.ledger import Ledger
 from malletrain.store import schema as t
-from malletrain.store.backup import copy
-from malletrain.store.database import reader_engine
+from malletrain.store.database import copy, reader_engine
 from malletrain.store.errors import StoreError
 from malletrain.store.journal import SqliteJournal
 from malletrain.store.upkeep import DAY_S, Retention, Upkeep
@@ -32,11 +27,6 @@ from tests.world import announced, data_of, event_of
 K = EventKind
 START = 1_793_491_200.0
 HOUR = 3600.0
-
-
-def read_archive(path: Path) -> list[dict[str, Any]]:
-    with gzip.open(path, "rt", encoding="utf-8") as lines:
-        return [json.loads(line) for line in lines]
 
 
 def announce(number: int) -> Event:
@@ -171,7 +161,7 @@ def test_a_job_that_mixes_ways_of_counting_is_left_alone(journal: SqliteJournal)
     assert Upkeep(journal, Retention(windows_s=0)).tend(START + DAY_S).merged == 0
 
 
-def test_old_jobs_go_to_the_archive_whole_and_their_rows_stay(journal: SqliteJournal) -> None:
+def test_old_jobs_events_are_deleted_and_their_rows_stay(journal: SqliteJournal) -> None:
     story = [
         announce(1),
         window(10),
@@ -180,14 +170,11 @@ def test_old_jobs_go_to_the_archive_whole_and_their_rows_stay(journal: SqliteJou
         announce(2),
         window(40, 2),
     ]
-    numbered = journal.append(story)
+    journal.append(story)
     before = shown(journal.path)
     upkeep = Upkeep(journal, Retention(windows_s=1e9, jobs_s=DAY_S))
-    assert upkeep.tend(START + 2 * DAY_S).archived == 4
+    assert upkeep.tend(START + 2 * DAY_S).deleted == 4
     assert [e.job for e in journal.read()] == [2, 2]
-    (file,) = (journal.path.parent / "archive").rglob("*.jsonl.gz")
-    assert stat.S_IMODE(file.stat().st_mode) == 0o600
-    assert [(e["seq"], e["kind"]) for e in read_archive(file)] == [(e.seq, e.kind) for e in numbered[:4]]
     after = shown(journal.path)
     assert (after["jobs"], after["usage"]) == (before["jobs"], before["usage"])
     journal.rebuild()
@@ -195,26 +182,17 @@ def test_old_jobs_go_to_the_archive_whole_and_their_rows_stay(journal: SqliteJou
     views = StoreViews(journal.path)
     assert views.next_job_id() == 3, "a number is never given twice"
     views.close()
-    assert upkeep.tend(START + 2 * DAY_S).archived == 0
+    assert upkeep.tend(START + 2 * DAY_S).deleted == 0
 
 
-def test_numbers_go_on_when_all_is_archived(tmp_path: Path) -> None:
+def test_numbers_go_on_when_all_is_deleted(tmp_path: Path) -> None:
     with SqliteJournal(tmp_path / "j.db") as journal:
         journal.append([event_of(START, K.DECIDED)] * 1000)
-        assert Upkeep(journal).tend(START + 40 * DAY_S).archived == 1000
+        assert Upkeep(journal).tend(START + 40 * DAY_S).deleted == 1000
         assert list(journal.read()) == []
     with SqliteJournal(tmp_path / "j.db") as again:
         assert again.last == 1000
         assert [e.seq for e in again.append([event_of(START, K.DECIDED)])] == [1001]
-
-
-def test_what_cannot_be_archived_stays(journal: SqliteJournal) -> None:
-    journal.append([event_of(START, K.DECIDED), event_of(START, K.POOL, data={"idle": 1})])
-    blocked = journal.path.parent / "archive"
-    blocked.write_text("a file where the folder should be")
-    with pytest.raises(StoreError, match="make room, or let malletraind's user write there"):
-        Upkeep(journal).tend(START + 40 * DAY_S)
-    assert len(list(journal.read())) == 2
 
 
 def test_room_is_given_back(journal: SqliteJournal) -> None:
@@ -273,44 +251,3 @@ def test_a_new_schema_keeps_a_copy_of_the_old_one(tmp_path: Path, monkeypatch: p
     monkeypatch.setattr(module, "sql_folder", lambda: real)
     with SqliteJournal(tmp_path / f"j.db.schema{count}") as old:
         assert [e.kind for e in old.read()] == [K.JOB_ANNOUNCED]
-
-
-#: Archives in small steps, and says so after each.
-_TENDER = """
-import sys
-from pathlib import Path
-import malletrain.store.upkeep as upkeep
-from malletrain.store.journal import SqliteJournal
-upkeep.EVENTS_PER_TRANSACTION = 20
-keep = upkeep.Upkeep._keep
-def told(self, rows, what):
-    keep(self, rows, what)
-    print(rows[-1].seq, flush=True)
-upkeep.Upkeep._keep = told
-with SqliteJournal(Path(sys.argv[1])) as journal:
-    upkeep.Upkeep(journal).tend(float(sys.argv[2]))
-"""
-
-
-def test_kill_9_in_the_midst_of_archiving_loses_nothing(tmp_path: Path) -> None:
-    path, events = tmp_path / "j.db", 2000
-    with SqliteJournal(path) as journal:
-        journal.append([event_of(START, K.DECIDED, reason=str(i)) for i in range(1, events + 1)])
-    for wanted in (1, 10, 25):
-        tender = subprocess.Popen(
-            [sys.executable, "-c", _TENDER, str(path), str(START + 40 * DAY_S)],
-            stdout=subprocess.PIPE, text=True, cwd=Path.cwd(),
-        )  # fmt: skip
-        assert tender.stdout is not None
-        for number, _line in enumerate(tender.stdout, 1):
-            if number == wanted:
-                tender.kill()
-        tender.stdout.close()
-        tender.wait(20)
-        files = sorted((tmp_path / "archive").rglob("*.jsonl.gz"))
-        archived = {event["seq"] for file in files for event in read_archive(file)}
-        with SqliteJournal(path) as journal:
-            kept = {event.seq for event in journal.read()}
-        assert archived | kept == set(range(1, events + 1))
-    assert archived
-    assert kept

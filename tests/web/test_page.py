@@ -21,7 +21,7 @@ HOSTILE = (
     "{{constructor.constructor('window.pwned=1')()}}",
 )
 
-PAGES = ("#/", "#/jobs", "#/jobs/2", "#/studies", "#/promise", "#/usage")
+PAGES = ("#/", "#/jobs", "#/jobs/2", "#/promise")
 
 DRAWN = "!document.querySelector('main[aria-busy]') && document.querySelector('h1')"
 

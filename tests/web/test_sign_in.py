@@ -15,7 +15,7 @@ from malletrain.wire.address import Address
 from malletrain.wire.daemon import client_at
 from tests.api.house import URL, Caller, House
 
-FIGURES = ("me", "summary", "machine", "jobs", "jobs/1", "studies", "promise", "usage")
+FIGURES = ("me", "summary", "machine", "jobs", "jobs/1", "promise")
 
 
 def link_of(house: House, uid: int = 1001) -> str:

@@ -68,10 +68,7 @@ class FoldedState:
 def fold_name() -> str:
     """The name of this release's fold: a digest of the code that folds. An image of another one is not used, since it
     may have kept less, or otherwise.
-
-    Raises:
-        NotEncodable: the code is not there to be read.
-    """
+    Raises NotEncodable: the code is not there to be read."""
     root = Path(malletrain.__file__).parent
     digest = hashlib.sha256(f"{sys.version_info[:2]} {malletrain.__version__}".encode())
     for room in _ROOMS:
@@ -94,20 +91,12 @@ def folded_on(begun: FoldedState, events: Iterable[Event]) -> FoldedState:
 
 
 def to_image(state: FoldedState) -> LedgerImage:
-    """A state as an image.
-
-    Raises:
-        NotEncodable: it holds something that an image cannot keep.
-    """
+    """A state as an image. Raises NotEncodable: it holds something that an image cannot keep."""
     return LedgerImage(state.seq, fold_name(), encoded((state.ledger, state.worlds)))
 
 
 def from_image(image: LedgerImage) -> FoldedState:
-    """The state that an image keeps.
-
-    Raises:
-        NotEncodable: it is not one of this release.
-    """
+    """The state that an image keeps. Raises NotEncodable: it is not one of this release."""
     match decoded(image.state):
         case (Ledger(last_seq=image.seq) as ledger, dict() as worlds):
             return FoldedState(image.seq, ledger, worlds)
@@ -117,10 +106,7 @@ def from_image(image: LedgerImage) -> FoldedState:
 
 def last_image(journal: Path) -> FoldedState:
     """The state as the journal's image has it, or that before the first event where it has none that can be used.
-
-    Raises:
-        StoreError: the journal cannot be read.
-    """
+    Raises StoreError: the journal cannot be read."""
     try:
         image = image_of(journal, fold_name())
         return FoldedState() if image is None else from_image(image)
@@ -130,12 +116,9 @@ def last_image(journal: Path) -> FoldedState:
 
 def next_image(journal: Path) -> LedgerImage | None:
     """The image of all that the journal has now; None where nothing has come since the last. Nothing may be merged or
-    archived there meanwhile.
-
-    Raises:
-        NotEncodable: the state holds something that an image cannot keep.
-        StoreError: the journal cannot be read.
-    """
+    deleted there meanwhile.
+    Raises NotEncodable: the state holds something that an image cannot keep; StoreError: the journal cannot be
+    read."""
     begun = last_image(journal)
     state = folded_on(begun, read_events(journal, after=begun.seq))
     if state.seq == begun.seq:
@@ -147,7 +130,7 @@ def next_image(journal: Path) -> LedgerImage | None:
 
 
 class ImageMaker:
-    """Has images made of one journal. Used by one thread, which merges and archives nothing meanwhile."""
+    """Has images made of one journal. Used by one thread, which merges and deletes nothing meanwhile."""
 
     def __init__(
         self,
@@ -168,10 +151,7 @@ class ImageMaker:
 
     def make_if_due(self) -> LedgerImage | None:
         """Make an image if enough has come since the last one; None if it is not time, or this daemon ends.
-
-        Raises:
-            StoreError: it cannot be made or kept; the message says why. The image before is still there.
-        """
+        Raises StoreError: it cannot be made or kept; the message says why. The image before is still there."""
         if self._journal.last - self._imaged < EVENTS_BETWEEN_IMAGES or self._elapsed() < self._not_before:
             return None
         begun = self._elapsed()

@@ -13,6 +13,7 @@ from collections import Counter, OrderedDict, deque
 from collections.abc import Callable, Mapping
 from dataclasses import fields, is_dataclass
 from enum import Enum
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -24,14 +25,11 @@ _ROOMS = ("malletrain.domain.", "malletrain.sizing.", "malletrain.learn.", "mall
 
 _ATOMS = frozenset({bool, int, float, str, type(None)})
 
-_TUPLE, _LIST, _DICT, _SET, _FROZENSET, _DEQUE, _COUNTER, _ORDERED, _ENUM, _SAME, _SCALAR = range(11)
+#: By tag.
+_CONTAINERS = (tuple, list, dict, set, frozenset, deque, Counter, OrderedDict)
+_TAGS: Mapping[type[Any], int] = {kind: tag for tag, kind in enumerate(_CONTAINERS)}
+_ENUM, _SAME, _SCALAR = range(8, 11)
 _FIRST_CLASS = 16  #: Tags from here on are classes.
-
-_CONTAINERS: Mapping[int, type[Any]] = {_TUPLE: tuple, _LIST: list, _SET: set, _FROZENSET: frozenset}
-_MAPPINGS: Mapping[int, type[Any]] = {_DICT: dict, _COUNTER: Counter, _ORDERED: OrderedDict}
-_UNORDERED = (_SET, _FROZENSET)
-_BY_TAG: Mapping[int, type[Any]] = {**_CONTAINERS, **_MAPPINGS, _DEQUE: deque}
-_TAGS: Mapping[type[Any], int] = {kind: tag for tag, kind in _BY_TAG.items()}
 
 #: Attributes that are only kept to save work, by class, and what they are at first: they are made anew when they are
 #: asked for.
@@ -46,22 +44,15 @@ class NotEncodable(MalletrainError):
 
 
 def encoded(value: object) -> bytes:
-    """`value` as bytes.
-
-    Raises:
-        NotEncodable: it holds something else than plain values, containers and objects of this package.
-    """
+    """`value` as bytes. Raises NotEncodable: it holds something else than plain values, containers and objects of
+    this package."""
     encoder = _Encoder()
     body = encoder.encode(value)
     return json.dumps([encoder.classes, body], separators=(",", ":")).encode()
 
 
 def decoded(state: bytes) -> Any:
-    """The value that `encoded` was given.
-
-    Raises:
-        NotEncodable: these are other bytes.
-    """
+    """The value that `encoded` was given. Raises NotEncodable: these are other bytes."""
     try:
         classes, body = json.loads(state)
         return _Decoder(classes).decode(body)
@@ -82,16 +73,11 @@ class _Encoder:
             return value
         if (tag := _TAGS.get(kind)) is None:
             return self._object(value, kind)
-        if tag in _MAPPINGS:
-            found: list[Any] = [tag]
-            for key, item in value.items():
-                found.append(self.encode(key))
-                found.append(self.encode(item))
-            return found
-        items = map(self.encode, value)
         if kind is deque:
-            return [tag, value.maxlen, *items]
-        return [tag, *(sorted(items, key=repr) if tag in _UNORDERED else items)]  # the same state, the same bytes
+            return [tag, value.maxlen, *map(self.encode, value)]
+        items = map(self.encode, chain.from_iterable(value.items()) if issubclass(kind, dict) else value)
+        # The same state, the same bytes.
+        return [tag, *(sorted(items, key=repr) if kind in (set, frozenset) else items)]
 
     def _object(self, value: Any, kind: type[Any]) -> Any:
         if isinstance(value, np.generic) and value.dtype.kind in "fiub":
@@ -116,63 +102,54 @@ class _Encoder:
                 f"the ledger holds a {kind.__module__}.{kind.__qualname__}, which an image cannot keep"
             )
         if issubclass(kind, Enum):
-            names, changes = [], False
+            names = []
         elif is_dataclass(kind):
             names = [each.name for each in fields(kind)]
-            changes = not kind.__dataclass_params__.frozen  # type: ignore[attr-defined]
         elif hasattr(value, "__dict__"):
-            names, changes = sorted(vars(value)), True
+            names = sorted(vars(value))
         else:
             raise NotEncodable(f"{kind.__qualname__} has neither fields nor a __dict__: an image cannot keep it")
-        found = self._kinds[kind] = (len(self.classes), names, changes)
+        found = self._kinds[kind] = (len(self.classes), names, _changes(kind))
         self.classes.append((f"{kind.__module__}:{kind.__qualname__}", names))
         return found
 
 
 class _Decoder:
     def __init__(self, classes: list[Any]) -> None:
-        self._classes = [(_class_of(name), names) for name, names in classes]
-        self._changes = [
-            not issubclass(kind, Enum) and not (is_dataclass(kind) and kind.__dataclass_params__.frozen)  # type: ignore[attr-defined]
-            for kind, _ in self._classes
-        ]
+        self._classes = [(kind := _class_of(name), names, _changes(kind)) for name, names in classes]
         self._places: list[Any] = []
 
     def decode(self, text: Any) -> Any:
         if type(text) is not list:
             return text
-        tag, decode = text[0], self.decode
+        tag, rest = text[0], text[1:]
         if tag >= _FIRST_CLASS:
-            number = tag - _FIRST_CLASS
-            kind, names = self._classes[number]
-            made = object.__new__(kind)
-            if self._changes[number]:
-                self._places.append(made)
-            if len(names) != len(text) - 1:
-                raise ValueError(f"a {kind.__qualname__} has {len(text) - 1} attributes, not {len(names)}")
-            place: Callable[[Any, str, Any], None] = object.__setattr__  # frozen ones, too
-            for name, item in zip(names, text[1:], strict=True):
-                place(made, name, item if type(item) is not list else decode(item))
-            return made
-        items = text[1:]
-        if tag in _CONTAINERS:
-            return _CONTAINERS[tag](map(decode, items))
-        if tag in _MAPPINGS:
-            return self._pairs(items, _MAPPINGS[tag]())
-        if tag == _DEQUE:
-            return deque(map(decode, items[1:]), maxlen=items[0])
+            kind, names, changes = self._classes[tag - _FIRST_CLASS]
+            return self._object(kind, names, changes, rest)
         if tag == _ENUM:
-            return self._classes[items[0]][0](items[1])
+            return self._classes[rest[0]][0](rest[1])
         if tag == _SAME:
-            return self._places[items[0]]
+            return self._places[rest[0]]
         if tag == _SCALAR:
-            return np.dtype(items[0]).type(items[1])
-        raise ValueError(f"tag {tag!r} is none")
+            return np.dtype(rest[0]).type(rest[1])
+        kind, items = _CONTAINERS[tag], [each if type(each) is not list else self.decode(each) for each in rest]
+        if issubclass(kind, dict):
+            return kind(dict(zip(items[::2], items[1::2], strict=True)))
+        return deque(items[1:], items[0]) if kind is deque else kind(items)
 
-    def _pairs(self, items: list[Any], into: Any) -> Any:
-        for key, item in zip(items[::2], items[1::2], strict=True):
-            into[self.decode(key)] = self.decode(item)
-        return into
+    def _object(self, kind: type[Any], names: list[str], changes: bool, values: list[Any]) -> Any:
+        made = object.__new__(kind)
+        if changes:
+            self._places.append(made)
+        place: Callable[[Any, str, Any], None] = object.__setattr__  # frozen ones, too
+        for name, value in zip(names, values, strict=True):
+            place(made, name, value if type(value) is not list else self.decode(value))
+        return made
+
+
+def _changes(kind: type[Any]) -> bool:
+    """Whether objects of a class can change."""
+    return not issubclass(kind, Enum) and not (is_dataclass(kind) and kind.__dataclass_params__.frozen)  # type: ignore[attr-defined]
 
 
 def _class_of(name: str) -> type[Any]:

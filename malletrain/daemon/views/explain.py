@@ -1,13 +1,24 @@
-"""Why a job, node or pilot has what it has, and whether a pilot ever stood in a main job's way. Pure."""
+"""Decisions in words: what `malletraind --dry-run` prints; why a job, node or pilot has what it has, whether a pilot
+ever stood in a main job's way. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime
 
 from malletrain.api.ports import NotFound
 from malletrain.api.visibility import Visibility
-from malletrain.daemon.views.describe import describe_action, utc
-from malletrain.domain.decision import ACTION_NAMES, CancelTasks, Decision, LeavePilot, RecyclePilot, TopUp
+from malletrain.domain.decision import (
+    ACTION_NAMES,
+    Action,
+    CancelTasks,
+    CutLimit,
+    Decision,
+    LeavePilot,
+    RecyclePilot,
+    StartPilot,
+    TopUp,
+)
 from malletrain.domain.event import (
     ActionIntent,
     ActionOutcome,
@@ -54,13 +65,10 @@ def explain(
     waiting: Callable[[int], str] = lambda _: "",
     delays: Sequence[MainJobDelay] = (),
 ) -> tuple[str, ...]:
-    """The lines about `subject`: a malleable job's number, a node's name, a pilot's id, or `main-job ID` for
-    a job of the main queue. `events` are the journal's latest; for a main job, those that name it. `waiting` says why
-    a job has no node; `delays`: main jobs that met pilots, and what that cost each.
-
-    Raises:
-        NotFound: nothing of that name is known, or nothing that `sight` shows.
-    """
+    """The lines about `subject`: a malleable job's number, a node's name, a pilot's id, or `main-job ID` for a job of
+    the main queue. `events` are the journal's latest; for a main job, those that name it. `waiting` says why a job
+    has no node; `delays`: main jobs that met pilots, and what that cost each.
+    Raises NotFound: nothing of that name is known, or nothing that `sight` shows."""
     shown = _Shown(views, events, sight)
     if subject.startswith("main-job "):
         return tuple(_main_job(subject, snapshot, events, shown, delays))
@@ -244,3 +252,47 @@ def _history(shown: _Shown, about: Callable[[Event], bool]) -> Iterator[str]:
         where = " ".join(part for part in (event.pilot or "", event.node or "") if part)
         reason = shown.words(event.reason)
         yield f"    {utc(event.at)} {event.kind} {what} {where} {reason}".replace("  ", " ").rstrip()
+
+
+def describe(decision: Decision) -> Iterator[str]:
+    """The lines."""
+    holes, actions = len(decision.holes), len(decision.actions)
+    yield f"at {utc(decision.at)}: holes {holes}, actions {actions}, sizing {decision.status.value}"
+    for hole in decision.holes:
+        yield f"hole    {hole.node} until {utc(hole.until)}: {hole.reason}"
+    for job, nodes in sorted(decision.sizes.items()):
+        yield f"size    job {job}: {nodes} {'node' if nodes == 1 else 'nodes'}"
+    for stray in decision.strays:
+        what = f"left alone: {stray.left}" if stray.left else "no pilot: it is ended"
+        yield f"stray   job {stray.job} of {stray.user} on {', '.join(stray.nodes) or 'no node yet'}: {what}"
+    yield from map(describe_action, decision.actions)
+    for refusal in decision.refusals:
+        yield f"not     {refusal.subject}: {refusal.reason}"
+    if not decision.actions:
+        yield "nothing to do"
+
+
+def describe_action(action: Action) -> str:
+    """One action and its reason, in one line."""
+    match action:
+        case StartPilot():
+            what = f"start   {action.pilot} of job {action.job_id} on {action.node} for {action.limit_s:.0f} s"
+        case LeavePilot():
+            what = (
+                f"leave   {action.pilot} of job {action.job_id} from {action.node} by {utc(action.deadline)} "
+                f"({action.cause.value})"
+            )
+        case CutLimit():
+            what = f"cut     {action.pilot} of job {action.job_id} on {action.node} to end by {utc(action.ends_at)}"
+        case RecyclePilot():
+            what = f"recycle {action.pilot} of job {action.job_id} on {action.node}"
+        case CancelTasks():
+            what = f"cancel  {', '.join(action.pilots)} of job {action.job_id}"
+        case TopUp():
+            what = f"top up  job {action.job_id} by {action.tasks} held tasks"
+    return f"{what}: {action.reason}"
+
+
+def utc(at: float) -> str:
+    """Unix seconds as people write them, in UTC."""
+    return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

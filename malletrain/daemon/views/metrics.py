@@ -78,26 +78,19 @@ class Metrics:
         self._actions = counter("actions_total", "Actions by kind and whether they were done.", "action", "done")
         self._leaves = counter("leaves_total", "Pilots asked to leave, by cause; `yield` is for a main job.", "cause")
         self._preemptions = counter("preemptions_total", "Pilots that Slurm preempted: yielding came too late.")
-        self._strays = counter(
-            "strays_total",
-            "Jobs in the harvest partition that were no pilots; `ended` no: they could not be ended.",
-            "ended",
-        )
+        strays = "Jobs in the harvest partition that were no pilots; `ended` no: they could not be ended."
+        self._strays = counter("strays_total", strays, "ended")
         self._lost = counter("workers_lost_total", "Workers that went without leaving.")
-        self.workers_refused = counter(
-            "workers_refused_total",
-            "Hellos of workers, and members that they named, that were refused: the log says why.",
-        )
+        refused = "Hellos of workers, and members that they named, that were refused: the log says why."
+        self.workers_refused = counter("workers_refused_total", refused)
         self._start = histogram("pilot_start_seconds", "From the intent to start to the start.", _START_BUCKETS)
         self._pause = histogram("resize_pause_seconds", "Stall of a world at a resize.", _PAUSE_BUCKETS, "direction")
-        self.figures_dropped = counter(
-            "worker_figures_dropped_total", "Figures that workers reported beyond what one worker or one user may."
-        )
+        dropped = "Figures that workers reported beyond what one worker or one user may."
+        self.figures_dropped = counter("worker_figures_dropped_total", dropped)
         self._samples = counter("samples_total", "Samples trained.")
         self._command = histogram("slurm_command_seconds", "Latency of Slurm commands.", _COMMAND_BUCKETS, "command")
-        self._command_failures = counter(
-            "slurm_command_failures_total", "Slurm commands that failed or gave no answer.", "command"
-        )
+        failed = "Slurm commands that failed or gave no answer."
+        self._command_failures = counter("slurm_command_failures_total", failed, "command")
         self._unavailable = counter("cluster_unavailable_total", "Looks at Slurm from which no action followed.")
         self.journal_writable = gauge("journal_writable", "0 while the journal refuses writes.")
         self.journal_writable.set(1)
@@ -108,12 +101,13 @@ class Metrics:
         for task in TASKS:
             self.failures.labels(task)
             self.skipped.labels(task)
-        for status in SizingStatus:
-            self._solves.labels(status.value)
-        for ended in ("yes", "no"):
-            self._strays.labels(ended)
-        for cause in LeaveCause:
-            self._leaves.labels(cause.value)
+        for figure, labels in (
+            (self._solves, SizingStatus),
+            (self._strays, ("yes", "no")),
+            (self._leaves, LeaveCause),
+        ):
+            for label in labels:
+                figure.labels(label)
 
     @contextmanager
     def stage(self, name: str) -> Iterator[None]:
@@ -166,16 +160,12 @@ class Metrics:
                 self._samples.inc(max(0.0, _finite(samples)))
             case SlurmUnavailable():
                 self._unavailable.inc()
-            case _:
-                pass
 
     def show_jobs(self, jobs: Iterable[JobView]) -> None:
         """Jobs and pilots as they are now."""
-        phases: Tally[str] = Tally()
-        pilots: Tally[str] = Tally()
-        for view in jobs:
-            phases[view.phase.value] += 1
-            pilots.update(pilot.phase.value for pilot in view.pilots.values())
+        jobs = list(jobs)
+        phases = Tally(view.phase.value for view in jobs)
+        pilots = Tally(pilot.phase.value for view in jobs for pilot in view.pilots.values())
         for phase in JobPhase:
             self._jobs.labels(phase.value).set(phases[phase.value])
         for pilot_phase in PilotPhase:

@@ -13,7 +13,7 @@ let me = null, view = null, figures = null, number = null, waiting = null, round
 
 const ROUTES = [
   [/^#?\/?$/, views.machine], [/^#\/jobs$/, views.jobs], [/^#\/jobs\/(\d{1,18})$/, views.job],
-  [/^#\/studies$/, views.studies], [/^#\/promise$/, views.promise], [/^#\/usage$/, views.usage],
+  [/^#\/promise$/, views.promise],
 ];
 
 function signedOut(error) {

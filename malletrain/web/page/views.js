@@ -208,28 +208,6 @@ function pauses(resizes) {
   });
 }
 
-// -- studies ----------------------------------------------------------------------------------------------------
-
-export const studies = {
-  title: "Studies",
-  ask: (ask) => ask("studies"),
-  draw(figures) {
-    return [
-      el("h1", { text: "Studies" }),
-      ...figures.studies.map((study) => el("section", {},
-        el("h2", { text: `${study.name}, ${study.user}` }),
-        el("p", { class: "note", text: `${study.trials.length} trials: ${Object.entries(study.phases).map(([word, number]) => `${number} ${word}`).join(", ")}; ${study.nodes} nodes now, ${hours(study.node_seconds)} of nodes, since ${clock(study.submitted_at)}.` }),
-        table(`Trials of ${study.name}`, [
-          { name: "Trial", number: true, cell: (trial) => trial.trial },
-          { name: "Job", cell: (trial) => jobLink({ id: trial.job }) },
-          { name: "Phase", cell: (trial) => phase(trial.phase) },
-          { name: "Nodes", number: true, cell: (trial) => trial.nodes },
-        ], study.trials.toReversed().slice(0, 40), ""))),
-      figures.studies.length ? null : section("None yet", el("p", { class: "empty", text: "A search whose trials are malleable jobs: malletrain study run study.py." })),
-    ];
-  },
-};
-
 // -- the promise to the main queue ------------------------------------------------------------------------------
 
 export const promise = {
@@ -258,36 +236,6 @@ export const promise = {
         { name: "Nodes of pilots", number: true, cell: (each) => each.nodes.length },
         { name: "Why", cell: (each) => each.reason },
       ], figures.main_jobs.toReversed().slice(0, 100), "None in this time, or none that you may see.")),
-    ];
-  },
-};
-
-// -- usage ------------------------------------------------------------------------------------------------------
-
-export const usage = {
-  title: "Usage",
-  ask: (ask, state) => ask(`usage?days=${state.days ??= "30"}`),
-  draw(figures, state, again) {
-    const total = figures.by.reduce((sum, row) => sum + row.node_seconds, 0);
-    const most = Math.max(1, ...figures.days.map((day) => day.node_seconds));
-    return [
-      el("div", { class: "head" }, el("h1", { text: figures.whole ? "Usage" : "Your usage" }),
-        buttons("Days shown", [["7", "7 days"], ["30", "30 days"], ["365", "a year"]], state.days, (value) => { state.days = value; again(); })),
-      el("dl", { class: "tiles" }, tile("Node-hours", count(Math.round(total / 36) / 100)), tile("Users and accounts", String(figures.by.length)), tile("Days", String(figures.days.length))),
-      section("By user and account", table("Usage by user and account", [
-        { name: "User", cell: (row) => row.user },
-        { name: "Account", cell: (row) => row.account || "–" },
-        { name: "Node-hours", number: true, cell: (row) => hours(row.node_seconds) },
-        { name: "Share", number: true, cell: (row) => percent(row.share) },
-        { name: "Samples", number: true, cell: (row) => count(row.samples) },
-        { name: "Pilots", number: true, cell: (row) => count(row.pilots) },
-        { name: "Preempted", number: true, cell: (row) => count(row.preempted) },
-      ], figures.by, "Nothing in this time.")),
-      section("By day (UTC)", figures.days.length ? el("div", { class: "bars" }, ...figures.days.toReversed().slice(0, 60).flatMap((day) => [
-        el("span", { text: day.day }),
-        el("progress", { max: most, value: day.node_seconds, "aria-label": `Node-hours on ${day.day}` }),
-        el("span", { class: "number", text: hours(day.node_seconds) }),
-      ])) : el("p", { class: "empty", text: "Nothing in this time." })),
     ];
   },
 };
