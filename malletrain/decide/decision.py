@@ -278,7 +278,6 @@ def _place_and_reconcile(draft: Draft, inputs: Inputs, sizing: Sizing) -> None:
         free=draft.free,
         weights={hole.node: snapshot.node[hole.node].weight for hole in draft.free},
         holes=draft.holes,
-        leaves=snapshot.leaves,
         coming=draft.coming,
         slow={each.pilot for found in situation.slow.values() for each in found},
         avoided=situation.avoided,

@@ -129,8 +129,7 @@ def leaving_for(pilot: Pilot, given: YieldPlan, now: float, rules: Rules) -> Act
     main_job = given.leave[pilot.id]
     if pilot.node in given.at_once and pilot.phase is not PilotPhase.RELEASED:
         return _leaving_at_once(main_job, pilot)
-    few = ", with its nodes on few leaf switches" if pilot.node in given.gathered else ""
-    reason = f"main job {main_job} could start on {pilot.node}{few}"
+    reason = f"main job {main_job} could start on {pilot.node}"
     return leaving(pilot, LeaveCause.YIELD, now, rules, reason, main_job=main_job)
 
 

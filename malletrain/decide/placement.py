@@ -1,9 +1,8 @@
 """Which nodes: a job keeps what it holds; growth takes the longest holes, shrinking gives up the shortest.
 
-Nodes that became idle together go to one job where that is known, since they leave together and it pays once. Of
-those the job takes nodes on leaf switches that it is on already, then from as few others as will do (Slurm's
-topology). Jobs whose nodes cost most to start choose first. Finer rules for who gets which hole were tried and gained
-nothing (docs/explanation/holes.md).
+Nodes that became idle together go to one job where that is known, since they leave together and it pays once. Jobs
+whose nodes cost most to start choose first. Finer rules for who gets which hole were tried and gained nothing
+(docs/explanation/holes.md).
 """
 
 from __future__ import annotations
@@ -12,11 +11,8 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 
-import numpy as np
-
 from malletrain.decide.draft import Draft, Inputs, Unfit
 from malletrain.decide.multi_node_pilots import keep_whole_tasks
-from malletrain.decide.nodes_left import leaf_numbers, leaf_order
 from malletrain.domain.decision import Hole
 from malletrain.domain.job import JobView, Pilot
 from malletrain.domain.requirements import Requirements
@@ -57,7 +53,6 @@ class Ground:
         free: holes that may be started on.
         weights: Slurm's node Weight (see `rank`).
         holes: of the nodes that are held, too.
-        leaves: the leaf switch of each node, where there are switches.
         coming: nodes that pilots are leaving already.
         slow: pilots whose workers hold up the others.
         avoided, unfit: by job, the nodes that it is not to be given, and those that it cannot have.
@@ -67,7 +62,6 @@ class Ground:
     free: Sequence[Hole] = ()
     weights: Mapping[str, int] = field(default_factory=dict)
     holes: Mapping[str, Hole] = field(default_factory=dict)
-    leaves: Mapping[str, str] = field(default_factory=dict)
     coming: Collection[str] = ()
     slow: Collection[str] = ()
     avoided: Mapping[int, Collection[str]] = field(default_factory=dict)
@@ -132,7 +126,7 @@ def place(
         own = {ground.holes[pilot.node].cohort for pilot in kept if pilot.node in ground.holes}
         for name, size in parts[job]:
             wanted = size - len(ground.of_class(kept, name))
-            taken = pool.take(wanted, own, [pilot.node for pilot in kept], ground.barred(job, name))
+            taken = pool.take(wanted, own, ground.barred(job, name))
             take[job] += tuple(taken)
             if wanted > len(taken):
                 short[job] = short.get(job, 0) + wanted - len(taken)
@@ -161,7 +155,7 @@ def _make_way(
         for other in sorted(keep.keys() - short.keys()):
             theirs = () if jobs[other].co_allocated else keep[other]
             for pilot in [each for each in theirs if each.node not in unfit][: max(0, lacking)]:
-                elsewhere = pool.take(1, set(), (), ground.barred(other))
+                elsewhere = pool.take(1, (), ground.barred(other))
                 if not elsewhere:
                     break
                 keep[other] = tuple(each for each in keep[other] if each is not pilot)
@@ -220,7 +214,6 @@ class _Pool:
 
     def __init__(self, ground: Ground) -> None:
         weights = ground.weights
-        self._leaves = leaf_numbers(ground.leaves) if ground.leaves and ground.free else {}
         ranks = {hole.node: rank(hole, weights.get(hole.node, 1)) for hole in ground.free}
         ranked = sorted(ground.free, key=lambda hole: ranks[hole.node])
         self._fronts = [
@@ -228,25 +221,18 @@ class _Pool:
             for _, front in groupby(ranked, key=lambda hole: ranks[hole.node][:2])
         ]
 
-    def take(
-        self, wanted: int, own: Collection[float | None], beside: Iterable[str], barred: Collection[str]
-    ) -> list[Hole]:
+    def take(self, wanted: int, own: Collection[float | None], barred: Collection[str]) -> list[Hole]:
         """Up to `wanted` holes, none on nodes that are `barred`: of those about equally good, cohorts of nodes that
-        the job has (`own` cohorts), then from as few cohorts as will do, each the smallest that does; `beside`: the
-        job's own nodes."""
+        the job has (`own` cohorts), then from as few cohorts as will do, each the smallest that does."""
         taken: list[Hole] = []
         mine = {*own} - {None}
-        near = {self._leaves[node] for node in beside if node in self._leaves}
         for front in self._fronts:
             groups = [few for group in front if (few := _but(group, barred))] if barred else front
             while groups and len(taken) < wanted:
                 left = wanted - len(taken)
                 group = groups[cohort_to_take([(group[0].cohort, len(group)) for group in groups], mine, left)]
-                if self._leaves and left < len(group):
-                    self._gather(group, left, near)
                 now, group[:left] = group[:left], []
                 taken += now
-                near.update(self._leaves[hole.node] for hole in now if hole.node in self._leaves)
                 mine = (mine | {now[0].cohort}) - {None}
                 if not group:
                     groups.remove(group)
@@ -257,14 +243,6 @@ class _Pool:
                 break
         self._fronts = [front for front in self._fronts if front]
         return taken
-
-    def _gather(self, group: list[Hole], wanted: int, near: set[int]) -> None:
-        """Put holes on as few leaves as will do first: those in `near`, then the smallest leaf that holds the rest,
-        or the largest. Otherwise the order stays."""
-        on = np.bincount([self._leaves.get(hole.node, 0) for hole in group])
-        order = leaf_order(on, wanted, near, on)
-        place_of = {leaf: i for i, leaf in enumerate(order)}
-        group.sort(key=lambda hole: place_of.get(self._leaves.get(hole.node, 0), len(order)))
 
 
 def _but(holes: Iterable[Hole], nodes: Collection[str]) -> list[Hole]:

@@ -6,16 +6,11 @@ of the lowest Weight first, so the reserve is of those.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import groupby
 
-import numpy as np
-
-from malletrain.decide.nodes_left import Places, leaf_numbers, on_few_leaves
-from malletrain.decide.placement import rank
 from malletrain.decide.rules import Rules
-from malletrain.decide.yielding import MOST_TIMES_CHEAPEST, HarvestedNode, TrainingLoss, nodes_of_pilots
+from malletrain.decide.yielding import HarvestedNode
 from malletrain.domain.decision import Hole
 from malletrain.domain.snapshot import Snapshot
 
@@ -47,8 +42,7 @@ def plan_reserve(
 
     `harvested`: nodes whose pilots may leave; `coming`: nodes that pilots are leaving already.
     First `keep_leaves` whole leaf switches on which no main job runs, those with the fewest pilots; then single nodes
-    up to `keep_idle` in all, next to those that are kept already and of the least worth to training; of those worth
-    as much, nodes on few leaves, which Slurm would give a main job.
+    up to `keep_idle` in all, next to those that are kept already and of the least worth to training.
     """
     kept: dict[str, str] = {}
     leave: dict[str, str] = {}
@@ -64,51 +58,15 @@ def plan_reserve(
     beside = {snapshot.leaves[name] for name in kept}
     singles = [name for name in [*(hole.node for hole in reversed(free)), *sorted(coming)] if name not in kept]
     singles.sort(key=lambda name: snapshot.leaves.get(name) not in beside)
-    worth = {hole.node: rank(hole, _weight(snapshot, hole.node))[:2] for hole in free}
-    number = leaf_numbers(snapshot.leaves) if missing else {}
-    room = _room(number, snapshot, rules)
-
-    def alike(name: str) -> tuple[bool, tuple[float, int] | None]:
-        return snapshot.leaves.get(name) in beside, worth.get(name)
-
-    kept |= dict.fromkeys(_first_on_few_leaves(singles, missing, alike, kept, number, room), why)
+    kept |= dict.fromkeys(singles[:missing], why)
     lacking = split_reserve(missing, len(singles), 0)[2]
     if lacking:
         cheapest = sorted(
             (node for node in harvested if node.pilot not in leave),
             key=lambda node: (_weight(snapshot, node.node), node.cost, node.node),
         )
-        names = [node.node for node in cheapest]
-
-        def weight(name: str) -> int:
-            return _weight(snapshot, name)
-
-        going = _first_on_few_leaves(names, lacking, weight, kept, number, room)
-        loss = TrainingLoss(pilots)
-        if loss.of(going) > MOST_TIMES_CHEAPEST * loss.of(names[:lacking]):
-            going = names[:lacking]
-        leave |= {pilots[name].pilot: why for name in going}
+        leave |= {node.pilot: why for node in cheapest[:lacking]}
     return Reserve(kept, leave)
-
-
-def _first_on_few_leaves(
-    names: Sequence[str],
-    wanted: int,
-    alike: Callable[[str], object],
-    near: Collection[str],
-    number: Mapping[str, int],
-    room: Places,
-) -> list[str]:
-    """The first `wanted` of `names`; of names in a row that are `alike`, those on few leaves, next to `near`."""
-    taken: list[str] = []
-    for _, group in groupby(names, key=alike):
-        if len(taken) >= wanted:
-            break
-        these = list(group)
-        leaf = np.array([number.get(name, 0) for name in these], np.intp)
-        beside = {number.get(name, 0) for name in (*near, *taken)}
-        taken += [these[at] for at in on_few_leaves(leaf, wanted - len(taken), beside, room)]
-    return taken
 
 
 def free_suffice(free: Sequence[Hole], rules: Rules) -> bool:
@@ -118,13 +76,6 @@ def free_suffice(free: Sequence[Hole], rules: Rules) -> bool:
 
 def _weight(snapshot: Snapshot, name: str) -> int:
     return snapshot.node[name].weight if name in snapshot.node else 1
-
-
-def _room(number: Mapping[str, int], snapshot: Snapshot, rules: Rules) -> Places:
-    """How many nodes of each leaf no main job is on: those that are idle, and those of pilots."""
-    empty = snapshot.free_names | nodes_of_pilots(snapshot, rules) if number else ()
-    on = np.array([number[name] for name in empty if name in number], np.intp)
-    return np.bincount(on, minlength=1 + max(number.values(), default=0))
 
 
 def _emptiest(

@@ -11,21 +11,20 @@ starts on them then has to be taken back when the turn of the job comes, and cos
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import islice, takewhile
+from itertools import takewhile
 
 import numpy as np
 
-from malletrain.decide.nodes_left import IDLE, PILOTS, Mask, NodesLeft, Places, PlannedStart
+from malletrain.decide.nodes_left import PILOTS, Mask, NodesLeft, Places, PlannedStart
 from malletrain.decide.rules import Rules
 from malletrain.domain.snapshot import BackfillPlan, NodeState, SlurmJob, SlurmState, Snapshot
 
 #: Reasons (squeue(1) %r) of a job that waits for nodes only. Any other reason holds it up whatever is idle.
 WAITS_FOR_NODES = ("None", "Resources", "Priority", "ReqNodeNotAvail", "Nodes required", "Nodes_required")
 
-#: Pilots on few leaf switches leave instead of the cheapest while training loses at most so many times as much.
+#: Pilots on one leaf switch leave instead of the cheapest where training loses at most so many times as much.
 MOST_TIMES_CHEAPEST = 2.0
 
 
@@ -65,7 +64,6 @@ class YieldPlan:
             a better job waits that cannot start, so that only backfill starts it.
         at_once: node -> the heterogeneous job that is given it. Slurm puts such a job off for minutes when it finds
             some of its nodes idle and has to preempt for others, so all are given back in the same moment.
-        gathered: nodes of pilots that leave instead of cheaper ones, so that the job is on few leaf switches.
     """
 
     leave: Mapping[str, str] = field(default_factory=dict)
@@ -74,7 +72,6 @@ class YieldPlan:
     given_to: Mapping[str, str] = field(default_factory=dict)
     awaiting: Mapping[str, bool] = field(default_factory=dict)
     at_once: Mapping[str, str] = field(default_factory=dict)
-    gathered: frozenset[str] = frozenset()
     emptied: Mapping[str, EmptiedNode] = field(default_factory=dict)
 
     @property
@@ -99,14 +96,13 @@ def plan_yields(
     it begins.
     """
     at_hand = availability(snapshot, harvested, rules)
-    given = _Given(snapshot, at_hand, _planned(snapshot, rules), now, rules.keep_idle)
+    given = _Given(snapshot, at_hand, _planned(snapshot, rules), now)
     leave: dict[str, str] = {}
     claimed: dict[str, str] = {}
     given_to: dict[str, str] = {}
     startable: dict[str, float] = {}
     awaiting: dict[str, bool] = {}
     at_once: dict[str, str] = {}
-    gathered: set[str] = set()
     is_behind = False
     pilots_on = at_hand.pilot_on.keys() | nodes_of_pilots(snapshot, rules)
     for group in _waiting(snapshot, rules, now)[: rules.max_queue]:
@@ -123,16 +119,15 @@ def plan_yields(
             if has_lapsed and given.suffice_for(group):
                 startable[name] = since
                 break
-            places, instead, served = given.choose_tasks(group[0], tasks) if tasks > 1 else ([], set(), 0)
+            places, served = given.choose_tasks(group[0], tasks) if tasks > 1 else ([], 0)
             if not places:
-                (places, instead), served = given.choose(group), 1
+                places, served = given.choose(group), 1
             if not places:
                 is_behind = True
                 break
             chosen = given.left.named(places)
             tasks -= served
             startable[name] = since
-            gathered.update(given.left.named(instead))
             given_to |= dict.fromkeys(chosen, name)
             if not pilots_on.isdisjoint(chosen):
                 awaiting.setdefault(name, is_behind)
@@ -144,7 +139,7 @@ def plan_yields(
                 elif node in given.pilot_on:
                     leave[given.pilot_on[node].pilot] = name
             given.take(places)
-    return YieldPlan(leave, claimed, startable, given_to, awaiting, at_once, frozenset(gathered))
+    return YieldPlan(leave, claimed, startable, given_to, awaiting, at_once)
 
 
 def any_pending_fits(snapshot: Snapshot, rules: Rules) -> bool:
@@ -238,71 +233,57 @@ class _Given:
     """What main jobs are given at one look, as they are taken in the order of their priority."""
 
     def __init__(
-        self, snapshot: Snapshot, at_hand: Availability, planned: Sequence[PlannedStart], now: float, reserve: int
+        self, snapshot: Snapshot, at_hand: Availability, planned: Sequence[PlannedStart], now: float
     ) -> None:
         self.pilot_on = dict(at_hand.pilot_on)
-        self._reserve = reserve
-        self._loss = TrainingLoss(at_hand.pilot_on)
         # Of equal cost, nodes that are given up together come side by side.
-        first_of: dict[str, str] = {}
-        for held in at_hand.pilot_on.values():
-            if held.co_allocated and held.node not in first_of:
-                first_of |= dict.fromkeys(held.co_allocated, min(held.co_allocated))
-        costs = {name: (held.cost, first_of.get(name, name), name) for name, held in at_hand.pilot_on.items()}
+        costs = {
+            name: (held.cost, min(held.co_allocated, default=name), name) for name, held in at_hand.pilot_on.items()
+        }
         together = [name for name, held in at_hand.pilot_on.items() if held.co_allocated]
         self.left = NodesLeft(at_hand.free, at_hand.coming, costs, together, planned, snapshot, now)
 
-    def choose(self, group: Sequence[SlurmJob]) -> tuple[list[int], set[int]]:
-        """Nodes for all parts of a job at once, none when it cannot start; and those of them that are not the
-        cheapest, chosen for their leaf switches."""
+    def choose(self, group: Sequence[SlurmJob]) -> list[int]:
+        """Nodes for all parts of a job at once; none when it cannot start."""
         chosen: list[int] = []
-        instead: set[int] = set()
         for part in group:
             open_to = self._open_to(part, group)
             open_to[chosen] = False
             if not self._suffice(part, open_to):
-                return [], set()
+                return []
             required = self.left.places(part.required_nodes)
             kept = [at for at in self.left.places(part.planned_nodes) if open_to[at]]
             count = max(part.node_count, len(required))
-            if part.switches and self.left.has_leaves:
-                rest = self.left.on_asked_leaves(open_to, kept, part.switches, count, required)
-            else:
-                rest = self.left.in_order(open_to, kept)
+            rest = self.left.in_order(open_to, kept)
+            if part.switches and self.left.has_leaves and count > 1:
+                rest = self.left.on_few_leaves(rest, part.switches, count, required)
             rest = _without(rest, required)
-            cheapest = [*required, *rest[: count - len(required)].tolist()]
-            picked = self._gathered(cheapest, {*kept, *required}, rest)
-            instead |= set(picked).difference(cheapest)
+            picked = [*required, *rest[: count - len(required)].tolist()]
+            if self.left.has_leaves:
+                picked = self._on_one_leaf(picked, {*kept, *required}, rest)
             chosen += self._sparing(picked, required, rest)
-        return chosen, instead
+        return chosen
 
-    def choose_tasks(self, job: SlurmJob, most: int) -> tuple[list[int], set[int], int]:
-        """Nodes for the next tasks of an array, as `choose` finds them for one after the other; those of them that
-        are not the cheapest; and how many tasks these are, of `most`: 0 where the next has to be looked at alone."""
-        open_to = self._open_to(job, [job])
+    def choose_tasks(self, job: SlurmJob, most: int) -> tuple[list[int], int]:
+        """Nodes for the next tasks of an array, as `choose` finds them for one after the other; and how many tasks
+        these are, of `most`: 0 where the next has to be looked at alone."""
+        open_to, width = self._open_to(job, [job]), job.node_count
         order = self.left.in_order(open_to)
-        if not len(order) or job.required_nodes or not self._is_alone(order[0]):
-            return [], set(), 0
-        rank, of_rank = self.left.rank[order[0]], order[self.left.rank[order] == self.left.rank[order[0]]]
-        by_leaf = bool(job.switches and self.left.has_leaves)
-        in_order = not self.left.has_leaves or (rank == IDLE and not by_leaf)
-        is_kept = any(open_to[at] and self.left.rank[at] == rank for at in self.left.places(job.planned_nodes))
-        if is_kept or (job.node_count > 1 and not in_order):
-            return [], set(), 0
-        if in_order or by_leaf or rank != PILOTS:
-            if by_leaf:  # each takes the cheapest leaf
-                of_rank = of_rank[np.lexsort((of_rank, self.left.leaf[of_rank], self.left.cost[of_rank]))]
-            chosen = list(takewhile(self._is_alone, of_rank[: most * job.node_count].tolist()))
-            served = len(chosen) // job.node_count
-            return chosen[: served * job.node_count], set(), served
-        pairs = islice(self.left.filling_leaves(of_rank, self._may_replace), most)
-        found = list(takewhile(lambda pair: all(map(self._is_alone, pair)), pairs))
-        return [at for at, _ in found], {at for at, cheapest in found if at != cheapest}, len(found)
+        if not len(order) or job.required_nodes:
+            return [], 0
+        rank = self.left.rank[order[0]]
+        if self.left.has_leaves and width > 1 and (rank == PILOTS or job.switches):
+            return [], 0
+        if any(open_to[at] and self.left.rank[at] == rank for at in self.left.places(job.planned_nodes)):
+            return [], 0
+        of_rank = order[self.left.rank[order] == rank][: most * width].tolist()
+        served = len(list(takewhile(self._is_alone, of_rank))) // width
+        return of_rank[: served * width], served
 
     def suffice_for(self, group: Sequence[SlurmJob]) -> bool:
         """Whether `choose` finds nodes."""
         if len(group) > 1:
-            return bool(self.choose(group)[0])
+            return bool(self.choose(group))
         return self._suffice(group[0], self._open_to(group[0], group))
 
     def _open_to(self, part: SlurmJob, group: Sequence[SlurmJob]) -> Mask:
@@ -330,49 +311,23 @@ class _Given:
     def _is_alone(self, at: int) -> bool:
         return not any(held.co_allocated for held in self._held([at]))
 
-    def _may_replace(self, at: int, cheapest: int) -> bool:
-        """Whether training loses little enough more when the pilot there leaves."""
-        name, other = self.left.named([at, cheapest])
-        return self._loss.of_one(name) <= MOST_TIMES_CHEAPEST * self._loss.of_one(other)
-
-    def _loss_of(self, places: Iterable[int]) -> float:
-        return self._loss.of(self.left.named(places))
-
     def _emptied_with(self, chosen: Collection[int]) -> frozenset[str]:
         """The further nodes that pilots leave when they leave `chosen`."""
         together = [held.co_allocated for held in self._held(chosen) if held.co_allocated]
         return frozenset().union(*together).difference(self.left.named(chosen)) if together else frozenset()
 
-    def _gathered(self, picked: list[int], fixed: Collection[int], rest: Places) -> list[int]:
-        """`picked`, but of the pilots those that leave it on few leaf switches; the cheapest, as they are in
-        `picked`, where the others would cost training more than `MOST_TIMES_CHEAPEST`.
-
-        Where it needs fewer leaves without the idle nodes of the reserve, up to `reserve` pilots more leave instead:
-        as many would leave afterwards to fill it again. `fixed`: nodes that it has in any case; `rest`: all that it
-        could have but for those that it requires.
-        """
-        if not self.left.has_leaves or not self.left.rank[picked].any():
+    def _on_one_leaf(self, picked: list[int], fixed: Collection[int], rest: Places) -> list[int]:
+        """`picked`, but of the pilots as many on one leaf switch, unless that costs training far more: Slurm, which
+        places a job on as few as it can, finds idle what has been emptied. `fixed`: nodes that it has in any case;
+        `rest`: all that it could have but for those that it requires."""
+        is_pilot = self.left.rank == PILOTS
+        pilots = [at for at in picked if is_pilot[at] and at not in fixed]
+        if len(pilots) < 2:
             return picked
-        pilots = self._leaving(picked, fixed)
-        others = [at for at in picked if at not in set(pilots)]
-        most = MOST_TIMES_CHEAPEST * self._loss_of(pilots)
-        loose, room = _without(rest, fixed), self.left.room(rest)
-        best = [*others, *self.left.on_few_leaves(self.left.of_pilots(loose), len(pilots), others, room)]
-        if self._loss_of(self._leaving(best, fixed)) > most:
-            best = picked
-        leaves = self.left.leaves_of(best)
-        if leaves == 1:
-            return best
-        own = [at for at in picked if at in fixed]
-        anew = [*own, *self.left.on_few_leaves(loose, len(picked) - len(own), own, room)]
-        leaving = self._leaving(anew, fixed)
-        is_better = self.left.leaves_of(anew) < leaves and len(leaving) <= len(pilots) + self._reserve
-        return anew if is_better and self._loss_of(leaving) <= most else best
-
-    def _leaving(self, places: Sequence[int], fixed: Collection[int]) -> list[int]:
-        """Those that pilots leave, but for those that are `fixed`."""
-        ranks = self.left.rank[places].tolist() if places else ()
-        return [at for at, rank in zip(places, ranks, strict=True) if rank == PILOTS and at not in fixed]
+        best = self.left.on_few_leaves(_without(rest[is_pilot[rest]], fixed), 1, len(pilots))[: len(pilots)]
+        if self.left.cost[best].sum() > MOST_TIMES_CHEAPEST * self.left.cost[pilots].sum():
+            return picked
+        return [*(at for at in picked if at not in set(pilots)), *best.tolist()]
 
     def _sparing(self, picked: list[int], required: Collection[int], rest: Places) -> list[int]:
         """`picked`, but with nodes of `rest` that are emptied anyway instead of the dearest that need not be."""
@@ -392,32 +347,6 @@ def _without(order: Places, places: Collection[int]) -> Places:
     stays = np.ones(max(int(order.max()), *places) + 1, np.bool_)
     stays[list(places)] = False
     return order[stays[order]]
-
-
-class TrainingLoss:
-    """What training loses when pilots leave: of each job as much as its cheapest so many, since the first of its
-    pilots to leave costs least, whichever it is; of tasks of several nodes each once."""
-
-    def __init__(self, pilot_on: Mapping[str, HarvestedNode]) -> None:
-        self._pilot_on = pilot_on
-        self._costs: dict[int, list[float]] = {}
-        for held in pilot_on.values():
-            if not held.co_allocated:
-                self._costs.setdefault(held.job_id, []).append(held.cost)
-        for costs in self._costs.values():
-            costs.sort()
-
-    def of_one(self, name: str) -> float:
-        """The loss when the pilot on this node alone leaves."""
-        held = self._pilot_on[name]
-        return held.cost if held.co_allocated else self._costs[held.job_id][0]
-
-    def of(self, names: Collection[str]) -> float:
-        """The loss when the pilots on these nodes leave."""
-        held = [self._pilot_on[name] for name in names]
-        tasks = {each.co_allocated: each.cost for each in held if each.co_allocated}
-        going = Counter(each.job_id for each in held if not each.co_allocated)
-        return sum(tasks.values()) + sum(sum(self._costs[job][:count]) for job, count in going.items())
 
 
 @dataclass(frozen=True, slots=True)
