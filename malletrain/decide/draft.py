@@ -31,48 +31,29 @@ class DoubtfulStarts:
 
 @dataclass(frozen=True, slots=True)
 class Situation:
-    """All that a decision reads of the world.
-
-    Attributes:
-        over_since: when jobs that are over ended.
-        yielded: what main jobs were given at the last look.
-        paused: why nothing new may start (the breaker), or ''.
-        crowded: why no more held tasks may be submitted, or ''.
-        drained: nodes that operators keep pilots off.
-        used: node-seconds by account, old ones fading.
-        spent: what budgets are held against.
-        known: what was learnt of each job that is profiled.
-        open_holes: since when holes are open, and with which others; where wide pilots go by that.
-        resting: nodes and jobs (`job 7`) on which pilots did not start lately, with the reason.
-        supply: equally likely numbers of nodes to come, where jobs have deadlines.
-        slow: by job, workers that hold up the others.
-        set_aside: jobs that get no nodes for a while, with the reason.
-        doubtful: jobs whose last starts did not begin: they take nothing from others.
-        heard_since: since when the daemon has been there to hear workers, by one clock (Unix seconds).
-        avoided: by job, nodes on which its workers were slow, with the reason; other jobs may have them.
-        resting_on: by job, nodes on which its pilots did not start lately, with the reason.
-    """
+    """All that a decision reads of the world."""
 
     snapshot: Snapshot
     views: Mapping[int, JobView]
     now: float
-    over_since: Mapping[int, float] = field(default_factory=dict)
-    yielded: YieldPlan = field(default_factory=YieldPlan)
-    paused: str = ""
-    crowded: str = ""
-    drained: frozenset[str] = frozenset()
-    used: Mapping[str, float] = field(default_factory=dict)
+    over_since: Mapping[int, float] = field(default_factory=dict)  #: when jobs that are over ended
+    yielded: YieldPlan = field(default_factory=YieldPlan)  #: what main jobs were given at the last look
+    paused: str = ""  #: why nothing new may start (the breaker)
+    crowded: str = ""  #: why no more held tasks may be submitted
+    drained: frozenset[str] = frozenset()  #: nodes that operators keep pilots off
+    used: Mapping[str, float] = field(default_factory=dict)  #: node-seconds by account, old ones fading
     spent: NodeTimeSpent = field(default_factory=NodeTimeSpent)
-    known: Mapping[int, JobKnowledge] = field(default_factory=dict)
-    open_holes: Mapping[str, OpenHole] = field(default_factory=dict)
-    resting: Mapping[str, str] = field(default_factory=dict)
-    supply: tuple[int, ...] = ()
-    slow: Mapping[int, tuple[Straggler, ...]] = field(default_factory=dict)
+    known: Mapping[int, JobKnowledge] = field(default_factory=dict)  #: of each job that is profiled
+    open_holes: Mapping[str, OpenHole] = field(default_factory=dict)  #: where wide pilots go by that
+    resting: Mapping[str, str] = field(default_factory=dict)  #: nodes and `job 7` where pilots did not start, and why
+    supply: tuple[int, ...] = ()  #: equally likely numbers of nodes to come, where jobs have deadlines
+    slow: Mapping[int, tuple[Straggler, ...]] = field(default_factory=dict)  #: by job, who holds up the others
+    #: By job, nodes on which its workers were slow, or its pilots did not start lately, and why.
     avoided: Mapping[int, Mapping[str, str]] = field(default_factory=dict)
     resting_on: Mapping[int, Mapping[str, str]] = field(default_factory=dict)
-    set_aside: Mapping[int, str] = field(default_factory=dict)
+    set_aside: Mapping[int, str] = field(default_factory=dict)  #: jobs that get no nodes for a while, and why
     doubtful: Mapping[int, DoubtfulStarts] = field(default_factory=dict)
-    heard_since: float = 0.0
+    heard_since: float = 0.0  #: since when the daemon has been there to hear workers, by one clock (Unix seconds)
 
 
 #: A probe of a job begins or ends, and why.
@@ -92,12 +73,7 @@ class Decided:
 
 @dataclass(frozen=True, slots=True)
 class Inputs:
-    """What every step of one decision reads and none changes.
-
-    Attributes:
-        live: the jobs that are not over, by id.
-        held: the nodes of all their pilots.
-    """
+    """What every step reads and none changes: `live`: the jobs that are not over; `held`: their pilots' nodes."""
 
     situation: Situation
     policy: Policy
@@ -135,37 +111,22 @@ class Unfit:
 
 @dataclass(slots=True)
 class Draft:
-    """One decision in the making. Each step reads what the steps before it have filled in.
-
-    Attributes:
-        actions, refusals: so far, in the order in which they are to be done and shown.
-        given_up: pilots that some action ends or moves.
-        holes: of nodes that are free or that pilots hold.
-        horizon_s: how far sizing looks ahead.
-        yielding: what main jobs are given.
-        staying: the pilots of each job that stay.
-        free: holes that may be started on, best first.
-        coming: nodes that one pilot is leaving for another.
-        replacements: starts in place of stragglers; they come before all others.
-        width, narrowest: how many nodes a pilot that starts now holds at most, and at least.
-        nodes: how many nodes there are to share.
-        unfit: by job, those of them that it cannot have.
-    """
+    """One decision in the making. Each step reads what the steps before it have filled in."""
 
     horizon_s: float
     actions: list[Action] = field(default_factory=list)
     refusals: list[Refusal] = field(default_factory=list)
-    given_up: set[str] = field(default_factory=set)
-    holes: Mapping[str, Hole] = field(default_factory=dict)
+    given_up: set[str] = field(default_factory=set)  #: pilots that some action ends or moves
+    holes: Mapping[str, Hole] = field(default_factory=dict)  #: of nodes that are free or that pilots hold
     yielding: YieldPlan = field(default_factory=YieldPlan)
-    staying: dict[int, Sequence[Pilot]] = field(default_factory=dict)
-    free: list[Hole] = field(default_factory=list)
-    coming: frozenset[str] = frozenset()
-    replacements: Sequence[StartPilot] = ()
-    width: int = 1
+    staying: dict[int, Sequence[Pilot]] = field(default_factory=dict)  #: the pilots of each job
+    free: list[Hole] = field(default_factory=list)  #: holes that may be started on, best first
+    coming: frozenset[str] = frozenset()  #: nodes that one pilot is leaving for another
+    replacements: Sequence[StartPilot] = ()  #: in place of stragglers; they start before all others
+    width: int = 1  #: most nodes of a pilot that starts now, and the fewest
     narrowest: int = 1
-    nodes: int = 0
-    unfit: Mapping[int, Unfit] = field(default_factory=dict)
+    nodes: int = 0  #: how many there are to share
+    unfit: Mapping[int, Unfit] = field(default_factory=dict)  #: by job, those of them that it cannot have
 
     def give_up(self, actions: Iterable[Action], inputs: Inputs) -> None:
         """Take in actions that end pilots, each with the others of its task; the rest of the pilots stay."""
