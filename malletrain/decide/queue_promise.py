@@ -28,62 +28,45 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from statistics import NormalDist, median
+from typing import NamedTuple
 
 #: An hour of the week is judged by itself from so many jobs on: with fewer, no share of 95 % can be shown with a
 #: chance of 90 % (Wilson's bound needs 32 without a single miss).
 LEAST_JOBS = 50
 
-#: The share of main jobs that `main_delay_p95` is promised to.
-P95 = 0.95
-
-#: The chance with which a promise is kept.
-CHANCE = 0.9
+#: The share of main jobs that `main_delay_p95` is promised to, and the chance with which a promise is kept.
+P95, CHANCE = 0.95, 0.9
 
 #: Seconds that a node takes to be free while nothing has been measured: leaving and a long epilog.
 UNKNOWN_YIELD_S = 70.0
 
-#: Stepping back is halving the share that may be missed; so often at most.
-MAX_STEPS_BACK = 6
-
-#: After so many jobs that kept the promise the daemon takes one step back again.
-JOBS_PER_STEP = 50
+#: Stepping back is halving the share that may be missed, so often at most; after so many jobs that kept the promise
+#: the daemon takes one step back again.
+MAX_STEPS_BACK, JOBS_PER_STEP = 6, 50
 
 #: From so many main jobs that pilots gave way to it is known how long they take to leave: one may have been slow.
 ENOUGH_YIELDS = 20
 
-#: A request of slurmctld's waits for a main cycle that runs when it comes; so long (seconds) is harmless.
-HARMLESS_CYCLE_S = 0.02
+#: A request of slurmctld's waits for a main cycle that runs when it comes; so long (seconds) is harmless, and so is
+#: this part of slurmctld's time in all main cycles.
+HARMLESS_CYCLE_S, HARMLESS_SHARE = 0.02, 0.01
 
-#: Main cycles that take this part of slurmctld's time in all are harmless.
-HARMLESS_SHARE = 0.01
+#: So many looks make a verdict: one long cycle has other causes. And so many cycles without pilots are kept.
+LOOKS_PER_VERDICT, KEPT_ALONE = 3, 60
 
-#: So many looks make a verdict: one long cycle has other causes.
-LOOKS_PER_VERDICT = 3
-
-#: Cycles without pilots that are kept.
-KEPT_ALONE = 60
-
-#: What is added at a time: this many, or this part of the cap, whichever is more.
-LEAST_STEP = 2
-STEP_SHARE = 0.05
-
-#: What is left after cycles beyond the budget.
-DECREASE = 0.67
-
-#: Never fewer pilots than this: the daemon still learns how cycles take them.
-LEAST_PILOTS = 1
+#: What is added to the cap at a time: this many, or this part of it, whichever is more; what is left of it after
+#: cycles beyond the budget; and its least: the daemon still learns how cycles take pilots.
+LEAST_STEP, STEP_SHARE, DECREASE, LEAST_PILOTS = 2, 0.05, 0.67, 1
 
 
-@dataclass(frozen=True, slots=True)
-class MainArrival:
+class MainArrival(NamedTuple):
     """A main job: when it was submitted (Unix seconds), and its nodes."""
 
     at: float
     width: int
 
 
-@dataclass(frozen=True, slots=True)
-class ArrivalDemand:
+class ArrivalDemand(NamedTuple):
     """`width`: nodes of one main job; `nodes`: those and the ones that jobs before it have taken while the reserve
     was not full again: the reserve must be as large for the job to wait for no pilot."""
 
@@ -105,22 +88,21 @@ class HourDemands:
 
         Never more than `at_hand`: what goes beyond waits for main jobs, with pilots or without.
         """
-        found = self.cache.get(at_hand)
-        if found is None:
+        if at_hand not in self.cache:
             fit = [min(each.nodes, at_hand) for each in self.demands if each.width <= at_hand]
-            found = self.cache[at_hand] = tuple(sorted(fit))
-        return found
+            self.cache[at_hand] = tuple(sorted(fit))
+        return self.cache[at_hand]
 
 
 def demands(arrivals: Sequence[MainArrival], refill_s: float) -> list[ArrivalDemand]:
     """What each arrival asks of the reserve, in the order of time; `refill_s`: in which a reserve is full again."""
     found: list[ArrivalDemand] = []
-    lately: deque[MainArrival] = deque()
+    recent: deque[MainArrival] = deque()
     taken = 0
-    for each in sorted(arrivals, key=lambda arrival: (arrival.at, arrival.width)):
-        while lately and lately[0].at < each.at - refill_s:
-            taken -= lately.popleft().width
-        lately.append(each)
+    for each in sorted(arrivals):
+        while recent and recent[0].at < each.at - refill_s:
+            taken -= recent.popleft().width
+        recent.append(each)
         taken += each.width
         found.append(ArrivalDemand(each.at, each.width, taken))
     return found
@@ -138,15 +120,13 @@ def of_hour(every: Sequence[ArrivalDemand], now: float) -> HourDemands:
             at_hour.append(each)
             if apart in (0, 1, 7 * 24 - 1):
                 that_day.append(each)
-    if len(that_day) >= LEAST_JOBS:
-        return HourDemands(that_day, "of this hour and weekday")
-    if len(at_hour) >= LEAST_JOBS:
-        return HourDemands(at_hour, "of this hour")
+    for some, which in ((that_day, "of this hour and weekday"), (at_hour, "of this hour")):
+        if len(some) >= LEAST_JOBS:
+            return HourDemands(some, which)
     return HourDemands(every, "of all hours")
 
 
-@dataclass(frozen=True, slots=True)
-class YieldTimes:
+class YieldTimes(NamedTuple):
     """How long nodes take to be free for a main job (seconds each, from the job's arrival on), and C. `expected_s`
     stands for `took_s` while there are none."""
 
@@ -154,19 +134,14 @@ class YieldTimes:
     cycle_s: float = 30.0
     expected_s: float = UNKNOWN_YIELD_S
 
-    def _waits(self) -> list[tuple[float, float]]:
-        cycle = max(self.cycle_s, 0.0)
-        times = self.took_s or (self.expected_s,)
-        return [(x, min(1.0, x / cycle) if cycle else 0.0) for x in times]
-
     def within(self, bound_s: float) -> float:
         """G(b): the share of those that wait for pilots that wait for at most `bound_s`."""
-        waits = self._waits()
+        cycle, times = max(self.cycle_s, 0.0), self.took_s or (self.expected_s,)
+        waits = [(x, min(1.0, x / cycle) if cycle else 0.0) for x in times]
         return sum((1 - q) * (x <= bound_s) + q * (x + self.cycle_s <= bound_s) for x, q in waits) / len(waits)
 
 
-@dataclass(frozen=True, slots=True)
-class PromisedReserve:
+class PromisedReserve(NamedTuple):
     """`nodes` stay idle, for `reason`; at least the share `expected` of main jobs finds its nodes there."""
 
     nodes: int
@@ -211,18 +186,12 @@ def promised_reserve(
             low = middle + 1
     found = lower_share(bisect_right(needed, low), len(needed)) if low < at_hand else 1.0
     seen = f"{len(needed)} jobs {hour.which} that {at_hand} nodes do for"
-    if low >= at_hand:
-        why = f"{words}: {share:.1%} of jobs must find nodes idle, and {seen} show no smaller reserve that does it"
-    else:
-        why = f"{words}: {share:.1%} of jobs must find nodes idle, and at least {found:.1%} do by {seen}"
-    return PromisedReserve(low, why, found)
+    shown = f"at least {found:.1%} do by {seen}" if low < at_hand else f"{seen} show no smaller reserve that does it"
+    return PromisedReserve(low, f"{words}: {share:.1%} of jobs must find nodes idle, and {shown}", found)
 
 
 def reserve_curve(
-    hour: HourDemands,
-    times: YieldTimes,
-    at_hand: Sequence[tuple[int, float]],
-    bounds_s: Sequence[float],
+    hour: HourDemands, times: YieldTimes, at_hand: Sequence[tuple[int, float]], bounds_s: Sequence[float]
 ) -> list[tuple[float, float, float]]:
     """What each bound on the 95th percentile costs: (bound, mean nodes in reserve, share of harvest that is left).
 
@@ -247,6 +216,10 @@ class PromiseKept:
     def late(self, bound_s: float) -> int:
         """How many were later than that."""
         return sum(each > bound_s for each in self.delays_s)
+
+    def shows_kept(self, bound_s: float) -> bool:
+        """Whether these jobs show the promise to be kept, with its chance."""
+        return lower_share(self.jobs - self.late(bound_s), self.jobs) >= P95
 
     @property
     def delay_p95_s(self) -> float:
@@ -286,34 +259,29 @@ def with_trial_pilot(
 ) -> PromisedReserve:
     """`held`, less one node where that is all `at_hand` nodes, few pilots have been seen to give way, and the promise
     is kept even if one more of the main jobs `seen` is late."""
-    if len(times.took_s) >= ENOUGH_YIELDS or not 0 < at_hand <= held.nodes:
-        return held
     longest_s = max(times.took_s, default=times.expected_s) + times.cycle_s
-    if not shows_kept(bound_s, replace(seen, delays_s=(*seen.delays_s, longest_s))):
+    if (
+        len(times.took_s) >= ENOUGH_YIELDS
+        or not 0 < at_hand <= held.nodes
+        or not replace(seen, delays_s=(*seen.delays_s, longest_s)).shows_kept(bound_s)
+    ):
         return held
     why = "but for one node, by which it is learnt how long pilots take to leave"
     return PromisedReserve(at_hand - 1, f"{held.reason}; {why}", held.expected)
 
 
-def shows_kept(bound_s: float, seen: PromiseKept) -> bool:
-    """Whether these jobs show the promise to be kept, with its chance."""
-    return lower_share(seen.jobs - seen.late(bound_s), seen.jobs) >= P95
-
-
 def harmless_cycle_s(cycles_per_minute: float | None) -> float:
     """The longest main cycle that harms nobody, where slurmctld runs so many a minute; None: not known."""
-    if not cycles_per_minute:
-        return HARMLESS_CYCLE_S
-    return min(HARMLESS_CYCLE_S, HARMLESS_SHARE * 60.0 / cycles_per_minute)
+    return min(HARMLESS_CYCLE_S, HARMLESS_SHARE * 60.0 / (cycles_per_minute or 1.0))
 
 
 @dataclass(frozen=True, slots=True)
 class ControllerBudget:
-    """The cap as learnt so far; `alone`: cycles without pilots, `lately`: (cycle, pilots) since the last verdict."""
+    """The cap as learnt so far; `alone`: cycles without pilots, `recent`: (cycle, pilots) since the last verdict."""
 
     cap: int
     alone: tuple[float, ...] = ()
-    lately: tuple[tuple[float, int], ...] = ()
+    recent: tuple[tuple[float, int], ...] = ()
     reason: str = "no cycle of slurmctld's has been seen yet"
 
     def budget_s(self, ratio: float, harmless_s: float) -> float:
@@ -330,22 +298,18 @@ class ControllerBudget:
         if pilots <= LEAST_PILOTS:  # as good as none
             alone = (*self.alone, cycle_s)[-KEPT_ALONE:]
             cap = max(self.cap, LEAST_PILOTS + LEAST_STEP) if len(alone) >= LOOKS_PER_VERDICT else self.cap
-            return replace(self, cap=min(most, cap), alone=alone, lately=())
-        lately = (*self.lately, (cycle_s, pilots))
-        if len(lately) < LOOKS_PER_VERDICT:
-            return replace(self, lately=lately)
-        return replace(_judged(self, lately, self.budget_s(ratio, harmless_s), most), lately=())
-
-
-def _judged(
-    budget: ControllerBudget, lately: Sequence[tuple[float, int]], allowed: float, most: int
-) -> ControllerBudget:
-    cycle, pilots = median(each[0] for each in lately), min(each[1] for each in lately)
-    seen = f"main cycles take {cycle * 1e3:.3g} ms beside {pilots} pilots, and may take {allowed * 1e3:.3g}"
-    if cycle > allowed:
-        cap = max(LEAST_PILOTS, int(DECREASE * min(budget.cap, pilots)))
-        return replace(budget, cap=cap, reason=f"{seen}: a third fewer pilots")
-    if pilots < budget.cap - 1:
-        return replace(budget, reason=f"{seen}: fewer pilots are there than may be")
-    cap = min(most, budget.cap + max(LEAST_STEP, int(STEP_SHARE * budget.cap)))
-    return replace(budget, cap=max(budget.cap, cap), reason=f"{seen}: a few more pilots")
+            return replace(self, cap=min(most, cap), alone=alone, recent=())
+        recent = (*self.recent, (cycle_s, pilots))
+        if len(recent) < LOOKS_PER_VERDICT:
+            return replace(self, recent=recent)
+        cycle, fewest = median(each for each, _ in recent), min(each for _, each in recent)
+        allowed, cap = self.budget_s(ratio, harmless_s), self.cap
+        if cycle > allowed:
+            cap, what = max(LEAST_PILOTS, int(DECREASE * min(cap, fewest))), "a third fewer pilots"
+        elif fewest < cap - 1:
+            what = "fewer pilots are there than may be"
+        else:
+            more = min(most, cap + max(LEAST_STEP, int(STEP_SHARE * cap)))
+            cap, what = max(cap, more), "a few more pilots"
+        seen = f"main cycles take {cycle * 1e3:.3g} ms beside {fewest} pilots, and may take {allowed * 1e3:.3g}"
+        return ControllerBudget(cap, self.alone, (), f"{seen}: {what}")
