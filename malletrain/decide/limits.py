@@ -17,7 +17,7 @@ one whose turn it is.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import NamedTuple, Protocol
@@ -26,7 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from malletrain.decide.demand import done_s, due_of, left_s
-from malletrain.decide.rules import AccountBudget, Rules, SiteLimit
+from malletrain.decide.rules import AccountBudget, Rules
 from malletrain.domain.decision import Refusal
 from malletrain.domain.job import Curve, Elastic, JobView, MalleableJob, ScriptCheck, ScriptVerdict
 from malletrain.sizing.constraints import cap, guaranteed_share, resource_cap
@@ -37,55 +37,47 @@ from malletrain.sizing.values import permitted_sizes
 
 
 def constraints_for(
-    limits: Sequence[SiteLimit],
-    user_share: float,
-    views: Mapping[int, JobView],
-    demands: Sequence[JobDemand],
-    nodes: int,
-    *,
-    take_turns: bool = False,
+    rules: Rules, views: Mapping[int, JobView], demands: Sequence[JobDemand], nodes: int
 ) -> tuple[Constraint, ...]:
-    """The constraints of one problem; those that no sizes could break are left out.
-
-    `user_share`: most of the nodes that one user's jobs hold while others want some, as a part of them; more where
-    nodes would stand idle else, and the minimum of the user's least job: in any case, or where jobs `take_turns` (the
-    starvation guard is on) during the turn of such a job only. Else a job that says that it needs every node would
-    have them as long as the others are patient.
-    """
+    """The constraints of one problem by the site's limits and its `user_share`; those that no sizes could break are
+    left out."""
     found: list[Constraint] = []
-    by_id = {int(demand.id): demand for demand in demands}
-    for limit in limits:
-        mine = [demand for job, demand in by_id.items() if limit.covers(views[job])]
-        if not mine:
-            continue
-        if limit.most_nodes is not None and _most(mine, nodes) > limit.most_nodes:
-            found.append(cap(f"{limit.name} (most_nodes)", [demand.id for demand in mine], limit.most_nodes))
-        if limit.least_nodes:
+    for limit in rules.limits:
+        mine = [demand for demand in demands if limit.covers(views[int(demand.id)])]
+        ids = [demand.id for demand in mine]
+        if mine and limit.most_nodes is not None and _most(mine, nodes) > limit.most_nodes:
+            found.append(cap(f"{limit.name} (most_nodes)", ids, limit.most_nodes))
+        if mine and limit.least_nodes:
             found.append(guaranteed_share(f"{limit.name} (least_nodes)", mine, limit.least_nodes, nodes))
-        if limit.available is not None:
-            drawn = dict.fromkeys([demand.id for demand in mine], limit.per_node)
+        if mine and limit.available is not None:
+            drawn = dict.fromkeys(ids, limit.per_node)
             found.append(resource_cap(f"{limit.name} (available)", drawn, limit.available))
-    if user_share < 1.0:
-        users: dict[str, list[JobDemand]] = {}
-        for job, demand in by_id.items():
-            users.setdefault(views[job].job.user, []).append(demand)
-        part = math.floor(user_share * nodes)
-        share = max(part, _fair_level([_most(mine, nodes) for mine in users.values()], nodes))
-        least = {user: min(max(demand.min, 1) for demand in mine) for user, mine in users.items()}
-        on_turn = {user for user, mine in users.items() if not take_turns or any(d.must_run for d in mine)}
-        # Who cannot run on his share waits for his turn; what he would have had the others may hold.
-        waiting = {user for user in users if least[user] > share and user not in on_turn}
-        others = max(part, _fair_level([_most(m, nodes) for user, m in users.items() if user not in waiting], nodes))
-        for user, mine in sorted(users.items()) if len(users) > 1 else ():
-            if user in waiting:
-                most = share
-            elif take_turns:
-                most = max(others, min([max(d.min, 1) for d in mine if d.must_run], default=1))
-            else:
-                most = max(others, least[user])
-            if _most(mine, nodes) > most:
-                found.append(cap(f"user {user} (sizing.user_share)", [demand.id for demand in mine], most))
-    return tuple(found)
+    return (*found, *_shares_of_users(rules, views, demands, nodes))
+
+
+def _shares_of_users(
+    rules: Rules, views: Mapping[int, JobView], demands: Sequence[JobDemand], nodes: int
+) -> Iterator[Constraint]:
+    """What each of several users holds at most: his share; more where nodes would stand idle else, and the minimum of
+    his least job: in any case, or where jobs take turns (`max_wait_s`) during the turn of such a job only. Else a job
+    that says that it needs every node would have them as long as the others are patient."""
+    users: dict[str, list[JobDemand]] = {}
+    for demand in demands:
+        users.setdefault(views[int(demand.id)].job.user, []).append(demand)
+    if rules.user_share >= 1.0 or len(users) < 2:
+        return
+    part, wants = math.floor(rules.user_share * nodes), {user: _most(mine, nodes) for user, mine in users.items()}
+    share = max(part, _fair_level(list(wants.values()), nodes))
+    in_turns = rules.max_wait_s > 0
+    # The fewest nodes of each user's jobs that may have these beyond his share.
+    allowed = {user: [max(d.min, 1) for d in mine if d.must_run or not in_turns] for user, mine in users.items()}
+    # Who cannot run on his share waits for his turn; what he would have had the others may hold.
+    waiting = {user for user, mine in users.items() if not allowed[user] and min(max(d.min, 1) for d in mine) > share}
+    others = max(part, _fair_level([want for user, want in wants.items() if user not in waiting], nodes))
+    for user, mine in sorted(users.items()):
+        most = share if user in waiting else max(others, min(allowed[user], default=1))
+        if wants[user] > most:
+            yield cap(f"user {user} (sizing.user_share)", [demand.id for demand in mine], most)
 
 
 def caps_of_unfit(
@@ -146,50 +138,37 @@ class BudgetTerms:
 
 
 def budgets_for(
-    budgets: Sequence[AccountBudget],
-    spent: NodeTimeSpent,
-    views: Mapping[int, JobView],
-    demands: Sequence[JobDemand],
-    horizon_s: float,
-    now: float,
-) -> BudgetTerms:
+    budgets: Sequence[AccountBudget], spent: NodeTimeSpent, views: Mapping[int, JobView],
+    demands: Sequence[JobDemand], horizon_s: float, now: float,
+) -> BudgetTerms:  # fmt: skip
     """The budgets of the jobs that want nodes now."""
-    found: list[tuple[str, list[JobDemand], float, str]] = []
-    periods: dict[str, tuple[float, tuple[ArrivingWork, ...]]] = {}
+    found: list[tuple[str, list[JobDemand], float, str, tuple[float, tuple[ArrivingWork, ...]] | None]] = []
     for budget in budgets:
         mine = [demand for demand in demands if views[int(demand.id)].job.account in budget.accounts]
-        left = max(0.0, budget.node_s - spent.by_budget.get(budget.name, 0.0))
-        again = datetime.fromtimestamp(budget.period.end(now), UTC)
-        what = f"{budget.node_s / 3600:.4g} node-hours a {budget.period}, anew on {again:%Y-%m-%d}"
-        found.append((f"budget {budget.name}", mine, left, what))
-        rest_s = budget.period.end(now) - now
-        periods[f"budget {budget.name}"] = (rest_s, spent.arriving.get(budget.name, ()))
+        left, end = max(0.0, budget.node_s - spent.by_budget.get(budget.name, 0.0)), budget.period.end(now)
+        anew = f"a {budget.period}, anew on {datetime.fromtimestamp(end, UTC):%Y-%m-%d}"
+        what = f"{budget.node_s / 3600:.4g} node-hours {anew}"
+        found.append((f"budget {budget.name}", mine, left, what, (end - now, spent.arriving.get(budget.name, ()))))
     for demand in demands:
         job = views[int(demand.id)].job
         if job.budget_node_s is not None:
             left = job_budget_left_s(job.budget_node_s, spent.by_job.get(job.id, 0.0))
-            found.append((f"budget of job {job.id}", [demand], left, f"{job.budget_node_s / 3600:.4g} node-hours"))
+            what = f"{job.budget_node_s / 3600:.4g} node-hours"
+            found.append((f"budget of job {job.id}", [demand], left, what, None))
     caps: list[LinearLimit] = []
-    said: list[Refusal] = []
-    for name, mine, left, what in found:
-        most = affordable_nodes(left, horizon_s)
-        if not mine or most >= sum(demand.max for demand in mine):
+    rest: list[NodeBudget] = []
+    spent_up: list[Refusal] = []
+    for name, mine, left, what, period in found:
+        ids, most = [demand.id for demand in mine], affordable_nodes(left, horizon_s)
+        if not mine:
             continue
-        caps.append(cap(f"{name} ({left / 3600:.4g} of {what}, left)", [demand.id for demand in mine], most))
+        work = {demand.id: work_left_s(views[int(demand.id)], horizon_s) for demand in mine}
+        rest.append(NodeBudget(name, frozenset(ids), left, work, *(period or ())))
+        if most < sum(demand.max for demand in mine):
+            caps.append(cap(f"{name} ({left / 3600:.4g} of {what}, left)", ids, most))
         if most < min(max(1, demand.min) for demand in mine):
-            said += [Refusal(f"job {demand.id}", f"{name} is spent ({what})") for demand in mine]
-    rest = tuple(
-        NodeBudget(
-            name,
-            frozenset(demand.id for demand in mine),
-            left,
-            {demand.id: work_left_s(views[int(demand.id)], horizon_s) for demand in mine},
-            *periods.get(name, ()),
-        )
-        for name, mine, left, _ in found
-        if mine
-    )
-    return BudgetTerms(tuple(caps), rest, tuple(said))
+            spent_up += [Refusal(f"job {job}", f"{name} is spent ({what})") for job in ids]
+    return BudgetTerms(tuple(caps), tuple(rest), tuple(spent_up))
 
 
 def work_left_s(view: JobView, least_s: float) -> float:
@@ -292,24 +271,18 @@ def admission_refusal(
         return f"it would be late on {job.max_nodes} nodes too: it needs more nodes, or more time"
     earlier = [_demand(view, now) for view in others if view.job.deadline is not None]
     before = {each.job for each in deadline_guarantees(earlier, supply, 0, MIN_PROBABILITY)}
-    found = {each.job: each for each in deadline_guarantees([*earlier, mine], supply, 0, MIN_PROBABILITY)}
-    broken = sorted(before - found.keys(), key=str)
-    if broken and job.id in found:
-        return f"it needs {share} nodes until then, which are promised to job {broken[0]}"
-    if job.id not in found:
-        least = mine.due.seconds if mine.due else 0.0
-        others_need = sum(e.share for e in found.values() if _seconds(earlier, e.job) <= least)
-        chance = supply_probability(others_need + share, supply, 0)
-        promised = f" beside {others_need} that are promised" if others_need else ""
-        return (
-            f"it needs {share} nodes until then{promised}; so many are idle with a chance of {chance:.0%}, "
-            f"below {MIN_PROBABILITY:.0%}: give it more time"
-        )
-    return ""
-
-
-def _seconds(demands: Sequence[JobDemand], job: object) -> float:
-    return next((d.due.seconds for d in demands if d.id == job and d.due is not None), math.inf)
+    found = {each.job: each.share for each in deadline_guarantees([*earlier, mine], supply, 0, MIN_PROBABILITY)}
+    if job.id in found:
+        broken = sorted(before - found.keys(), key=str)
+        return f"it needs {share} nodes until then, which are promised to job {broken[0]}" if broken else ""
+    due_s = {each.id: each.due.seconds if each.due else math.inf for each in (*earlier, mine)}
+    first = sum(nodes for each, nodes in found.items() if due_s[each] <= due_s[job.id])
+    chance = supply_probability(first + share, supply, 0)
+    beside = f" beside {first} that are promised" if first else ""
+    return (
+        f"it needs {share} nodes until then{beside}; so many are idle with a chance of {chance:.0%}, "
+        f"below {MIN_PROBABILITY:.0%}: give it more time"
+    )
 
 
 def _demand(view: JobView, now: float) -> JobDemand:

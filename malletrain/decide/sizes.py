@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from math import inf
 
 from malletrain.decide.demand import (
     change_interval_s,
@@ -26,7 +27,7 @@ from malletrain.decide.draft import Draft, Inputs, ProbeEvent, Situation
 from malletrain.decide.holes import pilot_limit_s
 from malletrain.decide.leaving import leaving
 from malletrain.decide.limits import BudgetTerms, budgets_for, caps_of_unfit, constraints_for, starving_jobs
-from malletrain.decide.multi_node_pilots import replaceable
+from malletrain.decide.multi_node_pilots import co_allocated
 from malletrain.decide.rules import Rules
 from malletrain.domain.decision import Action, LeaveCause, RecyclePilot, Refusal, StartPilot
 from malletrain.domain.event import ProbeBegun, ProbeEnded
@@ -52,8 +53,7 @@ _UNKNOWN = JobKnowledge()
 
 @dataclass(frozen=True, slots=True)
 class Sizing:
-    """Nodes for every live job, and how they came about; `advice`: by job, what would be measured next; `classes`: by
-    job, of its nodes how many of which class, where the nodes (`class_of`) are of several."""
+    """Nodes for every live job, and how they came about."""
 
     sizes: Mapping[int, int]
     answer: Sizes
@@ -61,48 +61,42 @@ class Sizing:
     budgets: BudgetTerms
     batches: Mapping[int, tuple[tuple[int, int], ...]]
     probes: tuple[ProbeEvent, ...]
-    advice: Mapping[int, str]
-    classes: Mapping[int, Mapping[str, int]] = field(default_factory=dict)
-    class_of: Mapping[str, str] = field(default_factory=dict)
+    advice: Mapping[int, str]  #: by job, what would be measured next
+    classes: Mapping[int, Mapping[str, int]] = field(default_factory=dict)  #: by job, its nodes of each class
+    class_of: Mapping[str, str] = field(default_factory=dict)  #: of the nodes, where they are of several
 
 
 def learn_and_size(draft: Draft, inputs: Inputs) -> Sizing:
     """Share out the nodes of the pilots that stay, the free holes, and the nodes that change hands."""
     situation, rules, cache, now = inputs.situation, inputs.rules, inputs.cache, inputs.now
-    draft.nodes = sum(map(len, draft.staying.values())) + len(draft.free) + len(draft.coming)
-    caps = caps_of_doubtful(draft, inputs)
+    nodes = draft.nodes = sum(map(len, draft.staying.values())) + len(draft.free) + len(draft.coming)
+    doubtful = caps_of_doubtful(draft, inputs)
+    barred = {j: each.nodes for j, each in draft.unfit.items()}
+    most = {job: nodes - len(unfit) for job, unfit in barred.items()}
+    most |= {job: min(cap, most.get(job, cap)) for job, cap in doubtful.items()}
     training = {
         j: view
         for j, view in sorted(inputs.live.items())
         # With pilots that go now, a job may have too few tasks left for its fewest nodes.
         if may_train(view)
         and j not in situation.set_aside
-        and len(draft.staying[j]) + view.held_count >= max(1, view.job.min_nodes)
-        and (j not in caps or caps[j] >= max(1, view.job.min_nodes))
-        and (j not in draft.unfit or draft.nodes - len(draft.unfit[j].nodes) >= max(1, view.job.min_nodes))
+        and min(len(draft.staying[j]) + view.held_count, most.get(j, inf)) >= max(1, view.job.min_nodes)
     }
     known = {j: situation.known[j] for j in training if j in situation.known}
     wanted = {}
     for j, view in training.items():
         interval_s = change_interval_s(view, draft.horizon_s, now)
-        known_of, stays = known.get(j, _UNKNOWN), draft.staying[j]
-        demand = cache.demand(view, stays, known_of, rules, draft.width, draft.narrowest, interval_s)
+        stays, learnt = draft.staying[j], known.get(j, _UNKNOWN)
+        demand = cache.demand(view, stays, learnt, rules, draft.width, draft.narrowest, interval_s)
         wanted[j] = explored(demand, view, draft.horizon_s, now)
-    demands = within_reach(wanted, training, known, draft.nodes, rules)
-    barred = {j: each.nodes for j, each in draft.unfit.items()}
-    most = {job: draft.nodes - len(nodes) for job, nodes in barred.items()}
-    most |= {job: min(cap, most.get(job, cap)) for job, cap in caps.items()}
+    demands = within_reach(wanted, training, known, nodes, rules)
     demands = [_within_bounds(d, most=most.get(int(d.id))) for d in demands]
-    draft.refusals += [Refusal(f"job {j}", situation.doubtful[j].why) for j in caps if j in situation.doubtful]
-    demands = _weighed(demands, training, draft.nodes, situation, rules)
+    demands = _weighed(demands, training, nodes, situation, rules)
     budgets = budgets_for(rules.budgets, situation.spent, training, demands, draft.horizon_s, now)
-    draft.refusals += budgets.refusals
-    take_turns = rules.max_wait_s > 0
-    limits = constraints_for(rules.limits, rules.user_share, training, demands, draft.nodes, take_turns=take_turns)
-    limits += caps_of_unfit(barred, demands, draft.nodes)
+    limits = constraints_for(rules, training, demands, nodes) + caps_of_unfit(barred, demands, nodes)
     problem = Problem(
         horizon_s=draft.horizon_s,
-        nodes=draft.nodes,
+        nodes=nodes,
         jobs=tuple(demands),
         alpha=alpha_of(rules.objective, rules.alpha),
         constraints=limits + budgets.caps,
@@ -113,6 +107,8 @@ def learn_and_size(draft: Draft, inputs: Inputs) -> Sizing:
     class_of = _classes_of_nodes(draft, inputs, training)
     advised = _by_class(with_advice(problem, advice), draft, class_of, known, training, barred)
     answer, put_off = cache.sized(inputs.policy, advised)
+    draft.refusals += [Refusal(f"job {j}", situation.doubtful[j].why) for j in doubtful if j in situation.doubtful]
+    draft.refusals += budgets.refusals
     draft.refusals += [Refusal(name, "cannot be kept by any sizes now, and is put off") for name in put_off]
     sizes = {int(job_id): size for job_id, size in answer.sizes.items()}
     return Sizing(
@@ -192,10 +188,9 @@ def _by_class(
     """The problem with the nodes of each class, and each job's curves on them."""
     if not class_of:
         return problem
-    held = Counter(class_of[pilot.node] for pilots in draft.staying.values() for pilot in pilots)
-    counts = held + Counter(class_of[hole.node] for hole in draft.free)
-    counts += Counter(class_of[node] for node in draft.coming)
-    classes = dict(sorted(counts.items()))
+    held = [pilot.node for pilots in draft.staying.values() for pilot in pilots]
+    shared = (*held, *(hole.node for hole in draft.free), *draft.coming)
+    classes = dict(sorted(Counter(class_of[node] for node in shared).items()))
     # Pilots of jobs that do not train now hold nodes that are not to be had; all the same they count, as ever.
     if sum(classes.values()) != problem.nodes:
         return problem
@@ -204,8 +199,8 @@ def _by_class(
         least = [least_on(views[int(each.id)].job.class_min, (only,)).get(only, 0) for each in problem.jobs]
         return replace(problem, jobs=tuple(map(_within_bounds, problem.jobs, least)))
     speeds = class_speeds(
-        (each.by_class for each in known.values() if each.by_class),
-        (each.worker_speeds for each in known.values() if each.worker_speeds),
+        filter(None, (each.by_class for each in known.values())),
+        filter(None, (each.worker_speeds for each in known.values())),
     )
     everywhere = Counter(class_of.values())
     jobs = []
@@ -213,7 +208,7 @@ def _by_class(
         job = int(demand.id)
         left = everywhere - Counter(class_of[n] for n in barred.get(job, ()) if n in class_of)
         open_to = [name for name in classes if left[name] > 0]
-        on = on_classes(demand, draft.staying[job], known.get(job), open_to, class_of, speeds, views[job])
+        on = on_classes(demand, draft.staying[job], known.get(job, _UNKNOWN), open_to, class_of, speeds, views[job])
         jobs.append(replace(demand, on_classes=on))
     return replace(problem, jobs=tuple(jobs), classes=classes)
 
@@ -287,19 +282,15 @@ def _within(
 
 
 def advice_for(
-    problem: Problem,
-    views: Mapping[int, JobView],
-    known: Mapping[int, JobKnowledge],
-    now: float,
-    rules: Rules,
+    problem: Problem, views: Mapping[int, JobView], known: Mapping[int, JobKnowledge], now: float, rules: Rules,
     cache: ValueRowCache | None = None,
-) -> Advice:
+) -> Advice:  # fmt: skip
     """What the advisor says to a problem without bonuses. `cache`: that of `value_table`."""
-    candidates = []
-    for demand in problem.jobs:
-        job = int(demand.id)
-        if job in known:
-            candidates.append(_candidate(demand, views[job], known[job], problem.nodes, rules))
+    candidates = [
+        _candidate(demand, views[int(demand.id)], known[int(demand.id)], problem.nodes, rules)
+        for demand in problem.jobs
+        if int(demand.id) in known
+    ]
     if not any(c.profile in TRYING and (c.known.fit or c.known.probe) for c in candidates):
         return Advice(reasons={c.id: "not measured yet: its first size will be" for c in candidates})
     price = 0.0
@@ -312,11 +303,9 @@ def with_advice(problem: Problem, advice: Advice) -> Problem:
     """The problem with the advisor's bonuses and locks."""
     if not advice.bonus and not advice.locked:
         return problem
-    jobs = []
-    for demand in problem.jobs:
-        job = int(demand.id)
-        bonus = (advice.bonus[job],) if job in advice.bonus else ()
-        jobs.append(replace(demand, bonus=bonus, locked=advice.locked.get(job)))
+    of = [(demand, int(demand.id)) for demand in problem.jobs]
+    bonus = {job: (each,) for job, each in advice.bonus.items()}
+    jobs = [replace(demand, bonus=bonus.get(job, ()), locked=advice.locked.get(job)) for demand, job in of]
     return replace(problem, jobs=tuple(jobs))
 
 
@@ -324,15 +313,17 @@ def probe_changes(
     advice: Advice, sizes: Mapping[int, int], known: Mapping[int, JobKnowledge]
 ) -> tuple[ProbeEvent, ...]:
     """Probes that are over, and those that the sizes begin."""
-    found: list[ProbeEvent] = []
-    for job, why in sorted(advice.ended.items()):
-        probe = known[job].probe
-        if probe is not None:
-            found.append((job, ProbeEnded(probe.nodes), why))
-    for job, (size, _) in sorted(advice.bonus.items()):
-        if sizes.get(job) == size:
-            found.append((job, ProbeBegun(size), advice.reasons[job]))
-    return tuple(found)
+    ended: list[ProbeEvent] = [
+        (job, ProbeEnded(probe.nodes), why)
+        for job, why in sorted(advice.ended.items())
+        if (probe := known[job].probe) is not None
+    ]
+    begun: list[ProbeEvent] = [
+        (job, ProbeBegun(size), advice.reasons[job])
+        for job, (size, _) in sorted(advice.bonus.items())
+        if sizes.get(job) == size
+    ]
+    return (*ended, *begun)
 
 
 def scale_up_jobs(views: Mapping[int, JobView], known: Mapping[int, JobKnowledge], rules: Rules) -> frozenset[int]:
@@ -349,20 +340,13 @@ def scale_up_jobs(views: Mapping[int, JobView], known: Mapping[int, JobKnowledge
     return frozenset(job for _, job in found.values())
 
 
-def sizes_of(demand: JobDemand, nodes: int) -> Sequence[int]:
-    """The sizes that a job may have, without zero."""
-    return [int(k) for k in permitted_sizes(demand, nodes)[1:]]
-
-
 def _candidate(demand: JobDemand, view: JobView, known: JobKnowledge, nodes: int, rules: Rules) -> Candidate:
-    rate = view.curve.throughput(demand.current) if view.curve else 0.0
-    left = None
-    if view.job.total_samples is not None and rate > 0:
-        left = max(0.0, view.job.total_samples - view.samples_done) / rate
+    rate, total = view.curve.throughput(demand.current) if view.curve else 0.0, view.job.total_samples
+    left = None if total is None or rate <= 0 else max(0.0, total - view.samples_done) / rate
     return Candidate(
         id=view.job.id,
         current=demand.current,
-        sizes=tuple(sizes_of(demand, nodes)),
+        sizes=tuple(permitted_sizes(demand, nodes)[1:].tolist()),
         curve=demand.curve,
         weight=max(demand.weight, 1e-9),
         costs=view.costs,
@@ -382,29 +366,28 @@ def replace_stragglers(draft: Draft, inputs: Inputs) -> None:
     uncounted: set[str] = set()  # their replacement counts instead, so that sizing does not take both for the job's
     starts: list[StartPilot] = []
     leaves: list[Action] = []
-    for job, found in sorted(replaceable(situation.slow, situation.views).items()):
-        mine = {pilot.id: pilot for pilot in draft.staying.get(job, ())}
+    for job, found in sorted(situation.slow.items()):
+        view, mine = situation.views.get(job), {pilot.id: pilot for pilot in draft.staying.get(job, ())}
         for_whom = {pilot.replaces: pilot for pilot in mine.values() if pilot.replaces}
-        here = [each for each in found if each.pilot in mine]
-        # One at a time: first whoever has a replacement, then the slowest.
+        # Not those in a task of several nodes. First whoever has a replacement, then the slowest.
+        here = [each for each in found if each.pilot in mine and view and not co_allocated(each.pilot, view)]
         chosen = next((each for each in here if each.pilot in for_whom), here[0] if here else None)
         if chosen is None:
             continue
         pilot, stand_in = mine[chosen.pilot], for_whom.get(chosen.pilot)
         slow_one = f"{pilot.id} on {pilot.node}: {chosen.reason}"
+        avoids, held = situation.avoided.get(job, {}), inputs.live[job].held
+        barred = {*avoids, *(draft.unfit[job].nodes if job in draft.unfit else ())}
+        hole = next((each for each in draft.free if each.node not in barred), None)
         if stand_in is not None:
             uncounted.add(pilot.id)
             where = f"{stand_in.id} on {stand_in.node}"
             if stand_in.ready:
                 reason = f"{chosen.reason}; its replacement, {where}, is ready"
                 leaves.append(leaving(pilot, LeaveCause.STRAGGLER, now, rules, reason))
-            else:
-                draft.refusals.append(Refusal(f"job {job}", f"{slow_one}; it stays until {where} is ready"))
-            continue
-        avoids, held = situation.avoided.get(job, {}), inputs.live[job].held
-        barred = {*avoids, *(draft.unfit[job].nodes if job in draft.unfit else ())}
-        hole = next((each for each in draft.free if each.node not in barred), None)
-        if len(avoids) >= max(1, int(MAX_AVOIDED_PART * len(mine))):
+                continue
+            why = f"it stays until {where} is ready"
+        elif len(avoids) >= max(1, int(MAX_AVOIDED_PART * len(mine))):
             why = f"its job avoids {', '.join(sorted(avoids))} for that already"
         elif hole is None or not held:
             why = f"no {'free node' if hole is None else 'held task of its job'} is there to replace it"
@@ -416,6 +399,5 @@ def replace_stragglers(draft: Draft, inputs: Inputs) -> None:
         draft.refusals.append(Refusal(f"job {job}", f"{slow_one}; {why}"))
     draft.give_up(leaves, inputs)
     draft.replacements = starts
-    if uncounted:
-        staying = draft.staying.items()
-        draft.staying = {job: [p for p in pilots if p.id not in uncounted] for job, pilots in staying}
+    staying = draft.staying.items()
+    draft.staying = {job: [p for p in pilots if p.id not in uncounted] for job, pilots in staying}
