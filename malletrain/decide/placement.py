@@ -20,15 +20,15 @@ from malletrain.domain.requirements import Requirements
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """`keep`: job -> pilots that stay; `drop`: job -> pilots that leave; `take`: job -> holes to start on;
-    `short`: job -> how many nodes its size still lacks, because nodes that others leave are not free yet; `moved`:
-    those of `drop` that make room for a job that can run on few nodes, and whose own goes elsewhere: pilot -> why."""
+    """Where each job is to run, by job."""
 
-    keep: Mapping[int, tuple[Pilot, ...]] = field(default_factory=dict)
-    drop: Mapping[int, tuple[Pilot, ...]] = field(default_factory=dict)
-    take: Mapping[int, tuple[Hole, ...]] = field(default_factory=dict)
-    short: Mapping[int, int] = field(default_factory=dict)
-    moved: Mapping[str, str] = field(default_factory=dict)
+    keep: dict[int, tuple[Pilot, ...]] = field(default_factory=dict)
+    drop: dict[int, tuple[Pilot, ...]] = field(default_factory=dict)
+    take: dict[int, tuple[Hole, ...]] = field(default_factory=dict)  #: holes to start on
+    #: How many nodes its size still lacks, because nodes that others leave are not free yet.
+    short: dict[int, int] = field(default_factory=dict)
+    #: Those of `drop` that make room for a job that can run on few nodes, and whose own goes elsewhere: pilot -> why.
+    moved: dict[str, str] = field(default_factory=dict)
 
 
 def rank(hole: Hole, weight: int) -> tuple[float, int, float, str]:
@@ -47,26 +47,17 @@ def cohort_to_take(cohorts: Sequence[tuple[float | None, int]], own: Collection[
 
 @dataclass(frozen=True, slots=True)
 class Ground:
-    """The nodes that sizes are turned into.
+    """The nodes that sizes are turned into."""
 
-    Attributes:
-        free: holes that may be started on.
-        weights: Slurm's node Weight (see `rank`).
-        holes: of the nodes that are held, too.
-        coming: nodes that pilots are leaving already.
-        slow: pilots whose workers hold up the others.
-        avoided, unfit: by job, the nodes that it is not to be given, and those that it cannot have.
-        class_of: the class of each node, where they are of several.
-    """
-
-    free: Sequence[Hole] = ()
-    weights: Mapping[str, int] = field(default_factory=dict)
-    holes: Mapping[str, Hole] = field(default_factory=dict)
-    coming: Collection[str] = ()
-    slow: Collection[str] = ()
+    free: Sequence[Hole] = ()  #: holes that may be started on
+    weights: Mapping[str, int] = field(default_factory=dict)  #: Slurm's node Weight (`rank`)
+    holes: Mapping[str, Hole] = field(default_factory=dict)  #: of the nodes that are held, too
+    coming: Collection[str] = ()  #: nodes that pilots are leaving already
+    slow: Collection[str] = ()  #: pilots whose workers hold up the others
+    #: By job, the nodes that it is not to be given, and those that it cannot have.
     avoided: Mapping[int, Collection[str]] = field(default_factory=dict)
     unfit: Mapping[int, Collection[str]] = field(default_factory=dict)
-    class_of: Mapping[str, str] = field(default_factory=dict)
+    class_of: Mapping[str, str] = field(default_factory=dict)  #: of each node, where they are of several
 
     def barred(self, job: int, name: str | None = None) -> set[str]:
         """The nodes that the job is not given, where it is to be of the class `name`."""
@@ -92,25 +83,16 @@ def place(
     """
     pool, unfit = _Pool(ground), ground.unfit
     keep = {job: tuple(stays.get(job, ())) for job in sorted(sizes)}
-    drop: dict[int, tuple[Pilot, ...]] = dict.fromkeys(keep, ())
-    take: dict[int, tuple[Hole, ...]] = dict.fromkeys(keep, ())
-    short: dict[int, int] = {}
+    found = Placement(keep, dict.fromkeys(keep, ()), dict.fromkeys(keep, ()))
     parts = {job: _parts(sizes[job], keep[job], (classes or {}).get(job, {}), ground.class_of) for job in keep}
     changed = [j for j in keep if any(n != len(ground.of_class(keep[j], name)) for name, n in parts[j])]
     choosy = [unfit[job] for job in changed if job in unfit and sizes[job] > len(keep[job])]
 
     def last_to_go(pilot: Pilot) -> tuple[object, ...]:
         # A pilot that trains is worth more than one that Slurm has not started; the sooner it ends, the less.
-        wanted = any(pilot.node not in nodes for nodes in choosy)
         # Not by task: which one of equals is given up must not follow from Slurm's numbers.
-        return (
-            pilot.id in ground.slow,
-            pilot.started_at is None,
-            wanted,
-            -(pilot.ends_at or 0.0),
-            pilot.node,
-            pilot.id,
-        )
+        wanted, slow = any(pilot.node not in nodes for nodes in choosy), pilot.id in ground.slow
+        return slow, pilot.started_at is None, wanted, -(pilot.ends_at or 0.0), pilot.node, pilot.id
 
     for job in sorted(changed, key=lambda j: (-len(unfit.get(j, ())), -jobs[j].costs.activate_s, j)):
         kept: list[Pilot] = []
@@ -120,50 +102,40 @@ def place(
                 ranked = sorted(mine, key=last_to_go)
                 mine = list(keep_whole_tasks(ranked, size))
                 left = {pilot.id for pilot in mine}
-                drop[job] += tuple(pilot for pilot in ranked if pilot.id not in left)
+                found.drop[job] += tuple(pilot for pilot in ranked if pilot.id not in left)
             kept += mine
         keep[job] = tuple(kept)
         own = {ground.holes[pilot.node].cohort for pilot in kept if pilot.node in ground.holes}
         for name, size in parts[job]:
             wanted = size - len(ground.of_class(kept, name))
             taken = pool.take(wanted, own, ground.barred(job, name))
-            take[job] += tuple(taken)
+            found.take[job] += tuple(taken)
             if wanted > len(taken):
-                short[job] = short.get(job, 0) + wanted - len(taken)
-    moved = _make_way(keep, drop, take, short, jobs, ground, pool) if short else {}
-    return Placement(keep, drop, take, short, moved)
+                found.short[job] = found.short.get(job, 0) + wanted - len(taken)
+    if found.short:
+        _make_way(found, jobs, ground, pool)
+    return found
 
 
-def _make_way(
-    keep: dict[int, tuple[Pilot, ...]],
-    drop: dict[int, tuple[Pilot, ...]],
-    take: dict[int, tuple[Hole, ...]],
-    short: Mapping[int, int],
-    jobs: Mapping[int, JobView],
-    ground: Ground,
-    pool: _Pool,
-) -> dict[str, str]:
-    """Nodes that a short job can have are given up for free ones, which it cannot have: the pilots that move, and
-    why."""
-    moved: dict[str, str] = {}
-    going = {*ground.coming, *(pilot.node for pilots in drop.values() for pilot in pilots)}
-    for job in sorted(short.keys() & ground.unfit.keys()):
-        unfit, lacking = ground.unfit[job], short[job]
-        for node in sorted(going.difference(unfit))[:lacking]:
-            going.remove(node)
-            lacking -= 1
-        for other in sorted(keep.keys() - short.keys()):
-            theirs = () if jobs[other].co_allocated else keep[other]
-            for pilot in [each for each in theirs if each.node not in unfit][: max(0, lacking)]:
+def _make_way(found: Placement, jobs: Mapping[int, JobView], ground: Ground, pool: _Pool) -> None:
+    """Nodes that a short job can have are given up for free ones, which it cannot have."""
+    going = {*ground.coming, *(pilot.node for pilots in found.drop.values() for pilot in pilots)}
+    for job in sorted(found.short.keys() & ground.unfit.keys()):
+        unfit = ground.unfit[job]
+        usable = sorted(going.difference(unfit))[: found.short[job]]
+        going.difference_update(usable)
+        lacking = found.short[job] - len(usable)
+        for other in sorted(found.keep.keys() - found.short.keys()):
+            theirs = () if jobs[other].co_allocated else found.keep[other]
+            for pilot in [each for each in theirs if each.node not in unfit][:lacking]:
                 elsewhere = pool.take(1, (), ground.barred(other))
                 if not elsewhere:
                     break
-                keep[other] = tuple(each for each in keep[other] if each is not pilot)
-                drop[other] += (pilot,)
-                take[other] += tuple(elsewhere)
-                moved[pilot.id] = f"job {other} moves to {elsewhere[0].node}: job {job} can run on few nodes"
+                found.keep[other] = tuple(each for each in found.keep[other] if each is not pilot)
+                found.drop[other] += (pilot,)
+                found.take[other] += tuple(elsewhere)
+                found.moved[pilot.id] = f"job {other} moves to {elsewhere[0].node}: job {job} can run on few nodes"
                 lacking -= 1
-    return moved
 
 
 def _parts(

@@ -9,13 +9,13 @@ from hypothesis import strategies as st
 
 from malletrain.decide.demand import harvested
 from malletrain.decide.multi_node_pilots import (
+    LEAST_STAY_S,
     MOST_TIMES_ALIKE,
     WIDER_TIMES,
     after_loss,
     growth_sizes,
     keep_whole_tasks,
-    narrowest_start,
-    outgrown,
+    make_room,
     pilot_width,
     startable,
     task_groups,
@@ -104,7 +104,10 @@ NODES = st.lists(st.integers(1, 40), max_size=12)
 def test_pilots_make_room_only_for_ones_that_hold_twice_as_much(
     widths: list[int], free: list[int], lacking: list[int], room: int, width: int
 ) -> None:
-    going = outgrown(widths, free, lacking, room, width)
+    _, tasks = make_room(
+        [(each, 0.0, n, n) for n, each in enumerate(widths)], free, lacking, room, width, LEAST_STAY_S
+    )
+    going = len(tasks)
     assert 0 <= going <= min(len(widths), max(0, len(free) - room))
     left, come = sorted(widths)[:going], sorted(free, reverse=True)[room : room + going]
     assert all(new >= WIDER_TIMES * old for old, new in zip(left, come, strict=True))
@@ -118,7 +121,7 @@ def test_pilots_make_room_only_for_ones_that_hold_twice_as_much(
 def test_where_the_cap_binds_as_many_pilots_as_may_start_are_no_narrower(
     free: list[int], lacking: list[int], room: int, width: int
 ) -> None:
-    narrowest = narrowest_start(free, lacking, room, width)
+    narrowest, _ = make_room([], free, lacking, room, width, 0.0)
     starts = sum(min(width, most) >= narrowest for most in lacking for _ in range(max(1, most // width)))
     assert min(starts, sum(nodes >= narrowest for nodes in free)) >= min(room, len(free), starts)
     if len(free) <= room:
