@@ -22,8 +22,8 @@ def planned_ends(snapshot: Snapshot, names: Collection[str], now: float, rules: 
     """When each of the nodes `names` is next wanted, and by what; a node that nothing plans for is absent.
 
     Plans beyond the longest limit of a pilot are left out: they bind no pilot yet. A reservation that has begun wants
-    its nodes now. A planned start that has passed counts for two backfill
-    intervals more: after that, backfill has not come to the job again (beyond bf_max_job_test), or does not run.
+    its nodes now. A planned start that has passed counts for two backfill intervals more: after that, backfill has
+    not come to the job again (beyond bf_max_job_test), or does not run.
     """
     since = now if snapshot.plan.is_stale(now) else now - snapshot.plan.lasts_s
     plans: list[tuple[float, str, Collection[str]]] = [
@@ -83,14 +83,12 @@ def _longest(now: float, rules: Rules) -> float:
     return now + rules.max_pilot_s + rules.margin_s
 
 
-def _unknown(snapshot: Snapshot, now: float, rules: Rules) -> tuple[float, str] | None:
+def _unknown(snapshot: Snapshot, now: float, rules: Rules) -> HoleEnd | None:
     """Until when a node may be harvested that nothing is known of: Slurm's plan is old, and main jobs wait."""
     made = snapshot.plan.last_cycle_at
-    if (
-        made is None
-        or not snapshot.plan.is_stale(now)
-        or not any(waits_for_nodes(job, rules) for job in snapshot.pending)
-    ):
+    if made is None or not snapshot.plan.is_stale(now):
+        return None
+    if not any(waits_for_nodes(job, rules) for job in snapshot.pending):
         return None
     until = now + min(rules.unknown_s, rules.max_pilot_s) + rules.margin_s
     return until, f"unknown: Slurm's backfill plan is {now - made:.0f} s old"

@@ -44,28 +44,27 @@ def plan_reserve(
     First `keep_leaves` whole leaf switches on which no main job runs, those with the fewest pilots; then single nodes
     up to `keep_idle` in all, next to those that are kept already and of the least worth to training.
     """
+    leaves, leave = snapshot.leaves, dict[str, str]()
     kept: dict[str, str] = {}
-    leave: dict[str, str] = {}
-    empty = {hole.node for hole in free}.union(coming)
-    pilots = {node.node: node for node in harvested}
-    emptiest = _emptiest(empty, pilots, snapshot) if rules.keep_leaves else []
+    empty, pilots = {hole.node for hole in free}.union(coming), {node.node: node for node in harvested}
+    emptiest = _emptiest(empty, pilots, leaves) if rules.keep_leaves else []
     for leaf, nodes in emptiest[: rules.keep_leaves]:
         why = f"on leaf {leaf}, which stays idle (pool.keep_leaves = {rules.keep_leaves})"
         kept |= {name: why for name in nodes if name in empty}
         leave |= {pilots[name].pilot: why for name in nodes if name in pilots}
     missing = max(0, rules.keep_idle - len(kept) - len(leave))
     why = f"one of {rules.keep_idle} nodes that stay idle ({rules.keep_why or 'pool.keep_idle'})"
-    beside = {snapshot.leaves[name] for name in kept}
+    beside = {leaves[name] for name in kept}
     singles = [name for name in [*(hole.node for hole in reversed(free)), *sorted(coming)] if name not in kept]
-    singles.sort(key=lambda name: snapshot.leaves.get(name) not in beside)
+    singles.sort(key=lambda name: leaves.get(name) not in beside)
     kept |= dict.fromkeys(singles[:missing], why)
-    lacking = split_reserve(missing, len(singles), 0)[2]
-    if lacking:
-        cheapest = sorted(
-            (node for node in harvested if node.pilot not in leave),
-            key=lambda node: (_weight(snapshot, node.node), node.cost, node.node),
-        )
-        leave |= {node.pilot: why for node in cheapest[:lacking]}
+
+    def price(node: HarvestedNode) -> tuple[int, float, str]:
+        slurm_node = snapshot.node.get(node.node)
+        return slurm_node.weight if slurm_node else 1, node.cost, node.node
+
+    others = sorted((node for node in harvested if node.pilot not in leave), key=price)
+    leave |= {node.pilot: why for node in others[: split_reserve(missing, len(singles), 0)[2]]}
     return Reserve(kept, leave)
 
 
@@ -74,21 +73,17 @@ def free_suffice(free: Sequence[Hole], rules: Rules) -> bool:
     return not rules.keep_leaves and len(free) >= rules.keep_idle
 
 
-def _weight(snapshot: Snapshot, name: str) -> int:
-    return snapshot.node[name].weight if name in snapshot.node else 1
-
-
 def _emptiest(
-    empty: set[str], pilots: Mapping[str, HarvestedNode], snapshot: Snapshot
-) -> list[tuple[str, tuple[str, ...]]]:
+    empty: set[str], pilots: Mapping[str, HarvestedNode], leaves: Mapping[str, str]
+) -> list[tuple[str, list[str]]]:
     """The leaves with nothing but empty nodes and pilots, those whose making free costs least first."""
     of_leaf: dict[str, list[str]] = {}
-    for name, leaf in snapshot.leaves.items():
+    for name, leaf in sorted(leaves.items()):
         of_leaf.setdefault(leaf, []).append(name)
 
-    def price(leaf: str) -> tuple[int, float, str]:
-        held = [pilots[name] for name in of_leaf[leaf] if name in pilots]
-        return len(held), sum(node.cost for node in held), leaf
+    def price(item: tuple[str, list[str]]) -> tuple[int, float, str]:
+        held = [pilots[name] for name in item[1] if name in pilots]
+        return len(held), sum(node.cost for node in held), item[0]
 
-    whole = [leaf for leaf, names in of_leaf.items() if all(n in empty or n in pilots for n in names)]
-    return [(leaf, tuple(sorted(of_leaf[leaf]))) for leaf in sorted(whole, key=price)]
+    without = empty.union(pilots)
+    return sorted((item for item in of_leaf.items() if without.issuperset(item[1])), key=price)
