@@ -72,35 +72,6 @@ class Decided:
 
 
 @dataclass(frozen=True, slots=True)
-class Inputs:
-    """What every step reads and none changes: `live`: the jobs that are not over; `held`: their pilots' nodes."""
-
-    situation: Situation
-    policy: Policy
-    rules: Rules
-    cache: DecisionCache
-    live: Mapping[int, JobView]
-    held: frozenset[str]
-
-    @staticmethod
-    def of(situation: Situation, policy: Policy, rules: Rules, cache: DecisionCache) -> Inputs:
-        """The inputs of a decision on `situation`; the cache takes its snapshot in."""
-        cache.look(situation.snapshot)
-        live = {j: v for j, v in situation.views.items() if not v.phase.is_over}
-        cache.forget_all_but(live)
-        held = frozenset(pilot.node for view in live.values() for pilot in view.active)
-        return Inputs(situation, policy, rules, cache, live, held)
-
-    @property
-    def now(self) -> float:
-        return self.situation.now
-
-    @property
-    def snapshot(self) -> Snapshot:
-        return self.situation.snapshot
-
-
-@dataclass(frozen=True, slots=True)
 class Unfit:
     """Nodes that a job cannot have of those that are shared out, and why: it asks for what they lack, or its pilots
     did not start there lately."""
@@ -111,9 +82,15 @@ class Unfit:
 
 @dataclass(slots=True)
 class Draft:
-    """One decision in the making. Each step reads what the steps before it have filled in."""
+    """One decision in the making. Each step reads what the steps before it have filled in; none changes what it is
+    made of."""
 
-    horizon_s: float
+    situation: Situation
+    policy: Policy
+    rules: Rules
+    cache: DecisionCache
+    live: Mapping[int, JobView] = field(init=False)  #: the jobs that are not over
+    held: frozenset[str] = field(init=False)  #: the nodes of all their pilots
     actions: list[Action] = field(default_factory=list)
     refusals: list[Refusal] = field(default_factory=list)
     given_up: set[str] = field(default_factory=set)  #: pilots that some action ends or moves
@@ -125,16 +102,44 @@ class Draft:
     replacements: Sequence[StartPilot] = ()  #: in place of stragglers; they start before all others
     width: int = 1  #: most nodes of a pilot that starts now, and the fewest
     narrowest: int = 1
-    nodes: int = 0  #: how many there are to share
-    unfit: Mapping[int, Unfit] = field(default_factory=dict)  #: by job, those of them that it cannot have
+    unfit: Mapping[int, Unfit] = field(default_factory=dict)  #: by job, nodes that are shared out and it cannot have
 
-    def give_up(self, actions: Iterable[Action], inputs: Inputs) -> None:
+    def __post_init__(self) -> None:
+        self.cache.look(self.snapshot)
+        self.live = {j: v for j, v in self.situation.views.items() if not v.phase.is_over}
+        self.cache.forget_all_but(self.live)
+        self.held = frozenset(pilot.node for view in self.live.values() for pilot in view.active)
+
+    @property
+    def now(self) -> float:
+        return self.situation.now
+
+    @property
+    def snapshot(self) -> Snapshot:
+        return self.situation.snapshot
+
+    @property
+    def mine(self) -> list[Pilot]:
+        """The pilots that stay, of all jobs."""
+        return [pilot for pilots in self.staying.values() for pilot in pilots]
+
+    @property
+    def nodes(self) -> int:
+        """How many there are to share."""
+        return sum(map(len, self.staying.values())) + len(self.free) + len(self.coming)
+
+    def refuse(self, subject: str | int, *why: str) -> None:
+        """Something was considered and is not done. `subject`: a job's number, or what it is."""
+        name = f"job {subject}" if isinstance(subject, int) else subject
+        self.refusals += [Refusal(name, each) for each in why]
+
+    def give_up(self, actions: Iterable[Action]) -> None:
         """Take in actions that end pilots, each with the others of its task; the rest of the pilots stay."""
-        found = with_co_allocated(actions, inputs.situation.views)
+        found = with_co_allocated(actions, self.situation.views)
         self.actions += found
         self.given_up.update(pilot for action in found for pilot in pilots_of(action))
         gone = self.given_up
-        self.staying = {j: [p for p in view.staying if p.id not in gone] for j, view in inputs.live.items()}
+        self.staying = {j: [p for p in view.staying if p.id not in gone] for j, view in self.live.items()}
 
 
 def pilots_of(action: Action) -> tuple[str, ...]:

@@ -17,7 +17,7 @@ import math
 from collections.abc import Mapping
 from typing import NamedTuple, TypeGuard
 
-from malletrain.decide.draft import Draft, Inputs, Situation
+from malletrain.decide.draft import Draft, Situation
 from malletrain.decide.limits import affordable_nodes, job_budget_left_s
 from malletrain.decide.rules import Rules
 from malletrain.decide.yielding import YieldPlan
@@ -192,30 +192,30 @@ def clear_away(view: JobView, over_since: float, now: float, rules: Rules) -> li
 Why = tuple[LeaveCause, str]
 
 
-def leave_what_must(draft: Draft, inputs: Inputs) -> None:
+def leave_what_must(draft: Draft) -> None:
     """End the pilots that cannot stay, each with those of its task."""
-    rules, now, wanted = inputs.rules, inputs.now, _wanted_nodes(draft.holes, inputs)
+    rules, now, wanted = draft.rules, draft.now, _wanted_nodes(draft)
     leaves: list[Action] = []
-    for _, view in sorted(inputs.live.items()):
-        of_job = _job_must_leave(view, inputs.situation, rules)
+    for _, view in sorted(draft.live.items()):
+        of_job = _job_must_leave(view, draft.situation, rules)
         for pilot in view.staying:
             if pilot.id in draft.given_up:
                 continue
             if pilot.id in draft.yielding.leave:
                 leaves.append(leaving_for(pilot, draft.yielding, now, rules))
-            elif must := _must_leave(pilot, view, of_job, wanted, inputs):
+            elif must := _must_leave(pilot, view, of_job, wanted, draft):
                 cause, reason = must
                 closing = draft.holes.get(pilot.node) if cause is LeaveCause.HOLE_CLOSES else None
                 leaves.append(leaving(pilot, cause, now, rules, reason, closing))
-    draft.give_up(leaves, inputs)
+    draft.give_up(leaves)
 
 
-def _wanted_nodes(holes: Mapping[str, Hole], inputs: Inputs) -> dict[str, Why]:
+def _wanted_nodes(draft: Draft) -> dict[str, Why]:
     """Of the nodes that pilots hold those that an operator, staff or their hole's end takes, and why."""
-    now, rules, drained = inputs.now, inputs.rules, inputs.situation.drained
+    now, rules, drained = draft.now, draft.rules, draft.situation.drained
     found: dict[str, Why] = {}
-    for name in inputs.held:
-        hole, node = holes.get(name), inputs.snapshot.node.get(name)
+    for name in draft.held:
+        hole, node = draft.holes.get(name), draft.snapshot.node.get(name)
         if name in drained:
             found[name] = LeaveCause.OPERATOR, f"{name} is drained of pilots by an operator"
         elif hole is not None:
@@ -247,10 +247,10 @@ def _job_must_leave(view: JobView, situation: Situation, rules: Rules) -> Why | 
 
 
 def _must_leave(
-    pilot: Pilot, view: JobView, of_job: Why | None, wanted: Mapping[str, Why], inputs: Inputs
+    pilot: Pilot, view: JobView, of_job: Why | None, wanted: Mapping[str, Why], draft: Draft
 ) -> Why | None:
     """Why a pilot that no main job is given must leave all the same."""
-    now, rules = inputs.now, inputs.rules
+    now, rules = draft.now, draft.rules
     if of_job and of_job[0] is not LeaveCause.IDLE:
         return of_job
     if pilot.unasked:
@@ -261,7 +261,7 @@ def _must_leave(
         return LeaveCause.HOLE_CLOSES, f"its time limit ends in {max(0.0, pilot.ends_at - now):.0f} s"
     if of_job or pilot.idle_since is None or pilot.phase is not PilotPhase.RUNNING:
         return of_job
-    alone_s = now - max(pilot.idle_since, inputs.situation.heard_since)
+    alone_s = now - max(pilot.idle_since, draft.situation.heard_since)
     if not rules.join_s or alone_s <= rules.join_s:
         return None
     everyone = all(each.idle_since is not None for each in view.staying)

@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 
-from malletrain.decide.draft import Draft, Inputs, Unfit
+from malletrain.decide.draft import Draft, Unfit
 from malletrain.decide.multi_node_pilots import keep_whole_tasks
 from malletrain.domain.decision import Hole
 from malletrain.domain.job import JobView, Pilot
@@ -58,6 +58,21 @@ class Ground:
     avoided: Mapping[int, Collection[str]] = field(default_factory=dict)
     unfit: Mapping[int, Collection[str]] = field(default_factory=dict)
     class_of: Mapping[str, str] = field(default_factory=dict)  #: of each node, where they are of several
+
+    @staticmethod
+    def of(draft: Draft, class_of: Mapping[str, str]) -> Ground:
+        """What the draft has."""
+        node, situation = draft.snapshot.node, draft.situation
+        return Ground(
+            draft.free,
+            {hole.node: node[hole.node].weight for hole in draft.free},
+            draft.holes,
+            draft.coming,
+            {each.pilot for found in situation.slow.values() for each in found},
+            situation.avoided,
+            {job: each.nodes for job, each in draft.unfit.items()},
+            class_of,
+        )
 
     def barred(self, job: int, name: str | None = None) -> set[str]:
         """The nodes that the job is not given, where it is to be of the class `name`."""
@@ -147,12 +162,12 @@ def _parts(
     return [(name, of_classes.get(name, 0)) for name in sorted(set(class_of.values()))]
 
 
-def unfit_nodes(draft: Draft, inputs: Inputs) -> dict[int, Unfit]:
+def unfit_nodes(draft: Draft) -> dict[int, Unfit]:
     """The nodes that jobs cannot have, of those that pilots hold and keep, that are free, and that change hands.
 
     What a job asks for is what Slurm's rows of its arrays say, so it is right whoever submitted them, and however.
     """
-    snapshot, rules, resting = inputs.snapshot, inputs.rules, inputs.situation.resting_on
+    snapshot, rules, resting = draft.snapshot, draft.rules, draft.situation.resting_on
     asked = {
         str(row.array_id): needs
         for row in snapshot.jobs
@@ -162,11 +177,11 @@ def unfit_nodes(draft: Draft, inputs: Inputs) -> dict[int, Unfit]:
     }
     if not asked and not resting:
         return {}
-    kept = [pilot.node for pilots in draft.staying.values() for pilot in pilots]
+    kept = [pilot.node for pilot in draft.mine]
     shared = [name for name in (*kept, *(h.node for h in draft.free), *draft.coming) if name in snapshot.node]
     lacking: dict[Requirements, frozenset[str]] = {}
     found: dict[int, Unfit] = {}
-    for job_id, view in sorted(inputs.live.items()):
+    for job_id, view in sorted(draft.live.items()):
         arrays = sorted({pilot.partition("_")[0] for pilot in view.pilots}) if asked else ()
         needs = next((asked[array] for array in arrays if array in asked), Requirements())
         if needs not in lacking:

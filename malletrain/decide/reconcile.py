@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from malletrain.decide.draft import Draft, Inputs
+from malletrain.decide.draft import Draft
 from malletrain.decide.holes import cut_end, pilot_limit_s
 from malletrain.decide.leaving import leaving
 from malletrain.decide.multi_node_pilots import co_allocated, count_tasks, task_groups
@@ -21,10 +21,10 @@ from malletrain.domain.snapshot import SlurmJob, SlurmState, Snapshot
 SLOW_MAIN_CYCLE_S = 0.5
 
 
-def start_and_leave(draft: Draft, inputs: Inputs, placement: Placement) -> list[Refusal]:
+def start_and_leave(draft: Draft, placement: Placement) -> list[Refusal]:
     """Leaves first (they free nodes), then starts on nodes that the snapshot shows free, replacements before all
     others; what cannot be started is refused."""
-    snapshot, now, rules = inputs.snapshot, inputs.now, inputs.rules
+    snapshot, now, rules = draft.snapshot, draft.now, draft.rules
     refusals: list[Refusal] = []
     for job_id, pilots in sorted(placement.drop.items()):
         size = len(placement.keep[job_id]) + len(placement.take[job_id])
@@ -36,9 +36,9 @@ def start_and_leave(draft: Draft, inputs: Inputs, placement: Placement) -> list[
     draft.actions += draft.replacements
     used, begun = {start.pilot for start in draft.replacements}, len(draft.replacements)
     for job_id, holes in sorted(placement.take.items()):
-        subject, tasks = f"job {job_id}", [task.id for task in inputs.live[job_id].held if task.id not in used]
-        if holes and subject in inputs.situation.resting:
-            refusals.append(Refusal(subject, inputs.situation.resting[subject]))
+        subject, tasks = f"job {job_id}", [task.id for task in draft.live[job_id].held if task.id not in used]
+        if holes and subject in draft.situation.resting:
+            refusals.append(Refusal(subject, draft.situation.resting[subject]))
             continue
         for group in task_groups(holes, draft.width, snapshot):
             free = [hole for hole in group if snapshot.is_free(hole.node)]

@@ -23,7 +23,7 @@ from malletrain.decide.demand import (
     profile_of,
     rest_s,
 )
-from malletrain.decide.draft import Draft, Inputs, ProbeEvent, Situation
+from malletrain.decide.draft import Draft, ProbeEvent, Situation
 from malletrain.decide.holes import pilot_limit_s
 from malletrain.decide.leaving import leaving
 from malletrain.decide.limits import BudgetTerms, budgets_for, caps_of_unfit, constraints_for, starving_jobs
@@ -66,17 +66,17 @@ class Sizing:
     class_of: Mapping[str, str] = field(default_factory=dict)  #: of the nodes, where they are of several
 
 
-def learn_and_size(draft: Draft, inputs: Inputs) -> Sizing:
+def learn_and_size(draft: Draft) -> Sizing:
     """Share out the nodes of the pilots that stay, the free holes, and the nodes that change hands."""
-    situation, rules, cache, now = inputs.situation, inputs.rules, inputs.cache, inputs.now
-    nodes = draft.nodes = sum(map(len, draft.staying.values())) + len(draft.free) + len(draft.coming)
-    doubtful = caps_of_doubtful(draft, inputs)
+    situation, rules, cache, now = draft.situation, draft.rules, draft.cache, draft.now
+    nodes = draft.nodes
+    doubtful = caps_of_doubtful(draft)
     barred = {j: each.nodes for j, each in draft.unfit.items()}
     most = {job: nodes - len(unfit) for job, unfit in barred.items()}
     most |= {job: min(cap, most.get(job, cap)) for job, cap in doubtful.items()}
     training = {
         j: view
-        for j, view in sorted(inputs.live.items())
+        for j, view in sorted(draft.live.items())
         # With pilots that go now, a job may have too few tasks left for its fewest nodes.
         if may_train(view)
         and j not in situation.set_aside
@@ -85,17 +85,17 @@ def learn_and_size(draft: Draft, inputs: Inputs) -> Sizing:
     known = {j: situation.known[j] for j in training if j in situation.known}
     wanted = {}
     for j, view in training.items():
-        interval_s = change_interval_s(view, draft.horizon_s, now)
+        interval_s = change_interval_s(view, rules.horizon_s, now)
         stays, learnt = draft.staying[j], known.get(j, _UNKNOWN)
         demand = cache.demand(view, stays, learnt, rules, draft.width, draft.narrowest, interval_s)
-        wanted[j] = explored(demand, view, draft.horizon_s, now)
+        wanted[j] = explored(demand, view, rules.horizon_s, now)
     demands = within_reach(wanted, training, known, nodes, rules)
     demands = [_within_bounds(d, most=most.get(int(d.id))) for d in demands]
     demands = _weighed(demands, training, nodes, situation, rules)
-    budgets = budgets_for(rules.budgets, situation.spent, training, demands, draft.horizon_s, now)
+    budgets = budgets_for(rules.budgets, situation.spent, training, demands, rules.horizon_s, now)
     limits = constraints_for(rules, training, demands, nodes) + caps_of_unfit(barred, demands, nodes)
     problem = Problem(
-        horizon_s=draft.horizon_s,
+        horizon_s=rules.horizon_s,
         nodes=nodes,
         jobs=tuple(demands),
         alpha=alpha_of(rules.objective, rules.alpha),
@@ -104,15 +104,15 @@ def learn_and_size(draft: Draft, inputs: Inputs) -> Sizing:
         supply=situation.supply,
     )
     advice = advice_for(problem, training, known, now, rules, cache.rows)
-    class_of = _classes_of_nodes(draft, inputs, training)
+    class_of = _classes_of_nodes(draft, training)
     advised = _by_class(with_advice(problem, advice), draft, class_of, known, training, barred)
-    answer, put_off = cache.sized(inputs.policy, advised)
+    answer, put_off = cache.sized(draft.policy, advised)
     draft.refusals += [Refusal(f"job {j}", situation.doubtful[j].why) for j in doubtful if j in situation.doubtful]
     draft.refusals += budgets.refusals
     draft.refusals += [Refusal(name, "cannot be kept by any sizes now, and is put off") for name in put_off]
     sizes = {int(job_id): size for job_id, size in answer.sizes.items()}
     return Sizing(
-        sizes=sizes | {j: 0 for j in inputs.live if j not in sizes},
+        sizes=sizes | {j: 0 for j in draft.live if j not in sizes},
         answer=answer,
         held={int(demand.id): demand.current for demand in demands if demand.current},
         budgets=budgets,
@@ -164,13 +164,13 @@ def _within_bounds(demand: JobDemand, least: int = 0, most: int | None = None) -
     )
 
 
-def _classes_of_nodes(draft: Draft, inputs: Inputs, views: Mapping[int, JobView]) -> Mapping[str, str]:
+def _classes_of_nodes(draft: Draft, views: Mapping[int, JobView]) -> Mapping[str, str]:
     """The class of each node that is shared out; nothing where they are all of one that no job asks more nodes of, or
     are not told apart."""
-    rules, node = inputs.rules, inputs.snapshot.node
-    if draft.width > 1 or any(view.co_allocated for view in inputs.live.values()):
+    rules, node = draft.rules, draft.snapshot.node
+    if draft.width > 1 or any(view.co_allocated for view in draft.live.values()):
         return {}
-    held = [pilot.node for pilots in draft.staying.values() for pilot in pilots]
+    held = [pilot.node for pilot in draft.mine]
     shared = {*held, *(hole.node for hole in draft.free), *draft.coming}
     found = {name: node[name].kind_with(rules.class_features) for name in sorted(shared) if name in node}
     told_apart = len(set(found.values())) > 1 or any(view.job.class_min for view in views.values())
@@ -188,7 +188,7 @@ def _by_class(
     """The problem with the nodes of each class, and each job's curves on them."""
     if not class_of:
         return problem
-    held = [pilot.node for pilots in draft.staying.values() for pilot in pilots]
+    held = [pilot.node for pilot in draft.mine]
     shared = (*held, *(hole.node for hole in draft.free), *draft.coming)
     classes = dict(sorted(Counter(class_of[node] for node in shared).items()))
     # Pilots of jobs that do not train now hold nodes that are not to be had; all the same they count, as ever.
@@ -213,7 +213,7 @@ def _by_class(
     return replace(problem, jobs=tuple(jobs), classes=classes)
 
 
-def caps_of_doubtful(draft: Draft, inputs: Inputs) -> dict[int, int]:
+def caps_of_doubtful(draft: Draft) -> dict[int, int]:
     """The most nodes of jobs whose last starts did not begin: what they have, and of the free ones no more than ran
     before, or, once their rest is over, one step more at a time. Other jobs lose none to them."""
     left = {hole.node for hole in draft.free}
@@ -222,10 +222,10 @@ def caps_of_doubtful(draft: Draft, inputs: Inputs) -> dict[int, int]:
         for action in draft.actions
         if isinstance(action, RecyclePilot) and action.unstarted not in ("", action.node)
     }
-    doubtful = {job: doubt for job, doubt in inputs.situation.doubtful.items() if job in inputs.live}
+    doubtful = {job: doubt for job, doubt in draft.situation.doubtful.items() if job in draft.live}
     caps = {job: len(draft.staying[job]) for job in sorted(doubtful.keys() | fails_now)}
     for job, has in caps.items():
-        view = inputs.live[job]
+        view = draft.live[job]
         if job in fails_now or any(pilot.phase is PilotPhase.RELEASED for pilot in view.staying):
             continue
         doubt = doubtful[job]
@@ -360,9 +360,9 @@ def _candidate(demand: JobDemand, view: JobView, known: JobKnowledge, nodes: int
 MAX_AVOIDED_PART = 0.125
 
 
-def replace_stragglers(draft: Draft, inputs: Inputs) -> None:
+def replace_stragglers(draft: Draft) -> None:
     """Start a replacement for each straggler on a free node; once it is ready, the straggler leaves."""
-    situation, now, rules = inputs.situation, inputs.now, inputs.rules
+    situation, now, rules = draft.situation, draft.now, draft.rules
     uncounted: set[str] = set()  # their replacement counts instead, so that sizing does not take both for the job's
     starts: list[StartPilot] = []
     leaves: list[Action] = []
@@ -376,7 +376,7 @@ def replace_stragglers(draft: Draft, inputs: Inputs) -> None:
             continue
         pilot, stand_in = mine[chosen.pilot], for_whom.get(chosen.pilot)
         slow_one = f"{pilot.id} on {pilot.node}: {chosen.reason}"
-        avoids, held = situation.avoided.get(job, {}), inputs.live[job].held
+        avoids, held = situation.avoided.get(job, {}), draft.live[job].held
         barred = {*avoids, *(draft.unfit[job].nodes if job in draft.unfit else ())}
         hole = next((each for each in draft.free if each.node not in barred), None)
         if stand_in is not None:
@@ -396,8 +396,8 @@ def replace_stragglers(draft: Draft, inputs: Inputs) -> None:
             limit, reason = pilot_limit_s(hole, now, rules), f"replaces {slow_one}"
             starts.append(StartPilot(job, held[0].id, hole.node, limit, reason, replaces=pilot.id))
             continue
-        draft.refusals.append(Refusal(f"job {job}", f"{slow_one}; {why}"))
-    draft.give_up(leaves, inputs)
+        draft.refuse(job, f"{slow_one}; {why}")
+    draft.give_up(leaves)
     draft.replacements = starts
     staying = draft.staying.items()
     draft.staying = {job: [p for p in pilots if p.id not in uncounted] for job, pilots in staying}
