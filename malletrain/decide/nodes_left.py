@@ -6,7 +6,6 @@ Hundreds of small jobs may wait for thousands of nodes, so which nodes a job can
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from math import inf
 
 import numpy as np
@@ -26,14 +25,9 @@ Cost = tuple[float, str, str]
 IDLE, COMING, PILOTS = (0, 1, 2)
 
 
-@dataclass(frozen=True, slots=True)
-class PlannedStart:
-    """A start that Slurm has planned for a main job; of two jobs the better one has the lower `rank`."""
-
-    job: str
-    rank: tuple[int, int]
-    start: float
-    nodes: frozenset[str]
+def rank_of(job: SlurmJob) -> tuple[int, int]:
+    """Slurm's order: higher priority first, then the older job."""
+    return -job.priority, job.raw_id
 
 
 class NodesLeft:
@@ -44,17 +38,11 @@ class NodesLeft:
     """
 
     def __init__(
-        self,
-        free: Iterable[str],
-        coming: Iterable[str],
-        pilots: Mapping[str, Cost],
-        together: Iterable[str],
-        planned: Iterable[PlannedStart],
-        snapshot: Snapshot,
-        now: float,
-    ) -> None:
+        self, free: Iterable[str], coming: Iterable[str], pilots: Mapping[str, Cost], together: Iterable[str],
+        planned: Iterable[SlurmJob], snapshot: Snapshot, now: float,
+    ) -> None:  # fmt: skip
         """`pilots`: the nodes of pilots, each with its cost; `together`: those of them that are given up with others;
-        `planned`: starts that no worse job may delay."""
+        `planned`: main jobs whose planned starts no worse one may delay."""
         ranks = sorted(free), sorted({*coming, *together}), sorted(pilots, key=pilots.__getitem__)
         self._names = [name for names in ranks for name in names]
         self.rank = np.repeat(np.arange(3), [len(names) for names in ranks])
@@ -78,7 +66,7 @@ class NodesLeft:
         self._kind = np.array([of_name[name] for name in self._names], np.intp)
         self._having: dict[tuple[str, Requirements], Mask] = {}
         self._now = now
-        self._planned = sorted(planned, key=lambda plan: plan.rank)
+        self._planned = [(rank_of(job), job.start_time or 0.0, job) for job in sorted(planned, key=rank_of)]
         self._passed = 0  # so many of these are of better jobs than all that are still to come
         self._taken_from = np.full(len(self._names), inf)  # when others have each node
         self._is_taken_from = inf
@@ -104,9 +92,9 @@ class NodesLeft:
 
         `group`: the parts of a heterogeneous job that it is one of, whose best has the `rank`.
         """
-        while self._passed < len(self._planned) and self._planned[self._passed].rank < rank:
-            plan = self._planned[self._passed]
-            self._bar(plan.nodes, plan.start)
+        while self._passed < len(self._planned) and self._planned[self._passed][0] < rank:
+            _, start, better = self._planned[self._passed]
+            self._bar(better.planned_nodes, start)
             self._passed += 1
         end = inf if job.time_limit_s is None else self._now + job.time_limit_s
         found: Mask = self._left & self._with(job)
@@ -114,9 +102,9 @@ class NodesLeft:
             found &= self._taken_from >= end
         if job.excluded_nodes:
             found[self.places(job.excluded_nodes)] = False
-        for plan in self._planned[self._passed :] if group else ():
-            if plan.rank < (-job.priority, job.raw_id) and plan.job not in group and plan.start < end:
-                found[self.places(plan.nodes)] = False
+        for other_rank, start, other in self._planned[self._passed :] if group else ():
+            if other_rank < rank_of(job) and other.id not in group and start < end:
+                found[self.places(other.planned_nodes)] = False
         return found
 
     def _bar(self, names: Iterable[str], start: float) -> None:

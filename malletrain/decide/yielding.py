@@ -17,7 +17,7 @@ from itertools import takewhile
 
 import numpy as np
 
-from malletrain.decide.nodes_left import PILOTS, Mask, NodesLeft, Places, PlannedStart
+from malletrain.decide.nodes_left import PILOTS, Mask, NodesLeft, Places, rank_of
 from malletrain.decide.rules import Rules
 from malletrain.domain.snapshot import BackfillPlan, NodeState, SlurmJob, SlurmState, Snapshot
 
@@ -52,27 +52,19 @@ class Availability:
 
 @dataclass(frozen=True, slots=True)
 class YieldPlan:
-    """Which pilots leave, and for whom.
+    """Which pilots leave, and for whom."""
 
-    Attributes:
-        leave: pilot -> the main job that is given its node.
-        claimed: free node -> the main job that it is kept for.
-        startable: main job that could start now -> since when (Unix seconds).
-        given_to: every node that a main job is given, also those that are coming free -> that job.
-        emptied: these, and those that main jobs were given before and may still use.
-        awaiting: main jobs that could start now but for pilots, which leave their nodes or are asked to -> whether
-            a better job waits that cannot start, so that only backfill starts it.
-        at_once: node -> the heterogeneous job that is given it. Slurm puts such a job off for minutes when it finds
-            some of its nodes idle and has to preempt for others, so all are given back in the same moment.
-    """
-
-    leave: Mapping[str, str] = field(default_factory=dict)
-    claimed: Mapping[str, str] = field(default_factory=dict)
-    startable: Mapping[str, float] = field(default_factory=dict)
-    given_to: Mapping[str, str] = field(default_factory=dict)
+    leave: Mapping[str, str] = field(default_factory=dict)  #: pilot -> the main job that is given its node
+    claimed: Mapping[str, str] = field(default_factory=dict)  #: free node -> the main job that it is kept for
+    startable: Mapping[str, float] = field(default_factory=dict)  #: main job that could start now -> since when
+    given_to: Mapping[str, str] = field(default_factory=dict)  #: every such node, also those that are coming free
+    #: Main jobs that could start now but for pilots, which leave their nodes or are asked to -> whether a better job
+    #: waits that cannot start, so that only backfill starts it.
     awaiting: Mapping[str, bool] = field(default_factory=dict)
+    #: Node -> the heterogeneous job that is given it. Slurm puts such a job off for minutes when it finds some of its
+    #: nodes idle and has to preempt for others, so all are given back in the same moment.
     at_once: Mapping[str, str] = field(default_factory=dict)
-    emptied: Mapping[str, EmptiedNode] = field(default_factory=dict)
+    emptied: Mapping[str, EmptiedNode] = field(default_factory=dict)  #: what main jobs were given and may still use
 
     @property
     def given(self) -> frozenset[str]:
@@ -81,12 +73,9 @@ class YieldPlan:
 
 
 def plan_yields(
-    snapshot: Snapshot,
-    harvested: Sequence[HarvestedNode],
-    startable_since: Mapping[str, float],
-    now: float,
+    snapshot: Snapshot, harvested: Sequence[HarvestedNode], startable_since: Mapping[str, float], now: float,
     rules: Rules,
-) -> YieldPlan:
+) -> YieldPlan:  # fmt: skip
     """Which pilots leave for which waiting main jobs, and which free nodes are kept for them.
 
     Main jobs are taken in the order of their priority, the parts of a heterogeneous job together, each on nodes
@@ -96,17 +85,15 @@ def plan_yields(
     it begins.
     """
     at_hand = availability(snapshot, harvested, rules)
-    given = _Given(snapshot, at_hand, _planned(snapshot, rules), now)
-    leave: dict[str, str] = {}
-    claimed: dict[str, str] = {}
-    given_to: dict[str, str] = {}
+    sharing = _Sharing(snapshot, at_hand, rules, now)
+    given: dict[str, str] = {}
     startable: dict[str, float] = {}
-    awaiting: dict[str, bool] = {}
+    delayed: dict[str, bool] = {}
     at_once: dict[str, str] = {}
     is_behind = False
     pilots_on = at_hand.pilot_on.keys() | nodes_of_pilots(snapshot, rules)
     for group in _waiting(snapshot, rules, now)[: rules.max_queue]:
-        if not len(given.left):
+        if not len(sharing.left):
             break
         name = group[0].id
         since = startable_since.get(name, now)
@@ -116,30 +103,27 @@ def plan_yields(
         # The waiting rest of an array is one row that stands for many tasks.
         tasks = group[0].task_count if len(group) == 1 else 1
         while tasks:
-            if has_lapsed and given.suffice_for(group):
+            if has_lapsed and sharing.suffice_for(group):
                 startable[name] = since
                 break
-            places, served = given.choose_tasks(group[0], tasks) if tasks > 1 else ([], 0)
+            places, served = sharing.choose_tasks(group[0], tasks) if tasks > 1 else ([], 0)
             if not places:
-                places, served = given.choose(group), 1
+                places, served = sharing.choose(group), 1
             if not places:
                 is_behind = True
                 break
-            chosen = given.left.named(places)
+            chosen = dict.fromkeys(sharing.left.named(places), name)
             tasks -= served
             startable[name] = since
-            given_to |= dict.fromkeys(chosen, name)
+            given |= chosen
             if not pilots_on.isdisjoint(chosen):
-                awaiting.setdefault(name, is_behind)
+                delayed.setdefault(name, is_behind)
             if group[0].het_id:
-                at_once |= dict.fromkeys(chosen, name)
-            for node in chosen:
-                if node in at_hand.free:
-                    claimed[node] = name
-                elif node in given.pilot_on:
-                    leave[given.pilot_on[node].pilot] = name
-            given.take(places)
-    return YieldPlan(leave, claimed, startable, given_to, awaiting, at_once)
+                at_once |= chosen
+            sharing.take(places)
+    leave = {at_hand.pilot_on[node].pilot: job for node, job in given.items() if node in at_hand.pilot_on}
+    claimed = {node: job for node, job in given.items() if node in at_hand.free}
+    return YieldPlan(leave, claimed, startable, given, delayed, at_once)
 
 
 def any_pending_fits(snapshot: Snapshot, rules: Rules) -> bool:
@@ -179,19 +163,6 @@ def _goes(job: SlurmJob, rules: Rules) -> bool:
     return job.state is SlurmState.COMPLETING or job.partition == rules.harvest_partition
 
 
-def _rank(job: SlurmJob) -> tuple[int, int]:
-    """Slurm's order: higher priority first, then the older job."""
-    return -job.priority, job.raw_id
-
-
-def _planned(snapshot: Snapshot, rules: Rules) -> list[PlannedStart]:
-    return [
-        PlannedStart(job.id, _rank(job), job.start_time, frozenset(job.planned_nodes))
-        for job in snapshot.pending
-        if job.planned_nodes and job.start_time is not None and job.partition != rules.harvest_partition
-    ]
-
-
 def waits_for_nodes(job: SlurmJob, rules: Rules) -> bool:
     """Whether it is a main job that waits for nodes, and for nothing else."""
     return (
@@ -216,7 +187,7 @@ def _waiting(snapshot: Snapshot, rules: Rules, now: float) -> list[list[SlurmJob
     if any(name.startswith("het") for name in groups):
         held_up.update(job.het_id for job in snapshot.holding if job.het_id)
     found = (group for group in groups.values() if group[0].het_id not in held_up)
-    return sorted(found, key=lambda group: min(_rank(job) for job in group))
+    return sorted(found, key=lambda group: min(map(rank_of, group)))
 
 
 def _begins_soon(job: SlurmJob, now: float, rules: Rules) -> bool:
@@ -229,18 +200,21 @@ def _begins_at(job: SlurmJob) -> float:
     return job.start_time or 0.0 if job.reason == "BeginTime" else 0.0
 
 
-class _Given:
+class _Sharing:
     """What main jobs are given at one look, as they are taken in the order of their priority."""
 
-    def __init__(
-        self, snapshot: Snapshot, at_hand: Availability, planned: Sequence[PlannedStart], now: float
-    ) -> None:
+    def __init__(self, snapshot: Snapshot, at_hand: Availability, rules: Rules, now: float) -> None:
         self.pilot_on = dict(at_hand.pilot_on)
         # Of equal cost, nodes that are given up together come side by side.
         costs = {
             name: (held.cost, min(held.co_allocated, default=name), name) for name, held in at_hand.pilot_on.items()
         }
         together = [name for name, held in at_hand.pilot_on.items() if held.co_allocated]
+        planned = [
+            job
+            for job in snapshot.pending
+            if job.planned_nodes and job.start_time is not None and job.partition != rules.harvest_partition
+        ]
         self.left = NodesLeft(at_hand.free, at_hand.coming, costs, together, planned, snapshot, now)
 
     def choose(self, group: Sequence[SlurmJob]) -> list[int]:
@@ -288,7 +262,7 @@ class _Given:
 
     def _open_to(self, part: SlurmJob, group: Sequence[SlurmJob]) -> Mask:
         others = {job.id for job in group} if len(group) > 1 else ()
-        return self.left.open_to(part, min(map(_rank, group)), others)
+        return self.left.open_to(part, min(map(rank_of, group)), others)
 
     def _suffice(self, job: SlurmJob, open_to: Mask) -> bool:
         required = self.left.places(job.required_nodes)
@@ -365,13 +339,9 @@ def whole_of(job: SlurmJob) -> int:
 
 
 def emptied_nodes(
-    given: Mapping[str, str],
-    before: Mapping[str, EmptiedNode],
-    available: Collection[str],
-    snapshot: Snapshot,
-    now: float,
-    rules: Rules,
-) -> Mapping[str, EmptiedNode]:
+    given: Mapping[str, str], before: Mapping[str, EmptiedNode], available: Collection[str], snapshot: Snapshot,
+    now: float, rules: Rules,
+) -> Mapping[str, EmptiedNode]:  # fmt: skip
     """The nodes that no pilot starts on: those that main jobs are `given` at this look (node -> job), and those of
     the last answer, `before`, whose job still waits and which no backfill cycle has found free.
 

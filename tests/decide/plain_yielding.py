@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 
 from malletrain.decide import yielding
+from malletrain.decide.nodes_left import rank_of
 from malletrain.decide.rules import Rules
 from malletrain.decide.yielding import MOST_TIMES_CHEAPEST, HarvestedNode, YieldPlan
 from malletrain.domain.requirements import Requirements
@@ -20,7 +21,7 @@ class PlainYields:
     def __init__(self, snapshot: Snapshot, harvested: Sequence[HarvestedNode], now: float, rules: Rules) -> None:
         at_hand = yielding.availability(snapshot, harvested, rules)
         self.free, self.coming, self.pilot_on = set(at_hand.free), set(at_hand.coming), dict(at_hand.pilot_on)
-        self.left = self.free | self.coming | self.pilot_on.keys()
+        self.left, self.all_pilots = self.free | self.coming | self.pilot_on.keys(), dict(self.pilot_on)
         self.snapshot, self.now, self.rules = snapshot, now, rules
 
     def plan(self, since: dict[str, float]) -> YieldPlan:
@@ -48,8 +49,8 @@ class PlainYields:
                 for node in chosen:
                     if node in self.free:
                         plan.claimed[node] = name  # type: ignore[index]
-                    elif node in self.pilot_on:
-                        plan.leave[self.pilot_on[node].pilot] = name  # type: ignore[index]
+                    elif node in self.all_pilots:
+                        plan.leave[self.all_pilots[node].pilot] = name  # type: ignore[index]
                 self.left -= set(chosen)
                 for node in self.emptied_with(chosen):
                     self.pilot_on.pop(node, None)
@@ -75,9 +76,10 @@ class PlainYields:
         """Of the nodes that are left, those that Slurm could give the job."""
         end = self.now + (float("inf") if job.time_limit_s is None else job.time_limit_s)
         barred = set(job.excluded_nodes)
-        for plan in yielding._planned(self.snapshot, self.rules):
-            if plan.job not in own and plan.rank < yielding._rank(job) and plan.start < end:
-                barred |= plan.nodes
+        for plan in self.snapshot.pending:
+            is_better = plan.id not in own and rank_of(plan) < rank_of(job)
+            if plan.partition != "harvest" and plan.start_time is not None and is_better and plan.start_time < end:
+                barred.update(plan.planned_nodes)
         for reservation in self.snapshot.reservations:
             if reservation.start < end and reservation.end > self.now:
                 barred.update(reservation.nodes)
