@@ -30,9 +30,9 @@ from malletrain.decide.placement import Ground, place, rank, unfit_nodes
 from malletrain.decide.reconcile import find_strays, limit_cuts, start_and_leave, top_ups
 from malletrain.decide.reserve import free_suffice, plan_reserve
 from malletrain.decide.rules import Rules
-from malletrain.decide.sizes import Sizing, learn_and_size, replace_stragglers
+from malletrain.decide.sizes import learn_and_size, replace_stragglers
 from malletrain.decide.yielding import YieldPlan, any_pending_fits, availability, emptied_nodes, plan_yields
-from malletrain.domain.decision import Action, Decision, Hole, LeaveCause
+from malletrain.domain.decision import Action, Hole, LeaveCause
 from malletrain.domain.job import JobView, Pilot
 from malletrain.domain.snapshot import NodeState, Snapshot
 from malletrain.sizing.policy import Policy
@@ -53,27 +53,20 @@ def decide(situation: Situation, policy: Policy, rules: Rules, cache: DecisionCa
     _keep_cap(draft)
     draft.unfit = unfit_nodes(draft)
     replace_stragglers(draft)  # 6.
-    nodes, sizing = draft.nodes, learn_and_size(draft)  # 7.
-    _place_and_reconcile(draft, sizing)  # 8.
+    decided = learn_and_size(draft)  # 7.
+    _place_and_reconcile(draft, decided.decision.sizes)  # 8.
     _leave_after_the_cycle(draft)
     promised = [f"{rules.keep_idle} nodes stay idle: {rules.keep_why}"] if rules.keep_why else []
     promised += [f"at most {rules.max_pilots} pilots: {rules.cap_why}"] if rules.cap_why else []
-    decision = Decision(
-        at=draft.now,
-        sizes=sizing.sizes,
-        nodes=nodes,
-        held=sizing.held,
-        horizon_s=rules.horizon_s,
-        status=sizing.answer.status,
-        objective=sizing.answer.objective,
-        reason="; ".join((sizing.answer.reason, *sizing.budgets.binding(sizing.sizes), *promised)),
+    decision = replace(
+        decided.decision,
+        reason="; ".join((decided.decision.reason, *promised)),
         holes=tuple(draft.holes.values()),
         actions=tuple(draft.actions),
         refusals=tuple(draft.refusals),
-        batches=sizing.batches,
         strays=find_strays(draft.snapshot, situation.views, rules),
     )
-    return Decided(decision, draft.yielding, sizing.probes, sizing.advice)
+    return replace(decided, decision=decision)
 
 
 def yield_now(
@@ -268,10 +261,10 @@ def _make_room(draft: Draft) -> None:
     draft.coming |= {pilot.node for pilot in pilots}
 
 
-def _place_and_reconcile(draft: Draft, sizing: Sizing) -> None:
+def _place_and_reconcile(draft: Draft, sizes: Mapping[int, int]) -> None:
     """Choose nodes for the sizes, and the actions that lead there."""
     situation, live, now, rules = draft.situation, draft.live, draft.now, draft.rules
-    placement = place(sizing.sizes, live, draft.staying, Ground.of(draft, sizing.class_of), sizing.classes)
+    placement = place(sizes, live, draft.staying, Ground.of(draft), draft.classes)
     waits = start_and_leave(draft, placement)
     ending = draft.given_up | {p.id for pilots in placement.drop.values() for p in pilots}
     draft.actions += [cut for cut in limit_cuts(live, draft.holes, now, rules) if cut.pilot not in ending]
@@ -283,7 +276,7 @@ def _place_and_reconcile(draft: Draft, sizing: Sizing) -> None:
     for job, why in sorted(situation.set_aside.items()):
         draft.refuse(job, *([why] if job in live else []))
     for job, unfit in sorted(draft.unfit.items()):
-        if job in placement.short or sizing.sizes.get(job, 0) < live[job].job.max_nodes:
+        if job in placement.short or sizes.get(job, 0) < live[job].job.max_nodes:
             draft.refuse(job, unfit.why)
     for job in sorted(placement.short.keys() & situation.avoided.keys()):
         draft.refuse(job, *(f"{node}: {why}" for node, why in sorted(situation.avoided[job].items())))

@@ -60,7 +60,7 @@ class Ground:
     class_of: Mapping[str, str] = field(default_factory=dict)  #: of each node, where they are of several
 
     @staticmethod
-    def of(draft: Draft, class_of: Mapping[str, str]) -> Ground:
+    def of(draft: Draft) -> Ground:
         """What the draft has."""
         node, situation = draft.snapshot.node, draft.situation
         return Ground(
@@ -71,7 +71,7 @@ class Ground:
             {each.pilot for found in situation.slow.values() for each in found},
             situation.avoided,
             {job: each.nodes for job, each in draft.unfit.items()},
-            class_of,
+            draft.class_of,
         )
 
     def barred(self, job: int, name: str | None = None) -> set[str]:

@@ -9,8 +9,8 @@ many nodes as it may already, the straggler stays.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from math import inf
 
 from malletrain.decide.demand import (
@@ -23,13 +23,13 @@ from malletrain.decide.demand import (
     profile_of,
     rest_s,
 )
-from malletrain.decide.draft import Draft, ProbeEvent, Situation
+from malletrain.decide.draft import Decided, Draft, ProbeEvent, Situation
 from malletrain.decide.holes import pilot_limit_s
 from malletrain.decide.leaving import leaving
-from malletrain.decide.limits import BudgetTerms, budgets_for, caps_of_unfit, constraints_for, starving_jobs
+from malletrain.decide.limits import budgets_for, caps_of_unfit, constraints_for, starving_jobs
 from malletrain.decide.multi_node_pilots import co_allocated
 from malletrain.decide.rules import Rules
-from malletrain.domain.decision import Action, LeaveCause, RecyclePilot, Refusal, StartPilot
+from malletrain.domain.decision import Action, Decision, LeaveCause, RecyclePilot, StartPilot
 from malletrain.domain.event import ProbeBegun, ProbeEnded
 from malletrain.domain.job import Elastic, JobView, PilotPhase, Profile
 from malletrain.learn.advisor import (
@@ -45,28 +45,13 @@ from malletrain.learn.batch_choice import chosen_batches
 from malletrain.learn.class_curves import class_speeds
 from malletrain.sizing.knapsack import best_price
 from malletrain.sizing.objective import Objective, alpha_of, urgencies_by_rank, urgency_by_use
-from malletrain.sizing.problem import JobDemand, Problem, Sizes
+from malletrain.sizing.problem import JobDemand, Problem
 from malletrain.sizing.values import ValueRowCache, permitted_sizes, value_table
 
 _UNKNOWN = JobKnowledge()
 
 
-@dataclass(frozen=True, slots=True)
-class Sizing:
-    """Nodes for every live job, and how they came about."""
-
-    sizes: Mapping[int, int]
-    answer: Sizes
-    held: Mapping[int, int]
-    budgets: BudgetTerms
-    batches: Mapping[int, tuple[tuple[int, int], ...]]
-    probes: tuple[ProbeEvent, ...]
-    advice: Mapping[int, str]  #: by job, what would be measured next
-    classes: Mapping[int, Mapping[str, int]] = field(default_factory=dict)  #: by job, its nodes of each class
-    class_of: Mapping[str, str] = field(default_factory=dict)  #: of the nodes, where they are of several
-
-
-def learn_and_size(draft: Draft) -> Sizing:
+def learn_and_size(draft: Draft) -> Decided:
     """Share out the nodes of the pilots that stay, the free holes, and the nodes that change hands."""
     situation, rules, cache, now = draft.situation, draft.rules, draft.cache, draft.now
     nodes = draft.nodes
@@ -104,24 +89,28 @@ def learn_and_size(draft: Draft) -> Sizing:
         supply=situation.supply,
     )
     advice = advice_for(problem, training, known, now, rules, cache.rows)
-    class_of = _classes_of_nodes(draft, training)
-    advised = _by_class(with_advice(problem, advice), draft, class_of, known, training, barred)
+    draft.class_of = _classes_of_nodes(draft, training)
+    advised = _by_class(with_advice(problem, advice), draft, known, training)
     answer, put_off = cache.sized(draft.policy, advised)
-    draft.refusals += [Refusal(f"job {j}", situation.doubtful[j].why) for j in doubtful if j in situation.doubtful]
+    for job in doubtful:
+        draft.refuse(job, *([situation.doubtful[job].why] if job in situation.doubtful else []))
     draft.refusals += budgets.refusals
-    draft.refusals += [Refusal(name, "cannot be kept by any sizes now, and is put off") for name in put_off]
+    for name in put_off:
+        draft.refuse(name, "cannot be kept by any sizes now, and is put off")
     sizes = {int(job_id): size for job_id, size in answer.sizes.items()}
-    return Sizing(
+    draft.classes = {int(job_id): dict(held) for job_id, held in answer.classes.items()}
+    decision = Decision(
+        at=now,
         sizes=sizes | {j: 0 for j in draft.live if j not in sizes},
-        answer=answer,
+        nodes=nodes,
         held={int(demand.id): demand.current for demand in demands if demand.current},
-        budgets=budgets,
+        horizon_s=rules.horizon_s,
+        status=answer.status,
+        objective=answer.objective,
+        reason="; ".join((answer.reason, *budgets.binding(sizes))),
         batches=chosen_batches(demands, answer),
-        probes=probe_changes(advice, sizes, known),
-        advice=advice.reasons,
-        classes={int(job_id): dict(held) for job_id, held in answer.classes.items()},
-        class_of=class_of,
     )
+    return Decided(decision, draft.yielding, probe_changes(advice, sizes, known), advice.reasons)
 
 
 def _weighed(
@@ -178,21 +167,12 @@ def _classes_of_nodes(draft: Draft, views: Mapping[int, JobView]) -> Mapping[str
 
 
 def _by_class(
-    problem: Problem,
-    draft: Draft,
-    class_of: Mapping[str, str],
-    known: Mapping[int, JobKnowledge],
-    views: Mapping[int, JobView],
-    barred: Mapping[int, Collection[str]],
+    problem: Problem, draft: Draft, known: Mapping[int, JobKnowledge], views: Mapping[int, JobView]
 ) -> Problem:
     """The problem with the nodes of each class, and each job's curves on them."""
-    if not class_of:
-        return problem
-    held = [pilot.node for pilot in draft.mine]
-    shared = (*held, *(hole.node for hole in draft.free), *draft.coming)
-    classes = dict(sorted(Counter(class_of[node] for node in shared).items()))
+    class_of, classes = draft.class_of, dict(sorted(Counter(draft.class_of.values()).items()))
     # Pilots of jobs that do not train now hold nodes that are not to be had; all the same they count, as ever.
-    if sum(classes.values()) != problem.nodes:
+    if not classes or sum(classes.values()) != problem.nodes:
         return problem
     if len(classes) == 1:
         (only,) = classes
@@ -202,11 +182,11 @@ def _by_class(
         filter(None, (each.by_class for each in known.values())),
         filter(None, (each.worker_speeds for each in known.values())),
     )
-    everywhere = Counter(class_of.values())
     jobs = []
     for demand in problem.jobs:
         job = int(demand.id)
-        left = everywhere - Counter(class_of[n] for n in barred.get(job, ()) if n in class_of)
+        barred = draft.unfit[job].nodes if job in draft.unfit else ()
+        left = Counter(classes) - Counter(class_of[n] for n in barred if n in class_of)
         open_to = [name for name in classes if left[name] > 0]
         on = on_classes(demand, draft.staying[job], known.get(job, _UNKNOWN), open_to, class_of, speeds, views[job])
         jobs.append(replace(demand, on_classes=on))
@@ -217,40 +197,30 @@ def caps_of_doubtful(draft: Draft) -> dict[int, int]:
     """The most nodes of jobs whose last starts did not begin: what they have, and of the free ones no more than ran
     before, or, once their rest is over, one step more at a time. Other jobs lose none to them."""
     left = {hole.node for hole in draft.free}
-    fails_now = {
-        action.job_id
-        for action in draft.actions
-        if isinstance(action, RecyclePilot) and action.unstarted not in ("", action.node)
-    }
+    unstarted = [action for action in draft.actions if isinstance(action, RecyclePilot) and action.unstarted]
+    fails_now = {action.job_id for action in unstarted if action.unstarted != action.node}
     doubtful = {job: doubt for job, doubt in draft.situation.doubtful.items() if job in draft.live}
     caps = {job: len(draft.staying[job]) for job in sorted(doubtful.keys() | fails_now)}
     for job, has in caps.items():
         view = draft.live[job]
         if job in fails_now or any(pilot.phase is PilotPhase.RELEASED for pilot in view.staying):
             continue
-        doubt = doubtful[job]
-        usable = left - draft.unfit[job].nodes if job in draft.unfit else left
-        again = max((size for size in range(has + 1, doubt.begun + 1) if view.job.permits(size)), default=has)
-        wanted = again - has if again > has else 0 if doubt.rests else _step(view, has, draft.narrowest)
-        if 0 < wanted <= len(usable):
+        doubt, unfit = doubtful[job], draft.unfit[job].nodes if job in draft.unfit else frozenset()
+        again = [size for size in range(has + 1, doubt.begun + 1) if view.job.permits(size)]
+        larger = range(has + max(1, draft.narrowest), 0 if doubt.rests else view.job.max_nodes + 1)
+        step = (size for size in larger if view.job.permits(size))
+        wanted = (again[-1] if again else next(step, has)) - has
+        usable = sorted(left - unfit)
+        if wanted <= len(usable):
             caps[job] += wanted
-            left = left.difference(sorted(usable)[:wanted])
+            left.difference_update(usable[:wanted])
     return caps
 
 
-def _step(view: JobView, has: int, narrowest: int) -> int:
-    """How many nodes more make the next size that the job permits; 0: none."""
-    sizes = range(has + max(1, narrowest), view.job.max_nodes + 1)
-    return next((size - has for size in sizes if view.job.permits(size)), 0)
-
-
 def within_reach(
-    demands: Mapping[int, JobDemand],
-    views: Mapping[int, JobView],
-    known: Mapping[int, JobKnowledge],
-    nodes: int,
+    demands: Mapping[int, JobDemand], views: Mapping[int, JobView], known: Mapping[int, JobKnowledge], nodes: int,
     rules: Rules,
-) -> list[JobDemand]:
+) -> list[JobDemand]:  # fmt: skip
     """The demands, by job, without sizes that nothing speaks for yet; those of jobs that are not `known` as they are.
 
     Where so few sizes are left that some of the `nodes` could not be used, sizes twice as far off are let in, and so
@@ -272,11 +242,9 @@ def _within(
     demand: JobDemand, view: JobView, known: JobKnowledge, share: int, factor: int, rules: Rules
 ) -> JobDemand:
     """The demand without sizes beyond `factor` times what was measured. `share`: the job's fair part of the nodes."""
-    profile = profile_of(view, rules)
-    if profile is Profile.DOWNWARD and known.fit is None and known.prior_jobs is None:
-        return demand  # from large to small
-    if profile not in (Profile.ACTIVE, Profile.PASSIVE, Profile.DOWNWARD):
-        return demand
+    profile, fresh = profile_of(view, rules), known.fit is None and known.prior_jobs is None
+    if profile in (Profile.NONE, Profile.GIVEN) or (profile is Profile.DOWNWARD and fresh):
+        return demand  # downward is from large to small
     most = min(demand.max, max_explored_size(known, demand.min, demand.current, share, factor))
     return replace(demand, max=most, sizes=tuple(k for k in demand.sizes if k <= most) or demand.sizes[:1])
 
