@@ -103,9 +103,7 @@ class Draft:
     width: int = 1  #: most nodes of a pilot that starts now, and the fewest
     narrowest: int = 1
     unfit: Mapping[int, Unfit] = field(default_factory=dict)  #: by job, nodes that are shared out and it cannot have
-    class_of: Mapping[str, str] = field(
-        default_factory=dict
-    )  #: of the nodes that are shared out, if of several
+    class_of: Mapping[str, str] = field(default_factory=dict)  #: of the nodes that are shared out, if of several
     classes: Mapping[int, Mapping[str, int]] = field(default_factory=dict)  #: by job, its nodes of each
 
     def __post_init__(self) -> None:
