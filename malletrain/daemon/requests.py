@@ -12,7 +12,6 @@ from malletrain.api.visibility import Visibility
 from malletrain.daemon.views.explain import explain
 from malletrain.daemon.views.promise_view import promise_row
 from malletrain.daemon.views.scalability_view import profile_row
-from malletrain.decide.limits import size_kept
 from malletrain.domain.errors import InvalidInput, Refused
 from malletrain.domain.event import (
     ArrayAttached,
@@ -138,7 +137,8 @@ class LoopRequests:
             events = [self._event(JobAnnounced(wanted), number)]
             if job.check is not None:
                 digest, verdict, text = job.check
-                checked = ScriptChecked(digest, ScriptVerdict(verdict), text, size_kept(wanted, 0))
+                fewest = min(wanted.sizes, default=wanted.min_nodes)
+                checked = ScriptChecked(digest, ScriptVerdict(verdict), text, fewest)
                 events.append(self._event(checked, number, text))
             if waits:
                 events.append(self._event(JobHeld(identity.user, waits=True), number, waits))

@@ -18,7 +18,7 @@ from collections.abc import Mapping
 from typing import NamedTuple, TypeGuard
 
 from malletrain.decide.draft import Draft, Situation
-from malletrain.decide.limits import affordable_nodes, job_budget_left_s
+from malletrain.decide.limits import affordable_nodes
 from malletrain.decide.rules import Rules
 from malletrain.decide.yielding import YieldPlan
 from malletrain.domain.decision import (
@@ -316,7 +316,7 @@ def termination(view: JobView, rules: Rules, spent_s: float = 0.0) -> tuple[JobC
         return None
     least = max(1, job.min_nodes)
     if job.budget_node_s is not None and not view.active and spent_s > 0:
-        left = job_budget_left_s(job.budget_node_s, spent_s)
+        left = max(0.0, job.budget_node_s - spent_s)
         if affordable_nodes(left, rules.horizon_s) < least:
             spent = f"its budget of {job.budget_node_s / 3600:.4g} node-hours is spent"
             return JobCancelled(), f"{spent}: what is left, {left / 3600:.2g}, is too little for its fewest nodes"

@@ -20,7 +20,7 @@ import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -85,12 +85,11 @@ def caps_of_unfit(
 ) -> tuple[Constraint, ...]:
     """Jobs that cannot have some of the `nodes` nodes hold no more than the rest, together: for each set of such
     nodes, the jobs that cannot have any of it. `unfit`: by job, the nodes that it cannot have."""
-    of = {int(demand.id): frozenset(unfit[int(demand.id)]) for demand in demands if int(demand.id) in unfit}
+    of = [(demand, frozenset(unfit.get(int(demand.id), ()))) for demand in demands]
     found: list[Constraint] = []
-    for barred in dict.fromkeys(of.values()):
-        mine = [demand for demand in demands if of.get(int(demand.id), frozenset()) >= barred]
-        most = nodes - len(barred)
-        if barred and _most(mine, nodes) > most:
+    for barred in dict.fromkeys(filter(None, (nodes_of for _, nodes_of in of))):
+        mine, most = [demand for demand, nodes_of in of if nodes_of >= barred], nodes - len(barred)
+        if _most(mine, nodes) > most:
             names = ", ".join(f"job {demand.id}" for demand in mine[:3]) + (", ..." if len(mine) > 3 else "")
             found.append(cap(f"nodes that {names} can have", [demand.id for demand in mine], most))
     return tuple(found)
@@ -152,7 +151,7 @@ def budgets_for(
     for demand in demands:
         job = views[int(demand.id)].job
         if job.budget_node_s is not None:
-            left = job_budget_left_s(job.budget_node_s, spent.by_job.get(job.id, 0.0))
+            left = max(0.0, job.budget_node_s - spent.by_job.get(job.id, 0.0))
             what = f"{job.budget_node_s / 3600:.4g} node-hours"
             found.append((f"budget of job {job.id}", [demand], left, what, None))
     caps: list[LinearLimit] = []
@@ -180,14 +179,7 @@ def work_left_s(view: JobView, least_s: float) -> float:
 
 def affordable_nodes(left_s: float, horizon_s: float) -> int:
     """How many nodes `left_s` node-seconds last for `horizon_s`; without a horizon, none once nothing is left."""
-    if horizon_s > 0:
-        return math.floor(left_s / horizon_s)
-    return math.floor(left_s)
-
-
-def job_budget_left_s(budget_s: float, spent_s: float) -> float:
-    """Node-seconds that a job may still use."""
-    return max(0.0, budget_s - spent_s)
+    return math.floor(left_s / horizon_s if horizon_s > 0 else left_s)
 
 
 class Waits(NamedTuple):
@@ -216,8 +208,7 @@ def on_turn_or_starving(
     claims += [(True, turned_at[i], jobs[i]) for i in starving.nonzero()[0].tolist()]
     found, left = set(), nodes
     for _, _, job in sorted(claims):
-        least = fewest(job, left)
-        if least:
+        if least := fewest(job, left):
             found.add(job)
             left -= least
     return frozenset(found)
@@ -295,18 +286,6 @@ def _demand(view: JobView, now: float) -> JobDemand:
     )  # fmt: skip
 
 
-class SizeTerms(Protocol):
-    """The sizes that a job may have."""
-
-    @property
-    def min_nodes(self) -> int: ...
-
-    @property
-    def sizes(self) -> tuple[int, ...]: ...
-
-    def permits(self, nodes: int) -> bool: ...
-
-
 def keeps_its_size(job: MalleableJob, check: ScriptCheck | None) -> bool:
     """Whether no worker of the job may join or leave while it trains: `malletrain check` has found that the script
     trains otherwise then, and its owner did not submit it with `--trust`."""
@@ -318,12 +297,12 @@ def terms_of(job: MalleableJob, check: ScriptCheck | None) -> MalleableJob:
     """The job as it may be given nodes: as its owner asked for it, or as many as it keeps."""
     if check is None or not keeps_its_size(job, check):
         return job
-    size = size_kept(job, check.nodes)
+    size = size_kept(check.nodes, job.min_nodes, job.max_nodes, job.sizes)
     return replace(job, min_nodes=size, max_nodes=size, sizes=())
 
 
-def size_kept(terms: SizeTerms, nodes: int) -> int:
-    """The size that a job keeps that trains on `nodes` nodes now: these where it permits them, else its fewest."""
-    if nodes and terms.permits(nodes):
+def size_kept(nodes: int, least: int, most: int, sizes: Sequence[int]) -> int:
+    """The size that a job keeps that trains on `nodes` nodes now: these where it may have them, else its fewest."""
+    if nodes and least <= nodes <= most and (not sizes or nodes in sizes):
         return nodes
-    return min(terms.sizes, default=terms.min_nodes)
+    return min(sizes, default=least)
