@@ -15,8 +15,8 @@ from itertools import pairwise
 from operator import is_
 
 from malletrain.decide.multi_node_pilots import whole_sizes
+from malletrain.decide.nodes_left import HarvestedNode
 from malletrain.decide.rules import Rules
-from malletrain.decide.yielding import HarvestedNode
 from malletrain.domain.job import Curve, Elastic, JobPhase, JobView, Pilot, Profile
 from malletrain.domain.snapshot import Snapshot
 from malletrain.learn.advisor import JobKnowledge

@@ -1,4 +1,4 @@
-"""The nodes that are left for waiting main jobs, in the order in which jobs are given them.
+"""The nodes that are left for waiting main jobs at one look, and which of them each is given.
 
 Hundreds of small jobs may wait for thousands of nodes, so which nodes a job can have is one mask over all of them.
 """
@@ -6,11 +6,13 @@ Hundreds of small jobs may wait for thousands of nodes, so which nodes a job can
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from math import inf
 
 import numpy as np
 from numpy.typing import NDArray
 
+from malletrain.decide.rules import Rules
 from malletrain.domain.requirements import Requirements
 from malletrain.domain.snapshot import Node, SlurmJob, Snapshot
 
@@ -18,11 +20,33 @@ from malletrain.domain.snapshot import Node, SlurmJob, Snapshot
 Places = NDArray[np.intp]
 Mask = NDArray[np.bool_]
 
-#: What nodes of one rank are sorted by: what training loses, the first node that is given up with it, its name.
-Cost = tuple[float, str, str]
-
 #: Idle nodes come first, then those that are coming free, then those of pilots.
 IDLE, COMING, PILOTS = (0, 1, 2)
+
+#: Pilots on one leaf switch leave instead of the cheapest where training loses at most so many times as much.
+MOST_TIMES_CHEAPEST = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class HarvestedNode:
+    """A node that a pilot holds. `cost`: what training loses when this pilot leaves (speed-up lost);
+    `co_allocated`: all nodes of its task, where it holds several: given up together, and `cost` is of all."""
+
+    node: str
+    pilot: str
+    job_id: int
+    cost: float
+    co_allocated: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class Availability:
+    """Nodes that a main job could have soon: `free` now, `coming` free (completing, or their pilot is leaving
+    already), or a pilot's."""
+
+    free: frozenset[str]
+    coming: frozenset[str]
+    pilot_on: Mapping[str, HarvestedNode]
 
 
 def rank_of(job: SlurmJob) -> tuple[int, int]:
@@ -31,42 +55,48 @@ def rank_of(job: SlurmJob) -> tuple[int, int]:
 
 
 class NodesLeft:
-    """The nodes that are left at one look, for main jobs that are taken in the order of their rank.
+    """What is left for main jobs that are taken in the order of their rank, and no better one than before.
 
     A node goes by its place in the order in which jobs are given nodes. One that is given up with others has a second
     place, among those that are coming free, which it has once these are given away.
     """
 
-    def __init__(
-        self, free: Iterable[str], coming: Iterable[str], pilots: Mapping[str, Cost], together: Iterable[str],
-        planned: Iterable[SlurmJob], snapshot: Snapshot, now: float,
-    ) -> None:  # fmt: skip
-        """`pilots`: the nodes of pilots, each with its cost; `together`: those of them that are given up with others;
-        `planned`: main jobs whose planned starts no worse one may delay."""
-        ranks = sorted(free), sorted({*coming, *together}), sorted(pilots, key=pilots.__getitem__)
+    def __init__(self, snapshot: Snapshot, at_hand: Availability, rules: Rules, now: float) -> None:
+        pilot_on = at_hand.pilot_on
+        together = {name for name, held in pilot_on.items() if held.co_allocated}
+        # Of equal cost, nodes that are given up together come side by side.
+        pilots = sorted(pilot_on.values(), key=lambda p: (p.cost, min(p.co_allocated, default=p.node), p.node))
+        ranks = sorted(at_hand.free), sorted(at_hand.coming | together), [held.node for held in pilots]
         self._names = [name for names in ranks for name in names]
-        self.rank = np.repeat(np.arange(3), [len(names) for names in ranks])
-        self._begin = np.searchsorted(self.rank, np.arange(3))
-        self.cost = np.array([pilots[name][0] if name in pilots else 0.0 for name in self._names])
-        self.cost[self.rank == COMING] = 0.0
+        self._rank = np.repeat(np.arange(3), [len(names) for names in ranks])
+        self._begin = np.searchsorted(self._rank, np.arange(3))
+        self._cost = np.concatenate((np.zeros(self._begin[PILOTS]), np.array([held.cost for held in pilots])))
+        self._together: dict[int, frozenset[str]] = {
+            at: held.co_allocated for at, held in enumerate(pilots, int(self._begin[PILOTS])) if held.co_allocated
+        }
         self._place = {name: at for at, name in enumerate(self._names)}
         self._once_emptied = {name: at for at, name in enumerate(ranks[COMING], len(ranks[IDLE]))}
         self._left = np.zeros(len(self._names), np.bool_)
         self._left[list(self._place.values())] = True
-        self.has_leaves = bool(snapshot.leaves)
+        self._has_leaves = bool(snapshot.leaves)
         number = {leaf: at for at, leaf in enumerate(sorted(set(snapshot.leaves.values())), start=1)}
         self._leaf = np.array([number.get(snapshot.leaves.get(name, ""), 0) for name in self._names], np.int16)
-        nodes = {name: snapshot.node[name] for name in self._place}
-        kinds: dict[tuple[object, ...], int] = {}  # what a job can ask for is the same
-        of_name = {
-            name: kinds.setdefault((node.partitions, node.gres, node.features, node.memory_mib), len(kinds))
-            for name, node in nodes.items()
-        }
-        self._kinds: list[Node] = list({kind: nodes[name] for name, kind in of_name.items()}.values())
+        kinds: dict[tuple[object, ...], tuple[int, Node]] = {}  # what a job can ask for is the same
+        of_name: dict[str, int] = {}
+        for name in self._place:
+            node = snapshot.node[name]
+            kind = (node.partitions, node.gres, node.features, node.memory_mib)
+            of_name[name] = kinds.setdefault(kind, (len(kinds), node))[0]
+        self._kinds = [node for _, node in kinds.values()]
         self._kind = np.array([of_name[name] for name in self._names], np.intp)
         self._having: dict[tuple[str, Requirements], Mask] = {}
         self._now = now
-        self._planned = [(rank_of(job), job.start_time or 0.0, job) for job in sorted(planned, key=rank_of)]
+        planned = [
+            (rank_of(job), job.start_time, job)
+            for job in snapshot.pending
+            if job.planned_nodes and job.start_time is not None and job.partition != rules.harvest_partition
+        ]
+        self._planned = sorted(planned, key=lambda plan: plan[0])
         self._passed = 0  # so many of these are of better jobs than all that are still to come
         self._taken_from = np.full(len(self._names), inf)  # when others have each node
         self._is_taken_from = inf
@@ -77,21 +107,71 @@ class NodesLeft:
     def __len__(self) -> int:
         return int(np.count_nonzero(self._left))
 
-    def places(self, names: Iterable[str]) -> list[int]:
+    def choose(self, group: Sequence[SlurmJob]) -> list[int]:
+        """The places of nodes for all parts of a job at once; none when it cannot start."""
+        chosen: list[int] = []
+        for part in group:
+            open_to = self._open_to(part, group)
+            open_to[chosen] = False
+            if not self._suffice(part, open_to):
+                return []
+            required = self._places(part.required_nodes)
+            kept = [at for at in self._places(part.planned_nodes) if open_to[at]]
+            count = max(part.node_count, len(required))
+            rest = self._in_order(open_to, kept)
+            if part.switches and self._has_leaves and count > 1:
+                rest = self._on_few_leaves(rest, part.switches, count, required)
+            rest = _without(rest, required)
+            picked = [*required, *rest[: count - len(required)].tolist()]
+            if self._has_leaves:
+                picked = self._on_one_leaf(picked, {*kept, *required}, rest)
+            chosen += self._sparing(picked, required, rest)
+        return chosen
+
+    def choose_tasks(self, job: SlurmJob, most: int) -> tuple[list[int], int]:
+        """Nodes for the next tasks of an array, as `choose` finds them for one after the other; and how many tasks
+        these are, of `most`: 0 where the next has to be looked at alone."""
+        open_to, width = self._open_to(job, [job]), job.node_count
+        order = self._in_order(open_to)
+        if not len(order) or job.required_nodes:
+            return [], 0
+        rank = self._rank[order[0]]
+        if self._has_leaves and width > 1 and (rank == PILOTS or job.switches):
+            return [], 0
+        if any(open_to[at] and self._rank[at] == rank for at in self._places(job.planned_nodes)):
+            return [], 0
+        of_rank: list[int] = order[self._rank[order] == rank][: most * width].tolist()
+        alone = next((i for i, at in enumerate(of_rank) if at in self._together), len(of_rank))
+        served = alone // width
+        return of_rank[: served * width], served
+
+    def suffice_for(self, group: Sequence[SlurmJob]) -> bool:
+        """Whether `choose` finds nodes."""
+        if len(group) > 1:
+            return bool(self.choose(group))
+        return self._suffice(group[0], self._open_to(group[0], group))
+
+    def take(self, chosen: Sequence[int]) -> list[str]:
+        """Give these nodes away, and say which they are; the pilots on them leave, those of a task together."""
+        emptied = self._emptied_with(chosen)
+        self._left[chosen] = False
+        for name in emptied:
+            was = self._place.get(name)
+            if was is not None and self._left[was] and self._rank[was] == PILOTS:
+                at = self._place[name] = self._once_emptied[name]
+                self._left[was], self._left[at] = False, True
+                self._taken_from[at] = self._taken_from[was]
+        return [self._names[at] for at in chosen]
+
+    def _places(self, names: Iterable[str]) -> list[int]:
         """Of those of the nodes that there were at the beginning."""
         return [self._place[name] for name in names if name in self._place]
 
-    def named(self, places: Iterable[int]) -> list[str]:
-        """Their names."""
-        return [self._names[at] for at in places]
-
-    def open_to(self, job: SlurmJob, rank: tuple[int, int], group: Collection[str] = ()) -> Mask:
+    def _open_to(self, job: SlurmJob, group: Sequence[SlurmJob]) -> Mask:
         """Of the nodes that are left, those that Slurm could give `job`: in its partition, with the features, generic
-        resources and memory that it asks for, and planned by no job better than `rank` or reservation for a time
-        before this one would end. No rank may be better than one before.
-
-        `group`: the parts of a heterogeneous job that it is one of, whose best has the `rank`.
-        """
+        resources and memory that it asks for, and planned by no job better than the best of its `group` (the parts of
+        a heterogeneous job), or reservation, for a time before this one would end."""
+        rank = min(map(rank_of, group))
         while self._passed < len(self._planned) and self._planned[self._passed][0] < rank:
             _, start, better = self._planned[self._passed]
             self._bar(better.planned_nodes, start)
@@ -100,17 +180,15 @@ class NodesLeft:
         found: Mask = self._left & self._with(job)
         if self._is_taken_from < end:
             found &= self._taken_from >= end
-        if job.excluded_nodes:
-            found[self.places(job.excluded_nodes)] = False
-        for other_rank, start, other in self._planned[self._passed :] if group else ():
-            if other_rank < rank_of(job) and other.id not in group and start < end:
-                found[self.places(other.planned_nodes)] = False
+        found[self._places(job.excluded_nodes)] = False
+        for other_rank, start, other in self._planned[self._passed :] if len(group) > 1 else ():
+            if other_rank < rank_of(job) and start < end and all(other.id != part.id for part in group):
+                found[self._places(other.planned_nodes)] = False
         return found
 
     def _bar(self, names: Iterable[str], start: float) -> None:
         """Others have these from `start` on."""
-        places = self.places(names)
-        if places:
+        if places := self._places(names):
             self._taken_from[places] = np.minimum(self._taken_from[places], start)
             self._is_taken_from = min(self._is_taken_from, start)
 
@@ -124,24 +202,30 @@ class NodesLeft:
             self._having[key] = np.array(kinds, np.bool_)[self._kind]
         return self._having[key]
 
-    def in_order(self, among: Mask, kept: Collection[int] = ()) -> Places:
+    def _suffice(self, job: SlurmJob, open_to: Mask) -> bool:
+        required = self._places(job.required_nodes)
+        if len(required) < len(job.required_nodes) or not open_to[required].all():
+            return False
+        return int(np.count_nonzero(open_to)) >= job.node_count
+
+    def _in_order(self, among: Mask, kept: Collection[int] = ()) -> Places:
         """The places as jobs are given them; of nodes of one rank, those in `kept` come first."""
         order = np.flatnonzero(among)
         if not kept:
             return order
         first = sorted(set(kept))
         order = np.delete(order, np.searchsorted(order, first))
-        with_first: Places = np.insert(order, np.searchsorted(order, self._begin[self.rank[first]]), first)
+        with_first: Places = np.insert(order, np.searchsorted(order, self._begin[self._rank[first]]), first)
         return with_first
 
-    def on_few_leaves(self, order: Places, leaves: int, count: int, required: Sequence[int] = ()) -> Places:
+    def _on_few_leaves(self, order: Places, leaves: int, count: int, required: Sequence[int] = ()) -> Places:
         """Of `order`, those on the one leaf switch that makes room for `count` nodes at the least cost, else on so
         many `leaves` with most room; all where these would not do, or not have the `required` nodes."""
         leaf = self._leaf[order]
         by_leaf, room = order[np.argsort(leaf, kind="stable")], np.bincount(leaf)
         begin, there = np.cumsum(room) - room, np.minimum(room, count)
         first = by_leaf[np.repeat(begin - np.cumsum(there) + there, there) + np.arange(there.sum())]
-        ranks, costs = (np.bincount(self._leaf[first], of[first], len(room)) for of in (self.rank, self.cost))
+        ranks, costs = (np.bincount(self._leaf[first], of[first], len(room)) for of in (self._rank, self._cost))
         cheapest = [each for each in np.lexsort((costs, ranks)).tolist() if room[each]]
         wanted = {int(self._leaf[at]) for at in required}
         best = [each for each in cheapest if room[each] >= count and wanted <= {each}][:1]
@@ -150,15 +234,40 @@ class NodesLeft:
             return order
         return order[np.isin(leaf, best)]
 
-    def give(self, places: Sequence[int]) -> None:
-        """A job is given these."""
-        self._left[places] = False
+    def _on_one_leaf(self, picked: list[int], fixed: Collection[int], rest: Places) -> list[int]:
+        """`picked`, but of the pilots as many on one leaf switch, unless that costs training far more: Slurm, which
+        places a job on as few as it can, finds idle what has been emptied. `fixed`: nodes that it has in any case;
+        `rest`: all that it could have but for those that it requires."""
+        pilots = [at for at in picked if self._rank[at] == PILOTS and at not in fixed]
+        if len(pilots) < 2:
+            return picked
+        loose = _without(rest[self._rank[rest] == PILOTS], fixed)
+        best = self._on_few_leaves(loose, 1, len(pilots))[: len(pilots)]
+        if self._cost[best].sum() > MOST_TIMES_CHEAPEST * self._cost[pilots].sum():
+            return picked
+        return [*(at for at in picked if at not in set(pilots)), *best.tolist()]
 
-    def empty(self, names: Iterable[str]) -> None:
-        """The pilots on these leave: they are coming free."""
-        for name in names:
-            was = self._place.get(name)
-            if was is not None and self._left[was] and self.rank[was] == PILOTS:
-                at = self._place[name] = self._once_emptied[name]
-                self._left[was], self._left[at] = False, True
-                self._taken_from[at] = self._taken_from[was]
+    def _emptied_with(self, chosen: Collection[int]) -> frozenset[str]:
+        """The further nodes that pilots leave when they leave `chosen`."""
+        if not self._together:
+            return frozenset()
+        together = [self._together[at] for at in chosen if at in self._together]
+        return frozenset().union(*together).difference(self._names[at] for at in chosen)
+
+    def _sparing(self, picked: list[int], required: Collection[int], rest: Places) -> list[int]:
+        """`picked`, but with nodes of `rest` that are emptied anyway instead of the dearest that need not be."""
+        emptied = self._emptied_with(picked)
+        if not emptied:
+            return picked
+        spare: list[int] = rest[np.isin(rest, self._places(emptied))].tolist()
+        alone = [at for at in picked if self._rank[at] == PILOTS and at not in self._together and at not in required]
+        saved = sorted(alone, key=lambda at: (-self._cost[at], self._names[at]))[: len(spare)]
+        return [at for at in picked if at not in saved] + spare[: len(saved)]
+
+
+def _without(order: Places, places: Collection[int]) -> Places:
+    if not places or not len(order):
+        return order
+    stays = np.ones(max(int(order.max()), *places) + 1, np.bool_)
+    stays[list(places)] = False
+    return order[stays[order]]

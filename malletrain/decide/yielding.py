@@ -11,43 +11,15 @@ starts on them then has to be taken back when the turn of the job comes, and cos
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import takewhile
 
-import numpy as np
-
-from malletrain.decide.nodes_left import PILOTS, Mask, NodesLeft, Places, rank_of
+from malletrain.decide.nodes_left import Availability, HarvestedNode, NodesLeft, rank_of
 from malletrain.decide.rules import Rules
 from malletrain.domain.snapshot import BackfillPlan, NodeState, SlurmJob, SlurmState, Snapshot
 
 #: Reasons (squeue(1) %r) of a job that waits for nodes only. Any other reason holds it up whatever is idle.
 WAITS_FOR_NODES = ("None", "Resources", "Priority", "ReqNodeNotAvail", "Nodes required", "Nodes_required")
-
-#: Pilots on one leaf switch leave instead of the cheapest where training loses at most so many times as much.
-MOST_TIMES_CHEAPEST = 2.0
-
-
-@dataclass(frozen=True, slots=True)
-class HarvestedNode:
-    """A node that a pilot holds. `cost`: what training loses when this pilot leaves (speed-up lost);
-    `co_allocated`: all nodes of its task, where it holds several: given up together, and `cost` is of all."""
-
-    node: str
-    pilot: str
-    job_id: int
-    cost: float
-    co_allocated: frozenset[str] = frozenset()
-
-
-@dataclass(frozen=True, slots=True)
-class Availability:
-    """Nodes that a main job could have soon: `free` now, `coming` free (completing, or their pilot is leaving
-    already), or a pilot's."""
-
-    free: frozenset[str]
-    coming: frozenset[str]
-    pilot_on: Mapping[str, HarvestedNode]
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +57,7 @@ def plan_yields(
     it begins.
     """
     at_hand = availability(snapshot, harvested, rules)
-    sharing = _Sharing(snapshot, at_hand, rules, now)
+    left = NodesLeft(snapshot, at_hand, rules, now)
     given: dict[str, str] = {}
     startable: dict[str, float] = {}
     delayed: dict[str, bool] = {}
@@ -93,7 +65,7 @@ def plan_yields(
     is_behind = False
     pilots_on = at_hand.pilot_on.keys() | nodes_of_pilots(snapshot, rules)
     for group in _waiting(snapshot, rules, now)[: rules.max_queue]:
-        if not len(sharing.left):
+        if not len(left):
             break
         name = group[0].id
         since = startable_since.get(name, now)
@@ -103,16 +75,16 @@ def plan_yields(
         # The waiting rest of an array is one row that stands for many tasks.
         tasks = group[0].task_count if len(group) == 1 else 1
         while tasks:
-            if has_lapsed and sharing.suffice_for(group):
+            if has_lapsed and left.suffice_for(group):
                 startable[name] = since
                 break
-            places, served = sharing.choose_tasks(group[0], tasks) if tasks > 1 else ([], 0)
+            places, served = left.choose_tasks(group[0], tasks) if tasks > 1 else ([], 0)
             if not places:
-                places, served = sharing.choose(group), 1
+                places, served = left.choose(group), 1
             if not places:
                 is_behind = True
                 break
-            chosen = dict.fromkeys(sharing.left.named(places), name)
+            chosen = dict.fromkeys(left.take(places), name)
             tasks -= served
             startable[name] = since
             given |= chosen
@@ -120,7 +92,6 @@ def plan_yields(
                 delayed.setdefault(name, is_behind)
             if group[0].het_id:
                 at_once |= chosen
-            sharing.take(places)
     leave = {at_hand.pilot_on[node].pilot: job for node, job in given.items() if node in at_hand.pilot_on}
     claimed = {node: job for node, job in given.items() if node in at_hand.free}
     return YieldPlan(leave, claimed, startable, given, delayed, at_once)
@@ -129,7 +100,7 @@ def plan_yields(
 def any_pending_fits(snapshot: Snapshot, rules: Rules) -> bool:
     """Whether some waiting main job could start if all nodes but those of running main jobs were empty: cheap to
     say, and mostly not so while the queue is full of large jobs."""
-    harvest, completing = rules.harvest_partition, SlurmState.COMPLETING  # as `_goes`, for thousands of rows
+    harvest, completing = rules.harvest_partition, SlurmState.COMPLETING  # for thousands of rows
     going = [len(job.nodes) for job in snapshot.holding if job.partition == harvest or job.state is completing]
     most = len(snapshot.nodes) - len(snapshot.held_names) + sum(going)
     return any(waits_for_nodes(job, rules) for job in snapshot.pending if job.node_count <= most)
@@ -140,27 +111,18 @@ def availability(snapshot: Snapshot, harvested: Sequence[HarvestedNode], rules: 
     pilot_on = {h.node: h for h in harvested if h.node in snapshot.node}
     # A pilot may have been released since the snapshot was taken: its node only looks free.
     free = snapshot.free_names.difference(pilot_on)
-    going: set[str] = set()
+    going = {node.name for node in snapshot.nodes if node.state is NodeState.COMPLETING}
     staying: set[str] = set()
     for job in snapshot.holding:
-        (going if _goes(job, rules) else staying).update(job.nodes)
-    coming = {name for name in going - staying - pilot_on.keys() if name in snapshot.node}
-    completing = NodeState.COMPLETING
-    coming.update(
-        node.name
-        for node in snapshot.nodes
-        if node.state is completing and node.name not in staying and node.name not in pilot_on
-    )
+        is_going = job.state is SlurmState.COMPLETING or job.partition == rules.harvest_partition
+        (going if is_going else staying).update(job.nodes)
+    coming = (going - staying - pilot_on.keys()) & snapshot.node.keys()
     return Availability(free, frozenset(coming), pilot_on)
 
 
 def nodes_of_pilots(snapshot: Snapshot, rules: Rules) -> frozenset[str]:
     """The nodes that Slurm shows pilots on, those that are leaving among them."""
     return frozenset(n for job in snapshot.holding if job.partition == rules.harvest_partition for n in job.nodes)
-
-
-def _goes(job: SlurmJob, rules: Rules) -> bool:
-    return job.state is SlurmState.COMPLETING or job.partition == rules.harvest_partition
 
 
 def waits_for_nodes(job: SlurmJob, rules: Rules) -> bool:
@@ -180,7 +142,8 @@ def _waiting(snapshot: Snapshot, rules: Rules, now: float) -> list[list[SlurmJob
     groups: dict[str, list[SlurmJob]] = {}
     held_up: set[int] = set()
     for job in snapshot.pending:
-        if waits_for_nodes(job, rules) or (job.het_id and _begins_soon(job, now, rules)):
+        begins_soon = job.reason == "BeginTime" and _begins_at(job) <= now + rules.begin_lead_s
+        if waits_for_nodes(job, rules) or (job.het_id and begins_soon):
             groups.setdefault(f"het{job.het_id}" if job.het_id else job.id, []).append(job)
         elif job.het_id:
             held_up.add(job.het_id)
@@ -190,137 +153,9 @@ def _waiting(snapshot: Snapshot, rules: Rules, now: float) -> list[list[SlurmJob
     return sorted(found, key=lambda group: min(map(rank_of, group)))
 
 
-def _begins_soon(job: SlurmJob, now: float, rules: Rules) -> bool:
-    """Whether Slurm may start the job within `begin_lead_s`, at the BeginTime that it waits for."""
-    return job.reason == "BeginTime" and _begins_at(job) <= now + rules.begin_lead_s
-
-
 def _begins_at(job: SlurmJob) -> float:
     """Before when Slurm does not start the job (Unix seconds)."""
     return job.start_time or 0.0 if job.reason == "BeginTime" else 0.0
-
-
-class _Sharing:
-    """What main jobs are given at one look, as they are taken in the order of their priority."""
-
-    def __init__(self, snapshot: Snapshot, at_hand: Availability, rules: Rules, now: float) -> None:
-        self.pilot_on = dict(at_hand.pilot_on)
-        # Of equal cost, nodes that are given up together come side by side.
-        costs = {
-            name: (held.cost, min(held.co_allocated, default=name), name) for name, held in at_hand.pilot_on.items()
-        }
-        together = [name for name, held in at_hand.pilot_on.items() if held.co_allocated]
-        planned = [
-            job
-            for job in snapshot.pending
-            if job.planned_nodes and job.start_time is not None and job.partition != rules.harvest_partition
-        ]
-        self.left = NodesLeft(at_hand.free, at_hand.coming, costs, together, planned, snapshot, now)
-
-    def choose(self, group: Sequence[SlurmJob]) -> list[int]:
-        """Nodes for all parts of a job at once; none when it cannot start."""
-        chosen: list[int] = []
-        for part in group:
-            open_to = self._open_to(part, group)
-            open_to[chosen] = False
-            if not self._suffice(part, open_to):
-                return []
-            required = self.left.places(part.required_nodes)
-            kept = [at for at in self.left.places(part.planned_nodes) if open_to[at]]
-            count = max(part.node_count, len(required))
-            rest = self.left.in_order(open_to, kept)
-            if part.switches and self.left.has_leaves and count > 1:
-                rest = self.left.on_few_leaves(rest, part.switches, count, required)
-            rest = _without(rest, required)
-            picked = [*required, *rest[: count - len(required)].tolist()]
-            if self.left.has_leaves:
-                picked = self._on_one_leaf(picked, {*kept, *required}, rest)
-            chosen += self._sparing(picked, required, rest)
-        return chosen
-
-    def choose_tasks(self, job: SlurmJob, most: int) -> tuple[list[int], int]:
-        """Nodes for the next tasks of an array, as `choose` finds them for one after the other; and how many tasks
-        these are, of `most`: 0 where the next has to be looked at alone."""
-        open_to, width = self._open_to(job, [job]), job.node_count
-        order = self.left.in_order(open_to)
-        if not len(order) or job.required_nodes:
-            return [], 0
-        rank = self.left.rank[order[0]]
-        if self.left.has_leaves and width > 1 and (rank == PILOTS or job.switches):
-            return [], 0
-        if any(open_to[at] and self.left.rank[at] == rank for at in self.left.places(job.planned_nodes)):
-            return [], 0
-        of_rank = order[self.left.rank[order] == rank][: most * width].tolist()
-        served = len(list(takewhile(self._is_alone, of_rank))) // width
-        return of_rank[: served * width], served
-
-    def suffice_for(self, group: Sequence[SlurmJob]) -> bool:
-        """Whether `choose` finds nodes."""
-        if len(group) > 1:
-            return bool(self.choose(group))
-        return self._suffice(group[0], self._open_to(group[0], group))
-
-    def _open_to(self, part: SlurmJob, group: Sequence[SlurmJob]) -> Mask:
-        others = {job.id for job in group} if len(group) > 1 else ()
-        return self.left.open_to(part, min(map(rank_of, group)), others)
-
-    def _suffice(self, job: SlurmJob, open_to: Mask) -> bool:
-        required = self.left.places(job.required_nodes)
-        if len(required) < len(job.required_nodes) or not open_to[required].all():
-            return False
-        return int(np.count_nonzero(open_to)) >= job.node_count
-
-    def take(self, chosen: Sequence[int]) -> None:
-        """Give these nodes away; the pilots on them leave, those of a task together."""
-        emptied = self._emptied_with(chosen)
-        self.left.give(chosen)
-        self.left.empty(emptied)
-        for name in emptied:
-            self.pilot_on.pop(name, None)
-
-    def _held(self, places: Iterable[int]) -> list[HarvestedNode]:
-        """Of those that pilots hold."""
-        return [self.pilot_on[name] for name in self.left.named(places) if name in self.pilot_on]
-
-    def _is_alone(self, at: int) -> bool:
-        return not any(held.co_allocated for held in self._held([at]))
-
-    def _emptied_with(self, chosen: Collection[int]) -> frozenset[str]:
-        """The further nodes that pilots leave when they leave `chosen`."""
-        together = [held.co_allocated for held in self._held(chosen) if held.co_allocated]
-        return frozenset().union(*together).difference(self.left.named(chosen)) if together else frozenset()
-
-    def _on_one_leaf(self, picked: list[int], fixed: Collection[int], rest: Places) -> list[int]:
-        """`picked`, but of the pilots as many on one leaf switch, unless that costs training far more: Slurm, which
-        places a job on as few as it can, finds idle what has been emptied. `fixed`: nodes that it has in any case;
-        `rest`: all that it could have but for those that it requires."""
-        is_pilot = self.left.rank == PILOTS
-        pilots = [at for at in picked if is_pilot[at] and at not in fixed]
-        if len(pilots) < 2:
-            return picked
-        best = self.left.on_few_leaves(_without(rest[is_pilot[rest]], fixed), 1, len(pilots))[: len(pilots)]
-        if self.left.cost[best].sum() > MOST_TIMES_CHEAPEST * self.left.cost[pilots].sum():
-            return picked
-        return [*(at for at in picked if at not in set(pilots)), *best.tolist()]
-
-    def _sparing(self, picked: list[int], required: Collection[int], rest: Places) -> list[int]:
-        """`picked`, but with nodes of `rest` that are emptied anyway instead of the dearest that need not be."""
-        emptied = self._emptied_with(picked)
-        if not emptied:
-            return picked
-        spare: list[int] = rest[np.isin(rest, self.left.places(emptied))].tolist()
-        alone = [held for held in self._held(picked) if not held.co_allocated]
-        dearest = self.left.places(each.node for each in sorted(alone, key=lambda each: (-each.cost, each.node)))
-        saved = [at for at in dearest if at not in required][: len(spare)]
-        return [at for at in picked if at not in saved] + spare[: len(saved)]
-
-
-def _without(order: Places, places: Collection[int]) -> Places:
-    if not places or not len(order):
-        return order
-    stays = np.ones(max(int(order.max()), *places) + 1, np.bool_)
-    stays[list(places)] = False
-    return order[stays[order]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -333,11 +168,6 @@ class EmptiedNode:
     free_since: float | None = None
 
 
-def whole_of(job: SlurmJob) -> int:
-    """The number that the tasks of an array, or the parts of a heterogeneous job, share."""
-    return job.het_id or job.array_id or job.raw_id
-
-
 def emptied_nodes(
     given: Mapping[str, str], before: Mapping[str, EmptiedNode], available: Collection[str], snapshot: Snapshot,
     now: float, rules: Rules,
@@ -347,7 +177,8 @@ def emptied_nodes(
 
     `available`: nodes that are free, or coming free.
     """
-    whole = {job.id: whole_of(job) for job in snapshot.pending if job.partition != rules.harvest_partition}
+    main = [job for job in snapshot.pending if job.partition != rules.harvest_partition]
+    whole = {job.id: job.het_id or job.array_id or job.raw_id for job in main}
     found = {node: EmptiedNode(name, whole[name]) for node, name in given.items()}
     waiting = set(whole.values())
     for node, kept in before.items():

@@ -22,7 +22,8 @@ from malletrain.decide.multi_node_pilots import (
     whole_sizes,
     with_co_allocated,
 )
-from malletrain.decide.yielding import HarvestedNode, plan_yields
+from malletrain.decide.nodes_left import HarvestedNode
+from malletrain.decide.yielding import plan_yields
 from malletrain.domain.decision import Hole, LeaveCause, LeavePilot, RecyclePilot
 from malletrain.domain.job import Curve, JobPhase, JobView, Pilot, PilotPhase, part_of, pilot_name, task_of
 from malletrain.domain.snapshot import NodeState, SlurmJob, SlurmState, Snapshot

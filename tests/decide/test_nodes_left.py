@@ -8,8 +8,9 @@ from random import Random
 
 import pytest
 
+from malletrain.decide.nodes_left import HarvestedNode
 from malletrain.decide.rules import Rules
-from malletrain.decide.yielding import HarvestedNode, YieldPlan, plan_yields
+from malletrain.decide.yielding import YieldPlan, plan_yields
 from malletrain.domain.snapshot import Node, NodeState, SlurmJob, SlurmState, Snapshot
 from scripts.bench.yielding import BURST_AT, BURSTS, burst
 from tests.decide.plain_yielding import PlainYields

@@ -7,8 +7,8 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
+from malletrain.decide.nodes_left import HarvestedNode
 from malletrain.decide.reserve import free_suffice, plan_reserve
-from malletrain.decide.yielding import HarvestedNode
 from malletrain.domain.decision import Hole
 from malletrain.domain.snapshot import NodeState, Snapshot
 from tests.world import RULES, START, node

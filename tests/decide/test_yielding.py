@@ -7,7 +7,8 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from malletrain.decide.yielding import MOST_TIMES_CHEAPEST, HarvestedNode, plan_yields
+from malletrain.decide.nodes_left import MOST_TIMES_CHEAPEST, HarvestedNode
+from malletrain.decide.yielding import plan_yields
 from malletrain.domain.snapshot import NodeState, SlurmJob, SlurmState, Snapshot
 from tests.world import RULES, START, main_job, node
 
