@@ -9,14 +9,12 @@ from malletrain.decide.demand import DecisionCache, harvested_by, may_train
 from malletrain.decide.draft import Decided, Draft, Situation
 from malletrain.decide.holes import by_cohort, find_holes, pilot_limit_s
 from malletrain.decide.leaving import (
-    can_wait,
     clear_away,
+    leave_after_the_cycle,
     leave_what_must,
     leaving,
     leaving_for,
-    may_complete_in_cycle,
     overdue_leaves,
-    overdue_pilots,
 )
 from malletrain.decide.multi_node_pilots import (
     count_tasks,
@@ -45,7 +43,7 @@ def decide(situation: Situation, policy: Policy, rules: Rules, cache: DecisionCa
     """
     draft = Draft(situation, policy, rules, cache or DecisionCache())
     draft.yielding = _yields(situation, draft.live, rules)  # 1. main jobs are given nodes
-    _clear_away(draft)  # 2. what is over, and who did not do as asked
+    clear_away(draft)  # 2. what is over, and who did not do as asked
     draft.holes = find_holes(draft.snapshot, draft.held, draft.now, rules)  # 3. also of nodes that pilots hold
     leave_what_must(draft)  # 4. for main jobs, staff, operators, the end of a hole
     _find_free(draft)  # 5. what may be started on: less the reserve, and within the cap on pilots
@@ -55,7 +53,7 @@ def decide(situation: Situation, policy: Policy, rules: Rules, cache: DecisionCa
     replace_stragglers(draft)  # 6.
     decided = learn_and_size(draft)  # 7.
     _place_and_reconcile(draft, decided.decision.sizes)  # 8.
-    _leave_after_the_cycle(draft)
+    leave_after_the_cycle(draft)
     promised = [f"{rules.keep_idle} nodes stay idle: {rules.keep_why}"] if rules.keep_why else []
     promised += [f"at most {rules.max_pilots} pilots: {rules.cap_why}"] if rules.cap_why else []
     decision = replace(
@@ -94,15 +92,6 @@ def _yields(situation: Situation, live: Mapping[int, JobView], rules: Rules) -> 
     at_hand = availability(snapshot, nodes, rules) if before.keys() - plan.given_to.keys() else None
     available = at_hand.free | at_hand.coming if at_hand else ()
     return replace(plan, emptied=emptied_nodes(plan.given_to, before, available, snapshot, now, rules))
-
-
-def _clear_away(draft: Draft) -> None:
-    """Clear away jobs that are over, and end pilots that did not do as asked in time."""
-    for job_id, view in sorted(draft.situation.views.items()):
-        if view.phase.is_over:
-            over_since = draft.situation.over_since.get(job_id, draft.now)
-            draft.give_up(clear_away(view, over_since, draft.now, draft.rules))
-    draft.give_up(overdue_pilots(draft.live, draft.snapshot, draft.now, draft.rules, draft.yielding))
 
 
 def _find_free(draft: Draft) -> None:
@@ -280,13 +269,3 @@ def _place_and_reconcile(draft: Draft, sizes: Mapping[int, int]) -> None:
             draft.refuse(job, unfit.why)
     for job in sorted(placement.short.keys() & situation.avoided.keys()):
         draft.refuse(job, *(f"{node}: {why}" for node, why in sorted(situation.avoided[job].items())))
-
-
-def _leave_after_the_cycle(draft: Draft) -> None:
-    """Leaves that can wait are put off to the next look where they could cost a main job its backfill cycle."""
-    if not draft.yielding.given or not may_complete_in_cycle(draft.snapshot.plan, draft.now, draft.rules):
-        return
-    why = "a main job waits for the backfill cycle that comes first, and the node could still complete then"
-    for action in filter(can_wait, draft.actions):
-        draft.refuse(action.node, f"pilot {action.pilot} leaves later: {why}")
-    draft.actions = [action for action in draft.actions if not can_wait(action)]

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import NamedTuple, TypeGuard
+from typing import NamedTuple
 
 from malletrain.decide.draft import Draft, Situation
 from malletrain.decide.limits import affordable_nodes
@@ -150,11 +150,26 @@ def overdue_leaves(views: Mapping[int, JobView], now: float, given: YieldPlan) -
     return actions
 
 
-def overdue_pilots(
-    views: Mapping[int, JobView], snapshot: Snapshot, now: float, rules: Rules, given: YieldPlan
-) -> list[Action]:
-    """Pilots that were asked for something and did not do it in time. `given`: what main jobs are given."""
-    actions = overdue_leaves(views, now, given)
+def clear_away(draft: Draft) -> None:
+    """What remains of jobs that are over goes, held tasks at once, running ones after their patience; and pilots end
+    that did not do as asked in time."""
+    situation, now, rules = draft.situation, draft.now, draft.rules
+    for job_id, view in sorted(situation.views.items()):
+        if not view.phase.is_over:
+            continue
+        rest = [p.id for p in view.held] + [i for i, p in sorted(view.pilots.items()) if p.phase is PilotPhase.ASIDE]
+        over_s = now - situation.over_since.get(job_id, now)
+        if over_s > rules.exit_patience_s or view.phase is not JobPhase.COMPLETED:
+            rest += [p.id for p in view.active]
+        if rest:
+            draft.give_up([CancelTasks(job_id, tuple(rest), f"job {job_id} is {view.phase.value}")])
+    overdue = overdue_leaves(draft.live, now, draft.yielding)
+    draft.give_up(overdue + overdue_pilots(draft.live, draft.snapshot, now, rules))
+
+
+def overdue_pilots(views: Mapping[int, JobView], snapshot: Snapshot, now: float, rules: Rules) -> list[Action]:
+    """Pilots that were to start or to be taken back, and did not in time."""
+    actions: list[Action] = []
     unsettled = [pilot for _, view in sorted(views.items()) for pilot in view.unsettled]
     released = {pilot.task for pilot in unsettled if pilot.phase is PilotPhase.RELEASED}
     rows = {job.id: job for job in snapshot.jobs if job.id in released} if released else {}
@@ -178,14 +193,6 @@ def overdue_pilots(
             reason = f"requeued {_ago(pilot, now)} and still on {pilot.node}"
             actions.append(RecyclePilot(pilot.job_id, pilot.id, pilot.node, reason))
     return actions
-
-
-def clear_away(view: JobView, over_since: float, now: float, rules: Rules) -> list[Action]:
-    """What remains of a job that is over: held tasks are cancelled at once, running ones after their patience."""
-    held = [p.id for p in view.held] + [i for i, p in sorted(view.pilots.items()) if p.phase is PilotPhase.ASIDE]
-    if now - over_since > rules.exit_patience_s or view.phase is not JobPhase.COMPLETED:
-        held += [p.id for p in view.active]
-    return [CancelTasks(view.job.id, tuple(held), f"job {view.job.id} is {view.phase.value}")] if held else []
 
 
 #: Why a pilot leaves: for Slurm's side of it, and in words.
@@ -298,9 +305,15 @@ def may_complete_in_cycle(plan: BackfillPlan, now: float, rules: Rules) -> bool:
     return not 1.0 <= passed_s < cycle_s - shut_s
 
 
-def can_wait(action: Action) -> TypeGuard[LeavePilot]:
-    """Whether the action asks a pilot to leave for something that has time."""
-    return isinstance(action, LeavePilot) and action.cause in CAN_WAIT
+def leave_after_the_cycle(draft: Draft) -> None:
+    """Leaves that can wait are put off to the next look where they could cost a main job its backfill cycle."""
+    if not draft.yielding.given or not may_complete_in_cycle(draft.snapshot.plan, draft.now, draft.rules):
+        return
+    why = "a main job waits for the backfill cycle that comes first, and the node could still complete then"
+    for action in tuple(draft.actions):
+        if isinstance(action, LeavePilot) and action.cause in CAN_WAIT:
+            draft.refuse(action.node, f"pilot {action.pilot} leaves later: {why}")
+            draft.actions.remove(action)
 
 
 def termination(view: JobView, rules: Rules, spent_s: float = 0.0) -> tuple[JobCancelled | JobFailed, str] | None:
