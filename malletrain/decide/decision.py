@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from malletrain.decide.demand import DecisionCache, harvested_by, may_train
 from malletrain.decide.draft import Decided, Draft, Situation
-from malletrain.decide.holes import by_cohort, find_holes, pilot_limit_s
+from malletrain.decide.holes import find_holes, pilot_limit_s
 from malletrain.decide.leaving import (
     clear_away,
     leave_after_the_cycle,
@@ -198,7 +198,8 @@ def _keep_cap(draft: Draft) -> None:
     )
     if draft.width > 1:
         # The nodes of a pilot leave together, so they are of one cohort as far as may be.
-        draft.holes = by_cohort(draft.holes, situation.open_holes)
+        since = {node: opened.together for node, opened in situation.open_holes.items()}
+        draft.holes = {node: hole._replace(cohort=since.get(node)) for node, hole in draft.holes.items()}
         draft.free = _best_first((draft.holes[hole.node] for hole in draft.free), snapshot)
         if not situation.paused:
             _make_room(draft)

@@ -11,7 +11,7 @@ from collections.abc import Collection, Mapping
 
 from malletrain.decide.rules import Rules
 from malletrain.decide.yielding import waits_for_nodes
-from malletrain.domain.decision import Hole, OpenHole
+from malletrain.domain.decision import Hole
 from malletrain.domain.snapshot import Snapshot
 
 #: When a hole ends (Unix seconds), and what says so.
@@ -29,28 +29,19 @@ def planned_ends(snapshot: Snapshot, names: Collection[str], now: float, rules: 
     plans: list[tuple[float, str, Collection[str]]] = [
         (job.start_time, f"planned start of job {job.id}", job.planned_nodes)
         for job in snapshot.pending
-        if job.planned_nodes
-        and job.start_time is not None
-        and job.start_time >= since
-        and job.partition != rules.harvest_partition
+        if job.start_time is not None and job.start_time >= since and job.partition != rules.harvest_partition
     ]
-    plans += [
-        (max(now, reservation.start), f"reservation {reservation.name}", reservation.nodes)
-        for reservation in snapshot.reservations
-        if reservation.end > now
-    ]
+    plans += [(max(now, r.start), f"reservation {r.name}", r.nodes) for r in snapshot.reservations if r.end > now]
     # The earliest first, so each node is looked at until it is found once.
     plans.sort(key=lambda plan: plan[0])
     wanted: dict[str, HoleEnd] = {}
-    left = set(names)
-    latest = _longest(now, rules)
+    left, latest = set(names), _longest(now, rules)
     for when, why, nodes in plans:
         if not left or when >= latest:
             break
         hit = left.intersection(nodes)
-        if hit:
-            wanted.update(dict.fromkeys(hit, (when, why)))
-            left -= hit
+        wanted.update(dict.fromkeys(hit, (when, why)))
+        left -= hit
     return wanted
 
 
@@ -71,11 +62,6 @@ def find_holes(snapshot: Snapshot, held: Collection[str], now: float, rules: Rul
     return {
         name: Hole(name, *(planned.get(name) or (longest if name in held else unknown))) for name in sorted(names)
     }
-
-
-def by_cohort(holes: Mapping[str, Hole], opened: Mapping[str, OpenHole]) -> dict[str, Hole]:
-    """The same, and which became idle together."""
-    return {n: hole._replace(cohort=opened[n].together) if n in opened else hole for n, hole in holes.items()}
 
 
 def _longest(now: float, rules: Rules) -> float:

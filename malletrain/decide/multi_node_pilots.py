@@ -123,32 +123,24 @@ def unbroken_sizes(
     widths: Sequence[int], least: int, most: int, width: int, sizes: tuple[int, ...] = (), narrowest: int = 1
 ) -> tuple[int, ...]:
     """The sizes, ascending, that a job with tasks of these `widths` can take without breaking one up: sums of some of
-    them, and all of them and more tasks; the rest as in `growth_sizes`."""
-    sums = {0}
-    for own in widths:
-        sums |= {size + own for size in sums}
-    held = sum(widths)
-    below = (size for size in sorted(sums) if least <= size <= min(held, most) and (not sizes or size in sizes))
-    return (*below, *growth_sizes(held, least, most, width, sizes, narrowest))
-
-
-def growth_sizes(
-    held: int, least: int, most: int, width: int, sizes: tuple[int, ...] = (), narrowest: int = 1
-) -> tuple[int, ...]:
-    """The sizes above `held` nodes that a job grows to by whole pilots of `width` nodes, ascending.
+    them, and all of them and more pilots of `width` nodes.
 
     `least` to `most`: its bounds, where the most is also what it has tasks for; `sizes`: those that its script
     allows, where not all; `narrowest`: the fewest nodes of a pilot of a job that has some. A job that no whole pilot
     fits into may have its most, or of `sizes` any, unless that takes a pilot that is too narrow.
     """
-    step = max(1, min(width, most - held))
+    sums, held = {0}, sum(widths)
+    for own in widths:
+        sums |= {size + own for size in sums}
+    below = tuple(n for n in sorted(sums) if least <= n <= min(held, most) and (not sizes or n in sizes))
     if held and most - held < narrowest:
-        return ()
+        return below
+    step = max(1, min(width, most - held))
     if sizes:
         larger = tuple(size for size in sizes if held < size <= most and size >= least)
-        return tuple(size for size in larger if size - held >= step) or larger
+        return below + (tuple(size for size in larger if size - held >= step) or larger)
     grown = tuple(size for size in range(held + step, most + 1, step) if size >= least)
-    return grown or ((most,) if most > held and most >= least else ())
+    return below + (grown or ((most,) if most > held and most >= least else ()))
 
 
 def count_tasks(pilots: Mapping[int, Sequence[Pilot]]) -> int:

@@ -7,7 +7,7 @@ whose nodes cost most to start choose first. Finer rules for who gets which hole
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 
@@ -22,9 +22,9 @@ from malletrain.domain.requirements import Requirements
 class Placement:
     """Where each job is to run, by job."""
 
-    keep: dict[int, tuple[Pilot, ...]] = field(default_factory=dict)
-    drop: dict[int, tuple[Pilot, ...]] = field(default_factory=dict)
-    take: dict[int, tuple[Hole, ...]] = field(default_factory=dict)  #: holes to start on
+    keep: dict[int, tuple[Pilot, ...]]
+    drop: dict[int, tuple[Pilot, ...]]
+    take: dict[int, tuple[Hole, ...]]  #: holes to start on
     #: How many nodes its size still lacks, because nodes that others leave are not free yet.
     short: dict[int, int] = field(default_factory=dict)
     #: Those of `drop` that make room for a job that can run on few nodes, and whose own goes elsewhere: pilot -> why.
@@ -85,12 +85,9 @@ class Ground:
 
 
 def place(
-    sizes: Mapping[int, int],
-    jobs: Mapping[int, JobView],
-    stays: Mapping[int, Sequence[Pilot]],
-    ground: Ground,
+    sizes: Mapping[int, int], jobs: Mapping[int, JobView], stays: Mapping[int, Sequence[Pilot]], ground: Ground,
     classes: Mapping[int, Mapping[str, int]] | None = None,
-) -> Placement:
+) -> Placement:  # fmt: skip
     """Turn counts into nodes. Deterministic.
 
     `stays` are the pilots that may stay, `classes` by job how many nodes of which class its size is made of. Jobs
@@ -197,41 +194,31 @@ def unfit_nodes(draft: Draft) -> dict[int, Unfit]:
 
 
 class _Pool:
-    """Free holes, best first, in groups of one cohort."""
+    """Free holes, best first."""
 
     def __init__(self, ground: Ground) -> None:
-        weights = ground.weights
-        ranks = {hole.node: rank(hole, weights.get(hole.node, 1)) for hole in ground.free}
-        ranked = sorted(ground.free, key=lambda hole: ranks[hole.node])
-        self._fronts = [
-            [list(group) for _, group in groupby(front, key=lambda hole: hole.cohort)]
-            for _, front in groupby(ranked, key=lambda hole: ranks[hole.node][:2])
-        ]
+        ranks = [(rank(hole, ground.weights.get(hole.node, 1)), hole) for hole in ground.free]
+        self._free = sorted(ranks, key=lambda ranked: ranked[0])
 
     def take(self, wanted: int, own: Collection[float | None], barred: Collection[str]) -> list[Hole]:
         """Up to `wanted` holes, none on nodes that are `barred`: of those about equally good, cohorts of nodes that
         the job has (`own` cohorts), then from as few cohorts as will do, each the smallest that does."""
         taken: list[Hole] = []
         mine = {*own} - {None}
-        for front in self._fronts:
-            groups = [few for group in front if (few := _but(group, barred))] if barred else front
+        may = (each for each in self._free if each[1].node not in barred) if wanted > 0 else ()
+        for _, alike in groupby(may, key=lambda ranked: ranked[0][:2]):
+            groups = [list(group) for _, group in groupby((hole for _, hole in alike), key=lambda hole: hole.cohort)]
             while groups and len(taken) < wanted:
                 left = wanted - len(taken)
-                group = groups[cohort_to_take([(group[0].cohort, len(group)) for group in groups], mine, left)]
-                now, group[:left] = group[:left], []
-                taken += now
-                mine = (mine | {now[0].cohort}) - {None}
-                if not group:
-                    groups.remove(group)
-            if barred:
-                gone = {hole.node for hole in taken}
-                front[:] = [rest for group in front if (rest := _but(group, gone))]
+                at = cohort_to_take([(group[0].cohort, len(group)) for group in groups], mine, left)
+                mine = (mine | {groups[at][0].cohort}) - {None}
+                taken += groups[at][:left]
+                del groups[at][:left]
+                if not groups[at]:
+                    del groups[at]
             if len(taken) >= wanted:
                 break
-        self._fronts = [front for front in self._fronts if front]
+        if taken:
+            gone = {hole.node for hole in taken}
+            self._free = [each for each in self._free if each[1].node not in gone]
         return taken
-
-
-def _but(holes: Iterable[Hole], nodes: Collection[str]) -> list[Hole]:
-    """Those on none of the nodes."""
-    return [hole for hole in holes if hole.node not in nodes]

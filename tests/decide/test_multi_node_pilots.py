@@ -13,12 +13,12 @@ from malletrain.decide.multi_node_pilots import (
     MOST_TIMES_ALIKE,
     WIDER_TIMES,
     after_loss,
-    growth_sizes,
     keep_whole_tasks,
     make_room,
     pilot_width,
     startable,
     task_groups,
+    unbroken_sizes,
     whole_sizes,
     with_co_allocated,
 )
@@ -137,17 +137,24 @@ def test_no_more_nodes_train_faster_than_the_best_size(points: dict[int, float],
     assert all(curve.throughput(n) <= curve.throughput(best) * (1 + 1e-12) for n in range(1, most + 1))
 
 
+def growth(
+    held: int, least: int, most: int, width: int, sizes: tuple[int, ...] = (), narrowest: int = 1
+) -> tuple[int, ...]:
+    widths = (held,) if held else ()
+    return tuple(n for n in unbroken_sizes(widths, least, most, width, sizes, narrowest) if n > held)
+
+
 def test_a_job_grows_by_whole_pilots() -> None:
-    assert growth_sizes(6, 1, 24, 6, (), 6) == (12, 18, 24)
-    assert growth_sizes(20, 1, 24, 6, (), 6) == (), "a pilot that would be too narrow"
-    assert growth_sizes(6, 1, 24, 6) == (12, 18, 24)
-    assert growth_sizes(0, 4, 16, 3) == (6, 9, 12, 15)
-    assert growth_sizes(0, 1, 4, 6) == (4,), "what a job can have at most, where no whole pilot fits"
-    assert growth_sizes(0, 7, 8, 6) == (8,)
-    assert growth_sizes(8, 1, 8, 6) == ()
-    assert growth_sizes(4, 1, 64, 6, (2, 4, 8, 16, 32)) == (16, 32)
-    assert growth_sizes(4, 1, 8, 6, (2, 4, 8)) == (8,)
-    assert growth_sizes(3, 1, 7, 1) == (4, 5, 6, 7)
+    assert growth(6, 1, 24, 6, (), 6) == (12, 18, 24)
+    assert growth(20, 1, 24, 6, (), 6) == (), "a pilot that would be too narrow"
+    assert growth(6, 1, 24, 6) == (12, 18, 24)
+    assert growth(0, 4, 16, 3) == (6, 9, 12, 15)
+    assert growth(0, 1, 4, 6) == (4,), "what a job can have at most, where no whole pilot fits"
+    assert growth(0, 7, 8, 6) == (8,)
+    assert growth(8, 1, 8, 6) == ()
+    assert growth(4, 1, 64, 6, (2, 4, 8, 16, 32)) == (16, 32)
+    assert growth(4, 1, 8, 6, (2, 4, 8)) == (8,)
+    assert growth(3, 1, 7, 1) == (4, 5, 6, 7)
 
 
 @given(st.lists(st.integers(1, 4), max_size=7), st.integers(0, 30), st.integers(1, 4))
@@ -157,7 +164,7 @@ def test_no_size_that_sizing_may_choose_breaks_a_task_up(widths: list[int], most
     if all(width == 1 for width in widths):
         assert sizes == ()
         wide = whole_sizes(mine, least, most, (), 3)
-        assert {size for size in wide if size > len(mine)} == set(growth_sizes(len(mine), least, most, 3))
+        assert {size for size in wide if size > len(mine)} == set(growth(len(mine), least, most, 3))
         return
     for size in range(len(mine) + 1):
         kept = keep_whole_tasks(mine, size)
