@@ -99,12 +99,9 @@ def explored(demand: JobDemand, view: JobView, horizon_s: float, now: float) -> 
 
 
 def change_interval_s(view: JobView, horizon_s: float, now: float) -> float | None:
-    """How long the job keeps its nodes in the mean between two changes, in seconds; None where a change costs so
-    little that the horizon serves. What a restart gains lasts until the next one.
-
-    Worlds that follow each other within a restart are one change: pilots that start one after the other. Rounded down
-    to a quarter of a power of two, so that a demand stays the same for a while.
-    """
+    """How long a job that is restarted keeps its nodes in the mean between two changes, in seconds; None: the horizon
+    serves. Worlds that follow each other within a restart are one change. Rounded down to a quarter of a power of
+    two, so that a demand stays the same for a while."""
     if view.job.elastic is not Elastic.RESTART or not view.worlds_at or horizon_s <= 0:
         return None
     restart_s = max(view.costs.grow_s, view.costs.shrink_s)
@@ -226,10 +223,8 @@ def with_whole_tasks(costs: Sequence[float], tasks: Sequence[Hashable]) -> list[
 
 
 def harvested(view: JobView) -> list[HarvestedNode]:
-    """The nodes of the job's staying pilots, each with the speed-up that it loses without it.
-
-    The n-th pilot to go costs O(k-n+1) - O(k-n) over O(1), times the job's weight (`leaving_costs`).
-    """
+    """The nodes of the job's staying pilots, each with the speed-up that it loses without it: the n-th to go costs
+    O(k-n+1) - O(k-n) over O(1), times the job's weight."""
     curve = (view.curve or Curve.linear(view.job.max_nodes)).over_one()
     # The pilots that end soonest are the first to go.
     pilots = sorted(view.staying, key=lambda p: (p.started_at is not None, p.ends_at or 0.0, p.node, p.id))

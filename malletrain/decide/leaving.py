@@ -1,9 +1,5 @@
 """Why pilots leave, and how: the one vocabulary of it.
 
-Pilots must leave whatever the sizes are where a main job, staff, an operator or the end of a hole takes the node, and
-are ended where they did not do as asked in time. Jobs end that cannot go on: their pilots keep failing, no task is
-left, or their budget is spent.
-
 Pilots whose leaving can wait do not leave just ahead of a backfill cycle while a main job waits for it. Slurm takes a
 node whose job has ended for idle when it chooses nodes for a waiting job, and where its epilog still runs, puts the
 job off (`cg_node_bitmap` in src/plugins/sched/backfill/backfill.c). So a job whose nodes were idle begins a cycle
@@ -135,10 +131,7 @@ def _ago(pilot: Pilot, now: float) -> str:
 
 def overdue_leaves(views: Mapping[int, JobView], now: float, given: YieldPlan) -> list[Action]:
     """Pilots that were asked to leave, and whose time to do so is over; at once on nodes that a hetjob is given.
-
-    They are killed where the main queue or the staff waits, or is given the node by now. Otherwise Slurm's SIGTERM
-    and KillWait follow, in which a checkpoint on the way to another size may still be written.
-    """
+    Where neither the main queue nor staff waits, a checkpoint may still be written within Slurm's KillWait."""
     actions: list[Action] = []
     for pilot in (p for _, view in sorted(views.items()) for p in view.unsettled if p.phase is PilotPhase.LEAVING):
         if pilot.leave_by is not None and (now >= pilot.leave_by or _waited_s(pilot, now) == math.inf):
@@ -288,11 +281,8 @@ LEAST_OPEN_S = 11.0
 
 def may_complete_in_cycle(plan: BackfillPlan, now: float, rules: Rules) -> bool:
     """Whether a node that a pilot leaves now may still complete as the next backfill cycle comes: also where it is
-    not known when that comes, since sdiag shows none while the queue is empty, or how long epilogs take.
-
-    False where neither is known, and where epilogs take nearly the whole time between two cycles, or more: then no
-    moment is better than another.
-    """
+    not known when that comes, or how long epilogs take. False where neither is known, and where epilogs take nearly
+    the whole time between two cycles, or more: then no moment is better than another."""
     cycle_s, shut_s = plan.interval_s, (rules.free_s or 0.0) + LEAVE_S
     if cycle_s - shut_s < LEAST_OPEN_S:
         return False

@@ -3,15 +3,13 @@ deadlines, and jobs that keep one size.
 
 What is left of a budget, R node-seconds, bounds the nodes of its jobs together over the horizon T,
 sum_j k_j <= floor(R / T): it is never overspent, and nothing runs on it when less than one node for one horizon is
-left. Periods are calendar ones in UTC; weeks begin on Monday. Policy `budget` gets R itself, the work that is left of
-each job, the seconds that are left of the period, and what usually arrives in them.
+left. Periods are calendar ones in UTC; weeks begin on Monday.
 
 Most throughput may be had without a job for ever: it scales badly, or needs many nodes to start. So a job that has
 had no node for `max_wait_s` is starving: it comes before all that others could gain (`JobDemand.must_run`), the
 longest waiting first, as far as the nodes reach. Once it runs it keeps that rank for `turn_s`, or it would stop at
-the next decision. Among jobs whose fewest nodes fit together, each starts at the first decision after `max_wait_s`;
-of n that do not, each has waited at most  max_wait_s + n (turn_s + a tick)  whenever the pool holds the nodes of the
-one whose turn it is.
+the next decision. Of n whose fewest nodes do not fit together, each has waited at most
+max_wait_s + n (turn_s + a tick)  whenever the pool holds the nodes of the one whose turn it is.
 """
 
 from __future__ import annotations
@@ -30,7 +28,7 @@ from malletrain.decide.rules import AccountBudget, Rules
 from malletrain.domain.decision import Refusal
 from malletrain.domain.job import Curve, Elastic, JobView, MalleableJob, ScriptCheck, ScriptVerdict
 from malletrain.sizing.constraints import cap, guaranteed_share, resource_cap
-from malletrain.sizing.deadlines import MIN_PROBABILITY, deadline_guarantees, satisfactory_share, supply_probability
+from malletrain.sizing.deadlines import MIN_PROBABILITY, deadline_guarantees, satisfactory_share
 from malletrain.sizing.policy import Need, Policy
 from malletrain.sizing.problem import ArrivingWork, Constraint, JobDemand, LinearLimit, NodeBudget
 from malletrain.sizing.values import permitted_sizes
@@ -262,18 +260,12 @@ def admission_refusal(
         return f"it would be late on {job.max_nodes} nodes too: it needs more nodes, or more time"
     earlier = [_demand(view, now) for view in others if view.job.deadline is not None]
     before = {each.job for each in deadline_guarantees(earlier, supply, 0, MIN_PROBABILITY)}
-    found = {each.job: each.share for each in deadline_guarantees([*earlier, mine], supply, 0, MIN_PROBABILITY)}
+    found = {each.job for each in deadline_guarantees([*earlier, mine], supply, 0, MIN_PROBABILITY)}
     if job.id in found:
-        broken = sorted(before - found.keys(), key=str)
+        broken = sorted(before - found, key=str)
         return f"it needs {share} nodes until then, which are promised to job {broken[0]}" if broken else ""
-    due_s = {each.id: each.due.seconds if each.due else math.inf for each in (*earlier, mine)}
-    first = sum(nodes for each, nodes in found.items() if due_s[each] <= due_s[job.id])
-    chance = supply_probability(first + share, supply, 0)
-    beside = f" beside {first} that are promised" if first else ""
-    return (
-        f"it needs {share} nodes until then{beside}; so many are idle with a chance of {chance:.0%}, "
-        f"below {MIN_PROBABILITY:.0%}: give it more time"
-    )
+    chance = f"a chance of {MIN_PROBABILITY:.0%}"
+    return f"it needs {share} nodes until then, more than are idle with {chance} and not promised: give it more time"
 
 
 def _demand(view: JobView, now: float) -> JobDemand:

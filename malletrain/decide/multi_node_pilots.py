@@ -1,18 +1,14 @@
 """Pilots of several nodes: one Slurm task holds nodes that become idle together and leave together.
 
 slurmctld tries a blocked main job once for each pilot, however many nodes that holds (`_run_now` in
-src/plugins/select/cons_common/job_test.c of Slurm 22.05, in cons_tres since), and one pin, one release and one
-requeue do for all of them: wider pilots are what a cap on their number leaves. The price is that the nodes come and
-go as one, so only nodes are put together that are alike and whose holes end at the same time; sizing is offered no
-size that would break a task up (`whole_sizes`); and a main job that wants one of the nodes is weighed against the
-loss of all (`malletrain.decide.demand.harvested`).
+src/plugins/select/cons_common/job_test.c of Slurm 22.05, in cons_tres since): wider pilots are what a cap on their
+number leaves. The price is that the nodes come and go as one, so only nodes are put together that are alike and whose
+holes end at the same time; sizing is offered no size that would break a task up (`whole_sizes`); and a main job that
+wants one of the nodes is weighed against the loss of all.
 
 A pilot holds as few nodes as let the pilots that there may be hold all that can be harvested, since narrow ones
-follow the main queue more closely: one while there are fewer nodes than pilots may be; beyond that all are equally
-wide, and jobs grow by whole pilots. Were jobs to grow by single nodes, each step would take a pilot of the cap, and
-the cap would leave most nodes idle (docs/figures.md, "Caps on pilots").
-
-The arithmetic is over plain values: decisions and the fast engine of replay call the same functions.
+follow the main queue more closely. Jobs grow by whole pilots: by single nodes, each step would take a pilot of the
+cap, which would leave most nodes idle (docs/figures.md, "Caps on pilots").
 """
 
 from __future__ import annotations
@@ -156,11 +152,8 @@ def startable(free: Sequence[Hole], tasks: int, width: int, snapshot: Snapshot) 
 
 
 def task_groups(holes: Sequence[Hole], most: int, snapshot: Snapshot) -> list[tuple[Hole, ...]]:
-    """`holes`, each once and in groups of at most `most`, in the order of each group's first.
-
-    The nodes of a group have the same hardware and features, and their holes end at the same time. Nodes that became
-    idle together stand side by side in `holes`, and so come into one group as far as its width allows.
-    """
+    """`holes`, each once and in groups of at most `most`, in the order of each group's first: nodes of the same
+    hardware and features whose holes end at the same time. Those that became idle together stand side by side."""
     if most <= 1:
         return [(hole,) for hole in holes]
     nodes = (snapshot.node[hole.node] for hole in holes)

@@ -3,21 +3,17 @@
 
 A main job that finds its nodes in the reserve starts as if there were no pilots. Any other waits for x seconds: the
 daemon's look, the worker's leaving, the epilog. If backfill comes meanwhile, which it does to the share
-q = min(1, x / C) of jobs at random phases of a cycle of C seconds, the job waits for the next cycle, too (measured:
-docs/figures.md). With a reserve of r nodes, F(r) of the jobs find theirs in it, so
+q = min(1, x / C) of jobs at random phases of a cycle of C seconds, the job waits for the next cycle, too. With a
+reserve of r nodes, F(r) of the jobs find theirs in it, so
 
     P(delay <= b) = F(r) + (1 - F(r)) G(b),    G(b) = mean over x of  (1 - q) [x <= b] + q [x + C <= b]
 
-F is counted on jobs that have arrived, and its lower confidence bound is taken (Wilson 1927, one-sided), so that few
-jobs make a large reserve. Every term falls or rises with r one way, so the smallest sufficient r is found by halving,
-and a tighter promise never has a smaller one. All nodes without a main job are always enough. Where the promise was
-not kept, the daemon steps back: the share that may be missed is halved.
+F is the lower confidence bound (Wilson 1927, one-sided) of what is counted on jobs that have arrived, so that few
+jobs make a large reserve. Where the promise was not kept, the share that may be missed is halved.
 
-slurmctld tries the first blocked job of each main partition against every pilot, so a cycle's time goes with the
-number of pilots, but how much depends on the queue and on how many nodes are idle. So nothing is computed: while
-cycles are within the budget and all pilots allowed are there, a few more are allowed; when they are beyond it, a
-third fewer (AIMD: Chiu and Jain 1989). `auto` counts a cycle as within the budget, too, while it is harmless by the
-wait of a request that comes meanwhile and by its part of slurmctld's time (docs/adr/0021-harmless-cycles.md).
+slurmctld tries the first blocked job of each main partition against every pilot; what that costs depends on the
+queue. So the cap is learnt: while cycles are within the budget and all pilots allowed are there, a few more are
+allowed; beyond it, a third fewer (AIMD: Chiu and Jain 1989; docs/adr/0021-harmless-cycles.md).
 """
 
 from __future__ import annotations
@@ -84,10 +80,8 @@ class HourDemands:
     cache: dict[int, tuple[int, ...]] = field(default_factory=dict, compare=False)
 
     def needed(self, at_hand: int) -> tuple[int, ...]:
-        """Of the jobs that `at_hand` nodes without a main job would do for, the reserve that each needs, ascending.
-
-        Never more than `at_hand`: what goes beyond waits for main jobs, with pilots or without.
-        """
+        """Of the jobs that `at_hand` nodes without a main job would do for, the reserve that each needs, ascending;
+        never more: what goes beyond waits for main jobs, with pilots or without."""
         if at_hand not in self.cache:
             fit = [min(each.nodes, at_hand) for each in self.demands if each.width <= at_hand]
             self.cache[at_hand] = tuple(sorted(fit))
@@ -111,15 +105,10 @@ def demands(arrivals: Sequence[MainArrival], refill_s: float) -> list[ArrivalDem
 def of_hour(every: Sequence[ArrivalDemand], now: float) -> HourDemands:
     """The demands that say most of the hour that `now` is in (UTC): those of the same hour (and the one before and
     after) of the same weekday; where these are too few, of that hour on all days, and else all."""
-    at_hour: list[ArrivalDemand] = []
-    that_day: list[ArrivalDemand] = []
-    here = int(now // 3600)
-    for each in every:
-        apart = (int(each.at // 3600) - here) % (7 * 24)
-        if apart % 24 in (0, 1, 23):
-            at_hour.append(each)
-            if apart in (0, 1, 7 * 24 - 1):
-                that_day.append(each)
+    here, week = int(now // 3600), 7 * 24
+    apart = [(each, (int(each.at // 3600) - here) % week) for each in every]
+    at_hour = [each for each, hours in apart if hours % 24 in (0, 1, 23)]
+    that_day = [each for each, hours in apart if hours in (0, 1, week - 1)]
     for some, which in ((that_day, "of this hour and weekday"), (at_hour, "of this hour")):
         if len(some) >= LEAST_JOBS:
             return HourDemands(some, which)
@@ -162,10 +151,8 @@ def lower_share(hits: int, of: int, chance: float = CHANCE) -> float:
 def promised_reserve(
     bound_s: float, hour: HourDemands, times: YieldTimes, at_hand: int, steps_back: int = 0
 ) -> PromisedReserve:
-    """How many of the `at_hand` nodes without a main job stay idle for `main_delay_p95` to be at most `bound_s`.
-
-    `steps_back`: each halves what may be missed, because the promise was not kept lately.
-    """
+    """How many of the `at_hand` nodes without a main job stay idle for `main_delay_p95` to be at most `bound_s`;
+    each of `steps_back` halves what may be missed."""
     needed = hour.needed(at_hand)
     back = min(max(0, steps_back), MAX_STEPS_BACK)
     missed, soon = (1 - P95) * 0.5**back, times.within(bound_s)
@@ -194,9 +181,7 @@ def reserve_curve(
     hour: HourDemands, times: YieldTimes, at_hand: Sequence[tuple[int, float]], bounds_s: Sequence[float]
 ) -> list[tuple[float, float, float]]:
     """What each bound on the 95th percentile costs: (bound, mean nodes in reserve, share of harvest that is left).
-
-    `at_hand`: numbers of nodes without a main job, each with its weight.
-    """
+    `at_hand`: numbers of nodes without a main job, each with its weight."""
     total = sum(nodes * weight for nodes, weight in at_hand)
     weights = sum(weight for _, weight in at_hand)
     points = []
@@ -243,10 +228,7 @@ def why_broken(bound_s: float | None, seen: PromiseKept) -> str:
 
 
 def next_step(bound_s: float | None, seen: PromiseKept, steps: int) -> tuple[int, str]:
-    """How many steps back the daemon is from now on, and why that changes ("": it does not).
-
-    `seen`: the jobs since the last change.
-    """
+    """How many steps back the daemon is from now on, by the jobs since the last change, and why ("": no change)."""
     if why := why_broken(bound_s, seen):
         return min(MAX_STEPS_BACK, steps + 1), why
     if steps and seen.jobs >= JOBS_PER_STEP:

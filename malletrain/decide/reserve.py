@@ -32,15 +32,12 @@ def split_reserve(keep_idle: int, free: int, coming: int) -> tuple[int, int, int
 
 
 def plan_reserve(
-    free: Sequence[Hole],
-    harvested: Sequence[HarvestedNode],
-    coming: Collection[str],
-    snapshot: Snapshot,
+    free: Sequence[Hole], harvested: Sequence[HarvestedNode], coming: Collection[str], snapshot: Snapshot,
     rules: Rules,
-) -> Reserve:
-    """Which of the `free` holes (best first) stay empty, and which pilots leave because too few do.
+) -> Reserve:  # fmt: skip
+    """Which of the `free` holes (best first) and of nodes that are `coming` free stay empty, and which pilots leave,
+    of those of the `harvested` nodes, because too few do.
 
-    `harvested`: nodes whose pilots may leave; `coming`: nodes that pilots are leaving already.
     First `keep_leaves` whole leaf switches on which no main job runs, those with the fewest pilots; then single nodes
     up to `keep_idle` in all, next to those that are kept already and of the least worth to training.
     """

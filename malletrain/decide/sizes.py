@@ -1,9 +1,7 @@
 """Sizes: jobs become demands, the advisor adds what is worth measuring, and the policy shares the nodes out.
 
 A straggler is replaced after Or, Zhang, Freedman (MLSys 2020): a free node is started on in its stead, and it leaves
-once that worker is ready. The next generation takes the one in and lets the other go, so the job never trains on
-fewer nodes. Each job replaces one worker at a time, its slowest. Where no node is free, or where the job avoids as
-many nodes as it may already, the straggler stays.
+once that worker is ready, so the job never trains on fewer nodes. Each job replaces one at a time, its slowest.
 """
 
 from __future__ import annotations
@@ -222,10 +220,8 @@ def within_reach(
     rules: Rules,
 ) -> list[JobDemand]:  # fmt: skip
     """The demands, by job, without sizes that nothing speaks for yet; those of jobs that are not `known` as they are.
-
-    Where so few sizes are left that some of the `nodes` could not be used, sizes twice as far off are let in, and so
-    on: nodes that nobody else can have are tried at no cost to others.
-    """
+    Where some of the `nodes` could not be used then, sizes twice as far off are let in, and so on: nodes that nobody
+    else can have are tried at no cost to others."""
     share = -(-nodes // max(1, len(demands)))
     factor, widest = MAX_EXPLORATION_FACTOR, sum(demand.max for demand in demands.values())
     while True:

@@ -3,10 +3,9 @@
 A backfill cycle that must preempt costs the main job a whole cycle more (30 s on most sites), so the nodes are
 emptied beforehand, by the pilots whose leaving costs training least.
 
-Nodes that pilots have left for a main job stay empty until Slurm has had a cycle to use them, or the job is gone.
-Which nodes a job is given is found anew at each look, and what Slurm shows changes between two: a better job is
-planned on these nodes, a part of a heterogeneous job is taken back, a reason changes for a moment. A pilot that
-starts on them then has to be taken back when the turn of the job comes, and costs it the cycle they were emptied for.
+Nodes that pilots have left for a main job stay empty until Slurm has had a cycle to use them, or the job is gone:
+which nodes a job is given is found anew at each look, and what Slurm shows changes between two. A pilot that starts
+on them then has to be taken back when the turn of the job comes, and costs it the cycle they were emptied for.
 """
 
 from __future__ import annotations
@@ -52,9 +51,7 @@ def plan_yields(
 
     Main jobs are taken in the order of their priority, the parts of a heterogeneous job together, each on nodes
     that no better job plans to use before it would end. `startable_since` is the last answer's `startable`: a job
-    that could have started for longer than `claim_patience_s` is held up by something else; it claims nothing until
-    `claim_again_s` have passed. A heterogeneous job that Slurm has put off is given nodes from `begin_lead_s` before
-    it begins.
+    that could have started for longer than `claim_patience_s` is held up by something else.
     """
     at_hand = availability(snapshot, harvested, rules)
     left = NodesLeft(snapshot, at_hand, rules, now)
@@ -173,9 +170,7 @@ def emptied_nodes(
     now: float, rules: Rules,
 ) -> Mapping[str, EmptiedNode]:  # fmt: skip
     """The nodes that no pilot starts on: those that main jobs are `given` at this look (node -> job), and those of
-    the last answer, `before`, whose job still waits and which no backfill cycle has found free.
-
-    `available`: nodes that are free, or coming free.
+    the last answer, `before`, that are `available`, whose job still waits and which no backfill cycle has found free.
     """
     main = [job for job in snapshot.pending if job.partition != rules.harvest_partition]
     whole = {job.id: job.het_id or job.array_id or job.raw_id for job in main}
