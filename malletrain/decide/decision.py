@@ -26,7 +26,7 @@ from malletrain.decide.multi_node_pilots import (
 )
 from malletrain.decide.placement import Ground, place, rank, unfit_nodes
 from malletrain.decide.reconcile import find_strays, limit_cuts, start_and_leave, top_ups
-from malletrain.decide.reserve import free_suffice, plan_reserve
+from malletrain.decide.reserve import plan_reserve
 from malletrain.decide.rules import Rules
 from malletrain.decide.sizes import learn_and_size, replace_stragglers
 from malletrain.decide.yielding import YieldPlan, any_pending_fits, availability, emptied_nodes, plan_yields
@@ -97,15 +97,10 @@ def _yields(situation: Situation, live: Mapping[int, JobView], rules: Rules) -> 
 def _find_free(draft: Draft) -> None:
     """The holes that may be started on, best first, each other one refused with the reason; and the nodes that change
     hands."""
-    free: list[Hole] = []
-    for hole in draft.holes.values():
-        if hole.node in draft.held:
-            continue
-        if why := _why_not_free(hole, draft):
-            draft.refuse(hole.node, why)
-        else:
-            free.append(hole)
-    draft.free = _best_first(free, draft.snapshot)
+    why_not = {hole: _why_not_free(hole, draft) for hole in draft.holes.values() if hole.node not in draft.held}
+    for hole, why in why_not.items():
+        draft.refuse(hole.node, *([why] if why else []))
+    draft.free = _best_first((hole for hole, why in why_not.items() if not why), draft.snapshot)
     draft.coming = _changing_hands(draft)
 
 
@@ -132,24 +127,17 @@ def _best_first(free: Iterable[Hole], snapshot: Snapshot) -> list[Hole]:
 
 def _changing_hands(draft: Draft) -> frozenset[str]:
     """The nodes that pilots are leaving, also those that are asked to at this look: counted, or other jobs would
-    change size while they do.
-
-    Not those that a main job, staff or an operator wants, or whose hole is nearly over.
-    """
-    situation, rules, holes = draft.situation, draft.rules, draft.holes
-    wanted = {*draft.yielding.given, *situation.drained, *situation.resting}
-    leaving = [
-        pilot.node
-        for view in draft.live.values()
-        for pilot in (*view.leaving, *(each for each in view.staying if each.id in draft.given_up))
-    ]
+    change size while they do. Not those that a main job, staff or an operator wants, or whose hole is nearly over."""
+    situation, rules, holders = draft.situation, draft.rules, draft.snapshot.holders
+    going = [pilot.node for view in draft.live.values() for pilot in view.leaving]
+    going += [pilot.node for view in draft.live.values() for pilot in view.staying if pilot.id in draft.given_up]
+    among = draft.holes.keys() & going
+    among -= {*draft.yielding.given, *situation.drained, *situation.resting}
     return frozenset(
         node
-        for node in leaving
-        if node in holes
-        and node not in wanted
-        and pilot_limit_s(holes[node], situation.now, rules)
-        and all(job.partition == rules.harvest_partition for job in situation.snapshot.holders.get(node, ()))
+        for node in among
+        if pilot_limit_s(draft.holes[node], situation.now, rules)
+        and all(job.partition == rules.harvest_partition for job in holders.get(node, ()))
     )
 
 
@@ -159,7 +147,8 @@ def _keep_reserve(draft: Draft) -> None:
     if not rules.keep_leaves and not rules.keep_idle:
         return
     held, left = [], frozenset[str]()
-    if not free_suffice(draft.free, rules):
+    # Where the free holes alone fill it, neither pilots nor nodes that are coming free matter.
+    if rules.keep_leaves or len(draft.free) < rules.keep_idle:
         mine = {pilot.id for pilot in draft.mine}
         held = [node for node in harvested_by(draft.live) if node.pilot in mine]
         left = availability(snapshot, held, rules).coming - draft.yielding.given - draft.situation.drained
@@ -189,13 +178,9 @@ def _keep_cap(draft: Draft) -> None:
         _shed_pilots(draft)
     widest = [max(view.job.max_nodes for view in draft.live.values())] if draft.live else []
     draft.width = pilot_width(
-        len(draft.mine),
-        len(draft.free) + len(draft.coming),
-        count_tasks(draft.staying),
-        max_pilots=rules.max_pilots,
-        max_starts=rules.max_starts,
-        max_nodes=min([rules.max_nodes, *widest]),
-    )
+        len(draft.mine), len(draft.free) + len(draft.coming), count_tasks(draft.staying),
+        max_pilots=rules.max_pilots, max_starts=rules.max_starts, max_nodes=min([rules.max_nodes, *widest]),
+    )  # fmt: skip
     if draft.width > 1:
         # The nodes of a pilot leave together, so they are of one cohort as far as may be.
         since = {node: opened.together for node, opened in situation.open_holes.items()}
@@ -211,21 +196,13 @@ def _keep_cap(draft: Draft) -> None:
 
 def _shed_pilots(draft: Draft) -> None:
     """Pilots beyond what slurmctld bears leave, those whose leaving costs training least first."""
-    over = count_tasks(draft.staying) - draft.rules.max_pilots
-    if over <= 0:
-        return
-    of_id = {pilot.id: pilot for pilot in draft.mine}
-    cheapest = sorted(harvested_by(draft.live), key=lambda node: (node.cost, node.node))
-    tasks = dict.fromkeys(of_id[node.pilot].task for node in cheapest if node.pilot in of_id)
+    over = max(0, count_tasks(draft.staying) - draft.rules.max_pilots)
+    task_of = {pilot.id: pilot.task for pilot in draft.mine}
+    cheapest = sorted(harvested_by(draft.live), key=lambda node: (node.cost, node.node)) if over else ()
+    tasks = dict.fromkeys(task_of[node.pilot] for node in cheapest if node.pilot in task_of)
     going = set(list(tasks)[:over])
     why = f"more pilots than slurmctld bears: {draft.rules.cap_why}"
-    _leave(draft, {p.id: why for p in of_id.values() if p.task in going}, LeaveCause.RESERVE)
-
-
-def _most_useful(view: JobView) -> int:
-    """The most nodes that the job has a use for, as far as that is known."""
-    curve = view.curve or view.job.given_curve
-    return view.job.max_nodes if curve is None else curve.best_size(view.job.max_nodes)
+    _leave(draft, {pilot: why for pilot, task in task_of.items() if task in going}, LeaveCause.RESERVE)
 
 
 def _make_room(draft: Draft) -> None:
@@ -234,8 +211,12 @@ def _make_room(draft: Draft) -> None:
     room = max(0, most - count_tasks(staying))
     if len(draft.free) <= room:
         return
-    growing = [view for j, view in draft.live.items() if may_train(view) and j not in draft.situation.set_aside]
-    lacking = [max(0, min(_most_useful(view) - len(staying[view.job.id]), view.held_count)) for view in growing]
+    lacking: list[int] = []
+    for j, view in draft.live.items():
+        if may_train(view) and j not in draft.situation.set_aside:
+            curve, most_useful = view.curve or view.job.given_curve, view.job.max_nodes
+            most_useful = curve.best_size(most_useful) if curve else most_useful
+            lacking.append(max(0, min(most_useful - len(staying[j]), view.held_count)))
     waiting = [len(group) for group in task_groups(draft.free, draft.width, draft.snapshot)]
     tasks: dict[str, list[Pilot]] = {}
     for pilot in draft.mine:

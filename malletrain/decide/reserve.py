@@ -65,11 +65,6 @@ def plan_reserve(
     return Reserve(kept, leave)
 
 
-def free_suffice(free: Sequence[Hole], rules: Rules) -> bool:
-    """Whether the free holes alone fill the reserve: then neither pilots nor nodes that are coming free matter."""
-    return not rules.keep_leaves and len(free) >= rules.keep_idle
-
-
 def _emptiest(
     empty: set[str], pilots: Mapping[str, HarvestedNode], leaves: Mapping[str, str]
 ) -> list[tuple[str, list[str]]]:

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from malletrain.decide.nodes_left import HarvestedNode
-from malletrain.decide.reserve import free_suffice, plan_reserve
+from malletrain.decide.reserve import plan_reserve
 from malletrain.domain.decision import Hole
 from malletrain.domain.snapshot import NodeState, Snapshot
 from tests.world import RULES, START, node
@@ -43,7 +43,7 @@ def test_the_reserve_is_as_large_as_asked_for_and_no_larger(
     assert empty <= max(keep, of_leaves)
     assert answer.kept.keys() <= {hole.node for hole in holes} | {"c0", "c1", "c2"}
     assert answer.leave.keys() <= {each.pilot for each in harvested}
-    if free_suffice(holes, rules):
+    if not rules.keep_leaves and len(holes) >= rules.keep_idle:
         assert answer == plan_reserve(holes, (), (), snapshot, rules)
 
 
