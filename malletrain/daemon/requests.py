@@ -12,7 +12,6 @@ from malletrain.api.visibility import Visibility
 from malletrain.daemon.views.explain import explain
 from malletrain.daemon.views.promise_view import promise_row
 from malletrain.daemon.views.scalability_view import profile_row
-from malletrain.decide.limits import size_kept
 from malletrain.domain.errors import InvalidInput, Refused
 from malletrain.domain.event import (
     ArrayAttached,
@@ -103,8 +102,8 @@ class LoopRequests:
             waits = self._waits(wanted, identity)
             events = [self._event(JobAnnounced(wanted), number)]
             if job.check is not None:
-                found = ScriptVerdict(job.check.verdict)
-                checked = ScriptChecked(job.check.digest, found, job.check.text, size_kept(wanted, 0))
+                found, fewest = ScriptVerdict(job.check.verdict), min(wanted.sizes, default=wanted.min_nodes)
+                checked = ScriptChecked(job.check.digest, found, job.check.text, fewest)
                 events.append(self._event(checked, number, job.check.text))
             if waits:
                 events.append(self._event(JobHeld(identity.user, waits=True), number, waits))

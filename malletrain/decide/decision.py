@@ -6,17 +6,15 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from malletrain.decide.demand import DecisionCache, harvested_by, may_train
-from malletrain.decide.draft import Decided, Draft, Inputs, Situation
-from malletrain.decide.holes import by_cohort, find_holes, pilot_limit_s
+from malletrain.decide.draft import Decided, Draft, Situation
+from malletrain.decide.holes import find_holes, pilot_limit_s
 from malletrain.decide.leaving import (
-    can_wait,
     clear_away,
+    leave_after_the_cycle,
     leave_what_must,
     leaving,
     leaving_for,
-    may_complete_in_cycle,
     overdue_leaves,
-    overdue_pilots,
 )
 from malletrain.decide.multi_node_pilots import (
     count_tasks,
@@ -28,11 +26,11 @@ from malletrain.decide.multi_node_pilots import (
 )
 from malletrain.decide.placement import Ground, place, rank, unfit_nodes
 from malletrain.decide.reconcile import find_strays, limit_cuts, start_and_leave, top_ups
-from malletrain.decide.reserve import free_suffice, plan_reserve
+from malletrain.decide.reserve import plan_reserve
 from malletrain.decide.rules import Rules
-from malletrain.decide.sizes import Sizing, learn_and_size, replace_stragglers
+from malletrain.decide.sizes import learn_and_size, replace_stragglers
 from malletrain.decide.yielding import YieldPlan, any_pending_fits, availability, emptied_nodes, plan_yields
-from malletrain.domain.decision import Action, Decision, Hole, LeaveCause, Refusal
+from malletrain.domain.decision import Action, Hole, LeaveCause
 from malletrain.domain.job import JobView, Pilot
 from malletrain.domain.snapshot import NodeState, Snapshot
 from malletrain.sizing.policy import Policy
@@ -43,36 +41,30 @@ def decide(situation: Situation, policy: Policy, rules: Rules, cache: DecisionCa
 
     `cache`: of the last decision, by the same caller; it saves time and changes nothing.
     """
-    inputs = Inputs.of(situation, policy, rules, cache or DecisionCache())
-    draft = Draft(rules.horizon_s)
-    draft.yielding = _yields(situation, inputs.live, rules)  # 1. main jobs are given nodes
-    _clear_away(draft, inputs)  # 2. what is over, and who did not do as asked
-    draft.holes = find_holes(inputs.snapshot, inputs.held, inputs.now, rules)  # 3. also of nodes that pilots hold
-    leave_what_must(draft, inputs)  # 4. for main jobs, staff, operators, the end of a hole
-    _find_free(draft, inputs)  # 5. what may be started on: less the reserve, and within the cap on pilots
-    _keep_reserve(draft, inputs)
-    _keep_cap(draft, inputs)
-    draft.unfit = unfit_nodes(draft, inputs)
-    replace_stragglers(draft, inputs)  # 6.
-    sizing = learn_and_size(draft, inputs)  # 7.
-    _place_and_reconcile(draft, inputs, sizing)  # 8.
-    _leave_after_the_cycle(draft, inputs)
-    decision = Decision(
-        at=inputs.now,
-        sizes=sizing.sizes,
-        nodes=draft.nodes,
-        held=sizing.held,
-        horizon_s=draft.horizon_s,
-        status=sizing.answer.status,
-        objective=sizing.answer.objective,
-        reason="; ".join((sizing.answer.reason, *sizing.budgets.binding(sizing.sizes), *_promised(rules))),
+    draft = Draft(situation, policy, rules, cache or DecisionCache())
+    draft.yielding = _yields(situation, draft.live, rules)  # 1. main jobs are given nodes
+    clear_away(draft)  # 2. what is over, and who did not do as asked
+    draft.holes = find_holes(draft.snapshot, draft.held, draft.now, rules)  # 3. also of nodes that pilots hold
+    leave_what_must(draft)  # 4. for main jobs, staff, operators, the end of a hole
+    _find_free(draft)  # 5. what may be started on: less the reserve, and within the cap on pilots
+    _keep_reserve(draft)
+    _keep_cap(draft)
+    draft.unfit = unfit_nodes(draft)
+    replace_stragglers(draft)  # 6.
+    decided = learn_and_size(draft)  # 7.
+    _place_and_reconcile(draft, decided.decision.sizes)  # 8.
+    leave_after_the_cycle(draft)
+    promised = [f"{rules.keep_idle} nodes stay idle: {rules.keep_why}"] if rules.keep_why else []
+    promised += [f"at most {rules.max_pilots} pilots: {rules.cap_why}"] if rules.cap_why else []
+    decision = replace(
+        decided.decision,
+        reason="; ".join((decided.decision.reason, *promised)),
         holes=tuple(draft.holes.values()),
         actions=tuple(draft.actions),
         refusals=tuple(draft.refusals),
-        batches=sizing.batches,
-        strays=find_strays(inputs.snapshot, situation.views, rules),
+        strays=find_strays(draft.snapshot, situation.views, rules),
     )
-    return Decided(decision, draft.yielding, sizing.probes, sizing.advice)
+    return replace(decided, decision=decision)
 
 
 def yield_now(
@@ -102,43 +94,30 @@ def _yields(situation: Situation, live: Mapping[int, JobView], rules: Rules) -> 
     return replace(plan, emptied=emptied_nodes(plan.given_to, before, available, snapshot, now, rules))
 
 
-def _clear_away(draft: Draft, inputs: Inputs) -> None:
-    """Clear away jobs that are over, and end pilots that did not do as asked in time."""
-    for job_id, view in sorted(inputs.situation.views.items()):
-        if view.phase.is_over:
-            over_since = inputs.situation.over_since.get(job_id, inputs.now)
-            draft.give_up(clear_away(view, over_since, inputs.now, inputs.rules), inputs)
-    draft.give_up(overdue_pilots(inputs.live, inputs.snapshot, inputs.now, inputs.rules, draft.yielding), inputs)
-
-
-def _find_free(draft: Draft, inputs: Inputs) -> None:
+def _find_free(draft: Draft) -> None:
     """The holes that may be started on, best first, each other one refused with the reason; and the nodes that change
     hands."""
-    free: list[Hole] = []
-    for hole in draft.holes.values():
-        if hole.node in inputs.held:
-            continue
-        if why := _why_not_free(hole, draft.yielding, inputs):
-            draft.refusals.append(Refusal(hole.node, why))
-        else:
-            free.append(hole)
-    draft.free = _best_first(free, inputs.snapshot)
-    draft.coming = _changing_hands(draft, inputs)
+    why_not = {hole: _why_not_free(hole, draft) for hole in draft.holes.values() if hole.node not in draft.held}
+    for hole, why in why_not.items():
+        draft.refuse(hole.node, *([why] if why else []))
+    draft.free = _best_first((hole for hole, why in why_not.items() if not why), draft.snapshot)
+    draft.coming = _changing_hands(draft)
 
 
-def _why_not_free(hole: Hole, yielding: YieldPlan, inputs: Inputs) -> str:
+def _why_not_free(hole: Hole, draft: Draft) -> str:
     """Why no pilot may start in a hole that none holds, or ''."""
-    if hole.node in inputs.situation.drained:
+    node, yielding = hole.node, draft.yielding
+    if node in draft.situation.drained:
         return "drained of pilots by an operator"
-    if hole.node in yielding.claimed:
-        return f"kept for main job {yielding.claimed[hole.node]}, which could start on it"
-    if hole.node in yielding.emptied:
-        why = "was given it, until Slurm has had a backfill cycle to use it"
-        return f"kept for main job {yielding.emptied[hole.node].job}, which {why}"
-    if hole.node in inputs.situation.resting:
-        return inputs.situation.resting[hole.node]
-    if not pilot_limit_s(hole, inputs.now, inputs.rules):
-        return f"hole of {max(0.0, hole.until - inputs.now):.0f} s is too short ({hole.reason})"
+    if node in yielding.claimed:
+        return f"kept for main job {yielding.claimed[node]}, which could start on it"
+    if node in yielding.emptied:
+        job = yielding.emptied[node].job
+        return f"kept for main job {job}, which was given it, until Slurm has had a backfill cycle to use it"
+    if node in draft.situation.resting:
+        return draft.situation.resting[node]
+    if not pilot_limit_s(hole, draft.now, draft.rules):
+        return f"hole of {max(0.0, hole.until - draft.now):.0f} s is too short ({hole.reason})"
     return ""
 
 
@@ -146,169 +125,130 @@ def _best_first(free: Iterable[Hole], snapshot: Snapshot) -> list[Hole]:
     return sorted(free, key=lambda hole: rank(hole, snapshot.node[hole.node].weight))
 
 
-def _changing_hands(draft: Draft, inputs: Inputs) -> frozenset[str]:
+def _changing_hands(draft: Draft) -> frozenset[str]:
     """The nodes that pilots are leaving, also those that are asked to at this look: counted, or other jobs would
-    change size while they do.
-
-    Not those that a main job, staff or an operator wants, or whose hole is nearly over.
-    """
-    situation, rules, holes = inputs.situation, inputs.rules, draft.holes
-    wanted = {*draft.yielding.given, *situation.drained, *situation.resting}
-    leaving = [
-        pilot.node
-        for view in inputs.live.values()
-        for pilot in (*view.leaving, *(each for each in view.staying if each.id in draft.given_up))
-    ]
+    change size while they do. Not those that a main job, staff or an operator wants, or whose hole is nearly over."""
+    situation, rules, holders = draft.situation, draft.rules, draft.snapshot.holders
+    going = [pilot.node for view in draft.live.values() for pilot in view.leaving]
+    going += [pilot.node for view in draft.live.values() for pilot in view.staying if pilot.id in draft.given_up]
+    among = draft.holes.keys() & going
+    among -= {*draft.yielding.given, *situation.drained, *situation.resting}
     return frozenset(
         node
-        for node in leaving
-        if node in holes
-        and node not in wanted
-        and pilot_limit_s(holes[node], situation.now, rules)
-        and all(job.partition == rules.harvest_partition for job in situation.snapshot.holders.get(node, ()))
+        for node in among
+        if pilot_limit_s(draft.holes[node], situation.now, rules)
+        and all(job.partition == rules.harvest_partition for job in holders.get(node, ()))
     )
 
 
-def _keep_reserve(draft: Draft, inputs: Inputs) -> None:
+def _keep_reserve(draft: Draft) -> None:
     """Free nodes, and those that change hands, are left to the reserve; pilots leave where these are too few."""
-    snapshot, rules, live = inputs.snapshot, inputs.rules, inputs.live
+    snapshot, rules = draft.snapshot, draft.rules
     if not rules.keep_leaves and not rules.keep_idle:
         return
     held, left = [], frozenset[str]()
-    if not free_suffice(draft.free, rules):
-        mine = {pilot.id for pilots in draft.staying.values() for pilot in pilots}
-        held = [node for node in harvested_by(live) if node.pilot in mine]
-        left = availability(snapshot, held, rules).coming - draft.yielding.given - inputs.situation.drained
+    # Where the free holes alone fill it, neither pilots nor nodes that are coming free matter.
+    if rules.keep_leaves or len(draft.free) < rules.keep_idle:
+        mine = {pilot.id for pilot in draft.mine}
+        held = [node for node in harvested_by(draft.live) if node.pilot in mine]
+        left = availability(snapshot, held, rules).coming - draft.yielding.given - draft.situation.drained
         # slurmctld, restarted, has not heard of some nodes for seconds: what no pilot holds is as idle as ever.
         unheard = {node.name for node in snapshot.nodes if node.state is NodeState.UNKNOWN} - snapshot.held_names
         left |= {name for name in unheard if rules.may_harvest(name)}
     spare = plan_reserve(draft.free, held, left, snapshot, rules)
-    draft.refusals += [Refusal(h.node, spare.kept[h.node]) for h in draft.free if h.node in spare.kept]
+    for hole in draft.free:
+        draft.refuse(hole.node, *filter(None, [spare.kept.get(hole.node)]))
     draft.free = [hole for hole in draft.free if hole.node not in spare.kept]
-    going = {p.node for pilots in draft.staying.values() for p in pilots if p.id in spare.leave}
-    _leave(draft, inputs, spare.leave, LeaveCause.RESERVE)
+    going = {pilot.node for pilot in draft.mine if pilot.id in spare.leave}
+    _leave(draft, spare.leave, LeaveCause.RESERVE)
     # The other nodes of a task that leaves are for pilots again.
-    draft.coming = _changing_hands(draft, inputs) - spare.kept.keys() - going
+    draft.coming = _changing_hands(draft) - spare.kept.keys() - going
 
 
-def _leave(draft: Draft, inputs: Inputs, why: Mapping[str, str], cause: LeaveCause) -> None:
+def _leave(draft: Draft, why: Mapping[str, str], cause: LeaveCause) -> None:
     """Pilots leave, each with those of its task, for the reasons that `why` has by pilot."""
-    going = [p for pilots in draft.staying.values() for p in pilots if p.id in why]
-    draft.give_up([leaving(p, cause, inputs.now, inputs.rules, why[p.id]) for p in going], inputs)
+    going = [pilot for pilot in draft.mine if pilot.id in why]
+    draft.give_up([leaving(p, cause, draft.now, draft.rules, why[p.id]) for p in going])
 
 
-def _keep_cap(draft: Draft, inputs: Inputs) -> None:
+def _keep_cap(draft: Draft) -> None:
     """As many pilots as may be: those beyond a cap leave, and new ones are as wide as it asks for."""
-    situation, rules, snapshot = inputs.situation, inputs.rules, inputs.snapshot
+    situation, rules, snapshot = draft.situation, draft.rules, draft.snapshot
     if rules.cap_why:
-        _shed_pilots(draft, inputs)
-    widest = [max(view.job.max_nodes for view in inputs.live.values())] if inputs.live else []
+        _shed_pilots(draft)
+    widest = [max(view.job.max_nodes for view in draft.live.values())] if draft.live else []
     draft.width = pilot_width(
-        sum(map(len, draft.staying.values())),
-        len(draft.free) + len(draft.coming),
-        count_tasks(draft.staying),
-        max_pilots=rules.max_pilots,
-        max_starts=rules.max_starts,
-        max_nodes=min([rules.max_nodes, *widest]),
-    )
+        len(draft.mine), len(draft.free) + len(draft.coming), count_tasks(draft.staying),
+        max_pilots=rules.max_pilots, max_starts=rules.max_starts, max_nodes=min([rules.max_nodes, *widest]),
+    )  # fmt: skip
     if draft.width > 1:
         # The nodes of a pilot leave together, so they are of one cohort as far as may be.
-        draft.holes = by_cohort(draft.holes, situation.open_holes)
+        draft.holes = {
+            node: hole._replace(cohort=situation.open_holes.get(node)) for node, hole in draft.holes.items()
+        }
         draft.free = _best_first((draft.holes[hole.node] for hole in draft.free), snapshot)
         if not situation.paused:
-            _make_room(draft, inputs)
+            _make_room(draft)
     draft.free = startable(draft.free, rules.max_pilots - count_tasks(draft.staying), draft.width, snapshot)
     if situation.paused:
-        draft.refusals.append(Refusal("all", situation.paused))
+        draft.refuse("all", situation.paused)
         draft.free, draft.coming = [], frozenset()
 
 
-def _shed_pilots(draft: Draft, inputs: Inputs) -> None:
+def _shed_pilots(draft: Draft) -> None:
     """Pilots beyond what slurmctld bears leave, those whose leaving costs training least first."""
-    over = count_tasks(draft.staying) - inputs.rules.max_pilots
-    if over <= 0:
-        return
-    of_id = {pilot.id: pilot for pilots in draft.staying.values() for pilot in pilots}
-    cheapest = sorted(harvested_by(inputs.live), key=lambda node: (node.cost, node.node))
-    tasks = dict.fromkeys(of_id[node.pilot].task for node in cheapest if node.pilot in of_id)
+    over = max(0, count_tasks(draft.staying) - draft.rules.max_pilots)
+    task_of = {pilot.id: pilot.task for pilot in draft.mine}
+    cheapest = sorted(harvested_by(draft.live), key=lambda node: (node.cost, node.node)) if over else ()
+    tasks = dict.fromkeys(task_of[node.pilot] for node in cheapest if node.pilot in task_of)
     going = set(list(tasks)[:over])
-    why = f"more pilots than slurmctld bears: {inputs.rules.cap_why}"
-    _leave(draft, inputs, {p.id: why for p in of_id.values() if p.task in going}, LeaveCause.RESERVE)
+    why = f"more pilots than slurmctld bears: {draft.rules.cap_why}"
+    _leave(draft, {pilot: why for pilot, task in task_of.items() if task in going}, LeaveCause.RESERVE)
 
 
-def _most_useful(view: JobView) -> int:
-    """The most nodes that the job has a use for, as far as that is known."""
-    curve = view.curve or view.job.given_curve
-    return view.job.max_nodes if curve is None else curve.best_size(view.job.max_nodes)
-
-
-def _make_room(draft: Draft, inputs: Inputs) -> None:
+def _make_room(draft: Draft) -> None:
     """The narrowest pilots leave where the cap keeps wider ones from starting, and none as narrow starts."""
-    most, staying = inputs.rules.max_pilots, draft.staying
+    most, staying = draft.rules.max_pilots, draft.staying
     room = max(0, most - count_tasks(staying))
     if len(draft.free) <= room:
         return
-    growing = [view for j, view in inputs.live.items() if may_train(view) and j not in inputs.situation.set_aside]
-    lacking = [max(0, min(_most_useful(view) - len(staying[view.job.id]), view.held_count)) for view in growing]
-    waiting = [len(group) for group in task_groups(draft.free, draft.width, inputs.snapshot)]
+    lacking: list[int] = []
+    for j, view in draft.live.items():
+        if may_train(view) and j not in draft.situation.set_aside:
+            curve, most_useful = view.curve or view.job.given_curve, view.job.max_nodes
+            most_useful = curve.best_size(most_useful) if curve else most_useful
+            lacking.append(max(0, min(most_useful - len(staying[j]), view.held_count)))
+    waiting = [len(group) for group in task_groups(draft.free, draft.width, draft.snapshot)]
     tasks: dict[str, list[Pilot]] = {}
-    for pilot in (pilot for pilots in staying.values() for pilot in pilots):
+    for pilot in draft.mine:
         tasks.setdefault(pilot.task, []).append(pilot)
     there = [
         (len(pilots), pilots[0].started_at or pilots[0].since, min(p.node for p in pilots), task)
         for task, pilots in tasks.items()
     ]
-    draft.narrowest, going = make_room(there, waiting, lacking, room, draft.width, inputs.now)
+    draft.narrowest, going = make_room(there, waiting, lacking, room, draft.width, draft.now)
     why = f"at most {most} pilots: it makes room for one of up to {draft.width} nodes"
     pilots = [pilot for task in going for pilot in tasks[task]]
-    _leave(draft, inputs, {pilot.id: why for pilot in pilots}, LeaveCause.SHRINK)
+    _leave(draft, {pilot.id: why for pilot in pilots}, LeaveCause.SHRINK)
     draft.coming |= {pilot.node for pilot in pilots}
 
 
-def _promised(rules: Rules) -> list[str]:
-    """What follows from the site's promise, in words."""
-    held = [f"{rules.keep_idle} nodes stay idle: {rules.keep_why}"] if rules.keep_why else []
-    return [*held, f"at most {rules.max_pilots} pilots: {rules.cap_why}"] if rules.cap_why else held
-
-
-def _place_and_reconcile(draft: Draft, inputs: Inputs, sizing: Sizing) -> None:
+def _place_and_reconcile(draft: Draft, sizes: Mapping[int, int]) -> None:
     """Choose nodes for the sizes, and the actions that lead there."""
-    situation, snapshot, live, now, rules = inputs.situation, inputs.snapshot, inputs.live, inputs.now, inputs.rules
-    ground = Ground(
-        free=draft.free,
-        weights={hole.node: snapshot.node[hole.node].weight for hole in draft.free},
-        holes=draft.holes,
-        leaves=snapshot.leaves,
-        coming=draft.coming,
-        slow={each.pilot for found in situation.slow.values() for each in found},
-        avoided=situation.avoided,
-        unfit={job: each.nodes for job, each in draft.unfit.items()},
-        class_of=sizing.class_of,
-    )
-    placement = place(sizing.sizes, live, draft.staying, ground, sizing.classes)
-    waits = start_and_leave(draft, inputs, placement)
+    situation, live, now, rules = draft.situation, draft.live, draft.now, draft.rules
+    placement = place(sizes, live, draft.staying, Ground.of(draft), draft.classes)
+    waits = start_and_leave(draft, placement)
     ending = draft.given_up | {p.id for pilots in placement.drop.values() for p in pilots}
     draft.actions += [cut for cut in limit_cuts(live, draft.holes, now, rules) if cut.pilot not in ending]
     if situation.crowded:
-        draft.refusals.append(Refusal("top-up", situation.crowded))
+        draft.refuse("top-up", situation.crowded)
     else:
         draft.actions += top_ups(live, now, rules)
     draft.refusals += waits
-    draft.refusals += [Refusal(f"job {j}", why) for j, why in sorted(situation.set_aside.items()) if j in live]
-    unmet = {j for j in draft.unfit if j in placement.short or sizing.sizes.get(j, 0) < live[j].job.max_nodes}
-    draft.refusals += [Refusal(f"job {job}", draft.unfit[job].why) for job in sorted(unmet)]
+    for job, why in sorted(situation.set_aside.items()):
+        draft.refuse(job, *([why] if job in live else []))
+    for job, unfit in sorted(draft.unfit.items()):
+        if job in placement.short or sizes.get(job, 0) < live[job].job.max_nodes:
+            draft.refuse(job, unfit.why)
     for job in sorted(placement.short.keys() & situation.avoided.keys()):
-        draft.refusals += [Refusal(f"job {job}", f"{n}: {why}") for n, why in sorted(situation.avoided[job].items())]
-
-
-def _leave_after_the_cycle(draft: Draft, inputs: Inputs) -> None:
-    """Leaves that can wait are put off to the next look where they could cost a main job its backfill cycle."""
-    if not draft.yielding.given or not may_complete_in_cycle(inputs.snapshot.plan, inputs.now, inputs.rules):
-        return
-    why = "a main job waits for the backfill cycle that comes first, and the node could still complete then"
-    draft.refusals += [
-        Refusal(action.node, f"pilot {action.pilot} leaves later: {why}")
-        for action in draft.actions
-        if can_wait(action)
-    ]
-    draft.actions = [action for action in draft.actions if not can_wait(action)]
+        draft.refuse(job, *(f"{node}: {why}" for node, why in sorted(situation.avoided[job].items())))

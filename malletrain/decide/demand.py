@@ -15,9 +15,9 @@ from itertools import pairwise
 from operator import is_
 
 from malletrain.decide.multi_node_pilots import whole_sizes
+from malletrain.decide.nodes_left import HarvestedNode
 from malletrain.decide.rules import Rules
-from malletrain.decide.yielding import HarvestedNode
-from malletrain.domain.job import Curve, Elastic, JobPhase, JobView, Pilot, Profile, task_of
+from malletrain.domain.job import Curve, Elastic, JobPhase, JobView, Pilot, Profile
 from malletrain.domain.snapshot import Snapshot
 from malletrain.learn.advisor import JobKnowledge
 from malletrain.learn.class_curves import curves_on_classes
@@ -29,31 +29,15 @@ from malletrain.sizing.problem import Due, JobDemand, OnClasses, Problem, Sizes
 from malletrain.sizing.values import ValueRowCache, mean_interval_s
 
 
-@dataclass(frozen=True, slots=True)
-class _CachedDemand:
-    """A demand, and what it was made of."""
-
-    view: JobView
-    terms: tuple[int, int, int, float | None]  #: nodes that stay, widths of pilots, interval
-    fit: object
-    prior_jobs: object
-    demand: JobDemand
-
-    def of(self, known: JobKnowledge) -> bool:
-        return self.fit is known.fit and self.prior_jobs is known.prior_jobs
-
-
 @dataclass
 class DecisionCache:
     """What was made of each job at the last decision, the snapshot that it saw, and its sizing. Not thread-safe; one
     loop has one."""
 
-    _demands: dict[int, _CachedDemand] = field(default_factory=dict)
-    _rules: Rules | None = None
-    _curves: dict[int, tuple[Curve, Curve]] = field(default_factory=dict)
-    _sized: tuple[Policy, Problem, tuple[Sizes, tuple[str, ...]]] | None = None
     rows: ValueRowCache = field(default_factory=ValueRowCache)
     snapshot: Snapshot | None = None
+    _demands: dict[int, tuple[tuple[object, ...], tuple[object, ...], JobDemand]] = field(default_factory=dict)
+    _sized: tuple[Policy, Problem, tuple[Sizes, tuple[str, ...]]] | None = None
 
     def look(self, snapshot: Snapshot) -> None:
         """Take the snapshot in, made ready by what the last one was."""
@@ -76,28 +60,21 @@ class DecisionCache:
         Throughput counts in speed-ups over one node: samples of different models do not compare, and of a job that
         was never measured they are not known.
         """
-        if rules is not self._rules:
-            # By identity: comparing what a job is would cost as much as making its demand.
-            if self._rules is None or not all(map(is_, _used(rules), _used(self._rules))):
-                self._demands.clear()
-            self._rules = rules
-        job_id, terms = view.job.id, (len(stays), width, narrowest, interval_s)
-        last = self._demands.get(job_id)
-        if last is not None and last.view is view and last.terms == terms and last.of(known):
-            return last.demand
-        curve, before = expected_curve(view, known, rules), self._curves.get(job_id)
-        if before is None or before[0] is not curve:
-            before = self._curves[job_id] = (curve, curve.over_one())
-        demand = _demand(view, stays, before[1], known, rules, width, narrowest, interval_s)
+        terms = len(stays), width, narrowest, interval_s
+        # By identity: comparing what a job is would cost as much as making its demand.
+        of = view, known.fit, known.prior_jobs, rules.objective, rules.account_weights, rules.probing
+        last = self._demands.get(view.job.id)
+        if last is not None and last[1] == terms and all(map(is_, last[0], of)):
+            return last[2]
+        demand = _demand(view, stays, known, rules, width, narrowest, interval_s)
         if not view.co_allocated:  # else it matters which pilots stay, not only how many
-            self._demands[job_id] = _CachedDemand(view, terms, known.fit, known.prior_jobs, demand)
+            self._demands[view.job.id] = of, terms, demand
         return demand
 
     def forget_all_but(self, live: Mapping[int, JobView]) -> None:
         """Jobs that are over are not asked for again."""
-        for kept in (self._demands, self._curves):
-            for job_id in kept.keys() - live.keys():
-                del kept[job_id]
+        for job_id in self._demands.keys() - live.keys():
+            del self._demands[job_id]
 
 
 def may_train(view: JobView) -> bool:
@@ -122,12 +99,9 @@ def explored(demand: JobDemand, view: JobView, horizon_s: float, now: float) -> 
 
 
 def change_interval_s(view: JobView, horizon_s: float, now: float) -> float | None:
-    """How long the job keeps its nodes in the mean between two changes, in seconds; None where a change costs so
-    little that the horizon serves. What a restart gains lasts until the next one.
-
-    Worlds that follow each other within a restart are one change: pilots that start one after the other. Rounded down
-    to a quarter of a power of two, so that a demand stays the same for a while.
-    """
+    """How long a job that is restarted keeps its nodes in the mean between two changes, in seconds; None: the horizon
+    serves. Worlds that follow each other within a restart are one change. Rounded down to a quarter of a power of
+    two, so that a demand stays the same for a while."""
     if view.job.elastic is not Elastic.RESTART or not view.worlds_at or horizon_s <= 0:
         return None
     restart_s = max(view.costs.grow_s, view.costs.shrink_s)
@@ -137,10 +111,10 @@ def change_interval_s(view: JobView, horizon_s: float, now: float) -> float | No
 
 
 def _demand(
-    view: JobView, stays: Sequence[Pilot], speedups: Curve, known: JobKnowledge, rules: Rules, width: int,
-    narrowest: int, interval_s: float | None,
+    view: JobView, stays: Sequence[Pilot], known: JobKnowledge, rules: Rules, width: int, narrowest: int,
+    interval_s: float | None,
 ) -> JobDemand:  # fmt: skip
-    job = view.job
+    job, windows = view.job, known.windows.get(len(stays), 0) if known.fit else 0
     most = min(job.max_nodes, len(stays) + view.held_count)
     one = _rate_of_one(view)
     # What remains is left out: a job that ends within the horizon would be worth the same on any number of nodes,
@@ -152,11 +126,11 @@ def _demand(
         max=most,
         sizes=whole_sizes(stays, job.min_nodes, most, tuple(k for k in job.sizes if k <= most), width, narrowest),
         weight=weight_of(view, rules),
-        doubt=_doubt(known, len(stays)),
+        doubt=known.fit.noise / math.sqrt(windows) if known.fit and windows else 0.0,
         grow_s=view.costs.grow_s,
         shrink_s=view.costs.shrink_s,
         activate_s=view.costs.start_s + view.costs.activate_s,
-        curve=speedups,
+        curve=expected_curve(view, known, rules).over_one(),
         batches=tuple((batch, Curve(tuple((n, rate / one) for n, rate in of.points))) for batch, of in view.batches),
         noise_scale=view.noise_scale,
         interval_s=interval_s,
@@ -164,45 +138,33 @@ def _demand(
 
 
 def on_classes(
-    demand: JobDemand,
-    stays: Sequence[Pilot],
-    known: JobKnowledge | None,
-    classes: Sequence[str],
-    class_of: Mapping[str, str],
-    speeds: Mapping[tuple[str, str], float],
-    view: JobView,
-) -> OnClasses:
+    demand: JobDemand, stays: Sequence[Pilot], known: JobKnowledge, classes: Sequence[str],
+    class_of: Mapping[str, str], speeds: Mapping[tuple[str, str], float], view: JobView,
+) -> OnClasses:  # fmt: skip
     """How a job runs on each class, in the units of its demand: speed-ups over one node as its curve has it.
 
     A job may train on several classes at once: of a step each node has an equal share, so the slowest class gates it;
     of independent items each takes as many as it can.
     """
-    current = Counter(class_of[pilot.node] for pilot in stays)
-    fits = known.by_class if known is not None else {}
-    main = known.fit.node_class if known is not None and known.fit is not None else ""
-    one = _rate_of_one(view)
+    main, one = known.fit.node_class if known.fit is not None else "", _rate_of_one(view)
     scaled = Curve(tuple((n, rate * one) for n, rate in demand.curve.points))
     by_items = view.job.elastic is Elastic.TASKS
-    curves = curves_on_classes(classes, scaled, main, fits, speeds, demand.max, balanced=by_items)
+    curves = curves_on_classes(classes, scaled, main, known.by_class, speeds, demand.max, balanced=by_items)
     return OnClasses(
         {name: Curve(tuple((n, rate / one) for n, rate in curve.points)) for name, curve in curves.items()},
-        dict(sorted(current.items())),
+        dict(sorted(Counter(class_of[pilot.node] for pilot in stays).items())),
         least_on(view.job.class_min, classes),
         spans=True,
         equal_shares=not by_items,
     )
 
 
-def least_on(given: Sequence[tuple[str, int]], classes: Sequence[str]) -> Mapping[str, int]:
-    """The fewest nodes of each of `classes`, by `given` words with a number: a word names every class that has it, or
-    has it as a part of its GRES (`k80` the class `gpu:k80:4 64 cpus`)."""
-    found: dict[str, int] = {}
-    for name in classes:
-        words = {*name.split(), *(part for word in name.split() for part in re.split("[:,]", word))}
-        least = max((nodes for word, nodes in given if word in words), default=0)
-        if least:
-            found[name] = least
-    return found
+def least_on(asked: Sequence[tuple[str, int]], classes: Sequence[str]) -> Mapping[str, int]:
+    """The fewest nodes of each of `classes`, by words `asked` for with a number: a word names every class that has
+    it, or has it as a part of its GRES (`k80` the class `gpu:k80:4 64 cpus`)."""
+    parts = {name: {*name.split(), *re.split("[:, ]", name)} for name in classes}
+    least = {name: max((nodes for word, nodes in asked if word in parts[name]), default=0) for name in classes}
+    return {name: nodes for name, nodes in least.items() if nodes}
 
 
 def due_of(view: JobView, now: float) -> Due | None:
@@ -246,17 +208,6 @@ def _rate_of_one(view: JobView) -> float:
     return (view.curve.throughput(1) if view.curve else 0.0) or 1.0
 
 
-def _used(rules: Rules) -> tuple[object, ...]:
-    """The parts of the rules that a demand depends on; they stay the same objects while others change."""
-    return rules.objective, rules.account_weights, rules.probing
-
-
-def _doubt(known: JobKnowledge, size: int) -> float:
-    """The standard error of what was measured at the job's present size, relative; none where nothing was."""
-    windows = known.windows.get(size, 0) if known.fit else 0
-    return known.fit.noise / math.sqrt(windows) if known.fit and windows else 0.0
-
-
 def leaving_costs(throughput: Callable[[int], float], size: int, least: int) -> list[float]:
     """What a job of `size` nodes trains less with each that goes, in that order: the last nodes of a job are cheaper
     than its first, and one cut below its `least` loses all that it has."""
@@ -271,26 +222,21 @@ def with_whole_tasks(costs: Sequence[float], tasks: Sequence[Hashable]) -> list[
     return [whole[task] for task in tasks]
 
 
-def harvested(view: JobView) -> tuple[HarvestedNode, ...]:
-    """The nodes of the job's staying pilots, each with the speed-up that it loses without it.
-
-    The n-th pilot to go costs O(k-n+1) - O(k-n) over O(1), times the job's weight (`leaving_costs`).
-    """
+def harvested(view: JobView) -> list[HarvestedNode]:
+    """The nodes of the job's staying pilots, each with the speed-up that it loses without it: the n-th to go costs
+    O(k-n+1) - O(k-n) over O(1), times the job's weight."""
     curve = (view.curve or Curve.linear(view.job.max_nodes)).over_one()
     # The pilots that end soonest are the first to go.
     pilots = sorted(view.staying, key=lambda p: (p.started_at is not None, p.ends_at or 0.0, p.node, p.id))
-    lost = leaving_costs(curve.throughput, len(pilots), view.job.min_nodes)
-    found = [
-        HarvestedNode(p.node, p.id, view.job.id, view.job.weight * cost) for p, cost in zip(pilots, lost, strict=True)
-    ]
+    costs = leaving_costs(curve.throughput, len(pilots), view.job.min_nodes)
     if view.co_allocated:
         # A node of a task that holds several is given up with all of them.
-        tasks = [task_of(each.pilot) for each in found]
-        costs = with_whole_tasks([each.cost for each in found], tasks)
-        for at, (each, task, cost) in enumerate(zip(found, tasks, costs, strict=True)):
-            if whole := view.co_allocated.get(task, ()):
-                found[at] = replace(each, cost=cost, co_allocated=frozenset(pilot.node for pilot in whole))
-    return tuple(found)
+        costs = with_whole_tasks(costs, [pilot.task for pilot in pilots])
+    together = {task: frozenset(each.node for each in whole) for task, whole in view.co_allocated.items()}
+    return [
+        HarvestedNode(p.node, p.id, view.job.id, view.job.weight * cost, together.get(p.task, frozenset()))
+        for p, cost in zip(pilots, costs, strict=True)
+    ]
 
 
 def harvested_by(live: Mapping[int, JobView]) -> list[HarvestedNode]:

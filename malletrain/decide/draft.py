@@ -31,48 +31,29 @@ class DoubtfulStarts:
 
 @dataclass(frozen=True, slots=True)
 class Situation:
-    """All that a decision reads of the world.
-
-    Attributes:
-        over_since: when jobs that are over ended.
-        yielded: what main jobs were given at the last look.
-        paused: why nothing new may start (the breaker), or ''.
-        crowded: why no more held tasks may be submitted, or ''.
-        drained: nodes that operators keep pilots off.
-        used: node-seconds by account, old ones fading.
-        spent: what budgets are held against.
-        known: what was learnt of each job that is profiled.
-        open_holes: since when holes are open, where wide pilots go by that.
-        resting: nodes and jobs (`job 7`) on which pilots did not start lately, with the reason.
-        supply: equally likely numbers of nodes to come, where jobs have deadlines.
-        slow: by job, workers that hold up the others.
-        set_aside: jobs that get no nodes for a while, with the reason.
-        doubtful: jobs whose last starts did not begin: they take nothing from others.
-        up_since: since when the daemon has been there to hear workers, by one clock (Unix seconds).
-        avoided: by job, nodes on which its workers were slow, with the reason; other jobs may have them.
-        resting_on: by job, nodes on which its pilots did not start lately, with the reason.
-    """
+    """All that a decision reads of the world."""
 
     snapshot: Snapshot
     views: Mapping[int, JobView]
     now: float
-    over_since: Mapping[int, float] = field(default_factory=dict)
-    yielded: YieldPlan = field(default_factory=YieldPlan)
-    paused: str = ""
-    crowded: str = ""
-    drained: frozenset[str] = frozenset()
-    used: Mapping[str, float] = field(default_factory=dict)
+    over_since: Mapping[int, float] = field(default_factory=dict)  #: when jobs that are over ended
+    yielded: YieldPlan = field(default_factory=YieldPlan)  #: what main jobs were given at the last look
+    paused: str = ""  #: why nothing new may start (the breaker)
+    crowded: str = ""  #: why no more held tasks may be submitted
+    drained: frozenset[str] = frozenset()  #: nodes that operators keep pilots off
+    used: Mapping[str, float] = field(default_factory=dict)  #: node-seconds by account, old ones fading
     spent: NodeTimeSpent = field(default_factory=NodeTimeSpent)
-    known: Mapping[int, JobKnowledge] = field(default_factory=dict)
-    open_holes: Mapping[str, float] = field(default_factory=dict)
-    resting: Mapping[str, str] = field(default_factory=dict)
-    supply: tuple[int, ...] = ()
-    slow: Mapping[int, tuple[Straggler, ...]] = field(default_factory=dict)
+    known: Mapping[int, JobKnowledge] = field(default_factory=dict)  #: of each job that is profiled
+    open_holes: Mapping[str, float] = field(default_factory=dict)  #: since when, where pilots are wide
+    resting: Mapping[str, str] = field(default_factory=dict)  #: nodes and `job 7` where pilots did not start, and why
+    supply: tuple[int, ...] = ()  #: equally likely numbers of nodes to come, where jobs have deadlines
+    slow: Mapping[int, tuple[Straggler, ...]] = field(default_factory=dict)  #: by job, who holds up the others
+    #: By job, nodes on which its workers were slow, or its pilots did not start lately, and why.
     avoided: Mapping[int, Mapping[str, str]] = field(default_factory=dict)
     resting_on: Mapping[int, Mapping[str, str]] = field(default_factory=dict)
-    set_aside: Mapping[int, str] = field(default_factory=dict)
+    set_aside: Mapping[int, str] = field(default_factory=dict)  #: jobs that get no nodes for a while, and why
     doubtful: Mapping[int, DoubtfulStarts] = field(default_factory=dict)
-    up_since: float = 0.0
+    up_since: float = 0.0  #: since when the daemon has been there to hear workers, by one clock (Unix seconds)
 
 
 #: A probe of a job begins or ends, and why.
@@ -91,40 +72,6 @@ class Decided:
 
 
 @dataclass(frozen=True, slots=True)
-class Inputs:
-    """What every step of one decision reads and none changes.
-
-    Attributes:
-        live: the jobs that are not over, by id.
-        held: the nodes of all their pilots.
-    """
-
-    situation: Situation
-    policy: Policy
-    rules: Rules
-    cache: DecisionCache
-    live: Mapping[int, JobView]
-    held: frozenset[str]
-
-    @staticmethod
-    def of(situation: Situation, policy: Policy, rules: Rules, cache: DecisionCache) -> Inputs:
-        """The inputs of a decision on `situation`; the cache takes its snapshot in."""
-        cache.look(situation.snapshot)
-        live = {j: v for j, v in situation.views.items() if not v.phase.is_over}
-        cache.forget_all_but(live)
-        held = frozenset(pilot.node for view in live.values() for pilot in view.active)
-        return Inputs(situation, policy, rules, cache, live, held)
-
-    @property
-    def now(self) -> float:
-        return self.situation.now
-
-    @property
-    def snapshot(self) -> Snapshot:
-        return self.situation.snapshot
-
-
-@dataclass(frozen=True, slots=True)
 class Unfit:
     """Nodes that a job cannot have of those that are shared out, and why: it asks for what they lack, or its pilots
     did not start there lately."""
@@ -135,45 +82,66 @@ class Unfit:
 
 @dataclass(slots=True)
 class Draft:
-    """One decision in the making. Each step reads what the steps before it have filled in.
+    """One decision in the making. Each step reads what the steps before it have filled in; none changes what it is
+    made of."""
 
-    Attributes:
-        actions, refusals: so far, in the order in which they are to be done and shown.
-        given_up: pilots that some action ends or moves.
-        holes: of nodes that are free or that pilots hold.
-        horizon_s: how far sizing looks ahead.
-        yielding: what main jobs are given.
-        staying: the pilots of each job that stay.
-        free: holes that may be started on, best first.
-        coming: nodes that one pilot is leaving for another.
-        replacements: starts in place of stragglers; they come before all others.
-        width, narrowest: how many nodes a pilot that starts now holds at most, and at least.
-        nodes: how many nodes there are to share.
-        unfit: by job, those of them that it cannot have.
-    """
-
-    horizon_s: float
+    situation: Situation
+    policy: Policy
+    rules: Rules
+    cache: DecisionCache
+    live: Mapping[int, JobView] = field(init=False)  #: the jobs that are not over
+    held: frozenset[str] = field(init=False)  #: the nodes of all their pilots
     actions: list[Action] = field(default_factory=list)
     refusals: list[Refusal] = field(default_factory=list)
-    given_up: set[str] = field(default_factory=set)
-    holes: Mapping[str, Hole] = field(default_factory=dict)
+    given_up: set[str] = field(default_factory=set)  #: pilots that some action ends or moves
+    holes: Mapping[str, Hole] = field(default_factory=dict)  #: of nodes that are free or that pilots hold
     yielding: YieldPlan = field(default_factory=YieldPlan)
-    staying: dict[int, Sequence[Pilot]] = field(default_factory=dict)
-    free: list[Hole] = field(default_factory=list)
-    coming: frozenset[str] = frozenset()
-    replacements: Sequence[StartPilot] = ()
-    width: int = 1
+    staying: dict[int, Sequence[Pilot]] = field(default_factory=dict)  #: the pilots of each job
+    free: list[Hole] = field(default_factory=list)  #: holes that may be started on, best first
+    coming: frozenset[str] = frozenset()  #: nodes that one pilot is leaving for another
+    replacements: Sequence[StartPilot] = ()  #: in place of stragglers; they start before all others
+    width: int = 1  #: most nodes of a pilot that starts now, and the fewest
     narrowest: int = 1
-    nodes: int = 0
-    unfit: Mapping[int, Unfit] = field(default_factory=dict)
+    unfit: Mapping[int, Unfit] = field(default_factory=dict)  #: by job, nodes that are shared out and it cannot have
+    class_of: Mapping[str, str] = field(default_factory=dict)  #: of the nodes that are shared out, if of several
+    classes: Mapping[int, Mapping[str, int]] = field(default_factory=dict)  #: by job, its nodes of each
 
-    def give_up(self, actions: Iterable[Action], inputs: Inputs) -> None:
+    def __post_init__(self) -> None:
+        self.cache.look(self.snapshot)
+        self.live = {j: v for j, v in self.situation.views.items() if not v.phase.is_over}
+        self.cache.forget_all_but(self.live)
+        self.held = frozenset(pilot.node for view in self.live.values() for pilot in view.active)
+
+    @property
+    def now(self) -> float:
+        return self.situation.now
+
+    @property
+    def snapshot(self) -> Snapshot:
+        return self.situation.snapshot
+
+    @property
+    def mine(self) -> list[Pilot]:
+        """The pilots that stay, of all jobs."""
+        return [pilot for pilots in self.staying.values() for pilot in pilots]
+
+    @property
+    def nodes(self) -> int:
+        """How many there are to share."""
+        return sum(map(len, self.staying.values())) + len(self.free) + len(self.coming)
+
+    def refuse(self, subject: str | int, *why: str) -> None:
+        """Something was considered and is not done. `subject`: a job's number, or what it is."""
+        name = f"job {subject}" if isinstance(subject, int) else subject
+        self.refusals += [Refusal(name, each) for each in why]
+
+    def give_up(self, actions: Iterable[Action]) -> None:
         """Take in actions that end pilots, each with the others of its task; the rest of the pilots stay."""
-        found = with_co_allocated(actions, inputs.situation.views)
+        found = with_co_allocated(actions, self.situation.views)
         self.actions += found
         self.given_up.update(pilot for action in found for pilot in pilots_of(action))
         gone = self.given_up
-        self.staying = {j: [p for p in view.staying if p.id not in gone] for j, view in inputs.live.items()}
+        self.staying = {j: [p for p in view.staying if p.id not in gone] for j, view in self.live.items()}
 
 
 def pilots_of(action: Action) -> tuple[str, ...]:

@@ -22,35 +22,26 @@ def planned_ends(snapshot: Snapshot, names: Collection[str], now: float, rules: 
     """When each of the nodes `names` is next wanted, and by what; a node that nothing plans for is absent.
 
     Plans beyond the longest limit of a pilot are left out: they bind no pilot yet. A reservation that has begun wants
-    its nodes now. A planned start that has passed counts for two backfill
-    intervals more: after that, backfill has not come to the job again (beyond bf_max_job_test), or does not run.
+    its nodes now. A planned start that has passed counts for two backfill intervals more: after that, backfill has
+    not come to the job again (beyond bf_max_job_test), or does not run.
     """
     since = now if snapshot.plan.is_stale(now) else now - snapshot.plan.lasts_s
     plans: list[tuple[float, str, Collection[str]]] = [
         (job.start_time, f"planned start of job {job.id}", job.planned_nodes)
         for job in snapshot.pending
-        if job.planned_nodes
-        and job.start_time is not None
-        and job.start_time >= since
-        and job.partition != rules.harvest_partition
+        if job.start_time is not None and job.start_time >= since and job.partition != rules.harvest_partition
     ]
-    plans += [
-        (max(now, reservation.start), f"reservation {reservation.name}", reservation.nodes)
-        for reservation in snapshot.reservations
-        if reservation.end > now
-    ]
+    plans += [(max(now, r.start), f"reservation {r.name}", r.nodes) for r in snapshot.reservations if r.end > now]
     # The earliest first, so each node is looked at until it is found once.
     plans.sort(key=lambda plan: plan[0])
     wanted: dict[str, HoleEnd] = {}
-    left = set(names)
-    latest = _longest(now, rules)
+    left, latest = set(names), _longest(now, rules)
     for when, why, nodes in plans:
         if not left or when >= latest:
             break
         hit = left.intersection(nodes)
-        if hit:
-            wanted.update(dict.fromkeys(hit, (when, why)))
-            left -= hit
+        wanted.update(dict.fromkeys(hit, (when, why)))
+        left -= hit
     return wanted
 
 
@@ -73,24 +64,17 @@ def find_holes(snapshot: Snapshot, held: Collection[str], now: float, rules: Rul
     }
 
 
-def by_cohort(holes: Mapping[str, Hole], opened: Mapping[str, float]) -> dict[str, Hole]:
-    """The same, and which became idle together."""
-    return {n: hole._replace(cohort=opened[n]) if n in opened else hole for n, hole in holes.items()}
-
-
 def _longest(now: float, rules: Rules) -> float:
     """The end of a hole that nothing is planned for: as long as a pilot may last."""
     return now + rules.max_pilot_s + rules.margin_s
 
 
-def _unknown(snapshot: Snapshot, now: float, rules: Rules) -> tuple[float, str] | None:
+def _unknown(snapshot: Snapshot, now: float, rules: Rules) -> HoleEnd | None:
     """Until when a node may be harvested that nothing is known of: Slurm's plan is old, and main jobs wait."""
     made = snapshot.plan.last_cycle_at
-    if (
-        made is None
-        or not snapshot.plan.is_stale(now)
-        or not any(waits_for_nodes(job, rules) for job in snapshot.pending)
-    ):
+    if made is None or not snapshot.plan.is_stale(now):
+        return None
+    if not any(waits_for_nodes(job, rules) for job in snapshot.pending):
         return None
     until = now + min(rules.unknown_s, rules.max_pilot_s) + rules.margin_s
     return until, f"unknown: Slurm's backfill plan is {now - made:.0f} s old"

@@ -1,9 +1,5 @@
 """Why pilots leave, and how: the one vocabulary of it.
 
-Pilots must leave whatever the sizes are where a main job, staff, an operator or the end of a hole takes the node, and
-are ended where they did not do as asked in time. Jobs end that cannot go on: their pilots keep failing, no task is
-left, or their budget is spent.
-
 Pilots whose leaving can wait do not leave just ahead of a backfill cycle while a main job waits for it. Slurm takes a
 node whose job has ended for idle when it chooses nodes for a waiting job, and where its epilog still runs, puts the
 job off (`cg_node_bitmap` in src/plugins/sched/backfill/backfill.c). So a job whose nodes were idle begins a cycle
@@ -14,11 +10,11 @@ alone starts, the whole queue does.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping
-from typing import NamedTuple, TypeGuard
+from collections.abc import Mapping
+from typing import NamedTuple
 
-from malletrain.decide.draft import Draft, Inputs, Situation
-from malletrain.decide.limits import affordable_nodes, job_budget_left_s
+from malletrain.decide.draft import Draft, Situation
+from malletrain.decide.limits import affordable_nodes
 from malletrain.decide.rules import Rules
 from malletrain.decide.yielding import YieldPlan
 from malletrain.domain.decision import (
@@ -31,7 +27,7 @@ from malletrain.domain.decision import (
     RecyclePilot,
 )
 from malletrain.domain.event import JobCancelled, JobFailed
-from malletrain.domain.job import Elastic, JobPhase, JobView, MalleableJob, Pilot, PilotPhase
+from malletrain.domain.job import Elastic, JobPhase, JobView, Pilot, PilotPhase
 from malletrain.domain.output_files import output_file
 from malletrain.domain.requirements import Requirements
 from malletrain.domain.snapshot import LEAVE_STATES, BackfillPlan, Node, SlurmJob, SlurmState, Snapshot
@@ -49,18 +45,14 @@ class Diagnosis(NamedTuple):
     unfit: bool = False
 
 
-#: Reasons of the node, as it stands now, by how they begin, and what they mean. Each other reason is of the job or
-#: its owner, whatever the node.
-_OF_NODE: tuple[tuple[tuple[str, ...], str], ...] = (
-    (("ReqNodeNotAvail", "Reservation", "NodeDown", "FrontEndDown"), "Slurm does not give the node away now"),
-    (("Resources", "Nodes required", "Nodes_required"), "Slurm keeps the node for jobs of a higher tier"),
-    (("Priority", "None"), "Slurm has not come to it: backfill may not reach the harvest partition"),
-)
-
-#: Of the job, those whose names do not say what is to be changed.
-_OF_JOB: tuple[tuple[tuple[str, ...], str], ...] = (
-    (("MaxMemPerLimit",), "a limit on memory of the partition or the cluster (MaxMemPerNode, MaxMemPerCPU)"),
-    (("JobArrayTaskLimit",), "the array's owner lets no more of its tasks run (ArrayTaskThrottle)"),
+#: Reasons by how they begin, whether they are of the job whatever the node, and what they mean. Each other one is of
+#: the job or its owner, and says itself what is to be changed.
+_REASONS: tuple[tuple[tuple[str, ...], bool, str], ...] = (
+    (("ReqNodeNotAvail", "Reservation", "NodeDown", "FrontEndDown"), False, "Slurm does not give the node away now"),
+    (("Resources", "Nodes required", "Nodes_required"), False, "Slurm keeps the node for jobs of a higher tier"),
+    (("Priority", "None"), False, "Slurm has not come to it: backfill may not reach the harvest partition"),
+    (("MaxMemPerLimit",), True, "a limit on memory of the partition or the cluster (MaxMemPerNode, MaxMemPerCPU)"),
+    (("JobArrayTaskLimit",), True, "the array's owner lets no more of its tasks run (ArrayTaskThrottle)"),
 )
 
 
@@ -74,39 +66,28 @@ def is_unfit(row: SlurmJob) -> bool:
     return row.is_held and row.reason.startswith(_UNFIT)
 
 
-def diagnose(reason: str, held: bool = False, lacks: str = "") -> Diagnosis:
-    """What Slurm's `reason` for a waiting pilot means. `held`: Slurm has set its priority to 0; `lacks`: what the job
-    asks for and its node does not have."""
-    if held and reason.startswith(_UNFIT):
-        of_node = f"the node lacks {lacks}, which the job asks for"
-        limit = "a limit of the partition or the cluster, such as MaxMemPerCPU, MaxMemPerNode or MaxCPUsPerNode, is"
-        meaning = of_node if lacks else f"{limit} below what the job asks for, or the node is"
+def diagnose(row: SlurmJob | None, node: Node | None = None) -> Diagnosis:
+    """What keeps a waiting pilot, by its row in the queue (None: it has none) and the node that it is to start on."""
+    reason = row.reason if row is not None else ""
+    if row is not None and is_unfit(row):
+        needs = Requirements(row.gres, row.features, row.memory_mib)
+        meaning = (
+            "a limit of the partition or the cluster, such as MaxMemPerCPU, MaxMemPerNode or MaxCPUsPerNode, is "
+            "below what the job asks for, or the node is"
+        )
+        if needs and node is not None and not needs.met_by(node):
+            meaning = f"the node lacks {needs}, which the job asks for"
         return Diagnosis(f"{meaning} (Slurm says: {reason})", unfit=True)
-    for heads, meaning in (*_OF_NODE, *_OF_JOB):
+    for heads, of_job, meaning in _REASONS:
         if (reason or "None").startswith(heads):
-            of_job = (heads, meaning) in _OF_JOB
             return Diagnosis(f"{meaning} (Slurm says: {reason or 'nothing'})", of_job)
     return Diagnosis(f"Slurm says: {reason}", of_job=True)
 
 
-def diagnose_waiting(row: SlurmJob | None, node: Node | None) -> Diagnosis:
-    """The same of a pilot's row in the queue (None: it has none) and of the node that it was released on."""
-    if row is None:
-        return diagnose("")
-    needs = Requirements(row.gres, row.features, row.memory_mib)
-    lacks = str(needs) if needs and node is not None and not needs.met_by(node) else ""
-    return diagnose(row.reason, row.is_held, lacks)
-
-
 def leaving(
-    pilot: Pilot,
-    cause: LeaveCause,
-    now: float,
-    rules: Rules,
-    reason: str,
-    hole: Hole | None = None,
+    pilot: Pilot, cause: LeaveCause, now: float, rules: Rules, reason: str, hole: Hole | None = None,
     main_job: str = "",
-) -> Action:
+) -> Action:  # fmt: skip
     """How a pilot gives up its node: a worker is asked first; a pilot that has not started goes back at once.
 
     `hole`: that closes: a worker that does not leave is killed in time for its end (`margin_s` has KillWait in it).
@@ -122,15 +103,13 @@ def leaving(
 def leaving_for(pilot: Pilot, given: YieldPlan, now: float, rules: Rules) -> Action:
     """How a pilot gives up its node to the main job that `given` names for it.
 
-    For a heterogeneous job Slurm takes it back in the same moment as the others (SIGTERM and KillWait, as at
-    preemption): a completing node makes backfill wait, but one that still runs a pilot beside one that is idle
-    already makes it put the job off.
+    For a heterogeneous job all are taken back in one moment (SIGTERM and KillWait, as at preemption): a completing
+    node makes backfill wait, but one that runs a pilot beside one that is idle makes it put the job off.
     """
     main_job = given.leave[pilot.id]
     if pilot.node in given.at_once and pilot.phase is not PilotPhase.RELEASED:
         return _leaving_at_once(main_job, pilot)
-    few = ", with its nodes on few leaf switches" if pilot.node in given.gathered else ""
-    reason = f"main job {main_job} could start on {pilot.node}{few}"
+    reason = f"main job {main_job} could start on {pilot.node}"
     return leaving(pilot, LeaveCause.YIELD, now, rules, reason, main_job=main_job)
 
 
@@ -151,158 +130,143 @@ def _ago(pilot: Pilot, now: float) -> str:
 
 
 def overdue_leaves(views: Mapping[int, JobView], now: float, given: YieldPlan) -> list[Action]:
-    """Pilots that were asked to leave, and whose time to do so is over.
-
-    They are killed where the main queue or the staff waits, or is given the node by now. Otherwise Slurm's SIGTERM
-    and KillWait follow, in which a checkpoint on the way to another size may still be written. On the nodes that a
-    heterogeneous job is given, that time is over at once.
-    """
+    """Pilots that were asked to leave, and whose time to do so is over; at once on nodes that a hetjob is given.
+    Where neither the main queue nor staff waits, a checkpoint may still be written within Slurm's KillWait."""
     actions: list[Action] = []
-    for _, view in sorted(views.items()):
-        for pilot in view.unsettled:
-            late = pilot.leave_by is not None and (now >= pilot.leave_by or _waited_s(pilot, now) == math.inf)
-            if pilot.phase is PilotPhase.LEAVING and late:
-                kill = pilot.leave_cause in KILLED_WHEN_LATE or pilot.node in given.given
-                reason = f"asked to leave {_ago(pilot, now)} ({pilot.reason}) and still there"
-                reason = f"{reason}: killed" if kill else reason
-                actions.append(RecyclePilot(view.job.id, pilot.id, pilot.node, reason, kill=kill))
-            elif pilot.phase is PilotPhase.LEAVING and pilot.node in given.at_once:
-                actions.append(_leaving_at_once(given.at_once[pilot.node], pilot))
+    for pilot in (p for _, view in sorted(views.items()) for p in view.unsettled if p.phase is PilotPhase.LEAVING):
+        if pilot.leave_by is not None and (now >= pilot.leave_by or _waited_s(pilot, now) == math.inf):
+            kill = pilot.leave_cause in KILLED_WHEN_LATE or pilot.node in given.given
+            reason = f"asked to leave {_ago(pilot, now)} ({pilot.reason}) and still there{': killed' if kill else ''}"
+            actions.append(RecyclePilot(pilot.job_id, pilot.id, pilot.node, reason, kill=kill))
+        elif pilot.node in given.at_once:
+            actions.append(_leaving_at_once(given.at_once[pilot.node], pilot))
     return actions
 
 
-def overdue_pilots(
-    views: Mapping[int, JobView], snapshot: Snapshot, now: float, rules: Rules, given: YieldPlan
-) -> list[Action]:
-    """Pilots that were asked for something and did not do it in time. `given`: what main jobs are given."""
-    actions = overdue_leaves(views, now, given)
-    rows: dict[str, SlurmJob] | None = None
-    for _, view in sorted(views.items()):
-        for pilot in view.unsettled:
-            waited = _waited_s(pilot, now)
-            if pilot.phase is PilotPhase.RELEASED and (pilot.since < snapshot.taken_at or waited == math.inf):
-                if rows is None:
-                    rows = {job.id: job for job in snapshot.jobs if job.partition == rules.harvest_partition}
-                if not pilot.node:
-                    reason = f"not released by the daemon: {pilot.reason}"
-                    actions.append(RecyclePilot(view.job.id, pilot.id, "", reason))
-                    continue
-                found = diagnose_waiting(rows.get(pilot.task), snapshot.node.get(pilot.node))
-                if waited <= rules.start_patience_s and not found.unfit:
-                    continue
-                reason = f"released on {pilot.node} {_ago(pilot, now)} and not started: {found.words}"
-                subject = f"job {view.job.id}" if found.of_job else pilot.node
-                if found.of_job and pilot.is_part:
-                    subject = ""  # the task's first pilot says so: one failure of the job, not one for each node
-                actions.append(RecyclePilot(view.job.id, pilot.id, pilot.node, reason, subject, unfit=found.unfit))
-            elif pilot.phase is PilotPhase.RECYCLING and waited > rules.start_patience_s:
-                reason = f"requeued {_ago(pilot, now)} and still on {pilot.node}"
-                actions.append(RecyclePilot(view.job.id, pilot.id, pilot.node, reason))
+def clear_away(draft: Draft) -> None:
+    """What remains of jobs that are over goes, held tasks at once, running ones after their patience; and pilots end
+    that did not do as asked in time."""
+    situation, now, rules = draft.situation, draft.now, draft.rules
+    for job_id, view in sorted(situation.views.items()):
+        if not view.phase.is_over:
+            continue
+        rest = [p.id for p in view.held] + [i for i, p in sorted(view.pilots.items()) if p.phase is PilotPhase.ASIDE]
+        over_s = now - situation.over_since.get(job_id, now)
+        if over_s > rules.exit_patience_s or view.phase is not JobPhase.COMPLETED:
+            rest += [p.id for p in view.active]
+        if rest:
+            draft.give_up([CancelTasks(job_id, tuple(rest), f"job {job_id} is {view.phase.value}")])
+    overdue = overdue_leaves(draft.live, now, draft.yielding)
+    draft.give_up(overdue + overdue_pilots(draft.live, draft.snapshot, now, rules))
+
+
+def overdue_pilots(views: Mapping[int, JobView], snapshot: Snapshot, now: float, rules: Rules) -> list[Action]:
+    """Pilots that were to start or to be taken back, and did not in time."""
+    actions: list[Action] = []
+    unsettled = [pilot for _, view in sorted(views.items()) for pilot in view.unsettled]
+    released = {pilot.task for pilot in unsettled if pilot.phase is PilotPhase.RELEASED}
+    rows = {job.id: job for job in snapshot.jobs if job.id in released} if released else {}
+    for pilot in unsettled:
+        waited = _waited_s(pilot, now)
+        if pilot.phase is PilotPhase.RELEASED and (pilot.since < snapshot.taken_at or waited == math.inf):
+            if not pilot.node:
+                actions.append(
+                    RecyclePilot(pilot.job_id, pilot.id, "", f"not released by the daemon: {pilot.reason}")
+                )
+                continue
+            found = diagnose(rows.get(pilot.task), snapshot.node.get(pilot.node))
+            if waited <= rules.start_patience_s and not found.unfit:
+                continue
+            reason = f"released on {pilot.node} {_ago(pilot, now)} and not started: {found.words}"
+            # Of a task's pilots the first says so: one failure of the job, not one for each node.
+            of_job = "" if pilot.is_part else f"job {pilot.job_id}"
+            subject = of_job if found.of_job else pilot.node
+            actions.append(RecyclePilot(pilot.job_id, pilot.id, pilot.node, reason, subject, unfit=found.unfit))
+        elif pilot.phase is PilotPhase.RECYCLING and waited > rules.start_patience_s:
+            reason = f"requeued {_ago(pilot, now)} and still on {pilot.node}"
+            actions.append(RecyclePilot(pilot.job_id, pilot.id, pilot.node, reason))
     return actions
-
-
-def clear_away(view: JobView, over_since: float, now: float, rules: Rules) -> list[Action]:
-    """What remains of a job that is over: held tasks are cancelled at once, running ones after their patience."""
-    held = [p.id for p in view.held] + [i for i, p in sorted(view.pilots.items()) if p.phase is PilotPhase.ASIDE]
-    if now - over_since > rules.exit_patience_s or view.phase is not JobPhase.COMPLETED:
-        held += [p.id for p in view.active]
-    return [CancelTasks(view.job.id, tuple(held), f"job {view.job.id} is {view.phase.value}")] if held else []
 
 
 #: Why a pilot leaves: for Slurm's side of it, and in words.
 Why = tuple[LeaveCause, str]
 
 
-def leave_what_must(draft: Draft, inputs: Inputs) -> None:
+def leave_what_must(draft: Draft) -> None:
     """End the pilots that cannot stay, each with those of its task."""
-    situation, rules, now = inputs.situation, inputs.rules, inputs.now
-    given_up, yielding = draft.given_up, draft.yielding.leave
-    wanted = _wanted_nodes(inputs.held, draft.holes, situation, rules)
+    rules, now, wanted = draft.rules, draft.now, _wanted_nodes(draft)
     leaves: list[Action] = []
-    for _, view in sorted(inputs.live.items()):
-        of_job = _job_must_leave(view, situation)
-        idle = _why_idle(view, situation, rules)
+    for _, view in sorted(draft.live.items()):
+        of_job = _job_must_leave(view, draft.situation, rules)
         for pilot in view.staying:
-            if pilot.id in given_up:
+            if pilot.id in draft.given_up:
                 continue
-            if pilot.id in yielding:
+            if pilot.id in draft.yielding.leave:
                 leaves.append(leaving_for(pilot, draft.yielding, now, rules))
-                continue
-            must = of_job or _must_leave(pilot, view, wanted, idle, situation, rules)
-            if must is not None:
+            elif must := _must_leave(pilot, view, of_job, wanted, draft):
                 cause, reason = must
                 closing = draft.holes.get(pilot.node) if cause is LeaveCause.HOLE_CLOSES else None
                 leaves.append(leaving(pilot, cause, now, rules, reason, closing))
-    draft.give_up(leaves, inputs)
+    draft.give_up(leaves)
 
 
-def _wanted_nodes(
-    held: Collection[str], holes: Mapping[str, Hole], situation: Situation, rules: Rules
-) -> dict[str, Why]:
-    """Of the nodes that pilots hold (`held`), those that an operator, staff or their hole's end takes, and why."""
-    now, latest = situation.now, situation.now + rules.margin_s + rules.leave_lead_s
+def _wanted_nodes(draft: Draft) -> dict[str, Why]:
+    """Of the nodes that pilots hold those that an operator, staff or their hole's end takes, and why."""
+    now, rules, drained = draft.now, draft.rules, draft.situation.drained
     found: dict[str, Why] = {}
-    for name in held:
-        if name in holes and holes[name].until <= latest:
-            left_s = max(0.0, holes[name].until - now)
-            found[name] = LeaveCause.HOLE_CLOSES, f"{holes[name].reason} in {left_s:.0f} s"
-    for name in set(held) - holes.keys():
-        node = situation.snapshot.node.get(name)
-        if node is not None and node.state in LEAVE_STATES:
+    for name in draft.held:
+        hole, node = draft.holes.get(name), draft.snapshot.node.get(name)
+        if name in drained:
+            found[name] = LeaveCause.OPERATOR, f"{name} is drained of pilots by an operator"
+        elif hole is not None:
+            if hole.until <= now + rules.margin_s + rules.leave_lead_s:
+                left_s = max(0.0, hole.until - now)
+                found[name] = LeaveCause.HOLE_CLOSES, f"{hole.reason} in {left_s:.0f} s"
+        elif node is not None and node.state in LEAVE_STATES:
             found[name] = LeaveCause.NODE_WANTED, f"{name} is {node.state.value} {node.reason}".rstrip()
         elif node is not None and rules.harvest_partition not in node.partitions:
             found[name] = LeaveCause.NODE_WANTED, f"{name} is no longer in partition {rules.harvest_partition}"
         elif not rules.may_harvest(name):
             why = f"{name} is no longer one that may be harvested (pool.include, exclude)"
             found[name] = LeaveCause.NODE_WANTED, why
-    for name in situation.drained.intersection(held):
-        found[name] = LeaveCause.OPERATOR, f"{name} is drained of pilots by an operator"
     return found
 
 
-def _job_must_leave(view: JobView, situation: Situation) -> Why | None:
+def _job_must_leave(view: JobView, situation: Situation, rules: Rules) -> Why | None:
+    """Why all pilots of the job leave. Scripts that are restarted report no steps."""
+    job = view.job.id
     if view.phase is JobPhase.HELD:
-        return LeaveCause.JOB_OVER, f"job {view.job.id} is held: {view.reason}"
-    if view.job.id in situation.set_aside:
-        return LeaveCause.SET_ASIDE, situation.set_aside[view.job.id]
+        return LeaveCause.JOB_OVER, f"job {job} is held: {view.reason}"
+    if job in situation.set_aside:
+        return LeaveCause.SET_ASIDE, situation.set_aside[job]
+    idle_s = situation.now - max(view.turned_at, view.committed_at or 0.0, situation.up_since)
+    if rules.idle_s and view.job.elastic is Elastic.LIVE and idle_s > rules.idle_s:
+        why = f"job {job} has committed no step for {idle_s:.0f} s on its nodes (pilot.idle_minutes)"
+        return LeaveCause.IDLE, why
     return None
 
 
 def _must_leave(
-    pilot: Pilot, view: JobView, wanted: Mapping[str, Why], idle: str, situation: Situation, rules: Rules
+    pilot: Pilot, view: JobView, of_job: Why | None, wanted: Mapping[str, Why], draft: Draft
 ) -> Why | None:
-    """Why a pilot that no main job is given must leave all the same. `idle`: as of `_why_idle`."""
+    """Why a pilot that no main job is given must leave all the same."""
+    now, rules = draft.now, draft.rules
+    if of_job and of_job[0] is not LeaveCause.IDLE:
+        return of_job
     if pilot.unasked:
         return LeaveCause.UNASKED, "its task was not released by the daemon"
     if pilot.node in wanted:
         return wanted[pilot.node]
-    if pilot.ends_at is not None and pilot.ends_at - situation.now <= rules.leave_lead_s:
-        return LeaveCause.HOLE_CLOSES, f"its time limit ends in {max(0.0, pilot.ends_at - situation.now):.0f} s"
-    if idle:
-        return LeaveCause.IDLE, idle
-    if pilot.idle_since is not None and (why := _no_worker(pilot, pilot.idle_since, situation, rules)):
-        alone = all(each.idle_since is not None for each in view.staying)
-        return (LeaveCause.IDLE if alone else LeaveCause.NO_WORKER), why
-    return None
-
-
-def _why_idle(view: JobView, situation: Situation, rules: Rules) -> str:
-    """Why the job's nodes are held for nothing, or ''. Scripts that are restarted report no steps."""
-    if not rules.idle_s or view.job.elastic is not Elastic.LIVE:
-        return ""
-    idle_s = situation.now - max(view.turned_at, view.committed_at or 0.0, situation.up_since)
-    if idle_s <= rules.idle_s:
-        return ""
-    return f"job {view.job.id} has committed no step for {idle_s:.0f} s on its nodes (pilot.idle_minutes)"
-
-
-def _no_worker(pilot: Pilot, idle_since: float, situation: Situation, rules: Rules) -> str:
-    if not rules.join_s or pilot.phase is not PilotPhase.RUNNING:
-        return ""
-    alone_s = situation.now - max(idle_since, situation.up_since)
-    if alone_s <= rules.join_s:
-        return ""
-    return f"no worker has joined from {pilot.node} for {alone_s:.0f} s (pilot.join_minutes)"
+    if pilot.ends_at is not None and pilot.ends_at - now <= rules.leave_lead_s:
+        return LeaveCause.HOLE_CLOSES, f"its time limit ends in {max(0.0, pilot.ends_at - now):.0f} s"
+    if of_job or pilot.idle_since is None or pilot.phase is not PilotPhase.RUNNING:
+        return of_job
+    alone_s = now - max(pilot.idle_since, draft.situation.up_since)
+    if not rules.join_s or alone_s <= rules.join_s:
+        return None
+    everyone = all(each.idle_since is not None for each in view.staying)
+    why = f"no worker has joined from {pilot.node} for {alone_s:.0f} s (pilot.join_minutes)"
+    return LeaveCause.IDLE if everyone else LeaveCause.NO_WORKER, why
 
 
 #: Leaves for these can wait: nobody wants the node at once.
@@ -317,11 +281,8 @@ LEAST_OPEN_S = 11.0
 
 def may_complete_in_cycle(plan: BackfillPlan, now: float, rules: Rules) -> bool:
     """Whether a node that a pilot leaves now may still complete as the next backfill cycle comes: also where it is
-    not known when that comes, since sdiag shows none while the queue is empty, or how long epilogs take.
-
-    False where neither is known, and where epilogs take nearly the whole time between two cycles, or more: then no
-    moment is better than another.
-    """
+    not known when that comes, or how long epilogs take. False where neither is known, and where epilogs take nearly
+    the whole time between two cycles, or more: then no moment is better than another."""
     cycle_s, shut_s = plan.interval_s, (rules.free_s or 0.0) + LEAVE_S
     if cycle_s - shut_s < LEAST_OPEN_S:
         return False
@@ -334,9 +295,15 @@ def may_complete_in_cycle(plan: BackfillPlan, now: float, rules: Rules) -> bool:
     return not 1.0 <= passed_s < cycle_s - shut_s
 
 
-def can_wait(action: Action) -> TypeGuard[LeavePilot]:
-    """Whether the action asks a pilot to leave for something that has time."""
-    return isinstance(action, LeavePilot) and action.cause in CAN_WAIT
+def leave_after_the_cycle(draft: Draft) -> None:
+    """Leaves that can wait are put off to the next look where they could cost a main job its backfill cycle."""
+    if not draft.yielding.given or not may_complete_in_cycle(draft.snapshot.plan, draft.now, draft.rules):
+        return
+    why = "a main job waits for the backfill cycle that comes first, and the node could still complete then"
+    for action in tuple(draft.actions):
+        if isinstance(action, LeavePilot) and action.cause in CAN_WAIT:
+            draft.refuse(action.node, f"pilot {action.pilot} leaves later: {why}")
+            draft.actions.remove(action)
 
 
 def termination(view: JobView, rules: Rules, spent_s: float = 0.0) -> tuple[JobCancelled | JobFailed, str] | None:
@@ -345,52 +312,39 @@ def termination(view: JobView, rules: Rules, spent_s: float = 0.0) -> tuple[JobC
     A pilot that ends before its worker is ready has a fault that the next one has too (a wrong path, a missing
     module): trying on would consume the whole array.
     """
+    job, again = view.job, "submit it again, and it goes on from its last save"
     if view.array_gone and not view.pilots and not view.phase.is_over:
         return JobFailed(), f"{view.array_gone}: submit it again"
     if view.phase not in (JobPhase.QUEUED, JobPhase.RUNNING, JobPhase.HELD) or not view.pilots:
         return None
-    budget = view.job.budget_node_s
-    if budget is not None and not view.active and spent_s > 0:
-        least = max(1, view.job.min_nodes)
-        left = job_budget_left_s(budget, spent_s)
+    least = max(1, job.min_nodes)
+    if job.budget_node_s is not None and not view.active and spent_s > 0:
+        left = max(0.0, job.budget_node_s - spent_s)
         if affordable_nodes(left, rules.horizon_s) < least:
-            return JobCancelled(), (
-                f"its budget of {budget / 3600:.4g} node-hours is spent: what is left, {left / 3600:.2g}, is too "
-                "little for its fewest nodes"
-            )
+            spent = f"its budget of {job.budget_node_s / 3600:.4g} node-hours is spent"
+            return JobCancelled(), f"{spent}: what is left, {left / 3600:.2g}, is too little for its fewest nodes"
     if view.failures >= rules.max_failures:
         failed = [p for p in view.pilots.values() if p.ended_as is not None]
         last = max(failed, key=lambda p: (p.since, p.id))
-        return JobFailed(), (
-            f"{view.failures} pilots in a row ended before their worker was ready ({last.reason}): "
-            f"see {_output(view.job, last.task)}"
-        )
-    if view.active or view.held_count * rules.max_nodes >= max(1, view.job.min_nodes):
+        output = f"slurm-{last.task}.out in the folder of the submission"
+        if job.output:
+            output = output_file(job.output[-1], last.task, job.name, job.user)
+        in_a_row = f"{view.failures} pilots in a row ended before their worker was ready ({last.reason})"
+        return JobFailed(), f"{in_a_row}: see {output}"
+    if view.active or view.held_count * rules.max_nodes >= least:
         return None
     tasks = [p for p in view.pilots.values() if not p.is_part]
     if view.held_count:  # only a living worker can submit more
-        return JobFailed(), (
-            f"{view.held_count} of its {len(tasks)} tasks are left, too few for its fewest nodes, "
-            f"{view.job.min_nodes}: submit it again, and it goes on from its last save"
-        )
+        few = f"{view.held_count} of its {len(tasks)} tasks are left, too few for its fewest nodes, {job.min_nodes}"
+        return JobFailed(), f"{few}: {again}"
     last = max(tasks, key=lambda pilot: pilot.since)
     if last.ended_as is SlurmState.CANCELLED:  # (an earlier one may have been cancelled for itself)
         return JobCancelled(), "its array was cancelled in Slurm"
     ends = [p.ended_as for p in tasks]
     if last.ended_as is SlurmState.UNKNOWN:
-        unknown = ends.count(SlurmState.UNKNOWN)
         return JobFailed(), (
-            f"Slurm no longer knows its tasks ({unknown} of {len(ends)}): slurmctld was killed before it had saved "
-            "them, or they ended while nobody looked: submit it again, and it goes on from its last save"
+            f"Slurm no longer knows its tasks ({ends.count(last.ended_as)} of {len(ends)}): slurmctld was killed "
+            f"before it had saved them, or they ended while nobody looked: {again}"
         )
     consumed = ", ".join(f"{ends.count(state)} {state.value}" for state in SlurmState if state in ends)
-    return JobFailed(), (
-        f"no held task is left (of {len(ends)}: {consumed}): submit it again, and it goes on from its last save"
-    )
-
-
-def _output(job: MalleableJob, task: str) -> str:
-    """Where the task's standard error is, in words."""
-    if job.output:
-        return output_file(job.output[-1], task, job.name, job.user)
-    return f"slurm-{task}.out in the folder of the submission"
+    return JobFailed(), f"no held task is left (of {len(ends)}: {consumed}): {again}"

@@ -3,89 +3,79 @@ deadlines, and jobs that keep one size.
 
 What is left of a budget, R node-seconds, bounds the nodes of its jobs together over the horizon T,
 sum_j k_j <= floor(R / T): it is never overspent, and nothing runs on it when less than one node for one horizon is
-left. Periods are calendar ones in UTC; weeks begin on Monday. Policy `budget` gets R itself, the work that is left of
-each job, the seconds that are left of the period, and what usually arrives in them.
+left. Periods are calendar ones in UTC; weeks begin on Monday.
 
 Most throughput may be had without a job for ever: it scales badly, or needs many nodes to start. So a job that has
 had no node for `max_wait_s` is starving: it comes before all that others could gain (`JobDemand.must_run`), the
 longest waiting first, as far as the nodes reach. Once it runs it keeps that rank for `turn_s`, or it would stop at
-the next decision. Among jobs whose fewest nodes fit together, each starts at the first decision after `max_wait_s`;
-of n that do not, each has waited at most  max_wait_s + n (turn_s + a tick)  whenever the pool holds the nodes of the
-one whose turn it is.
+the next decision. Of n whose fewest nodes do not fit together, each has waited at most
+max_wait_s + n (turn_s + a tick)  whenever the pool holds the nodes of the one whose turn it is.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from malletrain.decide.demand import done_s, due_of, left_s
-from malletrain.decide.rules import AccountBudget, Rules, SiteLimit
+from malletrain.decide.rules import AccountBudget, Rules
 from malletrain.domain.decision import Refusal
 from malletrain.domain.job import Curve, Elastic, JobView, MalleableJob, ScriptCheck, ScriptVerdict
 from malletrain.sizing.constraints import cap, guaranteed_share, resource_cap
-from malletrain.sizing.deadlines import MIN_PROBABILITY, deadline_guarantees, satisfactory_share, supply_probability
+from malletrain.sizing.deadlines import MIN_PROBABILITY, deadline_guarantees, satisfactory_share
 from malletrain.sizing.policy import Need, Policy
 from malletrain.sizing.problem import ArrivingWork, Constraint, JobDemand, LinearLimit, NodeBudget
 from malletrain.sizing.values import permitted_sizes
 
 
 def constraints_for(
-    limits: Sequence[SiteLimit],
-    user_share: float,
-    views: Mapping[int, JobView],
-    demands: Sequence[JobDemand],
-    nodes: int,
-    *,
-    take_turns: bool = False,
+    rules: Rules, views: Mapping[int, JobView], demands: Sequence[JobDemand], nodes: int
 ) -> tuple[Constraint, ...]:
-    """The constraints of one problem; those that no sizes could break are left out.
-
-    `user_share`: most of the nodes that one user's jobs hold while others want some, as a part of them; more where
-    nodes would stand idle else, and the minimum of the user's least job: in any case, or where jobs `take_turns` (the
-    starvation guard is on) during the turn of such a job only. Else a job that says that it needs every node would
-    have them as long as the others are patient.
-    """
+    """The constraints of one problem by the site's limits and its `user_share`; those that no sizes could break are
+    left out."""
     found: list[Constraint] = []
-    by_id = {int(demand.id): demand for demand in demands}
-    for limit in limits:
-        mine = [demand for job, demand in by_id.items() if limit.covers(views[job])]
-        if not mine:
-            continue
-        if limit.most_nodes is not None and _most(mine, nodes) > limit.most_nodes:
-            found.append(cap(f"{limit.name} (most_nodes)", [demand.id for demand in mine], limit.most_nodes))
-        if limit.least_nodes:
+    for limit in rules.limits:
+        mine = [demand for demand in demands if limit.covers(views[int(demand.id)])]
+        ids = [demand.id for demand in mine]
+        if mine and limit.most_nodes is not None and _most(mine, nodes) > limit.most_nodes:
+            found.append(cap(f"{limit.name} (most_nodes)", ids, limit.most_nodes))
+        if mine and limit.least_nodes:
             found.append(guaranteed_share(f"{limit.name} (least_nodes)", mine, limit.least_nodes, nodes))
-        if limit.available is not None:
-            drawn = dict.fromkeys([demand.id for demand in mine], limit.per_node)
+        if mine and limit.available is not None:
+            drawn = dict.fromkeys(ids, limit.per_node)
             found.append(resource_cap(f"{limit.name} (available)", drawn, limit.available))
-    if user_share < 1.0:
-        users: dict[str, list[JobDemand]] = {}
-        for job, demand in by_id.items():
-            users.setdefault(views[job].job.user, []).append(demand)
-        part = math.floor(user_share * nodes)
-        share = max(part, _fair_level([_most(mine, nodes) for mine in users.values()], nodes))
-        least = {user: min(max(demand.min, 1) for demand in mine) for user, mine in users.items()}
-        on_turn = {user for user, mine in users.items() if not take_turns or any(d.must_run for d in mine)}
-        # Who cannot run on his share waits for his turn; what he would have had the others may hold.
-        waiting = {user for user in users if least[user] > share and user not in on_turn}
-        others = max(part, _fair_level([_most(m, nodes) for user, m in users.items() if user not in waiting], nodes))
-        for user, mine in sorted(users.items()) if len(users) > 1 else ():
-            if user in waiting:
-                most = share
-            elif take_turns:
-                most = max(others, min([max(d.min, 1) for d in mine if d.must_run], default=1))
-            else:
-                most = max(others, least[user])
-            if _most(mine, nodes) > most:
-                found.append(cap(f"user {user} (sizing.user_share)", [demand.id for demand in mine], most))
-    return tuple(found)
+    return (*found, *_shares_of_users(rules, views, demands, nodes))
+
+
+def _shares_of_users(
+    rules: Rules, views: Mapping[int, JobView], demands: Sequence[JobDemand], nodes: int
+) -> Iterator[Constraint]:
+    """What each of several users holds at most: his share; more where nodes would stand idle else, and the minimum of
+    his least job: in any case, or where jobs take turns (`max_wait_s`) during the turn of such a job only. Else a job
+    that says that it needs every node would have them as long as the others are patient."""
+    users: dict[str, list[JobDemand]] = {}
+    for demand in demands:
+        users.setdefault(views[int(demand.id)].job.user, []).append(demand)
+    if rules.user_share >= 1.0 or len(users) < 2:
+        return
+    part, wants = math.floor(rules.user_share * nodes), {user: _most(mine, nodes) for user, mine in users.items()}
+    share = max(part, _fair_level(list(wants.values()), nodes))
+    in_turns = rules.max_wait_s > 0
+    # The fewest nodes of each user's jobs that may have these beyond his share.
+    allowed = {user: [max(d.min, 1) for d in mine if d.must_run or not in_turns] for user, mine in users.items()}
+    # Who cannot run on his share waits for his turn; what he would have had the others may hold.
+    waiting = {user for user, mine in users.items() if not allowed[user] and min(max(d.min, 1) for d in mine) > share}
+    others = max(part, _fair_level([want for user, want in wants.items() if user not in waiting], nodes))
+    for user, mine in sorted(users.items()):
+        most = share if user in waiting else max(others, min(allowed[user], default=1))
+        if wants[user] > most:
+            yield cap(f"user {user} (sizing.user_share)", [demand.id for demand in mine], most)
 
 
 def caps_of_unfit(
@@ -93,12 +83,11 @@ def caps_of_unfit(
 ) -> tuple[Constraint, ...]:
     """Jobs that cannot have some of the `nodes` nodes hold no more than the rest, together: for each set of such
     nodes, the jobs that cannot have any of it. `unfit`: by job, the nodes that it cannot have."""
-    of = {int(demand.id): frozenset(unfit[int(demand.id)]) for demand in demands if int(demand.id) in unfit}
+    of = [(demand, frozenset(unfit.get(int(demand.id), ()))) for demand in demands]
     found: list[Constraint] = []
-    for barred in dict.fromkeys(of.values()):
-        mine = [demand for demand in demands if of.get(int(demand.id), frozenset()) >= barred]
-        most = nodes - len(barred)
-        if barred and _most(mine, nodes) > most:
+    for barred in dict.fromkeys(filter(None, (nodes_of for _, nodes_of in of))):
+        mine, most = [demand for demand, nodes_of in of if nodes_of >= barred], nodes - len(barred)
+        if _most(mine, nodes) > most:
             names = ", ".join(f"job {demand.id}" for demand in mine[:3]) + (", ..." if len(mine) > 3 else "")
             found.append(cap(f"nodes that {names} can have", [demand.id for demand in mine], most))
     return tuple(found)
@@ -146,50 +135,37 @@ class BudgetTerms:
 
 
 def budgets_for(
-    budgets: Sequence[AccountBudget],
-    spent: NodeTimeSpent,
-    views: Mapping[int, JobView],
-    demands: Sequence[JobDemand],
-    horizon_s: float,
-    now: float,
-) -> BudgetTerms:
+    budgets: Sequence[AccountBudget], spent: NodeTimeSpent, views: Mapping[int, JobView],
+    demands: Sequence[JobDemand], horizon_s: float, now: float,
+) -> BudgetTerms:  # fmt: skip
     """The budgets of the jobs that want nodes now."""
-    found: list[tuple[str, list[JobDemand], float, str]] = []
-    periods: dict[str, tuple[float, tuple[ArrivingWork, ...]]] = {}
+    found: list[tuple[str, list[JobDemand], float, str, tuple[float, tuple[ArrivingWork, ...]] | None]] = []
     for budget in budgets:
         mine = [demand for demand in demands if views[int(demand.id)].job.account in budget.accounts]
-        left = max(0.0, budget.node_s - spent.by_budget.get(budget.name, 0.0))
-        again = datetime.fromtimestamp(budget.period.end(now), UTC)
-        what = f"{budget.node_s / 3600:.4g} node-hours a {budget.period}, anew on {again:%Y-%m-%d}"
-        found.append((f"budget {budget.name}", mine, left, what))
-        rest_s = budget.period.end(now) - now
-        periods[f"budget {budget.name}"] = (rest_s, spent.arriving.get(budget.name, ()))
+        left, end = max(0.0, budget.node_s - spent.by_budget.get(budget.name, 0.0)), budget.period.end(now)
+        anew = f"a {budget.period}, anew on {datetime.fromtimestamp(end, UTC):%Y-%m-%d}"
+        what = f"{budget.node_s / 3600:.4g} node-hours {anew}"
+        found.append((f"budget {budget.name}", mine, left, what, (end - now, spent.arriving.get(budget.name, ()))))
     for demand in demands:
         job = views[int(demand.id)].job
         if job.budget_node_s is not None:
-            left = job_budget_left_s(job.budget_node_s, spent.by_job.get(job.id, 0.0))
-            found.append((f"budget of job {job.id}", [demand], left, f"{job.budget_node_s / 3600:.4g} node-hours"))
+            left = max(0.0, job.budget_node_s - spent.by_job.get(job.id, 0.0))
+            what = f"{job.budget_node_s / 3600:.4g} node-hours"
+            found.append((f"budget of job {job.id}", [demand], left, what, None))
     caps: list[LinearLimit] = []
-    said: list[Refusal] = []
-    for name, mine, left, what in found:
-        most = affordable_nodes(left, horizon_s)
-        if not mine or most >= sum(demand.max for demand in mine):
+    rest: list[NodeBudget] = []
+    spent_up: list[Refusal] = []
+    for name, mine, left, what, period in found:
+        ids, most = [demand.id for demand in mine], affordable_nodes(left, horizon_s)
+        if not mine:
             continue
-        caps.append(cap(f"{name} ({left / 3600:.4g} of {what}, left)", [demand.id for demand in mine], most))
+        work = {demand.id: work_left_s(views[int(demand.id)], horizon_s) for demand in mine}
+        rest.append(NodeBudget(name, frozenset(ids), left, work, *(period or ())))
+        if most < sum(demand.max for demand in mine):
+            caps.append(cap(f"{name} ({left / 3600:.4g} of {what}, left)", ids, most))
         if most < min(max(1, demand.min) for demand in mine):
-            said += [Refusal(f"job {demand.id}", f"{name} is spent ({what})") for demand in mine]
-    rest = tuple(
-        NodeBudget(
-            name,
-            frozenset(demand.id for demand in mine),
-            left,
-            {demand.id: work_left_s(views[int(demand.id)], horizon_s) for demand in mine},
-            *periods.get(name, ()),
-        )
-        for name, mine, left, _ in found
-        if mine
-    )
-    return BudgetTerms(tuple(caps), rest, tuple(said))
+            spent_up += [Refusal(f"job {job}", f"{name} is spent ({what})") for job in ids]
+    return BudgetTerms(tuple(caps), tuple(rest), tuple(spent_up))
 
 
 def work_left_s(view: JobView, least_s: float) -> float:
@@ -201,14 +177,7 @@ def work_left_s(view: JobView, least_s: float) -> float:
 
 def affordable_nodes(left_s: float, horizon_s: float) -> int:
     """How many nodes `left_s` node-seconds last for `horizon_s`; without a horizon, none once nothing is left."""
-    if horizon_s > 0:
-        return math.floor(left_s / horizon_s)
-    return math.floor(left_s)
-
-
-def job_budget_left_s(budget_s: float, spent_s: float) -> float:
-    """Node-seconds that a job may still use."""
-    return max(0.0, budget_s - spent_s)
+    return math.floor(left_s / horizon_s if horizon_s > 0 else left_s)
 
 
 class Waits(NamedTuple):
@@ -237,8 +206,7 @@ def on_turn_or_starving(
     claims += [(True, turned_at[i], jobs[i]) for i in starving.nonzero()[0].tolist()]
     found, left = set(), nodes
     for _, _, job in sorted(claims):
-        least = fewest(job, left)
-        if least:
+        if least := fewest(job, left):
             found.add(job)
             left -= least
     return frozenset(found)
@@ -292,24 +260,12 @@ def admission_refusal(
         return f"it would be late on {job.max_nodes} nodes too: it needs more nodes, or more time"
     earlier = [_demand(view, now) for view in others if view.job.deadline is not None]
     before = {each.job for each in deadline_guarantees(earlier, supply, 0, MIN_PROBABILITY)}
-    found = {each.job: each for each in deadline_guarantees([*earlier, mine], supply, 0, MIN_PROBABILITY)}
-    broken = sorted(before - found.keys(), key=str)
-    if broken and job.id in found:
-        return f"it needs {share} nodes until then, which are promised to job {broken[0]}"
-    if job.id not in found:
-        least = mine.due.seconds if mine.due else 0.0
-        others_need = sum(e.share for e in found.values() if _seconds(earlier, e.job) <= least)
-        chance = supply_probability(others_need + share, supply, 0)
-        promised = f" beside {others_need} that are promised" if others_need else ""
-        return (
-            f"it needs {share} nodes until then{promised}; so many are idle with a chance of {chance:.0%}, "
-            f"below {MIN_PROBABILITY:.0%}: give it more time"
-        )
-    return ""
-
-
-def _seconds(demands: Sequence[JobDemand], job: object) -> float:
-    return next((d.due.seconds for d in demands if d.id == job and d.due is not None), math.inf)
+    found = {each.job for each in deadline_guarantees([*earlier, mine], supply, 0, MIN_PROBABILITY)}
+    if job.id in found:
+        broken = sorted(before - found, key=str)
+        return f"it needs {share} nodes until then, which are promised to job {broken[0]}" if broken else ""
+    chance = f"a chance of {MIN_PROBABILITY:.0%}"
+    return f"it needs {share} nodes until then, more than are idle with {chance} and not promised: give it more time"
 
 
 def _demand(view: JobView, now: float) -> JobDemand:
@@ -320,18 +276,6 @@ def _demand(view: JobView, now: float) -> JobDemand:
         id=job.id, current=len(view.staying), min=job.min_nodes, max=job.max_nodes, curve=curve, sizes=job.sizes,
         activate_s=view.costs.start_s + view.costs.activate_s, due=due_of(view, now),
     )  # fmt: skip
-
-
-class SizeTerms(Protocol):
-    """The sizes that a job may have."""
-
-    @property
-    def min_nodes(self) -> int: ...
-
-    @property
-    def sizes(self) -> tuple[int, ...]: ...
-
-    def permits(self, nodes: int) -> bool: ...
 
 
 def keeps_its_size(job: MalleableJob, check: ScriptCheck | None) -> bool:
@@ -345,12 +289,12 @@ def terms_of(job: MalleableJob, check: ScriptCheck | None) -> MalleableJob:
     """The job as it may be given nodes: as its owner asked for it, or as many as it keeps."""
     if check is None or not keeps_its_size(job, check):
         return job
-    size = size_kept(job, check.nodes)
+    size = size_kept(check.nodes, job.min_nodes, job.max_nodes, job.sizes)
     return replace(job, min_nodes=size, max_nodes=size, sizes=())
 
 
-def size_kept(terms: SizeTerms, nodes: int) -> int:
-    """The size that a job keeps that trains on `nodes` nodes now: these where it permits them, else its fewest."""
-    if nodes and terms.permits(nodes):
+def size_kept(nodes: int, least: int, most: int, sizes: Sequence[int]) -> int:
+    """The size that a job keeps that trains on `nodes` nodes now: these where it may have them, else its fewest."""
+    if nodes and least <= nodes <= most and (not sizes or nodes in sizes):
         return nodes
-    return min(terms.sizes, default=terms.min_nodes)
+    return min(sizes, default=least)

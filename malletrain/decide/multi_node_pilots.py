@@ -1,23 +1,20 @@
 """Pilots of several nodes: one Slurm task holds nodes that become idle together and leave together.
 
 slurmctld tries a blocked main job once for each pilot, however many nodes that holds (`_run_now` in
-src/plugins/select/cons_common/job_test.c of Slurm 22.05, in cons_tres since), and one pin, one release and one
-requeue do for all of them: wider pilots are what a cap on their number leaves. The price is that the nodes come and
-go as one, so only nodes are put together that are alike and whose holes end at the same time; sizing is offered no
-size that would break a task up (`whole_sizes`); and a main job that wants one of the nodes is weighed against the
-loss of all (`malletrain.decide.demand.harvested`).
+src/plugins/select/cons_common/job_test.c of Slurm 22.05, in cons_tres since): wider pilots are what a cap on their
+number leaves. The price is that the nodes come and go as one, so only nodes are put together that are alike and whose
+holes end at the same time; sizing is offered no size that would break a task up (`whole_sizes`); and a main job that
+wants one of the nodes is weighed against the loss of all.
 
 A pilot holds as few nodes as let the pilots that there may be hold all that can be harvested, since narrow ones
-follow the main queue more closely: one while there are fewer nodes than pilots may be; beyond that all are equally
-wide, and jobs grow by whole pilots. Were jobs to grow by single nodes, each step would take a pilot of the cap, and
-the cap would leave most nodes idle (docs/figures.md, "Caps on pilots").
-
-The arithmetic is over plain values: decisions and the fast engine of replay call the same functions.
+follow the main queue more closely. Jobs grow by whole pilots: by single nodes, each step would take a pilot of the
+cap, which would leave most nodes idle (docs/figures.md, "Caps on pilots").
 """
 
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import takewhile
@@ -26,7 +23,6 @@ from typing import TypeVar
 from malletrain.domain.decision import Action, Hole, LeaveCause, LeavePilot, RecyclePilot
 from malletrain.domain.job import JobView, Pilot, PilotPhase, task_of
 from malletrain.domain.snapshot import Snapshot
-from malletrain.learn.stragglers import Straggler
 
 #: Nodes and tasks go by name in decisions, by number in replay.
 Name = TypeVar("Name", int, str)
@@ -43,12 +39,9 @@ SPARE_SHARE = 0.75
 MOST_TIMES_ALIKE = 2
 
 #: A pilot gives its place under the cap to one that holds so many times as many nodes: what its job loses until it
-#: has nodes again is little beside that, and a place changes hands a few times at most.
-WIDER_TIMES = 2
-
-#: A pilot does not make room before it has been there for so long (seconds): a wider one may not come all the same,
-#: for a limit of the site, say, and the job would lose its nodes at each look.
-LEAST_STAY_S = 300.0
+#: has nodes again is little beside that, and a place changes hands a few times at most. It has been there for so long
+#: (seconds) then: a wider one may not come all the same, and the job would lose its nodes at each look.
+WIDER_TIMES, LEAST_STAY_S = 2, 300.0
 
 #: Where a look may start only so many pilots, all free nodes are to be held within so many: a minute of usual looks.
 LOOKS_TO_HOLD_ALL = 6
@@ -73,22 +66,27 @@ def pilot_width(held: int, free: int, pilots: int, *, max_pilots: int, max_start
 
 
 def make_room(
-    pilots: Iterable[tuple[int, float, Name, Name]],
-    free: Sequence[int],
-    lacking: Sequence[int],
-    room: int,
-    width: int,
-    now: float,
-) -> tuple[int, list[Name]]:
+    pilots: Iterable[tuple[int, float, Name, Name]], free: Sequence[int], lacking: Sequence[int], room: int,
+    width: int, now: float,
+) -> tuple[int, list[Name]]:  # fmt: skip
     """The fewest nodes of a pilot that starts now, and the tasks that leave so that wider ones can start: the
-    narrowest first, then those that are there longest; none that is new.
+    narrowest first, then those that are there longest; none that is new, or not less than half as wide.
 
-    `pilots`: of each its nodes, since when it is there (Unix seconds), its first node and its task; the rest as in
-    `outgrown`.
+    `pilots`: of each its nodes, since when it is there (Unix seconds), its first node and its task; `free`: nodes of
+    each pilot that could start on what is free, were there no cap; `lacking`: how many nodes more each job can have;
+    `room`: how many pilots may start as it is; `width`: of a pilot that starts now.
     """
+    whole = sum(most // width for most in lacking if most >= width)
+    wanted = [width] * min(whole, len(free))
+    if len(wanted) < len(free):
+        wanted += sorted((most for most in lacking if most < width), reverse=True)
+    starts = [min(pair) for pair in zip(sorted(free, reverse=True), wanted, strict=False)]
     staid = sorted(pilot for pilot in pilots if now - pilot[1] >= LEAST_STAY_S)
-    going = outgrown([held for held, *_ in staid], free, lacking, room, width)
-    return narrowest_start(free, lacking, room, width), [task for *_, task in staid[:going]]
+    pairs = zip(staid, starts[max(0, room) :], strict=False)
+    going = [pilot[3] for pilot, _ in takewhile(lambda pair: pair[1] >= WIDER_TIMES * pair[0][0], pairs)]
+    # The places that there are go to the widest. A pilot that made room would otherwise be followed by one as narrow,
+    # of a job that lacks few nodes, and the next would make room at the next look.
+    return starts[max(1, room) - 1] if len(starts) > room else 1, going
 
 
 def task_numbers(alike: Iterable[Hashable], most: int) -> list[int]:
@@ -110,82 +108,35 @@ def tasks_kept(tasks: Iterable[Task], size: int) -> set[Task]:
     """Of the tasks of a job's nodes, best first, those that it keeps to hold at most `size` nodes, as many as can be,
     without breaking one up."""
     reached: dict[int, tuple[Task, ...]] = {0: ()}
-    for task, width in widths_of(tasks).items():
+    for task, width in Counter(tasks).items():
         for nodes in sorted(reached, reverse=True):
             if nodes + width <= size and nodes + width not in reached:
                 reached[nodes + width] = (*reached[nodes], task)
     return set(reached[max(reached)])
 
 
-def widths_of(tasks: Iterable[Task]) -> dict[Task, int]:
-    """How many nodes each task holds, of the tasks of some nodes; in their order."""
-    widths: dict[Task, int] = {}
-    for task in tasks:
-        widths[task] = widths.get(task, 0) + 1
-    return widths
-
-
-def outgrown(widths: Sequence[int], free: Sequence[int], lacking: Sequence[int], room: int, width: int) -> int:
-    """How many pilots, the narrowest first, leave so that wider ones can start in their places.
-
-    `widths`: nodes of each pilot that may leave; `free`: nodes of each pilot that could start on what is free, were
-    there no cap; `lacking`: how many nodes more each job can have; `room`: how many pilots may start as it is;
-    `width`: of a pilot that starts now. A pilot makes room only for one that holds `WIDER_TIMES` as many nodes.
-    """
-    pairs = zip(sorted(widths), _widest_starts(free, lacking, width)[max(0, room) :], strict=False)
-    return sum(1 for _ in takewhile(lambda pair: pair[1] >= WIDER_TIMES * pair[0], pairs))
-
-
-def narrowest_start(free: Sequence[int], lacking: Sequence[int], room: int, width: int) -> int:
-    """The fewest nodes of a pilot that starts now; arguments as in `outgrown`.
-
-    Where the cap keeps some from starting, the places that there are go to the widest. A pilot that made room would
-    otherwise be followed by one as narrow, of a job that lacks few nodes, and the next would make room at the next
-    look.
-    """
-    starts = _widest_starts(free, lacking, width)
-    return starts[max(1, room) - 1] if len(starts) > room else 1
-
-
-def _widest_starts(free: Sequence[int], lacking: Sequence[int], width: int) -> list[int]:
-    """Nodes of each pilot that could start were there no cap, the widest first."""
-    whole = sum(most // width for most in lacking if most >= width)
-    wanted = [width] * min(whole, len(free))
-    if len(wanted) < len(free):
-        wanted += sorted((most for most in lacking if most < width), reverse=True)
-    return [min(pair) for pair in zip(sorted(free, reverse=True), wanted, strict=False)]
-
-
 def unbroken_sizes(
     widths: Sequence[int], least: int, most: int, width: int, sizes: tuple[int, ...] = (), narrowest: int = 1
 ) -> tuple[int, ...]:
     """The sizes, ascending, that a job with tasks of these `widths` can take without breaking one up: sums of some of
-    them, and all of them and more tasks; the rest as in `growth_sizes`."""
-    sums = {0}
-    for own in widths:
-        sums |= {size + own for size in sums}
-    held = sum(widths)
-    below = (size for size in sorted(sums) if least <= size <= min(held, most) and (not sizes or size in sizes))
-    return (*below, *growth_sizes(held, least, most, width, sizes, narrowest))
-
-
-def growth_sizes(
-    held: int, least: int, most: int, width: int, sizes: tuple[int, ...] = (), narrowest: int = 1
-) -> tuple[int, ...]:
-    """The sizes above `held` nodes that a job grows to by whole pilots of `width` nodes, ascending.
+    them, and all of them and more pilots of `width` nodes.
 
     `least` to `most`: its bounds, where the most is also what it has tasks for; `sizes`: those that its script
     allows, where not all; `narrowest`: the fewest nodes of a pilot of a job that has some. A job that no whole pilot
     fits into may have its most, or of `sizes` any, unless that takes a pilot that is too narrow.
     """
-    step = max(1, min(width, most - held))
+    sums, held = {0}, sum(widths)
+    for own in widths:
+        sums |= {size + own for size in sums}
+    below = tuple(n for n in sorted(sums) if least <= n <= min(held, most) and (not sizes or n in sizes))
     if held and most - held < narrowest:
-        return ()
+        return below
+    step = max(1, min(width, most - held))
     if sizes:
         larger = tuple(size for size in sizes if held < size <= most and size >= least)
-        return tuple(size for size in larger if size - held >= step) or larger
+        return below + (tuple(size for size in larger if size - held >= step) or larger)
     grown = tuple(size for size in range(held + step, most + 1, step) if size >= least)
-    return grown or ((most,) if most > held and most >= least else ())
+    return below + (grown or ((most,) if most > held and most >= least else ()))
 
 
 def count_tasks(pilots: Mapping[int, Sequence[Pilot]]) -> int:
@@ -200,22 +151,9 @@ def startable(free: Sequence[Hole], tasks: int, width: int, snapshot: Snapshot) 
     return [hole for hole in free if hole.node in held]
 
 
-def replaceable(
-    slow: Mapping[int, tuple[Straggler, ...]], views: Mapping[int, JobView]
-) -> dict[int, tuple[Straggler, ...]]:
-    """The stragglers that can be replaced one by one: not those in a task of several nodes."""
-    return {
-        job: tuple([each for each in found if job not in views or not co_allocated(each.pilot, views[job])])
-        for job, found in slow.items()
-    }
-
-
 def task_groups(holes: Sequence[Hole], most: int, snapshot: Snapshot) -> list[tuple[Hole, ...]]:
-    """`holes`, each once and in groups of at most `most`, in the order of each group's first.
-
-    The nodes of a group have the same hardware and features, and their holes end at the same time. Nodes that became
-    idle together stand side by side in `holes`, and so come into one group as far as its width allows.
-    """
+    """`holes`, each once and in groups of at most `most`, in the order of each group's first: nodes of the same
+    hardware and features whose holes end at the same time. Those that became idle together stand side by side."""
     if most <= 1:
         return [(hole,) for hole in holes]
     nodes = (snapshot.node[hole.node] for hole in holes)
@@ -234,7 +172,7 @@ def whole_sizes(
     `sizes` as it is where no task holds several nodes and none is to."""
     if width <= 1 and not any(pilot.is_part for pilot in pilots):
         return sizes
-    widths = widths_of(pilot.task for pilot in pilots)
+    widths = Counter(pilot.task for pilot in pilots)
     # An empty tuple would mean any size: this one is no size at all.
     return unbroken_sizes(tuple(widths.values()), least, most, width, sizes, narrowest) or (0,)
 
@@ -250,16 +188,16 @@ def keep_whole_tasks(ranked: Sequence[Pilot], size: int) -> tuple[Pilot, ...]:
 def with_co_allocated(actions: Iterable[Action], views: Mapping[int, JobView]) -> list[Action]:
     """`actions`, and for each pilot that leaves those of its task that do not yet."""
     found = list(actions)
-    going = {action.pilot for action in found if isinstance(action, LeavePilot | RecyclePilot)}
-    for action in tuple(found):
-        if not isinstance(action, LeavePilot | RecyclePilot):
-            continue
+    leaves = [action for action in found if isinstance(action, LeavePilot | RecyclePilot)]
+    going = {action.pilot for action in leaves}
+    for action in leaves:
         for other in co_allocated(action.pilot, views[action.job_id]):
             asked = other.phase in (PilotPhase.LEAVING, PilotPhase.RECYCLING) and isinstance(action, LeavePilot)
             if other.id not in going and not asked:
                 going.add(other.id)
                 reason = f"{action.reason}; with {action.pilot}"
-                found.append(_same(action, other, reason))
+                same = replace(action, pilot=other.id, node=other.node, reason=reason)
+                found.append(replace(same, unstarted="") if isinstance(same, RecyclePilot) else same)
     return found
 
 
@@ -291,9 +229,3 @@ def after_loss(pilot: Pilot, view: JobView, *, left: bool, reason: str, deadline
         for each in (pilot, *others)
         if left and each.phase in running
     ]
-
-
-def _same(action: LeavePilot | RecyclePilot, other: Pilot, reason: str) -> Action:
-    if isinstance(action, LeavePilot):
-        return replace(action, pilot=other.id, node=other.node, reason=reason)
-    return replace(action, pilot=other.id, node=other.node, reason=reason, unstarted="")

@@ -1,143 +1,102 @@
-"""The nodes that are left for waiting main jobs, in the order in which jobs are given them.
+"""The nodes that are left for waiting main jobs at one look, and which of them each is given.
 
 Hundreds of small jobs may wait for thousands of nodes, so which nodes a job can have is one mask over all of them.
-
-On leaf switches nodes are chosen as Slurm's topology/tree places a job: on the leaf that it fills most, else the
-widest. Slurm chooses so among the nodes that are idle. Where pilots hold nodes, those that leave decide which nodes
-are idle, so they are chosen by the same rule: a main job spreads over no more switches than it would without pilots,
-and whole leaves stay for the next job that asks for one (`_eval_nodes_topo` in
-src/plugins/select/cons_tres/job_test.c).
 """
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from heapq import heapify, heappop, heappush
-from itertools import islice
 from math import inf
 
 import numpy as np
 from numpy.typing import NDArray
 
+from malletrain.decide.rules import Rules
 from malletrain.domain.requirements import Requirements
 from malletrain.domain.snapshot import Node, SlurmJob, Snapshot
 
-#: Places of nodes in some order; or of nodes the numbers of their leaf switches, from 1 in the order of names, and 0
-#: for those on none; or how many nodes there are on each leaf.
+#: Places of nodes in the order in which they go; and which of all nodes something is said of.
 Places = NDArray[np.intp]
 Mask = NDArray[np.bool_]
-
-
-def leaf_numbers(leaves: Mapping[str, str]) -> dict[str, int]:
-    """The number of the leaf switch of each node that is on one."""
-    number = {leaf: at for at, leaf in enumerate(sorted(set(leaves.values())), start=1)}
-    return {node: number[leaf] for node, leaf in leaves.items()}
-
-
-def leaf_order(on: Places, wanted: int, near: Collection[int], room: Places) -> list[int]:
-    """Leaves to take `wanted` nodes from, in this order: those in `near`, then the leaf with least `room` that holds
-    the rest, or else the one with most nodes.
-
-    `on`: how many nodes can be taken on each leaf; `room`: how many there are without a main job.
-    """
-    order = sorted(leaf for leaf in near if 0 < leaf < len(on) and on[leaf])
-    left, others = wanted - sum(int(on[leaf]) for leaf in order), on.copy()
-    others[[0, *order]] = 0
-    if left > int(others.max()):
-        for leaf in np.lexsort((np.arange(len(on)), others))[::-1].tolist():
-            if left <= others[leaf] or not others[leaf]:
-                break
-            left -= int(others[leaf])
-            order.append(leaf)
-            others[leaf] = 0
-    whole = np.flatnonzero(others >= left) if left > 0 else others[:0]
-    return [*order, int(whole[np.argmin(room[whole])])] if len(whole) else order
-
-
-def on_few_leaves(leaf: Places, wanted: int, near: Collection[int], room: Places) -> Places:
-    """Which `wanted` of some nodes (all, if there are fewer) are on as few leaves as `leaf_order` finds, of each the
-    first. `leaf`: of each node the number of its leaf, the best node first; the rest as in `leaf_order`.
-
-    Those on no leaf come last. The first `wanted` of all, where these are on fewer leaves outside `near`.
-    """
-    first = np.arange(min(wanted, len(leaf)))
-    if not wanted or len(leaf) <= wanted:
-        return first
-    parts: list[Places] = []
-    for each in (*leaf_order(np.bincount(leaf, minlength=len(room)), wanted, near, room), 0):
-        if sum(map(len, parts)) < wanted:
-            parts.append(np.flatnonzero(leaf == each))
-    found = np.concatenate(parts)[:wanted]
-    return found if _apart(leaf[found], near) <= _apart(leaf[first], near) else first
-
-
-def _apart(leaf: Places, near: Collection[int]) -> int:
-    """On how many leaves outside `near` nodes are; one that is on none counts as a leaf by itself."""
-    leaves: list[int] = leaf.tolist()
-    return len({*leaves}.difference(near, (0,))) + leaves.count(0)
-
-
-#: What nodes of one rank are sorted by: what training loses, the first node that is given up with it, its name.
-Cost = tuple[float, str, str]
 
 #: Idle nodes come first, then those that are coming free, then those of pilots.
 IDLE, COMING, PILOTS = (0, 1, 2)
 
+#: Pilots on one leaf switch leave instead of the cheapest where training loses at most so many times as much.
+MOST_TIMES_CHEAPEST = 2.0
+
 
 @dataclass(frozen=True, slots=True)
-class PlannedStart:
-    """A start that Slurm has planned for a main job; of two jobs the better one has the lower `rank`."""
+class HarvestedNode:
+    """A node that a pilot holds. `cost`: what training loses when this pilot leaves (speed-up lost);
+    `co_allocated`: all nodes of its task, where it holds several: given up together, and `cost` is of all."""
 
-    job: str
-    rank: tuple[int, int]
-    start: float
-    nodes: frozenset[str]
+    node: str
+    pilot: str
+    job_id: int
+    cost: float
+    co_allocated: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class Availability:
+    """Nodes that a main job could have soon: `free` now, `coming` free (completing, or their pilot is leaving
+    already), or a pilot's."""
+
+    free: frozenset[str]
+    coming: frozenset[str]
+    pilot_on: Mapping[str, HarvestedNode]
+
+
+def rank_of(job: SlurmJob) -> tuple[int, int]:
+    """Slurm's order: higher priority first, then the older job."""
+    return -job.priority, job.raw_id
 
 
 class NodesLeft:
-    """The nodes that are left at one look, for main jobs that are taken in the order of their rank.
+    """What is left for main jobs that are taken in the order of their rank, and no better one than before.
 
     A node goes by its place in the order in which jobs are given nodes. One that is given up with others has a second
     place, among those that are coming free, which it has once these are given away.
     """
 
-    def __init__(
-        self,
-        free: Iterable[str],
-        coming: Iterable[str],
-        pilots: Mapping[str, Cost],
-        together: Iterable[str],
-        planned: Iterable[PlannedStart],
-        snapshot: Snapshot,
-        now: float,
-    ) -> None:
-        """`pilots`: the nodes of pilots, each with its cost; `together`: those of them that are given up with others;
-        `planned`: starts that no worse job may delay."""
-        ranks = sorted(free), sorted({*coming, *together}), sorted(pilots, key=pilots.__getitem__)
+    def __init__(self, snapshot: Snapshot, at_hand: Availability, rules: Rules, now: float) -> None:
+        pilot_on = at_hand.pilot_on
+        together = {name for name, held in pilot_on.items() if held.co_allocated}
+        # Of equal cost, nodes that are given up together come side by side.
+        pilots = sorted(pilot_on.values(), key=lambda p: (p.cost, min(p.co_allocated, default=p.node), p.node))
+        ranks = sorted(at_hand.free), sorted(at_hand.coming | together), [held.node for held in pilots]
         self._names = [name for names in ranks for name in names]
-        self.rank = np.repeat(np.arange(3), [len(names) for names in ranks])
-        self._begin = np.searchsorted(self.rank, np.arange(3))
-        self.cost = np.array([pilots[name][0] if name in pilots else 0.0 for name in self._names])
-        self.cost[self.rank == COMING] = 0.0
+        self._rank = np.repeat(np.arange(3), [len(names) for names in ranks])
+        self._begin = np.searchsorted(self._rank, np.arange(3))
+        self._cost = np.concatenate((np.zeros(self._begin[PILOTS]), np.array([held.cost for held in pilots])))
+        self._together: dict[int, frozenset[str]] = {
+            at: held.co_allocated for at, held in enumerate(pilots, int(self._begin[PILOTS])) if held.co_allocated
+        }
         self._place = {name: at for at, name in enumerate(self._names)}
         self._once_emptied = {name: at for at, name in enumerate(ranks[COMING], len(ranks[IDLE]))}
         self._left = np.zeros(len(self._names), np.bool_)
         self._left[list(self._place.values())] = True
-        self._sort_onto_leaves(snapshot.leaves)
-        kinds: dict[tuple[object, ...], int] = {}  # what a job can ask for is the same
-        self._kinds: list[Node] = []
+        self._has_leaves = bool(snapshot.leaves)
+        number = {leaf: at for at, leaf in enumerate(sorted(set(snapshot.leaves.values())), start=1)}
+        self._leaf = np.array([number.get(snapshot.leaves.get(name, ""), 0) for name in self._names], np.int16)
+        kinds: dict[tuple[object, ...], tuple[int, Node]] = {}  # what a job can ask for is the same
         of_name: dict[str, int] = {}
         for name in self._place:
             node = snapshot.node[name]
-            of_name[name] = kinds.setdefault((node.partitions, node.gres, node.features, node.memory_mib), len(kinds))
-            if len(kinds) > len(self._kinds):
-                self._kinds.append(node)
+            kind = (node.partitions, node.gres, node.features, node.memory_mib)
+            of_name[name] = kinds.setdefault(kind, (len(kinds), node))[0]
+        self._kinds = [node for _, node in kinds.values()]
         self._kind = np.array([of_name[name] for name in self._names], np.intp)
         self._having: dict[tuple[str, Requirements], Mask] = {}
         self._now = now
-        self._planned = sorted(planned, key=lambda plan: plan.rank)
+        planned = [
+            (rank_of(job), job.start_time, job)
+            for job in snapshot.pending
+            if job.planned_nodes and job.start_time is not None and job.partition != rules.harvest_partition
+        ]
+        self._planned = sorted(planned, key=lambda plan: plan[0])
         self._passed = 0  # so many of these are of better jobs than all that are still to come
         self._taken_from = np.full(len(self._names), inf)  # when others have each node
         self._is_taken_from = inf
@@ -145,49 +104,91 @@ class NodesLeft:
             if each.end > now:
                 self._bar(each.nodes, each.start)
 
-    def _sort_onto_leaves(self, leaves: Mapping[str, str]) -> None:
-        self.has_leaves = bool(leaves)
-        number = leaf_numbers(leaves)
-        self.leaf = np.array([number.get(name, 0) for name in self._names], np.intp)
-        self._by_leaf = np.argsort(self.leaf, kind="stable")
-
     def __len__(self) -> int:
         return int(np.count_nonzero(self._left))
 
-    def places(self, names: Iterable[str]) -> list[int]:
+    def choose(self, group: Sequence[SlurmJob]) -> list[int]:
+        """The places of nodes for all parts of a job at once; none when it cannot start."""
+        chosen: list[int] = []
+        for part in group:
+            open_to = self._open_to(part, group)
+            open_to[chosen] = False
+            if not self._suffice(part, open_to):
+                return []
+            required = self._places(part.required_nodes)
+            kept = [at for at in self._places(part.planned_nodes) if open_to[at]]
+            count = max(part.node_count, len(required))
+            rest = self._in_order(open_to, kept)
+            if part.switches and self._has_leaves and count > 1:
+                rest = self._on_few_leaves(rest, part.switches, count, required)
+            rest = _without(rest, required)
+            picked = [*required, *rest[: count - len(required)].tolist()]
+            if self._has_leaves:
+                picked = self._on_one_leaf(picked, {*kept, *required}, rest)
+            chosen += self._sparing(picked, required, rest)
+        return chosen
+
+    def choose_tasks(self, job: SlurmJob, most: int) -> tuple[list[int], int]:
+        """Nodes for the next tasks of an array, as `choose` finds them for one after the other; and how many tasks
+        these are, of `most`: 0 where the next has to be looked at alone."""
+        open_to, width = self._open_to(job, [job]), job.node_count
+        order = self._in_order(open_to)
+        if not len(order) or job.required_nodes:
+            return [], 0
+        rank = self._rank[order[0]]
+        if self._has_leaves and width > 1 and (rank == PILOTS or job.switches):
+            return [], 0
+        if any(open_to[at] and self._rank[at] == rank for at in self._places(job.planned_nodes)):
+            return [], 0
+        of_rank: list[int] = order[self._rank[order] == rank][: most * width].tolist()
+        alone = next((i for i, at in enumerate(of_rank) if at in self._together), len(of_rank))
+        served = alone // width
+        return of_rank[: served * width], served
+
+    def suffice_for(self, group: Sequence[SlurmJob]) -> bool:
+        """Whether `choose` finds nodes."""
+        if len(group) > 1:
+            return bool(self.choose(group))
+        return self._suffice(group[0], self._open_to(group[0], group))
+
+    def take(self, chosen: Sequence[int]) -> list[str]:
+        """Give these nodes away, and say which they are; the pilots on them leave, those of a task together."""
+        emptied = self._emptied_with(chosen)
+        self._left[chosen] = False
+        for name in emptied:
+            was = self._place.get(name)
+            if was is not None and self._left[was] and self._rank[was] == PILOTS:
+                at = self._place[name] = self._once_emptied[name]
+                self._left[was], self._left[at] = False, True
+                self._taken_from[at] = self._taken_from[was]
+        return [self._names[at] for at in chosen]
+
+    def _places(self, names: Iterable[str]) -> list[int]:
         """Of those of the nodes that there were at the beginning."""
         return [self._place[name] for name in names if name in self._place]
 
-    def named(self, places: Iterable[int]) -> list[str]:
-        """Their names."""
-        return [self._names[at] for at in places]
-
-    def open_to(self, job: SlurmJob, rank: tuple[int, int], group: Collection[str] = ()) -> Mask:
+    def _open_to(self, job: SlurmJob, group: Sequence[SlurmJob]) -> Mask:
         """Of the nodes that are left, those that Slurm could give `job`: in its partition, with the features, generic
-        resources and memory that it asks for, and planned by no job better than `rank` or reservation for a time
-        before this one would end. No rank may be better than one before.
-
-        `group`: the parts of a heterogeneous job that it is one of, whose best has the `rank`.
-        """
-        while self._passed < len(self._planned) and self._planned[self._passed].rank < rank:
-            plan = self._planned[self._passed]
-            self._bar(plan.nodes, plan.start)
+        resources and memory that it asks for, and planned by no job better than the best of its `group` (the parts of
+        a heterogeneous job), or reservation, for a time before this one would end."""
+        rank = min(map(rank_of, group))
+        while self._passed < len(self._planned) and self._planned[self._passed][0] < rank:
+            _, start, better = self._planned[self._passed]
+            self._bar(better.planned_nodes, start)
             self._passed += 1
         end = inf if job.time_limit_s is None else self._now + job.time_limit_s
         found: Mask = self._left & self._with(job)
         if self._is_taken_from < end:
             found &= self._taken_from >= end
-        if job.excluded_nodes:
-            found[self.places(job.excluded_nodes)] = False
-        for plan in self._planned[self._passed :] if group else ():
-            if plan.rank < (-job.priority, job.raw_id) and plan.job not in group and plan.start < end:
-                found[self.places(plan.nodes)] = False
+        found[self._places(job.excluded_nodes)] = False
+        for other_rank, start, other in self._planned[self._passed :] if len(group) > 1 else ():
+            if other_rank < rank_of(job) and start < end and all(other.id != part.id for part in group):
+                found[self._places(other.planned_nodes)] = False
         return found
 
     def _bar(self, names: Iterable[str], start: float) -> None:
         """Others have these from `start` on."""
-        places = self.places(names)
-        if places:
+        if places := self._places(names):
             self._taken_from[places] = np.minimum(self._taken_from[places], start)
             self._is_taken_from = min(self._is_taken_from, start)
 
@@ -201,95 +202,72 @@ class NodesLeft:
             self._having[key] = np.array(kinds, np.bool_)[self._kind]
         return self._having[key]
 
-    def in_order(self, among: Mask, kept: Collection[int] = ()) -> Places:
+    def _suffice(self, job: SlurmJob, open_to: Mask) -> bool:
+        required = self._places(job.required_nodes)
+        if len(required) < len(job.required_nodes) or not open_to[required].all():
+            return False
+        return int(np.count_nonzero(open_to)) >= job.node_count
+
+    def _in_order(self, among: Mask, kept: Collection[int] = ()) -> Places:
         """The places as jobs are given them; of nodes of one rank, those in `kept` come first."""
         order = np.flatnonzero(among)
         if not kept:
             return order
         first = sorted(set(kept))
         order = np.delete(order, np.searchsorted(order, first))
-        with_first: Places = np.insert(order, np.searchsorted(order, self._begin[self.rank[first]]), first)
+        with_first: Places = np.insert(order, np.searchsorted(order, self._begin[self._rank[first]]), first)
         return with_first
 
-    def on_asked_leaves(
-        self, among: Mask, kept: Collection[int], switches: int, count: int, required: Sequence[int]
-    ) -> Places:
-        """As `in_order`, those on the leaf switches that make room for `count` nodes at the least cost; all where
-        none would do: then the job waits for its --switches patience, and starts anywhere.
-
-        One leaf alone is chosen exactly; of several, those with most room.
-        """
-        by_leaf = self._by_leaf[among[self._by_leaf]]
-        if kept:
-            order = self.in_order(among, kept)
-            by_leaf = order[np.argsort(self.leaf[order], kind="stable")]
-        room = np.bincount(self.leaf[by_leaf])
+    def _on_few_leaves(self, order: Places, leaves: int, count: int, required: Sequence[int] = ()) -> Places:
+        """Of `order`, those on the one leaf switch that makes room for `count` nodes at the least cost, else on so
+        many `leaves` with most room; all where these would not do, or not have the `required` nodes."""
+        leaf = self._leaf[order]
+        by_leaf, room = order[np.argsort(leaf, kind="stable")], np.bincount(leaf)
         begin, there = np.cumsum(room) - room, np.minimum(room, count)
         first = by_leaf[np.repeat(begin - np.cumsum(there) + there, there) + np.arange(there.sum())]
-        on = np.repeat(np.arange(len(room)), there)
-        ranks, costs = (np.bincount(on, of[first], len(room)) for of in (self.rank, self.cost))
-        cheapest = np.lexsort((costs, ranks))
-        cheapest = cheapest[room[cheapest] > 0]
-        wanted = {int(self.leaf[at]) for at in required}
-        enough = (each for each in cheapest[room[cheapest] >= count].tolist() if wanted <= {each})
-        for one in islice(enough, 1):
-            return by_leaf[begin[one] : begin[one] + room[one]]
-        best = sorted(cheapest.tolist(), key=lambda each: (each not in wanted, -room[each]))[:switches]
-        order = self.in_order(among, kept)
-        if sum(room[best]) < count or not wanted.issubset(best):
+        ranks, costs = (np.bincount(self._leaf[first], of[first], len(room)) for of in (self._rank, self._cost))
+        cheapest = [each for each in np.lexsort((costs, ranks)).tolist() if room[each]]
+        wanted = {int(self._leaf[at]) for at in required}
+        best = [each for each in cheapest if room[each] >= count and wanted <= {each}][:1]
+        best = best or sorted(cheapest, key=lambda each: (each not in wanted, -room[each]))[:leaves]
+        if room[best].sum() < count or not wanted.issubset(best):
             return order
-        return order[np.isin(self.leaf[order], best)]
+        return order[np.isin(leaf, best)]
 
-    def on_few_leaves(self, order: Places, wanted: int, own: Sequence[int], room: Places) -> list[int]:
-        """As `on_few_leaves`, next to the nodes at `own`."""
-        near = set(self.leaf[list(own)].tolist())
-        found: list[int] = order[on_few_leaves(self.leaf[order], wanted, near, room)].tolist()
-        return found
+    def _on_one_leaf(self, picked: list[int], fixed: Collection[int], rest: Places) -> list[int]:
+        """`picked`, but of the pilots as many on one leaf switch, unless that costs training far more: Slurm, which
+        places a job on as few as it can, finds idle what has been emptied. `fixed`: nodes that it has in any case;
+        `rest`: all that it could have but for those that it requires."""
+        pilots = [at for at in picked if self._rank[at] == PILOTS and at not in fixed]
+        if len(pilots) < 2:
+            return picked
+        loose = _without(rest[self._rank[rest] == PILOTS], fixed)
+        best = self._on_few_leaves(loose, 1, len(pilots))[: len(pilots)]
+        if self._cost[best].sum() > MOST_TIMES_CHEAPEST * self._cost[pilots].sum():
+            return picked
+        return [*(at for at in picked if at not in set(pilots)), *best.tolist()]
 
-    def of_pilots(self, order: Places) -> Places:
-        """Those that pilots are on, which come last."""
-        return order[np.count_nonzero(order < self._begin[PILOTS]) :]
+    def _emptied_with(self, chosen: Collection[int]) -> frozenset[str]:
+        """The further nodes that pilots leave when they leave `chosen`."""
+        if not self._together:
+            return frozenset()
+        together = [self._together[at] for at in chosen if at in self._together]
+        return frozenset().union(*together).difference(self._names[at] for at in chosen)
 
-    def room(self, places: Places) -> Places:
-        """How many of these are on each leaf."""
-        return np.bincount(self.leaf[places], minlength=1)
+    def _sparing(self, picked: list[int], required: Collection[int], rest: Places) -> list[int]:
+        """`picked`, but with nodes of `rest` that are emptied anyway instead of the dearest that need not be."""
+        emptied = self._emptied_with(picked)
+        if not emptied:
+            return picked
+        spare: list[int] = rest[np.isin(rest, self._places(emptied))].tolist()
+        alone = [at for at in picked if self._rank[at] == PILOTS and at not in self._together and at not in required]
+        saved = sorted(alone, key=lambda at: (-self._cost[at], self._names[at]))[: len(spare)]
+        return [at for at in picked if at not in saved] + spare[: len(saved)]
 
-    def leaves_of(self, places: Sequence[int]) -> int:
-        """On how many leaves they are."""
-        return _apart(self.leaf[list(places)], ())
 
-    def filling_leaves(self, order: Places, may: Callable[[int, int], bool]) -> Iterator[tuple[int, int]]:
-        """The nodes that `on_few_leaves` finds for one job of one node after the other, each with the cheapest; this
-        one instead where `may(node, cheapest)` does not hold."""
-        on: dict[int, deque[int]] = {}
-        leaf_of = dict(zip(order.tolist(), self.leaf[order].tolist(), strict=True))
-        for at, leaf in leaf_of.items():
-            on.setdefault(leaf, deque()).append(at)
-        fullest = [(len(places), leaf) for leaf, places in on.items() if leaf]
-        heapify(fullest)
-        taken: set[int] = set()
-        for cheapest in leaf_of:
-            while cheapest not in taken:
-                while fullest and fullest[0][0] != len(on[fullest[0][1]]):
-                    heappop(fullest)
-                found = on[fullest[0][1]][0] if fullest else cheapest
-                found = found if may(found, cheapest) else cheapest
-                yield found, cheapest
-                taken.add(found)
-                leaf = leaf_of[found]
-                on[leaf].popleft()  # whichever it is, it was the first of its leaf
-                if leaf and on[leaf]:
-                    heappush(fullest, (len(on[leaf]), leaf))
-
-    def give(self, places: Sequence[int]) -> None:
-        """A job is given these."""
-        self._left[places] = False
-
-    def empty(self, names: Iterable[str]) -> None:
-        """The pilots on these leave: they are coming free."""
-        for name in names:
-            was = self._place.get(name)
-            if was is not None and self._left[was] and self.rank[was] == PILOTS:
-                at = self._place[name] = self._once_emptied[name]
-                self._left[was], self._left[at] = False, True
-                self._taken_from[at] = self._taken_from[was]
+def _without(order: Places, places: Collection[int]) -> Places:
+    if not places or not len(order):
+        return order
+    stays = np.ones(max(int(order.max()), *places) + 1, np.bool_)
+    stays[list(places)] = False
+    return order[stays[order]]

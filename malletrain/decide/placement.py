@@ -1,22 +1,18 @@
 """Which nodes: a job keeps what it holds; growth takes the longest holes, shrinking gives up the shortest.
 
-Nodes that became idle together go to one job where that is known, since they leave together and it pays once. Of
-those the job takes nodes on leaf switches that it is on already, then from as few others as will do (Slurm's
-topology). Jobs whose nodes cost most to start choose first. Finer rules for who gets which hole were tried and gained
-nothing (docs/explanation/holes.md).
+Nodes that became idle together go to one job where that is known, since they leave together and it pays once. Jobs
+whose nodes cost most to start choose first. Finer rules for who gets which hole were tried and gained nothing
+(docs/explanation/holes.md).
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 
-import numpy as np
-
-from malletrain.decide.draft import Draft, Inputs, Unfit
+from malletrain.decide.draft import Draft, Unfit
 from malletrain.decide.multi_node_pilots import keep_whole_tasks
-from malletrain.decide.nodes_left import leaf_numbers, leaf_order
 from malletrain.domain.decision import Hole
 from malletrain.domain.job import JobView, Pilot
 from malletrain.domain.requirements import Requirements
@@ -24,15 +20,15 @@ from malletrain.domain.requirements import Requirements
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """`keep`: job -> pilots that stay; `drop`: job -> pilots that leave; `take`: job -> holes to start on;
-    `short`: job -> how many nodes its size still lacks, because nodes that others leave are not free yet; `moved`:
-    those of `drop` that make room for a job that can run on few nodes, and whose own goes elsewhere: pilot -> why."""
+    """Where each job is to run, by job."""
 
-    keep: Mapping[int, tuple[Pilot, ...]] = field(default_factory=dict)
-    drop: Mapping[int, tuple[Pilot, ...]] = field(default_factory=dict)
-    take: Mapping[int, tuple[Hole, ...]] = field(default_factory=dict)
-    short: Mapping[int, int] = field(default_factory=dict)
-    moved: Mapping[str, str] = field(default_factory=dict)
+    keep: dict[int, tuple[Pilot, ...]]
+    drop: dict[int, tuple[Pilot, ...]]
+    take: dict[int, tuple[Hole, ...]]  #: holes to start on
+    #: How many nodes its size still lacks, because nodes that others leave are not free yet.
+    short: dict[int, int] = field(default_factory=dict)
+    #: Those of `drop` that make room for a job that can run on few nodes, and whose own goes elsewhere: pilot -> why.
+    moved: dict[str, str] = field(default_factory=dict)
 
 
 def rank(hole: Hole, weight: int) -> tuple[float, int, float, str]:
@@ -51,28 +47,32 @@ def cohort_to_take(cohorts: Sequence[tuple[float | None, int]], own: Collection[
 
 @dataclass(frozen=True, slots=True)
 class Ground:
-    """The nodes that sizes are turned into.
+    """The nodes that sizes are turned into."""
 
-    Attributes:
-        free: holes that may be started on.
-        weights: Slurm's node Weight (see `rank`).
-        holes: of the nodes that are held, too.
-        leaves: the leaf switch of each node, where there are switches.
-        coming: nodes that pilots are leaving already.
-        slow: pilots whose workers hold up the others.
-        avoided, unfit: by job, the nodes that it is not to be given, and those that it cannot have.
-        class_of: the class of each node, where they are of several.
-    """
-
-    free: Sequence[Hole] = ()
-    weights: Mapping[str, int] = field(default_factory=dict)
-    holes: Mapping[str, Hole] = field(default_factory=dict)
-    leaves: Mapping[str, str] = field(default_factory=dict)
-    coming: Collection[str] = ()
-    slow: Collection[str] = ()
+    free: Sequence[Hole] = ()  #: holes that may be started on
+    weights: Mapping[str, int] = field(default_factory=dict)  #: Slurm's node Weight (`rank`)
+    holes: Mapping[str, Hole] = field(default_factory=dict)  #: of the nodes that are held, too
+    coming: Collection[str] = ()  #: nodes that pilots are leaving already
+    slow: Collection[str] = ()  #: pilots whose workers hold up the others
+    #: By job, the nodes that it is not to be given, and those that it cannot have.
     avoided: Mapping[int, Collection[str]] = field(default_factory=dict)
     unfit: Mapping[int, Collection[str]] = field(default_factory=dict)
-    class_of: Mapping[str, str] = field(default_factory=dict)
+    class_of: Mapping[str, str] = field(default_factory=dict)  #: of each node, where they are of several
+
+    @staticmethod
+    def of(draft: Draft) -> Ground:
+        """What the draft has."""
+        node, situation = draft.snapshot.node, draft.situation
+        return Ground(
+            draft.free,
+            {hole.node: node[hole.node].weight for hole in draft.free},
+            draft.holes,
+            draft.coming,
+            {each.pilot for found in situation.slow.values() for each in found},
+            situation.avoided,
+            {job: each.nodes for job, each in draft.unfit.items()},
+            draft.class_of,
+        )
 
     def barred(self, job: int, name: str | None = None) -> set[str]:
         """The nodes that the job is not given, where it is to be of the class `name`."""
@@ -85,12 +85,9 @@ class Ground:
 
 
 def place(
-    sizes: Mapping[int, int],
-    jobs: Mapping[int, JobView],
-    stays: Mapping[int, Sequence[Pilot]],
-    ground: Ground,
+    sizes: Mapping[int, int], jobs: Mapping[int, JobView], stays: Mapping[int, Sequence[Pilot]], ground: Ground,
     classes: Mapping[int, Mapping[str, int]] | None = None,
-) -> Placement:
+) -> Placement:  # fmt: skip
     """Turn counts into nodes. Deterministic.
 
     `stays` are the pilots that may stay, `classes` by job how many nodes of which class its size is made of. Jobs
@@ -98,25 +95,16 @@ def place(
     """
     pool, unfit = _Pool(ground), ground.unfit
     keep = {job: tuple(stays.get(job, ())) for job in sorted(sizes)}
-    drop: dict[int, tuple[Pilot, ...]] = dict.fromkeys(keep, ())
-    take: dict[int, tuple[Hole, ...]] = dict.fromkeys(keep, ())
-    short: dict[int, int] = {}
+    found = Placement(keep, dict.fromkeys(keep, ()), dict.fromkeys(keep, ()))
     parts = {job: _parts(sizes[job], keep[job], (classes or {}).get(job, {}), ground.class_of) for job in keep}
     changed = [j for j in keep if any(n != len(ground.of_class(keep[j], name)) for name, n in parts[j])]
     choosy = [unfit[job] for job in changed if job in unfit and sizes[job] > len(keep[job])]
 
     def last_to_go(pilot: Pilot) -> tuple[object, ...]:
         # A pilot that trains is worth more than one that Slurm has not started; the sooner it ends, the less.
-        wanted = any(pilot.node not in nodes for nodes in choosy)
         # Not by task: which one of equals is given up must not follow from Slurm's numbers.
-        return (
-            pilot.id in ground.slow,
-            pilot.started_at is None,
-            wanted,
-            -(pilot.ends_at or 0.0),
-            pilot.node,
-            pilot.id,
-        )
+        wanted, slow = any(pilot.node not in nodes for nodes in choosy), pilot.id in ground.slow
+        return slow, pilot.started_at is None, wanted, -(pilot.ends_at or 0.0), pilot.node, pilot.id
 
     for job in sorted(changed, key=lambda j: (-len(unfit.get(j, ())), -jobs[j].costs.activate_s, j)):
         kept: list[Pilot] = []
@@ -126,50 +114,40 @@ def place(
                 ranked = sorted(mine, key=last_to_go)
                 mine = list(keep_whole_tasks(ranked, size))
                 left = {pilot.id for pilot in mine}
-                drop[job] += tuple(pilot for pilot in ranked if pilot.id not in left)
+                found.drop[job] += tuple(pilot for pilot in ranked if pilot.id not in left)
             kept += mine
         keep[job] = tuple(kept)
         own = {ground.holes[pilot.node].cohort for pilot in kept if pilot.node in ground.holes}
         for name, size in parts[job]:
             wanted = size - len(ground.of_class(kept, name))
-            taken = pool.take(wanted, own, [pilot.node for pilot in kept], ground.barred(job, name))
-            take[job] += tuple(taken)
+            taken = pool.take(wanted, own, ground.barred(job, name))
+            found.take[job] += tuple(taken)
             if wanted > len(taken):
-                short[job] = short.get(job, 0) + wanted - len(taken)
-    moved = _make_way(keep, drop, take, short, jobs, ground, pool) if short else {}
-    return Placement(keep, drop, take, short, moved)
+                found.short[job] = found.short.get(job, 0) + wanted - len(taken)
+    if found.short:
+        _make_way(found, jobs, ground, pool)
+    return found
 
 
-def _make_way(
-    keep: dict[int, tuple[Pilot, ...]],
-    drop: dict[int, tuple[Pilot, ...]],
-    take: dict[int, tuple[Hole, ...]],
-    short: Mapping[int, int],
-    jobs: Mapping[int, JobView],
-    ground: Ground,
-    pool: _Pool,
-) -> dict[str, str]:
-    """Nodes that a short job can have are given up for free ones, which it cannot have: the pilots that move, and
-    why."""
-    moved: dict[str, str] = {}
-    going = {*ground.coming, *(pilot.node for pilots in drop.values() for pilot in pilots)}
-    for job in sorted(short.keys() & ground.unfit.keys()):
-        unfit, lacking = ground.unfit[job], short[job]
-        for node in sorted(going.difference(unfit))[:lacking]:
-            going.remove(node)
-            lacking -= 1
-        for other in sorted(keep.keys() - short.keys()):
-            theirs = () if jobs[other].co_allocated else keep[other]
-            for pilot in [each for each in theirs if each.node not in unfit][: max(0, lacking)]:
-                elsewhere = pool.take(1, set(), (), ground.barred(other))
+def _make_way(found: Placement, jobs: Mapping[int, JobView], ground: Ground, pool: _Pool) -> None:
+    """Nodes that a short job can have are given up for free ones, which it cannot have."""
+    going = {*ground.coming, *(pilot.node for pilots in found.drop.values() for pilot in pilots)}
+    for job in sorted(found.short.keys() & ground.unfit.keys()):
+        unfit = ground.unfit[job]
+        usable = sorted(going.difference(unfit))[: found.short[job]]
+        going.difference_update(usable)
+        lacking = found.short[job] - len(usable)
+        for other in sorted(found.keep.keys() - found.short.keys()):
+            theirs = () if jobs[other].co_allocated else found.keep[other]
+            for pilot in [each for each in theirs if each.node not in unfit][:lacking]:
+                elsewhere = pool.take(1, (), ground.barred(other))
                 if not elsewhere:
                     break
-                keep[other] = tuple(each for each in keep[other] if each is not pilot)
-                drop[other] += (pilot,)
-                take[other] += tuple(elsewhere)
-                moved[pilot.id] = f"job {other} moves to {elsewhere[0].node}: job {job} can run on few nodes"
+                found.keep[other] = tuple(each for each in found.keep[other] if each is not pilot)
+                found.drop[other] += (pilot,)
+                found.take[other] += tuple(elsewhere)
+                found.moved[pilot.id] = f"job {other} moves to {elsewhere[0].node}: job {job} can run on few nodes"
                 lacking -= 1
-    return moved
 
 
 def _parts(
@@ -181,12 +159,12 @@ def _parts(
     return [(name, of_classes.get(name, 0)) for name in sorted(set(class_of.values()))]
 
 
-def unfit_nodes(draft: Draft, inputs: Inputs) -> dict[int, Unfit]:
+def unfit_nodes(draft: Draft) -> dict[int, Unfit]:
     """The nodes that jobs cannot have, of those that pilots hold and keep, that are free, and that change hands.
 
     What a job asks for is what Slurm's rows of its arrays say, so it is right whoever submitted them, and however.
     """
-    snapshot, rules, resting = inputs.snapshot, inputs.rules, inputs.situation.resting_on
+    snapshot, rules, resting = draft.snapshot, draft.rules, draft.situation.resting_on
     asked = {
         str(row.array_id): needs
         for row in snapshot.jobs
@@ -196,11 +174,11 @@ def unfit_nodes(draft: Draft, inputs: Inputs) -> dict[int, Unfit]:
     }
     if not asked and not resting:
         return {}
-    kept = [pilot.node for pilots in draft.staying.values() for pilot in pilots]
+    kept = [pilot.node for pilot in draft.mine]
     shared = [name for name in (*kept, *(h.node for h in draft.free), *draft.coming) if name in snapshot.node]
     lacking: dict[Requirements, frozenset[str]] = {}
     found: dict[int, Unfit] = {}
-    for job_id, view in sorted(inputs.live.items()):
+    for job_id, view in sorted(draft.live.items()):
         arrays = sorted({pilot.partition("_")[0] for pilot in view.pilots}) if asked else ()
         needs = next((asked[array] for array in arrays if array in asked), Requirements())
         if needs not in lacking:
@@ -216,57 +194,31 @@ def unfit_nodes(draft: Draft, inputs: Inputs) -> dict[int, Unfit]:
 
 
 class _Pool:
-    """Free holes, best first, in groups of one cohort."""
+    """Free holes, best first."""
 
     def __init__(self, ground: Ground) -> None:
-        weights = ground.weights
-        self._leaves = leaf_numbers(ground.leaves) if ground.leaves and ground.free else {}
-        ranks = {hole.node: rank(hole, weights.get(hole.node, 1)) for hole in ground.free}
-        ranked = sorted(ground.free, key=lambda hole: ranks[hole.node])
-        self._fronts = [
-            [list(group) for _, group in groupby(front, key=lambda hole: hole.cohort)]
-            for _, front in groupby(ranked, key=lambda hole: ranks[hole.node][:2])
-        ]
+        ranks = [(rank(hole, ground.weights.get(hole.node, 1)), hole) for hole in ground.free]
+        self._free = sorted(ranks, key=lambda ranked: ranked[0])
 
-    def take(
-        self, wanted: int, own: Collection[float | None], beside: Iterable[str], barred: Collection[str]
-    ) -> list[Hole]:
+    def take(self, wanted: int, own: Collection[float | None], barred: Collection[str]) -> list[Hole]:
         """Up to `wanted` holes, none on nodes that are `barred`: of those about equally good, cohorts of nodes that
-        the job has (`own` cohorts), then from as few cohorts as will do, each the smallest that does; `beside`: the
-        job's own nodes."""
+        the job has (`own` cohorts), then from as few cohorts as will do, each the smallest that does."""
         taken: list[Hole] = []
         mine = {*own} - {None}
-        near = {self._leaves[node] for node in beside if node in self._leaves}
-        for front in self._fronts:
-            groups = [few for group in front if (few := _but(group, barred))] if barred else front
+        may = (each for each in self._free if each[1].node not in barred) if wanted > 0 else ()
+        for _, alike in groupby(may, key=lambda ranked: ranked[0][:2]):
+            groups = [list(group) for _, group in groupby((hole for _, hole in alike), key=lambda hole: hole.cohort)]
             while groups and len(taken) < wanted:
                 left = wanted - len(taken)
-                group = groups[cohort_to_take([(group[0].cohort, len(group)) for group in groups], mine, left)]
-                if self._leaves and left < len(group):
-                    self._gather(group, left, near)
-                now, group[:left] = group[:left], []
-                taken += now
-                near.update(self._leaves[hole.node] for hole in now if hole.node in self._leaves)
-                mine = (mine | {now[0].cohort}) - {None}
-                if not group:
-                    groups.remove(group)
-            if barred:
-                gone = {hole.node for hole in taken}
-                front[:] = [rest for group in front if (rest := _but(group, gone))]
+                at = cohort_to_take([(group[0].cohort, len(group)) for group in groups], mine, left)
+                mine = (mine | {groups[at][0].cohort}) - {None}
+                taken += groups[at][:left]
+                del groups[at][:left]
+                if not groups[at]:
+                    del groups[at]
             if len(taken) >= wanted:
                 break
-        self._fronts = [front for front in self._fronts if front]
+        if taken:
+            gone = {hole.node for hole in taken}
+            self._free = [each for each in self._free if each[1].node not in gone]
         return taken
-
-    def _gather(self, group: list[Hole], wanted: int, near: set[int]) -> None:
-        """Put holes on as few leaves as will do first: those in `near`, then the smallest leaf that holds the rest,
-        or the largest. Otherwise the order stays."""
-        on = np.bincount([self._leaves.get(hole.node, 0) for hole in group])
-        order = leaf_order(on, wanted, near, on)
-        place_of = {leaf: i for i, leaf in enumerate(order)}
-        group.sort(key=lambda hole: place_of.get(self._leaves.get(hole.node, 0), len(order)))
-
-
-def _but(holes: Iterable[Hole], nodes: Collection[str]) -> list[Hole]:
-    """Those on none of the nodes."""
-    return [hole for hole in holes if hole.node not in nodes]

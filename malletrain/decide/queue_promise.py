@@ -3,21 +3,17 @@
 
 A main job that finds its nodes in the reserve starts as if there were no pilots. Any other waits for x seconds: the
 daemon's look, the worker's leaving, the epilog. If backfill comes meanwhile, which it does to the share
-q = min(1, x / C) of jobs at random phases of a cycle of C seconds, the job waits for the next cycle, too (measured:
-docs/figures.md). With a reserve of r nodes, F(r) of the jobs find theirs in it, so
+q = min(1, x / C) of jobs at random phases of a cycle of C seconds, the job waits for the next cycle, too. With a
+reserve of r nodes, F(r) of the jobs find theirs in it, so
 
     P(delay <= b) = F(r) + (1 - F(r)) G(b),    G(b) = mean over x of  (1 - q) [x <= b] + q [x + C <= b]
 
-F is counted on jobs that have arrived, and its lower confidence bound is taken (Wilson 1927, one-sided), so that few
-jobs make a large reserve. Every term falls or rises with r one way, so the smallest sufficient r is found by halving,
-and a tighter promise never has a smaller one. All nodes without a main job are always enough. Where the promise was
-not kept, the daemon steps back: the share that may be missed is halved.
+F is the lower confidence bound (Wilson 1927, one-sided) of what is counted on jobs that have arrived, so that few
+jobs make a large reserve. Where the promise was not kept, the share that may be missed is halved.
 
-slurmctld tries the first blocked job of each main partition against every pilot, so a cycle's time goes with the
-number of pilots, but how much depends on the queue and on how many nodes are idle. So nothing is computed: while
-cycles are within the budget and all pilots allowed are there, a few more are allowed; when they are beyond it, a
-third fewer (AIMD: Chiu and Jain 1989). `auto` counts a cycle as within the budget, too, while it is harmless by the
-wait of a request that comes meanwhile and by its part of slurmctld's time (docs/adr/0021-harmless-cycles.md).
+slurmctld tries the first blocked job of each main partition against every pilot; what that costs depends on the
+queue. So the cap is learnt: while cycles are within the budget and all pilots allowed are there, a few more are
+allowed; beyond it, a third fewer (AIMD: Chiu and Jain 1989; docs/adr/0021-harmless-cycles.md).
 """
 
 from __future__ import annotations
@@ -28,62 +24,45 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from statistics import NormalDist, median
+from typing import NamedTuple
 
 #: An hour of the week is judged by itself from so many jobs on: with fewer, no share of 95 % can be shown with a
 #: chance of 90 % (Wilson's bound needs 32 without a single miss).
 LEAST_JOBS = 50
 
-#: The share of main jobs that `main_delay_p95` is promised to.
-P95 = 0.95
-
-#: The chance with which a promise is kept.
-CHANCE = 0.9
+#: The share of main jobs that `main_delay_p95` is promised to, and the chance with which a promise is kept.
+P95, CHANCE = 0.95, 0.9
 
 #: Seconds that a node takes to be free while nothing has been measured: leaving and a long epilog.
 UNKNOWN_YIELD_S = 70.0
 
-#: Stepping back is halving the share that may be missed; so often at most.
-MAX_STEPS_BACK = 6
-
-#: After so many jobs that kept the promise the daemon takes one step back again.
-JOBS_PER_STEP = 50
+#: Stepping back is halving the share that may be missed, so often at most; after so many jobs that kept the promise
+#: the daemon takes one step back again.
+MAX_STEPS_BACK, JOBS_PER_STEP = 6, 50
 
 #: From so many main jobs that pilots gave way to it is known how long they take to leave: one may have been slow.
 ENOUGH_YIELDS = 20
 
-#: A request of slurmctld's waits for a main cycle that runs when it comes; so long (seconds) is harmless.
-HARMLESS_CYCLE_S = 0.02
+#: A request of slurmctld's waits for a main cycle that runs when it comes; so long (seconds) is harmless, and so is
+#: this part of slurmctld's time in all main cycles.
+HARMLESS_CYCLE_S, HARMLESS_SHARE = 0.02, 0.01
 
-#: Main cycles that take this part of slurmctld's time in all are harmless.
-HARMLESS_SHARE = 0.01
+#: So many looks make a verdict: one long cycle has other causes. And so many cycles without pilots are kept.
+LOOKS_PER_VERDICT, KEPT_ALONE = 3, 60
 
-#: So many looks make a verdict: one long cycle has other causes.
-LOOKS_PER_VERDICT = 3
-
-#: Cycles without pilots that are kept.
-KEPT_ALONE = 60
-
-#: What is added at a time: this many, or this part of the cap, whichever is more.
-LEAST_STEP = 2
-STEP_SHARE = 0.05
-
-#: What is left after cycles beyond the budget.
-DECREASE = 0.67
-
-#: Never fewer pilots than this: the daemon still learns how cycles take them.
-LEAST_PILOTS = 1
+#: What is added to the cap at a time: this many, or this part of it, whichever is more; what is left of it after
+#: cycles beyond the budget; and its least: the daemon still learns how cycles take pilots.
+LEAST_STEP, STEP_SHARE, DECREASE, LEAST_PILOTS = 2, 0.05, 0.67, 1
 
 
-@dataclass(frozen=True, slots=True)
-class MainArrival:
+class MainArrival(NamedTuple):
     """A main job: when it was submitted (Unix seconds), and its nodes."""
 
     at: float
     width: int
 
 
-@dataclass(frozen=True, slots=True)
-class ArrivalDemand:
+class ArrivalDemand(NamedTuple):
     """`width`: nodes of one main job; `nodes`: those and the ones that jobs before it have taken while the reserve
     was not full again: the reserve must be as large for the job to wait for no pilot."""
 
@@ -101,26 +80,23 @@ class HourDemands:
     cache: dict[int, tuple[int, ...]] = field(default_factory=dict, compare=False)
 
     def needed(self, at_hand: int) -> tuple[int, ...]:
-        """Of the jobs that `at_hand` nodes without a main job would do for, the reserve that each needs, ascending.
-
-        Never more than `at_hand`: what goes beyond waits for main jobs, with pilots or without.
-        """
-        found = self.cache.get(at_hand)
-        if found is None:
+        """Of the jobs that `at_hand` nodes without a main job would do for, the reserve that each needs, ascending;
+        never more: what goes beyond waits for main jobs, with pilots or without."""
+        if at_hand not in self.cache:
             fit = [min(each.nodes, at_hand) for each in self.demands if each.width <= at_hand]
-            found = self.cache[at_hand] = tuple(sorted(fit))
-        return found
+            self.cache[at_hand] = tuple(sorted(fit))
+        return self.cache[at_hand]
 
 
 def demands(arrivals: Sequence[MainArrival], refill_s: float) -> list[ArrivalDemand]:
     """What each arrival asks of the reserve, in the order of time; `refill_s`: in which a reserve is full again."""
     found: list[ArrivalDemand] = []
-    lately: deque[MainArrival] = deque()
+    recent: deque[MainArrival] = deque()
     taken = 0
-    for each in sorted(arrivals, key=lambda arrival: (arrival.at, arrival.width)):
-        while lately and lately[0].at < each.at - refill_s:
-            taken -= lately.popleft().width
-        lately.append(each)
+    for each in sorted(arrivals):
+        while recent and recent[0].at < each.at - refill_s:
+            taken -= recent.popleft().width
+        recent.append(each)
         taken += each.width
         found.append(ArrivalDemand(each.at, each.width, taken))
     return found
@@ -129,24 +105,17 @@ def demands(arrivals: Sequence[MainArrival], refill_s: float) -> list[ArrivalDem
 def of_hour(every: Sequence[ArrivalDemand], now: float) -> HourDemands:
     """The demands that say most of the hour that `now` is in (UTC): those of the same hour (and the one before and
     after) of the same weekday; where these are too few, of that hour on all days, and else all."""
-    at_hour: list[ArrivalDemand] = []
-    that_day: list[ArrivalDemand] = []
-    here = int(now // 3600)
-    for each in every:
-        apart = (int(each.at // 3600) - here) % (7 * 24)
-        if apart % 24 in (0, 1, 23):
-            at_hour.append(each)
-            if apart in (0, 1, 7 * 24 - 1):
-                that_day.append(each)
-    if len(that_day) >= LEAST_JOBS:
-        return HourDemands(that_day, "of this hour and weekday")
-    if len(at_hour) >= LEAST_JOBS:
-        return HourDemands(at_hour, "of this hour")
+    here, week = int(now // 3600), 7 * 24
+    apart = [(each, (int(each.at // 3600) - here) % week) for each in every]
+    at_hour = [each for each, hours in apart if hours % 24 in (0, 1, 23)]
+    that_day = [each for each, hours in apart if hours in (0, 1, week - 1)]
+    for some, which in ((that_day, "of this hour and weekday"), (at_hour, "of this hour")):
+        if len(some) >= LEAST_JOBS:
+            return HourDemands(some, which)
     return HourDemands(every, "of all hours")
 
 
-@dataclass(frozen=True, slots=True)
-class YieldTimes:
+class YieldTimes(NamedTuple):
     """How long nodes take to be free for a main job (seconds each, from the job's arrival on), and C. `expected_s`
     stands for `took_s` while there are none."""
 
@@ -154,19 +123,14 @@ class YieldTimes:
     cycle_s: float = 30.0
     expected_s: float = UNKNOWN_YIELD_S
 
-    def _waits(self) -> list[tuple[float, float]]:
-        cycle = max(self.cycle_s, 0.0)
-        times = self.took_s or (self.expected_s,)
-        return [(x, min(1.0, x / cycle) if cycle else 0.0) for x in times]
-
     def within(self, bound_s: float) -> float:
         """G(b): the share of those that wait for pilots that wait for at most `bound_s`."""
-        waits = self._waits()
+        cycle, times = max(self.cycle_s, 0.0), self.took_s or (self.expected_s,)
+        waits = [(x, min(1.0, x / cycle) if cycle else 0.0) for x in times]
         return sum((1 - q) * (x <= bound_s) + q * (x + self.cycle_s <= bound_s) for x, q in waits) / len(waits)
 
 
-@dataclass(frozen=True, slots=True)
-class PromisedReserve:
+class PromisedReserve(NamedTuple):
     """`nodes` stay idle, for `reason`; at least the share `expected` of main jobs finds its nodes there."""
 
     nodes: int
@@ -187,10 +151,8 @@ def lower_share(hits: int, of: int, chance: float = CHANCE) -> float:
 def promised_reserve(
     bound_s: float, hour: HourDemands, times: YieldTimes, at_hand: int, steps_back: int = 0
 ) -> PromisedReserve:
-    """How many of the `at_hand` nodes without a main job stay idle for `main_delay_p95` to be at most `bound_s`.
-
-    `steps_back`: each halves what may be missed, because the promise was not kept lately.
-    """
+    """How many of the `at_hand` nodes without a main job stay idle for `main_delay_p95` to be at most `bound_s`;
+    each of `steps_back` halves what may be missed."""
     needed = hour.needed(at_hand)
     back = min(max(0, steps_back), MAX_STEPS_BACK)
     missed, soon = (1 - P95) * 0.5**back, times.within(bound_s)
@@ -211,23 +173,15 @@ def promised_reserve(
             low = middle + 1
     found = lower_share(bisect_right(needed, low), len(needed)) if low < at_hand else 1.0
     seen = f"{len(needed)} jobs {hour.which} that {at_hand} nodes do for"
-    if low >= at_hand:
-        why = f"{words}: {share:.1%} of jobs must find nodes idle, and {seen} show no smaller reserve that does it"
-    else:
-        why = f"{words}: {share:.1%} of jobs must find nodes idle, and at least {found:.1%} do by {seen}"
-    return PromisedReserve(low, why, found)
+    shown = f"at least {found:.1%} do by {seen}" if low < at_hand else f"{seen} show no smaller reserve that does it"
+    return PromisedReserve(low, f"{words}: {share:.1%} of jobs must find nodes idle, and {shown}", found)
 
 
 def reserve_curve(
-    hour: HourDemands,
-    times: YieldTimes,
-    at_hand: Sequence[tuple[int, float]],
-    bounds_s: Sequence[float],
+    hour: HourDemands, times: YieldTimes, at_hand: Sequence[tuple[int, float]], bounds_s: Sequence[float]
 ) -> list[tuple[float, float, float]]:
     """What each bound on the 95th percentile costs: (bound, mean nodes in reserve, share of harvest that is left).
-
-    `at_hand`: numbers of nodes without a main job, each with its weight.
-    """
+    `at_hand`: numbers of nodes without a main job, each with its weight."""
     total = sum(nodes * weight for nodes, weight in at_hand)
     weights = sum(weight for _, weight in at_hand)
     points = []
@@ -247,6 +201,10 @@ class PromiseKept:
     def late(self, bound_s: float) -> int:
         """How many were later than that."""
         return sum(each > bound_s for each in self.delays_s)
+
+    def shows_kept(self, bound_s: float) -> bool:
+        """Whether these jobs show the promise to be kept, with its chance."""
+        return lower_share(self.jobs - self.late(bound_s), self.jobs) >= P95
 
     @property
     def delay_p95_s(self) -> float:
@@ -270,10 +228,7 @@ def why_broken(bound_s: float | None, seen: PromiseKept) -> str:
 
 
 def next_step(bound_s: float | None, seen: PromiseKept, steps: int) -> tuple[int, str]:
-    """How many steps back the daemon is from now on, and why that changes ("": it does not).
-
-    `seen`: the jobs since the last change.
-    """
+    """How many steps back the daemon is from now on, by the jobs since the last change, and why ("": no change)."""
     if why := why_broken(bound_s, seen):
         return min(MAX_STEPS_BACK, steps + 1), why
     if steps and seen.jobs >= JOBS_PER_STEP:
@@ -286,34 +241,29 @@ def with_trial_pilot(
 ) -> PromisedReserve:
     """`held`, less one node where that is all `at_hand` nodes, few pilots have been seen to give way, and the promise
     is kept even if one more of the main jobs `seen` is late."""
-    if len(times.took_s) >= ENOUGH_YIELDS or not 0 < at_hand <= held.nodes:
-        return held
     longest_s = max(times.took_s, default=times.expected_s) + times.cycle_s
-    if not shows_kept(bound_s, replace(seen, delays_s=(*seen.delays_s, longest_s))):
+    if (
+        len(times.took_s) >= ENOUGH_YIELDS
+        or not 0 < at_hand <= held.nodes
+        or not replace(seen, delays_s=(*seen.delays_s, longest_s)).shows_kept(bound_s)
+    ):
         return held
     why = "but for one node, by which it is learnt how long pilots take to leave"
     return PromisedReserve(at_hand - 1, f"{held.reason}; {why}", held.expected)
 
 
-def shows_kept(bound_s: float, seen: PromiseKept) -> bool:
-    """Whether these jobs show the promise to be kept, with its chance."""
-    return lower_share(seen.jobs - seen.late(bound_s), seen.jobs) >= P95
-
-
 def harmless_cycle_s(cycles_per_minute: float | None) -> float:
     """The longest main cycle that harms nobody, where slurmctld runs so many a minute; None: not known."""
-    if not cycles_per_minute:
-        return HARMLESS_CYCLE_S
-    return min(HARMLESS_CYCLE_S, HARMLESS_SHARE * 60.0 / cycles_per_minute)
+    return min(HARMLESS_CYCLE_S, HARMLESS_SHARE * 60.0 / (cycles_per_minute or 1.0))
 
 
 @dataclass(frozen=True, slots=True)
 class ControllerBudget:
-    """The cap as learnt so far; `alone`: cycles without pilots, `lately`: (cycle, pilots) since the last verdict."""
+    """The cap as learnt so far; `alone`: cycles without pilots, `recent`: (cycle, pilots) since the last verdict."""
 
     cap: int
     alone: tuple[float, ...] = ()
-    lately: tuple[tuple[float, int], ...] = ()
+    recent: tuple[tuple[float, int], ...] = ()
     reason: str = "no cycle of slurmctld's has been seen yet"
 
     def budget_s(self, ratio: float, harmless_s: float) -> float:
@@ -330,22 +280,18 @@ class ControllerBudget:
         if pilots <= LEAST_PILOTS:  # as good as none
             alone = (*self.alone, cycle_s)[-KEPT_ALONE:]
             cap = max(self.cap, LEAST_PILOTS + LEAST_STEP) if len(alone) >= LOOKS_PER_VERDICT else self.cap
-            return replace(self, cap=min(most, cap), alone=alone, lately=())
-        lately = (*self.lately, (cycle_s, pilots))
-        if len(lately) < LOOKS_PER_VERDICT:
-            return replace(self, lately=lately)
-        return replace(_judged(self, lately, self.budget_s(ratio, harmless_s), most), lately=())
-
-
-def _judged(
-    budget: ControllerBudget, lately: Sequence[tuple[float, int]], allowed: float, most: int
-) -> ControllerBudget:
-    cycle, pilots = median(each[0] for each in lately), min(each[1] for each in lately)
-    seen = f"main cycles take {cycle * 1e3:.3g} ms beside {pilots} pilots, and may take {allowed * 1e3:.3g}"
-    if cycle > allowed:
-        cap = max(LEAST_PILOTS, int(DECREASE * min(budget.cap, pilots)))
-        return replace(budget, cap=cap, reason=f"{seen}: a third fewer pilots")
-    if pilots < budget.cap - 1:
-        return replace(budget, reason=f"{seen}: fewer pilots are there than may be")
-    cap = min(most, budget.cap + max(LEAST_STEP, int(STEP_SHARE * budget.cap)))
-    return replace(budget, cap=max(budget.cap, cap), reason=f"{seen}: a few more pilots")
+            return replace(self, cap=min(most, cap), alone=alone, recent=())
+        recent = (*self.recent, (cycle_s, pilots))
+        if len(recent) < LOOKS_PER_VERDICT:
+            return replace(self, recent=recent)
+        cycle, fewest = median(each for each, _ in recent), min(each for _, each in recent)
+        allowed, cap = self.budget_s(ratio, harmless_s), self.cap
+        if cycle > allowed:
+            cap, what = max(LEAST_PILOTS, int(DECREASE * min(cap, fewest))), "a third fewer pilots"
+        elif fewest < cap - 1:
+            what = "fewer pilots are there than may be"
+        else:
+            more = min(most, cap + max(LEAST_STEP, int(STEP_SHARE * cap)))
+            cap, what = max(cap, more), "a few more pilots"
+        seen = f"main cycles take {cycle * 1e3:.3g} ms beside {fewest} pilots, and may take {allowed * 1e3:.3g}"
+        return ControllerBudget(cap, self.alone, (), f"{seen}: {what}")

@@ -7,22 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from malletrain.decide.draft import Draft, Inputs
+from malletrain.decide.draft import Draft
 from malletrain.decide.holes import cut_end, pilot_limit_s
 from malletrain.decide.leaving import leaving
 from malletrain.decide.multi_node_pilots import co_allocated, count_tasks, task_groups
 from malletrain.decide.placement import Placement
 from malletrain.decide.rules import Rules
-from malletrain.domain.decision import (
-    Action,
-    CutLimit,
-    Hole,
-    LeaveCause,
-    Refusal,
-    StartPilot,
-    Stray,
-    TopUp,
-)
+from malletrain.domain.decision import Action, CutLimit, Hole, LeaveCause, Refusal, StartPilot, Stray, TopUp
 from malletrain.domain.job import JobView, PilotPhase, pilot_name
 from malletrain.domain.snapshot import SlurmJob, SlurmState, Snapshot
 
@@ -30,55 +21,48 @@ from malletrain.domain.snapshot import SlurmJob, SlurmState, Snapshot
 SLOW_MAIN_CYCLE_S = 0.5
 
 
-def start_and_leave(draft: Draft, inputs: Inputs, placement: Placement) -> list[Refusal]:
+def start_and_leave(draft: Draft, placement: Placement) -> list[Refusal]:
     """Leaves first (they free nodes), then starts on nodes that the snapshot shows free, replacements before all
     others; what cannot be started is refused."""
-    snapshot, now, rules = inputs.snapshot, inputs.now, inputs.rules
+    snapshot, now, rules = draft.snapshot, draft.now, draft.rules
     refusals: list[Refusal] = []
     for job_id, pilots in sorted(placement.drop.items()):
         size = len(placement.keep[job_id]) + len(placement.take[job_id])
         for pilot in pilots:
             reason = placement.moved.get(pilot.id) or f"job {job_id} shrinks to {size} nodes"
             draft.actions.append(leaving(pilot, LeaveCause.SHRINK, now, rules, reason))
-    most, room = _most_starts(snapshot, rules), rules.max_pilots - count_tasks(placement.keep)
+    cycle_s, room = snapshot.plan.main_cycle_s, rules.max_pilots - count_tasks(placement.keep)
+    most = starts_at_once(rules.max_starts, slow=cycle_s is not None and cycle_s > SLOW_MAIN_CYCLE_S)
     draft.actions += draft.replacements
     used, begun = {start.pilot for start in draft.replacements}, len(draft.replacements)
     for job_id, holes in sorted(placement.take.items()):
-        if not holes:
-            continue
-        tasks = [task for task in inputs.live[job_id].held if task.id not in used]
-        if why := inputs.situation.resting.get(f"job {job_id}"):
-            refusals.append(Refusal(f"job {job_id}", why))
+        subject, tasks = f"job {job_id}", [task.id for task in draft.live[job_id].held if task.id not in used]
+        if holes and subject in draft.situation.resting:
+            refusals.append(Refusal(subject, draft.situation.resting[subject]))
             continue
         for group in task_groups(holes, draft.width, snapshot):
             free = [hole for hole in group if snapshot.is_free(hole.node)]
             names = ", ".join(hole.node for hole in free)
-            refusals += [
-                Refusal(f"job {job_id}", f"{hole.node} is not free yet") for hole in group if hole not in free
-            ]
+            refusals += [Refusal(subject, f"{hole.node} is not free yet") for hole in group if hole not in free]
             if not free:
                 continue
             if begun >= most:
-                reason = f"{names} is for the next look: at most {most} pilots start at one"
-                refusals.append(Refusal(f"job {job_id}", reason))
+                why = f"{names} is for the next look: at most {most} pilots start at one"
             elif begun >= room:
-                refusals.append(Refusal(f"job {job_id}", f"{names}: there are {rules.max_pilots} pilots already"))
+                why = f"{names}: there are {rules.max_pilots} pilots already"
             elif not tasks:
-                refusals.append(Refusal(f"job {job_id}", f"no held task left to start on {names}"))
+                why = f"no held task left to start on {names}"
             else:
-                task, limit = tasks.pop(0).id, min(pilot_limit_s(hole, now, rules) for hole in free)
+                task, limit = tasks.pop(0), min(pilot_limit_s(hole, now, rules) for hole in free)
                 for part, hole in enumerate(sorted(free, key=lambda each: each.node)):
                     reason = f"hole of {hole.until - now:.0f} s ({hole.reason})"
                     draft.actions.append(StartPilot(job_id, pilot_name(task, part), hole.node, limit, reason))
                 begun += 1
+                continue
+            refusals.append(Refusal(subject, why))
     for job_id, lacking in sorted(placement.short.items()):
         refusals.append(Refusal(f"job {job_id}", f"waits for {lacking} nodes that others are leaving"))
     return refusals
-
-
-def _most_starts(snapshot: Snapshot, rules: Rules) -> float:
-    cycle_s = snapshot.plan.main_cycle_s
-    return starts_at_once(rules.max_starts, slow=cycle_s is not None and cycle_s > SLOW_MAIN_CYCLE_S)
 
 
 def starts_at_once(max_starts: int, *, slow: bool = False) -> float:
@@ -136,14 +120,12 @@ def find_strays(snapshot: Snapshot, views: Mapping[int, JobView], rules: Rules) 
         for job in (*snapshot.holding, *snapshot.pending)
         if job.partition == rules.harvest_partition and job.id not in pilots and not job.is_held
     ]
-    unknown = [job for job in rows if not _is_task_of(job, views, snapshot)]
-    return tuple(Stray(job.id, job.user, job.nodes, _why_left(job, snapshot, rules)) for job in unknown)
-
-
-def _is_task_of(job: SlurmJob, views: Mapping[int, JobView], snapshot: Snapshot) -> bool:
-    """Whether it is a task that became something else after the look was begun, or that waits to be looked at."""
-    mine = [view.pilots[job.id] for view in views.values() if job.id in view.pilots]
-    return any(pilot.phase is PilotPhase.HELD or pilot.since >= snapshot.taken_at for pilot in mine)
+    # Not a task that became something else after the look was begun, or that waits to be looked at.
+    tasks = [view.pilots[job.id] for job in rows for view in views.values() if job.id in view.pilots]
+    mine = {task.id for task in tasks if task.phase is PilotPhase.HELD or task.since >= snapshot.taken_at}
+    return tuple(
+        Stray(job.id, job.user, job.nodes, _why_left(job, snapshot, rules)) for job in rows if job.id not in mine
+    )
 
 
 def _why_left(job: SlurmJob, snapshot: Snapshot, rules: Rules) -> str:

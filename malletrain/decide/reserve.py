@@ -6,16 +6,11 @@ of the lowest Weight first, so the reserve is of those.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import groupby
 
-import numpy as np
-
-from malletrain.decide.nodes_left import Places, leaf_numbers, on_few_leaves
-from malletrain.decide.placement import rank
+from malletrain.decide.nodes_left import HarvestedNode
 from malletrain.decide.rules import Rules
-from malletrain.decide.yielding import MOST_TIMES_CHEAPEST, HarvestedNode, TrainingLoss, nodes_of_pilots
 from malletrain.domain.decision import Hole
 from malletrain.domain.snapshot import Snapshot
 
@@ -37,107 +32,50 @@ def split_reserve(keep_idle: int, free: int, coming: int) -> tuple[int, int, int
 
 
 def plan_reserve(
-    free: Sequence[Hole],
-    harvested: Sequence[HarvestedNode],
-    coming: Collection[str],
-    snapshot: Snapshot,
+    free: Sequence[Hole], harvested: Sequence[HarvestedNode], coming: Collection[str], snapshot: Snapshot,
     rules: Rules,
-) -> Reserve:
-    """Which of the `free` holes (best first) stay empty, and which pilots leave because too few do.
+) -> Reserve:  # fmt: skip
+    """Which of the `free` holes (best first) and of nodes that are `coming` free stay empty, and which pilots leave,
+    of those of the `harvested` nodes, because too few do.
 
-    `harvested`: nodes whose pilots may leave; `coming`: nodes that pilots are leaving already.
     First `keep_leaves` whole leaf switches on which no main job runs, those with the fewest pilots; then single nodes
-    up to `keep_idle` in all, next to those that are kept already and of the least worth to training; of those worth
-    as much, nodes on few leaves, which Slurm would give a main job.
+    up to `keep_idle` in all, next to those that are kept already and of the least worth to training.
     """
+    leaves, leave = snapshot.leaves, dict[str, str]()
     kept: dict[str, str] = {}
-    leave: dict[str, str] = {}
-    empty = {hole.node for hole in free}.union(coming)
-    pilots = {node.node: node for node in harvested}
-    emptiest = _emptiest(empty, pilots, snapshot) if rules.keep_leaves else []
+    empty, pilots = {hole.node for hole in free}.union(coming), {node.node: node for node in harvested}
+    emptiest = _emptiest(empty, pilots, leaves) if rules.keep_leaves else []
     for leaf, nodes in emptiest[: rules.keep_leaves]:
         why = f"on leaf {leaf}, which stays idle (pool.keep_leaves = {rules.keep_leaves})"
         kept |= {name: why for name in nodes if name in empty}
         leave |= {pilots[name].pilot: why for name in nodes if name in pilots}
     missing = max(0, rules.keep_idle - len(kept) - len(leave))
     why = f"one of {rules.keep_idle} nodes that stay idle ({rules.keep_why or 'pool.keep_idle'})"
-    beside = {snapshot.leaves[name] for name in kept}
+    beside = {leaves[name] for name in kept}
     singles = [name for name in [*(hole.node for hole in reversed(free)), *sorted(coming)] if name not in kept]
-    singles.sort(key=lambda name: snapshot.leaves.get(name) not in beside)
-    worth = {hole.node: rank(hole, _weight(snapshot, hole.node))[:2] for hole in free}
-    number = leaf_numbers(snapshot.leaves) if missing else {}
-    room = _room(number, snapshot, rules)
+    singles.sort(key=lambda name: leaves.get(name) not in beside)
+    kept |= dict.fromkeys(singles[:missing], why)
 
-    def alike(name: str) -> tuple[bool, tuple[float, int] | None]:
-        return snapshot.leaves.get(name) in beside, worth.get(name)
+    def price(node: HarvestedNode) -> tuple[int, float, str]:
+        slurm_node = snapshot.node.get(node.node)
+        return slurm_node.weight if slurm_node else 1, node.cost, node.node
 
-    kept |= dict.fromkeys(_first_on_few_leaves(singles, missing, alike, kept, number, room), why)
-    lacking = split_reserve(missing, len(singles), 0)[2]
-    if lacking:
-        cheapest = sorted(
-            (node for node in harvested if node.pilot not in leave),
-            key=lambda node: (_weight(snapshot, node.node), node.cost, node.node),
-        )
-        names = [node.node for node in cheapest]
-
-        def weight(name: str) -> int:
-            return _weight(snapshot, name)
-
-        going = _first_on_few_leaves(names, lacking, weight, kept, number, room)
-        loss = TrainingLoss(pilots)
-        if loss.of(going) > MOST_TIMES_CHEAPEST * loss.of(names[:lacking]):
-            going = names[:lacking]
-        leave |= {pilots[name].pilot: why for name in going}
+    others = sorted((node for node in harvested if node.pilot not in leave), key=price)
+    leave |= {node.pilot: why for node in others[: split_reserve(missing, len(singles), 0)[2]]}
     return Reserve(kept, leave)
 
 
-def _first_on_few_leaves(
-    names: Sequence[str],
-    wanted: int,
-    alike: Callable[[str], object],
-    near: Collection[str],
-    number: Mapping[str, int],
-    room: Places,
-) -> list[str]:
-    """The first `wanted` of `names`; of names in a row that are `alike`, those on few leaves, next to `near`."""
-    taken: list[str] = []
-    for _, group in groupby(names, key=alike):
-        if len(taken) >= wanted:
-            break
-        these = list(group)
-        leaf = np.array([number.get(name, 0) for name in these], np.intp)
-        beside = {number.get(name, 0) for name in (*near, *taken)}
-        taken += [these[at] for at in on_few_leaves(leaf, wanted - len(taken), beside, room)]
-    return taken
-
-
-def free_suffice(free: Sequence[Hole], rules: Rules) -> bool:
-    """Whether the free holes alone fill the reserve: then neither pilots nor nodes that are coming free matter."""
-    return not rules.keep_leaves and len(free) >= rules.keep_idle
-
-
-def _weight(snapshot: Snapshot, name: str) -> int:
-    return snapshot.node[name].weight if name in snapshot.node else 1
-
-
-def _room(number: Mapping[str, int], snapshot: Snapshot, rules: Rules) -> Places:
-    """How many nodes of each leaf no main job is on: those that are idle, and those of pilots."""
-    empty = snapshot.free_names | nodes_of_pilots(snapshot, rules) if number else ()
-    on = np.array([number[name] for name in empty if name in number], np.intp)
-    return np.bincount(on, minlength=1 + max(number.values(), default=0))
-
-
 def _emptiest(
-    empty: set[str], pilots: Mapping[str, HarvestedNode], snapshot: Snapshot
-) -> list[tuple[str, tuple[str, ...]]]:
+    empty: set[str], pilots: Mapping[str, HarvestedNode], leaves: Mapping[str, str]
+) -> list[tuple[str, list[str]]]:
     """The leaves with nothing but empty nodes and pilots, those whose making free costs least first."""
     of_leaf: dict[str, list[str]] = {}
-    for name, leaf in snapshot.leaves.items():
+    for name, leaf in sorted(leaves.items()):
         of_leaf.setdefault(leaf, []).append(name)
 
-    def price(leaf: str) -> tuple[int, float, str]:
-        held = [pilots[name] for name in of_leaf[leaf] if name in pilots]
-        return len(held), sum(node.cost for node in held), leaf
+    def price(item: tuple[str, list[str]]) -> tuple[int, float, str]:
+        held = [pilots[name] for name in item[1] if name in pilots]
+        return len(held), sum(node.cost for node in held), item[0]
 
-    whole = [leaf for leaf, names in of_leaf.items() if all(n in empty or n in pilots for n in names)]
-    return [(leaf, tuple(sorted(of_leaf[leaf]))) for leaf in sorted(whole, key=price)]
+    without = empty.union(pilots)
+    return sorted((item for item in of_leaf.items() if without.issuperset(item[1])), key=price)

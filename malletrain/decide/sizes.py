@@ -1,16 +1,15 @@
 """Sizes: jobs become demands, the advisor adds what is worth measuring, and the policy shares the nodes out.
 
 A straggler is replaced after Or, Zhang, Freedman (MLSys 2020): a free node is started on in its stead, and it leaves
-once that worker is ready. The next generation takes the one in and lets the other go, so the job never trains on
-fewer nodes. Each job replaces one worker at a time, its slowest. Where no node is free, or where the job avoids as
-many nodes as it may already, the straggler stays.
+once that worker is ready, so the job never trains on fewer nodes. Each job replaces one at a time, its slowest.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from math import inf
 
 from malletrain.decide.demand import (
     change_interval_s,
@@ -22,13 +21,13 @@ from malletrain.decide.demand import (
     profile_of,
     rest_s,
 )
-from malletrain.decide.draft import Draft, Inputs, ProbeEvent, Situation
+from malletrain.decide.draft import Decided, Draft, ProbeEvent, Situation
 from malletrain.decide.holes import pilot_limit_s
 from malletrain.decide.leaving import leaving
-from malletrain.decide.limits import BudgetTerms, budgets_for, caps_of_unfit, constraints_for, starving_jobs
-from malletrain.decide.multi_node_pilots import replaceable
+from malletrain.decide.limits import budgets_for, caps_of_unfit, constraints_for, starving_jobs
+from malletrain.decide.multi_node_pilots import co_allocated
 from malletrain.decide.rules import Rules
-from malletrain.domain.decision import Action, LeaveCause, RecyclePilot, Refusal, StartPilot
+from malletrain.domain.decision import Action, Decision, LeaveCause, RecyclePilot, StartPilot
 from malletrain.domain.event import ProbeBegun, ProbeEnded
 from malletrain.domain.job import Elastic, JobView, PilotPhase, Profile
 from malletrain.learn.advisor import (
@@ -44,65 +43,43 @@ from malletrain.learn.batch_choice import chosen_batches
 from malletrain.learn.class_curves import class_speeds
 from malletrain.sizing.knapsack import best_price
 from malletrain.sizing.objective import Objective, alpha_of, urgencies_by_rank, urgency_by_use
-from malletrain.sizing.problem import JobDemand, Problem, Sizes
+from malletrain.sizing.problem import JobDemand, Problem
 from malletrain.sizing.values import ValueRowCache, permitted_sizes, value_table
 
 _UNKNOWN = JobKnowledge()
 
 
-@dataclass(frozen=True, slots=True)
-class Sizing:
-    """Nodes for every live job, and how they came about; `advice`: by job, what would be measured next; `classes`: by
-    job, of its nodes how many of which class, where the nodes (`class_of`) are of several."""
-
-    sizes: Mapping[int, int]
-    answer: Sizes
-    held: Mapping[int, int]
-    budgets: BudgetTerms
-    batches: Mapping[int, tuple[tuple[int, int], ...]]
-    probes: tuple[ProbeEvent, ...]
-    advice: Mapping[int, str]
-    classes: Mapping[int, Mapping[str, int]] = field(default_factory=dict)
-    class_of: Mapping[str, str] = field(default_factory=dict)
-
-
-def learn_and_size(draft: Draft, inputs: Inputs) -> Sizing:
+def learn_and_size(draft: Draft) -> Decided:
     """Share out the nodes of the pilots that stay, the free holes, and the nodes that change hands."""
-    situation, rules, cache, now = inputs.situation, inputs.rules, inputs.cache, inputs.now
-    draft.nodes = sum(map(len, draft.staying.values())) + len(draft.free) + len(draft.coming)
-    caps = caps_of_doubtful(draft, inputs)
+    situation, rules, cache, now = draft.situation, draft.rules, draft.cache, draft.now
+    nodes = draft.nodes
+    doubtful = caps_of_doubtful(draft)
+    barred = {j: each.nodes for j, each in draft.unfit.items()}
+    most = {job: nodes - len(unfit) for job, unfit in barred.items()}
+    most |= {job: min(cap, most.get(job, cap)) for job, cap in doubtful.items()}
     training = {
         j: view
-        for j, view in sorted(inputs.live.items())
+        for j, view in sorted(draft.live.items())
         # With pilots that go now, a job may have too few tasks left for its fewest nodes.
         if may_train(view)
         and j not in situation.set_aside
-        and len(draft.staying[j]) + view.held_count >= max(1, view.job.min_nodes)
-        and (j not in caps or caps[j] >= max(1, view.job.min_nodes))
-        and (j not in draft.unfit or draft.nodes - len(draft.unfit[j].nodes) >= max(1, view.job.min_nodes))
+        and min(len(draft.staying[j]) + view.held_count, most.get(j, inf)) >= max(1, view.job.min_nodes)
     }
     known = {j: situation.known[j] for j in training if j in situation.known}
     wanted = {}
     for j, view in training.items():
-        interval_s = change_interval_s(view, draft.horizon_s, now)
-        known_of, stays = known.get(j, _UNKNOWN), draft.staying[j]
-        demand = cache.demand(view, stays, known_of, rules, draft.width, draft.narrowest, interval_s)
-        wanted[j] = explored(demand, view, draft.horizon_s, now)
-    demands = within_reach(wanted, training, known, draft.nodes, rules)
-    barred = {j: each.nodes for j, each in draft.unfit.items()}
-    most = {job: draft.nodes - len(nodes) for job, nodes in barred.items()}
-    most |= {job: min(cap, most.get(job, cap)) for job, cap in caps.items()}
+        interval_s = change_interval_s(view, rules.horizon_s, now)
+        stays, learnt = draft.staying[j], known.get(j, _UNKNOWN)
+        demand = cache.demand(view, stays, learnt, rules, draft.width, draft.narrowest, interval_s)
+        wanted[j] = explored(demand, view, rules.horizon_s, now)
+    demands = within_reach(wanted, training, known, nodes, rules)
     demands = [_within_bounds(d, most=most.get(int(d.id))) for d in demands]
-    draft.refusals += [Refusal(f"job {j}", situation.doubtful[j].why) for j in caps if j in situation.doubtful]
-    demands = _weighed(demands, training, draft.nodes, situation, rules)
-    budgets = budgets_for(rules.budgets, situation.spent, training, demands, draft.horizon_s, now)
-    draft.refusals += budgets.refusals
-    take_turns = rules.max_wait_s > 0
-    limits = constraints_for(rules.limits, rules.user_share, training, demands, draft.nodes, take_turns=take_turns)
-    limits += caps_of_unfit(barred, demands, draft.nodes)
+    demands = _weighed(demands, training, nodes, situation, rules)
+    budgets = budgets_for(rules.budgets, situation.spent, training, demands, rules.horizon_s, now)
+    limits = constraints_for(rules, training, demands, nodes) + caps_of_unfit(barred, demands, nodes)
     problem = Problem(
-        horizon_s=draft.horizon_s,
-        nodes=draft.nodes,
+        horizon_s=rules.horizon_s,
+        nodes=nodes,
         jobs=tuple(demands),
         alpha=alpha_of(rules.objective, rules.alpha),
         constraints=limits + budgets.caps,
@@ -110,22 +87,28 @@ def learn_and_size(draft: Draft, inputs: Inputs) -> Sizing:
         supply=situation.supply,
     )
     advice = advice_for(problem, training, known, now, rules, cache.rows)
-    class_of = _classes_of_nodes(draft, inputs, training)
-    advised = _by_class(with_advice(problem, advice), draft, class_of, known, training, barred)
-    answer, put_off = cache.sized(inputs.policy, advised)
-    draft.refusals += [Refusal(name, "cannot be kept by any sizes now, and is put off") for name in put_off]
+    draft.class_of = _classes_of_nodes(draft, training)
+    advised = _by_class(with_advice(problem, advice), draft, known, training)
+    answer, put_off = cache.sized(draft.policy, advised)
+    for job in doubtful:
+        draft.refuse(job, *([situation.doubtful[job].why] if job in situation.doubtful else []))
+    draft.refusals += budgets.refusals
+    for name in put_off:
+        draft.refuse(name, "cannot be kept by any sizes now, and is put off")
     sizes = {int(job_id): size for job_id, size in answer.sizes.items()}
-    return Sizing(
-        sizes=sizes | {j: 0 for j in inputs.live if j not in sizes},
-        answer=answer,
+    draft.classes = {int(job_id): dict(held) for job_id, held in answer.classes.items()}
+    decision = Decision(
+        at=now,
+        sizes=sizes | {j: 0 for j in draft.live if j not in sizes},
+        nodes=nodes,
         held={int(demand.id): demand.current for demand in demands if demand.current},
-        budgets=budgets,
+        horizon_s=rules.horizon_s,
+        status=answer.status,
+        objective=answer.objective,
+        reason="; ".join((answer.reason, *budgets.binding(sizes))),
         batches=chosen_batches(demands, answer),
-        probes=probe_changes(advice, sizes, known),
-        advice=advice.reasons,
-        classes={int(job_id): dict(held) for job_id, held in answer.classes.items()},
-        class_of=class_of,
     )
+    return Decided(decision, draft.yielding, probe_changes(advice, sizes, known), advice.reasons)
 
 
 def _weighed(
@@ -168,13 +151,13 @@ def _within_bounds(demand: JobDemand, least: int = 0, most: int | None = None) -
     )
 
 
-def _classes_of_nodes(draft: Draft, inputs: Inputs, views: Mapping[int, JobView]) -> Mapping[str, str]:
+def _classes_of_nodes(draft: Draft, views: Mapping[int, JobView]) -> Mapping[str, str]:
     """The class of each node that is shared out; nothing where they are all of one that no job asks more nodes of, or
     are not told apart."""
-    rules, node = inputs.rules, inputs.snapshot.node
-    if draft.width > 1 or any(view.co_allocated for view in inputs.live.values()):
+    rules, node = draft.rules, draft.snapshot.node
+    if draft.width > 1 or any(view.co_allocated for view in draft.live.values()):
         return {}
-    held = [pilot.node for pilots in draft.staying.values() for pilot in pilots]
+    held = [pilot.node for pilot in draft.mine]
     shared = {*held, *(hole.node for hole in draft.free), *draft.coming}
     found = {name: node[name].kind_with(rules.class_features) for name in sorted(shared) if name in node}
     told_apart = len(set(found.values())) > 1 or any(view.job.class_min for view in views.values())
@@ -182,85 +165,63 @@ def _classes_of_nodes(draft: Draft, inputs: Inputs, views: Mapping[int, JobView]
 
 
 def _by_class(
-    problem: Problem,
-    draft: Draft,
-    class_of: Mapping[str, str],
-    known: Mapping[int, JobKnowledge],
-    views: Mapping[int, JobView],
-    barred: Mapping[int, Collection[str]],
+    problem: Problem, draft: Draft, known: Mapping[int, JobKnowledge], views: Mapping[int, JobView]
 ) -> Problem:
     """The problem with the nodes of each class, and each job's curves on them."""
-    if not class_of:
-        return problem
-    held = Counter(class_of[pilot.node] for pilots in draft.staying.values() for pilot in pilots)
-    counts = held + Counter(class_of[hole.node] for hole in draft.free)
-    counts += Counter(class_of[node] for node in draft.coming)
-    classes = dict(sorted(counts.items()))
+    class_of, classes = draft.class_of, dict(sorted(Counter(draft.class_of.values()).items()))
     # Pilots of jobs that do not train now hold nodes that are not to be had; all the same they count, as ever.
-    if sum(classes.values()) != problem.nodes:
+    if not classes or sum(classes.values()) != problem.nodes:
         return problem
     if len(classes) == 1:
         (only,) = classes
         least = [least_on(views[int(each.id)].job.class_min, (only,)).get(only, 0) for each in problem.jobs]
         return replace(problem, jobs=tuple(map(_within_bounds, problem.jobs, least)))
     speeds = class_speeds(
-        (each.by_class for each in known.values() if each.by_class),
-        (each.worker_speeds for each in known.values() if each.worker_speeds),
+        filter(None, (each.by_class for each in known.values())),
+        filter(None, (each.worker_speeds for each in known.values())),
     )
-    everywhere = Counter(class_of.values())
     jobs = []
     for demand in problem.jobs:
         job = int(demand.id)
-        left = everywhere - Counter(class_of[n] for n in barred.get(job, ()) if n in class_of)
+        barred = draft.unfit[job].nodes if job in draft.unfit else ()
+        left = Counter(classes) - Counter(class_of[n] for n in barred if n in class_of)
         open_to = [name for name in classes if left[name] > 0]
-        on = on_classes(demand, draft.staying[job], known.get(job), open_to, class_of, speeds, views[job])
+        on = on_classes(demand, draft.staying[job], known.get(job, _UNKNOWN), open_to, class_of, speeds, views[job])
         jobs.append(replace(demand, on_classes=on))
     return replace(problem, jobs=tuple(jobs), classes=classes)
 
 
-def caps_of_doubtful(draft: Draft, inputs: Inputs) -> dict[int, int]:
+def caps_of_doubtful(draft: Draft) -> dict[int, int]:
     """The most nodes of jobs whose last starts did not begin: what they have, and of the free ones no more than ran
     before, or, once their rest is over, one step more at a time. Other jobs lose none to them."""
     left = {hole.node for hole in draft.free}
-    fails_now = {
-        action.job_id
-        for action in draft.actions
-        if isinstance(action, RecyclePilot) and action.unstarted not in ("", action.node)
-    }
-    doubtful = {job: doubt for job, doubt in inputs.situation.doubtful.items() if job in inputs.live}
+    unstarted = [action for action in draft.actions if isinstance(action, RecyclePilot) and action.unstarted]
+    fails_now = {action.job_id for action in unstarted if action.unstarted != action.node}
+    doubtful = {job: doubt for job, doubt in draft.situation.doubtful.items() if job in draft.live}
     caps = {job: len(draft.staying[job]) for job in sorted(doubtful.keys() | fails_now)}
     for job, has in caps.items():
-        view = inputs.live[job]
+        view = draft.live[job]
         if job in fails_now or any(pilot.phase is PilotPhase.RELEASED for pilot in view.staying):
             continue
-        doubt = doubtful[job]
-        usable = left - draft.unfit[job].nodes if job in draft.unfit else left
-        again = max((size for size in range(has + 1, doubt.begun + 1) if view.job.permits(size)), default=has)
-        wanted = again - has if again > has else 0 if doubt.rests else _step(view, has, draft.narrowest)
-        if 0 < wanted <= len(usable):
+        doubt, unfit = doubtful[job], draft.unfit[job].nodes if job in draft.unfit else frozenset()
+        again = [size for size in range(has + 1, doubt.begun + 1) if view.job.permits(size)]
+        larger = range(has + max(1, draft.narrowest), 0 if doubt.rests else view.job.max_nodes + 1)
+        step = (size for size in larger if view.job.permits(size))
+        wanted = (again[-1] if again else next(step, has)) - has
+        usable = sorted(left - unfit)
+        if wanted <= len(usable):
             caps[job] += wanted
-            left = left.difference(sorted(usable)[:wanted])
+            left.difference_update(usable[:wanted])
     return caps
 
 
-def _step(view: JobView, has: int, narrowest: int) -> int:
-    """How many nodes more make the next size that the job permits; 0: none."""
-    sizes = range(has + max(1, narrowest), view.job.max_nodes + 1)
-    return next((size - has for size in sizes if view.job.permits(size)), 0)
-
-
 def within_reach(
-    demands: Mapping[int, JobDemand],
-    views: Mapping[int, JobView],
-    known: Mapping[int, JobKnowledge],
-    nodes: int,
+    demands: Mapping[int, JobDemand], views: Mapping[int, JobView], known: Mapping[int, JobKnowledge], nodes: int,
     rules: Rules,
-) -> list[JobDemand]:
+) -> list[JobDemand]:  # fmt: skip
     """The demands, by job, without sizes that nothing speaks for yet; those of jobs that are not `known` as they are.
-
-    Where so few sizes are left that some of the `nodes` could not be used, sizes twice as far off are let in, and so
-    on: nodes that nobody else can have are tried at no cost to others.
-    """
+    Where some of the `nodes` could not be used then, sizes twice as far off are let in, and so on: nodes that nobody
+    else can have are tried at no cost to others."""
     share = -(-nodes // max(1, len(demands)))
     factor, widest = MAX_EXPLORATION_FACTOR, sum(demand.max for demand in demands.values())
     while True:
@@ -277,29 +238,23 @@ def _within(
     demand: JobDemand, view: JobView, known: JobKnowledge, share: int, factor: int, rules: Rules
 ) -> JobDemand:
     """The demand without sizes beyond `factor` times what was measured. `share`: the job's fair part of the nodes."""
-    profile = profile_of(view, rules)
-    if profile is Profile.DOWNWARD and known.fit is None and known.prior_jobs is None:
-        return demand  # from large to small
-    if profile not in (Profile.ACTIVE, Profile.PASSIVE, Profile.DOWNWARD):
-        return demand
+    profile, fresh = profile_of(view, rules), known.fit is None and known.prior_jobs is None
+    if profile in (Profile.NONE, Profile.GIVEN) or (profile is Profile.DOWNWARD and fresh):
+        return demand  # downward is from large to small
     most = min(demand.max, max_explored_size(known, demand.min, demand.current, share, factor))
     return replace(demand, max=most, sizes=tuple(k for k in demand.sizes if k <= most) or demand.sizes[:1])
 
 
 def advice_for(
-    problem: Problem,
-    views: Mapping[int, JobView],
-    known: Mapping[int, JobKnowledge],
-    now: float,
-    rules: Rules,
+    problem: Problem, views: Mapping[int, JobView], known: Mapping[int, JobKnowledge], now: float, rules: Rules,
     cache: ValueRowCache | None = None,
-) -> Advice:
+) -> Advice:  # fmt: skip
     """What the advisor says to a problem without bonuses. `cache`: that of `value_table`."""
-    candidates = []
-    for demand in problem.jobs:
-        job = int(demand.id)
-        if job in known:
-            candidates.append(_candidate(demand, views[job], known[job], problem.nodes, rules))
+    candidates = [
+        _candidate(demand, views[int(demand.id)], known[int(demand.id)], problem.nodes, rules)
+        for demand in problem.jobs
+        if int(demand.id) in known
+    ]
     if not any(c.profile in TRYING and (c.known.fit or c.known.probe) for c in candidates):
         return Advice(reasons={c.id: "not measured yet: its first size will be" for c in candidates})
     price = 0.0
@@ -312,11 +267,9 @@ def with_advice(problem: Problem, advice: Advice) -> Problem:
     """The problem with the advisor's bonuses and locks."""
     if not advice.bonus and not advice.locked:
         return problem
-    jobs = []
-    for demand in problem.jobs:
-        job = int(demand.id)
-        bonus = (advice.bonus[job],) if job in advice.bonus else ()
-        jobs.append(replace(demand, bonus=bonus, locked=advice.locked.get(job)))
+    of = [(demand, int(demand.id)) for demand in problem.jobs]
+    bonus = {job: (each,) for job, each in advice.bonus.items()}
+    jobs = [replace(demand, bonus=bonus.get(job, ()), locked=advice.locked.get(job)) for demand, job in of]
     return replace(problem, jobs=tuple(jobs))
 
 
@@ -324,15 +277,17 @@ def probe_changes(
     advice: Advice, sizes: Mapping[int, int], known: Mapping[int, JobKnowledge]
 ) -> tuple[ProbeEvent, ...]:
     """Probes that are over, and those that the sizes begin."""
-    found: list[ProbeEvent] = []
-    for job, why in sorted(advice.ended.items()):
-        probe = known[job].probe
-        if probe is not None:
-            found.append((job, ProbeEnded(probe.nodes), why))
-    for job, (size, _) in sorted(advice.bonus.items()):
-        if sizes.get(job) == size:
-            found.append((job, ProbeBegun(size), advice.reasons[job]))
-    return tuple(found)
+    ended: list[ProbeEvent] = [
+        (job, ProbeEnded(probe.nodes), why)
+        for job, why in sorted(advice.ended.items())
+        if (probe := known[job].probe) is not None
+    ]
+    begun: list[ProbeEvent] = [
+        (job, ProbeBegun(size), advice.reasons[job])
+        for job, (size, _) in sorted(advice.bonus.items())
+        if sizes.get(job) == size
+    ]
+    return (*ended, *begun)
 
 
 def scale_up_jobs(views: Mapping[int, JobView], known: Mapping[int, JobKnowledge], rules: Rules) -> frozenset[int]:
@@ -349,20 +304,13 @@ def scale_up_jobs(views: Mapping[int, JobView], known: Mapping[int, JobKnowledge
     return frozenset(job for _, job in found.values())
 
 
-def sizes_of(demand: JobDemand, nodes: int) -> Sequence[int]:
-    """The sizes that a job may have, without zero."""
-    return [int(k) for k in permitted_sizes(demand, nodes)[1:]]
-
-
 def _candidate(demand: JobDemand, view: JobView, known: JobKnowledge, nodes: int, rules: Rules) -> Candidate:
-    rate = view.curve.throughput(demand.current) if view.curve else 0.0
-    left = None
-    if view.job.total_samples is not None and rate > 0:
-        left = max(0.0, view.job.total_samples - view.samples_done) / rate
+    rate, total = view.curve.throughput(demand.current) if view.curve else 0.0, view.job.total_samples
+    left = None if total is None or rate <= 0 else max(0.0, total - view.samples_done) / rate
     return Candidate(
         id=view.job.id,
         current=demand.current,
-        sizes=tuple(sizes_of(demand, nodes)),
+        sizes=tuple(permitted_sizes(demand, nodes)[1:].tolist()),
         curve=demand.curve,
         weight=max(demand.weight, 1e-9),
         costs=view.costs,
@@ -376,35 +324,34 @@ def _candidate(demand: JobDemand, view: JobView, known: JobKnowledge, nodes: int
 MAX_AVOIDED_PART = 0.125
 
 
-def replace_stragglers(draft: Draft, inputs: Inputs) -> None:
+def replace_stragglers(draft: Draft) -> None:
     """Start a replacement for each straggler on a free node; once it is ready, the straggler leaves."""
-    situation, now, rules = inputs.situation, inputs.now, inputs.rules
+    situation, now, rules = draft.situation, draft.now, draft.rules
     uncounted: set[str] = set()  # their replacement counts instead, so that sizing does not take both for the job's
     starts: list[StartPilot] = []
     leaves: list[Action] = []
-    for job, found in sorted(replaceable(situation.slow, situation.views).items()):
-        mine = {pilot.id: pilot for pilot in draft.staying.get(job, ())}
+    for job, found in sorted(situation.slow.items()):
+        view, mine = situation.views.get(job), {pilot.id: pilot for pilot in draft.staying.get(job, ())}
         for_whom = {pilot.replaces: pilot for pilot in mine.values() if pilot.replaces}
-        here = [each for each in found if each.pilot in mine]
-        # One at a time: first whoever has a replacement, then the slowest.
+        # Not those in a task of several nodes. First whoever has a replacement, then the slowest.
+        here = [each for each in found if each.pilot in mine and view and not co_allocated(each.pilot, view)]
         chosen = next((each for each in here if each.pilot in for_whom), here[0] if here else None)
         if chosen is None:
             continue
         pilot, stand_in = mine[chosen.pilot], for_whom.get(chosen.pilot)
         slow_one = f"{pilot.id} on {pilot.node}: {chosen.reason}"
+        avoids, held = situation.avoided.get(job, {}), draft.live[job].held
+        barred = {*avoids, *(draft.unfit[job].nodes if job in draft.unfit else ())}
+        hole = next((each for each in draft.free if each.node not in barred), None)
         if stand_in is not None:
             uncounted.add(pilot.id)
             where = f"{stand_in.id} on {stand_in.node}"
             if stand_in.ready:
                 reason = f"{chosen.reason}; its replacement, {where}, is ready"
                 leaves.append(leaving(pilot, LeaveCause.STRAGGLER, now, rules, reason))
-            else:
-                draft.refusals.append(Refusal(f"job {job}", f"{slow_one}; it stays until {where} is ready"))
-            continue
-        avoids, held = situation.avoided.get(job, {}), inputs.live[job].held
-        barred = {*avoids, *(draft.unfit[job].nodes if job in draft.unfit else ())}
-        hole = next((each for each in draft.free if each.node not in barred), None)
-        if len(avoids) >= max(1, int(MAX_AVOIDED_PART * len(mine))):
+                continue
+            why = f"it stays until {where} is ready"
+        elif len(avoids) >= max(1, int(MAX_AVOIDED_PART * len(mine))):
             why = f"its job avoids {', '.join(sorted(avoids))} for that already"
         elif hole is None or not held:
             why = f"no {'free node' if hole is None else 'held task of its job'} is there to replace it"
@@ -413,9 +360,8 @@ def replace_stragglers(draft: Draft, inputs: Inputs) -> None:
             limit, reason = pilot_limit_s(hole, now, rules), f"replaces {slow_one}"
             starts.append(StartPilot(job, held[0].id, hole.node, limit, reason, replaces=pilot.id))
             continue
-        draft.refusals.append(Refusal(f"job {job}", f"{slow_one}; {why}"))
-    draft.give_up(leaves, inputs)
+        draft.refuse(job, f"{slow_one}; {why}")
+    draft.give_up(leaves)
     draft.replacements = starts
-    if uncounted:
-        staying = draft.staying.items()
-        draft.staying = {job: [p for p in pilots if p.id not in uncounted] for job, pilots in staying}
+    staying = draft.staying.items()
+    draft.staying = {job: [p for p in pilots if p.id not in uncounted] for job, pilots in staying}

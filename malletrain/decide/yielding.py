@@ -3,79 +3,39 @@
 A backfill cycle that must preempt costs the main job a whole cycle more (30 s on most sites), so the nodes are
 emptied beforehand, by the pilots whose leaving costs training least.
 
-Nodes that pilots have left for a main job stay empty until Slurm has had a cycle to use them, or the job is gone.
-Which nodes a job is given is found anew at each look, and what Slurm shows changes between two: a better job is
-planned on these nodes, a part of a heterogeneous job is taken back, a reason changes for a moment. A pilot that
-starts on them then has to be taken back when the turn of the job comes, and costs it the cycle they were emptied for.
+Nodes that pilots have left for a main job stay empty until Slurm has had a cycle to use them, or the job is gone:
+which nodes a job is given is found anew at each look, and what Slurm shows changes between two. A pilot that starts
+on them then has to be taken back when the turn of the job comes, and costs it the cycle they were emptied for.
 """
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import islice, takewhile
 
-import numpy as np
-
-from malletrain.decide.nodes_left import IDLE, PILOTS, Mask, NodesLeft, Places, PlannedStart
+from malletrain.decide.nodes_left import Availability, HarvestedNode, NodesLeft, rank_of
 from malletrain.decide.rules import Rules
 from malletrain.domain.snapshot import BackfillPlan, NodeState, SlurmJob, SlurmState, Snapshot
 
 #: Reasons (squeue(1) %r) of a job that waits for nodes only. Any other reason holds it up whatever is idle.
 WAITS_FOR_NODES = ("None", "Resources", "Priority", "ReqNodeNotAvail", "Nodes required", "Nodes_required")
 
-#: Pilots on few leaf switches leave instead of the cheapest while training loses at most so many times as much.
-MOST_TIMES_CHEAPEST = 2.0
-
-
-@dataclass(frozen=True, slots=True)
-class HarvestedNode:
-    """A node that a pilot holds. `cost`: what training loses when this pilot leaves (speed-up lost);
-    `co_allocated`: all nodes of its task, where it holds several: given up together, and `cost` is of all."""
-
-    node: str
-    pilot: str
-    job_id: int
-    cost: float
-    co_allocated: frozenset[str] = frozenset()
-
-
-@dataclass(frozen=True, slots=True)
-class Availability:
-    """Nodes that a main job could have soon: `free` now, `coming` free (completing, or their pilot is leaving
-    already), or a pilot's."""
-
-    free: frozenset[str]
-    coming: frozenset[str]
-    pilot_on: Mapping[str, HarvestedNode]
-
 
 @dataclass(frozen=True, slots=True)
 class YieldPlan:
-    """Which pilots leave, and for whom.
+    """Which pilots leave, and for whom."""
 
-    Attributes:
-        leave: pilot -> the main job that is given its node.
-        claimed: free node -> the main job that it is kept for.
-        startable: main job that could start now -> since when (Unix seconds).
-        given_to: every node that a main job is given, also those that are coming free -> that job.
-        emptied: these, and those that main jobs were given before and may still use.
-        awaiting: main jobs that could start now but for pilots, which leave their nodes or are asked to -> whether
-            a better job waits that cannot start, so that only backfill starts it.
-        at_once: node -> the heterogeneous job that is given it. Slurm puts such a job off for minutes when it finds
-            some of its nodes idle and has to preempt for others, so all are given back in the same moment.
-        gathered: nodes of pilots that leave instead of cheaper ones, so that the job is on few leaf switches.
-    """
-
-    leave: Mapping[str, str] = field(default_factory=dict)
-    claimed: Mapping[str, str] = field(default_factory=dict)
-    startable: Mapping[str, float] = field(default_factory=dict)
-    given_to: Mapping[str, str] = field(default_factory=dict)
+    leave: Mapping[str, str] = field(default_factory=dict)  #: pilot -> the main job that is given its node
+    claimed: Mapping[str, str] = field(default_factory=dict)  #: free node -> the main job that it is kept for
+    startable: Mapping[str, float] = field(default_factory=dict)  #: main job that could start now -> since when
+    given_to: Mapping[str, str] = field(default_factory=dict)  #: every such node, also those that are coming free
+    #: Main jobs that could start now but for pilots, which leave their nodes or are asked to -> whether a better job
+    #: waits that cannot start, so that only backfill starts it.
     awaiting: Mapping[str, bool] = field(default_factory=dict)
+    #: Node -> the heterogeneous job that is given it. Slurm puts such a job off for minutes when it finds some of its
+    #: nodes idle and has to preempt for others, so all are given back in the same moment.
     at_once: Mapping[str, str] = field(default_factory=dict)
-    gathered: frozenset[str] = frozenset()
-    emptied: Mapping[str, EmptiedNode] = field(default_factory=dict)
+    emptied: Mapping[str, EmptiedNode] = field(default_factory=dict)  #: what main jobs were given and may still use
 
     @property
     def given(self) -> frozenset[str]:
@@ -84,33 +44,25 @@ class YieldPlan:
 
 
 def plan_yields(
-    snapshot: Snapshot,
-    harvested: Sequence[HarvestedNode],
-    startable_since: Mapping[str, float],
-    now: float,
+    snapshot: Snapshot, harvested: Sequence[HarvestedNode], startable_since: Mapping[str, float], now: float,
     rules: Rules,
-) -> YieldPlan:
+) -> YieldPlan:  # fmt: skip
     """Which pilots leave for which waiting main jobs, and which free nodes are kept for them.
 
     Main jobs are taken in the order of their priority, the parts of a heterogeneous job together, each on nodes
     that no better job plans to use before it would end. `startable_since` is the last answer's `startable`: a job
-    that could have started for longer than `claim_patience_s` is held up by something else; it claims nothing until
-    `claim_again_s` have passed. A heterogeneous job that Slurm has put off is given nodes from `begin_lead_s` before
-    it begins.
+    that could have started for longer than `claim_patience_s` is held up by something else.
     """
     at_hand = availability(snapshot, harvested, rules)
-    given = _Given(snapshot, at_hand, _planned(snapshot, rules), now, rules.keep_idle)
-    leave: dict[str, str] = {}
-    claimed: dict[str, str] = {}
-    given_to: dict[str, str] = {}
+    left = NodesLeft(snapshot, at_hand, rules, now)
+    given: dict[str, str] = {}
     startable: dict[str, float] = {}
-    awaiting: dict[str, bool] = {}
+    delayed: dict[str, bool] = {}
     at_once: dict[str, str] = {}
-    gathered: set[str] = set()
     is_behind = False
     pilots_on = at_hand.pilot_on.keys() | nodes_of_pilots(snapshot, rules)
     for group in _waiting(snapshot, rules, now)[: rules.max_queue]:
-        if not len(given.left):
+        if not len(left):
             break
         name = group[0].id
         since = startable_since.get(name, now)
@@ -120,37 +72,32 @@ def plan_yields(
         # The waiting rest of an array is one row that stands for many tasks.
         tasks = group[0].task_count if len(group) == 1 else 1
         while tasks:
-            if has_lapsed and given.suffice_for(group):
+            if has_lapsed and left.suffice_for(group):
                 startable[name] = since
                 break
-            places, instead, served = given.choose_tasks(group[0], tasks) if tasks > 1 else ([], set(), 0)
+            places, served = left.choose_tasks(group[0], tasks) if tasks > 1 else ([], 0)
             if not places:
-                (places, instead), served = given.choose(group), 1
+                places, served = left.choose(group), 1
             if not places:
                 is_behind = True
                 break
-            chosen = given.left.named(places)
+            chosen = dict.fromkeys(left.take(places), name)
             tasks -= served
             startable[name] = since
-            gathered.update(given.left.named(instead))
-            given_to |= dict.fromkeys(chosen, name)
+            given |= chosen
             if not pilots_on.isdisjoint(chosen):
-                awaiting.setdefault(name, is_behind)
+                delayed.setdefault(name, is_behind)
             if group[0].het_id:
-                at_once |= dict.fromkeys(chosen, name)
-            for node in chosen:
-                if node in at_hand.free:
-                    claimed[node] = name
-                elif node in given.pilot_on:
-                    leave[given.pilot_on[node].pilot] = name
-            given.take(places)
-    return YieldPlan(leave, claimed, startable, given_to, awaiting, at_once, frozenset(gathered))
+                at_once |= chosen
+    leave = {at_hand.pilot_on[node].pilot: job for node, job in given.items() if node in at_hand.pilot_on}
+    claimed = {node: job for node, job in given.items() if node in at_hand.free}
+    return YieldPlan(leave, claimed, startable, given, delayed, at_once)
 
 
 def any_pending_fits(snapshot: Snapshot, rules: Rules) -> bool:
     """Whether some waiting main job could start if all nodes but those of running main jobs were empty: cheap to
     say, and mostly not so while the queue is full of large jobs."""
-    harvest, completing = rules.harvest_partition, SlurmState.COMPLETING  # as `_goes`, for thousands of rows
+    harvest, completing = rules.harvest_partition, SlurmState.COMPLETING  # for thousands of rows
     going = [len(job.nodes) for job in snapshot.holding if job.partition == harvest or job.state is completing]
     most = len(snapshot.nodes) - len(snapshot.held_names) + sum(going)
     return any(waits_for_nodes(job, rules) for job in snapshot.pending if job.node_count <= most)
@@ -161,40 +108,18 @@ def availability(snapshot: Snapshot, harvested: Sequence[HarvestedNode], rules: 
     pilot_on = {h.node: h for h in harvested if h.node in snapshot.node}
     # A pilot may have been released since the snapshot was taken: its node only looks free.
     free = snapshot.free_names.difference(pilot_on)
-    going: set[str] = set()
+    going = {node.name for node in snapshot.nodes if node.state is NodeState.COMPLETING}
     staying: set[str] = set()
     for job in snapshot.holding:
-        (going if _goes(job, rules) else staying).update(job.nodes)
-    coming = {name for name in going - staying - pilot_on.keys() if name in snapshot.node}
-    completing = NodeState.COMPLETING
-    coming.update(
-        node.name
-        for node in snapshot.nodes
-        if node.state is completing and node.name not in staying and node.name not in pilot_on
-    )
+        is_going = job.state is SlurmState.COMPLETING or job.partition == rules.harvest_partition
+        (going if is_going else staying).update(job.nodes)
+    coming = (going - staying - pilot_on.keys()) & snapshot.node.keys()
     return Availability(free, frozenset(coming), pilot_on)
 
 
 def nodes_of_pilots(snapshot: Snapshot, rules: Rules) -> frozenset[str]:
     """The nodes that Slurm shows pilots on, those that are leaving among them."""
     return frozenset(n for job in snapshot.holding if job.partition == rules.harvest_partition for n in job.nodes)
-
-
-def _goes(job: SlurmJob, rules: Rules) -> bool:
-    return job.state is SlurmState.COMPLETING or job.partition == rules.harvest_partition
-
-
-def _rank(job: SlurmJob) -> tuple[int, int]:
-    """Slurm's order: higher priority first, then the older job."""
-    return -job.priority, job.raw_id
-
-
-def _planned(snapshot: Snapshot, rules: Rules) -> list[PlannedStart]:
-    return [
-        PlannedStart(job.id, _rank(job), job.start_time, frozenset(job.planned_nodes))
-        for job in snapshot.pending
-        if job.planned_nodes and job.start_time is not None and job.partition != rules.harvest_partition
-    ]
 
 
 def waits_for_nodes(job: SlurmJob, rules: Rules) -> bool:
@@ -214,210 +139,20 @@ def _waiting(snapshot: Snapshot, rules: Rules, now: float) -> list[list[SlurmJob
     groups: dict[str, list[SlurmJob]] = {}
     held_up: set[int] = set()
     for job in snapshot.pending:
-        if waits_for_nodes(job, rules) or (job.het_id and _begins_soon(job, now, rules)):
+        begins_soon = job.reason == "BeginTime" and _begins_at(job) <= now + rules.begin_lead_s
+        if waits_for_nodes(job, rules) or (job.het_id and begins_soon):
             groups.setdefault(f"het{job.het_id}" if job.het_id else job.id, []).append(job)
         elif job.het_id:
             held_up.add(job.het_id)
     if any(name.startswith("het") for name in groups):
         held_up.update(job.het_id for job in snapshot.holding if job.het_id)
     found = (group for group in groups.values() if group[0].het_id not in held_up)
-    return sorted(found, key=lambda group: min(_rank(job) for job in group))
-
-
-def _begins_soon(job: SlurmJob, now: float, rules: Rules) -> bool:
-    """Whether Slurm may start the job within `begin_lead_s`, at the BeginTime that it waits for."""
-    return job.reason == "BeginTime" and _begins_at(job) <= now + rules.begin_lead_s
+    return sorted(found, key=lambda group: min(map(rank_of, group)))
 
 
 def _begins_at(job: SlurmJob) -> float:
     """Before when Slurm does not start the job (Unix seconds)."""
     return job.start_time or 0.0 if job.reason == "BeginTime" else 0.0
-
-
-class _Given:
-    """What main jobs are given at one look, as they are taken in the order of their priority."""
-
-    def __init__(
-        self, snapshot: Snapshot, at_hand: Availability, planned: Sequence[PlannedStart], now: float, reserve: int
-    ) -> None:
-        self.pilot_on = dict(at_hand.pilot_on)
-        self._reserve = reserve
-        self._loss = TrainingLoss(at_hand.pilot_on)
-        # Of equal cost, nodes that are given up together come side by side.
-        first_of: dict[str, str] = {}
-        for held in at_hand.pilot_on.values():
-            if held.co_allocated and held.node not in first_of:
-                first_of |= dict.fromkeys(held.co_allocated, min(held.co_allocated))
-        costs = {name: (held.cost, first_of.get(name, name), name) for name, held in at_hand.pilot_on.items()}
-        together = [name for name, held in at_hand.pilot_on.items() if held.co_allocated]
-        self.left = NodesLeft(at_hand.free, at_hand.coming, costs, together, planned, snapshot, now)
-
-    def choose(self, group: Sequence[SlurmJob]) -> tuple[list[int], set[int]]:
-        """Nodes for all parts of a job at once, none when it cannot start; and those of them that are not the
-        cheapest, chosen for their leaf switches."""
-        chosen: list[int] = []
-        instead: set[int] = set()
-        for part in group:
-            open_to = self._open_to(part, group)
-            open_to[chosen] = False
-            if not self._suffice(part, open_to):
-                return [], set()
-            required = self.left.places(part.required_nodes)
-            kept = [at for at in self.left.places(part.planned_nodes) if open_to[at]]
-            count = max(part.node_count, len(required))
-            if part.switches and self.left.has_leaves:
-                rest = self.left.on_asked_leaves(open_to, kept, part.switches, count, required)
-            else:
-                rest = self.left.in_order(open_to, kept)
-            rest = _without(rest, required)
-            cheapest = [*required, *rest[: count - len(required)].tolist()]
-            picked = self._gathered(cheapest, {*kept, *required}, rest)
-            instead |= set(picked).difference(cheapest)
-            chosen += self._sparing(picked, required, rest)
-        return chosen, instead
-
-    def choose_tasks(self, job: SlurmJob, most: int) -> tuple[list[int], set[int], int]:
-        """Nodes for the next tasks of an array, as `choose` finds them for one after the other; those of them that
-        are not the cheapest; and how many tasks these are, of `most`: 0 where the next has to be looked at alone."""
-        open_to = self._open_to(job, [job])
-        order = self.left.in_order(open_to)
-        if not len(order) or job.required_nodes or not self._is_alone(order[0]):
-            return [], set(), 0
-        rank, of_rank = self.left.rank[order[0]], order[self.left.rank[order] == self.left.rank[order[0]]]
-        by_leaf = bool(job.switches and self.left.has_leaves)
-        in_order = not self.left.has_leaves or (rank == IDLE and not by_leaf)
-        is_kept = any(open_to[at] and self.left.rank[at] == rank for at in self.left.places(job.planned_nodes))
-        if is_kept or (job.node_count > 1 and not in_order):
-            return [], set(), 0
-        if in_order or by_leaf or rank != PILOTS:
-            if by_leaf:  # each takes the cheapest leaf
-                of_rank = of_rank[np.lexsort((of_rank, self.left.leaf[of_rank], self.left.cost[of_rank]))]
-            chosen = list(takewhile(self._is_alone, of_rank[: most * job.node_count].tolist()))
-            served = len(chosen) // job.node_count
-            return chosen[: served * job.node_count], set(), served
-        pairs = islice(self.left.filling_leaves(of_rank, self._may_replace), most)
-        found = list(takewhile(lambda pair: all(map(self._is_alone, pair)), pairs))
-        return [at for at, _ in found], {at for at, cheapest in found if at != cheapest}, len(found)
-
-    def suffice_for(self, group: Sequence[SlurmJob]) -> bool:
-        """Whether `choose` finds nodes."""
-        if len(group) > 1:
-            return bool(self.choose(group)[0])
-        return self._suffice(group[0], self._open_to(group[0], group))
-
-    def _open_to(self, part: SlurmJob, group: Sequence[SlurmJob]) -> Mask:
-        others = {job.id for job in group} if len(group) > 1 else ()
-        return self.left.open_to(part, min(map(_rank, group)), others)
-
-    def _suffice(self, job: SlurmJob, open_to: Mask) -> bool:
-        required = self.left.places(job.required_nodes)
-        if len(required) < len(job.required_nodes) or not open_to[required].all():
-            return False
-        return int(np.count_nonzero(open_to)) >= job.node_count
-
-    def take(self, chosen: Sequence[int]) -> None:
-        """Give these nodes away; the pilots on them leave, those of a task together."""
-        emptied = self._emptied_with(chosen)
-        self.left.give(chosen)
-        self.left.empty(emptied)
-        for name in emptied:
-            self.pilot_on.pop(name, None)
-
-    def _held(self, places: Iterable[int]) -> list[HarvestedNode]:
-        """Of those that pilots hold."""
-        return [self.pilot_on[name] for name in self.left.named(places) if name in self.pilot_on]
-
-    def _is_alone(self, at: int) -> bool:
-        return not any(held.co_allocated for held in self._held([at]))
-
-    def _may_replace(self, at: int, cheapest: int) -> bool:
-        """Whether training loses little enough more when the pilot there leaves."""
-        name, other = self.left.named([at, cheapest])
-        return self._loss.of_one(name) <= MOST_TIMES_CHEAPEST * self._loss.of_one(other)
-
-    def _loss_of(self, places: Iterable[int]) -> float:
-        return self._loss.of(self.left.named(places))
-
-    def _emptied_with(self, chosen: Collection[int]) -> frozenset[str]:
-        """The further nodes that pilots leave when they leave `chosen`."""
-        together = [held.co_allocated for held in self._held(chosen) if held.co_allocated]
-        return frozenset().union(*together).difference(self.left.named(chosen)) if together else frozenset()
-
-    def _gathered(self, picked: list[int], fixed: Collection[int], rest: Places) -> list[int]:
-        """`picked`, but of the pilots those that leave it on few leaf switches; the cheapest, as they are in
-        `picked`, where the others would cost training more than `MOST_TIMES_CHEAPEST`.
-
-        Where it needs fewer leaves without the idle nodes of the reserve, up to `reserve` pilots more leave instead:
-        as many would leave afterwards to fill it again. `fixed`: nodes that it has in any case; `rest`: all that it
-        could have but for those that it requires.
-        """
-        if not self.left.has_leaves or not self.left.rank[picked].any():
-            return picked
-        pilots = self._leaving(picked, fixed)
-        others = [at for at in picked if at not in set(pilots)]
-        most = MOST_TIMES_CHEAPEST * self._loss_of(pilots)
-        loose, room = _without(rest, fixed), self.left.room(rest)
-        best = [*others, *self.left.on_few_leaves(self.left.of_pilots(loose), len(pilots), others, room)]
-        if self._loss_of(self._leaving(best, fixed)) > most:
-            best = picked
-        leaves = self.left.leaves_of(best)
-        if leaves == 1:
-            return best
-        own = [at for at in picked if at in fixed]
-        anew = [*own, *self.left.on_few_leaves(loose, len(picked) - len(own), own, room)]
-        leaving = self._leaving(anew, fixed)
-        is_better = self.left.leaves_of(anew) < leaves and len(leaving) <= len(pilots) + self._reserve
-        return anew if is_better and self._loss_of(leaving) <= most else best
-
-    def _leaving(self, places: Sequence[int], fixed: Collection[int]) -> list[int]:
-        """Those that pilots leave, but for those that are `fixed`."""
-        ranks = self.left.rank[places].tolist() if places else ()
-        return [at for at, rank in zip(places, ranks, strict=True) if rank == PILOTS and at not in fixed]
-
-    def _sparing(self, picked: list[int], required: Collection[int], rest: Places) -> list[int]:
-        """`picked`, but with nodes of `rest` that are emptied anyway instead of the dearest that need not be."""
-        emptied = self._emptied_with(picked)
-        if not emptied:
-            return picked
-        spare: list[int] = rest[np.isin(rest, self.left.places(emptied))].tolist()
-        alone = [held for held in self._held(picked) if not held.co_allocated]
-        dearest = self.left.places(each.node for each in sorted(alone, key=lambda each: (-each.cost, each.node)))
-        saved = [at for at in dearest if at not in required][: len(spare)]
-        return [at for at in picked if at not in saved] + spare[: len(saved)]
-
-
-def _without(order: Places, places: Collection[int]) -> Places:
-    if not places or not len(order):
-        return order
-    stays = np.ones(max(int(order.max()), *places) + 1, np.bool_)
-    stays[list(places)] = False
-    return order[stays[order]]
-
-
-class TrainingLoss:
-    """What training loses when pilots leave: of each job as much as its cheapest so many, since the first of its
-    pilots to leave costs least, whichever it is; of tasks of several nodes each once."""
-
-    def __init__(self, pilot_on: Mapping[str, HarvestedNode]) -> None:
-        self._pilot_on = pilot_on
-        self._costs: dict[int, list[float]] = {}
-        for held in pilot_on.values():
-            if not held.co_allocated:
-                self._costs.setdefault(held.job_id, []).append(held.cost)
-        for costs in self._costs.values():
-            costs.sort()
-
-    def of_one(self, name: str) -> float:
-        """The loss when the pilot on this node alone leaves."""
-        held = self._pilot_on[name]
-        return held.cost if held.co_allocated else self._costs[held.job_id][0]
-
-    def of(self, names: Collection[str]) -> float:
-        """The loss when the pilots on these nodes leave."""
-        held = [self._pilot_on[name] for name in names]
-        tasks = {each.co_allocated: each.cost for each in held if each.co_allocated}
-        going = Counter(each.job_id for each in held if not each.co_allocated)
-        return sum(tasks.values()) + sum(sum(self._costs[job][:count]) for job, count in going.items())
 
 
 @dataclass(frozen=True, slots=True)
@@ -430,25 +165,15 @@ class EmptiedNode:
     free_since: float | None = None
 
 
-def whole_of(job: SlurmJob) -> int:
-    """The number that the tasks of an array, or the parts of a heterogeneous job, share."""
-    return job.het_id or job.array_id or job.raw_id
-
-
 def emptied_nodes(
-    given: Mapping[str, str],
-    before: Mapping[str, EmptiedNode],
-    available: Collection[str],
-    snapshot: Snapshot,
-    now: float,
-    rules: Rules,
-) -> Mapping[str, EmptiedNode]:
+    given: Mapping[str, str], before: Mapping[str, EmptiedNode], available: Collection[str], snapshot: Snapshot,
+    now: float, rules: Rules,
+) -> Mapping[str, EmptiedNode]:  # fmt: skip
     """The nodes that no pilot starts on: those that main jobs are `given` at this look (node -> job), and those of
-    the last answer, `before`, whose job still waits and which no backfill cycle has found free.
-
-    `available`: nodes that are free, or coming free.
+    the last answer, `before`, that are `available`, whose job still waits and which no backfill cycle has found free.
     """
-    whole = {job.id: whole_of(job) for job in snapshot.pending if job.partition != rules.harvest_partition}
+    main = [job for job in snapshot.pending if job.partition != rules.harvest_partition]
+    whole = {job.id: job.het_id or job.array_id or job.raw_id for job in main}
     found = {node: EmptiedNode(name, whole[name]) for node, name in given.items()}
     waiting = set(whole.values())
     for node, kept in before.items():

@@ -12,8 +12,9 @@ import sys
 import time
 from typing import Any
 
+from malletrain.decide.nodes_left import HarvestedNode
 from malletrain.decide.rules import Rules
-from malletrain.decide.yielding import HarvestedNode, plan_yields
+from malletrain.decide.yielding import plan_yields
 from malletrain.domain.snapshot import Node, NodeState, SlurmJob, SlurmState, Snapshot
 
 #: What waits in a burst, by name: what its jobs ask for.

@@ -5,13 +5,12 @@ As `malletrain.decide.yielding` decides, which masks nodes that it has sorted on
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Collection, Sequence
 
 from malletrain.decide import yielding
+from malletrain.decide.nodes_left import MOST_TIMES_CHEAPEST, HarvestedNode, rank_of
 from malletrain.decide.rules import Rules
-from malletrain.decide.yielding import MOST_TIMES_CHEAPEST, HarvestedNode, TrainingLoss, YieldPlan
+from malletrain.decide.yielding import YieldPlan
 from malletrain.domain.requirements import Requirements
 from malletrain.domain.snapshot import SlurmJob, Snapshot
 
@@ -22,21 +21,19 @@ class PlainYields:
     def __init__(self, snapshot: Snapshot, harvested: Sequence[HarvestedNode], now: float, rules: Rules) -> None:
         at_hand = yielding.availability(snapshot, harvested, rules)
         self.free, self.coming, self.pilot_on = set(at_hand.free), set(at_hand.coming), dict(at_hand.pilot_on)
-        self.left = self.free | self.coming | self.pilot_on.keys()
-        self.all_pilots = dict(self.pilot_on)
+        self.left, self.all_pilots = self.free | self.coming | self.pilot_on.keys(), dict(self.pilot_on)
         self.snapshot, self.now, self.rules = snapshot, now, rules
 
     def plan(self, since: dict[str, float]) -> YieldPlan:
         """As `plan_yields`."""
         plan = YieldPlan({}, {}, {}, {}, {}, {})
-        gathered: set[str] = set()
         pilots = {name for job in self.snapshot.holding if job.partition == "harvest" for name in job.nodes}
         pilots |= self.pilot_on.keys()
         is_behind = False
         for group in yielding._waiting(self.snapshot, self.rules, self.now)[: self.rules.max_queue]:
             name, tasks = group[0].id, group[0].task_count if len(group) == 1 else 1
             for _ in range(tasks if self.left else 0):
-                chosen, instead = self.choose(group)
+                chosen = self.choose(group)
                 if not chosen:
                     is_behind = True
                     break
@@ -44,7 +41,6 @@ class PlainYields:
                 waited_s = max(0.0, self.now - max([plan.startable[name], *map(yielding._begins_at, group)]))
                 if waited_s % self.rules.claim_again_s > self.rules.claim_patience_s:
                     break
-                gathered |= instead
                 plan.given_to.update(dict.fromkeys(chosen, name))  # type: ignore[attr-defined]
                 if not pilots.isdisjoint(chosen):
                     plan.awaiting.setdefault(name, is_behind)  # type: ignore[attr-defined]
@@ -53,39 +49,37 @@ class PlainYields:
                 for node in chosen:
                     if node in self.free:
                         plan.claimed[node] = name  # type: ignore[index]
-                    elif node in self.pilot_on:
-                        plan.leave[self.pilot_on[node].pilot] = name  # type: ignore[index]
+                    elif node in self.all_pilots:
+                        plan.leave[self.all_pilots[node].pilot] = name  # type: ignore[index]
                 self.left -= set(chosen)
                 for node in self.emptied_with(chosen):
                     self.pilot_on.pop(node, None)
                     self.coming.add(node)
-        return replace(plan, gathered=frozenset(gathered))
+        return plan
 
-    def choose(self, group: Sequence[SlurmJob]) -> tuple[list[str], set[str]]:
-        """The nodes of all parts of a job, and those of them that are not the cheapest."""
+    def choose(self, group: Sequence[SlurmJob]) -> list[str]:
+        """The nodes of all parts of a job."""
         chosen: list[str] = []
-        instead: set[str] = set()
         for part in group:
             usable = [name for name in self.usable(part, {job.id for job in group}) if name not in chosen]
             required, kept = list(part.required_nodes), set(part.planned_nodes)
             count = max(part.node_count, len(required))
             if len(usable) < part.node_count or not set(required) <= set(usable):
-                return [], set()
-            usable = self.on_asked_leaves(usable, required, count, part.switches, kept)
+                return []
+            usable = self.on_few_leaves(usable, required, count, part.switches if count > 1 else 0, kept)
             rest = sorted((name for name in usable if name not in required), key=lambda n: self.order(n, kept))
-            cheapest = (required + rest)[:count]
-            picked = self.gathered(cheapest, kept.union(required), rest)
-            instead.update(set(picked).difference(cheapest))
+            picked = self.on_one_leaf((required + rest)[:count], kept.union(required), rest)
             chosen += self.sparing(picked, required, [name for name in rest if name not in picked])
-        return chosen, instead
+        return chosen
 
     def usable(self, job: SlurmJob, own: Collection[str]) -> list[str]:
         """Of the nodes that are left, those that Slurm could give the job."""
         end = self.now + (float("inf") if job.time_limit_s is None else job.time_limit_s)
         barred = set(job.excluded_nodes)
-        for plan in yielding._planned(self.snapshot, self.rules):
-            if plan.job not in own and plan.rank < yielding._rank(job) and plan.start < end:
-                barred |= plan.nodes
+        for plan in self.snapshot.pending:
+            is_better = plan.id not in own and rank_of(plan) < rank_of(job)
+            if plan.partition != "harvest" and plan.start_time is not None and is_better and plan.start_time < end:
+                barred.update(plan.planned_nodes)
         for reservation in self.snapshot.reservations:
             if reservation.start < end and reservation.end > self.now:
                 barred.update(reservation.nodes)
@@ -112,7 +106,7 @@ class PlainYields:
         """The further nodes that pilots leave with these."""
         return frozenset().union(*map(self.co_allocated, names)).difference(names)
 
-    def on_asked_leaves(
+    def on_few_leaves(
         self, usable: list[str], required: Collection[str], count: int, switches: int | None, kept: Collection[str]
     ) -> list[str]:
         """Those on the leaves that make room at the least cost."""
@@ -135,31 +129,18 @@ class PlainYields:
         room = [name for leaf in best for name in rooms[leaf]]
         return room if len(room) >= count and set(required) <= set(room) else usable
 
-    def gathered(self, picked: list[str], fixed: Collection[str], rest: list[str]) -> list[str]:
-        """The same, but of the pilots those that leave it on few leaves, unless that costs much more."""
-        leaves = self.snapshot.leaves
-        if not leaves or all(name in self.free for name in picked):
+    def on_one_leaf(self, picked: list[str], fixed: Collection[str], rest: list[str]) -> list[str]:
+        """The same, but of the pilots as many on one leaf, unless that costs much more."""
+        pilots = [name for name in picked if name in self.pilot_on and name not in fixed]
+        if len(pilots) < 2:
             return picked
-        pilots = self.leaving(picked, fixed)
-        room = Counter(leaves[name] for name in rest if name in leaves)
-        most = MOST_TIMES_CHEAPEST * TrainingLoss(self.all_pilots).of(pilots)
-
-        def choose(names: list[str], own: list[str]) -> list[str]:
-            others = [name for name in names if name not in fixed]
-            return [*own, *on_few_leaves(others, len(picked) - len(own), leaves, leaves_of(own, leaves), room)]
-
-        best = choose([n for n in rest if n in self.pilot_on], [n for n in picked if n not in pilots])
-        if TrainingLoss(self.all_pilots).of(self.leaving(best, fixed)) > most:
-            best = picked
-        anew = choose(rest, [name for name in picked if name in fixed])
-        leaving = self.leaving(anew, fixed)
-        fewer = len(leaves_of(anew, leaves)) < len(leaves_of(best, leaves))
-        few = len(leaving) <= len(pilots) + self.rules.keep_idle
-        return anew if fewer and few and TrainingLoss(self.all_pilots).of(leaving) <= most else best
-
-    def leaving(self, names: Collection[str], fixed: Collection[str]) -> list[str]:
-        """Those that pilots leave."""
-        return [name for name in names if name in self.pilot_on and name not in fixed]
+        loose = [name for name in rest if name in self.pilot_on and name not in fixed]
+        usable = self.on_few_leaves(loose, (), len(pilots), 1, ())
+        best = sorted(usable, key=lambda n: self.order(n, ()))[: len(pilots)]
+        costs = [sum(self.pilot_on[name].cost for name in names) for names in (best, pilots)]
+        if costs[0] > MOST_TIMES_CHEAPEST * costs[1]:
+            return picked
+        return [name for name in picked if name not in pilots] + best
 
     def sparing(self, picked: list[str], required: Collection[str], others: list[str]) -> list[str]:
         """The same, but with nodes that are emptied anyway instead of the dearest that need not be."""
@@ -169,35 +150,3 @@ class PlainYields:
         alone = sorted((n for n in alone if n not in required), key=lambda n: (-self.pilot_on[n].cost, n))
         saved = alone[: len(spare)]
         return [name for name in picked if name not in saved] + spare[: len(saved)]
-
-
-def leaf_order(on: Mapping[str, int], wanted: int, near: Collection[str], room: Mapping[str, int]) -> list[str]:
-    """Leaves to take `wanted` nodes from, in this order."""
-    order = sorted(on.keys() & set(near))
-    left = wanted - sum(on[leaf] for leaf in order)
-    others = sorted(on.keys() - set(order))
-    while left > 0 and others and not any(on[leaf] >= left for leaf in others):
-        widest = max(others, key=lambda leaf: (on[leaf], leaf))
-        others.remove(widest)
-        order.append(widest)
-        left -= on[widest]
-    whole = [leaf for leaf in others if on[leaf] >= left > 0]
-    return [*order, min(whole, key=lambda leaf: (room.get(leaf, 0), leaf))] if whole else order
-
-
-def on_few_leaves(
-    names: Sequence[str], wanted: int, leaves: Mapping[str, str], near: Collection[str], room: Mapping[str, int]
-) -> list[str]:
-    """`wanted` of the names on few leaves."""
-    if len(names) <= wanted:
-        return list(names)
-    order = leaf_order(Counter(leaves[name] for name in names if name in leaves), wanted, near, room)
-    place_of = {leaf: at for at, leaf in enumerate(order)}
-    found = sorted(names, key=lambda name: place_of.get(leaves.get(name, ""), len(place_of)))[:wanted]
-    first, apart = list(names[:wanted]), set(near)
-    return found if len(leaves_of(found, leaves) - apart) <= len(leaves_of(first, leaves) - apart) else first
-
-
-def leaves_of(names: Collection[str], leaves: Mapping[str, str]) -> set[str]:
-    """The leaves that these nodes are on; one that is on none counts as a leaf by itself."""
-    return {leaves.get(name, name) for name in names}

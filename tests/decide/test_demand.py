@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 from malletrain.decide.decision import decide
 from malletrain.decide.demand import DecisionCache, change_interval_s
 from malletrain.decide.draft import Situation
+from malletrain.decide.nodes_left import HarvestedNode
 from malletrain.decide.rules import Rules
-from malletrain.decide.yielding import HarvestedNode, any_pending_fits, plan_yields
+from malletrain.decide.yielding import any_pending_fits, plan_yields
 from malletrain.domain.job import Curve, Elastic, JobPhase, JobView, Pilot, PilotPhase, ResizeCosts
 from malletrain.domain.snapshot import NodeState, SlurmJob, SlurmState, Snapshot
 from malletrain.learn.advisor import JobKnowledge

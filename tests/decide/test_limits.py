@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from malletrain.decide.limits import constraints_for
-from malletrain.decide.rules import SiteLimit
+from malletrain.decide.rules import Rules, SiteLimit
 from malletrain.domain.job import Curve, JobPhase, JobView, MalleableJob
 from malletrain.sizing.constraints import check
 from malletrain.sizing.problem import JobDemand, LinearLimit, Problem
@@ -37,7 +37,7 @@ def test_caps_shares_and_resources_of_users_and_accounts() -> None:
         SiteLimit("power", available=9.0, per_node=2.0),
         SiteLimit("nobody's", users=frozenset({"eve"}), most_nodes=0),
     )
-    found = constraints_for(limits, 1.0, VIEWS, DEMANDS, 24)
+    found = constraints_for(Rules(limits=limits), VIEWS, DEMANDS, 24)
     assert [each.name for each in found] == ["ann's (most_nodes)", "speech (least_nodes)", "power (available)"]
     assert isinstance(found[0], LinearLimit) and dict(found[0].coefficients) == {1: 1.0, 2: 1.0}
     assert isinstance(found[2], LinearLimit) and dict(found[2].coefficients) == {1: 2.0, 2: 2.0, 3: 2.0}
@@ -45,16 +45,16 @@ def test_caps_shares_and_resources_of_users_and_accounts() -> None:
 
 
 def test_limits_that_cannot_bind_are_left_out() -> None:
-    assert constraints_for((SiteLimit("all", most_nodes=24),), 1.0, VIEWS, DEMANDS, 24) == ()
+    assert constraints_for(Rules(limits=(SiteLimit("all", most_nodes=24),)), VIEWS, DEMANDS, 24) == ()
 
 
 def test_nobody_has_more_than_the_share_while_others_want_some() -> None:
-    found = constraints_for((), 0.6, VIEWS, DEMANDS, 12)
+    found = constraints_for(Rules(user_share=0.6, max_wait_s=0.0), VIEWS, DEMANDS, 12)
     assert [(each.name, each.upper) for each in found if isinstance(each, LinearLimit)] == [
         ("user ann (sizing.user_share)", 7), ("user bob (sizing.user_share)", 7),
     ]  # fmt: skip
     alone = {1: VIEWS[1], 2: VIEWS[2]}
-    assert constraints_for((), 0.5, alone, DEMANDS[:2], 12) == ()
+    assert constraints_for(Rules(user_share=0.5, max_wait_s=0.0), alone, DEMANDS[:2], 12) == ()
 
 
 @settings(max_examples=100)
@@ -68,7 +68,11 @@ def test_the_share_leaves_no_node_idle_that_somebody_wants(
 ) -> None:
     views = {i: view(i, user) for i, (user, _, _) in enumerate(wanted)}
     demands = tuple(demand(i, 0, most) for i, (_, _, most) in enumerate(wanted))
-    found = {c.name: c for c in constraints_for((), share, views, demands, nodes) if isinstance(c, LinearLimit)}
+    found = {
+        c.name: c
+        for c in constraints_for(Rules(user_share=share, max_wait_s=0.0), views, demands, nodes)
+        if isinstance(c, LinearLimit)
+    }
     held = 0.0
     for user in {user for user, _, _ in wanted}:
         wants = min(nodes, sum(most for whose, _, most in wanted if whose == user))
@@ -79,7 +83,7 @@ def test_the_share_leaves_no_node_idle_that_somebody_wants(
 
 def test_one_who_wants_little_does_not_halve_the_other() -> None:
     demands = (demand(1, 0, 8), demand(2, 0, 8), demand(3, 0, 2))
-    found = constraints_for((), 0.5, VIEWS, demands, 12)
+    found = constraints_for(Rules(user_share=0.5, max_wait_s=0.0), VIEWS, demands, 12)
     assert [(each.name, each.upper) for each in found if isinstance(each, LinearLimit)] == [
         ("user ann (sizing.user_share)", 10)
     ]

@@ -9,20 +9,21 @@ from hypothesis import strategies as st
 
 from malletrain.decide.demand import harvested
 from malletrain.decide.multi_node_pilots import (
+    LEAST_STAY_S,
     MOST_TIMES_ALIKE,
     WIDER_TIMES,
     after_loss,
-    growth_sizes,
     keep_whole_tasks,
-    narrowest_start,
-    outgrown,
+    make_room,
     pilot_width,
     startable,
     task_groups,
+    unbroken_sizes,
     whole_sizes,
     with_co_allocated,
 )
-from malletrain.decide.yielding import HarvestedNode, plan_yields
+from malletrain.decide.nodes_left import HarvestedNode
+from malletrain.decide.yielding import plan_yields
 from malletrain.domain.decision import Hole, LeaveCause, LeavePilot, RecyclePilot
 from malletrain.domain.job import Curve, JobPhase, JobView, Pilot, PilotPhase, part_of, pilot_name, task_of
 from malletrain.domain.snapshot import NodeState, SlurmJob, SlurmState, Snapshot
@@ -104,7 +105,10 @@ NODES = st.lists(st.integers(1, 40), max_size=12)
 def test_pilots_make_room_only_for_ones_that_hold_twice_as_much(
     widths: list[int], free: list[int], lacking: list[int], room: int, width: int
 ) -> None:
-    going = outgrown(widths, free, lacking, room, width)
+    _, tasks = make_room(
+        [(each, 0.0, n, n) for n, each in enumerate(widths)], free, lacking, room, width, LEAST_STAY_S
+    )
+    going = len(tasks)
     assert 0 <= going <= min(len(widths), max(0, len(free) - room))
     left, come = sorted(widths)[:going], sorted(free, reverse=True)[room : room + going]
     assert all(new >= WIDER_TIMES * old for old, new in zip(left, come, strict=True))
@@ -118,7 +122,7 @@ def test_pilots_make_room_only_for_ones_that_hold_twice_as_much(
 def test_where_the_cap_binds_as_many_pilots_as_may_start_are_no_narrower(
     free: list[int], lacking: list[int], room: int, width: int
 ) -> None:
-    narrowest = narrowest_start(free, lacking, room, width)
+    narrowest, _ = make_room([], free, lacking, room, width, 0.0)
     starts = sum(min(width, most) >= narrowest for most in lacking for _ in range(max(1, most // width)))
     assert min(starts, sum(nodes >= narrowest for nodes in free)) >= min(room, len(free), starts)
     if len(free) <= room:
@@ -133,17 +137,24 @@ def test_no_more_nodes_train_faster_than_the_best_size(points: dict[int, float],
     assert all(curve.throughput(n) <= curve.throughput(best) * (1 + 1e-12) for n in range(1, most + 1))
 
 
+def growth(
+    held: int, least: int, most: int, width: int, sizes: tuple[int, ...] = (), narrowest: int = 1
+) -> tuple[int, ...]:
+    widths = (held,) if held else ()
+    return tuple(n for n in unbroken_sizes(widths, least, most, width, sizes, narrowest) if n > held)
+
+
 def test_a_job_grows_by_whole_pilots() -> None:
-    assert growth_sizes(6, 1, 24, 6, (), 6) == (12, 18, 24)
-    assert growth_sizes(20, 1, 24, 6, (), 6) == (), "a pilot that would be too narrow"
-    assert growth_sizes(6, 1, 24, 6) == (12, 18, 24)
-    assert growth_sizes(0, 4, 16, 3) == (6, 9, 12, 15)
-    assert growth_sizes(0, 1, 4, 6) == (4,), "what a job can have at most, where no whole pilot fits"
-    assert growth_sizes(0, 7, 8, 6) == (8,)
-    assert growth_sizes(8, 1, 8, 6) == ()
-    assert growth_sizes(4, 1, 64, 6, (2, 4, 8, 16, 32)) == (16, 32)
-    assert growth_sizes(4, 1, 8, 6, (2, 4, 8)) == (8,)
-    assert growth_sizes(3, 1, 7, 1) == (4, 5, 6, 7)
+    assert growth(6, 1, 24, 6, (), 6) == (12, 18, 24)
+    assert growth(20, 1, 24, 6, (), 6) == (), "a pilot that would be too narrow"
+    assert growth(6, 1, 24, 6) == (12, 18, 24)
+    assert growth(0, 4, 16, 3) == (6, 9, 12, 15)
+    assert growth(0, 1, 4, 6) == (4,), "what a job can have at most, where no whole pilot fits"
+    assert growth(0, 7, 8, 6) == (8,)
+    assert growth(8, 1, 8, 6) == ()
+    assert growth(4, 1, 64, 6, (2, 4, 8, 16, 32)) == (16, 32)
+    assert growth(4, 1, 8, 6, (2, 4, 8)) == (8,)
+    assert growth(3, 1, 7, 1) == (4, 5, 6, 7)
 
 
 @given(st.lists(st.integers(1, 4), max_size=7), st.integers(0, 30), st.integers(1, 4))
@@ -153,7 +164,7 @@ def test_no_size_that_sizing_may_choose_breaks_a_task_up(widths: list[int], most
     if all(width == 1 for width in widths):
         assert sizes == ()
         wide = whole_sizes(mine, least, most, (), 3)
-        assert {size for size in wide if size > len(mine)} == set(growth_sizes(len(mine), least, most, 3))
+        assert {size for size in wide if size > len(mine)} == set(growth(len(mine), least, most, 3))
         return
     for size in range(len(mine) + 1):
         kept = keep_whole_tasks(mine, size)

@@ -112,37 +112,3 @@ def test_better_holes_are_never_left_for_worse(given_holes: list[tuple[float | N
     took = [rank(h, weights[h.node])[:2] for h in found.take[1]]
     left = [rank(h, weights[h.node])[:2] for h in free if h not in found.take[1]]
     assert all(a <= b for a, b in itertools.product(took, left))
-
-
-LEAVES = {f"{leaf}{i}": f"leaf-{leaf}" for leaf, size in (("a", 6), ("b", 3), ("c", 4)) for i in range(size)}
-
-
-def test_of_a_cohort_those_on_the_leaves_of_the_job_come_first_then_few_leaves() -> None:
-    free = [hole(name, 600.0, 5.0) for name in LEAVES if name != "a0"]
-    own = pilot(1, 0, "a0")
-    views = {1: view(1, (own,)), 2: view(2), 3: view(3)}
-    found = place({1: 3, 2: 3, 3: 4}, views, {1: [own]}, Ground(free, holes={"a0": hole("a0")}, leaves=LEAVES))
-    leaves = {j: {LEAVES[node] for node in nodes(found, j)} for j in views}
-    assert leaves == {1: {"leaf-a"}, 2: {"leaf-a"}, 3: {"leaf-c"}}, "the smallest leaf that holds a job whole"
-    assert nodes(place({3: 7}, {3: view(3)}, {}, Ground(free, leaves=LEAVES)), 3) == {
-        "a1",
-        "a2",
-        "a3",
-        "a4",
-        "a5",
-        "b0",
-        "b1",
-    }
-
-
-@given(
-    st.lists(st.sampled_from("abcd"), max_size=20), st.dictionaries(st.integers(1, 3), st.integers(0, 8), max_size=3)
-)
-def test_leaves_change_which_nodes_are_taken_never_how_many(where: list[str], sizes: dict[int, int]) -> None:
-    free = [hole(f"n{i}", 600.0 if i % 3 else 60.0, float(i % 2)) for i in range(len(where))]
-    leaves = {f"n{i}": leaf for i, leaf in enumerate(where)}
-    views = {j: view(j) for j in sizes}
-    with_leaves, without = (place(sizes, views, {}, Ground(free, leaves=known)) for known in (leaves, {}))
-    assert {j: len(t) for j, t in with_leaves.take.items()} == {j: len(t) for j, t in without.take.items()}
-    taken = [h.node for t in with_leaves.take.values() for h in t]
-    assert len(taken) == len(set(taken))

@@ -7,10 +7,10 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from malletrain.decide.reserve import free_suffice, plan_reserve
-from malletrain.decide.yielding import HarvestedNode
+from malletrain.decide.nodes_left import HarvestedNode
+from malletrain.decide.reserve import plan_reserve
 from malletrain.domain.decision import Hole
-from malletrain.domain.snapshot import NodeState, SlurmJob, SlurmState, Snapshot
+from malletrain.domain.snapshot import NodeState, Snapshot
 from tests.world import RULES, START, node
 
 
@@ -43,7 +43,7 @@ def test_the_reserve_is_as_large_as_asked_for_and_no_larger(
     assert empty <= max(keep, of_leaves)
     assert answer.kept.keys() <= {hole.node for hole in holes} | {"c0", "c1", "c2"}
     assert answer.leave.keys() <= {each.pilot for each in harvested}
-    if free_suffice(holes, rules):
+    if not rules.keep_leaves and len(holes) >= rules.keep_idle:
         assert answer == plan_reserve(holes, (), (), snapshot, rules)
 
 
@@ -84,43 +84,3 @@ def test_a_leaf_that_pilots_are_leaving_is_kept_as_whole() -> None:
     holes, harvested, snapshot = place(3, 5, leaf_size=4)
     answer = plan_reserve(holes, harvested[1:], {"h0"}, snapshot, replace(RULES, keep_leaves=1))
     assert (set(answer.kept), answer.leave) == ({"f0", "f1", "f2", "h0"}, {})
-
-
-def test_single_nodes_stay_idle_on_the_fullest_leaf_so_that_whole_leaves_stay() -> None:
-    holes, harvested, snapshot = place(5, 1)
-    holes = [Hole(hole.node, START + 3600.0, "") for hole in holes]
-    snapshot = replace(snapshot, leaves={"f0": "a", "f1": "a", "f2": "b", "f3": "a", "f4": "a", "h0": "b"})
-    kept = [plan_reserve(holes, harvested, (), snapshot, replace(RULES, keep_idle=n)).kept for n in (1, 4)]
-    assert [set(names) for names in kept] == [{"f2"}, {"f0", "f1", "f3", "f4"}]
-
-
-def test_pilots_that_make_room_for_the_reserve_leave_one_leaf() -> None:
-    holes, harvested, snapshot = place(0, 5)
-    harvested = [replace(each, cost=1.0 + each.cost / 10) for each in harvested]
-    pilots = tuple(
-        SlurmJob(id=each.pilot, raw_id=n, user="", account="", partition="harvest", qos="", state=SlurmState.RUNNING,
-                 nodes=(each.node,))
-        for n, each in enumerate(harvested)
-    )  # fmt: skip
-    snapshot = replace(snapshot, jobs=pilots, leaves={"h0": "a", "h1": "b", "h2": "a", "h3": "b", "h4": "a"})
-    answer = plan_reserve(holes, harvested, (), snapshot, replace(RULES, keep_idle=2))
-    assert set(answer.leave) == {"9_1", "9_3"}
-
-
-@given(
-    leaf_of=st.lists(st.integers(0, 3), min_size=9, max_size=9),
-    until=st.lists(st.integers(0, 2), min_size=6, max_size=6), keep=st.integers(0, 8),
-)  # fmt: skip
-def test_leaves_do_not_make_the_reserve_larger_or_its_holes_better(
-    leaf_of: list[int], until: list[int], keep: int
-) -> None:
-    holes, harvested, snapshot = place(6, 3)
-    holes = [Hole(hole.node, START + 3600.0 * (1 + more), "") for hole, more in zip(holes, until, strict=True)]
-    holes.sort(key=lambda hole: (-hole.until, hole.node))
-    rules = replace(RULES, keep_idle=keep)
-    plain = plan_reserve(holes, harvested, (), snapshot, rules)
-    leaves = {each.name: f"leaf{n}" for each, n in zip(snapshot.nodes, leaf_of, strict=True)}
-    chosen = plan_reserve(holes, harvested, (), replace(snapshot, leaves=leaves), rules)
-    assert len(chosen.leave) == len(plain.leave)
-    until_of = {hole.node: hole.until for hole in holes}
-    assert sorted(until_of[name] for name in chosen.kept) == sorted(until_of[name] for name in plain.kept)

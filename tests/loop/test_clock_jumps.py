@@ -7,9 +7,9 @@ from dataclasses import replace
 
 import pytest
 
-from malletrain.decide.leaving import overdue_pilots
+from malletrain.decide.leaving import overdue_leaves, overdue_pilots
 from malletrain.decide.yielding import YieldPlan
-from malletrain.domain.decision import LeaveCause, RecyclePilot
+from malletrain.domain.decision import Action, LeaveCause, RecyclePilot
 from malletrain.domain.event import ActionIntent, Event, EventKind
 from malletrain.domain.job import JobPhase, JobView, Pilot, PilotPhase
 from malletrain.domain.snapshot import Snapshot
@@ -108,10 +108,15 @@ def test_what_was_asked_for_before_the_clock_was_set_back_is_overdue(phase: Pilo
     asked = START + 5 * HOUR_S
     pilot = Pilot("9_0", 1, phase, asked, "n0", started_at=START, leave_by=asked + 30, leave_cause=LeaveCause.YIELD)
     views = {1: JobView(job(1), JobPhase.RUNNING, {pilot.id: pilot})}
-    (action,) = overdue_pilots(views, Snapshot(START, (), ()), START, RULES, YieldPlan())
+    (action,) = overdue(views)
     assert isinstance(action, RecyclePilot)
     early = {1: replace(views[1], pilots={pilot.id: replace(pilot, since=START - 1, leave_by=START + 30)})}
-    assert overdue_pilots(early, Snapshot(START, (), ()), START, RULES, YieldPlan()) == []
+    assert overdue(early) == []
+
+
+def overdue(views: dict[int, JobView]) -> list[Action]:
+    leaves = overdue_leaves(views, START, YieldPlan())
+    return leaves + overdue_pilots(views, Snapshot(START, (), ()), START, RULES)
 
 
 def test_a_rest_that_was_begun_before_the_clock_was_set_back_is_over() -> None:

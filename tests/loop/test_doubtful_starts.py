@@ -14,7 +14,7 @@ from malletrain.domain.event import ActionIntent, Event, EventKind, PilotStarted
 from malletrain.domain.job import Curve
 from malletrain.domain.snapshot import SlurmJob, SlurmState, Snapshot
 from malletrain.loop.ledger import Ledger
-from tests.world import RULES, World, job
+from tests.world import RULES, World, job, main_job, node
 
 #: A job that gains little from more nodes: another's first ones are worth more.
 FLAT = Curve(((1, 10.0), (4, 20.0), (8, 22.0)))
@@ -222,7 +222,8 @@ def test_a_ledger_folded_anew_doubts_the_same() -> None:
 
 
 def test_a_node_is_blamed_for_what_it_lacks_alone() -> None:
-    assert "lacks gres gpu:2" in diagnose("BadConstraints", held=True, lacks="gres gpu:2").words
-    assert "lacks" not in diagnose("BadConstraints", held=True).words.replace("below what", "")
-    assert diagnose("MaxMemPerLimit").of_job
-    assert "MaxMemPerCPU" in diagnose("MaxMemPerLimit").words
+    row = main_job(1, reason="BadConstraints", priority=0, gres="gres:gpu:2")
+    assert "lacks gres gpu:2" in diagnose(row, node("n1")).words
+    assert "lacks" not in diagnose(row).words
+    assert diagnose(main_job(1, reason="MaxMemPerLimit")).of_job
+    assert "MaxMemPerCPU" in diagnose(main_job(1, reason="MaxMemPerLimit")).words

@@ -194,7 +194,7 @@ def test_the_terms_follow_from_the_journal() -> None:
     assert terms_of(replace(wanted, trusted=True), FOUND) == replace(wanted, trusted=True)
     assert terms_of(replace(wanted, elastic=Elastic.RESTART), FOUND).max_nodes == 8
     assert (terms_of(wanted, FOUND).min_nodes, terms_of(wanted, FOUND).max_nodes) == (3, 3)
-    assert [size_kept(job(1, 2, 8, sizes=(4, 8)), nodes) for nodes in (0, 3, 8)] == [4, 4, 8]
+    assert [size_kept(nodes, 2, 8, (4, 8)) for nodes in (0, 3, 8)] == [4, 4, 8]
 
 
 def different(world: World, nodes: int) -> None:

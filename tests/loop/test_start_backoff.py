@@ -11,7 +11,7 @@ from malletrain.domain.decision import Outcome, RecyclePilot, StartPilot
 from malletrain.domain.event import EventKind
 from malletrain.domain.snapshot import SlurmJob, SlurmState, Snapshot
 from malletrain.loop.ledger import Ledger
-from tests.world import RULES, World, data_of, job
+from tests.world import RULES, World, data_of, job, main_job
 
 
 class Stubborn(World):
@@ -123,8 +123,8 @@ def test_a_task_that_its_node_cannot_fit_goes_back_at_once_and_its_job_alone_avo
 
 @pytest.mark.parametrize("reason", ["", "None", "Priority", "Resources", "ReqNodeNotAvail, UnavailableNodes:n1"])
 def test_what_is_no_limit_is_the_nodes(reason: str) -> None:
-    assert not diagnose(reason).of_job
+    assert not diagnose(main_job(1, reason=reason)).of_job
 
 
 def test_an_unknown_reason_is_told_as_it_is() -> None:
-    assert diagnose("SomethingNew").words == "Slurm says: SomethingNew"
+    assert diagnose(main_job(1, reason="SomethingNew")).words == "Slurm says: SomethingNew"

@@ -218,7 +218,8 @@ class JobMachine:
             return
         is_coming = job.pending is not None and bool(job.pending.members) and job.all_live(job.pending)
         plan = job.pending if is_coming else job.world
-        nodes = size_kept(job.terms, len(plan.members) if plan is not None else 0)
+        held, terms = len(plan.members) if plan is not None else 0, job.terms
+        nodes = size_kept(held, terms.min_nodes, terms.max_nodes, terms.sizes)
         self.emit(ScriptChecked(digest, verdict, text, nodes), by, text)
         job.terms = dataclasses.replace(job.terms, checked=digest, undecided=verdict is ScriptVerdict.UNDECIDED)
         if verdict is ScriptVerdict.DIFFERENT and not job.terms.trusted and not job.terms.restarts:
