@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from malletrain.elastic.comm.mpi_group import mpi_world
     from malletrain.elastic.comm.static_rendezvous import environment_world
     from malletrain.elastic.data.batch_size import Chosen
+    from malletrain.elastic.data.streams import Streams
     from malletrain.elastic.errors import ElasticError
     from malletrain.elastic.gradients.learning_rate import LearningRate, Schedule
     from malletrain.elastic.gradients.sync_batchnorm import sync_batchnorm
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from malletrain.elastic.session_options import Options
 
 __all__ = [
-    "Chosen", "ElasticError", "Items", "LearningRate", "Options", "Schedule", "Session",
+    "Chosen", "ElasticError", "Items", "LearningRate", "Options", "Schedule", "Session", "Streams",
     "ddp", "environment_world", "mpi_world", "sync_batchnorm",
 ]  # fmt: skip
 
@@ -43,6 +44,7 @@ _HOMES = {
     "Options": "malletrain.elastic.session_options",
     "Schedule": "malletrain.elastic.gradients.learning_rate",
     "Session": "malletrain.elastic.session",
+    "Streams": "malletrain.elastic.data.streams",
     "ddp": "malletrain.elastic.adapters.ddp",
     "environment_world": "malletrain.elastic.comm.static_rendezvous",
     "mpi_world": "malletrain.elastic.comm.mpi_group",

@@ -31,6 +31,7 @@ from malletrain.elastic.data.prefetch import BatchLoader
 from malletrain.elastic.data.random_seeds import BETWEEN_STEPS, seed_plain
 from malletrain.elastic.data.sample_loader import SampleLoader
 from malletrain.elastic.data.sampler import DrawnOrder, Sampler, Share, mix
+from malletrain.elastic.data.streams import StreamBatches, StreamPositions, StreamReader, Streams, StreamSampler
 from malletrain.elastic.data.virtual_shards import VirtualShards
 from malletrain.elastic.equality import Equality, judge, synced_layers
 from malletrain.elastic.errors import ElasticError, JobOver, PeerLost, Released, SessionOver
@@ -88,7 +89,7 @@ class Runtime:
     Args:
         model: to train.
         optimizers: of its parameters.
-        dataset: map-style.
+        dataset: map-style, or streams.
         settings: of the session.
 
     Attributes:
@@ -140,27 +141,37 @@ class Runtime:
         # What is trained: data, batch, state.
         self.session_batch = SessionBatch(as_rule(settings.batch_size), settings.learning_rate, settings.noise_scale)
         norms = synced_layers(model)
-        self._check_settings(bool(norms))
+        streams = dataset if isinstance(dataset, Streams) else None
+        self._check_settings(bool(norms), bool(streams))
         self.position = Position()
         batch = self.session_batch.rule.reference
-        self.loader = SampleLoader(dataset, settings.seed, settings.collate)
-        digest = dataset_digest(dataset)
-        self.dataset_changes = changes = DatasetChanges(dataset, digest, in_processes=bool(settings.loaders))
-        drawn = settings.order if isinstance(settings.order, DrawnOrder) else None
-        length = len(dataset) if drawn is None else drawn.samples
-        self.sampler = sampler = Sampler(
-            length,
-            batch,
-            seed=settings.seed,
-            shuffle=settings.shuffle,
-            drop_last=settings.drop_last,
-            order=settings.order,
-        )
-        if settings.order is not None and not self.session_batch.fixed and sampler.batch_ends(0):
-            raise ElasticError(
-                "an order that consists of batches needs a batch_size that is a number, that of the largest: "
-                "with Chosen give an order of indices"
+        self.loader: SampleLoader | StreamReader
+        self.sampler: Sampler | StreamSampler
+        digest, forked = dataset_digest(dataset), bool(settings.loaders)
+        changes = None if streams is not None else DatasetChanges(dataset, digest, in_processes=forked)
+        self.dataset_changes = changes
+        if streams is not None:
+            self.loader = reader = StreamReader(streams, settings.seed, settings.collate)
+            positions = StreamPositions(streams.count)
+            self.sampler = stream_sampler = StreamSampler(self.position, positions, batch, settings.seed)
+            length = streams.count
+        else:
+            self.loader = sample_loader = SampleLoader(dataset, settings.seed, settings.collate)
+            drawn = settings.order if isinstance(settings.order, DrawnOrder) else None
+            length = len(dataset) if drawn is None else drawn.samples
+            self.sampler = sampler = Sampler(
+                length,
+                batch,
+                seed=settings.seed,
+                shuffle=settings.shuffle,
+                drop_last=settings.drop_last,
+                order=settings.order,
             )
+            if settings.order is not None and not self.session_batch.fixed and sampler.batch_ends(0):
+                raise ElasticError(
+                    "an order that consists of batches needs a batch_size that is a number, that of the largest: "
+                    "with Chosen give an order of indices"
+                )
         in_job = "MALLETRAIN_URL" in environ and "MALLETRAIN_JOB" in environ
         before = self._before = job_sessions.begin() if in_job else None
         self.state = TrainingState(model, optimizers, self.position)
@@ -171,6 +182,8 @@ class Runtime:
             (length, batch, settings.seed, settings.shuffle, settings.drop_last,
              settings.reduction, settings.virtual_shards, digest)
         )  # fmt: skip
+        if streams is not None:
+            self.state.track("malletrain.streams", positions)
         self.session_batch.attach(self.state, self.state.optimizers)
 
         # Who trains: this process as a member of a world.
@@ -225,7 +238,7 @@ class Runtime:
             self.reducer,
             in_step=lambda: self.share is not None,
             order=(lambda epoch: (sampler.permutation(epoch), sampler.batch_ends(epoch))) if settings.order else None,
-            dataset=lambda: changes.digest,
+            dataset=None if changes is None else lambda: changes.digest,
         )
         self.reducer.open_pass = functools.partial(self.invariants.agreement.open, RoundKind.STEP)
         self.shards = (
@@ -238,7 +251,12 @@ class Runtime:
             functools.partial(self.invariants.agreement.open, kind) for kind in (RoundKind.GATHER, RoundKind.COUNT)
         )
         self.gathers = BatchGather(self.committer, self.reducer, open_gather, open_count, mean=mean)
-        self._batch_loader = BatchLoader(sampler, self.loader, self.shards, settings.loaders)
+        self.streams: StreamBatches | None = None
+        if streams is not None:
+            self.streams = StreamBatches(stream_sampler, reader, positions, self.reducer)
+        self._batch_loader: BatchLoader | StreamBatches = self.streams or BatchLoader(
+            sampler, sample_loader, self.shards, settings.loaders
+        )
         self.judgement = judge(
             model,
             shards=bool(settings.virtual_shards),
@@ -293,9 +311,16 @@ class Runtime:
         if pilot is not None:
             job_sessions.made(number)
 
-    def _check_settings(self, norms: bool) -> None:
+    def _check_settings(self, norms: bool, streams: bool) -> None:
         """Raise `ElasticError` for settings that exclude each other."""
         settings = self._settings
+        excluded = ("order", "drop_last", "virtual_shards", "loaders")
+        unfit = [name for name in excluded if getattr(settings, name)]
+        if streams and unfit:
+            raise ElasticError(
+                f"Session(..., {unfit[0]}=...) needs map-style data: a stream gives its samples in its own order, "
+                "and reads ahead by itself where it does"
+            )
         if settings.drop_last and not self.session_batch.fixed:
             raise ElasticError("drop_last=True needs a batch_size that is a number: else what is dropped would vary")
         if norms and settings.virtual_shards:
@@ -399,13 +424,15 @@ class Runtime:
                 f"evaluate() needs a data set: {self._settings.order.name} leaves samples out or repeats them: "
                 "s.evaluate(metrics, dataset)"
             )
-        if dataset is None:
+        if dataset is None and isinstance(self.loader, SampleLoader):
             return self.loader
+        if dataset is None or isinstance(dataset, Streams):
+            raise ElasticError("evaluate() needs a map-style data set: s.evaluate(metrics, test_set)")
         return SampleLoader(dataset, self._settings.seed, self._settings.collate)
 
     def batch_ends(self) -> list[int]:
         """Where the batches of the present epoch end, if the script's order consists of batches; else nothing."""
-        return self.sampler.batch_ends(self.position.epoch)
+        return self.sampler.batch_ends(self.position.epoch) if isinstance(self.sampler, Sampler) else []
 
     def check_epoch(self) -> None:
         """Raise `ElasticError` if the script asks for an epoch's batches again after it has made them all."""
@@ -414,7 +441,8 @@ class Runtime:
                 "the epoch's batches are used up: iterate over epochs by `for epoch in s.epochs(n):`, not by range(n)"
             )
         self._finished_epoch = self.position.epoch
-        self.dataset_changes.epoch_begins()
+        if self.dataset_changes is not None:
+            self.dataset_changes.epoch_begins()
 
     def load_batch(self) -> Any:
         """Do what is due between two steps, then load this worker's part of the next batch, and begin its step.

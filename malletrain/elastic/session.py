@@ -48,7 +48,8 @@ class Session:
         model: any module, not wrapped in `DistributedDataParallel`; or several, as a list or a dictionary.
         optimizer: of the model's parameters; or several, as a list or a dictionary.
         dataset: a `DataLoader` whose `batch_size` is that of all workers together (what it says of order, collate
-            function and processes then holds); or a map-style data set.
+            function and processes then holds); a map-style data set; or `elastic.Streams` of data that can only be
+            read from start to end.
         batch_size: samples of one step over all workers: a number, or `Chosen` by the daemon. Default: the
             loader's.
         seed: of sample order, augmentation and dropout.
@@ -193,7 +194,8 @@ class Session:
                         "the body of `for batch in s.batches()` needs `with s.step():` around the step"
                     )
         finally:
-            r.dataset_changes.epoch_ended()
+            if r.dataset_changes is not None:
+                r.dataset_changes.epoch_ended()
         r.state.mark_boundary()
         r.meter.paused()
 
@@ -299,7 +301,7 @@ class Session:
         Every worker then computes the same loss, the mean over the whole batch, or its own samples' part of it
         against the rows of all; gradients are those of a static run. With `reduction="sum"` it is the sum over its
         own samples.
-        Rows are in the order of the batch. Targets are gathered likewise.
+        Rows are in the order of the batch (with streams: in that of the workers). Targets are gathered likewise.
 
         Args:
             tensor: one row for each of this worker's samples, of one shape on all workers.

@@ -42,6 +42,7 @@ class Step:
         self._copy: tuple[bytes, list[torch.Tensor]] | None = None
         self._began = 0.0
         self._waited_s = 0.0
+        self._taken = 0
 
     def __enter__(self) -> Self:
         r = self._runtime
@@ -97,8 +98,9 @@ class Step:
             raise ElasticError("a step was committed outside `with s.step():`: a fault of malletrain")
         r.lifecycle.step_began = None
         r.position.step += 1
-        r.position.cursor += share.batch
-        r.position.samples += share.batch
+        self._taken = share.batch if r.streams is None else r.streams.taken
+        r.position.cursor += self._taken
+        r.position.samples += self._taken
         r.committed = True
         r.lifecycle.committed(outcome)
         r.session_batch.lr_scaling.committed(r.position.samples)
@@ -147,7 +149,7 @@ class Step:
         computed = now - self._began - waited
         r.reducer.own_ns_per_sample = int(1e9 * (r.load_s + computed) / share.weight) if share.weight else 0
         parts = {"data": r.load_s, "compute": computed, "sync": waited}
-        r.meter.step(r.committer.world.nodes, share.batch, r.position.step, r.position.samples, parts)
+        r.meter.step(r.committer.world.nodes, self._taken, r.position.step, r.position.samples, parts)
         return False
 
     def _disarm(self) -> None:

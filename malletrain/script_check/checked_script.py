@@ -26,6 +26,7 @@ import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from malletrain.elastic.data.random_seeds import seed_plain
+from malletrain.elastic.data.sampler import Sampler
 from malletrain.elastic.errors import ElasticError, Released
 from malletrain.elastic.launch.failure_report import ENDED, line_of
 from malletrain.elastic.runtime import Runtime
@@ -327,7 +328,10 @@ def _of_all(earlier: Mapping[int, Mapping[str, Any]], last: Mapping[str, Any]) -
 
 def _steps_of(session: Session, epochs: int) -> int:
     """Steps of so many epochs."""
-    return epochs * max(1, -(-session._runtime.sampler.epoch_length // session.info.batch_size))
+    sampler = session._runtime.sampler
+    if not isinstance(sampler, Sampler):
+        return STEPS_OF_TRAINING
+    return epochs * max(1, -(-sampler.epoch_length // session.info.batch_size))
 
 
 def _untracked(session: Session) -> list[str]:
@@ -352,7 +356,7 @@ def _shorten(session: Session, epochs: int) -> None:
     """Let epochs be over soon, so that the check meets what the script does at their ends, but not so soon that all
     are over before it is. (Those of an order that consists of batches stay: each epoch's end elsewhere.)"""
     sampler = session._runtime.sampler
-    if epochs < 1 or sampler.batch_ends(0):
+    if not isinstance(sampler, Sampler) or epochs < 1 or sampler.batch_ends(0):
         return
     steps = max(STEPS_OF_EPOCH, -(-STEPS_OF_TRAINING // epochs))
     sampler.epoch_length = min(sampler.epoch_length, steps * session.info.batch_size)

@@ -104,7 +104,7 @@ def _other_loader(tree: ast.Module) -> str:
         if is_other:
             return (
                 f"line {node.lineno}: this DataLoader is not torch's: give Session its map-style data set and "
-                "batch_size (see docs/how-to/researcher-data.md)"
+                "batch_size, or elastic.Streams (see docs/how-to/researcher-data.md)"
             )
     return ""
 

@@ -110,6 +110,7 @@ RIGHT = [
     "gan",
     "weighted",
     "shared_values",
+    "streams",
     "gathered",
     "sum_gathered",
     "own_order",
@@ -138,7 +139,7 @@ RIGHT = [
 ]
 
 #: Of these the first are tried at each change.
-EQUAL = ["gan", "weighted", "shared_values", "gathered", "several_means", "keeps_books"]
+EQUAL = ["gan", "weighted", "shared_values", "streams", "gathered", "several_means", "keeps_books"]
 
 VERDICTS = {
     **dict.fromkeys(WRONG, ("different", "wrong")),

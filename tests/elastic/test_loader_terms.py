@@ -284,8 +284,8 @@ class Lines(IterableDataset[int]):
 @pytest.mark.parametrize(
     ("loader", "more", "text"),
     [
-        (DataLoader(Lines(), batch_size=2), {}, r"Lines, is iterable: make it map-style .*--elastic=restart"),
-        (Lines(), {"batch_size": 4}, "or a map-style data set .*--elastic=restart"),
+        (DataLoader(Lines(), batch_size=2), {}, r"Lines, is iterable: .*elastic.Streams"),
+        (Lines(), {"batch_size": 4}, r"elastic.Streams\(open_stream, count\), or made map-style"),
         (Doubling(DATA, batch_size=4), {}, "Doubling makes its batches in an __iter__ of its own"),
         (DataLoader(DATA, batch_size=None), {}, "batch_size=None makes no batches"),
         (DataLoader(DATA, 4, sampler=DistributedSampler(DATA, 2, 0)), {}, "leave DistributedSampler out"),

@@ -981,6 +981,39 @@ def draws(x: Tensor, y: Tensor) -> None:
     plain(x + 0.1 * torch.randn_like(x), y)
 
 
+STREAMS = 5
+
+
+class Skipping:
+    """A stream that passes over samples without reading them."""
+
+    def __init__(self, rows: list[int]) -> None:
+        self.rows = rows
+
+    def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
+        x, y = data(1).tensors
+        for row in self.rows:
+            yield x[row] + 0.01 * torch.randn(64).double(), y[row]
+
+    def skip(self, count: int) -> Skipping:
+        return Skipping(self.rows[count:])
+
+
+def open_stream(number: int, epoch: int) -> Iterable[tuple[Tensor, Tensor]]:
+    """Streams of unequal lengths, each epoch in another order; every other one can pass over samples."""
+    lengths = [60, 130, 1, 200, 249]
+    first = sum(lengths[:number])
+    rows = list(range(first, first + lengths[number]))
+    random.Random(epoch).shuffle(rows)
+    return Skipping(rows) if number % 2 else iter(Skipping(rows))
+
+
+def streams() -> None:
+    for epoch in s.epochs(EPOCHS):
+        one_epoch()
+        assert s.info.samples_done == 640 * (epoch + 1), (s.info.samples_done, epoch)
+
+
 @by_loop
 def masked_mean(x: Tensor, y: Tensor) -> None:
     mask = x[:, 20] > 0.5
@@ -1328,6 +1361,8 @@ if __name__ == "__main__":
         dataset = random_split(dataset, [512, 128])[0]
         assert isinstance(dataset, Subset)
         torch.manual_seed(0)
+    if options.habit == "streams":
+        dataset = elastic.Streams(open_stream, STREAMS)  # type: ignore[assignment]
     orders: dict[str, Callable[[int], list[Any]]] = {
         "own_order": lengths,
         "own_batches": buckets,

@@ -6,7 +6,7 @@ from __future__ import annotations
 import functools
 import math
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import torch
@@ -98,6 +98,20 @@ def plateau() -> None:
                 optimizer.step()
         scheduler.step(1 - s.evaluate(functools.partial(right, model), blobs(64))["right"])
     s.finish()
+
+
+def open_stream(number: int, epoch: int) -> Iterator[tuple[Tensor, Tensor]]:
+    dataset = blobs()
+    chance = torch.Generator().manual_seed(1000 * epoch + number)
+    for at in torch.randperm(ROWS // 6, generator=chance).tolist():
+        yield dataset[6 * at + number]
+
+
+def streams() -> None:
+    model = mlp()
+    optimizer = torch.optim.Adam(model.parameters(), lr=3e-3)
+    s = elastic.Session(model, optimizer, elastic.Streams(open_stream, 6), batch_size=BATCH)
+    _train(s, optimizer, functools.partial(mean_loss, model)).finish()
 
 
 class Sentences(Dataset[Any]):
@@ -228,7 +242,7 @@ def stages_by_what_was_seen() -> None:
     _stages(lambda seen, head: float(head.state_dict()["weight"].norm()) if seen else 1.0)
 
 
-RIGHT = (stops_early, plateau, packed_sequences, folds, pretrains, stages)
+RIGHT = (stops_early, plateau, streams, packed_sequences, folds, pretrains, stages)
 
 WRONG = (folds_of_which_one_is_wrong, stages_by_what_was_seen)
 

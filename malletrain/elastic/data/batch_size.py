@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import torch
 
 from malletrain.elastic.data.sampler import Sampler
+from malletrain.elastic.data.streams import StreamSampler
 from malletrain.elastic.errors import ElasticError
 from malletrain.elastic.gradients.learning_rate import LearningRate, LearningRateScaling
 from malletrain.elastic.gradients.noise_scale import NoiseScale
@@ -87,7 +88,7 @@ class SessionBatch:
             state.track("malletrain.noise", self.noise)
         self.lr_scaling.attach(optimizers)
 
-    def update(self, sampler: Sampler, chosen: int) -> None:
+    def update(self, sampler: Sampler | StreamSampler, chosen: int) -> None:
         """Set the batch of the next step; `chosen`: by the daemon, or 0."""
         if self.fixed and sampler.batch_size == self.lr_scaling.batch:
             return

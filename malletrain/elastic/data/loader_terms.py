@@ -82,8 +82,8 @@ def _refuse(loader: DataLoader[Any], arguments: Sequence[str]) -> None:
         )
     if isinstance(loader.dataset, IterableDataset):
         raise ElasticError(
-            f"the loader's data set, {type(loader.dataset).__name__}, is iterable: make it map-style "
-            "(see docs/how-to/researcher-data.md), or submit with --elastic=restart"
+            f"the loader's data set, {type(loader.dataset).__name__}, is iterable: it is given as "
+            "elastic.Streams(open_stream, count), or made map-style (see docs/how-to/researcher-data.md)"
         )
     if loader.batch_sampler is None:
         raise ElasticError("a DataLoader with batch_size=None makes no batches: give it the batch of all workers")

@@ -23,7 +23,8 @@ class SampleLoader:
         if not hasattr(dataset, "__len__") or not hasattr(dataset, "__getitem__"):
             raise ElasticError(
                 f"{type(dataset).__name__} has no length or no items by index: give torch's DataLoader or a "
-                "map-style data set (see docs/how-to/researcher-data.md), or submit with --elastic=restart"
+                "map-style data set; an iterable one is given as elastic.Streams(open_stream, count), or made "
+                "map-style (see docs/how-to/researcher-data.md)"
             )
         self.dataset = dataset
         self._seed = seed

@@ -24,6 +24,7 @@ from malletrain.elastic.comm.local_rank import LocalRank, find_local_rank
 from malletrain.elastic.comm.peer_store import StoreServer
 from malletrain.elastic.data.sample_loader import SampleLoader
 from malletrain.elastic.data.sampler import Sampler
+from malletrain.elastic.data.streams import StreamReader, StreamSampler
 from malletrain.elastic.errors import ElasticError
 from malletrain.elastic.launch import own_check
 from malletrain.elastic.launch.array_resubmit import ArrayResubmitter
@@ -187,8 +188,8 @@ def check_model(model: torch.nn.Module) -> None:
 
 def warm_up(
     model: torch.nn.Module,
-    loader: SampleLoader,
-    sampler: Sampler,
+    loader: SampleLoader | StreamReader,
+    sampler: Sampler | StreamSampler,
     rehearse: Callable[[Any], Any] | None,
 ) -> None:
     """Load a batch and run the model forward and backward, so that the first step is as fast as any. Gradients,
