@@ -13,7 +13,7 @@ from typing import Any
 
 from malletrain.domain.errors import InvalidInput
 from malletrain.slurm.formats import hostlist, scalars
-from malletrain.slurm.formats.records import JobRecord, NodeRecord, ReservationRecord, job_id
+from malletrain.slurm.formats.records import JOB_TEXTS, JOB_TIMES, JobRecord, NodeRecord, ReservationRecord, identity
 
 Object = Mapping[str, Any]
 
@@ -148,38 +148,20 @@ def _job(entry: Object, where: str) -> JobRecord:
     state = ",".join(_names(entry.get("job_state")))
     if raw is None or raw < 1 or not state:
         raise InvalidInput(where, "a job without an id or state")
-    array, task = number(entry.get("array_job_id")), number(entry.get("array_task_id"))
-    tasks = _text(entry.get("array_task_string"))
-    het, offset = number(entry.get("het_job_id")), number(entry.get("het_job_offset"))
-    array_id = int(array) if array else None
-    het_id = int(het) if het else None
+    array, het, offset = (_count(entry.get(key)) for key in ("array_job_id", "het_job_id", "het_job_offset"))
+    task, tasks = number(entry.get("array_task_id")), _text(entry.get("array_task_string"))
+    which = identity(int(raw), array, None if task is None else int(task), tasks, het, offset)
+    texts: dict[str, Any] = {name: _text(entry.get(key)) for name, (_, key, _) in JOB_TEXTS.items()}
+    times: dict[str, Any] = {name: number(entry.get(name)) or None for name in JOB_TIMES}
     limit = number(entry.get("time_limit"))
     return JobRecord(
-        id=job_id(int(raw), array_id, None if task is None else int(task), tasks, het_id, int(offset or 0)),
-        raw_id=int(raw),
+        **which | texts | times,
         state=state,
         user=_text(entry.get("user_name")) or str(_count(entry.get("user_id"))),
         account=_text(entry.get("account")),
-        partition=_text(entry.get("partition")),
-        qos=_text(entry.get("qos")),
-        reason=scalars.text_or_empty(_text(entry.get("state_reason"))),
         name=_text(entry.get("name")),
         node_count=max(1, _count(entry.get("node_count"), 1)),
-        array_id=array_id,
-        tasks=tasks if array_id is not None else "",
-        het_id=het_id,
         time_limit_s=None if limit is None else limit * 60,  # minutes
-        submit_time=number(entry.get("submit_time")) or None,
-        eligible_time=number(entry.get("eligible_time")) or None,
-        start_time=number(entry.get("start_time")) or None,
-        end_time=number(entry.get("end_time")) or None,
-        nodes=_text(entry.get("nodes")),
-        planned_nodes=_text(entry.get("scheduled_nodes")),
-        required_nodes=_text(entry.get("required_nodes")),
-        excluded_nodes=_text(entry.get("excluded_nodes")),
-        features=_text(entry.get("features")),
-        gres=_text(entry.get("tres_per_node")),
-        dependency=_text(entry.get("dependency")),
         priority=_count(entry.get("priority")),
         memory_mib=int(number(entry.get("memory_per_node")) or number(entry.get("memory_per_cpu")) or 0),
     )

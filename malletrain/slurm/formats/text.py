@@ -10,10 +10,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
+from typing import Any
 
 from malletrain.domain.errors import InvalidInput
 from malletrain.slurm.formats import scalars
-from malletrain.slurm.formats.records import JobRecord, NodeRecord, ReservationRecord, job_id
+from malletrain.slurm.formats.records import JOB_TEXTS, JOB_TIMES, JobRecord, NodeRecord, ReservationRecord, identity
 
 _CONFIG_LINE = re.compile(r"([A-Za-z][\w\[\]/:]*)\s*=\s?(.*)\Z")
 _NEXT_KEY = re.compile(r"\s+[A-Z][\w/:&-]*=")
@@ -125,36 +126,21 @@ def jobs(text: str) -> list[JobRecord]:
         raw, state = word(record, "JobId"), word(record, "JobState")
         if not raw.isdigit() or not state:
             raise InvalidInput("scontrol show job", f"a job without an id or a state: {record.strip()[:80]!r}")
-        array, task, het = word(record, "ArrayJobId"), word(record, "ArrayTaskId"), word(record, "HetJobId")
-        tasks, array_id = "" if task.isdigit() else task, scalars.number(array) if array else None
-        het_id, offset = scalars.number(het) if het else None, scalars.number(word(record, "HetJobOffset"))
+        task = word(record, "ArrayTaskId")
+        array, het, offset = (scalars.number(word(record, key)) for key in ("ArrayJobId", "HetJobId", "HetJobOffset"))
+        one, several = (int(task), "") if task.isdigit() else (None, task)
+        which = identity(int(raw), array, one, several, het, offset)
+        texts: dict[str, Any] = {name: word(record, key) for name, (key, *_) in JOB_TEXTS.items()}
+        times: dict[str, Any] = {name: scalars.moment(phrase(record, key)) for name, key in JOB_TIMES.items()}
         rows.append(
             JobRecord(
-                id=job_id(int(raw), array_id, int(task) if task.isdigit() else None, tasks, het_id, offset),
-                raw_id=int(raw),
+                **which | texts | times,
                 state=state,
                 user=word(record, "UserId").partition("(")[0],
                 account=word(record, "Account"),
-                partition=word(record, "Partition"),
-                qos=word(record, "QOS"),
-                reason=word(record, "Reason"),
                 name=phrase(record, "JobName"),
                 node_count=max(1, scalars.number(word(record, "NumNodes"), 1)),
-                array_id=array_id,
-                tasks=tasks if array else "",
-                het_id=het_id,
                 time_limit_s=scalars.duration(word(record, "TimeLimit")),
-                submit_time=scalars.moment(phrase(record, "SubmitTime")),
-                eligible_time=scalars.moment(phrase(record, "EligibleTime")),
-                start_time=scalars.moment(phrase(record, "StartTime")),
-                end_time=scalars.moment(phrase(record, "EndTime")),
-                nodes=word(record, "NodeList"),
-                planned_nodes=word(record, "SchedNodeList"),
-                required_nodes=word(record, "ReqNodeList"),
-                excluded_nodes=word(record, "ExcNodeList"),
-                features=word(record, "Features"),
-                gres=word(record, "TresPerNode"),
-                dependency=word(record, "Dependency"),
                 priority=scalars.number(word(record, "Priority")),
                 memory_mib=scalars.mebibytes(word(record, "MinMemoryNode") or word(record, "MinMemoryCPU")),
             )
