@@ -23,10 +23,10 @@ from malletrain.domain.errors import InvalidInput, MalletrainError
 from malletrain.slurm.command import Commands
 from malletrain.slurm.submission import batch_request, directives, job_python
 from malletrain.slurm.submission.batch_request import Defaults
-from malletrain.slurm.submission.checked_here import checked_here
 from malletrain.slurm.submission.mtbatch_options import ALLOWED, Option, Use
 from malletrain.slurm.submission.sbatch import BatchRequest, InvalidBatch, Submission
 from malletrain.slurm.submission.submit import (
+    Submitter,
     as_the_site_submits,
     check_nodes,
     check_partition,
@@ -34,7 +34,6 @@ from malletrain.slurm.submission.submit import (
     node_kinds,
     whole_gres,
 )
-from malletrain.slurm.submission.submit import submit as submit_request
 from malletrain.wire import address
 from malletrain.wire.address import Address
 from malletrain.wire.daemon import DaemonClient, client_at
@@ -72,8 +71,8 @@ def submit(argv: Sequence[str], environ: Mapping[str, str], cwd: str) -> str:
         made = request.materialize("JOB", daemon.url, request.python, trusting, __version__, "MARK")
         return describe(request, made, cwd)
     if request.to_check:
-        request = replace(request, checked=checked_here(request, environ, _warn))
-    job, array = submit_request(daemon, commands, request, environ, _warn)
+        request = replace(request, checked=job_python.checked_here(request, environ, _warn))
+    job, array = Submitter(daemon, commands, environ, _warn).submit(request)
     if "quiet" in chosen:
         return ""
     if "parsable" in chosen:

@@ -15,9 +15,7 @@ from typing import Any
 import click
 
 from malletrain import config as configuration
-from malletrain.cli.admin.network_findings import network_findings
-from malletrain.cli.admin.python_findings import python_findings
-from malletrain.cli.admin.reserve_findings import reserve_findings
+from malletrain.cli.admin.surroundings import network_findings, python_findings, reserve_findings
 from malletrain.domain.errors import InvalidInput
 from malletrain.domain.snapshot import Snapshot
 from malletrain.slurm import read_files

@@ -115,24 +115,20 @@ class BatchRequest:
             "curve": [list(point) for point in self.curve] or None,
             "total_samples": self.total_samples,
         }
-        if self.profile:
-            body["profile"] = self.profile
         if self.batch_min is not None:
             body |= {"batch_min": self.batch_min, "batch_max": self.batch_max}
-        if self.deadline is not None:
-            body["deadline"] = self.deadline
-        if self.budget_node_hours is not None:
-            body["budget_node_hours"] = self.budget_node_hours
-        if self.after:
-            body["after"] = list(self.after)
-        if self.mail:
-            body |= {"mail": list(self.mail), "mail_user": self.mail_user}
-        if self.class_min:
-            body["class_min"] = [f"{name}:{nodes}" for name, nodes in self.class_min]
-        if self.trusted:
-            body["trusted"] = True
-        if self.checked is not None:
-            body["check"] = dict(zip(("digest", "verdict", "text"), self.checked, strict=True))
+        optional: dict[str, object] = {
+            "profile": self.profile,
+            "deadline": self.deadline,
+            "budget_node_hours": self.budget_node_hours,
+            "after": list(self.after),
+            "mail": list(self.mail),
+            "mail_user": self.mail_user,
+            "class_min": [f"{name}:{nodes}" for name, nodes in self.class_min],
+            "trusted": self.trusted,
+            "check": dict(zip(("digest", "verdict", "text"), self.checked or (), strict=False)),
+        }
+        body |= {name: value for name, value in optional.items() if value}
         body["output"] = list(self.output_patterns())
         return body
 

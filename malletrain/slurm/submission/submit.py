@@ -15,7 +15,7 @@ import secrets
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -168,149 +168,129 @@ def as_the_site_submits(daemon: DaemonClient, request: BatchRequest) -> BatchReq
     return request if wanted is None else replace(request, pilot_options=tuple(wanted.split()))
 
 
-def submit(
-    daemon: DaemonClient,
-    commands: Commands,
-    request: BatchRequest,
-    environ: Mapping[str, str],
-    warn: Callable[[str], None],
-) -> tuple[int, int]:
-    """Submit the job and return its number and its array's.
+@dataclass(frozen=True, slots=True)
+class Submitter:
+    """Submits malleable jobs as the user who runs it. `warn`: called with Slurm's warnings."""
 
-    Args:
-        warn: called with Slurm's warnings.
+    daemon: DaemonClient
+    commands: Commands
+    environ: Mapping[str, str]
+    warn: Callable[[str], None]
 
+    def submit(self, request: BatchRequest) -> tuple[int, int]:
+        """Submit the job and return its number and its array's.
 
-    Raises:
-        SubmissionRefused: Slurm or the daemon refuses. The message names whatever could not be undone.
-        TooManyHeldTasks: the site's limits allow fewer held tasks; nothing was submitted.
-    """
-    request = fit(commands, request)
-    try:
-        job = _announce(daemon, request)
-    except DaemonRefused as refused:
-        raise SubmissionRefused(f"the daemon does not take the job: {refused}") from refused
-    return job, _attached(daemon, commands, job, request, environ, warn, is_new=True)
+        Raises:
+            SubmissionRefused: Slurm or the daemon refuses. The message names whatever could not be undone.
+            TooManyHeldTasks: the site's limits allow fewer held tasks; nothing was submitted.
+        """
+        request = fit(self.commands, request)
+        try:
+            job = self._announce(request)
+        except DaemonRefused as refused:
+            raise SubmissionRefused(f"the daemon does not take the job: {refused}") from refused
+        return job, self._attached(job, request, is_new=True)
 
+    def add_tasks(self, job: int, request: BatchRequest) -> int:
+        """Submit one more held array for a job that has been announced, and return the array's number.
 
-def add_tasks(
-    daemon: DaemonClient,
-    commands: Commands,
-    job: int,
-    request: BatchRequest,
-    environ: Mapping[str, str],
-    warn: Callable[[str], None],
-) -> int:
-    """Submit one more held array for a job that has been announced, and return the array's number.
+        Raises:
+            SubmissionRefused: Slurm or the daemon refuses. The message says if the array could not be cancelled.
+            TooManyHeldTasks: the site's limits allow fewer held tasks.
+        """
+        return self._attached(job, fit(self.commands, request))
 
-    Raises:
-        SubmissionRefused: Slurm or the daemon refuses. The message says if the array could not be cancelled.
-        TooManyHeldTasks: the site's limits allow fewer held tasks.
-    """
-    return _attached(daemon, commands, job, fit(commands, request), environ, warn)
+    def _announce(self, request: BatchRequest) -> int:
+        """Announce the job. Where the answer is lost, repeat with the same key, which makes it one job."""
+        body = {**request.announcement(), "key": secrets.token_hex(16)}
+        try:
+            return self.daemon.submit(body).id
+        except DaemonUnavailable:
+            return self.daemon.submit(body).id
 
+    def _attached(self, job: int, request: BatchRequest, *, is_new: bool = False) -> int:
+        """Submit a held array and tell the daemon of it. Where that fails, undo what was begun, and say what could
+        not be undone: in what is raised in place of an error of MalleTrain's own, else as a warning."""
+        array: int | None = None
+        try:
+            if is_new:
+                set_aside(Path(request.chdir) / ".malletrain" / str(job), self.warn)
+            array = self._held_array(job, request)
+            self.daemon.attach(job, array, request.tasks)
+        except BaseException as error:  # Ctrl-C too
+            unknown = error.left if isinstance(error, SubmissionRefused) else ""
+            held = "" if array is None else self._cancel(array)
+            announced = self._unannounce(job) if is_new else ""
+            left = "; ".join(filter(None, (unknown, held, announced))) or "nothing was left behind"
+            if isinstance(error, (MalletrainError, WireError)):
+                raise SubmissionRefused(f"{error}; {left}") from error
+            self.warn(left)
+            raise
+        return array
 
-def _attached(
-    daemon: DaemonClient,
-    commands: Commands,
-    job: int,
-    request: BatchRequest,
-    environ: Mapping[str, str],
-    warn: Callable[[str], None],
-    *,
-    is_new: bool = False,
-) -> int:
-    """Submit a held array and tell the daemon of it. Where that fails, undo what was begun, and say what could not be
-    undone: in what is raised in place of an error of MalleTrain's own, else as a warning."""
-    array: int | None = None
-    try:
-        if is_new:
-            set_aside(Path(request.chdir) / ".malletrain" / str(job), warn)
-        array = _held_array(daemon, commands, job, request, environ, warn)
-        daemon.attach(job, array, request.tasks)
-    except BaseException as error:  # Ctrl-C too
-        unknown = error.left if isinstance(error, SubmissionRefused) else ""
-        held = "" if array is None else _cancel(commands, array)
-        announced = _unannounce(daemon, job) if is_new else ""
-        left = "; ".join(filter(None, (unknown, held, announced))) or "nothing was left behind"
-        if isinstance(error, (MalletrainError, WireError)):
-            raise SubmissionRefused(f"{error}; {left}") from error
-        warn(left)
-        raise
-    return array
+    def _held_array(self, job: int, request: BatchRequest) -> int:
+        request = as_the_site_submits(self.daemon, request)
+        trusting = with_trust(self.environ, self.daemon.address.ca)
+        mark = secrets.token_hex(4)
+        python = request.python or sys.executable
+        script = request.materialize(job, self.daemon.url, python, trusting, __version__, mark)
+        try:
+            printed = run_sbatch(script, request.chdir, self.warn)
+        except BaseException as error:  # a wrapper fails after sbatch has not, or Ctrl-C comes too late
+            refused = isinstance(error, SubmissionRefused)
+            left = self._cancel_marked(mark, certain=refused and not isinstance(error, SbatchSilent))
+            if isinstance(error, SubmissionRefused):
+                error.left = left
+            elif left:
+                self.warn(left)
+            raise
+        number = job_id(printed)
+        if number is None:
+            found = self._marked(mark)
+            number = found[0] if found else likely_job_id(printed)
+        if number is None:
+            raise SubmissionRefused(f"sbatch printed no job id but {printed[:80]!r}", _LOOK)
+        if "--time=1" not in request.pilot_options:  # sbatch was not asked for the limit of a minute
+            limit = ["scontrol", "update", f"JobId={number}", "TimeLimit=1"]
+            if why := self._failure(limit):
+                left = self._cancel(number)
+                raise SubmissionRefused(f"array {number} cannot be limited to a minute: {why}", left)
+        return number
 
+    def _marked(self, mark: str) -> list[int] | None:
+        """This user's jobs whose comment holds `mark`; None: Slurm does not answer."""
+        try:
+            printed = self.commands.ask(["squeue", "-a", "-h", "-u", str(os.getuid()), "-o", "%F %k"])
+        except MalletrainError:
+            return None
+        return jobs_marked(printed, mark)
 
-def _held_array(
-    daemon: DaemonClient,
-    commands: Commands,
-    job: int,
-    request: BatchRequest,
-    environ: Mapping[str, str],
-    warn: Callable[[str], None],
-) -> int:
-    request = as_the_site_submits(daemon, request)
-    trusting = with_trust(environ, daemon.address.ca)
-    mark = secrets.token_hex(4)
-    script = request.materialize(job, daemon.url, request.python or sys.executable, trusting, __version__, mark)
-    try:
-        printed = run_sbatch(script, request.chdir, warn)
-    except BaseException as error:  # a wrapper fails after sbatch has not, or Ctrl-C comes too late
-        refused = isinstance(error, SubmissionRefused)
-        left = _cancel_marked(commands, mark, certain=refused and not isinstance(error, SbatchSilent))
-        if isinstance(error, SubmissionRefused):
-            error.left = left
-        elif left:
-            warn(left)
-        raise
-    number = job_id(printed)
-    if number is None:
-        found = _marked(commands, mark)
-        number = found[0] if found else likely_job_id(printed)
-    if number is None:
-        raise SubmissionRefused(f"sbatch printed no job id but {printed[:80]!r}", _LOOK)
-    if "--time=1" not in request.pilot_options:
-        _limit(commands, number)
-    return number
+    def _cancel_marked(self, mark: str, *, certain: bool) -> str:
+        """Cancel what a call of sbatch that failed has submitted all the same; a text that names what is left, or may
+        be. `certain`: a job that Slurm does not show now does not come later."""
+        found = self._marked(mark)
+        if found or (found is not None and certain):
+            return "; ".join(filter(None, map(self._cancel, found)))
+        return _LOOK
 
+    def _unannounce(self, job: int) -> str:
+        """Cancel the announced job; empty on success, else a text that says that it is left."""
+        try:
+            self.daemon.ask(job, "cancel")
+        except WireError as error:
+            return f"job {job} is still announced ({error}): malletrain cancel {job}"
+        return ""
 
-def _limit(commands: Commands, array: int) -> None:
-    """Give the held array the limit of a minute that sbatch was not asked for.
+    def _cancel(self, array: int) -> str:
+        """Cancel the held array; empty on success, else a text that names what is left."""
+        why = self._failure(["scancel", str(array)])
+        return f"the held array {array} is still there ({why}): scancel {array}" if why else ""
 
-    Raises:
-        SubmissionRefused: Slurm refuses; the array is cancelled.
-    """
-    try:
-        why = commands.run(["scontrol", "update", f"JobId={array}", "TimeLimit=1"]).error
-    except MalletrainError as error:
-        why = str(error)
-    if why:
-        raise SubmissionRefused(f"array {array} cannot be limited to a minute: {why}", _cancel(commands, array))
-
-
-def _marked(commands: Commands, mark: str) -> list[int] | None:
-    """This user's jobs whose comment holds `mark`; None: Slurm does not answer."""
-    try:
-        return jobs_marked(commands.ask(["squeue", "-a", "-h", "-u", str(os.getuid()), "-o", "%F %k"]), mark)
-    except MalletrainError:
-        return None
-
-
-def _cancel_marked(commands: Commands, mark: str, *, certain: bool) -> str:
-    """Cancel what a call of sbatch that failed has submitted all the same; a text that names what is left, or may
-    be. `certain`: a job that Slurm does not show now does not come later."""
-    found = _marked(commands, mark)
-    if found or (found is not None and certain):
-        return "; ".join(filter(None, (_cancel(commands, array) for array in found)))
-    return _LOOK
-
-
-def _announce(daemon: DaemonClient, request: BatchRequest) -> int:
-    """Announce the job. Where the answer is lost, repeat with the same key, which makes it one job."""
-    body = {**request.announcement(), "key": secrets.token_hex(16)}
-    try:
-        return daemon.submit(body).id
-    except DaemonUnavailable:
-        return daemon.submit(body).id
+    def _failure(self, command: Sequence[str]) -> str:
+        try:
+            return self.commands.run(command).error
+        except MalletrainError as error:
+            return str(error)
 
 
 def set_aside(saved: Path, warn: Callable[[str], None]) -> None:
@@ -368,24 +348,6 @@ def run_sbatch(submission: Submission, cwd: str, warn: Callable[[str], None]) ->
     if words:  # a warning of Slurm's or of a submit plug-in
         warn(words)
     return done.stdout.decode("utf-8", "replace")
-
-
-def _unannounce(daemon: DaemonClient, job: int) -> str:
-    """Cancel the announced job; empty on success, else a text that says that it is left."""
-    try:
-        daemon.ask(job, "cancel")
-    except WireError as error:
-        return f"job {job} is still announced ({error}): malletrain cancel {job}"
-    return ""
-
-
-def _cancel(commands: Commands, array: int) -> str:
-    """Cancel the held array; empty on success, else a text that names what is left."""
-    try:
-        why = commands.run(["scancel", str(array)]).error
-    except MalletrainError as error:
-        why = str(error)
-    return f"the held array {array} is still there ({why}): scancel {array}" if why else ""
 
 
 class SubmissionRefused(MalletrainError):
