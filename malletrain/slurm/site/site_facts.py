@@ -8,7 +8,6 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import Literal
 
 from malletrain.domain.errors import ClusterUnavailable, InvalidInput
 from malletrain.slurm.command import Commands
@@ -87,15 +86,16 @@ class PartitionFacts:
     max_time_s: float | None
     nodes: frozenset[str]
     state: str
-    allow_accounts: str = "ALL"
-    allow_qos: str = "ALL"
     words: Mapping[str, str] = field(default_factory=dict)  #: all of them, as `scontrol show partition` prints them
 
-    def admits(self, what: Literal["Accounts", "Qos"], name: str) -> bool:
-        """Whether jobs of this account or QOS may run here: a list of those that may makes one of those that may not
-        count no more."""
-        allowed = self.allow_accounts if what == "Accounts" else self.allow_qos
-        if allowed not in ("ALL", ""):
+    def allowed(self, what: str) -> str:
+        """The list of `Accounts` or `Qos` that may run here; "" for all."""
+        listed = self.words.get(f"Allow{what}", self.words.get(f"Allow{what.upper()}", "ALL"))
+        return "" if listed == "ALL" else listed
+
+    def admits(self, what: str, name: str) -> bool:
+        """Whether jobs of this account or QOS may run here: beside a list of those that may, others do not count."""
+        if allowed := self.allowed(what):
             return _in(name, allowed)
         return not _in(name, self.words.get(f"Deny{what}", ""))
 
@@ -246,9 +246,8 @@ def standing(commands: Commands, user: str, timeout_s: float | None = None) -> t
     Raises:
         ClusterUnavailable: sacctmgr does not answer.
     """
-    answer = commands.ask(
-        ["sacctmgr", "-n", "-P", "show", "user", user, "withcoord", "format=user,adminlevel,coordinators"], timeout_s
-    )
+    of = ["user", user, "withcoord", "format=user,adminlevel,coordinators"]
+    answer = commands.ask(["sacctmgr", "-n", "-P", "show", *of], timeout_s)
     fields = answer.strip().split("|")
     return (fields[1].strip(), fields[2].split(",")) if len(fields) > 2 else ("", [])
 
@@ -373,8 +372,6 @@ def _partition(name: str, words: Mapping[str, str]) -> PartitionFacts:
         max_time_s=scalars.duration(words.get("MaxTime", "UNLIMITED")),
         nodes=frozenset(hostlist.expand(words.get("Nodes", ""), f"partition {name}")),
         state=words.get("State", ""),
-        allow_accounts=words.get("AllowAccounts", "ALL"),
-        allow_qos=words.get("AllowQos", words.get("AllowQOS", "ALL")),
         words=words,
     )
 

@@ -48,11 +48,9 @@ def request(
     """What the script, the environment and the command line ask for, together.
 
     Args:
-        script: the user's script.
-        where: its name, for messages and for the job's name.
+        where: the script's name, for messages and for the job's name.
         options: of the command line and the environment; the script's are read here and are weaker.
         arguments: what follows the script's name.
-        defaults: the site's.
         cwd: the caller's working directory, an absolute path.
 
     Raises:
@@ -122,12 +120,8 @@ def _conflicts(
     asked: BatchRequest, texts: Mapping[str, OptionText], defaults: Defaults
 ) -> list[tuple[object, str, str]]:
     """What does not go together: whether it is so, the option at fault, and what to do."""
-    least, most, items, restart = (
-        asked.min_nodes,
-        asked.max_nodes,
-        asked.elastic == "tasks",
-        asked.elastic == "restart",
-    )
+    least, most = asked.min_nodes, asked.max_nodes
+    items, restart = asked.elastic == "tasks", asked.elastic == "restart"
     outside = [size for size in asked.sizes if not least <= size <= most]
     wide = [f"{name}:{nodes}" for name, nodes in asked.class_min if nodes > most]
     low, high, mpi = asked.batch_min, asked.batch_max, asked.mpi
@@ -231,11 +225,8 @@ class _Reader:
         for part in filter(None, self.text("dependency").split(",")):
             kind, *jobs = part.split(":")
             if "?" in part or kind not in ("after", "afterany", "afterok", "afternotok") or not jobs:
-                self.fault(
-                    "dependency",
-                    f"{part[:40]!r} is none of after, afterany, afterok, afternotok with numbers of malleable jobs, "
-                    "as afterok:3:4 (all must be met)",
-                )
+                kinds = "after, afterany, afterok, afternotok with numbers of malleable jobs, as afterok:3:4"
+                self.fault("dependency", f"{part[:40]!r} is none of {kinds} (all must be met)")
                 return ()
             for job in jobs:
                 if _count(job) is None:
@@ -293,7 +284,6 @@ def _class_min(text: str) -> tuple[tuple[str, int], ...] | None:
 
 
 def _words(text: str) -> tuple[str, ...] | None:
-    """The script, with its arguments, that is to be checked before it is submitted."""
     try:
         return tuple(shlex.split(text))
     except ValueError:

@@ -165,11 +165,8 @@ class BatchRequest:
             faults.append(f"{CA_VARIABLE}: {ca[:80]!r} is not an absolute path")
         if faults:
             raise InvalidBatch(faults)
-        trust = {CA_VARIABLE: ca} if ca else {}
-        script = (
-            self._preamble(job, url, python, version, trust, mark).encode("utf-8", "surrogateescape") + self.user_body
-        )
-        return Submission(("sbatch", "--parsable"), script, clean_environment(environment))
+        head = self._preamble(job, url, python, version, ca, mark).encode("utf-8", "surrogateescape")
+        return Submission(("sbatch", "--parsable"), head + self.user_body, clean_environment(environment))
 
     def lines(self, job: int | str = "", mark: str = "") -> tuple[tuple[str, str], ...]:
         """The sbatch options of the script, in order; without a value: empty text. `job`: the daemon's number."""
@@ -204,9 +201,7 @@ class BatchRequest:
         option = f"--{name}={value}" if value else f"--{name}"
         return option in PILOT_OPTIONS and option not in self.pilot_options
 
-    def _preamble(
-        self, job: int | str, url: str, python: str, version: str, trust: Mapping[str, str], mark: str
-    ) -> str:
+    def _preamble(self, job: int | str, url: str, python: str, version: str, ca: str, mark: str) -> str:
         options = "\n".join(
             f"#SBATCH --{name}" + (f"={quote(value)}" if value else "") for name, value in self.lines(job, mark)
         )
@@ -214,7 +209,7 @@ class BatchRequest:
         if self.processes:
             run = f"{shlex.quote(python)} -P -m {NODE_PROCESSES} {self.processes} -- {run}"
         arguments = " ".join(shlex.quote(word) for word in self.arguments)
-        exports = "".join(f"  export {name}={shlex.quote(value)}\n" for name, value in trust.items())
+        exports = f"  export {CA_VARIABLE}={shlex.quote(ca)}\n" if ca else ""
         if self.resume is not None:
             exports += f"  export MALLETRAIN_RESUME={self.resume}\n"
         set_arguments = f"set -- {arguments}\n" if self.arguments else ""

@@ -3,8 +3,7 @@
     check the partition -> announce the job -> sbatch a held array -> tell the daemon
 
 Where sbatch does not say the array's number plainly, the array is looked for in Slurm, by a mark in its comment.
-Where a step fails, the steps before it are undone: the array is cancelled, and so is the announced job. Part of the
-base wheel.
+Where a step fails, the steps before it are undone. Part of the base wheel.
 """
 
 from __future__ import annotations
@@ -55,16 +54,12 @@ def check_partition(commands: Commands, partition: str) -> None:
     if facts is None:
         names = ", ".join(sorted(known)) or "none"
         raise InvalidInput(f"partition {partition}", f"does not exist; there are: {names}")
-    if facts.get("State") != "UP":
-        raise InvalidInput(
-            f"partition {partition}", f"is {facts.get('State', 'in no known state')}: ask the site's staff"
-        )
-    if facts.get("PreemptMode") not in ("REQUEUE", "CANCEL"):
-        raise InvalidInput(
-            f"partition {partition}",
-            f"its jobs are not preempted (PreemptMode={facts.get('PreemptMode', 'OFF')}), so pilots would stand in "
-            "the main queue's way: ask the site's staff for a harvest partition",
-        )
+    state, mode = facts.get("State", "in no known state"), facts.get("PreemptMode", "OFF")
+    if state != "UP":
+        raise InvalidInput(f"partition {partition}", f"is {state}: ask the site's staff")
+    if mode not in ("REQUEUE", "CANCEL"):
+        why = f"its jobs are not preempted (PreemptMode={mode}), so pilots would stand in the main queue's way"
+        raise InvalidInput(f"partition {partition}", f"{why}: ask the site's staff for a harvest partition")
 
 
 class NodeKind(NamedTuple):
@@ -95,11 +90,7 @@ def node_kinds(commands: Commands, partition: str) -> tuple[NodeKind, ...]:
 
 def whole_gres(kinds: Sequence[NodeKind], constraint: str = "") -> str:
     """All GRES of a node that satisfies `constraint`, as sbatch's --gres takes it; empty where such nodes have none,
-    or differ.
-
-    Where they differ nothing is asked for: an exclusive job is given the whole node, GRES included (sbatch(1),
-    --exclusive).
-    """
+    or differ: an exclusive job is given the whole node, GRES included (sbatch(1), --exclusive)."""
     found = {kind.gres for kind in kinds if has_features(constraint, kind.features)}
     if len(found) != 1:
         return ""
@@ -308,9 +299,8 @@ def set_aside(saved: Path, warn: Callable[[str], None]) -> None:
     try:
         saved.rename(other)
     except OSError as error:
-        raise SubmissionRefused(
-            f"{saved} holds another job's state and cannot be moved ({error.strerror}): move it"
-        ) from error
+        why = f"{saved} holds another job's state and cannot be moved ({error.strerror}): move it"
+        raise SubmissionRefused(why) from error
     warn(f"{saved} held the state of another job of this number: it is {other.name} now")
 
 
@@ -322,14 +312,9 @@ def run_sbatch(submission: Submission, cwd: str, warn: Callable[[str], None]) ->
     """
     try:
         done = subprocess.run(
-            list(submission.argv),
-            input=submission.script,
-            capture_output=True,
-            env=dict(submission.environment),
-            cwd=cwd,
-            timeout=SBATCH_TIMEOUT_S,
-            check=False,
-        )
+            list(submission.argv), input=submission.script, capture_output=True, env=dict(submission.environment),
+            cwd=cwd, timeout=SBATCH_TIMEOUT_S, check=False,
+        )  # fmt: skip
     except FileNotFoundError as error:
         what = f"the directory {cwd} does not exist" if not Path(cwd).is_dir() else "sbatch is not on PATH"
         raise SubmissionRefused(what) from error
@@ -337,9 +322,8 @@ def run_sbatch(submission: Submission, cwd: str, warn: Callable[[str], None]) ->
         raise SubmissionRefused(f"sbatch cannot be run in {cwd}: {os.strerror(error.errno or 0)}") from error
     except subprocess.TimeoutExpired as error:
         if b"unable to accept job" in (error.stderr or b""):  # it waits and tries again for minutes
-            raise SubmissionRefused(
-                "Slurm takes no jobs now: its queue is full (MaxJobCount); try again later"
-            ) from error
+            full = "Slurm takes no jobs now: its queue is full (MaxJobCount); try again later"
+            raise SubmissionRefused(full) from error
         raise SbatchSilent(f"sbatch gave no answer in {SBATCH_TIMEOUT_S:.0f} s") from error
     words = "; ".join(part.strip() for part in done.stderr.decode("utf-8", "replace").splitlines() if part.strip())
     if done.returncode != 0:
