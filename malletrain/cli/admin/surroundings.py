@@ -103,28 +103,18 @@ def python_findings(commands: Commands, harvest: Harvest, python: str) -> Iterat
         return
     names = {"partition": harvest.partition, "account": harvest.account, "qos": harvest.qos}
     where = [f"--{name}={value}" for name, value in names.items() if value]
-    fixed = [
-        "--nodes=1",
-        "--ntasks=1",
-        "--time=1",
-        f"--immediate={NODE_S}",
-        "--mpi=none",
-        "--job-name=doctor",
-    ]
+    fixed = ["--nodes=1", "--ntasks=1", "--time=1", f"--immediate={NODE_S}", "--mpi=none", "--job-name=doctor"]
     try:
         why = commands.run(["srun", *where, *fixed, python, "-P", "-c", PROBE], TRIAL_S).error
     except ClusterUnavailable as error:
         why = str(error)
-    if not why:
-        yield Finding(OK, f"{python} (client.toml) runs pilots: tried on a node")
-    elif any(words in why for words in _FAULTS):
-        yield Finding(
-            ERROR,
-            f"{python} (client.toml) cannot run a pilot on a node: {why[:300]}",
-            "install malletrain where compute nodes have it, and name its Python in client.toml",
-        )
-    else:
-        yield Finding(WARNING, f"{python} (client.toml) could not be tried on a node: {why[:300]}")
+    unable = any(words in why for words in _FAULTS)
+    yield from findings([
+        (not why, OK, f"{python} (client.toml) runs pilots: tried on a node", ""),
+        (unable, ERROR, f"{python} (client.toml) cannot run a pilot on a node: {why[:300]}",
+         "install malletrain where compute nodes have it, and name its Python in client.toml"),
+        (why and not unable, WARNING, f"{python} (client.toml) could not be tried on a node: {why[:300]}", ""),
+    ])  # fmt: skip
 
 
 #: A site that has had none for so many days is taken for one that has none.
@@ -132,8 +122,8 @@ LOOKED_BACK_DAYS = 7
 
 
 def reserve_findings(commands: Commands, config: Config) -> tuple[Finding, ...]:
-    """Whether pool.keep_idle would put off heterogeneous jobs of the last week, by accounting. A reserve by leaves,
-    or one that a promise on delays makes as large as it must be, is not looked at."""
+    """Whether pool.keep_idle would put off heterogeneous jobs of the last week, by accounting. Nothing is said of a
+    reserve by leaves, or of one that a promise makes as large as it must be."""
     pool = config.pool
     if not pool.keep_idle or pool.keep_leaves or config.promise.main_delay_p95 is not None:
         return ()
