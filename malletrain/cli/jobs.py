@@ -289,7 +289,8 @@ def stop(everything: bool, now: bool, partition: str | None, account: str | None
     Without an operator's rights in Slurm it reaches only your own. For one job: malletrain cancel.
     """
     if not (everything and now):
-        raise click.UsageError("this ends all training: confirm with --all --now; for one job: malletrain cancel")
+        sure = "confirm with --all --now; for one job: malletrain cancel"
+        raise click.UsageError(f"this ends all training at once: {sure}")
     if partition is None:
         partition, from_file = _harvest_names()
         account = from_file if account is None else account

@@ -109,9 +109,8 @@ def _printed(path: Path) -> str:
     named = {at: found[1] for at, line in enumerate(lines) if (found := _CLUSTER.match(line))}
     clusters = dict.fromkeys(named.values())
     if len(clusters) > 1:
-        raise InvalidInput(
-            str(path), f"holds clusters {', '.join(clusters)}: save the output of one cluster (-M NAME)"
-        )
+        several = f"holds clusters {', '.join(clusters)}"
+        raise InvalidInput(str(path), f"{several}: save the output of one cluster (-M NAME)")
     if errors and not any(line.strip() for at, line in enumerate(lines) if at not in errors):
         at, line = next(iter(errors.items()))
         raise InvalidInput(f"{path}:{at + 1}", f"holds nothing but {line[:200]!r}")

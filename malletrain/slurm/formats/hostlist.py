@@ -1,9 +1,5 @@
 """Slurm's node lists, `n[001-003,7]`, opened to the names that `scontrol show hostnames` gives, within bounds, and
-folded again: the kernel takes no argument of more than 128 KiB.
-
-Own code because no library opens `n[01-120]`, which Slurm writes for n01 to n99, n100 to n120: a range is padded to
-the width of its first number, and numbers that are longer stand as they are (hostlist.c).
-"""
+folded again. Own code because no library opens `n[01-120]`, which Slurm writes for n01 to n99, n100 to n120."""
 
 from __future__ import annotations
 

@@ -37,10 +37,8 @@ class Warnings:
 
     def lines(self) -> tuple[str, ...]:
         """`kind (3 times, first: example)`, by kind."""
-        return tuple(
-            f"{kind} ({count} {'time' if count == 1 else 'times'}, first: {example[:120]})"
-            for kind, (count, example) in sorted(self._found.items())
-        )
+        found = sorted(self._found.items())
+        return tuple(f"{kind} ({n} time{'s' * (n != 1)}, first: {first[:120]})" for kind, (n, first) in found)
 
 
 def snapshot(
@@ -173,15 +171,8 @@ def _one_by_one(job: SlurmJob, expression: str) -> Iterable[SlurmJob]:
 
 
 def _reservation(row: ReservationRecord) -> Reservation:
-    return Reservation(
-        row.name,
-        row.start,
-        row.end,
-        hostlist.expand(row.nodes, f"reservation {row.name}"),
-        frozenset(row.flags),
-        row.users,
-        row.accounts,
-    )
+    nodes = hostlist.expand(row.nodes, f"reservation {row.name}")
+    return Reservation(row.name, row.start, row.end, nodes, frozenset(row.flags), row.users, row.accounts)
 
 
 def _cross_check(known: Mapping[str, Node], queue: Sequence[SlurmJob], warnings: Warnings) -> None:

@@ -85,16 +85,10 @@ def duration(value: str) -> float | None:
     match = _DURATION.match(value)
     if match is None:
         raise InvalidInput("time limit", f"{value[:60]!r} is not a duration")
-    days, first, second, third = (None if part is None else int(part) for part in match.groups())
-    if first is None:  # never so: the pattern asks for it; mypy cannot know
-        return None
-    if days is not None:  # days-hours[:minutes[:seconds]]
-        return float(days * 86400 + first * 3600 + (second or 0) * 60 + (third or 0))
-    if third is not None:
-        return float(first * 3600 + (second or 0) * 60 + third)
-    if second is not None:
-        return float(first * 60 + second)
-    return float(first * 60)
+    first, second, third = (int(part or 0) for part in match.groups()[1:])
+    if match[1] is not None or match[4] is not None:  # [days-]hours[:minutes[:seconds]]
+        return float(int(match[1] or 0) * 86400 + first * 3600 + second * 60 + third)
+    return float(first * 60 + second)
 
 
 def number(value: str, default: int = 0) -> int:

@@ -55,9 +55,16 @@ ALLOWED: dict[str, Option] = {
         Option("budget", Use.OURS, help="node-hours after which the job ends"),
         Option("check", Use.OURS, help="'SCRIPT ARGUMENTS' to check here first; by default during the job"),
         Option("curve", Use.OURS, help="measured throughput, NODES:SAMPLES_PER_S,..."),
-        Option("dependency", Use.OURS, short="d", help="malleable jobs of yours to wait for, as afterok:3"),
+        Option(
+            "dependency",
+            Use.OURS,
+            short="d",
+            help="your malleable jobs to wait for: afterok:3 (after, afterany, afternotok)",
+        ),
         Option("deadline", Use.OURS, help="when --total-samples must be done, as now+36hours; needs --curve"),
-        Option("elastic", Use.OURS, help="live (default), restart (by checkpoint) or tasks (independent items)"),
+        Option(
+            "elastic", Use.OURS, help="live (in process; default), restart (by checkpoint), tasks (independent items)"
+        ),
         Option("mail-type", Use.OURS, help="BEGIN, END, FAIL, ALL or NONE, where the site sends mail"),
         Option("mail-user", Use.OURS, help="address for mail; by default yours at this site"),
         Option("min-on", Use.OURS, help="fewest nodes of a class, as k80:4"),

@@ -115,10 +115,10 @@ class BatchRequest:
             "curve": [list(point) for point in self.curve] or None,
             "total_samples": self.total_samples,
         }
-        if self.batch_min is not None:
-            body |= {"batch_min": self.batch_min, "batch_max": self.batch_max}
         optional: dict[str, object] = {
             "profile": self.profile,
+            "batch_min": self.batch_min,
+            "batch_max": self.batch_max,
             "deadline": self.deadline,
             "budget_node_hours": self.budget_node_hours,
             "after": list(self.after),
