@@ -28,11 +28,8 @@ from malletrain.wire.errors import WireError
 
 
 def submit(argv: Sequence[str], environ: Mapping[str, str], cwd: str) -> str:
-    """Do what `mtbatch ARGV` asks for; what to print.
-
-    Raises:
-        MalletrainError, WireError: nothing was started, and nothing is left behind.
-    """
+    """Do what `mtbatch ARGV` asks for; what to print. Raises `MalletrainError, WireError`: nothing was started, and
+    nothing is left behind."""
     line = directives.from_command_line(argv)
     chosen = {name: option.value for name, option in line.options.texts.items()}
     if "help" in chosen:

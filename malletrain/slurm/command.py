@@ -113,22 +113,16 @@ class Commands:
         return "\x1e" + secrets.token_hex(4) + "\x1e"
 
     def ask(self, argv: Sequence[str], timeout_s: float | None = None) -> str:
-        """The output of a command that only reads.
-
-        Raises:
-            ClusterUnavailable: it could not be run, took too long, or failed.
-        """
+        """The output of a command that only reads. Raises `ClusterUnavailable`: it could not be run, took too long,
+        or failed."""
         answer = self.run(argv, timeout_s)
         if not answer.ok:
             raise ClusterUnavailable(f"{argv[0]}: {answer.error}")
         return answer.output
 
     def run(self, argv: Sequence[str], timeout_s: float | None = None) -> CommandResult:
-        """Run `argv`; a failure of Slurm's own is in the answer's `error`.
-
-        Raises:
-            ClusterUnavailable: it could not be run, took too long, or printed without end.
-        """
+        """Run `argv`; a failure of Slurm's own is in the answer's `error`. Raises `ClusterUnavailable`: it could not
+        be run, took too long, or printed without end."""
         limit = self._timeout_s if timeout_s is None else timeout_s
         start = self._elapsed()
         if self._end_at is not None:

@@ -172,11 +172,7 @@ def inspect(array_id: int, rows: Sequence[TaskRecord], harvest: Harvest, uid: in
 
 
 def split_id(pilot: str) -> tuple[int, int]:
-    """(123, 4) of `123_4`.
-
-    Raises:
-        InvalidInput: not the id of an array task.
-    """
+    """(123, 4) of `123_4`. Raises `InvalidInput`: not the id of an array task."""
     array, _, task = pilot.partition("_")
     if not (array.isascii() and array.isdigit() and task.isascii() and task.isdigit()):
         raise InvalidInput("pilot", f"{pilot[:40]!r} is not the id of an array task (123_4)")

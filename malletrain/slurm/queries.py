@@ -59,11 +59,7 @@ class Queries:
         return _by_name([row for listed in _lists(wanted) for row in self._query(["-j", listed])])
 
     def task(self, pilot: str) -> squeue.TaskRecord | None:
-        """The row of a pilot's task; None: Slurm does not show it.
-
-        Raises:
-            InvalidInput: that is no task's name.
-        """
+        """The row of a pilot's task; None: Slurm does not show it. Raises `InvalidInput`: that is no task's name."""
         task = task_of(pilot)
         pilots.split_id(task)  # refuses what is no task's name
         return self.tasks([task]).get(task)
@@ -162,11 +158,8 @@ class EndedMainJobs:
         self._now = now
 
     def on(self, nodes: Collection[str], since: float) -> EndedJobs:
-        """Those that ended on any of `nodes` from `since` on, and from when on none is missing.
-
-        Raises:
-            ClusterUnavailable: squeue did not answer, or with what cannot be right.
-        """
+        """Those that ended on any of `nodes` from `since` on, and from when on none is missing. Raises
+        `ClusterUnavailable`: squeue did not answer, or with what cannot be right."""
         now = self._now()
         shown = float("-inf") if self._min_job_age_s <= 0 else now - self._min_job_age_s  # 0: none is ever forgotten
         with readable():

@@ -49,12 +49,8 @@ def choose(commands: Commands, release: tuple[int, int], python: str = "") -> tu
 
 
 def ask(commands: Commands, command: Sequence[str]) -> tuple[list[NodeRecord], list[JobRecord]]:
-    """All nodes, and all jobs that have not ended. `command`: of `choose`.
-
-    Raises:
-        ClusterUnavailable: no answer in time, or an error.
-        InvalidInput: an answer that cannot be right.
-    """
+    """All nodes, and all jobs that have not ended. `command`: of `choose`. Raises `ClusterUnavailable`: no answer in
+    time, or an error; `InvalidInput`: an answer that cannot be right."""
     try:
         answer = json.loads(commands.ask([*command, "rows"]))
         nodes = [NodeRecord(*row) for row in answer["nodes"]]

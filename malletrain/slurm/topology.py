@@ -74,11 +74,8 @@ class Topology:
 
 def leaf_of_each(printed: str) -> dict[str, str]:
     """`scontrol show topology`: the leaf of each node. A leaf is a switch of level 0, or a block; a node of several
-    leaves is in the first. Empty where Slurm has no topology ("No topology information available").
-
-    Raises:
-        InvalidInput: a leaf whose nodes cannot be read.
-    """
+    leaves is in the first. Empty where Slurm has no topology ("No topology information available"). Raises
+    `InvalidInput`: a leaf whose nodes cannot be read."""
     found: dict[str, str] = {}
     for line in printed.splitlines():
         record = f" {line.strip()}"

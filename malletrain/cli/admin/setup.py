@@ -150,11 +150,8 @@ def _script(steps: list[_Step]) -> Iterator[str]:
 
 
 def _carry_out(step: _Step, commands: Commands, emptied: str) -> None:
-    """Do one step; `emptied`: a partition whose jobs were cancelled, which must be empty before it goes.
-
-    Raises:
-        MalletrainError: it failed; what was done before stays, and the command may be run again.
-    """
+    """Do one step; `emptied`: a partition whose jobs were cancelled, which must be empty before it goes. Raises
+    `MalletrainError`: it failed; what was done before stays, and the command may be run again."""
     if step.file is not None:
         if emptied:
             _wait_until_empty(commands, emptied)

@@ -54,11 +54,8 @@ class Accounts:
 
 
 def without_costly_nodes(facts: SiteFacts) -> str:
-    """All nodes but those of a cloud and those that Slurm powers down when they are idle.
-
-    Raises:
-        InvalidInput: there are no others.
-    """
+    """All nodes but those of a cloud and those that Slurm powers down when they are idle. Raises `InvalidInput`:
+    there are no others."""
     every = frozenset[str]().union(*(partition.nodes for partition in facts.partitions.values()))
     costly = frozenset[str]().union(*(costly_nodes(facts, name) for name in facts.partitions))
     if not costly:
@@ -71,11 +68,8 @@ def without_costly_nodes(facts: SiteFacts) -> str:
 
 def with_harvest(text: str, wanted: Wanted, partitions: Collection[str], accounting: bool) -> str:
     """slurm.conf with a harvest partition that every other one preempts, while main partitions do not preempt each
-    other; as it is where it has it already. `partitions`: those that Slurm has now.
-
-    Raises:
-        InvalidInput: Slurm preempts already, or partitions stand in another file.
-    """
+    other; as it is where it has it already. `partitions`: those that Slurm has now. Raises `InvalidInput`: Slurm
+    preempts already, or partitions stand in another file."""
     if BEGIN in text:
         return text
     if wanted.partition in partitions:
@@ -117,11 +111,8 @@ def with_harvest(text: str, wanted: Wanted, partitions: Collection[str], account
 def with_main_doors_shut(text: str, wanted: Wanted) -> str:
     """slurm.conf whose main partitions take no jobs of the pilots' account, which would run there free of charge.
 
-    A partition that lists whom it admits is left alone: the doctor says where this account is one of them.
-
-    Raises:
-        InvalidInput: a partition denies other accounts already.
-    """
+    A partition that lists whom it admits is left alone: the doctor says where this account is one of them. Raises
+    `InvalidInput`: a partition denies other accounts already."""
     lines = text.splitlines()
     for first, last in _main_partitions(lines):
         record = " ".join(line.partition("#")[0] for line in lines[first : last + 1])

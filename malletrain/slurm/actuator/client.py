@@ -75,9 +75,7 @@ class ActuatorClient:
         return {job: uid for job, uid in found.items() if uid is not None}
 
     def _send(self, request: ActuatorRequest) -> Sequence[Outcome]:
-        """Raises:
-        ClusterUnavailable: the actuator does not answer, or Slurm does not answer it.
-        """
+        """Raises `ClusterUnavailable`: the actuator does not answer, or Slurm does not answer it."""
         answer = self._ask(write_request(request))
         if answer.unavailable:
             raise ClusterUnavailable(f"actuator: {answer.unavailable}")

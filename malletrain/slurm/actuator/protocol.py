@@ -129,11 +129,8 @@ def write_request(request: ActuatorRequest) -> bytes:
 
 
 def read_request(line: bytes, most_s: float) -> ActuatorRequest:
-    """The request in `line`. `most_s`: the longest time limit that is accepted, in seconds.
-
-    Raises:
-        InvalidInput: the line is not a request, or a field has a wrong type or value.
-    """
+    """The request in `line`. `most_s`: the longest time limit that is accepted, in seconds. Raises `InvalidInput`:
+    the line is not a request, or a field has a wrong type or value."""
     body = _json(line, "request")
     verb = body.get("verb") if isinstance(body, dict) else None
     order = ORDERS.get(verb) if isinstance(verb, str) else None
@@ -168,11 +165,7 @@ def write_reply(answer: ActuatorReply) -> bytes:
 
 
 def read_answer(line: bytes) -> ActuatorReply:
-    """The reply in `line`.
-
-    Raises:
-        InvalidInput: the line is not a reply of this release.
-    """
+    """The reply in `line`. Raises `InvalidInput`: the line is not a reply of this release."""
     body = _json(line, "answer")
     try:
         outcomes = tuple(Outcome(**row) for row in body["outcomes"])

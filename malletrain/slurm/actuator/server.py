@@ -68,11 +68,8 @@ class AuditLog:
     """
 
     def __init__(self, path: Path, now: Callable[[], float]) -> None:
-        """Open the file once, so that a place that cannot be written to is found at the start.
-
-        Raises:
-            InvalidInput: it cannot be written there.
-        """
+        """Open the file once, so that a place that cannot be written to is found at the start. Raises `InvalidInput`:
+        it cannot be written there."""
         self._path = path
         self._now = now
         try:
@@ -82,11 +79,8 @@ class AuditLog:
             raise InvalidInput("LOGS_DIRECTORY", why) from error
 
     def write(self, rows: Iterable[Mapping[str, object]]) -> None:
-        """Append one line for each row, all in one write.
-
-        Raises:
-            OSError: it could not be written; nothing of these rows counts as recorded.
-        """
+        """Append one line for each row, all in one write. Raises `OSError`: it could not be written; nothing of these
+        rows counts as recorded."""
         at = datetime.fromtimestamp(self._now(), UTC).isoformat(timespec="milliseconds")
         text = "".join(json.dumps({"at": at, **row}) + "\n" for row in rows).encode()
         flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
@@ -231,11 +225,8 @@ class ActuatorServer:
 
     def __init__(self, path: Path, actuator: Actuator, allowed: frozenset[int], alive: Callable[[], object]) -> None:
         """Listen at `path`; a file that is there is replaced. `allowed`: uids whose requests are carried out.
-        `alive`: called about once a second while the server runs.
-
-        Raises:
-            InvalidInput: the socket cannot be created.
-        """
+        `alive`: called about once a second while the server runs. Raises `InvalidInput`: the socket cannot be
+        created."""
         self._path, self._actuator, self._allowed, self._alive = path, actuator, allowed, alive
         self._stop = threading.Event()
         try:
@@ -295,11 +286,8 @@ class ActuatorServer:
 
 
 def read_line(connection: socket.socket, left_s: Callable[[], float]) -> bytes:
-    """Read one line. `left_s` returns the seconds left, and is called again during the wait.
-
-    Raises:
-        OSError: no whole line within the time, the connection ended, or more than MAX_LINE_BYTES.
-    """
+    """Read one line. `left_s` returns the seconds left, and is called again during the wait. Raises `OSError`: no
+    whole line within the time, the connection ended, or more than MAX_LINE_BYTES."""
     taken = bytearray()
     while not taken.endswith(b"\n"):
         left = left_s()

@@ -19,11 +19,7 @@ Object = Mapping[str, Any]
 
 
 def load(text: str, where: str) -> Object:
-    """The document in `text`.
-
-    Raises:
-        InvalidInput: not JSON, not an object, or an answer that is an error.
-    """
+    """The document in `text`. Raises `InvalidInput`: not JSON, not an object, or an answer that is an error."""
     try:
         document = json.loads(text, strict=False)  # a name may hold a tab, and some releases write it as it is
     except (json.JSONDecodeError, RecursionError) as error:
@@ -35,31 +31,22 @@ def load(text: str, where: str) -> Object:
 
 
 def nodes(document: Object, where: str) -> list[NodeRecord]:
-    """`sinfo --json`, `scontrol show node --json`, or slurmrestd's nodes.
-
-    Raises:
-        InvalidInput: no list of nodes in it, or one without a name or state.
-    """
+    """`sinfo --json`, `scontrol show node --json`, or slurmrestd's nodes. Raises `InvalidInput`: no list of nodes in
+    it, or one without a name or state."""
     if "sinfo" in document:
         return [row for entry in _objects(document, "sinfo", where) for row in _group(entry, where)]
     return [_node(entry, where) for entry in _objects(document, "nodes", where)]
 
 
 def jobs(document: Object, where: str) -> list[JobRecord]:
-    """`squeue --json`, `scontrol show job --json`, or slurmrestd's jobs.
-
-    Raises:
-        InvalidInput: no list of jobs in it, or one without an id or state.
-    """
+    """`squeue --json`, `scontrol show job --json`, or slurmrestd's jobs. Raises `InvalidInput`: no list of jobs in
+    it, or one without an id or state."""
     return [_job(entry, where) for entry in _objects(document, "jobs", where)]
 
 
 def reservations(document: Object, where: str) -> list[ReservationRecord]:
-    """`scontrol show reservation --json`, or slurmrestd's reservations.
-
-    Raises:
-        InvalidInput: no list of reservations in it, or one without a name or start.
-    """
+    """`scontrol show reservation --json`, or slurmrestd's reservations. Raises `InvalidInput`: no list of
+    reservations in it, or one without a name or start."""
     rows = []
     for entry in _objects(document, "reservations", where):
         name, start = _text(entry.get("name")), number(entry.get("start_time"))

@@ -52,11 +52,8 @@ Looks = Mapping[str, Callable[[str], bool]]
 
 
 def nodes(text: str, where: str) -> list[NodeRecord]:
-    """The nodes of a `sinfo` table. A row may stand for many nodes, a node in several rows.
-
-    Raises:
-        InvalidInput: no column of states, or none of nodes, is recognised.
-    """
+    """The nodes of a `sinfo` table. A row may stand for many nodes, a node in several rows. Raises `InvalidInput`: no
+    column of states, or none of nodes, is recognised."""
     rows: list[NodeRecord] = []
     for line, row in _rows(text, where, _NODE_HEADINGS, {"state": _is_node_state, "nodes": _is_node_list}):
         state = row.get("state", "")
@@ -83,11 +80,8 @@ def nodes(text: str, where: str) -> list[NodeRecord]:
 
 
 def jobs(text: str, where: str) -> list[JobRecord]:
-    """The jobs of a `squeue` table; fields whose column is not there stay empty.
-
-    Raises:
-        InvalidInput: no column of job ids, or none of states, is recognised.
-    """
+    """The jobs of a `squeue` table; fields whose column is not there stay empty. Raises `InvalidInput`: no column of
+    job ids, or none of states, is recognised."""
     return [
         _job(row, f"{where}:{line}")
         for line, row in _rows(text, where, _JOB_HEADINGS, {"state": _is_job_state, "id": _is_job_id})

@@ -45,10 +45,7 @@ def text_or_empty(value: str) -> str:
 @lru_cache(maxsize=8192)
 def moment(value: str) -> float | None:
     """A time as Unix seconds: what SLURM_TIME_FORMAT=%s prints, or ISO form in the local zone. None: not known.
-
-    Raises:
-        InvalidInput: neither a time nor one of Slurm's words for none.
-    """
+    Raises `InvalidInput`: neither a time nor one of Slurm's words for none."""
     value = value.strip()
     if value in ABSENT:
         return None
@@ -74,11 +71,7 @@ def moment(value: str) -> float | None:
 def duration(value: str) -> float | None:
     """A time limit in seconds: `1-02:03:04`, `02:03:04`, `03:04`, `1-02`, `1-02:03`. None: unlimited or not set.
 
-    A lone number counts minutes, as in sbatch(1).
-
-    Raises:
-        InvalidInput: not a duration.
-    """
+    A lone number counts minutes, as in sbatch(1). Raises `InvalidInput`: not a duration."""
     value = value.strip()
     if value in ABSENT or value in _ENDLESS:
         return None
@@ -101,11 +94,8 @@ def number(value: str, default: int = 0) -> int:
 
 @lru_cache(maxsize=4096)
 def tasks(expression: str) -> tuple[int, ...]:
-    """The tasks of an array expression: `0-9`, `1,3,5-7`, `0-30:10`, with a `%4` (how many at once) ignored.
-
-    Raises:
-        InvalidInput: not an array expression, cut off by Slurm (`...`), or of millions of tasks.
-    """
+    """The tasks of an array expression: `0-9`, `1,3,5-7`, `0-30:10`, with a `%4` (how many at once) ignored. Raises
+    `InvalidInput`: not an array expression, cut off by Slurm (`...`), or of millions of tasks."""
     found: list[int] = []
     body = expression.strip().strip("[]").partition("%")[0]
     for part in body.split(","):

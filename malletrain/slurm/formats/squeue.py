@@ -44,21 +44,14 @@ def queue_format(mark: str) -> str:
 
 
 def parse_queue(text: str, mark: str) -> list[JobRecord]:
-    """The rows that `queue_format(mark)` printed.
-
-    Raises:
-        InvalidInput: text outside rows, or a row of the wrong shape: half an answer.
-    """
+    """The rows that `queue_format(mark)` printed. Raises `InvalidInput`: text outside rows, or a row of the wrong
+    shape: half an answer."""
     return [_row(*parts) for parts in _rows(text, mark)]
 
 
 def parse_changed(text: str, mark: str, known: frozenset[str]) -> tuple[list[JobRecord], frozenset[str]]:
     """As `parse_queue`, but the rows of jobs that are `known` and run come by their ids alone: on a large machine
-    these are thousands, and nothing else of them is wanted.
-
-    Raises:
-        InvalidInput: as `parse_queue`.
-    """
+    these are thousands, and nothing else of them is wanted. Raises `InvalidInput`: as `parse_queue`."""
     changed: list[JobRecord] = []
     running: set[str] = set()
     for fixed, account, name in _rows(text, mark):
@@ -164,11 +157,7 @@ def task_format(mark: str, fields: Sequence[str] = TASK_FIELDS) -> str:
 
 
 def parse_tasks(text: str, mark: str, fields: Sequence[str] = TASK_FIELDS) -> list[TaskRecord]:
-    """The rows that `task_format(mark, fields)` printed.
-
-    Raises:
-        InvalidInput: a row of the wrong shape.
-    """
+    """The rows that `task_format(mark, fields)` printed. Raises `InvalidInput`: a row of the wrong shape."""
     *whole, rest = text.split(_row_end(mark))
     if rest.strip():
         raise InvalidInput("squeue", f"an answer of the wrong shape, perhaps cut off: {rest.strip()[:80]!r}")

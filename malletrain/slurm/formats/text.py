@@ -29,11 +29,8 @@ _NOTHING = ("No reservations in the system", "No nodes in the system", "No jobs 
 
 
 def records(text: str, first_key: str) -> Iterator[str]:
-    """The records of an answer, each on one line, a space before each key. `first_key` begins a record.
-
-    Raises:
-        InvalidInput: text before the first record: an error that Slurm printed, or another command's output.
-    """
+    """The records of an answer, each on one line, a space before each key. `first_key` begins a record. Raises
+    `InvalidInput`: text before the first record: an error that Slurm printed, or another command's output."""
     begin = first_key + "="
     record: list[str] = []
     for line in text.splitlines():
@@ -82,13 +79,10 @@ def phrase(record: str, key: str) -> str:
 def nodes(text: str, known: dict[str, NodeRecord] | None = None) -> list[NodeRecord]:
     """`scontrol show node [-o]`.
 
-    `known`: the rows of the answer before, by their record; those that stand again are not read again, and it is
-    left with the rows of this one. slurmctld hears of a node's load and memory every SlurmdTimeout/3 (100 s), so most
-    records are the same at the next tick.
-
-    Raises:
-        InvalidInput: a record without a name or a state: half an answer, or another command's.
-    """
+    `known`: the rows of the answer before, by their record; those that stand again are not read again, and it is left
+    with the rows of this one. slurmctld hears of a node's load and memory every SlurmdTimeout/3 (100 s), so most
+    records are the same at the next tick. Raises `InvalidInput`: a record without a name or a state: half an answer,
+    or another command's."""
     before = {} if known is None else known
     found = [(record, before.get(record) or _node(record)) for record in records(text, "NodeName")]
     if known is not None:
@@ -117,10 +111,7 @@ def _node(record: str) -> NodeRecord:
 
 def jobs(text: str) -> list[JobRecord]:
     """`scontrol show job [-o]`, as saved by somebody. A name that holds ` Key=` may hide that key: see the top.
-
-    Raises:
-        InvalidInput: a record without an id or a state.
-    """
+    Raises `InvalidInput`: a record without an id or a state."""
     rows = []
     for record in records(text, "JobId"):
         raw, state = word(record, "JobId"), word(record, "JobState")
@@ -149,11 +140,7 @@ def jobs(text: str) -> list[JobRecord]:
 
 
 def reservations(text: str) -> list[ReservationRecord]:
-    """`scontrol show reservation [-o]`.
-
-    Raises:
-        InvalidInput: a reservation without a name or a start.
-    """
+    """`scontrol show reservation [-o]`. Raises `InvalidInput`: a reservation without a name or a start."""
     rows = []
     for record in records(text, "ReservationName"):
         name, start = word(record, "ReservationName"), scalars.moment(phrase(record, "StartTime"))

@@ -40,11 +40,7 @@ class HeldTaskLimits:
 
 
 def read(commands: Commands) -> HeldTaskLimits:
-    """Read the limits from `scontrol show config`.
-
-    Raises:
-        ClusterUnavailable: Slurm does not answer.
-    """
+    """Read the limits from `scontrol show config`. Raises `ClusterUnavailable`: Slurm does not answer."""
     return limits_of(text.config(commands.ask(["scontrol", "show", "config"])))
 
 
@@ -65,10 +61,7 @@ def limits_of(config: Mapping[str, str]) -> HeldTaskLimits:
 
 def affordable(limits: HeldTaskLimits, wanted: int, least: int, *, asked: bool) -> int:
     """The number of held tasks to submit for a job of at least `least` nodes. `asked`: `wanted` is from the user.
-
-    Raises:
-        TooManyHeldTasks: the user asked for more than the limits allow, or `least` is more.
-    """
+    Raises `TooManyHeldTasks`: the user asked for more than the limits allow, or `least` is more."""
     most = limits.most_tasks
     possible = f"at most {most} are possible ({limits.why})"
     if least > most:
@@ -82,10 +75,7 @@ def known_jobs(commands: Commands) -> int:
     """How many jobs count against MaxJobCount, each task of an array as one.
 
     Ended ones too: slurmctld keeps them for MinJobAge (measured: 60 that had ended and 30 held in a MaxJobCount of
-    100 left no room for 50 more).
-
-    Raises:
-        ClusterUnavailable: Slurm does not answer, or the answer cannot be parsed.
+    100 left no room for 50 more). Raises `ClusterUnavailable`: Slurm does not answer, or the answer cannot be parsed.
     """
     return count_jobs(commands.ask(["squeue", "-a", "-h", "-t", "all", "-o", "%i"]))
 
@@ -111,11 +101,8 @@ class KnownJobs:
 
 
 def count_jobs(ids: str) -> int:
-    """How many jobs these rows of `squeue -o %i` are: `7`, `7_3`, `7+1`, `7_[0-9,12%2]`.
-
-    Raises:
-        ClusterUnavailable: a row has another form.
-    """
+    """How many jobs these rows of `squeue -o %i` are: `7`, `7_3`, `7+1`, `7_[0-9,12%2]`. Raises `ClusterUnavailable`:
+    a row has another form."""
     total = 0
     for row in ids.split():
         match = _ID.fullmatch(row)
@@ -126,12 +113,8 @@ def count_jobs(ids: str) -> int:
 
 
 def check_headroom(commands: Commands, limits: HeldTaskLimits, tasks: int) -> None:
-    """Check that `tasks` more leave FULL_QUEUE_SHARE of MaxJobCount unexceeded.
-
-    Raises:
-        TooManyHeldTasks: they would exceed it.
-        ClusterUnavailable: Slurm does not answer.
-    """
+    """Check that `tasks` more leave FULL_QUEUE_SHARE of MaxJobCount unexceeded. Raises `TooManyHeldTasks`: they would
+    exceed it; `ClusterUnavailable`: Slurm does not answer."""
     known = known_jobs(commands)
     if known + tasks > FULL_QUEUE_SHARE * limits.max_job_count:
         raise TooManyHeldTasks(

@@ -203,11 +203,8 @@ class RecordsHidden(ClusterUnavailable):
 
 
 def read(commands: Commands) -> SiteFacts:
-    """Ask for the configuration, the partitions, the nodes and, with accounting, the QOS.
-
-    Raises:
-        RecordsHidden: PrivateData hides partitions or nodes from this user.
-        ClusterUnavailable: no answer, or one that cannot be read.
+    """Ask for the configuration, the partitions, the nodes and, with accounting, the QOS. Raises `RecordsHidden`:
+    PrivateData hides partitions or nodes from this user; `ClusterUnavailable`: no answer, or one that cannot be read.
     """
     config = commands.ask(["scontrol", "show", "config"])
     try:
@@ -241,11 +238,8 @@ def sees_all(commands: Commands, facts: SiteFacts, user: str) -> bool | None:
 
 
 def standing(commands: Commands, user: str, timeout_s: float | None = None) -> tuple[str, list[str]]:
-    """The user's AdminLevel, and the accounts that it coordinates.
-
-    Raises:
-        ClusterUnavailable: sacctmgr does not answer.
-    """
+    """The user's AdminLevel, and the accounts that it coordinates. Raises `ClusterUnavailable`: sacctmgr does not
+    answer."""
     of = ["user", user, "withcoord", "format=user,adminlevel,coordinators"]
     answer = commands.ask(["sacctmgr", "-n", "-P", "show", *of], timeout_s)
     fields = answer.strip().split("|")
@@ -304,11 +298,7 @@ def parse_limits(fields: Sequence[str], keys: Sequence[str] = LIMITS) -> Mapping
 
 
 def parse_nodes(answer: str) -> tuple[NodeFacts, ...]:
-    """The nodes in `scontrol show node -o`.
-
-    Raises:
-        InvalidInput: text that is no node.
-    """
+    """The nodes in `scontrol show node -o`. Raises `InvalidInput`: text that is no node."""
     return tuple(
         NodeFacts(
             text.word(record, "NodeName"),
@@ -322,11 +312,8 @@ def parse_nodes(answer: str) -> tuple[NodeFacts, ...]:
 
 
 def parse(config_text: str, partitions_text: str) -> SiteFacts:
-    """The facts in `scontrol show config` and `scontrol -o show partition`.
-
-    Raises:
-        InvalidInput: the answer names no version or cluster.
-    """
+    """The facts in `scontrol show config` and `scontrol -o show partition`. Raises `InvalidInput`: the answer names
+    no version or cluster."""
     config = text.config(config_text)
     if not config.get("SLURM_VERSION") or not config.get("ClusterName"):
         raise InvalidInput("scontrol show config", "no SLURM_VERSION or ClusterName in the answer")

@@ -43,12 +43,8 @@ _SHARING = frozenset({"shard", "mps"})
 
 
 def check_partition(commands: Commands, partition: str) -> None:
-    """Check that the partition exists, is up and preemptible, for an early answer; the daemon checks the rest.
-
-    Raises:
-        InvalidInput: pilots cannot run there.
-        ClusterUnavailable: Slurm does not answer.
-    """
+    """Check that the partition exists, is up and preemptible, for an early answer; the daemon checks the rest. Raises
+    `InvalidInput`: pilots cannot run there; `ClusterUnavailable`: Slurm does not answer."""
     known = text.partitions(commands.ask(["scontrol", "-a", "-o", "show", "partition"]))
     facts = known.get(partition)
     if facts is None:
@@ -71,11 +67,8 @@ class NodeKind(NamedTuple):
 
 
 def node_kinds(commands: Commands, partition: str) -> tuple[NodeKind, ...]:
-    """The nodes of the partition in whatever state, by what they have.
-
-    Raises:
-        ClusterUnavailable: Slurm does not answer.
-    """
+    """The nodes of the partition in whatever state, by what they have. Raises `ClusterUnavailable`: Slurm does not
+    answer."""
     counts: dict[tuple[str, str], int] = {}
     for row in commands.ask(["sinfo", "-h", "-p", partition, "-o", "%D|%f|%G"]).splitlines():
         count, features, gres = [*row.strip().split("|", 2), "", ""][:3]
@@ -105,11 +98,7 @@ def whole_gres(kinds: Sequence[NodeKind], constraint: str = "") -> str:
 
 def check_nodes(kinds: Sequence[NodeKind], request: BatchRequest) -> None:
     """Check that the partition has the nodes that the job asks for, in whatever state they are now. Slurm accepts a
-    held array that no node can serve, and would never start it.
-
-    Raises:
-        InvalidInput: it has none, or fewer.
-    """
+    held array that no node can serve, and would never start it. Raises `InvalidInput`: it has none, or fewer."""
     needs = Requirements(request.gres, request.constraint)
     there = sum(kind.nodes for kind in kinds)
     can = sum(kind.nodes for kind in kinds if needs.met_by_one_with(kind.gres, kind.features))
@@ -136,12 +125,8 @@ def _words_of(kind: NodeKind) -> str:
 
 def fit(commands: Commands, request: BatchRequest) -> BatchRequest:
     """The request with at most as many held tasks as the site's limits allow; workers submit more as they are
-    consumed.
-
-    Raises:
-        TooManyHeldTasks: more were asked for or are needed, or Slurm's queue is nearly full.
-        ClusterUnavailable: Slurm does not answer.
-    """
+    consumed. Raises `TooManyHeldTasks`: more were asked for or are needed, or Slurm's queue is nearly full;
+    `ClusterUnavailable`: Slurm does not answer."""
     known = held_task_limits.read(commands)
     asked = request.tasks != default_tasks(request.max_nodes)
     tasks = held_task_limits.affordable(known, request.tasks, request.min_nodes, asked=asked)
@@ -150,11 +135,8 @@ def fit(commands: Commands, request: BatchRequest) -> BatchRequest:
 
 
 def as_the_site_submits(daemon: DaemonClient, request: BatchRequest) -> BatchRequest:
-    """The request with the options that the site gives pilots (pilot.sbatch).
-
-    Raises:
-        WireError: the daemon does not answer.
-    """
+    """The request with the options that the site gives pilots (pilot.sbatch). Raises `WireError`: the daemon does not
+    answer."""
     wanted = daemon.site().get("sbatch")  # of an earlier release: none
     return request if wanted is None else replace(request, pilot_options=tuple(wanted.split()))
 
@@ -169,12 +151,9 @@ class Submitter:
     warn: Callable[[str], None]
 
     def submit(self, request: BatchRequest) -> tuple[int, int]:
-        """Submit the job and return its number and its array's.
-
-        Raises:
-            SubmissionRefused: Slurm or the daemon refuses. The message names whatever could not be undone.
-            TooManyHeldTasks: the site's limits allow fewer held tasks; nothing was submitted.
-        """
+        """Submit the job and return its number and its array's. Raises `SubmissionRefused`: Slurm or the daemon
+        refuses. The message names whatever could not be undone; `TooManyHeldTasks`: the site's limits allow fewer
+        held tasks; nothing was submitted."""
         request = fit(self.commands, request)
         try:
             job = self._announce(request)
@@ -183,12 +162,9 @@ class Submitter:
         return job, self._attached(job, request, is_new=True)
 
     def add_tasks(self, job: int, request: BatchRequest) -> int:
-        """Submit one more held array for a job that has been announced, and return the array's number.
-
-        Raises:
-            SubmissionRefused: Slurm or the daemon refuses. The message says if the array could not be cancelled.
-            TooManyHeldTasks: the site's limits allow fewer held tasks.
-        """
+        """Submit one more held array for a job that has been announced, and return the array's number. Raises
+        `SubmissionRefused`: Slurm or the daemon refuses. The message says if the array could not be cancelled;
+        `TooManyHeldTasks`: the site's limits allow fewer held tasks."""
         return self._attached(job, fit(self.commands, request))
 
     def _announce(self, request: BatchRequest) -> int:
@@ -286,11 +262,7 @@ class Submitter:
 
 def set_aside(saved: Path, warn: Callable[[str], None]) -> None:
     """Rename a checkpoint directory that an earlier job of the same number left (of another daemon or a lost
-    journal), so that the new job does not load it.
-
-    Raises:
-        SubmissionRefused: the directory cannot be renamed.
-    """
+    journal), so that the new job does not load it. Raises `SubmissionRefused`: the directory cannot be renamed."""
     if not saved.exists():
         return
     number = 1
@@ -305,11 +277,8 @@ def set_aside(saved: Path, warn: Callable[[str], None]) -> None:
 
 
 def run_sbatch(submission: Submission, cwd: str, warn: Callable[[str], None]) -> str:
-    """Run sbatch in `cwd` and return what it printed: the array's job id, as a rule.
-
-    Raises:
-        SubmissionRefused: sbatch fails (its own message is quoted), or takes longer than SBATCH_TIMEOUT_S.
-    """
+    """Run sbatch in `cwd` and return what it printed: the array's job id, as a rule. Raises `SubmissionRefused`:
+    sbatch fails (its own message is quoted), or takes longer than SBATCH_TIMEOUT_S."""
     try:
         done = subprocess.run(
             list(submission.argv), input=submission.script, capture_output=True, env=dict(submission.environment),
